@@ -18,7 +18,7 @@ use weir::{
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Op, Remote, RemoteError, Replies, Reply},
+        remote::{Command, Parts, Remote, RemoteError, Replies, Reply, Run},
         simulated::SimulatedClock,
     },
 };
@@ -55,17 +55,20 @@ impl Remote for EmptyStore {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         let now = self.clock.now();
         let reply = |command: &Command| {
-            let granted = if let Op::Grant { want, .. } = command.op { want } else { 0 };
-            self.granted.fetch_add(u32::from(granted > 0), Ordering::Relaxed);
+            let Parts { runs, hold, .. } = command.op.parts(OverLimitPolicy::Ignore);
+            let taken = runs.iter().map(|run| run.tries).collect();
+            let granted = hold.map_or(0, |hold| hold.want);
+            let hits = runs.iter().map(Run::all_hits).sum::<u64>() + granted;
+            self.granted.fetch_add(u32::from(hits > 0), Ordering::Relaxed);
             let counters = command.target.tiers.iter().map(|tier| {
                 let mut state = CounterState::unused(tier, now);
                 if let Some(report) = command.op.reports().last() {
                     state.add(tier, report.at, report.change, now);
                 }
-                state.take(tier, now, Hits(granted));
+                state.take(tier, now, Hits(hits));
                 state
             });
-            Ok(Reply { granted, counters: counters.collect(), ..Reply::default() })
+            Ok(Reply { granted, taken, counters: counters.collect(), ..Reply::default() })
         };
         Ok(Replies { now, replies: commands.iter().map(reply).collect() })
     }

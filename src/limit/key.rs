@@ -19,7 +19,7 @@ use super::{
 /// compares 16 bytes. SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012) under a
 /// secret of this process is a pseudo-random function, so a client cannot choose names that collide; by chance, two of ten
 /// million counters collide with a probability below 1 in 10^24.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CounterKey([u64; 2]);
 
 /// Makes [`CounterKey`]s. Two hashers make the same keys only if one is a copy of the other.

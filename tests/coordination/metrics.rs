@@ -47,7 +47,7 @@ fn leases_of_fixed_windows_cost_little_with_any_number_of_instances() {
     for (instances, limit, seconds, load, skew, calls, waited) in [
         (3, 1_000, 1, 2.0, Skew::Even, 0.018, 0.02),
         (3, 1_000, 1, 2.0, Skew::Zipf, 0.02, 0.02),
-        (10, 1_000, 1, 10.0, Skew::Even, 0.010, 0.015),
+        (10, 1_000, 1, 10.0, Skew::Even, 0.012, 0.015),
         (10, 1_000, 1, 10.0, Skew::Zipf, 0.012, 0.02),
         (10, 1_000, 10, 2.0, Skew::Even, 0.058, 0.02),
         (10, 1_000, 10, 2.0, Skew::Zipf, 0.075, 0.02),

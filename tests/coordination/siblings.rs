@@ -82,7 +82,7 @@ async fn a_hit_waits_for_the_reply_to_the_fetch_of_a_sibling() {
     };
     let (first, (second, ended)) = tokio::join!(before_reload, timed(after_reload));
     assert_eq!((first, second.over, second.remaining), (true, false, 96));
-    assert_eq!((ended, instance.failures()), (slow.round_trip + fast.round_trip, (0, 0)));
+    assert_eq!((ended, instance.failures()), (slow.round_trip + 2 * fast.round_trip, (0, 0)));
 }
 
 /// It brings the versions together that hits of another limit have set apart.
@@ -144,7 +144,7 @@ async fn hits_under_two_limits_in_turn_are_decided_by_the_store() {
 #[tokio::test(start_paused = true)]
 async fn a_hit_does_not_wait_for_a_decision_about_a_sibling_that_is_not_polled() {
     // a single hit is requested for its decision alone, whose reply nobody else can receive
-    for (hits, most) in [(100, 2), (1, 4 + 1)] {
+    for (hits, most) in [(100, 3), (1, 3)] {
         let pair = pair().await;
         let mut first = Box::pin(pair.request_in(Scope::Descriptor, 0, &["large"], hits));
         assert!((&mut first).now_or_never().is_none(), "it waits");

@@ -86,7 +86,7 @@ async fn hits_counted_in_an_outage_are_reported() {
         fleet.shared.set(Condition::Up);
         sleep(Duration::from_secs(20)).await;
         instance.store.close().await;
-        assert_eq!(fleet.counted(daily(limit)), 3, "of {limit}");
+        assert_eq!(fleet.counted(daily(limit)), 4, "of {limit}");
     }
 }
 
@@ -104,7 +104,7 @@ async fn an_instance_that_stops_gives_back_what_is_granted_to_it() {
             let closing = Instant::now();
             instance.store.close().await;
             assert!(closing.elapsed() < Duration::from_secs(1), "{:?}", closing.elapsed());
-            assert_eq!(fleet.counted(tier.clone()), 0, "of {tier}");
+            assert_eq!(fleet.counted(tier.clone()), 1, "only the hit itself is left, of {tier}");
         }
     }
 }

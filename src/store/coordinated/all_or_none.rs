@@ -13,10 +13,10 @@ use tokio::time::Instant;
 
 use super::{
     budget::Budget,
-    counter::has_strict_bucket,
-    delivery::Undecided,
+    counter::{Asks, LocalCounter, has_strict_bucket},
+    delivery::{Delivery, Undecided},
     modes::{CoordinationModes, Counted, Made, record_mode, recorded},
-    table::counter_key,
+    table::{Waiting, counter_key},
 };
 use crate::{
     limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp},
@@ -183,9 +183,7 @@ impl<R: Remote> CoordinationModes<R> {
                 }
                 Coordination::Strict => Outlook::Doubtful,
                 _ if !fits => Outlook::Rejects,
-                Coordination::Lease if hits == Hits(0) || counter.usable_hits(time.now) < hits.0 => {
-                    Outlook::Asks
-                }
+                Coordination::Lease if hits == Hits(0) || counter.leased_hits() < hits.0 => Outlook::Asks,
                 _ => Outlook::Fits,
             }
         })
@@ -199,17 +197,23 @@ impl<R: Remote> CoordinationModes<R> {
     ) -> Result<(Decision, Timestamp), Undecided> {
         let at = self.client.time().now;
         let (direction, hits) = (check.direction, check.hits);
-        let in_order = self.table.with_counter(check, at, |counter| {
-            // leases stay where they are: the estimate leaves them out
-            let is_unknown = counter.mode != Coordination::Lease && counter.is_ahead_of_store(at);
-            let must_settle = is_unknown || counter.must_decide_in_order(direction, hits, at);
-            must_settle.then(|| Arc::clone(&counter.target))
+        let hits = if direction == Direction::Take { hits } else { Hits(0) };
+        let asked = self.table.with_counter(check, at, |counter| {
+            if counter.must_decide_in_order(direction, check.hits, at) {
+                return Err(Arc::clone(&counter.target));
+            }
+            Ok(Waiting::ask(counter, check, hits, Asks::Look))
         });
-        let wait = match in_order {
-            Some(target) => self.lease.settle(check, &target, budget).await?,
-            None => self.lease.wait_for_flush(check, budget).await?,
+        let (waiting, budget) = match asked {
+            Ok(waiting) => (waiting, budget),
+            Err(target) => {
+                let (rest, _settling) = self.settle(check, &target, budget).await?;
+                let look = |counter: &mut LocalCounter| Waiting::ask(counter, check, hits, Asks::Look);
+                (self.table.with_counter(check, self.client.time().now, look), rest)
+            }
         };
-        self.strict.status(check, wait).await
+        let full = Undecided { delivery: Delivery::NotApplied, late: false };
+        self.status_of(waiting.ok_or(full)?, budget).await
     }
 
     /// Has the store say whether the doubtful checks fit.

@@ -11,6 +11,8 @@ pub(super) enum Delivery {
     NotApplied,
     /// The connection broke or there was no reply in time. The command must not be repeated: its hits could count twice.
     Unknown,
+    /// It is not known yet: try of this number was sent, and its outcome decides whether the hits of the answer are reported.
+    OnWay(u32),
 }
 
 /// The failure of a decision that was requested from the store.
@@ -38,14 +40,6 @@ impl Undecided {
 // === impl Delivery ===
 
 impl Delivery {
-    /// Classifies the reply to a command.
-    pub(super) const fn of<T>(reply: &Result<T, RemoteError>) -> Self {
-        match reply {
-            Ok(_) => Self::Applied,
-            Err(error) => Self::of_error(error),
-        }
-    }
-
     /// Classifies a failed command.
     pub(super) const fn of_error(error: &RemoteError) -> Self {
         if error.is_definitely_not_applied() { Self::NotApplied } else { Self::Unknown }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{client::StoreClient, delivery::Delivery, table::CounterTable};
+use super::{client::StoreClient, counter::LocalCounter, delivery::Delivery, table::CounterTable};
 use crate::{
     limit::{
         Decision, Direction, Hits, LimitCheck, OnStoreFailure, Period, Reservation, ReservationRequest,
@@ -35,7 +35,7 @@ impl<R: Remote> Fallback<R> {
     /// Decides `check`. Admitted hits are reported when the store is available again, unless `delivery` is unknown: the store may
     /// have counted them already, and no hit may count twice.
     pub(super) fn decide(&self, check: &LimitCheck<'_>, delivery: Delivery, now: Timestamp) -> Decision {
-        if delivery != Delivery::NotApplied {
+        if delivery == Delivery::Unknown {
             self.table.metrics.delivery_unknown.add(check.hits.0);
         }
         self.count(check, delivery, now)
@@ -45,8 +45,11 @@ impl<R: Remote> Fallback<R> {
     /// back here only: nothing was reported that could be taken back.
     pub(super) fn undo(&self, check: &LimitCheck<'_>, delivery: Delivery, at: Timestamp) {
         let instances = self.client.instances();
-        let reported = delivery == Delivery::NotApplied;
         self.table.with_counter(check, at, |counter| {
+            let reported = is_reported(delivery, counter);
+            if let Delivery::OnWay(id) = delivery {
+                counter.answer_given_up(id, Hits(0), at);
+            }
             counter.count_fallback(instances, Direction::GiveBack, check.hits, reported, at);
         });
     }
@@ -70,7 +73,8 @@ impl<R: Remote> Fallback<R> {
                 OnStoreFailure::Allow => request.fit(Hits(u64::MAX)),
                 OnStoreFailure::Deny => Hits(0),
             };
-            let reported = delivery == Delivery::NotApplied;
+            // what arrives later is given back
+            let reported = delivery != Delivery::Unknown;
             match policy {
                 _ if hits == Hits(0) => {}
                 OnStoreFailure::Allow => drop(counter.admit(hits, reported, at)),
@@ -98,15 +102,34 @@ impl<R: Remote> Fallback<R> {
         self.table.metrics.fallback.add(1);
         let policy = self.policy(check);
         let instances = self.client.instances();
-        let (direction, hits, reported) = (check.direction, check.hits, delivery == Delivery::NotApplied);
-        self.table.with_counter(check, now, |counter| match (direction, policy) {
-            (Direction::GiveBack, _) | (Direction::Take, OnStoreFailure::Local) => {
-                counter.count_fallback(instances, direction, hits, reported, now)
+        let (direction, hits) = (check.direction, check.hits);
+        self.table.with_counter(check, now, |counter| {
+            let reported = is_reported(delivery, counter);
+            let decision = match (direction, policy) {
+                (Direction::GiveBack, _) | (Direction::Take, OnStoreFailure::Local) => {
+                    counter.count_fallback(instances, direction, hits, reported, now)
+                }
+                (Direction::Take, OnStoreFailure::Allow) => counter.admit(hits, reported, now),
+                (Direction::Take, OnStoreFailure::Deny) => {
+                    Decision { over: true, remaining: 0, reset: DENY_RETRY, ..counter.look(Hits(0), now) }
+                }
+            };
+            if let Delivery::OnWay(id) = delivery
+                && !decision.over
+            {
+                counter.answer_given_up(id, hits, now);
             }
-            (Direction::Take, OnStoreFailure::Allow) => counter.admit(hits, reported, now),
-            (Direction::Take, OnStoreFailure::Deny) => {
-                Decision { over: true, remaining: 0, reset: DENY_RETRY, ..counter.look(Hits(0), now) }
-            }
+            decision
         })
+    }
+}
+
+/// Returns whether hits of this `delivery` are reported: not those that the store may have counted, and those of a try that is still on
+/// its way only once it is known that the store has not taken them.
+fn is_reported(delivery: Delivery, counter: &LocalCounter) -> bool {
+    match delivery {
+        Delivery::NotApplied => true,
+        Delivery::OnWay(id) => !counter.is_given_up(id),
+        Delivery::Applied | Delivery::Unknown => false,
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! - `local`: instances do not share counts.
 //! - `interval` (`interval.rs`): every instance counts by itself; counts are exchanged at an interval.
-//! - `lease` (`leasing.rs`, `lease.rs`, `fetching.rs`, `single.rs`): every instance reserves some of the limit in advance.
+//! - `lease` (`lease.rs`): every instance reserves some of the limit in advance.
 //! - `strict` (`strict.rs`): the shared store makes every decision.
 //!
 //! `auto` (`auto.rs`) chooses `lease` or `interval` for each counter.
@@ -26,17 +26,14 @@ mod client;
 mod counter;
 mod delivery;
 mod fallback;
-mod fetching;
 mod interval;
 mod lease;
-mod leasing;
 mod metrics;
 mod modes;
 mod pools;
 mod reservation;
 mod settings;
 mod settle;
-mod single;
 mod source;
 mod store_time;
 mod strict;
@@ -61,7 +58,7 @@ use self::{
     delivery::{Delivery, Undecided},
     fallback::Fallback,
     interval::Interval,
-    leasing::Lease,
+    lease::Lease,
     modes::{CoordinationModes, Step},
     pools::SharedPools,
     reservation::Reservations,
@@ -115,7 +112,7 @@ impl<R: Remote> Coordinated<R> {
         let modes = CoordinationModes {
             memory: MemoryStore::new(settings.max_counters),
             interval: Interval::new(shared()),
-            lease: Lease::new(shared(), budget),
+            lease: Lease::new(shared()),
             strict: Strict::new(shared()),
             fallback: Fallback::new(shared(), on_store_failure),
             pools,
@@ -286,7 +283,7 @@ impl<R: Remote> Store for Coordinated<R> {
             let budget = Budget::of(self.modes.budget, wait);
             return Ok(Box::pin(self.modes.take_in_turn(checks, scope, budget, now, record)).await);
         }
-        let steps: SmallVec<[Step<'_, R>; 2]> =
+        let steps: SmallVec<[Step; 2]> =
             checks.iter().map(|check| self.modes.step(check, scope, now, record)).collect();
         let waits = steps.iter().any(Step::waits);
         let decisions: Decisions = if waits {

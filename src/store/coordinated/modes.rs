@@ -4,24 +4,22 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::{
-    budget::Budget,
+    budget::{Budget, rest},
     client::StoreClient,
     delivery::{Delivery, Undecided},
     fallback::Fallback,
     interval::Interval,
-    lease::{Leased, Wanted},
-    leasing::Lease,
+    lease::Lease,
     metrics::CoordinationMetrics,
     pools::SharedPools,
-    settle::Wait,
-    strict::{Prepared, Strict},
-    table::CounterTable,
+    strict::Strict,
+    table::{CounterTable, Waiting},
 };
 use crate::{
-    limit::{Coordination, Decision, LimitCheck, Period, Scope, Timestamp},
+    limit::{Coordination, Decision, Hits, LimitCheck, Period, Scope, Timestamp},
     observe::DecisionRecord,
     store::{
         Decisions, MemoryStore,
@@ -45,21 +43,19 @@ pub(super) struct CoordinationModes<R: Remote> {
     pub(super) budget: Period,
 }
 
-/// A decision that needed no wait, or the mode that has to wait for the store.
-pub(super) enum Step<'a, R: Remote> {
+/// A decision that needed no wait, or what it waits for.
+pub(super) enum Step {
     Done(Decision),
     /// Done without the store, which is unavailable.
     Fallback(Decision),
     /// The store decides.
-    Strict,
-    /// The same, beside leases.
-    Ask,
-    /// The same, after the reply to a flush that is on its way.
-    AskAfterFlush,
-    /// As `Strict`, after the store has counted what the counter and its siblings have counted here.
+    Wait(Waiting),
+    /// The hits were given back here; the store counts that and says how it stands.
+    Counted(Waiting),
+    /// The store decides, after it has counted what the counter of this target and its siblings have counted here.
     Ordered(Arc<Target>),
-    /// Waits for a lease.
-    Lease(Wanted<'a, R>),
+    /// Too many decisions wait for the store.
+    Full,
 }
 
 /// A decision, and how its hits are given back.
@@ -90,7 +86,7 @@ impl<R: Remote> CoordinationModes<R> {
         scope: Scope,
         now: Timestamp,
         record: Option<&DecisionRecord>,
-    ) -> Step<'_, R> {
+    ) -> Step {
         let mut mode = self.table.requested_mode(check);
         let time = self.client.time_at(now);
         if mode != Coordination::Local && self.client.is_unavailable() {
@@ -116,20 +112,8 @@ impl<R: Remote> CoordinationModes<R> {
                 Coordination::Auto => Err(self.table.expected_mode(check)),
                 Coordination::Local => Ok(Step::Done(self.decide_locally(check, scope, now))),
                 Coordination::Interval => self.interval.decide(check, scope, time.now).map(Step::Done),
-                Coordination::Lease => {
-                    self.lease.decide_at_once(check, scope, time).map(|leased| match leased {
-                        Leased::Decided(decision) => Step::Done(decision),
-                        Leased::Wait(wanted) => Step::Lease(wanted),
-                        Leased::Ask => Step::Ask,
-                        Leased::AskAfterFlush => Step::AskAfterFlush,
-                        Leased::Settle(target) => Step::Ordered(target),
-                    })
-                }
-                Coordination::Strict => self.strict.prepare(check, time.now).map(|prepared| match prepared {
-                    Prepared::Rejected(decision) => Step::Done(decision),
-                    Prepared::Send => Step::Strict,
-                    Prepared::Settle(target) => Step::Ordered(target),
-                }),
+                Coordination::Lease => self.lease.decide(check, scope, time),
+                Coordination::Strict => self.strict.decide(check, scope, time.now),
             };
             match step {
                 Ok(step) => {
@@ -160,7 +144,7 @@ impl<R: Remote> CoordinationModes<R> {
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
-        step: Step<'_, R>,
+        step: Step,
         Budget { longest: budget, is_of_caller }: Budget,
         now: Timestamp,
         record: Option<&DecisionRecord>,
@@ -171,23 +155,26 @@ impl<R: Remote> CoordinationModes<R> {
             Step::Fallback(decision) => {
                 return Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at };
             }
-            Step::Strict => recorded(record, 1, self.strict.decide(check, scope, Wait::of(budget))).await,
-            Step::Ask => {
-                let wait = self.lease.wait_for_fetch(check, budget);
-                recorded(record, 1, self.strict.decide(check, scope, wait)).await
+            Step::Wait(waiting) => {
+                let commands = waiting.commands;
+                recorded(record, commands, self.wait(check, scope, waiting, budget, now)).await
+            }
+            Step::Counted(waiting) => {
+                let outcome = recorded(record, 1, self.status_of(waiting, budget)).await;
+                if outcome.is_err() {
+                    record_fallback(record);
+                    self.metrics.fallback.add(1);
+                    let decision = self.look(check, Hits(0), now);
+                    return Made { decision, counted: Counted::ByMode, at };
+                }
+                outcome
             }
             // boxed, since these are rare, to keep the future of all other decisions small
-            Step::AskAfterFlush => {
-                let flush = self.lease.wait_for_flush(check, budget);
-                recorded(record, 1, Box::pin(self.decide_after(check, scope, flush))).await
-            }
             Step::Ordered(target) => {
-                let settled = self.lease.settle(check, &target, budget);
-                recorded(record, 1, Box::pin(self.decide_after(check, scope, settled))).await
+                let ordered = self.decide_in_order(check, scope, &target, budget, now);
+                recorded(record, 1, Box::pin(ordered)).await
             }
-            Step::Lease(wanted) => {
-                recorded(record, 0, self.decide_by_lease(check, scope, wanted, budget, record)).await
-            }
+            Step::Full => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
         };
         match decided {
             Ok((decision, at)) => {
@@ -236,29 +223,67 @@ impl<R: Remote> CoordinationModes<R> {
         decided.into_iter().map(|(_, decision)| decision).collect()
     }
 
-    /// Has the store decide after `earlier`, which returns the rest of the wait.
-    async fn decide_after(
+    /// Waits until the store has decided `check`, or until this instance can.
+    async fn wait(
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
-        earlier: impl Future<Output = Result<Wait, Undecided>>,
+        mut waiting: Waiting,
+        budget: Period,
+        now: Timestamp,
     ) -> Result<(Decision, Timestamp), Undecided> {
-        self.strict.decide(check, scope, earlier.await?).await
+        let begun = Instant::now();
+        loop {
+            if let Some(outcome) = self.table.outcome(waiting, rest(budget, begun)).await {
+                return outcome.map(|tried| (tried.decision, tried.at));
+            }
+            // its counter was evicted: the one that takes its place is asked
+            let now = self.client.local_time_since(now);
+            waiting = match self.step(check, scope, now, None) {
+                Step::Wait(waiting) | Step::Counted(waiting) => waiting,
+                Step::Done(decision) => return Ok((decision, self.client.time_at(now).now)),
+                Step::Fallback(_) | Step::Ordered(_) | Step::Full => {
+                    return Err(Undecided { delivery: Delivery::NotApplied, late: false });
+                }
+            };
+        }
     }
 
-    async fn decide_by_lease(
+    /// Returns the status that `waiting` asks for, which counts nothing.
+    pub(super) async fn status_of(
+        &self,
+        waiting: Waiting,
+        budget: Period,
+    ) -> Result<(Decision, Timestamp), Undecided> {
+        let undecided = Undecided { delivery: Delivery::NotApplied, late: false };
+        match self.table.outcome(waiting, budget).await {
+            Some(Ok(tried)) => Ok((tried.decision, tried.at)),
+            Some(Err(failed)) => Err(Undecided { delivery: Delivery::NotApplied, ..failed }),
+            None => Err(undecided),
+        }
+    }
+
+    /// Has the store decide `check` after everything that its counter and the siblings have counted.
+    async fn decide_in_order(
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
-        wanted: Wanted<'_, R>,
+        target: &Target,
         budget: Period,
-        record: Option<&DecisionRecord>,
+        now: Timestamp,
     ) -> Result<(Decision, Timestamp), Undecided> {
-        // a lease that arrives late is not lost, and no hit has been counted
-        match timeout(budget.into(), self.lease.decide(check, scope, wanted, record)).await {
-            Ok(Some(decided)) => Ok(decided),
-            Ok(None) => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
-            Err(_) => Err(Undecided { delivery: Delivery::NotApplied, late: true }),
+        let begun = Instant::now();
+        let (_, _settling) = self.settle(check, target, budget).await?;
+        let at = self.client.time_since(now).now;
+        let step = self.table.with_counter(check, at, |counter| self.strict.ask(counter, check, scope, at));
+        match step {
+            Step::Wait(waiting) => self.wait(check, scope, waiting, rest(budget, begun), now).await,
+            Step::Counted(waiting) => {
+                let status = self.status_of(waiting, rest(budget, begun)).await;
+                // they were given back here, and that is reported
+                Ok(status.unwrap_or_else(|_| (self.look(check, Hits(0), now), at)))
+            }
+            _ => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
         }
     }
 
@@ -304,7 +329,12 @@ pub(super) fn record_fallback(record: Option<&DecisionRecord>) {
 
 // === impl Step ===
 
-impl<R: Remote> Step<'_, R> {
+impl Step {
+    /// Returns the step that waits for the store, if there was room.
+    pub(super) fn wait(waiting: Option<Waiting>) -> Self {
+        waiting.map_or(Self::Full, Self::Wait)
+    }
+
     /// Returns whether the decision waits for the store.
     pub(super) const fn waits(&self) -> bool {
         self.decision().is_none()
@@ -314,7 +344,7 @@ impl<R: Remote> Step<'_, R> {
     pub(super) const fn decision(&self) -> Option<Decision> {
         match self {
             Self::Done(decision) | Self::Fallback(decision) => Some(*decision),
-            Self::Strict | Self::Ask | Self::AskAfterFlush | Self::Ordered(_) | Self::Lease(_) => None,
+            Self::Wait(_) | Self::Counted(_) | Self::Ordered(_) | Self::Full => None,
         }
     }
 }

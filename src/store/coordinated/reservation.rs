@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use super::{
     client::StoreClient,
+    counter::{Asks, Tried},
     delivery::{Delivery, Undecided},
-    table::{CounterTable, PlacedCommand},
+    table::{CounterTable, Waiting},
 };
 use crate::{
     limit::{
-        Algorithm, Coordination, Hits, LimitCheck, OverLimitPolicy, Period, Reservation, ReservationRequest,
-        ReservedSpan, Timestamp, decision_from_store,
+        Algorithm, Coordination, Hits, LimitCheck, Period, Reservation, ReservationRequest, ReservedSpan,
+        Timestamp,
     },
-    store::remote::{Op, Remote, Target},
+    store::remote::{Remote, Target},
 };
 
 /// Reserves hits in the shared store.
@@ -46,37 +47,17 @@ impl<R: Remote> Reservations<R> {
                 counter.local_reservation(hits, request, at, now)
             }));
         }
-        let (least, want) = (request.fit(request.least.max(Hits(1))), request.fit(Hits(u64::MAX)));
-        let op = Op::Grant { report: None, least: least.0, want: want.0, hold: request.hold };
         let at = self.client.time_at(now).now;
-        let PlacedCommand { target, place, queued } = self.table.queue_command(check, at, op);
-        let (reply, store_now) = self.client.receive(queued, self.budget).await.inspect_err(|undecided| {
-            if undecided.delivery == Delivery::Unknown {
-                self.table.metrics.delivery_unknown.add(want.0);
-            }
-        })?;
-        if reply.counters.len() != target.tiers.len() {
-            return Err(Undecided { delivery: Delivery::Unknown, late: false });
-        }
-        self.table.with_counter(check, store_now, |counter| counter.apply_reply(&reply, place, store_now));
+        let want = request.fit(Hits(u64::MAX));
+        let asks = Asks::Reserve(request);
+        let waiting = self.table.with_counter(check, at, |counter| Waiting::ask(counter, check, want, asks));
+        let failed = Undecided { delivery: Delivery::NotApplied, late: false };
+        let outcome = self.table.outcome(waiting.ok_or(failed)?, self.budget).await;
+        let Tried { decision, at: store_now, reserved: hits } = outcome.unwrap_or(Err(failed))?;
         // the store reserved the hits no earlier than `now`, so they may be used at least until then
-        let mut until = now.after(request.hold);
-        for (tier, state) in target.tiers.iter().zip(&reply.counters) {
-            if tier.algorithm == Algorithm::FixedWindow {
-                until = until.min(now.after(state.availability(tier, store_now).reset));
-            }
-        }
-        let hits = Hits(reply.granted);
-        let over = hits == Hits(0);
-        let decided = if over { least } else { hits };
-        let decision = decision_from_store(
-            &target.tiers,
-            &reply.counters,
-            OverLimitPolicy::Ignore,
-            over,
-            decided,
-            store_now,
-        );
+        let fixed = target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
+        let ends = fixed.map(|tier| now.after(store_now.window_end(tier.period).since(store_now)));
+        let until = ends.fold(now.after(request.hold), Timestamp::min);
         let counted =
             ReservedSpan { from: store_now, until: store_now.after(request.hold), is_reported: true };
         Ok(Reservation { hits, until, decision, counted })

@@ -1,7 +1,6 @@
 //! Calls the shared store. Each reply also updates the clock offset, the round trip estimate and the circuit breaker.
 
 use std::{
-    collections::BTreeMap,
     pin::pin,
     sync::{
         Arc,
@@ -9,8 +8,6 @@ use std::{
     },
 };
 
-use futures_util::future::join_all;
-use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use super::{
@@ -64,77 +61,8 @@ impl<R: Remote> Caller<R> {
         }
     }
 
-    /// Sends `commands` and waits for the replies. Every node has a call of its own, so that none is held responsible for
-    /// another's failure. A single node's replies are waited for however late they are; with several, a node that has become
-    /// silent is given up, so that it does not delay the replies of the others.
+    /// Sends `commands`, which are all for `node`, and waits for the replies, however late they are.
     pub(super) async fn call(
-        &self,
-        commands: Vec<Command>,
-        urgency: Urgency,
-    ) -> Result<Replies, RemoteError> {
-        let nodes: SmallVec<[StoreNode; 4]> =
-            commands.iter().map(|command| self.remote.node(&command.target, command.at)).collect();
-        let Some(first) = nodes.first().copied() else {
-            return Err(RemoteError::NotSent("no commands".into()));
-        };
-        if nodes.iter().all(|node| *node == first) {
-            return self.call_node(first, commands, urgency).await;
-        }
-        let mut by_node: BTreeMap<StoreNode, Vec<Command>> = BTreeMap::new();
-        for (node, command) in nodes.iter().zip(commands) {
-            by_node.entry(*node).or_default().push(command);
-        }
-        let calls = by_node.into_iter().map(async |(node, commands)| {
-            let count = commands.len();
-            (node, count, self.call_one_of_many(node, commands, urgency).await)
-        });
-        let outcomes = join_all(calls).await;
-        let now = outcomes.iter().filter_map(|(_, _, outcome)| Some(outcome.as_ref().ok()?.now)).max();
-        let mut error = None;
-        let mut replies: BTreeMap<StoreNode, _> = outcomes
-            .into_iter()
-            .map(|(node, count, outcome)| {
-                let replies = outcome.map_or_else(
-                    |failed| {
-                        error = Some(failed.clone());
-                        vec![Err(failed); count]
-                    },
-                    |replies| replies.replies,
-                );
-                (node, replies.into_iter())
-            })
-            .collect();
-        let replies = nodes.iter().filter_map(|node| replies.get_mut(node)?.next()).collect();
-        match (now, error) {
-            (None, Some(error)) => Err(error),
-            (now, _) => Ok(Replies { now: now.unwrap_or_default(), replies }),
-        }
-    }
-
-    /// Sends `commands`, which are all for `node`, while others wait for the replies of other nodes: does not wait for a node
-    /// whose breaker is open.
-    async fn call_one_of_many(
-        &self,
-        node: StoreNode,
-        commands: Vec<Command>,
-        urgency: Urgency,
-    ) -> Result<Replies, RemoteError> {
-        if self.breaker.is_open_for(node) {
-            return Err(RemoteError::NotSent("the node does not reply".into()));
-        }
-        let mut call = pin!(self.call_node(node, commands, urgency));
-        loop {
-            if let Ok(reply) = timeout(SILENCE.into(), &mut call).await {
-                return reply;
-            }
-            if self.breaker.is_open_for(node) {
-                return Err(RemoteError::TimedOut(SILENCE));
-            }
-        }
-    }
-
-    /// Sends `commands`, which are all for `node`.
-    async fn call_node(
         &self,
         node: StoreNode,
         commands: Vec<Command>,

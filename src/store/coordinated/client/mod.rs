@@ -1,38 +1,36 @@
 //! The store client: the parts between a decision and the shared store that do not depend on local counters.
 //!
 //! It sends calls ([`caller`]), estimates the store's clock ([`clock`]) and the round trip, opens a circuit breaker for nodes
-//! that do not reply ([`breaker`]), batches single commands ([`batcher`]) and counts the instances ([`heartbeat`]).
+//! that do not reply ([`breaker`]), sends what counters have to say ([`sender`]) and counts the instances ([`heartbeat`]).
 
-mod batcher;
 mod breaker;
 mod caller;
 mod clock;
 mod heartbeat;
 mod pool_call;
+mod sender;
 #[cfg(all(test, feature = "simulated"))]
 mod tests;
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tokio::{
     runtime::Handle,
     task::{JoinHandle, JoinSet},
 };
 
-pub(super) use self::batcher::{Exchanges, QueuedCommand, QueuedOutcome};
-use self::{
-    batcher::{Batcher, TimedReply},
-    breaker::FailedCount,
-    caller::Caller,
-    heartbeat::Membership,
-};
+pub(super) use self::sender::{ExchangeOutcome, Exchanges};
+use self::{breaker::FailedCount, caller::Caller, heartbeat::Membership, sender::Sender};
 use super::{
-    delivery::Undecided, metrics::CoordinationMetrics, settings::CoordinationSettings, store_time::StoreTime,
+    counter::Sent, metrics::CoordinationMetrics, settings::CoordinationSettings, store_time::StoreTime,
 };
+#[cfg(test)]
+use crate::store::remote::{RemoteError, Replies, Urgency};
 use crate::{
     clock::Clock,
     limit::{Coordination, CounterKey, Period, Timestamp},
-    store::remote::{Command, Remote, RemoteError, Replies, StoreNode, Target, Urgency},
+    store::remote::{Command, Remote, StoreNode, Target},
 };
 
 /// The time between two looks at whether the node of a command that has no reply yet has become silent.
@@ -43,9 +41,9 @@ const MODES: [Coordination; 4] =
     [Coordination::Lease, Coordination::Strict, Coordination::Interval, Coordination::Local];
 
 /// This instance's access to the shared store.
-pub(super) struct StoreClient<R> {
+pub(super) struct StoreClient<R, S = Sent> {
     caller: Caller<R>,
-    batcher: Batcher,
+    sender: Sender<S>,
     membership: Membership,
     /// Runs the background work. The threads that make decisions may end sooner.
     runtime: Handle,
@@ -53,7 +51,7 @@ pub(super) struct StoreClient<R> {
 
 // === impl StoreClient ===
 
-impl<R: Remote> StoreClient<R> {
+impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
     /// Creates a client of `remote`, which need not be reachable yet. Must be called within a tokio runtime.
     pub(super) fn new(
         remote: R,
@@ -63,18 +61,23 @@ impl<R: Remote> StoreClient<R> {
     ) -> Self {
         Self {
             caller: Caller::new(remote, clock, metrics),
-            batcher: Batcher::default(),
+            sender: Sender::new(),
             membership: Membership::new(settings.instance.clone(), settings.heartbeat),
             runtime: Handle::current(),
         }
     }
 
-    /// Starts the heartbeat and the batcher, which sends what `exchanges` composes.
-    pub(super) fn start(self: &Arc<Self>, exchanges: Arc<impl Exchanges>, tasks: &mut JoinSet<()>) {
+    /// Starts the heartbeat and the sender, which sends what `exchanges` composes.
+    pub(super) fn start(self: &Arc<Self>, exchanges: Arc<impl Exchanges<S>>, tasks: &mut JoinSet<()>) {
         let client = Arc::clone(self);
         tasks.spawn(async move { client.membership.run(&client.caller).await });
+        self.start_sender(exchanges, tasks);
+    }
+
+    /// Starts the sender, which sends what `exchanges` composes.
+    pub(super) fn start_sender(self: &Arc<Self>, exchanges: Arc<impl Exchanges<S>>, tasks: &mut JoinSet<()>) {
         let client = Arc::clone(self);
-        tasks.spawn(async move { client.batcher.run(&client.caller, &*exchanges).await });
+        tasks.spawn(async move { client.sender.run(&client.caller, &*exchanges).await });
     }
 
     /// Runs `work` in the background.
@@ -127,40 +130,37 @@ impl<R: Remote> StoreClient<R> {
         self.caller.store_clock.offset()
     }
 
-    /// Sends `commands` like [`StoreClient::call`], but behind those that decisions wait for.
-    pub(super) async fn call_in_background(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        self.caller.call(commands, Urgency::Background).await
+    /// Queues the `commands` of one counter, which decisions wait for. Returns those that too many others precede.
+    pub(super) fn queue(&self, commands: SmallVec<[(Command, S); 1]>) -> SmallVec<[(Command, S); 1]> {
+        let node_of = |(command, _): &(Command, S)| self.node(&command.target, command.counted_at());
+        let Some(node) = commands.first().map(node_of) else { return commands };
+        if commands.len() == 1 {
+            return self.sender.queue(node, commands).err().unwrap_or_default();
+        }
+        let (own, others): (SmallVec<_>, SmallVec<_>) =
+            commands.into_iter().partition(|command| node_of(command) == node);
+        let mut rejected = self.sender.queue(node, own).err().unwrap_or_default();
+        rejected.extend(self.queue(others));
+        rejected
     }
 
-    /// Queues `command`, to be sent in a batch with others. Commands for one target are sent in the order in which they are
-    /// queued.
-    pub(super) fn queue(&self, command: Command) -> QueuedCommand {
+    /// Has the store carry out `command` at once.
+    #[cfg(test)]
+    pub(super) async fn call(&self, command: Command) -> Result<Replies, RemoteError> {
         let node = self.node(&command.target, command.at);
-        self.batcher.queue(node, command)
+        self.caller.call(node, vec![command], Urgency::Background).await
     }
 
     /// Queues the counter of `key`, whose tries about `target` wait as of `at`. Returns whether there was room.
     pub(super) fn queue_counter(&self, key: CounterKey, target: &Target, at: Timestamp) -> bool {
-        self.batcher.queue_counter(self.node(target, at), key)
+        self.sender.queue_counter(self.node(target, at), key)
     }
 
-    /// Returns the outcome of `queued`, whose reply is not awaited any longer, after `waited`. It is taken back, unless it was sent.
-    pub(super) fn give_up(&self, queued: &mut QueuedCommand, waited: Period) -> QueuedOutcome {
-        self.batcher.give_up(queued, waited)
-    }
-
-    /// Takes `queued` back, unless it was sent. Returns whether it is never sent.
-    pub(super) fn cancel(&self, queued: &mut QueuedCommand) -> bool {
-        self.batcher.cancel(queued)
-    }
-
-    /// Waits for the reply to `queued`, but no longer than `budget`. Then it is taken back, unless it was sent.
-    pub(super) async fn receive(
-        &self,
-        queued: QueuedCommand,
-        budget: Period,
-    ) -> Result<TimedReply, Undecided> {
-        self.batcher.receive(queued, budget).await
+    /// Sends `commands`, which no decision waits for.
+    pub(super) fn send_in_background(&self, commands: impl IntoIterator<Item = (Command, S)>) {
+        let of =
+            |(command, sent): (Command, S)| (self.node(&command.target, command.counted_at()), command, sent);
+        self.sender.send_in_background(commands.into_iter().map(of));
     }
 
     /// Returns the node that counts `target` at the instant `at`.
@@ -191,6 +191,7 @@ impl<R: Remote> StoreClient<R> {
     }
 
     /// Returns whether the breaker is open for `node`.
+    #[cfg(test)]
     pub(super) fn is_silent(&self, node: StoreNode) -> bool {
         self.caller.breaker.is_open() && self.caller.breaker.is_open_for(node)
     }

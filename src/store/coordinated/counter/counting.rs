@@ -157,17 +157,6 @@ impl LocalCounter {
         decision_from_store(&self.target.tiers, states, OverLimitPolicy::Ignore, over, hits, now)
     }
 
-    /// Returns the decision that the store has made about `hits`, by the estimate after it.
-    pub(in super::super) fn decided(
-        &self,
-        policy: OverLimitPolicy,
-        over: bool,
-        hits: Hits,
-        now: Timestamp,
-    ) -> Decision {
-        decision_from_store(&self.target.tiers, &self.estimate, policy, over, hits, now)
-    }
-
     /// Returns whether `hits` fit by the estimate.
     pub(in super::super) fn fits(&self, hits: Hits, now: Timestamp) -> bool {
         self.fits_in(&self.estimate, hits, now)

@@ -11,9 +11,6 @@ const MIN_HITS: u64 = 8;
 /// The hits that give no rate while they are the only ones.
 const FEW_HITS: u32 = 3;
 
-/// The rate of a key that has hardly any hits: one a second, in hits per nanosecond.
-const LOW_RATE: f32 = 1e-9;
-
 /// The time within which hits may be a single burst, so that they give no rate either while they are the only ones.
 const BURST: Period = Period::from_millis(10);
 
@@ -72,11 +69,6 @@ impl Demand {
     /// Returns whether any hits are expected. Those of a burst, however many, predict none.
     pub(super) fn is_known(&self, now: Timestamp) -> bool {
         self.rate != 0.0 || (self.hits > FEW_HITS && self.span(now) >= BURST)
-    }
-
-    /// Returns whether there are hardly any hits, even in a burst.
-    pub(super) fn is_of_few_hits(&self) -> bool {
-        self.rate <= LOW_RATE && self.hits <= FEW_HITS
     }
 
     /// Returns the hits to expect in `time` from `now` on.
@@ -159,12 +151,6 @@ mod tests {
         assert!(!demand.is_known(START.after(Period::from_millis(9))));
         assert!(demand.is_known(START.after(Period::from_millis(10))));
         assert!(!Demand::default().is_known(START));
-        let few = |hits| {
-            let mut demand = Demand::default();
-            demand.record(hits, START);
-            demand.is_of_few_hits()
-        };
-        assert_eq!([0, 3, 4, 100].map(few), [true, true, false, false]);
     }
 
     #[test]

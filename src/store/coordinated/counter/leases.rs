@@ -2,7 +2,6 @@
 
 use super::{
     LocalCounter,
-    fetch::LeaseFetch,
     records::{Dropped, HeldLease, PendingDelta},
     tiers::{flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed, saturated},
     used_up::LONGEST_IDLE_HOLD,
@@ -22,10 +21,6 @@ const ABANDONED_AFTER: u64 = 5;
 /// The longest time until a counter is abandoned. If hits are rarer than that, a call for each hit costs little.
 const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
 
-/// The time for which a lease is valid at least, after the grant and after the reply: until the decisions that waited for it have been
-/// made.
-const GRACE: Period = Period::from_millis(5);
-
 /// Returns the hits of `leases` that are not used yet.
 fn left_in(leases: &[HeldLease]) -> u64 {
     leases.iter().map(|lease| lease.left().0).sum()
@@ -42,27 +37,6 @@ impl LocalCounter {
     /// Returns the hits that may be admitted without a call.
     pub(in super::super) fn leased_hits(&self) -> u64 {
         left_in(self.leases())
-    }
-
-    /// Returns the leased hits that a decision at `now` may use: none whose fixed window has ended, or that were granted earlier without
-    /// a hold. They are still held for decisions that have waited for them, which count when they were granted.
-    pub(in super::super) fn usable_hits(&self, now: Timestamp) -> u64 {
-        left_in(&self.leases()[self.ended_leases(now)..])
-    }
-
-    /// Returns how many leases, from the first, are only of use to decisions before `now`.
-    fn ended_leases(&self, now: Timestamp) -> usize {
-        let has_ended = |lease: &&HeldLease| {
-            lease.until <= now
-                && (self.is_of_ended_window(lease, now)
-                    || (self.instances > 1 && lease.granted_at.after(GRACE) <= now))
-        };
-        self.leases().iter().take_while(has_ended).count()
-    }
-
-    pub(super) fn is_of_ended_window(&self, lease: &HeldLease, now: Timestamp) -> bool {
-        let mut fixed = self.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
-        fixed.any(|tier| has_ended(tier, lease.granted_at, now))
     }
 
     /// Returns the hits that this instance, one of several, may keep unused: all together at most one in a hundred. None where
@@ -98,41 +72,8 @@ impl LocalCounter {
 
     /// Removes leases that have ended. Hits that some tier still counts are returned to the store.
     pub(in super::super) fn expire_leases(&mut self, time: StoreTime) -> Dropped {
-        // an instance that is alone decides as in memory: later requests belong to the next window
-        self.expire_leases_after(if self.instances <= 1 { Period::default() } else { GRACE }, time)
-    }
-
-    /// Removes leases that have ended, but not those that a decision which has waited may still use. Returns the instant of that
-    /// decision about `hits` too: now, or when the store granted the lease, if `has_reply` to the request for its hits, and the window
-    /// has ended since, or it was granted without a hold, and all leases cover them. The store counts such hits as of that instant, so the
-    /// estimate stays equal to its state.
-    pub(in super::super) fn expire_leases_after_wait(
-        &mut self,
-        hits: Hits,
-        has_reply: bool,
-        time: StoreTime,
-    ) -> (Dropped, Timestamp) {
-        let dropped = self.expire_leases_after(GRACE, time);
-        let has_ended = |lease: &&HeldLease| {
-            // not one that other decisions have left
-            self.is_of_ended_window(lease, time.now)
-                && (self.fetch().is_none() || self.last_grant(lease).is_some())
-        };
-        let has_no_hold = |lease: &&HeldLease| {
-            self.instances > 1
-                && self.is_without_hold(lease)
-                && self.leased_hits() >= hits.0
-                && self.fits(hits, lease.granted_at)
-        };
-        let counted_before = |lease: &&HeldLease| has_reply && (has_no_hold(lease) || has_ended(lease));
-        let granted_at = self.leases().first().filter(counted_before).map(|lease| lease.granted_at);
-        (dropped, granted_at.unwrap_or(time.now))
-    }
-
-    /// Removes leases that have ended, and were granted at least `grace` ago.
-    fn expire_leases_after(&mut self, grace: Period, time: StoreTime) -> Dropped {
         let mut dropped = Dropped::default();
-        while let Some(i) = self.leases().iter().position(|lease| self.is_over(lease, grace, time.latest)) {
+        while let Some(i) = self.leases().iter().position(|lease| lease.until <= time.latest) {
             let lease = self.rare.take_lease(i);
             let tiers = &self.target.tiers;
             let ended = tiers.iter().all(|tier| has_ended(tier, lease.granted_at, lease.until));
@@ -144,7 +85,7 @@ impl LocalCounter {
                 && lease.left().0 <= self.idle_allowance()
             {
                 // the estimate, which does not count them, has to replace the store's state
-                self.fetch_mut().is_overcounted = true;
+                self.leasing_mut().is_overcounted = true;
                 self.wants_read = true;
             } else if ended || is_kept {
                 dropped.stranded += lease.left().0;
@@ -153,36 +94,6 @@ impl LocalCounter {
             }
         }
         dropped
-    }
-
-    /// Returns whether `lease` has ended by `now`, at least `grace` after its grant, and no decision can have waited for it. Without grace,
-    /// only those that still do.
-    fn is_over(&self, lease: &HeldLease, grace: Period, now: Timestamp) -> bool {
-        let is_late = || {
-            let is_awaited = |fetch: &LeaseFetch| {
-                (grace > Period::default() || fetch.has_decisions()) && now < fetch.received_at.after(GRACE)
-            };
-            self.last_grant(lease).is_some_and(is_awaited)
-                && (self.is_without_hold(lease) || self.is_of_ended_window(lease, now))
-        };
-        lease.until.max(lease.granted_at.after(grace)) <= now && !is_late()
-    }
-
-    /// Returns the state of fetching leases, if `lease` is of the last grant.
-    fn last_grant(&self, lease: &HeldLease) -> Option<&LeaseFetch> {
-        self.fetch().filter(|fetch| lease.granted_at >= fetch.granted_at)
-    }
-
-    /// Returns whether `lease` was granted without a hold, or was over when the reply was received.
-    fn is_without_hold(&self, lease: &HeldLease) -> bool {
-        !lease.has_hold || self.last_grant(lease).is_some_and(|fetch| lease.until <= fetch.received_at)
-    }
-
-    /// Notes that the reply to a grant of the instant `granted_at` is received at `now`.
-    pub(in super::super) fn note_receipt(&mut self, granted_at: Timestamp, now: Timestamp) {
-        if let Some(fetch) = self.existing_fetch_mut() {
-            (fetch.granted_at, fetch.received_at) = (granted_at, now);
-        }
     }
 
     /// Returns whether hits that were granted at `at`, to be used until `until`, must no longer be returned at `now`. The hits of
@@ -202,33 +113,23 @@ impl LocalCounter {
         now: Timestamp,
     ) -> Option<Decision> {
         self.follow_instances(instances);
-        let ended = self.ended_leases(now);
-        if left_in(&self.leases()[ended..]) >= hits.0 {
-            let granted_at = self.leases().get(ended).map_or(now, |lease| lease.granted_at);
-            let decision = if self.is_before_a_window(granted_at) {
-                self.take_in_earlier_window(policy, hits, now)
-            } else {
-                let tiers = &self.target.tiers;
-                let fits = self.fits(hits, now);
-                fits.then(|| decide(tiers, &mut self.estimate, policy, Direction::Take, hits, now))
-            };
-            if decision.is_some() {
-                self.spend(hits.0, ended, now);
-                return decision;
-            }
-        }
         if !self.fits(hits, now) {
             let decision = self.count(instances, Direction::Take, policy, hits, now);
             return Some(self.until_pause_ends(decision, now));
+        }
+        if self.leased_hits() >= hits.0 {
+            let decision = decide(&self.target.tiers, &mut self.estimate, policy, Direction::Take, hits, now);
+            self.spend(hits.0, now);
+            return Some(decision);
         }
         // until there is enough for every instance
         (now < self.denied_until).then(|| self.until_pause_ends(self.rejected(hits, now), now))
     }
 
-    /// Spends leased hits, but none of the first `ended` leases.
-    fn spend(&mut self, hits: u64, ended: usize, now: Timestamp) {
+    /// Spends leased hits.
+    fn spend(&mut self, hits: u64, now: Timestamp) {
         let mut needed = hits;
-        let held = &mut self.rare.leases_mut()[ended..];
+        let held = self.rare.leases_mut();
         if let Some(first) = held.first_mut()
             && first.left().0 > hits
         {
@@ -241,7 +142,7 @@ impl LocalCounter {
             needed -= spent;
         }
         self.rare.retain_leases(|lease| lease.left > 0);
-        self.forget_fetch(now);
+        self.forget_leasing(now);
     }
 
     /// Makes all unspent leased hits pending, to return them to the store.

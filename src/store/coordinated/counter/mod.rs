@@ -11,21 +11,19 @@ mod burst;
 mod counting;
 mod demand;
 mod denials;
-mod earlier_window;
-mod fetch;
 mod leases;
-mod order;
+mod leasing;
 mod pace;
 mod pending;
 mod place;
 mod rare;
 mod records;
+mod reply;
 mod reply_time;
 mod reservations;
 mod schedule;
 mod sibling_hits;
 mod siblings;
-mod single;
 mod states;
 mod talk;
 #[cfg(test)]
@@ -41,7 +39,7 @@ use std::sync::Arc;
 
 use self::{
     demand::Demand,
-    fetch::LeaseFetch,
+    leasing::Leasing,
     rare::Rare,
     reply_time::ReplyTime,
     schedule::FlushSchedule,
@@ -51,14 +49,11 @@ use self::{
     usage::UsageRate,
 };
 pub(super) use self::{
-    fetch::{AwaitedReply, LeaseReply, WaitingDecision},
-    order::CommandPlace,
-    pace::FetchCommand,
     place::{QueuePlace, Slot, Turn, Urgency},
-    records::{Dropped, negative},
+    records::Dropped,
+    reply::Applied,
     siblings::SiblingStates,
-    single::{SingleCommand, SingleReply},
-    talk::{Asks, Composed, Decided, Sent, Try},
+    talk::{Asks, Composed, Link, Sent, Tried, TryOutcome},
     tiers::has_strict_bucket,
 };
 use crate::{
@@ -70,7 +65,7 @@ use crate::{
     store::remote::Target,
 };
 
-/// The time without a check after which a counter forgets how it fetched its last lease, and that it should read the store's count.
+/// The time without a check after which a counter forgets how it got its last lease, and that it should read the store's count.
 const FORGOTTEN_AFTER: Period = Period::from_secs(1);
 
 /// The number of a counter among those of this process, modulo 2^32: a late reply is not applied to a counter that has taken the
@@ -254,9 +249,8 @@ impl LocalCounter {
     pub(super) fn is_settled(&self) -> bool {
         !self.has_unacknowledged()
             && self.leases().is_empty()
-            && self.rare.single().is_none()
-            && self.rare.talk().is_none_or(|talk| !talk.is_waiting())
-            && self.fetch().is_none_or(|fetch| !fetch.is_running)
+            && !self.has_tries()
+            && !self.has_ledger_on_way()
     }
 
     /// Records that the store may have applied a command that had no reply.
@@ -285,38 +279,22 @@ impl LocalCounter {
     fn is_free(&self, now: Timestamp) -> bool {
         self.is_settled()
             && now >= self.denied_until
-            // a reply to a try is on its way
+            // a reply is on its way
             && self.rare.talk().is_none()
-            // the estimate knows which of the hits that the store counts were used, and decisions may wait for a lease
+            // the estimate knows which of the hits that the store counts were used
             && !self.has_grants(now)
-            && !self.is_awaited()
             // a check without hits has just asked for the count
             && !(self.wants_read && now.since(self.last_check_at) < FORGOTTEN_AFTER)
     }
 
-    /// Returns whether a decision waits for a lease that has not been requested yet.
-    fn is_awaited(&self) -> bool {
-        self.fetch().is_some_and(|fetch| fetch.least > 0)
+    /// Returns what is known of leasing; none if nothing has to be known.
+    fn leasing(&self) -> Option<&Leasing> {
+        self.rare.more()?.leasing.as_deref()
     }
 
-    /// Returns the state of fetching leases; none if no lease was needed lately.
-    pub(in super::super) fn fetch(&self) -> Option<&LeaseFetch> {
-        self.rare.more()?.fetch.as_deref()
-    }
-
-    /// Returns the state of fetching leases, which counters in other modes do not have.
-    pub(in super::super) fn fetch_mut(&mut self) -> &mut LeaseFetch {
-        self.rare.make_more().fetch_mut()
-    }
-
-    /// Returns the reply that a decision would apply, which then somebody else has to do, and the hits that it requested.
-    pub(in super::super) fn take_awaited(&mut self) -> Option<(AwaitedReply, u64)> {
-        let fetch = self.existing_fetch_mut()?;
-        Some((fetch.awaited.take()?, fetch.want))
-    }
-
-    fn existing_fetch_mut(&mut self) -> Option<&mut LeaseFetch> {
-        self.rare.more_mut()?.fetch.as_deref_mut()
+    /// As [`LocalCounter::leasing`]. Not for counters in other modes, for which it would take space.
+    fn leasing_mut(&mut self) -> &mut Leasing {
+        self.rare.make_more().leasing_mut()
     }
 
     /// Forgets the states of the time in which the store was unavailable.
@@ -336,22 +314,27 @@ impl LocalCounter {
     /// Frees what is of no use to a counter that has not been checked lately.
     pub(in super::super) fn shrink(&mut self, now: Timestamp) {
         if now.since(self.last_check_at) >= FORGOTTEN_AFTER {
-            self.forget(now, LeaseFetch::is_forgettable);
+            self.forget(now, Leasing::is_forgettable);
         }
     }
 
-    /// Frees what was needed to fetch a lease, and to remember it, if that is not needed any more. Most keys have few hits, so most
+    /// Frees what was needed to lease hits, and to remember them, if that is not needed any more. Most keys have few hits, so most
     /// counters have no lease most of the time.
-    pub(in super::super) fn forget_fetch(&mut self, now: Timestamp) {
-        self.forget(now, LeaseFetch::is_over);
+    pub(super) fn forget_leasing(&mut self, now: Timestamp) {
+        self.forget(now, Leasing::is_over);
     }
 
-    fn forget(&mut self, now: Timestamp, is_over: fn(&LeaseFetch) -> bool) {
+    /// Notes that the store counts no granted hits but those that are known to be used.
+    pub(super) fn forget_grants(&mut self) {
+        self.granted_until = IdleAt::default();
+    }
+
+    fn forget(&mut self, now: Timestamp, is_over: fn(&Leasing) -> bool) {
         if !self.has_grants(now) {
             self.granted_until = IdleAt::default();
         }
         if let Some(more) = self.rare.more_mut() {
-            more.fetch.take_if(|fetch| is_over(fetch));
+            more.leasing.take_if(|leasing| is_over(leasing));
             self.rare.shrink();
         }
     }

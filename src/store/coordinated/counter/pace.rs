@@ -1,14 +1,10 @@
 //! When to request a lease, and how many hits: one call should serve many decisions, and no instance should hold hits that
 //! another one lacks.
 
-use std::sync::Arc;
-
-use smallvec::SmallVec;
-
 use super::{
     LocalCounter,
-    fetch::{LeaseFetch, LeaseReply},
-    records::{Dropped, HeldLease, PendingDelta},
+    records::HeldLease,
+    talk::Link,
     tiers::{flows, has_bucket, hold, lone_hold, longest_pause, same_windows},
     used_up::LONGEST_IDLE_HOLD,
 };
@@ -18,7 +14,7 @@ use crate::{
         algorithm::{CounterState, IdleAt},
         capacity,
     },
-    store::remote::{Command, Exchange, Hold, Op, Reply, Report},
+    store::remote::{Hold, Reply},
 };
 
 /// The fewest expected hits that make a pause worthwhile.
@@ -31,138 +27,25 @@ const MIN_AHEAD: u64 = 3;
 /// waits double.
 const FIRST_PROBE: Period = Period::from_millis(250);
 
-/// The command of a fetch.
-#[derive(Debug, Default)]
-pub(in super::super) struct FetchCommand {
-    /// None if there is nothing to send.
-    pub(in super::super) command: Option<Command>,
-    /// Whether it carries reports.
-    pub(in super::super) reports: bool,
-    /// The hits that it requests.
-    pub(in super::super) want: u64,
-    /// Those of them that no decision waits for yet.
-    pub(in super::super) ahead: u64,
-    pub(in super::super) dropped: Dropped,
-}
-
 impl LocalCounter {
-    /// Returns the command that reports what is pending and fetches the next lease. A lease that ends within `lead` is returned
-    /// with it, so that it is not lost, and is requested again if it is likely to be used.
-    pub(in super::super) fn fetch_command(
-        &mut self,
-        instances: usize,
-        at_least: Period,
-        lead: Period,
-        now: Timestamp,
-    ) -> FetchCommand {
-        self.follow_instances(instances);
-        let mut fetched = FetchCommand::default();
-        let returned = self.return_leases_before(now.after(lead));
-        let is_flushing = self.unacknowledged.is_in_flight();
-        let mut reports = SmallVec::new();
-        if !is_flushing {
-            (reports, fetched.dropped) = self.take_reports(now);
+    /// Returns what to hold beside the `needed` hits of decisions that wait, as of `now`. None if nothing. `returned` hits were held until
+    /// now.
+    pub(super) fn next_hold(&self, needed: u64, returned: u64, link: &Link, now: Timestamp) -> Option<Hold> {
+        // a lease would end before it could be used
+        if flows(&self.target.tiers) && self.longest_hold() < self.shortest_hold(link.lead) {
+            return None;
         }
-        fetched.reports = !reports.is_empty();
-        let (needed, ahead, time) = self.next_lease(at_least, returned, is_flushing, lead, now);
-        let want = needed + ahead;
-        (fetched.want, fetched.ahead) = (want, ahead);
-        let hold = (want > 0).then(|| {
-            // the store has this instance's exact state before it grants
-            let replaces = if reports.is_empty() && !is_flushing { self.replacement(now) } else { None };
-            reports.extend(replaces.map(|replaces| Report {
-                at: now,
-                since: now,
-                replaces: Some(replaces),
-                ..Report::default()
-            }));
-            Hold { least: self.fetch().map_or(1, |fetch| fetch.least.max(1)), want, time }
-        });
-        let op = match (hold, reports.len()) {
-            (None, 0) => None,
-            (None, 1) => reports.pop().map(|report| Op::Add { report }),
-            (Some(Hold { least, want, time: hold }), 0 | 1) => {
-                Some(Op::Grant { report: reports.pop(), least, want, hold })
-            }
-            (hold, _) => Some(Op::Exchange(Exchange { reports, hold, ..Exchange::default() })),
-        };
-        fetched.command = op.map(|op| Command { target: Arc::clone(&self.target), at: now, op });
-        // the reply has the counts
-        self.wants_read &= fetched.command.is_none();
-        let number = self.next_number();
-        let fetch = self.fetch_mut();
-        fetch.take_waiting();
-        (fetch.want, fetch.hold, fetch.number) = (want, time, number);
-        fetched
-    }
-
-    /// Returns whether a decision about `hits` has to wait for the reply after the next one: others wait for what the running fetch
-    /// requests. In a fixed window enough may be left of it nevertheless. The store can decide instead if it has all that this instance has
-    /// counted, and enough besides what it grants to it.
-    pub(in super::super) fn needs_second_reply(&self, hits: Hits, now: Timestamp) -> bool {
-        let needs = |fetch: &LeaseFetch| {
-            fetch.is_running
-                && fetch.waiting.saturating_add(hits.0) > fetch.ahead
-                && self.fits(hits.plus(Hits(fetch.want)), now)
-        };
-        self.instances > 1
-            && flows(&self.target.tiers)
-            && self.leases().is_empty()
-            && self.unacknowledged.pending().is_empty()
-            && self.fetch().is_some_and(needs)
-    }
-
-    /// Returns the hits that commands in flight request, to be leased.
-    pub(in super::super) fn requested_hits(&self) -> u64 {
-        let running = self.fetch().filter(|fetch| fetch.is_running);
-        self.requested_ahead().saturating_add(running.map_or(0, |fetch| fetch.want))
-    }
-
-    /// Returns whether a lease has to be requested only after the reply to a flush or to a single request: the store may have to count
-    /// hits first that were counted before the mode has changed, or to give some back. An instance that is alone decides as in memory
-    /// then; several must not wait in a burst.
-    pub(in super::super) fn must_wait_for_reply(&self, instances: usize) -> bool {
-        let gives_back = |delta: &PendingDelta| !delta.change.is_addition();
-        let in_flight = self.unacknowledged.in_flight();
-        !in_flight.is_empty() && (instances <= 1 || in_flight.iter().any(gives_back))
-            || self.must_report_after_request()
-    }
-
-    /// Returns how many hits to request for decisions that wait, how many ahead, and for how long.
-    fn next_lease(
-        &mut self,
-        at_least: Period,
-        returned: u64,
-        is_flushing: bool,
-        lead: Period,
-        now: Timestamp,
-    ) -> (u64, u64, Period) {
-        let leased = self.usable_hits(now);
-        let fetch = self.fetch_mut();
-        let needed = fetch.waiting.saturating_sub(leased).max(fetch.least);
-        // the estimate cannot replace the store's state while a flush is in flight, or a lease would end before it could be used
-        if flows(&self.target.tiers) && (is_flushing || self.longest_hold() < self.shortest_hold(lead)) {
-            // so only hits that are used at once
-            return (needed, 0, Period::default());
-        }
-        let ahead = self.ahead(needed, returned, at_least, now);
-        if needed == 0 && ahead == 0 {
-            return (0, 0, Period::default());
-        }
+        let want = self.ahead(needed, returned, link.horizon, now);
         let longest = self.longest_hold();
-        let hold = if self.instances <= 1 {
-            longest
-        } else if ahead == 0 {
-            Period::default()
-        } else if has_bucket(&self.target.tiers) {
+        let time = if self.instances <= 1 || has_bucket(&self.target.tiers) {
             longest
         } else {
             // as long as the hits are expected to last, since a sliding window counts them until then
-            let used_up = self.demand.time_for(needed + ahead, now).as_nanos();
-            let time = used_up.saturating_add(used_up / 2).saturating_add(2 * lead.as_nanos());
+            let used_up = self.demand.time_for(needed + want, now).as_nanos();
+            let time = used_up.saturating_add(used_up / 2).saturating_add(2 * link.lead.as_nanos());
             Period::from_nanos(time).min(longest)
         };
-        (needed, ahead, hold)
+        (want > 0).then_some(Hold { least: 1, want, time })
     }
 
     /// Returns how long a grant may be used at most if no window ends it.
@@ -179,13 +62,11 @@ impl LocalCounter {
     }
 
     /// Returns how many hits to lease beyond the `needed` ones of decisions that wait: those that are likely to be used within the
-    /// time that a lease should last, and those that are kept for after a lull, but for those that were requested already. `returned`
-    /// hits were held until now.
+    /// time that a lease should last, and those that are kept for after a lull. `returned` hits were held until now.
     pub(super) fn ahead(&self, needed: u64, returned: u64, at_least: Period, now: Timestamp) -> u64 {
-        let requested = self.requested_ahead();
         let mut likely = 0;
         if self.demand.is_known(now) {
-            let leased = self.usable_hits(now).saturating_add(requested);
+            let leased = self.leased_hits();
             likely = self.demand.in_the_next(self.horizon(at_least, now), now).saturating_sub(leased);
             let share = self.share(now).max(returned);
             likely = likely.min(if self.instances > 1 { share.saturating_sub(leased) } else { share });
@@ -193,7 +74,7 @@ impl LocalCounter {
             let least = if has_bucket(&self.target.tiers) { 2 } else { MIN_AHEAD };
             likely = if self.instances > 1 && likely < least { 0 } else { likely };
         }
-        let kept = if needed > 0 { self.kept_ahead(now).saturating_sub(requested) } else { 0 };
+        let kept = if needed > 0 { self.kept_ahead(now) } else { 0 };
         likely.saturating_sub(needed).max(kept).min(self.most_ahead(needed, now))
     }
 
@@ -241,19 +122,6 @@ impl LocalCounter {
         (self.remaining(now) / parts).max(1)
     }
 
-    /// Applies the reply to a request for a lease. `round_trip` is the time that the store takes to reply.
-    pub(in super::super) fn apply_grant(&mut self, reply: &Reply, round_trip: Period, now: Timestamp) {
-        let fetch = self.fetch_mut();
-        let (want, hold, number) = (fetch.want, fetch.hold, fetch.number);
-        fetch.is_exact = reply.matched;
-        fetch.last_reply = if reply.granted >= want { LeaseReply::Full } else { LeaseReply::Partial };
-        self.hold_granted(reply.granted, reply, hold, now);
-        self.keep_granted(reply.granted, now);
-        // a later reply was applied, which counts what is granted as if others had it
-        self.wants_read |= !self.apply_reply_to(reply, number, now) && reply.granted > 0;
-        self.pause_if_scarce(round_trip, now);
-    }
-
     /// Holds `hits` of those that `reply` grants, which must be used within `hold`. To be called before the reply is applied to the
     /// estimate, which does not count them.
     pub(super) fn hold_granted(&mut self, hits: u64, reply: &Reply, hold: Period, now: Timestamp) {
@@ -282,24 +150,15 @@ impl LocalCounter {
         }
     }
 
-    /// Applies the reply to a fetch that only reported.
-    pub(in super::super) fn apply_fetched_report(&mut self, reply: &Reply, now: Timestamp) {
-        self.apply_flush_reply(reply, now);
-        self.fetch_mut().last_reply = LeaseReply::Full;
-        if self.leases().is_empty() {
-            // the store knows which of the granted hits were used, or the estimate does not any more
-            self.granted_until = IdleAt::default();
-        }
-    }
-
-    /// Denies all hits that are not leased until another call is worthwhile.
-    fn pause_if_scarce(&mut self, round_trip: Period, now: Timestamp) {
-        self.denied_until = match self.scarcity_pause(now) {
+    /// Denies all hits that are not leased until another call is worthwhile. The store has just granted all that was asked for, or only
+    /// a part.
+    pub(super) fn pause_if_scarce(&mut self, is_partial: bool, round_trip: Period, now: Timestamp) {
+        self.denied_until = match self.scarcity_pause(is_partial, now) {
             // a call that is sent a little earlier has its reply when the pause ends, so that no decision waits for it
             Some(pause) => {
                 let lead = self.demand.time_for(3, now).as_nanos().saturating_add(2 * round_trip.as_nanos());
                 let lead = lead.min(pause.as_nanos() / 2);
-                self.fetch_mut().probe_at = now.after(Period::from_nanos(pause.as_nanos() - lead));
+                self.leasing_mut().probe_at = now.after(Period::from_nanos(pause.as_nanos() - lead));
                 now.after(pause)
             }
             None => Timestamp::default(),
@@ -316,7 +175,7 @@ impl LocalCounter {
     /// would request each single token as soon as it is available, at the cost of a call. The pause lasts until there is enough
     /// for every instance, and loses nothing, since the bucket does not overflow meanwhile. There is no pause if there is
     /// enough already, or no overload.
-    fn scarcity_pause(&mut self, now: Timestamp) -> Option<Period> {
+    fn scarcity_pause(&mut self, is_partial: bool, now: Timestamp) -> Option<Period> {
         let tiers = &self.target.tiers;
         if self.instances <= 1 || !has_bucket(tiers) {
             return None;
@@ -329,10 +188,11 @@ impl LocalCounter {
         let wait = self.wait_for(plenty, now);
         // a scarcity begins only when the store has run out, or has less than one for each instance
         let is_empty = self.remaining(now) < u64::from(self.instances);
-        let fetch = self.fetch_mut();
-        let empty = fetch.last_reply == LeaseReply::Partial || is_empty;
-        fetch.is_scarce = wait > Period::default() && (fetch.is_scarce || empty);
-        let is_scarce = fetch.is_scarce;
+        let was_scarce = self.leasing().is_some_and(|leasing| leasing.is_scarce);
+        let is_scarce = wait > Period::default() && (was_scarce || is_partial || is_empty);
+        if is_scarce != was_scarce {
+            self.leasing_mut().is_scarce = is_scarce;
+        }
         let pause = wait.min(longest);
         let worthwhile = self.demand.in_the_next(pause, now) >= MIN_PAUSE_HITS;
         (is_scarce && worthwhile).then_some(pause)
@@ -350,7 +210,7 @@ impl LocalCounter {
         if now >= denied_until {
             return false;
         }
-        let probe_at = &mut self.fetch_mut().probe_at;
+        let probe_at = &mut self.leasing_mut().probe_at;
         let is_ending = now >= *probe_at;
         if is_ending {
             *probe_at = denied_until;
@@ -360,8 +220,8 @@ impl LocalCounter {
 
     /// Notes that the store has admitted hits: when it rejects the next ones, the first look for returned hits comes soon.
     pub(in super::super) fn note_admission(&mut self) {
-        if let Some(fetch) = self.existing_fetch_mut() {
-            fetch.probe_after = Period::default();
+        if let Some(leasing) = self.rare.more_mut().and_then(|more| more.leasing.as_deref_mut()) {
+            leasing.probe_after = Period::default();
         }
     }
 
@@ -372,13 +232,13 @@ impl LocalCounter {
             return;
         }
         let first = FIRST_PROBE.max(self.schedule.interval());
-        let fetch = self.fetch_mut();
-        if fetch.probe_after == Period::default() {
-            fetch.probe_after = first;
-            fetch.probe_at = now.after(first);
-        } else if now >= fetch.probe_at {
-            fetch.probe_after = Period::from_nanos(fetch.probe_after.as_nanos().saturating_mul(2));
-            fetch.probe_at = now.after(fetch.probe_after);
+        let leasing = self.leasing_mut();
+        if leasing.probe_after == Period::default() {
+            leasing.probe_after = first;
+            leasing.probe_at = now.after(first);
+        } else if now >= leasing.probe_at {
+            leasing.probe_after = Period::from_nanos(leasing.probe_after.as_nanos().saturating_mul(2));
+            leasing.probe_at = now.after(leasing.probe_after);
             self.wants_read = true;
         }
     }

@@ -1,13 +1,11 @@
 //! Pending hits: collected, sent to the store, and acknowledged by its reply.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
 use super::{
     LocalCounter,
     adoption::{adopts, close_empty_span},
-    records::{DeliveryOutcome, Dropped, HeldLease, PendingDelta},
+    records::{DeliveryOutcome, Dropped, PendingDelta},
     tiers::{flows, has_ended, same_windows, saturated},
     usage::MeasuredReply,
 };
@@ -15,7 +13,7 @@ use crate::{
     limit::{Hits, Period, Timestamp},
     store::{
         coordinated::delivery::Delivery,
-        remote::{Command, Exchange, Op, Reply, Report},
+        remote::{Exchange, Reply, Report},
     },
 };
 
@@ -39,23 +37,9 @@ impl LocalCounter {
         !self.unacknowledged.pending().is_empty() || self.wants_read
     }
 
-    /// Returns whether there is something to send, and nothing in flight.
+    /// Returns whether there is something to send, and no other exchange is about the ledger.
     pub(in super::super) fn can_flush(&self) -> bool {
-        self.has_pending() && self.may_report()
-    }
-
-    /// Returns whether what is pending may be reported now: nothing is in flight that has to be applied first.
-    fn may_report(&self) -> bool {
-        let is_requesting = !self.rare.is_nothing();
-        !self.unacknowledged.is_in_flight()
-            && !(is_requesting && (self.is_fetching_alone() || self.must_report_after_request()))
-    }
-
-    /// Returns whether this instance, which is alone, fetches a lease. Its next call waits for the reply: without others there is no
-    /// hurry, and the estimate stays exact only if replies are applied in the order of the calls.
-    fn is_fetching_alone(&self) -> bool {
-        self.instances <= 1
-            && (self.rare.single().is_some() || self.fetch().is_some_and(|fetch| fetch.is_running))
+        self.has_pending() && !self.has_ledger_on_way()
     }
 
     /// Returns when the oldest of what is pending was counted.
@@ -87,6 +71,13 @@ impl LocalCounter {
         }
     }
 
+    /// Has the store count what was just made pending as of `at`, in the same windows.
+    pub(in super::super) fn date_last_report(&mut self, at: Timestamp) {
+        if let Some(last) = self.unacknowledged.pending_mut().last_mut() {
+            last.last_at = last.last_at.max(at);
+        }
+    }
+
     /// Merges pending deltas that differ only in windows that have ended, which the store does not count any more. During an outage
     /// there is one delta for each window that has not ended, however many windows have passed.
     fn merge_ended(&mut self, now: Timestamp) {
@@ -103,44 +94,24 @@ impl LocalCounter {
         });
     }
 
-    /// Returns the command that sends what is pending, unless an earlier flush is in flight. Hits whose windows have ended are dropped.
-    pub(in super::super) fn take_command(&mut self, now: Timestamp) -> (Option<Command>, Dropped) {
-        if !self.may_report() {
-            return (None, Dropped::default());
-        }
-        let (mut reports, dropped) = self.take_reports(now);
-        let op = match reports.len() {
-            0 if !self.wants_read => None,
-            0 => {
-                self.flushed = self.next_number();
-                // a place for the outcome
-                self.unacknowledged.push_in_flight(PendingDelta::default());
-                let replaces = if self.is_overcounted() { self.replacement(now) } else { None };
-                Some(match replaces {
-                    Some(_) => {
-                        Op::Add { report: Report { at: now, since: now, replaces, ..Report::default() } }
-                    }
-                    None => Op::Take { hits: 0 },
-                })
-            }
-            1 => reports.pop().map(|report| Op::Add { report }),
-            _ => Some(Op::Exchange(Exchange { reports, ..Exchange::default() })),
-        };
-        self.wants_read = false;
-        if self.is_overcounted() {
-            self.fetch_mut().is_overcounted = false;
-        }
-        (op.map(|op| Command { target: Arc::clone(&self.target), at: now, op }), dropped)
+    pub(super) fn is_overcounted(&self) -> bool {
+        self.leasing().is_some_and(|leasing| leasing.is_overcounted)
     }
 
-    fn is_overcounted(&self) -> bool {
-        self.fetch().is_some_and(|fetch| fetch.is_overcounted)
+    /// Notes that the store is sent the exact state.
+    pub(super) fn end_overcounting(&mut self) {
+        if self.is_overcounted() {
+            self.leasing_mut().is_overcounted = false;
+        }
     }
 
     /// Moves the pending hits to the reports that send them in one command: those of one window if each has a key of its own in
     /// envoyproxy/ratelimit's format. Must not be called while others are in flight.
-    pub(super) fn take_reports(&mut self, now: Timestamp) -> (SmallVec<[Report; 1]>, Dropped) {
+    pub(super) fn take_reports(&mut self, number: u32, now: Timestamp) -> (SmallVec<[Report; 1]>, Dropped) {
         let mut dropped = Dropped::default();
+        if self.unacknowledged.pending().is_empty() {
+            return (SmallVec::new(), dropped);
+        }
         let (tiers, is_one_window) = (&self.target.tiers, self.counts_rejected());
         for mut delta in self.unacknowledged.take_pending() {
             if tiers.iter().all(|tier| has_ended(tier, delta.last_at, now)) {
@@ -167,12 +138,14 @@ impl LocalCounter {
                 self.unacknowledged.push_in_flight(delta);
             }
         }
-        self.flushed = self.next_number();
+        self.flushed = number;
         let mut reports: SmallVec<[Report; 1]> =
             self.unacknowledged.in_flight().iter().map(PendingDelta::report).collect();
         // it would replace what others have added
         if let [report] = &mut reports[..]
             && self.unacknowledged.pending().is_empty()
+            // the estimate does not know when the store counts what arrives later
+            && report.at <= now
         {
             report.replaces = self.replacement(now);
             if self.instances <= 1 {
@@ -183,7 +156,7 @@ impl LocalCounter {
     }
 
     /// Applies the `delivery` of the reports that were taken last. If they were definitely not applied, they are pending again.
-    pub(in super::super) fn apply_delivery(&mut self, delivery: Delivery) -> DeliveryOutcome {
+    pub(super) fn apply_delivery(&mut self, delivery: Delivery) -> DeliveryOutcome {
         let mut outcome = DeliveryOutcome::default();
         let sent = self.unacknowledged.take_in_flight();
         match delivery {
@@ -197,7 +170,7 @@ impl LocalCounter {
                     self.unacknowledged.insert_first_pending(delta);
                 }
             }
-            Delivery::Unknown => {
+            Delivery::Unknown | Delivery::OnWay(_) => {
                 self.is_version_lost |= !sent.is_empty();
                 outcome.unknown = sum(sent.iter().map(|delta| delta.owed().all()));
             }
@@ -205,13 +178,8 @@ impl LocalCounter {
         outcome
     }
 
-    /// Applies the reply to the last flush.
-    pub(in super::super) fn apply_flush_reply(&mut self, reply: &Reply, now: Timestamp) {
-        self.apply_reply_to(reply, self.flushed, now);
-    }
-
     /// Lets a reply of the instant `now` be applied, although one of a later instant was.
-    pub(in super::super) fn accept_time(&mut self, now: Timestamp) {
+    pub(super) fn accept_time(&mut self, now: Timestamp) {
         if let Some(last) = self.last_reply_at.get() {
             self.last_reply_at.set(last.min(now));
         }
@@ -238,10 +206,7 @@ impl LocalCounter {
         let is_same = !self.is_version_lost && reply.version == self.version && reply.version > 0;
         let is_exact = reply.matched || is_same;
         let unknown = if precedes(self.flushed) { self.unacknowledged.in_flight() } else { &[][..] };
-        let leases = self.rare.leases();
-        // what it leases ahead was granted before this reply, which counts it, unless the request is a later one
-        let single = self.rare.single().filter(|single| !precedes(single.number));
-        let single = single.map(|request| HeldLease::new(Hits(request.ahead), request.at, request.at));
+        let (leases, given_up) = (self.rare.leases(), self.given_up());
         let siblings = self.rare.more().and_then(|more| more.siblings.as_deref());
         let siblings = siblings.map_or(&[][..], |siblings| &siblings.hits);
         let mut is_incomplete = false;
@@ -255,10 +220,10 @@ impl LocalCounter {
                 continue;
             }
             state.clone_from(&reply.counters[i]);
-            for delta in unknown.iter().chain(self.unacknowledged.pending()) {
+            for delta in unknown.iter().chain(self.unacknowledged.pending()).chain(&given_up) {
                 delta.apply(tier, state, now);
             }
-            for lease in leases.iter().chain(&single) {
+            for lease in leases {
                 lease.exclude(tier, state, now);
             }
             for sibling in siblings {
@@ -268,9 +233,7 @@ impl LocalCounter {
                 close_empty_span(tier, state);
             }
         }
-        // what a running fetch is granted may be counted already, and is excluded with the reply to it
-        let may_count_grant = self.fetch().is_some_and(|fetch| fetch.is_running && fetch.want > 0);
-        (self.version, self.is_version_lost) = (reply.version, is_incomplete || may_count_grant);
+        (self.version, self.is_version_lost) = (reply.version, is_incomplete);
         self.wants_read |= is_incomplete;
         self.end_fallback();
         // the hits counted here during the first flush are the first measurement of the rate
@@ -322,7 +285,7 @@ impl LocalCounter {
     }
 
     /// Returns the hits that the reports in flight carry.
-    pub(in super::super) fn carried_hits(&self) -> Dropped {
+    pub(super) fn carried_hits(&self) -> Dropped {
         let mut carried = Dropped::default();
         for delta in self.unacknowledged.in_flight() {
             carried.add(delta.taken(), delta.returned());
@@ -337,7 +300,7 @@ impl LocalCounter {
 
     /// Returns how many of the `admitted` hits, which the store has just counted according to `reply`, are above a limit. The
     /// hits counted last are the excess, so every excess hit is reported once, by the instance that admitted it.
-    pub(in super::super) fn overshoot(&self, reply: &Reply, admitted: u64, now: Timestamp) -> u64 {
+    pub(super) fn overshoot(&self, reply: &Reply, admitted: u64, now: Timestamp) -> u64 {
         let over = reply.counters.iter().zip(&self.target.tiers).map(|(state, tier)| {
             state.probe(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
         });
@@ -347,6 +310,8 @@ impl LocalCounter {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::{super::Generation, *};
     use crate::{
         limit::{Algorithm, OverLimitPolicy, Tier},

@@ -1,8 +1,8 @@
 //! What few local counters have at a time: leases, and the states of what they wait for.
 
 use super::{
-    fetch::LeaseFetch,
-    records::{HeldLease, HeldLeases, SingleRequest},
+    leasing::Leasing,
+    records::{HeldLease, HeldLeases},
     sibling_hits::Siblings,
     states::States,
     talk::Talk,
@@ -15,9 +15,7 @@ pub(super) enum Rare {
     Nothing,
     /// One lease, and nothing else.
     Lease(HeldLease),
-    /// A single request, and nothing else.
-    Single(Box<SingleRequest>),
-    /// Tries that wait, and nothing else.
+    /// The conversation with the store, and nothing else.
     Talk(Box<Talk>),
     /// Several leases, or something else, with or without leases.
     More(Box<More>),
@@ -28,11 +26,10 @@ pub(super) enum Rare {
 pub(super) struct More {
     /// Hits that may be admitted without a call, in order of their ends.
     held: HeldLeases,
-    single: Option<Box<SingleRequest>>,
-    /// The tries that wait for the next call.
+    /// The conversation with the store, while it goes on.
     talk: Option<Box<Talk>>,
-    /// The state of fetching leases. None until a lease is needed, and while nothing of the last fetch has to be known.
-    pub(super) fetch: Option<Box<LeaseFetch>>,
+    /// What is known of leasing. None while nothing has to be known.
+    pub(super) leasing: Option<Box<Leasing>>,
     /// While the store is unavailable: the states as if every instance counted the same hits.
     pub(super) fallback: Option<Box<States>>,
     /// What it knows about its siblings. None if it has none.
@@ -49,7 +46,7 @@ impl Rare {
     /// Returns the leases in order of their ends.
     pub(super) fn leases(&self) -> &[HeldLease] {
         match self {
-            Self::Nothing | Self::Single(_) | Self::Talk(_) => &[],
+            Self::Nothing | Self::Talk(_) => &[],
             Self::Lease(lease) => std::slice::from_ref(lease),
             Self::More(more) => &more.held,
         }
@@ -57,7 +54,7 @@ impl Rare {
 
     pub(super) fn leases_mut(&mut self) -> &mut [HeldLease] {
         match self {
-            Self::Nothing | Self::Single(_) | Self::Talk(_) => &mut [],
+            Self::Nothing | Self::Talk(_) => &mut [],
             Self::Lease(lease) => std::slice::from_mut(lease),
             Self::More(more) => &mut more.held,
         }
@@ -83,7 +80,7 @@ impl Rare {
     pub(super) fn retain_leases(&mut self, mut keep: impl FnMut(&HeldLease) -> bool) {
         match self {
             Self::Lease(lease) if !keep(lease) => *self = Self::Nothing,
-            Self::Nothing | Self::Lease(_) | Self::Single(_) | Self::Talk(_) => {}
+            Self::Nothing | Self::Lease(_) | Self::Talk(_) => {}
             Self::More(more) => more.held.retain(|lease| keep(lease)),
         }
     }
@@ -99,7 +96,7 @@ impl Rare {
             Self::More(more) => {
                 more.held.remove(i);
             }
-            Self::Nothing | Self::Lease(_) | Self::Single(_) | Self::Talk(_) => *self = Self::Nothing,
+            Self::Nothing | Self::Lease(_) | Self::Talk(_) => *self = Self::Nothing,
         }
         lease
     }
@@ -108,7 +105,7 @@ impl Rare {
     pub(super) fn take_leases(&mut self) -> HeldLeases {
         match self {
             Self::More(more) => std::mem::take(&mut more.held),
-            Self::Nothing | Self::Single(_) | Self::Talk(_) => HeldLeases::new(),
+            Self::Nothing | Self::Talk(_) => HeldLeases::new(),
             Self::Lease(lease) => {
                 let held = HeldLeases::from([*lease]);
                 *self = Self::Nothing;
@@ -117,52 +114,12 @@ impl Rare {
         }
     }
 
-    /// Returns the single request in flight, if there is one.
-    pub(super) fn single(&self) -> Option<&SingleRequest> {
-        match self {
-            Self::Single(single) => Some(single),
-            Self::More(more) => more.single.as_deref(),
-            Self::Nothing | Self::Lease(_) | Self::Talk(_) => None,
-        }
-    }
-
-    /// Returns the single request in flight, if there is one.
-    pub(super) fn single_mut(&mut self) -> Option<&mut SingleRequest> {
-        match self {
-            Self::Single(single) => Some(single),
-            Self::More(more) => more.single.as_deref_mut(),
-            Self::Nothing | Self::Lease(_) | Self::Talk(_) => None,
-        }
-    }
-
-    /// Adds a single request. There must be nothing else.
-    pub(super) fn set_single(&mut self, request: SingleRequest) {
-        debug_assert!(self.is_nothing(), "single requests are for counters that need nothing else");
-        *self = Self::Single(Box::new(request));
-    }
-
-    /// Removes the single request.
-    pub(super) fn take_single(&mut self) -> Option<Box<SingleRequest>> {
-        match self {
-            Self::Single(_) => match std::mem::take(self) {
-                Self::Single(single) => Some(single),
-                _ => None,
-            },
-            Self::More(more) => {
-                let single = more.single.take();
-                self.shrink();
-                single
-            }
-            Self::Nothing | Self::Lease(_) | Self::Talk(_) => None,
-        }
-    }
-
-    /// Returns the tries that wait, if there are some.
+    /// Returns the conversation with the store, if there is one.
     pub(super) fn talk(&self) -> Option<&Talk> {
         match self {
             Self::Talk(talk) => Some(talk),
             Self::More(more) => more.talk.as_deref(),
-            Self::Nothing | Self::Lease(_) | Self::Single(_) => None,
+            Self::Nothing | Self::Lease(_) => None,
         }
     }
 
@@ -171,22 +128,22 @@ impl Rare {
         match self {
             Self::Talk(talk) => Some(talk),
             Self::More(more) => more.talk.as_deref_mut(),
-            Self::Nothing | Self::Lease(_) | Self::Single(_) => None,
+            Self::Nothing | Self::Lease(_) => None,
         }
     }
 
-    /// Adds tries that wait. There must be none.
-    pub(super) fn set_talk(&mut self, talk: Talk) {
-        debug_assert!(self.talk().is_none(), "all tries of a counter wait together");
-        let talk = Box::new(talk);
+    /// Returns the conversation with the store, which begins if there is none.
+    pub(super) fn make_talk(&mut self) -> &mut Talk {
         if self.is_nothing() {
-            *self = Self::Talk(talk);
-        } else {
-            self.make_more().talk = Some(talk);
+            *self = Self::Talk(Box::default());
         }
+        if let Self::Talk(talk) = self {
+            return talk;
+        }
+        self.make_more().talk.get_or_insert_default()
     }
 
-    /// Removes the tries that wait.
+    /// Ends the conversation with the store.
     pub(super) fn take_talk(&mut self) -> Option<Box<Talk>> {
         match self {
             Self::Talk(_) => match std::mem::take(self) {
@@ -198,11 +155,11 @@ impl Rare {
                 self.shrink();
                 talk
             }
-            Self::Nothing | Self::Lease(_) | Self::Single(_) => None,
+            Self::Nothing | Self::Lease(_) => None,
         }
     }
 
-    /// Returns what it has besides a single lease or request.
+    /// Returns what it has besides a single lease or conversation.
     pub(super) fn more(&self) -> Option<&More> {
         if let Self::More(more) = self { Some(more) } else { None }
     }
@@ -215,8 +172,8 @@ impl Rare {
     /// Returns the place for more than a single lease. Not for counters that may have no more, for which it would take space.
     pub(super) fn make_more(&mut self) -> &mut More {
         if !matches!(self, Self::More(_)) {
-            let (held, single, talk) = (self.take_leases(), self.take_single(), self.take_talk());
-            *self = Self::More(Box::new(More { held, single, talk, ..More::default() }));
+            let (held, talk) = (self.take_leases(), self.take_talk());
+            *self = Self::More(Box::new(More { held, talk, ..More::default() }));
         }
         self.more_mut().expect("it has just been made")
     }
@@ -224,17 +181,16 @@ impl Rare {
     /// Frees the place for more than a single lease if it is not needed.
     pub(super) fn shrink(&mut self) {
         if let Self::More(more) = self
-            && more.fetch.is_none()
+            && more.leasing.is_none()
             && more.fallback.is_none()
             && more.siblings.is_none()
         {
-            *self = match (&more.held[..], more.single.take(), more.talk.take()) {
-                ([], None, None) => Self::Nothing,
-                ([lease], None, None) => Self::Lease(*lease),
-                ([], Some(single), None) => Self::Single(single),
-                ([], None, Some(talk)) => Self::Talk(talk),
-                (_, single, talk) => {
-                    (more.single, more.talk) = (single, talk);
+            *self = match (&more.held[..], more.talk.take()) {
+                ([], None) => Self::Nothing,
+                ([lease], None) => Self::Lease(*lease),
+                ([], Some(talk)) => Self::Talk(talk),
+                (_, talk) => {
+                    more.talk = talk;
                     return;
                 }
             };
@@ -245,9 +201,9 @@ impl Rare {
 // === impl More ===
 
 impl More {
-    /// Returns the state of fetching leases, which counters in other modes do not have.
-    pub(super) fn fetch_mut(&mut self) -> &mut LeaseFetch {
-        self.fetch.get_or_insert_default()
+    /// Returns what is known of leasing, which counters in other modes do not have.
+    pub(super) fn leasing_mut(&mut self) -> &mut Leasing {
+        self.leasing.get_or_insert_default()
     }
 }
 
@@ -290,44 +246,6 @@ mod tests {
         }
     }
 
-    fn request() -> SingleRequest {
-        SingleRequest { at: START, number: 7, hits: 1, ahead: 3, awaited: None }
-    }
-
-    #[test]
-    fn a_single_request_is_kept_wherever_it_is() {
-        assert!(Rare::default().take_single().is_none() && Rare::Lease(lease(1, 1)).take_single().is_none());
-        for has_more in [false, true] {
-            let mut rare = Rare::default();
-            rare.set_single(request());
-            if has_more {
-                rare.add_lease(lease(2, 10));
-                rare.add_lease(lease(1, 5));
-            }
-            assert_eq!((left(&rare), rare.is_nothing()), (if has_more { vec![1, 2] } else { vec![] }, false));
-            rare.single_mut().expect("it is there").ahead += 1;
-            assert_eq!(rare.single().map(|request| request.ahead), Some(4));
-            rare.shrink();
-            assert_eq!(rare.take_single().map(|request| request.ahead), Some(4));
-            assert!(rare.single().is_none() && rare.take_single().is_none());
-            assert_eq!(rare.take_leases().len(), if has_more { 2 } else { 0 });
-        }
-    }
-
-    #[test]
-    fn a_single_request_needs_less_space_once_nothing_else_is_left() {
-        let mut rare = Rare::default();
-        rare.set_single(request());
-        rare.make_more().fetch_mut();
-        assert!(rare.leases().is_empty() && rare.take_leases().is_empty());
-        rare.retain_leases(|_| false);
-        rare.shrink();
-        assert!(rare.more().is_some());
-        rare.make_more().fetch = None;
-        rare.shrink();
-        assert!(matches!(rare, Rare::Single(single) if (single.number, single.ahead) == (7, 3)));
-    }
-
     #[test]
     fn leases_are_in_order_of_their_ends_and_the_first_one_added_of_the_same_end_precedes() {
         let mut rare = Rare::default();
@@ -347,11 +265,11 @@ mod tests {
     fn more_than_a_lease_stays_until_nothing_of_it_is_needed() {
         let mut rare = Rare::Lease(lease(1, 10));
         assert!(rare.more_mut().is_none());
-        rare.make_more().fetch_mut().is_running = true;
+        rare.make_more().leasing_mut().is_scarce = true;
         rare.make_more().fallback = Some(Box::new(std::iter::empty().collect()));
         rare.make_more().siblings = Some(Box::default());
         let takes: [fn(&mut More); 3] = [
-            |more| drop(more.fetch.take()),
+            |more| drop(more.leasing.take()),
             |more| drop(more.fallback.take()),
             |more| drop(more.siblings.take()),
         ];

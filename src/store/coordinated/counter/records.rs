@@ -2,10 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{
-    fetch::AwaitedReply,
-    tiers::{same_windows, saturated},
-};
+use super::tiers::{same_windows, saturated};
 use crate::{
     limit::{
         Algorithm, Hits, Tier, Timestamp,
@@ -65,20 +62,6 @@ pub(super) struct HeldLease {
     pub(super) until: Timestamp,
 }
 
-/// A request in flight for a single decision.
-#[derive(Debug)]
-pub(in super::super) struct SingleRequest {
-    pub(super) at: Timestamp,
-    /// Its number among the commands of the counter.
-    pub(in super::super) number: u32,
-    /// The hits that the decision needs.
-    pub(super) hits: u64,
-    /// The hits that the decision does not use.
-    pub(super) ahead: u64,
-    /// The reply to it, until somebody receives it.
-    pub(in super::super) awaited: Option<AwaitedReply>,
-}
-
 /// Leases in order of their ends.
 pub(super) type HeldLeases = SmallVec<[HeldLease; 1]>;
 
@@ -88,7 +71,7 @@ pub(super) fn positive(hits: u64) -> i64 {
 }
 
 /// Converts hits that are given back to the store's signed count.
-pub(in super::super) fn negative(hits: u64) -> i64 {
+pub(super) fn negative(hits: u64) -> i64 {
     -positive(hits)
 }
 
@@ -119,6 +102,11 @@ impl PendingDelta {
     pub(super) fn unused(lease: HeldLease) -> Self {
         let HeldLease { left, granted_at: at, until, .. } = lease;
         Self { at, last_at: at, unused: left.into(), unused_until: until, ..Self::default() }
+    }
+
+    /// A record of `hits` that were admitted at `at`.
+    pub(super) fn taken_at(hits: Hits, at: Timestamp) -> Self {
+        Self::of(positive(hits.0), at)
     }
 
     /// Returns whether the store learns nothing from it.

@@ -16,7 +16,7 @@ pub(in super::super) struct SiblingHits {
     /// Whether others are in flight, which the store may or may not have counted.
     pub(super) is_in_flight: bool,
     /// Whether it requests a lease.
-    pub(super) is_fetching: bool,
+    pub(super) is_leasing: bool,
     pub(super) leases: HeldLeases,
     /// The instant until which the store may count hits that it has granted at other times than those of their use.
     pub(super) counted_until: Timestamp,
@@ -47,7 +47,7 @@ impl SiblingHits {
     pub(super) fn is_settled(&self, now: Timestamp) -> bool {
         self.pending.is_empty()
             && !self.is_in_flight
-            && !self.is_fetching
+            && !self.is_leasing
             && self.leases.is_empty()
             && self.counted_until <= now
     }

@@ -7,17 +7,14 @@
 
 use std::sync::Arc;
 
-use tokio::sync::futures::OwnedNotified;
-
 use super::{
-    FetchCommand, LocalCounter,
-    records::PendingDelta,
+    LocalCounter,
     sibling_hits::{SiblingHits, Siblings, counts},
     tiers::{flows, has_strict_bucket},
 };
 use crate::{
     limit::{Algorithm, Coordination, Direction, Hits, Tier, Timestamp, algorithm::CounterState},
-    store::remote::{Command, Op, Report, Target},
+    store::remote::Target,
 };
 
 /// What a counter knows about its tiers.
@@ -115,36 +112,9 @@ impl LocalCounter {
         self.expect_siblings().has_mixed_versions = true;
     }
 
-    /// Returns a future that completes with the next reply to this counter, if one is expected.
-    pub(in super::super) fn next_reply(&mut self) -> Option<OwnedNotified> {
-        let is_expected = self.unacknowledged.is_in_flight()
-            || self.rare.single().is_some()
-            || self.fetch().is_some_and(|fetch| fetch.is_running);
-        is_expected.then(|| self.fetch_mut().reply())
-    }
-
-    /// Returns the instant whose windows the command is about that has no reply yet, or one of them. Decisions may wait for it.
-    pub(in super::super) fn unanswered_since(&self) -> Option<Timestamp> {
-        let fetch = self.fetch().filter(|fetch| fetch.is_running).map(|fetch| fetch.counted_at);
-        let single = || self.rare.single().map(|single| single.at);
-        let reports = || self.unacknowledged.in_flight().iter();
-        let flush = || reports().find(|delta| !delta.is_none()).map(|delta| delta.at);
-        fetch.or_else(single).or_else(flush)
-    }
-
-    /// Notes a reply, for those who wait for one.
-    pub(in super::super) fn notify(&mut self) {
-        if let Some(fetch) = self.existing_fetch_mut() {
-            fetch.notify();
-        }
-    }
-
     /// Returns whether the store may not know what it has counted.
     pub(in super::super) fn is_unsettled(&self, now: Timestamp) -> bool {
-        self.has_unacknowledged()
-            || self.rare.single().is_some()
-            || self.fetch().is_some_and(|fetch| fetch.is_running)
-            || self.counted_until() > now
+        self.has_unacknowledged() || self.has_ledger_on_way() || self.counted_until() > now
     }
 
     /// Returns the instant until which the store may count hits that it has granted at other times than those of their use. In a fixed
@@ -158,8 +128,8 @@ impl LocalCounter {
         SiblingHits {
             target: Arc::clone(&self.target),
             pending: self.unacknowledged.pending().to_vec(),
-            is_in_flight: self.unacknowledged.is_in_flight() || self.rare.single().is_some(),
-            is_fetching: self.fetch().is_some_and(|fetch| fetch.is_running),
+            is_in_flight: self.unacknowledged.is_in_flight(),
+            is_leasing: self.requested_hits() > 0,
             leases: self.leases().iter().copied().collect(),
             counted_until: self.counted_until(),
         }
@@ -178,40 +148,6 @@ impl LocalCounter {
     /// Returns whether the limit is that of a rule.
     pub(in super::super) const fn is_of_rule(&self) -> bool {
         self.rule.is_some()
-    }
-
-    /// Returns whether the store's state has to be read before a lease is requested, so that the estimate stays exact: a reload has put
-    /// a sliding window or a bucket beside the tiers that siblings know.
-    pub(in super::super) fn must_read_first(&self) -> bool {
-        self.may_have_siblings()
-            && self.version == 0
-            && self.last_reply_at.get().is_none()
-            && !self.unacknowledged.is_in_flight()
-            && flows(&self.target.tiers)
-    }
-
-    /// Returns the command that reads the store's state, and reports what is pending.
-    pub(in super::super) fn reading_command(&mut self, now: Timestamp) -> FetchCommand {
-        self.wants_read = true;
-        let (command, dropped) = self.take_command(now);
-        FetchCommand { reports: command.is_some(), command, dropped, ..FetchCommand::default() }
-    }
-
-    /// Returns the command after which the store counts as this counter does.
-    pub(in super::super) fn settling_command(&mut self, now: Timestamp) -> FetchCommand {
-        let (mut command, dropped) = self.take_command(now);
-        if command.is_none()
-            && !self.unacknowledged.is_in_flight()
-            && let Some(replaces) = self.replacement(now)
-        {
-            self.flushed = self.next_number();
-            // a place for the outcome, so that nothing else is sent before it
-            self.unacknowledged.push_in_flight(PendingDelta::default());
-            let report = Report { at: now, replaces: Some(replaces), ..Report::default() };
-            command = Some(Command { target: Arc::clone(&self.target), at: now, op: Op::Add { report } });
-        }
-        self.fetch_mut().round += u64::from(command.is_some());
-        FetchCommand { reports: command.is_some(), command, dropped, ..FetchCommand::default() }
     }
 
     /// Returns its tiers with their states.

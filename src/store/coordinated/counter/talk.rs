@@ -1,43 +1,73 @@
-//! The tries of decisions that wait for the store, and the commands that carry them.
+//! The conversation of a counter with the store: the tries of decisions that wait, and the exchanges that are on their way.
 //!
-//! Tries wait until a call to their node leaves. Those that wait then share a command, and equal ones in a row cost the store what one
-//! costs: on a hot key under `strict`, all decisions of a round trip do.
+//! One exchange at a time is about the ledger: it carries what is pending, and what is to be held. Tries join it if it has not left yet,
+//! and wait for it if it carries hits that the store has to count first, or brings hits that may cover them. Others pass beside it. Tries
+//! that leave together share a command, and equal ones in a row cost the store what one costs.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::{LocalCounter, order::CommandPlace, records::negative, tiers::flows};
+use super::{
+    Generation, LocalCounter,
+    records::{Dropped, PendingDelta},
+    tiers::flows,
+};
 use crate::{
     limit::{
-        CounterKey, Decision, Hits, OverLimitPolicy, Tier, Timestamp,
-        algorithm::{CountChange, CounterState},
-        decision_from_store,
+        Coordination, CounterKey, Decision, Hits, LimitCheck, OverLimitPolicy, Period, ReservationRequest,
+        Timestamp,
     },
     store::{
-        coordinated::delivery::Undecided,
-        remote::{Command, Exchange, Op, Reply, Run, Target},
+        coordinated::{delivery::Undecided, store_time::StoreTime},
+        remote::{Command, Exchange, Hold, Op, Reply, Report, Run, Target},
     },
 };
 
 /// The most tries of one counter that wait.
 const MAX_TRIES: usize = 4_096;
 
-/// What becomes of a try: the decision of the store, and its instant.
-pub(in super::super) type TryOutcome = Result<(Decision, Timestamp), Undecided>;
+/// What the way to the store is like now.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Link {
+    pub(in super::super) time: StoreTime,
+    pub(in super::super) instances: usize,
+    pub(in super::super) round_trip: Period,
+    /// The time that a lease should last.
+    pub(in super::super) horizon: Period,
+    /// How long before its end a lease has to be returned to arrive in time.
+    pub(in super::super) lead: Period,
+    /// Whether the store is so far away that no decision should wait for two replies.
+    pub(in super::super) is_far: bool,
+}
+
+/// What the store has decided about a try.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Tried {
+    pub(in super::super) decision: Decision,
+    /// The instant of the decision, on the store's clock.
+    pub(in super::super) at: Timestamp,
+    /// The hits that a reservation has received.
+    pub(in super::super) reserved: Hits,
+}
+
+/// What becomes of a try.
+pub(in super::super) type TryOutcome = Result<Tried, Undecided>;
 
 /// What one decision asks the store.
 #[derive(Debug)]
 pub(in super::super) struct Try {
+    /// Its number among the tries and commands of the counter.
+    pub(super) id: u32,
     /// The limit that it is decided by.
-    pub(in super::super) target: Arc<Target>,
+    pub(super) target: Arc<Target>,
     /// Whether the limit came with the request.
-    pub(in super::super) is_own: bool,
-    pub(in super::super) hits: Hits,
-    pub(in super::super) asks: Asks,
+    pub(super) is_own: bool,
+    pub(super) hits: Hits,
+    pub(super) asks: Asks,
     /// Receives the outcome, unless the caller does not wait any more.
-    pub(in super::super) outcome: oneshot::Sender<TryOutcome>,
+    pub(super) outcome: oneshot::Sender<TryOutcome>,
 }
 
 /// What a try does with its hits.
@@ -45,281 +75,536 @@ pub(in super::super) struct Try {
 pub(in super::super) enum Asks {
     /// Takes them. Rejected hits count under [`OverLimitPolicy::Count`].
     Take(OverLimitPolicy),
-    /// Looks whether they fit, without counting them.
+    /// As `Take`. Hits that are held meanwhile are used too, and more are held with them.
+    Lease(OverLimitPolicy),
+    /// Looks whether they fit, without counting them, after everything that was counted here.
     Look,
+    /// As `Look`, after everything that is held went back.
+    Settle,
+    /// Takes between the fewest and the most hits that are of use, for a time.
+    Reserve(ReservationRequest),
 }
 
-/// The tries of a counter that wait for the next call to their node, and those that were sent.
-#[derive(Debug)]
+/// The tries of a counter that wait, and its exchanges that are on their way.
+#[derive(Debug, Default)]
 pub(in super::super) struct Talk {
-    /// The number of the command that those that wait will share, among those of the counter.
+    /// Tries that wait to be sent, in order of arrival.
+    pub(super) tries: SmallVec<[Try; 1]>,
+    /// The calls that were sent and have no reply yet, oldest first.
+    on_way: SmallVec<[OnWay; 1]>,
+    /// The one that is about the ledger.
+    ledger: Option<Ledger>,
+    /// Tries on their way whose callers wait no longer.
+    given_up: SmallVec<[GivenUp; 0]>,
+    /// The newest reply beside a hold on its way, which it may count: it is applied after that.
+    pub(super) early: Option<Box<(Reply, u32, Timestamp)>>,
+    /// Whether the sender has the counter in its queue.
+    pub(super) is_queued: bool,
+    /// Whether hits are to be held, although no decision waits for them.
+    pub(super) wants_lease: bool,
+}
+
+/// Commands of one number that were sent together.
+#[derive(Clone, Copy, Debug)]
+struct OnWay {
     number: u32,
-    /// Those that wait, in order of arrival. While there are some, the sender has the counter in its queue.
-    tries: SmallVec<[Try; 1]>,
-    /// The commands that were sent and have no reply yet.
-    on_way: u32,
+    /// Those that have no reply yet.
+    left: u32,
+    at: Timestamp,
+}
+
+/// An exchange on its way that is about the ledger.
+#[derive(Clone, Copy, Debug)]
+struct Ledger {
+    number: u32,
+    /// The hits that are to be held.
+    want: u64,
+}
+
+/// A try on its way whose caller has been answered without the store.
+#[derive(Clone, Copy, Debug)]
+struct GivenUp {
+    id: u32,
+    /// The hits that were admitted.
+    hits: Hits,
+    at: Timestamp,
 }
 
 /// Equal tries in a row.
 #[derive(Debug)]
-struct SentRun {
-    run: Run,
-    tries: SmallVec<[Try; 1]>,
+pub(super) struct SentRun {
+    pub(super) run: Run,
+    pub(super) tries: SmallVec<[Try; 1]>,
 }
 
-/// A command with tries that was sent.
+/// What is remembered of a command until its reply.
 #[derive(Debug)]
 pub(in super::super) struct Sent {
     pub(in super::super) key: CounterKey,
-    pub(in super::super) place: CommandPlace,
+    /// The generation of the counter.
+    pub(in super::super) generation: Generation,
+    /// The number of the exchange among those of the counter.
+    pub(super) number: u32,
     pub(in super::super) target: Arc<Target>,
     /// Whether the limit came with the requests.
-    pub(in super::super) is_own: bool,
-    runs: SmallVec<[SentRun; 1]>,
+    pub(super) is_own: bool,
+    pub(super) runs: SmallVec<[SentRun; 1]>,
+    /// The hits that its reports carry. None if it has none.
+    pub(in super::super) carried: Option<Dropped>,
+    pub(super) hold: Option<Hold>,
+    /// The reservation that the hold is for.
+    pub(super) reserving: Option<Try>,
 }
 
 /// The commands of a counter, and what is remembered of each until its reply.
 pub(in super::super) type Composed = SmallVec<[(Command, Sent); 1]>;
 
-/// Decisions, and whom they are for.
-pub(in super::super) type Decided = SmallVec<[(oneshot::Sender<TryOutcome>, TryOutcome); 1]>;
-
 // === impl Try ===
 
 impl Try {
+    /// Returns whether its caller still waits.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.outcome.is_closed()
+    }
+
+    /// Returns whether it takes nothing.
+    pub(super) const fn looks(&self) -> bool {
+        matches!(self.asks, Asks::Look | Asks::Settle)
+    }
+
+    /// Tells its caller that it is `undecided`.
+    pub(in super::super) fn fail(self, undecided: Undecided) {
+        // a caller that waits no longer has nobody to receive it
+        let _ = self.outcome.send(Err(undecided));
+    }
+
     /// Returns the run that it is alone.
     const fn run(&self) -> Run {
         let (hits, counts_rejected) = match self.asks {
-            Asks::Take(policy) => (self.hits.0, matches!(policy, OverLimitPolicy::Count)),
-            Asks::Look => (0, false),
+            Asks::Take(policy) | Asks::Lease(policy) => {
+                (self.hits.0, matches!(policy, OverLimitPolicy::Count))
+            }
+            Asks::Look | Asks::Settle | Asks::Reserve(_) => (0, false),
         };
         Run { hits, tries: 1, counts_rejected }
-    }
-}
-
-// === impl Talk ===
-
-impl Talk {
-    /// Returns whether tries wait.
-    pub(super) fn is_waiting(&self) -> bool {
-        !self.tries.is_empty()
     }
 }
 
 // === impl Sent ===
 
 impl Sent {
-    /// Creates a command with one try of the counter of `key`.
-    pub(in super::super) fn of(key: CounterKey, place: CommandPlace, first: Try) -> Self {
-        let (target, is_own, run) = (Arc::clone(&first.target), first.is_own, first.run());
-        let tries = SmallVec::from_buf([first]);
-        Self { key, place, target, is_own, runs: SmallVec::from_buf([SentRun { run, tries }]) }
+    fn new(key: CounterKey, counter: &LocalCounter, number: u32) -> Self {
+        Self {
+            key,
+            generation: counter.generation,
+            number,
+            target: Arc::clone(&counter.target),
+            is_own: false,
+            runs: SmallVec::new(),
+            carried: None,
+            hold: None,
+            reserving: None,
+        }
     }
 
     /// Adds `next`, if the store can decide it in the same command. Returns it otherwise.
     fn add(&mut self, next: Try) -> Result<(), Try> {
-        if *self.target != *next.target || self.is_own != next.is_own {
+        let is_empty = self.runs.is_empty() && self.carried.is_none();
+        if is_empty {
+            (self.target, self.is_own) = (Arc::clone(&next.target), next.is_own);
+        }
+        if *self.target != *next.target || self.is_own != next.is_own || self.reserving.is_some() {
             return Err(next);
         }
-        let (run, is_full) = (next.run(), self.runs.len() == Exchange::MAX_RUNS);
+        if let Asks::Reserve(request) = next.asks {
+            if !is_empty {
+                return Err(next);
+            }
+            let (least, want) = (request.fit(request.least.max(Hits(1))), request.fit(Hits(u64::MAX)));
+            self.hold = Some(Hold { least: least.0, want: want.0, time: request.hold });
+            self.reserving = Some(next);
+            return Ok(());
+        }
+        let run = next.run();
+        let is_full = self.runs.len() == Exchange::MAX_RUNS || flows(&self.target.tiers);
         match self.runs.last_mut() {
             Some(last) if last.run.hits == run.hits && last.run.counts_rejected == run.counts_rejected => {
                 last.run.tries = last.run.tries.saturating_add(1);
                 last.tries.push(next);
             }
             // the states after other hits would not say when the status before them ends
-            _ if is_full || flows(&self.target.tiers) => return Err(next),
+            Some(_) if is_full => return Err(next),
             _ => self.runs.push(SentRun { run, tries: SmallVec::from_buf([next]) }),
         }
         Ok(())
     }
 
-    /// Returns the operation that decides its tries.
-    pub(in super::super) fn op(&self) -> Op {
+    fn command(&self, reports: SmallVec<[Report; 1]>, at: Timestamp) -> Command {
         let runs = self.runs.iter().map(|sent| sent.run).collect();
-        Op::Exchange(Exchange { runs, ..Exchange::default() })
+        let op = Op::Exchange(Exchange { reports, runs, hold: self.hold });
+        Command { target: Arc::clone(&self.target), at, op }
     }
 
-    /// Returns whether `reply` rejects some tries, and whether it admits some.
-    pub(in super::super) fn outcomes(&self, reply: &Reply, now: Timestamp) -> (bool, bool) {
-        let (mut rejects, mut admits) = (false, false);
-        for (i, SentRun { run, tries }) in self.runs.iter().enumerate() {
-            if run.hits > 0 {
-                let taken = taken(reply, i, run);
-                rejects |= taken < run.tries;
-                admits |= taken > 0;
-            } else {
-                let is_over = |asked: &Try| {
-                    asked.hits > Hits(0) && !fits(&self.target.tiers, &reply.counters, asked.hits, now)
-                };
-                rejects |= tries.iter().any(is_over);
-            }
-        }
-        (rejects, admits)
-    }
-
-    /// Decides its tries by `reply`, of the instant `now`: those whose callers still wait take their hits first. `counter` is the local one
-    /// if the reply was applied to it.
-    pub(in super::super) fn decide(
-        self,
-        reply: &Reply,
-        counter: Option<&LocalCounter>,
-        now: Timestamp,
-    ) -> Decided {
-        let Self { target, runs, .. } = self;
-        let tiers = &target.tiers;
-        let mut states = reply.counters.clone();
-        let mut decided = Decided::new();
-        let mut is_last = true;
-        // from the last one on, whose hits the states include too
-        for (i, SentRun { run, mut tries }) in runs.into_iter().enumerate().rev() {
-            let taken = taken(reply, i, &run) as usize;
-            if tries.len() > 1 {
-                tries.sort_by_key(|asked| asked.outcome.is_closed());
-            }
-            for (j, asked) in tries.into_iter().enumerate().rev() {
-                let hits = asked.hits;
-                let (decision, is_counted) = match asked.asks {
-                    Asks::Take(policy) => {
-                        let over = j >= taken;
-                        // the reply counts the leases of the rule, which are left for this limit too
-                        let known = counter.filter(|counter| counter.leased_hits() > 0);
-                        let by_reply = || decision_from_store(tiers, &states, policy, over, hits, now);
-                        let decision =
-                            known.map_or_else(by_reply, |known| known.decided(policy, over, hits, now));
-                        (decision, !over || run.counts_rejected)
-                    }
-                    Asks::Look => {
-                        // the estimate leaves out leased hits that are not used, and has those that are not reported yet
-                        let known = counter.filter(|_| is_last);
-                        (
-                            known.map_or_else(
-                                || look(tiers, &states, hits, now),
-                                |known| known.look(hits, now),
-                            ),
-                            false,
-                        )
-                    }
-                };
-                decided.push((asked.outcome, Ok((decision, now))));
-                if is_counted && hits > Hits(0) {
-                    is_last = false;
-                    take_off(tiers, &mut states, hits, now);
-                }
-            }
-        }
-        decided.reverse();
-        decided
-    }
-
-    /// Leaves its tries undecided.
-    pub(in super::super) fn fail(self, undecided: Undecided) -> Decided {
-        let tries = self.runs.into_iter().flat_map(|sent| sent.tries);
-        tries.map(|asked| (asked.outcome, Err(undecided))).collect()
-    }
-}
-
-/// Returns how many tries of run `i` have taken their hits.
-fn taken(reply: &Reply, i: usize, run: &Run) -> u32 {
-    let all = if run.hits == 0 { run.tries } else { 0 };
-    reply.taken.get(i).copied().unwrap_or(all).min(run.tries)
-}
-
-/// Takes `hits` that were counted last from `states`.
-fn take_off(tiers: &[Tier], states: &mut [CounterState], hits: Hits, now: Timestamp) {
-    for (tier, state) in tiers.iter().zip(states) {
-        match state {
-            CounterState::FixedWindow(_) => state.add(tier, now, CountChange::of(negative(hits.0)), now),
-            _ => state.release(tier, now, now, hits),
+    /// Has `command`, which it is remembered of, hold `hits` more than it does, for `time` at least.
+    #[cfg(test)]
+    pub(in super::super) fn hold_more(&mut self, command: &mut Command, hits: u64, time: Period) {
+        let hold = self.hold.unwrap_or(Hold { least: 1, want: 0, time });
+        self.hold = Some(Hold { want: hold.want + hits, time: hold.time.max(time), ..hold });
+        if let Op::Exchange(exchange) = &mut command.op {
+            exchange.hold = self.hold;
         }
     }
-}
 
-/// Returns whether `hits` fit.
-fn fits(tiers: &[Tier], states: &[CounterState], hits: Hits, now: Timestamp) -> bool {
-    tiers.iter().zip(states).all(|(tier, state)| state.probe(tier, now, hits).fits)
-}
+    /// Returns its tries.
+    pub(super) fn tries(&self) -> impl Iterator<Item = &Try> {
+        self.runs.iter().flat_map(|sent| &sent.tries).chain(&self.reserving)
+    }
 
-/// Returns how `states` stand; over, if `hits` do not fit.
-fn look(tiers: &[Tier], states: &[CounterState], hits: Hits, now: Timestamp) -> Decision {
-    let over = !fits(tiers, states, hits, now);
-    let hits = if over { hits } else { Hits(0) };
-    decision_from_store(tiers, states, OverLimitPolicy::Ignore, over, hits, now)
+    /// Returns whether it does more than the tries of callers who wait no longer.
+    pub(in super::super) fn is_needed(&self) -> bool {
+        let mut tries = self.tries().peekable();
+        self.carried.is_some() || tries.peek().is_none() || tries.any(Try::is_awaited)
+    }
+
+    /// Returns whether the store decides something, so that it is about the open windows.
+    pub(super) fn decides(&self) -> bool {
+        !self.runs.is_empty() || self.hold.is_some()
+    }
 }
 
 impl LocalCounter {
-    /// Adds `next` to the tries that wait. Returns the number of the command that it will be part of, and whether the counter has to be
-    /// queued for that; or the try, if too many wait.
-    pub(in super::super) fn add_try(&mut self, next: Try) -> Result<(u32, bool), Try> {
-        if let Some(talk) = self.rare.talk_mut().filter(|talk| talk.is_waiting()) {
-            if talk.tries.len() >= MAX_TRIES {
-                talk.tries.retain(|asked| !asked.outcome.is_closed());
-            }
-            if talk.tries.len() >= MAX_TRIES {
-                return Err(next);
-            }
-            talk.tries.push(next);
-            return Ok((talk.number, false));
-        }
-        let number = self.next_number();
-        match self.rare.talk_mut() {
-            Some(talk) => {
-                talk.number = number;
-                talk.tries.push(next);
-            }
-            None => self.rare.set_talk(Talk { number, tries: SmallVec::from_buf([next]), on_way: 0 }),
-        }
-        Ok((number, true))
+    /// Returns the number of the next exchange, or of a try. Exchanges leave in this order.
+    pub(super) const fn next_number(&mut self) -> u32 {
+        self.sent = self.sent.wrapping_add(1);
+        self.sent
     }
 
-    /// Returns whether the tries of command `number` still wait for it to be composed.
-    pub(in super::super) fn is_waiting(&self, number: u32) -> bool {
-        self.rare.talk().is_some_and(|talk| talk.number == number && talk.is_waiting())
+    /// Returns whether exchange `number` is later than the one whose reply was applied last.
+    pub(super) const fn is_later(&self, number: u32) -> bool {
+        number != self.applied && number.wrapping_sub(self.applied) < u32::MAX / 2
     }
 
-    /// Notes that there will be no other reply to a command that was composed.
-    pub(in super::super) fn end_command(&mut self) {
-        if let Some(talk) = self.rare.talk_mut() {
-            talk.on_way = talk.on_way.saturating_sub(1);
-            if talk.on_way == 0 && !talk.is_waiting() {
-                self.rare.take_talk();
+    /// Adds what `check` asks to the tries that wait. Returns its number and what receives its outcome; none if too many wait.
+    pub(in super::super) fn add_try(
+        &mut self,
+        check: &LimitCheck<'_>,
+        hits: Hits,
+        asks: Asks,
+    ) -> Option<(u32, oneshot::Receiver<TryOutcome>)> {
+        self.push_try(check.rule.id().is_none(), hits, asks)
+    }
+
+    /// As [`LocalCounter::add_try`], for a look by the limit of the counter.
+    pub(in super::super) fn add_look(&mut self) -> Option<(u32, oneshot::Receiver<TryOutcome>)> {
+        self.push_try(false, Hits(0), Asks::Settle)
+    }
+
+    pub(in super::super) fn push_try(
+        &mut self,
+        is_own: bool,
+        hits: Hits,
+        asks: Asks,
+    ) -> Option<(u32, oneshot::Receiver<TryOutcome>)> {
+        let (id, target) = (self.next_number(), Arc::clone(&self.target));
+        let (outcome, receiver) = oneshot::channel();
+        let tries = &mut self.rare.make_talk().tries;
+        if tries.len() >= MAX_TRIES {
+            tries.retain(|asked| asked.is_awaited());
+            if tries.len() >= MAX_TRIES {
+                return None;
             }
         }
+        tries.push(Try { id, target, is_own, hits, asks, outcome });
+        Some((id, receiver))
+    }
+
+    /// Returns whether tries can leave now.
+    pub(in super::super) fn can_send_tries(&self, link: &Link) -> bool {
+        let Some(talk) = self.rare.talk().filter(|talk| !talk.is_queued) else { return false };
+        let mut ahead = 0;
+        talk.ledger.is_none() && talk.wants_lease
+            || talk.tries.iter().any(|asked| !self.must_wait(asked, &mut ahead, link))
+    }
+
+    /// Returns whether the last try is the only one that waits.
+    pub(in super::super) fn is_first_try(&self) -> bool {
+        self.rare.talk().is_some_and(|talk| talk.tries.len() == 1)
+    }
+
+    /// Returns whether no exchange is on its way.
+    pub(in super::super) fn is_silent(&self) -> bool {
+        self.rare.talk().is_none_or(|talk| talk.on_way.is_empty())
+    }
+
+    /// Returns the instant whose windows the oldest exchange on its way is about. Decisions may wait for it.
+    pub(in super::super) fn unanswered_since(&self) -> Option<Timestamp> {
+        self.rare.talk()?.on_way.first().map(|sent| sent.at)
+    }
+
+    /// Notes that the sender has it in its queue.
+    pub(in super::super) fn note_queued(&mut self) {
+        self.rare.make_talk().is_queued = true;
+    }
+
+    /// Has hits held with the next exchange, although no decision waits for them.
+    pub(in super::super) fn want_lease(&mut self) {
+        self.rare.make_talk().wants_lease = true;
+    }
+
+    /// Returns whether an exchange is on its way that is about the ledger. What is pending waits for its reply.
+    pub(in super::super) fn has_ledger_on_way(&self) -> bool {
+        self.rare.talk().is_some_and(|talk| talk.ledger.is_some())
+    }
+
+    /// Returns the hits that are to be held by an exchange on its way.
+    pub(super) fn requested_hits(&self) -> u64 {
+        self.rare.talk().and_then(|talk| talk.ledger).map_or(0, |ledger| ledger.want)
+    }
+
+    /// Returns whether it says something to the store, or is about to.
+    pub(in super::super) fn has_talk(&self) -> bool {
+        self.rare.talk().is_some()
+    }
+
+    /// Returns whether tries wait.
+    pub(in super::super) fn has_tries(&self) -> bool {
+        self.rare.talk().is_some_and(|talk| !talk.tries.is_empty())
     }
 
     /// Removes the tries that wait.
     pub(in super::super) fn take_tries(&mut self) -> SmallVec<[Try; 1]> {
-        let Some(talk) = self.rare.talk_mut() else { return SmallVec::new() };
-        let tries = std::mem::take(&mut talk.tries);
-        if talk.on_way == 0 {
-            self.rare.take_talk();
-        }
+        let tries = self.rare.talk_mut().map(|talk| std::mem::take(&mut talk.tries)).unwrap_or_default();
+        self.end_talk();
         tries
     }
 
-    /// Returns the commands that decide the tries that wait, as of `at`. `key` is that of the counter.
-    pub(in super::super) fn compose(&mut self, key: CounterKey, at: Timestamp) -> Composed {
-        let Some(talk) = self.rare.talk_mut() else { return Composed::new() };
-        let (number, tries) = (talk.number, std::mem::take(&mut talk.tries));
-        let place = self.place_of(number);
-        let mut sent: SmallVec<[Sent; 1]> = SmallVec::new();
-        // the hits of a decision that waits no longer must not count twice
-        for asked in tries.into_iter().filter(|asked| !asked.outcome.is_closed()) {
-            let first = match sent.last_mut() {
+    /// Gives up try `id`, whose caller waits no longer. Returns whether it was sent: then its outcome is still expected.
+    pub(in super::super) fn give_up(&mut self, id: u32, now: Timestamp) -> bool {
+        let Some(talk) = self.rare.talk_mut() else { return false };
+        let waiting = talk.tries.len();
+        talk.tries.retain(|asked| asked.id != id);
+        let is_sent = talk.tries.len() == waiting;
+        if is_sent {
+            talk.given_up.push(GivenUp { id, hits: Hits(0), at: now });
+        }
+        self.end_talk();
+        is_sent
+    }
+
+    /// Returns whether the outcome of try `id`, which was given up, is still expected.
+    pub(in super::super) fn is_given_up(&self, id: u32) -> bool {
+        self.rare.talk().is_some_and(|talk| talk.given_up.iter().any(|given| given.id == id))
+    }
+
+    /// Returns whether hits were admitted for try `id`, which was given up.
+    pub(super) fn is_admitted_meanwhile(&self, id: u32) -> bool {
+        let mut given_up = self.rare.talk().into_iter().flat_map(|talk| &talk.given_up);
+        given_up.any(|given| given.id == id && given.hits > Hits(0))
+    }
+
+    /// Notes that try `id`, which was given up, has been answered: as many `hits` were admitted at `at`, and are in the estimate.
+    pub(in super::super) fn answer_given_up(&mut self, id: u32, hits: Hits, at: Timestamp) {
+        let given_up = self.rare.talk_mut().map(|talk| &mut talk.given_up);
+        if let Some(given) = given_up.and_then(|all| all.iter_mut().find(|given| given.id == id)) {
+            (given.hits, given.at) = (hits, at);
+        }
+    }
+
+    /// Removes try `id` from those that were given up. Returns the hits that were admitted for it, as what would report them.
+    pub(super) fn take_given_up(&mut self, id: u32) -> Option<PendingDelta> {
+        let given_up = &mut self.rare.talk_mut()?.given_up;
+        let place = given_up.iter().position(|given| given.id == id)?;
+        let GivenUp { hits, at, .. } = given_up.swap_remove(place);
+        (hits > Hits(0)).then(|| PendingDelta::taken_at(hits, at))
+    }
+
+    /// Returns the hits of tries that were given up and are in the estimate, as what would report them.
+    pub(super) fn given_up(&self) -> SmallVec<[PendingDelta; 0]> {
+        let given_up = self.rare.talk().map_or(&[][..], |talk| &talk.given_up);
+        let admitted = given_up.iter().filter(|given| given.hits > Hits(0));
+        admitted.map(|given| PendingDelta::taken_at(given.hits, given.at)).collect()
+    }
+
+    /// Notes that command `number` has its outcome.
+    pub(super) fn end_command(&mut self, number: u32) {
+        let Some(talk) = self.rare.talk_mut() else { return };
+        if let Some(i) = talk.on_way.iter().position(|sent| sent.number == number) {
+            talk.on_way[i].left = talk.on_way[i].left.saturating_sub(1);
+            if talk.on_way[i].left == 0 {
+                talk.on_way.remove(i);
+                talk.ledger.take_if(|ledger| ledger.number == number);
+            }
+        }
+    }
+
+    /// Notes that `want` hits are to be held by the exchange that is on its way.
+    #[cfg(test)]
+    pub(super) fn want_for_test(&mut self, want: u64) {
+        let talk = self.rare.make_talk();
+        talk.ledger = talk.on_way.last().map(|sent| Ledger { number: sent.number, want });
+    }
+
+    /// Frees the talk if nothing of it is needed.
+    pub(super) fn end_talk(&mut self) {
+        let is_over = |talk: &Talk| {
+            talk.tries.is_empty() && talk.on_way.is_empty() && talk.early.is_none() && !talk.wants_lease
+        };
+        if self.rare.talk().is_some_and(is_over) {
+            self.rare.take_talk();
+        }
+    }
+
+    /// Returns whether `asked` has to wait for the reply to the exchange on its way that is about the ledger. `ahead` are the hits of those
+    /// before it that wait for what is to be held.
+    fn must_wait(&self, asked: &Try, ahead: &mut u64, link: &Link) -> bool {
+        let Some(ledger) = self.rare.talk().and_then(|talk| talk.ledger) else { return false };
+        if self.instances <= 1 || matches!(asked.asks, Asks::Look | Asks::Settle) {
+            return true;
+        }
+        let in_flight = self.unacknowledged.in_flight();
+        let Asks::Lease(_) = asked.asks else {
+            // the store has to count them before
+            return in_flight.iter().any(|delta| delta.taken() > 0) || self.must_return(asked, link.time.now);
+        };
+        // several instances must not wait for their reports in a burst
+        if in_flight.iter().any(|delta| !delta.change.is_addition()) {
+            return true;
+        }
+        let hits = asked.hits.0;
+        let is_covered = ledger.want > 0 && ahead.saturating_add(hits) <= ledger.want;
+        let held = ledger.want.saturating_add(self.leased_hits());
+        let has_no_room = held > 0 && !self.fits(Hits(held.saturating_add(hits)), link.time.now);
+        let waits = is_covered || (has_no_room && !link.is_far);
+        *ahead = ahead.saturating_add(if waits { hits } else { 0 });
+        waits
+    }
+
+    /// Returns whether what is held has to go back before the store decides `asked`: there is no room for it besides, or the limit came
+    /// with the request and the times of all hits matter.
+    fn must_return(&self, asked: &Try, now: Timestamp) -> bool {
+        if self.mode != Coordination::Lease || matches!(asked.asks, Asks::Look | Asks::Reserve(_)) {
+            return false;
+        }
+        let held = self.leased_hits().saturating_add(self.requested_hits());
+        let all = asked.hits.plus(Hits(held));
+        let has_room = || {
+            let mut tiers = asked.target.tiers.iter().zip(self.estimate.iter());
+            tiers.all(|(tier, state)| state.probe(tier, now, all).fits)
+        };
+        held > 0 && (asked.asks == Asks::Settle || asked.is_own && flows(&asked.target.tiers) || !has_room())
+    }
+
+    /// Adds `tries` to the commands `sent`, and further ones.
+    fn place(&self, tries: SmallVec<[Try; 1]>, sent: &mut SmallVec<[Sent; 1]>, key: CounterKey, number: u32) {
+        for asked in tries {
+            let rest = match sent.last_mut() {
                 Some(last) => last.add(asked),
                 None => Err(asked),
             };
-            if let Err(first) = first {
-                sent.push(Sent::of(key, place, first));
+            if let Err(asked) = rest {
+                let mut next = Sent::new(key, self, number);
+                let is_added = next.add(asked).is_ok();
+                debug_assert!(is_added, "an empty command takes in any try");
+                sent.push(next);
             }
         }
+    }
+
+    /// Returns the commands that leave now: those of tries, and if no other exchange is about the ledger, what is pending, and a hold.
+    /// `key` is that of the counter.
+    pub(in super::super) fn compose(&mut self, key: CounterKey, link: &Link) -> (Composed, Dropped) {
+        self.follow_instances(link.instances);
+        let (at, mut dropped) = (link.time.now, Dropped::default());
+        let mut tries = SmallVec::<[Try; 1]>::new();
+        let (mut wants_lease, mut is_free) = (false, true);
         if let Some(talk) = self.rare.talk_mut() {
-            talk.on_way += u32::try_from(sent.len()).unwrap_or_default();
-            if talk.on_way == 0 {
-                self.rare.take_talk();
-            }
+            talk.is_queued = false;
+            is_free = talk.ledger.is_none();
+            // the hits of a decision that waits no longer must not count twice
+            talk.tries.retain(|asked| asked.is_awaited());
+            tries = std::mem::take(&mut talk.tries);
+            wants_lease = is_free && std::mem::take(&mut talk.wants_lease);
         }
-        let command = |sent: &Sent| Command { target: Arc::clone(&sent.target), at, op: sent.op() };
-        sent.into_iter().map(|sent| (command(&sent), sent)).collect()
+        if !is_free {
+            let mut ahead = 0;
+            let (stay, leave): (SmallVec<_>, _) =
+                tries.into_iter().partition(|asked| self.must_wait(asked, &mut ahead, link));
+            tries = leave;
+            self.rare.make_talk().tries = stay;
+        }
+        let number = self.next_number();
+        let (mut reports, mut returned) = (SmallVec::new(), 0);
+        let is_lease = self.mode == Coordination::Lease;
+        let leases = |asked: &Try| matches!(asked.asks, Asks::Lease(_));
+        wants_lease &= is_lease;
+        if is_free {
+            wants_lease |= is_lease && tries.iter().any(leases);
+            if tries.iter().any(|asked| self.must_return(asked, at)) {
+                returned = self.leased_hits();
+                self.return_leases();
+            }
+            if wants_lease {
+                returned += self.return_leases_before(at.after(link.lead));
+            }
+            (reports, dropped) = self.take_reports(number, at);
+        }
+        let mut carried = (!reports.is_empty()).then(|| self.carried_hits());
+        let needed = tries.iter().filter(|asked| leases(asked)).map(|asked| asked.hits.0);
+        let needed = needed.fold(0, u64::saturating_add);
+        // no try that follows may find hits held that it needs
+        let may_hold = wants_lease && tries.iter().all(|asked| !asked.is_own && asked.asks != Asks::Settle);
+        let hold = may_hold.then(|| self.next_hold(needed, returned, link, at)).flatten();
+        let is_late = self.counted_until() > at || self.is_overcounted();
+        let decides = hold.is_some() || (is_lease || is_late) && !tries.is_empty();
+        if is_free && reports.is_empty() && (decides || self.wants_read && self.is_overcounted()) {
+            // the store has this instance's exact state before it decides
+            let exact = self.replacement(at);
+            reports.extend(exact.map(|replaces| Report {
+                at,
+                since: at,
+                replaces: Some(replaces),
+                ..Report::default()
+            }));
+            carried = (!reports.is_empty()).then(Dropped::default);
+        }
+        let mut sent: SmallVec<[Sent; 1]> = SmallVec::new();
+        let reads = is_free && self.wants_read && tries.is_empty() && carried.is_none() && hold.is_none();
+        let is_ledger = is_free
+            && (carried.is_some()
+                || hold.is_some()
+                || reads
+                || is_lease && needed > 0 && (self.instances <= 1 || flows(&self.target.tiers)));
+        if carried.is_some() || hold.is_some() && tries.is_empty() || reads {
+            let mut first = Sent::new(key, self, number);
+            first.carried = carried;
+            if reads {
+                let run = Run { hits: 0, tries: 1, counts_rejected: false };
+                first.runs.push(SentRun { run, tries: SmallVec::new() });
+            }
+            sent.push(first);
+        }
+        self.place(tries, &mut sent, key, number);
+        if sent.is_empty() {
+            self.end_talk();
+            return (Composed::new(), dropped);
+        }
+        if is_free {
+            self.wants_read = false;
+            self.end_overcounting();
+        }
+        let last = sent.last_mut().filter(|last| last.reserving.is_none());
+        let want = hold.filter(|_| last.is_some()).map_or(0, |hold| hold.want);
+        if let Some(last) = last {
+            last.hold = hold;
+        }
+        let left = u32::try_from(sent.len()).unwrap_or(u32::MAX);
+        let oldest = reports.first().map_or(at, |report| report.at);
+        let talk = self.rare.make_talk();
+        talk.on_way.push(OnWay { number, left, at: oldest });
+        if is_ledger {
+            talk.ledger = Some(Ledger { number, want });
+        }
+        let command = |sent: Sent| (sent.command(std::mem::take(&mut reports), at), sent);
+        (sent.into_iter().map(command).collect(), dropped)
     }
 }

@@ -1,6 +1,10 @@
 //! Time-related properties of a target's tiers.
 
-use crate::limit::{Algorithm, Period, Tier, Timestamp};
+use super::records::negative;
+use crate::limit::{
+    Algorithm, Hits, Period, Tier, Timestamp,
+    algorithm::{CountChange, CounterState},
+};
 
 /// Returns `number`, or 2^32 - 1 if it is larger.
 pub(super) fn saturated(number: u64) -> u32 {
@@ -80,4 +84,14 @@ pub(super) fn has_ended(tier: &Tier, at: Timestamp, now: Timestamp) -> bool {
 /// Other instances may have taken the later inflow by then, so the returned tokens would let the bucket exceed its burst.
 pub(super) fn has_flowed_back(tiers: &[Tier], at: Timestamp, until: Timestamp, now: Timestamp) -> bool {
     has_bucket(tiers) && now >= at.after(hold(tiers)).max(until)
+}
+
+/// Takes `hits` that were counted last, at `at`, from `states`, but not from windows that have begun since.
+pub(super) fn take_off(tiers: &[Tier], states: &mut [CounterState], hits: Hits, at: Timestamp) {
+    for (tier, state) in tiers.iter().zip(states) {
+        match state {
+            CounterState::FixedWindow(_) => state.add(tier, at, CountChange::of(negative(hits.0)), at),
+            _ => state.release(tier, at, at, hits),
+        }
+    }
 }

@@ -2,13 +2,10 @@
 
 use super::{
     LocalCounter,
-    records::{PendingDelta, negative},
-    tiers::{flows, same_windows},
+    records::PendingDelta,
+    tiers::{flows, same_windows, take_off},
 };
-use crate::limit::{
-    Hits, Timestamp,
-    algorithm::{CountChange, CounterState},
-};
+use crate::limit::{Hits, Timestamp};
 
 impl LocalCounter {
     /// Puts hits back that were spent at `at` for a request which was then rejected: into a lease of the same windows, if there is one. The
@@ -24,7 +21,7 @@ impl LocalCounter {
         match held {
             Some((left, lease)) => {
                 lease.left = left;
-                self.take_from_estimate(hits, at);
+                take_off(&self.target.tiers, &mut self.estimate, hits, at);
             }
             None => self.uncount(hits, at),
         }
@@ -32,17 +29,7 @@ impl LocalCounter {
 
     /// Gives back hits that were counted at `at` for a request which was then rejected.
     pub(in super::super) fn uncount(&mut self, hits: Hits, at: Timestamp) {
-        self.take_from_estimate(hits, at);
+        take_off(&self.target.tiers, &mut self.estimate, hits, at);
         self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..PendingDelta::of(0, at) });
-    }
-
-    /// Takes hits that were counted at `at` from the estimate, but not from windows that have begun since.
-    fn take_from_estimate(&mut self, hits: Hits, at: Timestamp) {
-        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
-            match state {
-                CounterState::FixedWindow(_) => state.add(tier, at, CountChange::of(negative(hits.0)), at),
-                _ => state.release(tier, at, at, hits),
-            }
-        }
     }
 }

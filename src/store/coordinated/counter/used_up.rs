@@ -4,7 +4,7 @@
 //! the last one. So what is held there is given back as soon as it is of no use, and nothing is held by an instance that is not alone
 //! and has no requests, since it does not hear that others use the limit up.
 
-use super::{LocalCounter, records::PendingDelta, tiers::flows};
+use super::{LocalCounter, tiers::flows};
 use crate::limit::{OverLimitPolicy, Period, Timestamp};
 
 /// The longest that one of several instances holds hits without a request, if rejected hits count. Together with the time until it
@@ -22,15 +22,10 @@ impl LocalCounter {
         self.target.over_limit_policy == OverLimitPolicy::Count
     }
 
-    /// Makes the leases of fixed windows pending, to return them to the store, if not a single hit fits until they end. Those of windows
-    /// that have ended stay for the decisions that have waited for them.
+    /// Makes the leases of fixed windows pending, to return them to the store, if not a single hit fits until they end.
     pub(super) fn return_useless(&mut self, now: Timestamp) {
-        if self.leases().is_empty() || flows(&self.target.tiers) || self.remaining(now) > 0 {
-            return;
-        }
-        while let Some(i) = self.leases().iter().position(|lease| !self.is_of_ended_window(lease, now)) {
-            let lease = self.rare.take_lease(i);
-            self.push_pending(PendingDelta::unused(lease));
+        if !self.leases().is_empty() && !flows(&self.target.tiers) && self.remaining(now) == 0 {
+            self.return_leases();
         }
     }
 

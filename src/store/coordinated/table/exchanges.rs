@@ -1,101 +1,227 @@
-//! The commands of tries: composed when a call leaves, and applied when the reply arrives.
+//! The exchanges of counters: what is asked, what leaves, and what becomes of it.
 
-use std::sync::Arc;
+use std::time::Duration;
 
-use super::CounterTable;
+use tokio::{sync::oneshot, time::timeout};
+
+use super::{CounterTable, counter_key};
 use crate::{
-    limit::{Coordination, CounterKey, Timestamp},
+    limit::{Coordination, CounterKey, Hits, LimitCheck, Period, Timestamp},
     store::{
         coordinated::{
-            client::{Exchanges, QueuedOutcome},
-            counter::{Composed, Decided, LocalCounter, Sent},
+            client::{ExchangeOutcome, Exchanges},
+            counter::{Applied, Asks, Composed, Generation, Link, LocalCounter, Sent, TryOutcome},
             delivery::{Delivery, Undecided},
         },
-        remote::{Command, Remote, Reply},
+        remote::{Command, Remote, RemoteError, StoreNode},
     },
 };
 
-impl<R: Remote> Exchanges for CounterTable<R> {
-    type Sent = Sent;
+/// The shortest time that a lease should last, unless [`ROUND_TRIPS`] take longer.
+const HORIZON: Period = Period::from_millis(50);
 
+/// The number of round trips that a lease should last.
+const ROUND_TRIPS: u64 = 8;
+
+/// A decision that waits for the store. If it is dropped, its try is not sent any more, or what the store takes for it is given back.
+#[derive(Debug)]
+pub(in super::super) struct Waiting {
+    key: CounterKey,
+    generation: Generation,
+    id: u32,
+    /// The hits that it takes.
+    hits: Hits,
+    outcome: oneshot::Receiver<TryOutcome>,
+    /// The commands that were sent for it, one or none.
+    pub(in super::super) commands: u32,
+}
+
+/// A decision that is awaited. If it is dropped after the store has decided it, what was taken for it is given back.
+struct Awaited<'a, R: Remote> {
+    table: &'a CounterTable<R>,
+    waiting: Option<Waiting>,
+}
+
+impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
     fn compose(&self, key: CounterKey) -> impl IntoIterator<Item = (Command, Sent), IntoIter: Send> {
-        let at = self.client.time().now;
         // the tries of a counter that was evicted have failed
-        let composed: Composed =
-            self.with_existing(key, |counter| counter.compose(key, at)).unwrap_or_default();
-        composed
+        self.with_existing(key, |counter| self.compose_of(key, counter)).unwrap_or_default()
     }
 
-    fn apply(&self, sent: Sent, outcome: QueuedOutcome) {
-        // without the counter's lock, so that those who are woken do not wait for it
-        for (waiting, outcome) in self.decide(sent, outcome) {
-            // a caller that waits no longer has nobody to receive it
-            let _ = waiting.send(outcome);
+    fn is_needed(&self, sent: &Sent) -> bool {
+        sent.is_needed()
+    }
+
+    fn is_elsewhere(&self, sent: &Sent, node: StoreNode) -> bool {
+        self.client.node(&sent.target, self.client.time().now) != node
+    }
+
+    fn apply(&self, sent: Sent, outcome: ExchangeOutcome) {
+        let (key, generation, carried) = (sent.key, sent.generation, sent.carried);
+        let has_failed = outcome.is_err();
+        let delivery = outcome.as_ref().map_or_else(Delivery::of_error, |_| Delivery::Applied);
+        let mut all = Some((sent, outcome));
+        self.with_generation(key, generation, |counter| {
+            let Some((sent, outcome)) = all.take() else { return };
+            let link = self.link();
+            self.apply_to(counter, sent, outcome, &link);
+            self.send_tries(key, counter, &link);
+            if has_failed && carried.is_some() {
+                self.enqueue_again(key, counter, link.time.now);
+            } else {
+                self.enqueue(key, counter, link.time.now);
+            }
+        });
+        if let Some((sent, outcome)) = all {
+            self.record_evicted(carried.unwrap_or_default(), delivery);
+            self.settle(sent.decide_alone(outcome));
         }
     }
 }
 
 impl<R: Remote> CounterTable<R> {
-    /// Applies the outcome of a command to the counter that has composed it, unless that was evicted. Returns the decisions about its tries.
-    fn decide(&self, sent: Sent, outcome: QueuedOutcome) -> Decided {
-        let (key, generation) = (sent.key, sent.place.generation);
-        let now = outcome.as_ref().map_or_else(|_| self.client.time().now, |(_, now)| *now);
-        let mut applied = Some((sent, outcome));
-        let decided = self.with_generation(key, generation, |counter| {
-            counter.end_command();
-            let decided =
-                applied.take().map(|(sent, outcome)| self.decide_with(Some(counter), sent, outcome));
-            self.enqueue(key, counter, now);
-            decided
+    /// Waits for the outcome of `waiting`, but no longer than `budget`. None if its counter was evicted meanwhile.
+    pub(in super::super) async fn outcome(&self, waiting: Waiting, budget: Period) -> Option<TryOutcome> {
+        let late = |delivery| Err(Undecided { delivery, late: true });
+        let mut awaited = Awaited { table: self, waiting: Some(waiting) };
+        let replied = timeout(Duration::from(budget), awaited.receive()).await;
+        let waiting = awaited.waiting.take();
+        if let Ok(outcome) = replied {
+            return outcome;
+        }
+        let Waiting { key, generation, id, mut outcome, .. } = waiting?;
+        let given_up = self.with_generation(key, generation, |counter| {
+            // tries are decided under the lock: it may just have been
+            outcome.try_recv().unwrap_or_else(|_| {
+                outcome.close();
+                let is_sent = counter.give_up(id, counter.last_check_at);
+                late(if is_sent { Delivery::OnWay(id) } else { Delivery::NotApplied })
+            })
         });
-        let alone =
-            || applied.map(|(sent, outcome)| self.decide_with(None, sent, outcome)).unwrap_or_default();
-        decided.flatten().unwrap_or_else(alone)
+        Some(given_up.unwrap_or_else(|| late(Delivery::Unknown)))
     }
 
-    /// Applies the outcome of a command to `counter`. Returns the decisions about its tries.
-    pub(in super::super) fn decide_with(
-        &self,
-        counter: Option<&mut LocalCounter>,
-        sent: Sent,
-        outcome: QueuedOutcome,
-    ) -> Decided {
-        let (reply, now) = match outcome {
-            Ok((reply, now)) if reply.counters.len() == sent.target.tiers.len() => (reply, now),
-            // the store has counted, but does not say what
-            Ok(_) => return sent.fail(Undecided { delivery: Delivery::Unknown, late: false }),
-            Err(error) => {
-                return sent.fail(Undecided { delivery: Delivery::of_error(&error), late: false });
+    /// Sends the tries of `counter` that need not wait, and what it wants to hold.
+    pub(super) fn send_tries(&self, key: CounterKey, counter: &mut LocalCounter, link: &Link) {
+        if !counter.can_send_tries(link) {
+            return;
+        }
+        let (now, target) = (link.time.now, &counter.target);
+        // under `strict`, tries that come before the call leaves join it
+        if counter.is_silent() && counter.mode != Coordination::Strict {
+            let composed = self.compose_with(key, counter, link);
+            for (_, sent) in self.client.queue(composed) {
+                let full =
+                    RemoteError::NotSent("too many decisions are already waiting for the node".to_owned());
+                self.apply_to(counter, sent, Err(full), link);
             }
-        };
-        let Some(counter) = counter else { return sent.decide(&reply, None, now) };
-        let replaced = sent.is_own.then(|| counter.replace_limit(Arc::clone(&sent.target)));
-        let is_applied = self.apply_to(counter, &sent, &reply, now);
-        let decided = sent.decide(&reply, Some(&*counter).filter(|_| is_applied), now);
-        if let Some(replaced) = replaced {
-            counter.restore_limit(replaced, now);
+        } else if self.client.queue_counter(key, target, now) {
+            counter.note_queued();
+        } else {
+            for asked in counter.take_tries() {
+                asked.fail(Undecided { delivery: Delivery::NotApplied, late: false });
+            }
         }
-        decided
     }
 
-    /// Applies `reply` to `counter`. The local cache learns of tries that were rejected. Returns whether the reply was applied: one that a
-    /// later one has overtaken changes nothing.
-    fn apply_to(&self, counter: &mut LocalCounter, sent: &Sent, reply: &Reply, now: Timestamp) -> bool {
-        let (rejects, admits) = sent.outcomes(reply, now);
-        // the cache is that of mode `strict`, which the counter need not have
-        let is_cached = rejects && self.local_cache && counter.mode == Coordination::Strict;
-        if is_cached {
-            // it needs the counts of the rejection, even if an estimated time puts it before an earlier reply
-            counter.accept_time(now);
+    /// Returns the commands of `counter` that leave now.
+    pub(super) fn compose_of(&self, key: CounterKey, counter: &mut LocalCounter) -> Composed {
+        self.compose_with(key, counter, &self.link())
+    }
+
+    fn compose_with(&self, key: CounterKey, counter: &mut LocalCounter, link: &Link) -> Composed {
+        self.record_dropped(counter.expire_leases(link.time));
+        let (composed, dropped) = counter.compose(key, link);
+        self.record_dropped(dropped);
+        composed
+    }
+
+    fn apply_to(&self, counter: &mut LocalCounter, sent: Sent, outcome: ExchangeOutcome, link: &Link) {
+        self.settle(counter.apply(sent, outcome, link, self.local_cache));
+    }
+
+    /// Tells callers what was decided, and counts the rest.
+    fn settle(&self, applied: Applied) {
+        let Applied { decided, unknown, overshoot, dropped } = applied;
+        self.metrics.delivery_unknown.add(unknown);
+        self.metrics.overshoot.add(overshoot);
+        self.record_dropped(dropped);
+        for (waiting, outcome) in decided {
+            // a caller that waits no longer has nobody to receive it
+            let _ = waiting.send(outcome);
         }
-        let is_applied = counter.apply_reply(reply, sent.place, now);
-        if admits {
-            counter.note_change();
-            counter.note_admission();
+    }
+
+    /// Returns what the way to the store is like now.
+    pub(in super::super) fn link(&self) -> Link {
+        let round_trip = self.client.round_trip();
+        let trips = |count: u64| Period::from_nanos(round_trip.as_nanos().saturating_mul(count));
+        Link {
+            time: self.client.time(),
+            instances: self.client.instances(),
+            round_trip,
+            horizon: HORIZON.max(trips(ROUND_TRIPS)),
+            lead: self.lease_lead(),
+            is_far: trips(3) > self.budget,
         }
-        if is_cached {
-            counter.deny_while_empty(now);
+    }
+
+    /// Has the store count everything that the counter of `key` has counted. Returns what to wait for, and whether that precedes the next
+    /// command anyway.
+    pub(in super::super) fn settle_counter(
+        &self,
+        key: CounterKey,
+        now: Timestamp,
+    ) -> Option<(Waiting, bool)> {
+        let waiting = self.with_existing(key, |counter| {
+            let precedes = !counter.has_ledger_on_way();
+            let (id, outcome) = counter.add_look()?;
+            let generation = counter.generation;
+            self.send_tries(key, counter, &self.link());
+            self.enqueue(key, counter, now);
+            Some((Waiting { key, generation, id, hits: Hits(0), outcome, commands: 1 }, precedes))
+        });
+        waiting.flatten()
+    }
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    /// Asks the store about `hits` of `check`, whose `counter` is locked. None if too many decisions wait for it.
+    pub(in super::super) fn ask(
+        counter: &mut LocalCounter,
+        check: &LimitCheck<'_>,
+        hits: Hits,
+        asks: Asks,
+    ) -> Option<Self> {
+        let (id, outcome) = counter.add_try(check, hits, asks)?;
+        let (key, generation) = (counter_key(check), counter.generation);
+        // the first one sends the command that others may join
+        let commands = u32::from(counter.is_first_try());
+        let hits = if matches!(asks, Asks::Take(_) | Asks::Lease(_)) { hits } else { Hits(0) };
+        Some(Self { key, generation, id, hits, outcome, commands })
+    }
+}
+
+// === impl Awaited ===
+
+impl<R: Remote> Awaited<'_, R> {
+    /// Waits for the outcome. None if the counter was evicted.
+    async fn receive(&mut self) -> Option<TryOutcome> {
+        (&mut self.waiting.as_mut()?.outcome).await.ok()
+    }
+}
+
+impl<R: Remote> Drop for Awaited<'_, R> {
+    fn drop(&mut self) {
+        let Some(Waiting { key, generation, hits, mut outcome, .. }) = self.waiting.take() else { return };
+        let Ok(Ok(tried)) = outcome.try_recv() else { return };
+        if hits > Hits(0) && !tried.decision.over {
+            self.table.with_generation(key, generation, |counter| {
+                counter.unspend(hits, tried.at);
+                self.table.enqueue(key, counter, tried.at);
+            });
         }
-        is_applied
     }
 }

@@ -1,6 +1,5 @@
 //! The table of local counters: finds the counter of a check, queues it for a flush, and applies replies of the store.
 
-mod batches;
 mod due;
 mod exchanges;
 pub(super) mod flush;
@@ -10,24 +9,25 @@ mod shards;
 mod siblings;
 
 use std::sync::{
-    Arc, OnceLock,
+    Arc,
     atomic::{AtomicU32, Ordering},
 };
 
+pub(super) use self::exchanges::Waiting;
 use self::{
     queue::AttentionQueue,
     shards::{Shard, Shards},
 };
 use super::{
-    client::{QueuedCommand, StoreClient},
-    counter::{CommandPlace, Dropped, Generation, LocalCounter, Sent, Try},
-    delivery::{Delivery, Undecided},
+    client::StoreClient,
+    counter::{Dropped, Generation, LocalCounter},
+    delivery::Delivery,
     metrics::CoordinationMetrics,
     settings::CoordinationSettings,
 };
 use crate::{
     limit::{Coordination, CounterKey, LimitCheck, Period, Timestamp},
-    store::remote::{Command, Op, Remote, RemoteError, Reply, Target},
+    store::remote::{Remote, Target},
 };
 
 /// The local counters of all coordinated rules.
@@ -45,30 +45,10 @@ pub(super) struct CounterTable<R> {
     pub(super) local_cache: bool,
     /// The generation of the next counter.
     generations: AtomicU32,
-    /// Does for a counter what only the lease mode can do.
-    lease_work: OnceLock<DoLeaseWork>,
+    /// The longest that a decision waits.
+    pub(super) budget: Period,
     /// Also used by the modes, to count their decisions.
     pub(super) metrics: Arc<CoordinationMetrics>,
-}
-
-/// Does this for the counter of a key.
-pub(super) type DoLeaseWork = Box<dyn Fn(CounterKey, LeaseWork) + Send + Sync>;
-
-/// What the lease mode does for a counter that needs attention.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum LeaseWork {
-    /// It fetches the next lease.
-    Renew,
-    /// It receives a reply that a decision waits for.
-    Receive,
-}
-
-/// A command that was queued.
-pub(super) struct PlacedCommand {
-    /// A reload may have given the counter another one when the reply arrives.
-    pub(super) target: Arc<Target>,
-    pub(super) place: CommandPlace,
-    pub(super) queued: QueuedCommand,
 }
 
 /// Returns the key of the counter of `check`. Limits with the same keys in the shared store have the same counter, whether
@@ -95,20 +75,8 @@ impl<R: Remote> CounterTable<R> {
             coordination: settings.coordination,
             local_cache: settings.local_cache,
             generations: AtomicU32::new(1),
-            lease_work: OnceLock::new(),
+            budget: settings.budget,
             metrics,
-        }
-    }
-
-    /// Has `work` do what only the lease mode can do. To be called once.
-    pub(super) fn do_lease_work_by(&self, work: DoLeaseWork) {
-        let _ = self.lease_work.set(work);
-    }
-
-    /// Has the lease mode do `work` for the counters of `keys`. No shard may be locked.
-    fn do_lease_work(&self, work: LeaseWork, keys: impl IntoIterator<Item = CounterKey>) {
-        if let Some(act) = self.lease_work.get() {
-            keys.into_iter().for_each(|key| act(key, work));
         }
     }
 
@@ -158,6 +126,9 @@ impl<R: Remote> CounterTable<R> {
         let result = act(counter);
         if let Some(replaced) = replaced {
             counter.restore_limit(replaced, now);
+        }
+        if counter.has_talk() {
+            self.send_tries(key, counter, &self.link());
         }
         self.enqueue(key, counter, now);
         if counter.may_have_siblings() {
@@ -214,18 +185,8 @@ impl<R: Remote> CounterTable<R> {
             }
         }
         self.shards.insert(shard, key, counter, |mut evicted| {
-            let single = evicted.take_single_reply(None).map(|(_, want, awaited)| (awaited, want));
-            for (mut awaited, want) in evicted.take_awaited().into_iter().chain(single) {
-                // unless it was not sent yet, the reply is not received any more
-                if !self.client.cancel(&mut awaited.queued) {
-                    self.metrics.delivery_unknown.add(want);
-                }
-                awaited.wake();
-            }
-            for asked in evicted.take_tries() {
-                let _ = asked.outcome.send(Err(Undecided { delivery: Delivery::NotApplied, late: false }));
-            }
-            evicted.notify();
+            // their decisions ask the counter that takes its place
+            drop(evicted.take_tries());
             if evicted.is_settled() {
                 self.metrics.evicted_reported.add(1);
             } else {
@@ -241,75 +202,13 @@ impl<R: Remote> CounterTable<R> {
         self.with_counter(check, now, |counter| Arc::clone(&counter.target))
     }
 
-    /// Queues a command with `op` about the counter of `check`.
-    pub(super) fn queue_command(&self, check: &LimitCheck<'_>, at: Timestamp, op: Op) -> PlacedCommand {
-        // under the lock, so that commands are carried out in the order of their numbers
-        self.with_counter(check, at, |counter| {
-            let target = Arc::clone(&counter.target);
-            let queued = self.client.queue(Command { target: Arc::clone(&target), at, op });
-            PlacedCommand { target, place: counter.next_place(), queued }
-        })
-    }
-
-    /// Has a try of `check` wait for the next call to its node. `asked` makes it, with the limit that it is decided by. Returns the generation
-    /// of its counter and the number of the command that it will be part of; none if too many wait.
-    pub(super) fn queue_try(
-        &self,
-        check: &LimitCheck<'_>,
-        at: Timestamp,
-        asked: impl FnOnce(Arc<Target>) -> Try,
-    ) -> Option<(Generation, u32)> {
-        let key = counter_key(check);
-        self.with_counter(check, at, |counter| {
-            let asked = asked(Arc::clone(&counter.target));
-            let (number, is_first) = counter.add_try(asked).ok()?;
-            // queued under the lock, so that commands are carried out in the order of their numbers
-            if is_first && !self.client.queue_counter(key, &counter.target, at) {
-                drop(counter.take_tries());
-                return None;
-            }
-            Some((counter.generation, number))
-        })
-    }
-
-    /// Queues the command of one try of `check`, or `op` if there is one in place of it. What is remembered of it has to be applied with the
-    /// reply.
-    pub(super) fn queue_alone(
-        &self,
-        check: &LimitCheck<'_>,
-        at: Timestamp,
-        op: Option<Op>,
-        asked: impl FnOnce(Arc<Target>) -> Try,
-    ) -> (QueuedCommand, Sent) {
-        self.with_counter(check, at, |counter| {
-            let target = Arc::clone(&counter.target);
-            let sent = Sent::of(counter_key(check), counter.next_place(), asked(Arc::clone(&target)));
-            let op = op.unwrap_or_else(|| sent.op());
-            (self.client.queue(Command { target, at, op }), sent)
-        })
-    }
-
     /// Counts the hits that the reports of an evicted counter have `carried` and that the store has not counted.
     pub(super) fn record_evicted(&self, carried: Dropped, delivery: Delivery) {
         match delivery {
             Delivery::Applied => {}
             Delivery::NotApplied => self.record_dropped(carried),
-            Delivery::Unknown => self.metrics.delivery_unknown.add(carried.all()),
+            Delivery::Unknown | Delivery::OnWay(_) => self.metrics.delivery_unknown.add(carried.all()),
         }
-    }
-
-    /// Applies the outcome of a flush to `counter`. Returns the reply, if there is one; it is not applied to the estimate yet.
-    pub(super) fn apply_outcome<'a>(
-        &self,
-        counter: &mut LocalCounter,
-        outcome: &'a Result<Reply, RemoteError>,
-        now: Timestamp,
-    ) -> Option<&'a Reply> {
-        let delivered = counter.apply_delivery(Delivery::of(outcome));
-        self.metrics.delivery_unknown.add(delivered.unknown);
-        let reply = outcome.as_ref().ok()?;
-        self.metrics.overshoot.add(counter.overshoot(reply, delivered.admitted, now));
-        Some(reply)
     }
 
     /// Counts hits that a counter has dropped.

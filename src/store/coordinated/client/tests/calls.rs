@@ -4,21 +4,18 @@ use std::future::Future;
 
 use super::*;
 
-/// Half a second without a reply makes a node unavailable.
-const SILENCE: Duration = Duration::from_millis(500);
-
 fn failed() -> Answer {
     Answer::Failed(RemoteError::Unreachable("gone".into()))
 }
 
-/// Sends a call to each of `nodes`, all in one.
-async fn call(
-    client: &StoreClient<Script>,
-    nodes: &[u64],
-) -> Result<Vec<Result<u64, RemoteError>>, RemoteError> {
-    let commands = (1..).zip(nodes).map(|(hits, node)| take(*node, hits));
-    let replies = client.call_in_background(commands.collect()).await?;
-    Ok(replies.replies.into_iter().map(|reply| reply.map(|reply| reply.granted)).collect())
+/// Sends a call to each of `nodes`, one after the other.
+async fn call(client: &Client, nodes: &[u64]) -> Result<Vec<Result<u64, RemoteError>>, RemoteError> {
+    let mut all = Vec::new();
+    for (hits, node) in (1..).zip(nodes) {
+        let replies = client.call(take(*node, hits)).await?;
+        all.extend(replies.replies.into_iter().map(|reply| reply.map(|reply| reply.granted)));
+    }
+    Ok(all)
 }
 
 /// Runs `work` in the background.
@@ -67,31 +64,6 @@ async fn a_reply_measures_the_clock_of_the_store() {
         (later, client.time_at(later).now)
     );
     assert_eq!(client.time_since(EPOCH).now, client.time().now);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_replies_of_several_nodes_come_in_the_order_of_the_commands() {
-    let script = Script::new();
-    script.set(1, Answer::After(Duration::from_millis(20)));
-    let client = script.client();
-    let replies = call(&client, &[2, 1, 2, 3, 1]).await.expect("the nodes reply");
-    assert_eq!(replies, [Ok(1), Ok(2), Ok(3), Ok(4), Ok(5)]);
-    // each node has one call
-    let mut sizes: Vec<_> = script.calls().iter().map(|call| (call.node.0, call.commands.len())).collect();
-    sizes.sort_unstable();
-    assert_eq!(sizes, [(1, 2), (2, 2), (3, 1)]);
-    assert!(script.calls().iter().all(|call| call.urgency == Urgency::Background));
-
-    // the failure of one does not affect the others
-    script.set(2, failed());
-    let replies = call(&client, &[2, 1, 2, 3, 1]).await.expect("some nodes reply");
-    let granted: Vec<_> = replies.into_iter().map(Result::ok).collect();
-    assert_eq!(granted, [None, Some(2), None, Some(4), Some(5)]);
-    script.set(1, failed());
-    script.set(3, failed());
-    let error = call(&client, &[1, 2, 3]).await.expect_err("all nodes fail");
-    assert_eq!(error, RemoteError::Unreachable("gone".into()));
-    assert!(client.call_in_background(Vec::new()).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,22 +155,6 @@ async fn a_node_that_is_always_slow_is_silent_after_two_round_trips() {
     assert!(!client.is_unavailable());
     sleep(Duration::from_millis(30)).await;
     assert!(client.is_unavailable());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_silent_node_does_not_delay_the_replies_of_others() {
-    let script = Script::new();
-    script.set(1, Answer::After(Duration::from_secs(10)));
-    let client = script.client();
-    let begun = Instant::now();
-    let replies = call(&client, &[1, 2]).await.expect("one node replies");
-    assert!(begun.elapsed() <= 2 * SILENCE + Duration::from_millis(10), "{:?}", begun.elapsed());
-    assert!(matches!(replies[..], [Err(RemoteError::TimedOut(_)), Ok(2)]), "{replies:?}");
-    // then it is not called with others at all
-    let (begun, before) = (Instant::now(), script.calls().len());
-    let replies = call(&client, &[1, 2]).await.expect("one node replies");
-    assert!(matches!(replies[..], [Err(RemoteError::NotSent(_)), Ok(2)]), "{replies:?}");
-    assert_eq!((begun.elapsed(), script.calls().len()), (ROUND_TRIP, before + 1));
 }
 
 #[test]

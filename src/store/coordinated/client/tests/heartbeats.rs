@@ -9,10 +9,10 @@ fn failed() -> Answer {
 }
 
 /// Has `client` notice that `node` fails.
-async fn fail(client: &StoreClient<Script>, script: &Script, node: u64) {
+async fn fail(client: &Client, script: &Script, node: u64) {
     script.set(node, failed());
     for _ in 0..3 {
-        client.call_in_background(vec![take(node, 1)]).await.expect_err("the node fails");
+        client.call(take(node, 1)).await.expect_err("the node fails");
     }
 }
 
@@ -143,7 +143,7 @@ async fn the_clock_is_read_at_the_start_and_whenever_no_call_has_carried_it_for_
         }
         // other calls measure it as well
         for _ in 0..10 {
-            client.call_in_background(vec![take(1, 1)]).await.expect("the node replies");
+            client.call(take(1, 1)).await.expect("the node replies");
             sleep(BEAT * 3).await;
         }
         assert_eq!(script.clock_calls().len(), 3);

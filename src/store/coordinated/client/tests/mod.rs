@@ -1,18 +1,19 @@
 //! Tests of the store client, in front of a store that replies as a test says.
 
-mod batches;
 mod calls;
 mod heartbeats;
+mod sender;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
+    sync::oneshot,
     task::JoinSet,
     time::{Instant, sleep},
 };
 
-use super::{Exchanges, QueuedOutcome, StoreClient};
+use super::{ExchangeOutcome, Exchanges, StoreClient};
 use crate::{
     clock::Clock as _,
     limit::{Algorithm, Coordination, CounterKey, OverLimitPolicy, Period, Tier, Timestamp},
@@ -67,17 +68,30 @@ struct Call {
     at: Duration,
 }
 
+/// What receives the outcome of a command.
+type Waiting = oneshot::Sender<ExchangeOutcome>;
+
+type Client = StoreClient<Script, Waiting>;
+
 /// There are no counters: all commands are queued.
 struct NoCounters;
 
-impl Exchanges for NoCounters {
-    type Sent = ();
-
-    fn compose(&self, _: CounterKey) -> impl IntoIterator<Item = (Command, ()), IntoIter: Send> {
+impl Exchanges<Waiting> for NoCounters {
+    fn compose(&self, _: CounterKey) -> impl IntoIterator<Item = (Command, Waiting), IntoIter: Send> {
         None
     }
 
-    fn apply(&self, (): (), _: QueuedOutcome) {}
+    fn is_needed(&self, waiting: &Waiting) -> bool {
+        !waiting.is_closed()
+    }
+
+    fn is_elsewhere(&self, _: &Waiting, _: StoreNode) -> bool {
+        false
+    }
+
+    fn apply(&self, waiting: Waiting, outcome: ExchangeOutcome) {
+        let _ = waiting.send(outcome);
+    }
 }
 
 impl Script {
@@ -99,14 +113,14 @@ impl Script {
     }
 
     /// Returns a client, without background work.
-    fn client(&self) -> Arc<StoreClient<Self>> {
+    fn client(&self) -> Arc<Client> {
         let settings = CoordinationSettings { instance: "here".into(), ..CoordinationSettings::default() };
         let metrics = Arc::<CoordinationMetrics>::default();
         Arc::new(StoreClient::new(self.clone(), Arc::new(self.0.clock.clone()), &settings, metrics))
     }
 
     /// Returns a client that sends heartbeats and batches, and what runs them.
-    fn start(&self) -> (Arc<StoreClient<Self>>, JoinSet<()>) {
+    fn start(&self) -> (Arc<Client>, JoinSet<()>) {
         let (client, mut tasks) = (self.client(), JoinSet::new());
         client.start(Arc::new(NoCounters), &mut tasks);
         (client, tasks)

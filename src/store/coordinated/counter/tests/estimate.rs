@@ -48,23 +48,31 @@ fn after_a_lost_command_any_state_is_adopted() {
     assert!(fixture.counter.replacement(fixture.now).is_some(), "now it is known again");
 }
 
-/// The store carries out a read after a request for a lease, and its reply is there first. Both replies have the same version.
+/// The store carries out a look after a hold, and its reply is there first. Both replies have the same version.
 #[test]
-fn a_read_that_overtakes_a_grant_does_not_hide_the_granted_hit() {
-    for tier in [fixed(3, 60), sliding(3, 60), bucket(3, 60)] {
+fn a_look_that_overtakes_a_hold_does_not_hide_the_held_hit() {
+    for tier in [fixed(9, 60), sliding(9, 60), bucket(9, 60)] {
         let mut fixture = Fixture::new(&[tier], 3);
         fixture.take_elsewhere(2);
         fixture.read();
-        fixture.wait(millis(500));
-        fixture.counter.refresh(millis(100), fixture.now);
-        let reading = fixture.take();
-        let fetched = fixture.request(1);
-        assert_eq!((reading.len(), fetched.command.is_some(), fetched.want), (1, true, 1));
-        let granted = fixture.store.execute(fetched.command.as_ref().expect("a command"), fixture.now);
-        fixture.deliver(&reading);
-        fixture.counter.fetch_mut().is_running = false;
-        fixture.counter.apply_grant(&granted, millis(2), fixture.now);
-        assert_eq!(fixture.decide(1).map(|decision| decision.over), Some(false));
+        fixture.ask(0, Asks::Look);
+        let mut holding = fixture.compose();
+        let (command, sent) = holding.last_mut().expect("a look");
+        sent.hold_more(command, 4, millis(300));
+        fixture.counter.want_for_test(4);
+        fixture.ask(1, Asks::Take(OverLimitPolicy::Ignore));
+        let beside = fixture.compose();
+        assert_eq!(beside.len(), 1, "it passes");
+        let late: Vec<_> = holding
+            .into_iter()
+            .map(|(command, sent)| (fixture.store.execute(&command, fixture.now), sent))
+            .collect();
+        assert_eq!(fixture.deliver(beside), 1);
+        for (reply, sent) in late {
+            let link = fixture.link();
+            fixture.counter.apply(sent, Ok((reply, fixture.now)), &link, false);
+        }
+        assert_eq!((fixture.counter.leased_hits(), fixture.counter.remaining(fixture.now)), (4, 6));
     }
 }
 
@@ -149,7 +157,7 @@ fn rejected_hits_that_count_are_reported_but_not_admitted() {
     assert!(fixture.count(5).over);
     assert_eq!((fixture.counter.unacknowledged_hits(), fixture.counter.owed_hits().unreported), (8, 13));
     let commands = fixture.take();
-    assert_eq!(commands[0].op.reports().last().map(|report| report.change.hits), Some(13));
+    assert_eq!(commands[0].0.op.reports().last().map(|report| report.change.hits), Some(13));
     assert_eq!(fixture.counter.apply_delivery(Delivery::Applied).admitted, 8);
     let mut ignored = Fixture::new(&[fixed(10, 60)], 2);
     assert!(ignored.count(11).over);
@@ -197,7 +205,7 @@ fn hits_that_are_given_back_leave_the_leased_ones() {
     assert!(!fixture.counter.has_pending());
     fixture.give_back(50);
     let commands = fixture.take();
-    fixture.deliver(&commands);
+    fixture.deliver(commands);
     assert_eq!((fixture.left_in_store(), fixture.counter.remaining(fixture.now)), (94, 100));
     assert_eq!(fixture.counter.leased_hits(), 6);
 }
@@ -329,7 +337,7 @@ fn a_burst_is_over_when_its_leases_are_used_or_its_demand_is_known() {
         !fixture.counter.is_burst_over(millis(0), fixture.now.after(Period::from_secs(9))),
         "no reply yet"
     );
-    fixture.lease(1);
+    fixture.hold(1, Period::default());
     assert!(!fixture.counter.is_burst_over(millis(0), fixture.now));
     assert!(!fixture.counter.is_burst_over(millis(0), fixture.now.after(millis(10))));
     assert!(fixture.counter.is_burst_over(millis(0), fixture.now.after(millis(11))));

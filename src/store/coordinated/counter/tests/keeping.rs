@@ -50,12 +50,12 @@ fn a_sibling_that_is_gone_takes_neither_leases_nor_the_fallback_along() {
 }
 
 #[test]
-fn a_counter_that_forgets_its_fetch_knows_its_siblings() {
+fn a_counter_that_forgets_its_leasing_knows_its_siblings() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
     let sibling = Fixture::new(&[fixed(100, 60), fixed(1_000, 3_600)], 2);
     fixture.counter.set_siblings(vec![sibling.counter.sibling_hits()]);
-    let _ = fixture.counter.fetch_mut();
+    let _ = fixture.counter.leasing_mut();
     fixture.wait(Period::from_secs(2));
     fixture.counter.shrink(fixture.now);
-    assert!(fixture.counter.fetch().is_none() && fixture.counter.may_have_siblings());
+    assert!(fixture.counter.leasing().is_none() && fixture.counter.may_have_siblings());
 }

@@ -104,16 +104,13 @@ fn a_lease_with_a_hold_is_returned_just_before_its_end() {
         (vec![sliding(1_000, 60)], 3, 400, true),
         (vec![bucket(1_000, 60)], 3, 400, true),
         (vec![sliding(1_000, 60), fixed(1_000, 3_600)], 3, 400, true),
-        (vec![sliding(1_000, 60)], 3, 0, false),
         (vec![sliding(1_000, 60)], 1, 400, false),
         (vec![fixed(10_000, 3_600)], 3, 400, false),
     ] {
         let name = format!("{tiers:?}, {instances} instances, for {hold} ms");
         let mut fixture = Fixture::new(&tiers, instances);
         fixture.hold(7, millis(hold));
-        if hold > 0 {
-            fixture.hold(5, millis(2 * hold));
-        }
+        fixture.hold(5, millis(2 * hold));
         let until = fixture.counter.leases()[0].until;
         let ending = Timestamp::from_nanos(until.as_nanos() - lead.as_nanos());
         let due = fixture.counter.lease_is_due_at(lead);
@@ -144,13 +141,11 @@ fn a_lease_is_renewed_in_the_call_that_returns_it() {
     assert!(fixture.take_elsewhere(60) == 60, "nothing is left");
     fixture.wait(millis(95));
     fixture.demand(Period::default(), 8);
-    let fetched = fixture.fetch();
-    assert_eq!((fetched.reports, fetched.command.is_some()), (true, true));
-    let unused =
-        fetched.command.as_ref().expect("a command").op.reports().last().and_then(|report| report.unused);
-    assert_eq!(unused.map(|unused| unused.hits), Some(40));
-    assert_eq!(fetched.want, 40, "its share of the remainder is less");
-    assert_eq!(fixture.complete(&fetched), 40);
+    let composed = fixture.fetch();
+    let unused = composed[0].0.op.reports().last().and_then(|report| report.unused);
+    assert_eq!((composed.len(), unused.map(|unused| unused.hits)), (1, Some(40)));
+    assert_eq!(held(&composed).map(|hold| hold.want), Some(40), "its share of the remainder is less");
+    assert_eq!(fixture.deliver(composed), 40);
     assert_eq!(fixture.counter.leased_hits(), 40);
 }
 
@@ -242,24 +237,6 @@ fn hits_of_a_lease_that_has_ended_are_stranded_or_returned() {
     }
 }
 
-/// A decision that has waited for hits without a hold has to be made after the reply. An instance that is alone has no other
-/// one to share with, and its next request belongs to the next window.
-#[test]
-fn a_lease_is_valid_until_the_decisions_that_waited_for_it_are_made() {
-    for (instances, valid) in [(1, 0), (2, 5)] {
-        let mut fixture = Fixture::new(&[sliding(100, 60)], instances);
-        fixture.hold(2, Period::default());
-        if valid > 0 {
-            fixture.wait(Period::from_nanos(millis(valid).as_nanos() - 1));
-            fixture.counter.expire_leases(fixture.time());
-            assert_eq!(fixture.counter.leased_hits(), 2, "{instances} instances");
-            fixture.wait(NANO);
-        }
-        fixture.counter.expire_leases(fixture.time());
-        assert_eq!(fixture.counter.leased_hits(), 0, "{instances} instances");
-    }
-}
-
 /// Leases of an instance that is alone last for long, since nobody else lacks the hits.
 #[test]
 fn a_lone_lease_is_returned_when_another_instance_appears() {
@@ -307,33 +284,6 @@ fn a_lease_ends_by_the_latest_reading_of_the_clock() {
     assert_eq!(fixture.counter.leased_hits(), 9);
     assert_eq!(fixture.counter.expire_leases(StoreTime { now, latest: end }).stranded, 9);
     assert_eq!(fixture.counter.leased_hits(), 0);
-}
-
-/// They count in that window, whose limit would otherwise admit more in the next one.
-#[test]
-fn a_lease_whose_window_has_ended_is_used_only_by_decisions_that_have_waited_for_it() {
-    for tiers in [vec![fixed(100, 60)], vec![fixed(1_000, 3_600), fixed(100, 60)]] {
-        let mut fixture = Fixture::new(&tiers, 3);
-        fixture.wait(millis(59_998));
-        let granted_at = fixture.now;
-        fixture.hold(5, millis(1));
-        assert!(!fixture.decide(1).expect("it is leased").over);
-        fixture.wait(millis(3));
-        fixture.counter.expire_leases(fixture.time());
-        assert_eq!(fixture.counter.leased_hits(), 4);
-        assert!(fixture.decide(1).is_none(), "a new request is of the next window");
-        // and takes from the lease of that window
-        fixture.hold(3, millis(1));
-        assert!(!fixture.decide(2).expect("it is leased").over && fixture.decide(2).is_none());
-        let left = |fixture: &Fixture| fixture.counter.leases().iter().map(|l| l.left).collect::<Vec<_>>();
-        assert_eq!(left(&fixture), [4, 1]);
-        let (_, at) = fixture.counter.expire_leases_after_wait(Hits(1), true, fixture.time());
-        assert_eq!(at, granted_at);
-        let decision =
-            fixture.counter.decide_leased(3, OverLimitPolicy::Ignore, Hits(1), at).expect("it is leased");
-        assert!(!decision.over);
-        assert_eq!(left(&fixture), [3, 1]);
-    }
 }
 
 fn keeping(tiers: &[Tier], held: u64, instances: usize) -> Fixture {
@@ -385,7 +335,7 @@ fn a_counter_that_keeps_a_lease_and_has_something_else_to_do_is_looked_at() {
         |fixture| fixture.counter.mode = Coordination::Interval,
         |fixture| _ = fixture.count(1),
         |fixture| fixture.counter.refresh(NANO, START.after(NANO)),
-        |fixture| fixture.counter.fetch_mut().is_running = true,
+        |fixture| fixture.ask(1, Asks::Look),
     ];
     for (i, change) in changes.into_iter().enumerate() {
         let mut fixture = keeping(&[fixed(1_000, 60)], 2, 1);

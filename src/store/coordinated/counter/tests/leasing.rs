@@ -5,43 +5,43 @@ use crate::store::remote::UnusedHits;
 
 const NANO: Period = Period::from_nanos(1);
 
-/// Returns what the grant among the commands of a fetch requests: the least and the most hits, and their hold.
-fn requested(fetched: &FetchCommand) -> Option<(u64, u64, Period)> {
-    fetched.command.iter().find_map(|command| match command.op {
-        Op::Grant { least, want, hold, .. } => Some((least, want, hold)),
-        _ => None,
-    })
+/// Returns the hits that the tries among `composed` ask for, and those that are to be held with them.
+fn requested(composed: &Composed) -> (u64, u64) {
+    let runs = composed.iter().flat_map(|(_, sent)| &sent.runs);
+    (runs.map(|sent| sent.run.all_hits()).sum(), held(composed).map_or(0, |hold| hold.want))
 }
 
+/// In order of arrival, so that a try that does not fit leaves room for a smaller one.
 #[test]
-fn a_fetch_requests_the_hits_of_all_waiting_decisions_and_is_of_use_to_the_smallest() {
+fn one_exchange_decides_all_tries_that_wait() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 4);
-    assert!(!fixture.counter.is_awaited());
-    for hits in [5, 2, 3] {
-        let _ = fixture.counter.fetch_mut().wait_for(Hits(hits), Hits(hits));
-        assert!(fixture.counter.is_awaited() && !fixture.counter.is_idle(START));
+    for hits in [5, 2, 2, 3] {
+        fixture.ask(hits, Asks::Lease(OverLimitPolicy::Ignore));
+        assert!(fixture.counter.has_tries() && !fixture.counter.is_idle(START));
     }
-    let fetched = fixture.fetch();
-    assert_eq!(requested(&fetched), Some((2, 10, Period::default())));
-    assert!(!fixture.counter.is_awaited());
-    // only two are left
-    assert_eq!(fixture.take_elsewhere(98), 98);
-    assert_eq!(fixture.complete(&fetched), 2);
-    assert!(fixture.decide(5).is_none_or(|decision| decision.over));
-    assert!(fixture.decide(2).is_some_and(|decision| !decision.over && decision.remaining == 0));
+    let composed = fixture.compose();
+    assert_eq!((composed.len(), requested(&composed)), (1, (12, 0)));
+    assert!(!fixture.counter.has_tries());
+    // only four are left
+    assert_eq!(fixture.take_elsewhere(96), 96);
+    assert_eq!(fixture.deliver(composed), 4);
+    let decided = fixture.waiting.iter_mut().map(|outcome| {
+        let tried = outcome.try_recv().expect("it is decided").expect("the store has replied");
+        (tried.decision.over, tried.decision.remaining)
+    });
+    assert_eq!(decided.collect::<Vec<_>>(), [(true, 4), (false, 2), (false, 0), (true, 0)]);
     assert_eq!(fixture.counter.leased_hits(), 0);
 }
 
 #[test]
 fn nothing_is_requested_that_nobody_needs() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 4);
-    assert!(fixture.fetch().command.is_none());
-    fixture.counter.fetch_mut().is_running = false;
+    assert!(fixture.fetch().is_empty());
     // what is pending is reported nevertheless
     fixture.count(3);
-    let fetched = fixture.fetch();
-    assert_eq!((fetched.reports, fetched.command.is_some(), requested(&fetched)), (true, true, None));
-    fixture.complete(&fetched);
+    let composed = fixture.fetch();
+    assert_eq!((composed.len(), composed[0].0.op.reports().len(), requested(&composed)), (1, 1, (0, 0)));
+    fixture.deliver(composed);
     assert_eq!(fixture.left_in_store(), 97);
     assert!(!fixture.counter.has_unacknowledged());
 }
@@ -50,16 +50,15 @@ fn nothing_is_requested_that_nobody_needs() {
 #[test]
 fn few_hits_are_requested_without_demand() {
     for (tiers, instances, want) in [
-        (vec![fixed(1_000, 3_600)], 1, 1 + 125),
-        (vec![fixed(1_000, 3_600)], 4, 1 + 2),
-        (vec![sliding(1_000, 60)], 1, 1 + 125),
-        (vec![sliding(1_000, 60)], 4, 1),
-        (vec![bucket(1_000, 60)], 4, 1),
-        (vec![bucket(1_000, 60), fixed(1_000, 3_600)], 1, 1),
+        (vec![fixed(1_000, 3_600)], 1, 125),
+        (vec![fixed(1_000, 3_600)], 4, 2),
+        (vec![sliding(1_000, 60)], 1, 125),
+        (vec![sliding(1_000, 60)], 4, 0),
+        (vec![bucket(1_000, 60)], 4, 0),
+        (vec![bucket(1_000, 60), fixed(1_000, 3_600)], 1, 0),
     ] {
         let mut fixture = Fixture::new(&tiers, instances);
-        let fetched = fixture.request(1);
-        assert_eq!(requested(&fetched).map(|(_, want, _)| want), Some(want), "{tiers:?}, {instances}");
+        assert_eq!(requested(&fixture.request(1)), (1, want), "{tiers:?}, {instances}");
     }
 }
 
@@ -83,8 +82,8 @@ fn the_demand_decides_how_many_hits_are_requested() {
         // after the start of a window
         fixture.wait(millis(3_600_000 - 600 + late));
         fixture.demand(millis(1), 600);
-        let want = requested(&fixture.request(1)).map(|(_, want, _)| want);
-        assert!(want.is_some_and(|want| expected.contains(&want)), "{tiers:?}, {instances}: {want:?}");
+        let (needed, ahead) = requested(&fixture.request(1));
+        assert!(expected.contains(&(needed + ahead)), "{tiers:?}, {instances}: {ahead}");
     }
 }
 
@@ -93,15 +92,14 @@ fn the_demand_decides_how_many_hits_are_requested() {
 fn several_instances_lease_no_less_than_three_hits_ahead() {
     // a sliding window of 10 s has a hold of 100 ms
     for (tier, every, want) in [
-        (sliding(1_000, 10), 50, 1),
-        (sliding(1_000, 10), 25, 4),
-        (fixed(16, 3_600), 50, 1),
-        (fixed(32, 3_600), 50, 4),
+        (sliding(1_000, 10), 50, 0),
+        (sliding(1_000, 10), 25, 3),
+        (fixed(16, 3_600), 50, 0),
+        (fixed(32, 3_600), 50, 3),
     ] {
         let mut fixture = Fixture::new(std::slice::from_ref(&tier), 4);
         fixture.demand(millis(every), 600 / every);
-        let wanted = requested(&fixture.request(1)).map(|(_, want, _)| want);
-        assert_eq!(wanted, Some(want), "{tier:?}, a hit in {every} ms");
+        assert_eq!(requested(&fixture.request(1)), (1, want), "{tier:?}, a hit in {every} ms");
     }
 }
 
@@ -113,10 +111,8 @@ fn hits_of_a_bucket_are_leased_ahead_only_if_it_has_room_for_more_than_flows_bac
         fixture.demand(millis(1), 600);
         assert_eq!(fixture.take_elsewhere(taken), taken);
         fixture.read();
-        let (_, want, hold) = requested(&fixture.request(1)).expect("a decision waits");
         // 51 flow back during the hold, and are taken by both
-        assert_eq!(want, 1 + most, "{taken} taken");
-        assert_eq!(hold > Period::default(), want > 1, "hits that are used at once have no hold");
+        assert_eq!(requested(&fixture.request(1)), (1, most), "{taken} taken");
     }
 }
 
@@ -136,45 +132,6 @@ fn the_pause_rejects_what_no_lease_covers_until_it_ends() {
     fixture.hold(1, millis(100));
     fixture.counter.denied_until = fixture.now.after(millis(40));
     assert!(fixture.decide(1).is_some_and(|decision| !decision.over), "what is leased may be used");
-}
-
-/// The retry time is counted from now, and a token that has become available since is left for the next request.
-#[test]
-fn hits_that_the_store_did_not_grant_are_decided_as_of_its_reply() {
-    let empty = || {
-        let mut fixture = Fixture::new(&[bucket(10, 1)], 2);
-        assert_eq!(fixture.take_elsewhere(10), 10);
-        fixture.read();
-        fixture
-    };
-    let decide = |fixture: &mut Fixture, hits| {
-        fixture.counter.decide_at_last_reply(2, OverLimitPolicy::Ignore, Hits(hits), fixture.now)
-    };
-    for (hits, waited, reset) in [(1, 30, 70), (2, 30, 170), (2, 120, 80), (1, 130, 0)] {
-        let mut fixture = empty();
-        fixture.wait(millis(waited));
-        let decision = decide(&mut fixture, hits).expect("they did not fit");
-        assert_eq!((decision.over, decision.reset), (true, millis(reset)), "{hits} after {waited} ms");
-    }
-    // the next call is sent no sooner
-    let mut fixture = empty();
-    fixture.wait(millis(30));
-    fixture.counter.denied_until = fixture.now.after(millis(90));
-    assert_eq!(decide(&mut fixture, 1).map(|decision| decision.reset), Some(millis(90)));
-    // a clock that has stepped back makes it no later than a pause lasts
-    fixture.counter.denied_until = fixture.now.after(millis(3_600_000));
-    assert_eq!(decide(&mut fixture, 1).map(|decision| decision.reset), Some(millis(100)));
-    // they fitted: another instance was faster
-    let mut fixture = Fixture::new(&[bucket(10, 1)], 2);
-    fixture.read();
-    assert_eq!(decide(&mut fixture, 1), None);
-    // the store's numbers are coarser than an exact estimate
-    fixture.counter.fetch_mut().is_exact = true;
-    assert_eq!(decide(&mut fixture, 1).map(|decision| (decision.over, decision.remaining)), Some((false, 9)));
-    let mut fixture = empty();
-    fixture.counter.fetch_mut().is_exact = true;
-    fixture.wait(millis(130));
-    assert_eq!(decide(&mut fixture, 1).map(|decision| decision.over), Some(false));
 }
 
 #[test]
@@ -216,9 +173,9 @@ fn spent_hits_of_a_rejected_request_are_put_back() {
         assert_eq!(fixture.counter.remaining(fixture.now), 100);
         assert_eq!(fixture.counter.owed_hits().stranded, 6);
         let commands = fixture.take();
-        let unused = commands[0].op.reports().last().and_then(|report| report.unused);
+        let unused = commands[0].0.op.reports().last().and_then(|report| report.unused);
         assert_eq!(unused, Some(UnusedHits { hits: 6, until: fixture.now }));
-        fixture.deliver(&commands);
+        fixture.deliver(commands);
         assert_eq!((fixture.left_in_store(), fixture.counter.remaining(fixture.now)), (100, 100));
     }
 }
@@ -234,6 +191,7 @@ fn hits_of_an_ended_window_are_put_back_into_no_later_one() {
         assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
         let at = fixture.now;
         fixture.wait(Period::from_secs(60));
+        fixture.counter.expire_leases(fixture.time());
         fixture.hold(5, Period::default());
         assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
         put_back(&mut fixture.counter, at);
@@ -266,10 +224,10 @@ fn counted_hits_of_a_rejected_request_are_given_back() {
         fixture.counter.uncount(Hits(7), at);
         assert_eq!(fixture.counter.remaining(fixture.now), 100);
         let commands = fixture.take();
-        let unused = commands[0].op.reports().last().and_then(|report| report.unused);
+        let unused = commands[0].0.op.reports().last().and_then(|report| report.unused);
         assert_eq!(unused, Some(UnusedHits { hits: 7, until: at }));
         assert_eq!(fixture.left_in_store(), 93);
-        fixture.deliver(&commands);
+        fixture.deliver(commands);
         assert_eq!(fixture.left_in_store(), 100);
     }
 }
@@ -318,36 +276,6 @@ fn an_instance_that_rejects_looks_for_returned_hits_in_growing_intervals() {
         alone.wait(Period::from_secs(9));
     }
     assert!(!alone.counter.has_pending(), "nobody returns anything");
-}
-
-/// A reply to a request of the next window was applied first.
-#[test]
-fn a_lease_of_an_ended_window_is_used_although_the_next_one_is_used_up() {
-    for tiers in [vec![fixed(3, 60)], vec![fixed(100, 3_600), fixed(3, 60)]] {
-        let mut fixture = Fixture::new(&tiers, 3);
-        fixture.wait(millis(59_998));
-        let granted_at = fixture.now;
-        fixture.hold(2, Period::default());
-        fixture.wait(millis(3));
-        assert_eq!(fixture.take_elsewhere(3), 3);
-        fixture.read();
-        assert_eq!(fixture.counter.remaining(fixture.now), 0);
-        for left in [1, 0] {
-            let (_, at) = fixture.counter.expire_leases_after_wait(Hits(1), true, fixture.time());
-            assert_eq!(at, granted_at);
-            let decided = fixture.counter.decide_leased(3, OverLimitPolicy::Ignore, Hits(1), at);
-            assert!(decided.is_some_and(|decision| !decision.over), "{tiers:?}");
-            assert_eq!(fixture.counter.leased_hits(), left);
-        }
-        // the tier that has the same window counts them
-        let used: Vec<_> = fixture.counter.estimate.iter().map(|state| state.used().0).collect();
-        assert_eq!(used.last(), Some(&3));
-        assert!(used.len() == 1 || used[0] == 5, "{used:?}");
-        assert!(fixture.decide(1).is_some_and(|decision| decision.over), "of the next window");
-        // and a request that is rejected after all
-        fixture.counter.unspend(Hits(1), granted_at);
-        assert_eq!(fixture.counter.estimate.last().map(|state| state.used().0), Some(3));
-    }
 }
 
 /// A later lease is of hits that the store counts for longer.

@@ -1,6 +1,6 @@
 //! What a counter keeps, when it may be removed, and whose limit it has.
 
-use super::{super::LeaseFetch, *};
+use super::*;
 use crate::limit::{
     Descriptor, Domain, Entry, KeyHasher, Limit, LimitCheck, Matched, Request, Rule, RuleNode, RuleSet,
     RuntimeLimit, Values,
@@ -36,11 +36,14 @@ fn a_counter_is_settled_if_nothing_is_pending_leased_or_in_flight() {
     assert!(!fixture.counter.is_settled());
     let commands = fixture.take();
     assert!(!fixture.counter.is_settled());
-    fixture.deliver(&commands);
+    fixture.deliver(commands);
     assert!(fixture.counter.is_settled());
-    let fetched = fixture.request(1);
-    assert!(!fixture.counter.is_settled());
-    fixture.complete(&fetched);
+    fixture.ask(1, Asks::Look);
+    assert!(!fixture.counter.is_settled(), "a decision waits");
+    let composed = fixture.compose();
+    fixture.deliver(composed);
+    assert!(fixture.counter.is_settled());
+    fixture.hold(3, Period::default());
     assert!(!fixture.counter.is_settled(), "it holds a lease");
     let leased = fixture.counter.leased_hits();
     assert!(fixture.decide(leased).is_some_and(|decision| !decision.over));
@@ -61,8 +64,8 @@ fn a_check_reads_the_count_if_it_is_older_than_wanted() {
     fixture.counter.refresh(millis(100), fixture.now);
     assert!(fixture.counter.has_pending(), "there was no reply yet");
     let commands = fixture.flush();
-    assert_eq!(commands.iter().map(|command| command.op.clone()).collect::<Vec<_>>(), [Op::Take { hits: 0 }]);
-    assert!(!fixture.counter.has_pending());
+    assert_eq!(commands.len(), 1);
+    assert!(is_read(&commands[0]) && !fixture.counter.has_pending());
     for (wait, is_read) in [(99, false), (1, true), (99, false)] {
         fixture.wait(millis(wait));
         fixture.counter.refresh(millis(100), fixture.now);
@@ -76,27 +79,22 @@ fn a_check_reads_the_count_if_it_is_older_than_wanted() {
 /// Of a counter that was not checked for a second, how it fetched its leases is forgotten, and that the store counts hits
 /// for it is not.
 #[test]
-fn an_unused_counter_forgets_how_it_fetched_leases() {
+fn an_unused_counter_forgets_how_it_leased() {
     let used_of = |tier: Tier| {
         let mut fixture = Fixture::new(&[tier], 2);
         fixture.counter.last_check_at = fixture.now;
-        fixture.hold(3, Period::default());
+        fixture.hold(3, millis(300));
         assert!(fixture.decide(3).is_some_and(|decision| !decision.over));
-        fixture.counter.fetch_mut().is_scarce = true;
+        fixture.counter.leasing_mut().is_scarce = true;
         fixture
     };
     let used = || used_of(fixed(100, 60));
     let second = START.after(Period::from_secs(1));
     let mut fixture = used();
     fixture.counter.shrink(Timestamp::from_nanos(second.as_nanos() - 1));
-    assert!(fixture.counter.fetch().is_some());
-    let decision = fixture.counter.fetch_mut().wait_for(Hits(0), Hits(0));
-    fixture.counter.fetch_mut().take_waiting();
+    assert!(fixture.counter.leasing().is_some());
     fixture.counter.shrink(second);
-    assert!(fixture.counter.fetch().is_some(), "a decision waits");
-    fixture.counter.fetch_mut().leave(decision);
-    fixture.counter.shrink(second);
-    assert!(fixture.counter.fetch().is_none() && fixture.counter.rare.is_nothing(), "it is small");
+    assert!(fixture.counter.leasing().is_none() && fixture.counter.rare.is_nothing(), "it is small");
     let end = START.after(Period::from_secs(60));
     let before = Timestamp::from_nanos(end.as_nanos() - 1);
     assert!(fixture.counter.has_grants(before) && !fixture.counter.has_grants(end));
@@ -110,14 +108,10 @@ fn an_unused_counter_forgets_how_it_fetched_leases() {
     late.counter.shrink(end);
     assert!(late.counter.rare.is_nothing() && !late.counter.has_grants(before));
     // each of these has to be remembered
-    let facts: [fn(&mut Fixture); 6] = [
+    let facts: [fn(&mut Fixture); 4] = [
         |fixture| fixture.hold(1, Period::default()),
-        |fixture| fixture.counter.fetch_mut().is_running = true,
-        |fixture| drop(fixture.counter.fetch_mut().reply()),
-        |fixture| {
-            let _ = fixture.counter.fetch_mut().wait_for(Hits(1), Hits(1));
-        },
-        |fixture| fixture.counter.fetch_mut().is_overcounted = true,
+        |fixture| fixture.ask(1, Asks::Look),
+        |fixture| fixture.counter.leasing_mut().is_overcounted = true,
         |fixture| fixture.counter.look_for_returned(fixture.now),
     ];
     for (i, fact) in facts.into_iter().enumerate() {
@@ -128,40 +122,15 @@ fn an_unused_counter_forgets_how_it_fetched_leases() {
     }
 }
 
-/// Once no decision waits and no lease is left, a counter is as small as any other, unless it has to remember something.
+/// Once no decision waits and no lease is left, a counter is as small as any other.
 #[test]
-fn a_decided_hit_leaves_nothing_of_its_fetch() {
-    let facts: [fn(&mut LeaseFetch); 5] = [
-        |_| {},
-        |fetch| fetch.is_running = true,
-        |fetch| fetch.is_scarce = true,
-        |fetch| fetch.is_overcounted = true,
-        |fetch| {
-            let _ = fetch.wait_for(Hits(1), Hits(1));
-        },
-    ];
-    for (i, fact) in facts.into_iter().enumerate() {
-        let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
-        let decision = fixture.counter.fetch_mut().wait_for(Hits(1), Hits(1));
-        let fetched = fixture.fetch();
-        assert_eq!(fixture.complete(&fetched), 1);
-        assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
-        fixture.counter.forget_fetch(fixture.now);
-        assert!(fixture.counter.fetch().is_some(), "the decision has not read the last reply");
-        fact(fixture.counter.fetch_mut());
-        fixture.counter.fetch_mut().leave(decision);
-        fixture.counter.forget_fetch(fixture.now);
-        assert_eq!(!fixture.counter.rare.is_nothing(), i > 0, "fact {i}");
-        assert!(fixture.counter.has_grants(fixture.now));
-    }
-    // what is left of a lease stays, and the rest goes with its last hit
+fn a_decided_hit_leaves_nothing_behind() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
-    let decision = fixture.counter.fetch_mut().wait_for(Hits(2), Hits(2));
-    let fetched = fixture.fetch();
-    assert_eq!(fixture.complete(&fetched), 2);
-    fixture.counter.fetch_mut().leave(decision);
-    fixture.counter.forget_fetch(fixture.now);
-    assert!(fixture.counter.fetch().is_none());
+    assert_eq!(fixture.lease(1), 1);
+    assert!(fixture.counter.rare.is_nothing());
+    // what is left of a lease stays, and the rest goes with its last hit
+    fixture.hold(2, Period::default());
+    assert!(fixture.counter.leasing().is_none());
     for left in [1, 0] {
         assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
         assert_eq!((fixture.counter.leased_hits(), !fixture.counter.rare.is_nothing()), (left, left > 0));
@@ -180,7 +149,7 @@ fn grants_that_count_longer_than_the_estimate_are_remembered() {
     fixture.counter.last_check_at = START;
     assert!(fixture.counter.estimate[0].idle_at() < counted_until);
     fixture.counter.shrink(fixture.now);
-    assert!(fixture.counter.fetch().is_none() && fixture.counter.rare.is_nothing(), "it is small");
+    assert!(fixture.counter.leasing().is_none() && fixture.counter.rare.is_nothing(), "it is small");
     assert!(fixture.counter.has_grants(fixture.now));
     // the store has received what was not used, but may count reported hits at other times
     fixture.flush();
@@ -273,8 +242,9 @@ fn a_request_with_a_limit_of_its_own_leaves_the_flushes_to_the_rule() {
     assert!(pause > millis(100));
     let own = [Tier { requests: 60, ..tier.clone() }];
     let replaced = with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check));
-    let (place, reply) = (fixture.counter.next_place(), fixture.execute(Op::Take { hits: 0 }));
-    assert!(fixture.counter.apply_reply(&reply, place, fixture.now));
+    let reply = fixture.execute(Op::Take { hits: 0 });
+    let _ = fixture.counter.next_number();
+    assert!(fixture.counter.apply_last_reply(&reply, fixture.now));
     assert!(fixture.counter.schedule.pause() < pause);
     fixture.counter.restore_limit(replaced.expect("it was another one"), fixture.now);
     assert_eq!(fixture.counter.schedule.pause(), pause);

@@ -16,16 +16,16 @@ mod reports;
 mod reservations;
 mod scarcity;
 mod siblings;
-mod singles;
-mod waiting;
 
 use std::sync::Arc;
 
-use super::{FetchCommand, Generation, LocalCounter};
+use tokio::sync::oneshot;
+
+use super::{Asks, Composed, Generation, Link, LocalCounter, TryOutcome};
 use crate::{
     limit::{
-        Algorithm, Bucket, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Refill, Tier,
-        Timestamp,
+        Algorithm, Bucket, Coordination, CounterKey, Decision, Direction, Hits, OverLimitPolicy, Period,
+        Refill, Tier, Timestamp,
     },
     store::{
         coordinated::{
@@ -33,7 +33,7 @@ use crate::{
             store_time::StoreTime,
             test_tiers::{START, fixed, millis, sliding},
         },
-        remote::{Command, Op, Reply, Report, Target},
+        remote::{Command, Exchange, Hold, Op, RemoteError, Reply, Report, Target},
         simulated::SimulatedServer,
     },
 };
@@ -61,6 +61,8 @@ struct Fixture {
     store: SimulatedServer,
     now: Timestamp,
     instances: usize,
+    /// The decisions that wait.
+    waiting: Vec<oneshot::Receiver<TryOutcome>>,
 }
 
 impl Fixture {
@@ -73,7 +75,7 @@ impl Fixture {
         let mut counter = LocalCounter::new(Arc::new(target), millis(100), Generation(1), START);
         counter.mode = Coordination::Lease;
         counter.follow_instances(instances);
-        Self { counter, store: SimulatedServer::default(), now: START, instances }
+        Self { counter, store: SimulatedServer::default(), now: START, instances, waiting: Vec::new() }
     }
 
     fn wait(&mut self, time: Period) {
@@ -117,29 +119,55 @@ impl Fixture {
         left.map(|(state, tier)| state.availability(tier, self.now).remaining).min().expect("there is a tier")
     }
 
+    fn link(&self) -> Link {
+        Link {
+            time: self.time(),
+            instances: self.instances,
+            round_trip: millis(2),
+            horizon: millis(50),
+            lead: millis(10),
+            is_far: false,
+        }
+    }
+
+    /// Returns what leaves now.
+    fn compose(&mut self) -> Composed {
+        self.counter.compose(CounterKey::default(), &self.link()).0
+    }
+
     /// Sends what is pending, and applies the reply. Returns the commands.
     fn flush(&mut self) -> Vec<Command> {
-        let commands = self.take();
-        self.deliver(&commands);
+        let composed = self.take();
+        let commands = composed.iter().map(|(command, _)| command.clone()).collect();
+        self.deliver(composed);
         commands
     }
 
     /// Takes what is pending, one command or none.
-    fn take(&mut self) -> Vec<Command> {
-        self.counter.take_command(self.now).0.into_iter().collect()
+    fn take(&mut self) -> Composed {
+        if self.counter.can_flush() { self.compose() } else { Composed::new() }
     }
 
-    fn deliver(&mut self, commands: &[Command]) {
-        let replies: Vec<Reply> = commands.iter().map(|c| self.store.execute(c, self.now)).collect();
-        if let Some(reply) = replies.last() {
-            self.counter.apply_delivery(Delivery::Applied);
-            self.counter.apply_flush_reply(reply, self.now);
+    /// Has the store carry out `composed`, and applies the replies. Returns the hits that were taken and held.
+    fn deliver(&mut self, composed: Composed) -> u64 {
+        let execute = |(command, sent)| (self.store.execute(&command, self.now), sent);
+        let replies: Vec<_> = composed.into_iter().map(execute).collect();
+        let mut granted = 0;
+        for (reply, sent) in replies {
+            let runs = sent.runs.iter().zip(&reply.taken);
+            granted +=
+                reply.granted + runs.map(|(sent, taken)| sent.run.hits * u64::from(*taken)).sum::<u64>();
+            let applied = self.counter.apply(sent, Ok((reply, self.now)), &self.link(), false);
+            for (waiting, outcome) in applied.decided {
+                let _ = waiting.send(outcome);
+            }
         }
+        granted
     }
 
     /// Takes what is pending, and returns its reports, which the store never receives.
     fn reports(&mut self) -> Vec<Report> {
-        self.take().iter().flat_map(|command| command.op.reports().to_vec()).collect()
+        self.take().iter().flat_map(|(command, _)| command.op.reports().to_vec()).collect()
     }
 
     /// Reads the store's state.
@@ -148,58 +176,37 @@ impl Fixture {
         self.counter.apply_last_reply(&reply, self.now);
     }
 
-    /// Requests a lease for a decision about `hits`, which is not made then.
-    fn request(&mut self, hits: u64) -> FetchCommand {
-        let leased = self.counter.leased_hits();
-        let decision = self.counter.fetch_mut().wait_for(Hits(hits), Hits(hits).minus(Hits(leased)));
-        let fetched = self.fetch();
-        self.counter.fetch_mut().leave(decision);
-        fetched
+    /// Adds a decision about `hits` that waits.
+    fn ask(&mut self, hits: u64, asks: Asks) {
+        let (_, outcome) = self.counter.push_try(false, Hits(hits), asks).expect("there is room");
+        self.waiting.push(outcome);
     }
 
-    /// Starts to fetch the next lease. It should last 50 ms at least, and one that ends within 10 ms is returned.
-    fn fetch(&mut self) -> FetchCommand {
-        let fetched = self.counter.fetch_command(self.instances, millis(50), millis(10), self.now);
-        self.counter.fetch_mut().is_running = true;
-        fetched
+    /// Requests `hits` for a decision, and what is held with them.
+    fn request(&mut self, hits: u64) -> Composed {
+        self.ask(hits, Asks::Lease(OverLimitPolicy::Ignore));
+        self.compose()
     }
 
-    /// Applies the replies to a fetch, as soon as the store has carried it out. Returns what was granted.
-    fn complete(&mut self, fetched: &FetchCommand) -> u64 {
-        let replies: Vec<Reply> =
-            fetched.command.iter().map(|command| self.store.execute(command, self.now)).collect();
-        if fetched.reports {
-            self.counter.apply_delivery(Delivery::Applied);
-        }
-        self.counter.fetch_mut().is_running = false;
-        let Some(reply) = replies.last() else { return 0 };
-        if fetched.want > 0 {
-            self.counter.apply_grant(reply, millis(2), self.now);
-            return reply.granted;
-        }
-        self.counter.apply_fetched_report(reply, self.now);
-        0
+    /// Requests the next lease.
+    fn fetch(&mut self) -> Composed {
+        self.counter.want_lease();
+        self.compose()
     }
 
-    /// Leases hits of which `hits` are needed at once. Returns how many were granted.
+    /// Has a decision about `hits` take them in the store. Returns the hits that were taken and held.
     fn lease(&mut self, hits: u64) -> u64 {
-        let fetched = self.request(hits);
-        self.complete(&fetched)
+        let composed = self.request(hits);
+        self.deliver(composed)
     }
 
     /// Holds a lease of exactly `hits` from now on, that may be used for `hold` or until the first window ends.
     fn hold(&mut self, hits: u64, hold: Period) {
-        let fetched = self.request(hits);
-        let fetch = self.counter.fetch_mut();
-        (fetch.want, fetch.hold) = (hits, hold);
-        let command = fetched.command.as_ref().map(|command| {
-            let op = match command.op.clone() {
-                Op::Grant { report, least, .. } => Op::Grant { report, least, want: hits, hold },
-                op => op,
-            };
-            Command { op, ..command.clone() }
-        });
-        assert_eq!(self.complete(&FetchCommand { command, want: hits, ..fetched }), hits);
+        self.ask(0, Asks::Look);
+        let mut composed = self.compose();
+        let (command, sent) = composed.last_mut().expect("a look");
+        sent.hold_more(command, hits, hold);
+        assert_eq!(self.deliver(composed), hits);
     }
 
     /// Receives a hit every `every`, `times` times, without counting it. They are the demand.
@@ -209,5 +216,23 @@ impl Fixture {
             self.counter.demand.record(1, self.now);
         }
         self.counter.last_check_at = self.now;
+    }
+}
+
+/// Returns what is held with `composed`: at least and at most so many hits, for a time.
+fn held(composed: &Composed) -> Option<Hold> {
+    composed.iter().find_map(|(command, _)| match &command.op {
+        Op::Exchange(Exchange { hold, .. }) => *hold,
+        _ => None,
+    })
+}
+
+/// Returns whether `command` does nothing but read.
+fn is_read(command: &Command) -> bool {
+    match &command.op {
+        Op::Exchange(Exchange { reports, runs, hold }) => {
+            reports.is_empty() && hold.is_none() && matches!(&runs[..], [run] if run.hits == 0)
+        }
+        _ => false,
     }
 }

@@ -5,9 +5,9 @@ use crate::limit::algorithm::CountChange;
 
 const NANO: Period = Period::from_nanos(1);
 
-/// Returns the hits that a fetch requests although no decision waits.
+/// Returns the hits that are held although no decision waits.
 fn ahead(fixture: &mut Fixture) -> u64 {
-    fixture.fetch().want
+    held(&fixture.fetch()).map_or(0, |hold| hold.want)
 }
 
 /// It has nothing to report, and the store may count granted hits at other times than those of their use.
@@ -18,9 +18,9 @@ fn a_grant_is_requested_with_the_exact_state_of_this_instant() {
         fixture.count(3);
         fixture.flush();
         fixture.wait(millis(70));
-        let fetched = fixture.request(1);
-        assert_eq!((fetched.reports, fetched.command.is_some()), (false, true));
-        let report = fetched.command.as_ref().expect("a command").op.reports().last();
+        let composed = fixture.request(1);
+        assert_eq!(composed.len(), 1);
+        let report = composed[0].0.op.reports().last();
         assert_eq!(report.is_some(), is_replaced, "{tier}");
         if let Some(report) = report {
             assert_eq!((report.at, report.since), (fixture.now, fixture.now), "{tier}");
@@ -33,9 +33,8 @@ fn a_grant_is_requested_with_the_exact_state_of_this_instant() {
 fn a_fetch_answers_the_wish_to_know_the_count() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
     fixture.counter.refresh(millis(100), fixture.now);
-    assert!(fixture.fetch().command.is_none());
-    assert!(fixture.counter.has_pending(), "nothing is sent, so there is no reply");
-    assert!(fixture.request(1).command.is_some());
+    assert!(fixture.counter.has_pending());
+    assert_eq!(fixture.request(1).len(), 1);
     assert!(!fixture.counter.has_pending(), "the reply has it");
 }
 
@@ -48,7 +47,8 @@ fn a_stock_is_kept_only_beside_hits_that_are_needed_and_of_an_eighth_of_the_rest
         let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 1);
         assert_eq!(fixture.take_elsewhere(taken), taken);
         fixture.read();
-        assert_eq!(fixture.request(1).want, 1 + kept, "{taken} taken");
+        let composed = fixture.request(1);
+        assert_eq!(held(&composed).map_or(0, |hold| hold.want), kept, "{taken} taken");
     }
 }
 
@@ -82,11 +82,8 @@ fn a_single_hit_of_a_small_limit_is_not_leased_ahead() {
 fn hits_of_a_sliding_window_are_held_for_half_as_long_again_as_they_are_expected_to_last() {
     let mut fixture = Fixture::new(&[sliding(300, 60)], 3);
     fixture.demand(millis(1), 600);
-    let fetched = fixture.request(1);
-    let Op::Grant { want, hold, .. } = fetched.command.as_ref().expect("a command").op else {
-        panic!("a grant")
-    };
-    let used_up = fixture.counter.demand.time_for(want, fixture.now).as_nanos();
+    let Hold { want, time: hold, .. } = held(&fixture.request(1)).expect("hits are likely");
+    let used_up = fixture.counter.demand.time_for(1 + want, fixture.now).as_nanos();
     assert!((90..=110).contains(&want) && used_up > 80_000_000, "{want}, {used_up} ns");
     // and for two leads of 10 ms
     assert_eq!(hold.as_nanos(), used_up + used_up / 2 + 20_000_000);
@@ -99,8 +96,8 @@ fn a_reply_without_hits_or_counts_leaves_no_lease() {
     assert_eq!(empty.lease(1), 0);
     assert!(empty.counter.leases().is_empty());
     let mut other = Fixture::new(&[fixed(100, 60)], 2);
-    let _ = other.request(3);
-    other.counter.apply_grant(&Reply { granted: 3, ..Reply::default() }, millis(2), other.now);
+    let reply = Reply { granted: 3, ..Reply::default() };
+    other.counter.hold_granted(3, &reply, millis(2), other.now);
     assert!(other.counter.leases().is_empty(), "its window is not known");
 }
 
@@ -119,29 +116,29 @@ fn leases_that_end_together_are_spent_in_the_order_of_their_grants() {
 fn hits_given_back_during_a_fetch_leave_those_that_it_is_granted() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
     assert_eq!(fixture.take_elsewhere(30), 30);
-    let fetched = fixture.request(6);
+    let composed = fixture.request(6);
     fixture.give_back(50);
-    let granted = fixture.complete(&fetched);
+    let granted = fixture.deliver(composed);
     assert!(granted >= 6);
     fixture.flush();
     assert_eq!(u64::from(fixture.left_in_store()), 100 - granted);
-    assert_eq!((fixture.counter.leased_hits(), fixture.counter.remaining(fixture.now)), (granted, 100));
+    assert_eq!((fixture.counter.leased_hits(), fixture.counter.remaining(fixture.now)), (granted - 6, 94));
 }
 
 #[test]
 fn a_grant_does_not_change_pending_hits_that_were_taken_or_are_of_another_window() {
     let change = |fixture: &Fixture| fixture.counter.unacknowledged.pending()[0].change;
     let mut taken = Fixture::new(&[fixed(100, 60)], 2);
-    let fetched = taken.request(6);
+    let composed = taken.request(6);
     taken.count(2);
-    taken.complete(&fetched);
+    taken.deliver(composed);
     assert_eq!(change(&taken), CountChange::of(2));
     let mut earlier = Fixture::new(&[fixed(100, 60)], 2);
     earlier.wait(millis(59_990));
-    let fetched = earlier.request(6);
+    let composed = earlier.request(6);
     earlier.give_back(2);
     earlier.wait(millis(20));
-    assert!(earlier.complete(&fetched) >= 6);
+    assert!(earlier.deliver(composed) >= 6);
     assert_eq!(change(&earlier), CountChange::of(-2));
 }
 
@@ -178,8 +175,7 @@ fn a_pause_ends_when_there_is_enough_for_all_instances() {
     // forty tokens return in four seconds, and 45 are enough for ten hits of each in half a second
     fixture.demand(millis(50), 80);
     fixture.read();
-    let fetched = fixture.request(1);
-    fixture.complete(&fetched);
+    fixture.lease(1);
     let pause = fixture.counter.denied_until.since(fixture.now);
     assert!((millis(350)..=millis(750)).contains(&pause), "{pause}");
 }

@@ -120,64 +120,26 @@ fn a_lease_is_requested_after_the_reply_to_a_report_that_gives_hits_back() {
             fixture.flush();
             fixture.give_back(9);
         }
-        let commands = fixture.take();
-        assert_eq!((commands.len(), fixture.counter.must_wait_for_reply(2)), (1, must_wait));
-        fixture.deliver(&commands);
-        assert!(!fixture.counter.must_wait_for_reply(2));
+        let composed = fixture.take();
+        let asked = fixture.request(1);
+        assert_eq!((composed.len(), asked.is_empty()), (1, must_wait));
+        fixture.deliver(composed);
+        assert_eq!(fixture.counter.can_send_tries(&fixture.link()), must_wait);
     }
 }
 
-/// The same.
+/// The store would take them from what it grants.
 #[test]
 fn hits_are_given_back_after_the_reply_to_the_request_for_a_lease() {
-    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
-    let fetched = fixture.request(20);
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 1);
+    let composed = fixture.request(20);
     fixture.give_back(50);
     assert!(fixture.counter.has_pending() && !fixture.counter.can_flush() && fixture.flush().is_empty());
-    let granted = fixture.complete(&fetched);
-    assert!(granted >= 20 && fixture.counter.can_flush());
+    let granted = fixture.deliver(composed);
+    assert!(granted > 20 && fixture.counter.can_flush());
     fixture.flush();
     assert_eq!(u64::from(fixture.left_in_store()), 100 - granted);
-    assert_eq!(fixture.counter.remaining(fixture.now), 100);
-}
-
-/// Which counts what is granted as if others had it.
-#[test]
-fn the_count_is_read_again_after_a_grant_that_the_reply_to_a_flush_has_overtaken() {
-    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
-    let fetched = fixture.request(20);
-    let late = fixture.store.execute(fetched.command.as_ref().expect("a command"), fixture.now);
-    fixture.count(5);
-    fixture.flush();
-    fixture.counter.fetch_mut().is_running = false;
-    fixture.counter.apply_grant(&late, millis(2), fixture.now);
-    assert!(fixture.counter.leased_hits() >= 20 && fixture.counter.has_pending());
-    fixture.flush();
-    assert_eq!(fixture.counter.remaining(fixture.now), 95);
-}
-
-/// An instance that is alone keeps its estimate exact only if replies are applied in the order of the calls.
-#[test]
-fn an_instance_that_is_alone_has_one_call_at_a_time() {
-    for (instances, can_flush) in [(1, false), (2, true)] {
-        let mut fixture = Fixture::new(&[sliding(100, 60)], instances);
-        fixture.count(1);
-        assert!(fixture.counter.can_flush());
-        assert!(!fixture.counter.must_wait_for_reply(instances));
-        let fetched = fixture.request(1);
-        fixture.count(1);
-        assert!(!fixture.counter.can_flush(), "a report is in flight");
-        assert_eq!(fixture.counter.must_wait_for_reply(instances), instances == 1);
-        fixture.complete(&fetched);
-        fixture.flush();
-        let fetched = fixture.request(1);
-        fixture.count(1);
-        assert_eq!(fixture.counter.can_flush(), can_flush);
-        assert_eq!(fixture.flush().is_empty(), !can_flush);
-        fixture.complete(&fetched);
-        fixture.flush();
-        assert!(!fixture.counter.has_unacknowledged());
-    }
+    assert_eq!(fixture.counter.remaining(fixture.now), 80);
 }
 
 #[test]
@@ -221,7 +183,8 @@ fn an_estimate_replaces_the_store_s_state_once_after_a_lease() {
     assert_eq!((report.at, report.since, report.change.hits), (fixture.now, fixture.now, 0));
     assert!(report.replaces.is_some() && fixture.left_in_store() == 100);
     fixture.counter.refresh(Period::default(), fixture.now);
-    assert_eq!(fixture.flush().pop().map(|command| command.op), Some(Op::Take { hits: 0 }));
+    let commands = fixture.take();
+    assert!(commands.len() == 1 && is_read(&commands[0].0));
 }
 
 /// Others may have received the tokens that have flowed in since the hold.
@@ -232,11 +195,11 @@ fn hits_of_a_bucket_are_not_returned_after_the_hold() {
         fixture.hold(7, millis(300));
         fixture.counter.return_leases();
         fixture.wait(millis(wait));
-        let (command, dropped) = fixture.counter.take_command(fixture.now);
+        let (composed, dropped) = fixture.counter.compose(CounterKey::default(), &fixture.link());
         assert_eq!((dropped.stranded, dropped.unreported), (7 - returned, 0));
-        let unused = command.as_ref().and_then(|command| command.op.reports().last()?.unused);
+        let unused = composed.first().and_then(|(command, _)| command.op.reports().last()?.unused);
         assert_eq!(unused.map_or(0, |unused| unused.hits), returned, "after {wait} ms");
-        assert_eq!(command.is_none(), returned == 0, "nothing is left to say");
+        assert_eq!(composed.is_empty(), returned == 0, "nothing is left to say");
     }
 }
 
@@ -248,9 +211,11 @@ fn reports_that_were_not_applied_are_pending_again_and_lost_ones_are_accounted_f
         fixture.wait(Period::from_secs(60));
         fixture.count(5);
         let commands = fixture.take();
-        let reports: Vec<usize> = commands.iter().map(|command| command.op.reports().len()).collect();
+        let reports: Vec<usize> = commands.iter().map(|(command, _)| command.op.reports().len()).collect();
         assert_eq!(reports, [2], "one for each window, in one command");
         assert_eq!(fixture.counter.carried_hits().all(), 9);
+        fixture.counter.end_command(fixture.counter.sent);
+        fixture.counter.end_talk();
         fixture
     };
     let mut applied = start();
@@ -268,8 +233,12 @@ fn reports_that_were_not_applied_are_pending_again_and_lost_ones_are_accounted_f
     // a read that was not applied leaves nothing behind
     let mut read = Fixture::new(&[fixed(100, 60)], 2);
     read.counter.refresh(SECOND, read.now);
-    assert!(read.counter.take_command(read.now).1.all() == 0 && !read.counter.is_settled());
-    read.counter.apply_delivery(Delivery::NotApplied);
+    let composed = read.take();
+    assert!(composed.len() == 1 && !read.counter.is_settled());
+    for (_, sent) in composed {
+        let failed = Err(RemoteError::NotSent("no connection".into()));
+        read.counter.apply(sent, failed, &read.link(), false);
+    }
     assert!(read.counter.is_settled());
 }
 
@@ -328,7 +297,7 @@ fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
     let commands = fixture.take();
     let number = fixture.counter.next_number();
     fixture.counter.apply_reply_to(&reply(9, 0), number, at(100));
-    fixture.deliver(&commands);
+    fixture.deliver(commands);
     assert!(fixture.counter.has_pending(), "the read");
     fixture.now = at(200);
     fixture.flush();
@@ -349,7 +318,7 @@ fn a_store_that_has_lost_its_data_begins_again() {
         assert_eq!(fixture.take().len(), 1);
         fixture.counter.apply_delivery(Delivery::Applied);
         let empty = [CounterState::unused(&tier, fixture.now)].into();
-        fixture.counter.apply_flush_reply(&Reply { counters: empty, ..Reply::default() }, fixture.now);
+        fixture.counter.apply_last_reply(&Reply { counters: empty, ..Reply::default() }, fixture.now);
         assert_eq!(fixture.counter.remaining(fixture.now), 100, "{tier}");
     }
 }

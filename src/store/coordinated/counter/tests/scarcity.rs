@@ -62,11 +62,11 @@ fn there_is_no_pause_without_others_or_overload_or_a_bucket() {
     assert!(half.lease(1) > 0 && !half.counter.is_denied(half.now));
 }
 
-/// It begins when less than one hit is left for each instance, or fewer were granted than requested, and ends when there is enough for
+/// It begins when the next decisions find less than one hit for each instance, or fewer were granted than requested, and ends when there is enough for
 /// all of them.
 #[test]
 fn a_scarcity_lasts_until_there_is_enough_for_all() {
-    for (left, is_scarce) in [(3, false), (2, true)] {
+    for (left, is_scarce) in [(4, false), (3, true)] {
         let mut fixture = Fixture::new(&[bucket(100, 10)], 3);
         fixture.demand(millis(1), 600);
         fixture.take_elsewhere(100 - left);

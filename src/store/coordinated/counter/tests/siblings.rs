@@ -100,7 +100,10 @@ fn the_store_decides_while_hits_of_siblings_are_missing() {
             old.hold(2, millis(300));
             let _ = old.decide(2);
         },
-        |old| old.counter.fetch_mut().is_running = true,
+        |old| {
+            old.hold(2, millis(300));
+            old.counter.return_leases();
+        },
     ];
     for (i, fact) in facts.into_iter().enumerate() {
         let (mut old, mut new) = siblings(&[sliding(100, 60)], &[sliding(100, 60), fixed(1_000, 3_600)]);
@@ -177,44 +180,20 @@ fn settling_sends_the_exact_state() {
     fixture.hold(4, millis(300));
     let _ = fixture.decide(4);
     fixture.wait(millis(7));
-    let round = fixture.counter.fetch_mut().round;
-    let settled = fixture.counter.settling_command(fixture.now);
-    assert_eq!((settled.command.is_some(), settled.reports, settled.want), (true, true, 0));
-    let report = settled.command.as_ref().expect("a command").op.reports().last().expect("a report");
+    fixture.ask(0, Asks::Look);
+    let composed = fixture.compose();
+    let report = composed[0].0.op.reports().last().expect("a report");
     assert!(report.at == fixture.now && report.replaces.is_some() && report.change.is_none());
-    assert_eq!(fixture.counter.fetch_mut().round, round + 1);
-    let again = fixture.counter.settling_command(fixture.now);
-    assert!(again.command.is_none(), "one is on its way");
-    assert_eq!(fixture.counter.fetch_mut().round, round + 1);
-    fixture.complete(&settled);
+    fixture.ask(0, Asks::Look);
+    assert!(fixture.compose().is_empty(), "one is on its way");
+    fixture.counter.take_tries();
+    fixture.deliver(composed);
     assert!(fixture.counter.is_settled() && !fixture.counter.is_unsettled(fixture.now));
     let mut pending = Fixture::new(&[sliding(100, 60)], 2);
     pending.count(3);
-    let settled = pending.counter.settling_command(pending.now);
-    assert_eq!(
-        settled.command.as_ref().expect("a command").op.reports().last().map(|report| report.change.hits),
-        Some(3)
-    );
-    let mut windows = Fixture::new(&[fixed(100, 60)], 2);
-    assert!(windows.counter.settling_command(windows.now).command.is_none());
-}
-
-/// A sliding window or a bucket that a reload has added is read before a lease is requested.
-#[test]
-fn an_unknown_state_is_read_before_a_lease_is_requested() {
-    let (old, mut new) = siblings(&[fixed(100, 60)], &[fixed(100, 60), sliding(50, 10)]);
-    assert!(!new.counter.must_read_first(), "without siblings it is unused in the store too");
-    introduce(&mut new, &old);
-    assert!(new.counter.must_read_first());
-    let fetched = new.counter.reading_command(new.now);
-    let ops: Vec<_> = fetched.command.iter().map(|command| command.op.clone()).collect();
-    assert_eq!((ops, fetched.reports), (vec![Op::Take { hits: 0 }], true));
-    assert!(!new.counter.must_read_first(), "it is on its way");
-    new.complete(&fetched);
-    assert!(!new.counter.must_read_first());
-    let (old, mut windows) = siblings(&[fixed(100, 60)], &[fixed(100, 60), fixed(50, 3_600)]);
-    introduce(&mut windows, &old);
-    assert!(!windows.counter.must_read_first());
+    pending.ask(0, Asks::Look);
+    let composed = pending.compose();
+    assert_eq!(composed[0].0.op.reports().last().map(|report| report.change.hits), Some(3));
 }
 
 #[test]

@@ -50,10 +50,9 @@ async fn a_pause_is_rounded_to_the_interval_only_if_it_is_much_longer() {
         advance(Duration::from_secs(1)).await;
         fixture.count(&value, 1_000);
         fixture.with_counter(&value, |counter| {
-            let command = counter.take_command(fixture.now()).0.expect("hits are pending");
-            let reply = fixture.store.0.server.lock().execute(&command, fixture.now());
-            counter.apply_delivery(Delivery::Applied);
-            counter.apply_flush_reply(&reply, fixture.now());
+            let link = fixture.table.link();
+            let composed = counter.compose(CounterKey::default(), &link).0;
+            fixture.deliver(counter, composed, &link);
         });
         fixture.due();
         fixture.count(&value, 1);

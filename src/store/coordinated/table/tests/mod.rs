@@ -3,7 +3,6 @@
 // the simulated store is part of it
 #![cfg(feature = "server")]
 
-mod batches;
 mod due;
 mod kept;
 mod outage;
@@ -24,11 +23,10 @@ use crate::{
         coordinated::{
             CoordinationMetrics, CoordinationSettings,
             client::StoreClient,
-            counter::LocalCounter,
-            delivery::Delivery,
+            counter::{Asks, Composed, Link, LocalCounter},
             test_tiers::{START, fixed, millis, sliding},
         },
-        remote::{Command, Op, Remote, RemoteError, Replies, Reply, StoreNode, Target},
+        remote::{Command, Op, Remote, RemoteError, Replies, StoreNode, Target},
         simulated::{SimulatedClock, SimulatedServer},
     },
 };
@@ -138,19 +136,26 @@ impl Fixture {
         assert!(!decision.over);
     }
 
-    /// Leases hits for `counter`, of one of `instances`, of which `hits` are needed at once. Returns how many were granted.
+    /// Has `counter`, of one of `instances`, hold `hits`, and what is likely to be needed besides. Returns how many are held.
     fn lease(&self, counter: &mut LocalCounter, instances: usize, hits: u64) -> u64 {
-        let now = self.now();
-        let _ = counter.fetch_mut().wait_for(Hits(hits), Hits(hits));
-        let fetched = counter.fetch_command(instances, millis(50), millis(10), now);
-        if fetched.reports {
-            counter.apply_delivery(Delivery::Applied);
+        let link = Link { instances, ..self.table.link() };
+        counter.want_lease();
+        let _look = counter.push_try(false, Hits(0), Asks::Look).expect("there is room");
+        let mut composed = counter.compose(CounterKey::default(), &link).0;
+        let (command, sent) = composed.last_mut().expect("a look");
+        sent.hold_more(command, hits, Period::default());
+        self.deliver(counter, composed, &link)
+    }
+
+    /// Has the store carry out what `counter` has `composed`, and applies the replies. Returns the hits that are held.
+    fn deliver(&self, counter: &mut LocalCounter, composed: Composed, link: &Link) -> u64 {
+        let mut granted = 0;
+        for (command, sent) in composed {
+            let reply = self.store.0.server.lock().execute(&command, self.now());
+            granted += reply.granted;
+            counter.apply(sent, Ok((reply, self.now())), link, false);
         }
-        let execute = |command| self.store.0.server.lock().execute(command, now);
-        let replies: Vec<Reply> = fetched.command.iter().map(execute).collect();
-        let reply = replies.last().expect("the hits are requested");
-        counter.apply_grant(reply, millis(2), now);
-        reply.granted
+        granted
     }
 
     /// Makes the node that counts `value` unavailable.
@@ -166,7 +171,7 @@ impl Fixture {
     async fn end_outage(&self, value: &str) {
         let target = self.with_counter(value, |counter| Arc::clone(&counter.target));
         let read = Command { target, at: self.now(), op: Op::Take { hits: 0 } };
-        self.table.client.call_in_background(vec![read]).await.expect("the node replies");
+        self.table.client.call(read).await.expect("the node replies");
         assert!(!self.table.client.is_unavailable());
     }
 

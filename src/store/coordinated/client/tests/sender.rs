@@ -1,11 +1,27 @@
-//! Commands of decisions, which share calls.
+//! Commands, which share calls.
+
+use tokio::time::timeout;
 
 use super::*;
-use crate::store::coordinated::delivery::{Delivery, Undecided};
 
 const SLOW: Duration = Duration::from_millis(100);
 
 const BUDGET: Period = Period::from_millis(15);
+
+/// Queues `command`. Returns what receives its outcome.
+fn queue(client: &Client, command: Command) -> oneshot::Receiver<ExchangeOutcome> {
+    let (waiting, outcome) = oneshot::channel();
+    for (_, waiting) in client.queue([(command, waiting)].into_iter().collect()) {
+        let _ = waiting.send(Err(RemoteError::NotSent("full".into())));
+    }
+    outcome
+}
+
+/// Waits for the outcome of `command` within the budget. None if it is late.
+async fn receive(client: &Client, command: Command) -> Option<ExchangeOutcome> {
+    let outcome = queue(client, command);
+    timeout(BUDGET.into(), outcome).await.ok().map(|outcome| outcome.expect("the client lives"))
+}
 
 /// Returns the size of each call to `node` that has been sent.
 fn sizes(script: &Script, node: u64) -> Vec<usize> {
@@ -18,7 +34,7 @@ async fn at_most_four_calls_of_512_commands_are_on_their_way_to_a_node() {
     let script = Script::new();
     script.set(1, Answer::After(SLOW));
     let (client, _tasks) = script.start();
-    let replies: Vec<_> = (0..5 * 512 + 7).map(|i| client.queue(take(1, i)).reply).collect();
+    let replies: Vec<_> = (0..5 * 512 + 7).map(|i| queue(&client, take(1, i))).collect();
     sleep(SLOW / 2).await;
     assert_eq!(sizes(&script, 1), [512; 4]);
     sleep(SLOW).await;
@@ -42,7 +58,7 @@ async fn a_node_has_four_calls_at_a_time_however_many_it_has_answered() {
     let (client, _tasks) = script.start();
     for round in 1..=3 {
         for call in 1..=6 {
-            drop_later(client.queue(take(1, 1)).reply);
+            drop_later(queue(&client, take(1, 1)));
             sleep(Duration::from_millis(1)).await;
             assert_eq!(sizes(&script, 1).len(), 5 * (round - 1) + call.min(4));
         }
@@ -67,30 +83,29 @@ async fn calls_to_one_node_do_not_hold_back_those_to_another() {
     script.set(1, Answer::After(Duration::from_secs(10)));
     let (client, _tasks) = script.start();
     for _ in 0..5 {
-        drop_later(client.queue(take(1, 1)).reply);
+        drop_later(queue(&client, take(1, 1)));
         sleep(Duration::from_millis(1)).await;
     }
     for hits in 1..10 {
-        let (reply, _) = client.receive(client.queue(take(2, hits)), BUDGET).await.expect("the node replies");
+        let outcome = receive(&client, take(2, hits)).await.expect("in time");
+        let (reply, _) = outcome.expect("the node replies");
         assert_eq!(reply.granted, hits);
     }
     assert_eq!((sizes(&script, 1).len(), sizes(&script, 2).len()), (4, 9));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_whose_decision_no_longer_waits_is_never_sent_and_may_be_sent_again() {
+async fn a_command_that_nobody_waits_for_any_more_is_not_sent() {
     let script = Script::new();
     script.set(1, Answer::After(SLOW));
     let (client, _tasks) = script.start();
     for hits in 1..=4 {
-        drop_later(client.queue(take(1, hits)).reply);
+        drop_later(queue(&client, take(1, hits)));
         sleep(Duration::from_millis(1)).await;
     }
-    let kept = client.queue(take(1, 5)).reply;
-    let undecided =
-        client.receive(client.queue(take(1, 6)), BUDGET).await.map(|_| ()).expect_err("it is not sent");
-    assert!(matches!(undecided, Undecided { delivery: Delivery::NotApplied, late: true }), "{undecided:?}");
-    drop(client.queue(take(1, 7)).reply);
+    let kept = queue(&client, take(1, 5));
+    assert!(receive(&client, take(1, 6)).await.is_none(), "it is not sent");
+    drop(queue(&client, take(1, 7)));
     let (reply, _) = kept.await.expect("the client lives").expect("the store replies");
     assert_eq!(reply.granted, 5);
     sleep(2 * SLOW).await;
@@ -99,44 +114,35 @@ async fn a_command_whose_decision_no_longer_waits_is_never_sent_and_may_be_sent_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_that_was_sent_and_has_no_reply_in_time_must_not_be_repeated() {
+async fn a_failed_call_fails_each_of_its_commands_with_its_reason() {
+    let error = RemoteError::Unreachable("gone".into());
     let script = Script::new();
-    script.set(1, Answer::After(SLOW));
+    script.set(1, Answer::Failed(error.clone()));
     let (client, _tasks) = script.start();
-    let mut sent = Vec::new();
-    // every one is sent in a call of its own
-    for hits in 1..=4 {
-        let client = Arc::clone(&client);
-        sent.push(tokio::spawn(async move { client.receive(client.queue(take(1, hits)), BUDGET).await }));
-        sleep(Duration::from_millis(1)).await;
-    }
-    assert_eq!(sizes(&script, 1), [1; 4]);
-    // others wait meanwhile
-    let _waiting = [client.queue(take(1, 5)).reply, client.queue(take(1, 6)).reply];
-    for request in sent {
-        let undecided = request.await.expect("it runs").map(|_| ()).expect_err("the reply is late");
-        assert!(matches!(undecided, Undecided { delivery: Delivery::Unknown, late: true }), "{undecided:?}");
+    for outcome in [queue(&client, take(1, 1)), queue(&client, take(1, 2))] {
+        assert_eq!(outcome.await.expect("the client lives").expect_err("the call fails"), error);
     }
 }
 
+/// However many calls for decisions are on their way.
 #[tokio::test(start_paused = true)]
-async fn a_failed_call_fails_each_of_its_commands_with_its_reason() {
-    for (error, delivery) in [
-        (RemoteError::NotSent("full".into()), Delivery::NotApplied),
-        (RemoteError::Unreachable("gone".into()), Delivery::Unknown),
-    ] {
-        let script = Script::new();
-        script.set(1, Answer::Failed(error.clone()));
-        let (client, _tasks) = script.start();
-        let queued = [client.queue(take(1, 1)).reply, client.queue(take(1, 2)).reply];
-        let undecided =
-            client.receive(client.queue(take(1, 3)), BUDGET).await.map(|_| ()).expect_err("the call fails");
-        assert_eq!((undecided.delivery, undecided.late), (delivery, false));
-        assert_eq!(undecided.reason(), "the call failed");
-        for reply in queued {
-            assert_eq!(reply.await.expect("the client lives").expect_err("the call fails"), error);
-        }
+async fn what_no_decision_waits_for_is_sent_in_calls_of_256_commands_of_its_own() {
+    let script = Script::new();
+    script.set(1, Answer::After(SLOW));
+    let (client, _tasks) = script.start();
+    for _ in 0..4 {
+        drop_later(queue(&client, take(1, 0)));
+        sleep(Duration::from_millis(1)).await;
     }
+    let (waiting, outcomes): (Vec<_>, Vec<_>) = (0..300).map(|_| oneshot::channel()).unzip();
+    client.send_in_background(waiting.into_iter().map(|waiting| (take(1, 7), waiting)));
+    for outcome in outcomes {
+        let (reply, _) = outcome.await.expect("the client lives").expect("the store replies");
+        assert_eq!(reply.granted, 7);
+    }
+    assert_eq!(sizes(&script, 1), [1, 1, 1, 1, 256, 44]);
+    let background = script.calls().into_iter().filter(|call| call.urgency == Urgency::Background);
+    assert_eq!(background.count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -145,21 +151,18 @@ async fn at_most_4096_decisions_wait_for_a_node() {
     script.set(1, Answer::After(SLOW));
     let (client, _tasks) = script.start();
     for _ in 0..4 {
-        drop_later(client.queue(take(1, 0)).reply);
+        drop_later(queue(&client, take(1, 0)));
         sleep(Duration::from_millis(1)).await;
     }
-    let mut waiting: Vec<_> = (1..=4_096).map(|hits| client.queue(take(1, hits)).reply).collect();
+    let mut waiting: Vec<_> = (1..=4_096).map(|hits| queue(&client, take(1, hits))).collect();
     assert!(waiting.iter_mut().all(|reply| reply.try_recv().is_err()));
-    let error = client.queue(take(1, 1)).reply.await.expect("it has a reply").expect_err("there is no room");
+    let error = queue(&client, take(1, 1)).await.expect("it has a reply").expect_err("there is no room");
     assert!(error.is_definitely_not_applied(), "{error}");
-    // a decision that no longer waits makes room
+    // a decision that no longer waits is left out
     drop(waiting.remove(7));
-    waiting.push(client.queue(take(1, 4_097)).reply);
-    let error = client.queue(take(1, 1)).reply.await.expect("it has a reply").expect_err("there is no room");
-    assert!(error.is_definitely_not_applied(), "{error}");
     for reply in waiting {
         reply.await.expect("the client lives").expect("the store replies");
     }
     let sent: u64 = script.calls().iter().flat_map(|call| &call.commands).map(hits_of).sum();
-    assert_eq!(sent, (1..=4_097).sum::<u64>() - 8);
+    assert_eq!(sent, (1..=4_096).sum::<u64>() - 8);
 }

@@ -1,0 +1,440 @@
+//! The one place where replies are applied to a counter: they acknowledge what was reported, bring hits to hold and states to adopt, and
+//! decide the tries that they carried.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use super::{
+    LocalCounter,
+    records::Dropped,
+    talk::{Asks, Link, Sent, SentRun, Tried, Try, TryOutcome},
+    tiers::{flows, take_off},
+};
+use crate::{
+    limit::{
+        Coordination, Decision, Hits, OverLimitPolicy, Period, ReservedSpan, Tier, Timestamp,
+        algorithm::CounterState, decision_from_store,
+    },
+    store::{
+        coordinated::{
+            client::ExchangeOutcome,
+            delivery::{Delivery, Undecided},
+        },
+        remote::{Reply, Run},
+    },
+};
+
+/// Decisions, and whom they are for.
+pub(in super::super) type Decided = SmallVec<[(oneshot::Sender<TryOutcome>, TryOutcome); 1]>;
+
+/// What the outcome of a command has led to.
+#[derive(Debug, Default)]
+pub(in super::super) struct Applied {
+    pub(in super::super) decided: Decided,
+    /// Hits that the store may or may not have counted.
+    pub(in super::super) unknown: u64,
+    /// Hits that were reported and are above a limit.
+    pub(in super::super) overshoot: u64,
+    pub(in super::super) dropped: Dropped,
+}
+
+/// Returns how many tries of run `i` have taken their hits.
+fn taken(reply: &Reply, i: usize, run: &Run) -> u32 {
+    let all = if run.hits == 0 { run.tries } else { 0 };
+    reply.taken.get(i).copied().unwrap_or(all).min(run.tries)
+}
+
+/// Returns whether `hits` fit.
+fn fits(tiers: &[Tier], states: &[CounterState], hits: Hits, now: Timestamp) -> bool {
+    tiers.iter().zip(states).all(|(tier, state)| state.probe(tier, now, hits).fits)
+}
+
+/// Returns how `states` stand; over, if `hits` do not fit.
+fn look(tiers: &[Tier], states: &[CounterState], hits: Hits, now: Timestamp) -> Decision {
+    let over = !fits(tiers, states, hits, now);
+    let hits = if over { hits } else { Hits(0) };
+    decision_from_store(tiers, states, OverLimitPolicy::Ignore, over, hits, now)
+}
+
+// === impl Sent ===
+
+impl Sent {
+    /// Returns whether `reply` rejects some tries, and the hits that it takes for others.
+    fn outcomes(&self, reply: &Reply, now: Timestamp) -> (bool, u64) {
+        let (mut rejects, mut hits) = (false, 0_u64);
+        for (i, SentRun { run, tries }) in self.runs.iter().enumerate() {
+            if run.hits > 0 {
+                let taken = taken(reply, i, run);
+                rejects |= taken < run.tries;
+                hits = hits.saturating_add(run.hits.saturating_mul(taken.into()));
+            } else {
+                let is_over = |asked: &Try| {
+                    asked.hits > Hits(0) && !fits(&self.target.tiers, &reply.counters, asked.hits, now)
+                };
+                rejects |= tries.iter().any(is_over);
+            }
+        }
+        (rejects, hits)
+    }
+
+    /// Decides its tries by `reply`, of the instant `now`. `states` are those after all of them.
+    fn decide(self, reply: &Reply, mut states: SmallVec<[CounterState; 1]>, now: Timestamp) -> Vec<Verdict> {
+        let Self { target, runs, reserving, .. } = self;
+        let tiers = &target.tiers;
+        let mut decided = Vec::new();
+        if let Some(asked) = reserving {
+            let hits = Hits(reply.granted);
+            let over = hits == Hits(0);
+            let least = match asked.asks {
+                Asks::Reserve(request) => request.fit(request.least.max(Hits(1))),
+                _ => asked.hits,
+            };
+            let policy = OverLimitPolicy::Ignore;
+            let of = if over { least } else { hits };
+            let decision = decision_from_store(tiers, &states, policy, over, of, now);
+            decided.push(Verdict { asked, tried: Tried { decision, at: now, reserved: hits } });
+        }
+        // from the last one on, whose hits the states include too
+        for (i, SentRun { run, tries }) in runs.into_iter().enumerate().rev() {
+            let taken = taken(reply, i, &run) as usize;
+            for (j, asked) in tries.into_iter().enumerate().rev() {
+                let hits = asked.hits;
+                let (decision, is_counted) = match asked.asks {
+                    Asks::Take(policy) | Asks::Lease(policy) => {
+                        let over = j >= taken;
+                        let decision = decision_from_store(tiers, &states, policy, over, hits, now);
+                        (decision, !over || run.counts_rejected)
+                    }
+                    Asks::Look | Asks::Settle | Asks::Reserve(_) => (look(tiers, &states, hits, now), false),
+                };
+                decided.push(Verdict { asked, tried: Tried { decision, at: now, reserved: Hits(0) } });
+                if is_counted && hits > Hits(0) {
+                    take_off(tiers, &mut states, hits, now);
+                }
+            }
+        }
+        decided.reverse();
+        decided
+    }
+
+    /// Decides its tries by `outcome`, without the counter, which was evicted.
+    pub(in super::super) fn decide_alone(self, outcome: ExchangeOutcome) -> Applied {
+        let mut applied = Applied::default();
+        let want = self.hold.filter(|_| self.reserving.is_none()).map_or(0, |hold| hold.want);
+        match outcome {
+            Ok((reply, now)) if reply.counters.len() == self.target.tiers.len() => {
+                applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
+                let (states, now) = (reply.counters.clone(), self.dated(&reply, now));
+                for Verdict { asked, tried } in self.decide(&reply, states, now) {
+                    applied.decided.push((asked.outcome, Ok(tried)));
+                }
+            }
+            outcome => {
+                let delivery = outcome.map_or_else(|error| Delivery::of_error(&error), |_| Delivery::Unknown);
+                applied.unknown = if delivery == Delivery::Unknown { want } else { 0 };
+                let tries = self.runs.into_iter().flat_map(|sent| sent.tries).chain(self.reserving);
+                applied.decided =
+                    tries.map(|asked| (asked.outcome, Err(Undecided { delivery, late: false }))).collect();
+            }
+        }
+        applied
+    }
+
+    /// Returns the instant of `reply`, whose call was carried out at `now`: in the windows that it is about.
+    fn dated(&self, reply: &Reply, now: Timestamp) -> Timestamp {
+        // a report may be of a window that has ended
+        if self.decides() { reply.instant(&self.target.tiers, now) } else { now }
+    }
+}
+
+/// A decision, and the try that it is about.
+#[derive(Debug)]
+struct Verdict {
+    asked: Try,
+    tried: Tried,
+}
+
+impl LocalCounter {
+    /// Applies the `outcome` of the command that is remembered as `sent`. With `local_cache`, tries that the store has rejected are noted.
+    pub(in super::super) fn apply(
+        &mut self,
+        mut sent: Sent,
+        outcome: ExchangeOutcome,
+        link: &Link,
+        local_cache: bool,
+    ) -> Applied {
+        self.end_command(sent.number);
+        let mut applied = Applied::default();
+        let delivery = outcome.as_ref().map_or_else(Delivery::of_error, |_| Delivery::Applied);
+        let mut admitted = 0;
+        if sent.carried.is_some() {
+            let delivered = self.apply_delivery(delivery);
+            (applied.unknown, admitted) = (delivered.unknown, delivered.admitted);
+        }
+        match outcome {
+            Ok((reply, now)) if reply.counters.len() == sent.target.tiers.len() => {
+                let now = sent.dated(&reply, now);
+                if sent.carried.is_some() {
+                    applied.overshoot = self.overshoot(&reply, admitted, now);
+                }
+                self.share_taken(&mut sent, &reply);
+                let replaced = sent.is_own.then(|| self.replace_limit(Arc::clone(&sent.target)));
+                self.apply_reply_of(sent, &reply, link, local_cache, now, &mut applied);
+                if let Some(replaced) = replaced {
+                    self.restore_limit(replaced, now);
+                }
+            }
+            outcome => {
+                let delivery = outcome.map_or_else(|error| Delivery::of_error(&error), |_| Delivery::Unknown);
+                self.fail(sent, delivery, &mut applied);
+            }
+        }
+        self.apply_early();
+        self.end_talk();
+        applied
+    }
+
+    /// Notes that a command has failed: its tries are undecided. Hits that were admitted meanwhile are pending, unless the store may have
+    /// counted them.
+    fn fail(&mut self, sent: Sent, delivery: Delivery, applied: &mut Applied) {
+        let is_unknown = delivery == Delivery::Unknown;
+        if is_unknown {
+            self.lose_version();
+            let hold = sent.hold.filter(|_| sent.reserving.is_none());
+            applied.unknown = applied.unknown.saturating_add(hold.map_or(0, |hold| hold.want));
+        }
+        for asked in sent.runs.into_iter().flat_map(|sent| sent.tries).chain(sent.reserving) {
+            if asked.is_awaited() {
+                applied.decided.push((asked.outcome, Err(Undecided { delivery, late: false })));
+                continue;
+            }
+            let given_up = self.take_given_up(asked.id);
+            if is_unknown {
+                let hits = if asked.looks() { 0 } else { asked.hits.0 };
+                applied.unknown = applied.unknown.saturating_add(hits);
+            } else if let Some(delta) = given_up {
+                self.push_pending(delta);
+            }
+        }
+    }
+
+    /// Has the tries of callers who still wait take their hits first, and then those that were admitted meanwhile. What the store has not
+    /// taken for the latter is pending.
+    fn share_taken(&mut self, sent: &mut Sent, reply: &Reply) {
+        for (i, SentRun { run, tries }) in sent.runs.iter_mut().enumerate() {
+            if tries.iter().all(Try::is_awaited) {
+                continue;
+            }
+            tries.sort_by_key(|asked| {
+                if asked.is_awaited() { 0 } else { 1 + u8::from(!self.is_admitted_meanwhile(asked.id)) }
+            });
+            let taken = taken(reply, i, run) as usize;
+            for asked in tries.iter().skip(taken).filter(|asked| !asked.is_awaited()) {
+                // where rejected hits count, the store has counted them
+                if let Some(delta) = self.take_given_up(asked.id)
+                    && !run.counts_rejected
+                {
+                    self.push_pending(delta);
+                }
+            }
+        }
+    }
+
+    /// Returns the hits of `sent` that the store has taken, and that nobody has asked for any more.
+    fn unclaimed(&mut self, sent: &Sent, reply: &Reply) -> u64 {
+        let mut unclaimed = 0_u64;
+        for (i, SentRun { run, tries }) in sent.runs.iter().enumerate() {
+            let taken = taken(reply, i, run) as usize;
+            let gone = tries.iter().take(taken).filter(|asked| !asked.is_awaited());
+            for asked in gone {
+                // it is the hit that was admitted meanwhile
+                let is_claimed = self.take_given_up(asked.id).is_some();
+                if !is_claimed && !run.counts_rejected {
+                    unclaimed = unclaimed.saturating_add(run.hits);
+                }
+            }
+        }
+        unclaimed
+    }
+
+    /// Applies `reply`, of the instant `now`, and decides the tries of `sent`.
+    fn apply_reply_of(
+        &mut self,
+        sent: Sent,
+        reply: &Reply,
+        link: &Link,
+        local_cache: bool,
+        now: Timestamp,
+        applied: &mut Applied,
+    ) {
+        let number = sent.number;
+        let (rejects, taken) = sent.outcomes(reply, now);
+        let is_leasing = self.mode == Coordination::Lease && !sent.is_own;
+        let asks_lease = |asked: &Try| matches!(asked.asks, Asks::Lease(_));
+        let hold = sent.hold.filter(|_| sent.reserving.is_none());
+        let granted = hold.map_or(0, |_| reply.granted);
+        let mut unclaimed = self.unclaimed(&sent, reply);
+        if let Some(hold) = hold {
+            self.hold_granted(granted, reply, hold.time, now);
+        }
+        if is_leasing && unclaimed > 0 && !flows(&sent.target.tiers) {
+            // others can use them in the same windows
+            self.hold_granted(std::mem::take(&mut unclaimed), reply, Period::default(), now);
+        }
+        self.keep_granted(taken.saturating_add(granted), now);
+        // the cache is that of mode `strict`, which the counter need not have
+        let is_cached = rejects && local_cache && self.mode == Coordination::Strict;
+        if is_cached {
+            // it needs the counts of the rejection, even if an estimated time puts it before an earlier reply
+            self.accept_time(now);
+        }
+        let is_applied = if self.requested_hits() > 0 {
+            self.keep_early(&sent, reply, number, now);
+            false
+        } else {
+            self.apply_reply_to(reply, number, now)
+        };
+        if reply.matched && is_applied {
+            self.repeat(&sent, reply, now);
+        }
+        self.wants_read |= !is_applied && granted > 0;
+        if taken > 0 {
+            self.note_change();
+        }
+        if is_cached {
+            self.deny_while_empty(now);
+        }
+        if unclaimed > 0 {
+            self.uncount(Hits(unclaimed), now);
+        }
+        if sent.carried.is_some() && self.leases().is_empty() && hold.is_none() {
+            // the store knows which of the granted hits were used, or the estimate does not any more
+            self.forget_grants();
+        }
+        if is_leasing && (hold.is_some() || sent.tries().any(asks_lease)) {
+            let is_partial = rejects || hold.is_some_and(|hold| granted < hold.want);
+            self.pause_if_scarce(is_partial, link.round_trip, now);
+        }
+        let states = self.states_after(&sent, reply, is_applied);
+        // what is held may have ended on the way
+        applied.dropped = self.expire_leases(link.time);
+        for Verdict { asked, mut tried } in sent.decide(reply, states, now) {
+            if asks_lease(&asked) && tried.decision.over {
+                let Some(asked) = self.decide_again(asked, link, applied) else { continue };
+                tried.decision = self.until_pause_ends(tried.decision, now);
+                applied.decided.push((asked.outcome, Ok(tried)));
+                continue;
+            }
+            if !asked.is_awaited() && tried.reserved > Hits(0) {
+                // of a caller who waits no longer
+                self.give_back_reserved(&asked, tried);
+            }
+            applied.decided.push((asked.outcome, Ok(tried)));
+        }
+        if granted > 0 {
+            self.decide_from_held(link, applied);
+        }
+    }
+
+    /// Decides `asked` from what is held, although the store has rejected it. Returns it if that is not possible.
+    fn decide_again(&mut self, asked: Try, link: &Link, applied: &mut Applied) -> Option<Try> {
+        let now = link.time.now;
+        let Asks::Lease(policy) = asked.asks else { return Some(asked) };
+        let is_covered = policy != OverLimitPolicy::Count
+            && asked.is_awaited()
+            && self.leased_hits() >= asked.hits.0
+            && self.fits(asked.hits, now);
+        let decision =
+            is_covered.then(|| self.decide_leased(link.instances, policy, asked.hits, now)).flatten();
+        let Some(decision) = decision else { return Some(asked) };
+        applied.decided.push((asked.outcome, Ok(Tried { decision, at: now, reserved: Hits(0) })));
+        None
+    }
+
+    /// Decides the tries that wait from what is held, as far as that goes.
+    fn decide_from_held(&mut self, link: &Link, applied: &mut Applied) {
+        if !self.has_tries() {
+            return;
+        }
+        let mut waiting = SmallVec::new();
+        for asked in self.take_tries() {
+            if let Some(asked) = self.decide_again(asked, link, applied) {
+                waiting.push(asked);
+            }
+        }
+        if !waiting.is_empty() {
+            self.rare.make_talk().tries = waiting;
+        }
+    }
+
+    /// Keeps `reply` to what has passed beside an exchange that holds hits, which it may count. The estimate counts what it has taken.
+    fn keep_early(&mut self, sent: &Sent, reply: &Reply, number: u32, now: Timestamp) {
+        let (_, taken) = sent.outcomes(reply, now);
+        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
+            state.take(tier, now, Hits(taken));
+        }
+        let early = &mut self.rare.make_talk().early;
+        if early.as_ref().is_none_or(|early| early.2 <= now) {
+            *early = Some(Box::new((reply.clone(), number, now)));
+        }
+    }
+
+    /// Applies the reply that had to wait for the one to the exchange that holds hits.
+    fn apply_early(&mut self) {
+        if self.requested_hits() == 0
+            && let Some(talk) = self.rare.talk_mut()
+            && let Some(early) = talk.early.take()
+        {
+            let (reply, number, now) = *early;
+            self.apply_reply_to(&reply, number, now);
+        }
+    }
+
+    /// Repeats in the exact states what the store has done after it has adopted them.
+    fn repeat(&mut self, sent: &Sent, reply: &Reply, now: Timestamp) {
+        for (i, SentRun { run, .. }) in sent.runs.iter().enumerate() {
+            let taken = taken(reply, i, run);
+            let counted = if run.counts_rejected { run.tries } else { taken };
+            let hits = Hits(run.hits.saturating_mul(counted.into()));
+            let flowing = self.target.tiers.iter().zip(self.estimate.iter_mut());
+            for (tier, state) in flowing.filter(|(tier, _)| flows(std::slice::from_ref(tier))) {
+                state.take(tier, now, hits);
+                if run.hits > 0 && taken < run.tries && !state.probe(tier, now, Hits(run.hits)).fits {
+                    state.reject(tier, now);
+                }
+            }
+        }
+    }
+
+    /// Returns the states after everything that `sent` has done: the estimate, which leaves out what is held and has what is not reported
+    /// yet, but for windows that it does not have.
+    fn states_after(&self, sent: &Sent, reply: &Reply, is_applied: bool) -> SmallVec<[CounterState; 1]> {
+        let is_better = is_applied
+            && sent.reserving.is_none()
+            && (reply.matched || !self.leases().is_empty() || sent.tries().all(Try::looks));
+        if !is_better {
+            return reply.counters.clone();
+        }
+        let both = reply.counters.iter().zip(self.estimate.iter());
+        let of_window = |(stored, known): (&CounterState, &CounterState)| match (stored, known) {
+            (CounterState::FixedWindow(stored), CounterState::FixedWindow(own))
+                if stored.end() != own.end() =>
+            {
+                CounterState::FixedWindow(*stored)
+            }
+            _ => known.clone(),
+        };
+        both.map(of_window).collect()
+    }
+
+    /// Gives back what was reserved for `asked`, whose caller waits no longer.
+    fn give_back_reserved(&mut self, asked: &Try, tried: Tried) {
+        if let Asks::Reserve(request) = asked.asks {
+            let until = tried.at.after(request.hold);
+            let span = ReservedSpan { from: tried.at, until, is_reported: true };
+            self.release(span, tried.reserved, true, tried.at);
+        }
+    }
+}
