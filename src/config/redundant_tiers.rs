@@ -68,9 +68,11 @@ fn most_in(tier: &Tier, nanos: u128, aligned: bool) -> u128 {
             windows * requests
         }
         Algorithm::SlidingWindow => nanos.div_ceil(period) * requests,
-        Algorithm::TokenBucket(Bucket { burst, refill: Refill::Continuous | Refill::AnyPace, .. }) => {
-            u128::from(burst) + requests * nanos / period
-        }
+        Algorithm::TokenBucket(Bucket {
+            burst,
+            refill: Refill::Continuous | Refill::AnyPace | Refill::Part(_),
+            ..
+        }) => u128::from(burst) + requests * nanos / period,
         Algorithm::TokenBucket(Bucket { burst, refill: Refill::Step, .. }) => {
             u128::from(burst) + requests * (nanos / period + 1)
         }

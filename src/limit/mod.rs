@@ -11,6 +11,7 @@ mod key;
 pub mod line;
 mod matched;
 mod matcher;
+pub mod part;
 mod pattern;
 pub mod request_bucket;
 mod reservation;

@@ -1,6 +1,6 @@
 //! A limit's parameters: the requests that a period admits, and the algorithm that applies the period.
 
-use std::{fmt, ops::Deref, slice, sync::Arc};
+use std::{fmt, num::NonZeroU16, ops::Deref, slice, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -59,6 +59,9 @@ pub enum Refill {
     /// Evenly, as [`Refill::Continuous`], but the bucket is the same one for each period, which comes with the request as
     /// the number of requests does.
     AnyPace,
+    /// Evenly, as [`Refill::Continuous`], but `requests` in so many periods: what one of so many instances has of a bucket that is
+    /// refilled in every period. Its counter is that of the whole bucket.
+    Part(NonZeroU16),
 }
 
 /// Whether rejected hits count.

@@ -49,7 +49,10 @@ fn check_bound(tier: &Tier, admitted: &Log) -> Result<(), TestCaseError> {
                         prop_assert!(sum <= requests, "{sum} in {elapsed} ns");
                     }
                 }
-                Algorithm::TokenBucket(Bucket { refill: Refill::Continuous | Refill::AnyPace, .. }) => {
+                Algorithm::TokenBucket(Bucket {
+                    refill: Refill::Continuous | Refill::AnyPace | Refill::Part(_),
+                    ..
+                }) => {
                     prop_assert!(
                         sum * period <= capacity * period + requests * elapsed,
                         "{sum} in {elapsed} ns"

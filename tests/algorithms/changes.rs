@@ -70,7 +70,7 @@ proptest! {
                 let period = tier.period.as_nanos();
                 let longest = match tier.algorithm {
                     Algorithm::FixedWindow | Algorithm::SlidingWindow => period,
-                    Algorithm::TokenBucket(Bucket { refill: Refill::Continuous | Refill::AnyPace, .. }) => {
+                    Algorithm::TokenBucket(Bucket { refill: Refill::Continuous | Refill::AnyPace | Refill::Part(_), .. }) => {
                         // a lowered burst leaves at most one more of debt
                         ((hits + capacity) * period).div_ceil(requests.into())
                     }

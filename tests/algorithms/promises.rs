@@ -11,7 +11,9 @@ fn longest_wait(tier: &Tier) -> Period {
     let (burst, requests, period) =
         (u64::from(bucket.burst), u64::from(tier.requests), u128::from(tier.period.as_nanos()));
     let nanos = match bucket.refill {
-        Refill::Continuous | Refill::AnyPace => (u128::from(burst) * period).div_ceil(requests.into()),
+        Refill::Continuous | Refill::AnyPace | Refill::Part(_) => {
+            (u128::from(burst) * period).div_ceil(requests.into())
+        }
         Refill::Step => u128::from(burst.div_ceil(requests)) * period,
     };
     Period::from_nanos(u64::try_from(nanos).expect("less than centuries"))

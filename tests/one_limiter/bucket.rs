@@ -68,7 +68,7 @@ impl Level {
 
     pub(crate) fn idle_at(self, tier: &Tier) -> u64 {
         let full_for = match tier.bucket().refill {
-            Refill::Continuous | Refill::AnyPace => 0,
+            Refill::Continuous | Refill::AnyPace | Refill::Part(_) => 0,
             Refill::Step => tier.period.as_nanos(),
         };
         self.reaches(tier, 0) + full_for
@@ -81,7 +81,7 @@ impl Level {
         }
         let (period, elapsed) = (tier.period.as_nanos(), now.saturating_sub(self.since));
         let credited = match tier.bucket().refill {
-            Refill::Continuous | Refill::AnyPace => elapsed,
+            Refill::Continuous | Refill::AnyPace | Refill::Part(_) => elapsed,
             Refill::Step => elapsed - elapsed % period,
         };
         let inflow = u128::from(credited) * u128::from(tier.requests);
@@ -101,7 +101,7 @@ impl Level {
     pub(crate) fn reaches(self, tier: &Tier, room: u128) -> u64 {
         let missing = self.capped(tier).saturating_sub(room);
         let nanos = match tier.bucket().refill {
-            Refill::Continuous | Refill::AnyPace => missing.div_ceil(tier.requests.into()),
+            Refill::Continuous | Refill::AnyPace | Refill::Part(_) => missing.div_ceil(tier.requests.into()),
             Refill::Step => {
                 let period = u128::from(tier.period.as_nanos());
                 missing.div_ceil(u128::from(tier.requests) * period) * period

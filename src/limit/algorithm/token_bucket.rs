@@ -77,7 +77,9 @@ impl TokenBucket {
         let elapsed = now.since(self.as_of);
         let (credited, inflow) = match bucket.refill {
             _ if capped == 0 || elapsed == Period::default() => (elapsed, 0),
-            Refill::Continuous | Refill::AnyPace => (elapsed, inflow(tier, elapsed, capped)),
+            Refill::Continuous | Refill::AnyPace | Refill::Part(_) => {
+                (elapsed, inflow(tier, elapsed, capped))
+            }
             Refill::Step => steps(tier, elapsed, capped),
         };
         Self::of(bucket, self.as_of.after(credited), capped - inflow)
@@ -130,7 +132,7 @@ impl TokenBucket {
         let bucket = tier.bucket();
         let needed = self.capped(bucket).saturating_sub(room);
         (needed > 0).then(|| match bucket.refill {
-            Refill::Continuous | Refill::AnyPace => time_for(tier, needed),
+            Refill::Continuous | Refill::AnyPace | Refill::Part(_) => time_for(tier, needed),
             Refill::Step => time_of_steps(tier, needed),
         })
     }
