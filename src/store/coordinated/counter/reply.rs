@@ -242,17 +242,22 @@ impl LocalCounter {
         }
     }
 
-    /// Returns the hits of `sent` that the store has taken, and that nobody has asked for any more.
+    /// Returns the hits of `sent` that the store has taken, and that nobody has asked for any more. Those that were admitted meanwhile leave
+    /// the estimate, to come back with the reply.
     fn unclaimed(&mut self, sent: &Sent, reply: &Reply) -> u64 {
         let mut unclaimed = 0_u64;
         for (i, SentRun { run, tries }) in sent.runs.iter().enumerate() {
             let taken = taken(reply, i, run) as usize;
             let gone = tries.iter().take(taken).filter(|asked| !asked.is_awaited());
             for asked in gone {
-                // it is the hit that was admitted meanwhile
-                let is_claimed = self.take_given_up(asked.id).is_some();
-                if !is_claimed && !run.counts_rejected {
-                    unclaimed = unclaimed.saturating_add(run.hits);
+                match self.take_given_up(asked.id) {
+                    // it is the hit that was admitted meanwhile, which the reply brings into the estimate
+                    Some(admitted) => {
+                        let hits = Hits(admitted.taken());
+                        take_off(&self.target.tiers, &mut self.estimate, hits, admitted.at);
+                    }
+                    None if run.counts_rejected => {}
+                    None => unclaimed = unclaimed.saturating_add(run.hits),
                 }
             }
         }

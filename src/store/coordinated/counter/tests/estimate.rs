@@ -76,6 +76,34 @@ fn a_look_that_overtakes_a_hold_does_not_hide_the_held_hit() {
     }
 }
 
+/// A lone instance's exact state is kept when the store adopts it; the reply's states replace the estimate otherwise.
+#[test]
+fn a_hit_that_was_admitted_while_its_try_was_on_its_way_counts_once() {
+    for tier in [fixed(25, 60), sliding(25, 60), bucket(25, 60)] {
+        for instances in [1, 3] {
+            let mut fixture = Fixture::new(std::slice::from_ref(&tier), instances);
+            fixture.lease(5);
+            fixture.wait(millis(100));
+            let asks = Asks::Lease(OverLimitPolicy::Ignore);
+            let (id, outcome) = fixture.counter.push_try(false, Hits(5), asks).expect("there is room");
+            let composed = fixture.compose();
+            drop(outcome);
+            fixture.wait(millis(10));
+            assert!(fixture.counter.give_up(id, fixture.now), "it was sent");
+            let (instances, now) = (fixture.instances, fixture.now);
+            let decision = fixture.counter.count_fallback(instances, Direction::Take, Hits(5), false, now);
+            assert!(!decision.over);
+            fixture.counter.answer_given_up(id, Hits(5), now);
+            fixture.deliver(composed);
+            let used = fixture.counter.look(Hits(0), now).before;
+            assert_eq!(used, Hits(10), "{tier:?}, {instances} instances");
+            // and the store counts it once, beside what is held
+            let held = fixture.counter.leased_hits();
+            assert_eq!(u64::from(fixture.left_in_store()) + held, 15, "{tier:?}, {instances} instances");
+        }
+    }
+}
+
 #[test]
 fn a_fixed_window_that_has_ended_is_not_adopted() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
