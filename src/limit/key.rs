@@ -1,6 +1,7 @@
 //! The identity of counters.
 
-/// The byte after each name. UTF-8 contains neither it nor [`PATTERN_END`].
+/// The byte after each name. UTF-8 contains neither it nor [`PATTERN_END`], so the zeros after it, up to the next word, are
+/// no part of a name.
 const NAME_END: u8 = 0xff;
 
 /// The byte after a pattern that replaces a value.

@@ -1,8 +1,5 @@
-//! SipHash-1-3 with 128 bits of output (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012), for texts that are pushed piece
-//! by piece. The pieces are collected, since hashing a few bytes at a time costs more than the hash.
-
-/// The bytes that are collected before they are hashed. A multiple of a word.
-const COLLECTED: usize = 64;
+//! SipHash-1-3 with 128 bits of output (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012), for texts that
+//! are pushed one by one. Each is padded with zeros to whole words, so that no text has to be joined with another one.
 
 /// The bytes that are hashed at once.
 const WORD: usize = 8;
@@ -11,11 +8,8 @@ const WORD: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SipHash {
     state: [u64; 4],
-    /// The bytes that are not hashed yet, in the first `len` places.
-    bytes: [u8; COLLECTED],
-    len: usize,
-    /// The number of hashed bytes.
-    hashed: usize,
+    /// The number of words.
+    words: usize,
 }
 
 // === impl SipHash ===
@@ -30,77 +24,48 @@ impl SipHash {
             k0 ^ 0x6c79_6765_6e65_7261,
             k1 ^ 0x7465_6462_7974_6573,
         ];
-        Self { state, bytes: [0; COLLECTED], len: 0, hashed: 0 }
+        Self { state, words: 0 }
     }
 
-    /// Appends `text`, and then the byte `end`.
+    /// Appends `text`, the byte `end`, which is not zero, and then zeros up to the next word.
+    #[inline]
     pub(super) fn push(&mut self, text: &[u8], end: u8) {
-        if text.len() >= COLLECTED - self.len {
-            self.push_long(text);
-        } else {
-            copy(text, &mut self.bytes[self.len..]);
-            self.len += text.len();
-        }
-        // there is room: the text was shorter than the rest, or all whole words are hashed
-        self.bytes[self.len] = end;
-        self.len += 1;
-    }
-
-    /// Appends a text that does not fit, and hashes all that is collected but the last bytes.
-    #[cold]
-    fn push_long(&mut self, mut text: &[u8]) {
-        self.hash_words();
-        while !text.is_empty() {
-            let (now, later) = text.split_at(text.len().min(COLLECTED - self.len));
-            copy(now, &mut self.bytes[self.len..]);
-            self.len += now.len();
-            text = later;
-            self.hash_words();
-        }
-    }
-
-    /// Hashes the whole words that are collected, and keeps the bytes after them.
-    fn hash_words(&mut self) {
-        let words = self.len / WORD * WORD;
-        for word in self.bytes[..words].as_chunks().0 {
+        let (words, tail) = text.as_chunks();
+        for word in words {
             absorb(&mut self.state, u64::from_le_bytes(*word));
         }
-        self.bytes.copy_within(words..self.len, 0);
-        self.len -= words;
-        self.hashed += words;
+        absorb(&mut self.state, last_bytes(text, tail) | u64::from(end) << (8 * tail.len()));
+        self.words += words.len() + 1;
     }
 
     /// Returns the hash of all texts.
-    pub(super) fn finish(&self) -> [u64; 2] {
-        let mut state = self.state;
-        let (words, rest) = self.bytes[..self.len].as_chunks();
-        for word in words {
-            absorb(&mut state, u64::from_le_bytes(*word));
-        }
-        // the last word has the rest, and in its last byte the length of all modulo 256
-        let mut last = [0; WORD];
-        copy(rest, &mut last);
-        last[WORD - 1] = (self.hashed + self.len).to_le_bytes()[0];
-        absorb(&mut state, u64::from_le_bytes(last));
-        state[2] ^= 0xee;
-        let first = squeeze(&mut state);
-        state[1] ^= 0xdd;
-        [first, squeeze(&mut state)]
+    #[inline]
+    pub(super) fn finish(mut self) -> [u64; 2] {
+        // the last word ends with the number of bytes modulo 256
+        let bytes = self.words * WORD;
+        absorb(&mut self.state, (bytes as u64) << 56);
+        self.state[2] ^= 0xee;
+        let first = squeeze(&mut self.state);
+        self.state[1] ^= 0xdd;
+        [first, squeeze(&mut self.state)]
     }
 }
 
-/// Copies `from` to the start of `to`, which is at least as long. Short texts, as most are, are copied without a call.
-fn copy(from: &[u8], to: &mut [u8]) {
-    let len = from.len();
-    if let (4..=8, Some(first), Some(last)) = (len, from.first_chunk::<4>(), from.last_chunk::<4>()) {
-        to[..4].copy_from_slice(first);
-        to[len - 4..len].copy_from_slice(last);
-    } else if let (9..=16, Some(first), Some(last)) = (len, from.first_chunk::<8>(), from.last_chunk::<8>()) {
-        to[..8].copy_from_slice(first);
-        to[len - 8..len].copy_from_slice(last);
-    } else {
-        to[..len].copy_from_slice(from);
+/// Returns `tail`, fewer than eight bytes at the end of `text`, as the lowest bytes of a word. Reads it in at most three
+/// pieces, which may overlap: a copy of so few bytes costs more than hashing them.
+#[inline]
+fn last_bytes(text: &[u8], tail: &[u8]) -> u64 {
+    let len = tail.len();
+    if let Some(last) = text.last_chunk() {
+        // in two shifts, since one of 64 bits would overflow
+        return (u64::from_le_bytes(*last) >> 1) >> (63 - 8 * len);
     }
+    if let (Some(first), Some(last)) = (tail.first_chunk(), tail.last_chunk()) {
+        return u64::from(u32::from_le_bytes(*first))
+            | u64::from(u32::from_le_bytes(*last)) << (8 * (len - 4));
+    }
+    let at = |i: usize| u64::from(tail[i]) << (8 * i);
+    if len == 0 { 0 } else { at(0) | at(len / 2) | at(len - 1) }
 }
 
 /// Mixes `word` into `state`, in one round.
@@ -141,15 +106,18 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The hash is that of another implementation, however the bytes are cut into texts.
+        /// The hash is that of another implementation, of the padded texts.
         #[test]
-        fn texts_are_hashed_as_one(secret: [u64; 2], texts in vec((vec(any::<u8>(), 0..200), any::<u8>()), 0..8)) {
+        fn texts_are_hashed_as_one(secret: [u64; 2], texts in vec((vec(any::<u8>(), 0..200), 1..=u8::MAX), 0..8)) {
             let mut ours = SipHash::new(secret);
-            let mut theirs = SipHasher13::new_with_keys(secret[0], secret[1]);
+            let mut padded = Vec::new();
             for (text, end) in &texts {
                 ours.push(text, *end);
-                theirs.write(text);
-                theirs.write(&[*end]);
+                padded.extend_from_slice(text);
+                padded.push(*end);
+                padded.resize(padded.len().next_multiple_of(WORD), 0);
+                let mut theirs = SipHasher13::new_with_keys(secret[0], secret[1]);
+                theirs.write(&padded);
                 let expected = theirs.finish128();
                 prop_assert_eq!(ours.finish(), [expected.h1, expected.h2]);
             }
