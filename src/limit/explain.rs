@@ -3,6 +3,7 @@
 use super::{
     compiled_rule::CompiledRule,
     descriptor::Entry,
+    inline_str::InlineStr,
     matcher::{Branch, MatchedBy, NodeId, RuleSet},
     rule::Origin,
 };
@@ -139,7 +140,7 @@ impl RuleSet {
 
     fn walk<'a>(&'a self, domain: &str, entries: &[Entry<'a>], steps: &mut Vec<Step<'a>>) -> Outcome<'a> {
         let Some(root) = self.root(domain).map(|root| root.node) else {
-            let mut domains: Vec<_> = self.domains.keys().map(|name| &**name).collect();
+            let mut domains: Vec<_> = self.domains.keys().map(InlineStr::as_str).collect();
             domains.sort_unstable();
             return Outcome::UnknownDomain(domains);
         };
@@ -171,26 +172,24 @@ impl RuleSet {
 impl Branch {
     /// Returns every child that matches `entry`, the one that is tried first last.
     fn all_steps(&self, entry: &Entry<'_>) -> Vec<NodeId> {
-        let wildcards = self.wildcards.iter();
-        let matching =
-            wildcards.filter(|(key, pattern, _)| **key == *entry.key && pattern.matches(entry.value));
-        let mut steps: Vec<NodeId> = self.literals.get(entry).copied().into_iter().collect();
-        steps.extend(matching.map(|(.., node)| *node));
-        steps.extend(self.any.get(entry.key));
+        let Some(edges) = self.edges(entry.key) else { return Vec::new() };
+        let matching = edges.wildcards.iter().filter(|(pattern, _)| pattern.matches(entry.value));
+        let mut steps: Vec<NodeId> = edges.literals.get(entry.value).copied().into_iter().collect();
+        steps.extend(matching.map(|(_, node)| *node));
+        steps.extend(edges.any);
         steps.reverse();
         steps
     }
 
     fn is_leaf(&self) -> bool {
-        self.literals.is_empty() && self.any.is_empty()
+        self.keys.is_empty()
     }
 
     fn explain<'a>(&'a self, entry: &Entry<'a>, matched: Option<(&'a Self, MatchedBy)>) -> Step<'a> {
         let mut candidates = vec![(Candidate::Literal, MatchedBy::Literal)];
-        for (i, (key, pattern, _)) in self.wildcards.iter().enumerate() {
-            if **key == *entry.key {
-                candidates.push((Candidate::Wildcard(pattern.text()), MatchedBy::Wildcard(i)));
-            }
+        let wildcards = self.edges(entry.key).map(|edges| &*edges.wildcards).unwrap_or_default();
+        for (i, (pattern, _)) in wildcards.iter().enumerate() {
+            candidates.push((Candidate::Wildcard(pattern.text()), MatchedBy::Wildcard(i)));
         }
         candidates.push((Candidate::KeyOnly, MatchedBy::KeyOnly));
         let mut attempts = Vec::new();
@@ -210,12 +209,12 @@ impl Branch {
 
     /// Returns the names of all descriptors at this level; those with `key` first, then by name.
     fn children(&self, key: &str) -> Vec<(bool, String)> {
-        let literals = self.literals.keys().map(|edge| (edge.key.as_str(), edge.value.as_str()));
-        let keys = self.any.keys().map(|key| (key.as_str(), ""));
-        let mut children: Vec<_> = literals
-            .chain(keys)
-            .map(|(child_key, value)| (child_key != key, Entry { key: child_key, value }.step()))
-            .collect();
+        let mut children = Vec::new();
+        for edges in &self.keys {
+            let values = edges.literals.keys().map(InlineStr::as_str).chain(edges.any.map(|_| ""));
+            let name = |value| Entry { key: edges.key.as_str(), value }.step();
+            children.extend(values.map(|value| (edges.key.as_str() != key, name(value))));
+        }
         children.sort_unstable();
         children
     }

@@ -5,7 +5,7 @@
 //! independent of the number of rules, and no step allocates.
 
 use std::{
-    hash::{Hash, Hasher},
+    hash::BuildHasher as _,
     num::NonZeroU32,
     sync::{
         Arc,
@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use hashbrown::{Equivalent, HashMap};
+use hashbrown::{Equivalent as _, HashMap, HashTable};
 
 use super::{
     compiled_rule::{CompiledRule, Level, RuleId},
@@ -27,7 +27,7 @@ use super::{
 /// All loaded rules, compiled. Immutable: a reload creates another set.
 #[derive(Debug)]
 pub struct RuleSet {
-    pub(super) domains: HashMap<Box<str>, Root, foldhash::fast::RandomState>,
+    pub(super) domains: HashMap<InlineStr, Root, foldhash::fast::RandomState>,
     /// The roots of the domains and everything below them.
     pub(super) nodes: Vec<Branch>,
     /// For each node, the index in `rules` of the rule for a descriptor that ends there. Separate from the nodes, so that
@@ -59,18 +59,34 @@ pub(super) struct Root {
 /// A node of the compiled tree: the edges to its children.
 #[derive(Debug, Default)]
 pub(super) struct Branch {
-    pub(super) literals: HashMap<Edge, NodeId, foldhash::fast::RandomState>,
-    pub(super) wildcards: Vec<(Box<str>, Pattern, NodeId)>,
-    pub(super) any: HashMap<InlineStr, NodeId, foldhash::fast::RandomState>,
+    /// In the order of declaration. Nearly all nodes have few keys, or none.
+    pub(super) keys: Vec<KeyEdges>,
+    /// Finds one of many keys.
+    index: Option<Box<KeyIndex>>,
     pub(super) origin: Origin,
 }
 
-/// An edge for a literal value.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Edge {
+/// The edges for entries of one key.
+#[derive(Debug)]
+pub(super) struct KeyEdges {
     pub(super) key: InlineStr,
-    pub(super) value: InlineStr,
+    /// The children for literal values.
+    pub(super) literals: HashMap<InlineStr, NodeId, foldhash::fast::RandomState>,
+    /// In the order of declaration.
+    pub(super) wildcards: Vec<(Pattern, NodeId)>,
+    /// The child for any value.
+    pub(super) any: Option<NodeId>,
 }
+
+/// Indexes into [`Branch::keys`] by key.
+#[derive(Debug, Default)]
+struct KeyIndex {
+    table: HashTable<u32>,
+    hasher: foldhash::fast::RandomState,
+}
+
+/// The number of keys up to which one is found faster by comparing all of them.
+const FEW_KEYS: usize = 4;
 
 /// The result of a look-up.
 #[derive(Clone, Copy, Debug)]
@@ -190,7 +206,7 @@ impl RuleSet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatchedBy {
     Literal,
-    /// The n-th of the level's wildcards.
+    /// The n-th wildcard of the key.
     Wildcard(usize),
     KeyOnly,
 }
@@ -198,44 +214,80 @@ pub(super) enum MatchedBy {
 impl Branch {
     /// Adds edges for `node`'s values to `id`.
     fn add_edges(&mut self, node: &RuleNode, id: NodeId) {
-        let key = || node.key.as_str().into();
+        let at = self.position(&node.key).unwrap_or_else(|| self.add_key(&node.key));
+        let edges = &mut self.keys[at];
         if node.values == Values::Any {
-            self.any.entry(key()).or_insert(id);
+            edges.any.get_or_insert(id);
         }
         for pattern in node.values.patterns() {
             // envoyproxy/ratelimit first looks for a literal, which a value equal to the pattern's text matches
-            let edge = Edge { key: key(), value: pattern.text().into() };
-            self.literals.entry(edge).or_insert(id);
+            edges.literals.entry(pattern.text().into()).or_insert(id);
             if pattern.is_wildcard() {
-                self.wildcards.push((node.key.as_str().into(), pattern.clone(), id));
+                edges.wildcards.push((pattern.clone(), id));
             }
         }
+    }
+
+    /// Adds a key without edges, and returns its position.
+    fn add_key(&mut self, key: &str) -> usize {
+        let at = self.keys.len();
+        self.keys.push(KeyEdges {
+            key: key.into(),
+            literals: HashMap::default(),
+            wildcards: Vec::new(),
+            any: None,
+        });
+        if at >= FEW_KEYS {
+            let index = self.index.get_or_insert_default();
+            for at in index.table.len()..=at {
+                index.add(&self.keys, at);
+            }
+        }
+        at
+    }
+
+    /// Returns the position of `key`, if any child has it.
+    fn position(&self, key: &str) -> Option<usize> {
+        match &self.index {
+            None => self.keys.iter().position(|edges| key.equivalent(&edges.key)),
+            Some(index) => index.find(&self.keys, key),
+        }
+    }
+
+    /// Returns the edges for entries of `key`, if there are any.
+    pub(super) fn edges(&self, key: &str) -> Option<&KeyEdges> {
+        Some(&self.keys[self.position(key)?])
     }
 
     /// Returns the child for `entry`, and the kind of edge to it.
     pub(super) fn step(&self, entry: &Entry<'_>) -> Option<(NodeId, MatchedBy)> {
-        if let Some(&node) = self.literals.get(entry) {
+        let edges = self.edges(entry.key)?;
+        if let Some(&node) = edges.literals.get(entry.value) {
             return Some((node, MatchedBy::Literal));
         }
-        for (i, (key, pattern, node)) in self.wildcards.iter().enumerate() {
-            if **key == *entry.key && pattern.matches(entry.value) {
+        for (i, (pattern, node)) in edges.wildcards.iter().enumerate() {
+            if pattern.matches(entry.value) {
                 return Some((*node, MatchedBy::Wildcard(i)));
             }
         }
-        let node = self.any.get(entry.key)?;
-        Some((*node, MatchedBy::KeyOnly))
+        Some((edges.any?, MatchedBy::KeyOnly))
     }
 }
 
-/// Hashes as [`Entry`] does, since look-ups use an entry.
-impl Hash for Edge {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Entry { key: self.key.as_str(), value: self.value.as_str() }.hash(state);
-    }
-}
+// === impl KeyIndex ===
 
-impl Equivalent<Edge> for Entry<'_> {
-    fn equivalent(&self, edge: &Edge) -> bool {
-        self.value.equivalent(&edge.value) && self.key.equivalent(&edge.key)
+impl KeyIndex {
+    /// Adds the key at `at` of `keys`.
+    fn add(&mut self, keys: &[KeyEdges], at: usize) {
+        let hash = |at: &u32| self.hasher.hash_one(keys[*at as usize].key.as_str());
+        // the size limit of rule files keeps the number of keys far below 2^32
+        let at = u32::try_from(at).unwrap_or(u32::MAX);
+        self.table.insert_unique(hash(&at), at, hash);
+    }
+
+    /// Returns the position of `key` in `keys`.
+    fn find(&self, keys: &[KeyEdges], key: &str) -> Option<usize> {
+        let found = |at: &u32| key.equivalent(&keys[*at as usize].key);
+        self.table.find(self.hasher.hash_one(key), found).map(|at| *at as usize)
     }
 }
