@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    algorithm::{Availability, CounterState, Probe},
+    algorithm::{Availability, CounterState, Outcome, Probe},
     tier::{OverLimitPolicy, Tier},
     units::{Hits, Period, Timestamp},
 };
@@ -65,35 +65,19 @@ pub fn decide(
         }
     };
     match (tiers, &mut *counters) {
-        ([tier], [counter]) => decide_one(tier, counter, policy, hits, now),
+        ([tier], [counter]) => {
+            let Outcome { over, used, available } = counter.decide(tier, policy, hits, now);
+            Decision {
+                tier: 0,
+                over,
+                before: used,
+                remaining: available.remaining,
+                reset: available.reset,
+                cached: false,
+                share: None,
+            }
+        }
         _ => decide_all(tiers, counters, policy, hits, now),
-    }
-}
-
-/// Decides on `hits` like [`decide`], for a rule of one tier, as most are.
-fn decide_one(
-    tier: &Tier,
-    counter: &mut CounterState,
-    policy: OverLimitPolicy,
-    hits: Hits,
-    now: Timestamp,
-) -> Decision {
-    let probe = counter.probe(tier, now, hits);
-    let over = !probe.fits;
-    if !over || policy == OverLimitPolicy::Count {
-        counter.take(tier, now, hits);
-    } else {
-        counter.reject(tier, now);
-    }
-    let available = counter.availability(tier, now);
-    Decision {
-        tier: 0,
-        over,
-        before: probe.used,
-        remaining: available.remaining,
-        reset: if over { counter.wait(tier, now, hits) } else { available.reset },
-        cached: false,
-        share: None,
     }
 }
 

@@ -7,12 +7,12 @@ use super::{
     fixed_window::FixedWindow,
     sliding_window::SlidingWindow,
     span::Span,
-    state::{AlgorithmState, Availability, Probe},
+    state::{AlgorithmState, Availability, Outcome, Probe},
     token_bucket::TokenBucket,
 };
 use crate::limit::{
     request_bucket::{PacedBucket, StepBucket, TokenTime},
-    tier::{Algorithm, Tier},
+    tier::{Algorithm, OverLimitPolicy, Tier},
     units::{Hits, NANOS_PER_SECOND, Period, Timestamp},
 };
 
@@ -78,8 +78,9 @@ macro_rules! change_state {
         match $counter {
             CounterState::FixedWindow($state) => $do,
             CounterState::TokenBucket($state, kept) => {
-                $do;
+                let done = $do;
                 *kept = IdleAt::of($state.idle_at($tier));
+                done
             }
             _ => $counter.change_window($tier, |$state| $do),
         }
@@ -124,6 +125,12 @@ impl CounterState {
             Self::TokenBucket(bucket, _) => bucket.is_idle(tier, now),
             _ => self.probe(tier, now, Hits(0)).used == Hits(0),
         }
+    }
+
+    /// Calls [`AlgorithmState::decide`].
+    #[inline]
+    pub fn decide(&mut self, tier: &Tier, policy: OverLimitPolicy, hits: Hits, now: Timestamp) -> Outcome {
+        change_state!(self, tier, state => state.decide(tier, policy, hits, now))
     }
 
     /// Calls [`AlgorithmState::take`].
@@ -279,21 +286,24 @@ impl CounterState {
 
     /// Changes the sliding window that it is the state of. Not inlined, so that the other algorithms do not pay for it.
     #[inline(never)]
-    fn change_window(&mut self, tier: &Tier, change: impl FnOnce(&mut SlidingWindow)) {
+    fn change_window<T>(&mut self, tier: &Tier, change: impl FnOnce(&mut SlidingWindow) -> T) -> T {
         match self {
             Self::SlidingWindow(window, kept) => {
-                change(window);
+                let done = change(window);
                 *kept = IdleAt::of(window.idle_at(tier));
                 if let Some(packed) = Self::with_one_span(window, *kept) {
                     *self = packed;
                 }
+                done
             }
             Self::OneSpan { is_there, hits, opened, last, .. } => {
                 let mut window = window_of_one(*is_there, *hits, *opened, *last);
-                change(&mut window);
+                let done = change(&mut window);
                 *self = Self::from_sliding_window(window, tier);
+                done
             }
-            _ => {}
+            // such a bucket has no tier, and its key is none of a tier's
+            _ => change(&mut SlidingWindow::new(Timestamp::default(), None)),
         }
     }
 

@@ -16,5 +16,5 @@ pub use counter::{CounterState, IdleAt};
 pub use fixed_window::FixedWindow;
 pub use sliding_window::SlidingWindow;
 pub use span::Span;
-pub use state::{AlgorithmState, Availability, Probe};
+pub use state::{AlgorithmState, Availability, Outcome, Probe};
 pub use token_bucket::TokenBucket;

@@ -2,7 +2,7 @@
 
 use super::change::CountChange;
 use crate::limit::{
-    tier::Tier,
+    tier::{OverLimitPolicy, Tier},
     units::{Hits, Period, Timestamp},
 };
 
@@ -38,6 +38,23 @@ pub trait AlgorithmState {
     /// Returns the time until `hits` would fit if no other request takes any; [`Availability::reset`] if they never do.
     fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period;
 
+    /// Decides on `hits` where no other tier has a say: counts them if they fit or the `policy` says so. Does what the other
+    /// functions do one by one, for the many rules of one tier.
+    #[inline]
+    fn decide(&mut self, tier: &Tier, policy: OverLimitPolicy, hits: Hits, now: Timestamp) -> Outcome {
+        let Probe { fits, used } = self.probe(tier, now, hits);
+        if fits || policy == OverLimitPolicy::Count {
+            self.take(tier, now, hits);
+        } else {
+            self.reject(tier, now);
+        }
+        let mut available = self.availability(tier, now);
+        if !fits {
+            available.reset = self.wait(tier, now, hits);
+        }
+        Outcome { over: !fits, used, available }
+    }
+
     /// Returns the counted hits, which are lost if a store drops the counter early.
     fn used(&self) -> Hits;
 }
@@ -49,6 +66,17 @@ pub struct Probe {
     pub fits: bool,
     /// Hits counted so far.
     pub used: Hits,
+}
+
+/// The decision of one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Whether the hits were rejected.
+    pub over: bool,
+    /// Hits counted before.
+    pub used: Hits,
+    /// What is available afterwards. If over, the time is the wait until the hits would fit.
+    pub available: Availability,
 }
 
 /// The remaining requests of a counter, and the time until it resets.
