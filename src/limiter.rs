@@ -356,6 +356,9 @@ impl<S: Store> Limiter<S> {
             | RuleRef::Beside(compiled_rule)
             | RuleRef::Shadow(compiled_rule) => {
                 let declared = &loaded.stats[compiled_rule.index()];
+                if !compiled_rule.has_dynamic_stats() {
+                    return record(declared);
+                }
                 let dynamic = compiled_rule
                     .stat_path(check.entries)
                     .and_then(|path| self.stats.dynamic_rule_of(path.parts(), declared));

@@ -177,6 +177,12 @@ impl CompiledRule {
         Some(keys.key(entries, |i| if i == last { Some(MEMBERS) } else { self.shared(i) }))
     }
 
+    /// Returns whether some value is part of the stats' name.
+    #[must_use]
+    pub const fn has_dynamic_stats(&self) -> bool {
+        self.has_dynamic_stats
+    }
+
     /// Returns the path of this rule's stats for a descriptor of `entries`, if it differs from [`Details::path`].
     ///
     /// A value is part of it if the rule sets `detailed_metric` or the level `value_to_metric`, unless a shared pattern

@@ -89,29 +89,31 @@ impl<'a> Verdict<'a> {
         modes: &Modes,
     ) -> Self {
         let mut statuses: SmallVec<[Status<'a>; 2]> = SmallVec::new();
+        let mut combined = Combined::default();
         // pushed one by one: `collect` costs more than the statuses
         for descriptor in &matched.matches {
-            statuses.push(match descriptor {
+            let status = match descriptor {
                 DescriptorMatch::NoLimit => Status::no_limit(modes.quota),
                 DescriptorMatch::Unlimited(_) => Status::unlimited(),
                 DescriptorMatch::Limited(i) => {
                     Status::counted(&matched.checks[*i], &decisions[*i], modes.quota)
                 }
-            });
+            };
+            combined.add(statuses.len(), descriptor, &status);
+            statuses.push(status);
         }
-        let combined = Combined::of(matched, &statuses);
-        let over = combined.over && !modes.shadow;
+        let is_over = combined.is_over();
+        let (over, nearest) = (is_over && !modes.shadow, combined.nearest);
+        let metadata = if modes.metadata || modes.rejecting_rule {
+            metadata(request, matched, &statuses, modes, nearest.filter(|_| over))
+        } else {
+            None
+        };
         Self {
             code: if over { Code::OverLimit } else { Code::Ok },
-            shadowed: combined.over && modes.shadow,
-            nearest: combined.nearest,
-            metadata: metadata(
-                request,
-                matched,
-                &statuses,
-                modes,
-                if over { combined.nearest } else { None },
-            ),
+            shadowed: is_over && modes.shadow,
+            nearest,
+            metadata,
             statuses,
         }
     }
@@ -131,37 +133,40 @@ impl<'a> Verdict<'a> {
 }
 
 /// The statuses of a request, combined.
+#[derive(Default)]
 struct Combined {
-    over: bool,
+    limits_over: usize,
+    quotas: usize,
+    quotas_over: usize,
     /// See [`Verdict::nearest`].
     nearest: Option<usize>,
+    /// The remaining requests of that one.
+    least: u32,
 }
 
 impl Combined {
-    fn of(matched: &Matched<'_>, statuses: &[Status<'_>]) -> Self {
-        let (mut limits_over, mut quotas, mut quotas_over) = (0, 0, 0);
-        let mut nearest: Option<(usize, u32)> = None;
-        for (i, (descriptor, status)) in matched.matches.iter().zip(statuses).enumerate() {
-            let least = nearest.map_or(u32::MAX, |(_, least)| least);
-            if status.limit.is_some() && status.remaining < least {
-                nearest = Some((i, status.remaining));
-            }
-            let over = status.code == Code::OverLimit;
-            if let DescriptorMatch::Unlimited(_) = descriptor {
-                continue;
-            }
-            if status.quota {
-                quotas += 1;
-                quotas_over += usize::from(over);
-            } else if over {
-                limits_over += 1;
-                nearest = Some((i, 0));
-            }
+    /// Adds the `status` of the descriptor at the index `i`.
+    fn add(&mut self, i: usize, descriptor: &DescriptorMatch<'_>, status: &Status<'_>) {
+        let is_nearer = match self.nearest {
+            Some(_) => status.remaining < self.least,
+            None => status.remaining < u32::MAX,
+        };
+        if status.limit.is_some() && is_nearer {
+            (self.nearest, self.least) = (Some(i), status.remaining);
         }
-        Self {
-            over: limits_over > 0 || (quotas > 0 && quotas == quotas_over),
-            nearest: nearest.map(|(i, _)| i),
+        let over = status.code == Code::OverLimit;
+        if status.quota && !matches!(descriptor, DescriptorMatch::Unlimited(_)) {
+            self.quotas += 1;
+            self.quotas_over += usize::from(over);
+        } else if over {
+            self.limits_over += 1;
+            (self.nearest, self.least) = (Some(i), 0);
         }
+    }
+
+    /// Returns whether the request is over its limits.
+    const fn is_over(&self) -> bool {
+        self.limits_over > 0 || (self.quotas > 0 && self.quotas == self.quotas_over)
     }
 }
 
@@ -194,6 +199,7 @@ impl<'a> Status<'a> {
 }
 
 /// Returns the dynamic metadata for the proxy, if there is any. `rejecting` is the status that rejects the request.
+#[cold]
 fn metadata(
     request: &Request<'_>,
     matched: &Matched<'_>,

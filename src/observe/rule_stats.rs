@@ -82,14 +82,18 @@ impl RuleStats {
     }
 
     /// Adds the hits of a request.
+    #[inline]
     pub fn add(&self, counts: RuleCounts) {
         let counters = self.counters.own();
-        counters.over_limit_with_local_cache.add(counts.over_limit_with_local_cache);
         counters.total_hits.add(counts.total_hits);
-        counters.over_limit.add(counts.over_limit);
-        counters.near_limit.add(counts.near_limit);
         counters.within_limit.add(counts.within_limit);
-        counters.shadow_mode.add(counts.shadow_mode);
+        counters.near_limit.add(counts.near_limit);
+        // of most requests, none
+        if counts.over_limit != 0 {
+            counters.over_limit.add(counts.over_limit);
+            counters.over_limit_with_local_cache.add(counts.over_limit_with_local_cache);
+            counters.shadow_mode.add(counts.shadow_mode);
+        }
     }
 
     /// Adds hits that were counted in the shadow of the rule.

@@ -175,10 +175,15 @@ impl<N: Notes> MemoryStore<N> {
     /// Decides the checks of one request: [`Store::take`] without a future.
     #[must_use]
     pub fn decide(&self, checks: &[LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
+        let mut decisions = Decisions::new();
+        // as most requests have
+        if let [check] = checks {
+            decisions.push(self.decide_one(check, scope, now));
+            return decisions;
+        }
         let decisions = match scope {
-            Scope::Request if checks.len() > 1 => self.decide_together(checks, now),
-            _ => {
-                let mut decisions = Decisions::new();
+            Scope::Request => self.decide_together(checks, now),
+            Scope::Descriptor => {
                 // pushed one by one: `collect` costs as much as a decision
                 for check in checks {
                     decisions.push(self.decide_unbounded(check, scope, now));
@@ -199,7 +204,9 @@ impl<N: Notes> MemoryStore<N> {
 
     /// Decides one check, and leaves counters that are too many to the caller.
     fn decide_unbounded(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
-        if let Some(decision) = self.decide_shared(check, now) {
+        if check.pool.is_some()
+            && let Some(decision) = self.decide_shared(check, now)
+        {
             return decision;
         }
         self.on_shard(check.key, |shard| shard.take(check, check.over_limit_policy_in(scope), now))

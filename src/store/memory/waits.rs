@@ -72,6 +72,11 @@ impl<N: Notes> Shard<N> {
     pub(super) fn take_woken(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.lines.woken)
     }
+
+    /// Returns whether there is anybody to wake.
+    fn has_woken(&self) -> bool {
+        !self.lines.woken.is_empty()
+    }
 }
 
 impl MemoryStore {
@@ -286,10 +291,10 @@ impl<N: Notes> MemoryStore<N> {
     pub(super) fn on_shard<T>(&self, key: CounterKey, act: impl FnOnce(&mut Shard<N>) -> T) -> T {
         let mut shard = self.shards[self.index(key)].lock();
         let done = self.counting(&mut shard, act);
-        let woken = shard.take_woken();
-        drop(shard);
-        for waker in woken {
-            waker.wake();
+        if shard.has_woken() {
+            let woken = shard.take_woken();
+            drop(shard);
+            woken.into_iter().for_each(Waker::wake);
         }
         done
     }
