@@ -8,6 +8,7 @@ mod shadow;
 mod waiter_thread;
 
 use std::{
+    slice::from_ref,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -31,7 +32,7 @@ use crate::{
         DecisionRecord, Metric, RuleCounts, RuleLimit, RuleStats, Source, Stats,
         hot_keys::{HotKeyValues, HotKeys, Sample},
     },
-    store::{Decisions, MemoryStore, Store, StoreError, TakeOptions},
+    store::{MemoryStore, Store, StoreError, TakeOptions},
 };
 
 /// Decides requests against the current rules.
@@ -184,6 +185,9 @@ impl<S: Store> Limiter<S> {
         options: TakeOptions<'_>,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
+        if let Some(memory) = self.store.alone() {
+            return self.decide_in(memory, request, now, options.record, encode);
+        }
         let loaded = self.loaded.load();
         let decided = match find(loaded.as_deref(), request) {
             Ok((loaded, matched)) => {
@@ -193,15 +197,11 @@ impl<S: Store> Limiter<S> {
                     // boxed to keep the future of all other requests small
                     Box::pin(self.take_before_shadows(loaded, &matched, now, options)).await
                 } else {
-                    self.take(&matched.checks, scope, now, options).await
+                    self.store.take_with(&matched.checks, scope, now, options).await
                 };
                 taken.map_err(LimitError::from).map(|decisions| {
-                    self.conclude(loaded, request, &matched, &decisions, now, |verdict| {
-                        if let Some(record) = options.record {
-                            record_rules(record, &matched, verdict);
-                        }
-                        encode(verdict)
-                    })
+                    let encode = traced(options.record, &matched, encode);
+                    self.conclude(loaded, request, &matched, &decisions, now, encode)
                 })
             }
             Err(error) => Err(error),
@@ -209,18 +209,37 @@ impl<S: Store> Limiter<S> {
         self.count_error(decided)
     }
 
-    /// Has the store decide `checks`.
-    async fn take(
+    /// Decides like [`Limiter::decide_with`] where all counters are in `memory`.
+    fn decide_in<T>(
         &self,
-        checks: &[LimitCheck<'_>],
-        scope: Scope,
+        memory: &MemoryStore,
+        request: &Request<'_>,
         now: Timestamp,
-        options: TakeOptions<'_>,
-    ) -> Result<Decisions, StoreError> {
-        match self.store.take_at_once(checks, scope, now, options) {
-            Some(decisions) => Ok(decisions),
-            None => self.store.take_with(checks, scope, now, options).await,
+        record: Option<&DecisionRecord>,
+        encode: impl FnOnce(&Verdict<'_>) -> T,
+    ) -> Result<T, LimitError> {
+        let loaded = self.loaded.load();
+        let modes = &self.settings.modes;
+        if let Some(loaded) = loaded.as_deref()
+            && record.is_none()
+            && !modes.describes()
+            && let Some((check, scope)) = check_of(loaded, request)
+        {
+            let scope = self.settings.scope.max(scope);
+            let decision = memory.decide_one(&check, scope, now);
+            let verdict = Verdict::on_one(&check, &decision, modes);
+            self.record(loaded, from_ref(&check), from_ref(&decision), scope, &verdict, now);
+            return Ok(encode(&verdict));
         }
+        self.count_error(find(loaded.as_deref(), request).map(|(loaded, matched)| {
+            let scope = self.scope_of(&matched);
+            let decisions = if scope == Scope::Request && matched.has_shadows() {
+                self.decide_before_shadows(memory, loaded, &matched, now)
+            } else {
+                memory.decide(&matched.checks, scope, now)
+            };
+            self.conclude(loaded, request, &matched, &decisions, now, traced(record, &matched, encode))
+        }))
     }
 
     /// Counts the error, if it is one.
@@ -244,40 +263,41 @@ impl<S: Store> Limiter<S> {
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> T {
         let verdict = Verdict::new(request, matched, decisions, &self.settings.modes);
-        self.record(loaded, request, matched, decisions, &verdict);
-        if let Some(hot_keys) = &self.hot_keys
-            && let Some(weight) = hot_keys.sampled()
-        {
-            self.add_hot_keys(hot_keys, weight, matched, decisions, now);
+        if matched.unknown_domain {
+            self.stats.unknown_domain(request.domain, request.descriptors.len() as u64);
         }
-        if verdict.code == Code::OverLimit
-            && let Some(log) = &self.rejection_log
-        {
-            self.report_rejections(&**log, loaded, matched, decisions, now);
+        self.record(loaded, matched.enforced(), decisions, self.scope_of(matched), &verdict, now);
+        if matched.has_shadows() {
+            self.record_shadows(loaded, matched, decisions);
         }
         encode(&verdict)
     }
 
+    /// Records the `verdict` on `checks`, for which there are `decisions`, where a rejection affects `scope`.
     fn record(
         &self,
         loaded: &Loaded,
-        request: &Request<'_>,
-        matched: &Matched<'_>,
+        checks: &[LimitCheck<'_>],
         decisions: &[Decision],
+        scope: Scope,
         verdict: &Verdict<'_>,
+        now: Timestamp,
     ) {
-        if matched.unknown_domain {
-            self.stats.unknown_domain(request.domain, request.descriptors.len() as u64);
-        }
-        let scope = self.scope_of(matched);
         if verdict.shadowed {
             self.stats.global_shadow_mode.add(1);
         }
-        for (check, decision) in taken(matched, decisions) {
+        for (check, decision) in taken(checks, decisions) {
             self.record_check(loaded, check, decision, scope);
         }
-        if matched.has_shadows() {
-            self.record_shadows(loaded, matched, decisions);
+        if let Some(hot_keys) = &self.hot_keys
+            && let Some(weight) = hot_keys.sampled()
+        {
+            self.add_hot_keys(hot_keys, weight, checks, decisions, now);
+        }
+        if verdict.code == Code::OverLimit
+            && let Some(log) = &self.rejection_log
+        {
+            self.report_rejections(&**log, loaded, checks, decisions, now);
         }
     }
 
@@ -303,12 +323,12 @@ impl<S: Store> Limiter<S> {
         &self,
         hot_keys: &HotKeys,
         weight: u32,
-        matched: &Matched<'_>,
+        checks: &[LimitCheck<'_>],
         decisions: &[Decision],
         now: Timestamp,
     ) {
         let shows_values = self.settings.hot_keys == HotKeyValues::Shown;
-        for (check, decision) in taken(matched, decisions) {
+        for (check, decision) in taken(checks, decisions) {
             let limit = limit_of(check, decision);
             #[expect(clippy::cast_precision_loss, reason = "a share to look at")]
             let left = decision.remaining as f32 / limit.max(1) as f32;
@@ -329,12 +349,12 @@ impl<S: Store> Limiter<S> {
         &self,
         log: &dyn RejectionLog,
         loaded: &Loaded,
-        matched: &Matched<'_>,
+        checks: &[LimitCheck<'_>],
         decisions: &[Decision],
         now: Timestamp,
     ) {
         let all = self.settings.reported_rejections == ReportedRejections::All;
-        for (check, decision) in taken(matched, decisions) {
+        for (check, decision) in taken(checks, decisions) {
             let rejects = decision.over && !check.rule.shadow_mode();
             if rejects && (all || loaded.last_reports.is_first(&check.rule, now)) {
                 let mode = |rule| self.store.shared_counts().mode_now(rule);
@@ -388,25 +408,16 @@ impl Limiter<MemoryStore> {
         now: Timestamp,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
-        let loaded = self.loaded.load();
-        self.count_error(find(loaded.as_deref(), request).map(|(loaded, matched)| {
-            let scope = self.scope_of(&matched);
-            let decisions = if scope == Scope::Request && matched.has_shadows() {
-                self.decide_before_shadows(loaded, &matched, now)
-            } else {
-                self.store.decide(&matched.checks, scope, now)
-            };
-            self.conclude(loaded, request, &matched, &decisions, now, encode)
-        }))
+        self.decide_in(&self.store, request, now, None, encode)
     }
 }
 
 /// Returns the checks that took hits, with their decisions: refunded hits were counted when they were taken.
 fn taken<'m, 'r>(
-    matched: &'m Matched<'r>,
+    checks: &'m [LimitCheck<'r>],
     decisions: &'m [Decision],
 ) -> impl Iterator<Item = (&'m LimitCheck<'r>, &'m Decision)> {
-    matched.enforced().iter().zip(decisions).filter(|(check, _)| check.direction == Direction::Take)
+    checks.iter().zip(decisions).filter(|(check, _)| check.direction == Direction::Take)
 }
 
 /// Returns the limit that `decision` reports: of a pool, the member's share.
@@ -434,6 +445,29 @@ fn find<'a>(
     let loaded = loaded.ok_or(LimitError::NoRules)?;
     let matched = Matched::with_prefetch(&loaded.rules, request, |rule| loaded.stats[rule].prefetch());
     Ok((loaded, matched))
+}
+
+/// Returns the only check of `request`, and what a rejection affects, if that is all that there is to decide.
+#[inline]
+fn check_of<'a>(loaded: &'a Loaded, request: &'a Request<'_>) -> Option<(LimitCheck<'a>, Scope)> {
+    if request.domain.is_empty() {
+        return None;
+    }
+    LimitCheck::alone(&loaded.rules, request, |rule| loaded.stats[rule].prefetch())
+}
+
+/// Returns `encode`, which adds the rules that apply to `record` before, if there is one.
+fn traced<T>(
+    record: Option<&DecisionRecord>,
+    matched: &Matched<'_>,
+    encode: impl FnOnce(&Verdict<'_>) -> T,
+) -> impl FnOnce(&Verdict<'_>) -> T {
+    move |verdict| {
+        if let Some(record) = record {
+            record_rules(record, matched, verdict);
+        }
+        encode(verdict)
+    }
 }
 
 /// Adds the rules that apply to `record`. The name of a limit that the request carries would contain its values.

@@ -233,6 +233,43 @@ fn find<'a>(
 
 // === impl LimitCheck ===
 
+impl<'a> LimitCheck<'a> {
+    /// Returns the check of a request that has one descriptor and matches a rule with nothing but a limit, as most do, and
+    /// what a rejection affects. Makes no lists, unlike [`Matched`], which is for all requests. Calls `on_match` as
+    /// [`Matched::with_prefetch`] does.
+    #[inline]
+    #[must_use]
+    pub fn alone(
+        rules: &'a RuleSet,
+        request: &'a Request<'_>,
+        on_match: impl Fn(usize),
+    ) -> Option<(Self, Scope)> {
+        let [descriptor] = &*request.descriptors else { return None };
+        if descriptor.limit.is_some() {
+            return None;
+        }
+        let root = rules.root(request.domain)?;
+        let entries = &*descriptor.entries;
+        let index = rules.find_below(root, entries)?;
+        on_match(index);
+        let rule = &rules.rules()[index];
+        let Limit::Tiers { over_limit_policy, .. } = rule.limit else { return None };
+        if rule.has_extras() {
+            return None;
+        }
+        let check = Self {
+            rule: RuleRef::Compiled(rule),
+            domain: request.domain,
+            entries,
+            key: rule.counter_key(&root.keys, entries).of_policy(over_limit_policy),
+            pool: None,
+            hits: request.hits_of(descriptor),
+            direction: if descriptor.refund { Direction::GiveBack } else { Direction::Take },
+        };
+        Some((check, root.scope))
+    }
+}
+
 impl LimitCheck<'_> {
     /// Returns the check of the same hits against the limit in the shadow of its rule, if there is one.
     fn in_shadow(&self) -> Option<Self> {

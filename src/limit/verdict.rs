@@ -104,7 +104,7 @@ impl<'a> Verdict<'a> {
         }
         let is_over = combined.is_over();
         let (over, nearest) = (is_over && !modes.shadow, combined.nearest);
-        let metadata = if modes.metadata || modes.rejecting_rule {
+        let metadata = if modes.describes() {
             metadata(request, matched, &statuses, modes, nearest.filter(|_| over))
         } else {
             None
@@ -114,6 +114,26 @@ impl<'a> Verdict<'a> {
             shadowed: is_over && modes.shadow,
             nearest,
             metadata,
+            statuses,
+        }
+    }
+
+    /// Returns the verdict on a request of one descriptor, from the `decision` on its check. Leaves out the metadata that
+    /// [`Modes::describes`] asks for.
+    #[inline]
+    #[must_use]
+    pub fn on_one(check: &'a LimitCheck<'_>, decision: &Decision, modes: &Modes) -> Self {
+        let status = Status::counted(check, decision, modes.quota);
+        let mut combined = Combined::default();
+        combined.add(0, &DescriptorMatch::Limited(0), &status);
+        let is_over = combined.is_over();
+        let mut statuses = SmallVec::new();
+        statuses.push(status);
+        Self {
+            code: if is_over && !modes.shadow { Code::OverLimit } else { Code::Ok },
+            shadowed: is_over && modes.shadow,
+            nearest: combined.nearest,
+            metadata: None,
             statuses,
         }
     }
@@ -129,6 +149,16 @@ impl<'a> Verdict<'a> {
             self.statuses.iter().filter(over).filter_map(|status| status.reset)
         };
         waits(false).max().or_else(|| waits(true).min())
+    }
+}
+
+// === impl Modes ===
+
+impl Modes {
+    /// Returns whether responses have metadata about the request or its rules.
+    #[must_use]
+    pub const fn describes(&self) -> bool {
+        self.metadata || self.rejecting_rule
     }
 }
 

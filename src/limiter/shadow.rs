@@ -22,14 +22,14 @@ impl<S: Store> Limiter<S> {
         options: TakeOptions<'_>,
     ) -> Result<Decisions, StoreError> {
         let begun = Instant::now();
-        let decisions = self.take(matched.enforced(), Scope::Request, now, options).await?;
+        let decisions = self.store.take_with(matched.enforced(), Scope::Request, now, options).await?;
         let longest = self.store.longest_wait();
         let longest = options.wait.map_or(longest, |wait| wait.min(longest));
         for check in counted(matched, &decisions) {
             let wait = Some(longest.saturating_sub(begun.elapsed()));
             let options = TakeOptions { wait, ..TakeOptions::default() };
             // the answer is known: what fails here is not counted
-            if let Ok(decisions) = self.take(std::slice::from_ref(check), Scope::Request, now, options).await
+            if let Ok(decisions) = self.store.take_with(std::slice::from_ref(check), Scope::Request, now, options).await
             {
                 self.record_shadow(loaded, check, &decisions[0], Scope::Request);
             }
@@ -54,20 +54,19 @@ impl<S: Store> Limiter<S> {
         let counts = ShadowCounts { within_limit: tally.within_limit, over_limit: tally.over_limit };
         self.with_stats(loaded, check, |stats| stats.add_shadow(counts));
     }
-}
 
-impl Limiter<MemoryStore> {
     /// Decides like [`Limiter::take_before_shadows`], without an executor.
     #[cold]
     pub(super) fn decide_before_shadows(
         &self,
+        memory: &MemoryStore,
         loaded: &Loaded,
         matched: &Matched<'_>,
         now: Timestamp,
     ) -> Decisions {
-        let decisions = self.store.decide(matched.enforced(), Scope::Request, now);
+        let decisions = memory.decide(matched.enforced(), Scope::Request, now);
         for check in counted(matched, &decisions) {
-            let decision = self.store.decide_one(check, Scope::Request, now);
+            let decision = memory.decide_one(check, Scope::Request, now);
             self.record_shadow(loaded, check, &decision, Scope::Request);
         }
         decisions

@@ -88,15 +88,9 @@ impl Store for AnyStore {
         }
     }
 
-    fn take_at_once(
-        &self,
-        checks: &[LimitCheck<'_>],
-        scope: Scope,
-        now: Timestamp,
-        options: TakeOptions<'_>,
-    ) -> Option<Decisions> {
+    fn alone(&self) -> Option<&MemoryStore> {
         match self {
-            Self::Memory(memory) => memory.take_at_once(checks, scope, now, options),
+            Self::Memory(memory) => Some(memory),
             Self::Disk(_) | Self::Coordinated(_) => None,
         }
     }

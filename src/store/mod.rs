@@ -86,16 +86,9 @@ pub trait Store: Send + Sync + 'static {
         self.take_with(checks, scope, now, TakeOptions::default())
     }
 
-    /// Decides like [`Store::take_with`] if that is possible without a future: one costs a store in memory as much as the decision. By
-    /// default none is.
-    fn take_at_once(
-        &self,
-        checks: &[LimitCheck<'_>],
-        scope: Scope,
-        now: Timestamp,
-        options: TakeOptions<'_>,
-    ) -> Option<Decisions> {
-        let _ = (checks, scope, now, options);
+    /// Returns the store in memory that decides all checks, if no other store has a say: it needs no future, which costs as
+    /// much as the decision. By default there is none.
+    fn alone(&self) -> Option<&MemoryStore> {
         None
     }
 

@@ -405,14 +405,8 @@ impl Store for MemoryStore {
         future::ready(Ok(self.decide(checks, scope, now)))
     }
 
-    fn take_at_once(
-        &self,
-        checks: &[LimitCheck<'_>],
-        scope: Scope,
-        now: Timestamp,
-        _options: TakeOptions<'_>,
-    ) -> Option<Decisions> {
-        Some(self.decide(checks, scope, now))
+    fn alone(&self) -> Option<&MemoryStore> {
+        Some(self)
     }
 
     fn reserve(
