@@ -65,19 +65,29 @@ pub fn decide(
         }
     };
     match (tiers, &mut *counters) {
-        ([tier], [counter]) => {
-            let Outcome { over, used, available } = counter.decide(tier, policy, hits, now);
-            Decision {
-                tier: 0,
-                over,
-                before: used,
-                remaining: available.remaining,
-                reset: available.reset,
-                cached: false,
-                share: None,
-            }
-        }
+        ([tier], [counter]) => take_one(tier, counter, policy, hits, now),
         _ => decide_all(tiers, counters, policy, hits, now),
+    }
+}
+
+/// Decides on `hits` like [`decide`] and takes them, for a rule of one tier, as most rules are.
+#[inline]
+pub fn take_one(
+    tier: &Tier,
+    counter: &mut CounterState,
+    policy: OverLimitPolicy,
+    hits: Hits,
+    now: Timestamp,
+) -> Decision {
+    let Outcome { over, used, available } = counter.decide(tier, policy, hits, now);
+    Decision {
+        tier: 0,
+        over,
+        before: used,
+        remaining: available.remaining,
+        reset: available.reset,
+        cached: false,
+        share: None,
     }
 }
 

@@ -140,7 +140,7 @@ impl RuleSet {
 
     fn walk<'a>(&'a self, domain: &str, entries: &[Entry<'a>], steps: &mut Vec<Step<'a>>) -> Outcome<'a> {
         let Some(root) = self.root(domain).map(|root| root.node) else {
-            let mut domains: Vec<_> = self.domains.keys().map(InlineStr::as_str).collect();
+            let mut domains: Vec<_> = self.domains.iter().map(|(name, _)| name).collect();
             domains.sort_unstable();
             return Outcome::UnknownDomain(domains);
         };
@@ -172,7 +172,7 @@ impl RuleSet {
 impl Branch {
     /// Returns every child that matches `entry`, the one that is tried first last.
     fn all_steps(&self, entry: &Entry<'_>) -> Vec<NodeId> {
-        let Some(edges) = self.edges(entry.key) else { return Vec::new() };
+        let Some(edges) = self.keys.get(entry.key) else { return Vec::new() };
         let matching = edges.wildcards.iter().filter(|(pattern, _)| pattern.matches(entry.value));
         let mut steps: Vec<NodeId> = edges.literals.get(entry.value).copied().into_iter().collect();
         steps.extend(matching.map(|(_, node)| *node));
@@ -187,7 +187,7 @@ impl Branch {
 
     fn explain<'a>(&'a self, entry: &Entry<'a>, matched: Option<(&'a Self, MatchedBy)>) -> Step<'a> {
         let mut candidates = vec![(Candidate::Literal, MatchedBy::Literal)];
-        let wildcards = self.edges(entry.key).map(|edges| &*edges.wildcards).unwrap_or_default();
+        let wildcards = self.keys.get(entry.key).map(|edges| &*edges.wildcards).unwrap_or_default();
         for (i, (pattern, _)) in wildcards.iter().enumerate() {
             candidates.push((Candidate::Wildcard(pattern.text()), MatchedBy::Wildcard(i)));
         }
@@ -210,10 +210,10 @@ impl Branch {
     /// Returns the names of all descriptors at this level; those with `key` first, then by name.
     fn children(&self, key: &str) -> Vec<(bool, String)> {
         let mut children = Vec::new();
-        for edges in &self.keys {
+        for (child_key, edges) in self.keys.iter() {
             let values = edges.literals.keys().map(InlineStr::as_str).chain(edges.any.map(|_| ""));
-            let name = |value| Entry { key: edges.key.as_str(), value }.step();
-            children.extend(values.map(|value| (edges.key.as_str() != key, name(value))));
+            let name = |value| Entry { key: child_key, value }.step();
+            children.extend(values.map(|value| (child_key != key, name(value))));
         }
         children.sort_unstable();
         children

@@ -5,7 +5,6 @@
 //! independent of the number of rules, and no step allocates.
 
 use std::{
-    hash::BuildHasher as _,
     num::NonZeroU32,
     sync::{
         Arc,
@@ -13,13 +12,14 @@ use std::{
     },
 };
 
-use hashbrown::{Equivalent as _, HashMap, HashTable};
+use hashbrown::HashMap;
 
 use super::{
     compiled_rule::{CompiledRule, Level, RuleId},
     descriptor::Entry,
     inline_str::InlineStr,
     key::{CounterKey, DomainHasher, KeyHasher},
+    name_map::NameMap,
     pattern::{Pattern, Values},
     rule::{Domain, Origin, RuleNode, Scope},
 };
@@ -27,7 +27,7 @@ use super::{
 /// All loaded rules, compiled. Immutable: a reload creates another set.
 #[derive(Debug)]
 pub struct RuleSet {
-    pub(super) domains: HashMap<InlineStr, Root, foldhash::fast::RandomState>,
+    pub(super) domains: NameMap<Root>,
     /// The roots of the domains and everything below them.
     pub(super) nodes: Vec<Branch>,
     /// For each node, the index in `rules` of the rule for a descriptor that ends there. Separate from the nodes, so that
@@ -59,17 +59,14 @@ pub(super) struct Root {
 /// A node of the compiled tree: the edges to its children.
 #[derive(Debug, Default)]
 pub(super) struct Branch {
-    /// In the order of declaration. Nearly all nodes have few keys, or none.
-    pub(super) keys: Vec<KeyEdges>,
-    /// Finds one of many keys.
-    index: Option<Box<KeyIndex>>,
+    /// The edges by key. Nearly all nodes have few keys, or none.
+    pub(super) keys: NameMap<KeyEdges>,
     pub(super) origin: Origin,
 }
 
 /// The edges for entries of one key.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct KeyEdges {
-    pub(super) key: InlineStr,
     /// The children for literal values.
     pub(super) literals: HashMap<InlineStr, NodeId, foldhash::fast::RandomState>,
     /// In the order of declaration.
@@ -77,16 +74,6 @@ pub(super) struct KeyEdges {
     /// The child for any value.
     pub(super) any: Option<NodeId>,
 }
-
-/// Indexes into [`Branch::keys`] by key.
-#[derive(Debug, Default)]
-struct KeyIndex {
-    table: HashTable<u32>,
-    hasher: foldhash::fast::RandomState,
-}
-
-/// The number of keys up to which one is found faster by comparing all of them.
-const FEW_KEYS: usize = 4;
 
 /// The result of a look-up.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +94,7 @@ impl RuleSet {
     #[must_use]
     pub fn new(domains: &[Domain], hasher: KeyHasher) -> Self {
         let mut set = Self {
-            domains: HashMap::default(),
+            domains: NameMap::default(),
             nodes: Vec::new(),
             ends: Vec::new(),
             rules: Vec::new(),
@@ -118,7 +105,8 @@ impl RuleSet {
         for domain in domains {
             let root = set.add_branch(Branch::default());
             let keys = set.hasher.in_domain(&domain.name);
-            set.domains.insert(domain.name.as_str().into(), Root { node: root, scope: domain.scope, keys });
+            let root_of = Root { node: root, scope: domain.scope, keys };
+            *set.domains.get_or_insert_with(&domain.name, || root_of) = root_of;
             set.add_nodes(root, &domain.nodes, &domain.name.as_str().into(), &mut Vec::new());
         }
         set
@@ -178,7 +166,7 @@ impl RuleSet {
     /// Returns whether there are rules for `domain`.
     #[must_use]
     pub fn has_domain(&self, domain: &str) -> bool {
-        self.domains.contains_key(domain)
+        self.domains.get(domain).is_some()
     }
 
     /// Returns what a rejection affects in `domain`; none if there are no rules for it.
@@ -214,8 +202,7 @@ pub(super) enum MatchedBy {
 impl Branch {
     /// Adds edges for `node`'s values to `id`.
     fn add_edges(&mut self, node: &RuleNode, id: NodeId) {
-        let at = self.position(&node.key).unwrap_or_else(|| self.add_key(&node.key));
-        let edges = &mut self.keys[at];
+        let edges = self.keys.get_or_insert_with(&node.key, KeyEdges::default);
         if node.values == Values::Any {
             edges.any.get_or_insert(id);
         }
@@ -228,40 +215,9 @@ impl Branch {
         }
     }
 
-    /// Adds a key without edges, and returns its position.
-    fn add_key(&mut self, key: &str) -> usize {
-        let at = self.keys.len();
-        self.keys.push(KeyEdges {
-            key: key.into(),
-            literals: HashMap::default(),
-            wildcards: Vec::new(),
-            any: None,
-        });
-        if at >= FEW_KEYS {
-            let index = self.index.get_or_insert_default();
-            for at in index.table.len()..=at {
-                index.add(&self.keys, at);
-            }
-        }
-        at
-    }
-
-    /// Returns the position of `key`, if any child has it.
-    fn position(&self, key: &str) -> Option<usize> {
-        match &self.index {
-            None => self.keys.iter().position(|edges| key.equivalent(&edges.key)),
-            Some(index) => index.find(&self.keys, key),
-        }
-    }
-
-    /// Returns the edges for entries of `key`, if there are any.
-    pub(super) fn edges(&self, key: &str) -> Option<&KeyEdges> {
-        Some(&self.keys[self.position(key)?])
-    }
-
     /// Returns the child for `entry`, and the kind of edge to it.
     pub(super) fn step(&self, entry: &Entry<'_>) -> Option<(NodeId, MatchedBy)> {
-        let edges = self.edges(entry.key)?;
+        let edges = self.keys.get(entry.key)?;
         if let Some(&node) = edges.literals.get(entry.value) {
             return Some((node, MatchedBy::Literal));
         }
@@ -271,23 +227,5 @@ impl Branch {
             }
         }
         Some((edges.any?, MatchedBy::KeyOnly))
-    }
-}
-
-// === impl KeyIndex ===
-
-impl KeyIndex {
-    /// Adds the key at `at` of `keys`.
-    fn add(&mut self, keys: &[KeyEdges], at: usize) {
-        let hash = |at: &u32| self.hasher.hash_one(keys[*at as usize].key.as_str());
-        // the size limit of rule files keeps the number of keys far below 2^32
-        let at = u32::try_from(at).unwrap_or(u32::MAX);
-        self.table.insert_unique(hash(&at), at, hash);
-    }
-
-    /// Returns the position of `key` in `keys`.
-    fn find(&self, keys: &[KeyEdges], key: &str) -> Option<usize> {
-        let found = |at: &u32| key.equivalent(&keys[*at as usize].key);
-        self.table.find(self.hasher.hash_one(key), found).map(|at| *at as usize)
     }
 }

@@ -11,6 +11,7 @@ mod key;
 pub mod line;
 mod matched;
 mod matcher;
+mod name_map;
 pub mod part;
 mod pattern;
 pub mod request_bucket;
@@ -27,7 +28,7 @@ mod verdict;
 
 pub use compiled_rule::{CompiledRule, Details, Level, RuleId, RulePath};
 pub use coordination::{Coordination, OnStoreFailure, RuleCoordination};
-pub use decision::{Decision, Direction, decide, decision_from_store};
+pub use decision::{Decision, Direction, decide, decision_from_store, take_one};
 pub use descriptor::{Descriptor, Entry, Request};
 pub use explain::{Attempt, Candidate, Explanation, Outcome, PassedOver, Step};
 pub use key::{CounterKey, KeyHasher};

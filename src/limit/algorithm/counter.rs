@@ -128,7 +128,8 @@ impl CounterState {
     }
 
     /// Calls [`AlgorithmState::decide`].
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub fn decide(&mut self, tier: &Tier, policy: OverLimitPolicy, hits: Hits, now: Timestamp) -> Outcome {
         change_state!(self, tier, state => state.decide(tier, policy, hits, now))
     }
