@@ -14,6 +14,8 @@ mod coordinated;
 mod exchange;
 #[path = "support/in_process.rs"]
 mod in_process;
+#[path = "support/of_key.rs"]
+mod of_key;
 #[path = "support/pool.rs"]
 mod pool;
 #[path = "support/waiting.rs"]
@@ -26,6 +28,7 @@ use coordinated::Hit;
 use exchange::{Exchange, Settled};
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use in_process::InProcess;
+use of_key::OfKey;
 use pool::ShareWork;
 use support::Case;
 use waiting::Waiting;
@@ -106,6 +109,13 @@ fn embedded(limiter: InProcess) -> (bool, InProcess) {
     (admitted, limiter)
 }
 
+#[library_benchmark]
+#[benches::key(args = ["acme"], setup = OfKey::new)]
+fn prepared_key(limiter: OfKey) -> (bool, OfKey) {
+    let admitted = black_box(&limiter).admits();
+    (admitted, limiter)
+}
+
 // Requests for 800 keys, with and without the search for the hottest ones. The difference is what WEIR_HOT_KEYS costs.
 #[library_benchmark]
 #[benches::hot_keys(args = ["off", "shown"], setup = Settled::new)]
@@ -114,7 +124,7 @@ fn hot_keys(settled: Settled) -> Settled {
     settled
 }
 
-library_benchmark_group!(name = decisions, benchmarks = [decide, embedded, shares]);
+library_benchmark_group!(name = decisions, benchmarks = [decide, embedded, prepared_key, shares]);
 library_benchmark_group!(name = coordination, benchmarks = [coordinate, new_keys]);
 library_benchmark_group!(name = requests, benchmarks = [request, hot_keys]);
 main!(library_benchmark_groups = [decisions, coordination, requests]);

@@ -68,6 +68,6 @@ pub mod trace;
 pub mod xds;
 
 pub use limiter::{
-    AcquireError, Acquired, DecisionSettings, LimitError, Limiter, Rejection, RejectionLog,
-    ReportedRejections, Resolved, WaiterThread,
+    AcquireError, Acquired, DecisionSettings, Key, KeyDecision, LimitError, Limiter, Rejection, RejectionLog,
+    ReportedRejections, WaiterThread,
 };

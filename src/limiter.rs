@@ -1,15 +1,18 @@
 //! The path of one request: rules, store, verdict, stats. Every server calls it.
 
 mod acquire;
+mod key;
 mod key_text;
 mod rejections;
-mod resolved;
 mod shadow;
 mod waiter_thread;
 
 use std::{
     slice::from_ref,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -19,8 +22,8 @@ pub(crate) use self::key_text::key_text;
 use self::rejections::LastReports;
 pub use self::{
     acquire::{AcquireError, Acquired},
+    key::{Key, KeyDecision},
     rejections::{Rejection, RejectionLog, ReportedRejections},
-    resolved::Resolved,
     waiter_thread::WaiterThread,
 };
 use crate::{
@@ -40,6 +43,8 @@ use crate::{
 pub struct Limiter<S> {
     /// Replaced by a reload; a request keeps the rules that it started with. None before the first load.
     loaded: ArcSwapOption<Loaded>,
+    /// The number of reloads, by which keys notice them.
+    generation: AtomicU64,
     store: S,
     stats: Arc<Stats>,
     settings: DecisionSettings,
@@ -114,6 +119,7 @@ impl<S: Store> Limiter<S> {
         let hot_keys = (settings.hot_keys != HotKeyValues::Off).then(Box::default);
         Self {
             loaded: ArcSwapOption::empty(),
+            generation: AtomicU64::new(0),
             store,
             stats,
             settings,
@@ -142,6 +148,7 @@ impl<S: Store> Limiter<S> {
         let last_reports = LastReports::new(rules.rules().len());
         self.stats.set_rule_limits(rules.rules().iter().flat_map(rule_limits).collect());
         self.loaded.store(Some(Arc::new(Loaded { rules, stats, last_reports })));
+        self.generation.fetch_add(1, Ordering::Release);
         self.refresh_lines();
     }
 

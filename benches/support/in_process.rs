@@ -15,7 +15,7 @@ use weir::{
 pub(crate) const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 
 /// A limiter of one rule, for each tenant, of one tier.
-pub(crate) struct InProcess(Limiter<MemoryStore>);
+pub(crate) struct InProcess(pub(crate) Limiter<MemoryStore>);
 
 impl InProcess {
     /// Creates the limiter, and the counter of `tenant`.

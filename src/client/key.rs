@@ -3,16 +3,13 @@
 use std::time::Duration;
 
 use super::{error::AcquireError, limiter::Limiter, permit::Permit};
-use crate::{
-    limit::{Entry, Hits},
-    limiter::Resolved,
-};
+use crate::{limit::Hits, limiter};
 
 /// The entries of a limiter's caller, whose rule and counter are found once, and again after each reload.
 #[derive(Debug)]
 pub struct Key {
     limiter: Limiter,
-    resolved: Resolved,
+    inner: limiter::Key,
 }
 
 impl Limiter {
@@ -36,10 +33,9 @@ impl Limiter {
     ///
     /// [`AcquireError::Invalid`], if the domain is empty.
     pub fn key(&self, domain: &str, entries: &[(&str, &str)]) -> Result<Key, AcquireError> {
-        let entries: Vec<Entry<'_>> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
-        let resolved = self.inner.limiter.resolve(domain, &entries);
-        let resolved = resolved.map_err(|error| AcquireError::Invalid(error.into()))?;
-        Ok(Key { limiter: self.clone(), resolved })
+        let inner = self.inner.limiter.key(domain, entries);
+        let inner = inner.map_err(|error| AcquireError::Invalid(error.into()))?;
+        Ok(Key { limiter: self.clone(), inner })
     }
 }
 
@@ -52,7 +48,7 @@ impl Key {
     ///
     /// [`AcquireError`]. No hits were taken.
     pub fn try_acquire(&self, hits: Hits) -> Result<Permit, AcquireError> {
-        self.limiter.try_acquire_resolved(&self.resolved, hits)
+        self.limiter.try_acquire_key(&self.inner, hits)
     }
 
     /// Takes `hits` as [`Limiter::acquire`] does.
@@ -61,7 +57,7 @@ impl Key {
     ///
     /// [`AcquireError`]. No hits were taken.
     pub async fn acquire(&self, hits: Hits, max_wait: Duration) -> Result<Permit, AcquireError> {
-        self.limiter.acquire_request(&self.resolved.request(hits), max_wait).await
+        self.limiter.acquire_request(&self.inner.request(hits), max_wait).await
     }
 
     /// Takes one hit as [`Limiter::until_ready`] does.

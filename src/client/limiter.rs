@@ -109,12 +109,8 @@ impl Limiter {
         self.permit(acquired.await)
     }
 
-    pub(super) fn try_acquire_resolved(
-        &self,
-        resolved: &limiter::Resolved,
-        hits: Hits,
-    ) -> Result<Permit, AcquireError> {
-        self.permit(self.inner.limiter.try_acquire(resolved, hits, self.inner.clock.now()))
+    pub(super) fn try_acquire_key(&self, key: &limiter::Key, hits: Hits) -> Result<Permit, AcquireError> {
+        self.permit(self.inner.limiter.try_acquire(key, hits, self.inner.clock.now()))
     }
 
     fn permit(&self, acquired: Result<Acquired, limiter::AcquireError>) -> Result<Permit, AcquireError> {

@@ -112,8 +112,19 @@ impl Receipt {
     /// Creates the receipt for the hits of `check`, which were taken at `taken_at`.
     #[must_use]
     pub fn new(check: &LimitCheck<'_>, taken_at: Timestamp) -> Self {
-        let (tiers, rule) = (check.shared_tiers(), check.rule.id());
-        Self { key: check.key, tiers, hits: check.hits, taken_at, rule }
+        Self::of_key(check.key, check.shared_tiers(), check.rule.id(), check.hits, taken_at)
+    }
+
+    /// Creates the receipt for `hits` of the counters of `key` in `tiers`, which were taken at `taken_at` by `rule`.
+    #[must_use]
+    pub const fn of_key(
+        key: CounterKey,
+        tiers: SharedTiers,
+        rule: Option<RuleId>,
+        hits: Hits,
+        taken_at: Timestamp,
+    ) -> Self {
+        Self { key, tiers, hits, taken_at, rule }
     }
 
     /// Returns whether the hits were taken by earlier rules than those of `rule`. A bucket then gets nothing back: how much has flowed in since

@@ -39,7 +39,8 @@ use self::{
 use super::{Decisions, Store, StoreError, TakeOptions};
 use crate::{
     limit::{
-        CounterKey, Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
+        CounterKey, Decision, Hits, LimitCheck, OverLimitPolicy, Period, Reservation, ReservationRequest,
+        Scope, Tier, Timestamp,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::histogram::{Distribution, Histogram},
@@ -104,6 +105,22 @@ impl MemoryStore {
     #[must_use]
     pub fn new(max_counters: usize) -> Self {
         Self::with_notes(max_counters)
+    }
+
+    /// Decides about `hits` of the counters of `key`, one for each of `tiers`, and counts them: what
+    /// [`MemoryStore::decide`] does for the check of a rule that is known, and has no pool.
+    #[inline]
+    pub fn take_of(
+        &self,
+        key: CounterKey,
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
+        let decision = self.on_shard(key, |shard| shard.take_of(key, tiers, over_limit_policy, hits, now));
+        self.bound(Some(key), now);
+        decision
     }
 }
 

@@ -15,6 +15,7 @@ use crate::limit::{
     algorithm::CounterState,
     decide,
     request_bucket::{BucketName, BucketReply, BucketRequest, decide_bucket},
+    take_one,
 };
 
 /// The number of buckets that an eviction samples. Finding the cheapest counter of all would require an order, and so more
@@ -81,16 +82,59 @@ impl<N: Notes> Shard<N> {
         hits: Hits,
         now: Timestamp,
     ) -> Decision {
-        if self.has_line(check) {
-            let decided = self.with_line(check.key, now, |line, counters, woken| {
-                line.decide(counters, now, over_limit_policy, direction, hits, woken)
-            });
-            if let Some(decision) = decided {
-                return decision;
-            }
+        if self.has_line(check)
+            && let Some(decision) = self.take_in_line(check.key, over_limit_policy, direction, hits, now)
+        {
+            return decision;
         }
-        self.update(check.key, Some(check), tiers, now, |tiers, counters| {
-            decide(tiers, counters, over_limit_policy, direction, hits, now)
+        match (tiers, direction) {
+            ([tier], Direction::Take) => self.update_one(check.key, Some(check), tier, now, |counter| {
+                take_one(tier, counter, over_limit_policy, hits, now)
+            }),
+            _ => self.update(check.key, Some(check), tiers, now, |tiers, counters| {
+                decide(tiers, counters, over_limit_policy, direction, hits, now)
+            }),
+        }
+    }
+
+    /// Decides about `hits` of the counters of `key` in `tiers`, and counts them. Makes no notes.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    pub(super) fn take_of(
+        &mut self,
+        key: CounterKey,
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
+        if self.has_line_of(key, tiers)
+            && let Some(decision) = self.take_in_line(key, over_limit_policy, Direction::Take, hits, now)
+        {
+            return decision;
+        }
+        match tiers {
+            [tier] => self.update_one(key, None, tier, now, |counter| {
+                take_one(tier, counter, over_limit_policy, hits, now)
+            }),
+            _ => self.update(key, None, tiers, now, |tiers, counters| {
+                decide(tiers, counters, over_limit_policy, Direction::Take, hits, now)
+            }),
+        }
+    }
+
+    /// Decides about `hits` of the counters of `key`, for which others wait. Returns none if nobody does.
+    #[cold]
+    fn take_in_line(
+        &mut self,
+        key: CounterKey,
+        over_limit_policy: OverLimitPolicy,
+        direction: Direction,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        self.with_line(key, now, |line, counters, woken| {
+            line.decide(counters, now, over_limit_policy, direction, hits, woken)
         })
     }
 
@@ -219,6 +263,8 @@ impl<N: Notes> Shard<N> {
     }
 
     /// As [`Shard::update`] for one tier, as most rules have: its counter changes in its place.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn update_one<T>(
         &mut self,
         key: CounterKey,

@@ -27,9 +27,14 @@ use crate::{
 impl<N: Notes> Shard<N> {
     /// Returns whether callers wait for the counters of `check`.
     pub(super) fn has_line(&mut self, check: &LimitCheck<'_>) -> bool {
+        self.has_line_of(check.key, check.tiers())
+    }
+
+    /// Returns whether anybody waits for the counters of `key` in `tiers`.
+    #[inline]
+    pub(super) fn has_line_of(&mut self, key: CounterKey, tiers: &[Tier]) -> bool {
         // a line that the reload has not reached yet counts in other tiers
-        !self.lines.table.is_empty()
-            && self.lines.find(check.key).is_some_and(|line| **line.line.tiers() == *check.tiers())
+        !self.lines.table.is_empty() && self.lines.find(key).is_some_and(|line| **line.line.tiers() == *tiers)
     }
 
     /// Runs `act` on the line of `key`, if there is one, and on its counters and the wakers to be woken.
@@ -288,6 +293,8 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Runs `act` on the shard of `key`, and wakes the callers that it has answered once the lock is free.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(super) fn on_shard<T>(&self, key: CounterKey, act: impl FnOnce(&mut Shard<N>) -> T) -> T {
         let mut shard = self.shards[self.index(key)].lock();
         let done = self.counting(&mut shard, act);

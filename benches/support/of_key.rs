@@ -1,0 +1,26 @@
+//! A limiter in the process of its caller, and a tenant whose rule and counter are found.
+
+use weir::{
+    Key,
+    limit::{Code, Hits},
+};
+
+use super::in_process::{InProcess, NOW};
+
+/// The limiter, and the key of the tenant.
+pub(crate) struct OfKey(InProcess, Key);
+
+impl OfKey {
+    /// Creates the limiter, and the counter of `tenant`.
+    pub(crate) fn new(tenant: &str) -> Self {
+        let limiter = InProcess::new(tenant);
+        let key = limiter.0.key("shop", &[("tenant", tenant)]).expect("rules are loaded");
+        Self(limiter, key)
+    }
+
+    /// Decides one hit of the tenant, and returns whether it is admitted.
+    pub(crate) fn admits(&self) -> bool {
+        let decided = self.0.0.decide_key(&self.1, Hits(1), NOW);
+        decided.expect("rules are loaded").code == Code::Ok
+    }
+}

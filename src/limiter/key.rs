@@ -1,0 +1,344 @@
+//! Keys: entries whose rule and counter are found once.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use arc_swap::ArcSwapOption;
+use smallvec::SmallVec;
+
+use super::{AcquireError, Acquired, LimitError, Limiter, Loaded};
+use crate::{
+    limit::{
+        self, Code, CounterKey, Decision, Descriptor, Direction, Entry, Hits, LimitCheck, Matched,
+        OverLimitPolicy, Period, Request, RuleId, RuleRef, SharedTiers, Tally, Timestamp, line::Rejection,
+    },
+    observe::{RuleCounts, RuleStats},
+    store::{MemoryStore, Receipt},
+};
+
+/// A domain and entries, whose rule and counter are found once, and again after each reload.
+#[derive(Debug)]
+pub struct Key {
+    domain: Box<str>,
+    entries: Box<[(Box<str>, Box<str>)]>,
+    /// What was found when the key was made.
+    first: Found,
+    /// What was found after the last reload since then.
+    later: ArcSwapOption<Found>,
+}
+
+/// The decision on hits of a [`Key`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyDecision {
+    /// Whether they are admitted.
+    pub code: Code,
+    /// Hits that would still be admitted: 2^32-1 for an unlimited rule, 0 without a rule.
+    pub remaining: u32,
+    /// As [`Decision::reset`]; none if nothing was counted.
+    pub reset: Option<Period>,
+}
+
+/// What the rules of one generation say about a key.
+#[derive(Debug)]
+struct Found {
+    generation: u64,
+    /// None if the key's requests are not decided by one counter in memory alone.
+    counter: Option<KeyCounter>,
+}
+
+/// The counter of a key. Keeps no set of rules alive.
+#[derive(Debug)]
+struct KeyCounter {
+    key: CounterKey,
+    tiers: SharedTiers,
+    over_limit_policy: OverLimitPolicy,
+    stats: Arc<RuleStats>,
+    rule: RuleId,
+}
+
+// === impl Key ===
+
+impl Key {
+    /// Returns the request for `hits`.
+    #[must_use]
+    pub fn request(&self, hits: Hits) -> Request<'_> {
+        request(&self.domain, &self.entries, hits)
+    }
+}
+
+fn request<'a>(domain: &'a str, entries: &'a [(Box<str>, Box<str>)], hits: Hits) -> Request<'a> {
+    let entries: SmallVec<[Entry<'_>; 4]> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
+    let descriptor = Descriptor { entries, hits: Some(hits.0), ..Descriptor::default() };
+    Request { domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 }
+}
+
+impl Limiter<MemoryStore> {
+    /// Returns the key of `entries`, each with its value, in `domain`.
+    ///
+    /// # Errors
+    ///
+    /// If the domain is empty, or no rules are loaded.
+    pub fn key(&self, domain: &str, entries: &[(&str, &str)]) -> Result<Key, LimitError> {
+        let entries: Box<[(Box<str>, Box<str>)]> =
+            entries.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        let first = self.find_counter(&request(domain, &entries, Hits(1)))?;
+        Ok(Key { domain: domain.into(), entries, first, later: ArcSwapOption::empty() })
+    }
+
+    /// Decides on `hits` of `key` as of `now`, and counts them, as [`Limiter::decide`] does for a request of its entries.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::decide_now`].
+    #[inline]
+    pub fn decide_key(&self, key: &Key, hits: Hits, now: Timestamp) -> Result<KeyDecision, LimitError> {
+        if self.generation() == key.first.generation
+            && let Some(counter) = &key.first.counter
+        {
+            return Ok(KeyDecision::of(&self.take_of(counter, hits, now)));
+        }
+        self.decide_later_key(key, hits, now)
+    }
+
+    /// Decides about a key whose rules have been replaced, or which has no counter of its own.
+    #[inline(never)]
+    fn decide_later_key(&self, key: &Key, hits: Hits, now: Timestamp) -> Result<KeyDecision, LimitError> {
+        self.with_counter(key, |counter| match counter {
+            Some(counter) => Ok(KeyDecision::of(&self.take_of(counter, hits, now))),
+            None => self.decide_now(&key.request(hits), now, |verdict| {
+                let status = verdict.statuses.first();
+                KeyDecision {
+                    code: verdict.code,
+                    remaining: status.map_or(0, |status| status.remaining),
+                    reset: status.and_then(|status| status.reset),
+                }
+            }),
+        })?
+    }
+
+    /// Takes `hits` of `key`, if they fit now.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::decide`].
+    pub fn try_acquire(&self, key: &Key, hits: Hits, now: Timestamp) -> Result<Acquired, AcquireError> {
+        self.with_counter(key, |counter| {
+            let Some(counter) = counter else { return self.acquire_now(&key.request(hits), now) };
+            let decision = self.take_of(counter, hits, now);
+            let rejection = decision.over.then(|| {
+                if hits.0 > limit::capacity(&counter.tiers) {
+                    Rejection::Never
+                } else {
+                    Rejection::Timeout { retry_after: decision.reset }
+                }
+            });
+            let receipt = rejection
+                .is_none()
+                .then(|| Receipt::of_key(counter.key, counter.tiers.clone(), Some(counter.rule), hits, now));
+            Ok(Acquired { rejection, waited: Period::default(), receipt })
+        })?
+    }
+
+    /// Calls `act` with the counter of `key` by the current rules, if there is one.
+    fn with_counter<T>(
+        &self,
+        key: &Key,
+        act: impl FnOnce(Option<&KeyCounter>) -> T,
+    ) -> Result<T, LimitError> {
+        let generation = self.generation();
+        if key.first.generation == generation {
+            return Ok(act(key.first.counter.as_ref()));
+        }
+        if let Some(found) = &*key.later.load()
+            && found.generation == generation
+        {
+            return Ok(act(found.counter.as_ref()));
+        }
+        let found = Arc::new(self.find_counter(&key.request(Hits(1)))?);
+        key.later.store(Some(Arc::clone(&found)));
+        Ok(act(found.counter.as_ref()))
+    }
+
+    /// Decides about `hits` of `counter`, and records the decision.
+    #[inline]
+    fn take_of(&self, counter: &KeyCounter, hits: Hits, now: Timestamp) -> Decision {
+        let KeyCounter { key, tiers, over_limit_policy, stats, .. } = counter;
+        let decision = self.store.take_of(*key, tiers, *over_limit_policy, hits, now);
+        let limit = tiers[decision.tier].capacity();
+        let tally = Tally::of(&decision, limit, *over_limit_policy, hits, self.settings.near_limit_ratio);
+        stats.add(RuleCounts {
+            total_hits: hits.0,
+            over_limit: tally.over_limit,
+            near_limit: tally.near_limit,
+            within_limit: tally.within_limit,
+            ..RuleCounts::default()
+        });
+        decision
+    }
+
+    /// Finds the counter for `request`, of one descriptor, if it alone decides.
+    fn find_counter(&self, request: &Request<'_>) -> Result<Found, LimitError> {
+        // before the rules: if these are newer, they are found again by the next request
+        let generation = self.generation();
+        let loaded = self.current(request)?;
+        let matched = Matched::new(&loaded.rules, request);
+        let counter = match &*matched.checks {
+            [check] => self.counter_of(&loaded, check, matched.scope),
+            _ => None,
+        };
+        Ok(Found { generation, counter })
+    }
+
+    /// Returns the counter of `check`, the only one of its request, if it alone decides and nothing else is reported.
+    fn counter_of(&self, loaded: &Loaded, check: &LimitCheck<'_>, scope: limit::Scope) -> Option<KeyCounter> {
+        let RuleRef::Compiled(rule) = &check.rule else { return None };
+        // what shadow mode admits is more than the counter says
+        let is_shadow = check.rule.shadow_mode() || self.settings.modes.shadow;
+        let is_reported = self.hot_keys.is_some() || self.rejection_log.is_some();
+        if check.pool.is_some() || check.direction == Direction::GiveBack || is_shadow || is_reported {
+            return None;
+        }
+        let mut stats = Arc::clone(&loaded.stats[rule.index()]);
+        if let Some(path) = rule.stat_path(check.entries) {
+            stats = self.stats.dynamic_rule_of(path.parts(), &stats)?;
+        }
+        Some(KeyCounter {
+            key: check.key,
+            tiers: check.shared_tiers(),
+            over_limit_policy: check.over_limit_policy_in(self.settings.scope.max(scope)),
+            stats,
+            rule: check.rule.id()?,
+        })
+    }
+
+    /// Returns the number of the current rules, which grows with each reload.
+    #[inline]
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+}
+
+// === impl KeyDecision ===
+
+impl KeyDecision {
+    #[inline]
+    fn of(decision: &Decision) -> Self {
+        let code = if decision.over { Code::OverLimit } else { Code::Ok };
+        Self { code, remaining: decision.remaining, reset: Some(decision.reset) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        DecisionSettings,
+        limit::{Domain, KeyHasher, Limit, Rule, RuleNode, RuleSet, Scope, Tier, Values},
+        observe::Stats,
+    };
+
+    const ENTRIES: [(&str, &str); 1] = [("tenant", "acme")];
+
+    fn tier(requests: u32, seconds: u64) -> Tier {
+        let algorithm = limit::Algorithm::FixedWindow;
+        Tier { requests, period: Period::from_secs(seconds), algorithm }
+    }
+
+    fn rule(tiers: &[Tier], over_limit_policy: OverLimitPolicy) -> Rule {
+        Rule::new(Limit::Tiers { tiers: tiers.iter().cloned().collect(), over_limit_policy })
+    }
+
+    /// Returns the rules of a domain in which `rule` is that of each tenant.
+    fn rules(rule: Option<Rule>, value_to_metric: bool, scope: Scope) -> RuleSet {
+        let node = RuleNode { value_to_metric, rule, ..RuleNode::new("tenant", Values::Any) };
+        RuleSet::new(&[Domain { scope, ..Domain::new("shop", vec![node]) }], KeyHasher::with_secret([1, 2]))
+    }
+
+    fn limiter(rules: RuleSet) -> (Limiter<MemoryStore>, Arc<Stats>) {
+        let stats = Arc::new(Stats::default());
+        let limiter = Limiter::new(MemoryStore::new(100), Arc::clone(&stats), DecisionSettings::default());
+        limiter.load(rules);
+        (limiter, stats)
+    }
+
+    fn by_request(limiter: &Limiter<MemoryStore>, hits: Hits, now: Timestamp) -> KeyDecision {
+        let entries: Box<[_]> = ENTRIES.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        let decided = limiter.decide_now(&request("shop", &entries, hits), now, |verdict| KeyDecision {
+            code: verdict.code,
+            remaining: verdict.statuses[0].remaining,
+            reset: verdict.statuses[0].reset,
+        });
+        decided.expect("a valid request")
+    }
+
+    fn counts(stats: &Stats) -> Vec<(Vec<Box<str>>, RuleCounts)> {
+        let mut counts: Vec<_> =
+            stats.rules().iter().map(|rule| (rule.name().to_vec(), rule.get())).collect();
+        counts.sort_by(|a, b| a.0.cmp(&b.0));
+        counts
+    }
+
+    /// Decisions and stats of a key are those of its requests, whatever its rule is, also when rules are replaced.
+    #[test]
+    fn a_key_is_decided_as_its_requests_are() {
+        let (count, ignore) = (OverLimitPolicy::Count, OverLimitPolicy::Ignore);
+        let cases = || {
+            let shadow = Rule { shadow_mode: true, ..rule(&[tier(5, 10)], ignore) };
+            let bucket = limit::Bucket { burst: 4, refill: limit::Refill::Continuous, strict: false };
+            let bucket = Tier { algorithm: limit::Algorithm::TokenBucket(bucket), ..tier(1, 1) };
+            let sliding = Tier { algorithm: limit::Algorithm::SlidingWindow, ..tier(6, 5) };
+            [
+                rules(Some(rule(&[tier(5, 10)], count)), false, Scope::Descriptor),
+                rules(Some(rule(&[tier(5, 10)], count)), false, Scope::Request),
+                rules(Some(rule(&[tier(9, 10)], ignore)), true, Scope::Descriptor),
+                rules(Some(rule(&[tier(3, 1), tier(9, 10)], ignore)), false, Scope::Descriptor),
+                rules(Some(rule(&[bucket], ignore)), false, Scope::Descriptor),
+                rules(Some(rule(&[sliding], ignore)), false, Scope::Descriptor),
+                rules(Some(Rule::new(Limit::Unlimited)), false, Scope::Descriptor),
+                rules(Some(shadow), false, Scope::Descriptor),
+                rules(None, false, Scope::Descriptor),
+            ]
+        };
+        for (first, (one, other)) in cases().into_iter().zip(cases()).enumerate() {
+            let ((keyed, keyed_stats), (asked, asked_stats)) = (limiter(one), limiter(other));
+            let key = keyed.key("shop", &ENTRIES).expect("rules are loaded");
+            let mut now = Timestamp::from_secs(1_000_003);
+            for (second, (one, other)) in cases().into_iter().zip(cases()).enumerate() {
+                for i in 0..40 {
+                    let hits = Hits([1, 2, 0, 1, 7][i % 5]);
+                    let decided = keyed.decide_key(&key, hits, now).expect("rules are loaded");
+                    assert_eq!(decided, by_request(&asked, hits, now), "{first}, then {second}, {i}");
+                    now = now.after(Period::from_millis(333));
+                }
+                assert_eq!(counts(&keyed_stats), counts(&asked_stats), "{first}, then {second}");
+                keyed.load(one);
+                asked.load(other);
+            }
+        }
+    }
+
+    /// A rule that is known needs neither a look-up nor the pointer to the rules.
+    #[test]
+    fn a_key_notices_each_reload_once() {
+        let (limiter, _) =
+            limiter(rules(Some(rule(&[tier(5, 10)], OverLimitPolicy::Ignore)), false, Scope::Descriptor));
+        let key = limiter.key("shop", &ENTRIES).expect("rules are loaded");
+        let now = Timestamp::from_secs(1_000_000);
+        let decide = || limiter.decide_key(&key, Hits(1), now).expect("rules are loaded");
+        assert_eq!(decide().remaining, 4);
+        assert!(key.later.load().is_none());
+        limiter.load(rules(Some(rule(&[tier(9, 10)], OverLimitPolicy::Ignore)), false, Scope::Descriptor));
+        assert_eq!(decide().remaining, 7);
+        let found = key.later.load_full().expect("it was found again");
+        assert_eq!(decide().remaining, 6);
+        assert!(Arc::ptr_eq(&found, &key.later.load_full().expect("it was found again")));
+    }
+
+    #[test]
+    fn a_key_needs_a_domain_and_rules() {
+        let (limiter, _) = limiter(rules(None, false, Scope::Descriptor));
+        assert!(matches!(limiter.key("", &ENTRIES), Err(LimitError::EmptyDomain)));
+        let empty: Limiter<MemoryStore> =
+            Limiter::new(MemoryStore::new(1), Arc::default(), DecisionSettings::default());
+        assert!(matches!(empty.key("shop", &ENTRIES), Err(LimitError::NoRules)));
+    }
+}
