@@ -50,7 +50,10 @@ struct Found {
 struct KeyCounter {
     key: CounterKey,
     tiers: SharedTiers,
+    /// That of the rule, or of a request of all or none.
     over_limit_policy: OverLimitPolicy,
+    /// Whether rejections report that nothing is left, also if fewer hits would fit.
+    reports_none: bool,
     stats: Arc<RuleStats>,
     rule: RuleId,
 }
@@ -94,7 +97,7 @@ impl Limiter<MemoryStore> {
         if self.generation() == key.first.generation
             && let Some(counter) = &key.first.counter
         {
-            return Ok(KeyDecision::of(&self.take_of(counter, hits, now)));
+            return Ok(KeyDecision::of(counter, &self.take_of(counter, hits, now)));
         }
         self.decide_later_key(key, hits, now)
     }
@@ -103,7 +106,7 @@ impl Limiter<MemoryStore> {
     #[inline(never)]
     fn decide_later_key(&self, key: &Key, hits: Hits, now: Timestamp) -> Result<KeyDecision, LimitError> {
         self.with_counter(key, |counter| match counter {
-            Some(counter) => Ok(KeyDecision::of(&self.take_of(counter, hits, now))),
+            Some(counter) => Ok(KeyDecision::of(counter, &self.take_of(counter, hits, now))),
             None => self.decide_now(&key.request(hits), now, |verdict| {
                 let status = verdict.statuses.first();
                 KeyDecision {
@@ -205,6 +208,7 @@ impl Limiter<MemoryStore> {
             key: check.key,
             tiers: check.shared_tiers(),
             over_limit_policy: check.over_limit_policy_in(self.settings.scope.max(scope)),
+            reports_none: check.over_limit_policy() == OverLimitPolicy::Count,
             stats,
             rule: check.rule.id()?,
         })
@@ -221,9 +225,10 @@ impl Limiter<MemoryStore> {
 
 impl KeyDecision {
     #[inline]
-    fn of(decision: &Decision) -> Self {
+    fn of(counter: &KeyCounter, decision: &Decision) -> Self {
         let code = if decision.over { Code::OverLimit } else { Code::Ok };
-        Self { code, remaining: decision.remaining, reset: Some(decision.reset) }
+        let remaining = if decision.over && counter.reports_none { 0 } else { decision.remaining };
+        Self { code, remaining, reset: Some(decision.reset) }
     }
 }
 

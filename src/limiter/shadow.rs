@@ -29,7 +29,8 @@ impl<S: Store> Limiter<S> {
             let wait = Some(longest.saturating_sub(begun.elapsed()));
             let options = TakeOptions { wait, ..TakeOptions::default() };
             // the answer is known: what fails here is not counted
-            if let Ok(decisions) = self.store.take_with(std::slice::from_ref(check), Scope::Request, now, options).await
+            if let Ok(decisions) =
+                self.store.take_with(std::slice::from_ref(check), Scope::Request, now, options).await
             {
                 self.record_shadow(loaded, check, &decisions[0], Scope::Request);
             }
