@@ -356,3 +356,15 @@ fn what_is_given_back_after_a_reload_in_an_outage_follows_what_was_taken_before_
     case.steps.extend([Step::Outage(false), Step::Wait(Period::from_millis(501)), ask(1, false)]);
     assert_eq!(run(&case, Mode::Coordinated(Coordination::Strict)), Ok(()));
 }
+
+/// The threads that read and write have the time of the decisions, however slow the disk is.
+#[test]
+fn a_slow_disk_forgets_no_hits_that_count() {
+    let mut case = case(vec![tier(1, 1, bucket(1))], &[]);
+    // more counters than are in memory, and more decisions than there are between two restarts
+    let take = |i: usize| {
+        Step::Request(0, vec![Ask { key: i % 3, value: i % 2, hits: 1, gives_back: false, own: None }])
+    };
+    case.steps = (0..60).map(take).collect();
+    assert_eq!(run(&case, Mode::Disk), Ok(()));
+}

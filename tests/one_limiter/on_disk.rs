@@ -7,7 +7,7 @@ use std::{
 
 use tokio::{sync::Mutex, task::spawn_blocking};
 use weir::{
-    clock::Clock as _,
+    clock::{Clock as _, ManualClock},
     limit::{Hits, LimitCheck, OnStoreFailure, Period, Reservation, ReservationRequest, Scope, Timestamp},
     store::{
         Decisions, Store, StoreError, TakeOptions,
@@ -24,6 +24,9 @@ pub(crate) struct OnDisk {
     opened: Mutex<Opened>,
     settings: DiskSettings,
     clock: SimulatedClock,
+    /// Shows the time of the last decision. The threads that read and write are no part of the runtime: the simulated clock would show
+    /// them how long the disk takes, and they would find that a counter counts nothing any more.
+    last_decision: Arc<ManualClock>,
     _dir: tempfile::TempDir,
 }
 
@@ -45,13 +48,15 @@ impl OnDisk {
             on_store_failure: OnStoreFailure::Deny,
             max_counters: 2,
         };
-        let opened = Mutex::new(Opened { store: Some(open(&settings, &clock)), decisions: 0 });
-        Self { opened, settings, clock, _dir: dir }
+        let last_decision = Arc::new(ManualClock::at(clock.now()));
+        let opened = Mutex::new(Opened { store: Some(open(&settings, &last_decision)), decisions: 0 });
+        Self { opened, settings, clock, last_decision, _dir: dir }
     }
 }
 
-fn open(settings: &DiskSettings, clock: &SimulatedClock) -> DiskStore {
-    DiskStore::open(settings.clone(), Arc::new(clock.clone())).expect("the data")
+fn open(settings: &DiskSettings, clock: &Arc<ManualClock>) -> DiskStore {
+    let clock = Arc::<ManualClock>::clone(clock);
+    DiskStore::open(settings.clone(), clock).expect("the data")
 }
 
 impl Store for OnDisk {
@@ -67,9 +72,10 @@ impl Store for OnDisk {
         let standstill = spawn_blocking(move || wait.recv_timeout(Duration::from_mins(1)));
         let mut opened = self.opened.lock().await;
         opened.decisions += 1;
+        self.last_decision.set(now);
         if opened.decisions % RESTART_AFTER == 0 {
             drop(opened.store.take());
-            opened.store = Some(open(&self.settings, &self.clock));
+            opened.store = Some(open(&self.settings, &self.last_decision));
         }
         let store = opened.store.as_ref().expect("it is open");
         let decided = store.take_with(checks, scope, now, options).await;
