@@ -283,12 +283,15 @@ impl Simulate {
         let sync_interval = period(self.sync_interval);
         let make = |Instance { number, remote, clock }| -> Coordinated<SimulatedRemote> {
             let instance = format!("simulated-{number}");
+            let defaults = coordinated::CoordinationSettings::default();
             let settings = coordinated::CoordinationSettings {
                 sync_interval,
                 early_sync: !self.no_early_sync,
                 instance,
                 max_counters: 2 * scenario.keys.max(512),
-                ..coordinated::CoordinationSettings::default()
+                heartbeat: scenario.rarer(defaults.heartbeat),
+                sweep: scenario.rarer(defaults.sweep),
+                ..defaults
             };
             Coordinated::new(remote, Arc::new(clock), settings)
         };

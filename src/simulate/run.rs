@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     arrivals::{Arrival, arrivals},
-    scenario::{DOMAIN, Scenario, WARM_UP, choose},
+    scenario::{DOMAIN, Scenario, choose},
 };
 use crate::{
     clock::Clock as _,
@@ -80,7 +80,9 @@ async fn simulate<S: Store>(
     mut progress: impl FnMut(f64),
 ) -> SimulationOutcome {
     let mut random = Random::new(scenario.seed);
-    let clock = SimulatedClock::new(Timestamp::from_nanos(scenario.begin().as_nanos() - WARM_UP.as_nanos()));
+    let clock = SimulatedClock::new(Timestamp::from_nanos(
+        scenario.begin().as_nanos() - scenario.warm_up().as_nanos(),
+    ));
     let shared = SimulatedStore::new(clock.clone(), random.next());
     let instances: Vec<Instance> = (0..scenario.instances)
         .map(|number| Instance {
@@ -90,7 +92,7 @@ async fn simulate<S: Store>(
         })
         .collect();
     let stores: Vec<Arc<S>> = instances.iter().map(|instance| Arc::new(make(instance.clone()))).collect();
-    sleep(WARM_UP.into()).await;
+    sleep(scenario.warm_up().into()).await;
     let calls = || instances.iter().map(|instance| instance.remote.calls()).sum::<u64>();
     let calls_before = calls();
 

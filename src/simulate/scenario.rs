@@ -19,8 +19,11 @@ pub(super) const DOMAIN: &str = "simulated";
 /// The most instances.
 const MAX_INSTANCES: usize = 1_000;
 
-/// The time for which the instances run before the first request, so that they discover each other.
-pub(super) const WARM_UP: Period = Period::from_secs(10);
+/// The time of ten heartbeats.
+const WARM_UP: Period = Period::from_secs(10);
+
+/// The period of a limit from which heartbeats and sweeps become rarer, in proportion: in the windows of a day there would be millions.
+const LONG: Period = Period::from_secs(3_600);
 
 /// The parameters of a simulation.
 #[derive(Clone, Debug)]
@@ -152,6 +155,19 @@ impl Scenario {
         Timestamp::from_secs(1_700_000_000).window_end(self.tier.period)
     }
 
+    /// Returns the time between two heartbeats, or sweeps, that are `interval` apart outside simulations: as long, or in the proportion in
+    /// which the limit's period is longer than an hour.
+    #[must_use]
+    pub fn rarer(&self, interval: Period) -> Period {
+        let factor = (self.tier.period.as_nanos() / LONG.as_nanos()).max(1);
+        Period::from_nanos(interval.as_nanos().saturating_mul(factor))
+    }
+
+    /// Returns the time for which the instances run before the first request, so that they discover each other.
+    pub(super) fn warm_up(&self) -> Period {
+        self.rarer(WARM_UP)
+    }
+
     /// Returns the end of arrivals.
     pub(super) const fn end(&self) -> Timestamp {
         let all = self.tier.period.as_nanos().saturating_mul(self.windows as u64);
@@ -218,6 +234,18 @@ mod tests {
             clock_skew: Period::default(),
             windows: 10,
             seed: 1,
+        }
+    }
+
+    #[test]
+    fn a_window_has_no_more_heartbeats_than_one_of_two_hours() {
+        let day = 86_400;
+        for (seconds, expected) in [(1, 1), (3_600, 1), (7_199, 1), (7_200, 2), (day, 24), (365 * day, 8_760)]
+        {
+            let tier = Tier { period: Period::from_secs(seconds), ..scenario().tier };
+            let rarer = Scenario { tier, ..scenario() }.rarer(Period::from_secs(1));
+            assert_eq!(rarer, Period::from_secs(expected), "{seconds} s");
+            assert!(seconds / expected < 7_200, "{seconds} s");
         }
     }
 

@@ -30,9 +30,12 @@ struct Monitored {
     folder: TempDir,
 }
 
-/// A pool, whose metrics the rules of `config/` do not have.
-const POOL: &str =
-    "domain: pool\ndescriptors:\n- {key: client, rate_limit: {requests: 20, per: 1s, share: {}}}\n";
+/// A pool, and a limit in the shadow of another, whose metrics the rules of `config/` do not have.
+const MORE_RULES: &str = "domain: more
+descriptors:
+- {key: client, rate_limit: {requests: 20, per: 1s, share: {}}}
+- {key: lowered, rate_limit: {requests: 100, per: 1s, shadow: {requests: 5, per: 1s}}}
+";
 
 /// A store: its program with the arguments before the path of its socket, the variable of weir that names it, and the beginning of
 /// its metrics.
@@ -78,7 +81,7 @@ impl Monitored {
             let file = file.expect("a file");
             fs::copy(file.path(), rules.join(file.file_name())).expect("a copy");
         }
-        fs::write(rules.join("pool.yaml"), POOL).expect("a file");
+        fs::write(rules.join("more.yaml"), MORE_RULES).expect("a file");
         let settings = [&[(store.variable, path)], settings].concat();
         let weir = Weir::start(&rules, &settings, folder.path());
         Self { weir, _store: process, folder }
@@ -98,7 +101,8 @@ fn load(weir: SocketAddr, done: &AtomicBool) {
         decide(weir, "shop", &[("hello", "world")]);
         decide(weir, "shop", &[("tenant", "acme"), ("path", "/v1/checkout"), ("method", "POST")]);
         decide(weir, "shop", &[("tenant", "acme"), ("path", "/v1/cart"), ("method", "GET")]);
-        decide(weir, "pool", &[("client", "a")]);
+        decide(weir, "more", &[("client", "a")]);
+        decide(weir, "more", &[("lowered", "a")]);
         decide(weir, "nowhere", &[("a", "b")]);
         decide(weir, "", &[("a", "b")]);
     }

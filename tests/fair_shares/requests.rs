@@ -1,6 +1,6 @@
 //! Requests of several descriptors with pools, hits that are given back, and reservations: in memory, and in each mode over a shared store.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{runtime::Builder, time::sleep};
 use weir::{
@@ -28,11 +28,17 @@ const MODES: [Coordination; 3] = [Coordination::Lease, Coordination::Strict, Coo
 
 /// The values of `client` and of `partner` share a pool each; a partner has no more than [`LIMIT`] by itself. The values of `plain` count alone.
 fn rules(mode: Coordination) -> RuleSet {
-    let tier = |requests| Tier { requests, period: CYCLE, algorithm: Algorithm::FixedWindow };
+    rules_of(mode, KeyHasher::random(), CYCLE, &[])
+}
+
+/// Returns the rules with other cycles and weights.
+fn rules_of(mode: Coordination, hasher: KeyHasher, cycle: Period, weights: &[(&str, u32)]) -> RuleSet {
+    let tier = |requests| Tier { requests, period: cycle, algorithm: Algorithm::FixedWindow };
     let node = |key, tiers: &[Tier], shares| {
         let over_limit_policy = OverLimitPolicy::Ignore;
         let limit = Limit::Tiers { tiers: tiers.iter().cloned().collect(), over_limit_policy };
-        let sharing = Sharing { borrow: Borrow::MaxMin, ..Sharing::default() };
+        let weights = weights.iter().map(|(name, weight)| (Box::from(*name), *weight)).collect();
+        let sharing = Sharing { borrow: Borrow::MaxMin, weights, ..Sharing::default() };
         let rule = Rule {
             sharing: if shares { Some(Arc::new(sharing)) } else { None },
             coordination: RuleCoordination { mode: Some(mode), ..RuleCoordination::default() },
@@ -47,7 +53,7 @@ fn rules(mode: Coordination) -> RuleSet {
         node("partner", &[tier(CAPACITY), own], true),
         node("plain", &[tier(LIMIT)], false),
     ];
-    RuleSet::new(&[Domain::new("d", nodes)], KeyHasher::random())
+    RuleSet::new(&[Domain::new("d", nodes)], hasher)
 }
 
 /// A store with its rules and clock.
@@ -209,4 +215,43 @@ async fn hits_are_reserved_and_released<S: Store>(name: &str, store: Fixture<S>)
 #[test]
 fn hits_of_a_pool_are_reserved_and_released() {
     everywhere!(hits_are_reserved_and_released);
+}
+
+/// Weights follow with the next shares, and what was granted counts on. Another cycle is another count, as with the period of any tier.
+async fn a_reload_in_mid_cycle_grants_no_hit_twice<S: Store>(name: &str, mut store: Fixture<S>) {
+    let (mode, hasher) = (Coordination::parse(name).unwrap_or(Coordination::Lease), KeyHasher::random());
+    store.rules = rules_of(mode, hasher, CYCLE, &[]);
+    for _ in 0..30 {
+        assert_eq!(store.take(&[("client", "A", 1)]).await, [false], "{name}");
+    }
+    // a few may be held for A
+    let before = store.rest("client", "B").await;
+    assert!((7..=10).contains(&before), "{name}: {before}");
+    store.rules = rules_of(mode, hasher, CYCLE, &[("B", 3)]);
+    sleep(Period::from_secs(5).into()).await;
+    let after = store.rest("client", "A").await + store.rest("client", "B").await;
+    assert_eq!(before + after, 10, "{name}");
+    // in the next cycle both ask for more than there is, and B has three quarters of it
+    let end = store.clock.now().window_end(CYCLE).since(store.clock.now());
+    sleep(Duration::from(end) + Duration::from_millis(20)).await;
+    let mut admitted = [0, 0];
+    for _ in 0..19 {
+        for (member, admitted) in ["A", "B"].into_iter().zip(&mut admitted) {
+            for _ in 0..4 {
+                *admitted += u32::from(store.take(&[("client", member, 1)]).await == [false]);
+            }
+        }
+        sleep(Period::from_millis(500).into()).await;
+    }
+    let [a, b] = admitted;
+    assert!((39..=CAPACITY).contains(&(a + b)) && (28..=32).contains(&b), "{name}: {admitted:?}");
+    // half the cycle, in mid-cycle: all of the capacity, once
+    store.rules = rules_of(mode, hasher, Period::from_secs(5), &[("B", 3)]);
+    let all = store.rest("client", "A").await + store.rest("client", "B").await;
+    assert_eq!(all, CAPACITY, "{name}");
+}
+
+#[test]
+fn a_pool_follows_a_reload_in_mid_cycle() {
+    everywhere!(a_reload_in_mid_cycle_grants_no_hit_twice);
 }

@@ -7,6 +7,8 @@ mod child;
 mod proxy;
 #[path = "../support/server_process.rs"]
 mod server_process;
+#[path = "../support/skipped.rs"]
+mod skipped;
 #[expect(dead_code, reason = "these tests need few of the constructors")]
 #[path = "../support/wire.rs"]
 mod wire;

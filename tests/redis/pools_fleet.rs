@@ -24,7 +24,10 @@ use weir::{
     },
 };
 
-use crate::support::{Server, settings, until};
+use crate::{
+    skipped::skipped,
+    support::{Server, settings, until},
+};
 
 const CAPACITY: u32 = 600;
 const CYCLE: Period = Period::from_secs(2);
@@ -159,27 +162,31 @@ fn fallbacks(fleet: &[Arc<Instance>]) -> u64 {
 /// The sum never exceeds the capacity, and nearly all of it is used, while two instances die and another one joins.
 #[tokio::test]
 async fn five_instances_share_a_pool_and_use_it() {
-    let server = Server::start();
-    // a machine that stops for half a second looks like a Redis that does
-    let mut fleet = fleet(&server, OnStoreFailure::Deny).await;
-    let mut dead = Vec::new();
-    let (outcomes, start) = offer(&mut fleet, 6, async |cycle, fleet| match cycle {
-        2 => dead.extend([fleet.remove(3), fleet.remove(0)]),
-        4 => fleet.push(Instance::new(&server, 9, OnStoreFailure::Deny)),
-        _ => {}
-    })
-    .await;
-    let cycles = by_cycle(&outcomes, start, 6);
-    for counts in &cycles {
-        assert!(counts.certain <= CAPACITY, "{cycles:?}");
-    }
-    dead.extend(fleet);
-    // a machine that falls behind does not offer the demand
-    if fallbacks(&dead) == 0 {
-        for counts in cycles[1..].iter().filter(|counts| counts.sent >= CAPACITY * 2) {
-            assert!(counts.possible * 100 >= CAPACITY * 97, "{cycles:?}");
+    // a machine that falls behind has no demand to speak of, or looks like a Redis that stops: such a run says nothing about use
+    for _ in 0..3 {
+        let server = Server::start();
+        let mut fleet = fleet(&server, OnStoreFailure::Deny).await;
+        let mut dead = Vec::new();
+        let (outcomes, start) = offer(&mut fleet, 6, async |cycle, fleet| match cycle {
+            2 => dead.extend([fleet.remove(3), fleet.remove(0)]),
+            4 => fleet.push(Instance::new(&server, 9, OnStoreFailure::Deny)),
+            _ => {}
+        })
+        .await;
+        let cycles = by_cycle(&outcomes, start, 6);
+        for counts in &cycles {
+            assert!(counts.certain <= CAPACITY, "{cycles:?}");
+        }
+        dead.extend(fleet);
+        let has_demand = cycles[1..].iter().all(|counts| counts.sent >= CAPACITY * 2);
+        if has_demand && fallbacks(&dead) == 0 {
+            for counts in &cycles[1..] {
+                assert!(counts.possible * 100 >= CAPACITY * 97, "{cycles:?}");
+            }
+            return;
         }
     }
+    skipped("that five instances use 97 % of a pool on Redis", "this machine falls behind with the demand");
 }
 
 /// Without Redis each instance has its part: in whole cycles, and to the end of the one in which it comes back.

@@ -25,6 +25,8 @@ pub struct CoordinationSettings {
     pub max_counter_bytes: usize,
     /// The time between two heartbeats.
     pub heartbeat: Period,
+    /// The time in which all counters are looked over once, to remove idle ones. Only `weir simulate` changes it.
+    pub sweep: Period,
     /// The name of this instance, unique among those that share the store.
     pub instance: String,
 }
@@ -44,6 +46,7 @@ impl Default for CoordinationSettings {
             max_counters: 500_000,
             max_counter_bytes: 128 << 20,
             heartbeat: Period::from_secs(1),
+            sweep: Period::from_secs(5),
             instance: String::new(),
         }
     }

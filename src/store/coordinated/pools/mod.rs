@@ -44,8 +44,8 @@ use crate::{
     },
 };
 
-/// The time between two sweeps of pools that are idle.
-const SWEEP: Period = Period::from_secs(1);
+/// The part of a sweep of counters after which pools that are idle are swept.
+const SWEEPS: u64 = 5;
 
 type Slot = Arc<PoolSlot<InstancePool>>;
 
@@ -55,6 +55,7 @@ pub(super) struct SharedPools<R: Remote> {
     client: Arc<StoreClient<R>>,
     metrics: Arc<CoordinationMetrics>,
     sync_interval: Period,
+    sweep: Period,
     /// A number of this instance, for the times of its exchanges.
     instance: u64,
     this: Weak<Self>,
@@ -87,6 +88,7 @@ impl<R: Remote> SharedPools<R> {
             client,
             metrics,
             sync_interval: settings.sync_interval,
+            sweep: Period::from_nanos(settings.sweep.as_nanos() / SWEEPS),
             instance: hasher.finish(),
             this: Weak::clone(this),
         })
@@ -95,7 +97,7 @@ impl<R: Remote> SharedPools<R> {
     /// Removes idle pools, again and again.
     pub(super) async fn sweep(self: Arc<Self>) {
         for step in 0.. {
-            sleep(SWEEP.into()).await;
+            sleep(self.sweep.into()).await;
             self.pools.sweep(step, self.client.time().now);
         }
     }

@@ -12,9 +12,6 @@ use crate::{
 /// The longest time for which flushes that are not urgent are collected.
 const LONGEST_GRID: Period = Period::from_millis(100);
 
-/// The time in which the sweep visits the whole table.
-pub(super) const SWEEP: Period = Period::from_secs(5);
-
 /// The time between two looks at a counter that waits for a node which does not reply, for each counter of the table: 100,000 of
 /// them are looked at in a second at most.
 const OUTAGE_PAUSE: Period = Period::from_nanos(10_000);
@@ -40,10 +37,10 @@ fn pause(key: CounterKey, counter: &LocalCounter) -> Period {
 }
 
 /// Returns how long a counter of a table of `counters` waits for a node that does not reply before it is looked at again. None if
-/// the sweep looks at it sooner.
-fn outage_pause(counters: usize) -> Option<Period> {
+/// the `sweep` looks at it sooner.
+fn outage_pause(counters: usize, sweep: Period) -> Option<Period> {
     let pause = Period::from_nanos(OUTAGE_PAUSE.as_nanos().saturating_mul(counters as u64));
-    (pause < SWEEP).then(|| pause.max(LONGEST_GRID))
+    (pause < sweep).then(|| pause.max(LONGEST_GRID))
 }
 
 /// Returns `pause` less a part of its fourth quarter that `hash` chooses.
@@ -106,7 +103,7 @@ impl<R: Remote> CounterTable<R> {
     /// the queue forgets those that were evicted meanwhile, and the others wait again.
     fn enqueue_in_outage(&self, key: CounterKey, counter: &mut LocalCounter, tick: Period) {
         if !counter.place.is_due_for(Urgency::Outage)
-            && let Some(pause) = outage_pause(self.len())
+            && let Some(pause) = outage_pause(self.len(), self.sweep)
         {
             let pause = shortened(pause, key.hash()).max(LONGEST_GRID);
             self.queue.push(key, &mut counter.place, Urgency::Outage, pause, tick);
@@ -143,9 +140,11 @@ mod tests {
 
     #[test]
     fn the_more_counters_there_are_the_longer_each_waits_for_a_node_that_does_not_reply() {
-        let pauses = [0, 10_000, 100_000, 499_999].map(|counters| outage_pause(counters).expect("one"));
+        let sweep = Period::from_secs(5);
+        let pauses =
+            [0, 10_000, 100_000, 499_999].map(|counters| outage_pause(counters, sweep).expect("one"));
         assert_eq!(pauses.map(|pause| pause.as_nanos() / 10_000), [10_000, 10_000, 100_000, 499_999]);
-        assert_eq!([500_000, usize::MAX].map(outage_pause), [None; 2]);
+        assert_eq!([500_000, usize::MAX].map(|counters| outage_pause(counters, sweep)), [None; 2]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{CounterTable, due::SWEEP, shards::Entry};
+use super::{CounterTable, shards::Entry};
 use crate::{
     limit::{CounterKey, Period},
     store::{
@@ -23,9 +23,6 @@ use crate::{
 /// The steps in which the sweep visits the whole table.
 const SWEEP_STEPS: usize = 20;
 
-/// The time between two of them.
-const SWEEP_STEP: Period = Period::from_nanos(SWEEP.as_nanos() / SWEEP_STEPS as u64);
-
 /// The longest that the final flush takes.
 const FINAL_FLUSH: Period = Period::from_secs(2);
 
@@ -37,7 +34,8 @@ const FINAL_FLUSH_RETRY: Period = Period::from_millis(5);
 
 /// Flushes what is due, and sweeps the table, until it is dropped.
 pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
-    let next_sweep = || Instant::now() + SWEEP_STEP.into();
+    let step = Period::from_nanos(table.sweep.as_nanos() / SWEEP_STEPS as u64);
+    let next_sweep = || Instant::now() + step.into();
     let mut sweep_at = next_sweep();
     loop {
         tokio::select! {

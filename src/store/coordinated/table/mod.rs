@@ -39,6 +39,8 @@ pub(super) struct CounterTable<R> {
     sync_interval: Period,
     /// Whether flushes may be sent before their interval ends, and so wait longer while the limit is far.
     early_sync: bool,
+    /// The time in which all counters are looked over once.
+    sweep: Period,
     /// The coordination mode of rules that have none of their own.
     coordination: Coordination,
     /// Whether counters that the store has denied until some instant are denied without a call under `strict`.
@@ -72,6 +74,7 @@ impl<R: Remote> CounterTable<R> {
             client,
             sync_interval: settings.sync_interval,
             early_sync: settings.early_sync,
+            sweep: settings.sweep,
             coordination: settings.coordination,
             local_cache: settings.local_cache,
             generations: AtomicU32::new(1),
