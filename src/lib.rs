@@ -10,6 +10,8 @@
 //! server  encodes the `limit::Verdict`
 //! ```
 //!
+//! The [`guide`] shows the library in one page.
+//!
 //! # Features
 //!
 //! Without its default features the crate is a library for programs that limit requests in their own process.
@@ -40,6 +42,8 @@ pub mod config;
 pub mod fuzz;
 #[cfg(feature = "server")]
 pub mod grpc_client;
+#[cfg(feature = "client")]
+pub mod guide;
 pub mod limit;
 mod limiter;
 #[cfg(feature = "server")]

@@ -6,7 +6,7 @@ use super::{
     client::StoreClient,
     counter::Asks,
     counter::LocalCounter,
-    modes::Step,
+    step::Step,
     store_time::StoreTime,
     table::{CounterTable, Waiting},
 };

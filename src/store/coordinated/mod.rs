@@ -35,6 +35,7 @@ mod reservation;
 mod settings;
 mod settle;
 mod source;
+mod step;
 mod store_time;
 mod strict;
 mod table;
@@ -59,9 +60,10 @@ use self::{
     fallback::Fallback,
     interval::Interval,
     lease::Lease,
-    modes::{CoordinationModes, Step},
+    modes::CoordinationModes,
     pools::SharedPools,
     reservation::Reservations,
+    step::Step,
     strict::Strict,
     table::{CounterTable, flush},
 };

@@ -15,6 +15,7 @@ use super::{
     lease::Lease,
     metrics::CoordinationMetrics,
     pools::SharedPools,
+    step::Step,
     strict::Strict,
     table::{CounterTable, Waiting},
 };
@@ -41,21 +42,6 @@ pub(super) struct CoordinationModes<R: Remote> {
     pub(super) metrics: Arc<CoordinationMetrics>,
     /// The longest that a decision waits for the store.
     pub(super) budget: Period,
-}
-
-/// A decision that needed no wait, or what it waits for.
-pub(super) enum Step {
-    Done(Decision),
-    /// Done without the store, which is unavailable.
-    Fallback(Decision),
-    /// The store decides.
-    Wait(Waiting),
-    /// The hits were given back here; the store counts that and says how it stands.
-    Counted(Waiting),
-    /// The store decides, after it has counted what the counter of this target and its siblings have counted here.
-    Ordered(Arc<Target>),
-    /// Too many decisions wait for the store.
-    Full,
 }
 
 /// A decision, and how its hits are given back.
@@ -324,27 +310,5 @@ pub(super) fn record_mode(record: Option<&DecisionRecord>, mode: Coordination) {
 pub(super) fn record_fallback(record: Option<&DecisionRecord>) {
     if let Some(record) = record {
         record.set_fallback();
-    }
-}
-
-// === impl Step ===
-
-impl Step {
-    /// Returns the step that waits for the store, if there was room.
-    pub(super) fn wait(waiting: Option<Waiting>) -> Self {
-        waiting.map_or(Self::Full, Self::Wait)
-    }
-
-    /// Returns whether the decision waits for the store.
-    pub(super) const fn waits(&self) -> bool {
-        self.decision().is_none()
-    }
-
-    /// Returns the decision, if there is one.
-    pub(super) const fn decision(&self) -> Option<Decision> {
-        match self {
-            Self::Done(decision) | Self::Fallback(decision) => Some(*decision),
-            Self::Wait(_) | Self::Counted(_) | Self::Ordered(_) | Self::Full => None,
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     client::StoreClient,
     counter::{Asks, LocalCounter, has_strict_bucket},
-    modes::Step,
+    step::Step,
     table::{CounterTable, Waiting},
 };
 use crate::{

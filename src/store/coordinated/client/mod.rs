@@ -33,9 +33,6 @@ use crate::{
     store::remote::{Command, Remote, StoreNode, Target},
 };
 
-/// The time between two looks at whether the node of a command that has no reply yet has become silent.
-pub(super) const RECHECK: Period = Period::from_millis(100);
-
 /// The modes in the order of fallback: a mode that the store does not support is replaced by the next one.
 const MODES: [Coordination; 4] =
     [Coordination::Lease, Coordination::Strict, Coordination::Interval, Coordination::Local];

@@ -10,9 +10,9 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, task::yield_now, time::timeout};
 
-use super::{RECHECK, caller::Caller};
+use super::caller::Caller;
 use crate::{
-    limit::{CounterKey, Timestamp},
+    limit::{CounterKey, Period, Timestamp},
     store::remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Urgency},
 };
 
@@ -28,6 +28,9 @@ const MAX_BACKGROUND: usize = 256;
 
 /// The most decisions that may wait for one node.
 const MAX_QUEUE: usize = 4_096;
+
+/// The time between two looks at whether the node of a command that has no reply yet has become silent.
+const RECHECK: Period = Period::from_millis(100);
 
 /// The replies that are applied before other tasks have their turn.
 const AT_ONCE: usize = 32;

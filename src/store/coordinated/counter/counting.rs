@@ -2,8 +2,8 @@
 
 use super::{
     LocalCounter,
-    records::{HeldLease, PendingDelta, negative, positive},
-    tiers::has_ended,
+    records::{HeldLease, PendingDelta},
+    tiers::{has_ended, negative, positive},
 };
 use crate::limit::{
     Decision, Direction, Hits, OverLimitPolicy, Timestamp,

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::tiers::{same_windows, saturated};
+use super::tiers::{negative, positive, same_windows, saturated};
 use crate::{
     limit::{
         Algorithm, Hits, Tier, Timestamp,
@@ -64,16 +64,6 @@ pub(super) struct HeldLease {
 
 /// Leases in order of their ends.
 pub(super) type HeldLeases = SmallVec<[HeldLease; 1]>;
-
-/// Converts hits that are taken to the store's signed count.
-pub(super) fn positive(hits: u64) -> i64 {
-    i64::try_from(hits).unwrap_or(i64::MAX)
-}
-
-/// Converts hits that are given back to the store's signed count.
-pub(super) fn negative(hits: u64) -> i64 {
-    -positive(hits)
-}
 
 // === impl Dropped ===
 

@@ -2,8 +2,8 @@
 
 use super::{
     LocalCounter,
-    records::{PendingDelta, negative},
-    tiers::has_ended,
+    records::PendingDelta,
+    tiers::{has_ended, negative},
 };
 use crate::limit::{
     Algorithm, Direction, Hits, OverLimitPolicy, Period, Reservation, ReservationRequest, ReservedSpan, Tier,

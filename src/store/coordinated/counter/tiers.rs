@@ -1,6 +1,5 @@
-//! Time-related properties of a target's tiers.
+//! Properties of a target's tiers, and hits as they count in them.
 
-use super::records::negative;
 use crate::limit::{
     Algorithm, Hits, Period, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
@@ -94,4 +93,14 @@ pub(super) fn take_off(tiers: &[Tier], states: &mut [CounterState], hits: Hits, 
             _ => state.release(tier, at, at, hits),
         }
     }
+}
+
+/// Converts hits that are taken to the store's signed count.
+pub(super) fn positive(hits: u64) -> i64 {
+    i64::try_from(hits).unwrap_or(i64::MAX)
+}
+
+/// Converts hits that are given back to the store's signed count.
+pub(super) fn negative(hits: u64) -> i64 {
+    -positive(hits)
 }
