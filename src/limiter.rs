@@ -226,17 +226,19 @@ impl<S: Store> Limiter<S> {
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
         let loaded = self.loaded.load();
-        let modes = &self.settings.modes;
         if let Some(loaded) = loaded.as_deref()
             && record.is_none()
-            && !modes.describes()
+            && !self.settings.modes.describes()
             && let Some((check, scope)) = check_of(loaded, request)
         {
-            let scope = self.settings.scope.max(scope);
-            let decision = memory.decide_one(&check, scope, now);
-            let verdict = Verdict::on_one(&check, &decision, modes);
-            self.record(loaded, from_ref(&check), from_ref(&decision), scope, &verdict, now);
-            return Ok(encode(&verdict));
+            return Ok(self.decide_alone(
+                memory,
+                loaded,
+                &check,
+                self.settings.scope.max(scope),
+                now,
+                encode,
+            ));
         }
         self.count_error(find(loaded.as_deref(), request).map(|(loaded, matched)| {
             let scope = self.scope_of(&matched);
@@ -247,6 +249,29 @@ impl<S: Store> Limiter<S> {
             };
             self.conclude(loaded, request, &matched, &decisions, now, traced(record, &matched, encode))
         }))
+    }
+
+    /// Decides a request that has nothing but `check`, where all counters are in `memory` and a rejection affects `scope`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "so that it finds in registers what was found before")]
+    fn decide_alone<T>(
+        &self,
+        memory: &MemoryStore,
+        loaded: &Loaded,
+        check: &LimitCheck<'_>,
+        scope: Scope,
+        now: Timestamp,
+        encode: impl FnOnce(&Verdict<'_>) -> T,
+    ) -> T {
+        let policy = check.over_limit_policy_in(scope);
+        let decision = memory.take_of(check.key, check.tiers(), policy, check.hits, now);
+        let verdict = Verdict::on_one(check, &decision, &self.settings.modes);
+        if verdict.shadowed {
+            self.stats.global_shadow_mode.add(1);
+        }
+        self.record_check(loaded, check, &decision, scope);
+        self.report_checks(loaded, from_ref(check), from_ref(&decision), verdict.code, now);
+        encode(&verdict)
     }
 
     /// Counts the error, if it is one.
@@ -296,18 +321,33 @@ impl<S: Store> Limiter<S> {
         for (check, decision) in taken(checks, decisions) {
             self.record_check(loaded, check, decision, scope);
         }
+        self.report_checks(loaded, checks, decisions, verdict.code, now);
+    }
+
+    /// Reports `checks` to what finds the counters with the most hits, and to the log of rejections.
+    #[inline]
+    fn report_checks(
+        &self,
+        loaded: &Loaded,
+        checks: &[LimitCheck<'_>],
+        decisions: &[Decision],
+        code: Code,
+        now: Timestamp,
+    ) {
         if let Some(hot_keys) = &self.hot_keys
             && let Some(weight) = hot_keys.sampled()
         {
             self.add_hot_keys(hot_keys, weight, checks, decisions, now);
         }
-        if verdict.code == Code::OverLimit
+        if code == Code::OverLimit
             && let Some(log) = &self.rejection_log
         {
             self.report_rejections(&**log, loaded, checks, decisions, now);
         }
     }
 
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "so that it finds in registers what was decided")]
     fn record_check(&self, loaded: &Loaded, check: &LimitCheck<'_>, decision: &Decision, scope: Scope) {
         let limit = limit_of(check, decision);
         let policy = check.over_limit_policy_in(scope);
@@ -377,6 +417,7 @@ impl<S: Store> Limiter<S> {
 
     /// Calls `record` with the stats of `check`: the rule's, unless values are part of their name. When the bound on
     /// such names is reached, falls back to the rule's; a limit override then has none.
+    #[inline]
     fn with_stats(&self, loaded: &Loaded, check: &LimitCheck<'_>, record: impl FnOnce(&RuleStats)) {
         match &check.rule {
             RuleRef::Compiled(compiled_rule)
@@ -428,6 +469,7 @@ fn taken<'m, 'r>(
 }
 
 /// Returns the limit that `decision` reports: of a pool, the member's share.
+#[inline]
 fn limit_of(check: &LimitCheck<'_>, decision: &Decision) -> u32 {
     decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity())
 }
@@ -455,7 +497,8 @@ fn find<'a>(
 }
 
 /// Returns the only check of `request`, and what a rejection affects, if that is all that there is to decide.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "so that a check is made where it is used")]
 fn check_of<'a>(loaded: &'a Loaded, request: &'a Request<'_>) -> Option<(LimitCheck<'a>, Scope)> {
     if request.domain.is_empty() {
         return None;

@@ -165,6 +165,7 @@ impl CompiledRule {
     }
 
     /// Returns the key under which it counts a descriptor of `entries` in its domain, whose keys `keys` makes.
+    #[inline]
     pub(super) fn counter_key(&self, keys: &DomainHasher, entries: &[Entry<'_>]) -> CounterKey {
         let fixed = if self.has_static_key { self.static_key } else { None };
         fixed.unwrap_or_else(|| keys.key(entries, |i| self.shared(i)))

@@ -169,6 +169,7 @@ impl KeyHasher {
 
 impl DomainHasher {
     /// Returns the key of `entries`, as [`KeyHasher::key`] does.
+    #[inline]
     pub(super) fn key<'a>(
         &self,
         entries: &[Entry<'a>],

@@ -234,10 +234,11 @@ fn find<'a>(
 // === impl LimitCheck ===
 
 impl<'a> LimitCheck<'a> {
-    /// Returns the check of a request that has one descriptor and matches a rule with nothing but a limit, as most do, and
-    /// what a rejection affects. Makes no lists, unlike [`Matched`], which is for all requests. Calls `on_match` as
-    /// [`Matched::with_prefetch`] does.
-    #[inline]
+    /// Returns the check of a request that takes hits of one descriptor, which matches a rule with nothing but a limit, as
+    /// most do, and what a rejection affects. Makes no lists, unlike [`Matched`], which is for all requests. Calls `on_match`
+    /// as [`Matched::with_prefetch`] does.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "so that the check is made where it is used")]
     #[must_use]
     pub fn alone(
         rules: &'a RuleSet,
@@ -245,7 +246,7 @@ impl<'a> LimitCheck<'a> {
         on_match: impl Fn(usize),
     ) -> Option<(Self, Scope)> {
         let [descriptor] = &*request.descriptors else { return None };
-        if descriptor.limit.is_some() {
+        if descriptor.limit.is_some() || descriptor.refund {
             return None;
         }
         let root = rules.root(request.domain)?;
@@ -264,7 +265,7 @@ impl<'a> LimitCheck<'a> {
             key: rule.counter_key(&root.keys, entries).of_policy(over_limit_policy),
             pool: None,
             hits: request.hits_of(descriptor),
-            direction: if descriptor.refund { Direction::GiveBack } else { Direction::Take },
+            direction: Direction::Take,
         };
         Some((check, root.scope))
     }
@@ -284,6 +285,7 @@ impl LimitCheck<'_> {
     }
 
     /// Returns the tiers that must all admit it; at least one.
+    #[inline]
     #[must_use]
     pub fn tiers(&self) -> &[Tier] {
         self.rule.tiers()
@@ -301,12 +303,14 @@ impl LimitCheck<'_> {
     }
 
     /// Returns whether its hits count if they are rejected.
+    #[inline]
     #[must_use]
     pub fn over_limit_policy(&self) -> OverLimitPolicy {
         self.rule.over_limit_policy()
     }
 
     /// Returns the over-limit policy if a rejection affects `scope`.
+    #[inline]
     #[must_use]
     pub fn over_limit_policy_in(&self, scope: Scope) -> OverLimitPolicy {
         match scope {
@@ -390,6 +394,7 @@ impl<'a> RuleRef<'a> {
     }
 
     /// Returns the tiers, all of which must admit a request; none if it is unlimited.
+    #[inline]
     #[must_use]
     pub fn tiers(&self) -> &[Tier] {
         match self {
@@ -401,6 +406,7 @@ impl<'a> RuleRef<'a> {
     }
 
     /// Returns whether rejected hits count.
+    #[inline]
     #[must_use]
     pub fn over_limit_policy(&self) -> OverLimitPolicy {
         match self {

@@ -145,11 +145,13 @@ impl RuleSet {
     }
 
     /// Returns the root of the rules for `domain`, if there are any.
+    #[inline]
     pub(super) fn root(&self, domain: &str) -> Option<&Root> {
         self.domains.get(domain)
     }
 
     /// Returns the [`CompiledRule::index`] of the rule that [`RuleSet::find`] returns, without reading the rule.
+    #[inline]
     pub(super) fn find_below(&self, root: &Root, entries: &[Entry<'_>]) -> Option<usize> {
         let mut node = root.node;
         for entry in entries {
@@ -216,6 +218,7 @@ impl Branch {
     }
 
     /// Returns the child for `entry`, and the kind of edge to it.
+    #[inline]
     pub(super) fn step(&self, entry: &Entry<'_>) -> Option<(NodeId, MatchedBy)> {
         let edges = self.keys.get(entry.key)?;
         if let Some(&node) = edges.literals.get(entry.value) {

@@ -16,6 +16,7 @@ pub struct Tally {
 impl Tally {
     /// Returns the tally of `hits` from the `decision` on them against `limit`. The near-limit threshold is
     /// floor(`limit` * `near_ratio`).
+    #[inline]
     #[must_use]
     pub fn of(decision: &Decision, limit: u32, policy: OverLimitPolicy, hits: Hits, near_ratio: f32) -> Self {
         let (before, after) = (decision.before.0, decision.before.plus(hits).0);

@@ -120,21 +120,20 @@ impl<'a> Verdict<'a> {
 
     /// Returns the verdict on a request of one descriptor, from the `decision` on its check. Leaves out the metadata that
     /// [`Modes::describes`] asks for.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "so that it is made where it is used")]
     #[must_use]
     pub fn on_one(check: &'a LimitCheck<'_>, decision: &Decision, modes: &Modes) -> Self {
         let status = Status::counted(check, decision, modes.quota);
-        let mut combined = Combined::default();
-        combined.add(0, &DescriptorMatch::Limited(0), &status);
-        let is_over = combined.is_over();
-        let mut statuses = SmallVec::new();
-        statuses.push(status);
+        // a quota rejects like a limit if there is no other one
+        let is_over = status.code == Code::OverLimit;
+        let is_nearest = status.remaining < u32::MAX || (is_over && !status.quota);
         Self {
             code: if is_over && !modes.shadow { Code::OverLimit } else { Code::Ok },
             shadowed: is_over && modes.shadow,
-            nearest: combined.nearest,
+            nearest: is_nearest.then_some(0),
             metadata: None,
-            statuses,
+            statuses: SmallVec::from_buf_and_len([status; 2], 1),
         }
     }
 
@@ -176,6 +175,7 @@ struct Combined {
 
 impl Combined {
     /// Adds the `status` of the descriptor at the index `i`.
+    #[inline]
     fn add(&mut self, i: usize, descriptor: &DescriptorMatch<'_>, status: &Status<'_>) {
         let is_nearer = match self.nearest {
             Some(_) => status.remaining < self.least,
@@ -211,6 +211,7 @@ impl<'a> Status<'a> {
         Self { code: Code::Ok, quota: false, limit: None, remaining: u32::MAX, reset: None }
     }
 
+    #[inline]
     fn counted(check: &'a LimitCheck<'_>, decision: &Decision, all_quotas: bool) -> Self {
         let rule = &check.rule;
         let tier = &check.tiers()[decision.tier];

@@ -335,6 +335,8 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Runs `act` on a shard and updates the number of counters.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn counting<T>(&self, shard: &mut Shard<N>, act: impl FnOnce(&mut Shard<N>) -> T) -> T {
         let before = shard.len();
         let done = act(shard);
