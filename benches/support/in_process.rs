@@ -5,8 +5,8 @@ use std::sync::Arc;
 use weir::{
     DecisionSettings, Limiter,
     limit::{
-        Algorithm, Code, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule,
-        RuleNode, RuleSet, Tier, Timestamp, Values,
+        Algorithm, Code, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule, RuleNode,
+        RuleSet, Tier, Timestamp, Values,
     },
     observe::Stats,
     store::MemoryStore,
@@ -35,9 +35,7 @@ impl InProcess {
 
     /// Makes a request of `tenant`, decides it, and returns whether it is admitted.
     pub(crate) fn admits(&self, tenant: &str, now: Timestamp) -> bool {
-        let entry = Entry { key: "tenant", value: tenant };
-        let descriptor = Descriptor { entries: [entry].into_iter().collect(), ..Descriptor::default() };
-        let request = Request { domain: "shop", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+        let request = Request::of("shop", &[Entry { key: "tenant", value: tenant }]);
         let decided = self.0.decide_now(&request, now, |verdict| verdict.code == Code::Ok);
         decided.expect("a request with a domain and a descriptor")
     }

@@ -43,7 +43,21 @@ pub struct Entry<'a> {
 
 // === impl Request ===
 
-impl Request<'_> {
+impl<'a> Request<'a> {
+    /// Returns the request for one hit of the descriptor of these `entries`.
+    #[inline]
+    #[must_use]
+    pub fn of(domain: &'a str, entries: &[Entry<'a>]) -> Self {
+        let mut descriptors = SmallVec::new();
+        // in its place: a descriptor is too large to be moved for nothing
+        descriptors.push(Descriptor::default());
+        let mut request = Self { domain, descriptors, hits: 0 };
+        if let Some(descriptor) = request.descriptors.first_mut() {
+            descriptor.entries.extend_from_slice(entries);
+        }
+        request
+    }
+
     /// Returns the hits of `descriptor`: its own, else the request's, else one.
     #[must_use]
     pub fn hits_of(&self, descriptor: &Descriptor<'_>) -> Hits {
