@@ -229,6 +229,9 @@ impl<N: Notes> Shard<N> {
         if let [tier] = tiers {
             return self.update_one(key, check, tier, now, |counter| act(tiers, slice::from_mut(counter)));
         }
+        if let ([first, second], false) = (tiers, N::NOTED) {
+            return self.update_two(key, [first, second], now, |counters| act(tiers, counters));
+        }
         let mut buckets: SmallVec<[Option<usize>; 2]> = SmallVec::new();
         let mut counters: SmallVec<[CounterState; 2]> = SmallVec::new();
         let mut befores: SmallVec<[Option<CounterState>; 2]> = SmallVec::new();
@@ -288,6 +291,39 @@ impl<N: Notes> Shard<N> {
             self.insert(key, counter, N::default());
             if let Some(check) = check {
                 self.note_new(Counted::Tier(check, tier));
+            }
+        }
+        done
+    }
+
+    /// As [`Shard::update`] for two tiers, without notes: makes no lists.
+    #[inline]
+    fn update_two<T>(
+        &mut self,
+        key: CounterKey,
+        tiers: [&Tier; 2],
+        now: Timestamp,
+        act: impl FnOnce(&mut [CounterState; 2]) -> T,
+    ) -> T {
+        let keys = tiers.map(|tier| key.of_tier(tier));
+        let buckets = keys.map(|key| self.find(key));
+        let [first, second] = tiers;
+        let mut counters = [self.lift(buckets[0], first, now), self.lift(buckets[1], second, now)];
+        let done = act(&mut counters);
+        let mut new = [None, None];
+        for ((bucket, counter), new) in buckets.into_iter().zip(counters).zip(&mut new) {
+            match bucket {
+                Some(bucket) => self.put(bucket, counter),
+                None if counter.used() > Hits(0) => *new = Some(counter),
+                None => {}
+            }
+        }
+        // inserting may move the other counters, so it comes last
+        if new.iter().any(Option::is_some) {
+            for (key, new) in keys.into_iter().zip(new) {
+                if let Some(counter) = new {
+                    self.insert(key, counter, N::default());
+                }
             }
         }
         done
