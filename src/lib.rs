@@ -53,7 +53,7 @@ pub mod observe;
 pub mod otlp;
 #[cfg(feature = "server")]
 pub mod proto;
-#[cfg(feature = "server")]
+#[cfg(any(feature = "remote", feature = "disk"))]
 mod runtime;
 #[cfg(feature = "server")]
 pub mod server;

@@ -1,6 +1,7 @@
 //! The path of one request: rules, store, verdict, stats. Every server calls it.
 
 mod acquire;
+mod asking;
 mod key;
 mod key_text;
 mod rejections;
@@ -19,13 +20,13 @@ use std::{
 use arc_swap::ArcSwapOption;
 
 pub(crate) use self::key_text::key_text;
-use self::rejections::LastReports;
 pub use self::{
     acquire::{AcquireError, Acquired},
     key::{Key, KeyDecision},
     rejections::{Rejection, RejectionLog, ReportedRejections},
     waiter_thread::WaiterThread,
 };
+use self::{asking::AskingLines, rejections::LastReports};
 use crate::{
     limit::{
         Code, CompiledRule, Decision, DescriptorMatch, Direction, Hits, Limit, LimitCheck, Matched, Modes,
@@ -51,8 +52,10 @@ pub struct Limiter<S> {
     /// Finds the counters with the most hits, if that is on.
     hot_keys: Option<Box<HotKeys>>,
     rejection_log: Option<Arc<dyn RejectionLog>>,
-    /// Whether rules were loaded that the lines of waiting callers do not follow yet.
-    lines_are_stale: AtomicBool,
+    /// The lines of callers whose counters are not in this process's memory.
+    asking: Arc<AskingLines>,
+    /// Whether rules were loaded that the lines of waiting callers do not follow yet: those in memory, and the others.
+    lines_are_stale: [AtomicBool; 2],
 }
 
 /// The settings of decisions.
@@ -117,7 +120,9 @@ impl<S: Store> Limiter<S> {
     #[must_use]
     pub fn new(store: S, stats: Arc<Stats>, settings: DecisionSettings) -> Self {
         let hot_keys = (settings.hot_keys != HotKeyValues::Off).then(Box::default);
+        let asking = AskingLines::new(store.wait_room().cloned().unwrap_or_default());
         Self {
+            asking: Arc::new(asking),
             loaded: ArcSwapOption::empty(),
             generation: AtomicU64::new(0),
             store,
@@ -125,7 +130,7 @@ impl<S: Store> Limiter<S> {
             settings,
             hot_keys,
             rejection_log: None,
-            lines_are_stale: AtomicBool::new(false),
+            lines_are_stale: Default::default(),
         }
     }
 

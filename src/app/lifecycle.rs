@@ -19,8 +19,7 @@ use super::{
     rules::Rules,
     servers::{Servers, load_certificates},
     shutdown::{drain, until_true},
-    store::{self, StoreThread},
-    store_state, sweep,
+    store, store_state, sweep,
 };
 use crate::{
     Limiter, ReportedRejections, WaiterThread,
@@ -30,7 +29,7 @@ use crate::{
     otlp::{self, ExportThread, MetricSettings},
     server::RejectionLogger,
     settings::{Settings, StopSettings},
-    store::Store as _,
+    store::{Store as _, StoreThread},
     trace,
     xds::XdsSource,
 };
@@ -100,8 +99,8 @@ impl App {
         let expiry = Arc::new(Expiry::new(&settings, server));
         stats.register(&expiry);
         let (store, store_thread) = store::open(&settings, &clock).await?;
-        if let Some(memory) = store.memory() {
-            memory.set_wait_bounds(settings.waits);
+        if let Some(room) = store.wait_room() {
+            room.set_bounds(settings.waits);
         }
         let is_sampled = settings.limiter.reported_rejections == ReportedRejections::Sampled;
         let rejections = RejectionLogger::new(settings.log.values, is_sampled);

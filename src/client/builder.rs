@@ -17,11 +17,29 @@ use crate::{
     limit::{Domain, KeyHasher, Period},
     limiter,
     observe::Stats,
-    store::{MemoryStore, WaitBounds},
+    store::{AnyStore, MemoryStore, Store as _, WaitBounds},
+};
+#[cfg(feature = "disk")]
+use crate::{
+    limit::OnStoreFailure,
+    store::disk::{DiskError, DiskSettings, DiskStore, DiskSync, OnDamage},
+};
+#[cfg(feature = "redis")]
+use crate::{
+    store::{
+        AnyRemote, StoreThread,
+        coordinated::CoordinationSettings,
+        redis::{Address, RedisRemote, RedisSettings},
+    },
+    tls::TlsError,
 };
 
 /// Counters that are held at most, unless said otherwise. About 100 bytes each.
 const MAX_COUNTERS: usize = 1_000_000;
+
+/// The port of Redis, unless its address has one.
+#[cfg(feature = "redis")]
+const REDIS_PORT: u16 = 6_379;
 
 /// Configures a [`Limiter`].
 #[derive(Clone, Default)]
@@ -32,6 +50,20 @@ pub struct Builder {
     max_counters: Option<usize>,
     bounds: WaitBounds,
     clock: Option<Arc<dyn Clock>>,
+    home: Home,
+    #[cfg(feature = "redis")]
+    coordination: Option<CoordinationSettings>,
+}
+
+/// Where the counters are.
+#[derive(Clone, Default)]
+enum Home {
+    #[default]
+    Memory,
+    #[cfg(feature = "redis")]
+    Redis(Result<Box<RedisSettings>, String>),
+    #[cfg(feature = "disk")]
+    Disk(DiskSettings),
 }
 
 /// Why a limiter was not built.
@@ -43,6 +75,17 @@ pub enum BuildError {
     /// The system cannot start the thread that serves waiting callers.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
+    /// The address of Redis is none.
+    #[error("`{0}` is no address of Redis: write host:port, such as redis:6379")]
+    Address(String),
+    /// The TLS settings of Redis are invalid.
+    #[cfg(feature = "redis")]
+    #[error("cannot set up TLS to Redis: {0}")]
+    RedisTls(#[from] TlsError),
+    /// The data on disk cannot be used.
+    #[cfg(feature = "disk")]
+    #[error("cannot use the data directory: {0}")]
+    Disk(#[from] DiskError),
 }
 
 impl Limiter {
@@ -98,6 +141,59 @@ impl Builder {
         self
     }
 
+    /// Shares the counters with all programs and weirs that use the Redis at `address`, such as `redis:6379`. How is in
+    /// `docs/coordination.md`: by default `lease` for small limits and `interval` for large ones. Callers that wait get
+    /// their hits of Redis in both, so that they never exceed the limit.
+    #[cfg(feature = "redis")]
+    #[must_use]
+    pub fn redis(mut self, address: &str) -> Self {
+        let settings = Address::parse(address.strip_prefix("redis://").unwrap_or(address), REDIS_PORT);
+        let settings = settings.map(|address| Box::new(RedisSettings::single(address)));
+        self.home = Home::Redis(settings.ok_or_else(|| address.to_owned()));
+        self
+    }
+
+    /// As [`Builder::redis`], with TLS, credentials, sentinels or a cluster.
+    #[cfg(feature = "redis")]
+    #[must_use]
+    pub fn redis_settings(mut self, settings: RedisSettings) -> Self {
+        self.home = Home::Redis(Ok(Box::new(settings)));
+        self
+    }
+
+    /// Coordinates the counters in Redis like this; [`Builder::max_counters`] still bounds those in memory.
+    #[cfg(feature = "redis")]
+    #[must_use]
+    pub fn coordination(mut self, settings: CoordinationSettings) -> Self {
+        self.coordination = Some(settings);
+        self
+    }
+
+    /// Keeps the counters in the directory `dir` as well, which is created if it does not exist, so that they survive a
+    /// restart. Changes are written every 100 ms.
+    #[cfg(feature = "disk")]
+    #[must_use]
+    pub fn data_dir(self, dir: impl AsRef<Path>) -> Self {
+        self.disk_settings(DiskSettings {
+            dir: dir.as_ref().to_owned(),
+            sync: DiskSync::Interval,
+            interval: Period::from_millis(100),
+            on_damage: OnDamage::Refuse,
+            max_bytes: None,
+            budget: Period::from_millis(15),
+            on_store_failure: OnStoreFailure::Local,
+            max_counters: MAX_COUNTERS,
+        })
+    }
+
+    /// As [`Builder::data_dir`], with these settings; [`Builder::max_counters`] still bounds those in memory.
+    #[cfg(feature = "disk")]
+    #[must_use]
+    pub fn disk_settings(mut self, settings: DiskSettings) -> Self {
+        self.home = Home::Disk(settings);
+        self
+    }
+
     /// Reads the time from `clock`, for tests.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -109,24 +205,72 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`BuildError`], if the rules are invalid, or the system cannot start a thread.
-    #[expect(clippy::unused_async, reason = "a store over the network will connect here")]
+    /// [`BuildError`], if the rules are invalid, the system cannot start a thread, or the store cannot be used. A Redis
+    /// need not be reachable yet.
+    #[cfg_attr(
+        not(any(feature = "redis", feature = "disk")),
+        expect(clippy::unused_async, reason = "a store over the network connects here")
+    )]
     pub async fn build(self) -> Result<Limiter, BuildError> {
-        let Self { dir, texts, domains, max_counters, bounds, clock } = self;
-        let mut files = RuleFiles { dir, domains, hasher: KeyHasher::random() };
-        for (i, text) in texts.iter().enumerate() {
-            let name = if texts.len() == 1 { "rules".to_owned() } else { format!("rules {}", i + 1) };
+        let mut files = RuleFiles { dir: self.dir, domains: self.domains, hasher: KeyHasher::random() };
+        for (i, text) in self.texts.iter().enumerate() {
+            let name = if self.texts.len() == 1 { "rules".to_owned() } else { format!("rules {}", i + 1) };
             files.domains.extend(config::parse(&name, text)?.domains);
         }
-        let clock = clock.unwrap_or_else(|| Arc::new(SystemClock));
-        let store = MemoryStore::new(max_counters.unwrap_or(MAX_COUNTERS));
-        store.set_wait_bounds(bounds);
+        let rules = files.load()?;
+        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
+        let max_counters = self.max_counters.unwrap_or(MAX_COUNTERS);
+        #[cfg(feature = "redis")]
+        let mut store_thread = None;
+        let store = match self.home {
+            Home::Memory => AnyStore::Memory(MemoryStore::new(max_counters)),
+            #[cfg(feature = "redis")]
+            Home::Redis(settings) => {
+                let settings = settings.map_err(BuildError::Address)?;
+                let mut coordination = self.coordination.unwrap_or_default();
+                coordination.max_counters = max_counters;
+                if coordination.instance.is_empty() {
+                    coordination.instance = instance(&*clock);
+                }
+                let connect = || RedisRemote::new(*settings).map(AnyRemote::Redis).map_err(BuildError::from);
+                let opened = StoreThread::open(connect, Arc::clone(&clock), coordination).await;
+                let (store, thread) = opened??;
+                store_thread = Some(thread);
+                store
+            }
+            #[cfg(feature = "disk")]
+            Home::Disk(mut settings) => {
+                settings.max_counters = max_counters;
+                let clock = Arc::clone(&clock);
+                // reads the journal first, which may take seconds
+                let opened = tokio::task::spawn_blocking(move || DiskStore::open(settings, clock)).await;
+                AnyStore::Disk(opened.map_err(io::Error::other)??)
+            }
+        };
+        if let Some(room) = store.wait_room() {
+            room.set_bounds(self.bounds);
+        }
         let (stats, settings) = (Arc::new(Stats::default()), DecisionSettings::default());
         let limiter = Arc::new(limiter::Limiter::new(store, stats, settings));
-        limiter.load(files.load()?);
-        let thread = WaiterThread::start(&limiter, Arc::clone(&clock))?;
-        Ok(Limiter::new(Arc::new(Inner { limiter, clock, files, _thread: thread })))
+        limiter.load(rules);
+        let waiters = WaiterThread::start(&limiter, Arc::clone(&clock))?;
+        Ok(Limiter::new(Arc::new(Inner {
+            limiter,
+            clock,
+            files,
+            _waiters: waiters,
+            #[cfg(feature = "redis")]
+            _store_thread: store_thread,
+        })))
     }
+}
+
+/// Returns the name of this instance among those that share the store: process, start time and a random number.
+#[cfg(feature = "redis")]
+fn instance(clock: &dyn Clock) -> String {
+    use std::hash::{BuildHasher as _, RandomState};
+    let random = RandomState::new().hash_one(0_u8);
+    format!("client-{}-{:x}-{random:x}", std::process::id(), clock.now().as_nanos())
 }
 
 impl std::fmt::Debug for Builder {

@@ -25,6 +25,10 @@ pub enum AcquireError {
     /// The limiter was closed.
     #[error("the limiter was closed")]
     Closed,
+    /// [`Limiter::try_acquire`](super::Limiter::try_acquire) cannot decide at once, since the counters are not in this
+    /// process's memory. [`Limiter::acquire`](super::Limiter::acquire) with a wait of zero does.
+    #[error("the counters are not in this process: acquire with a wait of zero, which asks their store")]
+    MustAsk,
     /// The call is wrong: its domain or its entries are empty, or several limits apply.
     #[error(transparent)]
     Invalid(limiter::AcquireError),
@@ -38,7 +42,7 @@ impl AcquireError {
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Timeout { retry_after } | Self::Full { retry_after } => Some(*retry_after),
-            Self::Never | Self::Closed | Self::Invalid(_) => None,
+            Self::Never | Self::Closed | Self::MustAsk | Self::Invalid(_) => None,
         }
     }
 }

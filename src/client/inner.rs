@@ -2,22 +2,26 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+#[cfg(feature = "redis")]
+use crate::store::StoreThread;
 use crate::{
     WaiterThread,
     clock::Clock,
     config::{self, ConfigErrors, Options},
     limit::{Domain, KeyHasher, RuleSet},
     limiter,
-    store::MemoryStore,
+    store::AnyStore,
 };
 
 /// What all clones of a limiter share.
 pub(super) struct Inner {
-    pub(super) limiter: Arc<limiter::Limiter<MemoryStore>>,
+    pub(super) limiter: Arc<limiter::Limiter<AnyStore>>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) files: RuleFiles,
-    /// Ends with the last clone.
-    pub(super) _thread: WaiterThread,
+    /// Ends with the last clone, as the one below does.
+    pub(super) _waiters: WaiterThread,
+    #[cfg(feature = "redis")]
+    pub(super) _store_thread: Option<StoreThread>,
 }
 
 /// Where the rules come from.

@@ -17,7 +17,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`AcquireError`]. No hits were taken.
+    /// [`AcquireError`]. No hits were taken. [`AcquireError::MustAsk`] if the counters are not in this process's memory.
     pub fn try_acquire(
         &self,
         domain: &str,

@@ -11,9 +11,8 @@ use crate::{
 
 /// A limiter in this process, whose callers can wait. Clones share it.
 ///
-/// Counters are in this process's memory: what several processes are to share is divided between them by their rules. Callers of one key are served in
-/// the order of their arrival, and nobody overtakes; those of [`Limiter::try_acquire`], which do not wait, get up to half of each period
-/// while others wait.
+/// Counters are in this process's memory, unless the builder says otherwise. Callers of one key are served in the order of their arrival, and nobody
+/// overtakes. In memory, those of [`Limiter::try_acquire`], which do not wait, get up to half of each period while others wait.
 #[derive(Clone)]
 pub struct Limiter {
     pub(super) inner: Arc<Inner>,
@@ -91,10 +90,17 @@ impl Limiter {
         self.inner.limiter.close_waiters(self.inner.clock.now());
     }
 
+    /// Closes the limiter as [`Limiter::close`] does, reports what was counted to the store that is shared or on disk, and
+    /// leaves it. For the end of a program.
+    pub async fn shut_down(&self) {
+        self.close();
+        self.inner.limiter.store().close().await;
+    }
+
     /// Returns the number of callers that wait.
     #[must_use]
     pub fn waiters(&self) -> usize {
-        self.inner.limiter.store().waiters()
+        self.inner.limiter.waiters()
     }
 
     pub(super) async fn acquire_request(
@@ -114,7 +120,10 @@ impl Limiter {
     }
 
     fn permit(&self, acquired: Result<Acquired, limiter::AcquireError>) -> Result<Permit, AcquireError> {
-        let acquired = acquired.map_err(AcquireError::Invalid)?;
+        let acquired = acquired.map_err(|error| match error {
+            limiter::AcquireError::MustAsk => AcquireError::MustAsk,
+            error => AcquireError::Invalid(error),
+        })?;
         match acquired.rejection {
             Some(rejection) => Err(rejection.into()),
             None => Ok(Permit::new(&self.inner, acquired)),

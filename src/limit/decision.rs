@@ -29,6 +29,16 @@ pub struct Decision {
     pub share: Option<u32>,
 }
 
+// === impl Decision ===
+
+impl Decision {
+    /// Returns that of a store that knows nothing of the counters.
+    #[must_use]
+    pub const fn unknown(reset: Period) -> Self {
+        Self { tier: 0, over: false, before: Hits(0), remaining: 0, reset, cached: false, share: None }
+    }
+}
+
 /// Whether hits are taken or given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {

@@ -7,13 +7,18 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use super::{LimitError, Limiter, Loaded, validate};
+use super::{
+    LimitError, Limiter, Loaded,
+    asking::{AskTicket, AskingLines},
+    validate,
+};
 use crate::{
     clock::Clock,
     limit::{
-        Code, CounterKey, Decision, Descriptor, Direction, Entry, Hits, LimitCheck, Matched, Period, Request,
-        RuleRef, RuleSet, Scope, SharedTiers, Timestamp, Verdict, capacity,
-        line::{Answer, Rejection, can_wait},
+        Algorithm, Code, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Matched, Named,
+        OverLimitPolicy, Period, Request, RuleRef, RuleSet, Scope, SharedTiers, Tier, Timestamp, Verdict,
+        capacity, decision_from_store,
+        line::{Answer, Estimate, Rejection, can_wait, unused},
     },
     store::{Arrival, Decisions, MemoryStore, Receipt, Store, StoreError, TakeOptions, Ticket},
 };
@@ -43,20 +48,45 @@ pub enum AcquireError {
          descriptor, whose rule may have several tiers, or do not wait"
     )]
     SeveralLimits(usize),
+    /// A decision at once is not possible, since the counters are not in this process's memory.
+    #[error(
+        "the counters are not in this process, so a decision has to wait for their store: acquire with a wait of zero"
+    )]
+    MustAsk,
 }
 
 /// A caller in a line. Gives its place up when it is dropped.
 struct Waiting<'a, C: Clock + ?Sized> {
-    store: &'a MemoryStore,
-    ticket: Option<Ticket>,
+    home: Home<'a>,
+    place: Option<LinePlace>,
     clock: &'a C,
+}
+
+/// Where a line is.
+#[derive(Clone, Copy)]
+enum Home<'a> {
+    /// In memory, with its counters.
+    Memory(&'a MemoryStore),
+    /// In front of the store that has the counters.
+    Asking(&'a AskingLines),
+}
+
+enum LinePlace {
+    Memory(Ticket),
+    Asking(AskTicket),
 }
 
 /// The counters that a request waits for.
 #[derive(Clone, Copy)]
 struct Counted<'a> {
-    store: &'a MemoryStore,
+    home: Home<'a>,
     key: CounterKey,
+}
+
+/// What becomes of a request whose counters are elsewhere.
+enum Asked {
+    Decided(Acquired, Decision),
+    Waits(CounterKey, AskTicket),
 }
 
 impl<S: Store> Limiter<S> {
@@ -70,7 +100,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::decide`]; if several descriptors have a limit; if the store keeps no lines.
+    /// Those of [`Limiter::decide`]; if several descriptors have a limit.
     pub async fn acquire<T, C: Clock + ?Sized>(
         &self,
         request: &Request<'_>,
@@ -82,30 +112,65 @@ impl<S: Store> Limiter<S> {
         let mut now = started;
         loop {
             let left = started.after(max_wait).since(now);
-            let (counted, ticket) = {
+            let entered = {
                 let loaded = self.current(request)?;
                 let matched = Matched::new(&loaded.rules, request);
-                let Some((check, store)) = self.line_of(&matched, left)? else { break };
-                let counted = Counted { store, key: check.key };
-                match store.enter(check, left, now) {
-                    Arrival::Waits(ticket) => {
-                        // a reload may have missed the line
-                        if !self.is_current(&loaded) {
-                            self.refresh_lines();
+                let Some(check) = self.line_of(&matched, left)? else { break };
+                let key = check.key;
+                match self.store.lines_for(check) {
+                    None => None,
+                    Some(store) => {
+                        let counted = Counted { home: Home::Memory(store), key };
+                        let acquired = match store.enter(check, left, now) {
+                            Arrival::Waits(ticket) => {
+                                // a reload may have missed the line
+                                if !self.is_current(&loaded) {
+                                    self.refresh_lines();
+                                }
+                                Err(ticket)
+                            }
+                            Arrival::Admitted => Ok(Acquired::admitted(check, started, now)),
+                            Arrival::Rejected(rejection) => Ok(Acquired::rejected(rejection, started, now)),
+                        };
+                        match acquired {
+                            Ok(acquired) => {
+                                return Ok(self
+                                    .report(&loaded, request, counted, &acquired, now, encode)
+                                    .await);
+                            }
+                            Err(ticket) => Some((counted, LinePlace::Memory(ticket))),
                         }
-                        (counted, ticket)
-                    }
-                    Arrival::Admitted => {
-                        let acquired = Acquired::admitted(check, started, now);
-                        return Ok(self.report(&loaded, request, counted, &acquired, now, encode));
-                    }
-                    Arrival::Rejected(rejection) => {
-                        let acquired = Acquired::rejected(rejection, started, now);
-                        return Ok(self.report(&loaded, request, counted, &acquired, now, encode));
                     }
                 }
             };
-            let answer = Waiting { store: counted.store, ticket: Some(ticket), clock }.await;
+            let (counted, place) = match entered {
+                Some(entered) => entered,
+                // boxed to keep the future of all other requests small
+                None => match Box::pin(self.ask_for(request, max_wait, started, clock)).await? {
+                    None => continue,
+                    Some(Asked::Waits(key, ticket)) => {
+                        let home = Home::Asking(&self.asking);
+                        (Counted { home, key }, LinePlace::Asking(ticket))
+                    }
+                    Some(Asked::Decided(acquired, decision)) => {
+                        let loaded = self.current(request)?;
+                        let matched = Matched::new(&loaded.rules, request);
+                        let mut decisions: Decisions = matched.enforced().iter().map(|_| decision).collect();
+                        let home = Home::Asking(&self.asking);
+                        decisions.extend(self.decide_shadows(&matched, home, clock.now()).await);
+                        let encode = |verdict: &Verdict<'_>| encode(verdict, &acquired);
+                        return Ok(self.conclude(
+                            &loaded,
+                            request,
+                            &matched,
+                            &decisions,
+                            clock.now(),
+                            encode,
+                        ));
+                    }
+                },
+            };
+            let answer = Waiting { home: counted.home, place: Some(place), clock }.await;
             now = clock.now();
             let loaded = self.current(request)?;
             let acquired = match answer {
@@ -114,26 +179,116 @@ impl<S: Store> Limiter<S> {
                 Answer::Admitted(at) => {
                     let matched = Matched::new(&loaded.rules, request);
                     let check = matched.checks.iter().find(|check| check.key == counted.key);
-                    match check {
-                        Some(check) => Acquired::admitted(check, started, at),
-                        None => Acquired { rejection: None, waited: at.since(started), receipt: None },
+                    match (check, counted.home) {
+                        (Some(check), Home::Memory(_)) => Acquired::admitted(check, started, at),
+                        (Some(check), Home::Asking(_)) => Acquired::granted(check, started, at),
+                        (None, _) => Acquired { rejection: None, waited: at.since(started), receipt: None },
                     }
                 }
             };
-            return Ok(self.report(&loaded, request, counted, &acquired, now, encode));
+            return Ok(self.report(&loaded, request, counted, &acquired, now, encode).await);
         }
         self.acquire_at_once(request, started, now, encode).await
     }
 
-    /// Makes the turns of all lines that are due at `now`, and applies new rules to them before.
+    /// Has the store decide `request`, whose counters it has, as if it did not wait, and if it is rejected, puts it into
+    /// the line. Behind others it goes into the line at once. Returns none if it must be decided anew.
+    async fn ask_for<C: Clock + ?Sized>(
+        &self,
+        request: &Request<'_>,
+        max_wait: Period,
+        started: Timestamp,
+        clock: &C,
+    ) -> Result<Option<Asked>, AcquireError> {
+        let loaded = self.current(request)?;
+        let matched = Matched::new(&loaded.rules, request);
+        let mut now = clock.now();
+        let left = |now: Timestamp| started.after(max_wait).since(now);
+        let Some(check) = self.line_of(&matched, left(now))? else { return Ok(None) };
+        let mut opening = Period::default();
+        if self.may_be_taken(check) && !self.asking.has_line(check.key) {
+            let (checks, scope) = (matched.enforced(), self.scope_of(&matched));
+            let taken = self.store.take_with(checks, scope, now, TakeOptions::default()).await;
+            let taken = taken.map_err(LimitError::from).inspect_err(|_| self.stats.redis_error.add(1))?;
+            let decision = taken[0];
+            if !decision.over {
+                let acquired = Acquired::granted(check, started, clock.now());
+                return Ok(Some(Asked::Decided(acquired, decision)));
+            }
+            opening = decision.reset;
+            now = clock.now();
+        }
+        let estimate = self.store.estimate(check, now);
+        let turns = self.asking.turns(check.key, self.instances());
+        match self.asking.enter(check, left(now), (estimate, opening), turns, now) {
+            Ok(ticket) => {
+                // a reload may have missed the line
+                if !self.is_current(&loaded) {
+                    self.refresh_lines();
+                }
+                Ok(Some(Asked::Waits(check.key, ticket)))
+            }
+            Err(rejection) => {
+                let acquired = Acquired::rejected(rejection, started, now);
+                let decision = rejected(self.look(check, now), rejection);
+                Ok(Some(Asked::Decided(acquired, decision)))
+            }
+        }
+    }
+
+    /// Returns whether a caller that waits for the limit of `check` may be decided as one that does not wait. Rejected hits
+    /// must not count, since they are taken later; and `interval` may admit more than the limit.
+    fn may_be_taken(&self, check: &LimitCheck<'_>) -> bool {
+        let mode = check.rule.declared().and_then(|rule| self.store.shared_counts().mode_now(rule));
+        check.over_limit_policy() == OverLimitPolicy::Ignore && mode != Some(Coordination::Interval)
+    }
+
+    /// Returns what is known of the counters of `check`, which are elsewhere, as a decision about no hits.
+    fn look(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+        self.store.estimate(check, now).map_or(
+            Decision::unknown(Period::default()),
+            |Estimate { counters, at }| {
+                decision_from_store(check.tiers(), &counters, OverLimitPolicy::Ignore, false, Hits(0), at)
+            },
+        )
+    }
+
+    /// Returns the number of instances that ask the store.
+    pub(super) fn instances(&self) -> usize {
+        self.store.shared_counts().instances.unwrap_or(1)
+    }
+
+    /// Makes the turns of all lines in memory that are due at `now`, and applies new rules to them before.
     pub fn serve_waiters(&self, now: Timestamp) {
         let Some(store) = self.store.memory() else { return };
-        if self.lines_are_stale.swap(false, Ordering::AcqRel)
+        let [in_memory, _] = &self.lines_are_stale;
+        if in_memory.swap(false, Ordering::AcqRel)
             && let Some(loaded) = &*self.loaded.load()
         {
-            store.reload_lines(now, |domain, entries| waited_for(&loaded.rules, domain, entries));
+            store.reload_lines(now, |names| self.waited_for(&loaded.rules, names, true));
         }
         store.serve_lines(now);
+    }
+
+    /// Has the lines whose counters are not in memory ask the store for hits, until `limiter` is dropped. Without it nobody is
+    /// served there. For a runtime with timers; a [`WaiterThread`](super::WaiterThread) has one of its own.
+    #[cfg(any(feature = "coordinated", feature = "disk"))]
+    pub fn ask_store(
+        limiter: &Arc<Self>,
+        clock: Arc<dyn Clock>,
+    ) -> impl Future<Output = ()> + Send + 'static + use<S> {
+        super::asking::serve(Arc::downgrade(limiter), Arc::clone(&limiter.asking), clock)
+    }
+
+    /// Applies new rules to the lines whose counters are not in memory.
+    #[cfg(any(feature = "coordinated", feature = "disk"))]
+    pub(super) fn reload_asking(&self, now: Timestamp) {
+        let [_, asking] = &self.lines_are_stale;
+        if asking.swap(false, Ordering::AcqRel)
+            && let Some(loaded) = &*self.loaded.load()
+        {
+            self.asking.reload(now, |names| self.waited_for(&loaded.rules, names, false));
+        }
     }
 
     /// Rejects all callers that wait, and from now on those that would have to.
@@ -141,26 +296,51 @@ impl<S: Store> Limiter<S> {
         if let Some(store) = self.store.memory() {
             store.close_lines(now);
         }
+        self.asking.close(now);
     }
 
     /// Gives the hits of `receipt` back, as far as they still count: to a window that is open, and to a bucket less
     /// what has flowed in since.
     pub fn put_back(&self, receipt: Receipt, now: Timestamp) {
-        if let Some(store) = self.store.memory() {
-            let loaded = self.loaded.load();
-            let rule =
-                loaded.as_ref().and_then(|loaded| RuleRef::Compiled(loaded.rules.rules().first()?).id());
-            let is_old = rule.is_none_or(|rule| receipt.is_older_than(rule));
+        let loaded = self.loaded.load();
+        let rule = loaded.as_ref().and_then(|loaded| RuleRef::Compiled(loaded.rules.rules().first()?).id());
+        let is_old = rule.is_none_or(|rule| receipt.is_older_than(rule));
+        if let Some(names) = receipt.names() {
+            let names = Arc::clone(names);
+            let ((hits, taken_at), Some(loaded)) = (receipt.taken(), &*loaded) else { return };
+            let request = names.request(hits);
+            let matched = Matched::new(&loaded.rules, &request);
+            let Some(check) = matched.checks.first().filter(|check| waits(check)) else { return };
+            let is_bucket = |tier: &Tier| matches!(tier.algorithm, Algorithm::TokenBucket(_));
+            if is_old && check.tiers().iter().any(is_bucket) {
+                return;
+            }
+            // on the clock of the store
+            let at = self.store.estimate(check, now).map_or(now, |estimate| estimate.at);
+            let taken_at =
+                Timestamp::from_nanos(at.as_nanos().saturating_sub(now.since(taken_at).as_nanos()));
+            if let Some(unused) = unused(check.tiers(), taken_at, hits, at) {
+                self.asking.give_back(check.key, Arc::clone(&names), unused);
+            }
+        } else if let Some(store) = self.store.memory() {
             store.put_back(receipt, is_old, now);
         }
     }
 
+    /// Returns the number of callers that wait or have an answer to collect.
+    pub fn waiters(&self) -> usize {
+        self.asking.waiters()
+    }
+
     /// Has the lines follow the current rules.
     pub(super) fn refresh_lines(&self) {
-        self.lines_are_stale.store(true, Ordering::Release);
+        for is_stale in &self.lines_are_stale {
+            is_stale.store(true, Ordering::Release);
+        }
         if let Some(store) = self.store.memory() {
             store.timers().ring();
         }
+        self.asking.ring();
     }
 
     /// Returns the current rules.
@@ -173,13 +353,12 @@ impl<S: Store> Limiter<S> {
         self.loaded.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, loaded))
     }
 
-    /// Returns the limit in whose line a request waits for up to `max_wait`, and the store that keeps the line; none if
-    /// it must be decided at once.
-    fn line_of<'a, 'b, 'c>(
-        &'a self,
+    /// Returns the limit in whose line a request waits for up to `max_wait`; none if it must be decided at once.
+    fn line_of<'b, 'c>(
+        &self,
         matched: &'b Matched<'c>,
         max_wait: Period,
-    ) -> Result<Option<(&'b LimitCheck<'c>, &'a MemoryStore)>, AcquireError> {
+    ) -> Result<Option<&'b LimitCheck<'c>>, AcquireError> {
         if max_wait == Period::default() || self.settings.modes.shadow {
             return Ok(None);
         }
@@ -191,8 +370,7 @@ impl<S: Store> Limiter<S> {
         if matched.enforced().len() > 1 || !waits(check) {
             return Ok(None);
         }
-        let store = self.store.lines_for(check).map_err(LimitError::from)?;
-        Ok(Some((check, store)))
+        Ok(Some(check))
     }
 
     /// Decides a request that does not wait.
@@ -210,9 +388,8 @@ impl<S: Store> Limiter<S> {
                 [check] if check.pool.is_none() && check.direction == Direction::Take => Some(check),
                 _ => None,
             };
-            let in_memory = only.filter(|check| self.store.lines_for(check).is_ok());
             let is_never = |check: &LimitCheck<'_>| check.hits.0 > capacity(check.tiers());
-            (in_memory.map(|check| Receipt::new(check, now)), only.is_some_and(is_never))
+            (only.map(|check| self.receipt(check, now)), only.is_some_and(is_never))
         };
         let decided = self.decide_with(request, now, TakeOptions::default(), |verdict| {
             let waited = now.since(started);
@@ -234,8 +411,23 @@ impl<S: Store> Limiter<S> {
         Ok(decided.await?)
     }
 
+    /// Decides what is counted in the shadow of the rules of `matched`. Of one descriptor, the rule's line decides, so no other rule
+    /// rejects that.
+    async fn decide_shadows(&self, matched: &Matched<'_>, home: Home<'_>, now: Timestamp) -> Decisions {
+        let shadows = matched.shadows();
+        match home {
+            _ if shadows.is_empty() => Decisions::new(),
+            Home::Memory(store) => store.decide(shadows, Scope::Descriptor, now),
+            Home::Asking(_) => {
+                let taken = self.store.take_with(shadows, Scope::Descriptor, now, TakeOptions::default());
+                let unknown = |_: &LimitCheck<'_>| Decision::unknown(Period::default());
+                Box::pin(taken).await.unwrap_or_else(|_| shadows.iter().map(unknown).collect())
+            }
+        }
+    }
+
     /// Records what became of a request that may wait, and encodes it as the verdict of the rules of `loaded`.
-    fn report<T>(
+    async fn report<T>(
         &self,
         loaded: &Loaded,
         request: &Request<'_>,
@@ -249,47 +441,71 @@ impl<S: Store> Limiter<S> {
             .enforced()
             .iter()
             .map(|check| {
-                let looked = counted.store.look(check, Hits(0), now);
+                let looked = match counted.home {
+                    Home::Memory(store) => store.look(check, Hits(0), now),
+                    Home::Asking(_) => self.look(check, now),
+                };
                 match acquired.rejection {
                     // the rules have changed, and another limit applies
                     _ if check.key != counted.key => looked,
                     None => Decision { before: looked.before.minus(check.hits), ..looked },
-                    Some(rejection) => Decision {
-                        over: true,
-                        reset: match rejection {
-                            Rejection::Timeout { retry_after } | Rejection::Full { retry_after } => {
-                                retry_after
-                            }
-                            Rejection::Never | Rejection::Closed => looked.reset,
-                        },
-                        ..looked
-                    },
+                    Some(rejection) => rejected(looked, rejection),
                 }
             })
             .collect();
-        // of one descriptor, the rule's line decides, so no other rule rejects what is counted in its shadow
-        decisions.extend(counted.store.decide(matched.shadows(), Scope::Descriptor, now));
+        decisions.extend(self.decide_shadows(&matched, counted.home, now).await);
         self.conclude(loaded, request, &matched, &decisions, now, |verdict| encode(verdict, acquired))
     }
 }
 
-impl Limiter<MemoryStore> {
-    /// Decides like [`Limiter::acquire`] without a wait.
+impl<S: Store> Limiter<S> {
+    /// Decides like [`Limiter::acquire`] without a wait, if no store has to be waited for.
     pub(super) fn acquire_now(
         &self,
         request: &Request<'_>,
         now: Timestamp,
     ) -> Result<Acquired, AcquireError> {
+        let is_elsewhere = {
+            let loaded = self.current(request)?;
+            let matched = Matched::new(&loaded.rules, request);
+            matched.checks.iter().any(|check| self.store.lines_for(check).is_none())
+        };
+        if is_elsewhere {
+            return Err(AcquireError::MustAsk);
+        }
         let acquired = self.acquire_at_once(request, now, now, |_, acquired| acquired.clone());
         match pin!(acquired).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(acquired) => acquired,
-            Poll::Pending => unreachable!("a decision in memory does not wait"),
+            Poll::Pending => Err(AcquireError::MustAsk),
         }
+    }
+
+    fn receipt(&self, check: &LimitCheck<'_>, taken_at: Timestamp) -> Receipt {
+        match self.store.lines_for(check) {
+            Some(_) => Receipt::new(check, taken_at),
+            None => Receipt::of_store(check, taken_at),
+        }
+    }
+
+    /// Returns the key and the tiers for which callers with these names wait by `rules`, if their counters are in
+    /// memory, or elsewhere. None if they do not.
+    fn waited_for(
+        &self,
+        rules: &RuleSet,
+        names: &Named,
+        is_in_memory: bool,
+    ) -> Option<(CounterKey, SharedTiers)> {
+        let request = names.request(Hits(1));
+        let matched = Matched::new(rules, &request);
+        let is_there =
+            |check: &&LimitCheck<'_>| waits(check) && self.store.lines_for(check).is_some() == is_in_memory;
+        let check = matched.checks.first().filter(is_there)?;
+        Some((check.key, check.shared_tiers()))
     }
 }
 
 /// Returns whether callers wait for the limit of `check`.
-fn waits(check: &LimitCheck<'_>) -> bool {
+pub(super) fn waits(check: &LimitCheck<'_>) -> bool {
     let RuleRef::Compiled(_) = &check.rule else { return false };
     check.pool.is_none()
         && check.direction == Direction::Take
@@ -297,13 +513,13 @@ fn waits(check: &LimitCheck<'_>) -> bool {
         && can_wait(check.tiers())
 }
 
-/// Returns the key and the tiers for which callers with these entries wait by `rules`. None if they do not.
-fn waited_for(rules: &RuleSet, domain: &str, entries: &[Entry<'_>]) -> Option<(CounterKey, SharedTiers)> {
-    let descriptor = Descriptor { entries: entries.iter().copied().collect(), ..Descriptor::default() };
-    let request = Request { domain, descriptors: std::iter::once(descriptor).collect(), hits: 1 };
-    let matched = Matched::new(rules, &request);
-    let check = matched.checks.first().filter(|check| waits(check))?;
-    Some((check.key, check.shared_tiers()))
+/// Returns the decision on a caller that is told this, about counters that look so.
+fn rejected(looked: Decision, rejection: Rejection) -> Decision {
+    let reset = match rejection {
+        Rejection::Timeout { retry_after } | Rejection::Full { retry_after } => retry_after,
+        Rejection::Never | Rejection::Closed => looked.reset,
+    };
+    Decision { over: true, reset, ..looked }
 }
 
 // === impl Acquired ===
@@ -311,6 +527,11 @@ fn waited_for(rules: &RuleSet, domain: &str, entries: &[Entry<'_>]) -> Option<(C
 impl Acquired {
     fn admitted(check: &LimitCheck<'_>, started: Timestamp, at: Timestamp) -> Self {
         Self { rejection: None, waited: at.since(started), receipt: Some(Receipt::new(check, at)) }
+    }
+
+    /// By the store that has the counters.
+    fn granted(check: &LimitCheck<'_>, started: Timestamp, at: Timestamp) -> Self {
+        Self { rejection: None, waited: at.since(started), receipt: Some(Receipt::of_store(check, at)) }
     }
 
     fn rejected(rejection: Rejection, started: Timestamp, now: Timestamp) -> Self {
@@ -332,10 +553,17 @@ impl<C: Clock + ?Sized> Future for Waiting<'_, C> {
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
-        let Some(ticket) = &self.ticket else { return Poll::Ready(Answer::AskAgain) };
-        let answer = self.store.poll_place(ticket, context.waker());
+        let answer = match (&self.place, self.home) {
+            (Some(LinePlace::Memory(ticket)), Home::Memory(store)) => {
+                store.poll_place(ticket, context.waker())
+            }
+            (Some(LinePlace::Asking(ticket)), Home::Asking(lines)) => {
+                lines.poll_place(*ticket, context.waker())
+            }
+            _ => Poll::Ready(Answer::AskAgain),
+        };
         if answer.is_ready() {
-            self.ticket = None;
+            self.place = None;
         }
         answer
     }
@@ -343,8 +571,10 @@ impl<C: Clock + ?Sized> Future for Waiting<'_, C> {
 
 impl<C: Clock + ?Sized> Drop for Waiting<'_, C> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.store.leave(ticket, self.clock.now());
+        match (self.place.take(), self.home) {
+            (Some(LinePlace::Memory(ticket)), Home::Memory(store)) => store.leave(ticket, self.clock.now()),
+            (Some(LinePlace::Asking(ticket)), Home::Asking(lines)) => lines.leave(ticket, self.clock.now()),
+            _ => {}
         }
     }
 }

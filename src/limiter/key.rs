@@ -2,24 +2,21 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use arc_swap::ArcSwapOption;
-use smallvec::SmallVec;
-
 use super::{AcquireError, Acquired, LimitError, Limiter, Loaded};
 use crate::{
     limit::{
-        self, Code, CounterKey, Decision, Descriptor, Direction, Entry, Hits, LimitCheck, Matched,
+        self, Code, CounterKey, Decision, Direction, Entry, Hits, LimitCheck, Matched, Named,
         OverLimitPolicy, Period, Request, RuleId, RuleRef, SharedTiers, Tally, Timestamp, line::Rejection,
     },
     observe::{RuleCounts, RuleStats},
-    store::{MemoryStore, Receipt},
+    store::{MemoryStore, Receipt, Store},
 };
+use arc_swap::ArcSwapOption;
 
 /// A domain and entries, whose rule and counter are found once, and again after each reload.
 #[derive(Debug)]
 pub struct Key {
-    domain: Box<str>,
-    entries: Box<[(Box<str>, Box<str>)]>,
+    names: Named,
     /// What was found when the key was made.
     first: Found,
     /// What was found after the last reload since then.
@@ -41,7 +38,7 @@ pub struct KeyDecision {
 #[derive(Debug)]
 struct Found {
     generation: u64,
-    /// None if the key's requests are not decided by one counter in memory alone.
+    /// None if the key's requests are not decided by one counter alone.
     counter: Option<KeyCounter>,
 }
 
@@ -56,6 +53,8 @@ struct KeyCounter {
     reports_none: bool,
     stats: Arc<RuleStats>,
     rule: RuleId,
+    /// Whether it is in this process's memory.
+    is_here: bool,
 }
 
 // === impl Key ===
@@ -64,29 +63,11 @@ impl Key {
     /// Returns the request for `hits`.
     #[must_use]
     pub fn request(&self, hits: Hits) -> Request<'_> {
-        request(&self.domain, &self.entries, hits)
+        self.names.request(hits)
     }
-}
-
-fn request<'a>(domain: &'a str, entries: &'a [(Box<str>, Box<str>)], hits: Hits) -> Request<'a> {
-    let entries: SmallVec<[Entry<'_>; 4]> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
-    let descriptor = Descriptor { entries, hits: Some(hits.0), ..Descriptor::default() };
-    Request { domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 }
 }
 
 impl Limiter<MemoryStore> {
-    /// Returns the key of `entries`, each with its value, in `domain`.
-    ///
-    /// # Errors
-    ///
-    /// If the domain is empty, or no rules are loaded.
-    pub fn key(&self, domain: &str, entries: &[(&str, &str)]) -> Result<Key, LimitError> {
-        let entries: Box<[(Box<str>, Box<str>)]> =
-            entries.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-        let first = self.find_counter(&request(domain, &entries, Hits(1)))?;
-        Ok(Key { domain: domain.into(), entries, first, later: ArcSwapOption::empty() })
-    }
-
     /// Decides on `hits` of `key` as of `now`, and counts them, as [`Limiter::decide`] does for a request of its entries.
     ///
     /// # Errors
@@ -97,7 +78,7 @@ impl Limiter<MemoryStore> {
         if self.generation() == key.first.generation
             && let Some(counter) = &key.first.counter
         {
-            return Ok(KeyDecision::of(counter, &self.take_of(counter, hits, now)));
+            return Ok(KeyDecision::of(counter, &self.take_of(&self.store, counter, hits, now)));
         }
         self.decide_later_key(key, hits, now)
     }
@@ -106,7 +87,7 @@ impl Limiter<MemoryStore> {
     #[inline(never)]
     fn decide_later_key(&self, key: &Key, hits: Hits, now: Timestamp) -> Result<KeyDecision, LimitError> {
         self.with_counter(key, |counter| match counter {
-            Some(counter) => Ok(KeyDecision::of(counter, &self.take_of(counter, hits, now))),
+            Some(counter) => Ok(KeyDecision::of(counter, &self.take_of(&self.store, counter, hits, now))),
             None => self.decide_now(&key.request(hits), now, |verdict| {
                 let status = verdict.statuses.first();
                 KeyDecision {
@@ -117,16 +98,31 @@ impl Limiter<MemoryStore> {
             }),
         })?
     }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Returns the key of `entries`, each with its value, in `domain`.
+    ///
+    /// # Errors
+    ///
+    /// If the domain is empty, or no rules are loaded.
+    pub fn key(&self, domain: &str, entries: &[(&str, &str)]) -> Result<Key, LimitError> {
+        let entries: Vec<Entry<'_>> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
+        let names = Named::new(domain, &entries);
+        let first = self.find_counter(&names.request(Hits(1)))?;
+        Ok(Key { names, first, later: ArcSwapOption::empty() })
+    }
 
     /// Takes `hits` of `key`, if they fit now.
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::decide`].
+    /// Those of [`Limiter::decide`]; [`AcquireError::MustAsk`] if the counters are not in this process.
     pub fn try_acquire(&self, key: &Key, hits: Hits, now: Timestamp) -> Result<Acquired, AcquireError> {
         self.with_counter(key, |counter| {
             let Some(counter) = counter else { return self.acquire_now(&key.request(hits), now) };
-            let decision = self.take_of(counter, hits, now);
+            let store = self.store.memory().filter(|_| counter.is_here).ok_or(AcquireError::MustAsk)?;
+            let decision = self.take_of(store, counter, hits, now);
             let rejection = decision.over.then(|| {
                 if hits.0 > limit::capacity(&counter.tiers) {
                     Rejection::Never
@@ -163,9 +159,9 @@ impl Limiter<MemoryStore> {
 
     /// Decides about `hits` of `counter`, and records the decision.
     #[inline]
-    fn take_of(&self, counter: &KeyCounter, hits: Hits, now: Timestamp) -> Decision {
+    fn take_of(&self, store: &MemoryStore, counter: &KeyCounter, hits: Hits, now: Timestamp) -> Decision {
         let KeyCounter { key, tiers, over_limit_policy, stats, .. } = counter;
-        let decision = self.store.take_of(*key, tiers, *over_limit_policy, hits, now);
+        let decision = store.take_of(*key, tiers, *over_limit_policy, hits, now);
         let limit = tiers[decision.tier].capacity();
         let tally = Tally::of(&decision, limit, *over_limit_policy, hits, self.settings.near_limit_ratio);
         stats.add(RuleCounts {
@@ -211,6 +207,7 @@ impl Limiter<MemoryStore> {
             reports_none: check.over_limit_policy() == OverLimitPolicy::Count,
             stats,
             rule: check.rule.id()?,
+            is_here: self.store.lines_for(check).is_some(),
         })
     }
 
@@ -266,8 +263,9 @@ mod tests {
     }
 
     fn by_request(limiter: &Limiter<MemoryStore>, hits: Hits, now: Timestamp) -> KeyDecision {
-        let entries: Box<[_]> = ENTRIES.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-        let decided = limiter.decide_now(&request("shop", &entries, hits), now, |verdict| KeyDecision {
+        let entries: Vec<_> = ENTRIES.iter().map(|(key, value)| Entry { key, value }).collect();
+        let names = Named::new("shop", &entries);
+        let decided = limiter.decide_now(&names.request(hits), now, |verdict| KeyDecision {
             code: verdict.code,
             remaining: verdict.statuses[0].remaining,
             reset: verdict.statuses[0].reset,

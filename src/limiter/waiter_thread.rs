@@ -1,4 +1,4 @@
-//! The thread that serves waiting callers when their instant has come.
+//! The threads that serve waiting callers when their instant has come.
 
 use std::{
     io,
@@ -6,42 +6,47 @@ use std::{
     thread,
 };
 
-use super::Limiter;
+use super::{Limiter, asking::AskingLines};
 use crate::{
     clock::Clock,
     store::{Store, Timers},
 };
 
-/// The thread that serves the lines of a limiter: one for all waiting callers. It sleeps until the next of them is due,
-/// and ends when this is dropped.
+/// The threads that serve the lines of a limiter. One serves those in memory: it sleeps until the next caller is due. Another one
+/// asks the store for the hits of those whose counters are elsewhere, if there can be any. They end when this is dropped.
 #[derive(Debug)]
 pub struct WaiterThread {
     timers: Option<Arc<Timers>>,
+    asking: Arc<AskingLines>,
 }
 
 // === impl WaiterThread ===
 
 impl WaiterThread {
-    /// Starts the thread for `limiter`, whose callers read the time from `clock`. A store without lines needs none.
+    /// Starts the threads for `limiter`, whose callers read the time from `clock`.
     ///
     /// # Errors
     ///
     /// The system's, if it cannot start a thread.
     pub fn start<S: Store>(limiter: &Arc<Limiter<S>>, clock: Arc<dyn Clock>) -> io::Result<Self> {
-        let Some(timers) = limiter.store().memory().map(|store| Arc::clone(store.timers())) else {
-            return Ok(Self { timers: None });
-        };
-        // does not keep the limiter alive
-        let limiter: Weak<Limiter<S>> = Arc::downgrade(limiter);
-        let run = Arc::clone(&timers);
-        thread::Builder::new().name("weir-waiters".into()).spawn(move || {
-            run.run(&*clock, |now| {
-                if let Some(limiter) = limiter.upgrade() {
-                    limiter.serve_waiters(now);
-                }
-            });
-        })?;
-        Ok(Self { timers: Some(timers) })
+        let timers = limiter.store().memory().map(|store| Arc::clone(store.timers()));
+        #[cfg(any(feature = "remote", feature = "disk"))]
+        if timers.is_none() || limiter.store().shared_counts().store.is_some() {
+            let ask = Limiter::ask_store(limiter, Arc::clone(&clock));
+            crate::runtime::spawn("weir-lines".into(), move || ask)?;
+        }
+        if let Some(timers) = timers.clone() {
+            // does not keep the limiter alive
+            let limiter: Weak<Limiter<S>> = Arc::downgrade(limiter);
+            thread::Builder::new().name("weir-waiters".into()).spawn(move || {
+                timers.run(&*clock, |now| {
+                    if let Some(limiter) = limiter.upgrade() {
+                        limiter.serve_waiters(now);
+                    }
+                });
+            })?;
+        }
+        Ok(Self { timers, asking: Arc::clone(&limiter.asking) })
     }
 }
 
@@ -50,5 +55,6 @@ impl Drop for WaiterThread {
         if let Some(timers) = &self.timers {
             timers.close();
         }
+        self.asking.end();
     }
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::{
     backend::{Backend, SharedKeys},
-    parse,
     reader::Reader,
     tls,
 };
@@ -97,7 +96,7 @@ fn address(text: &str) -> Option<Address> {
     if text.contains('/') {
         return text.starts_with('/').then(|| Address::Unix(text.into()));
     }
-    parse::server(text, PORT).map(|(host, port)| Address::tcp(host, port))
+    Address::parse(text, PORT)
 }
 
 #[cfg(test)]

@@ -97,23 +97,6 @@ pub(super) fn address(text: &str) -> Option<Address> {
     Some(Address { host: host?, port: port.parse().ok()? })
 }
 
-/// Parses the address of a server to connect to: `host`, `host:port` or `[::1]:port`. Without a port it is `default`.
-pub(super) fn server(text: &str, default: u16) -> Option<(&str, u16)> {
-    let (host, port) = match text.strip_prefix('[') {
-        Some(bracketed) => {
-            let (host, rest) = bracketed.split_once(']')?;
-            (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
-        }
-        None => match text.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (text, None),
-        },
-    };
-    let port = port.map_or(Some(default), |port| port.parse().ok().filter(|port| *port > 0))?;
-    let plain = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@,".contains(c));
-    plain.then_some((host, port))
-}
-
 /// Returns whether `text` is a valid HTTP header name: a `token` of RFC 9110, section 5.6.2.
 pub(super) fn is_header_name(text: &str) -> bool {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);

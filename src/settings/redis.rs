@@ -249,7 +249,7 @@ fn url(rest: &str, tls: bool) -> Option<(Topology, Url)> {
 /// Parses `host`, `host:port` or `[::1]:port`.
 fn address(text: &str, default: u16) -> Option<Address> {
     let text = text.strip_prefix("redis://").unwrap_or(text);
-    parse::server(text, default).map(|(host, port)| Address::tcp(host, port))
+    Address::parse(text, default)
 }
 
 // === impl Names ===

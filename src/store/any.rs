@@ -1,14 +1,16 @@
 //! The store that the settings select.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use super::{
-    Decisions, MemoryStore, NO_LINES, Store, StoreError, TakeOptions, any_remote::AnyRemote,
-    coordinated::Coordinated, disk::DiskStore,
-};
+#[cfg(feature = "disk")]
+use super::disk::DiskStore;
+use super::{Decisions, MemoryStore, Store, StoreError, TakeOptions, WaitRoom};
+#[cfg(any(feature = "redis", feature = "memcached"))]
+use super::{any_remote::AnyRemote, coordinated::Coordinated};
 use crate::{
     limit::{
         Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp,
+        line::Estimate,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::{Metric, Source},
@@ -19,9 +21,24 @@ pub enum AnyStore {
     /// Keeps all counters in this process's memory.
     Memory(MemoryStore),
     /// Keeps recent counters in memory, and all of them on this instance's disk.
+    #[cfg(feature = "disk")]
     Disk(DiskStore),
     /// Keeps counters in memory, in front of a store that instances share.
+    #[cfg(any(feature = "redis", feature = "memcached"))]
     Coordinated(Coordinated<AnyRemote>),
+}
+
+/// Does the same with whichever store it is.
+macro_rules! with_any {
+    ($any:expr, $store:ident => $act:expr) => {
+        match $any {
+            AnyStore::Memory($store) => $act,
+            #[cfg(feature = "disk")]
+            AnyStore::Disk($store) => $act,
+            #[cfg(any(feature = "redis", feature = "memcached"))]
+            AnyStore::Coordinated($store) => $act,
+        }
+    };
 }
 
 // === impl AnyStore ===
@@ -32,7 +49,9 @@ impl AnyStore {
     pub fn sweep_steps(&self) -> usize {
         match self {
             Self::Memory(memory) => memory.sweep_steps(),
+            #[cfg(feature = "disk")]
             Self::Disk(disk) => disk.memory().sweep_steps(),
+            #[cfg(any(feature = "redis", feature = "memcached"))]
             Self::Coordinated(coordinated) => coordinated.memory().sweep_steps(),
         }
     }
@@ -41,16 +60,24 @@ impl AnyStore {
     pub fn sweep_step(&self, step: usize, now: Timestamp) {
         match self {
             Self::Memory(memory) => memory.sweep_step(step, now),
+            #[cfg(feature = "disk")]
             Self::Disk(disk) => disk.memory().sweep_step(step, now),
+            #[cfg(any(feature = "redis", feature = "memcached"))]
             Self::Coordinated(coordinated) => coordinated.memory().sweep_step(step, now),
         }
     }
 
     /// Flushes pending counts, and leaves the shared store or closes the data on disk, before this instance stops.
+    #[cfg_attr(
+        not(any(feature = "disk", feature = "redis", feature = "memcached")),
+        expect(clippy::unused_async, reason = "memory has nothing to flush")
+    )]
     pub async fn close(&self) {
         match self {
             Self::Memory(_) => {}
+            #[cfg(feature = "disk")]
             Self::Disk(disk) => disk.close().await,
+            #[cfg(any(feature = "redis", feature = "memcached"))]
             Self::Coordinated(coordinated) => coordinated.close().await,
         }
     }
@@ -58,34 +85,27 @@ impl AnyStore {
 
 impl Store for AnyStore {
     fn longest_wait(&self) -> Duration {
-        match self {
-            Self::Memory(memory) => memory.longest_wait(),
-            Self::Disk(disk) => disk.longest_wait(),
-            Self::Coordinated(coordinated) => coordinated.longest_wait(),
-        }
+        with_any!(self, store => store.longest_wait())
     }
 
     fn shared_counts(&self) -> SharedCounts {
-        match self {
-            Self::Memory(_) | Self::Disk(_) => SharedCounts::default(),
-            Self::Coordinated(coordinated) => coordinated.shared_counts(),
-        }
+        with_any!(self, store => store.shared_counts())
     }
 
     fn memory(&self) -> Option<&MemoryStore> {
-        match self {
-            Self::Memory(memory) => Some(memory),
-            Self::Disk(_) => None,
-            Self::Coordinated(coordinated) => Some(coordinated.memory()),
-        }
+        with_any!(self, store => Store::memory(store))
     }
 
-    fn lines_for(&self, check: &LimitCheck<'_>) -> Result<&MemoryStore, StoreError> {
-        match self {
-            Self::Memory(memory) => memory.lines_for(check),
-            Self::Disk(_) => Err(NO_LINES),
-            Self::Coordinated(coordinated) => coordinated.lines_for(check),
-        }
+    fn lines_for(&self, check: &LimitCheck<'_>) -> Option<&MemoryStore> {
+        with_any!(self, store => store.lines_for(check))
+    }
+
+    fn wait_room(&self) -> Option<&Arc<WaitRoom>> {
+        with_any!(self, store => Store::wait_room(store))
+    }
+
+    fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
+        with_any!(self, store => store.estimate(check, now))
     }
 
     fn alone(&self) -> Option<&MemoryStore> {
@@ -102,11 +122,7 @@ impl Store for AnyStore {
         now: Timestamp,
         options: TakeOptions<'_>,
     ) -> Result<Decisions, StoreError> {
-        match self {
-            Self::Memory(memory) => Ok(memory.decide(checks, scope, now)),
-            Self::Disk(disk) => disk.take_with(checks, scope, now, options).await,
-            Self::Coordinated(coordinated) => coordinated.take_with(checks, scope, now, options).await,
-        }
+        with_any!(self, store => store.take_with(checks, scope, now, options).await)
     }
 
     async fn reserve(
@@ -115,11 +131,17 @@ impl Store for AnyStore {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
-        match self {
-            Self::Memory(memory) => memory.reserve(check, request, now).await,
-            Self::Disk(disk) => disk.reserve(check, request, now).await,
-            Self::Coordinated(coordinated) => coordinated.reserve(check, request, now).await,
-        }
+        with_any!(self, store => store.reserve(check, request, now).await)
+    }
+
+    async fn reserve_for_waiters(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        patience: Period,
+        now: Timestamp,
+    ) -> Result<Reservation, StoreError> {
+        with_any!(self, store => store.reserve_for_waiters(check, request, patience, now).await)
     }
 
     async fn release(
@@ -129,11 +151,7 @@ impl Store for AnyStore {
         unused: Hits,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        match self {
-            Self::Memory(memory) => memory.release(check, reservation, unused, now).await,
-            Self::Disk(disk) => disk.release(check, reservation, unused, now).await,
-            Self::Coordinated(coordinated) => coordinated.release(check, reservation, unused, now).await,
-        }
+        with_any!(self, store => store.release(check, reservation, unused, now).await)
     }
 
     async fn decide_bucket(
@@ -142,11 +160,7 @@ impl Store for AnyStore {
         request: &BucketRequest,
         now: Timestamp,
     ) -> Result<BucketReply, StoreError> {
-        match self {
-            Self::Memory(memory) => Ok(memory.decide_bucket_now(name, request, now)),
-            Self::Disk(disk) => disk.decide_bucket(name, request, now).await,
-            Self::Coordinated(coordinated) => coordinated.decide_bucket(name, request, now).await,
-        }
+        with_any!(self, store => store.decide_bucket(name, request, now).await)
     }
 
     async fn find_buckets(
@@ -155,20 +169,12 @@ impl Store for AnyStore {
         deletes: bool,
         now: Timestamp,
     ) -> Result<Option<Period>, StoreError> {
-        match self {
-            Self::Memory(memory) => Ok(memory.find_buckets_now(name, deletes, now)),
-            Self::Disk(disk) => disk.find_buckets(name, deletes, now).await,
-            Self::Coordinated(coordinated) => coordinated.find_buckets(name, deletes, now).await,
-        }
+        with_any!(self, store => store.find_buckets(name, deletes, now).await)
     }
 }
 
 impl Source for AnyStore {
     fn metrics(&self) -> Vec<Metric> {
-        match self {
-            Self::Memory(memory) => memory.metrics(),
-            Self::Disk(disk) => disk.metrics(),
-            Self::Coordinated(coordinated) => coordinated.metrics(),
-        }
+        with_any!(self, store => store.metrics())
     }
 }

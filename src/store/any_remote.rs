@@ -1,10 +1,13 @@
 //! The shared store that the settings select.
 
+#[cfg(feature = "memcached")]
+use super::memcached::MemcachedRemote;
+#[cfg(feature = "redis")]
+use super::redis::RedisRemote;
 use super::{
-    memcached::MemcachedRemote,
     pool_command::{PoolCommand, PoolReply},
-    redis::{ConnectionStates, RedisRemote},
     remote::{Command, Remote, RemoteError, Replies, StoreNode, Target},
+    transport::ConnectionStates,
 };
 use crate::{
     limit::{
@@ -17,9 +20,23 @@ use crate::{
 /// Any shared store.
 pub enum AnyRemote {
     /// Redis.
+    #[cfg(feature = "redis")]
     Redis(RedisRemote),
     /// Memcached.
+    #[cfg(feature = "memcached")]
     Memcached(MemcachedRemote),
+}
+
+/// Does the same with whichever shared store it is.
+macro_rules! with_any {
+    ($any:expr, $remote:ident => $act:expr) => {
+        match $any {
+            #[cfg(feature = "redis")]
+            AnyRemote::Redis($remote) => $act,
+            #[cfg(feature = "memcached")]
+            AnyRemote::Memcached($remote) => $act,
+        }
+    };
 }
 
 // === impl AnyRemote ===
@@ -29,7 +46,9 @@ impl AnyRemote {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
+            #[cfg(feature = "redis")]
             Self::Redis(_) => "redis",
+            #[cfg(feature = "memcached")]
             Self::Memcached(_) => "memcached",
         }
     }
@@ -37,97 +56,58 @@ impl AnyRemote {
     /// Returns the states of its connections.
     #[must_use]
     pub fn state(&self) -> ConnectionStates {
-        match self {
-            Self::Redis(redis) => redis.state(),
-            Self::Memcached(memcached) => memcached.state(),
-        }
+        with_any!(self, remote => remote.state())
     }
 }
 
 impl Remote for AnyRemote {
     fn shared_store(&self) -> SharedStore {
-        match self {
-            Self::Redis(redis) => redis.shared_store(),
-            Self::Memcached(memcached) => memcached.shared_store(),
-        }
+        with_any!(self, remote => remote.shared_store())
     }
 
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        match self {
-            Self::Redis(redis) => redis.call(commands).await,
-            Self::Memcached(memcached) => memcached.call(commands).await,
-        }
+        with_any!(self, remote => remote.call(commands).await)
     }
 
     async fn call_in_background(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        match self {
-            Self::Redis(redis) => redis.call_in_background(commands).await,
-            Self::Memcached(memcached) => memcached.call_in_background(commands).await,
-        }
+        with_any!(self, remote => remote.call_in_background(commands).await)
     }
 
     async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<usize, RemoteError> {
-        match self {
-            Self::Redis(redis) => redis.heartbeat(instance, ttl).await,
-            Self::Memcached(memcached) => memcached.heartbeat(instance, ttl).await,
-        }
+        with_any!(self, remote => remote.heartbeat(instance, ttl).await)
     }
 
     async fn take_steps(&self, path: &str, request: &StepRequest) -> Result<Option<StepReply>, RemoteError> {
-        match self {
-            Self::Redis(redis) => redis.take_steps(path, request).await,
-            Self::Memcached(memcached) => memcached.take_steps(path, request).await,
-        }
+        with_any!(self, remote => remote.take_steps(path, request).await)
     }
 
     async fn delete_steps(&self, path: &str) -> Result<bool, RemoteError> {
-        match self {
-            Self::Redis(redis) => redis.delete_steps(path).await,
-            Self::Memcached(memcached) => memcached.delete_steps(path).await,
-        }
+        with_any!(self, remote => remote.delete_steps(path).await)
     }
 
     fn keeps_pools(&self) -> bool {
-        match self {
-            Self::Redis(redis) => redis.keeps_pools(),
-            Self::Memcached(memcached) => memcached.keeps_pools(),
-        }
+        with_any!(self, remote => remote.keeps_pools())
     }
 
     async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
-        match self {
-            Self::Redis(redis) => redis.call_pool(command).await,
-            Self::Memcached(memcached) => memcached.call_pool(command).await,
-        }
+        with_any!(self, remote => remote.call_pool(command).await)
     }
 
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
-        match self {
-            Self::Redis(redis) => redis.supports(target, mode),
-            Self::Memcached(memcached) => memcached.supports(target, mode),
-        }
+        with_any!(self, remote => remote.supports(target, mode))
     }
 
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
-        match self {
-            Self::Redis(redis) => redis.node(target, at),
-            Self::Memcached(memcached) => memcached.node(target, at),
-        }
+        with_any!(self, remote => remote.node(target, at))
     }
 
     fn members_node(&self) -> StoreNode {
-        match self {
-            Self::Redis(redis) => redis.members_node(),
-            Self::Memcached(memcached) => memcached.members_node(),
-        }
+        with_any!(self, remote => remote.members_node())
     }
 }
 
 impl Source for AnyRemote {
     fn metrics(&self) -> Vec<Metric> {
-        match self {
-            Self::Redis(redis) => redis.metrics(),
-            Self::Memcached(memcached) => memcached.metrics(),
-        }
+        with_any!(self, remote => remote.metrics())
     }
 }

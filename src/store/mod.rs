@@ -2,9 +2,9 @@
 //!
 //! A store runs the pure algorithms of [`limit`](crate::limit) atomically. A store does not depend on any protocol.
 
-#[cfg(feature = "server")]
+#[cfg(any(feature = "client", feature = "server"))]
 mod any;
-#[cfg(feature = "server")]
+#[cfg(any(feature = "redis", feature = "memcached"))]
 mod any_remote;
 #[cfg(feature = "coordinated")]
 pub mod coordinated;
@@ -31,22 +31,29 @@ pub mod simulated;
 mod table_metrics;
 #[cfg(feature = "coordinated")]
 mod target;
+#[cfg(all(any(feature = "client", feature = "server"), any(feature = "redis", feature = "memcached")))]
+mod thread;
 #[cfg(feature = "remote")]
 mod transport;
+mod wait_room;
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
-#[cfg(feature = "server")]
+#[cfg(any(feature = "client", feature = "server"))]
 pub use any::AnyStore;
-#[cfg(feature = "server")]
+#[cfg(any(feature = "redis", feature = "memcached"))]
 pub use any_remote::AnyRemote;
-pub use memory::{Arrival, Counted, MemoryStore, Notes, Receipt, Ticket, Timers, Usage, WaitBounds};
+pub use memory::{Arrival, Counted, MemoryStore, Notes, Receipt, Ticket, Timers, Usage};
+#[cfg(all(any(feature = "client", feature = "server"), any(feature = "redis", feature = "memcached")))]
+pub use thread::StoreThread;
+pub use wait_room::{WaitBounds, WaitRoom};
 
 use crate::{
     limit::{
         Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp,
+        line::Estimate,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::DecisionRecord,
@@ -138,14 +145,39 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Returns the store in whose line callers wait for the limit of `check`.
+    /// Returns the store in memory in whose line callers wait for the limit of `check`; none if its counters are
+    /// elsewhere, so that the line has to ask this store for hits.
+    fn lines_for(&self, check: &LimitCheck<'_>) -> Option<&MemoryStore> {
+        let _ = check;
+        self.memory()
+    }
+
+    /// Returns the callers that wait. None if the store keeps no account of them.
+    fn wait_room(&self) -> Option<&Arc<WaitRoom>> {
+        self.memory().map(MemoryStore::wait_room)
+    }
+
+    /// Returns what is known here of the counters of `check`, which are elsewhere. None if that is nothing.
+    fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
+        let _ = (check, now);
+        None
+    }
+
+    /// Reserves hits like [`Store::reserve`], for callers that wait: it waits for a store that is slow, for up to `patience`, and not only
+    /// for the budget of decisions.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unsupported`], if the counters are elsewhere.
-    fn lines_for(&self, check: &LimitCheck<'_>) -> Result<&MemoryStore, StoreError> {
-        let _ = check;
-        self.memory().ok_or(NO_LINES)
+    /// Those of [`Store::reserve`].
+    fn reserve_for_waiters(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        patience: Period,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Reservation, StoreError>> + Send {
+        let _ = patience;
+        self.reserve(check, request, now)
     }
 
     /// Decides `request` about the bucket of `name`, whose parameters come with the request. By default a store keeps no such buckets.
@@ -184,12 +216,6 @@ pub trait Store: Send + Sync + 'static {
 /// The error of a store without such buckets.
 const NO_BUCKETS: StoreError =
     StoreError::Unsupported("this store keeps no buckets whose parameters come with requests");
-
-/// The error of a store without lines.
-const NO_LINES: StoreError = StoreError::Unsupported(
-    "callers cannot wait for counters on disk, or for those that instances share: send no wait, or use the store in memory or \
-     `coordination: local`",
-);
 
 /// How a store decides a request, besides what the request says.
 #[derive(Clone, Copy, Debug, Default)]

@@ -17,6 +17,7 @@ mod algorithms;
 mod auto;
 mod cluster_faults;
 mod connecting;
+mod consumers;
 mod deadlines;
 mod faults;
 mod fleet;

@@ -90,7 +90,7 @@ impl Fixture {
 
     pub(crate) fn with_bounds(rules: &str, bounds: WaitBounds, settings: DecisionSettings) -> Self {
         let store = MemoryStore::new(1_000);
-        store.set_wait_bounds(bounds);
+        store.wait_room().set_bounds(bounds);
         let stats = Arc::new(Stats::default());
         let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings));
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000_000)));

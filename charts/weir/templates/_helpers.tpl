@@ -175,6 +175,9 @@ chart cannot know (in a Secret, behind sentinels or SRV records) are the usual o
 {{- else if $v.json }}{{ $_ := set $all "WEIR_JSON" $v.json }}{{ end }}
 {{- with $v.responseHeaders }}{{ $_ := set $all "WEIR_RESPONSE_HEADERS" . }}{{ end }}
 {{- with $v.maxCounters }}{{ $_ := set $all "WEIR_MAX_COUNTERS" (int64 . | toString) }}{{ end }}
+{{- with $v.waiting.longest }}{{ $_ := set $all "WEIR_MAX_WAIT" . }}{{ end }}
+{{- with $v.waiting.maxWaiters }}{{ $_ := set $all "WEIR_MAX_WAITERS" (int64 . | toString) }}{{ end }}
+{{- with $v.waiting.maxWaitersPerKey }}{{ $_ := set $all "WEIR_MAX_WAITERS_PER_KEY" (int64 . | toString) }}{{ end }}
 {{- with $v.workers }}{{ $_ := set $all "WEIR_WORKERS" (int64 . | toString) }}{{ end }}
 {{- if include "weir.sharedStore" . }}
 {{- with $v.coordination.mode }}{{ $_ := set $all "WEIR_COORDINATION" . }}{{ end }}

@@ -14,6 +14,7 @@
 //! a new plan, and tells everybody who can be served in time no more.
 
 mod answer;
+mod asking;
 mod ordinary;
 mod plan;
 mod sweep;
@@ -21,7 +22,10 @@ mod waiters;
 
 use std::task::{Poll, Waker};
 
-pub use self::answer::{Answer, Entered, Place, Rejection};
+pub use self::{
+    answer::{Answer, Entered, Place, Rejection},
+    asking::{Ask, AskingLine, Estimate, Supply, Turns, Unused, unused},
+};
 use self::{
     ordinary::{Change, OrdinaryPart, shared_period},
     plan::{Plan, fits, ready, take},
@@ -209,7 +213,7 @@ impl Line {
         self.apply(change, counters, now, woken);
         self.serve(counters, now, woken);
         if let Some(sweep) = &mut self.sweep {
-            if let Some(plan) = sweep.visit_some(&mut self.waiters, now, woken) {
+            if let Some(plan) = sweep.visit_some(&mut self.waiters, now, 0, woken) {
                 self.plan = Some(plan);
                 self.sweep = None;
             }

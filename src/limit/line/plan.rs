@@ -157,7 +157,7 @@ impl Plan {
     }
 
     /// Returns the hits that fit all tiers at `now`.
-    fn room(&self, now: Timestamp) -> u64 {
+    pub(super) fn room(&self, now: Timestamp) -> u64 {
         let rooms = self.tiers.iter().zip(&self.counters);
         let rooms = rooms.map(|(tier, counter)| counter.availability(tier, now).remaining);
         rooms.min().unwrap_or_default().into()

@@ -4,6 +4,7 @@ use std::task::Waker;
 
 use super::{
     answer::{Answer, Place, Rejection},
+    asking::shifted,
     plan::Plan,
     waiters::Waiters,
 };
@@ -30,18 +31,22 @@ impl Sweep {
     }
 
     /// Visits the next waiters. Those that cannot be served by their deadline are told, and take nothing of the plan.
-    /// Returns the plan when the walk has reached the end.
+    /// Returns the plan when the walk has reached the end. The clock of the plan is `ahead` by as many nanoseconds.
     pub(super) fn visit_some(
         &mut self,
         waiters: &mut Waiters,
         now: Timestamp,
+        ahead: i64,
         woken: &mut Vec<Waker>,
     ) -> Option<Plan> {
+        let now = shifted(now, ahead);
         for _ in 0..STRIDE {
             let Some(waiter) = waiters.first_from(self.next) else { return Some(self.plan.clone()) };
             self.next = Place(waiter.place.0 + 1);
             match self.plan.ready(now, waiter.hits) {
-                Some(served) if served <= waiter.deadline => self.plan.add(served, waiter.hits),
+                Some(served) if served <= shifted(waiter.deadline, ahead) => {
+                    self.plan.add(served, waiter.hits);
+                }
                 served => {
                     let rejection = served.map_or(Rejection::Never, |served| Rejection::Timeout {
                         retry_after: served.since(now),

@@ -144,7 +144,8 @@ impl<S: Store> AcquireService<S> {
             Some(Rejection::Never) => (Outcome::Never, None),
             Some(Rejection::Closed) => (Outcome::Closed, None),
         };
-        let receipt = acquired.receipt.filter(|_| request.returnable);
+        // a receipt of other stores has the names of its counters, which could be long
+        let receipt = acquired.receipt.filter(|receipt| request.returnable && receipt.names().is_none());
         let token = receipt.map(|receipt| self.tokens.issue(receipt, self.clock.now()));
         AcquireResponse {
             outcome: outcome.into(),
@@ -304,7 +305,9 @@ fn status(error: &AcquireError) -> Status {
         | AcquireError::Limit(LimitError::EmptyDomain | LimitError::NoDescriptors) => {
             Status::invalid_argument(text)
         }
-        AcquireError::Limit(LimitError::Store(StoreError::Unsupported(_))) => Status::unimplemented(text),
+        AcquireError::MustAsk | AcquireError::Limit(LimitError::Store(StoreError::Unsupported(_))) => {
+            Status::unimplemented(text)
+        }
         AcquireError::Limit(LimitError::NoRules | LimitError::Store(_)) => Status::unavailable(text),
     }
 }

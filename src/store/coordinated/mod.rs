@@ -67,12 +67,13 @@ use self::{
     strict::Strict,
     table::{CounterTable, flush},
 };
-use super::{Decisions, MemoryStore, NO_LINES, Store, StoreError, TakeOptions, remote::Remote};
+use super::{Decisions, MemoryStore, Store, StoreError, TakeOptions, remote::Remote};
 use crate::{
     clock::Clock,
     limit::{
         Coordination, Direction, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope,
         SharedCounts, Timestamp,
+        line::Estimate,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
 };
@@ -110,7 +111,7 @@ impl<R: Remote> Coordinated<R> {
         tasks.spawn(Arc::clone(&pools).sweep());
         let CoordinationSettings { budget, on_store_failure, .. } = settings;
         let shared = || (Arc::clone(&table), Arc::clone(&client));
-        let reservations = Reservations::new(shared(), budget);
+        let reservations = Reservations::new(shared());
         let modes = CoordinationModes {
             memory: MemoryStore::new(settings.max_counters),
             interval: Interval::new(shared()),
@@ -210,6 +211,36 @@ impl<R: Remote> Coordinated<R> {
         }
         Box::pin(self.modes.take_with_pools(checks, scope, budget(), now, record)).await
     }
+
+    /// Reserves hits, and waits no longer than `budget` for the shared store.
+    async fn reserve_within(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        budget: Period,
+        now: Timestamp,
+    ) -> Result<Reservation, StoreError> {
+        if check.pool.is_some() {
+            if let Some(mode) = self.modes.pool_mode(check) {
+                return Ok(Box::pin(self.modes.reserve_shared(check, mode, request, now)).await);
+            }
+            return Ok(self.modes.memory.reserve_now(check, request, now));
+        }
+        let at = self.modes.client.time_at(now).now;
+        if self.modes.mode(check, at) == Coordination::Local {
+            return Ok(self.modes.memory.reserve_now(check, request, now));
+        }
+        let target = self.modes.table.target(check, at);
+        let reserved = if self.modes.client.is_unavailable_for(&target, at) {
+            Err(Undecided { delivery: Delivery::NotApplied, late: false })
+        } else {
+            self.reservations.reserve(check, &target, request, budget, now).await
+        };
+        Ok(reserved.unwrap_or_else(|undecided| {
+            self.modes.record_late(check, undecided);
+            self.modes.fallback.reserve(check, request, undecided.delivery, now)
+        }))
+    }
 }
 
 /// Returns whether two of `checks` count on the same counter, so that the second one has to see the hits of the first one.
@@ -234,10 +265,26 @@ impl<R: Remote> Store for Coordinated<R> {
         Some(self.memory())
     }
 
-    fn lines_for(&self, check: &LimitCheck<'_>) -> Result<&MemoryStore, StoreError> {
+    fn lines_for(&self, check: &LimitCheck<'_>) -> Option<&MemoryStore> {
         // the counters of other modes are not in this memory alone
         let is_local = self.modes.table.requested_mode(check) == Coordination::Local;
-        if is_local { Ok(self.memory()) } else { Err(NO_LINES) }
+        is_local.then(|| self.memory())
+    }
+
+    fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
+        let at = self.modes.client.time_at(now).now;
+        let counters = self.modes.table.with_counter(check, at, |counter| counter.estimated().into());
+        Some(Estimate { counters, at })
+    }
+
+    async fn reserve_for_waiters(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        patience: Period,
+        now: Timestamp,
+    ) -> Result<Reservation, StoreError> {
+        self.reserve_within(check, request, patience, now).await
     }
 
     async fn take_with(
@@ -306,26 +353,7 @@ impl<R: Remote> Store for Coordinated<R> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
-        if check.pool.is_some() {
-            if let Some(mode) = self.modes.pool_mode(check) {
-                return Ok(Box::pin(self.modes.reserve_shared(check, mode, request, now)).await);
-            }
-            return Ok(self.modes.memory.reserve_now(check, request, now));
-        }
-        let at = self.modes.client.time_at(now).now;
-        if self.modes.mode(check, at) == Coordination::Local {
-            return Ok(self.modes.memory.reserve_now(check, request, now));
-        }
-        let target = self.modes.table.target(check, at);
-        let reserved = if self.modes.client.is_unavailable_for(&target, at) {
-            Err(Undecided { delivery: Delivery::NotApplied, late: false })
-        } else {
-            self.reservations.reserve(check, &target, request, now).await
-        };
-        Ok(reserved.unwrap_or_else(|undecided| {
-            self.modes.record_late(check, undecided);
-            self.modes.fallback.reserve(check, request, undecided.delivery, now)
-        }))
+        self.reserve_within(check, request, self.modes.budget, now).await
     }
 
     async fn release(

@@ -20,24 +20,23 @@ use crate::{
 pub(super) struct Reservations<R> {
     table: Arc<CounterTable<R>>,
     client: Arc<StoreClient<R>>,
-    /// The longest that a reservation waits.
-    budget: Period,
 }
 
 // === impl Reservations ===
 
 impl<R: Remote> Reservations<R> {
-    pub(super) fn new((table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>), budget: Period) -> Self {
-        Self { table, client, budget }
+    pub(super) fn new((table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>)) -> Self {
+        Self { table, client }
     }
 
-    /// Reserves hits of `target`, the one of `check`, within the budget. `now` is on this instance's clock. If the store
+    /// Reserves hits of `target`, the one of `check`, within the `budget`. `now` is on this instance's clock. If the store
     /// cannot grant hits, they are reserved from the local estimate, with the bound of `interval`.
     pub(super) async fn reserve(
         &self,
         check: &LimitCheck<'_>,
         target: &Target,
         request: ReservationRequest,
+        budget: Period,
         now: Timestamp,
     ) -> Result<Reservation, Undecided> {
         if !self.client.supports(target, Coordination::Lease) {
@@ -52,7 +51,7 @@ impl<R: Remote> Reservations<R> {
         let asks = Asks::Reserve(request);
         let waiting = self.table.with_counter(check, at, |counter| Waiting::ask(counter, check, want, asks));
         let failed = Undecided { delivery: Delivery::NotApplied, late: false };
-        let outcome = self.table.outcome(waiting.ok_or(failed)?, self.budget).await;
+        let outcome = self.table.outcome(waiting.ok_or(failed)?, budget).await;
         let Tried { decision, at: store_now, reserved: hits } = outcome.unwrap_or(Err(failed))?;
         // the store reserved the hits no earlier than `now`, so they may be used at least until then
         let fixed = target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);

@@ -24,10 +24,13 @@ use crate::{
     limit::{
         Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy, Period, Reservation,
         ReservationRequest, ReservedSpan, Scope, Timestamp,
+        line::Estimate,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::{Metric, Source},
-    store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, memory::Counted, pools::PoolSummary},
+    store::{
+        Decisions, MemoryStore, Store, StoreError, TakeOptions, WaitRoom, memory::Counted, pools::PoolSummary,
+    },
 };
 
 /// Counters in memory and on this instance's disk.
@@ -214,20 +217,21 @@ fn takes(check: &LimitCheck<'_>) -> bool {
 
 /// Returns a rejection that is made without the disk.
 fn rejection() -> Decision {
-    Decision {
-        tier: 0,
-        over: true,
-        before: Hits(0),
-        remaining: 0,
-        reset: RETRY,
-        cached: false,
-        share: None,
-    }
+    Decision { over: true, ..Decision::unknown(RETRY) }
 }
 
 impl Store for DiskStore {
     fn longest_wait(&self) -> Duration {
         duration(self.shared.settings.budget)
+    }
+
+    fn wait_room(&self) -> Option<&Arc<WaitRoom>> {
+        Some(self.shared.memory.wait_room())
+    }
+
+    fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
+        let counters = self.shared.memory.known(check)?;
+        Some(Estimate { counters, at: now })
     }
 
     async fn take_with(

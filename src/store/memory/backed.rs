@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use smallvec::SmallVec;
+
 use super::{MemoryStore, Notes, Slot};
 use crate::{
     limit::{
@@ -39,6 +41,11 @@ impl<N: Notes> MemoryStore<N> {
     /// Returns whether the counters of all tiers of `check` are in memory.
     pub(in crate::store) fn is_known(&self, check: &LimitCheck<'_>) -> bool {
         self.shards[self.index(check.key)].lock().has_all(check)
+    }
+
+    /// Returns the counters of all tiers of `check`, if they are in memory.
+    pub(in crate::store) fn known(&self, check: &LimitCheck<'_>) -> Option<SmallVec<[CounterState; 1]>> {
+        self.shards[self.index(check.key)].lock().states(check).into_iter().collect()
     }
 
     /// Returns the state of the counters of `check` as a decision, without counting.

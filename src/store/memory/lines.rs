@@ -1,28 +1,14 @@
 //! The lines of a shard, and what callers that wait have of them.
 
-use std::{
-    sync::{Arc, atomic::AtomicU64},
-    task::Waker,
-};
+use std::{sync::Arc, task::Waker};
 
 use hashbrown::HashTable;
 
 use super::timers::Timers;
 use crate::limit::{
-    CounterKey, Hits, LimitCheck, Period, RuleId, SharedTiers, Timestamp,
+    CounterKey, Hits, LimitCheck, Named, Period, RuleId, SharedTiers, Timestamp,
     line::{Line, Place, Rejection},
 };
-
-/// The bounds on waiting callers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitBounds {
-    /// The most callers that wait for one key.
-    pub per_key: usize,
-    /// The most callers that wait in all.
-    pub total: usize,
-    /// Longer waits are cut to this.
-    pub longest: Period,
-}
 
 /// The lines of a shard.
 #[derive(Debug, Default)]
@@ -40,8 +26,7 @@ pub(super) struct KeyLine {
     pub(super) line: Line,
     /// Its instant in [`Timers`].
     armed: Option<Timestamp>,
-    pub(super) domain: Box<str>,
-    pub(super) entries: Box<[(Box<str>, Box<str>)]>,
+    pub(super) names: Named,
 }
 
 /// A place in a line. Whoever has it must [poll](super::MemoryStore::poll_place) it until there is an answer, or [leave](super::MemoryStore::leave).
@@ -71,39 +56,8 @@ pub struct Receipt {
     pub(super) hits: Hits,
     pub(super) taken_at: Timestamp,
     rule: Option<RuleId>,
-}
-
-/// What became of the callers that may wait.
-#[derive(Debug, Default)]
-pub(super) struct WaitCounts {
-    pub(super) kept: AtomicU64,
-    pub(super) admitted: AtomicU64,
-    pub(super) timeouts: AtomicU64,
-    pub(super) too_many: AtomicU64,
-    pub(super) too_heavy: AtomicU64,
-    pub(super) closed: AtomicU64,
-    pub(super) left: AtomicU64,
-}
-
-// === impl WaitCounts ===
-
-impl WaitCounts {
-    pub(super) fn of(&self, rejection: Rejection) -> &AtomicU64 {
-        match rejection {
-            Rejection::Timeout { .. } => &self.timeouts,
-            Rejection::Full { .. } => &self.too_many,
-            Rejection::Never => &self.too_heavy,
-            Rejection::Closed => &self.closed,
-        }
-    }
-}
-
-// === impl WaitBounds ===
-
-impl Default for WaitBounds {
-    fn default() -> Self {
-        Self { per_key: 100_000, total: 1_000_000, longest: Period::from_secs(60) }
-    }
+    /// By which they are given back to a store that is not this process's memory.
+    names: Option<Arc<Named>>,
 }
 
 // === impl Receipt ===
@@ -124,7 +78,26 @@ impl Receipt {
         hits: Hits,
         taken_at: Timestamp,
     ) -> Self {
-        Self { key, tiers, hits, taken_at, rule }
+        Self { key, tiers, hits, taken_at, rule, names: None }
+    }
+
+    /// Creates the receipt for the hits of `check`, whose counters are elsewhere.
+    #[must_use]
+    pub fn of_store(check: &LimitCheck<'_>, taken_at: Timestamp) -> Self {
+        let names = Some(Arc::new(Named::new(check.domain, check.entries)));
+        Self { names, ..Self::new(check, taken_at) }
+    }
+
+    /// Returns the names of the counters, if they are not in this process's memory.
+    #[must_use]
+    pub const fn names(&self) -> Option<&Arc<Named>> {
+        self.names.as_ref()
+    }
+
+    /// Returns the hits, and when they were taken.
+    #[must_use]
+    pub const fn taken(&self) -> (Hits, Timestamp) {
+        (self.hits, self.taken_at)
     }
 
     /// Returns whether the hits were taken by earlier rules than those of `rule`. A bucket then gets nothing back: how much has flowed in since
@@ -177,13 +150,11 @@ impl Lines {
 
 impl KeyLine {
     pub(super) fn new(check: &LimitCheck<'_>) -> Self {
-        let entries = check.entries.iter().map(|entry| (entry.key.into(), entry.value.into()));
         Self {
             key: check.key,
             line: Line::new(check.shared_tiers()),
             armed: None,
-            domain: check.domain.into(),
-            entries: entries.collect(),
+            names: Named::new(check.domain, check.entries),
         }
     }
 }

@@ -33,7 +33,7 @@ impl<N: Notes> MemoryStore<N> {
         ));
         self.pools.summarize(&mut pools);
         metrics.extend(pools.metrics());
-        metrics.extend(self.wait_metrics());
+        metrics.extend(self.wait_room.metrics());
         metrics
     }
 }

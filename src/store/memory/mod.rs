@@ -18,25 +18,25 @@ mod waits;
 use std::{
     future,
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Instant,
 };
 
 use parking_lot::Mutex;
 
-pub use self::{
-    lines::{Arrival, Receipt, Ticket, WaitBounds},
-    notes::{Counted, Notes},
-    timers::Timers,
-};
 use self::{
-    lines::{Lines, WaitCounts},
+    lines::Lines,
     pools::MemoryPools,
     shard::{Shard, Slot},
 };
-use super::{Decisions, Store, StoreError, TakeOptions};
+pub use self::{
+    lines::{Arrival, Receipt, Ticket},
+    notes::{Counted, Notes},
+    timers::Timers,
+};
+use super::{Decisions, Store, StoreError, TakeOptions, wait_room::WaitRoom};
 use crate::{
     limit::{
         CounterKey, Decision, Hits, LimitCheck, OverLimitPolicy, Period, Reservation, ReservationRequest,
@@ -78,11 +78,7 @@ pub struct MemoryStore<N: Notes = ()> {
     /// The timers of the lines in all shards.
     timers: Arc<Timers>,
     /// The callers in all lines.
-    waiters: AtomicUsize,
-    wait_bounds: OnceLock<WaitBounds>,
-    wait_counts: Box<WaitCounts>,
-    /// Whether nobody may begin to wait any more.
-    lines_are_closed: AtomicBool,
+    wait_room: Arc<WaitRoom>,
 }
 
 /// The usage of a [`MemoryStore`].
@@ -141,10 +137,7 @@ impl<N: Notes> MemoryStore<N> {
             pools: MemoryPools::new(max_counters),
             holds: Box::default(),
             timers,
-            waiters: AtomicUsize::new(0),
-            wait_bounds: OnceLock::new(),
-            wait_counts: Box::default(),
-            lines_are_closed: AtomicBool::new(false),
+            wait_room: Arc::default(),
         }
     }
 

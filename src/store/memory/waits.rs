@@ -1,27 +1,24 @@
 //! Callers that wait for counters in memory.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     task::{Poll, Waker},
 };
 
 use super::{
     MemoryStore,
-    lines::{Arrival, KeyLine, Receipt, Ticket, WaitBounds},
+    lines::{Arrival, KeyLine, Receipt, Ticket},
     notes::Notes,
     shard::Shard,
     timers::Timers,
 };
 use crate::{
     limit::{
-        Algorithm, CounterKey, Entry, LimitCheck, Period, SharedTiers, Tier, Tiers, Timestamp,
+        Algorithm, CounterKey, LimitCheck, Named, Period, SharedTiers, Tier, Tiers, Timestamp,
         algorithm::CounterState,
         line::{self, Answer, Entered, Line, Rejection},
     },
-    observe::Metric,
+    store::wait_room::WaitRoom,
 };
 
 impl<N: Notes> Shard<N> {
@@ -88,17 +85,11 @@ impl MemoryStore {
     /// Takes the hits of `check`, at least one, if that is possible within `max_wait`: now, or in turn. Callers [can wait](line::can_wait) for its
     /// tiers.
     pub fn enter(&self, check: &LimitCheck<'_>, max_wait: Period, now: Timestamp) -> Arrival {
-        let is_closed = self.lines_are_closed.load(Ordering::Acquire);
-        let bounds = self.wait_bounds.get_or_init(WaitBounds::default);
-        let longest = if is_closed { Period::default() } else { bounds.longest };
-        let max_wait = max_wait.min(longest);
+        let max_wait = self.wait_room.longest(max_wait);
         let (key, hits) = (check.key, check.hits);
         let arrival = self.on_shard(key, |shard| {
-            let room_for = |waiting: usize| {
-                waiting < bounds.per_key && self.waiters.load(Ordering::Relaxed) < bounds.total
-            };
             let enter = |line: &mut Line, counters: &mut [CounterState], woken: &mut Vec<Waker>| {
-                let room = room_for(line.waiting());
+                let room = self.wait_room.has_room(line.waiting());
                 line.enter(counters, now, hits, max_wait, room, woken)
             };
             let mut line = shard.lines.take(key).unwrap_or_else(|| Box::new(KeyLine::new(check)));
@@ -113,16 +104,10 @@ impl MemoryStore {
                 Arrival::Admitted
             }
             Entered::Waits(place) => {
-                self.waiters.fetch_add(1, Ordering::Relaxed);
-                self.wait_counts.kept.fetch_add(1, Ordering::Relaxed);
+                self.wait_room.keep();
                 Arrival::Waits(Ticket { key, place })
             }
-            Entered::Rejected(rejection) => {
-                let is_timeout = matches!(rejection, Rejection::Timeout { .. });
-                let rejection = if is_closed && is_timeout { Rejection::Closed } else { rejection };
-                self.wait_counts.of(rejection).fetch_add(1, Ordering::Relaxed);
-                Arrival::Rejected(rejection)
-            }
+            Entered::Rejected(rejection) => Arrival::Rejected(self.wait_room.reject(rejection)),
         }
     }
 
@@ -138,12 +123,7 @@ impl MemoryStore {
         }
         drop(shard);
         if let Poll::Ready(answer) = answer {
-            self.waiters.fetch_sub(1, Ordering::Relaxed);
-            match answer {
-                Answer::Admitted(_) => self.wait_counts.admitted.fetch_add(1, Ordering::Relaxed),
-                Answer::Rejected(rejection) => self.wait_counts.of(rejection).fetch_add(1, Ordering::Relaxed),
-                Answer::AskAgain => 0,
-            };
+            self.wait_room.answer(answer);
         }
         answer
     }
@@ -156,8 +136,7 @@ impl MemoryStore {
                 line.leave(counters, ticket.place, now, woken);
             });
         });
-        self.waiters.fetch_sub(1, Ordering::Relaxed);
-        self.wait_counts.left.fetch_add(1, Ordering::Relaxed);
+        self.wait_room.leave();
     }
 
     /// Gives the hits of `receipt` back, as far as they still count: to a window that is open, and to a bucket less what has flowed in
@@ -190,19 +169,13 @@ impl MemoryStore {
 
     /// Applies new rules to all lines. `find` returns the key and the tiers for which the callers of a line, which has these names, would wait now.
     /// They stay in the line of their key; if it is another one, or none, they must ask again.
-    pub fn reload_lines(
-        &self,
-        now: Timestamp,
-        find: impl Fn(&str, &[Entry<'_>]) -> Option<(CounterKey, SharedTiers)>,
-    ) {
+    pub fn reload_lines(&self, now: Timestamp, find: impl Fn(&Named) -> Option<(CounterKey, SharedTiers)>) {
         for shard in &self.shards {
             let keys: Vec<CounterKey> = shard.lock().lines.table.iter().map(|line| line.key).collect();
             for key in keys {
                 self.on_shard(key, |shard| {
                     let Some(line) = shard.lines.find(key) else { return };
-                    let entries: Vec<Entry<'_>> =
-                        line.entries.iter().map(|(key, value)| Entry { key, value }).collect();
-                    match find(&line.domain, &entries) {
+                    match find(&line.names) {
                         Some((found, tiers)) if found == key => Self::change_tiers(shard, key, &tiers, now),
                         _ => Self::answer_all(shard, key, Answer::AskAgain, now),
                     }
@@ -213,7 +186,7 @@ impl MemoryStore {
 
     /// Rejects all callers that wait, and from now on those that would have to, because the service stops.
     pub fn close_lines(&self, now: Timestamp) {
-        self.lines_are_closed.store(true, Ordering::Release);
+        self.wait_room.close();
         for shard in &self.shards {
             let keys: Vec<CounterKey> = shard.lock().lines.table.iter().map(|line| line.key).collect();
             for key in keys {
@@ -238,13 +211,7 @@ impl MemoryStore {
     /// Returns the number of callers that wait or have an answer to collect.
     #[must_use]
     pub fn waiters(&self) -> usize {
-        self.waiters.load(Ordering::Relaxed)
-    }
-
-    /// Sets the bounds on waiting callers, once, before anybody waits.
-    pub fn set_wait_bounds(&self, bounds: WaitBounds) {
-        // whoever is second changes nothing
-        let _ = self.wait_bounds.set(bounds);
+        self.wait_room.waiters()
     }
 
     fn change_tiers(shard: &mut Shard<()>, key: CounterKey, tiers: &SharedTiers, now: Timestamp) {
@@ -265,31 +232,10 @@ impl MemoryStore {
 }
 
 impl<N: Notes> MemoryStore<N> {
-    /// Returns the metrics of callers that may wait.
-    pub(super) fn wait_metrics(&self) -> Vec<Metric> {
-        let counts = &self.wait_counts;
-        let rejected = [
-            ("timeout", &counts.timeouts),
-            ("full", &counts.too_many),
-            ("never", &counts.too_heavy),
-            ("closed", &counts.closed),
-        ];
-        let rejected = rejected.into_iter().map(|(reason, count)| {
-            let help = "Callers that may wait and were rejected, at once or later.";
-            Metric::counter("weir.waits.rejected", help, count.load(Ordering::Relaxed))
-                .label("reason", reason)
-        });
-        let counter =
-            |name, help, count: &AtomicU64| Metric::counter(name, help, count.load(Ordering::Relaxed));
-        let waiters = self.waiters.load(Ordering::Relaxed) as u64;
-        let mut metrics = vec![
-            Metric::gauge("weir.waiters", "Callers that wait now.", waiters),
-            counter("weir.waits", "Callers that began to wait.", &counts.kept),
-            counter("weir.waits.admitted", "Callers that were admitted after a wait.", &counts.admitted),
-            counter("weir.waits.left", "Callers that left while they waited.", &counts.left),
-        ];
-        metrics.extend(rejected);
-        metrics
+    /// Returns the callers that wait, those for other stores of the process included.
+    #[must_use]
+    pub const fn wait_room(&self) -> &Arc<WaitRoom> {
+        &self.wait_room
     }
 
     /// Runs `act` on the shard of `key`, and wakes the callers that it has answered once the lock is free.

@@ -29,6 +29,24 @@ impl Address {
     pub fn tcp(host: &str, port: u16) -> Self {
         Self::Tcp(host.into(), port)
     }
+
+    /// Parses the address of a server to connect to: `host`, `host:port` or `[::1]:port`. Without a port it is `default`.
+    #[must_use]
+    pub fn parse(text: &str, default: u16) -> Option<Self> {
+        let (host, port) = match text.strip_prefix('[') {
+            Some(bracketed) => {
+                let (host, rest) = bracketed.split_once(']')?;
+                (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
+            }
+            None => match text.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            },
+        };
+        let port = port.map_or(Some(default), |port| port.parse().ok().filter(|port| *port > 0))?;
+        let plain = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@,".contains(c));
+        plain.then(|| Self::tcp(host, port))
+    }
 }
 
 impl fmt::Display for Address {

@@ -275,6 +275,11 @@ impl LocalCounter {
         self.rare.is_nothing() && self.unacknowledged.is_empty() && !self.wants_read
     }
 
+    /// Returns the estimate of the shared counters, one for each tier.
+    pub(in super::super) fn estimated(&self) -> &[CounterState] {
+        &self.estimate
+    }
+
     /// Returns whether it is settled, and nothing but its estimate differs from an unused counter.
     fn is_free(&self, now: Timestamp) -> bool {
         self.is_settled()

@@ -1,0 +1,183 @@
+//! Consumers of a provider's API: processes of their own that share its limit through one Redis, by the library.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::Duration,
+};
+
+use tokio::time::sleep;
+use weir::{
+    client::Limiter,
+    clock::{Clock as _, SystemClock},
+    limit::{Coordination, Hits, Period, Timestamp},
+    store::coordinated::CoordinationSettings,
+};
+
+use crate::support::{Server, until};
+
+/// What a consumer needs to know: the mode, the address of Redis and that of the provider.
+const CONSUMER: &str = "WEIR_TEST_CONSUMER";
+
+/// The calls that a consumer has to make at any time.
+const CALLERS: usize = 60;
+
+const LIMIT: u64 = 400;
+
+const SECOND: Period = Period::from_secs(1);
+
+/// Counts the calls in each second: each is the instant at which it was made, in eight bytes.
+struct Provider {
+    address: String,
+    seconds: Arc<Mutex<BTreeMap<Timestamp, u64>>>,
+}
+
+/// A process. Killed on drop.
+struct Consumer(Child);
+
+impl Provider {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("its address").to_string();
+        let seconds = Arc::<Mutex<BTreeMap<Timestamp, u64>>>::default();
+        let counted = Arc::clone(&seconds);
+        thread::spawn(move || {
+            for connection in listener.incoming() {
+                let (mut connection, seconds) = (connection.expect("a connection"), Arc::clone(&counted));
+                thread::spawn(move || {
+                    let mut call = [0; 8];
+                    while connection.read_exact(&mut call).is_ok() {
+                        let window = Timestamp::from_nanos(u64::from_be_bytes(call)).window_end(SECOND);
+                        *seconds.lock().expect("no panic").entry(window).or_default() += 1;
+                    }
+                });
+            }
+        });
+        Self { address, seconds }
+    }
+
+    /// Returns the calls of the seconds between these.
+    fn between(&self, from: Timestamp, to: Timestamp) -> Vec<u64> {
+        let seconds = self.seconds.lock().expect("no panic");
+        let windows = (0..).map(|i| from.after(Period::from_secs(i)).window_end(SECOND));
+        windows
+            .take_while(|end| *end <= to)
+            .map(|end| seconds.get(&end).copied().unwrap_or_default())
+            .collect()
+    }
+}
+
+impl Consumer {
+    fn start(mode: Coordination, redis: &Server, provider: &Provider) -> Self {
+        let value = format!("{} {} {}", mode.name(), redis.address(), provider.address);
+        let child = Command::new(env::current_exe().expect("the test"))
+            .args(["--exact", "consumers::consumer", "--nocapture"])
+            .env(CONSUMER, value)
+            .stdout(Stdio::null())
+            .spawn();
+        Self(child.expect("it can be started"))
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The process of a consumer; no test if it is not started as one.
+#[test]
+fn consumer() {
+    let Ok(value) = env::var(CONSUMER) else { return };
+    let [mode, redis, provider] = value.split(' ').collect::<Vec<_>>()[..] else { panic!("{value}") };
+    let mode = Coordination::parse(mode).expect("a mode");
+    let mut provider = TcpStream::connect(provider).expect("the provider listens");
+    let (calls, made) = mpsc::channel::<Timestamp>();
+    // ends with the test, which closes the connection
+    thread::spawn(move || {
+        while let Ok(call) = made.recv() {
+            if provider.write_all(&call.as_nanos().to_be_bytes()).is_err() {
+                std::process::exit(0);
+            }
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let rules = format!(
+            "domain: partners\ndescriptors:\n  - key: api\n    rate_limit: {{ requests: {LIMIT}, per: 1s }}\n"
+        );
+        let settings = CoordinationSettings {
+            coordination: mode,
+            heartbeat: Period::from_millis(500),
+            // a busy machine delays replies
+            budget: Period::from_secs(5),
+            ..CoordinationSettings::default()
+        };
+        let limiter = Limiter::builder().rules_text(&rules).redis(redis).coordination(settings).build();
+        let limiter = limiter.await.expect("valid rules");
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..CALLERS {
+            let (limiter, calls) = (limiter.clone(), calls.clone());
+            tasks.spawn(async move {
+                loop {
+                    let entries = [("api", "stickers")];
+                    let wait = Duration::from_secs(30);
+                    if limiter.acquire("partners", &entries, Hits(1), wait).await.is_ok() {
+                        let _ = calls.send(SystemClock.now());
+                    }
+                    sleep(Duration::from_millis(1)).await;
+                }
+            });
+        }
+        tasks.join_next().await;
+    });
+}
+
+/// Eight of them use all of the limit in every second, and never more, also when one is killed and another one is added.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consumers_use_all_of_a_limit_and_no_more() {
+    for mode in [Coordination::Lease, Coordination::Strict] {
+        let (redis, provider) = (Server::start(), Provider::start());
+        let mut consumers: Vec<_> = (0..8).map(|_| Consumer::start(mode, &redis, &provider)).collect();
+        let used = |from: Timestamp| {
+            let to = SystemClock.now();
+            provider.between(
+                from.after(SECOND),
+                Timestamp::from_nanos(to.as_nanos().saturating_sub(1_000_000_000)),
+            )
+        };
+        let started = SystemClock.now();
+        until("three full seconds", async || {
+            used(started).iter().filter(|calls| **calls >= LIMIT * 99 / 100).count() >= 3
+        })
+        .await;
+        let steady = SystemClock.now();
+        until("five more seconds", async || used(steady).len() >= 5).await;
+        let counted = used(steady);
+        assert!(
+            counted.iter().sum::<u64>() * 100 >= 99 * LIMIT * counted.len() as u64,
+            "{mode:?}: {counted:?}"
+        );
+        drop(consumers.remove(0));
+        let killed = SystemClock.now();
+        // its part is used by the others at once, but for what it had been granted
+        until("a full second without it", async || used(killed).contains(&LIMIT)).await;
+        consumers.push(Consumer::start(mode, &redis, &provider));
+        let added = SystemClock.now();
+        until("five seconds with the new one", async || used(added).len() >= 5).await;
+        let counted = used(added);
+        assert!(
+            counted.iter().sum::<u64>() * 100 >= 99 * LIMIT * counted.len() as u64,
+            "{mode:?}: {counted:?}"
+        );
+        let all =
+            provider.between(Timestamp::from_nanos(started.as_nanos() - 1_000_000_000), SystemClock.now());
+        assert!(all.iter().all(|calls| *calls <= LIMIT), "{mode:?}: {all:?}");
+    }
+}

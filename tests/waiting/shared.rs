@@ -1,0 +1,386 @@
+//! Callers that wait for counters in a store that instances share, which is simulated, and on disk.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{task::JoinSet, time::sleep};
+use weir::{
+    Acquired, DecisionSettings, Limiter,
+    clock::Clock as _,
+    config,
+    limit::{
+        Coordination, Descriptor, Entry, KeyHasher, OnStoreFailure, Period, Request, RuleSet, Timestamp,
+        line::Rejection,
+    },
+    observe::Stats,
+    store::{
+        Store as _,
+        coordinated::{Coordinated, CoordinationSettings},
+        simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
+    },
+};
+
+use super::support::rules;
+
+/// The start of a window of an hour.
+const START: Timestamp = Timestamp::from_secs(1_699_999_200);
+
+struct World {
+    clock: SimulatedClock,
+    store: SimulatedStore,
+}
+
+/// An instance, which asks the store as long as this is there.
+struct Instance {
+    limiter: Arc<Limiter<Coordinated<SimulatedRemote>>>,
+    remote: SimulatedRemote,
+    clock: SimulatedClock,
+    hasher: KeyHasher,
+    _asks: JoinSet<()>,
+}
+
+impl World {
+    /// Two seconds before [`START`], so that all instances know each other then.
+    fn new() -> Self {
+        let clock = SimulatedClock::new(Timestamp::from_nanos(START.as_nanos() - 2_500_000_000));
+        let store = SimulatedStore::new(clock.clone(), 7);
+        Self { clock, store }
+    }
+
+    fn instance(&self, number: usize, rules: &str, mode: Coordination) -> Instance {
+        let network = Network { round_trip: Duration::from_millis(2), ..Network::default() };
+        let remote = self.store.connect(network);
+        let settings = CoordinationSettings {
+            coordination: mode,
+            instance: format!("i{number}"),
+            ..CoordinationSettings::default()
+        };
+        let store = Coordinated::new(remote.clone(), Arc::new(self.clock.clone()), settings);
+        let limiter = Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default());
+        let (limiter, mut asks) = (Arc::new(limiter), JoinSet::new());
+        asks.spawn(Limiter::ask_store(&limiter, Arc::new(self.clock.clone())));
+        let hasher = KeyHasher::with_secret([1, 2]);
+        let instance = Instance { limiter, remote, clock: self.clock.clone(), hasher, _asks: asks };
+        instance.load(rules);
+        instance
+    }
+
+    async fn fleet(&self, instances: usize, rules: &str, mode: Coordination) -> Vec<Arc<Instance>> {
+        let fleet: Vec<_> = (0..instances).map(|i| Arc::new(self.instance(i, rules, mode))).collect();
+        sleep(START.since(self.clock.now()).into()).await;
+        fleet
+    }
+}
+
+impl Instance {
+    fn load(&self, rules: &str) {
+        let loaded = config::parse("rules", rules).unwrap_or_else(|errors| panic!("{errors}"));
+        self.limiter.load(RuleSet::new(&loaded.domains, self.hasher));
+    }
+
+    async fn acquire(&self, hits: u64, max_wait: Duration) -> Acquired {
+        let descriptor = Descriptor {
+            entries: [Entry { key: "api", value: "x" }].into_iter().collect(),
+            hits: Some(hits),
+            ..Descriptor::default()
+        };
+        let request =
+            Request { domain: "partners", descriptors: [descriptor].into_iter().collect(), hits: 0 };
+        let max_wait = Period::from_nanos(u64::try_from(max_wait.as_nanos()).expect("short"));
+        let acquired = self.limiter.acquire(&request, max_wait, &self.clock, |_, acquired| acquired.clone());
+        acquired.await.expect("an answer")
+    }
+}
+
+/// What a provider counts in each second since [`START`], and each instance's part of it.
+#[derive(Default)]
+struct Provider {
+    seconds: Mutex<BTreeMap<u64, u64>>,
+    by_instance: [AtomicU64; 8],
+    is_over: AtomicBool,
+}
+
+/// Keeps `callers` of each instance waiting until the provider's day is over.
+fn consume(fleet: &[Arc<Instance>], callers: &[usize], hits: u64, provider: &Arc<Provider>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for (i, (instance, callers)) in fleet.iter().zip(callers).enumerate() {
+        for _ in 0..*callers {
+            let (instance, provider) = (Arc::clone(instance), Arc::clone(provider));
+            tasks.spawn(async move {
+                while !provider.is_over.load(Ordering::Relaxed) {
+                    let acquired = instance.acquire(hits, Duration::from_secs(60)).await;
+                    if acquired.rejection.is_none() {
+                        let second = instance.clock.now().since(START).as_nanos() / 1_000_000_000;
+                        *provider.seconds.lock().entry(second).or_default() += hits;
+                        provider.by_instance[i].fetch_add(hits, Ordering::Relaxed);
+                    }
+                    // the call
+                    sleep(Duration::from_millis(1)).await;
+                }
+            });
+        }
+    }
+    tasks
+}
+
+/// Runs a fleet for `seconds` and returns what the provider counted in each of them.
+async fn run(
+    limit: &str,
+    mode: Coordination,
+    callers: &[usize],
+    hits: u64,
+    seconds: u64,
+) -> (Vec<u64>, Arc<Provider>, u64) {
+    let world = World::new();
+    let fleet = world.fleet(callers.len(), &rules(limit), mode).await;
+    let calls = || fleet.iter().map(|instance| instance.remote.calls()).sum::<u64>();
+    let before = calls();
+    let provider = Arc::<Provider>::default();
+    let _tasks = consume(&fleet, callers, hits, &provider);
+    sleep(Duration::from_secs(seconds)).await;
+    provider.is_over.store(true, Ordering::Relaxed);
+    let counted = provider.seconds.lock().clone();
+    let counted = (0..seconds).map(|second| counted.get(&second).copied().unwrap_or_default()).collect();
+    (counted, provider, calls() - before)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_uses_all_of_the_limit_and_no_more() {
+    for mode in [Coordination::Lease, Coordination::Strict, Coordination::Interval] {
+        let limit = "{ requests: 400, per: 1s, algorithm: fixed_window }";
+        let (counted, provider, calls) = run(limit, mode, &[60; 8], 1, 10).await;
+        assert!(counted.iter().all(|count| *count <= 400), "{mode:?}: {counted:?}");
+        assert!(counted.iter().sum::<u64>() * 100 >= 99 * 400 * 10, "{mode:?}: {counted:?}");
+        let parts: Vec<u64> = provider.by_instance.iter().map(|part| part.load(Ordering::Relaxed)).collect();
+        assert!(parts.iter().all(|part| (300..=700).contains(part)), "{mode:?}: {parts:?}");
+        // runs, and not a call for each of 4,000 waiters
+        assert!(calls < 2_000, "{mode:?}: {calls} calls");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_busy_instance_of_eight_gets_what_the_others_leave() {
+    let limit = "{ requests: 400, per: 1s, algorithm: fixed_window }";
+    let (counted, ..) = run(limit, Coordination::Lease, &[600, 1, 1, 1, 1, 1, 1, 1], 1, 10).await;
+    assert!(counted.iter().all(|count| *count <= 400), "{counted:?}");
+    assert!(counted[1..].iter().all(|count| *count >= 396), "{counted:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_algorithm_is_waited_for() {
+    for (limit, most, least) in [
+        ("{ requests: 100, per: 1s, algorithm: sliding_window }", 100, 85),
+        ("{ requests: 100, per: 1s, algorithm: token_bucket, burst: 20 }", 120, 90),
+        ("{ tiers: [{ requests: 100, per: 1s }, { requests: 500, per: 10s }] }", 100, 0),
+    ] {
+        let (counted, ..) = run(limit, Coordination::Lease, &[40; 4], 1, 10).await;
+        assert!(counted.iter().all(|count| *count <= most), "{limit}: {counted:?}");
+        assert!(counted[1..].iter().all(|count| *count >= least), "{limit}: {counted:?}");
+        let all: u64 = counted.iter().sum();
+        assert!(!limit.contains("tiers") || all == 500, "{limit}: {counted:?}");
+    }
+}
+
+/// With fewer hits than instances, everybody has a turn.
+#[tokio::test(start_paused = true)]
+async fn a_small_limit_goes_round() {
+    let limit = "{ requests: 5, per: 1s, algorithm: fixed_window }";
+    let (counted, provider, _) = run(limit, Coordination::Strict, &[3; 8], 1, 40).await;
+    assert!(counted.iter().all(|count| *count == 5), "{counted:?}");
+    let parts: Vec<u64> = provider.by_instance.iter().map(|part| part.load(Ordering::Relaxed)).collect();
+    assert!(parts.iter().all(|part| *part >= 8), "{parts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn heavy_requests_do_not_starve() {
+    let limit = "{ requests: 100, per: 1s, algorithm: fixed_window }";
+    let world = World::new();
+    let fleet = world.fleet(4, &rules(limit), Coordination::Lease).await;
+    let provider = Arc::<Provider>::default();
+    let _light = consume(&fleet[..3], &[60; 3], 1, &provider);
+    sleep(Duration::from_millis(500)).await;
+    for hits in [80, 7, 100] {
+        let acquired = fleet[3].acquire(hits, Duration::from_secs(30)).await;
+        assert_eq!(acquired.rejection, None, "{hits} hits after {:?}", acquired.waited);
+    }
+    assert_eq!(fleet[3].acquire(101, Duration::from_secs(30)).await.rejection, Some(Rejection::Never));
+}
+
+/// Callers of one instance are served in the order of their arrival.
+#[tokio::test(start_paused = true)]
+async fn waiters_of_an_instance_are_served_in_order() {
+    let world = World::new();
+    let limit = "{ requests: 3, per: 1s, algorithm: fixed_window }";
+    let instance = world.fleet(1, &rules(limit), Coordination::Lease).await.remove(0);
+    let (mut tasks, order) = (JoinSet::new(), Arc::new(Mutex::new(Vec::new())));
+    for i in 0..20 {
+        let (instance, order) = (Arc::clone(&instance), Arc::clone(&order));
+        tasks.spawn(async move {
+            let acquired = instance.acquire(1, Duration::from_secs(60)).await;
+            assert_eq!(acquired.rejection, None);
+            order.lock().push(i);
+        });
+        sleep(Duration::from_millis(5)).await;
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("no panic");
+    }
+    assert_eq!(*order.lock(), (0..20).collect::<Vec<_>>());
+}
+
+/// Whoever cannot be served in time is told at once, with a wait that is kept then; a wait that the estimate allows and
+/// the others do not ends at the deadline.
+#[tokio::test(start_paused = true)]
+async fn waits_that_are_too_long_are_rejected_at_once() {
+    let world = World::new();
+    let limit = "{ requests: 10, per: 1s, algorithm: fixed_window }";
+    let fleet = world.fleet(2, &rules(limit), Coordination::Lease).await;
+    assert_eq!(fleet[0].acquire(10, Duration::from_secs(1)).await.rejection, None);
+    let begun = world.clock.now();
+    let told = fleet[0].acquire(1, Duration::from_millis(500)).await;
+    let Some(Rejection::Timeout { retry_after }) = told.rejection else { panic!("{told:?}") };
+    assert!(world.clock.now().since(begun) < Period::from_millis(20), "not at once");
+    assert!(retry_after > Period::from_millis(900) && retry_after <= Period::from_secs(1), "{retry_after}");
+    // in some windows, another instance is first
+    let provider = Arc::<Provider>::default();
+    let _others = consume(&fleet[1..], &[2], 10, &provider);
+    let mut late = 0;
+    for _ in 0..20 {
+        let begun = world.clock.now();
+        let acquired = fleet[0].acquire(10, Duration::from_millis(1_500)).await;
+        let waited = world.clock.now().since(begun);
+        late += u32::from(acquired.rejection.is_some());
+        // sooner, if a reply shows that the others have taken all of the last window
+        assert!(waited <= Period::from_millis(1_560), "{waited}");
+    }
+    assert!(late > 0 && late < 20, "{late} were late");
+}
+
+/// Callers that leave give up their places and what was granted to them.
+#[tokio::test(start_paused = true)]
+async fn callers_that_leave_lose_no_hits() {
+    let world = World::new();
+    let limit = "{ requests: 10, per: 10s, algorithm: fixed_window }";
+    let instance = world.fleet(1, &rules(limit), Coordination::Lease).await.remove(0);
+    assert_eq!(instance.acquire(10, Duration::ZERO).await.rejection, None);
+    let mut leavers = JoinSet::new();
+    for _ in 0..50 {
+        let instance = Arc::clone(&instance);
+        leavers.spawn(async move { instance.acquire(1, Duration::from_secs(60)).await });
+    }
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(instance.limiter.waiters(), 50);
+    leavers.shutdown().await;
+    assert_eq!(instance.limiter.waiters(), 0);
+    // nothing of the next window was taken for them
+    let acquired = instance.acquire(10, Duration::from_secs(20)).await;
+    assert_eq!(acquired.rejection, None);
+    assert!(acquired.waited <= Period::from_millis(9_200), "{:?}", acquired.waited);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_is_given_back_to_the_store() {
+    let world = World::new();
+    let limit = "{ requests: 10, per: 1h, algorithm: fixed_window }";
+    let fleet = world.fleet(2, &rules(limit), Coordination::Lease).await;
+    let acquired = fleet[0].acquire(10, Duration::ZERO).await;
+    let receipt = acquired.receipt.expect("a receipt");
+    assert!(fleet[1].acquire(1, Duration::ZERO).await.rejection.is_some());
+    fleet[0].limiter.put_back(receipt, world.clock.now());
+    // the other one looks for returned hits while it rejects
+    for _ in 0..10 {
+        sleep(Duration::from_secs(1)).await;
+        if fleet[1].acquire(9, Duration::ZERO).await.rejection.is_none() {
+            return;
+        }
+    }
+    panic!("nothing was given back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lines_follow_reloads() {
+    let world = World::new();
+    let of = |requests: u32| rules(&format!("{{ requests: {requests}, per: 10s, algorithm: fixed_window }}"));
+    let instance = world.fleet(1, &of(1), Coordination::Lease).await.remove(0);
+    assert_eq!(instance.acquire(1, Duration::ZERO).await.rejection, None);
+    let waits = |hits| {
+        let instance = Arc::clone(&instance);
+        tokio::spawn(
+            async move { (instance.acquire(hits, Duration::from_secs(60)).await, instance.clock.now()) },
+        )
+    };
+    let raised = waits(1);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(instance.limiter.waiters(), 1);
+    instance.load(&of(2));
+    let (acquired, at) = raised.await.expect("no panic");
+    assert!(acquired.rejection.is_none() && at < START.after(Period::from_secs(2)), "{acquired:?} at {at:?}");
+    let (heavy, gone) = (waits(2), waits(1));
+    sleep(Duration::from_secs(1)).await;
+    instance.load(&of(1));
+    let told = heavy.await.expect("no panic").0.rejection;
+    assert_eq!(told, Some(Rejection::Never));
+    instance.load("domain: partners\ndescriptors:\n  - key: other\n");
+    assert_eq!(gone.await.expect("no panic").0.rejection, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_tells_everybody() {
+    let world = World::new();
+    let limit = "{ requests: 1, per: 1m, algorithm: fixed_window }";
+    let instance = world.fleet(1, &rules(limit), Coordination::Strict).await.remove(0);
+    assert_eq!(instance.acquire(1, Duration::ZERO).await.rejection, None);
+    let waits = tokio::spawn({
+        let instance = Arc::clone(&instance);
+        async move { instance.acquire(1, Duration::from_secs(60)).await }
+    });
+    sleep(Duration::from_secs(1)).await;
+    instance.limiter.close_waiters(world.clock.now());
+    assert_eq!(waits.await.expect("no panic").rejection, Some(Rejection::Closed));
+    assert_eq!(instance.acquire(1, Duration::from_secs(9)).await.rejection, Some(Rejection::Closed));
+}
+
+/// Without the store, `on_store_failure` serves the line: by the part of the instance, or not at all.
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_decided_by_the_rules_policy() {
+    for policy in [OnStoreFailure::Local, OnStoreFailure::Deny, OnStoreFailure::Allow] {
+        let policy_name = policy.name();
+        let limit = format!("{{ requests: 100, per: 1s, on_store_failure: {policy_name} }}");
+        let rules = rules(&limit);
+        let world = World::new();
+        let fleet = world.fleet(4, &rules, Coordination::Lease).await;
+        let provider = Arc::<Provider>::default();
+        // nothing slows down those that are all admitted
+        let callers = if policy == OnStoreFailure::Allow { 2 } else { 40 };
+        let _tasks = consume(&fleet, &[callers; 4], 1, &provider);
+        sleep(Duration::from_secs(5)).await;
+        for instance in &fleet {
+            instance.remote.partition(true);
+        }
+        sleep(Duration::from_secs(10)).await;
+        for instance in &fleet {
+            instance.remote.partition(false);
+        }
+        sleep(Duration::from_secs(10)).await;
+        let counted = provider.seconds.lock().clone();
+        let second = |second: u64| counted.get(&second).copied().unwrap_or_default();
+        let (during, after) = (second(10), second(22));
+        match policy {
+            OnStoreFailure::Local => assert!((60..=100).contains(&during), "{counted:?}"),
+            OnStoreFailure::Deny => assert_eq!(during, 0, "{counted:?}"),
+            OnStoreFailure::Allow => assert!(during > 100, "{counted:?}"),
+        }
+        assert!((99..=100).contains(&after), "{policy:?}: {counted:?}");
+        assert!(
+            policy == OnStoreFailure::Allow || counted.values().all(|count| *count <= 100),
+            "{policy:?}: {counted:?}"
+        );
+    }
+}
