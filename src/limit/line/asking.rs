@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::{
     SHORT,
     answer::{Answer, Entered, Place, Rejection},
-    plan::Plan,
+    plan::{Plan, shifted},
     sweep::Sweep,
     waiters::{Left, Waiters},
 };
@@ -38,7 +38,8 @@ const LATEST: Period = Period::from_millis(50);
 /// The round trip that is assumed before the first reply.
 const ROUND_TRIP: Period = Period::from_millis(5);
 
-/// The time for which hits are reserved: four round trips within these bounds. Windows count them until it ends.
+/// The time for which hits are reserved: four round trips within these bounds. Sliding windows count them until it ends, and buckets refill
+/// meanwhile.
 const HOLD: [Period; 2] = [Period::from_millis(2), Period::from_millis(50)];
 
 /// What an instance knows of the counters of a limit.
@@ -441,6 +442,11 @@ impl AskingLine {
     }
 
     fn hold(&self) -> Period {
+        let longest = self.tiers.iter().map(|tier| tier.period).max().unwrap_or_default();
+        if self.tiers.iter().all(|tier| tier.algorithm == Algorithm::FixedWindow) {
+            // only the end of the window matters, and a reply that comes late serves the line nevertheless
+            return longest;
+        }
         let [shortest, longest] = HOLD;
         Period::from_nanos(self.round_trip.as_nanos().saturating_mul(4)).clamp(shortest, longest)
     }
@@ -482,11 +488,6 @@ impl AskingLine {
     fn clock(&self, at: Timestamp) -> Timestamp {
         shifted(at, self.ahead)
     }
-}
-
-/// Returns `at` on a clock that is `ahead` by as many nanoseconds.
-pub(super) fn shifted(at: Timestamp, ahead: i64) -> Timestamp {
-    Timestamp::from_nanos(at.as_nanos().saturating_add_signed(ahead))
 }
 
 /// Returns a number that looks random and depends on `number` only: the finalizer of SplitMix64 (Steele, Lea and Flood,

@@ -57,6 +57,11 @@ pub(super) fn take(tiers: &[Tier], counters: &mut [CounterState], now: Timestamp
     }
 }
 
+/// Returns `at` on a clock that is `ahead` by as many nanoseconds.
+pub(super) fn shifted(at: Timestamp, ahead: i64) -> Timestamp {
+    Timestamp::from_nanos(at.as_nanos().saturating_add_signed(ahead))
+}
+
 // === impl Plan ===
 
 impl Plan {

@@ -4,8 +4,7 @@ use std::task::Waker;
 
 use super::{
     answer::{Answer, Place, Rejection},
-    asking::shifted,
-    plan::Plan,
+    plan::{Plan, shifted},
     waiters::Waiters,
 };
 use crate::limit::units::Timestamp;
