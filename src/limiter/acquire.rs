@@ -211,12 +211,16 @@ impl<S: Store> Limiter<S> {
             let taken = self.store.take_with(checks, scope, now, TakeOptions::default()).await;
             let taken = taken.map_err(LimitError::from).inspect_err(|_| self.stats.redis_error.add(1))?;
             let decision = taken[0];
+            let sent = std::mem::replace(&mut now, clock.now());
+            if !decision.over && has_ended(check.tiers(), sent, now) {
+                // hits that were counted in a window that has ended must not be used in the next one
+                return Ok(None);
+            }
             if !decision.over {
-                let acquired = Acquired::granted(check, started, clock.now());
+                let acquired = Acquired::granted(check, started, now);
                 return Ok(Some(Asked::Decided(acquired, decision)));
             }
             opening = decision.reset;
-            now = clock.now();
         }
         let estimate = self.store.estimate(check, now);
         let turns = self.asking.turns(check.key, self.instances());
@@ -511,6 +515,13 @@ pub(super) fn waits(check: &LimitCheck<'_>) -> bool {
         && check.direction == Direction::Take
         && !check.rule.shadow_mode()
         && can_wait(check.tiers())
+}
+
+/// Returns whether a fixed window has ended between these instants, so that the next one could serve in time.
+fn has_ended(tiers: &[Tier], from: Timestamp, to: Timestamp) -> bool {
+    let mut windows =
+        tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow).map(|tier| tier.period);
+    windows.any(|period| from.window_end(period) <= to && to.since(from) < period)
 }
 
 /// Returns the decision on a caller that is told this, about counters that look so.

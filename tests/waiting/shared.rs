@@ -21,7 +21,6 @@ use weir::{
     },
     observe::Stats,
     store::{
-        Store as _,
         coordinated::{Coordinated, CoordinationSettings},
         simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
     },
