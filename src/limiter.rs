@@ -1,6 +1,10 @@
 //! The path of one request: rules, store, verdict, stats. Every server calls it.
 
 mod acquire;
+#[cfg_attr(
+    not(any(feature = "coordinated", feature = "disk")),
+    expect(dead_code, unused_imports, reason = "all counters are in this process then")
+)]
 mod asking;
 mod key;
 mod key_text;
