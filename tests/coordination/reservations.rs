@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::time::{Instant, sleep};
 use weir::{
     limit::{
@@ -85,6 +86,26 @@ async fn released_hits_are_available_to_every_instance() {
             // the next flush carries the release
             sleep(Duration::from_millis(1_100)).await;
             assert_eq!(fleet.instances[1].reserve(1, 100).await.hits, Hits(40), "{mode:?}");
+        }
+    }
+}
+
+/// Whether its reply is still on the way, or has come and nobody has looked.
+#[tokio::test(start_paused = true)]
+async fn a_reservation_whose_caller_leaves_is_given_back() {
+    for mode in [Coordination::Lease, Coordination::Strict] {
+        for until_dropped in [Duration::ZERO, Duration::from_millis(10)] {
+            let fleet = Fleet::new(2, mode, &[daily(100)], Network::default()).await;
+            let mut leaving = Box::pin(fleet.instances[0].reserve(1, 100));
+            assert!((&mut leaving).now_or_never().is_none(), "it waits");
+            // until it is sent
+            sleep(Duration::from_micros(100)).await;
+            sleep(until_dropped).await;
+            assert_eq!(fleet.counted(daily(100)), if until_dropped.is_zero() { 0 } else { 100 });
+            drop(leaving);
+            sleep(Duration::from_secs(2)).await;
+            assert_eq!(fleet.counted(daily(100)), 0, "{mode:?} after {until_dropped:?}");
+            assert_eq!(fleet.instances[1].reserve(1, 100).await.hits, Hits(100));
         }
     }
 }

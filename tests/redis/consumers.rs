@@ -93,15 +93,16 @@ impl Drop for Consumer {
 
 /// The process of a consumer; no test if it is not started as one.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the test that starts it says so by this variable")]
 fn consumer() {
     let Ok(value) = env::var(CONSUMER) else { return };
     let [mode, redis, provider] = value.split(' ').collect::<Vec<_>>()[..] else { panic!("{value}") };
     let mode = Coordination::parse(mode).expect("a mode");
     let mut provider = TcpStream::connect(provider).expect("the provider listens");
-    let (calls, made) = mpsc::channel::<Timestamp>();
+    let (calls, stamps) = mpsc::channel::<Timestamp>();
     // ends with the test, which closes the connection
     thread::spawn(move || {
-        while let Ok(call) = made.recv() {
+        while let Ok(call) = stamps.recv() {
             if provider.write_all(&call.as_nanos().to_be_bytes()).is_err() {
                 std::process::exit(0);
             }

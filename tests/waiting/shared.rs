@@ -114,7 +114,7 @@ fn consume(fleet: &[Arc<Instance>], callers: &[usize], hits: u64, provider: &Arc
             let (instance, provider) = (Arc::clone(instance), Arc::clone(provider));
             tasks.spawn(async move {
                 while !provider.is_over.load(Ordering::Relaxed) {
-                    let acquired = instance.acquire(hits, Duration::from_secs(60)).await;
+                    let acquired = instance.acquire(hits, Duration::from_mins(1)).await;
                     if acquired.rejection.is_none() {
                         let second = instance.clock.now().since(START).as_nanos() / 1_000_000_000;
                         *provider.seconds.lock().entry(second).or_default() += hits;
@@ -222,7 +222,7 @@ async fn waiters_of_an_instance_are_served_in_order() {
     for i in 0..20 {
         let (instance, order) = (Arc::clone(&instance), Arc::clone(&order));
         tasks.spawn(async move {
-            let acquired = instance.acquire(1, Duration::from_secs(60)).await;
+            let acquired = instance.acquire(1, Duration::from_mins(1)).await;
             assert_eq!(acquired.rejection, None);
             order.lock().push(i);
         });
@@ -272,7 +272,7 @@ async fn callers_that_leave_lose_no_hits() {
     let mut leavers = JoinSet::new();
     for _ in 0..50 {
         let instance = Arc::clone(&instance);
-        leavers.spawn(async move { instance.acquire(1, Duration::from_secs(60)).await });
+        leavers.spawn(async move { instance.acquire(1, Duration::from_mins(1)).await });
     }
     sleep(Duration::from_secs(1)).await;
     assert_eq!(instance.limiter.waiters(), 50);
@@ -312,7 +312,7 @@ async fn lines_follow_reloads() {
     let waits = |hits| {
         let instance = Arc::clone(&instance);
         tokio::spawn(
-            async move { (instance.acquire(hits, Duration::from_secs(60)).await, instance.clock.now()) },
+            async move { (instance.acquire(hits, Duration::from_mins(1)).await, instance.clock.now()) },
         )
     };
     let raised = waits(1);
@@ -338,7 +338,7 @@ async fn a_stop_tells_everybody() {
     assert_eq!(instance.acquire(1, Duration::ZERO).await.rejection, None);
     let waits = tokio::spawn({
         let instance = Arc::clone(&instance);
-        async move { instance.acquire(1, Duration::from_secs(60)).await }
+        async move { instance.acquire(1, Duration::from_mins(1)).await }
     });
     sleep(Duration::from_secs(1)).await;
     instance.limiter.close_waiters(world.clock.now());

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     limit::{
-        Coordination, Decision, Hits, OverLimitPolicy, Period, ReservedSpan, Tier, Timestamp,
-        algorithm::CounterState, decision_from_store,
+        Coordination, Decision, Hits, OverLimitPolicy, Period, ReservationRequest, ReservedSpan, Tier,
+        Timestamp, algorithm::CounterState, decision_from_store,
     },
     store::{
         coordinated::{
@@ -332,9 +332,12 @@ impl LocalCounter {
                 applied.decided.push((asked.outcome, Ok(tried)));
                 continue;
             }
-            if !asked.is_awaited() && tried.reserved > Hits(0) {
+            if let Asks::Reserve(request) = asked.asks
+                && !asked.is_awaited()
+                && tried.reserved > Hits(0)
+            {
                 // of a caller who waits no longer
-                self.give_back_reserved(&asked, tried);
+                self.give_back_reserved(request, tried);
             }
             applied.decided.push((asked.outcome, Ok(tried)));
         }
@@ -434,12 +437,9 @@ impl LocalCounter {
         both.map(of_window).collect()
     }
 
-    /// Gives back what was reserved for `asked`, whose caller waits no longer.
-    fn give_back_reserved(&mut self, asked: &Try, tried: Tried) {
-        if let Asks::Reserve(request) = asked.asks {
-            let until = tried.at.after(request.hold);
-            let span = ReservedSpan { from: tried.at, until, is_reported: true };
-            self.release(span, tried.reserved, true, tried.at);
-        }
+    /// Gives back what was reserved by `request`, whose caller waits no longer.
+    pub(in super::super) fn give_back_reserved(&mut self, request: ReservationRequest, tried: Tried) {
+        let span = ReservedSpan { from: tried.at, until: tried.at.after(request.hold), is_reported: true };
+        self.release(span, tried.reserved, true, tried.at);
     }
 }

@@ -29,8 +29,8 @@ pub(in super::super) struct Waiting {
     key: CounterKey,
     generation: Generation,
     id: u32,
-    /// The hits that it takes.
     hits: Hits,
+    asks: Asks,
     outcome: oneshot::Receiver<TryOutcome>,
     /// The commands that were sent for it, one or none.
     pub(in super::super) commands: u32,
@@ -179,7 +179,8 @@ impl<R: Remote> CounterTable<R> {
             let generation = counter.generation;
             self.send_tries(key, counter, &self.link());
             self.enqueue(key, counter, now);
-            Some((Waiting { key, generation, id, hits: Hits(0), outcome, commands: 1 }, precedes))
+            let asks = Asks::Settle;
+            Some((Waiting { key, generation, id, hits: Hits(0), asks, outcome, commands: 1 }, precedes))
         });
         waiting.flatten()
     }
@@ -199,8 +200,7 @@ impl Waiting {
         let (key, generation) = (counter_key(check), counter.generation);
         // the first one sends the command that others may join
         let commands = u32::from(counter.is_first_try());
-        let hits = if matches!(asks, Asks::Take(_) | Asks::Lease(_)) { hits } else { Hits(0) };
-        Some(Self { key, generation, id, hits, outcome, commands })
+        Some(Self { key, generation, id, hits, asks, outcome, commands })
     }
 }
 
@@ -215,11 +215,21 @@ impl<R: Remote> Awaited<'_, R> {
 
 impl<R: Remote> Drop for Awaited<'_, R> {
     fn drop(&mut self) {
-        let Some(Waiting { key, generation, hits, mut outcome, .. }) = self.waiting.take() else { return };
+        let Some(Waiting { key, generation, hits, asks, mut outcome, .. }) = self.waiting.take() else {
+            return;
+        };
         let Ok(Ok(tried)) = outcome.try_recv() else { return };
-        if hits > Hits(0) && !tried.decision.over {
+        let is_taken = match asks {
+            Asks::Take(_) | Asks::Lease(_) => hits > Hits(0) && !tried.decision.over,
+            Asks::Reserve(_) => tried.reserved > Hits(0),
+            Asks::Look | Asks::Settle => false,
+        };
+        if is_taken {
             self.table.with_generation(key, generation, |counter| {
-                counter.unspend(hits, tried.at);
+                match asks {
+                    Asks::Reserve(request) => counter.give_back_reserved(request, tried),
+                    _ => counter.unspend(hits, tried.at),
+                }
                 self.table.enqueue(key, counter, tried.at);
             });
         }
