@@ -362,6 +362,9 @@ impl<S: Store> Limiter<S> {
         let policy = check.over_limit_policy_in(scope);
         let tally = Tally::of(decision, limit, policy, check.hits, self.settings.near_limit_ratio);
         let shadowed = decision.over && check.rule.shadow_mode();
+        if decision.over && decision.is_paced(check.tiers(), check.hits) {
+            self.stats.paced.add(check.hits.0);
+        }
         self.with_stats(loaded, check, |stats| {
             stats.add(RuleCounts {
                 total_hits: check.hits.0,

@@ -6,8 +6,8 @@ use tokio::{task::spawn_blocking, time::timeout};
 
 use super::{context::AppContext, reload::Reload};
 use crate::{
-    config::{ConfigErrors, Loaded, RuleSource, warn_of_unshared},
-    limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet},
+    config::{ConfigErrors, Loaded, RuleSource, check_shared},
+    limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedStore},
     observe::health::Reason,
     settings::Settings,
 };
@@ -21,8 +21,8 @@ pub(super) struct Rules<S> {
     source: S,
     force_start: bool,
     healthy_with_rules_only: bool,
-    /// The coordination mode of rules that name none, if instances share a Memcached, which cannot share every rule.
-    memcached: Option<Coordination>,
+    /// Where instances share their counts, if they do, and the coordination mode of rules that name none.
+    shared: Option<(SharedStore, Coordination)>,
     /// Whether any rules are in use.
     is_loaded: bool,
     context: AppContext,
@@ -35,11 +35,13 @@ pub(super) struct Rules<S> {
 
 impl<S: RuleSource> Rules<S> {
     pub(super) fn new(source: S, settings: &Settings, context: AppContext) -> Self {
+        let redis = settings.redis.is_some().then_some(SharedStore::Redis);
+        let store = redis.or(settings.memcached.is_some().then_some(SharedStore::Memcached));
         Self {
             source,
             force_start: settings.rules.force_start,
             healthy_with_rules_only: settings.healthy_with_rules_only,
-            memcached: settings.memcached.as_ref().map(|_| settings.coordination.coordination),
+            shared: store.map(|store| (store, settings.coordination.coordination)),
             is_loaded: false,
             context,
             hasher: KeyHasher::random(),
@@ -94,7 +96,11 @@ impl<S: RuleSource> Rules<S> {
 
     /// Loads the source's rules, applies them, and reports the outcome to the source.
     async fn load(&mut self) -> Result<(), ConfigErrors> {
-        let outcome = match self.source.load().await {
+        let loaded = self.source.load().await.and_then(|loaded| match self.shared {
+            Some((store, default)) => check_shared(loaded, store, default),
+            None => Ok(loaded),
+        });
+        let outcome = match loaded {
             Ok(loaded) if !loaded.left_out.is_empty() => {
                 let left_out = ConfigErrors { errors: loaded.left_out.clone(), warnings: Vec::new() };
                 self.apply(loaded).await;
@@ -125,10 +131,7 @@ impl<S: RuleSource> Rules<S> {
         outcome
     }
 
-    async fn apply(&mut self, mut loaded: Loaded) {
-        if let Some(default) = self.memcached {
-            warn_of_unshared(&mut loaded, default);
-        }
+    async fn apply(&mut self, loaded: Loaded) {
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }

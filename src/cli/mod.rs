@@ -229,13 +229,11 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
 impl Check {
     /// Writes the result to standard output, and returns whether there are no errors.
     fn run(&self) -> Result<bool, Box<dyn Error>> {
-        let memcached = settings::memcached_coordination(&ProcessEnvironment)?;
+        let (shared, _) = settings::shared_counts(&ProcessEnvironment)?;
         let (source, loaded) = self.files.load(&self.path)?;
-        let loaded = loaded.map(|mut loaded| {
-            if let Some(default) = memcached {
-                config::warn_of_unshared(&mut loaded, default);
-            }
-            loaded
+        let loaded = loaded.and_then(|loaded| match shared.store {
+            Some(store) => config::check_shared(loaded, store, shared.mode),
+            None => Ok(loaded),
         });
         let options = CheckOptions { deny_warnings: self.deny_warnings, format: self.format };
         Ok(command::check(source, loaded, options, &mut io::stdout().lock())?)

@@ -68,6 +68,9 @@ impl RuleDescription<'_> {
             _ if requested != Coordination::Local && !store.shares(rule) && rule.sharing.is_some() => {
                 "of N instances, each has the N-th part of the pool".to_owned()
             }
+            _ if requested != Coordination::Local && rule.limit.is_smooth() => {
+                "an error, since it counts windows only; write 'coordination: local'".to_owned()
+            }
             _ if requested != Coordination::Local && !store.shares(rule) => {
                 "local, since it counts only single fixed windows".to_owned()
             }
@@ -188,6 +191,11 @@ fn tier_json(tier: &Tier) -> Value {
             json["refill"] = if refill == Refill::Step { "step" } else { "continuous" }.into();
             json["strict"] = strict.into();
             "token_bucket"
+        }
+        Algorithm::SmoothWindow { burst } => {
+            json["smooth"] = true.into();
+            json["burst"] = burst.into();
+            "fixed_window"
         }
     };
     json["algorithm"] = algorithm.into();

@@ -66,6 +66,6 @@ pub use load::{Loaded, Options, load, load_documents, load_file, load_input, par
 pub use mapper::read_mapper;
 #[cfg(feature = "server")]
 pub use source::{DirectorySource, RuleSource};
-pub use unshared::warn_of_unshared;
+pub use unshared::check_shared;
 #[cfg(feature = "server")]
 pub use watch::Watch;

@@ -8,7 +8,7 @@ use super::{
     redundant_tiers,
     scalar::brief,
     share,
-    tier::{self, BUCKET, Kind, OURS, REFERENCE},
+    tier::{self, Kind, OURS, PACE, REFERENCE},
     yaml::{Position, Value, YamlNode},
 };
 use crate::limit::{
@@ -155,7 +155,7 @@ fn tiers(
     inherited: Option<Kind>,
     report: &mut FileReport,
 ) -> Option<(Limit, Option<Sharing>)> {
-    for key in REFERENCE.into_iter().chain(OURS).chain(BUCKET).chain(["share"]) {
+    for key in REFERENCE.into_iter().chain(OURS).chain(PACE).chain(["share"]) {
         if let Some(field) = fields.get(key) {
             report
                 .error(field.key_at, format!("'{key}' cannot be combined with 'tiers'; move it into a tier"));
@@ -204,7 +204,7 @@ fn check_unlimited(fields: &Fields<'_>, report: &mut FileReport) {
     for key in REFERENCE
         .into_iter()
         .chain(OURS)
-        .chain(BUCKET)
+        .chain(PACE)
         .chain(["algorithm", "tiers", "share", "shadow"])
         .chain(COORDINATION)
     {

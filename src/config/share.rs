@@ -18,7 +18,9 @@ use crate::limit::{
 pub(super) fn read(fields: &Fields<'_>, tier: Option<&Tier>, report: &mut FileReport) -> Option<Sharing> {
     let field = fields.get("share")?;
     if tier.is_some_and(|tier| tier.algorithm != Algorithm::FixedWindow) {
-        let right = "leave out 'algorithm', or write 'fixed_window'";
+        let is_smooth = tier.is_some_and(Tier::is_smooth);
+        let right =
+            if is_smooth { "remove 'smooth'" } else { "leave out 'algorithm', or write 'fixed_window'" };
         report.error(field.key_at, format!("a shared limit is a fixed window; {right}"));
     }
     let fields = Fields::new(field.value, Level::Share, "'share'", report)?;

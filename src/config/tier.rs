@@ -15,8 +15,12 @@ pub(super) const REFERENCE: [&str; 3] = ["unit", "requests_per_unit", "unit_mult
 /// The keys of weir's syntax.
 pub(super) const OURS: [&str; 2] = ["requests", "per"];
 
-/// The keys of a token bucket.
-pub(super) const BUCKET: [&str; 3] = ["burst", "refill", "strict"];
+/// The keys of a pace: of a token bucket, or of smooth windows.
+pub(super) const PACE: [&str; 4] = ["smooth", "burst", "refill", "strict"];
+
+/// The least burst of a smooth window is what flows in during this time: a timer admits what is due in its slot of a
+/// millisecond.
+const LEAST_BURST: u128 = 2_000_000;
 
 /// The names of the algorithms.
 const ALGORITHMS: &str = "fixed_window, sliding_window or token_bucket";
@@ -64,7 +68,12 @@ pub(super) fn read(
     }?;
     let algorithm = match kind {
         Kind::FixedWindow | Kind::SlidingWindow => {
-            reject_bucket_keys(fields, report);
+            let is_smooth = fields.flag("smooth", report);
+            reject_bucket_keys(fields, is_smooth, report);
+            if is_smooth {
+                let tier = smooth(fields, kind, requests, period, report)?;
+                return Some(Read { tier, is_reference: false });
+            }
             if kind == Kind::FixedWindow { Algorithm::FixedWindow } else { Algorithm::SlidingWindow }
         }
         Kind::TokenBucket => Algorithm::TokenBucket(bucket(fields, key_at, requests, report)?),
@@ -89,7 +98,7 @@ impl Kind {
     /// Returns that of `tier`.
     pub(super) const fn of(tier: &Tier) -> Self {
         match tier.algorithm {
-            Algorithm::FixedWindow => Self::FixedWindow,
+            Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => Self::FixedWindow,
             Algorithm::SlidingWindow => Self::SlidingWindow,
             Algorithm::TokenBucket(_) => Self::TokenBucket,
         }
@@ -180,6 +189,13 @@ fn bucket(fields: &Fields<'_>, key_at: Position, requests: u32, report: &mut Fil
             }
         },
     };
+    if fields.flag("smooth", report)
+        && let Some(field) = fields.get("smooth")
+    {
+        report
+            .error(field.key_at, "a token bucket is smooth by itself; lower its 'burst', or remove 'smooth'");
+        return None;
+    }
     let strict = fields.flag("strict", report);
     let burst = match fields.count("burst", 1, report) {
         // an invalid value was reported
@@ -201,13 +217,51 @@ fn bucket(fields: &Fields<'_>, key_at: Position, requests: u32, report: &mut Fil
     Some(Bucket { burst, refill, strict })
 }
 
+/// Reads the `burst` of windows of `kind` whose hits are spread over them.
+fn smooth(
+    fields: &Fields<'_>,
+    kind: Kind,
+    requests: u32,
+    period: Period,
+    report: &mut FileReport,
+) -> Option<Tier> {
+    let burst = match fields.count("burst", 1, report) {
+        // an invalid value was reported
+        None if fields.get("burst").is_some() => return None,
+        // each hit of a burst takes one from the rate of a sliding window
+        None if kind == Kind::SlidingWindow => requests.div_ceil(100),
+        None => requests.div_ceil(100).max(5),
+        Some(field) => {
+            if field.value > requests {
+                let message =
+                    format!("a burst of {} exceeds the limit of {requests}, which applies", field.value);
+                report.warn(field.at, message);
+            }
+            field.value
+        }
+    };
+    let least = (u128::from(requests) * LEAST_BURST).div_ceil(u128::from(period.as_nanos().max(1)));
+    let burst = burst.max(u32::try_from(least).unwrap_or(u32::MAX)).min(requests);
+    Some(match kind {
+        // a bucket of that rate and burst admits no more than the limit in any interval of a period
+        Kind::SlidingWindow if requests > 0 => {
+            let bucket = Bucket { burst, refill: Refill::Continuous, strict: false };
+            Tier { requests: requests - burst + 1, period, algorithm: Algorithm::TokenBucket(bucket) }
+        }
+        Kind::SlidingWindow => Tier { requests, period, algorithm: Algorithm::SlidingWindow },
+        _ => Tier { requests, period, algorithm: Algorithm::SmoothWindow { burst } },
+    })
+}
+
 /// Reports the keys of a token bucket that are combined with another algorithm.
-fn reject_bucket_keys(fields: &Fields<'_>, report: &mut FileReport) {
-    for key in BUCKET {
+fn reject_bucket_keys(fields: &Fields<'_>, is_smooth: bool, report: &mut FileReport) {
+    let bucket_keys = PACE.into_iter().filter(|key| *key != "smooth" && !(is_smooth && *key == "burst"));
+    for key in bucket_keys {
         if let Some(field) = fields.get(key) {
+            let or_smooth = if key == "burst" { " or 'smooth: true'" } else { "" };
             report.error(
                 field.key_at,
-                format!("'{key}' requires 'algorithm: token_bucket'; add that, or remove '{key}'"),
+                format!("'{key}' requires 'algorithm: token_bucket'{or_smooth}; add that, or remove '{key}'"),
             );
         }
     }

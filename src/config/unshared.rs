@@ -1,22 +1,69 @@
-//! Warns of rules that a store which counts only single fixed windows, such as Memcached, cannot share between instances.
+//! Finds rules that instances cannot share: smooth windows, and in a store which counts only single fixed windows, such as
+//! Memcached, most others.
 
 use std::fmt::Write as _;
 
-use super::{error::ConfigWarning, load::Loaded};
-use crate::limit::{Coordination, Limit, Rule, RuleNode};
+use super::{
+    error::{ConfigErrors, ConfigWarning, Report},
+    load::Loaded,
+};
+use crate::limit::{Coordination, Limit, Rule, RuleNode, SharedStore};
 
 /// The rules that are warned of one by one.
 const MAX_WARNINGS: usize = 100;
 
-/// Adds a warning for each rule of `loaded` that Memcached cannot share, so that every instance counts it by itself. `default`
-/// is the coordination mode of rules that name none; a rule that is `local` is meant to be counted so.
-pub fn warn_of_unshared(loaded: &mut Loaded, default: Coordination) {
-    let mut unshared = Vec::new();
+/// Checks that instances can share the rules of `loaded` in `store`. Adds a warning for each rule that Memcached cannot share, so
+/// that every instance counts it by itself. `default` is the coordination mode of rules that name none; a rule that is `local`
+/// is meant to be counted so.
+///
+/// # Errors
+///
+/// If rules are smooth: a shared store counts windows, but has no pace.
+pub fn check_shared(
+    mut loaded: Loaded,
+    store: SharedStore,
+    default: Coordination,
+) -> Result<Loaded, ConfigErrors> {
+    let mut shared = Vec::new();
     for domain in &loaded.domains {
-        find(&domain.nodes, default, &mut unshared);
+        find(&domain.nodes, default, &mut shared);
     }
+    let mut report = Report::default();
+    for rule in shared
+        .iter()
+        .filter(|rule| rule.limit.is_smooth() || rule.shadow.as_ref().is_some_and(Limit::is_smooth))
+    {
+        report.error_with(rule.origin.clone(), || {
+            format!(
+                "{} cannot share a limit with 'smooth: true', since it counts windows only; add 'coordination: local', \
+                 with this instance's part of the limit, or remove 'smooth'",
+                store.name()
+            )
+        });
+    }
+    if report.has_errors() {
+        for ConfigWarning { at, message } in loaded.warnings {
+            report.warn(at, message);
+        }
+        return report.finish().map(|warnings| Loaded { warnings, ..loaded });
+    }
+    let is_unshared_shadow =
+        |rule: &Rule| rule.shadow.as_ref().is_some_and(|shadow| !shadow.is_single_fixed_window());
+    shared
+        .retain(|rule| store == SharedStore::Memcached && (!store.shares(rule) || is_unshared_shadow(rule)));
+    let warnings = warnings(&shared);
+    loaded.warnings.extend(warnings);
+    loaded
+        .warnings
+        .sort_by(|a, b| (&a.at.file, a.at.line, a.at.column).cmp(&(&b.at.file, b.at.line, b.at.column)));
+    Ok(loaded)
+}
+
+/// Returns a warning for each of the rules that are not shared.
+fn warnings(unshared: &[&Rule]) -> Vec<ConfigWarning> {
+    let mut warnings = Vec::new();
     let omitted = unshared.len().saturating_sub(MAX_WARNINGS);
-    for (i, rule) in unshared.into_iter().take(MAX_WARNINGS).enumerate() {
+    for (i, rule) in unshared.iter().take(MAX_WARNINGS).enumerate() {
         let mut message = if rule.sharing.is_some() {
             "Memcached cannot share this pool: of N instances, each has the N-th part".to_owned()
         } else if rule.limit.is_single_fixed_window() {
@@ -32,23 +79,17 @@ pub fn warn_of_unshared(loaded: &mut Loaded, default: Coordination) {
             // writing to a string does not fail
             let _ = write!(message, "; and so {omitted} more rules");
         }
-        loaded.warnings.push(ConfigWarning { at: rule.origin.clone(), message });
+        warnings.push(ConfigWarning { at: rule.origin.clone(), message });
     }
-    loaded
-        .warnings
-        .sort_by(|a, b| (&a.at.file, a.at.line, a.at.column).cmp(&(&b.at.file, b.at.line, b.at.column)));
+    warnings
 }
 
-fn find<'n>(nodes: &'n [RuleNode], default: Coordination, unshared: &mut Vec<&'n Rule>) {
+/// Finds the rules that are to be shared.
+fn find<'n>(nodes: &'n [RuleNode], default: Coordination, shared: &mut Vec<&'n Rule>) {
     for node in nodes {
-        let is_unshared = |rule: &&Rule| {
-            let mode = rule.coordination.mode.unwrap_or(default);
-            let is_counted = |limit: &Limit| limit.is_single_fixed_window();
-            let all = is_counted(&rule.limit) && rule.shadow.as_ref().is_none_or(is_counted);
-            mode != Coordination::Local && (rule.sharing.is_some() || !all)
-        };
-        unshared.extend(node.rule.as_ref().filter(is_unshared));
-        find(&node.children, default, unshared);
+        let is_shared = |rule: &&Rule| rule.coordination.mode.unwrap_or(default) != Coordination::Local;
+        shared.extend(node.rule.as_ref().filter(is_shared));
+        find(&node.children, default, shared);
     }
 }
 
@@ -86,7 +127,7 @@ descriptors:
 ";
         let mut loaded = parse("shop.yaml", text).expect("the rules are valid");
         loaded.warnings.clear();
-        warn_of_unshared(&mut loaded, default);
+        let loaded = check_shared(loaded, SharedStore::Memcached, default).expect("nothing is smooth");
         loaded.warnings.iter().map(ToString::to_string).collect()
     }
 
@@ -105,5 +146,29 @@ descriptors:
         let found = warnings(Coordination::Local);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("shop.yaml:16:"), "{found:?}");
+    }
+
+    #[test]
+    fn smooth_rules_must_be_local() {
+        let text = "\
+domain: shop
+descriptors:
+  - key: smooth
+    rate_limit: { requests: 5, per: 1m, smooth: true }
+  - key: own
+    rate_limit: { requests: 5, per: 1m, smooth: true, coordination: local }
+  - key: sliding
+    rate_limit: { requests: 5, per: 1m, algorithm: sliding_window, smooth: true }
+";
+        for store in [SharedStore::Redis, SharedStore::Memcached] {
+            let loaded = parse("shop.yaml", text).expect("the rules are valid");
+            let errors = check_shared(loaded, store, Coordination::Auto).expect_err("one is smooth").errors;
+            let [error] = &*errors else { panic!("{errors:?}") };
+            let text = error.to_string();
+            assert!(text.starts_with("shop.yaml:3:"), "{text}");
+            assert!(text.contains("cannot share a limit with 'smooth: true'"), "{text}");
+        }
+        let loaded = parse("shop.yaml", text).expect("the rules are valid");
+        assert!(check_shared(loaded, SharedStore::Redis, Coordination::Local).is_ok());
     }
 }

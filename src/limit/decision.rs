@@ -37,6 +37,13 @@ impl Decision {
     pub const fn unknown(reset: Period) -> Self {
         Self { tier: 0, over: false, before: Hits(0), remaining: 0, reset, cached: false, share: None }
     }
+
+    /// Returns whether the pace of one of `tiers` rejected `hits`, although its window has room for them.
+    #[must_use]
+    pub fn is_paced(&self, tiers: &[Tier], hits: Hits) -> bool {
+        let rejects = |tier: &Tier| tier.is_smooth() && self.before.plus(hits) <= Hits(tier.requests.into());
+        self.over && tiers.get(self.tier).is_some_and(rejects)
+    }
 }
 
 /// Whether hits are taken or given back.

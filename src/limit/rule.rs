@@ -203,6 +203,12 @@ impl Limit {
         }
     }
 
+    /// Returns whether a tier spreads its hits over its windows.
+    #[must_use]
+    pub fn is_smooth(&self) -> bool {
+        self.tiers().iter().any(Tier::is_smooth)
+    }
+
     /// Creates a limit as envoyproxy/ratelimit applies it: a fixed window in which rejected hits count.
     #[must_use]
     pub fn fixed_window(requests: u32, period: Period) -> Self {

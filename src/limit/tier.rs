@@ -34,6 +34,11 @@ pub enum Algorithm {
     SlidingWindow,
     /// `requests` tokens per period refill a bucket that holds a burst.
     TokenBucket(Bucket),
+    /// At most `requests` in each epoch-aligned window of one period, which are spread over it.
+    SmoothWindow {
+        /// The most hits that are admitted at once.
+        burst: u32,
+    },
 }
 
 /// The parameters of a token bucket.
@@ -91,10 +96,20 @@ impl Tier {
         }
     }
 
-    /// Returns the most hits that the tier admits at once: the burst of a bucket, the limit of a window.
+    /// Returns the most hits that the tier admits at once: the burst of a bucket or of a smooth window, the limit of another
+    /// window.
     #[must_use]
     pub const fn capacity(&self) -> u32 {
-        self.bucket().burst
+        match self.algorithm {
+            Algorithm::SmoothWindow { burst } if burst < self.requests => burst,
+            _ => self.bucket().burst,
+        }
+    }
+
+    /// Returns whether its hits are spread over its windows.
+    #[must_use]
+    pub const fn is_smooth(&self) -> bool {
+        matches!(self.algorithm, Algorithm::SmoothWindow { .. })
     }
 
     /// Returns whether `other` uses the same counter of a key: it has the same kind of algorithm and the same period, unless a
@@ -161,6 +176,7 @@ impl fmt::Display for Tier {
         match algorithm {
             Algorithm::FixedWindow => Ok(()),
             Algorithm::SlidingWindow => f.write_str(", sliding window"),
+            Algorithm::SmoothWindow { burst } => write!(f, ", smooth, at most {burst} at once"),
             Algorithm::TokenBucket(Bucket { burst, refill, strict }) => {
                 write!(f, ", token bucket with a burst of {burst}")?;
                 if *refill == Refill::Step {

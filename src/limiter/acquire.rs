@@ -519,8 +519,9 @@ pub(super) fn waits(check: &LimitCheck<'_>) -> bool {
 
 /// Returns whether a fixed window has ended between these instants, so that the next one could serve in time.
 fn has_ended(tiers: &[Tier], from: Timestamp, to: Timestamp) -> bool {
-    let mut windows =
-        tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow).map(|tier| tier.period);
+    let is_window =
+        |tier: &&Tier| matches!(tier.algorithm, Algorithm::FixedWindow | Algorithm::SmoothWindow { .. });
+    let mut windows = tiers.iter().filter(is_window).map(|tier| tier.period);
     windows.any(|period| from.window_end(period) <= to && to.since(from) < period)
 }
 

@@ -57,6 +57,8 @@ pub struct Stats {
     pub config_loaded_at: Gauge,
     /// Requests over their limit that were admitted because the whole service runs in shadow mode.
     pub global_shadow_mode: Counter,
+    /// Hits that the pace of smooth windows rejected, although their window had room.
+    pub paced: Counter,
     /// Requests that failed because the store did.
     pub redis_error: Counter,
     /// Requests that were malformed, or arrived before there were rules.
@@ -106,6 +108,7 @@ impl Stats {
             config_rejected: Gauge::default(),
             config_loaded_at: Gauge::default(),
             global_shadow_mode: Counter::default(),
+            paced: Counter::default(),
             redis_error: Counter::default(),
             service_error: Counter::default(),
             names_rejected: Counter::default(),
@@ -264,6 +267,11 @@ impl Stats {
                 "weir.stat_names_rejected",
                 "Descriptors not counted under their own stat name, because the bound on names was reached.",
                 self.names_rejected.get(),
+            ),
+            Metric::counter(
+                "weir.paced_hits",
+                "Hits that the pace of smooth windows rejected, although their window had room.",
+                self.paced.get(),
             ),
         ];
         let sources: Vec<_> = self.sources.read().iter().filter_map(Weak::upgrade).collect();

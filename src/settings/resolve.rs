@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     config,
-    limit::{Coordination, Modes, Scope, SharedCounts, SharedStore},
+    limit::{Modes, Scope, SharedCounts, SharedStore},
     limiter::{self, ReportedRejections},
     observe::{
         hot_keys::HotKeyValues,
@@ -118,22 +118,6 @@ pub fn file_options(environment: &dyn Environment) -> Result<config::Options, Se
     let mut reader = Reader::new(&flags, environment);
     let options = read_file_options(&mut reader);
     reader.finish().map(|()| options)
-}
-
-/// Resolves the coordination mode of rules that name none from `environment`, if instances share their counts through
-/// Memcached, which cannot share every rule.
-///
-/// # Errors
-///
-/// All invalid settings of coordination.
-pub fn memcached_coordination(environment: &dyn Environment) -> Result<Option<Coordination>, SettingErrors> {
-    let flags = Flags::default();
-    let mut reader = Reader::new(&flags, environment);
-    if Backend::read(&reader) != Backend::Memcached {
-        return Ok(None);
-    }
-    let mode = coordination(&mut reader, 1).coordination;
-    reader.finish().map(|()| Some(mode))
 }
 
 /// Resolves how instances share their counts, and what a rejection affects in every domain, from `environment`, for commands that

@@ -58,7 +58,7 @@ pub fn chart(scenario: &Scenario, modes: &[(&str, SimulationMetrics, Series)]) -
 /// Returns the label of the vertical axis.
 fn counted(scenario: &Scenario) -> &'static str {
     match scenario.tier.algorithm {
-        Algorithm::FixedWindow => "requests admitted in the window so far",
+        Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => "requests admitted in the window so far",
         Algorithm::SlidingWindow | Algorithm::TokenBucket(_) => "requests admitted in the last period",
     }
 }

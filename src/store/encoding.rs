@@ -63,7 +63,8 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u
     let mut fields = text.split(' ');
     let version;
     let state = match tier.algorithm {
-        Algorithm::FixedWindow => {
+        // the store counts windows only
+        Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => {
             return Ok((window(tier, at, number(Some(text), "hits")?), 0));
         }
         Algorithm::SlidingWindow => {
@@ -102,7 +103,7 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u
 #[must_use]
 pub fn encode(state: &CounterState, version: u64) -> String {
     match state {
-        CounterState::FixedWindow(_) => state.used().0.to_string(),
+        CounterState::FixedWindow(_) | CounterState::SmoothWindow(..) => state.used().0.to_string(),
         CounterState::SlidingWindow(..) | CounterState::OneSpan { .. } => {
             let window = state.sliding_window().unwrap_or_default();
             let opened = micros_ceil(window.opened());

@@ -102,6 +102,7 @@ fn key(prefix: &str, target: &Target, tier: &Tier, at: Timestamp) -> String {
         // a rule that counts rejected hits has counters of its own
         Algorithm::FixedWindow if target.over_limit_policy == OverLimitPolicy::Count => 'c',
         Algorithm::FixedWindow => 'f',
+        Algorithm::SmoothWindow { .. } => 'm',
         Algorithm::SlidingWindow => 's',
         Algorithm::TokenBucket(_) if tier.has_any_pace() => {
             key.push('a');

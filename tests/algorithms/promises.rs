@@ -5,9 +5,14 @@ use weir::limit::{Algorithm, Bucket, Direction, Period, Refill, Tier, Timestamp}
 
 use crate::support::{Rule, START, Try, later, tier, tries_with_steps_back};
 
-/// Returns the period of a window, or the time in which an empty bucket fills.
+/// Returns the period of a window, two of a smooth one, or the time in which an empty bucket fills.
 fn longest_wait(tier: &Tier) -> Period {
-    let Algorithm::TokenBucket(bucket) = tier.algorithm else { return tier.period };
+    let bucket = match tier.algorithm {
+        Algorithm::TokenBucket(bucket) => bucket,
+        // the next window's credit
+        Algorithm::SmoothWindow { .. } => return Period::from_nanos(2 * tier.period.as_nanos()),
+        _ => return tier.period,
+    };
     let (burst, requests, period) =
         (u64::from(bucket.burst), u64::from(tier.requests), u128::from(tier.period.as_nanos()));
     let nanos = match bucket.refill {
@@ -123,6 +128,7 @@ fn the_largest_limits_and_hits_are_exact() {
     for algorithm in [
         Algorithm::FixedWindow,
         Algorithm::SlidingWindow,
+        Algorithm::SmoothWindow { burst: u32::MAX },
         Algorithm::TokenBucket(Bucket { burst: u32::MAX, refill: Refill::Continuous, strict: false }),
         Algorithm::TokenBucket(Bucket { burst: u32::MAX, refill: Refill::Step, strict: true }),
     ] {

@@ -16,6 +16,15 @@ fn limit(lines: &str) -> Limit {
     rule.expect("the descriptor has a limit").limit
 }
 
+/// Returns the only tier of such a limit.
+#[track_caller]
+fn one(lines: &str) -> Tier {
+    match limit(lines) {
+        Limit::Tiers { tiers, .. } => tiers[0].clone(),
+        Limit::Unlimited => panic!("an unlimited rule"),
+    }
+}
+
 fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
     Tier { requests, period: Period::from_secs(seconds), algorithm }
 }
@@ -48,10 +57,6 @@ fn only_a_limit_in_the_syntax_of_envoyproxy_ratelimit_counts_rejected_requests()
 
 #[test]
 fn each_algorithm_reads_its_parameters() {
-    let one = |lines| match limit(lines) {
-        Limit::Tiers { tiers, .. } => tiers[0].clone(),
-        Limit::Unlimited => panic!("an unlimited rule"),
-    };
     assert_eq!(one("requests: 3\nper: 1m\nalgorithm: sliding_window"), tier(3, 60, Algorithm::SlidingWindow));
     assert_eq!(
         one("requests: 3\nper: 1m\nalgorithm: token_bucket"),
@@ -83,6 +88,43 @@ fn tiers_inherit_the_rules_algorithm_unless_they_name_one() {
     );
 }
 
+fn smooth(requests: u32, burst: u32) -> Tier {
+    Tier { algorithm: Algorithm::SmoothWindow { burst }, ..tier(requests, 1, Algorithm::FixedWindow) }
+}
+
+#[test]
+fn smooth_windows_have_a_burst() {
+    for (requests, more, burst) in [
+        (1_000, "", 10),
+        (10_001, "", 101),
+        (100, "", 5),
+        (3, "", 3),
+        (1_000, "burst: 500", 500),
+        // what flows in during two milliseconds
+        (100_000, "burst: 1", 200),
+    ] {
+        let lines = format!("requests: {requests}\nper: 1s\nsmooth: true\n{more}");
+        let ignores = OverLimitPolicy::Ignore;
+        let expected = Limit::Tiers { tiers: [smooth(requests, burst)].into(), over_limit_policy: ignores };
+        assert_eq!(limit(&lines), expected, "{lines}");
+    }
+    // also in the syntax of envoyproxy/ratelimit, whose rejected hits count otherwise
+    let lines = "requests_per_unit: 1000\nunit: second\nsmooth: true";
+    let ignores = OverLimitPolicy::Ignore;
+    assert_eq!(limit(lines), Limit::Tiers { tiers: [smooth(1_000, 10)].into(), over_limit_policy: ignores });
+    assert_eq!(one("requests: 5\nper: 1s\nsmooth: false"), tier(5, 1, Algorithm::FixedWindow));
+}
+
+/// A bucket of that rate admits no more than the limit in any interval.
+#[test]
+fn smooth_sliding_windows_are_buckets() {
+    for (requests, more, burst) in [(1_000, "", 10), (100, "", 1), (100, "burst: 20", 20), (1, "", 1)] {
+        let lines = format!("requests: {requests}\nper: 1s\nalgorithm: sliding_window\nsmooth: true\n{more}");
+        let expected = tier(requests - burst + 1, 1, bucket(burst, Refill::Continuous, false));
+        assert_eq!(one(&lines), expected, "{lines}");
+    }
+}
+
 #[test]
 fn contradictions_are_errors_that_name_the_fix() {
     for (lines, expected) in [
@@ -92,7 +134,24 @@ fn contradictions_are_errors_that_name_the_fix() {
         ),
         (
             "requests: 1\nper: 1s\nburst: 5",
-            "f.yaml:7:7: 'burst' requires 'algorithm: token_bucket'; add that, or remove 'burst'",
+            "f.yaml:7:7: 'burst' requires 'algorithm: token_bucket' or 'smooth: true'; add that, or remove 'burst'",
+        ),
+        (
+            "requests: 1\nper: 1s\nalgorithm: token_bucket\nsmooth: true",
+            "f.yaml:8:7: a token bucket is smooth by itself; lower its 'burst', or remove 'smooth'",
+        ),
+        (
+            "requests: 1\nper: 1s\nsmooth: true\nrefill: step",
+            "f.yaml:8:7: 'refill' requires 'algorithm: token_bucket'; add that, or remove 'refill'",
+        ),
+        (
+            "requests: 5\nper: 1s\nsmooth: true\nshare: {}",
+            "f.yaml:8:7: a shared limit is a fixed window; remove 'smooth'",
+        ),
+        ("requests: 5\nper: 1s\nsmooth: 7", "f.yaml:7:15: "),
+        (
+            "smooth: true\ntiers:\n  - { requests: 1, per: 1s }",
+            "f.yaml:5:7: 'smooth' cannot be combined with 'tiers'; move it into a tier",
         ),
         (
             "requests: 1\nper: 1s\nalgorithm: sliding_window\nstrict: true",

@@ -46,7 +46,13 @@ fn algorithm(requests: u32) -> impl Strategy<Value = Algorithm> {
     let refill = prop_oneof![Just(Refill::Continuous), Just(Refill::Step)];
     let bucket = (select(vec![1, 2, 3, requests, 2 * requests]), refill)
         .prop_map(|(burst, refill)| Algorithm::TokenBucket(Bucket { burst, refill, strict: false }));
-    prop_oneof![3 => Just(Algorithm::FixedWindow), 2 => Just(Algorithm::SlidingWindow), 3 => bucket]
+    let smooth = select(vec![1, 2, requests]).prop_map(|burst| Algorithm::SmoothWindow { burst });
+    prop_oneof![
+        3 => Just(Algorithm::FixedWindow),
+        2 => Just(Algorithm::SlidingWindow),
+        3 => smooth,
+        3 => bucket
+    ]
 }
 
 fn tier(requests: u32, moments: u64) -> impl Strategy<Value = Tier> {

@@ -6,4 +6,5 @@ mod cases;
 mod checks;
 mod examples;
 mod schedules;
+mod smoothing;
 mod world;

@@ -501,13 +501,15 @@ const fn mixed(number: u64) -> u64 {
 
 /// Returns the time after which hits fit again that others wait for as well.
 fn opens(tiers: &[Tier]) -> Period {
+    let flows_in = |tier: &Tier, burst: u32| {
+        let refill = u128::from(tier.period.as_nanos()) * u128::from(burst);
+        u64::try_from(refill / u128::from(tier.requests.max(1))).unwrap_or(u64::MAX)
+    };
     let opens = tiers.iter().map(|tier| match tier.algorithm {
         Algorithm::FixedWindow => tier.period.as_nanos(),
         Algorithm::SlidingWindow => tier.period.as_nanos() / 12,
-        Algorithm::TokenBucket(bucket) => {
-            let refill = u128::from(tier.period.as_nanos()) * u128::from(bucket.burst);
-            u64::try_from(refill / u128::from(tier.requests.max(1))).unwrap_or(u64::MAX)
-        }
+        Algorithm::TokenBucket(bucket) => flows_in(tier, bucket.burst),
+        Algorithm::SmoothWindow { burst } => flows_in(tier, burst),
     });
     Period::from_nanos(opens.min().unwrap_or_default())
 }

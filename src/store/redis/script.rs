@@ -215,7 +215,7 @@ fn few(number: usize) -> u8 {
 fn pack_tier(tier: &Tier, at: Timestamp, packed: &mut Vec<u8>) {
     let bucket = tier.bucket();
     packed.push(match tier.algorithm {
-        Algorithm::FixedWindow => b'f',
+        Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => b'f',
         Algorithm::SlidingWindow => b's',
         Algorithm::TokenBucket(_) => b'b',
     });

@@ -228,7 +228,7 @@ fn keys(target: &Target, at: Timestamp) -> impl Iterator<Item = Key> {
     let path: Arc<str> = Arc::from(&*target.path);
     target.tiers.iter().map(move |tier| {
         let (algorithm, window) = match tier.algorithm {
-            Algorithm::FixedWindow => (0, at.window_end(tier.period)),
+            Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => (0, at.window_end(tier.period)),
             Algorithm::SlidingWindow => (1, Timestamp::default()),
             Algorithm::TokenBucket(_) => (2, Timestamp::default()),
         };

@@ -34,7 +34,7 @@ pub(in super::super) fn has_strict_bucket(tiers: &[Tier]) -> bool {
 /// hundredth of that of a sliding window, which counts a granted hit as long as if it was used at the end of this time.
 pub(super) fn hold(tiers: &[Tier]) -> Period {
     let nanos = tiers.iter().filter_map(|tier| match tier.algorithm {
-        Algorithm::FixedWindow => None,
+        Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => None,
         Algorithm::SlidingWindow => Some(tier.period.as_nanos() / 100),
         Algorithm::TokenBucket(_) => Some(tier.period.as_nanos() / 20),
     });
@@ -72,7 +72,7 @@ pub(super) fn same_windows(tiers: &[Tier], a: Timestamp, b: Timestamp) -> bool {
 /// Returns whether hits that were counted at `at` no longer count at `now`.
 pub(super) fn has_ended(tier: &Tier, at: Timestamp, now: Timestamp) -> bool {
     match tier.algorithm {
-        Algorithm::FixedWindow => at.window_end(tier.period) <= now,
+        Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => at.window_end(tier.period) <= now,
         Algorithm::SlidingWindow => at.after(tier.period) <= now,
         // a full bucket has forgotten all hits, but only its state shows when it is full
         Algorithm::TokenBucket(_) => false,
