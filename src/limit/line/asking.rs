@@ -240,7 +240,7 @@ impl AskingLine {
         {
             (self.plan, self.sweep, self.holes) = (Some(plan), None, 0);
         }
-        self.settle(now);
+        self.settle(now, woken);
         let first = self.waiters.first()?;
         if self.asked_at.is_some() || self.next > now {
             return None;
@@ -297,7 +297,7 @@ impl AskingLine {
         }
         self.replan(plan, now);
         self.tell_late(now, woken);
-        self.settle(now);
+        self.settle(now, woken);
     }
 
     /// Returns when the next [turn](AskingLine::turn) is due. None while nothing has to be done.
@@ -332,8 +332,7 @@ impl AskingLine {
                 _ => self.put_back(taken_at, hits, now),
             },
         }
-        self.serve(now, woken);
-        self.settle(now);
+        self.settle(now, woken);
     }
 
     /// Has the store get back `hits` that were granted at `taken_at` and not used, as far as they still count.
@@ -359,7 +358,7 @@ impl AskingLine {
         while let Some(waiter) = self.waiters.first() {
             self.waiters.answer(waiter.place, answer, woken);
         }
-        self.settle(now);
+        self.settle(now, woken);
     }
 
     /// Returns the hits that the store must get back.
@@ -392,8 +391,9 @@ impl AskingLine {
         }
     }
 
-    /// Gives back what is held and serves nobody.
-    fn settle(&mut self, now: Timestamp) {
+    /// Serves those that have come to the front, and gives back what is held then and serves nobody.
+    fn settle(&mut self, now: Timestamp, woken: &mut Vec<Waker>) {
+        self.serve(now, woken);
         if self.waiting() == 0 {
             self.forget_plan();
         }
