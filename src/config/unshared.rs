@@ -165,7 +165,7 @@ descriptors:
             let errors = check_shared(loaded, store, Coordination::Auto).expect_err("one is smooth").errors;
             let [error] = &*errors else { panic!("{errors:?}") };
             let text = error.to_string();
-            assert!(text.starts_with("shop.yaml:3:"), "{text}");
+            assert!(text.starts_with("shop.yaml:4:"), "{text}");
             assert!(text.contains("cannot share a limit with 'smooth: true'"), "{text}");
         }
         let loaded = parse("shop.yaml", text).expect("the rules are valid");
