@@ -59,11 +59,20 @@ impl SmoothWindow {
         self.ready_at(tier, self.as_of, tier.capacity().into()).max(self.window.end())
     }
 
-    /// Gives back `hits` that were taken at `taken_at`, with their credit, if their window is open.
+    /// Gives back `hits` that were taken at `taken_at`, if their window is open. Their credit comes back if nothing was taken since:
+    /// otherwise other credit has flowed in for what came then, and with both more than a burst could have one instant. No hit is
+    /// lost without it, since credit flows faster while the window has more room.
     pub(super) fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
-        if self.window.is_open(tier, now, taken_at) {
-            self.give_back(tier, now, hits);
+        if !self.window.is_open(tier, now, taken_at) {
+            return;
         }
+        if self.as_of == taken_at {
+            // as if they had never been taken
+            self.lacking = self.lacking.saturating_sub(hits.0.saturating_mul(TOKEN));
+        } else {
+            (self.as_of, self.lacking) = (self.since(tier).max(now), self.lacking_at(tier, now));
+        }
+        self.window.give_back(tier, now, hits);
     }
 
     /// Returns the hits that the window of `at` has room for.
@@ -295,6 +304,21 @@ mod tests {
         assert_eq!(state.availability(&tier, at(0)).remaining, 0);
         // a lull of half a window does not save more
         assert_eq!(state.availability(&tier, at(SECOND / 2)).remaining, 10);
+    }
+
+    /// Otherwise the second hit at an instant could be one that was returned, and the first one not.
+    #[test]
+    fn credit_is_not_given_back_after_other_hits() {
+        let tier = tier(10, 1);
+        let mut state = SmoothWindow::unused(&tier, at(0));
+        state.take(&tier, at(0), Hits(1));
+        let second = at(0).after(state.wait(&tier, at(0), Hits(1)));
+        state.take(&tier, second, Hits(1));
+        let left = use_up(&mut { state }, &tier, second);
+        state.put_back(&tier, second, at(0), Hits(1));
+        assert!(!state.probe(&tier, second, Hits(1)).fits, "two at once");
+        // but the window has room for the one that was returned
+        assert_eq!((left, use_up(&mut state, &tier, second)), (8, 9));
     }
 
     #[test]
