@@ -8,32 +8,43 @@ fn window(requests: u32) -> String {
     rules(&format!("{{ requests: {requests}, per: 1s, algorithm: fixed_window }}"))
 }
 
-/// Thousands wait; the limit is halved: those that cannot be served in time any more are told at once, and the others are served in time.
+/// Ten thousand wait; the limit is halved: exactly those that cannot be served in time any more are told at once, and the others are served in
+/// time.
 #[test]
 fn a_lowered_limit_tells_at_once_who_cannot_be_served_in_time() {
     let fixture = Fixture::new(&window(1_000));
-    let mut calls: Vec<(u64, Call)> = (0..12_000_u64)
-        .map(|i| {
-            let max_wait = i * 7_919 % 20_000;
-            (max_wait, fixture.acquire(&["a"], 1, max_wait))
-        })
+    let calls = (0_u64..).map(|i| {
+        let max_wait = 20_000 - i * 7_919 % 20_000;
+        (max_wait, fixture.acquire(&["a"], 1, max_wait))
+    });
+    // whoever cannot wait for so long is rejected at once
+    let mut calls: Vec<(u64, Call)> = calls
+        .filter_map(|(max_wait, mut call)| call.waits().then_some((max_wait, call)))
+        .take(10_000)
         .collect();
-    calls.retain_mut(|(_, call)| call.waits());
-    assert!(calls.len() > 3_000, "{}", calls.len());
     fixture.load(&window(500));
     fixture.pass(0);
     // a walk over many goes on in steps of a nanosecond
     fixture.pass(1);
-    let told = calls.extract_if(.., |(_, call)| !call.waits());
-    let mut told: Vec<_> = told.collect();
-    assert!(told.len() > 300 && calls.len() > 300, "{} told, {} kept", told.len(), calls.len());
-    for (max_wait, call) in &mut told {
+    // in their order, 500 in each window from the next one on
+    let (mut ahead, mut told) = (0, 0);
+    calls.retain_mut(|(max_wait, call)| {
+        let wait = (ahead / 500 + 1) * 1_000;
+        if wait <= *max_wait {
+            ahead += 1;
+            assert!(call.waits(), "it would be served after {wait} of {max_wait} ms");
+            return true;
+        }
+        told += 1;
         let rejection = call.acquired().rejection;
         assert!(
             matches!(rejection, Some(Rejection::Timeout { retry_after }) if retry_after > Period::from_millis(*max_wait)),
             "{rejection:?} with {max_wait} ms"
         );
-    }
+        false
+    });
+    assert!(told > 1_000 && calls.len() > 1_000, "{told} told, {} kept", calls.len());
+    assert_eq!(fixture.limiter.waiters(), calls.len());
     fixture.pass(30_000);
     for (max_wait, call) in &mut calls {
         let acquired = call.acquired();
@@ -42,6 +53,24 @@ fn a_lowered_limit_tells_at_once_who_cannot_be_served_in_time() {
             "{acquired:?} with {max_wait} ms"
         );
     }
+}
+
+/// Ten thousand wait; the limit is doubled: nobody is told, and all are served in half the time.
+#[test]
+fn a_doubled_limit_serves_the_line_in_half_the_time() {
+    let fixture = Fixture::new(&window(1_000));
+    let _taken = fixture.acquire(&["a"], 1_000, 0);
+    let mut calls: Vec<Call> = (0..10_000).map(|_| fixture.acquire(&["a"], 1, 10_000)).collect();
+    assert!(calls.iter_mut().all(Call::waits), "they wait for up to ten windows");
+    fixture.load(&window(2_000));
+    fixture.pass(0);
+    let mut waiting = |passed: u64| {
+        fixture.pass(passed);
+        calls.iter_mut().filter_map(|call| call.waits().then_some(())).count()
+    };
+    // the open window has room for a thousand more
+    assert_eq!([waiting(0), waiting(1_000), waiting(3_000), waiting(1_000)], [9_000, 7_000, 1_000, 0]);
+    assert!(calls.iter_mut().all(Call::is_admitted));
 }
 
 #[test]
