@@ -162,6 +162,9 @@ impl<S: Store> Limiter<S> {
     fn take_of(&self, store: &MemoryStore, counter: &KeyCounter, hits: Hits, now: Timestamp) -> Decision {
         let KeyCounter { key, tiers, over_limit_policy, stats, .. } = counter;
         let decision = store.take_of(*key, tiers, *over_limit_policy, hits, now);
+        if decision.over && decision.is_paced(tiers, hits) {
+            self.stats.paced.add(hits.0);
+        }
         let limit = tiers[decision.tier].capacity();
         let tally = Tally::of(&decision, limit, *over_limit_policy, hits, self.settings.near_limit_ratio);
         stats.add(RuleCounts {

@@ -88,8 +88,9 @@ macro_rules! change_state {
                 done
             }
             CounterState::SmoothWindow($state, kept) => {
-                $do;
+                let done = $do;
                 *kept = IdleAt::of($state.idle_at($tier));
+                done
             }
             _ => $counter.change_window($tier, |$state| $do),
         }
