@@ -34,7 +34,7 @@ use self::{asking::AskingLines, rejections::LastReports};
 use crate::{
     limit::{
         Code, CompiledRule, Decision, DescriptorMatch, Direction, Hits, Limit, LimitCheck, Matched, Modes,
-        Request, RulePath, RuleRef, RuleSet, Scope, Tally, Timestamp, Verdict,
+        Request, RulePath, RuleSet, Scope, Tally, Timestamp, Verdict,
     },
     observe::{
         DecisionRecord, Metric, RuleCounts, RuleLimit, RuleStats, Source, Stats,
@@ -431,10 +431,8 @@ impl<S: Store> Limiter<S> {
     /// such names is reached, falls back to the rule's; a limit override then has none.
     #[inline]
     fn with_stats(&self, loaded: &Loaded, check: &LimitCheck<'_>, record: impl FnOnce(&RuleStats)) {
-        match &check.rule {
-            RuleRef::Compiled(compiled_rule)
-            | RuleRef::Beside(compiled_rule)
-            | RuleRef::Shadow(compiled_rule) => {
+        match check.rule.compiled() {
+            Some(compiled_rule) => {
                 let declared = &loaded.stats[compiled_rule.index()];
                 if !compiled_rule.has_dynamic_stats() {
                     return record(declared);
@@ -445,8 +443,8 @@ impl<S: Store> Limiter<S> {
                 record(dynamic.as_ref().unwrap_or(declared));
             }
             // a name that callers create for nothing but zeros would only take the place of another
-            RuleRef::Override(_) if check.hits == Hits(0) => {}
-            RuleRef::Override(_) => {
+            None if check.hits == Hits(0) => {}
+            None => {
                 let path = RulePath::of_override(check.domain, check.entries);
                 if let Some(stats) = self.stats.dynamic_rule(path.parts()) {
                     record(&stats);
@@ -542,12 +540,8 @@ fn record_rules(record: &DecisionRecord, matched: &Matched<'_>, verdict: &Verdic
             DescriptorMatch::Limited(check) => {
                 let check = &matched.checks[*check];
                 let hits = i64::try_from(check.hits.0).unwrap_or(i64::MAX);
-                let rule = match &check.rule {
-                    RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule) => {
-                        rule.path.to_string()
-                    }
-                    RuleRef::Override(_) => "limit override".to_owned(),
-                };
+                let compiled = check.rule.compiled();
+                let rule = compiled.map_or_else(|| "limit override".to_owned(), |rule| rule.path.to_string());
                 (rule, if check.direction == Direction::Take { hits } else { -hits })
             }
         };

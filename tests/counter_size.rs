@@ -18,7 +18,7 @@ use weir::{
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Parts, Remote, RemoteError, Replies, Reply, Run},
+        remote::{Command, Members, Parts, Remote, RemoteError, Replies, Reply, Run},
         simulated::SimulatedClock,
     },
 };
@@ -73,8 +73,8 @@ impl Remote for EmptyStore {
         Ok(Replies { now, replies: commands.iter().map(reply).collect() })
     }
 
-    async fn heartbeat(&self, _: &str, _: Period) -> Result<usize, RemoteError> {
-        Ok(self.instances)
+    async fn heartbeat(&self, _: &str, _: Period) -> Result<Members, RemoteError> {
+        Ok(self.instances.into())
     }
 }
 

@@ -13,7 +13,7 @@ use weir::{
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Op, Remote, RemoteError, Replies, Reply},
+        remote::{Command, Members, Op, Remote, RemoteError, Replies, Reply},
         simulated::SimulatedClock,
     },
 };
@@ -73,8 +73,8 @@ impl Remote for ScriptedStore {
         Ok(Replies { now, replies: commands.iter().map(reply).collect() })
     }
 
-    async fn heartbeat(&self, _: &str, _: Period) -> Result<usize, RemoteError> {
-        Ok(self.instances)
+    async fn heartbeat(&self, _: &str, _: Period) -> Result<Members, RemoteError> {
+        Ok(self.instances.into())
     }
 }
 

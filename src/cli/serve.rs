@@ -90,7 +90,8 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              always, os), WEIR_DISK_DAMAGE (refuse; or continue),
              WEIR_DISK_MAX_BYTES (no limit); WEIR_SYNC_INTERVAL,
              WEIR_DECISION_BUDGET, WEIR_ON_STORE_FAILURE as below
-  Instances  WEIR_COORDINATION (auto; or local, interval, lease, strict),
+  Instances  WEIR_COORDINATION (auto; or local, interval, lease, strict,
+             split),
              WEIR_SYNC_INTERVAL (100ms), WEIR_DECISION_BUDGET (15ms),
              WEIR_ON_STORE_FAILURE (local; or allow, deny),
              LOCAL_CACHE_SIZE_IN_BYTES (0 disables the cache, any other size

@@ -128,6 +128,15 @@ pub enum Arrivals {
     AtOnce,
 }
 
+/// The modes that are compared unless others are named: those that share a counter, and none.
+const COMPARED: [Coordination; 5] = [
+    Coordination::Auto,
+    Coordination::Local,
+    Coordination::Interval,
+    Coordination::Lease,
+    Coordination::Strict,
+];
+
 /// The distributions of requests over the instances, by their names on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Spread {
@@ -201,7 +210,7 @@ pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateErr
         Some(path) => Some((path, fs::File::create(path).map_err(svg_error(path))?)),
         None => None,
     };
-    let chosen = if args.coordination.is_empty() { &Coordination::ALL[..] } else { &args.coordination };
+    let chosen = if args.coordination.is_empty() { &COMPARED[..] } else { &args.coordination };
     let mut modes = Vec::new();
     let part = 1.0 / f64::from(u8::try_from(chosen.len()).unwrap_or(u8::MAX));
     let mut completed = 0.0;

@@ -124,6 +124,7 @@ impl Defaults {
                 mode: self.coordination.mode.or(other.coordination.mode),
                 sync_interval: self.coordination.sync_interval.or(other.coordination.sync_interval),
                 on_store_failure: self.coordination.on_store_failure.or(other.coordination.on_store_failure),
+                split_between: self.coordination.split_between,
             },
             sharing: self.sharing.or_else(|| other.sharing.clone()),
             shadow: self.shadow.or_else(|| other.shadow.clone()),

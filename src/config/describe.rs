@@ -64,7 +64,11 @@ impl RuleDescription<'_> {
         let name = store.name();
         let requested = self.shared.requested(rule);
         let is_declared = rule.coordination.mode.is_some();
+        if let Some(instances) = rule.coordination.split_between {
+            return vec![format!("  split between {instances} instances: each counts this part by itself")];
+        }
         let modes = match self.modes_of_auto(store, rule) {
+            None if requested == Coordination::Split => split_words(rule),
             _ if requested != Coordination::Local && !store.shares(rule) && rule.sharing.is_some() => {
                 "of N instances, each has the N-th part of the pool".to_owned()
             }
@@ -158,8 +162,9 @@ impl RuleDescription<'_> {
         });
         if rule.limit != Limit::Unlimited {
             json["coordination"] = json!({
-                "requested": self.shared.requested(rule).name(),
-                "now": self.shared.mode_now(rule).map(Coordination::name),
+                "requested": mode_name(rule, Some(self.shared.requested(rule))),
+                "now": mode_name(rule, self.shared.mode_now(rule)),
+                "split_between": rule.coordination.split_between,
                 "store": self.shared.store.map(SharedStore::name),
                 "instances": self.shared.instances,
                 "sync_interval": self.shared.sync_interval_of(rule).to_string(),
@@ -173,6 +178,23 @@ impl RuleDescription<'_> {
     }
 }
 
+/// Returns what `split` makes of `rule`.
+fn split_words(rule: &Rule) -> String {
+    let most = rule.limit.tiers().iter().map(Tier::capacity).min().unwrap_or_default();
+    let most = u64::from(most) / Coordination::COARSE_BELOW;
+    let least = Coordination::COARSE_BELOW;
+    let setting = if rule.coordination.mode.is_some() { "" } else { " (WEIR_COORDINATION)" };
+    format!(
+        "split{setting}: each instance has its own part, at least {least} hits with up to {most} instances"
+    )
+}
+
+/// Returns the name of `mode`: a limit that its rule has divided is counted locally, and split.
+fn mode_name(rule: &Rule, mode: Option<Coordination>) -> Option<&'static str> {
+    let is_split = rule.coordination.split_between.is_some();
+    if is_split { Some(Coordination::Split.name()) } else { mode.map(Coordination::name) }
+}
+
 fn flags(rule: &Rule) -> [(&'static str, bool); 3] {
     [
         ("shadow_mode", rule.shadow_mode),
@@ -182,7 +204,7 @@ fn flags(rule: &Rule) -> [(&'static str, bool); 3] {
 }
 
 fn tier_json(tier: &Tier) -> Value {
-    let mut json = json!({ "requests": tier.requests, "per": tier.period.to_string() });
+    let mut json = json!({ "requests": tier.requests, "per": tier.refill_period().to_string() });
     let algorithm = match tier.algorithm {
         Algorithm::FixedWindow => "fixed_window",
         Algorithm::SlidingWindow => "sliding_window",

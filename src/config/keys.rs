@@ -109,6 +109,7 @@ impl Level {
                 "coordination",
                 "sync_interval",
                 "on_store_failure",
+                "instances",
                 "unlimited",
                 "name",
                 "replaces",

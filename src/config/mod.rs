@@ -9,7 +9,7 @@
 //! | `keys`, `fields`, `misplaced` | the keys of each level, typed access to their values, and keys at another level |
 //! | `documents`, `defaults` | rules that come as messages, and settings for those that their messages cannot express |
 //! | `mapper`, `observer` | the names of metrics, `PROMETHEUS_MAPPER_YAML`, and how it shows durations: no rules |
-//! | `compile`, `rate_limit`, `tier`, `metadata`, `duration` | compile the tree to rules, level by level |
+//! | `compile`, `rate_limit`, `tier`, `split`, `metadata`, `duration` | compile the tree to rules, level by level |
 //! | `duplicates`, `redundant_tiers`, `ineffective`, `hidden` | checks that need more than one descriptor or tier |
 //! | `describe` | a compiled rule in words and as JSON |
 //! | `error`, `go_format` | errors and warnings with their places, worded as envoyproxy/ratelimit's |
@@ -45,6 +45,7 @@ mod scalar;
 mod share;
 #[cfg(feature = "server")]
 mod source;
+mod split;
 mod tier;
 mod unshared;
 #[cfg(feature = "server")]

@@ -7,7 +7,7 @@ use super::{
     keys::Level,
     redundant_tiers,
     scalar::brief,
-    share,
+    share, split,
     tier::{self, Kind, OURS, PACE, REFERENCE},
     yaml::{Position, Value, YamlNode},
 };
@@ -16,7 +16,7 @@ use crate::limit::{
 };
 
 /// The keys that set the coordination between instances.
-const COORDINATION: [&str; 3] = ["coordination", "sync_interval", "on_store_failure"];
+const COORDINATION: [&str; 4] = ["coordination", "sync_interval", "on_store_failure", "instances"];
 
 /// A `rate_limit` that was read.
 pub(super) struct RateLimit {
@@ -35,14 +35,15 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
     let fields = Fields::new(node, Level::RateLimit, "'rate_limit'", report)?;
     let name = fields.text("name", report);
     let replaces = replaces(&fields, name.map(|name| name.value), report);
-    let (limit, sharing) = if fields.flag("unlimited", report) {
+    let (mut limit, sharing) = if fields.flag("unlimited", report) {
         check_unlimited(&fields, report);
         (Some(Limit::Unlimited), None)
     } else {
         limit(&fields, key_at, None, report)
     };
-    let shadow = shadow_beside(&fields, limit.as_ref(), sharing.is_some(), report);
-    let coordination = coordination(&fields, report);
+    let mut shadow = shadow_beside(&fields, limit.as_ref(), sharing.is_some(), report);
+    let mut coordination = coordination(&fields, report);
+    split::apply(&fields, limit.as_mut(), shadow.as_mut(), sharing.is_some(), &mut coordination, report);
     Some(RateLimit {
         limit: limit?,
         sharing,
@@ -146,7 +147,7 @@ pub(super) fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> Rule
             format!("'sync_interval' has no effect with 'coordination: {}'", mode.name()),
         );
     }
-    RuleCoordination { mode, sync_interval, on_store_failure }
+    RuleCoordination { mode, sync_interval, on_store_failure, split_between: None }
 }
 
 /// Reads `tiers`, and the `algorithm` for tiers that name none. The one that is shared, if there is one, is the first one of the limit.

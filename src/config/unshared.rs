@@ -87,7 +87,11 @@ fn warnings(unshared: &[&Rule]) -> Vec<ConfigWarning> {
 /// Finds the rules that are to be shared.
 fn find<'n>(nodes: &'n [RuleNode], default: Coordination, shared: &mut Vec<&'n Rule>) {
     for node in nodes {
-        let is_shared = |rule: &&Rule| rule.coordination.mode.unwrap_or(default) != Coordination::Local;
+        let is_shared = |rule: &&Rule| match rule.coordination.mode.unwrap_or(default) {
+            Coordination::Local => false,
+            Coordination::Split => rule.sharing.is_some(),
+            _ => true,
+        };
         shared.extend(node.rule.as_ref().filter(is_shared));
         find(&node.children, default, shared);
     }

@@ -1,5 +1,7 @@
 //! The coordination modes. [`store`](crate::store) implements them.
 
+use std::num::NonZeroU16;
+
 use super::units::Period;
 
 /// How the instances coordinate a rule's counts.
@@ -16,6 +18,8 @@ pub enum Coordination {
     Lease,
     /// The shared store makes every decision. The limit is never exceeded.
     Strict,
+    /// Each instance has its own part of the limit, by their number, and asks nobody. All parts together are the limit.
+    Split,
 }
 
 /// The decision when the shared store does not reply in time.
@@ -39,16 +43,24 @@ pub struct RuleCoordination {
     pub sync_interval: Option<Period>,
     /// The decision when the shared store does not reply in time.
     pub on_store_failure: Option<OnStoreFailure>,
+    /// The number of instances between which the rule's limit, and the one in its shadow, are divided already. Then each instance counts its
+    /// part by itself: the mode is [`Coordination::Local`].
+    pub split_between: Option<NonZeroU16>,
 }
 
 // === impl Coordination ===
 
 impl Coordination {
     /// Every coordination mode.
-    pub const ALL: [Self; 5] = [Self::Auto, Self::Local, Self::Interval, Self::Lease, Self::Strict];
+    pub const ALL: [Self; 6] =
+        [Self::Auto, Self::Local, Self::Interval, Self::Lease, Self::Strict, Self::Split];
 
     /// The names of all modes, for messages.
-    pub const NAMES: &str = "auto, local, interval, lease or strict";
+    pub const NAMES: &str = "auto, local, interval, lease, strict or split";
+
+    /// The hits for each instance below which [`Coordination::Split`] uses little of a limit: some instances have nothing to do while the
+    /// parts of others are used up.
+    pub const COARSE_BELOW: u64 = 20;
 
     /// The hits for each instance below which [`Coordination::Auto`] is exact.
     ///
@@ -65,6 +77,7 @@ impl Coordination {
             Self::Interval => "interval",
             Self::Lease => "lease",
             Self::Strict => "strict",
+            Self::Split => "split",
         }
     }
 
@@ -78,6 +91,12 @@ impl Coordination {
         } else {
             Self::Interval
         }
+    }
+
+    /// Returns whether instances ask or tell the store about a counter: not if each of them counts by itself.
+    #[must_use]
+    pub const fn is_coordinated(self) -> bool {
+        !matches!(self, Self::Local | Self::Split)
     }
 
     /// Returns the mode of that name.

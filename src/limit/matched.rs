@@ -9,12 +9,12 @@ use super::{
     coordination::Coordination,
     decision::Direction,
     descriptor::{Descriptor, Entry, Request},
-    key::CounterKey,
+    key::{CounterKey, KeyHasher},
     matcher::{Root, RuleSet},
     rule::{Limit, Rule, Scope},
     runtime_limit::RuntimeLimit,
     share::Sharing,
-    tier::{OverLimitPolicy, SharedTiers, Tier},
+    tier::{OverLimitPolicy, SharedTiers, Tier, Tiers},
     units::Hits,
 };
 
@@ -75,7 +75,22 @@ pub enum RuleRef<'a> {
     Shadow(&'a CompiledRule),
     /// A limit that came with the request.
     Override(&'a RuntimeLimit),
+    /// What this instance has of the limit of a rule or a request. Only within a store.
+    Part(&'a OwnPart<'a>),
 }
+
+/// What this instance has of a limit that instances split.
+#[derive(Debug)]
+pub struct OwnPart<'a> {
+    /// The limit. Not a part itself.
+    pub of: RuleRef<'a>,
+    /// The tiers of the part, one for each tier of the limit. Each uses the counter of that tier.
+    pub tiers: Tiers,
+}
+
+/// The secret of the numbers by which all instances know a counter. Everybody knows it: whoever chooses names may choose which instance
+/// has the first of the hits that a division leaves over, but not how many of them one has.
+const SPLIT_SECRET: [u64; 2] = [0x7765_6972_2073_706c, 0x6974_2070_6172_7473];
 
 // === impl Matched ===
 
@@ -159,7 +174,7 @@ impl<'a> Matched<'a> {
             Some(RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule)) => {
                 (rule.counter_key(&root.keys, entries), rule.pool_key(&root.keys, entries).map(Box::new))
             }
-            Some(RuleRef::Override(_)) => (root.keys.key(entries, |_| None), None),
+            Some(RuleRef::Override(_) | RuleRef::Part(_)) => (root.keys.key(entries, |_| None), None),
         };
         if let Some(rule) = rule {
             self.checks.push(LimitCheck {
@@ -284,6 +299,29 @@ impl LimitCheck<'_> {
         })
     }
 
+    /// Returns the same check against this instance's part of its limit.
+    #[must_use]
+    pub const fn of_part<'p>(&self, part: &'p OwnPart<'p>) -> LimitCheck<'p>
+    where
+        Self: 'p,
+    {
+        LimitCheck {
+            rule: RuleRef::Part(part),
+            domain: self.domain,
+            entries: self.entries,
+            key: self.key,
+            pool: None,
+            hits: self.hits,
+            direction: self.direction,
+        }
+    }
+
+    /// Returns a number that all instances have for its counter, and that differs from those of other counters.
+    #[must_use]
+    pub fn split_key(&self) -> u64 {
+        KeyHasher::with_secret(SPLIT_SECRET).key(self.domain, self.entries, |i| self.shared(i)).hash()
+    }
+
     /// Returns the tiers that must all admit it; at least one.
     #[inline]
     #[must_use]
@@ -296,9 +334,10 @@ impl LimitCheck<'_> {
     pub fn shared_tiers(&self) -> SharedTiers {
         match &self.rule {
             RuleRef::Compiled(rule) => rule.shared_tiers.clone(),
-            RuleRef::Beside(_) => self.tiers().iter().cloned().collect(),
             RuleRef::Shadow(rule) => rule.shadow_tiers.clone().unwrap_or_else(|| rule.shared_tiers.clone()),
-            RuleRef::Override(limit) => limit.tiers().iter().cloned().collect(),
+            RuleRef::Beside(_) | RuleRef::Override(_) | RuleRef::Part(_) => {
+                self.tiers().iter().cloned().collect()
+            }
         }
     }
 
@@ -346,7 +385,7 @@ impl LimitCheck<'_> {
     pub fn sharing(&self) -> Option<&Arc<Sharing>> {
         match &self.rule {
             RuleRef::Compiled(rule) => rule.sharing(),
-            RuleRef::Beside(_) | RuleRef::Shadow(_) | RuleRef::Override(_) => None,
+            RuleRef::Beside(_) | RuleRef::Shadow(_) | RuleRef::Override(_) | RuleRef::Part(_) => None,
         }
     }
 
@@ -372,10 +411,7 @@ impl LimitCheck<'_> {
     /// Returns the text that replaces the value of entry `i` in the counter's name.
     #[must_use]
     pub fn shared(&self, i: usize) -> Option<&str> {
-        match &self.rule {
-            RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule) => rule.shared(i),
-            RuleRef::Override(_) => None,
-        }
+        self.rule.compiled()?.shared(i)
     }
 }
 
@@ -390,6 +426,7 @@ impl<'a> RuleRef<'a> {
             Self::Beside(rule) => Self::Beside(rule),
             Self::Shadow(rule) => Self::Shadow(rule),
             Self::Override(limit) => Self::Override(limit),
+            Self::Part(part) => Self::Part(part),
         }
     }
 
@@ -402,6 +439,7 @@ impl<'a> RuleRef<'a> {
             Self::Beside(rule) => rule.limit.tiers().get(1..).unwrap_or_default(),
             Self::Shadow(rule) => rule.shadow().map(Limit::tiers).unwrap_or_default(),
             Self::Override(limit) => limit.tiers(),
+            Self::Part(part) => &part.tiers,
         }
     }
 
@@ -413,13 +451,17 @@ impl<'a> RuleRef<'a> {
             Self::Compiled(rule) | Self::Beside(rule) => rule.limit.over_limit_policy(),
             Self::Shadow(rule) => rule.shadow().map_or(OverLimitPolicy::Ignore, Limit::over_limit_policy),
             Self::Override(limit) => limit.over_limit_policy(),
+            Self::Part(part) => part.of.over_limit_policy(),
         }
     }
 
     /// Returns whether it is the limit in the shadow of a rule.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
-        matches!(self, Self::Shadow(_))
+        match self {
+            Self::Part(part) => part.of.is_shadow(),
+            _ => matches!(self, Self::Shadow(_)),
+        }
     }
 
     /// Returns whether it rejects nothing: [`Rule::shadow_mode`], or a limit in the shadow of a rule; false for an override.
@@ -429,65 +471,65 @@ impl<'a> RuleRef<'a> {
             Self::Compiled(rule) | Self::Beside(rule) => rule.shadow_mode,
             Self::Shadow(_) => true,
             Self::Override(_) => false,
+            Self::Part(part) => part.of.shadow_mode(),
         }
     }
 
     /// Returns [`Rule::quota_mode`]; false for an override.
     #[must_use]
     pub fn quota_mode(&self) -> bool {
-        matches!(self, Self::Compiled(rule) | Self::Beside(rule) if rule.quota_mode)
+        match self {
+            Self::Compiled(rule) | Self::Beside(rule) => rule.quota_mode,
+            Self::Part(part) => part.of.quota_mode(),
+            Self::Shadow(_) | Self::Override(_) => false,
+        }
+    }
+
+    /// Returns the rule, if it is configured.
+    #[must_use]
+    pub fn compiled(&self) -> Option<&'a CompiledRule> {
+        match self {
+            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => Some(rule),
+            Self::Override(_) => None,
+            Self::Part(part) => part.of.compiled(),
+        }
     }
 
     /// Returns the configured rule's identity.
     #[must_use]
     pub fn id(&self) -> Option<RuleId> {
-        match self {
-            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => Some(rule.id()),
-            Self::Override(_) => None,
-        }
+        self.compiled().map(CompiledRule::id)
     }
 
     /// Returns the coordination mode, if the rule sets one.
     #[must_use]
     pub fn coordination(&self) -> Option<Coordination> {
-        match self {
-            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => rule.coordination,
-            Self::Override(_) => None,
-        }
+        self.compiled()?.coordination
     }
 
     /// Returns [`Rule::name`]; none for an override.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
-        match self {
-            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => rule.name(),
-            Self::Override(_) => None,
-        }
+        self.compiled()?.name()
     }
 
     /// Returns the rule as declared, if it is configured.
     #[must_use]
     pub fn declared(&self) -> Option<&Rule> {
-        match self {
-            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => Some(&rule.rule),
-            Self::Override(_) => None,
-        }
+        self.compiled().map(|compiled| &compiled.rule)
     }
 
     /// Returns the rule's name, else its path, else `override` for a limit that came with the request.
     #[must_use]
     pub fn label(&self) -> String {
-        match (self.name(), self) {
+        match (self.name(), self.compiled()) {
             (Some(name), _) => name.to_owned(),
-            (None, Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule)) => rule.path.to_string(),
-            (None, Self::Override(_)) => "override".to_owned(),
+            (None, Some(rule)) => rule.path.to_string(),
+            (None, None) => "override".to_owned(),
         }
     }
 
     fn replaces(&self) -> &[Box<str>] {
-        match self {
-            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => rule.replaces(),
-            Self::Override(_) => &[],
-        }
+        self.compiled().map_or(&[], CompiledRule::replaces)
     }
 }

@@ -33,7 +33,7 @@ pub use decision::{Decision, Direction, decide, decision_from_store, take_one};
 pub use descriptor::{Descriptor, Entry, Request};
 pub use explain::{Attempt, Candidate, Explanation, Outcome, PassedOver, Step};
 pub use key::{CounterKey, KeyHasher};
-pub use matched::{DescriptorMatch, LimitCheck, Matched, RuleRef};
+pub use matched::{DescriptorMatch, LimitCheck, Matched, OwnPart, RuleRef};
 pub use matcher::{Lookup, RuleSet};
 pub use named::Named;
 pub use pattern::{Pattern, Values};

@@ -104,6 +104,31 @@ impl Place {
         base + u32::from(self.rank.is_some_and(|rank| rank < rest))
     }
 
+    /// Returns the part of `tier` that stays the same in all of its windows.
+    #[must_use]
+    pub fn of_tier(self, tier: &Tier) -> Tier {
+        let (requests, algorithm) = match tier.algorithm {
+            Algorithm::TokenBucket(bucket) => {
+                let (requests, bucket) = self.of_bucket(tier.requests, bucket);
+                (requests, Algorithm::TokenBucket(bucket))
+            }
+            Algorithm::SmoothWindow { .. } => (self.of_interval(tier.requests), self.of_algorithm(tier)),
+            algorithm => (self.of_interval(tier.requests), algorithm),
+        };
+        Tier { requests, algorithm, ..tier.clone() }
+    }
+
+    /// Returns the algorithm that applies the part of `tier` in a window: at most its part of a burst is admitted at once.
+    #[must_use]
+    pub fn of_algorithm(self, tier: &Tier) -> Algorithm {
+        match tier.algorithm {
+            Algorithm::SmoothWindow { burst } => {
+                Algorithm::SmoothWindow { burst: self.of_interval(burst).max(1) }
+            }
+            algorithm => algorithm,
+        }
+    }
+
     /// Returns the part of a bucket that `requests` tokens in each period refill. It holds at least one token, so that all parts together
     /// hold as much as the bucket, or one for each instance. A bucket that is refilled in steps is divided token by token, so that the part
     /// of an instance may have none.
@@ -147,7 +172,7 @@ pub fn nothing_of(tier: &Tier) -> Tier {
         Algorithm::TokenBucket(bucket) => Algorithm::TokenBucket(Bucket { burst: 0, ..bucket }),
         algorithm => algorithm,
     };
-    Tier { requests: 0, algorithm, ..*tier }
+    Tier { requests: 0, algorithm, ..tier.clone() }
 }
 
 #[cfg(test)]

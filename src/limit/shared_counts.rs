@@ -56,6 +56,8 @@ impl SharedStore {
             mode => mode,
         };
         match (self, mode) {
+            // nothing is counted in the store
+            (_, Coordination::Split) => Coordination::Split,
             _ if !self.shares(rule) => Coordination::Local,
             (Self::Memcached, Coordination::Lease) => Coordination::Strict,
             (_, mode) => mode,
@@ -83,7 +85,7 @@ impl SharedCounts {
     #[must_use]
     pub fn requested(&self, rule: &Rule) -> Coordination {
         match rule.coordination.mode.unwrap_or(self.mode) {
-            Coordination::Auto if rule.sharing.is_some() => Coordination::Lease,
+            Coordination::Auto | Coordination::Split if rule.sharing.is_some() => Coordination::Lease,
             mode => mode,
         }
     }

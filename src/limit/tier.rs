@@ -112,6 +112,17 @@ impl Tier {
         matches!(self.algorithm, Algorithm::SmoothWindow { .. })
     }
 
+    /// Returns the time in which `requests` tokens flow into a bucket; for other algorithms, the period.
+    #[must_use]
+    pub const fn refill_period(&self) -> Period {
+        match self.algorithm {
+            Algorithm::TokenBucket(Bucket { refill: Refill::Part(periods), .. }) => {
+                Period::from_nanos(self.period.as_nanos().saturating_mul(periods.get() as u64))
+            }
+            _ => self.period,
+        }
+    }
+
     /// Returns whether `other` uses the same counter of a key: it has the same kind of algorithm and the same period, unless a
     /// bucket has [any](Refill::AnyPace).
     #[must_use]
@@ -133,7 +144,7 @@ impl Tier {
     /// Returns the unit to report, if the period is exactly one unit.
     #[must_use]
     pub fn unit(&self) -> Option<Unit> {
-        Unit::of(self.period)
+        Unit::of(self.refill_period())
     }
 }
 
@@ -171,7 +182,8 @@ impl<'a> IntoIterator for &'a SharedTiers {
 /// Formats the tier, such as `1000 requests per 10s, sliding window`.
 impl fmt::Display for Tier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requests, period, algorithm } = self;
+        let Self { requests, algorithm, .. } = self;
+        let period = self.refill_period();
         write!(f, "{requests} request{} per {period}", if *requests == 1 { "" } else { "s" })?;
         match algorithm {
             Algorithm::FixedWindow => Ok(()),

@@ -242,10 +242,8 @@ fn metadata(
     if modes.rejecting_rule
         && let Some(limit) = rejecting.and_then(|rejecting| statuses[rejecting].limit)
     {
-        let rule = match limit.rule {
-            RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule) => rule.path.to_string(),
-            RuleRef::Override(_) => limit.rule.label(),
-        };
+        let compiled = limit.rule.compiled();
+        let rule = compiled.map_or_else(|| limit.rule.label(), |rule| rule.path.to_string());
         metadata.get_or_insert_default().insert("rejected_by".into(), rule.into());
     }
     metadata

@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use crate::limit::{Coordination, Decision, LimitCheck, NANOS_PER_SECOND, RuleRef, Timestamp};
+use crate::limit::{CompiledRule, Coordination, Decision, LimitCheck, NANOS_PER_SECOND, RuleRef, Timestamp};
 
 /// `WEIR_LOG_REJECTIONS`: the rejections that are reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,10 +52,7 @@ impl LastReports {
 
     /// Returns whether a rejection by `rule` at `now` is the first of its minute.
     pub(super) fn is_first(&self, rule: &RuleRef<'_>, now: Timestamp) -> bool {
-        let slot = match rule {
-            RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule) => rule.index(),
-            RuleRef::Override(_) => self.0.len() - 1,
-        };
+        let slot = rule.compiled().map_or(self.0.len() - 1, CompiledRule::index);
         // equal minutes of two centuries do no harm
         let minute = u32::try_from(now.as_nanos() / (60 * NANOS_PER_SECOND)).unwrap_or_default();
         let last = &self.0[slot];

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    limit::{Code, Request, RuleRef, Verdict},
+    limit::{Code, Request, Verdict},
     observe::text::shortened,
 };
 
@@ -43,11 +43,9 @@ fn write_descriptors(out: &mut BoundedText, request: &Request<'_>, verdict: &Ver
             write!(out, "{separator}{}={}", entry.key, entry.value)?;
         }
         write!(out, ": {}", name(status.code))?;
-        match status.limit.as_ref().map(|limit| limit.rule) {
-            Some(RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule)) => {
-                write!(out, ", rule {}", rule.path)?;
-            }
-            Some(RuleRef::Override(_)) => out.write_str(", limit override")?,
+        match status.limit.as_ref().map(|limit| limit.rule.compiled()) {
+            Some(Some(rule)) => write!(out, ", rule {}", rule.path)?,
+            Some(None) => out.write_str(", limit override")?,
             None => {
                 out.write_str(", no limit")?;
                 continue;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    limit::{Coordination, NANOS_PER_SECOND, RuleRef, Timestamp},
+    limit::{Coordination, NANOS_PER_SECOND, Timestamp},
     limiter::{Rejection, RejectionLog, key_text},
     server::log::bounded,
 };
@@ -58,10 +58,8 @@ impl RejectionLog for RejectionLogger {
             }
             return;
         }
-        let rule = match &check.rule {
-            RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule) => rule.path.to_string(),
-            RuleRef::Override(_) => "a limit of the request".to_owned(),
-        };
+        let compiled = check.rule.compiled();
+        let rule = compiled.map_or_else(|| "a limit of the request".to_owned(), |rule| rule.path.to_string());
         let (domain, rule, descriptor) =
             (bounded(check.domain), bounded(&rule), key_text(check, self.values));
         let limit = check.tiers()[decision.tier].to_string();

@@ -46,7 +46,7 @@ fn is_exact(mode: Coordination, scenario: &Scenario) -> bool {
     let of_auto = || Coordination::for_limit(scenario.tier.capacity().into(), scenario.instances);
     match mode {
         Coordination::Auto => of_auto() == Coordination::Lease,
-        Coordination::Lease | Coordination::Strict => true,
+        Coordination::Lease | Coordination::Strict | Coordination::Split => true,
         Coordination::Interval | Coordination::Local => scenario.instances == 1,
     }
 }

@@ -17,6 +17,7 @@ use crate::{
 };
 
 /// Any store: an `enum` instead of a trait object, so that a decision in memory allocates nothing.
+#[expect(clippy::large_enum_variant, reason = "a process has one, which does not move")]
 pub enum AnyStore {
     /// Keeps all counters in this process's memory.
     Memory(MemoryStore),

@@ -6,7 +6,7 @@ use super::memcached::MemcachedRemote;
 use super::redis::RedisRemote;
 use super::{
     pool_command::{PoolCommand, PoolReply},
-    remote::{Command, Remote, RemoteError, Replies, StoreNode, Target},
+    remote::{Command, Members, Remote, RemoteError, Replies, StoreNode, Target},
     transport::ConnectionStates,
 };
 use crate::{
@@ -73,7 +73,7 @@ impl Remote for AnyRemote {
         with_any!(self, remote => remote.call_in_background(commands).await)
     }
 
-    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<usize, RemoteError> {
+    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<Members, RemoteError> {
         with_any!(self, remote => remote.heartbeat(instance, ttl).await)
     }
 

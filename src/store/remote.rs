@@ -12,6 +12,7 @@ pub use super::target::Target;
 use crate::limit::{
     Coordination, OverLimitPolicy, Period, SharedStore, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
+    part::Place,
     request_bucket::{StepReply, StepRequest},
 };
 
@@ -40,13 +41,13 @@ pub trait Remote: Send + Sync + 'static {
         self.call(commands)
     }
 
-    /// Registers the instance named `instance` for `ttl` from now, and returns the number of registered instances, including
-    /// this one. With a `ttl` of zero the instance leaves.
+    /// Registers the instance named `instance` for `ttl` from now, and returns the registered instances, including this one. With a
+    /// `ttl` of zero the instance leaves.
     fn heartbeat(
         &self,
         instance: &str,
         ttl: Period,
-    ) -> impl Future<Output = Result<usize, RemoteError>> + Send;
+    ) -> impl Future<Output = Result<Members, RemoteError>> + Send;
 
     /// Returns whether this store can count `target` in coordination mode `mode`. Not every store carries out every [`Op`]:
     /// Memcached, for example, can add to a single fixed window and take from it, but not grant. A rule whose mode is not
@@ -113,6 +114,31 @@ pub trait Remote: Send + Sync + 'static {
         StoreNode::default()
     }
 }
+
+/// The instances that share the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// The number of registered instances.
+    pub instances: usize,
+    /// The store's clock when it replied; none if the reply does not carry it.
+    pub now: Option<Timestamp>,
+    /// The epoch in force, if there is one, and all that are to come, in the order of their instants. None if the store does not keep
+    /// epochs, but only a number of instances.
+    pub epochs: SmallVec<[Epoch; 2]>,
+}
+
+/// Who splits limits, from an instant on. Each change of the instances makes an epoch that begins 2 to 3 s later, at a whole second, so
+/// that every instance hears of it before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch {
+    /// When it begins, on the store's clock.
+    pub from: Timestamp,
+    /// The place of the instance that asked; none if it has no part.
+    pub place: Option<Place>,
+}
+
+/// How far ahead of a change of the instances the next epoch begins at least.
+pub const EPOCH_AHEAD: Period = Period::from_secs(2);
 
 /// Who waits for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -334,6 +360,15 @@ pub enum RemoteError {
     /// The command was not sent, because there is no connection or the queue is full. It was not carried out.
     #[error("the store is not connected: {0}")]
     NotSent(String),
+}
+
+// === impl Members ===
+
+/// A number of instances, without epochs.
+impl From<usize> for Members {
+    fn from(instances: usize) -> Self {
+        Self { instances, ..Self::default() }
+    }
 }
 
 // === impl Command ===

@@ -119,7 +119,7 @@ fn simulate_reports_invalid_arguments() {
         (&["--rate", "0"], "the load must be above 0"),
         (&["--rate", "9", "--load", "2"], "cannot be used with"),
         (&["--load", "1e9"], "requests are too many, at most 20000000 can be simulated"),
-        (&["--coordination", "gossip"], "write auto, local, interval, lease or strict"),
+        (&["--coordination", "gossip"], "write auto, local, interval, lease, strict or split"),
         (&["--keys", "0"], "0 is not in 1..=1000000"),
         (&["--svg", "x.svg"], "a chart shows one key: add --keys 1"),
         (&["--burst", "5"], "only a token bucket has a burst"),

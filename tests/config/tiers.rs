@@ -228,12 +228,13 @@ fn a_rule_sets_its_coordination() {
             mode: Some(Coordination::Interval),
             sync_interval: Some(Period::from_millis(50)),
             on_store_failure: Some(OnStoreFailure::Deny),
+            split_between: None,
         }
     );
     for (line, expected) in [
         (
             "coordination: gossip",
-            "f.yaml:7:21: unknown coordination 'gossip'; write auto, local, interval, lease or strict",
+            "f.yaml:7:21: unknown coordination 'gossip'; write auto, local, interval, lease, strict or split",
         ),
         (
             "on_store_failure: panic",

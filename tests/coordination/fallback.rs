@@ -218,8 +218,8 @@ async fn the_metrics_show_each_count_under_its_name() {
     let shown = |name: &str| -> Vec<u64> {
         metrics.iter().filter(|metric| metric.name == name).map(|metric| metric.value).collect()
     };
-    // local, leased, denied, waited, fallback
-    assert_eq!(shown("weir.decisions"), [0, 0, 0, 1, 1]);
+    // local, split, leased, denied, waited, fallback
+    assert_eq!(shown("weir.decisions"), [0, 0, 0, 0, 1, 1]);
     assert_eq!(shown("weir.store.calls"), [before + 2]);
     assert_eq!(shown("weir.store.failures"), [1]);
     // its reply may still come

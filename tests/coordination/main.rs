@@ -30,6 +30,7 @@ mod round_trips;
 mod siblings;
 mod silence;
 mod single;
+mod split;
 mod starvation;
 mod stepping_clocks;
 mod strict;

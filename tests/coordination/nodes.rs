@@ -16,7 +16,7 @@ use weir::{
     store::{
         Store,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Remote, RemoteError, Replies, StoreNode, Target},
+        remote::{Command, Members, Remote, RemoteError, Replies, StoreNode, Target},
         simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
     },
 };
@@ -49,7 +49,7 @@ impl Remote for TwoNodes {
         &self,
         instance: &str,
         ttl: Period,
-    ) -> impl Future<Output = Result<usize, RemoteError>> + Send {
+    ) -> impl Future<Output = Result<Members, RemoteError>> + Send {
         self.inner.heartbeat(instance, ttl)
     }
 

@@ -19,7 +19,7 @@ use weir::{
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Op, Remote, RemoteError, Replies},
+        remote::{Command, Members, Op, Remote, RemoteError, Replies},
         simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
     },
 };
@@ -77,7 +77,11 @@ impl Remote for OddStore {
         Ok(replies)
     }
 
-    fn heartbeat(&self, name: &str, ttl: Period) -> impl Future<Output = Result<usize, RemoteError>> + Send {
+    fn heartbeat(
+        &self,
+        name: &str,
+        ttl: Period,
+    ) -> impl Future<Output = Result<Members, RemoteError>> + Send {
         self.inner.heartbeat(name, ttl)
     }
 }

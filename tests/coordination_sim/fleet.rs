@@ -223,7 +223,8 @@ impl Fleet {
         let skew = (self.random.unit() * 2.0 - 1.0) * f64::from(case.clock_skew) * 1e6;
         let clock = self.clock.skewed(skew as i64);
         let settings = CoordinationSettings {
-            instance: format!("{number}-{}", self.died.len()),
+            // not that of an instance that died
+            instance: format!("{number}-{}", self.instances.len() + self.died.len()),
             on_store_failure: case.failure,
             max_counters: 64,
             ..CoordinationSettings::default()

@@ -13,4 +13,5 @@ mod interleavings;
 mod many_keys;
 mod overshoot;
 mod reported;
+mod split;
 mod waiting;

@@ -24,7 +24,7 @@ use weir::{
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Remote, RemoteError, Replies, Target},
+        remote::{Command, Members, Remote, RemoteError, Replies, Target},
         simulated::{Network, Random, SimulatedClock, SimulatedRemote, SimulatedStore},
     },
 };
@@ -98,7 +98,7 @@ impl Remote for Unsteady {
         replies
     }
 
-    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<usize, RemoteError> {
+    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<Members, RemoteError> {
         self.remote.heartbeat(instance, ttl).await
     }
 }

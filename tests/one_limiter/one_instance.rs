@@ -82,6 +82,11 @@ fn auto() {
 }
 
 #[test]
+fn split() {
+    compare(Mode::Coordinated(Coordination::Split), 1);
+}
+
+#[test]
 fn mixed() {
     compare(Mode::Mixed, 1);
 }

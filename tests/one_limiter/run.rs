@@ -34,6 +34,10 @@ const RETURNS: Duration = Duration::from_secs(11);
 /// The time at which cases begin: shortly after the start of a window of every length.
 const EPOCH: Timestamp = Timestamp::from_millis(1_699_999_200_321);
 
+/// The time in nanoseconds for which instances that split limits have known each other: longer than any window, and than any bucket needs
+/// to fill.
+const BEFORE: i64 = 30 * 365 * 86_400 * 1_000_000_000;
+
 /// Where the counters are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -54,6 +58,10 @@ pub(crate) fn run(case: &Case, mode: Mode) -> Result<(), String> {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
     runtime.block_on(async {
         let clock = SimulatedClock::new(EPOCH);
+        let early = clock.clone();
+        if mode == Mode::Coordinated(Coordination::Split) {
+            early.set_offset(-BEFORE);
+        }
         match mode {
             Mode::Memory => {
                 let store = MemoryStore::new(1_000);
@@ -89,6 +97,11 @@ pub(crate) fn run(case: &Case, mode: Mode) -> Result<(), String> {
                 let run = Run::new(case, mode, clock, stores, Some(shared));
                 // after two heartbeats all instances know each other
                 sleep(Duration::from_millis(2_500)).await;
+                if mode == Mode::Coordinated(Coordination::Split) {
+                    // the part of an instance that starts is that of what began afterwards
+                    sleep(Duration::from_secs(3)).await;
+                    early.set_offset(0);
+                }
                 run.all().await
             }
         }

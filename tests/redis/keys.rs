@@ -181,14 +181,20 @@ async fn instances_see_each_other_until_their_registration_ends() {
     settings.prefix = "p:".into();
     let (one, two) = (connected(settings.clone()).await, connected(settings).await);
     let long = Period::from_secs(60);
-    assert_eq!(one.heartbeat("one", long).await, Ok(1));
-    assert_eq!(two.heartbeat("two", long).await, Ok(2));
-    assert_eq!(one.heartbeat("one", long).await, Ok(2));
-    assert_eq!(server.send::<Vec<String>>(&["KEYS", "*"]), ["p:weir:instances"]);
+    assert_eq!(one.heartbeat("one", long).await.map(|members| members.instances), Ok(1));
+    assert_eq!(two.heartbeat("two", long).await.map(|members| members.instances), Ok(2));
+    assert_eq!(one.heartbeat("one", long).await.map(|members| members.instances), Ok(2));
+    let mut keys: Vec<String> = server.send(&["KEYS", "*"]);
+    keys.sort_unstable();
+    assert_eq!(keys.first().map(String::as_str), Some("p:weir:instances"));
+    assert!(keys[1..].iter().all(|key| key.starts_with("{p:weir:instances}:")), "{keys:?}");
     assert!(server.send::<i64>(&["PTTL", "p:weir:instances"]) > 50_000);
-    assert_eq!(two.heartbeat("two", Period::default()).await, Ok(1));
-    assert_eq!(two.heartbeat("two", Period::from_millis(20)).await, Ok(2));
-    until("the registration of the second ends", async || one.heartbeat("one", long).await == Ok(1)).await;
+    assert_eq!(two.heartbeat("two", Period::default()).await.map(|members| members.instances), Ok(1));
+    assert_eq!(two.heartbeat("two", Period::from_millis(20)).await.map(|members| members.instances), Ok(2));
+    until("the registration of the second ends", async || {
+        one.heartbeat("one", long).await.is_ok_and(|members| members.instances == 1)
+    })
+    .await;
 }
 
 /// Rules of one entry and of two, whose names are the same text when joined.

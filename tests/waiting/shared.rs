@@ -383,3 +383,26 @@ async fn an_outage_is_decided_by_the_rules_policy() {
         );
     }
 }
+
+/// Under `split`, callers wait for the part of their own instance, which no other one uses.
+#[tokio::test(start_paused = true)]
+async fn callers_wait_for_the_part_of_their_instance() {
+    let world = World::new();
+    let fleet = world.fleet(2, &rules("{ requests: 40, per: 1s }"), Coordination::Split).await;
+    // all have parts
+    sleep(Duration::from_millis(5_500)).await;
+    let mut calls = JoinSet::new();
+    for _ in 0..50 {
+        let instance = Arc::clone(&fleet[0]);
+        calls.spawn(async move {
+            let acquired = instance.acquire(1, Duration::from_secs(5)).await;
+            (acquired.rejection, instance.clock.now())
+        });
+    }
+    let mut seconds = BTreeMap::<Timestamp, u64>::new();
+    for (rejection, at) in calls.join_all().await {
+        assert_eq!(rejection, None);
+        *seconds.entry(at.window_end(Period::from_secs(1))).or_default() += 1;
+    }
+    assert_eq!(seconds.into_values().collect::<Vec<_>>(), [20, 20, 10]);
+}

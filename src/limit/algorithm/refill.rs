@@ -10,20 +10,10 @@ pub(super) const TOKEN: u64 = 1 << TOKEN_BITS;
 
 const TOKEN_BITS: u32 = 31;
 
-/// Returns the time in which `requests` tokens flow in.
-fn period_of(tier: &Tier) -> Period {
-    match tier.bucket().refill {
-        Refill::Part(periods) => {
-            Period::from_nanos(tier.period.as_nanos().saturating_mul(periods.get().into()))
-        }
-        _ => tier.period,
-    }
-}
-
 /// Returns the inflow during `elapsed` with continuous refill, in units of 2^-31 tokens, rounded down; at most `most`, which is less
 /// than 2^63.
 pub(super) fn inflow(tier: &Tier, elapsed: Period, most: u64) -> u64 {
-    let period = period_of(tier);
+    let period = tier.refill_period();
     // 64 bits of time and 32 of requests
     let product = u128::from(elapsed.as_nanos()) * u128::from(tier.requests);
     match u64::try_from(product) {
@@ -78,7 +68,8 @@ pub(super) fn most_inflow(tier: &Tier, elapsed: Period, most: u64) -> u64 {
 /// Returns how long it takes until `needed` units of 2^-31 tokens, less than 2^63, have flowed in with continuous refill, rounded up.
 pub(super) fn time_for(tier: &Tier, needed: u64) -> Period {
     // rounding up twice is rounding up once
-    let product = (u128::from(needed) * u128::from(period_of(tier).as_nanos())).div_ceil(u128::from(TOKEN));
+    let product =
+        (u128::from(needed) * u128::from(tier.refill_period().as_nanos())).div_ceil(u128::from(TOKEN));
     match u64::try_from(product) {
         Ok(product) if tier.requests > 0 => Period::from_nanos(product.div_ceil(tier.requests.into())),
         _ => long_time(product, tier.requests),

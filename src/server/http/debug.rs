@@ -174,7 +174,7 @@ fn rule_line(compiled: &CompiledRule) -> String {
 fn tier(tier: &Tier) -> String {
     let limit = match tier.unit() {
         Some(unit) => format!("unit={unit} requests_per_unit={}", tier.requests),
-        None => format!("unit=UNKNOWN requests_per_unit={} per={}", tier.requests, tier.period),
+        None => format!("unit=UNKNOWN requests_per_unit={} per={}", tier.requests, tier.refill_period()),
     };
     match tier.algorithm {
         Algorithm::FixedWindow => limit,

@@ -170,6 +170,10 @@ impl<R: Remote> CoordinationModes<R> {
             let over = self.memory.look(check, hits, now).over;
             return if over { Outlook::Rejects } else { Outlook::Fits };
         }
+        if mode == Coordination::Split {
+            let over = self.split.look(&self.memory, check, Hits(0), hits, self.split.time_at(now)).over;
+            return if over { Outlook::Rejects } else { Outlook::Fits };
+        }
         self.table.with_counter(check, time.now, |counter| {
             self.table.record_dropped(counter.expire_leases(time));
             if self.client.is_unavailable_for(&counter.target, time.now) {
@@ -258,6 +262,15 @@ impl<R: Remote> CoordinationModes<R> {
             let together = self.memory.look_after(check, earlier, hits, now);
             return if together.over { together } else { self.memory.look(check, Hits(0), now) };
         }
+        if self.mode(check, at) == Coordination::Split {
+            let at = self.split.time_at(now);
+            if hits > Hits(0) && self.split.look(&self.memory, check, Hits(0), hits, at).over {
+                return self.split.decide(&self.memory, check, Scope::Request, at);
+            }
+            let look = |earlier, hits| self.split.look(&self.memory, check, earlier, hits, at);
+            let together = look(earlier, hits);
+            return if together.over { together } else { look(Hits(0), Hits(0)) };
+        }
         if self.mode(check, at) == Coordination::Strict
             && hits > Hits(0)
             && has_strict_bucket(check.tiers())
@@ -286,6 +299,9 @@ impl<R: Remote> CoordinationModes<R> {
         let at = self.client.time_at(now).now;
         match self.mode(check, at) {
             Coordination::Local => self.memory.look(check, hits, now),
+            Coordination::Split => {
+                self.split.look(&self.memory, check, Hits(0), hits, self.split.time_at(now))
+            }
             _ => self.table.with_counter(check, at, |counter| counter.look(hits, at)),
         }
     }
@@ -308,6 +324,7 @@ impl<R: Remote> CoordinationModes<R> {
             Counted::ByFallback(delivery) => self.fallback.undo(check, delivery, at),
             Counted::ByMode => match self.mode(check, at) {
                 Coordination::Local => self.memory.give_back(check, now),
+                Coordination::Split => self.split.undo(&self.memory, check, at),
                 // a counter's mode is never `auto`
                 Coordination::Interval | Coordination::Auto => self.interval.undo(check, at),
                 Coordination::Lease => self.lease.undo(check, at),

@@ -7,6 +7,8 @@ use crate::observe::{Counter, Metric, Source};
 pub struct CoordinationMetrics {
     /// Decisions made from this instance's own count: `local` and `interval`.
     pub local: Counter,
+    /// Decisions made by this instance's part of a limit that instances split.
+    pub split: Counter,
     /// Decisions made from a lease, without a call.
     pub leased: Counter,
     /// Rejections made from an earlier reply of the store: denied until some instant.
@@ -49,6 +51,7 @@ impl Source for CoordinationMetrics {
     fn metrics(&self) -> Vec<Metric> {
         let decisions = [
             ("local", &self.local),
+            ("split", &self.split),
             ("leased", &self.leased),
             ("denied", &self.denied),
             ("waited", &self.waited),

@@ -1,11 +1,12 @@
 //! The coordinated store: this instance's memory in front of a store that all instances share.
 //!
-//! Four coordination modes keep the counts together, each with its price and its bound: see `docs/coordination.md`.
+//! Five coordination modes keep the counts together, each with its price and its bound: see `docs/coordination.md`.
 //!
 //! - `local`: instances do not share counts.
 //! - `interval` (`interval.rs`): every instance counts by itself; counts are exchanged at an interval.
 //! - `lease` (`lease.rs`): every instance reserves some of the limit in advance.
 //! - `strict` (`strict.rs`): the shared store makes every decision.
+//! - `split` (`split.rs`): every instance has its own part of the limit, and asks nobody.
 //!
 //! `auto` (`auto.rs`) chooses `lease` or `interval` for each counter.
 //!
@@ -35,6 +36,7 @@ mod reservation;
 mod settings;
 mod settle;
 mod source;
+mod split;
 mod step;
 mod store_time;
 mod strict;
@@ -63,6 +65,7 @@ use self::{
     modes::CoordinationModes,
     pools::SharedPools,
     reservation::Reservations,
+    split::Split,
     step::Step,
     strict::Strict,
     table::{CounterTable, flush},
@@ -118,6 +121,7 @@ impl<R: Remote> Coordinated<R> {
             lease: Lease::new(shared()),
             strict: Strict::new(shared()),
             fallback: Fallback::new(shared(), on_store_failure),
+            split: Split::new(Arc::clone(&client), on_store_failure, Arc::clone(&metrics)),
             pools,
             table,
             client,
@@ -227,8 +231,12 @@ impl<R: Remote> Coordinated<R> {
             return Ok(self.modes.memory.reserve_now(check, request, now));
         }
         let at = self.modes.client.time_at(now).now;
-        if self.modes.mode(check, at) == Coordination::Local {
-            return Ok(self.modes.memory.reserve_now(check, request, now));
+        match self.modes.mode(check, at) {
+            Coordination::Local => return Ok(self.modes.memory.reserve_now(check, request, now)),
+            Coordination::Split => {
+                return Ok(self.modes.split.reserve(&self.modes.memory, check, request, now));
+            }
+            _ => {}
         }
         let target = self.modes.table.target(check, at);
         let reserved = if self.modes.client.is_unavailable_for(&target, at) {
@@ -272,6 +280,10 @@ impl<R: Remote> Store for Coordinated<R> {
     }
 
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
+        if self.modes.table.requested_mode(check) == Coordination::Split {
+            // a line asks for hits of the own part, whose size changes from window to window
+            return None;
+        }
         let at = self.modes.client.time_at(now).now;
         let counters = self.modes.table.with_counter(check, at, |counter| counter.estimated().into());
         Some(Estimate { counters, at })
@@ -309,6 +321,11 @@ impl<R: Remote> Store for Coordinated<R> {
             return Ok(self
                 .take_with_pools(checks, scope, now, TakeOptions { record, wait, all_quotas })
                 .await);
+        }
+        if scope == Scope::Request
+            && let Some(decisions) = self.modes.split_together(checks, now, record)
+        {
+            return Ok(decisions);
         }
         if scope == Scope::Request {
             // boxed to keep the future of all other requests small
@@ -372,6 +389,10 @@ impl<R: Remote> Store for Coordinated<R> {
         }
         if check.pool.is_some() || self.modes.mode(check, at) == Coordination::Local {
             self.modes.memory.release_now(check, reservation, unused, now);
+            return Ok(());
+        }
+        if self.modes.mode(check, at) == Coordination::Split {
+            self.modes.split.release(&self.modes.memory, check, reservation, unused, now);
             return Ok(());
         }
         let hits = unused.min(reservation.hits);

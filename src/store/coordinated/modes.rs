@@ -15,6 +15,7 @@ use super::{
     lease::Lease,
     metrics::CoordinationMetrics,
     pools::SharedPools,
+    split::Split,
     step::Step,
     strict::Strict,
     table::{CounterTable, Waiting},
@@ -37,6 +38,7 @@ pub(super) struct CoordinationModes<R: Remote> {
     pub(super) interval: Interval<R>,
     pub(super) lease: Lease<R>,
     pub(super) strict: Strict<R>,
+    pub(super) split: Split<R>,
     pub(super) fallback: Fallback<R>,
     pub(super) pools: Arc<SharedPools<R>>,
     pub(super) metrics: Arc<CoordinationMetrics>,
@@ -75,10 +77,10 @@ impl<R: Remote> CoordinationModes<R> {
     ) -> Step {
         let mut mode = self.table.requested_mode(check);
         let time = self.client.time_at(now);
-        if mode != Coordination::Local && self.client.is_unavailable() {
+        if mode.is_coordinated() && self.client.is_unavailable() {
             let (target, supported) = self.table.target_and_mode(check, time.now);
             mode = supported;
-            if mode != Coordination::Local && self.client.is_unavailable_for(&target, time.now) {
+            if mode.is_coordinated() && self.client.is_unavailable_for(&target, time.now) {
                 record_mode(record, mode);
                 let held = match mode {
                     Coordination::Lease => self.lease.decide_from_held(check, scope, time),
@@ -97,6 +99,10 @@ impl<R: Remote> CoordinationModes<R> {
             let step = match mode {
                 Coordination::Auto => Err(self.table.expected_mode(check)),
                 Coordination::Local => Ok(Step::Done(self.decide_locally(check, scope, now))),
+                Coordination::Split => {
+                    let at = self.split.time_at(now);
+                    Ok(Step::Done(self.split.decide(&self.memory, check, scope, at)))
+                }
                 Coordination::Interval => self.interval.decide(check, scope, time.now).map(Step::Done),
                 Coordination::Lease => self.lease.decide(check, scope, time),
                 Coordination::Strict => self.strict.decide(check, scope, time.now),
@@ -117,10 +123,25 @@ impl<R: Remote> CoordinationModes<R> {
         self.memory.decide(std::slice::from_ref(check), scope, now)[0]
     }
 
+    /// Decides `checks`, and counts their hits only if all of them are admitted, if instances split the limits of all of them.
+    pub(super) fn split_together(
+        &self,
+        checks: &[LimitCheck<'_>],
+        now: Timestamp,
+        record: Option<&DecisionRecord>,
+    ) -> Option<Decisions> {
+        if checks.iter().any(|check| self.table.requested_mode(check) != Coordination::Split) {
+            return None;
+        }
+        let decisions = self.split.decide_together(&self.memory, checks, self.split.time_at(now))?;
+        record_mode(record, Coordination::Split);
+        Some(decisions)
+    }
+
     /// Returns the coordination mode of `check`: the requested one, or the nearest that the store supports.
     pub(super) fn mode(&self, check: &LimitCheck<'_>, now: Timestamp) -> Coordination {
         match self.table.requested_mode(check) {
-            Coordination::Local => Coordination::Local,
+            mode @ (Coordination::Local | Coordination::Split) => mode,
             _ => self.table.target_and_mode(check, now).1,
         }
     }

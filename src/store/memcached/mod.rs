@@ -36,7 +36,7 @@ pub use self::{
 pub use super::transport::{Address, Backoff, ConnectionStates, ServerState};
 use super::{
     name::{self, KeySettings},
-    remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
+    remote::{Command, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
     transport::{MEMCACHED, RandomGenerator, TransportMetrics},
 };
 use crate::{
@@ -220,15 +220,18 @@ impl Remote for MemcachedRemote {
         self.run(commands, Urgency::Background).await
     }
 
-    /// Counts the instances in rounds: see `instances.rs`. Names are not needed.
-    async fn heartbeat(&self, _instance: &str, ttl: Period) -> Result<usize, RemoteError> {
+    /// Counts the instances in rounds: see `instances.rs`. Names are not needed, so that there are no epochs.
+    async fn heartbeat(&self, _instance: &str, ttl: Period) -> Result<Members, RemoteError> {
         let key = self.instances_key();
         if ttl == Period::default() {
-            return self.exchange(&key, self.instances.leave(&key)).await.map(|_| 0);
+            return self.exchange(&key, self.instances.leave(&key)).await.map(|_| Members::default());
         }
         let (heartbeat, commands) = self.instances.begin(&key, self.clock.now(), ttl);
         match self.exchange(&key, commands).await {
-            Ok(replies) => self.instances.finish(heartbeat, &replies).ok_or_else(command::malformed_reply),
+            Ok(replies) => {
+                let counted = self.instances.finish(heartbeat, &replies);
+                counted.map(Members::from).ok_or_else(command::malformed_reply)
+            }
             Err(error) => {
                 if error.is_definitely_not_applied() {
                     self.instances.forget(heartbeat);

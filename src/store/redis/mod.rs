@@ -40,7 +40,7 @@ use self::{
 use super::{
     name::{self, KeySettings},
     pool_command::{PoolCommand, PoolOp, PoolReply},
-    remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
+    remote::{Command, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
     transport::RandomGenerator,
 };
 use crate::{
@@ -209,11 +209,11 @@ impl Remote for RedisRemote {
         self.run(commands, Urgency::Background).await
     }
 
-    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<usize, RemoteError> {
+    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<Members, RemoteError> {
         let now = self.now().map(|now| script::micros(now).to_string()).unwrap_or_default();
         let ttl = ttl.as_nanos().div_ceil(1_000_000).to_string();
         let arguments = [now, instance.to_owned(), ttl].into_iter().map(String::into_bytes).collect();
-        let keys = std::iter::once(name::instances(&self.keys.prefix)).collect();
+        let keys = name::members(&self.keys.prefix);
         let encoded = EncodedCommand::Run { script: &script::HEARTBEAT, keys, arguments };
         let done = self.main.run(vec![HeartbeatRequest(encoded)], Urgency::Decision).await;
         done.replies.into_iter().next().unwrap_or_else(|| Err(command::malformed_reply()))
@@ -317,7 +317,7 @@ impl NodeRequest for CommandRequest<'_> {
 // === impl HeartbeatRequest ===
 
 impl NodeRequest for HeartbeatRequest {
-    type Reply = usize;
+    type Reply = Members;
 
     const DECIDES: bool = false;
 
@@ -325,13 +325,10 @@ impl NodeRequest for HeartbeatRequest {
         &self.0
     }
 
-    fn outcome(&self, value: &Value) -> CommandOutcome<usize> {
+    fn outcome(&self, value: &Value) -> CommandOutcome<Members> {
         match value {
-            Value::Int(count) => {
-                CommandOutcome::Done(usize::try_from(*count).map_err(|_| command::malformed_reply()))
-            }
             Value::ServerError(error) => command::error_outcome(error),
-            _ => CommandOutcome::Done(Err(command::malformed_reply())),
+            _ => CommandOutcome::Done(script::members(value).ok_or_else(command::malformed_reply)),
         }
     }
 

@@ -6,11 +6,11 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use crate::{
-    limit::{Algorithm, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp},
+    limit::{Algorithm, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp, part::Place},
     store::{
         encoding::{self, DecodeError},
         name,
-        remote::{Op, Parts, Reply, Report, Target},
+        remote::{Epoch, Members, Op, Parts, Reply, Report, Target},
     },
 };
 
@@ -23,7 +23,7 @@ pub(super) struct Script {
 
 /// Adds, takes, grants and returns hits.
 pub(super) static TAKE: Script = Script::new(include_str!("take.lua"), take_sha);
-/// Counts the instances.
+/// Counts the instances, and keeps the epochs of their membership.
 pub(super) static HEARTBEAT: Script = Script::new(include_str!("heartbeat.lua"), heartbeat_sha);
 /// Takes tokens from buckets that are refilled in steps.
 pub(super) static STEPS: Script = Script::new(include_str!("steps.lua"), steps_sha);
@@ -80,6 +80,30 @@ fn steps_sha() -> String {
 
 fn pool_sha() -> String {
     redis::Script::new(POOL.text).get_hash().to_owned()
+}
+
+/// Interprets the reply of [`HEARTBEAT`]; none if it is not one.
+pub(super) fn members(value: &Value) -> Option<Members> {
+    let Value::Array(values) = value else { return None };
+    let number = |value: &Value| match value {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    };
+    let numbers: Vec<i64> = values.iter().map(number).collect::<Option<_>>()?;
+    let [instances, micros, epochs @ ..] = &numbers[..] else { return None };
+    let (epochs, rest) = epochs.as_chunks::<3>();
+    let epochs = epochs.iter().map(|[second, members, rank]| {
+        let from = Timestamp::from_secs(u64::try_from(*second).ok()?);
+        // a rank of -1 is none
+        let place =
+            u32::try_from(*rank).ok().and_then(|rank| Place::new(u32::try_from(*members).ok()?, rank));
+        Some(Epoch { from, place })
+    });
+    Some(Members {
+        instances: usize::try_from(*instances).ok()?,
+        now: Some(Timestamp::from_nanos(u64::try_from(*micros).ok()?.checked_mul(1_000)?)),
+        epochs: epochs.collect::<Option<_>>().filter(|_| rest.is_empty())?,
+    })
 }
 
 /// The values that a command brings along besides its operation.

@@ -22,7 +22,7 @@ use crate::{
     limit::{Coordination, Period, Timestamp},
     store::{
         pool_command::{PoolCommand, PoolReply},
-        remote::{Command, Remote, RemoteError, Replies, Reply, Target},
+        remote::{Command, Members, Remote, RemoteError, Replies, Reply, Target},
     },
 };
 
@@ -93,7 +93,7 @@ enum Call {
 /// The reply to a call.
 enum CallReply {
     Replies(Replies),
-    Members(usize),
+    Members(Members),
     Pool(PoolReply),
 }
 
@@ -342,7 +342,7 @@ impl Remote for SimulatedRemote {
         }
     }
 
-    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<usize, RemoteError> {
+    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<Members, RemoteError> {
         self.connection.heartbeats.fetch_add(1, Ordering::Relaxed);
         match self.call_store(Call::Heartbeat(instance.to_owned(), ttl)).await? {
             CallReply::Members(members) => Ok(members),

@@ -9,11 +9,14 @@ use smallvec::SmallVec;
 
 use crate::{
     limit::{
-        Algorithm, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
+        Algorithm, Direction, Hits, NANOS_PER_SECOND, OverLimitPolicy, Period, Tier, Timestamp,
         algorithm::{CountChange, CounterState, FixedWindow},
         decide,
+        part::Place,
     },
-    store::remote::{Command, Hold, Parts, Replacement, Reply, Report, Run, Target},
+    store::remote::{
+        Command, EPOCH_AHEAD, Epoch, Hold, Members, Parts, Replacement, Reply, Report, Run, Target,
+    },
 };
 
 /// The time that a counter is kept after its expiry, as real stores do, so that late hits are still counted in it.
@@ -34,6 +37,8 @@ pub struct SimulatedServer {
     version: u64,
     /// The instances, and the end of each registration.
     members: HashMap<String, Timestamp>,
+    /// The epoch in force, if there is one, and those to come: when each begins, and its members in the order of their ranks.
+    epochs: VecDeque<(Timestamp, Vec<String>)>,
     /// The latest writes, which a failover can lose. Empty unless writes are recorded.
     journal: VecDeque<Written>,
     keeps: Period,
@@ -177,17 +182,50 @@ impl SimulatedServer {
         changed
     }
 
-    /// Registers `instance` for `ttl` from `now`, or removes it if `ttl` is zero. Returns the number of instances.
-    pub fn heartbeat(&mut self, instance: &str, ttl: Period, now: Timestamp) -> usize {
-        self.members.insert(instance.to_owned(), now.after(ttl));
+    /// Registers `instance` for `ttl` from `now`, or removes it if `ttl` is zero. Returns the instances.
+    pub fn heartbeat(&mut self, instance: &str, ttl: Period, now: Timestamp) -> Members {
+        let before = self.members.len();
         self.members.retain(|_, until| *until > now);
-        self.members.len()
+        let has_expired = self.members.len() < before;
+        let is_as_before = if ttl > Period::default() {
+            self.members.insert(instance.to_owned(), now.after(ttl)).is_some()
+        } else {
+            self.members.remove(instance).is_none()
+        };
+        if has_expired || !is_as_before {
+            self.begin_epoch(now);
+        }
+        // the last one that has begun is in force
+        while self.epochs.get(1).is_some_and(|(from, _)| *from <= now) {
+            self.epochs.pop_front();
+        }
+        let epochs = self.epochs.iter().map(|(from, members)| {
+            let rank = members.binary_search_by(|name| name.as_str().cmp(instance)).ok();
+            let place = rank
+                .and_then(|rank| Place::new(u32::try_from(members.len()).ok()?, u32::try_from(rank).ok()?));
+            Epoch { from: *from, place }
+        });
+        Members { instances: self.members.len(), now: Some(now), epochs: epochs.collect() }
+    }
+
+    /// Begins an epoch of the present members, soon.
+    fn begin_epoch(&mut self, now: Timestamp) {
+        let mut names: Vec<String> = self.members.keys().cloned().collect();
+        names.sort_unstable();
+        let ahead = now.after(EPOCH_AHEAD).as_nanos();
+        let from = Timestamp::from_nanos(ahead.next_multiple_of(NANOS_PER_SECOND));
+        // later ones are of a clock that was set back
+        while self.epochs.back().is_some_and(|(last, _)| *last >= from) {
+            self.epochs.pop_back();
+        }
+        self.epochs.push_back((from, names));
     }
 
     /// Removes everything.
     pub fn flush(&mut self) {
         self.counters.clear();
         self.members.clear();
+        self.epochs.clear();
         self.journal.clear();
     }
 

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use weir::{
     limit::{Period, Timestamp},
     store::{
-        remote::{Command, Remote, RemoteError, Replies, StoreNode, Target},
+        remote::{Command, Members, Remote, RemoteError, Replies, StoreNode, Target},
         simulated::SimulatedRemote,
     },
 };
@@ -57,7 +57,7 @@ impl Remote for Nodes {
         Ok(Replies { now, replies })
     }
 
-    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<usize, RemoteError> {
+    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<Members, RemoteError> {
         self.0[0].heartbeat(instance, ttl).await
     }
 

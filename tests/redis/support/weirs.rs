@@ -33,7 +33,7 @@ pub(crate) struct Weirs {
     pub(crate) server: Server,
     pub(crate) all: Vec<Weir>,
     /// Holds the rules.
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 /// A weir, and its proxy to Redis.
@@ -59,13 +59,19 @@ impl Weirs {
         for _ in 0..count {
             all.push(Weir::start(&server, dir.path().to_str().expect("a plain path")).await);
         }
-        let weirs = Self { server, all, _dir: dir };
+        let weirs = Self { server, all, dir };
         until("all instances know each other", async || {
             weirs.sum("weir_instances") == (count * count) as u64
         })
         .await;
         weirs.wait_for_redis().await;
         weirs
+    }
+
+    /// Starts one more weir.
+    pub(crate) async fn add(&mut self) {
+        let rules = self.dir.path().to_str().expect("a plain path");
+        self.all.push(Weir::start(&self.server, rules).await);
     }
 
     /// Sends `count` hits of `key` to each weir, all at once. Returns how many were admitted.

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::action::RuleCommand;
 use crate::{
-    limit::{Code, Descriptor, Entry, Hits, Request, RuleRef, Timestamp, Verdict},
+    limit::{Code, Descriptor, Entry, Hits, Request, Timestamp, Verdict},
     server::{
         log,
         resp::{
@@ -112,10 +112,7 @@ fn split_hits<'a, 'b>(arguments: &'a [&'b [u8]]) -> Option<(&'a [&'b [u8]], Hits
 fn write(verdict: &Verdict<'_>, replies: &mut Replies) {
     let Some(status) = verdict.statuses.first() else { return replies.null() };
     let limit = status.limit.as_ref();
-    let name = limit.and_then(|limit| match limit.rule {
-        RuleRef::Compiled(_) | RuleRef::Beside(_) | RuleRef::Shadow(_) => limit.rule.name(),
-        RuleRef::Override(_) => None,
-    });
+    let name = limit.and_then(|limit| limit.rule.name());
     replies.map(2 + 3 * usize::from(limit.is_some()) + usize::from(name.is_some()));
     replies.bulk("code");
     replies.bulk(match verdict.code {

@@ -1,23 +1,30 @@
-//! The heartbeat: counts the instances, measures the store's clock, and probes nodes whose breaker is open.
+//! The heartbeat: counts the instances, follows the epochs of their membership, measures the store's clock, and probes nodes whose breaker is open.
 
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
+use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::{breaker::FailedCount, caller::Caller};
+use super::{breaker::FailedCount, caller::Caller, epochs::Epochs};
 use crate::{
-    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier},
-    store::remote::{Command, Op, Remote, StoreNode, Target},
+    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier, Timestamp},
+    store::remote::{Command, EPOCH_AHEAD, Members, Op, Remote, StoreNode, Target},
 };
 
 /// The heartbeats for which the largest number of instances is remembered: after a restart of many instances, or when Redis
 /// has lost its data, the number is too low for a few of them.
 const MEMORY: usize = 10;
+
+/// Returns how long after a heartbeat the members that its reply names are certain: an instance that sends none is removed after two
+/// periods, and the change takes effect later.
+const fn certain_for(period: Period) -> Period {
+    Period::from_nanos(2 * period.as_nanos() + EPOCH_AHEAD.as_nanos())
+}
 
 /// The registration of this instance among those that share the store.
 #[derive(Debug)]
@@ -32,6 +39,8 @@ pub(super) struct Membership {
     lately: Mutex<[usize; MEMORY]>,
     /// The largest of them.
     most_lately: AtomicUsize,
+    /// Who splits limits with this instance.
+    epochs: ArcSwap<Epochs>,
     /// Whether this instance has left and sends no more heartbeats.
     has_left: AtomicBool,
 }
@@ -39,13 +48,15 @@ pub(super) struct Membership {
 // === impl Membership ===
 
 impl Membership {
-    pub(super) fn new(instance: String, period: Period) -> Self {
+    /// Creates the registration of `instance`, which begins at `now`.
+    pub(super) fn new(instance: String, period: Period, now: Timestamp) -> Self {
         Self {
             instance,
             period,
             instances: AtomicUsize::new(0),
             lately: Mutex::default(),
             most_lately: AtomicUsize::new(0),
+            epochs: ArcSwap::from_pointee(Epochs::unanswered(now.after(certain_for(period)))),
             has_left: AtomicBool::new(false),
         }
     }
@@ -60,7 +71,30 @@ impl Membership {
         Some(self.most_lately.load(Ordering::Relaxed)).filter(|most| *most > 0)
     }
 
-    fn record(&self, instances: usize) {
+    /// Returns who splits limits with this instance.
+    pub(super) fn epochs(&self) -> arc_swap::Guard<Arc<Epochs>> {
+        self.epochs.load()
+    }
+
+    /// Records the reply to a heartbeat that was sent at `sent`.
+    fn record<R: Remote>(&self, members: &Members, sent: Timestamp, caller: &Caller<R>) {
+        self.record_number(members.instances);
+        let received = caller.clock.now();
+        if let Some(now) = members.now {
+            caller.store_clock.record(sent, received, now);
+        }
+        let (sent, received) = (caller.store_clock.at(sent), caller.store_clock.at(received));
+        // by the earliest instant at which it can have been sent
+        let earliest =
+            Timestamp::from_nanos(sent.now.as_nanos().saturating_sub(sent.latest.since(sent.now).as_nanos()));
+        let most_lately = self.most_instances_lately().unwrap_or_default();
+        let mut epochs = Epochs::clone(&self.epochs.load());
+        let certain_until = earliest.after(certain_for(self.period));
+        epochs.follow(members, most_lately, members.now.unwrap_or(received.now), certain_until);
+        self.epochs.store(Arc::new(epochs));
+    }
+
+    fn record_number(&self, instances: usize) {
         let instances = instances.max(1);
         self.instances.store(instances, Ordering::Relaxed);
         let mut lately = self.lately.lock();
@@ -89,9 +123,10 @@ impl Membership {
         let node = caller.remote.members_node();
         let ttl = Period::from_nanos(2 * self.period.as_nanos());
         let heartbeat = caller.remote.heartbeat(&self.instance, ttl);
+        let sent = caller.clock.now();
         match timeout(self.period.into(), caller.wait_for_reply(node, None, heartbeat)).await {
-            Ok(Ok(instances)) => {
-                self.record(instances);
+            Ok(Ok(members)) => {
+                self.record(&members, sent, caller);
                 caller.breaker.record_reply(node);
             }
             Ok(Err(_)) | Err(_) => caller.breaker.record_failure(node, None),

@@ -6,6 +6,7 @@
 mod breaker;
 mod caller;
 mod clock;
+mod epochs;
 mod heartbeat;
 mod pool_call;
 mod sender;
@@ -20,8 +21,11 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-pub(super) use self::sender::{ExchangeOutcome, Exchanges};
 use self::{breaker::FailedCount, caller::Caller, heartbeat::Membership, sender::Sender};
+pub(super) use self::{
+    epochs::Epochs,
+    sender::{ExchangeOutcome, Exchanges},
+};
 use super::{
     counter::Sent, metrics::CoordinationMetrics, settings::CoordinationSettings, store_time::StoreTime,
 };
@@ -56,10 +60,11 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         settings: &CoordinationSettings,
         metrics: Arc<CoordinationMetrics>,
     ) -> Self {
+        let membership = Membership::new(settings.instance.clone(), settings.heartbeat, clock.now());
         Self {
             caller: Caller::new(remote, clock, metrics),
             sender: Sender::new(),
-            membership: Membership::new(settings.instance.clone(), settings.heartbeat),
+            membership,
             runtime: Handle::current(),
         }
     }
@@ -95,6 +100,11 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
     /// Returns the largest number of instances lately, this one included. None until a heartbeat was replied to.
     pub(super) fn most_instances_lately(&self) -> Option<usize> {
         self.membership.most_instances_lately()
+    }
+
+    /// Returns who splits limits with this instance.
+    pub(super) fn epochs(&self) -> arc_swap::Guard<Arc<Epochs>> {
+        self.membership.epochs()
     }
 
     /// Returns the moving average of the time from a call to its reply.
@@ -167,7 +177,7 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
 
     /// Returns whether the store supports `mode` for `target`.
     pub(super) fn supports(&self, target: &Target, mode: Coordination) -> bool {
-        mode == Coordination::Local || self.caller.remote.supports(target, mode)
+        !mode.is_coordinated() || self.caller.remote.supports(target, mode)
     }
 
     /// Returns `requested`, or the nearest mode after it in [`MODES`] that the store supports for `target`.

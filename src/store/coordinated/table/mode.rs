@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{super::auto, CounterTable};
 use crate::{
-    limit::{Coordination, Direction, LimitCheck, Period, Timestamp},
+    limit::{Coordination, Direction, LimitCheck, Period, Tier, Timestamp},
     store::{
         coordinated::counter::LocalCounter,
         remote::{Remote, Target},
@@ -113,7 +113,8 @@ impl<R: Remote> CounterTable<R> {
 
     /// Returns the coordination mode that the rule of `check` requests.
     pub(in super::super) fn requested_mode(&self, check: &LimitCheck<'_>) -> Coordination {
-        check.rule.coordination().unwrap_or(self.coordination)
+        let requested = check.rule.coordination().unwrap_or(self.coordination);
+        if requested == Coordination::Split { split_or_other(check) } else { requested }
     }
 
     /// Returns the coordination mode of what requests none.
@@ -131,4 +132,13 @@ impl<R: Remote> CounterTable<R> {
             (Arc::clone(&counter.target), self.mode_of(counter, check, now))
         })
     }
+}
+
+/// Returns the mode of `check` if `split` is requested: a pool has members instead of parts, and the pace of a bucket that comes with a
+/// request is not that of the counter.
+fn split_or_other(check: &LimitCheck<'_>) -> Coordination {
+    if check.pool.is_some() || check.tiers().iter().any(Tier::has_any_pace) {
+        return Coordination::Auto;
+    }
+    Coordination::Split
 }

@@ -19,7 +19,7 @@ use crate::{
     limit::{Algorithm, Coordination, CounterKey, OverLimitPolicy, Period, Tier, Timestamp},
     store::{
         coordinated::{CoordinationSettings, metrics::CoordinationMetrics},
-        remote::{Command, Op, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
+        remote::{Command, Members, Op, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
         simulated::SimulatedClock,
     },
 };
@@ -177,10 +177,10 @@ impl Remote for Script {
         self.receive(commands, Urgency::Background).await
     }
 
-    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<usize, RemoteError> {
+    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<Members, RemoteError> {
         self.0.heartbeats.lock().push((instance.to_owned(), ttl));
         self.answer(self.members_node()).await?;
-        Ok(*self.0.instances.lock())
+        Ok((*self.0.instances.lock()).into())
     }
 
     fn supports(&self, target: &Target, mode: Coordination) -> bool {

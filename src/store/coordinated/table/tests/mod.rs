@@ -26,7 +26,7 @@ use crate::{
             counter::{Asks, Composed, Link, LocalCounter},
             test_tiers::{START, fixed, millis, sliding},
         },
-        remote::{Command, Op, Remote, RemoteError, Replies, StoreNode, Target},
+        remote::{Command, Members, Op, Remote, RemoteError, Replies, StoreNode, Target},
         simulated::{SimulatedClock, SimulatedServer},
     },
 };
@@ -61,8 +61,8 @@ impl Remote for TwoNodes {
         })
     }
 
-    async fn heartbeat(&self, _instance: &str, _ttl: Period) -> Result<usize, RemoteError> {
-        Ok(*self.0.instances.lock())
+    async fn heartbeat(&self, _instance: &str, _ttl: Period) -> Result<Members, RemoteError> {
+        Ok((*self.0.instances.lock()).into())
     }
 
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {

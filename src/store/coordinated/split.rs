@@ -1,0 +1,365 @@
+//! The `split` mode: this instance enforces its own part of the limit, by the number of instances, and asks nobody.
+//!
+//! Counters are in this instance's memory, by the store's clock. A fixed window has the part of the members that are in force when it
+//! begins, until it ends. Before a sliding window or a bucket gets more than it had, what others have admitted by their larger parts must
+//! have ended, or flowed in again: so it has the least of the parts of that time.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use super::{
+    client::{Epochs, StoreClient},
+    fallback::DENY_RETRY,
+    metrics::CoordinationMetrics,
+};
+use crate::{
+    limit::{
+        Algorithm, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OwnPart, Period, Reservation,
+        ReservationRequest, Scope, Tier, Tiers, Timestamp,
+        part::{self, Place},
+    },
+    store::{Decisions, MemoryStore, remote::Remote},
+};
+
+/// The number of instances that is assumed if the store has never replied. Each then has a hundredth of the limit.
+const UNKNOWN_INSTANCES: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
+
+/// The largest step back of the store's clock, as this instance estimates it, that is not followed: windows do not begin again.
+const LARGEST_STEP: Period = Period::from_secs(1);
+
+/// The resolution in which the latest instant is kept, so that decisions rarely write it.
+const RESOLUTION: Period = Period::from_millis(1);
+
+/// The time before the end of a fixed window in which no more is admitted than the next one has room for: another thread may have begun
+/// it already.
+const GUARD: Period = Period::from_millis(2);
+
+/// Decides by this instance's parts.
+pub(super) struct Split<R> {
+    client: Arc<StoreClient<R>>,
+    /// The policy of rules that set none.
+    on_store_failure: OnStoreFailure,
+    /// The latest instant of a decision, in nanoseconds.
+    latest: AtomicU64,
+    metrics: Arc<CoordinationMetrics>,
+}
+
+/// This instance's part of the limit of a check.
+pub(super) struct Own<'a> {
+    part: OwnPart<'a>,
+    /// What decides instead of the part, or admits it, because the members may have changed.
+    policy: Option<OnStoreFailure>,
+    /// The earliest time after which a larger part may have room for the hits, if they do not fit this one.
+    next: Period,
+}
+
+// === impl Split ===
+
+impl<R: Remote> Split<R> {
+    pub(super) const fn new(
+        client: Arc<StoreClient<R>>,
+        on_store_failure: OnStoreFailure,
+        metrics: Arc<CoordinationMetrics>,
+    ) -> Self {
+        Self { client, on_store_failure, latest: AtomicU64::new(0), metrics }
+    }
+
+    /// Returns the instant on the store's clock when this instance's shows `now`. It does not step back by less than [`LARGEST_STEP`].
+    pub(super) fn time_at(&self, now: Timestamp) -> Timestamp {
+        let at = self.client.time_at(now).now;
+        let latest = Timestamp::from_nanos(self.latest.load(Ordering::Relaxed));
+        if at.since(latest) >= RESOLUTION {
+            self.latest.fetch_max(at.as_nanos(), Ordering::Relaxed);
+        } else if latest.since(at) > LARGEST_STEP {
+            self.latest.store(at.as_nanos(), Ordering::Relaxed);
+        } else {
+            return at.max(latest);
+        }
+        at
+    }
+
+    /// Decides `check` at the instant `at` on the store's clock, and counts its hits in `memory`.
+    pub(super) fn decide(
+        &self,
+        memory: &MemoryStore,
+        check: &LimitCheck<'_>,
+        scope: Scope,
+        at: Timestamp,
+    ) -> Decision {
+        let own = self.own(check, at);
+        self.count(&own);
+        if let Some(decided) = own.decide_without_store(memory, check, at) {
+            return decided;
+        }
+        own.report(memory.decide_one(&check.of_part(&own.part), scope, at), check.hits)
+    }
+
+    /// Decides `checks`, and counts their hits only if all of them are admitted. None if that takes more than this instance's parts.
+    pub(super) fn decide_together(
+        &self,
+        memory: &MemoryStore,
+        checks: &[LimitCheck<'_>],
+        at: Timestamp,
+    ) -> Option<Decisions> {
+        let own: Vec<Own<'_>> = checks.iter().map(|check| self.own(check, at)).collect();
+        if own.iter().any(Own::is_without_store) {
+            return None;
+        }
+        for own in &own {
+            self.count(own);
+        }
+        let parts: Vec<LimitCheck<'_>> =
+            checks.iter().zip(&own).map(|(check, own)| check.of_part(&own.part)).collect();
+        let decisions = memory.decide(&parts, Scope::Request, at).into_iter();
+        Some(
+            decisions
+                .zip(checks)
+                .zip(&own)
+                .map(|((made, check), own)| own.report(made, check.hits))
+                .collect(),
+        )
+    }
+
+    /// Returns the decision about `hits` of `check`, after `earlier` ones, without counting.
+    pub(super) fn look(
+        &self,
+        memory: &MemoryStore,
+        check: &LimitCheck<'_>,
+        earlier: Hits,
+        hits: Hits,
+        at: Timestamp,
+    ) -> Decision {
+        let own = self.own(check, at);
+        let looked = own.report(memory.look_after(&check.of_part(&own.part), earlier, hits, at), hits);
+        match own.policy {
+            Some(OnStoreFailure::Deny) if hits > Hits(0) => {
+                Decision { over: true, remaining: 0, reset: DENY_RETRY, ..looked }
+            }
+            Some(OnStoreFailure::Allow) => Decision { over: false, ..looked },
+            _ => looked,
+        }
+    }
+
+    /// Gives back the hits that `check` took at the instant `at`.
+    pub(super) fn undo(&self, memory: &MemoryStore, check: &LimitCheck<'_>, at: Timestamp) {
+        let own = self.own(check, at);
+        memory.give_back(&check.of_part(&own.part), at);
+    }
+
+    /// Takes hits of `check` in advance.
+    pub(super) fn reserve(
+        &self,
+        memory: &MemoryStore,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> Reservation {
+        let at = self.time_at(now);
+        let own = self.own(check, at);
+        self.count(&own);
+        // what is reserved may be used when the members are known to have changed
+        let is_stopped = own.policy == Some(OnStoreFailure::Deny);
+        let request = if is_stopped {
+            ReservationRequest { least: Hits(u64::MAX), want: Hits(u64::MAX), ..request }
+        } else {
+            request
+        };
+        let mut reserved = memory.reserve_now(&check.of_part(&own.part), request, at);
+        reserved.decision = own.report(reserved.decision, request.least.max(Hits(1)));
+        if is_stopped {
+            reserved.decision.reset = DENY_RETRY;
+        }
+        // on the caller's clock
+        reserved.until = now.after(reserved.until.since(at));
+        reserved
+    }
+
+    /// Gives `unused` hits of `reservation` back.
+    pub(super) fn release(
+        &self,
+        memory: &MemoryStore,
+        check: &LimitCheck<'_>,
+        reservation: Reservation,
+        unused: Hits,
+        now: Timestamp,
+    ) {
+        let at = self.time_at(now);
+        let own = self.own(check, at);
+        memory.release_now(&check.of_part(&own.part), reservation, unused, at);
+    }
+
+    fn count(&self, own: &Own<'_>) {
+        let counter = if own.policy.is_some() { &self.metrics.fallback } else { &self.metrics.split };
+        counter.add(1);
+    }
+
+    /// Returns what this instance has of the limit of `check` at the instant `at`.
+    fn own<'c>(&self, check: &'c LimitCheck<'_>, at: Timestamp) -> Own<'c> {
+        let epochs = self.client.epochs();
+        let is_lost = !epochs.is_answered() && self.client.is_unavailable();
+        let (mut key, mut is_certain, mut next) = (None, !is_lost, Period::default());
+        let mut tiers = Tiers::new();
+        for tier in check.tiers() {
+            let key = || *key.get_or_insert_with(|| check.split_key());
+            let (part, needs) = if epochs.is_answered() {
+                let (part, wait) = part_of(&epochs, tier, check.hits, key, at);
+                next = next.max(wait);
+                (part, begins(tier, at))
+            } else {
+                (Place::unranked(UNKNOWN_INSTANCES).of_tier(tier), at)
+            };
+            is_certain &= epochs.is_certain(needs);
+            tiers.push(part);
+        }
+        if is_certain && !epochs.is_answered() {
+            // the store will say soon which part this instance has
+            tiers = check.tiers().iter().map(part::nothing_of).collect();
+            next = DENY_RETRY;
+        }
+        let policy = check.rule.declared().and_then(|rule| rule.coordination.on_store_failure);
+        let policy = policy.unwrap_or(self.on_store_failure);
+        let policy = (!is_certain).then_some(policy);
+        Own { part: OwnPart { of: check.rule.copied(), tiers }, policy, next }
+    }
+}
+
+/// Returns the instant whose members have a part of `tier` at the instant `at`.
+fn begins(tier: &Tier, at: Timestamp) -> Timestamp {
+    match tier.algorithm {
+        Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => {
+            start_of(tier, part::window_number(tier, at))
+        }
+        Algorithm::SlidingWindow | Algorithm::TokenBucket(_) => at,
+    }
+}
+
+fn start_of(tier: &Tier, window: u64) -> Timestamp {
+    Timestamp::from_nanos(window.saturating_mul(tier.period.as_nanos()))
+}
+
+/// Returns what the instance of `epochs` has of `tier` at the instant `at`, and the earliest time after which it may have room for `hits`
+/// if it never has room for as many now. `key` identifies the counter.
+fn part_of(
+    epochs: &Epochs,
+    tier: &Tier,
+    hits: Hits,
+    key: impl FnOnce() -> u64,
+    at: Timestamp,
+) -> (Tier, Period) {
+    match tier.algorithm {
+        Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => {
+            part_of_window(epochs, tier, hits, key, at)
+        }
+        Algorithm::SlidingWindow => {
+            let from = Timestamp::from_nanos(at.as_nanos().saturating_sub(tier.period.as_nanos()));
+            let parts = epochs.between(from, at);
+            let requests = parts.map(|place| place.map_or(0, |place| place.of_interval(tier.requests))).min();
+            let requests = requests.unwrap_or_default();
+            (Tier { requests, ..tier.clone() }, at_least_for_retry(requests, hits))
+        }
+        Algorithm::TokenBucket(_) => {
+            let part = place_since_full(epochs, tier, at)
+                .map_or_else(|| part::nothing_of(tier), |place| place.of_tier(tier));
+            let wait = at_least_for_retry(part.capacity(), hits);
+            (part, wait)
+        }
+    }
+}
+
+/// Returns the time after which a caller tries again whose hits do not fit the whole part.
+fn at_least_for_retry(part: u32, hits: Hits) -> Period {
+    if hits > Hits(part.into()) { DENY_RETRY } else { Period::default() }
+}
+
+fn part_of_window(
+    epochs: &Epochs,
+    tier: &Tier,
+    hits: Hits,
+    key: impl FnOnce() -> u64,
+    at: Timestamp,
+) -> (Tier, Period) {
+    let window = part::window_number(tier, at);
+    let (start, end) = (start_of(tier, window), start_of(tier, window.saturating_add(1)));
+    let (place, next) = (epochs.at(start), epochs.at(end));
+    let is_divided = |place: Option<Place>| {
+        place.is_some_and(|place| !tier.requests.is_multiple_of(place.instances.get()))
+    };
+    let key = if is_divided(place) || is_divided(next) { key() } else { 0 };
+    let part =
+        |place: Option<Place>, window| place.map_or(0, |place| place.of_window(tier.requests, window, key));
+    let mut requests = part(place, window);
+    let guard = GUARD.min(Period::from_nanos(tier.period.as_nanos() / 64));
+    if end.since(at) <= guard {
+        requests = requests.min(part(next, window + 1));
+    }
+    let is_too_small = hits > Hits(requests.into());
+    let wait = is_too_small.then(|| {
+        let later = match place.or(next) {
+            Some(place) => place.next_window(tier.requests, hits.0, window, key).map(|w| start_of(tier, w)),
+            None => epochs.next_part(at).map(|from| {
+                let first = Timestamp::from_nanos(from.as_nanos().saturating_add(tier.period.as_nanos() - 1));
+                start_of(tier, part::window_number(tier, first))
+            }),
+        };
+        later.unwrap_or(end).max(end).since(at)
+    });
+    let algorithm = place.map_or(tier.algorithm, |place| place.of_algorithm(tier));
+    (Tier { requests, algorithm, ..tier.clone() }, wait.unwrap_or_default())
+}
+
+/// Returns the smallest place that the instance of `epochs` has had since a bucket of `tier` that is full at `at` may have been empty; none
+/// if it had no part for some time.
+fn place_since_full(epochs: &Epochs, tier: &Tier, at: Timestamp) -> Option<Place> {
+    let instances = epochs.at(at)?.instances;
+    let filled = part::memory(tier, instances);
+    let from = Timestamp::from_nanos(at.as_nanos().saturating_sub(filled.as_nanos()));
+    epochs
+        .between(from, at)
+        .reduce(|a, b| {
+            let (a, b) = (a?, b?);
+            // of different divisions, what everybody has of the smaller parts
+            Some(if a == b { a } else { Place::unranked(a.instances.max(b.instances)) })
+        })
+        .flatten()
+}
+
+// === impl Own ===
+
+impl Own<'_> {
+    /// Returns whether something else than the part decides.
+    fn is_without_store(&self) -> bool {
+        matches!(self.policy, Some(OnStoreFailure::Allow | OnStoreFailure::Deny))
+    }
+
+    /// Decides `check` if something else than the part does. Such hits are not counted.
+    fn decide_without_store(
+        &self,
+        memory: &MemoryStore,
+        check: &LimitCheck<'_>,
+        at: Timestamp,
+    ) -> Option<Decision> {
+        if check.direction == Direction::GiveBack || !self.is_without_store() {
+            return None;
+        }
+        let looked = self.report(memory.look(&check.of_part(&self.part), Hits(0), at), Hits(0));
+        Some(if self.policy == Some(OnStoreFailure::Allow) {
+            Decision { over: false, ..looked }
+        } else {
+            Decision { over: true, remaining: 0, reset: DENY_RETRY, ..looked }
+        })
+    }
+
+    /// Returns `decision` with the part that `hits` were counted against.
+    fn report(&self, decision: Decision, hits: Hits) -> Decision {
+        let capacity = self.part.tiers[decision.tier].capacity();
+        let whole = self.part.of.tiers()[decision.tier].capacity();
+        let may_fit_later = decision.over && hits > Hits(capacity.into()) && hits <= Hits(whole.into());
+        let reset = if may_fit_later { decision.reset.max(self.next) } else { decision.reset };
+        Decision { share: Some(capacity), reset, ..decision }
+    }
+}

@@ -1,0 +1,126 @@
+//! The epochs of the instances' membership: Redis keeps those that the simulated store keeps.
+
+use std::sync::Arc;
+
+use weir::{
+    clock::ManualClock,
+    limit::{Period, Timestamp, part::Place},
+    store::{
+        redis::RedisRemote,
+        remote::{Epoch, Members, Remote as _},
+        simulated::{Random, SimulatedServer},
+    },
+};
+
+use crate::support::{Server, settings, until};
+
+const NAMES: [&str; 5] = ["b", "a", "ä", "a-1", "B"];
+
+/// Connects to `server` with a clock that the test sets.
+async fn with_clock(server: &Server, prefix: &str) -> (RedisRemote, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_700_000_000_100)));
+    let mut settings = settings(server.address());
+    settings.prefix = prefix.into();
+    let redis = RedisRemote::with_clock(settings, Arc::clone(&clock) as _).expect("it needs no files");
+    until("redis is connected", async || redis.state().is_connected()).await;
+    (redis, clock)
+}
+
+async fn beat(redis: &RedisRemote, name: &str, ttl: Period) -> Members {
+    redis.heartbeat(name, ttl).await.expect("it replies")
+}
+
+#[tokio::test]
+async fn redis_keeps_the_epochs_of_the_model() {
+    let server = Server::start();
+    // so long that no registration ends by Redis' own clock
+    let ttl = Period::from_secs(60);
+    for seed in 0..40 {
+        // a hash tag of its own for each case
+        let prefix = if seed % 2 == 0 { format!("{seed}:") } else { format!("p{{{seed}}}:") };
+        let (redis, clock) = with_clock(&server, &prefix).await;
+        let (mut model, mut random) = (SimulatedServer::default(), Random::new(seed));
+        for step in 0..60 {
+            let millis = match random.next() % 8 {
+                0 => 0,
+                1 => 61_000,
+                2 => 30_000 - clock_millis(&clock) % 1_000,
+                _ => random.next() % 1_300,
+            };
+            clock.set(Timestamp::from_millis(clock_millis(&clock) + millis));
+            let name = NAMES[usize::try_from(random.next() % 5).expect("a few")];
+            let ttl = if random.chance(0.2) { Period::default() } else { ttl };
+            let expected = model.heartbeat(name, ttl, clock_now(&clock));
+            assert_eq!(beat(&redis, name, ttl).await, expected, "step {step} of case {seed}: {name}");
+        }
+    }
+}
+
+fn clock_now(clock: &ManualClock) -> Timestamp {
+    use weir::clock::Clock as _;
+    clock.now()
+}
+
+fn clock_millis(clock: &ManualClock) -> u64 {
+    clock_now(clock).as_nanos() / 1_000_000
+}
+
+#[tokio::test]
+async fn every_reply_has_the_epoch_in_force_and_all_to_come() {
+    let server = Server::start();
+    let (redis, clock) = with_clock(&server, "").await;
+    let ttl = Period::from_secs(60);
+    let at = |millis: u64| clock.set(Timestamp::from_millis(1_700_000_000_000 + millis));
+    let epoch = |second: u64, instances, rank: Option<u32>| Epoch {
+        from: Timestamp::from_secs(1_700_000_000 + second),
+        place: rank.and_then(|rank| Place::new(instances, rank)),
+    };
+    assert_eq!(beat(&redis, "b", ttl).await.epochs[..], [epoch(3, 1, Some(0))]);
+    // the same instant: replaced
+    at(999);
+    assert_eq!(beat(&redis, "c", ttl).await.epochs[..], [epoch(3, 2, Some(1))]);
+    at(1_001);
+    assert_eq!(beat(&redis, "a", ttl).await.epochs[..], [epoch(3, 2, None), epoch(4, 3, Some(0))]);
+    at(2_000);
+    // exactly two seconds ahead
+    let left = beat(&redis, "c", Period::default()).await;
+    assert_eq!(left.epochs[..], [epoch(3, 2, Some(1)), epoch(4, 2, None)]);
+    at(2_001);
+    let joined = beat(&redis, "d", ttl).await;
+    assert_eq!(joined.epochs[..], [epoch(3, 2, None), epoch(4, 2, None), epoch(5, 3, Some(2))]);
+    at(5_000);
+    assert_eq!(beat(&redis, "b", ttl).await.epochs[..], [epoch(5, 3, Some(1))]);
+    assert_eq!(
+        server.send::<Vec<String>>(&["ZRANGE", "{weir:instances}:in_force", "0", "-1"]),
+        ["a", "b", "d"]
+    );
+}
+
+/// An instance of an earlier version registers by the set alone.
+#[tokio::test]
+async fn whoever_came_or_went_without_an_epoch_is_noticed() {
+    let server = Server::start();
+    let (redis, clock) = with_clock(&server, "").await;
+    let ttl = Period::from_secs(60);
+    beat(&redis, "b", ttl).await;
+    clock.set(Timestamp::from_millis(1_700_000_005_500));
+    let expiry = "1700000065000";
+    server.send::<()>(&["ZADD", "weir:instances", expiry, "a"]);
+    let place = |members: &Members| members.epochs.last().and_then(|epoch| epoch.place);
+    assert_eq!(place(&beat(&redis, "b", ttl).await), Place::new(2, 1));
+    server.send::<()>(&["ZREM", "weir:instances", "a"]);
+    assert_eq!(place(&beat(&redis, "b", ttl).await), Place::new(1, 0));
+    // the keys of epochs were evicted
+    server.send::<()>(&["DEL", "{weir:instances}:epochs"]);
+    assert_eq!(place(&beat(&redis, "b", ttl).await), Place::new(1, 0));
+}
+
+/// A prefix with a brace of its own leaves no room for other keys in the slot.
+#[tokio::test]
+async fn without_keys_in_the_same_slot_there_is_a_number_only() {
+    let server = Server::start();
+    let (redis, _clock) = with_clock(&server, "a}").await;
+    let members = beat(&redis, "b", Period::from_secs(60)).await;
+    assert_eq!((members.instances, members.epochs.len()), (1, 0));
+    assert_eq!(server.send::<Vec<String>>(&["KEYS", "*"]), ["a}weir:instances"]);
+}
