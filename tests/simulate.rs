@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use weir::{
     limit::{
-        Algorithm, Bucket, Decision, Hits, LimitCheck, Period, Refill, Reservation, ReservationRequest,
-        RuleCoordination, Scope, Tier, Timestamp,
+        Algorithm, Bucket, Coordination, Decision, Hits, LimitCheck, Period, Refill, Reservation,
+        ReservationRequest, RuleCoordination, Scope, Tier, Timestamp,
     },
     simulate::{
-        Arrivals, Instance, Scenario, Series, SimulationMetrics, SimulationOutcome, Skew, chart, run,
+        Arrivals, Instance, Panel, Scenario, Series, SimulatedDecision, SimulationMetrics, SimulationOutcome,
+        Skew, WaitMetrics, WaitingOutcome, chart, run, run_waiting, summary, wait_table, waiting_series,
     },
     store::{
         Decisions, MemoryStore, Store, StoreError, TakeOptions,
+        coordinated::{Coordinated, CoordinationSettings},
         remote::{Command, Op, Remote as _, Target},
         simulated::Network,
     },
@@ -166,16 +168,115 @@ fn progress_is_reported_from_zero_to_one() {
 #[test]
 fn the_chart_marks_requests_admitted_above_the_limit() {
     let scenario = scenario(Algorithm::FixedWindow);
-    let simulated = |outcome: SimulationOutcome| {
-        let series = Series::of(&scenario, &outcome, 100);
-        (SimulationMetrics::of(&scenario, &outcome), series)
+    let simulated = |name: &str, outcome: SimulationOutcome| Panel {
+        name: name.to_owned(),
+        summary: summary(&SimulationMetrics::of(&scenario, &outcome)),
+        series: Series::of(&scenario, &outcome, 100),
     };
-    let ((metrics, series), (exact, kept)) =
-        (simulated(uncoordinated(&scenario)), simulated(store_only(&scenario)));
-    assert_eq!(series.points.iter().map(|(_, admitted)| *admitted).max(), Some(600));
-    assert_eq!(kept.points.iter().map(|(_, admitted)| *admitted).max(), Some(200));
-    let svg = chart(&scenario, &[("local", metrics, series), ("strict", exact, kept)]);
+    let panels = [simulated("local", uncoordinated(&scenario)), simulated("strict", store_only(&scenario))];
+    let most = |panel: &Panel| panel.series.points.iter().map(|(_, admitted)| *admitted).max();
+    assert_eq!((most(&panels[0]), most(&panels[1])), (Some(600), Some(200)));
+    let svg = chart(&scenario, "a title", &panels);
     // one of each in the legend; one of the two panels shows requests above the limit
     assert_eq!((svg.matches("class=\"over\"").count(), svg.matches("class=\"admitted\"").count()), (2, 3));
     assert!(svg.contains(">local<") && svg.contains(">strict<") && svg.contains("worst overshoot +200 %"));
+}
+
+const WAIT: Period = Period::from_secs(2);
+
+/// One line for all callers.
+fn one_line(scenario: &Scenario) -> WaitingOutcome {
+    let scenario = Scenario { instances: 1, ..scenario.clone() };
+    let rules = || scenario.rule_set(RuleCoordination::default());
+    run_waiting(&scenario, WAIT, rules, |_| MemoryStore::new(10), |_| 0, |_| {}).expect("a runtime")
+}
+
+/// Lines of instances that share their counts.
+fn lines(scenario: &Scenario, mode: Coordination) -> WaitMetrics {
+    let rules = || scenario.rule_set(RuleCoordination { mode: Some(mode), ..RuleCoordination::default() });
+    let make = |Instance { number, remote, clock }| {
+        let settings =
+            CoordinationSettings { instance: format!("i{number}"), ..CoordinationSettings::default() };
+        Coordinated::new(remote, std::sync::Arc::new(clock), settings)
+    };
+    let outcome = run_waiting(scenario, WAIT, rules, make, |_| 0, |_| {}).expect("a runtime");
+    WaitMetrics::of(scenario, WAIT, &outcome, &one_line(scenario))
+}
+
+#[test]
+fn one_line_admits_the_limit_in_each_window_and_rejects_who_cannot_be_served_in_time() {
+    let scenario = Scenario {
+        instances: 1,
+        load: 2.0,
+        arrivals: Arrivals::Steady,
+        windows: 8,
+        ..scenario(Algorithm::FixedWindow)
+    };
+    let outcome = one_line(&scenario);
+    let metrics = WaitMetrics::of(&scenario, WAIT, &outcome, &outcome);
+    assert_eq!((metrics.overshoot, metrics.used, metrics.calls), (0.0, 1.0, 0.0));
+    // 3,200 come; 1,600 are admitted in eight windows, and what the line then has in the next two
+    assert_eq!(outcome.simulated.decisions.len(), 3_200);
+    assert_near(metrics.rejected, 1_200.0 / 3_200.0, 0.01);
+    // nobody waits for longer than the longest wait, and most wait nearly as long
+    assert!(metrics.p99 <= WAIT && metrics.p50 > Period::from_secs(1), "{metrics:?}");
+    let counted = waiting_series(&scenario, &outcome, 800);
+    assert_eq!(counted.points.iter().map(|(_, admitted)| *admitted).max(), Some(200));
+    let low = Scenario { load: 0.5, ..scenario };
+    let outcome = one_line(&low);
+    let metrics = WaitMetrics::of(&low, WAIT, &outcome, &outcome);
+    assert_eq!((metrics.rejected, metrics.p99), (0.0, Period::default()));
+}
+
+/// Every instance has waiters at the start of each window, and they do not all ask at once.
+#[test]
+fn the_lines_of_96_instances_use_the_limit_and_exceed_nothing() {
+    for mode in [Coordination::Lease, Coordination::Strict] {
+        let tier = Tier { requests: 2_000, ..scenario(Algorithm::FixedWindow).tier };
+        let scenario = Scenario { instances: 96, tier, load: 1.5, ..scenario(Algorithm::FixedWindow) };
+        let metrics = lines(&scenario, mode);
+        assert!(metrics.overshoot <= 0.0 && metrics.used >= 0.98, "{mode:?}: {metrics:?}");
+        assert!(metrics.calls_at_start <= 30, "{mode:?}: {metrics:?}");
+        assert!(metrics.rejected < 0.35 && metrics.p99 <= WAIT, "{mode:?}: {metrics:?}");
+    }
+}
+
+/// The calls of a peak are made later, and none is lost.
+#[test]
+fn lines_take_a_peak_apart() {
+    let scenario =
+        Scenario { load: 0.5, arrivals: Arrivals::Peak, windows: 10, ..scenario(Algorithm::FixedWindow) };
+    let metrics = lines(&scenario, Coordination::Lease);
+    assert!(metrics.overshoot <= 0.0 && metrics.used >= 0.98, "{metrics:?}");
+    assert!(metrics.p99 > Period::from_millis(500) && metrics.rejected == 0.0, "{metrics:?}");
+}
+
+/// Callers count when they may proceed, not when they came.
+#[test]
+fn what_a_provider_counts_is_measured() {
+    let scenario = Scenario { windows: 2, ..scenario(Algorithm::FixedWindow) };
+    let begin = Timestamp::from_secs(1_700_000_000).window_end(scenario.tier.period);
+    let at = |millis| begin.after(Period::from_millis(millis));
+    let decision = |arrived, decided, admitted| SimulatedDecision {
+        key: 0,
+        arrived: at(arrived),
+        decided: at(decided),
+        admitted: Some(admitted),
+    };
+    let outcome = |admitted: u64, rejected: u64| {
+        let admitted = (0..admitted).map(|i| decision(10, 1_000 + i, true));
+        let decisions = admitted.chain((0..rejected).map(|_| decision(20, 20, false))).collect();
+        let simulated = SimulationOutcome { decisions, calls: 50, fallbacks: 0 };
+        WaitingOutcome { simulated, calls_at_start: 7 }
+    };
+    // the limit is 200: the second window has 250
+    let metrics = WaitMetrics::of(&scenario, WAIT, &outcome(250, 250), &outcome(500, 0));
+    assert_eq!((metrics.overshoot, metrics.used, metrics.rejected), (0.25, 0.5, 0.5));
+    assert_eq!((metrics.p50, metrics.p99), (Period::from_millis(1_114), Period::from_millis(1_237)));
+    let text = wait_table(&[("lease", metrics)]);
+    let expected = "\
+coordination  worst overshoot  used  rejected  waited p50  waited p99  store calls a caller  calls at a start
+lease                   +25 %  50 %      50 %       1.1 s       1.2 s                  0.10                 7
+";
+    assert_eq!(text, expected);
 }

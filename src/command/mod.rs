@@ -10,6 +10,7 @@ pub mod hot;
 mod local_page;
 pub mod simulate;
 mod simulate_share;
+mod simulate_wait;
 
 pub use call::call;
 pub use check::{CheckFormat, CheckOptions, check};

@@ -10,15 +10,18 @@ use std::{
 
 use clap::{Args, ValueEnum};
 
-use super::simulate_share::{ShareError, SimulateShare};
+use super::{
+    simulate_share::{ShareError, SimulateShare},
+    simulate_wait::simulate_waiting,
+};
 
 use crate::{
     config, limit,
     limit::{Bucket, Coordination, Period, Refill, RuleCoordination, Tier},
     settings, simulate,
     simulate::{
-        Instance, Scenario, ScenarioError, Series, SimulationMetrics, SimulationOutcome, Skew, chart, legend,
-        run, suggest, table,
+        Instance, Panel, Scenario, ScenarioError, Series, SimulationMetrics, SimulationOutcome, Skew, chart,
+        legend, run, suggest, summary, table,
     },
     store::{
         coordinated::{self, Coordinated},
@@ -27,7 +30,7 @@ use crate::{
 };
 
 /// The number of steps in a chart, about one per pixel.
-const STEPS: u32 = 800;
+pub(super) const STEPS: u32 = 800;
 
 /// The most keys that are simulated by default.
 const MAX_DEFAULT_KEYS: f64 = 2_000.0;
@@ -47,7 +50,7 @@ pub struct Simulate {
     /// Coordination modes to simulate, separated by commas [default: all]
     #[arg(long, value_name = "MODE", value_delimiter = ',', value_parser = parse_mode)]
     pub coordination: Vec<Coordination>,
-    /// Keys, each with the limit for itself; requests are for random keys [default: 2000, or fewer for 500000 requests]
+    /// Keys, each with the limit for itself; requests are for random keys [default: 2000, or fewer for 500000 requests; with --wait 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub keys: Option<u32>,
     /// Requests that the limit admits in each period
@@ -71,6 +74,10 @@ pub struct Simulate {
     /// When requests arrive
     #[arg(long, value_name = "WHEN", default_value = "random")]
     pub arrivals: Arrivals,
+    /// Simulate callers that wait for up to this time, 60s if none is given, as consumers of another API do
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "60s", value_parser = parse_time,
+        conflicts_with_all = ["suggest", "share"])]
+    pub wait: Option<Duration>,
     /// How requests are spread over the instances
     #[arg(long, value_name = "HOW", default_value = "even")]
     pub skew: Spread,
@@ -126,6 +133,10 @@ pub enum Arrivals {
     Random,
     /// All requests of a key and a period at the same time.
     AtOnce,
+    /// In equal gaps.
+    Steady,
+    /// Three times as often as on average in the middle fifth of the time, and half as often before and after.
+    Peak,
 }
 
 /// The modes that are compared unless others are named: those that share a counter, and none.
@@ -211,6 +222,10 @@ pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateErr
         None => None,
     };
     let chosen = if args.coordination.is_empty() { &COMPARED[..] } else { &args.coordination };
+    if let Some(max_wait) = args.wait {
+        let svg = svg.map(|(path, file)| (path.as_path(), file));
+        return simulate_waiting(args, &scenario, max_wait, chosen, svg, out);
+    }
     let mut modes = Vec::new();
     let part = 1.0 / f64::from(u8::try_from(chosen.len()).unwrap_or(u8::MAX));
     let mut completed = 0.0;
@@ -226,14 +241,18 @@ pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateErr
     }
     args.print(&scenario, &modes, out).map_err(SimulateError::Print)?;
     if let Some((path, mut file)) = svg {
-        let panels: Vec<_> =
-            modes.into_iter().map(|(mode, metrics, series)| (mode.name(), metrics, series)).collect();
-        file.write_all(chart(&scenario, &panels).as_bytes()).map_err(svg_error(path))?;
+        let panel = |(mode, metrics, series): (Coordination, SimulationMetrics, Series)| Panel {
+            name: mode.name().to_owned(),
+            summary: summary(&metrics),
+            series,
+        };
+        let panels: Vec<Panel> = modes.into_iter().map(panel).collect();
+        file.write_all(chart(&scenario, &scenario.title(), &panels).as_bytes()).map_err(svg_error(path))?;
     }
     Ok(())
 }
 
-fn svg_error(path: &Path) -> impl FnOnce(io::Error) -> SimulateError {
+pub(super) fn svg_error(path: &Path) -> impl FnOnce(io::Error) -> SimulateError {
     |source| SimulateError::Svg { path: path.to_owned(), source }
 }
 
@@ -256,6 +275,8 @@ impl Simulate {
             arrivals: match self.arrivals {
                 Arrivals::Random => simulate::Arrivals::Random,
                 Arrivals::AtOnce => simulate::Arrivals::AtOnce,
+                Arrivals::Steady => simulate::Arrivals::Steady,
+                Arrivals::Peak => simulate::Arrivals::Peak,
             },
             skew: match self.skew {
                 Spread::Even => Skew::Even,
@@ -277,6 +298,9 @@ impl Simulate {
     /// Returns as many keys as can be simulated in a few seconds.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "limited to a small number")]
     fn default_keys(&self) -> u32 {
+        if self.wait.is_some() {
+            return 1;
+        }
         let requests = f64::from(self.limit) * self.load() * f64::from(self.windows);
         (MAX_DEFAULT_REQUESTS / requests).clamp(1.0, MAX_DEFAULT_KEYS) as u32
     }
@@ -289,22 +313,27 @@ impl Simulate {
         progress: impl FnMut(f64),
     ) -> io::Result<SimulationOutcome> {
         let rules = scenario.rules(RuleCoordination { mode: Some(mode), ..RuleCoordination::default() });
-        let sync_interval = period(self.sync_interval);
-        let make = |Instance { number, remote, clock }| -> Coordinated<SimulatedRemote> {
-            let instance = format!("simulated-{number}");
-            let defaults = coordinated::CoordinationSettings::default();
-            let settings = coordinated::CoordinationSettings {
-                sync_interval,
-                early_sync: !self.no_early_sync,
-                instance,
-                max_counters: 2 * scenario.keys.max(512),
-                heartbeat: scenario.rarer(defaults.heartbeat),
-                sweep: scenario.rarer(defaults.sweep),
-                ..defaults
-            };
-            Coordinated::new(remote, Arc::new(clock), settings)
-        };
+        let make = |instance| self.store(scenario, instance);
         run(scenario, &rules, make, |store| store.coordination_metrics().fallback.get(), progress)
+    }
+
+    /// Opens the store of an instance.
+    pub(super) fn store(
+        &self,
+        scenario: &Scenario,
+        Instance { number, remote, clock }: Instance,
+    ) -> Coordinated<SimulatedRemote> {
+        let defaults = coordinated::CoordinationSettings::default();
+        let settings = coordinated::CoordinationSettings {
+            sync_interval: period(self.sync_interval),
+            early_sync: !self.no_early_sync,
+            instance: format!("simulated-{number}"),
+            max_counters: 2 * scenario.keys.max(512),
+            heartbeat: scenario.rarer(defaults.heartbeat),
+            sweep: scenario.rarer(defaults.sweep),
+            ..defaults
+        };
+        Coordinated::new(remote, Arc::new(clock), settings)
     }
 
     fn print(
@@ -332,12 +361,12 @@ impl Simulate {
     }
 }
 
-fn period(duration: Duration) -> Period {
+pub(super) fn period(duration: Duration) -> Period {
     Period::from_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// A progress bar.
-struct Progress {
+pub(super) struct Progress {
     label: &'static str,
     is_terminal: bool,
     /// The percentage shown; none at first.
@@ -345,12 +374,12 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(label: &'static str) -> Self {
+    pub(super) fn new(label: &'static str) -> Self {
         Self { label, is_terminal: io::stderr().is_terminal(), shown: None }
     }
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a percentage")]
-    fn show(&mut self, done: f64) {
+    pub(super) fn show(&mut self, done: f64) {
         let percentage = (done.clamp(0.0, 1.0) * 100.0) as u32;
         if self.is_terminal && self.shown != Some(percentage) {
             self.shown = Some(percentage);
@@ -362,7 +391,7 @@ impl Progress {
     }
 
     /// Clears the bar.
-    fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         if self.shown.take().is_some() {
             let _ = write!(io::stderr(), "\r{:1$}\r", "", BAR + 20);
         }

@@ -17,6 +17,11 @@ pub(super) fn arrivals(scenario: &Scenario, random: Random) -> Box<dyn Iterator<
     let end = scenario.end().since(scenario.begin()).as_nanos() as f64 / 1e9;
     match scenario.arrivals {
         Arrivals::Random => Box::new(at_random(scenario.rate(), scenario.keys, end, random)),
+        Arrivals::Steady => Box::new(steady(scenario.rate(), scenario.keys, end)),
+        Arrivals::Peak => {
+            let at_peak = move |arrival: Arrival| Arrival { at: end * peaked(arrival.at / end), ..arrival };
+            Box::new(at_random(scenario.rate(), scenario.keys, end, random).map(at_peak))
+        }
         Arrivals::AtOnce => {
             let each = (f64::from(scenario.tier.requests) * scenario.load).round() as usize;
             let (keys, windows, period) =
@@ -34,6 +39,21 @@ fn at_random(rate: f64, keys: usize, end: f64, mut random: Random) -> impl Itera
         let key = if keys == 1 { 0 } else { (random.unit() * keys as f64) as u32 };
         (at < end).then_some(Arrival { at, key })
     })
+}
+
+/// Returns requests in equal gaps, for each key in turn.
+fn steady(rate: f64, keys: usize, end: f64) -> impl Iterator<Item = Arrival> {
+    let arrival = move |i: u64| Arrival { at: (i as f64 + 0.5) / rate, key: (i % keys as u64) as u32 };
+    (0..).map(arrival).take_while(move |arrival| arrival.at < end)
+}
+
+/// Returns the share of the time after which a share of the requests has arrived.
+fn peaked(share: f64) -> f64 {
+    match share {
+        _ if share < 0.2 => share / 0.5,
+        _ if share < 0.8 => 0.4 + (share - 0.2) / 3.0,
+        _ => 0.6 + (share - 0.8) / 0.5,
+    }
 }
 
 fn at_once(
@@ -64,6 +84,27 @@ mod tests {
         for key in 0..10 {
             let of_key = all.iter().filter(|arrival| arrival.key == key).count();
             assert!((850..1_150).contains(&of_key), "{of_key}");
+        }
+    }
+
+    #[test]
+    fn steady_arrivals_have_equal_gaps() {
+        let all: Vec<Arrival> = steady(10.0, 3, 2.0).collect();
+        assert_eq!(all.len(), 20);
+        assert!(all.windows(2).all(|pair| (pair[1].at - pair[0].at - 0.1).abs() < 1e-9));
+        assert_eq!(all.iter().filter(|arrival| arrival.key == 2).count(), 6);
+    }
+
+    #[test]
+    fn a_peak_moves_requests_and_adds_none() {
+        let at_peak = |arrival: Arrival| 10.0 * peaked(arrival.at / 10.0);
+        let times: Vec<f64> = at_random(1_000.0, 1, 10.0, Random::new(1)).map(at_peak).collect();
+        assert!(times.is_sorted() && times.last().is_some_and(|last| *last < 10.0));
+        let between = |from: f64, to: f64| times.iter().filter(|at| (from..to).contains(*at)).count();
+        assert!((9_700..10_300).contains(&times.len()), "{}", times.len());
+        for (from, to, expected) in [(0.0, 4.0, 2_000), (4.0, 6.0, 6_000), (6.0, 10.0, 2_000)] {
+            let got = between(from, to);
+            assert!(got.abs_diff(expected) < 250, "{got} from {from} to {to}");
         }
     }
 

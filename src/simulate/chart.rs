@@ -3,9 +3,8 @@
 use std::fmt::Write as _;
 
 use super::{
-    Scenario, Series, SimulationMetrics,
+    Scenario, Series,
     svg::{self, HEAD, LEFT, RIGHT, WIDTH},
-    table::{calls, overshoot, percent},
 };
 use crate::limit::Algorithm;
 
@@ -24,25 +23,36 @@ const LIGHT: &str = ".window { stroke: #8250df; stroke-dasharray: 2 3 }
 .limit { stroke: #1f2328; stroke-width: 1.5; stroke-dasharray: 6 4 } .over { fill: #cf222e }";
 const DARK: &str = ".window { stroke: #a475f9 } .limit { stroke: #e6edf3 } .over { fill: #f85149 }";
 
+/// What is drawn of one mode.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Panel {
+    /// The mode.
+    pub name: String,
+    /// Its metrics in a line.
+    pub summary: String,
+    /// The admitted requests.
+    pub series: Series,
+}
+
 /// Maps values to positions on the page.
 struct Axes {
     seconds: f64,
     most: u64,
 }
 
-/// Draws the admitted requests of `modes`, by name.
+/// Draws the admitted requests of each mode, below `title`.
 #[must_use]
-pub fn chart(scenario: &Scenario, modes: &[(&str, SimulationMetrics, Series)]) -> String {
-    let bound = modes.first().map_or(0, |(_, _, series)| series.bound);
-    let admitted = modes.iter().flat_map(|(_, _, series)| &series.points).map(|(_, admitted)| *admitted);
+pub fn chart(scenario: &Scenario, title: &str, modes: &[Panel]) -> String {
+    let bound = modes.first().map_or(0, |mode| mode.series.bound);
+    let admitted = modes.iter().flat_map(|mode| &mode.series.points).map(|(_, admitted)| *admitted);
     let axes = Axes {
         seconds: scenario.tier.period.as_nanos() as f64 / 1e9 * f64::from(scenario.windows),
         most: round_up(admitted.max().unwrap_or(0).max(bound + bound / 4).max(1)),
     };
     let panels = modes.len() as f64;
     let height = HEAD + panels * PANEL + (panels - 1.0).max(0.0) * GAP + FOOT;
-    let mut svg = svg::begin(height, &scenario.title(), LIGHT, DARK);
-    head(&mut svg, scenario);
+    let mut svg = svg::begin(height, title, LIGHT, DARK);
+    head(&mut svg, title);
     for (i, mode) in modes.iter().enumerate() {
         panel(&mut svg, &axes, i, mode);
         mark_periods(&mut svg, &axes, i, scenario.windows);
@@ -63,8 +73,8 @@ fn counted(scenario: &Scenario) -> &'static str {
     }
 }
 
-fn head(svg: &mut String, scenario: &Scenario) {
-    text(svg, LEFT, 22.0, "title", &scenario.title());
+fn head(svg: &mut String, title: &str) {
+    text(svg, LEFT, 22.0, "title", title);
     let legend = [
         ("<rect class=\"admitted\" width=\"14\" height=\"10\" y=\"-9\"/>", "admitted", 0.0),
         ("<rect class=\"over\" width=\"14\" height=\"10\" y=\"-9\"/>", "admitted above the limit", 110.0),
@@ -77,21 +87,10 @@ fn head(svg: &mut String, scenario: &Scenario) {
     }
 }
 
-fn panel(
-    svg: &mut String,
-    axes: &Axes,
-    i: usize,
-    (name, metrics, series): &(&str, SimulationMetrics, Series),
-) {
+fn panel(svg: &mut String, axes: &Axes, i: usize, Panel { name, summary, series }: &Panel) {
     let top = HEAD + i as f64 * (PANEL + GAP);
     let bottom = top + PANEL;
     text(svg, LEFT, top - 6.0, "name", name);
-    let summary = format!(
-        "worst overshoot {}, used {}, {} store calls a decision",
-        overshoot(metrics.overshoot),
-        percent(metrics.used),
-        calls(metrics.calls),
-    );
     let right = WIDTH - RIGHT;
     put(
         svg,

@@ -81,6 +81,12 @@ impl SimulationMetrics {
     }
 }
 
+/// Returns the worst excess over the limit of any key, as a share of it: [`SimulationMetrics::overshoot`].
+pub(super) fn overshoot_of(scenario: &Scenario, decisions: &[SimulatedDecision]) -> f64 {
+    let by_key = by_key(decisions);
+    by_key.iter().map(|decisions| Admitted::of(decisions).overshoot(scenario)).fold(-1.0, f64::max)
+}
+
 // === impl Admitted ===
 
 impl Admitted {

@@ -6,6 +6,8 @@
 //! run          runs the instances, each with its own clock and connection to one simulated store, and the requests
 //! metrics      compares the outcome with the limit's bounds
 //! one_counter  what one counter for all instances would have decided
+//! waiting      the same as `run`, with callers that wait
+//! wait_metrics  what these get, and what their provider sees
 //! table        renders the metrics as text
 //! shares       the shares of a pool's members in each cycle
 //! suggest      which mode to choose, what it costs, and what it can exceed
@@ -30,12 +32,16 @@ mod shares_chart;
 mod suggest;
 mod svg;
 mod table;
+mod wait_metrics;
+mod waiting;
 
-pub use chart::chart;
+pub use chart::{Panel, chart};
 pub use metrics::{Series, SimulationMetrics};
 pub use run::{Instance, SimulatedDecision, SimulationOutcome, run};
 pub use scenario::{Arrivals, Scenario, ScenarioError, Skew};
 pub use shares::{Demands, DemandsError, SharedCycle, shares_table};
 pub use shares_chart::shares_chart;
 pub use suggest::suggest;
-pub use table::{legend, table};
+pub use table::{legend, summary, table};
+pub use wait_metrics::{WaitMetrics, wait_legend, wait_table, waiting_series};
+pub use waiting::{WaitingOutcome, run_waiting};

@@ -56,6 +56,13 @@ pub struct SimulationOutcome {
     pub fallbacks: u64,
 }
 
+/// The instances of a scenario before it begins, and the exact clock.
+pub(super) struct Fleet {
+    pub(super) instances: Vec<Instance>,
+    pub(super) clock: SimulatedClock,
+    pub(super) random: Random,
+}
+
 /// Runs `scenario` on the stores that `make` creates, one per instance, which all use `rules`. `fallbacks` returns how many
 /// decisions a store made without the shared store; it is called at the end. `progress` is called with the completed share,
 /// 0 to 1.
@@ -79,26 +86,32 @@ async fn simulate<S: Store>(
     fallbacks: impl Fn(&S) -> u64,
     mut progress: impl FnMut(f64),
 ) -> SimulationOutcome {
-    let mut random = Random::new(scenario.seed);
-    let clock = SimulatedClock::new(Timestamp::from_nanos(
-        scenario.begin().as_nanos() - scenario.warm_up().as_nanos(),
-    ));
-    let shared = SimulatedStore::new(clock.clone(), random.next());
-    let instances: Vec<Instance> = (0..scenario.instances)
-        .map(|number| Instance {
-            number,
-            remote: shared.connect(scenario.network),
-            clock: clock.skewed(error(scenario.clock_skew, &mut random)),
-        })
-        .collect();
+    let Fleet { instances, clock, mut random } = Fleet::start(scenario);
     let stores: Vec<Arc<S>> = instances.iter().map(|instance| Arc::new(make(instance.clone()))).collect();
     sleep(scenario.warm_up().into()).await;
     let calls = || instances.iter().map(|instance| instance.remote.calls()).sum::<u64>();
     let calls_before = calls();
+    let send = |i: usize, key| {
+        let (store, rules) = (Arc::clone(&stores[i]), Arc::clone(rules));
+        decide(store, rules, key, clock.clone(), instances[i].clock.clone())
+    };
+    let decisions = offer(scenario, &mut random, send, || {}, &mut progress).await;
+    let fallbacks = stores.iter().map(|store| fallbacks(store)).sum();
+    SimulationOutcome { decisions, calls: calls() - calls_before, fallbacks }
+}
 
+/// Sends the requests of `scenario` when they arrive, each by the future that `send` returns for the number of an instance and a key, and
+/// returns what became of them. Calls `after_each` whenever some were sent.
+pub(super) async fn offer<F: Future<Output = SimulatedDecision> + Send + 'static>(
+    scenario: &Scenario,
+    random: &mut Random,
+    send: impl Fn(usize, u32) -> F,
+    after_each: impl Fn(),
+    progress: &mut impl FnMut(f64),
+) -> Vec<SimulatedDecision> {
     let started = Instant::now();
     let end = scenario.end().since(scenario.begin()).as_nanos() as f64 / 1e9;
-    let spread = scenario.skew.spread(stores.len());
+    let spread = scenario.skew.spread(scenario.instances);
     let mut decisions = Vec::new();
     let mut waiting = JoinSet::new();
     let mut arrivals = arrivals(scenario, random.fork()).peekable();
@@ -107,12 +120,11 @@ async fn simulate<S: Store>(
         let tick = (at * 1e3).ceil();
         sleep_until(started + Duration::from_millis(tick as u64)).await;
         while let Some(arrival) = arrivals.next_if(|arrival| arrival.at * 1e3 <= tick) {
-            let i = choose(&spread, &mut random);
-            let (store, rules) = (Arc::clone(&stores[i]), Arc::clone(rules));
-            waiting.spawn(decide(store, rules, arrival.key, clock.clone(), instances[i].clock.clone()));
+            waiting.spawn(send(choose(&spread, random), arrival.key));
         }
         // lets all of the tasks start
         tokio::task::yield_now().await;
+        after_each();
         while let Some(decision) = waiting.try_join_next() {
             decisions.extend(decision);
         }
@@ -121,8 +133,27 @@ async fn simulate<S: Store>(
     while let Some(decision) = waiting.join_next().await {
         decisions.extend(decision);
     }
-    let fallbacks = stores.iter().map(|store| fallbacks(store)).sum();
-    SimulationOutcome { decisions, calls: calls() - calls_before, fallbacks }
+    decisions
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    pub(super) fn start(scenario: &Scenario) -> Self {
+        let mut random = Random::new(scenario.seed);
+        let clock = SimulatedClock::new(Timestamp::from_nanos(
+            scenario.begin().as_nanos() - scenario.warm_up().as_nanos(),
+        ));
+        let shared = SimulatedStore::new(clock.clone(), random.next());
+        let instances = (0..scenario.instances)
+            .map(|number| Instance {
+                number,
+                remote: shared.connect(scenario.network),
+                clock: clock.skewed(error(scenario.clock_skew, &mut random)),
+            })
+            .collect();
+        Self { instances, clock, random }
+    }
 }
 
 /// Sends one request and returns its decision.

@@ -58,6 +58,10 @@ pub enum Arrivals {
     Random,
     /// All requests of one key and period at once, at a random time in the period.
     AtOnce,
+    /// In equal gaps.
+    Steady,
+    /// At random, three times as often as on average in the middle fifth of the time, and half as often before and after.
+    Peak,
 }
 
 /// How requests are spread over instances. Each request goes to a random instance, as with a load balancer.
@@ -132,6 +136,8 @@ impl Scenario {
         let arrivals = match self.arrivals {
             Arrivals::Random => "",
             Arrivals::AtOnce => " at once",
+            Arrivals::Steady => " in equal gaps",
+            Arrivals::Peak => " on average, with a peak",
         };
         let spread = match self.skew {
             Skew::Even => "evenly",
@@ -177,12 +183,18 @@ impl Scenario {
     /// Returns rules with the limit, coordinated by `coordination`.
     #[must_use]
     pub fn rules(&self, coordination: RuleCoordination) -> Arc<RuleSet> {
+        Arc::new(self.rule_set(coordination))
+    }
+
+    /// As [`Scenario::rules`], for one owner.
+    #[must_use]
+    pub fn rule_set(&self, coordination: RuleCoordination) -> RuleSet {
         let limit =
             Limit::Tiers { tiers: [self.tier.clone()].into(), over_limit_policy: OverLimitPolicy::Ignore };
         let rule = Rule { coordination, ..Rule::new(limit) };
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("key", Values::Any) };
         let domain = Domain::new(DOMAIN, vec![node]);
-        Arc::new(RuleSet::new(&[domain], KeyHasher::with_secret([self.seed, 0])))
+        RuleSet::new(&[domain], KeyHasher::with_secret([self.seed, 0]))
     }
 }
 

@@ -33,20 +33,47 @@ const LEGEND: [(&str, &str); 7] = [
 /// Says what the columns of [`table`] are, a line each.
 #[must_use]
 pub fn legend() -> String {
-    LEGEND.iter().fold(String::new(), |mut text, (column, what)| {
+    legend_of(&LEGEND)
+}
+
+/// Says what columns are, a line each.
+pub(super) fn legend_of(columns: &[(&str, &str)]) -> String {
+    columns.iter().fold(String::new(), |mut text, (column, what)| {
         // writing to a string cannot fail
         let _ = writeln!(text, "{column:<23}  {what}");
         text
     })
 }
 
+/// Says it in a line, for a chart.
+#[must_use]
+pub fn summary(metrics: &SimulationMetrics) -> String {
+    format!(
+        "worst overshoot {}, used {}, {} store calls a decision",
+        overshoot(metrics.overshoot),
+        percent(metrics.used),
+        calls(metrics.calls),
+    )
+}
+
 /// Renders the metrics of `modes`, by name.
 #[must_use]
 pub fn table(modes: &[(&str, SimulationMetrics)]) -> String {
-    let mut rows: Vec<[String; HEAD.len()]> = vec![HEAD.map(str::to_owned)];
-    rows.extend(modes.iter().map(|(name, metrics)| row(name, metrics)));
+    let mut text = columns(&HEAD, modes.iter().map(|(name, metrics)| row(name, metrics)));
+    for (name, metrics) in modes {
+        if metrics.undecided > 0.0 {
+            let undecided = percent(metrics.undecided);
+            let _ = writeln!(text, "{name}: {undecided} of the requests were not decided");
+        }
+    }
+    text
+}
+
+/// Renders `rows` below `head`, in columns.
+pub(super) fn columns<const N: usize>(head: &[&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
+    let widths: Vec<usize> = (0..N).map(width).collect();
     let mut text = String::new();
     for row in &rows {
         for (column, (field, width)) in row.iter().zip(&widths).enumerate() {
@@ -57,12 +84,6 @@ pub fn table(modes: &[(&str, SimulationMetrics)]) -> String {
             };
         }
         text.push('\n');
-    }
-    for (name, metrics) in modes {
-        if metrics.undecided > 0.0 {
-            let undecided = percent(metrics.undecided);
-            let _ = writeln!(text, "{name}: {undecided} of the requests were not decided");
-        }
     }
     text
 }

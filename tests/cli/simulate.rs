@@ -84,6 +84,39 @@ fn simulate_suggests_a_mode_with_its_cost_and_bound() {
 }
 
 #[test]
+fn simulate_shows_what_callers_that_wait_get() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("waiting.svg");
+    let few = ["simulate", "--limit", "100", "--windows", "3", "--instances", "2", "--arrivals", "steady"];
+    let waiting = [&few[..], &["--coordination", "lease,local", "--wait", "1500ms"]].concat();
+    let output = run(&[&waiting[..], &["--svg", file.to_str().expect("a plain path")]].concat(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(
+        text.starts_with(
+            "2 instances, 100 requests per 1s, 2 times the limit offered in equal gaps (200 a second), spread evenly, \
+             waiting up to 1.5s\n"
+        ),
+        "{text}"
+    );
+    // 600 come in three windows; those of five have room for 500
+    assert_eq!(line(&text, "one line for all")[1..4], ["0", "100 %", "16.7 %"], "{text}");
+    let lease = line(&text, "lease");
+    assert_eq!(lease[1], "0", "{text}");
+    assert!(lease[5].ends_with(" s") || lease[5].ends_with(" ms"), "{text}");
+    // each instance has the whole limit, which is what is offered
+    assert_eq!(line(&text, "local")[2..4], ["100 %", "0 %"], "{text}");
+    assert_eq!(stdout(&run(&waiting, &[])), text, "equal seeds give equal simulations");
+    let svg = fs::read_to_string(file).expect("the chart");
+    for panel in ["one line for all", "lease", "local"] {
+        assert!(svg.contains(&format!(">{panel}<")), "{panel}");
+    }
+    assert!(svg.contains("rejected 16.7 %, waited ") && svg.contains("waiting up to 1.5s</title>"));
+    let longest = stdout(&run(&[&few[..], &["--coordination", "local", "--wait"]].concat(), &[]));
+    assert!(longest.contains(", waiting up to 60s\n"), "{longest}");
+}
+
+#[test]
 fn simulate_measures_each_of_many_keys() {
     let few = "simulate --keys 100 --limit 3 --windows 3 --instances 2 --arrivals at-once";
     let few: Vec<&str> = few.split(' ').collect();
@@ -122,6 +155,7 @@ fn simulate_reports_invalid_arguments() {
         (&["--coordination", "gossip"], "write auto, local, interval, lease, strict or split"),
         (&["--keys", "0"], "0 is not in 1..=1000000"),
         (&["--svg", "x.svg"], "a chart shows one key: add --keys 1"),
+        (&["--wait", "1s", "--suggest"], "cannot be used with"),
         (&["--burst", "5"], "only a token bucket has a burst"),
         (&["--keys", "1", "--svg", "/nowhere/x.svg"], "cannot write /nowhere/x.svg: "),
     ] {

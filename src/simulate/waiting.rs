@@ -1,0 +1,160 @@
+//! Runs one scenario of callers that wait: a line at each instance, in front of one simulated store.
+
+use std::{io, sync::Arc, time::Duration};
+
+use tokio::{
+    runtime::Builder,
+    sync::Notify,
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{
+    SimulatedDecision, SimulationOutcome,
+    run::{Fleet, Instance, offer},
+    scenario::{DOMAIN, Scenario},
+};
+use crate::{
+    DecisionSettings, Limiter,
+    clock::Clock as _,
+    limit::{Descriptor, Entry, Period, Request, RuleSet},
+    observe::Stats,
+    store::{
+        MemoryStore, Store, WaitBounds,
+        simulated::{SimulatedClock, SimulatedRemote},
+    },
+};
+
+/// The time from the start of a period in which the calls to the store are counted.
+pub(super) const START: Duration = Duration::from_millis(10);
+
+/// The longest sleep of what makes the turns of lines in memory.
+const LONGEST_SLEEP: Period = Period::from_millis(100);
+
+/// The outcome of a simulation of callers that wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingOutcome {
+    /// What became of the callers: each was decided when it was admitted or told.
+    pub simulated: SimulationOutcome,
+    /// The most calls to the store in the first 10 ms of a period, of all instances.
+    pub calls_at_start: u64,
+}
+
+/// Runs `scenario` as [`run`](super::run()) does, with callers that wait for up to `max_wait`, in a line at each instance. `rules` makes the
+/// rules of an instance. Nothing else bounds the lines.
+///
+/// It creates its own runtime, whose clock is paused, so it must not be called within a runtime.
+///
+/// # Errors
+///
+/// If the runtime cannot be created.
+pub fn run_waiting<S: Store>(
+    scenario: &Scenario,
+    max_wait: Period,
+    rules: impl Fn() -> RuleSet,
+    make: impl Fn(Instance) -> S,
+    fallbacks: impl Fn(&S) -> u64,
+    progress: impl FnMut(f64),
+) -> io::Result<WaitingOutcome> {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    Ok(runtime.block_on(simulate(scenario, max_wait, rules, make, fallbacks, progress)))
+}
+
+async fn simulate<S: Store>(
+    scenario: &Scenario,
+    max_wait: Period,
+    rules: impl Fn() -> RuleSet,
+    make: impl Fn(Instance) -> S,
+    fallbacks: impl Fn(&S) -> u64,
+    mut progress: impl FnMut(f64),
+) -> WaitingOutcome {
+    let Fleet { instances, clock, mut random } = Fleet::start(scenario);
+    let mut work = JoinSet::new();
+    let limiter = |instance: &Instance| {
+        let store = make(instance.clone());
+        if let Some(room) = store.wait_room() {
+            room.set_bounds(WaitBounds { per_key: usize::MAX, total: usize::MAX, longest: max_wait });
+        }
+        let limiter = Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default());
+        limiter.load(rules());
+        Arc::new(limiter)
+    };
+    let limiters: Vec<_> = instances.iter().map(limiter).collect();
+    for (limiter, instance) in limiters.iter().zip(&instances) {
+        work.spawn(Limiter::ask_store(limiter, Arc::new(instance.clock.clone())));
+    }
+    let (rung, clocks) = (Arc::new(Notify::new()), instances.iter().map(|instance| instance.clock.clone()));
+    work.spawn(serve(limiters.iter().map(Arc::clone).zip(clocks).collect(), Arc::clone(&rung)));
+    sleep(scenario.warm_up().into()).await;
+
+    let remotes: Vec<_> = instances.iter().map(|instance| instance.remote.clone()).collect();
+    let calls_before = calls(&remotes);
+    let starts = tokio::spawn(count_starts(scenario.windows, scenario.tier.period, remotes.clone()));
+    let send = |i: usize, key| {
+        let (limiter, own) = (Arc::clone(&limiters[i]), instances[i].clock.clone());
+        acquire(limiter, key, max_wait, clock.clone(), own)
+    };
+    let decisions = offer(scenario, &mut random, send, || rung.notify_one(), &mut progress).await;
+    let calls_at_start = starts.await.unwrap_or_default();
+    let fallbacks = limiters.iter().map(|limiter| fallbacks(limiter.store())).sum();
+    let calls = calls(&remotes) - calls_before;
+    WaitingOutcome { simulated: SimulationOutcome { decisions, calls, fallbacks }, calls_at_start }
+}
+
+/// Makes the turns of the lines in memory, whose timers it looks at again whenever it is `rung`.
+async fn serve<S: Store>(limiters: Vec<(Arc<Limiter<S>>, SimulatedClock)>, rung: Arc<Notify>) {
+    loop {
+        let mut next = LONGEST_SLEEP;
+        for (limiter, clock) in &limiters {
+            limiter.serve_waiters(clock.now());
+            let due = limiter.store().memory().and_then(MemoryStore::next_turn);
+            next = due.map_or(next, |due| next.min(due.since(clock.now())));
+        }
+        tokio::select! {
+            () = rung.notified() => {}
+            () = sleep(next.into()) => {}
+        }
+    }
+}
+
+/// Sends one request, which waits, and returns what became of it.
+async fn acquire<S: Store>(
+    limiter: Arc<Limiter<S>>,
+    key: u32,
+    max_wait: Period,
+    exact: SimulatedClock,
+    own: SimulatedClock,
+) -> SimulatedDecision {
+    let arrived = exact.now();
+    let value = format!("value{key}");
+    let descriptor = Descriptor {
+        entries: [Entry { key: "key", value: &value }].into_iter().collect(),
+        ..Descriptor::default()
+    };
+    let request =
+        Request { domain: DOMAIN, descriptors: [descriptor].into_iter().collect(), ..Request::default() };
+    let acquired =
+        limiter.acquire(&request, max_wait, &own, |_, acquired| acquired.rejection.is_none()).await;
+    SimulatedDecision { key, arrived, decided: exact.now(), admitted: acquired.ok() }
+}
+
+/// Returns the most calls in the first [`START`] of a period, which begins now for the first time.
+async fn count_starts(periods: u32, period: Period, remotes: Vec<SimulatedRemote>) -> u64 {
+    let (begun, mut most) = (Instant::now(), 0);
+    let mut before = calls(&remotes);
+    for i in 0..periods {
+        let start = begun + Duration::from(period) * i;
+        // just before, since those that ask at the start may be sooner than this
+        if let Some(just_before) = start.checked_sub(Duration::from_millis(1)).filter(|at| *at > begun) {
+            sleep_until(just_before).await;
+            before = calls(&remotes);
+        }
+        sleep_until(start + START.min(period.into())).await;
+        most = most.max(calls(&remotes) - before);
+    }
+    most
+}
+
+fn calls(remotes: &[SimulatedRemote]) -> u64 {
+    remotes.iter().map(SimulatedRemote::calls).sum()
+}
