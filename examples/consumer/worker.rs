@@ -3,7 +3,7 @@
 use std::{
     io::{self, BufRead},
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use tokio::{
 };
 use weir::{
     client::{AcquireError, Limiter},
+    clock::{Clock as _, SystemClock},
     limit::Hits,
 };
 
@@ -71,7 +72,7 @@ async fn call_for_each(
     loop {
         let Some(job) = jobs.lock().await.recv().await else { return Ok(made) };
         wait_for_turn(&limiter).await?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos().to_string();
+        let now = SystemClock.now().as_nanos().to_string();
         let request = http::Request::post("/send").header("host", &provider).header("x-made-at", now);
         let response = sender.send_request(request.body(Full::new(Bytes::from(job)))?).await?;
         response.into_body().collect().await?;

@@ -8,6 +8,7 @@ mod explain;
 pub mod health;
 pub mod hot;
 mod local_page;
+mod progress;
 pub mod simulate;
 mod simulate_share;
 mod simulate_wait;

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{self, IsTerminal as _, Write},
+    io::{self, Write},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -11,8 +11,9 @@ use std::{
 use clap::{Args, ValueEnum};
 
 use super::{
+    progress::Progress,
     simulate_share::{ShareError, SimulateShare},
-    simulate_wait::simulate_waiting,
+    simulate_wait::{SimulatedWaiting, simulate_waiting},
 };
 
 use crate::{
@@ -30,16 +31,13 @@ use crate::{
 };
 
 /// The number of steps in a chart, about one per pixel.
-pub(super) const STEPS: u32 = 800;
+const STEPS: u32 = 800;
 
 /// The most keys that are simulated by default.
 const MAX_DEFAULT_KEYS: f64 = 2_000.0;
 
 /// The most requests that are simulated by default, unless one key has more.
 const MAX_DEFAULT_REQUESTS: f64 = 500_000.0;
-
-/// The width of the progress bar in characters.
-const BAR: usize = 30;
 
 /// The parameters of the simulation.
 #[derive(Args, Clone, Debug)]
@@ -223,8 +221,15 @@ pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateErr
     };
     let chosen = if args.coordination.is_empty() { &COMPARED[..] } else { &args.coordination };
     if let Some(max_wait) = args.wait {
-        let svg = svg.map(|(path, file)| (path.as_path(), file));
-        return simulate_waiting(args, &scenario, max_wait, chosen, svg, out);
+        let make = |instance| args.store(&scenario, instance);
+        let (max_wait, round_trip) = ((max_wait, period(max_wait)), args.round_trip);
+        let simulated = simulate_waiting(&scenario, max_wait, round_trip, chosen, make, STEPS);
+        let SimulatedWaiting { title, text, panels } = simulated.map_err(SimulateError::Run)?;
+        write!(out, "{text}").map_err(SimulateError::Print)?;
+        if let Some((path, mut file)) = svg {
+            file.write_all(chart(&scenario, &title, &panels).as_bytes()).map_err(svg_error(path))?;
+        }
+        return Ok(());
     }
     let mut modes = Vec::new();
     let part = 1.0 / f64::from(u8::try_from(chosen.len()).unwrap_or(u8::MAX));
@@ -252,7 +257,7 @@ pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateErr
     Ok(())
 }
 
-pub(super) fn svg_error(path: &Path) -> impl FnOnce(io::Error) -> SimulateError {
+fn svg_error(path: &Path) -> impl FnOnce(io::Error) -> SimulateError {
     |source| SimulateError::Svg { path: path.to_owned(), source }
 }
 
@@ -318,7 +323,7 @@ impl Simulate {
     }
 
     /// Opens the store of an instance.
-    pub(super) fn store(
+    fn store(
         &self,
         scenario: &Scenario,
         Instance { number, remote, clock }: Instance,
@@ -361,39 +366,6 @@ impl Simulate {
     }
 }
 
-pub(super) fn period(duration: Duration) -> Period {
+fn period(duration: Duration) -> Period {
     Period::from_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
-}
-
-/// A progress bar.
-pub(super) struct Progress {
-    label: &'static str,
-    is_terminal: bool,
-    /// The percentage shown; none at first.
-    shown: Option<u32>,
-}
-
-impl Progress {
-    pub(super) fn new(label: &'static str) -> Self {
-        Self { label, is_terminal: io::stderr().is_terminal(), shown: None }
-    }
-
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a percentage")]
-    pub(super) fn show(&mut self, done: f64) {
-        let percentage = (done.clamp(0.0, 1.0) * 100.0) as u32;
-        if self.is_terminal && self.shown != Some(percentage) {
-            self.shown = Some(percentage);
-            let full = BAR * percentage as usize / 100;
-            let bar = format!("{:-<BAR$}", "#".repeat(full));
-            // progress is optional, so a failed write is ignored
-            let _ = write!(io::stderr(), "\r[{bar}] {percentage:>3} % {:<9}", self.label);
-        }
-    }
-
-    /// Clears the bar.
-    pub(super) fn end(&mut self) {
-        if self.shown.take().is_some() {
-            let _ = write!(io::stderr(), "\r{:1$}\r", "", BAR + 20);
-        }
-    }
 }

@@ -257,6 +257,15 @@ impl<S: Store> Limiter<S> {
         )
     }
 
+    /// Chooses the turns in which lines ask the store by `seed` in place of a random number, so that a simulation can be repeated.
+    #[must_use]
+    pub fn with_turns_of(mut self, seed: u64) -> Self {
+        if let Some(asking) = Arc::get_mut(&mut self.asking) {
+            asking.set_seed(seed);
+        }
+        self
+    }
+
     /// Returns the number of instances that ask the store.
     pub(super) fn instances(&self) -> usize {
         self.store.shared_counts().instances.unwrap_or(1)

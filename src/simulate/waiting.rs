@@ -70,16 +70,17 @@ async fn simulate<S: Store>(
 ) -> WaitingOutcome {
     let Fleet { instances, clock, mut random } = Fleet::start(scenario);
     let mut work = JoinSet::new();
-    let limiter = |instance: &Instance| {
+    let mut limiter = |instance: &Instance| {
         let store = make(instance.clone());
         if let Some(room) = store.wait_room() {
             room.set_bounds(WaitBounds { per_key: usize::MAX, total: usize::MAX, longest: max_wait });
         }
-        let limiter = Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default());
+        let limiter = Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default())
+            .with_turns_of(random.next());
         limiter.load(rules());
         Arc::new(limiter)
     };
-    let limiters: Vec<_> = instances.iter().map(limiter).collect();
+    let limiters: Vec<_> = instances.iter().map(&mut limiter).collect();
     for (limiter, instance) in limiters.iter().zip(&instances) {
         work.spawn(Limiter::ask_store(limiter, Arc::new(instance.clock.clone())));
     }

@@ -42,7 +42,8 @@ fn python(script: &str) -> Command {
 
 /// Returns a queue of different jobs.
 fn queue() -> String {
-    (0..JOBS).map(|job| format!("job {job}\n")).collect()
+    let jobs: Vec<String> = (0..JOBS).map(|job| format!("job {job}")).collect();
+    jobs.join("\n") + "\n"
 }
 
 /// Returns the body of a response.

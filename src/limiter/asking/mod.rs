@@ -79,6 +79,11 @@ impl AskingLines {
         Self { state: Mutex::default(), room, seed }
     }
 
+    /// Chooses the turns by `seed`.
+    pub(super) const fn set_seed(&mut self, seed: u64) {
+        self.seed = seed;
+    }
+
     /// Returns the number of callers that wait or have an answer to collect, those in memory included.
     pub(super) fn waiters(&self) -> usize {
         self.room.waiters()
