@@ -1,14 +1,27 @@
-//! Measures the time of a decision by each algorithm, and the size of its state.
+//! Measures the time of a decision by each algorithm, and the size of its state; and of a decision in the process of its caller, beside
+//! other crates: governor, and ratelimit, which has no keys.
 //!
 //! `cargo bench --bench decisions`
 
 mod support;
 
-use std::{hint::black_box, time::Duration};
+#[path = "support/in_process.rs"]
+mod in_process;
+#[path = "support/of_key.rs"]
+mod of_key;
+
+use std::{hint::black_box, num::NonZeroU32, time::Duration};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use governor::{Quota, RateLimiter};
+use in_process::InProcess;
+use of_key::OfKey;
+use ratelimit::Ratelimiter;
 use support::Case;
-use weir::limit::Period;
+use weir::{
+    clock::{Clock as _, SystemClock},
+    limit::Period,
+};
 
 /// The names of all cases.
 const NAMES: [&str; 7] = [
@@ -44,9 +57,35 @@ fn decide(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Decisions about one key, each with a reading of the clock. All of them are admitted.
+fn embedded(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("embedded");
+    let (tenant, most) = ("acme", u32::MAX);
+    let limiter = InProcess::new(tenant);
+    group.bench_function("weir, with its request", |bencher| {
+        bencher.iter(|| assert!(black_box(&limiter).admits(black_box(tenant), SystemClock.now())));
+    });
+    let limiter = OfKey::new(tenant);
+    group.bench_function("weir, a prepared key", |bencher| {
+        bencher.iter(|| assert!(black_box(&limiter).admits(SystemClock.now())));
+    });
+    let limiter = RateLimiter::keyed(Quota::per_second(NonZeroU32::MAX));
+    let key = tenant.to_owned();
+    group.bench_function("governor, a key", |bencher| {
+        bencher.iter(|| assert!(black_box(&limiter).check_key(black_box(&key)).is_ok()));
+    });
+    let limiter =
+        Ratelimiter::builder(u64::from(most)).max_tokens(u64::from(most)).initial_available(u64::from(most));
+    let limiter = limiter.build().expect("a valid rate");
+    group.bench_function("ratelimit, without keys", |bencher| {
+        bencher.iter(|| assert!(black_box(&limiter).try_wait().is_ok()));
+    });
+    group.finish();
+}
+
 fn configured() -> Criterion {
     Criterion::default().warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2))
 }
 
-criterion_group! { name = benches; config = configured(); targets = decide }
+criterion_group! { name = benches; config = configured(); targets = decide, embedded }
 criterion_main!(benches);

@@ -112,7 +112,7 @@ fn embedded(limiter: InProcess) -> (bool, InProcess) {
 #[library_benchmark]
 #[benches::key(args = ["acme"], setup = OfKey::new)]
 fn prepared_key(limiter: OfKey) -> (bool, OfKey) {
-    let admitted = black_box(&limiter).admits();
+    let admitted = black_box(&limiter).admits(in_process::NOW);
     (admitted, limiter)
 }
 

@@ -2,10 +2,10 @@
 
 use weir::{
     Key,
-    limit::{Code, Hits},
+    limit::{Code, Hits, Timestamp},
 };
 
-use super::in_process::{InProcess, NOW};
+use super::in_process::InProcess;
 
 /// The limiter, and the key of the tenant.
 pub(crate) struct OfKey(InProcess, Key);
@@ -19,8 +19,8 @@ impl OfKey {
     }
 
     /// Decides one hit of the tenant, and returns whether it is admitted.
-    pub(crate) fn admits(&self) -> bool {
-        let decided = self.0.0.decide_key(&self.1, Hits(1), NOW);
+    pub(crate) fn admits(&self, now: Timestamp) -> bool {
+        let decided = self.0.0.decide_key(&self.1, Hits(1), now);
         decided.expect("rules are loaded").code == Code::Ok
     }
 }
