@@ -1,4 +1,4 @@
-//! A TCP proxy in front of Redis that replaces the seconds in each reply to `TIME`.
+//! A TCP proxy in front of Redis that replaces the seconds in each reply to `TIME`, and in the replies to heartbeats.
 //!
 //! weir cuts windows by the clock of Redis. With this proxy they do not depend on the hour at which the test runs.
 
@@ -14,6 +14,9 @@ const BEFORE: &[u8] = b"*2\r\n$10\r\n";
 
 /// Digits of the seconds, from 2001 to 2286.
 const DIGITS: usize = 10;
+
+/// Digits of the microseconds that the reply to a heartbeat has as a number.
+const MICROS: usize = 16;
 
 /// Starts a proxy in front of `server` and returns its address. It shows `seconds` since the epoch.
 pub(crate) async fn proxy(server: SocketAddr, seconds: u64) -> SocketAddr {
@@ -52,11 +55,22 @@ async fn carry(client: TcpStream, server: SocketAddr, seconds: u64) {
     }
 }
 
-/// Replaces the seconds in `bytes`. Returns how many bytes are complete: the rest may be the begin of a reply to `TIME`.
+/// Replaces the seconds in `bytes`. Returns how many bytes are complete: the rest may be the begin of a time.
 fn set_seconds(bytes: &mut [u8], seconds: u64) -> usize {
     let mut at = 0;
     while at < bytes.len() {
         let rest = &mut bytes[at..];
+        if rest[0] == b':' {
+            let digits = rest[1..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            if rest.len() == 1 + digits {
+                return at;
+            }
+            if digits == MICROS {
+                rest[1..=DIGITS].copy_from_slice(format!("{seconds:0DIGITS$}").as_bytes());
+            }
+            at += 1 + digits;
+            continue;
+        }
         let begin = &rest[..rest.len().min(BEFORE.len())];
         if !BEFORE.starts_with(begin) {
             at += 1;
@@ -75,4 +89,7 @@ fn seconds_are_replaced_and_an_incomplete_reply_is_kept() {
     let mut bytes = b"+OK\r\n*2\r\n$10\r\n1795300000\r\n$6\r\n123456\r\n*2\r\n$10\r\n17953".to_vec();
     let complete = set_seconds(&mut bytes, 1_234_567_890);
     assert_eq!(&bytes[..complete], b"+OK\r\n*2\r\n$10\r\n1234567890\r\n$6\r\n123456\r\n");
+    let mut bytes = b"*5\r\n:1\r\n:1795300000123456\r\n:1795300000\r\n:-1\r\n:17953000001234".to_vec();
+    let complete = set_seconds(&mut bytes, 1_234_567_890);
+    assert_eq!(&bytes[..complete], b"*5\r\n:1\r\n:1234567890123456\r\n:1795300000\r\n:-1\r\n");
 }

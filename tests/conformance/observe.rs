@@ -98,7 +98,7 @@ pub(crate) async fn rules(weir: &Weir) -> Vec<String> {
 /// Reads the keys in Redis, without their window starts, and their counts.
 pub(crate) fn keys(redis: &Server) -> Vec<(String, u64)> {
     let keys: Vec<String> = redis.send(&["KEYS", "*"]);
-    let counted = keys.iter().filter(|key| !key.ends_with("weir:instances"));
+    let counted = keys.iter().filter(|key| !key.contains("weir:instances"));
     let mut counts: Vec<(String, u64)> = counted
         .map(|key| {
             let (path, window) = key.rsplit_once('_').expect("a key ends with its window's start");
