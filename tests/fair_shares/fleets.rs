@@ -86,13 +86,14 @@ fn strict_grants_nothing_ahead() {
     assert_eq!(result.stranded, 0);
 }
 
+/// In the cycle of the deaths the model uses 98.87 to 99.87 %, as its random numbers fall (twelve seeds): what the dead ones held is lost.
 #[test]
 fn two_instances_die_and_one_joins() {
     let fleet = Fleet {
         events: vec![(25_000, Event::Kill(0)), (26_000, Event::Kill(3)), (42_000, Event::Join)],
         ..Fleet::of(5, Placement::Uneven)
     };
-    check(&fleet, &Row { used: 9_928, calls: 118, stranded: 5 });
+    check(&fleet, &Row { used: 9_887, calls: 118, stranded: 5 });
 }
 
 /// As many members as there may be, most of which ask for less than a hit in a step. The model uses 97.4 to 99.2 % of the pool, as its
