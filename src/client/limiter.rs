@@ -11,8 +11,9 @@ use crate::{
 
 /// A limiter in this process, whose callers can wait. Clones share it.
 ///
-/// Counters are in this process's memory, unless the builder says otherwise. Callers of one key are served in the order of their arrival, and nobody
-/// overtakes. In memory, those of [`Limiter::try_acquire`], which do not wait, get up to half of each period while others wait.
+/// Counters are in this process's memory, unless the builder says otherwise. Callers of one key are served in the order
+/// of their arrival, and nobody overtakes. In memory, those of [`Limiter::try_acquire`], which do not wait, get up to
+/// half of each period while others wait.
 #[derive(Clone)]
 pub struct Limiter {
     pub(super) inner: Arc<Inner>,
@@ -25,8 +26,9 @@ impl Limiter {
         Self { inner }
     }
 
-    /// Takes `hits` when they fit the limit for `entries` in `domain`, within `max_wait`, in the order of arrival. A call that cannot be served in
-    /// time is rejected at once. Without a limit, it is admitted at once. Dropping the future gives its place up.
+    /// Takes `hits` when they fit the limit for `entries` in `domain`, within `max_wait`, in the order of arrival. A
+    /// call that cannot be served in time is rejected at once. Without a limit, it is admitted at once. Dropping the
+    /// future gives its place up.
     ///
     /// # Errors
     ///
@@ -69,8 +71,8 @@ impl Limiter {
         self.acquire(domain, entries, Hits(1), Duration::MAX).await
     }
 
-    /// Reads the rules of its directory again. Callers that wait stay in line; those that cannot be served in time any more are told at once. If
-    /// rules are invalid, the previous ones stay.
+    /// Reads the rules of its directory again. Callers that wait stay in line; those that cannot be served in time any
+    /// more are told at once. If rules are invalid, the previous ones stay.
     ///
     /// # Errors
     ///
@@ -90,8 +92,8 @@ impl Limiter {
         self.inner.limiter.close_waiters(self.inner.clock.now());
     }
 
-    /// Closes the limiter as [`Limiter::close`] does, reports what was counted to the store that is shared or on disk, and
-    /// leaves it. For the end of a program.
+    /// Closes the limiter as [`Limiter::close`] does, reports what was counted to the store that is shared or on disk,
+    /// and leaves it. For the end of a program.
     pub async fn shut_down(&self) {
         self.close();
         self.inner.limiter.store().close().await;

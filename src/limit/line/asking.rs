@@ -17,7 +17,7 @@ use super::{
     answer::{Answer, Entered, Place, Rejection},
     plan::{Plan, shifted},
     sweep::Sweep,
-    waiters::{Left, Waiters},
+    waiters::{Left, Waiters, weight},
 };
 use crate::limit::{
     algorithm::CounterState,
@@ -187,10 +187,7 @@ impl AskingLine {
         (estimate, opening): (Option<Estimate>, Period),
         turns: Turns,
     ) -> Entered {
-        let weight = match u32::try_from(hits.0) {
-            Ok(weight) if u64::from(weight) <= capacity(&self.tiers) => weight,
-            _ => return Entered::Rejected(Rejection::Never),
-        };
+        let Some(weight) = weight(&self.tiers, hits) else { return Entered::Rejected(Rejection::Never) };
         let is_first = self.waiting() == 0;
         if is_first {
             self.forget_plan();

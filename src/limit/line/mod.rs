@@ -30,7 +30,7 @@ use self::{
     ordinary::{Change, OrdinaryPart, shared_period},
     plan::{Plan, fits, ready, take},
     sweep::Sweep,
-    waiters::{GRACE, Left, Waiters},
+    waiters::{GRACE, Left, Waiters, weight},
 };
 use super::{
     algorithm::CounterState,
@@ -130,10 +130,7 @@ impl Line {
         woken: &mut Vec<Waker>,
     ) -> Entered {
         self.turn(counters, now, woken);
-        let weight = match u32::try_from(hits.0) {
-            Ok(weight) if u64::from(weight) <= capacity(&self.tiers) => weight,
-            _ => return Entered::Rejected(Rejection::Never),
-        };
+        let Some(weight) = weight(&self.tiers, hits) else { return Entered::Rejected(Rejection::Never) };
         if self.waiting() == 0 && fits(&self.tiers, counters, now, hits) {
             take(&self.tiers, counters, now, hits);
             return Entered::Admitted;

@@ -8,7 +8,10 @@ use std::{
 };
 
 use super::answer::{Answer, Place, Rejection};
-use crate::limit::units::{Hits, Period, Timestamp};
+use crate::limit::{
+    tier::{Tier, capacity},
+    units::{Hits, Period, Timestamp},
+};
 
 /// The time by which a deadline takes effect late: timers have a resolution, and a waiter is usually served exactly at
 /// its deadline.
@@ -78,6 +81,11 @@ pub(super) enum Left {
     Admitted(Timestamp, Hits),
     /// It holds no hits.
     Nothing,
+}
+
+/// Returns the weight of a caller of `hits`; none if `tiers` never admit as many at once.
+pub(super) fn weight(tiers: &[Tier], hits: Hits) -> Option<u32> {
+    u32::try_from(hits.0).ok().filter(|weight| u64::from(*weight) <= capacity(tiers))
 }
 
 // === impl Waiters ===

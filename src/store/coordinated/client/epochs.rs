@@ -117,13 +117,9 @@ impl Epochs {
         };
         let place = Some(Place::unranked(most));
         // one that has not begun yet is replaced
-        if self.list.last().is_some_and(|epoch| epoch.from > now) {
-            let waiting = self.list.pop();
-            let from = waiting.map_or(from, |waiting| waiting.from.max(from));
-            self.list.push(Epoch { from, place });
-        } else {
-            self.list.push(Epoch { from, place });
-        }
+        let waiting = self.list.pop_if(|epoch| epoch.from > now);
+        let from = waiting.map_or(from, |waiting| waiting.from.max(from));
+        self.list.push(Epoch { from, place });
     }
 }
 
