@@ -15,7 +15,9 @@ mkdir -p "$(dirname "$to")"
 
 # the digest that the chart already names
 digest=$(tar -xOf "$artifacts/weir-$version-image.tar" index.json | grep -oE '"digest":"sha256:[0-9a-f]{64}"' | cut -d '"' -f 4)
-if ! tar -xOf "$artifacts/weir-$version-chart.tgz" weir/values.yaml | grep -q "digest: $digest"; then
+# read whole: a pipe that grep leaves early makes tar fail, and with it the pipeline
+values=$(tar -xOf "$artifacts/weir-$version-chart.tgz" weir/values.yaml)
+if ! grep -q "digest: $digest" <<< "$values"; then
     echo "the chart does not name the image $digest: make package makes both" >&2
     exit 1
 fi
