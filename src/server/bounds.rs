@@ -134,9 +134,19 @@ impl RequestBounds {
     /// Returns the most bytes that the request in an encoded message of `length` bytes takes while it is decided.
     #[must_use]
     pub fn weight(&self, length: usize) -> usize {
+        self.weight_of(length, self.descriptors)
+    }
+
+    /// Returns the most bytes that the request of one descriptor in an encoded message of `length` bytes takes while it is decided.
+    #[must_use]
+    pub(super) fn weight_of_one(&self, length: usize) -> usize {
+        self.weight_of(length, 1)
+    }
+
+    fn weight_of(&self, length: usize, descriptors: usize) -> usize {
         // the shortest descriptor or entry has two bytes
         let most = length / 2;
-        length + most.min(self.descriptors) * DESCRIPTOR + most.min(self.entries) * ENTRY
+        length + most.min(descriptors) * DESCRIPTOR + most.min(self.entries) * ENTRY
     }
 }
 
@@ -228,5 +238,6 @@ mod tests {
         assert_eq!(bounds.weight(0), 0);
         assert_eq!(bounds.weight(4), 4 + 2 * (DESCRIPTOR + ENTRY));
         assert_eq!(bounds.weight(MAX_MESSAGE), MAX_MESSAGE + 10 * DESCRIPTOR + 20 * ENTRY);
+        assert_eq!(bounds.weight_of_one(4), 4 + DESCRIPTOR + 2 * ENTRY);
     }
 }

@@ -37,7 +37,7 @@ const MAX_REQUEST: usize = 16 << 10;
 const PIPELINED: usize = 1_024;
 
 /// The estimated memory of a request that waits, in bytes, beside its message.
-const WAITING: usize = 1_024;
+const WAITING: usize = 2_048;
 
 /// The methods of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,12 +90,13 @@ impl<S: Store> AcquireService<S> {
         }
         let answer = async {
             let longest = timeout::longest_wait(call.headers())?;
-            let (sent, _hold) = message::read(&mut call, account, arrival).await?;
+            let (sent, held) = message::read(&mut call, account, arrival).await?;
             let message = message::unpack(&sent, call.headers())?;
             if method == Method::Release {
                 return self.release(&message);
             }
-            let _hold = account.hold(CALL + WAITING + self.bounds.weight(message.len()))?;
+            let of_call = if held.is_some() { 0 } else { CALL };
+            let _hold = account.hold(of_call + WAITING + self.bounds.weight_of_one(message.len()))?;
             self.acquire(&message, longest).await
         };
         let response = tokio::select! {
@@ -235,7 +236,7 @@ impl<S: Store> AcquireService<S> {
             while calls.len() < PIPELINED
                 && let Some(sent) = next_message(&mut buffer)?
             {
-                let reserved = account.hold(WAITING + self.bounds.weight(sent.len()))?;
+                let reserved = account.hold(WAITING + self.bounds.weight_of_one(sent.len()))?;
                 let headers = &parts.headers;
                 calls.push(async move {
                     let _reserved = reserved;
