@@ -236,8 +236,8 @@ fn the_lines_of_96_instances_use_the_limit_and_exceed_nothing() {
         let scenario = Scenario { instances: 96, tier, load: 1.5, ..scenario(Algorithm::FixedWindow) };
         let metrics = lines(&scenario, mode);
         assert!(metrics.overshoot <= 0.0 && metrics.used >= 0.98, "{mode:?}: {metrics:?}");
-        // 96, if all of them asked at once
-        assert!(metrics.calls_at_start <= 40, "{mode:?}: {metrics:?}");
+        // 96, if all of them asked at once; those of a fifth of them, and some that ask again
+        assert!(metrics.calls_at_start <= 30, "{mode:?}: {metrics:?}");
         assert!(metrics.rejected < 0.35 && metrics.p99 <= WAIT, "{mode:?}: {metrics:?}");
     }
 }

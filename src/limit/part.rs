@@ -25,6 +25,9 @@ pub struct Place {
 // === impl Place ===
 
 impl Place {
+    /// The place of an instance that is alone.
+    pub const ALONE: Self = Self { instances: NonZeroU32::MIN, rank: Some(0) };
+
     /// Creates the place of rank `rank` of `instances`; none if there is no such rank.
     #[must_use]
     pub fn new(instances: u32, rank: u32) -> Option<Self> {

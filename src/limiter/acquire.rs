@@ -223,8 +223,8 @@ impl<S: Store> Limiter<S> {
             opening = decision.reset;
         }
         let estimate = self.store.estimate(check, now);
-        let turns = self.asking.turns(check.key, self.instances());
-        match self.asking.enter(check, left(now), (estimate, opening), turns, now) {
+        let place = self.store.place(check, now);
+        match self.asking.enter(check, left(now), (estimate, opening), place, now) {
             Ok(ticket) => {
                 // a reload may have missed the line
                 if !self.is_current(&loaded) {
@@ -257,18 +257,14 @@ impl<S: Store> Limiter<S> {
         )
     }
 
-    /// Chooses the turns in which lines ask the store by `seed` in place of a random number, so that a simulation can be repeated.
+    /// Chooses the turns in which lines ask the store by `seed` in place of a random number, where instances have no ranks, so that a
+    /// simulation can be repeated.
     #[must_use]
     pub fn with_turns_of(mut self, seed: u64) -> Self {
         if let Some(asking) = Arc::get_mut(&mut self.asking) {
             asking.set_seed(seed);
         }
         self
-    }
-
-    /// Returns the number of instances that ask the store.
-    pub(super) fn instances(&self) -> usize {
-        self.store.shared_counts().instances.unwrap_or(1)
     }
 
     /// Makes the turns of all lines in memory that are due at `now`, and applies new rules to them before.

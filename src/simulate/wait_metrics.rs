@@ -29,7 +29,7 @@ const LEGEND: [(&str, &str); 7] = [
     ("waited p50", "the median wait of those that were admitted"),
     ("waited p99", "the wait that one of a hundred exceeds"),
     ("store calls a caller", "calls to the store in all, a caller"),
-    ("calls at a start", "the most calls to the store in the first 10 ms of a period"),
+    ("calls at a start", "the most calls to the store in the first 10 ms of a period, but for the first one"),
 ];
 
 /// What callers that wait get, and what their provider sees.
@@ -49,7 +49,7 @@ pub struct WaitMetrics {
     pub p99: Period,
     /// Calls to the store per caller.
     pub calls: f64,
-    /// The most calls to the store in the first 10 ms of a period.
+    /// The most calls to the store in the first 10 ms of a period, but for the first one.
     pub calls_at_start: u64,
 }
 

@@ -36,7 +36,7 @@ const LONGEST_SLEEP: Period = Period::from_millis(100);
 pub struct WaitingOutcome {
     /// What became of the callers: each was decided when it was admitted or told.
     pub simulated: SimulationOutcome,
-    /// The most calls to the store in the first 10 ms of a period, of all instances.
+    /// The most calls to the store in the first 10 ms of a period, of all instances. Not of the first period, in which nobody waits yet.
     pub calls_at_start: u64,
 }
 
@@ -139,17 +139,16 @@ async fn acquire<S: Store>(
     SimulatedDecision { key, arrived, decided: exact.now(), admitted: acquired.ok() }
 }
 
-/// Returns the most calls in the first [`START`] of a period, which begins now for the first time.
+/// Returns the most calls in the first [`START`] of a period. The first one, in which nobody waits yet, begins now.
 async fn count_starts(periods: u32, period: Period, remotes: Vec<SimulatedRemote>) -> u64 {
     let (begun, mut most) = (Instant::now(), 0);
-    let mut before = calls(&remotes);
-    for i in 0..periods {
+    for i in 1..periods {
         let start = begun + Duration::from(period) * i;
         // just before, since those that ask at the start may be sooner than this
-        if let Some(just_before) = start.checked_sub(Duration::from_millis(1)).filter(|at| *at > begun) {
+        if let Some(just_before) = start.checked_sub(Duration::from_millis(1)) {
             sleep_until(just_before).await;
-            before = calls(&remotes);
         }
+        let before = calls(&remotes);
         sleep_until(start + START.min(period.into())).await;
         most = most.max(calls(&remotes) - before);
     }

@@ -11,6 +11,7 @@ use crate::{
     limit::{
         Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp,
         line::Estimate,
+        part::Place,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::{Metric, Source},
@@ -103,6 +104,10 @@ impl Store for AnyStore {
 
     fn wait_room(&self) -> Option<&Arc<WaitRoom>> {
         with_any!(self, store => Store::wait_room(store))
+    }
+
+    fn place(&self, check: &LimitCheck<'_>, now: Timestamp) -> Place {
+        with_any!(self, store => store.place(check, now))
     }
 
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {

@@ -54,6 +54,7 @@ use crate::{
     limit::{
         Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp,
         line::Estimate,
+        part::Place,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::DecisionRecord,
@@ -155,6 +156,12 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the callers that wait. None if the store keeps no account of them.
     fn wait_room(&self) -> Option<&Arc<WaitRoom>> {
         self.memory().map(MemoryStore::wait_room)
+    }
+
+    /// Returns the place of this instance among those that ask this store for hits of `check`, as of `now`. By default it is alone.
+    fn place(&self, check: &LimitCheck<'_>, now: Timestamp) -> Place {
+        let _ = (check, now);
+        Place::ALONE
     }
 
     /// Returns what is known here of the counters of `check`, which are elsewhere. None if that is nothing.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    num::NonZeroU32,
     sync::Arc,
     task::{Poll, Wake, Waker},
 };
@@ -10,6 +11,7 @@ use proptest::{collection::vec, prelude::*};
 use weir::limit::{
     Algorithm, Bucket, Hits, Period, Refill, ReservedSpan, SharedTiers, Tier, Timestamp,
     line::{Answer, Ask, AskingLine, Entered, Place, Rejection, Supply, Turns},
+    part,
 };
 
 /// What happens next, after some milliseconds.
@@ -58,11 +60,18 @@ fn tiers() -> impl Strategy<Value = SharedTiers> {
     })
 }
 
+fn places() -> impl Strategy<Value = part::Place> {
+    let instances = (1..9_u32).prop_map(|instances| NonZeroU32::new(instances).expect("not zero"));
+    (instances, any::<Option<u32>>()).prop_map(|(instances, rank)| match rank {
+        Some(rank) => part::Place::new(instances.get(), rank % instances).expect("there is such a rank"),
+        None => part::Place::unranked(instances),
+    })
+}
+
 /// The world around a line.
 struct World {
     line: AskingLine,
     now: Timestamp,
-    turns: Turns,
     ask: Option<(Ask, Timestamp)>,
     /// Those that wait or have an answer to collect, with their hits and deadlines.
     callers: BTreeMap<Place, (u64, Timestamp)>,
@@ -72,11 +81,12 @@ struct World {
 }
 
 impl World {
-    fn new(tiers: SharedTiers, instances: u64) -> Self {
+    fn new(tiers: SharedTiers, place: part::Place) -> Self {
+        let mut line = AskingLine::new(tiers);
+        line.set_turns(Turns { place, seed: 7 });
         Self {
-            line: AskingLine::new(tiers),
+            line,
             now: Timestamp::from_secs(1_000),
-            turns: Turns { instances, seed: 7 },
             ask: None,
             callers: BTreeMap::new(),
             granted: 0,
@@ -94,7 +104,7 @@ impl World {
                 return;
             };
             self.now = self.now.max(timer);
-            if let Some(ask) = self.line.turn(self.now, self.turns, &mut woken) {
+            if let Some(ask) = self.line.turn(self.now, &mut woken) {
                 assert!(self.ask.is_none(), "two asks at once");
                 assert!(ask.least >= Hits(1) && ask.least <= ask.want);
                 self.ask = Some((ask, self.now));
@@ -112,7 +122,7 @@ impl World {
 
     fn supply(&mut self, supply: Option<Supply>) {
         self.granted += supply.as_ref().map_or(0, |supply| supply.hits.0);
-        self.line.supply(supply, self.now, self.turns, &mut Vec::new());
+        self.line.supply(supply, self.now, &mut Vec::new());
         self.collect();
     }
 
@@ -125,7 +135,7 @@ impl World {
             Event::Enter(hits, wait) => {
                 let (hits, wait) = (Hits(*hits), Period::from_millis(*wait));
                 let known = (None, Period::from_millis(3));
-                match self.line.enter(self.now, hits, wait, true, known, self.turns) {
+                match self.line.enter(self.now, hits, wait, true, known) {
                     Entered::Waits(place) => _ = self.callers.insert(place, (hits.0, self.now.after(wait))),
                     Entered::Rejected(rejection) => {
                         assert!(
@@ -183,10 +193,10 @@ proptest! {
     #[test]
     fn every_hit_is_used_once_or_given_back(
         tiers in tiers(),
-        instances in 1..9_u64,
+        place in places(),
         events in events(),
     ) {
-        let mut world = World::new(tiers, instances);
+        let mut world = World::new(tiers, place);
         for (millis, event) in &events {
             world.pass(world.now.after(Period::from_millis(*millis)));
             world.act(event);
@@ -220,7 +230,7 @@ proptest! {
 #[test]
 fn waiters_are_served_in_order() {
     let tier = Tier { requests: 12, period: Period::from_secs(1), algorithm: Algorithm::FixedWindow };
-    let mut world = World::new([tier].into_iter().collect(), 1);
+    let mut world = World::new([tier].into_iter().collect(), part::Place::ALONE);
     for hits in [1, 1, 9, 1] {
         world.act(&Event::Enter(hits, 60_000));
     }

@@ -17,6 +17,7 @@ use super::{
     answer::{Answer, Entered, Place, Rejection},
     plan::{Plan, shifted},
     sweep::Sweep,
+    turns::{SPREAD, Turns, spread},
     waiters::{Left, Waiters, weight},
 };
 use crate::limit::{
@@ -25,9 +26,6 @@ use crate::limit::{
     tier::{Algorithm, SharedTiers, Tier, capacity},
     units::{Hits, Period, Timestamp},
 };
-
-/// The longest time over which the instances spread what they ask for at one instant.
-const SPREAD: Period = Period::from_millis(50);
 
 /// The time between two sweeps because of what others have taken.
 const SWEEP_PAUSE: Period = Period::from_millis(100);
@@ -49,15 +47,6 @@ pub struct Estimate {
     pub counters: SmallVec<[CounterState; 1]>,
     /// The present instant on the clock of the store that has them.
     pub at: Timestamp,
-}
-
-/// The turn of an instance among those that ask the same store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turns {
-    /// The number of instances, at least one.
-    pub instances: u64,
-    /// A random number of this one.
-    pub seed: u64,
 }
 
 /// What a line asks the store for.
@@ -99,6 +88,7 @@ pub struct Unused {
 #[derive(Debug)]
 pub struct AskingLine {
     tiers: SharedTiers,
+    turns: Turns,
     waiters: Waiters,
     /// None while nothing is known of the counters.
     plan: Option<Plan>,
@@ -135,11 +125,12 @@ struct Held {
 // === impl AskingLine ===
 
 impl AskingLine {
-    /// Creates a line for `tiers`, in which nobody waits. Callers [can wait](super::can_wait) for them.
+    /// Creates a line for `tiers`, in which nobody waits, of an instance that asks alone. Callers [can wait](super::can_wait) for them.
     #[must_use]
     pub fn new(tiers: SharedTiers) -> Self {
         Self {
             tiers,
+            turns: Turns::ALONE,
             waiters: Waiters::default(),
             plan: None,
             empty: None,
@@ -155,6 +146,11 @@ impl AskingLine {
             held: None,
             unused: Vec::new(),
         }
+    }
+
+    /// Sets the turns in which it asks from now on.
+    pub const fn set_turns(&mut self, turns: Turns) {
+        self.turns = turns;
     }
 
     /// Returns its tiers.
@@ -185,7 +181,6 @@ impl AskingLine {
         max_wait: Period,
         room: bool,
         (estimate, opening): (Option<Estimate>, Period),
-        turns: Turns,
     ) -> Entered {
         let Some(weight) = weight(&self.tiers, hits) else { return Entered::Rejected(Rejection::Never) };
         let is_first = self.waiting() == 0;
@@ -222,14 +217,14 @@ impl AskingLine {
             if opening == Period::default() {
                 self.next = now;
             } else {
-                self.open(now.after(opening), now, turns);
+                self.open(now.after(opening), now);
             }
         }
         Entered::Waits(place)
     }
 
     /// Serves the waiters that have their hits, tells those whose deadline has passed, and returns what to ask for now.
-    pub fn turn(&mut self, now: Timestamp, turns: Turns, woken: &mut Vec<Waker>) -> Option<Ask> {
+    pub fn turn(&mut self, now: Timestamp, woken: &mut Vec<Waker>) -> Option<Ask> {
         self.serve(now, woken);
         self.tell_late(now, woken);
         if let Some(sweep) = &mut self.sweep
@@ -243,7 +238,7 @@ impl AskingLine {
             return None;
         }
         self.asked_at = Some(now);
-        let most = self.most(turns).max(first.hits.0);
+        let most = self.most().max(first.hits.0);
         let mut want = 0;
         self.is_cut = false;
         for waiter in self.waiters.iter() {
@@ -257,7 +252,7 @@ impl AskingLine {
     }
 
     /// Applies the reply to what it has asked for; none if the ask has failed.
-    pub fn supply(&mut self, supply: Option<Supply>, now: Timestamp, turns: Turns, woken: &mut Vec<Waker>) {
+    pub fn supply(&mut self, supply: Option<Supply>, now: Timestamp, woken: &mut Vec<Waker>) {
         let Some(asked_at) = self.asked_at.take() else {
             self.unused.extend(supply.map(|supply| Unused { hits: supply.hits, span: supply.span }));
             return;
@@ -282,14 +277,14 @@ impl AskingLine {
             let room = plan.as_ref().map_or(0, |plan| plan.room(at));
             if hits == Hits(0) {
                 // the store knows more than the estimate
-                self.open(now.after(wait.max(Period::from_nanos(1))), now, turns);
+                self.open(now.after(wait.max(Period::from_nanos(1))), now);
             } else if room >= first.hits.0 {
                 self.room = Some(room);
                 // where there is less than is wanted, the others have their turns first
-                let yields = self.is_cut && turns.instances > 1;
+                let yields = self.is_cut && self.turns.instances() > 1;
                 self.next = if yields { now.after(spread(&self.tiers).max(self.round_trip)) } else { now };
             } else {
-                self.open(now.after(ready.unwrap_or(wait)), now, turns);
+                self.open(now.after(ready.unwrap_or(wait)), now);
             }
         }
         self.replan(plan, now);
@@ -417,21 +412,14 @@ impl AskingLine {
     }
 
     /// Asks at `opening`, when hits fit that others wait for as well, in its turn.
-    fn open(&mut self, opening: Timestamp, now: Timestamp, turns: Turns) {
+    fn open(&mut self, opening: Timestamp, now: Timestamp) {
         self.room = None;
-        let spread = spread(&self.tiers).as_nanos();
-        let period = opens(&self.tiers).as_nanos().max(1);
-        // the nearest one, since clocks differ
-        let number = opening.as_nanos().saturating_add(period / 2) / period;
-        // random in each window: fixed turns would need ranks, since two random ones may be the same for ever
-        let turn = if turns.instances > 1 { u128::from(mixed(turns.seed.wrapping_add(number))) } else { 0 };
-        let delay = u64::try_from((turn * u128::from(spread)) >> 64).unwrap_or(spread);
-        self.next = opening.after(Period::from_nanos(delay)).max(now);
+        self.next = self.turns.instant(&self.tiers, opening).max(now);
     }
 
     /// Returns the most hits to ask for.
-    fn most(&self, turns: Turns) -> u64 {
-        let instances = turns.instances.max(1);
+    fn most(&self) -> u64 {
+        let instances = self.turns.instances();
         match self.room {
             None => capacity(&self.tiers).div_ceil(instances),
             Some(room) => room.div_ceil((instances / 8).max(1)),
@@ -485,35 +473,6 @@ impl AskingLine {
     fn clock(&self, at: Timestamp) -> Timestamp {
         shifted(at, self.ahead)
     }
-}
-
-/// Returns a number that looks random and depends on `number` only: the finalizer of SplitMix64 (Steele, Lea and Flood,
-/// OOPSLA 2014).
-const fn mixed(number: u64) -> u64 {
-    let number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
-}
-
-/// Returns the time after which hits fit again that others wait for as well.
-fn opens(tiers: &[Tier]) -> Period {
-    let flows_in = |tier: &Tier, burst: u32| {
-        let refill = u128::from(tier.period.as_nanos()) * u128::from(burst);
-        u64::try_from(refill / u128::from(tier.requests.max(1))).unwrap_or(u64::MAX)
-    };
-    let opens = tiers.iter().map(|tier| match tier.algorithm {
-        Algorithm::FixedWindow => tier.period.as_nanos(),
-        Algorithm::SlidingWindow => tier.period.as_nanos() / 12,
-        Algorithm::TokenBucket(bucket) => flows_in(tier, bucket.burst),
-        Algorithm::SmoothWindow { burst } => flows_in(tier, burst),
-    });
-    Period::from_nanos(opens.min().unwrap_or_default())
-}
-
-/// Returns the time over which instances spread what they ask for at one instant.
-fn spread(tiers: &[Tier]) -> Period {
-    SPREAD.min(Period::from_nanos(opens(tiers).as_nanos() / 10))
 }
 
 /// Returns what the store gets back of `hits` that were granted at `taken_at` and not used: of a bucket, what has not

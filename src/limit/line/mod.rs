@@ -18,13 +18,15 @@ mod asking;
 mod ordinary;
 mod plan;
 mod sweep;
+mod turns;
 mod waiters;
 
 use std::task::{Poll, Waker};
 
 pub use self::{
     answer::{Answer, Entered, Place, Rejection},
-    asking::{Ask, AskingLine, Estimate, Supply, Turns, Unused, unused},
+    asking::{Ask, AskingLine, Estimate, Supply, Unused, unused},
+    turns::Turns,
 };
 use self::{
     ordinary::{Change, OrdinaryPart, shared_period},

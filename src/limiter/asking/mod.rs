@@ -21,6 +21,7 @@ use crate::{
     limit::{
         CounterKey, LimitCheck, Named, Period, SharedTiers, Timestamp,
         line::{Answer, Ask, AskingLine, Entered, Estimate, Place, Rejection, Supply, Turns, Unused},
+        part,
     },
     store::WaitRoom,
 };
@@ -89,9 +90,9 @@ impl AskingLines {
         self.room.waiters()
     }
 
-    /// Returns the turn of this instance among as many.
-    pub(super) fn turns(&self, key: CounterKey, instances: usize) -> Turns {
-        Turns { instances: instances.max(1) as u64, seed: self.seed.wrapping_add(key.hash()) }
+    /// Returns the turns of an instance in this place, for the counters of `key`.
+    fn turns(&self, key: CounterKey, place: part::Place) -> Turns {
+        Turns { place, seed: self.seed.wrapping_add(key.hash()) }
     }
 
     /// Returns whether somebody waits for the counters of `key`.
@@ -100,20 +101,22 @@ impl AskingLines {
             && self.state.lock().lines.get(&key).is_some_and(|line| line.line.waiting() > 0)
     }
 
-    /// Keeps a caller as [`AskingLine::enter`] does.
+    /// Keeps a caller as [`AskingLine::enter`] does, in the line of an instance in this place.
     pub(super) fn enter(
         &self,
         check: &LimitCheck<'_>,
         max_wait: Period,
         known: (Option<Estimate>, Period),
-        turns: Turns,
+        place: part::Place,
         now: Timestamp,
     ) -> Result<AskTicket, Rejection> {
         let max_wait = self.room.longest(max_wait);
         let key = check.key;
+        let turns = self.turns(key, place);
         let entered = self.with_line(key, now, Some(check), |line, _| {
             let room = self.room.has_room(line.waiting());
-            line.enter(now, check.hits, max_wait, room, known, turns)
+            line.set_turns(turns);
+            line.enter(now, check.hits, max_wait, room, known)
         });
         match entered {
             Some(Entered::Waits(place)) => {
@@ -147,16 +150,14 @@ impl AskingLines {
         self.room.leave();
     }
 
-    /// Makes the turns that are due at `now`, of which each is one of as many instances, and returns what the lines
-    /// need then.
-    pub(super) fn due(&self, now: Timestamp, instances: usize) -> Vec<Work> {
+    /// Makes the turns that are due at `now`, and returns what the lines need then.
+    pub(super) fn due(&self, now: Timestamp) -> Vec<Work> {
         let mut work = mem::take(&mut self.state.lock().returns);
         loop {
             let due = self.state.lock().timers.first().copied().filter(|(instant, _)| *instant <= now);
             let Some((_, key)) = due else { return work };
-            let turns = self.turns(key, instances);
             let needed = self.with_named_line(key, now, None, |line, names, woken| {
-                let ask = line.turn(now, turns, woken).map(|ask| Work::Ask(key, Arc::clone(names), ask));
+                let ask = line.turn(now, woken).map(|ask| Work::Ask(key, Arc::clone(names), ask));
                 let unused = line.take_unused().into_iter();
                 let unused = unused.map(|unused| Work::Return(key, Arc::clone(names), unused));
                 ask.into_iter().chain(unused).collect::<Vec<_>>()
@@ -165,10 +166,15 @@ impl AskingLines {
         }
     }
 
-    /// Applies the reply to what the line of `key` has asked for; none if the ask has failed.
-    pub(super) fn supply(&self, key: CounterKey, supply: Option<Supply>, instances: usize, now: Timestamp) {
-        let turns = self.turns(key, instances);
-        self.with_line(key, now, None, |line, woken| line.supply(supply, now, turns, woken));
+    /// Applies the reply to what the line of `key` has asked for, of an instance in this place; none if the ask has failed.
+    pub(super) fn supply(&self, key: CounterKey, supply: Option<(Supply, part::Place)>, now: Timestamp) {
+        let (supply, place) = supply.unzip();
+        self.with_line(key, now, None, |line, woken| {
+            if let Some(place) = place {
+                line.set_turns(self.turns(key, place));
+            }
+            line.supply(supply, now, woken);
+        });
     }
 
     /// Has the store get `unused` hits back.

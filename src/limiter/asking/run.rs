@@ -16,6 +16,7 @@ use crate::{
     limit::{
         CounterKey, Decision, LimitCheck, Matched, Named, Period, Reservation, ReservationRequest,
         line::{Ask, Supply, Unused},
+        part::Place,
     },
     limiter::{Limiter, acquire::waits},
     store::Store,
@@ -38,7 +39,7 @@ pub(in crate::limiter) async fn serve<S: Store>(
         {
             let Some(limiter) = limiter.upgrade() else { break };
             limiter.reload_asking(clock.now());
-            for due in lines.due(clock.now(), limiter.instances()) {
+            for due in lines.due(clock.now()) {
                 let (limiter, clock) = (Arc::clone(&limiter), Arc::clone(&clock));
                 work.spawn(async move { limiter.carry_out(due, &*clock).await });
             }
@@ -61,7 +62,7 @@ impl<S: Store> Limiter<S> {
         match work {
             Work::Ask(key, names, ask) => {
                 let supply = self.ask(key, &names, ask, clock).await;
-                self.asking.supply(key, supply, self.instances(), clock.now());
+                self.asking.supply(key, supply, clock.now());
             }
             Work::Return(key, names, unused) => self.return_unused(key, &names, unused, clock).await,
         }
@@ -73,7 +74,7 @@ impl<S: Store> Limiter<S> {
         names: &Named,
         Ask { least, want, hold }: Ask,
         clock: &(impl Clock + ?Sized),
-    ) -> Option<Supply> {
+    ) -> Option<(Supply, Place)> {
         let loaded = self.loaded.load_full()?;
         let request = names.request(least);
         let matched = Matched::new(&loaded.rules, &request);
@@ -81,13 +82,14 @@ impl<S: Store> Limiter<S> {
         let check = matched.checks.first().filter(|check| check.key == key && waits(check))?;
         let wanted = ReservationRequest { least, want, hold };
         let reserved = self.store.reserve_for_waiters(check, wanted, PATIENCE, clock.now()).await.ok()?;
-        Some(Supply {
+        let supply = Supply {
             hits: reserved.hits,
             until: reserved.until,
             span: reserved.counted,
             wait: reserved.decision.reset,
             estimate: self.store.estimate(check, clock.now()),
-        })
+        };
+        Some((supply, self.store.place(check, clock.now())))
     }
 
     async fn return_unused(

@@ -77,6 +77,7 @@ use crate::{
         Coordination, Direction, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope,
         SharedCounts, Timestamp,
         line::Estimate,
+        part::Place,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
 };
@@ -277,6 +278,14 @@ impl<R: Remote> Store for Coordinated<R> {
         // the counters of other modes are not in this memory alone
         let is_local = self.modes.table.requested_mode(check) == Coordination::Local;
         is_local.then(|| self.memory())
+    }
+
+    fn place(&self, check: &LimitCheck<'_>, now: Timestamp) -> Place {
+        if self.modes.table.requested_mode(check) == Coordination::Split {
+            // nobody else asks for this instance's part
+            return Place::ALONE;
+        }
+        self.modes.client.place(now)
     }
 
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {

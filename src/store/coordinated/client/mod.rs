@@ -13,7 +13,7 @@ mod sender;
 #[cfg(all(test, feature = "simulated"))]
 mod tests;
 
-use std::sync::Arc;
+use std::{num::NonZeroU32, sync::Arc};
 
 use smallvec::SmallVec;
 use tokio::{
@@ -33,7 +33,7 @@ use super::{
 use crate::store::remote::{RemoteError, Replies, Urgency};
 use crate::{
     clock::Clock,
-    limit::{Coordination, CounterKey, Period, Timestamp},
+    limit::{Coordination, CounterKey, Period, Timestamp, part::Place},
     store::remote::{Command, Remote, StoreNode, Target},
 };
 
@@ -105,6 +105,16 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
     /// Returns who splits limits with this instance.
     pub(super) fn epochs(&self) -> arc_swap::Guard<Arc<Epochs>> {
         self.membership.epochs()
+    }
+
+    /// Returns the place of this instance at the instant `now` of its clock. It has no rank if the store keeps no epochs, or before its
+    /// first one.
+    pub(super) fn place(&self, now: Timestamp) -> Place {
+        let unranked = || {
+            let instances = u32::try_from(self.instances()).ok().and_then(NonZeroU32::new);
+            Place::unranked(instances.unwrap_or(NonZeroU32::MIN))
+        };
+        self.epochs().at(self.time_at(now).now).unwrap_or_else(unranked)
     }
 
     /// Returns the moving average of the time from a call to its reply.
