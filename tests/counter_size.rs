@@ -18,7 +18,7 @@ use weir::{
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Members, Parts, Remote, RemoteError, Replies, Reply, Run},
+        remote::{Command, Heartbeat, Members, Parts, Remote, RemoteError, Replies, Reply, Run},
         simulated::SimulatedClock,
     },
 };
@@ -73,7 +73,7 @@ impl Remote for EmptyStore {
         Ok(Replies { now, replies: commands.iter().map(reply).collect() })
     }
 
-    async fn heartbeat(&self, _: &str, _: Period) -> Result<Members, RemoteError> {
+    async fn heartbeat(&self, _: Heartbeat<'_>) -> Result<Members, RemoteError> {
         Ok(self.instances.into())
     }
 }

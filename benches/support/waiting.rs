@@ -13,7 +13,7 @@ use weir::{
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Members, Op, Remote, RemoteError, Replies, Reply},
+        remote::{Command, Heartbeat, Members, Op, Remote, RemoteError, Replies, Reply},
         simulated::SimulatedClock,
     },
 };
@@ -73,7 +73,7 @@ impl Remote for ScriptedStore {
         Ok(Replies { now, replies: commands.iter().map(reply).collect() })
     }
 
-    async fn heartbeat(&self, _: &str, _: Period) -> Result<Members, RemoteError> {
+    async fn heartbeat(&self, _: Heartbeat<'_>) -> Result<Members, RemoteError> {
         Ok(self.instances.into())
     }
 }

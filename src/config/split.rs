@@ -12,7 +12,7 @@ use crate::limit::{
     part::{self, Place},
 };
 
-/// The longest time that instances which start wait for their part without a warning.
+/// The longest time that instances which start beside others wait for their part without a warning.
 const LONG: Period = Period::from_secs(60);
 
 /// Checks a limit that instances split, and divides it if the rule says their number. Its `shadow` is divided as well.
@@ -96,8 +96,8 @@ fn warn_of_any_number(limit: &Limit, at: Position, report: &mut FileReport) {
         report.warn(
             at,
             format!(
-                "an instance that starts has no part of this limit for up to {longest}, until what others had is over: \
-                 choose 'coordination: lease'"
+                "an instance that starts later than the first ones has no part of this limit for up to {longest}, until \
+                 what others had is over: choose 'coordination: lease'"
             ),
         );
     }

@@ -6,12 +6,12 @@ use super::memcached::MemcachedRemote;
 use super::redis::RedisRemote;
 use super::{
     pool_command::{PoolCommand, PoolReply},
-    remote::{Command, Members, Remote, RemoteError, Replies, StoreNode, Target},
+    remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, StoreNode, Target},
     transport::ConnectionStates,
 };
 use crate::{
     limit::{
-        Coordination, Period, SharedStore, Timestamp,
+        Coordination, SharedStore, Timestamp,
         request_bucket::{StepReply, StepRequest},
     },
     observe::{Metric, Source},
@@ -73,8 +73,8 @@ impl Remote for AnyRemote {
         with_any!(self, remote => remote.call_in_background(commands).await)
     }
 
-    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<Members, RemoteError> {
-        with_any!(self, remote => remote.heartbeat(instance, ttl).await)
+    async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
+        with_any!(self, remote => remote.heartbeat(heartbeat).await)
     }
 
     async fn take_steps(&self, path: &str, request: &StepRequest) -> Result<Option<StepReply>, RemoteError> {

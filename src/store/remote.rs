@@ -41,12 +41,10 @@ pub trait Remote: Send + Sync + 'static {
         self.call(commands)
     }
 
-    /// Registers the instance named `instance` for `ttl` from now, and returns the registered instances, including this one. With a
-    /// `ttl` of zero the instance leaves.
+    /// Registers an instance, and returns the registered ones, including this one.
     fn heartbeat(
         &self,
-        instance: &str,
-        ttl: Period,
+        heartbeat: Heartbeat<'_>,
     ) -> impl Future<Output = Result<Members, RemoteError>> + Send;
 
     /// Returns whether this store can count `target` in coordination mode `mode`. Not every store carries out every [`Op`]:
@@ -115,6 +113,17 @@ pub trait Remote: Send + Sync + 'static {
     }
 }
 
+/// What an instance says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heartbeat<'a> {
+    /// The name of the instance.
+    pub instance: &'a str,
+    /// How long it is registered from now on. Zero if it leaves.
+    pub ttl: Period,
+    /// The beginning of the [`FirstEpoch`] of the last reply to it, if the store has ever replied with one.
+    pub first_epoch: Option<Timestamp>,
+}
+
 /// The instances that share the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
@@ -125,6 +134,17 @@ pub struct Members {
     /// The epoch in force, if there is one, and all that are to come, in the order of their instants. None if the store does not keep
     /// epochs, but only a number of instances.
     pub epochs: SmallVec<[Epoch; 2]>,
+    /// The first epoch that the store has made; none if it keeps no epochs, or has made none.
+    pub first: Option<FirstEpoch>,
+}
+
+/// The first epoch that a store has made since it began, or lost its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstEpoch {
+    /// When it began or begins, on the store's clock.
+    pub from: Timestamp,
+    /// Whether an instance has had parts by epochs that the store does not know any more.
+    pub follows_others: bool,
 }
 
 /// Who splits limits, from an instant on. Each change of the instances makes an epoch that begins 2 to 3 s later, at a whole second, so
@@ -360,6 +380,16 @@ pub enum RemoteError {
     /// The command was not sent, because there is no connection or the queue is full. It was not carried out.
     #[error("the store is not connected: {0}")]
     NotSent(String),
+}
+
+// === impl Heartbeat ===
+
+impl<'a> Heartbeat<'a> {
+    /// Creates the heartbeat of `instance`, to which the store has not replied yet, for `ttl` from now on.
+    #[must_use]
+    pub const fn new(instance: &'a str, ttl: Period) -> Self {
+        Self { instance, ttl, first_epoch: None }
+    }
 }
 
 // === impl Members ===

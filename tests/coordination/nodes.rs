@@ -16,7 +16,7 @@ use weir::{
     store::{
         Store,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Members, Remote, RemoteError, Replies, StoreNode, Target},
+        remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, StoreNode, Target},
         simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
     },
 };
@@ -47,10 +47,9 @@ impl Remote for TwoNodes {
 
     fn heartbeat(
         &self,
-        instance: &str,
-        ttl: Period,
+        heartbeat: Heartbeat<'_>,
     ) -> impl Future<Output = Result<Members, RemoteError>> + Send {
-        self.inner.heartbeat(instance, ttl)
+        self.inner.heartbeat(heartbeat)
     }
 
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {

@@ -19,7 +19,7 @@ use weir::{
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Members, Op, Remote, RemoteError, Replies},
+        remote::{Command, Heartbeat, Members, Op, Remote, RemoteError, Replies},
         simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
     },
 };
@@ -79,10 +79,9 @@ impl Remote for OddStore {
 
     fn heartbeat(
         &self,
-        name: &str,
-        ttl: Period,
+        heartbeat: Heartbeat<'_>,
     ) -> impl Future<Output = Result<Members, RemoteError>> + Send {
-        self.inner.heartbeat(name, ttl)
+        self.inner.heartbeat(heartbeat)
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use weir::{
     limit::{
         Algorithm, Bucket, Coordination, Hits, OnStoreFailure, OverLimitPolicy, Period, Refill,
-        ReservationRequest, Rule, RuleCoordination, Scope, Tier,
+        ReservationRequest, Rule, RuleCoordination, Scope, Tier, Timestamp,
     },
     store::{
         Store as _,
@@ -271,6 +271,87 @@ async fn without_a_store_at_first_each_has_a_hundredth() {
         all += take_all(instance, 1_000).await;
     }
     assert_eq!(all, 1_000);
+}
+
+/// Starts instances at these times in milliseconds, with limits of `tier`; has `then` happen at 20 s, which returns how many of
+/// them have died; and returns the hits that all took until then, and in all until `end` seconds are over.
+async fn first_start(
+    tier: &Tier,
+    starts: &[u64],
+    end: u64,
+    then: impl Fn(&mut Fleet, &Rule) -> usize,
+) -> (u64, u64) {
+    let rule = rule(MODE, std::slice::from_ref(tier), OverLimitPolicy::Ignore);
+    // the minute has just begun
+    let clock = weir::store::simulated::SimulatedClock::new(Timestamp::from_secs(1_763_722_801));
+    let shared = weir::store::simulated::SimulatedStore::new(clock.clone(), 7);
+    let mut fleet = Fleet { clock, shared, instances: Vec::new() };
+    let begun = Instant::now();
+    let (mut before, mut all, mut dead) = (0, 0, 0);
+    for step in 0..end * STEPS {
+        let elapsed = step * 1_000 / STEPS;
+        sleep_until(begun + Duration::from_millis(elapsed)).await;
+        let started = starts.iter().filter(|start| **start <= elapsed).count();
+        if elapsed == 20_000 {
+            before = all;
+            dead = then(&mut fleet, &rule);
+        } else if elapsed < 20_000 && fleet.instances.len() < started {
+            fleet.add(started - fleet.instances.len(), &rule, Network::default());
+        }
+        for instance in &fleet.instances[dead..] {
+            all += take_all(instance, tier.requests).await;
+        }
+    }
+    (before, all)
+}
+
+/// All that start within nine seconds begin then, also with limits of an hour. Nobody who comes later has a part of them.
+#[tokio::test(start_paused = true)]
+async fn the_first_instances_of_all_begin_without_waiting_for_a_window() {
+    let bucket = Algorithm::TokenBucket(Bucket { burst: 60, refill: Refill::Step, strict: false });
+    for kind in
+        [Algorithm::FixedWindow, Algorithm::SmoothWindow { burst: 60 }, Algorithm::SlidingWindow, bucket]
+    {
+        for starts in [&[0][..], &[0, 100, 200], &[0, 4_000, 8_900]] {
+            let hour = tier(60, 3_600, kind);
+            let used = first_start(&hour, starts, 40, |fleet, rule| {
+                fleet.add(2, rule, Network::default());
+                0
+            });
+            assert_eq!(used.await, (60, 60), "{kind:?}, {starts:?}");
+        }
+    }
+}
+
+/// Instances that know of others make those that start with an empty store wait for the next window.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_returns_empty_has_no_first_start() {
+    let minute = tier(60, 60, Algorithm::FixedWindow);
+    for starts in [&[0][..], &[0, 300, 700]] {
+        let used = first_start(&minute, starts, 55, |fleet, rule| {
+            fleet.shared.flush();
+            fleet.add(2, rule, Network::default());
+            0
+        });
+        assert_eq!(used.await, (60, 60), "{starts:?}");
+    }
+}
+
+/// The store remembers that others have been there.
+#[tokio::test(start_paused = true)]
+async fn a_fleet_that_takes_the_place_of_another_waits_for_the_next_window() {
+    let minute = tier(60, 60, Algorithm::FixedWindow);
+    for (end, all) in [(55, 60), (65, 120)] {
+        let used = first_start(&minute, &[0, 300], end, |fleet, rule| {
+            let dead = fleet.instances.len();
+            for instance in &fleet.instances {
+                instance.store.remote().partition(true);
+            }
+            fleet.add(2, rule, Network::default());
+            dead
+        });
+        assert_eq!(used.await, (60, all), "{end} s");
+    }
 }
 
 /// No interval of a sliding window and no burst of a bucket exceeds the limit while instances come and go, and it is used again.

@@ -24,7 +24,7 @@ use weir::{
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Members, Remote, RemoteError, Replies, Target},
+        remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, Target},
         simulated::{Network, Random, SimulatedClock, SimulatedRemote, SimulatedStore},
     },
 };
@@ -98,8 +98,8 @@ impl Remote for Unsteady {
         replies
     }
 
-    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<Members, RemoteError> {
-        self.remote.heartbeat(instance, ttl).await
+    async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
+        self.remote.heartbeat(heartbeat).await
     }
 }
 

@@ -6,7 +6,7 @@ use weir::{
     limit::{Algorithm, OverLimitPolicy, Period, Timestamp},
     store::{
         redis::{Address, Auth, Endpoint, RedisRemote, RedisSettings, Tls, Topology},
-        remote::{Command, Op, Remote as _, Target},
+        remote::{Command, Heartbeat, Op, Remote as _, Target},
     },
 };
 
@@ -245,7 +245,10 @@ async fn a_cluster_is_queried_for_its_slots() {
     let keys: Vec<usize> = keys.collect();
     assert!(keys.iter().all(|keys| *keys > 5) && keys.iter().sum::<usize>() == 90, "{keys:?}");
     assert_eq!(remote.state().servers.len(), 3);
-    assert_eq!(remote.heartbeat("one", Period::from_secs(60)).await.map(|members| members.instances), Ok(1));
+    assert_eq!(
+        remote.heartbeat(Heartbeat::new("one", Period::from_secs(60))).await.map(|members| members.instances),
+        Ok(1)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

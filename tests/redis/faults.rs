@@ -14,7 +14,7 @@ use weir::{
     observe::Source as _,
     store::{
         redis::{Address, RedisRemote},
-        remote::{Command, Op, Remote as _, RemoteError, Reply, Target},
+        remote::{Command, Heartbeat, Op, Remote as _, RemoteError, Reply, Target},
     },
 };
 
@@ -219,7 +219,10 @@ async fn counters_restart_after_a_flush() {
     assert!(replies.iter().all(Result::is_ok), "{replies:?}");
     assert_eq!(take(&remote, &sliding()).await.expect("it counts").counters[0].used().0, 52);
     server.send::<()>(&["SCRIPT", "FLUSH"]);
-    assert_eq!(remote.heartbeat("one", Period::from_secs(60)).await.map(|members| members.instances), Ok(1));
+    assert_eq!(
+        remote.heartbeat(Heartbeat::new("one", Period::from_secs(60))).await.map(|members| members.instances),
+        Ok(1)
+    );
     assert!(metric(&remote, "weir.redis.retries", "main") >= 51);
 }
 

@@ -7,7 +7,7 @@ use weir::{
     limit::{Period, Timestamp, part::Place},
     store::{
         redis::RedisRemote,
-        remote::{Epoch, Members, Remote as _},
+        remote::{Epoch, FirstEpoch, Heartbeat, Members, Remote as _},
         simulated::{Random, SimulatedServer},
     },
 };
@@ -27,7 +27,7 @@ async fn with_clock(server: &Server, prefix: &str) -> (RedisRemote, Arc<ManualCl
 }
 
 async fn beat(redis: &RedisRemote, name: &str, ttl: Period) -> Members {
-    redis.heartbeat(name, ttl).await.expect("it replies")
+    redis.heartbeat(Heartbeat::new(name, ttl)).await.expect("it replies")
 }
 
 #[tokio::test]
@@ -40,6 +40,8 @@ async fn redis_keeps_the_epochs_of_the_model() {
         let prefix = if seed % 2 == 0 { format!("{seed}:") } else { format!("p{{{seed}}}:") };
         let (redis, clock) = with_clock(&server, &prefix).await;
         let (mut model, mut random) = (SimulatedServer::default(), Random::new(seed));
+        // the first epochs that any instance may know
+        let mut known: Vec<Option<Timestamp>> = vec![None];
         for step in 0..60 {
             let millis = match random.next() % 8 {
                 0 => 0,
@@ -50,8 +52,20 @@ async fn redis_keeps_the_epochs_of_the_model() {
             clock.set(Timestamp::from_millis(clock_millis(&clock) + millis));
             let name = NAMES[usize::try_from(random.next() % 5).expect("a few")];
             let ttl = if random.chance(0.2) { Period::default() } else { ttl };
-            let expected = model.heartbeat(name, ttl, clock_now(&clock));
-            assert_eq!(beat(&redis, name, ttl).await, expected, "step {step} of case {seed}: {name}");
+            if random.chance(0.05) {
+                let prefix = prefix.trim_end_matches(':');
+                let all = server.send::<Vec<String>>(&["KEYS", &format!("*{prefix}*")]);
+                for key in all {
+                    server.send::<()>(&["DEL", &key]);
+                }
+                model.flush();
+            }
+            let first_epoch = known[usize::try_from(random.next()).unwrap_or_default() % known.len()];
+            let heartbeat = Heartbeat { first_epoch, ..Heartbeat::new(name, ttl) };
+            let expected = model.heartbeat(heartbeat, clock_now(&clock));
+            let members = redis.heartbeat(heartbeat).await.expect("it replies");
+            assert_eq!(members, expected, "step {step} of case {seed}: {name}");
+            known.extend(expected.first.map(|first| Some(first.from)));
         }
     }
 }
@@ -89,7 +103,19 @@ async fn every_reply_has_the_epoch_in_force_and_all_to_come() {
     let joined = beat(&redis, "d", ttl).await;
     assert_eq!(joined.epochs[..], [epoch(3, 2, None), epoch(4, 2, None), epoch(5, 3, Some(2))]);
     at(5_000);
-    assert_eq!(beat(&redis, "b", ttl).await.epochs[..], [epoch(5, 3, Some(1))]);
+    let members = beat(&redis, "b", ttl).await;
+    assert_eq!(members.epochs[..], [epoch(5, 3, Some(1))]);
+    let first =
+        |follows_others| Some(FirstEpoch { from: Timestamp::from_secs(1_700_000_003), follows_others });
+    assert_eq!(members.first, first(false));
+    let heartbeat = |seconds: u64| Heartbeat {
+        first_epoch: Some(Timestamp::from_secs(1_700_000_000 + seconds)),
+        ..Heartbeat::new("b", ttl)
+    };
+    assert_eq!(redis.heartbeat(heartbeat(3)).await.expect("it replies").first, first(false));
+    // one that had its parts by another epoch
+    assert_eq!(redis.heartbeat(heartbeat(2)).await.expect("it replies").first, first(true));
+    assert_eq!(beat(&redis, "b", ttl).await.first, first(true));
     assert_eq!(
         server.send::<Vec<String>>(&["ZRANGE", "{weir:instances}:in_force", "0", "-1"]),
         ["a", "b", "d"]

@@ -7,7 +7,7 @@ use weir::{
     clock::Clock as _,
     limit::{Algorithm, OverLimitPolicy, Period},
     store::{
-        remote::{Command, Op, Remote as _, RemoteError, Replies, Target},
+        remote::{Command, Heartbeat, Op, Remote as _, RemoteError, Replies, Target},
         simulated::{Condition, Network, SimulatedRemote, SimulatedStore},
     },
 };
@@ -160,14 +160,17 @@ async fn instances_are_counted_until_their_registration_ends() {
     let store = store();
     let (one, two) = (store.connect(Network::default()), store.connect(Network::default()));
     let ttl = Period::from_secs(2);
-    assert_eq!(one.heartbeat("one", ttl).await.map(|members| members.instances), Ok(1));
-    assert_eq!(two.heartbeat("two", ttl).await.map(|members| members.instances), Ok(2));
+    assert_eq!(one.heartbeat(Heartbeat::new("one", ttl)).await.map(|members| members.instances), Ok(1));
+    assert_eq!(two.heartbeat(Heartbeat::new("two", ttl)).await.map(|members| members.instances), Ok(2));
     pass(1_900).await;
-    assert_eq!(one.heartbeat("one", ttl).await.map(|members| members.instances), Ok(2));
+    assert_eq!(one.heartbeat(Heartbeat::new("one", ttl)).await.map(|members| members.instances), Ok(2));
     pass(500).await;
-    assert_eq!(one.heartbeat("one", ttl).await.map(|members| members.instances), Ok(1));
-    assert_eq!(two.heartbeat("two", ttl).await.map(|members| members.instances), Ok(2));
-    assert_eq!(two.heartbeat("two", Period::default()).await.map(|members| members.instances), Ok(1));
+    assert_eq!(one.heartbeat(Heartbeat::new("one", ttl)).await.map(|members| members.instances), Ok(1));
+    assert_eq!(two.heartbeat(Heartbeat::new("two", ttl)).await.map(|members| members.instances), Ok(2));
+    assert_eq!(
+        two.heartbeat(Heartbeat::new("two", Period::default())).await.map(|members| members.instances),
+        Ok(1)
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,9 @@
 //! Counters are in this instance's memory, by the store's clock. A fixed window has the part of the members that are in force when it
 //! begins, until it ends. Before a sliding window or a bucket gets more than it had, what others have admitted by their larger parts must
 //! have ended, or flowed in again: so it has the least of the parts of that time.
+//!
+//! When the first instances ever start, nobody has admitted anything. So limits that matter for long begin then, some seconds after the first
+//! of them, instead of with their next window.
 
 use std::{
     num::NonZeroU32,
@@ -209,7 +212,7 @@ impl<R: Remote> Split<R> {
             let (part, needs) = if epochs.is_answered() {
                 let (part, wait) = part_of(&epochs, tier, check.hits, key, at);
                 next = next.max(wait);
-                (part, begins(tier, at))
+                (part, begins(&epochs, tier, at))
             } else {
                 (Place::unranked(UNKNOWN_INSTANCES).of_tier(tier), at)
             };
@@ -228,11 +231,16 @@ impl<R: Remote> Split<R> {
     }
 }
 
+/// Returns the instant before which nobody has had a part of `tier`, if that is known; otherwise that of the epoch.
+fn opening(epochs: &Epochs, tier: &Tier) -> Timestamp {
+    epochs.opening(part::memory(tier, NonZeroU32::MIN)).unwrap_or_default()
+}
+
 /// Returns the instant whose members have a part of `tier` at the instant `at`.
-fn begins(tier: &Tier, at: Timestamp) -> Timestamp {
+fn begins(epochs: &Epochs, tier: &Tier, at: Timestamp) -> Timestamp {
     match tier.algorithm {
         Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => {
-            start_of(tier, part::window_number(tier, at))
+            start_of(tier, part::window_number(tier, at)).max(opening(epochs, tier)).min(at)
         }
         Algorithm::SlidingWindow | Algorithm::TokenBucket(_) => at,
     }
@@ -251,19 +259,24 @@ fn part_of(
     key: impl FnOnce() -> u64,
     at: Timestamp,
 ) -> (Tier, Period) {
+    let opening = opening(epochs, tier);
+    if at < opening {
+        return (part::nothing_of(tier), opening.since(at));
+    }
+    let since =
+        |period: Period| Timestamp::from_nanos(at.as_nanos().saturating_sub(period.as_nanos())).max(opening);
     match tier.algorithm {
         Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => {
             part_of_window(epochs, tier, hits, key, at)
         }
         Algorithm::SlidingWindow => {
-            let from = Timestamp::from_nanos(at.as_nanos().saturating_sub(tier.period.as_nanos()));
-            let parts = epochs.between(from, at);
+            let parts = epochs.between(since(tier.period), at);
             let requests = parts.map(|place| place.map_or(0, |place| place.of_interval(tier.requests))).min();
             let requests = requests.unwrap_or_default();
             (Tier { requests, ..tier.clone() }, at_least_for_retry(requests, hits))
         }
         Algorithm::TokenBucket(_) => {
-            let part = place_since_full(epochs, tier, at)
+            let part = place_since_full(epochs, tier, since, at)
                 .map_or_else(|| part::nothing_of(tier), |place| place.of_tier(tier));
             let wait = at_least_for_retry(part.capacity(), hits);
             (part, wait)
@@ -284,8 +297,8 @@ fn part_of_window(
     at: Timestamp,
 ) -> (Tier, Period) {
     let window = part::window_number(tier, at);
-    let (start, end) = (start_of(tier, window), start_of(tier, window.saturating_add(1)));
-    let (place, next) = (epochs.at(start), epochs.at(end));
+    let end = start_of(tier, window.saturating_add(1));
+    let (place, next) = (epochs.at(begins(epochs, tier, at)), epochs.at(end));
     let is_divided = |place: Option<Place>| {
         place.is_some_and(|place| !tier.requests.is_multiple_of(place.instances.get()))
     };
@@ -314,12 +327,16 @@ fn part_of_window(
 
 /// Returns the smallest place that the instance of `epochs` has had since a bucket of `tier` that is full at `at` may have been empty; none
 /// if it had no part for some time.
-fn place_since_full(epochs: &Epochs, tier: &Tier, at: Timestamp) -> Option<Place> {
+fn place_since_full(
+    epochs: &Epochs,
+    tier: &Tier,
+    since: impl FnOnce(Period) -> Timestamp,
+    at: Timestamp,
+) -> Option<Place> {
     let instances = epochs.at(at)?.instances;
     let filled = part::memory(tier, instances);
-    let from = Timestamp::from_nanos(at.as_nanos().saturating_sub(filled.as_nanos()));
     epochs
-        .between(from, at)
+        .between(since(filled), at)
         .reduce(|a, b| {
             let (a, b) = (a?, b?);
             // of different divisions, what everybody has of the smaller parts

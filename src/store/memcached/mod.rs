@@ -36,7 +36,7 @@ pub use self::{
 pub use super::transport::{Address, Backoff, ConnectionStates, ServerState};
 use super::{
     name::{self, KeySettings},
-    remote::{Command, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
+    remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
     transport::{MEMCACHED, RandomGenerator, TransportMetrics},
 };
 use crate::{
@@ -221,7 +221,7 @@ impl Remote for MemcachedRemote {
     }
 
     /// Counts the instances in rounds: see `instances.rs`. Names are not needed, so that there are no epochs.
-    async fn heartbeat(&self, _instance: &str, ttl: Period) -> Result<Members, RemoteError> {
+    async fn heartbeat(&self, Heartbeat { ttl, .. }: Heartbeat<'_>) -> Result<Members, RemoteError> {
         let key = self.instances_key();
         if ttl == Period::default() {
             return self.exchange(&key, self.instances.leave(&key)).await.map(|_| Members::default());

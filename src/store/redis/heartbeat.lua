@@ -4,12 +4,14 @@
 -- second two to three seconds ahead, so that every instance hears of it by then. It is a sorted set of names with equal scores, so that
 -- the rank of a name is its place among them in the order of bytes.
 --
--- KEYS  the set of instances; and, to keep epochs: a hash of their seconds ('f': in force, '0' to '3': to come, by the second modulo 4),
---       the epoch in force, and four epochs to come, by the second modulo 4
+-- KEYS  the set of instances; and, to keep epochs: a hash of their seconds ('f': in force, '0' to '3': to come, by the second modulo 4,
+--       '1st': the first one ever, negative if an instance knows older ones), the epoch in force, and four epochs to come, by the
+--       second modulo 4
 -- ARGV  the time in microseconds, empty in production, where the server's clock is used; the name of the instance; its time
---       to live in milliseconds, 0 to deregister
--- Returns the number of registered instances and the time in microseconds; and for the epoch in force and all to come, in their order:
--- the second, the number of members, and the rank of this instance, -1 if it is none of them.
+--       to live in milliseconds, 0 to deregister; the second of the first epoch of which it was told, empty if it was told of none
+-- Returns the number of registered instances and the time in microseconds; and, to keep epochs, the second of the first one ever, negative
+-- as above, 0 if there was none; and for the epoch in force and all to come, in their order: the second, the number of members, and the
+-- rank of this instance, -1 if it is none of them.
 
 local micros = tonumber(ARGV[1])
 if not micros then
@@ -17,7 +19,7 @@ if not micros then
   micros = tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 local now = math.floor(micros / 1000)
-local instance, ttl = ARGV[2], tonumber(ARGV[3])
+local instance, ttl, known = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local changed = redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now)) > 0
 if ttl > 0 then
@@ -36,8 +38,9 @@ if #KEYS == 1 then
   return reply
 end
 
--- an epoch outlives an outage in which no heartbeat arrives
+-- an epoch outlives an outage in which no heartbeat arrives; that there has been one is remembered for longer than any window
 local KEPT = 60000
+local REMEMBERED = 400 * 86400000
 local function field(second)
   return string.format('%.0f', second % 4)
 end
@@ -45,11 +48,13 @@ local function key(second)
   return KEYS[4 + second % 4]
 end
 
-local in_force, coming = nil, {}
+local in_force, coming, first = nil, {}, 0
 local stored = redis.call('HGETALL', KEYS[2])
 for i = 1, #stored, 2 do
   if stored[i] == 'f' then
     in_force = tonumber(stored[i + 1])
+  elseif stored[i] == '1st' then
+    first = tonumber(stored[i + 1])
   else
     coming[#coming + 1] = tonumber(stored[i + 1])
   end
@@ -65,6 +70,10 @@ while coming[1] and coming[1] * 1000 <= now do
   redis.call('HDEL', KEYS[2], field(second))
   redis.call('HSET', KEYS[2], 'f', string.format('%.0f', second))
   in_force = second
+end
+-- nobody is in force, or nobody has come for long
+if in_force and redis.call('EXISTS', KEYS[3]) == 0 then
+  in_force = nil
 end
 
 -- instances of earlier versions come and go without an epoch, and keys may have been evicted
@@ -89,8 +98,17 @@ if changed then
     coming[#coming + 1] = second
   end
 end
-redis.call('PEXPIRE', KEYS[2], KEPT)
+if first == 0 and coming[1] then
+  first = coming[1]
+  redis.call('HSET', KEYS[2], '1st', string.format('%.0f', first))
+end
+if known and first > 0 and known ~= first then
+  first = -first
+  redis.call('HSET', KEYS[2], '1st', string.format('%.0f', first))
+end
+redis.call('PEXPIRE', KEYS[2], REMEMBERED)
 redis.call('PEXPIRE', KEYS[3], KEPT)
+reply[#reply + 1] = first
 
 local function add(second, members)
   reply[#reply + 1] = second

@@ -40,7 +40,7 @@ use self::{
 use super::{
     name::{self, KeySettings},
     pool_command::{PoolCommand, PoolOp, PoolReply},
-    remote::{Command, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
+    remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
     transport::RandomGenerator,
 };
 use crate::{
@@ -209,10 +209,15 @@ impl Remote for RedisRemote {
         self.run(commands, Urgency::Background).await
     }
 
-    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<Members, RemoteError> {
+    async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
         let now = self.now().map(|now| script::micros(now).to_string()).unwrap_or_default();
-        let ttl = ttl.as_nanos().div_ceil(1_000_000).to_string();
-        let arguments = [now, instance.to_owned(), ttl].into_iter().map(String::into_bytes).collect();
+        let ttl = heartbeat.ttl.as_nanos().div_ceil(1_000_000).to_string();
+        let first = heartbeat
+            .first_epoch
+            .map(|first| (first.as_nanos() / 1_000_000_000).to_string())
+            .unwrap_or_default();
+        let arguments = [now, heartbeat.instance.to_owned(), ttl, first];
+        let arguments = arguments.into_iter().map(String::into_bytes).collect();
         let keys = name::members(&self.keys.prefix);
         let encoded = EncodedCommand::Run { script: &script::HEARTBEAT, keys, arguments };
         let done = self.main.run(vec![HeartbeatRequest(encoded)], Urgency::Decision).await;

@@ -10,7 +10,7 @@ use crate::{
     store::{
         encoding::{self, DecodeError},
         name,
-        remote::{Epoch, Members, Op, Parts, Reply, Report, Target},
+        remote::{Epoch, FirstEpoch, Members, Op, Parts, Reply, Report, Target},
     },
 };
 
@@ -91,6 +91,7 @@ pub(super) fn members(value: &Value) -> Option<Members> {
     };
     let numbers: Vec<i64> = values.iter().map(number).collect::<Option<_>>()?;
     let [instances, micros, epochs @ ..] = &numbers[..] else { return None };
+    let (first, epochs) = epochs.split_first().unwrap_or((&0, &[]));
     let (epochs, rest) = epochs.as_chunks::<3>();
     let epochs = epochs.iter().map(|[second, members, rank]| {
         let from = Timestamp::from_secs(u64::try_from(*second).ok()?);
@@ -103,6 +104,10 @@ pub(super) fn members(value: &Value) -> Option<Members> {
         instances: usize::try_from(*instances).ok()?,
         now: Some(Timestamp::from_nanos(u64::try_from(*micros).ok()?.checked_mul(1_000)?)),
         epochs: epochs.collect::<Option<_>>().filter(|_| rest.is_empty())?,
+        first: (*first != 0).then(|| FirstEpoch {
+            from: Timestamp::from_secs(first.unsigned_abs()),
+            follows_others: *first < 0,
+        }),
     })
 }
 

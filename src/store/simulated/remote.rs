@@ -22,7 +22,7 @@ use crate::{
     limit::{Coordination, Period, Timestamp},
     store::{
         pool_command::{PoolCommand, PoolReply},
-        remote::{Command, Members, Remote, RemoteError, Replies, Reply, Target},
+        remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, Reply, Target},
     },
 };
 
@@ -86,7 +86,8 @@ struct Message {
 /// A call of an instance.
 enum Call {
     Commands(Vec<Command>),
-    Heartbeat(String, Period),
+    /// The name, the time to live and the first epoch that the instance knows.
+    Heartbeat(String, Period, Option<Timestamp>),
     Pool(PoolCommand),
 }
 
@@ -237,7 +238,10 @@ impl SimulatedStore {
         let now = self.0.clock.now();
         let mut server = self.0.server.lock();
         Ok(match call {
-            Call::Heartbeat(instance, ttl) => CallReply::Members(server.heartbeat(&instance, ttl, now)),
+            Call::Heartbeat(instance, ttl, first_epoch) => {
+                let heartbeat = Heartbeat { instance: &instance, ttl, first_epoch };
+                CallReply::Members(server.heartbeat(heartbeat, now))
+            }
             Call::Commands(commands) => {
                 let replies = commands.iter().map(|command| match condition {
                     Condition::Rejecting => Err(RemoteError::Rejected("it is read-only".into())),
@@ -342,9 +346,12 @@ impl Remote for SimulatedRemote {
         }
     }
 
-    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<Members, RemoteError> {
+    async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
         self.connection.heartbeats.fetch_add(1, Ordering::Relaxed);
-        match self.call_store(Call::Heartbeat(instance.to_owned(), ttl)).await? {
+        match self
+            .call_store(Call::Heartbeat(heartbeat.instance.to_owned(), heartbeat.ttl, heartbeat.first_epoch))
+            .await?
+        {
             CallReply::Members(members) => Ok(members),
             _ => Err(wrong_kind()),
         }

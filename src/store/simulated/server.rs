@@ -15,7 +15,8 @@ use crate::{
         part::Place,
     },
     store::remote::{
-        Command, EPOCH_AHEAD, Epoch, Hold, Members, Parts, Replacement, Reply, Report, Run, Target,
+        Command, EPOCH_AHEAD, Epoch, FirstEpoch, Heartbeat, Hold, Members, Parts, Replacement, Reply, Report,
+        Run, Target,
     },
 };
 
@@ -39,6 +40,8 @@ pub struct SimulatedServer {
     members: HashMap<String, Timestamp>,
     /// The epoch in force, if there is one, and those to come: when each begins, and its members in the order of their ranks.
     epochs: VecDeque<(Timestamp, Vec<String>)>,
+    /// The first epoch since the store began, or lost its data.
+    first_epoch: Option<FirstEpoch>,
     /// The latest writes, which a failover can lose. Empty unless writes are recorded.
     journal: VecDeque<Written>,
     keeps: Period,
@@ -182,8 +185,9 @@ impl SimulatedServer {
         changed
     }
 
-    /// Registers `instance` for `ttl` from `now`, or removes it if `ttl` is zero. Returns the instances.
-    pub fn heartbeat(&mut self, instance: &str, ttl: Period, now: Timestamp) -> Members {
+    /// Registers an instance from `now` on, or removes it if its time is zero. Returns the instances.
+    pub fn heartbeat(&mut self, heartbeat: Heartbeat<'_>, now: Timestamp) -> Members {
+        let Heartbeat { instance, ttl, first_epoch } = heartbeat;
         let before = self.members.len();
         self.members.retain(|_, until| *until > now);
         let has_expired = self.members.len() < before;
@@ -199,13 +203,23 @@ impl SimulatedServer {
         while self.epochs.get(1).is_some_and(|(from, _)| *from <= now) {
             self.epochs.pop_front();
         }
-        let epochs = self.epochs.iter().map(|(from, members)| {
+        if let Some(first) = &mut self.first_epoch {
+            first.follows_others |= first_epoch.is_some_and(|known| known != first.from);
+        }
+        let is_nobody_in_force =
+            |(from, members): &(Timestamp, Vec<String>)| *from <= now && members.is_empty();
+        let epochs = self.epochs.iter().filter(|epoch| !is_nobody_in_force(epoch)).map(|(from, members)| {
             let rank = members.binary_search_by(|name| name.as_str().cmp(instance)).ok();
             let place = rank
                 .and_then(|rank| Place::new(u32::try_from(members.len()).ok()?, u32::try_from(rank).ok()?));
             Epoch { from: *from, place }
         });
-        Members { instances: self.members.len(), now: Some(now), epochs: epochs.collect() }
+        Members {
+            instances: self.members.len(),
+            now: Some(now),
+            epochs: epochs.collect(),
+            first: self.first_epoch,
+        }
     }
 
     /// Begins an epoch of the present members, soon.
@@ -219,6 +233,7 @@ impl SimulatedServer {
             self.epochs.pop_back();
         }
         self.epochs.push_back((from, names));
+        self.first_epoch.get_or_insert(FirstEpoch { from, follows_others: false });
     }
 
     /// Removes everything.
@@ -226,6 +241,7 @@ impl SimulatedServer {
         self.counters.clear();
         self.members.clear();
         self.epochs.clear();
+        self.first_epoch = None;
         self.journal.clear();
     }
 

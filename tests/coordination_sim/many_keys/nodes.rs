@@ -4,9 +4,9 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use futures_util::future::join_all;
 use weir::{
-    limit::{Period, Timestamp},
+    limit::Timestamp,
     store::{
-        remote::{Command, Members, Remote, RemoteError, Replies, StoreNode, Target},
+        remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, StoreNode, Target},
         simulated::SimulatedRemote,
     },
 };
@@ -57,8 +57,8 @@ impl Remote for Nodes {
         Ok(Replies { now, replies })
     }
 
-    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<Members, RemoteError> {
-        self.0[0].heartbeat(instance, ttl).await
+    async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
+        self.0[0].heartbeat(heartbeat).await
     }
 
     fn node(&self, target: &Target, _at: Timestamp) -> StoreNode {

@@ -20,6 +20,9 @@ const STEP: Period = Period::from_secs(10);
 /// then.
 const AHEAD: Period = Period::from_secs(4);
 
+/// How long after the first epoch ever limits begin that matter for longer: instances that start by then have a part from the beginning.
+const SETTLING: Period = Period::from_secs(10);
+
 /// The epochs that this instance knows.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Epochs {
@@ -29,6 +32,10 @@ pub(in super::super) struct Epochs {
     known_until: Timestamp,
     /// Whether the store has ever replied.
     is_answered: bool,
+    /// The first epoch of the last reply.
+    first: Option<Timestamp>,
+    /// Before this instant nobody has had a part of limits that matter for longer than [`SETTLING`]. None if others may have had one.
+    opening: Option<Timestamp>,
 }
 
 // === impl Epochs ===
@@ -36,12 +43,22 @@ pub(in super::super) struct Epochs {
 impl Epochs {
     /// Creates those of an instance that the store has not replied to, and that expects it to until `known_until`.
     pub(super) const fn unanswered(known_until: Timestamp) -> Self {
-        Self { list: Vec::new(), known_until, is_answered: false }
+        Self { list: Vec::new(), known_until, is_answered: false, first: None, opening: None }
     }
 
     /// Returns whether the store has ever replied.
     pub(in super::super) const fn is_answered(&self) -> bool {
         self.is_answered
+    }
+
+    /// Returns the beginning of the first epoch of the last reply that had one.
+    pub(super) const fn first(&self) -> Option<Timestamp> {
+        self.first
+    }
+
+    /// Returns the instant before which no instance has had a part of limits of which a hit matters for `memory`, if that is known.
+    pub(in super::super) fn opening(&self, memory: Period) -> Option<Timestamp> {
+        self.opening.filter(|_| memory > SETTLING)
     }
 
     /// Returns whether the members of the instant `at` are known for certain.
@@ -98,6 +115,13 @@ impl Epochs {
             }
             None => self.follow_number(members.instances, most_lately, now),
         }
+        if let Some(first) = members.first {
+            self.first = Some(first.from);
+            // parts by an opening that has passed are in use
+            if self.opening.is_none_or(|opening| opening > now) {
+                self.opening = (!first.follows_others).then(|| first.from.after(SETTLING));
+            }
+        }
         self.list.drain(..self.list.len().saturating_sub(MOST));
     }
 
@@ -126,6 +150,7 @@ impl Epochs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::remote::FirstEpoch;
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_secs(seconds)
@@ -166,6 +191,30 @@ mod tests {
         assert_eq!(epochs.between(at(11), at(12)).count(), 2);
         assert_eq!(epochs.between(at(12), at(12)).count(), 1);
         assert_eq!(epochs.between(at(1), at(20)).next(), Some(None), "before the first one it had no part");
+    }
+
+    #[test]
+    fn limits_open_after_the_first_epoch_unless_an_instance_knows_an_older_one() {
+        let (minute, short) = (Period::from_secs(60), Period::from_secs(10));
+        let first = |from, follows_others| {
+            let first = Some(FirstEpoch { from: at(from), follows_others });
+            Members { first, ..reply(&[epoch(from, Some((1, 0)))]) }
+        };
+        let mut epochs = Epochs::default();
+        assert_eq!((epochs.first(), epochs.opening(minute)), (None, None));
+        epochs.follow(&first(12, false), 1, at(10), at(14));
+        assert_eq!(
+            (epochs.first(), epochs.opening(minute), epochs.opening(short)),
+            (Some(at(12)), Some(at(22)), None)
+        );
+        // the store has lost its data, and another instance says so
+        epochs.follow(&first(14, true), 1, at(11), at(15));
+        assert_eq!((epochs.first(), epochs.opening(minute)), (Some(at(14)), None));
+        // when the limits have opened, parts are in use
+        let mut epochs = Epochs::default();
+        epochs.follow(&first(12, false), 1, at(21), at(25));
+        epochs.follow(&first(25, true), 1, at(22), at(26));
+        assert_eq!((epochs.first(), epochs.opening(minute)), (Some(at(25)), Some(at(22))));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::{breaker::FailedCount, caller::Caller, epochs::Epochs};
 use crate::{
     limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier, Timestamp},
-    store::remote::{Command, EPOCH_AHEAD, Members, Op, Remote, StoreNode, Target},
+    store::remote::{Command, EPOCH_AHEAD, Heartbeat, Members, Op, Remote, StoreNode, Target},
 };
 
 /// The heartbeats for which the largest number of instances is remembered: after a restart of many instances, or when Redis
@@ -122,7 +122,9 @@ impl Membership {
     async fn send<R: Remote>(&self, caller: &Caller<R>) {
         let node = caller.remote.members_node();
         let ttl = Period::from_nanos(2 * self.period.as_nanos());
-        let heartbeat = caller.remote.heartbeat(&self.instance, ttl);
+        let first_epoch = self.epochs.load().first();
+        let heartbeat = Heartbeat { first_epoch, ..Heartbeat::new(&self.instance, ttl) };
+        let heartbeat = caller.remote.heartbeat(heartbeat);
         let sent = caller.clock.now();
         match timeout(self.period.into(), caller.wait_for_reply(node, None, heartbeat)).await {
             Ok(Ok(members)) => {
@@ -187,7 +189,7 @@ impl Membership {
     /// Deregisters this instance and stops the heartbeats.
     pub(super) async fn leave<R: Remote>(&self, caller: &Caller<R>) {
         self.has_left.store(true, Ordering::Relaxed);
-        let left = caller.remote.heartbeat(&self.instance, Period::default());
+        let left = caller.remote.heartbeat(Heartbeat::new(&self.instance, Period::default()));
         let _ = timeout(self.period.into(), left).await;
     }
 }

@@ -19,7 +19,9 @@ use crate::{
     limit::{Algorithm, Coordination, CounterKey, OverLimitPolicy, Period, Tier, Timestamp},
     store::{
         coordinated::{CoordinationSettings, metrics::CoordinationMetrics},
-        remote::{Command, Members, Op, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
+        remote::{
+            Command, Heartbeat, Members, Op, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency,
+        },
         simulated::SimulatedClock,
     },
 };
@@ -177,8 +179,8 @@ impl Remote for Script {
         self.receive(commands, Urgency::Background).await
     }
 
-    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<Members, RemoteError> {
-        self.0.heartbeats.lock().push((instance.to_owned(), ttl));
+    async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
+        self.0.heartbeats.lock().push((heartbeat.instance.to_owned(), heartbeat.ttl));
         self.answer(self.members_node()).await?;
         Ok((*self.0.instances.lock()).into())
     }

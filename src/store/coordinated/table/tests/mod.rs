@@ -26,7 +26,7 @@ use crate::{
             counter::{Asks, Composed, Link, LocalCounter},
             test_tiers::{START, fixed, millis, sliding},
         },
-        remote::{Command, Members, Op, Remote, RemoteError, Replies, StoreNode, Target},
+        remote::{Command, Heartbeat, Members, Op, Remote, RemoteError, Replies, StoreNode, Target},
         simulated::{SimulatedClock, SimulatedServer},
     },
 };
@@ -61,7 +61,7 @@ impl Remote for TwoNodes {
         })
     }
 
-    async fn heartbeat(&self, _instance: &str, _ttl: Period) -> Result<Members, RemoteError> {
+    async fn heartbeat(&self, _heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
         Ok((*self.0.instances.lock()).into())
     }
 
