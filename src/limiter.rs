@@ -33,11 +33,12 @@ pub use self::{
 use self::{asking::AskingLines, rejections::LastReports};
 use crate::{
     limit::{
-        Code, CompiledRule, Decision, DescriptorMatch, Direction, Hits, Limit, LimitCheck, Matched, Modes,
-        Request, RulePath, RuleSet, Scope, Tally, Timestamp, Verdict,
+        Code, CompiledRule, Decision, DescriptorMatch, Direction, Entry, Hits, Limit, LimitCheck, Matched,
+        Modes, OverLimitPolicy, Request, RulePath, RuleRef, RuleSet, Scope, SoleCheck, Tally, Tier,
+        Timestamp, Verdict,
     },
     observe::{
-        DecisionRecord, Metric, RuleCounts, RuleLimit, RuleStats, Source, Stats,
+        DecisionRecord, Metric, OwnCounts, RuleCounts, RuleLimit, RuleStats, Source, Stats,
         hot_keys::{HotKeyValues, HotKeys, Sample},
     },
     store::{MemoryStore, Store, StoreError, TakeOptions},
@@ -84,6 +85,15 @@ struct Loaded {
     /// One for each rule, by the rule's index.
     stats: Vec<Arc<RuleStats>>,
     last_reports: LastReports,
+}
+
+/// What is reported of a request.
+#[derive(Clone, Copy, Debug)]
+struct Report {
+    /// The requests that it stands for among those with the most hits, if it is sampled.
+    weight: Option<u32>,
+    /// Whether it was rejected, and rejections are reported.
+    rejected: bool,
 }
 
 /// Why a request was not decided. Callers see the texts, which are exactly those of envoyproxy/ratelimit.
@@ -238,16 +248,11 @@ impl<S: Store> Limiter<S> {
         if let Some(loaded) = loaded.as_deref()
             && record.is_none()
             && !self.settings.modes.describes()
-            && let Some((check, scope)) = check_of(loaded, request)
+            && !request.domain.is_empty()
+            && let Some((check, counts)) =
+                SoleCheck::of(&loaded.rules, request, |rule| loaded.stats[rule].prefetch())
         {
-            return Ok(self.decide_alone(
-                memory,
-                loaded,
-                &check,
-                self.settings.scope.max(scope),
-                now,
-                encode,
-            ));
+            return Ok(self.decide_sole(memory, loaded, request, &check, counts, now, encode));
         }
         self.count_error(find(loaded.as_deref(), request).map(|(loaded, matched)| {
             let scope = self.scope_of(&matched);
@@ -260,26 +265,40 @@ impl<S: Store> Limiter<S> {
         }))
     }
 
-    /// Decides a request that has nothing but `check`, where all counters are in `memory` and a rejection affects `scope`.
+    /// Decides `request`, which has only `check`, where all counters are in `memory`, and adds the hits to `counts`, those of the
+    /// rule.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that it finds in registers what was found before")]
-    fn decide_alone<T>(
+    #[expect(clippy::too_many_arguments, reason = "what its only caller has found")]
+    fn decide_sole<T>(
         &self,
         memory: &MemoryStore,
         loaded: &Loaded,
-        check: &LimitCheck<'_>,
-        scope: Scope,
+        request: &Request<'_>,
+        check: &SoleCheck<'_>,
+        counts: &OwnCounts,
         now: Timestamp,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> T {
-        let policy = check.over_limit_policy_in(scope);
-        let decision = memory.take_of(check.key, check.tiers(), policy, check.hits, now);
-        let verdict = Verdict::on_one(check, &decision, &self.settings.modes);
+        let SoleCheck { rule, tiers, hits, .. } = *check;
+        let policy = self.settings.scope.max(check.scope).policy_of(check.over_limit_policy);
+        let decision = memory.take_of(check.key, tiers, policy, hits, now);
+        let compiled = RuleRef::Compiled(rule);
+        let verdict = Verdict::on_sole(check, &compiled, &decision, &self.settings.modes);
         if verdict.shadowed {
             self.stats.global_shadow_mode.add(1);
         }
-        self.record_check(loaded, check, &decision, scope);
-        self.report_checks(loaded, from_ref(check), from_ref(&decision), verdict.code, now);
+        let capacity = tiers[decision.tier].capacity();
+        let made = self.counts_of(&decision, tiers, capacity, policy, hits, rule.shadow_mode());
+        if rule.has_dynamic_stats() {
+            self.dynamic_stats(loaded, rule, check.entries, |stats| stats.add(made));
+        } else {
+            counts.add(made);
+        }
+        if let Some(report) = self.report_of(verdict.code) {
+            let check = check.in_domain(request.domain);
+            self.report_checks(report, loaded, from_ref(&check), from_ref(&decision), now);
+        }
         encode(&verdict)
     }
 
@@ -330,54 +349,71 @@ impl<S: Store> Limiter<S> {
         for (check, decision) in taken(checks, decisions) {
             self.record_check(loaded, check, decision, scope);
         }
-        self.report_checks(loaded, checks, decisions, verdict.code, now);
+        if let Some(report) = self.report_of(verdict.code) {
+            self.report_checks(report, loaded, checks, decisions, now);
+        }
+    }
+
+    /// Returns what is reported of a request that is decided with `code`, if anything is.
+    #[inline]
+    fn report_of(&self, code: Code) -> Option<Report> {
+        let weight = self.hot_keys.as_ref().and_then(|hot_keys| hot_keys.sampled());
+        let rejected = code == Code::OverLimit && self.rejection_log.is_some();
+        (weight.is_some() || rejected).then_some(Report { weight, rejected })
     }
 
     /// Reports `checks` to what finds the counters with the most hits, and to the log of rejections.
-    #[inline]
+    #[cold]
     fn report_checks(
         &self,
+        report: Report,
         loaded: &Loaded,
         checks: &[LimitCheck<'_>],
         decisions: &[Decision],
-        code: Code,
         now: Timestamp,
     ) {
-        if let Some(hot_keys) = &self.hot_keys
-            && let Some(weight) = hot_keys.sampled()
-        {
+        if let (Some(hot_keys), Some(weight)) = (&self.hot_keys, report.weight) {
             self.add_hot_keys(hot_keys, weight, checks, decisions, now);
         }
-        if code == Code::OverLimit
-            && let Some(log) = &self.rejection_log
-        {
-            self.report_rejections(&**log, loaded, checks, decisions, now);
+        if let Some(log) = self.rejection_log.as_deref().filter(|_| report.rejected) {
+            self.report_rejections(log, loaded, checks, decisions, now);
         }
     }
 
+    #[inline]
+    fn record_check(&self, loaded: &Loaded, check: &LimitCheck<'_>, decision: &Decision, scope: Scope) {
+        let (tiers, limit) = (check.tiers(), limit_of(check, decision));
+        let policy = check.over_limit_policy_in(scope);
+        let made = self.counts_of(decision, tiers, limit, policy, check.hits, check.rule.shadow_mode());
+        self.with_stats(loaded, check, |stats| stats.add(made));
+    }
+
+    /// Returns what a decision on `hits` adds to the stats of its rule, and counts those that a pace rejected.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that it finds in registers what was decided")]
-    fn record_check(&self, loaded: &Loaded, check: &LimitCheck<'_>, decision: &Decision, scope: Scope) {
-        let limit = limit_of(check, decision);
-        let policy = check.over_limit_policy_in(scope);
-        let tally = Tally::of(decision, limit, policy, check.hits, self.settings.near_limit_ratio);
-        let shadowed = decision.over && check.rule.shadow_mode();
-        if decision.over && decision.is_paced(check.tiers(), check.hits) {
-            self.stats.paced.add(check.hits.0);
+    fn counts_of(
+        &self,
+        decision: &Decision,
+        tiers: &[Tier],
+        limit: u32,
+        policy: OverLimitPolicy,
+        hits: Hits,
+        shadow_mode: bool,
+    ) -> RuleCounts {
+        if decision.over && decision.is_paced(tiers, hits) {
+            self.stats.paced.add(hits.0);
         }
-        self.with_stats(loaded, check, |stats| {
-            stats.add(RuleCounts {
-                total_hits: check.hits.0,
-                over_limit: tally.over_limit,
-                near_limit: tally.near_limit,
-                over_limit_with_local_cache: if decision.cached { tally.over_limit } else { 0 },
-                within_limit: tally.within_limit,
-                shadow_mode: if shadowed { tally.over_limit } else { 0 },
-            });
-        });
+        let tally = Tally::of(decision, limit, policy, hits, self.settings.near_limit_ratio);
+        RuleCounts {
+            total_hits: hits.0,
+            over_limit: tally.over_limit,
+            near_limit: tally.near_limit,
+            over_limit_with_local_cache: if decision.cached { tally.over_limit } else { 0 },
+            within_limit: tally.within_limit,
+            shadow_mode: if decision.over && shadow_mode { tally.over_limit } else { 0 },
+        }
     }
 
-    #[cold]
     fn add_hot_keys(
         &self,
         hot_keys: &HotKeys,
@@ -403,7 +439,6 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    #[cold]
     fn report_rejections(
         &self,
         log: &dyn RejectionLog,
@@ -432,16 +467,10 @@ impl<S: Store> Limiter<S> {
     #[inline]
     fn with_stats(&self, loaded: &Loaded, check: &LimitCheck<'_>, record: impl FnOnce(&RuleStats)) {
         match check.rule.compiled() {
-            Some(compiled_rule) => {
-                let declared = &loaded.stats[compiled_rule.index()];
-                if !compiled_rule.has_dynamic_stats() {
-                    return record(declared);
-                }
-                let dynamic = compiled_rule
-                    .stat_path(check.entries)
-                    .and_then(|path| self.stats.dynamic_rule_of(path.parts(), declared));
-                record(dynamic.as_ref().unwrap_or(declared));
+            Some(rule) if rule.has_dynamic_stats() => {
+                self.dynamic_stats(loaded, rule, check.entries, record);
             }
+            Some(rule) => record(&loaded.stats[rule.index()]),
             // a name that callers create for nothing but zeros would only take the place of another
             None if check.hits == Hits(0) => {}
             None => {
@@ -451,6 +480,20 @@ impl<S: Store> Limiter<S> {
                 }
             }
         }
+    }
+
+    /// Calls `record` with the stats of `rule` that `entries` name, or with those of the rule.
+    fn dynamic_stats(
+        &self,
+        loaded: &Loaded,
+        rule: &CompiledRule,
+        entries: &[Entry<'_>],
+        record: impl FnOnce(&RuleStats),
+    ) {
+        let declared = &loaded.stats[rule.index()];
+        let path = rule.stat_path(entries);
+        let dynamic = path.and_then(|path| self.stats.dynamic_rule_of(path.parts(), declared));
+        record(dynamic.as_ref().unwrap_or(declared));
     }
 }
 
@@ -502,18 +545,10 @@ fn find<'a>(
 ) -> Result<(&'a Loaded, Matched<'a>), LimitError> {
     validate(request)?;
     let loaded = loaded.ok_or(LimitError::NoRules)?;
-    let matched = Matched::with_prefetch(&loaded.rules, request, |rule| loaded.stats[rule].prefetch());
+    let matched = Matched::with_prefetch(&loaded.rules, request, |rule| {
+        loaded.stats[rule].prefetch();
+    });
     Ok((loaded, matched))
-}
-
-/// Returns the only check of `request`, and what a rejection affects, if that is all that there is to decide.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "so that a check is made where it is used")]
-fn check_of<'a>(loaded: &'a Loaded, request: &'a Request<'_>) -> Option<(LimitCheck<'a>, Scope)> {
-    if request.domain.is_empty() {
-        return None;
-    }
-    LimitCheck::alone(&loaded.rules, request, |rule| loaded.stats[rule].prefetch())
 }
 
 /// Returns `encode`, which adds the rules that apply to `record` before, if there is one.

@@ -4,7 +4,7 @@ use std::{fmt, num::NonZeroU32, ops::Deref, sync::Arc};
 use super::{
     coordination::Coordination,
     descriptor::Entry,
-    key::{CounterKey, DomainHasher, KeyHasher},
+    key::{CounterKey, KeyHasher, ValueHasher},
     pattern::Values,
     rule::{Limit, Rule, RuleNode},
     share::Sharing,
@@ -137,6 +137,11 @@ impl CompiledRule {
         self.id
     }
 
+    /// Returns whether it rejects nothing.
+    pub(crate) const fn shadow_mode(&self) -> bool {
+        self.shadow_mode
+    }
+
     pub(super) fn name(&self) -> Option<&str> {
         if self.has_name { self.rule.name.as_deref() } else { None }
     }
@@ -164,15 +169,23 @@ impl CompiledRule {
         if self.has_shared_values { self.levels[i].shared.as_deref() } else { None }
     }
 
-    /// Returns the key under which it counts a descriptor of `entries` in its domain, whose keys `keys` makes.
+    /// Returns the key under which it counts a descriptor of `entries`, whose keys `keys` makes.
     #[inline]
-    pub(super) fn counter_key(&self, keys: &DomainHasher, entries: &[Entry<'_>]) -> CounterKey {
-        let fixed = if self.has_static_key { self.static_key } else { None };
-        fixed.unwrap_or_else(|| keys.key(entries, |i| self.shared(i)))
+    pub(super) fn counter_key(&self, keys: &ValueHasher, entries: &[Entry<'_>]) -> CounterKey {
+        if self.has_static_key || self.has_shared_values {
+            return self.declared_key(keys, entries);
+        }
+        keys.key(entries, |_| None)
+    }
+
+    /// As [`CompiledRule::counter_key`], if the rule says something about it.
+    #[inline(never)]
+    fn declared_key(&self, keys: &ValueHasher, entries: &[Entry<'_>]) -> CounterKey {
+        self.static_key.unwrap_or_else(|| keys.key(entries, |i| self.shared(i)))
     }
 
     /// Returns the key of the pool that the values of the last of `entries` share, if they share one.
-    pub(super) fn pool_key(&self, keys: &DomainHasher, entries: &[Entry<'_>]) -> Option<CounterKey> {
+    pub(super) fn pool_key(&self, keys: &ValueHasher, entries: &[Entry<'_>]) -> Option<CounterKey> {
         self.sharing()?;
         let last = entries.len().saturating_sub(1);
         Some(keys.key(entries, |i| if i == last { Some(MEMBERS) } else { self.shared(i) }))

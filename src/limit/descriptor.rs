@@ -48,14 +48,13 @@ impl<'a> Request<'a> {
     #[inline]
     #[must_use]
     pub fn of(domain: &'a str, entries: &[Entry<'a>]) -> Self {
-        let mut descriptors = SmallVec::new();
-        // in its place: a descriptor is too large to be moved for nothing
-        descriptors.push(Descriptor::default());
-        let mut request = Self { domain, descriptors, hits: 0 };
-        if let Some(descriptor) = request.descriptors.first_mut() {
-            descriptor.entries.extend_from_slice(entries);
+        let descriptor =
+            Descriptor { entries: SmallVec::from_slice(entries), limit: None, hits: None, refund: false };
+        Self {
+            domain,
+            descriptors: SmallVec::from_buf_and_len([descriptor, Descriptor::default()], 1),
+            hits: 0,
         }
-        request
     }
 
     /// Returns the hits of `descriptor`: its own, else the request's, else one.

@@ -29,9 +29,15 @@ pub struct KeyHasher {
     secret: [u64; 2],
 }
 
-/// A [`KeyHasher`] that has read the name of a domain: each request would read it again.
+/// Makes the keys of descriptors in one domain that have the same keys in the same order. A place in the tree of rules has
+/// one, so that requests hash their values alone.
+///
+/// It holds a secret of its own: the hash of the domain and the keys under the secret of the process. So the whole is a
+/// pseudo-random function as its parts are.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DomainHasher(SipHash);
+pub(super) struct ValueHasher {
+    secret: [u64; 2],
+}
 
 // === impl CounterKey ===
 
@@ -130,11 +136,14 @@ impl KeyHasher {
         Self { secret }
     }
 
-    /// Returns the hasher of the keys in `domain`.
-    pub(super) fn in_domain(&self, domain: &str) -> DomainHasher {
-        let mut names = SipHash::new(self.secret);
-        names.push(domain.as_bytes(), NAME_END);
-        DomainHasher(names)
+    /// Returns the hasher of descriptors in `domain` whose entries have these `keys`.
+    pub(super) fn of_keys<'a>(&self, domain: &str, keys: impl IntoIterator<Item = &'a str>) -> ValueHasher {
+        let (mut names, mut last) = (SipHash::new(self.secret), domain);
+        for key in keys {
+            names.push(last.as_bytes(), NAME_END);
+            last = key;
+        }
+        ValueHasher { secret: names.finish(last.as_bytes(), NAME_END) }
     }
 
     /// Returns the key of `entries` in `domain`, where `shared(i)` is the text that replaces the value of entry `i`.
@@ -145,30 +154,30 @@ impl KeyHasher {
         entries: &[Entry<'a>],
         shared: impl Fn(usize) -> Option<&'a str>,
     ) -> CounterKey {
-        self.in_domain(domain).key(entries, shared)
+        self.of_keys(domain, entries.iter().map(|entry| entry.key)).key(entries, shared)
     }
 
     /// Returns the key of the buckets that callers name `name`. It is no other counter's: their domains are not empty.
     pub(super) fn bucket_key(&self, name: &[u8]) -> CounterKey {
         let mut names = SipHash::new(self.secret);
         names.push(&[], NAME_END);
-        names.push(name, NAME_END);
-        CounterKey(names.finish())
+        CounterKey(names.finish(name, NAME_END))
     }
 
     /// Returns the key of the bucket of `key` that has these parameters, in the same [`CounterKey::shard`].
     pub(super) fn with_parameters(&self, key: CounterKey, parameters: [u64; 3]) -> CounterKey {
         let mut numbers = SipHash::new(self.secret);
-        for number in [key.0[0]].into_iter().chain(parameters) {
+        let [max, refill, period] = parameters;
+        for number in [key.0[0], max, refill] {
             numbers.push(&number.to_le_bytes(), NAME_END);
         }
-        CounterKey([numbers.finish()[0], key.0[1]])
+        CounterKey([numbers.finish(&period.to_le_bytes(), NAME_END)[0], key.0[1]])
     }
 }
 
-// === impl DomainHasher ===
+// === impl ValueHasher ===
 
-impl DomainHasher {
+impl ValueHasher {
     /// Returns the key of `entries`, as [`KeyHasher::key`] does.
     #[inline]
     pub(super) fn key<'a>(
@@ -176,15 +185,20 @@ impl DomainHasher {
         entries: &[Entry<'a>],
         shared: impl Fn(usize) -> Option<&'a str>,
     ) -> CounterKey {
-        let mut names = self.0;
-        for (i, entry) in entries.iter().enumerate() {
-            names.push(entry.key.as_bytes(), NAME_END);
-            match shared(i) {
-                Some(pattern) => names.push(pattern.as_bytes(), PATTERN_END),
-                None => names.push(entry.value.as_bytes(), NAME_END),
-            }
+        let text = |i: usize, entry: &Entry<'a>| match shared(i) {
+            Some(pattern) => (pattern.as_bytes(), PATTERN_END),
+            None => (entry.value.as_bytes(), NAME_END),
+        };
+        let mut values = SipHash::new(self.secret);
+        let Some((last, others)) = entries.split_last() else {
+            return CounterKey(values.finish(&[], NAME_END));
+        };
+        for (i, entry) in others.iter().enumerate() {
+            let (text, end) = text(i, entry);
+            values.push(text, end);
         }
-        CounterKey(names.finish())
+        let (text, end) = text(others.len(), last);
+        CounterKey(values.finish(text, end))
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
     coordination::Coordination,
     decision::Direction,
     descriptor::{Descriptor, Entry, Request},
-    key::{CounterKey, KeyHasher},
+    key::{CounterKey, KeyHasher, ValueHasher},
     matcher::{Root, RuleSet},
     rule::{Limit, Rule, Scope},
     runtime_limit::RuntimeLimit,
@@ -121,14 +121,14 @@ impl<'a> Matched<'a> {
         let (mut replaces, mut has_shadows) = (false, false);
         // pushed one by one: `collect` costs more than the rest of this
         for descriptor in &request.descriptors {
-            let rule = find(rules, root, descriptor, &on_match);
-            if let Some(RuleRef::Compiled(rule)) = &rule
+            let found = find(rules, root, request.domain, descriptor, &on_match);
+            if let Some((RuleRef::Compiled(rule), _)) = &found
                 && rule.has_extras()
             {
                 replaces |= !rule.replaces().is_empty();
                 has_shadows |= rule.shadow().is_some();
             }
-            let descriptor_match = matched.match_of(root, request, descriptor, rule);
+            let descriptor_match = matched.match_of(request, descriptor, found);
             matched.matches.push(descriptor_match);
         }
         if replaces {
@@ -160,33 +160,30 @@ impl<'a> Matched<'a> {
 
     fn match_of(
         &mut self,
-        root: &Root,
         request: &'a Request<'_>,
         descriptor: &'a Descriptor<'_>,
-        rule: Option<RuleRef<'a>>,
+        found: Option<(RuleRef<'a>, ValueHasher)>,
     ) -> DescriptorMatch<'a> {
         let entries = &descriptor.entries;
+        let Some((rule, keys)) = found else { return DescriptorMatch::NoLimit };
         let (key, pool) = match &rule {
-            None => return DescriptorMatch::NoLimit,
-            Some(RuleRef::Compiled(rule)) if rule.limit == Limit::Unlimited => {
+            RuleRef::Compiled(rule) if rule.limit == Limit::Unlimited => {
                 return DescriptorMatch::Unlimited(rule);
             }
-            Some(RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule)) => {
-                (rule.counter_key(&root.keys, entries), rule.pool_key(&root.keys, entries).map(Box::new))
+            RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule) => {
+                (rule.counter_key(&keys, entries), rule.pool_key(&keys, entries).map(Box::new))
             }
-            Some(RuleRef::Override(_) | RuleRef::Part(_)) => (root.keys.key(entries, |_| None), None),
+            RuleRef::Override(_) | RuleRef::Part(_) => (keys.key(entries, |_| None), None),
         };
-        if let Some(rule) = rule {
-            self.checks.push(LimitCheck {
-                pool,
-                key: key.of_policy(rule.over_limit_policy()),
-                rule,
-                domain: request.domain,
-                entries,
-                hits: request.hits_of(descriptor),
-                direction: if descriptor.refund { Direction::GiveBack } else { Direction::Take },
-            });
-        }
+        self.checks.push(LimitCheck {
+            pool,
+            key: key.of_policy(rule.over_limit_policy()),
+            rule,
+            domain: request.domain,
+            entries,
+            hits: request.hits_of(descriptor),
+            direction: if descriptor.refund { Direction::GiveBack } else { Direction::Take },
+        });
         DescriptorMatch::Limited(self.checks.len() - 1)
     }
 
@@ -231,60 +228,24 @@ impl<'a> Matched<'a> {
     }
 }
 
-/// Finds the limit for one descriptor, below the root of the request's domain.
+/// Finds the limit for one descriptor, below the `root` of `domain`, and what makes the keys of its counters.
 fn find<'a>(
     rules: &'a RuleSet,
     root: &Root,
+    domain: &str,
     descriptor: &'a Descriptor<'_>,
     on_match: impl Fn(usize),
-) -> Option<RuleRef<'a>> {
+) -> Option<(RuleRef<'a>, ValueHasher)> {
     if let Some(limit) = &descriptor.limit {
-        return Some(RuleRef::Override(limit));
+        let keys = descriptor.entries.iter().map(|entry| entry.key);
+        return Some((RuleRef::Override(limit), rules.hasher.of_keys(domain, keys)));
     }
-    let index = rules.find_below(root, &descriptor.entries)?;
+    let (index, keys) = rules.find_below(root, &descriptor.entries)?;
     on_match(index);
-    Some(RuleRef::Compiled(&rules.rules()[index]))
+    Some((RuleRef::Compiled(&rules.rules()[index]), *keys))
 }
 
 // === impl LimitCheck ===
-
-impl<'a> LimitCheck<'a> {
-    /// Returns the check of a request that takes hits of one descriptor, which matches a rule with nothing but a limit, as
-    /// most do, and what a rejection affects. Makes no lists, unlike [`Matched`], which is for all requests. Calls `on_match`
-    /// as [`Matched::with_prefetch`] does.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "so that the check is made where it is used")]
-    #[must_use]
-    pub fn alone(
-        rules: &'a RuleSet,
-        request: &'a Request<'_>,
-        on_match: impl Fn(usize),
-    ) -> Option<(Self, Scope)> {
-        let [descriptor] = &*request.descriptors else { return None };
-        if descriptor.limit.is_some() || descriptor.refund {
-            return None;
-        }
-        let root = rules.root(request.domain)?;
-        let entries = &*descriptor.entries;
-        let index = rules.find_below(root, entries)?;
-        on_match(index);
-        let rule = &rules.rules()[index];
-        let Limit::Tiers { over_limit_policy, .. } = rule.limit else { return None };
-        if rule.has_extras() {
-            return None;
-        }
-        let check = Self {
-            rule: RuleRef::Compiled(rule),
-            domain: request.domain,
-            entries,
-            key: rule.counter_key(&root.keys, entries).of_policy(over_limit_policy),
-            pool: None,
-            hits: request.hits_of(descriptor),
-            direction: Direction::Take,
-        };
-        Some((check, root.scope))
-    }
-}
 
 impl LimitCheck<'_> {
     /// Returns the check of the same hits against the limit in the shadow of its rule, if there is one.
@@ -352,10 +313,7 @@ impl LimitCheck<'_> {
     #[inline]
     #[must_use]
     pub fn over_limit_policy_in(&self, scope: Scope) -> OverLimitPolicy {
-        match scope {
-            Scope::Descriptor => self.over_limit_policy(),
-            Scope::Request => OverLimitPolicy::Ignore,
-        }
+        scope.policy_of(self.over_limit_policy())
     }
 
     /// Returns the tiers in which each value of the last entry counts by itself: all, or those beside a pool.

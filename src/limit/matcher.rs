@@ -18,7 +18,7 @@ use super::{
     compiled_rule::{CompiledRule, Level, RuleId},
     descriptor::Entry,
     inline_str::InlineStr,
-    key::{CounterKey, DomainHasher, KeyHasher},
+    key::{CounterKey, KeyHasher, ValueHasher},
     name_map::NameMap,
     pattern::{Pattern, Values},
     rule::{Domain, Origin, RuleNode, Scope},
@@ -30,12 +30,11 @@ pub struct RuleSet {
     pub(super) domains: NameMap<Root>,
     /// The roots of the domains and everything below them.
     pub(super) nodes: Vec<Branch>,
-    /// For each node, the index in `rules` of the rule for a descriptor that ends there. Separate from the nodes, so that
-    /// the last step of a look-up reads a few bytes instead of a whole node: with thousands of rules, most nodes are not in
-    /// the CPU's caches.
-    ends: Vec<Option<u32>>,
+    /// For each node, what a descriptor that ends there finds. Separate from the nodes, so that the last step of a look-up
+    /// reads a few bytes instead of a whole node: with thousands of rules, most nodes are not in the CPU's caches.
+    ends: Vec<End>,
     rules: Vec<CompiledRule>,
-    hasher: KeyHasher,
+    pub(super) hasher: KeyHasher,
     /// Identifies the set among all sets that this process has loaded.
     number: NonZeroU32,
 }
@@ -52,8 +51,15 @@ pub(super) struct Root {
     pub(super) node: NodeId,
     /// What a rejection affects.
     pub(super) scope: Scope,
-    /// Makes the keys of the domain's counters.
-    pub(super) keys: DomainHasher,
+}
+
+/// What a descriptor finds at the node at which it ends.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    /// The index in [`RuleSet::rules`] of its rule.
+    rule: Option<u32>,
+    /// Makes the keys of its counters.
+    keys: ValueHasher,
 }
 
 /// A node of the compiled tree: the edges to its children.
@@ -103,32 +109,34 @@ impl RuleSet {
             number: NonZeroU32::MIN.saturating_add(SETS.fetch_add(1, Ordering::Relaxed)),
         };
         for domain in domains {
-            let root = set.add_branch(Branch::default());
-            let keys = set.hasher.in_domain(&domain.name);
-            let root_of = Root { node: root, scope: domain.scope, keys };
+            let root = set.add_branch(Branch::default(), &domain.name, &[]);
+            let root_of = Root { node: root, scope: domain.scope };
             *set.domains.get_or_insert_with(&domain.name, || root_of) = root_of;
             set.add_nodes(root, &domain.nodes, &domain.name.as_str().into(), &mut Vec::new());
         }
         set
     }
 
-    fn add_branch(&mut self, branch: Branch) -> NodeId {
+    /// Adds a node below `levels` of `domain`.
+    fn add_branch(&mut self, branch: Branch, domain: &str, levels: &[Level]) -> NodeId {
         self.nodes.push(branch);
-        self.ends.push(None);
+        let keys = self.hasher.of_keys(domain, levels.iter().map(|level| &*level.key));
+        self.ends.push(End { rule: None, keys });
         self.nodes.len() - 1
     }
 
     fn add_nodes(&mut self, parent: NodeId, nodes: &[RuleNode], domain: &Arc<str>, levels: &mut Vec<Level>) {
         for node in nodes {
             levels.push(Level::of(node));
-            let id = self.add_branch(Branch { origin: node.origin.clone(), ..Branch::default() });
+            let branch = Branch { origin: node.origin.clone(), ..Branch::default() };
+            let id = self.add_branch(branch, domain, levels);
             self.nodes[parent].add_edges(node, id);
             if let Some(rule) = &node.rule {
                 // the size limit of rule files keeps the number of rules far below 2^32
                 let index = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
                 let rule_id = RuleId { set: self.number, index };
                 self.rules.push(CompiledRule::new(rule.clone(), rule_id, domain, levels, &self.hasher));
-                self.ends[id] = Some(index);
+                self.ends[id].rule = Some(index);
             }
             self.add_nodes(id, &node.children, domain, levels);
             levels.pop();
@@ -141,7 +149,7 @@ impl RuleSet {
         let Some(root) = self.root(domain) else {
             return Lookup::UnknownDomain;
         };
-        self.find_below(root, entries).map_or(Lookup::NoRule, |index| Lookup::Rule(&self.rules[index]))
+        self.find_below(root, entries).map_or(Lookup::NoRule, |(index, _)| Lookup::Rule(&self.rules[index]))
     }
 
     /// Returns the root of the rules for `domain`, if there are any.
@@ -150,19 +158,21 @@ impl RuleSet {
         self.domains.get(domain)
     }
 
-    /// Returns the [`CompiledRule::index`] of the rule that [`RuleSet::find`] returns, without reading the rule.
+    /// Returns the [`CompiledRule::index`] of the rule that [`RuleSet::find`] returns, without reading the rule, and what makes
+    /// the keys of its counters.
     #[inline]
-    pub(super) fn find_below(&self, root: &Root, entries: &[Entry<'_>]) -> Option<usize> {
+    pub(super) fn find_below(&self, root: &Root, entries: &[Entry<'_>]) -> Option<(usize, &ValueHasher)> {
         let mut node = root.node;
         for entry in entries {
             node = self.nodes[node].step(entry)?.0;
         }
-        self.ends[node].map(|index| index as usize)
+        let End { rule, keys } = &self.ends[node];
+        Some(((*rule)? as usize, keys))
     }
 
     /// Returns the rule of a descriptor that ends at `node`.
     pub(super) fn rule_at(&self, node: NodeId) -> Option<&CompiledRule> {
-        self.ends[node].map(|rule| &self.rules[rule as usize])
+        self.ends[node].rule.map(|rule| &self.rules[rule as usize])
     }
 
     /// Returns whether there are rules for `domain`.
@@ -186,7 +196,7 @@ impl RuleSet {
     /// Returns the key under which `rule`, of this set and `domain`, counts a descriptor of `entries`.
     #[must_use]
     pub fn counter_key(&self, rule: &CompiledRule, domain: &str, entries: &[Entry<'_>]) -> CounterKey {
-        rule.counter_key(&self.hasher.in_domain(domain), entries)
+        rule.counter_key(&self.hasher.of_keys(domain, entries.iter().map(|entry| entry.key)), entries)
     }
 }
 

@@ -22,6 +22,7 @@ mod runtime_limit;
 pub mod share;
 mod shared_counts;
 mod siphash;
+mod sole_check;
 mod tally;
 mod tier;
 mod units;
@@ -41,6 +42,7 @@ pub use reservation::{Reservation, ReservationRequest, ReservedSpan, release, re
 pub use rule::{Domain, Limit, Metadata, Origin, Rule, RuleNode, Scope};
 pub use runtime_limit::{RuntimeLimit, RuntimeLimitError};
 pub use shared_counts::{SharedCounts, SharedStore};
+pub use sole_check::SoleCheck;
 pub use tally::Tally;
 pub use tier::{Algorithm, Bucket, OverLimitPolicy, Refill, SharedTiers, Tier, Tiers, capacity};
 pub use units::{Hits, NANOS_PER_SECOND, Period, Timestamp, Unit};

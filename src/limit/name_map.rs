@@ -45,11 +45,10 @@ impl<T> NameMap<T> {
     /// Returns the value of `name`.
     #[inline]
     pub(super) fn get(&self, name: &str) -> Option<&T> {
-        let at = match &self.index {
-            None => self.entries.iter().position(|(other, _)| name.equivalent(other))?,
-            Some(index) => index.find(&self.entries, name)?,
-        };
-        Some(&self.entries[at].1)
+        match &self.index {
+            None => self.entries.iter().find(|(other, _)| name.equivalent(other)).map(|(_, value)| value),
+            Some(index) => index.find(&self.entries, name).map(|at| &self.entries[at].1),
+        }
     }
 
     /// Returns the value of `name`, which is inserted if there is none.
@@ -85,6 +84,7 @@ impl Index {
     }
 
     /// Returns the position of `name` in `entries`.
+    #[inline(never)]
     fn find<T>(&self, entries: &[(InlineStr, T)], name: &str) -> Option<usize> {
         let found = |at: &u32| name.equivalent(&entries[*at as usize].0);
         self.table.find(self.hasher.hash_one(name), found).map(|at| *at as usize)

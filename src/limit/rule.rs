@@ -120,6 +120,20 @@ impl Domain {
     }
 }
 
+// === impl Scope ===
+
+impl Scope {
+    /// Returns the over-limit policy of a limit that declares `policy`, if a rejection affects this scope.
+    #[inline]
+    #[must_use]
+    pub const fn policy_of(self, policy: OverLimitPolicy) -> OverLimitPolicy {
+        match self {
+            Self::Descriptor => policy,
+            Self::Request => OverLimitPolicy::Ignore,
+        }
+    }
+}
+
 // === impl RuleNode ===
 
 impl RuleNode {

@@ -1,5 +1,5 @@
 //! SipHash-1-3 with 128 bits of output (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012), for texts that
-//! are pushed one by one. Each is padded with zeros to whole words, so that no text has to be joined with another one.
+//! are pushed one by one. Each but the last is padded with zeros to whole words, so that no text has to be joined with another one.
 
 /// The bytes that are hashed at once.
 const WORD: usize = 8;
@@ -38,12 +38,22 @@ impl SipHash {
         self.words += words.len() + 1;
     }
 
-    /// Returns the hash of all texts.
+    /// Returns the hash of all texts, and then of `text` and the byte `end`, which is not zero.
     #[inline]
-    pub(super) fn finish(mut self) -> [u64; 2] {
-        // the last word ends with the number of bytes modulo 256
-        let bytes = self.words * WORD;
-        absorb(&mut self.state, (bytes as u64) << 56);
+    pub(super) fn finish(mut self, text: &[u8], end: u8) -> [u64; 2] {
+        let (words, tail) = text.as_chunks();
+        for word in words {
+            absorb(&mut self.state, u64::from_le_bytes(*word));
+        }
+        let rest = last_bytes(text, tail) | u64::from(end) << (8 * tail.len());
+        // the last word ends with the number of bytes modulo 256, for which seven others leave room
+        let length = ((self.words * WORD + text.len() + 1) as u64) << 56;
+        if tail.len() < WORD - 1 {
+            absorb(&mut self.state, rest | length);
+        } else {
+            absorb(&mut self.state, rest);
+            absorb(&mut self.state, length);
+        }
         self.state[2] ^= 0xee;
         let first = squeeze(&mut self.state);
         self.state[1] ^= 0xdd;
@@ -112,14 +122,14 @@ mod tests {
             let mut ours = SipHash::new(secret);
             let mut padded = Vec::new();
             for (text, end) in &texts {
-                ours.push(text, *end);
                 padded.extend_from_slice(text);
                 padded.push(*end);
-                padded.resize(padded.len().next_multiple_of(WORD), 0);
                 let mut theirs = SipHasher13::new_with_keys(secret[0], secret[1]);
                 theirs.write(&padded);
                 let expected = theirs.finish128();
-                prop_assert_eq!(ours.finish(), [expected.h1, expected.h2]);
+                prop_assert_eq!(ours.finish(text, *end), [expected.h1, expected.h2]);
+                ours.push(text, *end);
+                padded.resize(padded.len().next_multiple_of(WORD), 0);
             }
         }
     }

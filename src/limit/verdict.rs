@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 use super::{
     decision::Decision,
     descriptor::{Descriptor, Request},
-    matched::{DescriptorMatch, LimitCheck, Matched, RuleRef},
+    matched::{DescriptorMatch, Matched, RuleRef},
     rule::Metadata,
+    sole_check::SoleCheck,
     tier::{Algorithm, OverLimitPolicy, Tier},
     units::Period,
 };
@@ -96,7 +97,14 @@ impl<'a> Verdict<'a> {
                 DescriptorMatch::NoLimit => Status::no_limit(modes.quota),
                 DescriptorMatch::Unlimited(_) => Status::unlimited(),
                 DescriptorMatch::Limited(i) => {
-                    Status::counted(&matched.checks[*i], &decisions[*i], modes.quota)
+                    let check = &matched.checks[*i];
+                    Status::counted(
+                        &check.rule,
+                        check.tiers(),
+                        check.over_limit_policy(),
+                        &decisions[*i],
+                        modes.quota,
+                    )
                 }
             };
             combined.add(statuses.len(), descriptor, &status);
@@ -118,22 +126,24 @@ impl<'a> Verdict<'a> {
         }
     }
 
-    /// Returns the verdict on a request of one descriptor, from the `decision` on its check. Leaves out the metadata that
-    /// [`Modes::describes`] asks for.
+    /// Returns the verdict on a request that has only `check`, against `rule`, from the `decision` on it. Leaves out the metadata
+    /// that [`Modes::describes`] asks for.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that it is made where it is used")]
     #[must_use]
-    pub fn on_one(check: &'a LimitCheck<'_>, decision: &Decision, modes: &Modes) -> Self {
-        let status = Status::counted(check, decision, modes.quota);
+    pub fn on_sole(check: &SoleCheck<'a>, rule: &'a RuleRef<'a>, decision: &Decision, modes: &Modes) -> Self {
+        let status = Status::counted(rule, check.tiers, check.over_limit_policy, decision, modes.quota);
         // a quota rejects like a limit if there is no other one
         let is_over = status.code == Code::OverLimit;
         let is_nearest = status.remaining < u32::MAX || (is_over && !status.quota);
+        let mut statuses = SmallVec::new();
+        statuses.push(status);
         Self {
             code: if is_over && !modes.shadow { Code::OverLimit } else { Code::Ok },
             shadowed: is_over && modes.shadow,
             nearest: is_nearest.then_some(0),
             metadata: None,
-            statuses: SmallVec::from_buf_and_len([status; 2], 1),
+            statuses,
         }
     }
 
@@ -211,15 +221,21 @@ impl<'a> Status<'a> {
         Self { code: Code::Ok, quota: false, limit: None, remaining: u32::MAX, reset: None }
     }
 
-    #[inline]
-    fn counted(check: &'a LimitCheck<'_>, decision: &Decision, all_quotas: bool) -> Self {
-        let rule = &check.rule;
-        let tier = &check.tiers()[decision.tier];
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    fn counted(
+        rule: &'a RuleRef<'_>,
+        tiers: &'a [Tier],
+        policy: OverLimitPolicy,
+        decision: &Decision,
+        all_quotas: bool,
+    ) -> Self {
+        let tier = &tiers[decision.tier];
         Self {
             code: if decision.over && !rule.shadow_mode() { Code::OverLimit } else { Code::Ok },
             quota: all_quotas || rule.quota_mode(),
             limit: Some(CurrentLimit { rule, tier, requests: decision.share.unwrap_or(tier.requests) }),
-            remaining: match check.over_limit_policy() {
+            remaining: match policy {
                 // envoyproxy/ratelimit reports 0 even if fewer hits would have fitted
                 OverLimitPolicy::Count if decision.over => 0,
                 _ => decision.remaining,

@@ -6,9 +6,9 @@ use super::{AcquireError, Acquired, LimitError, Limiter, Loaded};
 use crate::{
     limit::{
         self, Code, CounterKey, Decision, Direction, Entry, Hits, LimitCheck, Matched, Named,
-        OverLimitPolicy, Period, Request, RuleId, RuleRef, SharedTiers, Tally, Timestamp, line::Rejection,
+        OverLimitPolicy, Period, Request, RuleId, RuleRef, SharedTiers, Timestamp, line::Rejection,
     },
-    observe::{RuleCounts, RuleStats},
+    observe::RuleStats,
     store::{MemoryStore, Receipt, Store},
 };
 use arc_swap::ArcSwapOption;
@@ -162,18 +162,8 @@ impl<S: Store> Limiter<S> {
     fn take_of(&self, store: &MemoryStore, counter: &KeyCounter, hits: Hits, now: Timestamp) -> Decision {
         let KeyCounter { key, tiers, over_limit_policy, stats, .. } = counter;
         let decision = store.take_of(*key, tiers, *over_limit_policy, hits, now);
-        if decision.over && decision.is_paced(tiers, hits) {
-            self.stats.paced.add(hits.0);
-        }
-        let limit = tiers[decision.tier].capacity();
-        let tally = Tally::of(&decision, limit, *over_limit_policy, hits, self.settings.near_limit_ratio);
-        stats.add(RuleCounts {
-            total_hits: hits.0,
-            over_limit: tally.over_limit,
-            near_limit: tally.near_limit,
-            within_limit: tally.within_limit,
-            ..RuleCounts::default()
-        });
+        let capacity = tiers[decision.tier].capacity();
+        stats.add(self.counts_of(&decision, tiers, capacity, *over_limit_policy, hits, false));
         decision
     }
 
@@ -238,7 +228,7 @@ mod tests {
     use crate::{
         DecisionSettings,
         limit::{Domain, KeyHasher, Limit, Rule, RuleNode, RuleSet, Scope, Tier, Values},
-        observe::Stats,
+        observe::{RuleCounts, Stats},
     };
 
     const ENTRIES: [(&str, &str); 1] = [("tenant", "acme")];

@@ -46,5 +46,5 @@ pub use metric::{Metric, Source};
 #[cfg(feature = "server")]
 pub use refined::Refinement;
 pub use rule_limit::RuleLimit;
-pub use rule_stats::{RuleCounts, RuleStats, ShadowCounts};
+pub use rule_stats::{OwnCounts, RuleCounts, RuleStats, ShadowCounts};
 pub use stats::Stats;

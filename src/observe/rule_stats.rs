@@ -9,12 +9,12 @@ use super::{counter::Counter, sharded::Sharded};
 pub struct RuleStats {
     /// The domain, then the steps below it. Never empty.
     name: Arc<[Box<str>]>,
-    counters: Sharded<Counters>,
+    counters: Sharded<OwnCounts>,
 }
 
-/// What one thread has counted. A request writes one cache line of them.
+/// What one thread has counted of a rule. A request writes one cache line of it.
 #[derive(Debug, Default)]
-struct Counters {
+pub struct OwnCounts {
     total_hits: Counter,
     over_limit: Counter,
     near_limit: Counter,
@@ -74,26 +74,19 @@ impl RuleStats {
         Arc::clone(&self.name)
     }
 
-    /// Loads the counters into the processor's cache, ahead of [`RuleStats::add`]: among thousands of rules most are not
-    /// in it.
-    pub fn prefetch(&self) {
+    /// Returns what this thread counts, and loads it into the processor's cache: among thousands of rules most are not in it.
+    #[inline]
+    pub fn prefetch(&self) -> &OwnCounts {
+        let counts = self.counters.own();
         // the processor does not wait for a load whose result is unused
-        std::hint::black_box(self.counters.own().total_hits.get());
+        std::hint::black_box(counts.total_hits.get());
+        counts
     }
 
     /// Adds the hits of a request.
     #[inline]
     pub fn add(&self, counts: RuleCounts) {
-        let counters = self.counters.own();
-        counters.total_hits.add(counts.total_hits);
-        counters.within_limit.add(counts.within_limit);
-        counters.near_limit.add(counts.near_limit);
-        // of most requests, none
-        if counts.over_limit != 0 {
-            counters.over_limit.add(counts.over_limit);
-            counters.over_limit_with_local_cache.add(counts.over_limit_with_local_cache);
-            counters.shadow_mode.add(counts.shadow_mode);
-        }
+        self.counters.own().add(counts);
     }
 
     /// Adds hits that were counted in the shadow of the rule.
@@ -121,9 +114,23 @@ impl RuleStats {
     }
 }
 
-// === impl Counters ===
+// === impl OwnCounts ===
 
-impl Counters {
+impl OwnCounts {
+    /// Adds the hits of a request.
+    #[inline]
+    pub fn add(&self, counts: RuleCounts) {
+        self.total_hits.add(counts.total_hits);
+        self.within_limit.add(counts.within_limit);
+        self.near_limit.add(counts.near_limit);
+        // of most requests, none
+        if counts.over_limit != 0 {
+            self.over_limit.add(counts.over_limit);
+            self.over_limit_with_local_cache.add(counts.over_limit_with_local_cache);
+            self.shadow_mode.add(counts.shadow_mode);
+        }
+    }
+
     fn get(&self) -> RuleCounts {
         RuleCounts {
             total_hits: self.total_hits.get(),

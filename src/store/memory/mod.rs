@@ -105,8 +105,27 @@ impl MemoryStore {
 
     /// Decides about `hits` of the counters of `key`, one for each of `tiers`, and counts them: what
     /// [`MemoryStore::decide`] does for the check of a rule that is known, and has no pool.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub fn take_of(
+        &self,
+        key: CounterKey,
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
+        let mut shard = self.shards[self.index(key)].lock();
+        if let Some(decision) = shard.take_in_place(key, tiers, over_limit_policy, hits, now) {
+            return decision;
+        }
+        drop(shard);
+        self.take_apart(key, tiers, over_limit_policy, hits, now)
+    }
+
+    /// As [`MemoryStore::take_of`], for several tiers, a new counter, or one that others wait for.
+    #[inline(never)]
+    fn take_apart(
         &self,
         key: CounterKey,
         tiers: &[Tier],

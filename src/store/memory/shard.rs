@@ -87,19 +87,12 @@ impl<N: Notes> Shard<N> {
         {
             return decision;
         }
-        match (tiers, direction) {
-            ([tier], Direction::Take) => self.update_one(check.key, Some(check), tier, now, |counter| {
-                take_one(tier, counter, over_limit_policy, hits, now)
-            }),
-            _ => self.update(check.key, Some(check), tiers, now, |tiers, counters| {
-                decide(tiers, counters, over_limit_policy, direction, hits, now)
-            }),
-        }
+        self.update(check.key, Some(check), tiers, now, |tiers, counters| {
+            decide(tiers, counters, over_limit_policy, direction, hits, now)
+        })
     }
 
     /// Decides about `hits` of the counters of `key` in `tiers`, and counts them. Makes no notes.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(super) fn take_of(
         &mut self,
         key: CounterKey,
@@ -113,14 +106,28 @@ impl<N: Notes> Shard<N> {
         {
             return decision;
         }
-        match tiers {
-            [tier] => self.update_one(key, None, tier, now, |counter| {
-                take_one(tier, counter, over_limit_policy, hits, now)
-            }),
-            _ => self.update(key, None, tiers, now, |tiers, counters| {
-                decide(tiers, counters, over_limit_policy, Direction::Take, hits, now)
-            }),
+        self.update(key, None, tiers, now, |tiers, counters| {
+            decide(tiers, counters, over_limit_policy, Direction::Take, hits, now)
+        })
+    }
+
+    /// Does what [`Shard::take_of`] does, if that changes nothing but one counter, which is there: as nearly always.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    pub(super) fn take_in_place(
+        &mut self,
+        key: CounterKey,
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let [tier] = tiers else { return None };
+        if self.has_line_of(key, tiers) {
+            return None;
         }
+        let slot = self.slot_mut(key.of_tier(tier))?;
+        Some(take_one(tier, &mut slot.counter, over_limit_policy, hits, now))
     }
 
     /// Decides about `hits` of the counters of `key`, for which others wait. Returns none if nobody does.
@@ -277,17 +284,19 @@ impl<N: Notes> Shard<N> {
         act: impl FnOnce(&mut CounterState) -> T,
     ) -> T {
         let key = key.of_tier(tier);
-        if let Some(slot) = self.table.find_mut(key.hash(), |slot| slot.key == key) {
-            let before = before::<N>(&slot.counter);
-            let done = act(&mut slot.counter);
+        let mut unused = None;
+        let mut slot = self.table.find_mut(key.hash(), |slot| slot.key == key);
+        let counter = match &mut slot {
+            Some(slot) => &mut slot.counter,
+            None => unused.insert(CounterState::unused(tier, now)),
+        };
+        let before = before::<N>(counter);
+        let done = act(counter);
+        if let Some(slot) = slot {
             if let Some(check) = check.filter(|_| N::NOTED && before.as_ref() != Some(&slot.counter)) {
                 slot.notes.changed(&mut self.log, Counted::Tier(check, tier));
             }
-            return done;
-        }
-        let mut counter = CounterState::unused(tier, now);
-        let done = act(&mut counter);
-        if counter.used() > Hits(0) {
+        } else if let Some(counter) = unused.filter(|counter| counter.used() > Hits(0)) {
             self.insert(key, counter, N::default());
             if let Some(check) = check {
                 self.note_new(Counted::Tier(check, tier));
@@ -531,6 +540,11 @@ impl<N: Notes> Shard<N> {
                 counter.take(tier, now, check.hits);
             }
         });
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, key: CounterKey) -> Option<&mut Slot<N>> {
+        self.table.find_mut(key.hash(), |slot| slot.key == key)
     }
 
     fn find(&self, key: CounterKey) -> Option<usize> {
