@@ -165,6 +165,7 @@ impl RuleDescription<'_> {
                 "requested": mode_name(rule, Some(self.shared.requested(rule))),
                 "now": mode_name(rule, self.shared.mode_now(rule)),
                 "split_between": rule.coordination.split_between,
+                "split_by_demand": rule.coordination.follows_demand,
                 "store": self.shared.store.map(SharedStore::name),
                 "instances": self.shared.instances,
                 "sync_interval": self.shared.sync_interval_of(rule).to_string(),
@@ -184,9 +185,12 @@ fn split_words(rule: &Rule) -> String {
     let most = u64::from(most) / Coordination::COARSE_BELOW;
     let least = Coordination::COARSE_BELOW;
     let setting = if rule.coordination.mode.is_some() { "" } else { " (WEIR_COORDINATION)" };
-    format!(
-        "split{setting}: each instance has its own part, at least {least} hits with up to {most} instances"
-    )
+    let part = if rule.coordination.follows_demand {
+        "a part that follows its demand; even ones have"
+    } else {
+        "its own part,"
+    };
+    format!("split{setting}: each instance has {part} at least {least} hits with up to {most} instances")
 }
 
 /// Returns the name of `mode`: a limit that its rule has divided is counted locally, and split.

@@ -110,6 +110,7 @@ impl Level {
                 "sync_interval",
                 "on_store_failure",
                 "instances",
+                "split",
                 "unlimited",
                 "name",
                 "replaces",

@@ -16,7 +16,7 @@ use crate::limit::{
 };
 
 /// The keys that set the coordination between instances.
-const COORDINATION: [&str; 4] = ["coordination", "sync_interval", "on_store_failure", "instances"];
+const COORDINATION: [&str; 5] = ["coordination", "sync_interval", "on_store_failure", "instances", "split"];
 
 /// A `rate_limit` that was read.
 pub(super) struct RateLimit {
@@ -147,7 +147,7 @@ pub(super) fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> Rule
             format!("'sync_interval' has no effect with 'coordination: {}'", mode.name()),
         );
     }
-    RuleCoordination { mode, sync_interval, on_store_failure, split_between: None }
+    RuleCoordination { mode, sync_interval, on_store_failure, ..RuleCoordination::default() }
 }
 
 /// Reads `tiers`, and the `algorithm` for tiers that name none. The one that is shared, if there is one, is the first one of the limit.

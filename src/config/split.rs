@@ -1,10 +1,11 @@
-//! Limits that instances split: `coordination: split`, and `instances`, by which a rule says their number itself.
+//! Limits that instances split: `coordination: split`; `instances`, by which a rule says their number itself; and `split: by_demand`.
 
 use std::num::{NonZeroU16, NonZeroU32};
 
 use super::{
     error::FileReport,
     fields::{Field, Fields},
+    scalar::brief,
     yaml::Position,
 };
 use crate::limit::{
@@ -25,13 +26,16 @@ pub(super) fn apply(
     report: &mut FileReport,
 ) {
     let number = number(fields, report);
+    let follows_demand = follows_demand(fields, report);
     let Some(mode) = fields.get("coordination").filter(|_| coordination.mode == Some(Coordination::Split))
     else {
-        if let Some(field) = fields.get("instances") {
-            report.error(
-                field.key_at,
-                "'instances' requires 'coordination: split'; add that, or remove 'instances'",
-            );
+        for key in ["instances", "split"] {
+            if let Some(field) = fields.get(key) {
+                report.error(
+                    field.key_at,
+                    format!("'{key}' requires 'coordination: split'; add that, or remove '{key}'"),
+                );
+            }
         }
         return;
     };
@@ -44,6 +48,17 @@ pub(super) fn apply(
         return;
     }
     let Some(limit) = limit else { return };
+    if let Some(at) = follows_demand {
+        if fields.get("instances").is_some() {
+            report.error(at, "'split: by_demand' needs the heartbeats of a shared store; remove 'instances'");
+            return;
+        }
+        if let Err(right) = can_follow_demand(limit) {
+            report.error(at, format!("'split: by_demand' needs {right}"));
+            return;
+        }
+        coordination.follows_demand = true;
+    }
     match number {
         Some(number) => {
             warn_of_parts(limit, number, report);
@@ -67,6 +82,34 @@ fn number(fields: &Fields<'_>, report: &mut FileReport) -> Option<Field<NonZeroU
         report.error(field.at, format!("'instances' must be at most {}", u16::MAX));
     }
     Some(Field { at: field.at, key_at: field.key_at, value: number? })
+}
+
+/// Returns the place of the value of `split` if it says that parts follow demand.
+fn follows_demand(fields: &Fields<'_>, report: &mut FileReport) -> Option<Position> {
+    let field = fields.text("split", report)?;
+    match field.value {
+        "by_demand" => return Some(field.at),
+        "even" => {}
+        unknown => {
+            report.error(field.at, format!("unknown split '{}'; write even or by_demand", brief(unknown)))
+        }
+    }
+    None
+}
+
+/// Checks that parts of `limit` can follow demand; the error says what would be right.
+fn can_follow_demand(limit: &Limit) -> Result<(), String> {
+    let [tier] = limit.tiers() else { return Err("a limit of one tier".into()) };
+    let is_window = matches!(tier.algorithm, Algorithm::FixedWindow | Algorithm::SmoothWindow { .. });
+    if !is_window {
+        return Err("fixed windows, since parts move from window to window; remove 'algorithm'".into());
+    }
+    if tier.period > LONG || !tier.period.as_nanos().is_multiple_of(1_000_000) {
+        return Err(format!(
+            "a period of at most {LONG}, in whole milliseconds, since parts move from window to window"
+        ));
+    }
+    Ok(())
 }
 
 /// Divides `limit` between `instances` whose ranks are not known: what is left over belongs to none.
@@ -211,6 +254,40 @@ mod tests {
             "requests: 3, per: 1s, algorithm: token_bucket, burst: 90, refill: step",
             "less than one for each of 4 instances",
         );
+    }
+
+    #[test]
+    fn parts_may_follow_demand() {
+        let (rule, warnings) = rule_of("requests: 40, per: 1m, coordination: split, split: by_demand");
+        assert!(warnings.is_empty() && rule.coordination.follows_demand, "{warnings:?}");
+        let (rule, _) = rule_of("requests: 40, per: 1m, smooth: true, coordination: split, split: by_demand");
+        assert!(rule.coordination.follows_demand);
+        let (rule, _) = rule_of("requests: 40, per: 1m, coordination: split, split: even");
+        assert!(!rule.coordination.follows_demand);
+        let says = |limit: &str, text: &str| {
+            let errors = errors_of(limit);
+            assert!(errors.contains(text), "{limit}: {errors}");
+        };
+        says(
+            "split: by_demand, requests: 40, per: 1m",
+            "split.yaml:4:19: 'split' requires 'coordination: split'",
+        );
+        let rest = "coordination: split, requests: 40";
+        says(
+            &format!("split: by_need, per: 1m, {rest}"),
+            "split.yaml:4:26: unknown split 'by_need'; write even or by_demand",
+        );
+        says(
+            &format!("split: by_demand, per: 61s, {rest}"),
+            "split.yaml:4:26: 'split: by_demand' needs a period of at most 1m",
+        );
+        says(&format!("split: by_demand, per: 1m, algorithm: sliding_window, {rest}"), "needs fixed windows");
+        says(&format!("split: by_demand, per: 1m, instances: 3, {rest}"), "remove 'instances'");
+        says(
+            "split: by_demand, coordination: split, tiers: [{requests: 40, per: 1s}, {requests: 400, per: 1m}]",
+            "needs a limit of one tier",
+        );
+        says("unlimited: true, split: by_demand", "should not specify 'split' when unlimited");
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub mod algorithm;
 mod compiled_rule;
 mod coordination;
 mod decision;
+pub mod demand;
 mod descriptor;
 mod explain;
 mod inline_str;

@@ -78,7 +78,7 @@ pub(super) fn instances(prefix: &str) -> String {
 }
 
 /// Returns the keys of the instances and of the epochs of their membership, all in the slot of [`instances`]: that key, a hash, the epoch
-/// in force, and four that are to come. Only the first one if no other key can be in its slot, because the prefix has a brace that is not
+/// in force, and four that are to come; and of the parts that follow demand. Only the first one if no other key can be in its slot, because the prefix has a brace that is not
 /// part of a hash tag.
 #[cfg(feature = "redis")]
 pub(super) fn members(prefix: &str) -> Keys {
@@ -86,7 +86,7 @@ pub(super) fn members(prefix: &str) -> Keys {
     let has_tag =
         first.split_once('{').is_some_and(|(_, rest)| rest.find('}').is_some_and(|close| close > 0));
     let tagged = if has_tag { first.clone() } else { format!("{{{first}}}") };
-    let others = ["epochs", "in_force", "0", "1", "2", "3"].map(|part| format!("{tagged}:{part}"));
+    let others = ["epochs", "in_force", "0", "1", "2", "3", "parts"].map(|part| format!("{tagged}:{part}"));
     let is_possible = has_tag || !first.contains(['{', '}']);
     let others = others.into_iter().filter(|_| is_possible);
     std::iter::once(first.clone()).chain(others).collect()

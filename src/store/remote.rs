@@ -12,6 +12,7 @@ pub use super::target::Target;
 use crate::limit::{
     Coordination, OverLimitPolicy, Period, SharedStore, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
+    demand::{Demand, DemandPart, FollowedWindow},
     part::Place,
     request_bucket::{StepReply, StepRequest},
 };
@@ -122,6 +123,34 @@ pub struct Heartbeat<'a> {
     pub ttl: Period,
     /// The beginning of the [`FirstEpoch`] of the last reply to it, if the store has ever replied with one.
     pub first_epoch: Option<Timestamp>,
+    /// The limits whose parts follow demand, at most [`MAX_DEMANDS`]: those with the highest demand here, and those whose parts the store has
+    /// told.
+    pub demands: &'a [KeyDemand],
+}
+
+/// The most limits whose parts follow demand.
+pub const MAX_DEMANDS: usize = 32;
+
+/// The demand for a limit at an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyDemand {
+    /// A number that all instances have for the limit of the counter.
+    pub key: u64,
+    /// The limit.
+    pub window: FollowedWindow,
+    /// The demand for it.
+    pub demand: Demand,
+}
+
+/// The part of a limit that an instance has because of demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPart {
+    /// The number of the limit.
+    pub key: u64,
+    /// The limit.
+    pub window: FollowedWindow,
+    /// The part.
+    pub part: DemandPart,
 }
 
 /// The instances that share the store.
@@ -136,6 +165,8 @@ pub struct Members {
     pub epochs: SmallVec<[Epoch; 2]>,
     /// The first epoch that the store has made; none if it keeps no epochs, or has made none.
     pub first: Option<FirstEpoch>,
+    /// The parts of this instance of all limits that do not have even parts, in the order of their keys.
+    pub parts: Vec<KeyPart>,
 }
 
 /// The first epoch that a store has made since it began, or lost its data.
@@ -388,7 +419,7 @@ impl<'a> Heartbeat<'a> {
     /// Creates the heartbeat of `instance`, to which the store has not replied yet, for `ttl` from now on.
     #[must_use]
     pub const fn new(instance: &'a str, ttl: Period) -> Self {
-        Self { instance, ttl, first_epoch: None }
+        Self { instance, ttl, first_epoch: None, demands: &[] }
     }
 }
 

@@ -229,6 +229,7 @@ fn a_rule_sets_its_coordination() {
             sync_interval: Some(Period::from_millis(50)),
             on_store_failure: Some(OnStoreFailure::Deny),
             split_between: None,
+            follows_demand: false,
         }
     );
     for (line, expected) in [

@@ -3,6 +3,7 @@
 mod all_or_none;
 mod auto;
 mod bounds;
+mod by_demand;
 mod caller_timeout;
 mod eviction;
 mod extreme;

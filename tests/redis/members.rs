@@ -4,10 +4,14 @@ use std::sync::Arc;
 
 use weir::{
     clock::ManualClock,
-    limit::{Period, Timestamp, part::Place},
+    limit::{
+        Period, Timestamp,
+        demand::{Demand, FollowedWindow},
+        part::Place,
+    },
     store::{
         redis::RedisRemote,
-        remote::{Epoch, FirstEpoch, Heartbeat, Members, Remote as _},
+        remote::{Epoch, FirstEpoch, Heartbeat, KeyDemand, KeyPart, Members, Remote as _},
         simulated::{Random, SimulatedServer},
     },
 };
@@ -42,6 +46,7 @@ async fn redis_keeps_the_epochs_of_the_model() {
         let (mut model, mut random) = (SimulatedServer::default(), Random::new(seed));
         // the first epochs that any instance may know
         let mut known: Vec<Option<Timestamp>> = vec![None];
+        let mut told = Vec::new();
         for step in 0..60 {
             let millis = match random.next() % 8 {
                 0 => 0,
@@ -61,13 +66,36 @@ async fn redis_keeps_the_epochs_of_the_model() {
                 model.flush();
             }
             let first_epoch = known[usize::try_from(random.next()).unwrap_or_default() % known.len()];
-            let heartbeat = Heartbeat { first_epoch, ..Heartbeat::new(name, ttl) };
+            let demands = demands(&mut random, &told);
+            let heartbeat = Heartbeat { first_epoch, demands: &demands, ..Heartbeat::new(name, ttl) };
             let expected = model.heartbeat(heartbeat, clock_now(&clock));
             let members = redis.heartbeat(heartbeat).await.expect("it replies");
             assert_eq!(members, expected, "step {step} of case {seed}: {name}");
             known.extend(expected.first.map(|first| Some(first.from)));
+            told.extend(expected.parts);
         }
     }
+}
+
+/// Returns the demands of a heartbeat for some of 40 limits, with any versions of what was `told`.
+fn demands(random: &mut Random, told: &[KeyPart]) -> Vec<KeyDemand> {
+    let mut next = |below: u64| random.next() % below;
+    (0..40_u64)
+        .filter_map(|i| {
+            let period = Period::from_secs(1 + i % 3);
+            let window = FollowedWindow { limit: 7 + 50 * u32::try_from(i).expect("few"), period };
+            let key = window.key(i << 58);
+            let of_key: Vec<u64> =
+                told.iter().filter(|part| part.key == key).map(|told| told.part.version).collect();
+            let any = usize::try_from(next(1 << 20)).expect("few");
+            let acknowledged =
+                if of_key.is_empty() { 0 } else { of_key[of_key.len() - 1 - any % of_key.len().min(3)] };
+            let most = if next(3) == 0 { 3 * u64::from(window.limit) } else { 4 };
+            let hits = u32::try_from(next(most)).expect("few");
+            (next(4) > 0).then_some(KeyDemand { key, window, demand: Demand { hits, acknowledged } })
+        })
+        .take(32)
+        .collect()
 }
 
 fn clock_now(clock: &ManualClock) -> Timestamp {

@@ -156,6 +156,12 @@ impl<R: Remote> Coordinated<R> {
         self.modes.client.instances()
     }
 
+    /// Returns the number of limits of which this instance has a part that follows demand.
+    #[must_use]
+    pub fn limits_by_demand(&self) -> usize {
+        self.modes.client.demands().told()
+    }
+
     /// Returns whether the store, or a node of it, has stopped replying, so that no decision waits for it.
     #[must_use]
     pub fn is_store_unavailable(&self) -> bool {

@@ -24,6 +24,7 @@ use crate::{
     limit::{
         Algorithm, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OwnPart, Period, Reservation,
         ReservationRequest, Scope, Tier, Tiers, Timestamp,
+        demand::FollowedWindow,
         part::{self, Place},
     },
     store::{Decisions, MemoryStore, remote::Remote},
@@ -94,7 +95,7 @@ impl<R: Remote> Split<R> {
         scope: Scope,
         at: Timestamp,
     ) -> Decision {
-        let own = self.own(check, at);
+        let own = self.own_asked(check, asked(check), at);
         self.count(&own);
         if let Some(decided) = own.decide_without_store(memory, check, at) {
             return decided;
@@ -109,7 +110,7 @@ impl<R: Remote> Split<R> {
         checks: &[LimitCheck<'_>],
         at: Timestamp,
     ) -> Option<Decisions> {
-        let own: Vec<Own<'_>> = checks.iter().map(|check| self.own(check, at)).collect();
+        let own: Vec<Own<'_>> = checks.iter().map(|check| self.own_asked(check, asked(check), at)).collect();
         if own.iter().any(Own::is_without_store) {
             return None;
         }
@@ -163,7 +164,8 @@ impl<R: Remote> Split<R> {
         now: Timestamp,
     ) -> Reservation {
         let at = self.time_at(now);
-        let own = self.own(check, at);
+        // a line that gets less than it wants asks again in the next window
+        let own = self.own_asked(check, request.want, at);
         self.count(&own);
         // what is reserved may be used when the members are known to have changed
         let is_stopped = own.policy == Some(OnStoreFailure::Deny);
@@ -196,6 +198,41 @@ impl<R: Remote> Split<R> {
         memory.release_now(&check.of_part(&own.part), reservation, unused, at);
     }
 
+    /// Returns what this instance has of `tier` at the instant `at`, by demand, and the earliest time after which it may have room for `hits`
+    /// if it never has room for as many now. `asked` hits are demand. `counter` identifies the counter.
+    fn part_by_demand(
+        &self,
+        epochs: &Epochs,
+        tier: &Tier,
+        window: FollowedWindow,
+        [hits, asked]: [Hits; 2],
+        counter: u64,
+        at: Timestamp,
+    ) -> (Tier, Period) {
+        let (start, end) = (window.start(at), window.start(at).after(tier.period));
+        let places = [epochs.at(begins(epochs, tier, at)), epochs.at(end)];
+        let even = places.map(|place| place.map_or(0, |place| place.of_interval(tier.requests)));
+        let parts = self.client.demands().ask(window.key(counter), window, asked, [start, end], even);
+        // nobody has a part by demand without one by number
+        let [mut requests, next] =
+            [0, 1].map(|i| if places[i].is_none() { 0 } else { parts[i].min(tier.requests) });
+        if at < opening(epochs, tier) {
+            return (part::nothing_of(tier), opening(epochs, tier).since(at));
+        }
+        if end.since(at) <= guard(tier) {
+            requests = requests.min(next);
+        }
+        let wait = if hits <= Hits(requests.into()) { Period::default() } else { end.since(at) };
+        let algorithm = match tier.algorithm {
+            Algorithm::SmoothWindow { burst } => {
+                let part = u64::from(burst) * u64::from(requests) / u64::from(tier.requests.max(1));
+                Algorithm::SmoothWindow { burst: u32::try_from(part).unwrap_or(burst).max(1) }
+            }
+            algorithm => algorithm,
+        };
+        (Tier { requests, algorithm, ..tier.clone() }, wait)
+    }
+
     fn count(&self, own: &Own<'_>) {
         let counter = if own.policy.is_some() { &self.metrics.fallback } else { &self.metrics.split };
         counter.add(1);
@@ -203,14 +240,25 @@ impl<R: Remote> Split<R> {
 
     /// Returns what this instance has of the limit of `check` at the instant `at`.
     fn own<'c>(&self, check: &'c LimitCheck<'_>, at: Timestamp) -> Own<'c> {
+        self.own_asked(check, Hits(0), at)
+    }
+
+    /// Like [`Split::own`]. `asked` hits are demand.
+    fn own_asked<'c>(&self, check: &'c LimitCheck<'_>, asked: Hits, at: Timestamp) -> Own<'c> {
         let epochs = self.client.epochs();
+        let follows_demand = check.rule.declared().is_some_and(|rule| rule.coordination.follows_demand);
         let is_lost = !epochs.is_answered() && self.client.is_unavailable();
         let (mut key, mut is_certain, mut next) = (None, !is_lost, Period::default());
         let mut tiers = Tiers::new();
         for tier in check.tiers() {
-            let key = || *key.get_or_insert_with(|| check.split_key());
+            let mut key = || *key.get_or_insert_with(|| check.split_key());
             let (part, needs) = if epochs.is_answered() {
-                let (part, wait) = part_of(&epochs, tier, check.hits, key, at);
+                let (part, wait) = match follows_demand.then(|| followed(tier)).flatten() {
+                    Some(window) => {
+                        self.part_by_demand(&epochs, tier, window, [check.hits, asked], key(), at)
+                    }
+                    None => part_of(&epochs, tier, check.hits, key, at),
+                };
                 next = next.max(wait);
                 (part, begins(&epochs, tier, at))
             } else {
@@ -229,6 +277,18 @@ impl<R: Remote> Split<R> {
         let policy = (!is_certain).then_some(policy);
         Own { part: OwnPart { of: check.rule.copied(), tiers }, policy, next }
     }
+}
+
+/// Returns the hits that `check` asks for.
+fn asked(check: &LimitCheck<'_>) -> Hits {
+    if check.direction == Direction::GiveBack { Hits(0) } else { check.hits }
+}
+
+/// Returns the window of `tier`, whose parts may follow demand; none if they cannot, since the limit came with a request.
+fn followed(tier: &Tier) -> Option<FollowedWindow> {
+    let is_window = matches!(tier.algorithm, Algorithm::FixedWindow | Algorithm::SmoothWindow { .. });
+    let is_whole = tier.period.as_nanos().is_multiple_of(1_000_000);
+    (is_window && is_whole).then_some(FollowedWindow { limit: tier.requests, period: tier.period })
 }
 
 /// Returns the instant before which nobody has had a part of `tier`, if that is known; otherwise that of the epoch.
@@ -289,6 +349,11 @@ fn at_least_for_retry(part: u32, hits: Hits) -> Period {
     if hits > Hits(part.into()) { DENY_RETRY } else { Period::default() }
 }
 
+/// Returns the time before the end of a window of `tier` in which no more is admitted than the next one has room for.
+fn guard(tier: &Tier) -> Period {
+    GUARD.min(Period::from_nanos(tier.period.as_nanos() / 64))
+}
+
 fn part_of_window(
     epochs: &Epochs,
     tier: &Tier,
@@ -306,8 +371,7 @@ fn part_of_window(
     let part =
         |place: Option<Place>, window| place.map_or(0, |place| place.of_window(tier.requests, window, key));
     let mut requests = part(place, window);
-    let guard = GUARD.min(Period::from_nanos(tier.period.as_nanos() / 64));
-    if end.since(at) <= guard {
+    if end.since(at) <= guard(tier) {
         requests = requests.min(part(next, window + 1));
     }
     let is_too_small = hits > Hits(requests.into());

@@ -10,6 +10,7 @@ mod command;
 mod connection;
 #[cfg(all(feature = "server", any(test, fuzzing)))]
 pub(crate) mod fuzz;
+mod heartbeat;
 mod pool;
 mod protocol;
 mod reply_guard;
@@ -211,13 +212,8 @@ impl Remote for RedisRemote {
 
     async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
         let now = self.now().map(|now| script::micros(now).to_string()).unwrap_or_default();
-        let ttl = heartbeat.ttl.as_nanos().div_ceil(1_000_000).to_string();
-        let first = heartbeat
-            .first_epoch
-            .map(|first| (first.as_nanos() / 1_000_000_000).to_string())
-            .unwrap_or_default();
-        let arguments = [now, heartbeat.instance.to_owned(), ttl, first];
-        let arguments = arguments.into_iter().map(String::into_bytes).collect();
+        let arguments =
+            std::iter::once(now).chain(heartbeat::arguments(&heartbeat)).map(String::into_bytes).collect();
         let keys = name::members(&self.keys.prefix);
         let encoded = EncodedCommand::Run { script: &script::HEARTBEAT, keys, arguments };
         let done = self.main.run(vec![HeartbeatRequest(encoded)], Urgency::Decision).await;
@@ -333,7 +329,7 @@ impl NodeRequest for HeartbeatRequest {
     fn outcome(&self, value: &Value) -> CommandOutcome<Members> {
         match value {
             Value::ServerError(error) => command::error_outcome(error),
-            _ => CommandOutcome::Done(script::members(value).ok_or_else(command::malformed_reply)),
+            _ => CommandOutcome::Done(heartbeat::members(value).ok_or_else(command::malformed_reply)),
         }
     }
 

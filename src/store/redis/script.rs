@@ -6,11 +6,11 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use crate::{
-    limit::{Algorithm, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp, part::Place},
+    limit::{Algorithm, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp},
     store::{
         encoding::{self, DecodeError},
         name,
-        remote::{Epoch, FirstEpoch, Members, Op, Parts, Reply, Report, Target},
+        remote::{Op, Parts, Reply, Report, Target},
     },
 };
 
@@ -80,35 +80,6 @@ fn steps_sha() -> String {
 
 fn pool_sha() -> String {
     redis::Script::new(POOL.text).get_hash().to_owned()
-}
-
-/// Interprets the reply of [`HEARTBEAT`]; none if it is not one.
-pub(super) fn members(value: &Value) -> Option<Members> {
-    let Value::Array(values) = value else { return None };
-    let number = |value: &Value| match value {
-        Value::Int(number) => Some(*number),
-        _ => None,
-    };
-    let numbers: Vec<i64> = values.iter().map(number).collect::<Option<_>>()?;
-    let [instances, micros, epochs @ ..] = &numbers[..] else { return None };
-    let (first, epochs) = epochs.split_first().unwrap_or((&0, &[]));
-    let (epochs, rest) = epochs.as_chunks::<3>();
-    let epochs = epochs.iter().map(|[second, members, rank]| {
-        let from = Timestamp::from_secs(u64::try_from(*second).ok()?);
-        // a rank of -1 is none
-        let place =
-            u32::try_from(*rank).ok().and_then(|rank| Place::new(u32::try_from(*members).ok()?, rank));
-        Some(Epoch { from, place })
-    });
-    Some(Members {
-        instances: usize::try_from(*instances).ok()?,
-        now: Some(Timestamp::from_nanos(u64::try_from(*micros).ok()?.checked_mul(1_000)?)),
-        epochs: epochs.collect::<Option<_>>().filter(|_| rest.is_empty())?,
-        first: (*first != 0).then(|| FirstEpoch {
-            from: Timestamp::from_secs(first.unsigned_abs()),
-            follows_others: *first < 0,
-        }),
-    })
 }
 
 /// The values that a command brings along besides its operation.

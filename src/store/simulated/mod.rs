@@ -5,6 +5,7 @@
 
 mod capabilities;
 mod clock;
+mod demands;
 mod network;
 mod pools;
 mod random;

@@ -22,7 +22,7 @@ use crate::{
     limit::{Coordination, Period, Timestamp},
     store::{
         pool_command::{PoolCommand, PoolReply},
-        remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, Reply, Target},
+        remote::{Command, Heartbeat, KeyDemand, Members, Remote, RemoteError, Replies, Reply, Target},
     },
 };
 
@@ -86,9 +86,16 @@ struct Message {
 /// A call of an instance.
 enum Call {
     Commands(Vec<Command>),
-    /// The name, the time to live and the first epoch that the instance knows.
-    Heartbeat(String, Period, Option<Timestamp>),
+    Heartbeat(OwnedHeartbeat),
     Pool(PoolCommand),
+}
+
+/// A heartbeat on its way.
+struct OwnedHeartbeat {
+    instance: String,
+    ttl: Period,
+    first_epoch: Option<Timestamp>,
+    demands: Vec<KeyDemand>,
 }
 
 /// The reply to a call.
@@ -238,8 +245,8 @@ impl SimulatedStore {
         let now = self.0.clock.now();
         let mut server = self.0.server.lock();
         Ok(match call {
-            Call::Heartbeat(instance, ttl, first_epoch) => {
-                let heartbeat = Heartbeat { instance: &instance, ttl, first_epoch };
+            Call::Heartbeat(OwnedHeartbeat { instance, ttl, first_epoch, demands }) => {
+                let heartbeat = Heartbeat { instance: &instance, ttl, first_epoch, demands: &demands };
                 CallReply::Members(server.heartbeat(heartbeat, now))
             }
             Call::Commands(commands) => {
@@ -348,10 +355,10 @@ impl Remote for SimulatedRemote {
 
     async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
         self.connection.heartbeats.fetch_add(1, Ordering::Relaxed);
-        match self
-            .call_store(Call::Heartbeat(heartbeat.instance.to_owned(), heartbeat.ttl, heartbeat.first_epoch))
-            .await?
-        {
+        let Heartbeat { instance, ttl, first_epoch, demands } = heartbeat;
+        let (instance, demands) = (instance.to_owned(), demands.to_vec());
+        let heartbeat = OwnedHeartbeat { instance, ttl, first_epoch, demands };
+        match self.call_store(Call::Heartbeat(heartbeat)).await? {
             CallReply::Members(members) => Ok(members),
             _ => Err(wrong_kind()),
         }

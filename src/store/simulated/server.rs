@@ -7,6 +7,7 @@ use std::{
 
 use smallvec::SmallVec;
 
+use super::demands::Demands;
 use crate::{
     limit::{
         Algorithm, Direction, Hits, NANOS_PER_SECOND, OverLimitPolicy, Period, Tier, Timestamp,
@@ -42,6 +43,7 @@ pub struct SimulatedServer {
     epochs: VecDeque<(Timestamp, Vec<String>)>,
     /// The first epoch since the store began, or lost its data.
     first_epoch: Option<FirstEpoch>,
+    demands: Demands,
     /// The latest writes, which a failover can lose. Empty unless writes are recorded.
     journal: VecDeque<Written>,
     keeps: Period,
@@ -187,7 +189,7 @@ impl SimulatedServer {
 
     /// Registers an instance from `now` on, or removes it if its time is zero. Returns the instances.
     pub fn heartbeat(&mut self, heartbeat: Heartbeat<'_>, now: Timestamp) -> Members {
-        let Heartbeat { instance, ttl, first_epoch } = heartbeat;
+        let Heartbeat { instance, ttl, first_epoch, demands } = heartbeat;
         let before = self.members.len();
         self.members.retain(|_, until| *until > now);
         let has_expired = self.members.len() < before;
@@ -214,12 +216,13 @@ impl SimulatedServer {
                 .and_then(|rank| Place::new(u32::try_from(members.len()).ok()?, u32::try_from(rank).ok()?));
             Epoch { from: *from, place }
         });
-        Members {
-            instances: self.members.len(),
-            now: Some(now),
-            epochs: epochs.collect(),
-            first: self.first_epoch,
-        }
+        let epochs: SmallVec<[Epoch; 2]> = epochs.collect();
+        let in_force = self.epochs.front().filter(|(from, _)| *from <= now);
+        let members = in_force.map_or(&[][..], |(_, members)| members);
+        let place = epochs.first().filter(|epoch| epoch.from <= now).and_then(|epoch| epoch.place);
+        let is_settled = self.epochs.iter().all(|(from, _)| *from <= now);
+        let parts = self.demands.heartbeat(instance, place, members, is_settled, demands, now);
+        Members { instances: self.members.len(), now: Some(now), epochs, first: self.first_epoch, parts }
     }
 
     /// Begins an epoch of the present members, soon.
@@ -242,6 +245,7 @@ impl SimulatedServer {
         self.members.clear();
         self.epochs.clear();
         self.first_epoch = None;
+        self.demands.clear();
         self.journal.clear();
     }
 

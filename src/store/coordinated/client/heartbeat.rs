@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::{breaker::FailedCount, caller::Caller, epochs::Epochs};
+use super::{breaker::FailedCount, caller::Caller, demands::Demands, epochs::Epochs};
 use crate::{
     limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier, Timestamp},
     store::remote::{Command, EPOCH_AHEAD, Heartbeat, Members, Op, Remote, StoreNode, Target},
@@ -41,6 +41,8 @@ pub(super) struct Membership {
     most_lately: AtomicUsize,
     /// Who splits limits with this instance.
     epochs: ArcSwap<Epochs>,
+    /// The demand for limits whose parts follow it.
+    demands: Demands,
     /// Whether this instance has left and sends no more heartbeats.
     has_left: AtomicBool,
 }
@@ -57,6 +59,7 @@ impl Membership {
             lately: Mutex::default(),
             most_lately: AtomicUsize::new(0),
             epochs: ArcSwap::from_pointee(Epochs::unanswered(now.after(certain_for(period)))),
+            demands: Demands::default(),
             has_left: AtomicBool::new(false),
         }
     }
@@ -76,6 +79,11 @@ impl Membership {
         self.epochs.load()
     }
 
+    /// Returns the demand for limits whose parts follow it.
+    pub(super) const fn demands(&self) -> &Demands {
+        &self.demands
+    }
+
     /// Records the reply to a heartbeat that was sent at `sent`.
     fn record<R: Remote>(&self, members: &Members, sent: Timestamp, caller: &Caller<R>) {
         self.record_number(members.instances);
@@ -92,6 +100,8 @@ impl Membership {
         let certain_until = earliest.after(certain_for(self.period));
         epochs.follow(members, most_lately, members.now.unwrap_or(received.now), certain_until);
         self.epochs.store(Arc::new(epochs));
+        // windows that have begun by now keep their parts
+        self.demands.follow(&members.parts, received.now);
     }
 
     fn record_number(&self, instances: usize) {
@@ -122,10 +132,11 @@ impl Membership {
     async fn send<R: Remote>(&self, caller: &Caller<R>) {
         let node = caller.remote.members_node();
         let ttl = Period::from_nanos(2 * self.period.as_nanos());
-        let first_epoch = self.epochs.load().first();
-        let heartbeat = Heartbeat { first_epoch, ..Heartbeat::new(&self.instance, ttl) };
-        let heartbeat = caller.remote.heartbeat(heartbeat);
         let sent = caller.clock.now();
+        let first_epoch = self.epochs.load().first();
+        let demands = self.demands.report(caller.store_clock.at(sent).now);
+        let heartbeat = Heartbeat { first_epoch, demands: &demands, ..Heartbeat::new(&self.instance, ttl) };
+        let heartbeat = caller.remote.heartbeat(heartbeat);
         match timeout(self.period.into(), caller.wait_for_reply(node, None, heartbeat)).await {
             Ok(Ok(members)) => {
                 self.record(&members, sent, caller);

@@ -6,6 +6,7 @@
 mod breaker;
 mod caller;
 mod clock;
+mod demands;
 mod epochs;
 mod heartbeat;
 mod pool_call;
@@ -23,6 +24,7 @@ use tokio::{
 
 use self::{breaker::FailedCount, caller::Caller, heartbeat::Membership, sender::Sender};
 pub(super) use self::{
+    demands::Demands,
     epochs::Epochs,
     sender::{ExchangeOutcome, Exchanges},
 };
@@ -115,6 +117,11 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
             Place::unranked(instances.unwrap_or(NonZeroU32::MIN))
         };
         self.epochs().at(self.time_at(now).now).unwrap_or_else(unranked)
+    }
+
+    /// Returns the demand for limits whose parts follow it.
+    pub(super) const fn demands(&self) -> &Demands {
+        self.membership.demands()
     }
 
     /// Returns the moving average of the time from a call to its reply.
