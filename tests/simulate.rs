@@ -185,22 +185,26 @@ fn the_chart_marks_requests_admitted_above_the_limit() {
 const WAIT: Period = Period::from_secs(2);
 
 /// One line for all callers.
-fn one_line(scenario: &Scenario) -> WaitingOutcome {
+fn one_line(scenario: &Scenario, max_wait: Period) -> WaitingOutcome {
     let scenario = Scenario { instances: 1, ..scenario.clone() };
     let rules = || scenario.rule_set(RuleCoordination::default());
-    run_waiting(&scenario, WAIT, rules, |_| MemoryStore::new(10), |_| 0, |_| {}).expect("a runtime")
+    run_waiting(&scenario, max_wait, rules, |_| MemoryStore::new(10), |_| 0, |_| {}).expect("a runtime")
 }
 
-/// Lines of instances that share their counts.
-fn lines(scenario: &Scenario, mode: Coordination) -> WaitMetrics {
+/// A line at each instance.
+fn fleet(scenario: &Scenario, mode: Coordination, max_wait: Period) -> WaitingOutcome {
     let rules = || scenario.rule_set(RuleCoordination { mode: Some(mode), ..RuleCoordination::default() });
     let make = |Instance { number, remote, clock }| {
         let settings =
             CoordinationSettings { instance: format!("i{number}"), ..CoordinationSettings::default() };
         Coordinated::new(remote, std::sync::Arc::new(clock), settings)
     };
-    let outcome = run_waiting(scenario, WAIT, rules, make, |_| 0, |_| {}).expect("a runtime");
-    WaitMetrics::of(scenario, WAIT, &outcome, &one_line(scenario))
+    run_waiting(scenario, max_wait, rules, make, |_| 0, |_| {}).expect("a runtime")
+}
+
+/// Compares the lines of all instances with one for all.
+fn lines(scenario: &Scenario, mode: Coordination) -> WaitMetrics {
+    WaitMetrics::of(scenario, WAIT, &fleet(scenario, mode, WAIT), &one_line(scenario, WAIT))
 }
 
 #[test]
@@ -212,7 +216,7 @@ fn one_line_admits_the_limit_in_each_window_and_rejects_who_cannot_be_served_in_
         windows: 8,
         ..scenario(Algorithm::FixedWindow)
     };
-    let outcome = one_line(&scenario);
+    let outcome = one_line(&scenario, WAIT);
     let metrics = WaitMetrics::of(&scenario, WAIT, &outcome, &outcome);
     assert_eq!((metrics.overshoot, metrics.used, metrics.calls), (0.0, 1.0, 0.0));
     // 3,200 come; 1,600 are admitted in eight windows, and what the line then has in the next two
@@ -223,7 +227,7 @@ fn one_line_admits_the_limit_in_each_window_and_rejects_who_cannot_be_served_in_
     let counted = waiting_series(&scenario, &outcome, 800);
     assert_eq!(counted.points.iter().map(|(_, admitted)| *admitted).max(), Some(200));
     let low = Scenario { load: 0.5, ..scenario };
-    let outcome = one_line(&low);
+    let outcome = one_line(&low, WAIT);
     let metrics = WaitMetrics::of(&low, WAIT, &outcome, &outcome);
     assert_eq!((metrics.rejected, metrics.p99), (0.0, Period::default()));
 }
@@ -239,6 +243,69 @@ fn the_lines_of_96_instances_use_the_limit_and_exceed_nothing() {
         // 96, if all of them asked at once; those of a fifth of them, and some that ask again
         assert!(metrics.calls_at_start <= 30, "{mode:?}: {metrics:?}");
         assert!(metrics.rejected < 0.35 && metrics.p99 <= WAIT, "{mode:?}: {metrics:?}");
+    }
+}
+
+/// Runs lines of 96 instances at `rate` calls a second that the limit admits, in windows of `millis`: the higher the rate, the shorter they
+/// are.
+fn check_rate(modes: &[Coordination], rate: u32, millis: u32, windows: u32) {
+    let tier = Tier {
+        requests: rate / 1_000 * millis,
+        period: Period::from_millis(millis.into()),
+        algorithm: Algorithm::FixedWindow,
+    };
+    let scenario = Scenario { instances: 96, tier, load: 1.3, windows, ..scenario(Algorithm::FixedWindow) };
+    let best = one_line(&scenario, WAIT);
+    for mode in modes {
+        let metrics = WaitMetrics::of(&scenario, WAIT, &fleet(&scenario, *mode, WAIT), &best);
+        assert!(metrics.overshoot <= 0.0, "{mode:?}, {rate} a second: {metrics:?}");
+        assert!(metrics.used >= 0.98 && metrics.p99 <= WAIT, "{mode:?}, {rate} a second: {metrics:?}");
+        assert!(*mode != Coordination::Split || metrics.calls == 0.0, "{metrics:?}");
+    }
+}
+
+#[test]
+fn fleets_use_2_000_calls_a_second() {
+    check_rate(&[Coordination::Split, Coordination::Lease], 2_000, 1_000, 5);
+}
+
+#[test]
+fn fleets_use_200_000_calls_a_second() {
+    check_rate(&[Coordination::Split, Coordination::Lease], 200_000, 50, 2);
+}
+
+#[test]
+fn fleets_use_2_000_000_calls_a_second() {
+    // the store is not asked, so a window may be as short as some ticks of the timer
+    check_rate(&[Coordination::Split], 2_000_000, 5, 3);
+}
+
+/// Of 10 calls a second, an instance has one in ten seconds: whoever waits for its turn is served, and all turns are used.
+#[test]
+fn callers_of_a_small_limit_wait_for_the_turn_of_their_instance() {
+    let tier = Tier { requests: 10, ..scenario(Algorithm::FixedWindow).tier };
+    let scenario =
+        Scenario { instances: 96, tier, load: 2.5, windows: 30, ..scenario(Algorithm::FixedWindow) };
+    let wait = Period::from_secs(180);
+    for mode in [Coordination::Split, Coordination::Lease] {
+        let outcome = fleet(&scenario, mode, wait);
+        let begin = Timestamp::from_secs(1_700_000_001);
+        let counted: Vec<usize> = (0..30)
+            .map(|second| {
+                let end = begin.after(Period::from_secs(second + 1));
+                let is_counted = |decision: &&SimulatedDecision| {
+                    decision.admitted == Some(true)
+                        && decision.decided.window_end(scenario.tier.period) == end
+                };
+                outcome.simulated.decisions.iter().filter(is_counted).count()
+            })
+            .collect();
+        assert!(counted.iter().all(|calls| *calls <= 10), "{mode:?}: {counted:?}");
+        // later on, all have callers
+        assert!(counted[18..].iter().sum::<usize>() >= 118, "{mode:?}: {counted:?}");
+        let rejected =
+            outcome.simulated.decisions.iter().filter(|decision| decision.admitted != Some(true)).count();
+        assert_eq!(rejected, 0, "{mode:?}");
     }
 }
 

@@ -274,12 +274,13 @@ impl AskingLine {
             let at = self.clock(now);
             let ready =
                 plan.as_ref().and_then(|plan| plan.ready(at, first.hits)).map(|ready| ready.since(at));
-            let room = plan.as_ref().map_or(0, |plan| plan.room(at));
+            // if nothing is known, there may be more
+            let room = plan.as_ref().map(|plan| plan.room(at));
             if hits == Hits(0) {
                 // the store knows more than the estimate
                 self.open(now.after(wait.max(Period::from_nanos(1))), now);
-            } else if room >= first.hits.0 {
-                self.room = Some(room);
+            } else if room.is_none_or(|room| room >= first.hits.0) {
+                self.room = room;
                 // where there is less than is wanted, the others have their turns first
                 let yields = self.is_cut && self.turns.instances() > 1;
                 self.next = if yields { now.after(spread(&self.tiers).max(self.round_trip)) } else { now };
