@@ -78,8 +78,10 @@ pub fn reserve(
     for (tier, counter) in tiers.iter().zip(&*counters) {
         let availability = counter.availability(tier, now);
         room = room.min(Hits(availability.remaining.into()));
-        if tier.algorithm == Algorithm::FixedWindow {
-            until = until.min(now.after(availability.reset));
+        match tier.algorithm {
+            Algorithm::FixedWindow => until = until.min(now.after(availability.reset)),
+            Algorithm::SmoothWindow { .. } => until = until.min(now.window_end(tier.period)),
+            Algorithm::SlidingWindow | Algorithm::TokenBucket(_) => {}
         }
     }
     let hits = request.fit(room);
@@ -96,8 +98,8 @@ pub fn reserve(
     }
 }
 
-/// Gives `hits` that were reserved for `span` back to `counters`, one for each of `tiers`. Skips fixed windows that have
-/// ended since.
+/// Gives `hits` that were reserved for `span` back to `counters`, one for each of `tiers`. Windows that have ended since get nothing, and
+/// a smooth one gets their credit only if nothing was taken since.
 pub fn release(
     tiers: &[Tier],
     counters: &mut [CounterState],
@@ -106,14 +108,11 @@ pub fn release(
     now: Timestamp,
 ) {
     for (tier, counter) in tiers.iter().zip(counters) {
-        let ended = match counter {
-            CounterState::FixedWindow(window) => {
-                window.end() != span.from.window_end(tier.period) || window.end() <= now
+        match counter {
+            CounterState::FixedWindow(_) | CounterState::SmoothWindow(..) => {
+                counter.put_back(tier, now, span.from, hits);
             }
-            _ => false,
-        };
-        if !ended {
-            counter.release(tier, now, span.until, hits);
+            _ => counter.release(tier, now, span.until, hits),
         }
     }
 }

@@ -181,7 +181,7 @@ impl<S: Store> Limiter<S> {
                     let check = matched.checks.iter().find(|check| check.key == counted.key);
                     match (check, counted.home) {
                         (Some(check), Home::Memory(_)) => Acquired::admitted(check, started, at),
-                        (Some(check), Home::Asking(_)) => Acquired::granted(check, started, at),
+                        (Some(check), Home::Asking(_)) => Acquired::granted(check, started, at, at),
                         (None, _) => Acquired { rejection: None, waited: at.since(started), receipt: None },
                     }
                 }
@@ -217,7 +217,7 @@ impl<S: Store> Limiter<S> {
                 return Ok(None);
             }
             if !decision.over {
-                let acquired = Acquired::granted(check, started, now);
+                let acquired = Acquired::granted(check, started, sent, now);
                 return Ok(Some(Asked::Decided(acquired, decision)));
             }
             opening = decision.reset;
@@ -546,9 +546,13 @@ impl Acquired {
         Self { rejection: None, waited: at.since(started), receipt: Some(Receipt::new(check, at)) }
     }
 
-    /// By the store that has the counters.
-    fn granted(check: &LimitCheck<'_>, started: Timestamp, at: Timestamp) -> Self {
-        Self { rejection: None, waited: at.since(started), receipt: Some(Receipt::of_store(check, at)) }
+    /// By the store that has the counters: it took the hits at `taken_at`.
+    fn granted(check: &LimitCheck<'_>, started: Timestamp, taken_at: Timestamp, at: Timestamp) -> Self {
+        Self {
+            rejection: None,
+            waited: at.since(started),
+            receipt: Some(Receipt::of_store(check, taken_at)),
+        }
     }
 
     fn rejected(rejection: Rejection, started: Timestamp, now: Timestamp) -> Self {

@@ -1,11 +1,22 @@
 //! The library over counters on disk.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use tokio::task::yield_now;
 use weir::{
+    Acquired, DecisionSettings,
     client::{AcquireError, Limiter},
-    limit::Hits,
+    clock::{Clock as _, ManualClock},
+    config,
+    limit::{Descriptor, Entry, Hits, KeyHasher, OnStoreFailure, Period, Request, RuleSet, Timestamp},
+    observe::Stats,
+    store::{
+        Receipt,
+        disk::{DiskSettings, DiskStore, DiskSync, OnDamage},
+    },
 };
+
+use super::support::rules;
 
 const RULES: &str = "
 domain: partners
@@ -49,4 +60,91 @@ async fn counters_on_disk_are_waited_for() {
         limiter.acquire("partners", &slow, Hits(1), Duration::from_secs(5)).await.expect_err("none left");
     assert!(error.retry_after() > Some(Duration::from_mins(50)), "{error}");
     limiter.shut_down().await;
+}
+
+/// A limiter on disk with a clock that the test sets.
+struct OnDisk {
+    limiter: Arc<weir::Limiter<DiskStore>>,
+    clock: Arc<ManualClock>,
+    _dir: tempfile::TempDir,
+}
+
+impl OnDisk {
+    fn new(limit: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let settings = DiskSettings {
+            dir: dir.path().join("data"),
+            sync: DiskSync::Os,
+            interval: Period::from_millis(1),
+            on_damage: OnDamage::Refuse,
+            max_bytes: None,
+            budget: Period::from_secs(3_600),
+            on_store_failure: OnStoreFailure::Deny,
+            max_counters: 100,
+        };
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000_020)));
+        let store = DiskStore::open(settings, Arc::clone(&clock) as _).expect("a new directory");
+        let limiter = weir::Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default());
+        let limiter = Arc::new(limiter);
+        let loaded = config::parse("rules", &rules(limit)).unwrap_or_else(|errors| panic!("{errors}"));
+        limiter.load(RuleSet::new(&loaded.domains, KeyHasher::with_secret([1, 2])));
+        tokio::spawn(weir::Limiter::ask_store(&limiter, Arc::clone(&clock) as _));
+        Self { limiter, clock, _dir: dir }
+    }
+
+    /// Acquires `hits` without a wait.
+    async fn acquire(&self, hits: u64) -> Acquired {
+        let descriptor = Descriptor {
+            entries: [Entry { key: "api", value: "x" }].into_iter().collect(),
+            hits: Some(hits),
+            ..Descriptor::default()
+        };
+        let request =
+            Request { domain: "partners", descriptors: [descriptor].into_iter().collect(), hits: 0 };
+        // so short that nobody is kept
+        let acquired = self
+            .limiter
+            .acquire(&request, Period::from_nanos(1), &*self.clock, |_, acquired| acquired.clone());
+        acquired.await.expect("a decision")
+    }
+
+    async fn take(&self, hits: u64) -> Receipt {
+        self.acquire(hits).await.receipt.expect("it is admitted")
+    }
+
+    async fn put_back(&self, receipt: Receipt) {
+        self.limiter.put_back(receipt, self.clock.now());
+        // what gives them back is another task of this thread, and waits for nothing
+        for _ in 0..100 {
+            yield_now().await;
+        }
+    }
+}
+
+/// As in memory: with credit that others have had meanwhile, two bursts could have one instant.
+#[tokio::test]
+async fn a_smooth_window_gets_credit_back_only_if_nothing_was_admitted_since() {
+    let disk = OnDisk::new("{ requests: 10, per: 1m, algorithm: fixed_window, smooth: true, burst: 5 }");
+    let first = disk.take(5).await;
+    assert!(disk.acquire(1).await.rejection.is_some());
+    disk.put_back(first).await;
+    let second = disk.take(3).await;
+    disk.clock.advance(Period::from_secs(1));
+    let _third = disk.take(2).await;
+    disk.put_back(second).await;
+    assert!(disk.acquire(1).await.rejection.is_some(), "the credit of the second one was used by the third");
+    // the window has room for all but the two that were used, as its credit flows in
+    let mut used = 2;
+    for _ in 0..58 {
+        disk.clock.advance(Period::from_secs(1));
+        used += u64::from(disk.acquire(1).await.rejection.is_none());
+    }
+    assert_eq!(used, 10);
+    // a window that has ended gets nothing back
+    disk.clock.advance(Period::from_secs(60));
+    let late = disk.take(5).await;
+    disk.clock.advance(Period::from_secs(60));
+    let _next = disk.take(5).await;
+    disk.put_back(late).await;
+    assert!(disk.acquire(1).await.rejection.is_some());
 }
