@@ -162,10 +162,10 @@ impl World {
         let mut streams = JoinSet::new();
         for (stream, deadlines) in (0..).zip(deadlines.chunks(usize::try_from(OF_STREAM).expect("few"))) {
             let (send, requests) = mpsc::unbounded_channel();
-            let mut sent = BTreeMap::new();
+            let mut instants = BTreeMap::new();
             for (i, deadline) in (0..).zip(deadlines) {
                 let (id, now) = (stream * OF_STREAM + i, SystemClock.now());
-                sent.insert(id, now);
+                instants.insert(id, now);
                 let max_wait = self.middle(*deadline).since(now);
                 send.send(AcquireRequest { id, ..request(1, max_wait) }).expect("it is open");
             }
@@ -177,7 +177,7 @@ impl World {
                 let mut responses = responses.expect("a stream").into_inner();
                 let mut answered = Vec::new();
                 while let Some(response) = responses.message().await.expect("a response") {
-                    answered.push((response.id, Answered { sent: sent[&response.id], response }));
+                    answered.push((response.id, Answered { sent: instants[&response.id], response }));
                 }
                 answered
             });

@@ -20,3 +20,4 @@ mod pages;
 mod requests;
 mod responses;
 mod target;
+mod waiting;

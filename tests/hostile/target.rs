@@ -35,6 +35,8 @@ descriptors:
     rate_limit: { unit: hour, requests_per_unit: 1000000, coordination: interval }
   - key: hashed
     rate_limit: { requests: 1000000, per: 1h, algorithm: sliding_window, coordination: interval }
+  - key: waited
+    rate_limit: { requests: 1000000, per: 50s, algorithm: sliding_window }
 ";
 
 /// The length of the name of the rule `named`, which is part of every answer about it.
