@@ -25,7 +25,7 @@ use std::hint::black_box;
 
 use bytes::Bytes;
 use coordinated::Hit;
-use exchange::{Exchange, Settled};
+use exchange::{AcquireExchange, Exchange, Settled};
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use in_process::InProcess;
 use of_key::OfKey;
@@ -102,6 +102,14 @@ fn request(exchange: Exchange) -> (Bytes, Exchange) {
     (response, exchange)
 }
 
+// Of a caller that may wait, when nobody waits; beside `one_descriptor` of `request`.
+#[library_benchmark]
+#[benches::acquire(args = ["one_descriptor"], setup = AcquireExchange::new)]
+fn acquire(exchange: AcquireExchange) -> (Bytes, AcquireExchange) {
+    let response = black_box(&exchange).respond();
+    (response, exchange)
+}
+
 #[library_benchmark]
 #[benches::limiter(args = ["acme"], setup = InProcess::new)]
 fn embedded(limiter: InProcess) -> (bool, InProcess) {
@@ -126,5 +134,5 @@ fn hot_keys(settled: Settled) -> Settled {
 
 library_benchmark_group!(name = decisions, benchmarks = [decide, embedded, prepared_key, shares]);
 library_benchmark_group!(name = coordination, benchmarks = [coordinate, new_keys]);
-library_benchmark_group!(name = requests, benchmarks = [request, hot_keys]);
+library_benchmark_group!(name = requests, benchmarks = [request, acquire, hot_keys]);
 main!(library_benchmark_groups = [decisions, coordination, requests]);

@@ -13,11 +13,14 @@ use weir::{
         Timestamp, Values,
     },
     observe::Stats,
-    proto::envoy::{
-        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
-        service::ratelimit::v3::RateLimitRequest,
+    proto::{
+        envoy::{
+            extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
+            service::ratelimit::v3::RateLimitRequest,
+        },
+        weir::v1::{AcquireRequest, acquire_request},
     },
-    server::grpc::Service,
+    server::grpc::{AcquireService, Service},
     settings::{Flags, Settings},
     store::MemoryStore,
 };
@@ -27,6 +30,12 @@ const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 /// An encoded request, and the service that responds to it.
 pub(crate) struct Exchange {
     service: Service<MemoryStore>,
+    message: Vec<u8>,
+}
+
+/// A request that may wait and does not have to, and the service that responds to it.
+pub(crate) struct AcquireExchange {
+    service: AcquireService<MemoryStore>,
     message: Vec<u8>,
 }
 
@@ -127,5 +136,27 @@ impl Exchange {
     pub(crate) fn respond(&self) -> Bytes {
         let response = self.service.decide(&self.message, NOW, None).now_or_never();
         response.expect("the memory store never waits").expect("a valid message")
+    }
+}
+
+impl AcquireExchange {
+    /// Creates it for the descriptor of the request `name`, which has only one.
+    pub(crate) fn new(name: &str) -> Self {
+        let service = Exchange::new(name).service.acquire_service();
+        let entry = acquire_request::Entry { key: "tenant".into(), value: "acme".into() };
+        let message = AcquireRequest {
+            domain: "shop".into(),
+            entries: vec![entry],
+            hits: 1,
+            max_wait: Some(prost_types::Duration { seconds: 1, nanos: 0 }),
+            ..AcquireRequest::default()
+        };
+        Self { service, message: message.encode_to_vec() }
+    }
+
+    /// Returns the encoded response.
+    pub(crate) fn respond(&self) -> Bytes {
+        let response = self.service.decide(&self.message).now_or_never();
+        response.expect("nobody waits").expect("a valid message")
     }
 }

@@ -47,8 +47,8 @@ pub(super) enum Method {
     AcquireStream,
 }
 
-/// The service, on a limiter.
-pub(super) struct AcquireService<S> {
+/// The service for callers that wait, on a limiter.
+pub struct AcquireService<S> {
     limiter: Arc<Limiter<S>>,
     clock: Arc<dyn Clock>,
     bounds: RequestBounds,
@@ -74,6 +74,16 @@ impl Method {
 impl<S: Store> AcquireService<S> {
     pub(super) fn new(limiter: Arc<Limiter<S>>, clock: Arc<dyn Clock>, bounds: RequestBounds) -> Self {
         Self { limiter, clock, bounds, tokens: Tokens::default() }
+    }
+
+    /// Decides `message`, an encoded `AcquireRequest`, and returns the `AcquireResponse` with gRPC's message prefix. Includes all the work
+    /// of a request except HTTP/2.
+    ///
+    /// # Errors
+    ///
+    /// The status for the caller: the message is malformed, or it could not be decided.
+    pub async fn decide(&self, message: &[u8]) -> Result<Bytes, Status> {
+        self.acquire(message, None).await.map(|response| framed(&response))
     }
 
     /// Handles `call`, which has to arrive within `arrival`. A call that its client resets gives its place up.

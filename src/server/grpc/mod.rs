@@ -18,5 +18,6 @@ mod stream;
 mod timeout;
 mod tokens;
 
+pub use acquire::AcquireService;
 pub use server::{Server, ServerError};
 pub use service::Service;

@@ -80,7 +80,8 @@ impl<S: Store> Service<S> {
     }
 
     /// Returns the service for callers that wait, on the same limiter.
-    pub(super) fn acquire_service(&self) -> AcquireService<S> {
+    #[must_use]
+    pub fn acquire_service(&self) -> AcquireService<S> {
         AcquireService::new(Arc::clone(&self.limiter), Arc::clone(&self.clock), self.bounds)
     }
 
