@@ -42,6 +42,8 @@ enum Event {
     Die,
     /// So many instances lose their connections for 12 s.
     CutOff(usize),
+    /// One loses its connection for so many milliseconds, and meanwhile another one starts.
+    JoinUnheard(u64),
     /// The store is gone for 12 s, and returns with its data or without.
     StoreGone,
     StoreEmpty,
@@ -104,11 +106,20 @@ async fn run(instances: usize, limit: u32, failure: OnStoreFailure, event: Event
                     alive[0] = false;
                     remote(0).partition(true);
                 }
+                Event::JoinUnheard(_) => {
+                    remote(0).partition(true);
+                    fleet.add(1, &rule, network);
+                }
                 Event::CutOff(many) => (0..many).for_each(|i| remote(i).partition(true)),
                 Event::StoreGone | Event::StoreEmpty => fleet.shared.set(Condition::Down),
                 Event::StoreFlushed => fleet.shared.flush(),
             }
             alive.resize(fleet.instances.len(), true);
+        }
+        if let Event::JoinUnheard(lasts) = event
+            && elapsed == EVENT_AT * 1_000 + millis + lasts
+        {
+            fleet.instances[0].store.remote().partition(false);
         }
         if elapsed == (EVENT_AT + 12) * 1_000 + millis {
             if event == Event::StoreEmpty {
@@ -218,6 +229,24 @@ async fn instances_that_are_cut_off_keep_their_parts_or_stop() {
                 assert_eq!(deny.most(), 48, "{what}");
                 assert!(deny.least() >= 48 - 48 * cut_off as u64 / instances as u64, "{what}");
                 assert_eq!(deny.windows.last(), Some(&48), "{what}");
+            }
+        }
+    }
+}
+
+/// One that may not have heard of a newcomer stops in time, or exceeds the limit by less than its part.
+#[tokio::test(start_paused = true)]
+async fn one_that_misses_heartbeats_while_another_one_starts_stops_or_keeps_its_part() {
+    for instances in FLEETS {
+        for lasts in [1_200, 1_800, 2_400, 3_600] {
+            for millis in [0, 200, 500, 800] {
+                let event = Event::JoinUnheard(lasts);
+                let local = run(instances, 72, OnStoreFailure::Local, event, millis).await;
+                let what = format!("{instances}, {lasts} ms at {millis}: {:?}", local.windows);
+                assert!(local.most() <= 72 + 72 / instances as u64, "{what}");
+                let deny = run(instances, 72, OnStoreFailure::Deny, event, millis).await;
+                let what = format!("{instances}, {lasts} ms, deny, at {millis}: {:?}", deny.windows);
+                assert_eq!((deny.most(), deny.windows.last()), (72, Some(&72)), "{what}");
             }
         }
     }

@@ -247,6 +247,8 @@ impl<R: Remote> Split<R> {
     fn own_asked<'c>(&self, check: &'c LimitCheck<'_>, asked: Hits, at: Timestamp) -> Own<'c> {
         let epochs = self.client.epochs();
         let follows_demand = check.rule.declared().is_some_and(|rule| rule.coordination.follows_demand);
+        let policy = check.rule.declared().and_then(|rule| rule.coordination.on_store_failure);
+        let policy = policy.unwrap_or(self.on_store_failure);
         let is_lost = !epochs.is_answered() && self.client.is_unavailable();
         let (mut key, mut is_certain, mut next) = (None, !is_lost, Period::default());
         let mut tiers = Tiers::new();
@@ -264,7 +266,11 @@ impl<R: Remote> Split<R> {
             } else {
                 (Place::unranked(UNKNOWN_INSTANCES).of_tier(tier), at)
             };
-            is_certain &= epochs.is_certain(needs);
+            is_certain &= match policy {
+                // a few rejections more, rather than a hit too many
+                OnStoreFailure::Deny => epochs.is_complete(needs),
+                OnStoreFailure::Local | OnStoreFailure::Allow => epochs.is_certain(needs),
+            };
             tiers.push(part);
         }
         if is_certain && !epochs.is_answered() {
@@ -272,8 +278,6 @@ impl<R: Remote> Split<R> {
             tiers = check.tiers().iter().map(part::nothing_of).collect();
             next = DENY_RETRY;
         }
-        let policy = check.rule.declared().and_then(|rule| rule.coordination.on_store_failure);
-        let policy = policy.unwrap_or(self.on_store_failure);
         let policy = (!is_certain).then_some(policy);
         Own { part: OwnPart { of: check.rule.copied(), tiers }, policy, next }
     }

@@ -30,6 +30,9 @@ pub(in super::super) struct Epochs {
     list: Vec<Epoch>,
     /// From then on, on the store's clock, the members may be others than this instance knows.
     known_until: Timestamp,
+    /// How much sooner there may be newcomers that this instance has not heard of: the time after which one is removed that sends no
+    /// heartbeats.
+    removed_after: Period,
     /// Whether the store has ever replied.
     is_answered: bool,
     /// The first epoch of the last reply.
@@ -42,8 +45,8 @@ pub(in super::super) struct Epochs {
 
 impl Epochs {
     /// Creates those of an instance that the store has not replied to, and that expects it to until `known_until`.
-    pub(super) const fn unanswered(known_until: Timestamp) -> Self {
-        Self { list: Vec::new(), known_until, is_answered: false, first: None, opening: None }
+    pub(super) fn unanswered(known_until: Timestamp, removed_after: Period) -> Self {
+        Self { known_until, removed_after, ..Self::default() }
     }
 
     /// Returns whether the store has ever replied.
@@ -61,7 +64,12 @@ impl Epochs {
         self.opening.filter(|_| memory > SETTLING)
     }
 
-    /// Returns whether the members of the instant `at` are known for certain.
+    /// Returns whether no newcomer can have a part at the instant `at` that this instance has not heard of.
+    pub(in super::super) fn is_complete(&self, at: Timestamp) -> bool {
+        at.after(self.removed_after) < self.known_until
+    }
+
+    /// Returns whether this instance knows for certain whether it is a member at the instant `at`.
     pub(in super::super) fn is_certain(&self, at: Timestamp) -> bool {
         at < self.known_until
     }
@@ -171,7 +179,8 @@ mod tests {
 
     #[test]
     fn a_newcomer_has_no_part_before_its_first_epoch() {
-        let mut epochs = Epochs::unanswered(at(9));
+        let mut epochs = Epochs::unanswered(at(9), Period::from_secs(2));
+        assert!(epochs.is_complete(at(6)) && !epochs.is_complete(at(7)));
         assert!(!epochs.is_answered() && epochs.is_certain(at(8)) && !epochs.is_certain(at(9)));
         epochs.follow(&reply(&[epoch(2, None), epoch(12, Some((3, 1)))]), 1, at(10), at(13));
         assert_eq!(ranks(&epochs, [1, 3, 11, 12, 99]), [None, None, None, Some(1), Some(1)]);

@@ -58,7 +58,10 @@ impl Membership {
             instances: AtomicUsize::new(0),
             lately: Mutex::default(),
             most_lately: AtomicUsize::new(0),
-            epochs: ArcSwap::from_pointee(Epochs::unanswered(now.after(certain_for(period)))),
+            epochs: ArcSwap::from_pointee(Epochs::unanswered(
+                now.after(certain_for(period)),
+                Period::from_nanos(2 * period.as_nanos()),
+            )),
             demands: Demands::default(),
             has_left: AtomicBool::new(false),
         }
