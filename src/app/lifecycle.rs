@@ -121,7 +121,8 @@ impl App {
         let context = AppContext { limiter, stats, clock, health, headers, tracer, metric_names };
         source.register(&context.stats);
         let mut rules = Rules::new(source, &settings, context.clone());
-        rules.load_first().await.map_err(AppError::Rules)?;
+        // boxed to keep the future of the start small
+        Box::pin(rules.load_first()).await.map_err(AppError::Rules)?;
         let health_needs_store = settings.redis.as_ref().is_some_and(|redis| redis.health_needs_connection)
             || settings.memcached.as_ref().is_some_and(|memcached| memcached.health_needs_connection);
         if health_needs_store {

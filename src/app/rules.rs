@@ -1,12 +1,12 @@
 //! Loads the rules of a source into the limiter: at the start, and after every change.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::{task::spawn_blocking, time::timeout};
 
-use super::{context::AppContext, reload::Reload};
+use super::{context::AppContext, instances::DnsInstances, reload::Reload};
 use crate::{
-    config::{ConfigErrors, Loaded, RuleSource, check_shared},
+    config::{ConfigErrors, Loaded, RuleSource, check_shared, divide_by_names, names_of_instances},
     limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedStore},
     observe::health::Reason,
     settings::Settings,
@@ -29,6 +29,10 @@ pub(super) struct Rules<S> {
     /// Kept across loads: counters outlive the rules, and are found by the keys that this hasher makes.
     hasher: KeyHasher,
     reload: Reload,
+    /// The numbers of instances that rules take from DNS.
+    instances: DnsInstances,
+    /// The rules in use, before limits are divided by these numbers. None if no rule takes one.
+    undivided: Option<Loaded>,
 }
 
 // === impl Rules ===
@@ -46,6 +50,8 @@ impl<S: RuleSource> Rules<S> {
             context,
             hasher: KeyHasher::random(),
             reload: Reload::default(),
+            instances: DnsInstances::new(settings.rules.dns.clone()),
+            undivided: None,
         }
     }
 
@@ -83,10 +89,17 @@ impl<S: RuleSource> Rules<S> {
     /// Loads again after each change and each requested reload, and never returns. Bad rules leave the previous ones in
     /// place.
     pub(super) async fn follow(mut self) {
+        let clock = Arc::clone(&self.context.clock);
         loop {
             tokio::select! {
                 () = self.source.changed() => {}
                 () = self.reload.requested() => {}
+                () = self.instances.changed(|| clock.now()) => {
+                    if let Some(undivided) = self.undivided.clone() {
+                        self.install(undivided).await;
+                    }
+                    continue;
+                }
             }
             if let Err(errors) = self.load().await {
                 log(&errors, "reload failed, keeping the previous rules");
@@ -135,7 +148,19 @@ impl<S: RuleSource> Rules<S> {
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
-        let Loaded { domains, files, .. } = loaded;
+        let names = loaded.domains.iter().flat_map(|domain| names_of_instances(&domain.nodes));
+        let names: BTreeSet<Box<str>> = names.map(|(name, _)| name).collect();
+        self.instances.follow(&names, self.context.clock.now()).await;
+        self.undivided = (!names.is_empty()).then(|| loaded.clone());
+        self.install(loaded).await;
+    }
+
+    /// Divides limits whose rules take the number of instances from DNS, and decides by the rules from now on.
+    async fn install(&mut self, loaded: Loaded) {
+        let Loaded { mut domains, files, .. } = loaded;
+        for domain in &mut domains {
+            divide_by_names(&mut domain.nodes, &|name| self.instances.of(name));
+        }
         let (domain_count, hasher) = (domains.len(), self.hasher);
         // compiling may take seconds, which must not hold up requests
         let set = match spawn_blocking(move || RuleSet::new(&domains, hasher)).await {

@@ -7,7 +7,7 @@ use crate::store::StoreThread;
 use crate::{
     WaiterThread,
     clock::Clock,
-    config::{self, ConfigErrors, Options},
+    config::{self, ConfigError, ConfigErrors, Options},
     limit::{Domain, KeyHasher, RuleSet},
     limiter,
     store::AnyStore,
@@ -40,6 +40,19 @@ impl RuleFiles {
         let mut domains = self.domains.clone();
         if let Some(dir) = &self.dir {
             domains.extend(config::load(dir, &Options::default())?.domains);
+        }
+        let names = domains.iter().flat_map(|domain| config::names_of_instances(&domain.nodes));
+        let errors: Vec<ConfigError> = names
+            .map(|(name, at)| ConfigError {
+                at,
+                message: format!(
+                    "'instances: dns://{name}' needs the service, which follows the name; write a number and load \
+                     rules anew when it changes"
+                ),
+            })
+            .collect();
+        if !errors.is_empty() {
+            return Err(ConfigErrors { errors, warnings: Vec::new() });
         }
         Ok(RuleSet::new(&domains, self.hasher))
     }

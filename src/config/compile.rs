@@ -159,6 +159,7 @@ impl Walk<'_> {
             sharing: read.sharing.map(Arc::new),
             shadow: read.shadow,
             coordination: read.coordination,
+            instances_of: read.instances_of,
             name: read.name,
             replaces: read.replaces,
             shadow_mode,

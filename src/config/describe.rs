@@ -64,6 +64,13 @@ impl RuleDescription<'_> {
         let name = store.name();
         let requested = self.shared.requested(rule);
         let is_declared = rule.coordination.mode.is_some();
+        if let Some(name) = &rule.instances_of {
+            let number = rule.coordination.split_between.map(|instances| format!("{instances} "));
+            let number = number.unwrap_or_else(|| "the ".to_owned());
+            return vec![format!(
+                "  split between {number}instances by the addresses of {name}: each counts its part by itself"
+            )];
+        }
         if let Some(instances) = rule.coordination.split_between {
             return vec![format!("  split between {instances} instances: each counts this part by itself")];
         }
@@ -165,6 +172,7 @@ impl RuleDescription<'_> {
                 "requested": mode_name(rule, Some(self.shared.requested(rule))),
                 "now": mode_name(rule, self.shared.mode_now(rule)),
                 "split_between": rule.coordination.split_between,
+                "instances_of": rule.instances_of,
                 "split_by_demand": rule.coordination.follows_demand,
                 "store": self.shared.store.map(SharedStore::name),
                 "instances": self.shared.instances,
@@ -195,7 +203,7 @@ fn split_words(rule: &Rule) -> String {
 
 /// Returns the name of `mode`: a limit that its rule has divided is counted locally, and split.
 fn mode_name(rule: &Rule, mode: Option<Coordination>) -> Option<&'static str> {
-    let is_split = rule.coordination.split_between.is_some();
+    let is_split = rule.coordination.split_between.is_some() || rule.instances_of.is_some();
     if is_split { Some(Coordination::Split.name()) } else { mode.map(Coordination::name) }
 }
 

@@ -67,6 +67,7 @@ pub use load::{Loaded, Options, load, load_documents, load_file, load_input, par
 pub use mapper::read_mapper;
 #[cfg(feature = "server")]
 pub use source::{DirectorySource, RuleSource};
+pub use split::{divide_by_names, names_of_instances};
 pub use unshared::check_shared;
 #[cfg(feature = "server")]
 pub use watch::Watch;

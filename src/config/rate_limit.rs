@@ -26,6 +26,8 @@ pub(super) struct RateLimit {
     /// The limit that is counted in its shadow.
     pub(super) shadow: Option<Limit>,
     pub(super) coordination: RuleCoordination,
+    /// The DNS name of the instances that split it.
+    pub(super) instances_of: Option<Box<str>>,
     pub(super) name: Option<Box<str>>,
     pub(super) replaces: Vec<Box<str>>,
 }
@@ -43,12 +45,14 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
     };
     let mut shadow = shadow_beside(&fields, limit.as_ref(), sharing.is_some(), report);
     let mut coordination = coordination(&fields, report);
-    split::apply(&fields, limit.as_mut(), shadow.as_mut(), sharing.is_some(), &mut coordination, report);
+    let instances_of =
+        split::apply(&fields, limit.as_mut(), shadow.as_mut(), sharing.is_some(), &mut coordination, report);
     Some(RateLimit {
         limit: limit?,
         sharing,
         shadow,
         coordination,
+        instances_of,
         name: name.map(|name| name.value.into()),
         replaces,
     })

@@ -5,18 +5,27 @@ use std::num::{NonZeroU16, NonZeroU32};
 use super::{
     error::FileReport,
     fields::{Field, Fields},
-    scalar::brief,
+    scalar::{Meaning, Scalar, brief},
     yaml::Position,
 };
 use crate::limit::{
-    Algorithm, Coordination, Limit, Period, Refill, RuleCoordination, Tier,
+    Algorithm, Coordination, Limit, Origin, Period, Refill, RuleCoordination, RuleNode, Tier,
     part::{self, Place},
 };
 
 /// The longest time that instances which start beside others wait for their part without a warning.
 const LONG: Period = Period::from_secs(60);
 
-/// Checks a limit that instances split, and divides it if the rule says their number. Its `shadow` is divided as well.
+/// The number of instances that a rule says.
+enum Instances {
+    /// This one.
+    Number(NonZeroU16),
+    /// That of the addresses of this name.
+    OfName(Box<str>),
+}
+
+/// Checks a limit that instances split, and divides it if the rule says their number. Its `shadow` is divided as well. Returns the DNS name of
+/// the instances, if the rule says one.
 pub(super) fn apply(
     fields: &Fields<'_>,
     limit: Option<&mut Limit>,
@@ -24,8 +33,8 @@ pub(super) fn apply(
     is_shared: bool,
     coordination: &mut RuleCoordination,
     report: &mut FileReport,
-) {
-    let number = number(fields, report);
+) -> Option<Box<str>> {
+    let instances = instances(fields, report);
     let follows_demand = follows_demand(fields, report);
     let Some(mode) = fields.get("coordination").filter(|_| coordination.mode == Some(Coordination::Split))
     else {
@@ -37,7 +46,7 @@ pub(super) fn apply(
                 );
             }
         }
-        return;
+        return None;
     };
     if is_shared {
         report.error(
@@ -45,43 +54,100 @@ pub(super) fn apply(
             "the members of a limit that is shared are not split between instances; remove 'share', or choose \
              another coordination",
         );
-        return;
+        return None;
     }
-    let Some(limit) = limit else { return };
+    let limit = limit?;
     if let Some(at) = follows_demand {
         if fields.get("instances").is_some() {
             report.error(at, "'split: by_demand' needs the heartbeats of a shared store; remove 'instances'");
-            return;
+            return None;
         }
         if let Err(right) = can_follow_demand(limit) {
             report.error(at, format!("'split: by_demand' needs {right}"));
-            return;
+            return None;
         }
         coordination.follows_demand = true;
     }
-    match number {
-        Some(number) => {
-            warn_of_parts(limit, number, report);
+    match instances {
+        Some(Field { value: Instances::Number(number), at, .. }) => {
+            warn_of_parts(limit, number, at, report);
             coordination.mode = Some(Coordination::Local);
-            coordination.split_between = Some(number.value);
-            divide(limit, number.value);
+            coordination.split_between = Some(number);
+            divide(limit, number);
             if let Some(shadow) = shadow {
-                divide(shadow, number.value);
+                divide(shadow, number);
             }
+        }
+        Some(Field { value: Instances::OfName(name), at, .. }) => {
+            warn_of_two(limit, at, report);
+            coordination.mode = Some(Coordination::Local);
+            return Some(name);
         }
         None if fields.get("instances").is_none() => warn_of_any_number(limit, mode.value.at, report),
         // its value is invalid
         None => {}
     }
+    None
 }
 
-fn number(fields: &Fields<'_>, report: &mut FileReport) -> Option<Field<NonZeroU16>> {
+/// Divides the limits of `nodes` whose rules take the number of instances from DNS, by the `number` of each name.
+pub fn divide_by_names(nodes: &mut [RuleNode], number: &impl Fn(&str) -> NonZeroU16) {
+    for node in nodes {
+        if let Some(rule) = &mut node.rule
+            && let Some(name) = &rule.instances_of
+        {
+            let number = number(name);
+            rule.coordination.split_between = Some(number);
+            divide(&mut rule.limit, number);
+            if let Some(shadow) = &mut rule.shadow {
+                divide(shadow, number);
+            }
+        }
+        divide_by_names(&mut node.children, number);
+    }
+}
+
+/// Returns the DNS names from which rules below `nodes` take the number of instances, and where.
+#[must_use]
+pub fn names_of_instances(nodes: &[RuleNode]) -> Vec<(Box<str>, Origin)> {
+    let rules = nodes.iter().filter_map(|node| node.rule.as_ref());
+    let own = rules.filter_map(|rule| Some((rule.instances_of.clone()?, rule.origin.clone())));
+    own.chain(nodes.iter().flat_map(|node| names_of_instances(&node.children))).collect()
+}
+
+/// Reads `instances`.
+fn instances(fields: &Fields<'_>, report: &mut FileReport) -> Option<Field<Instances>> {
+    let field = fields.get("instances")?;
+    let text = field.value.scalar().filter(|scalar| scalar.meaning() == Meaning::Text).map(Scalar::text);
+    if let Some(text) = text {
+        let name = text.strip_prefix("dns://").filter(|name| is_name(name));
+        if name.is_none() {
+            let text = brief(text);
+            report.error(
+                field.at,
+                format!(
+                    "'instances' must be a number, or dns:// and a name such as dns://weir.shop, not '{text}'"
+                ),
+            );
+        }
+        return Some(Field { at: field.at, key_at: field.key_at, value: Instances::OfName(name?.into()) });
+    }
     let field = fields.count("instances", 1, report)?;
     let number = u16::try_from(field.value).ok().and_then(NonZeroU16::new);
     if number.is_none() {
         report.error(field.at, format!("'instances' must be at most {}", u16::MAX));
     }
-    Some(Field { at: field.at, key_at: field.key_at, value: number? })
+    Some(Field { at: field.at, key_at: field.key_at, value: Instances::Number(number?) })
+}
+
+/// Returns whether `name` is a DNS name (RFC 1035).
+fn is_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    let name = name.strip_suffix('.').unwrap_or(name);
+    name.len() <= 253 && name.split('.').all(is_label)
 }
 
 /// Returns the place of the value of `split` if it says that parts follow demand.
@@ -91,7 +157,7 @@ fn follows_demand(fields: &Fields<'_>, report: &mut FileReport) -> Option<Positi
         "by_demand" => return Some(field.at),
         "even" => {}
         unknown => {
-            report.error(field.at, format!("unknown split '{}'; write even or by_demand", brief(unknown)))
+            report.error(field.at, format!("unknown split '{}'; write even or by_demand", brief(unknown)));
         }
     }
     None
@@ -122,8 +188,8 @@ fn divide(limit: &mut Limit, instances: NonZeroU16) {
     }
 }
 
-/// Warns of a limit that is small, or whose parts wait for long, whatever the number of instances is.
-fn warn_of_any_number(limit: &Limit, at: Position, report: &mut FileReport) {
+/// Warns of a limit that is small, whatever the number of instances is.
+fn warn_of_two(limit: &Limit, at: Position, report: &mut FileReport) {
     let least = Coordination::COARSE_BELOW;
     if limit.tiers().iter().any(|tier| u64::from(tier.capacity()) < 2 * least) {
         report.warn(
@@ -134,6 +200,11 @@ fn warn_of_any_number(limit: &Limit, at: Position, report: &mut FileReport) {
             ),
         );
     }
+}
+
+/// Warns of a limit that is small, or whose parts wait for long, whatever the number of instances is.
+fn warn_of_any_number(limit: &Limit, at: Position, report: &mut FileReport) {
+    warn_of_two(limit, at, report);
     let longest = limit.tiers().iter().map(|tier| part::memory(tier, NonZeroU32::MIN)).max();
     if let Some(longest) = longest.filter(|longest| *longest > LONG) {
         report.warn(
@@ -147,8 +218,7 @@ fn warn_of_any_number(limit: &Limit, at: Position, report: &mut FileReport) {
 }
 
 /// Warns of parts of a `limit` of `number` instances that admit too little.
-fn warn_of_parts(limit: &Limit, number: Field<NonZeroU16>, report: &mut FileReport) {
-    let Field { at, value: instances, .. } = number;
+fn warn_of_parts(limit: &Limit, instances: NonZeroU16, at: Position, report: &mut FileReport) {
     let count = u32::from(instances.get());
     for tier in limit.tiers() {
         let part = Place::unranked(instances.into()).of_tier(tier);
@@ -183,9 +253,10 @@ fn is_nothing(part: &Tier) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::{
         config::parse,
-        limit::{Coordination, Rule},
+        limit::{Rule, Values},
     };
 
     fn rule_of(limit: &str) -> (Rule, Vec<String>) {
@@ -253,6 +324,43 @@ mod tests {
         at_number(
             "requests: 3, per: 1s, algorithm: token_bucket, burst: 90, refill: step",
             "less than one for each of 4 instances",
+        );
+    }
+
+    #[test]
+    fn the_number_of_instances_may_be_that_of_a_name() {
+        let text = "requests: 1001, per: 1s, coordination: split, instances: dns://weir.shop, \
+                    shadow: { requests: 400, per: 1s }";
+        let (rule, warnings) = rule_of(text);
+        assert!(warnings.is_empty(), "{warnings:?}");
+        assert_eq!(rule.instances_of.as_deref(), Some("weir.shop"));
+        assert_eq!(
+            (rule.coordination.mode, rule.coordination.split_between),
+            (Some(Coordination::Local), None)
+        );
+        assert_eq!(rule.tiers()[0].requests, 1_001);
+        let mut inner = RuleNode::new("k", Values::Any);
+        inner.rule = Some(rule);
+        let mut nodes = vec![RuleNode { children: vec![inner], ..RuleNode::new("k", Values::Any) }];
+        assert_eq!(&*names_of_instances(&nodes)[0].0, "weir.shop");
+        divide_by_names(&mut nodes, &|name| {
+            NonZeroU16::new(u16::try_from(name.len()).expect("short") - 5).expect("4")
+        });
+        let rule = nodes[0].children[0].rule.clone().expect("it is there");
+        assert_eq!(rule.coordination.split_between.map(u16::from), Some(4));
+        assert_eq!(
+            (rule.tiers()[0].requests, rule.shadow.expect("a shadow").tiers()[0].requests),
+            (250, 100)
+        );
+        for name in ["weir", "dns:/weir", "dns://", "dns://a..b", "dns://a b", "dns://weir:53"] {
+            let error =
+                errors_of(&format!("instances: '{name}', requests: 100, per: 1s, coordination: split"));
+            assert!(error.contains("split.yaml:4:30: 'instances' must be a number, or dns://"), "{error}");
+        }
+        let (_, warnings) = rule_of("instances: dns://a, requests: 39, per: 1s, coordination: split");
+        assert!(
+            warnings[0].contains("split.yaml:4:30") && warnings[0].contains("fewer than 20"),
+            "{warnings:?}"
         );
     }
 

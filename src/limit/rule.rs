@@ -69,6 +69,9 @@ pub struct Rule {
     pub shadow: Option<Limit>,
     /// How the instances coordinate its counts.
     pub coordination: RuleCoordination,
+    /// The DNS name whose addresses are the instances between which the limit is divided when rules are loaded. Until then it is the whole
+    /// limit.
+    pub instances_of: Option<Box<str>>,
     /// Its name: responses carry it, and `replaces` refers to it.
     pub name: Option<Box<str>>,
     /// Names of the rules that do not count if this one matches too.
@@ -163,6 +166,7 @@ impl Rule {
             sharing: None,
             shadow: None,
             coordination: RuleCoordination::default(),
+            instances_of: None,
             name: None,
             replaces: Vec::new(),
             shadow_mode: false,

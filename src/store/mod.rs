@@ -10,6 +10,8 @@ mod any_remote;
 pub mod coordinated;
 #[cfg(feature = "disk")]
 pub mod disk;
+#[cfg(feature = "memcached")]
+pub mod dns;
 #[cfg(feature = "remote")]
 pub mod encoding;
 #[cfg(feature = "memcached")]

@@ -8,15 +8,13 @@ use tokio::io::{AsyncBufRead, BufReader};
 use super::{
     codec::{MetaReply, read_reply},
     command::PreparedCommand,
-    dns::{Answer, parse_answer, question},
-    srv_name::{MAX_NAME, SrvName},
 };
 use crate::{
     limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
     store::{
+        dns::{Answer, DnsName, MAX_NAME, Record, RecordKind, parse_answer, question},
         name::KeySettings,
         remote::{Exchange, Hold, Op, Report, Run, Target},
-        transport::Address,
     },
 };
 
@@ -75,32 +73,33 @@ fn prepared(over_limit_policy: OverLimitPolicy, op: Op) -> PreparedCommand {
 
 /// Parses an answer to the query whose id it begins with, and to another one; parses names as well.
 pub(crate) fn answer(input: &[u8]) {
-    if let Some(name) = std::str::from_utf8(input).ok().and_then(SrvName::parse) {
-        let mut query = name.query(1);
-        assert_eq!(parse_answer(&query, 1, &name), None, "a query is no answer");
+    for kind in [RecordKind::A, RecordKind::Aaaa, RecordKind::Srv] {
+        answer_of(kind, input);
+    }
+}
+
+fn answer_of(kind: RecordKind, input: &[u8]) {
+    if let Some(name) = std::str::from_utf8(input).ok().and_then(DnsName::parse) {
+        let mut query = name.query(kind, 1);
+        assert_eq!(parse_answer(&query, 1, &name, kind), None, "a query is no answer");
         query[2] |= 0x80;
-        assert_eq!(parse_answer(&query, 1, &name), Some(Answer::NoRecords), "its question can be read");
+        let answer = parse_answer(&query, 1, &name, kind);
+        assert_eq!(answer, Some(Answer::NoRecords), "its question can be read");
     }
     let Some((id, _)) = input.split_first_chunk() else { return };
     let id = u16::from_be_bytes(*id);
     let Some(name) = question(input) else { return };
-    assert_eq!(parse_answer(input, !id, &name), None);
-    let Some(Answer::Servers(servers)) = parse_answer(input, id, &name) else { return };
-    // a record has at least the names' ends and 16 bytes
-    assert!(!servers.is_empty() && servers.len() <= input.len() / 18);
-    for server in &servers {
-        let Address::Tcp(host, _) = server else { panic!("{server} has no port") };
+    assert_eq!(parse_answer(input, !id, &name, kind), None);
+    let Some(Answer::Records(records)) = parse_answer(input, id, &name, kind) else { return };
+    // a record has at least a name's end, 10 bytes, and 4 of an address
+    assert!(!records.is_empty() && records.len() <= input.len() / 15);
+    assert!(records.is_sorted_by(|a, b| a < b), "{records:?}");
+    for record in &records {
+        let Record::Service { host, .. } = record else {
+            assert_ne!(kind, RecordKind::Srv);
+            continue;
+        };
         assert!((1..=MAX_NAME).contains(&host.len()));
         assert!(host.bytes().all(|byte| byte.is_ascii_graphic()), "{host:?} reaches the log");
-    }
-    let texts: Vec<String> = servers.iter().map(server_text).collect();
-    assert!(texts.is_sorted_by(|a, b| a < b), "{texts:?}");
-}
-
-/// Returns the text by which envoyproxy/ratelimit sorts.
-fn server_text(server: &Address) -> String {
-    match server {
-        Address::Tcp(host, port) => format!("{host}.:{port}"),
-        Address::Unix(path) => path.display().to_string(),
     }
 }

@@ -6,13 +6,11 @@
 
 mod codec;
 mod command;
-mod dns;
 #[cfg(all(feature = "server", any(test, fuzzing)))]
 pub(crate) mod fuzz;
 mod instances;
 mod key;
 mod protocol;
-mod resolver;
 mod servers;
 mod settings;
 mod srv_name;
@@ -29,10 +27,10 @@ use self::{
     servers::Servers,
 };
 pub use self::{
-    resolver::NameServers,
     settings::{MemcachedSettings, ServerSource},
     srv_name::SrvName,
 };
+pub use super::dns::NameServers;
 pub use super::transport::{Address, Backoff, ConnectionStates, ServerState};
 use super::{
     name::{self, KeySettings},

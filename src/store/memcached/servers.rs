@@ -1,6 +1,7 @@
 //! The servers, and which of them holds a key.
 
 use std::{
+    collections::BTreeMap,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, Weak},
     time::Duration,
@@ -13,11 +14,11 @@ use tokio::time::{sleep, timeout};
 use super::{
     key,
     protocol::{MetaProtocol, ServerConnection},
-    resolver::{self, NameServers},
     settings::{MemcachedSettings, ServerSource},
     srv_name::SrvName,
 };
 use crate::store::{
+    dns::{self, NameServers, Record, RecordKind},
     remote::{RemoteError, StoreNode},
     transport::{Address, Backoff, ConnectionStates, RandomGenerator, TransportMetrics},
 };
@@ -130,16 +131,28 @@ impl Servers {
     }
 }
 
+/// Returns the servers of `services`, in the order of envoyproxy/ratelimit: sorted by their texts, in which the name ends with a dot.
+fn addresses(services: Vec<Record>) -> Vec<Address> {
+    let servers: BTreeMap<String, Address> = services
+        .into_iter()
+        .filter_map(|record| match record {
+            Record::Service { host, port } => Some((format!("{host}.:{port}"), Address::tcp(&host, port))),
+            Record::Address(_) => None,
+        })
+        .collect();
+    servers.into_values().collect()
+}
+
 /// Looks up the servers of `name` until they are found, and then every `refresh`, until `servers` is dropped.
 async fn follow(servers: Weak<Servers>, name: SrvName, refresh: Option<Duration>, name_servers: NameServers) {
     let mut failures = 0;
     loop {
         let Some(servers) = servers.upgrade() else { return };
         let Backoff { initial, max } = servers.settings.backoff;
-        let wait = match resolver::look_up(&name, &name_servers).await {
+        let wait = match dns::look_up(&name.0, RecordKind::Srv, &name_servers).await {
             Ok(found) => {
                 failures = 0;
-                servers.replace(found).await;
+                servers.replace(addresses(found)).await;
                 match refresh {
                     Some(refresh) => refresh,
                     None => return,
@@ -158,5 +171,18 @@ async fn follow(servers: Weak<Servers>, name: SrvName, refresh: Option<Duration>
         };
         drop(servers);
         sleep(wait).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_sorted_as_texts() {
+        let services = [("b", 9), ("b", 11_211), ("a", 80)];
+        let record = |(host, port): (&str, u16)| Record::Service { host: host.into(), port };
+        let sorted = [("a", 80), ("b", 11_211), ("b", 9)].map(|(host, port)| Address::tcp(host, port));
+        assert_eq!(addresses(services.map(record).into()), sorted);
     }
 }

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use super::{resolver::NameServers, srv_name::SrvName};
+use super::srv_name::SrvName;
 use crate::{
-    store::transport::{Address, Backoff},
+    store::{
+        dns::NameServers,
+        transport::{Address, Backoff},
+    },
     tls::ClientTls,
 };
 

@@ -1,4 +1,4 @@
-//! Looks up SRV records at the name servers of the system.
+//! Looks up records at the name servers of the system.
 
 use std::{fs, io, net::SocketAddr, time::Duration};
 
@@ -10,10 +10,9 @@ use tokio::{
 };
 
 use super::{
-    dns::{Answer, MAX_ANSWER, parse_answer},
-    srv_name::SrvName,
+    message::{Answer, MAX_ANSWER, Record, RecordKind, parse_answer},
+    name::DnsName,
 };
-use crate::store::transport::Address;
 
 /// Where the system names its name servers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -22,7 +21,7 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const TIMEOUT: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 2;
 
-/// The name servers that look up `MEMCACHE_SRV`.
+/// The name servers that look up names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NameServers {
     /// Those of `/etc/resolv.conf`, which is read for each look-up, with the domains that it searches.
@@ -54,8 +53,12 @@ enum LookUpError {
     Unreachable(String),
 }
 
-/// Looks up the servers of `name` at `name_servers`, in the order of envoyproxy/ratelimit. The error is for people.
-pub(super) async fn look_up(name: &SrvName, name_servers: &NameServers) -> Result<Vec<Address>, String> {
+/// Looks up the records of `name` of type `kind` at `name_servers`; at least one. The error is for people.
+pub(in super::super) async fn look_up(
+    name: &DnsName,
+    kind: RecordKind,
+    name_servers: &NameServers,
+) -> Result<Vec<Record>, String> {
     let config = match name_servers {
         NameServers::System => {
             // a few lines, which take no time
@@ -69,32 +72,40 @@ pub(super) async fn look_up(name: &SrvName, name_servers: &NameServers) -> Resul
             ..ResolverConfig::default()
         },
     };
-    look_up_at(name, &config).await
+    look_up_at(name, kind, &config).await
 }
 
 /// Looks up `name`, and then the names below the domains that are searched. One that fails does not hide the next.
-async fn look_up_at(name: &SrvName, config: &ResolverConfig) -> Result<Vec<Address>, String> {
+async fn look_up_at(
+    name: &DnsName,
+    kind: RecordKind,
+    config: &ResolverConfig,
+) -> Result<Vec<Record>, String> {
     let mut first_failure = None;
     for candidate in name.candidates(&config.search, config.ndots) {
-        match ask_any(config, &candidate).await {
-            Ok(Some(servers)) => return Ok(servers),
+        match ask_any(config, &candidate, kind).await {
+            Ok(Some(records)) => return Ok(records),
             Ok(None) => {}
             Err(LookUpError::Failed(error)) => drop(first_failure.get_or_insert(error)),
             Err(LookUpError::Unreachable(error)) => return Err(error),
         }
     }
-    Err(first_failure.unwrap_or_else(|| format!("{name} has no SRV records")))
+    Err(first_failure.unwrap_or_else(|| format!("{name} has no {} records", kind.name())))
 }
 
 /// Asks the name servers one after the other until one answers. Returns none if there are no such records.
-async fn ask_any(config: &ResolverConfig, name: &SrvName) -> Result<Option<Vec<Address>>, LookUpError> {
+async fn ask_any(
+    config: &ResolverConfig,
+    name: &DnsName,
+    kind: RecordKind,
+) -> Result<Option<Vec<Record>>, LookUpError> {
     let servers = &config.servers;
     let (mut error, mut has_answered) = (format!("{RESOLV_CONF} names no server"), false);
     for server in servers.iter().cycle().take(config.attempts * servers.len()) {
-        let asked = timeout(config.timeout, ask(*server, name)).await;
+        let asked = timeout(config.timeout, ask(*server, name, kind)).await;
         has_answered |= matches!(asked, Ok(Ok(_)));
         error = match asked {
-            Ok(Ok(Answer::Servers(servers))) => return Ok(Some(servers)),
+            Ok(Ok(Answer::Records(records))) => return Ok(Some(records)),
             Ok(Ok(Answer::NoRecords)) => return Ok(None),
             Ok(Ok(Answer::Failed(code))) => format!("{server} fails with code {code}"),
             Ok(Ok(Answer::Truncated)) => format!("the answer of {server} is truncated"),
@@ -115,9 +126,9 @@ fn random_id() -> io::Result<u16> {
 }
 
 /// Asks `server`, over TCP if the answer is too long for a datagram.
-async fn ask(server: SocketAddr, name: &SrvName) -> io::Result<Answer> {
+async fn ask(server: SocketAddr, name: &DnsName, kind: RecordKind) -> io::Result<Answer> {
     let id = random_id()?;
-    let query = name.query(id);
+    let query = name.query(kind, id);
     let local: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
     let socket = UdpSocket::bind(local).await?;
     socket.connect(server).await?;
@@ -125,7 +136,7 @@ async fn ask(server: SocketAddr, name: &SrvName) -> io::Result<Answer> {
     let mut message = vec![0; usize::from(MAX_ANSWER)];
     loop {
         let length = socket.recv(&mut message).await?;
-        match parse_answer(&message[..length], id, name) {
+        match parse_answer(&message[..length], id, name, kind) {
             Some(Answer::Truncated) => break,
             Some(answer) => return Ok(answer),
             // not the answer to this query
@@ -139,7 +150,7 @@ async fn ask(server: SocketAddr, name: &SrvName) -> io::Result<Answer> {
     message.resize(usize::from(length), 0);
     stream.read_exact(&mut message).await?;
     // nothing else can arrive on this connection
-    Ok(parse_answer(&message, id, name).unwrap_or(Answer::Malformed))
+    Ok(parse_answer(&message, id, name, kind).unwrap_or(Answer::Malformed))
 }
 
 // === impl ResolverConfig ===
@@ -197,7 +208,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::store::memcached::dns::question;
+    use crate::store::dns::message::question;
 
     #[test]
     fn name_servers_and_domains_are_read() {
@@ -248,11 +259,14 @@ mod tests {
         let (address, asked) = name_server("_m._tcp.x.b").await;
         let config = ResolverConfig::parse("search a b c\noptions ndots:5 attempts:1\n");
         let config = ResolverConfig { servers: vec![address], ..config };
-        let name = SrvName::parse("_m._tcp.x").expect("it is valid");
-        assert_eq!(look_up_at(&name, &config).await, Ok(vec![Address::tcp("m", 11_211)]));
+        let name = DnsName::parse("_m._tcp.x").expect("it is valid");
+        assert_eq!(
+            look_up_at(&name, RecordKind::Srv, &config).await,
+            Ok(vec![Record::Service { host: "m".into(), port: 11_211 }])
+        );
         assert_eq!(*asked.lock(), ["_m._tcp.x.a", "_m._tcp.x.b"]);
-        let absolute = SrvName::parse("_m._tcp.x.").expect("it is valid");
-        let error = look_up_at(&absolute, &config).await.expect_err("it fails");
+        let absolute = DnsName::parse("_m._tcp.x.").expect("it is valid");
+        let error = look_up_at(&absolute, RecordKind::Srv, &config).await.expect_err("it fails");
         assert!(error.contains("fails with code 2"), "{error}");
         assert_eq!(asked.lock()[2..], ["_m._tcp.x"]);
     }
@@ -263,8 +277,8 @@ mod tests {
         let silent = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
         let servers = vec![silent.local_addr().expect("its address"), address];
         let config = ResolverConfig { servers, ..ResolverConfig::parse("options timeout:1 attempts:3") };
-        let name = SrvName::parse("_m._tcp.x").expect("it is valid");
-        let error = look_up_at(&name, &config).await.expect_err("it fails");
+        let name = DnsName::parse("_m._tcp.x").expect("it is valid");
+        let error = look_up_at(&name, RecordKind::Srv, &config).await.expect_err("it fails");
         assert!(error.contains("fails with code 2"), "{error}");
         assert_eq!(asked.lock().len(), 3);
     }
@@ -292,17 +306,18 @@ mod tests {
                 server.send_to(&answer(id), client).await.expect("it is sent");
             }
         });
-        let name = SrvName::parse("_memcache._tcp.example.org").expect("it is valid");
+        let name = DnsName::parse("_memcache._tcp.example.org").expect("it is valid");
         let config = ResolverConfig { servers: vec![address], ..ResolverConfig::default() };
-        let found = ask_any(&config, &name).await;
-        assert_eq!(found, Ok(Some(vec![Address::tcp("m", 11_211)])));
+        let found = ask_any(&config, &name, RecordKind::Srv).await;
+        assert_eq!(found, Ok(Some(vec![Record::Service { host: "m".into(), port: 11_211 }])));
         answering.await.expect("it has answered");
     }
 
     #[tokio::test]
     async fn without_a_name_server_the_error_says_so() {
-        let name = SrvName::parse("_memcache._tcp.example.org").expect("it is valid");
-        let error = look_up_at(&name, &ResolverConfig::default()).await.expect_err("there is none");
+        let name = DnsName::parse("_memcache._tcp.example.org").expect("it is valid");
+        let error =
+            look_up_at(&name, RecordKind::Srv, &ResolverConfig::default()).await.expect_err("there is none");
         assert!(error.contains("names no server"), "{error}");
     }
 }

@@ -1,14 +1,32 @@
-//! DNS messages about SRV records: the query, and the servers in its answer (RFC 1035 and 2782).
+//! DNS messages: the query, and the records of its answer (RFC 1035, 2782 and 3596).
 
-use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::srv_name::{MAX_NAME, SrvName};
-use crate::store::transport::Address;
+use super::name::{DnsName, MAX_NAME};
 
-/// The types of SRV records and aliases, and the class of the internet.
-const SRV: u16 = 33;
+/// The type of aliases, and the class of the internet.
 const CNAME: u16 = 5;
 const INTERNET: u16 = 1;
+
+/// A type of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum RecordKind {
+    /// IPv4 addresses.
+    A = 1,
+    /// IPv6 addresses.
+    Aaaa = 28,
+    /// Services.
+    Srv = 33,
+}
+
+/// What a record says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) enum Record {
+    /// The address of a host.
+    Address(IpAddr),
+    /// The host and the port of a service.
+    Service { host: String, port: u16 },
+}
 
 /// The type of the record that announces how long an answer may be (RFC 6891), and that length.
 const OPT: u16 = 41;
@@ -22,9 +40,9 @@ const MAX_ALIASES: usize = 8;
 
 /// The answer to a query.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// The servers, in the order of envoyproxy/ratelimit, which sorts them as text.
-    Servers(Vec<Address>),
+pub(in super::super) enum Answer {
+    /// What the records say, each once, in no order; at least one.
+    Records(Vec<Record>),
     /// There are no such records.
     NoRecords,
     /// The answer was too long for a datagram.
@@ -35,11 +53,24 @@ pub(super) enum Answer {
     Malformed,
 }
 
-// === impl SrvName ===
+// === impl RecordKind ===
 
-impl SrvName {
-    /// Returns the query for its records. `id` identifies the answer.
-    pub(super) fn query(&self, id: u16) -> Vec<u8> {
+impl RecordKind {
+    /// Returns the name of such records.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::A => "A",
+            Self::Aaaa => "AAAA",
+            Self::Srv => "SRV",
+        }
+    }
+}
+
+// === impl DnsName ===
+
+impl DnsName {
+    /// Returns the query for its records of type `kind`. `id` identifies the answer.
+    pub(in super::super) fn query(&self, kind: RecordKind, id: u16) -> Vec<u8> {
         const RECURSION_DESIRED: u16 = 0x0100;
         let mut query = Vec::with_capacity(300);
         // one question, no answer, no authority, one additional record
@@ -52,7 +83,7 @@ impl SrvName {
             query.extend_from_slice(label.as_bytes());
         }
         query.push(0);
-        for field in [SRV, INTERNET] {
+        for field in [kind as u16, INTERNET] {
             query.extend_from_slice(&field.to_be_bytes());
         }
         query.push(0);
@@ -63,8 +94,13 @@ impl SrvName {
     }
 }
 
-/// Parses `message`, the answer to the query `id` of `name`. Returns none if it answers another query.
-pub(super) fn parse_answer(message: &[u8], id: u16, name: &SrvName) -> Option<Answer> {
+/// Parses `message`, the answer to the query `id` of `name` for records of type `kind`. Returns none if it answers another query.
+pub(in super::super) fn parse_answer(
+    message: &[u8],
+    id: u16,
+    name: &DnsName,
+    kind: RecordKind,
+) -> Option<Answer> {
     const IS_ANSWER: u16 = 0x8000;
     let mut reader = Reader { message, at: 0 };
     let (answered, flags) = (reader.u16()?, reader.u16()?);
@@ -72,23 +108,29 @@ pub(super) fn parse_answer(message: &[u8], id: u16, name: &SrvName) -> Option<An
         return None;
     }
     let code = flags.to_be_bytes()[1] & 0xf;
-    match reader.head(code, &name.name) {
+    match reader.head(code, &name.name, kind) {
         None => Some(Answer::Malformed),
         Some(Head { is_ours: false, .. }) => None,
         Some(Head { answers, .. }) => {
-            Some(parse_rest(reader, flags, answers, &name.name).unwrap_or(Answer::Malformed))
+            Some(parse_rest(reader, flags, answers, &name.name, kind).unwrap_or(Answer::Malformed))
         }
     }
 }
 
 /// Returns the question of a message.
 #[cfg(any(test, fuzzing))]
-pub(super) fn question(message: &[u8]) -> Option<SrvName> {
-    SrvName::parse(&Reader { message, at: 12 }.name()?)
+pub(in super::super) fn question(message: &[u8]) -> Option<DnsName> {
+    DnsName::parse(&Reader { message, at: 12 }.name()?)
 }
 
 /// Parses an answer of `answers` records after its question. Returns none if it is malformed.
-fn parse_rest(mut reader: Reader<'_>, flags: u16, answers: u16, name: &str) -> Option<Answer> {
+fn parse_rest(
+    mut reader: Reader<'_>,
+    flags: u16,
+    answers: u16,
+    name: &str,
+    kind: RecordKind,
+) -> Option<Answer> {
     const IS_TRUNCATED: u16 = 0x0200;
     match flags.to_be_bytes()[1] & 0xf {
         0 => {}
@@ -99,20 +141,16 @@ fn parse_rest(mut reader: Reader<'_>, flags: u16, answers: u16, name: &str) -> O
     if flags & IS_TRUNCATED != 0 {
         return Some(Answer::Truncated);
     }
-    let Records { aliases, services } = reader.records(answers)?;
+    let Records { aliases, found } = reader.records(answers, kind)?;
     let owner = owner(name, &aliases);
-    // sorted by the text that envoyproxy/ratelimit sorts, in which the name ends with a dot
-    let mut servers = BTreeSet::new();
-    for Service { port, target, .. } in
-        services.iter().filter(|service| service.owner.eq_ignore_ascii_case(owner))
-    {
-        // a lone dot says that there is no such service
-        if !target.is_empty() {
-            servers.insert((format!("{target}.:{port}"), Address::tcp(target, *port)));
-        }
-    }
-    let servers: Vec<Address> = servers.into_iter().map(|(_, address)| address).collect();
-    Some(if servers.is_empty() { Answer::NoRecords } else { Answer::Servers(servers) })
+    let found = found.into_iter().filter(|(of, _)| of.eq_ignore_ascii_case(owner));
+    // a lone dot says that there is no such service
+    let is_none = |record: &Record| matches!(record, Record::Service { host, .. } if host.is_empty());
+    let mut records: Vec<Record> =
+        found.map(|(_, record)| record).filter(|record| !is_none(record)).collect();
+    records.sort_unstable();
+    records.dedup();
+    Some(if records.is_empty() { Answer::NoRecords } else { Answer::Records(records) })
 }
 
 /// Returns the name that `name` is an alias of, or `name`.
@@ -140,14 +178,8 @@ struct Head {
 struct Records {
     /// Names, and the names that they stand for.
     aliases: Vec<(String, String)>,
-    services: Vec<Service>,
-}
-
-/// An SRV record.
-struct Service {
-    owner: String,
-    port: u16,
-    target: String,
+    /// Names, and what their records of the type that was asked for say.
+    found: Vec<(String, Record)>,
 }
 
 /// Reads a message.
@@ -173,8 +205,8 @@ impl Reader<'_> {
         Some(u16::from_be_bytes(self.bytes(2)?.try_into().ok()?))
     }
 
-    /// Reads the numbers of records, and the question, which must be for the services of `name`; an error `code` may come without one.
-    fn head(&mut self, code: u8, name: &str) -> Option<Head> {
+    /// Reads the numbers of records, and the question, which must be for such records of `name`; an error `code` may come without one.
+    fn head(&mut self, code: u8, name: &str, asked_for: RecordKind) -> Option<Head> {
         let (questions, answers) = (self.u16()?, self.u16()?);
         self.skip(4)?;
         let is_ours = match questions {
@@ -182,15 +214,15 @@ impl Reader<'_> {
             1 => {
                 let asked = self.name()?;
                 let (kind, class) = (self.u16()?, self.u16()?);
-                asked.eq_ignore_ascii_case(name) && (kind, class) == (SRV, INTERNET)
+                asked.eq_ignore_ascii_case(name) && (kind, class) == (asked_for as u16, INTERNET)
             }
             _ => return None,
         };
         Some(Head { is_ours, answers })
     }
 
-    /// Reads `count` records.
-    fn records(&mut self, count: u16) -> Option<Records> {
+    /// Reads `count` records, of which those of type `asked_for` matter.
+    fn records(&mut self, count: u16, asked_for: RecordKind) -> Option<Records> {
         let mut records = Records::default();
         for _ in 0..count {
             let owner = self.name()?;
@@ -202,18 +234,35 @@ impl Reader<'_> {
                 return None;
             }
             match (kind, class) {
-                (SRV, INTERNET) => {
-                    // priority and weight
-                    self.skip(4)?;
-                    let port = self.u16()?;
-                    records.services.push(Service { owner, port, target: self.name()? });
-                }
                 (CNAME, INTERNET) => records.aliases.push((owner, self.name()?)),
+                (kind, INTERNET) if kind == asked_for as u16 => {
+                    records.found.push((owner, self.record(asked_for, length)?));
+                }
                 _ => {}
             }
             self.at = end;
         }
         Some(records)
+    }
+
+    /// Reads the data of a record of type `kind`.
+    fn record(&mut self, kind: RecordKind, length: usize) -> Option<Record> {
+        Some(match kind {
+            RecordKind::Srv => {
+                // priority and weight
+                self.skip(4)?;
+                let (port, host) = (self.u16()?, self.name()?);
+                Record::Service { host, port }
+            }
+            RecordKind::A => {
+                let octets: [u8; 4] = self.bytes(length)?.try_into().ok()?;
+                Record::Address(Ipv4Addr::from(octets).into())
+            }
+            RecordKind::Aaaa => {
+                let octets: [u8; 16] = self.bytes(length)?.try_into().ok()?;
+                Record::Address(Ipv6Addr::from(octets).into())
+            }
+        })
     }
 
     /// Reads a name, whose rest may be elsewhere in the message. Names with spaces or control characters are malformed, since they
@@ -259,8 +308,8 @@ mod tests {
     /// Returns the answer to the query 7 of `name` with SRV records of these ports and targets, each of which points to the
     /// domain of the question.
     fn answer(flags: u16, targets: &[(u16, &str)]) -> Vec<u8> {
-        let name = SrvName::parse("_m._tcp.example.org").expect("it is valid");
-        let mut message = name.query(7);
+        let name = DnsName::parse("_m._tcp.example.org").expect("it is valid");
+        let mut message = name.query(RecordKind::Srv, 7);
         message.truncate(message.len() - 11);
         message[2..4].copy_from_slice(&flags.to_be_bytes());
         message[6..8].copy_from_slice(&u16::try_from(targets.len()).expect("few").to_be_bytes());
@@ -280,16 +329,50 @@ mod tests {
     }
 
     fn parsed(message: &[u8], id: u16) -> Option<Answer> {
-        parse_answer(message, id, &SrvName::parse("_m._tcp.example.org").expect("it is valid"))
+        let name = DnsName::parse("_m._tcp.example.org").expect("it is valid");
+        parse_answer(message, id, &name, RecordKind::Srv)
+    }
+
+    fn service(host: &str, port: u16) -> Record {
+        Record::Service { host: host.into(), port }
     }
 
     #[test]
-    fn servers_are_sorted_as_text() {
-        let message = answer(0x8180, &[(11_212, "b"), (11_211, "b"), (9, "a")]);
-        let servers = [("a", 9), ("b", 11_211), ("b", 11_212)];
-        let servers = servers.map(|(host, port)| Address::tcp(&format!("{host}.example.org"), port));
-        assert_eq!(parsed(&message, 7), Some(Answer::Servers(servers.into())));
+    fn services_are_read_each_once() {
+        let message = answer(0x8180, &[(11_212, "b"), (11_211, "b"), (9, "a"), (9, "a")]);
+        let services = [("a", 9), ("b", 11_211), ("b", 11_212)];
+        let services = services.map(|(host, port)| service(&format!("{host}.example.org"), port));
+        assert_eq!(parsed(&message, 7), Some(Answer::Records(services.into())));
         assert_eq!(parsed(&message, 8), None, "it answers another query");
+    }
+
+    #[test]
+    fn addresses_are_read_each_once() {
+        let name = DnsName::parse("weir.svc").expect("it is valid");
+        let answer = |kind: RecordKind, records: &[&[u8]]| {
+            let mut message = name.query(kind, 7);
+            message.truncate(message.len() - 11);
+            message[2..4].copy_from_slice(&[0x81, 0x80]);
+            message[7] = u8::try_from(records.len()).expect("few");
+            message[11] = 0;
+            for data in records {
+                let length = u8::try_from(data.len()).expect("short");
+                message.extend_from_slice(&[0xc0, 12, 0, kind as u8, 0, 1, 0, 0, 0, 60, 0, length]);
+                message.extend_from_slice(data);
+            }
+            parse_answer(&message, 7, &name, kind)
+        };
+        let found = |addresses: &[&str]| {
+            let record = |address: &&str| Record::Address(address.parse().expect("it is valid"));
+            Some(Answer::Records(addresses.iter().map(record).collect()))
+        };
+        let records: [&[u8]; 3] = [&[10, 0, 0, 2], &[10, 0, 0, 1], &[10, 0, 0, 2]];
+        assert_eq!(answer(RecordKind::A, &records), found(&["10.0.0.1", "10.0.0.2"]));
+        let loopback = [[0; 15].as_slice(), &[1]].concat();
+        assert_eq!(answer(RecordKind::Aaaa, &[&loopback]), found(&["::1"]));
+        assert_eq!(answer(RecordKind::A, &[]), Some(Answer::NoRecords));
+        assert_eq!(answer(RecordKind::A, &[&[10, 0, 0]]), Some(Answer::Malformed));
+        assert_eq!(answer(RecordKind::Aaaa, &[&[10, 0, 0, 1]]), Some(Answer::Malformed));
     }
 
     #[test]
@@ -339,13 +422,13 @@ mod tests {
     #[test]
     fn the_answer_to_another_question_is_none() {
         let message = answer(0x8180, &[(1, "a")]);
-        let other = SrvName::parse("_m._tcp.example.net").expect("it is valid");
-        assert_eq!(parse_answer(&message, 7, &other), None);
-        assert_eq!(question(&message), SrvName::parse("_m._tcp.example.org"));
+        let other = DnsName::parse("_m._tcp.example.net").expect("it is valid");
+        assert_eq!(parse_answer(&message, 7, &other, RecordKind::Srv), None);
+        assert_eq!(question(&message), DnsName::parse("_m._tcp.example.org"));
         // in upper case
         let mut upper = message.clone();
         upper[14] = b'M';
-        assert!(matches!(parsed(&upper, 7), Some(Answer::Servers(_))));
+        assert!(matches!(parsed(&upper, 7), Some(Answer::Records(_))));
         // of another type, and of none
         let mut other = message.clone();
         let kind = 12 + 3 + 5 + 8 + 4 + 1;
@@ -372,7 +455,7 @@ mod tests {
             let length = u8::try_from(data.len()).expect("short");
             [&host(owner), &[0, kind, 0, 1, 0, 0, 0, 60, 0, length][..], data].concat()
         };
-        let service =
+        let to =
             |owner: &str, target: &str| record(owner, 33, &[&[0; 4], &[0, 9][..], &host(target)].concat());
         let with = |records: &[Vec<u8>]| {
             let mut message = answer(0x8180, &[]);
@@ -381,17 +464,16 @@ mod tests {
             parsed(&message, 7)
         };
         let found =
-            |names: &[&str]| Some(Answer::Servers(names.iter().map(|name| Address::tcp(name, 9)).collect()));
+            |names: &[&str]| Some(Answer::Records(names.iter().map(|name| service(name, 9)).collect()));
         let name = "_M._tcp.example.org";
-        assert_eq!(with(&[service("evil.example.net", "x"), service(name, "a")]), found(&["a"]));
-        assert_eq!(with(&[service("evil.example.net", "x")]), Some(Answer::NoRecords));
+        assert_eq!(with(&[to("evil.example.net", "x"), to(name, "a")]), found(&["a"]));
+        assert_eq!(with(&[to("evil.example.net", "x")]), Some(Answer::NoRecords));
         let alias = |owner: &str, target: &str| record(owner, 5, &host(target));
-        let chain =
-            [service("c.net", "a"), alias(name, "b.net"), alias("b.net", "C.net"), service("b.net", "x")];
+        let chain = [to("c.net", "a"), alias(name, "b.net"), alias("b.net", "C.net"), to("b.net", "x")];
         assert_eq!(with(&chain), found(&["a"]));
         // aliases of each other
         assert_eq!(
-            with(&[alias(name, "b.net"), alias("b.net", name), service("d.net", "x")]),
+            with(&[alias(name, "b.net"), alias("b.net", name), to("d.net", "x")]),
             Some(Answer::NoRecords)
         );
     }

@@ -1,0 +1,223 @@
+//! The numbers of instances that rules take from DNS: `instances: dns://name`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU16,
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::{
+    limit::{Period, Timestamp},
+    settings::DnsSettings,
+    store::dns::{DnsName, count_addresses},
+};
+
+/// The longest wait for the first numbers, when rules are loaded.
+const FIRST: Duration = Duration::from_secs(2);
+
+/// The number that is assumed until a look-up succeeds.
+const UNKNOWN: NonZeroU16 = NonZeroU16::new(100).expect("not zero");
+
+/// The multiple of which a smaller number takes effect, so that instances that notice it earlier than others wait for them.
+const STEP: Period = Period::from_secs(10);
+
+/// The numbers of instances by the names that rules have.
+#[derive(Debug)]
+pub(super) struct DnsInstances {
+    settings: DnsSettings,
+    numbers: BTreeMap<Box<str>, Number>,
+    next_look_up: Instant,
+}
+
+/// The number of one name.
+#[derive(Clone, Copy, Debug)]
+struct Number {
+    /// That in force.
+    instances: NonZeroU16,
+    /// Whether a look-up has ever succeeded.
+    is_known: bool,
+    /// A smaller one, and when it takes effect.
+    smaller: Option<(NonZeroU16, Timestamp)>,
+    /// Whether the last look-up failed.
+    fails: bool,
+}
+
+// === impl DnsInstances ===
+
+impl DnsInstances {
+    pub(super) fn new(settings: DnsSettings) -> Self {
+        Self { settings, numbers: BTreeMap::new(), next_look_up: Instant::now() }
+    }
+
+    /// Follows `names` from now on, and no others. Looks up those that are new, but waits for no longer than [`FIRST`].
+    pub(super) async fn follow(&mut self, names: &BTreeSet<Box<str>>, now: Timestamp) {
+        self.numbers.retain(|name, _| names.contains(name));
+        let new: Vec<Box<str>> =
+            names.iter().filter(|name| !self.numbers.contains_key(*name)).cloned().collect();
+        for name in &new {
+            let number = Number { instances: UNKNOWN, is_known: false, smaller: None, fails: false };
+            self.numbers.insert(name.clone(), number);
+        }
+        let first = timeout(FIRST, self.look_up(&new)).await;
+        self.record(first.unwrap_or_default(), now);
+        self.next_look_up = Instant::now() + self.pause();
+    }
+
+    /// Returns the number of instances of `name`.
+    pub(super) fn of(&self, name: &str) -> NonZeroU16 {
+        self.numbers.get(name).map_or(UNKNOWN, |number| number.instances)
+    }
+
+    /// Waits until a number has changed. `now` is the clock. Dropping the future loses no change.
+    pub(super) async fn changed(&mut self, now: impl Fn() -> Timestamp) {
+        loop {
+            if self.numbers.is_empty() {
+                std::future::pending::<()>().await;
+            }
+            let due = self.numbers.values().filter_map(|number| number.smaller).map(|(_, due)| due).min();
+            let due = due.map(|due| Instant::now() + due.since(now()).into());
+            sleep_until(due.unwrap_or(self.next_look_up).min(self.next_look_up)).await;
+            if Instant::now() >= self.next_look_up {
+                let names: Vec<Box<str>> = self.numbers.keys().cloned().collect();
+                let found = self.look_up(&names).await;
+                let has_changed = self.record(found, now());
+                self.next_look_up = Instant::now() + self.pause();
+                if has_changed {
+                    return;
+                }
+            } else if self.apply_smaller(now()) {
+                return;
+            }
+        }
+    }
+
+    /// Names that are not known yet are looked up sooner.
+    fn pause(&self) -> Duration {
+        let refresh = self.settings.refresh;
+        if self.numbers.values().all(|number| number.is_known) { refresh } else { refresh / 5 }
+    }
+
+    async fn look_up(&self, names: &[Box<str>]) -> Vec<(Box<str>, Result<usize, String>)> {
+        join_all(names.iter().map(async |name| {
+            let found = match DnsName::parse(name) {
+                Some(parsed) => count_addresses(&parsed, &self.settings.name_servers).await,
+                None => Err(format!("{name} is no name")),
+            };
+            (name.clone(), found)
+        }))
+        .await
+    }
+
+    /// Records what was found. Returns whether a number has changed.
+    fn record(&mut self, found: Vec<(Box<str>, Result<usize, String>)>, now: Timestamp) -> bool {
+        let mut changed = self.apply_smaller(now);
+        for (name, found) in found {
+            let Some(number) = self.numbers.get_mut(&name) else { continue };
+            match found {
+                Ok(found) => changed |= number.record(&name, found, now),
+                Err(error) => {
+                    if !number.fails {
+                        let instances = number.instances.get();
+                        tracing::warn!(%name, error, instances, "cannot look up the instances, keeping their number");
+                    }
+                    number.fails = true;
+                }
+            }
+        }
+        changed
+    }
+
+    fn apply_smaller(&mut self, now: Timestamp) -> bool {
+        let mut changed = false;
+        for (name, number) in &mut self.numbers {
+            if let Some((smaller, _)) = number.smaller.take_if(|(_, due)| *due <= now) {
+                number.set(name, smaller);
+                changed = true;
+            }
+        }
+        changed
+    }
+}
+
+// === impl Number ===
+
+impl Number {
+    /// Records that the name has `found` addresses. A larger number, and the first one, takes effect at once. Returns whether it does.
+    fn record(&mut self, name: &str, found: usize, now: Timestamp) -> bool {
+        self.fails = false;
+        let found = u16::try_from(found).unwrap_or(u16::MAX);
+        let Some(found) = NonZeroU16::new(found) else { return false };
+        if !std::mem::replace(&mut self.is_known, true) || found > self.instances {
+            self.smaller = None;
+            let changes = found != self.instances;
+            self.set(name, found);
+            return changes;
+        }
+        self.smaller = (found < self.instances).then(|| {
+            let due = Timestamp::from_nanos((now.as_nanos() + 1).next_multiple_of(STEP.as_nanos()));
+            // of several smaller ones the last one counts, at the time of the first one
+            (found, self.smaller.map_or(due, |(_, due)| due))
+        });
+        false
+    }
+
+    fn set(&mut self, name: &str, instances: NonZeroU16) {
+        tracing::info!(name, instances, before = self.instances, "the number of instances has changed");
+        self.instances = instances;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::dns::NameServers;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_secs(seconds)
+    }
+
+    fn with(name: &str) -> DnsInstances {
+        let mut instances = DnsInstances::new(DnsSettings {
+            name_servers: NameServers::List(Vec::new()),
+            ..DnsSettings::default()
+        });
+        let number = Number { instances: UNKNOWN, is_known: false, smaller: None, fails: false };
+        instances.numbers.insert(name.into(), number);
+        instances
+    }
+
+    #[tokio::test]
+    async fn larger_numbers_take_effect_at_once_and_smaller_ones_at_the_next_ten_seconds() {
+        let mut instances = with("weir");
+        let mut record = |found: Result<usize, String>, now| {
+            let changed = instances.record(vec![("weir".into(), found)], at(now));
+            (changed, instances.of("weir").get())
+        };
+        assert_eq!(record(Err("no".into()), 1), (false, 100));
+        assert_eq!(record(Ok(3), 2), (true, 3));
+        assert_eq!(record(Ok(5), 7), (true, 5));
+        assert_eq!(record(Ok(4), 12), (false, 5));
+        assert_eq!(record(Err("no".into()), 17), (false, 5));
+        assert_eq!(record(Ok(3), 18), (false, 5));
+        assert_eq!(record(Ok(3), 20), (true, 3), "the last of two smaller ones");
+        // gone before it takes effect
+        assert_eq!(
+            (record(Ok(2), 21), record(Ok(3), 26), record(Ok(3), 31)),
+            ((false, 3), (false, 3), (false, 3))
+        );
+        assert_eq!((record(Ok(0), 32), record(Ok(99_999), 33)), ((false, 3), (true, 65_535)));
+        assert_eq!(instances.of("another").get(), 100);
+    }
+
+    /// Without a name server each is one of a hundred.
+    #[tokio::test(start_paused = true)]
+    async fn names_that_are_not_found_do_not_delay_a_load() {
+        let mut instances = with("old");
+        instances.follow(&BTreeSet::from(["weir".into()]), at(1)).await;
+        assert_eq!((instances.of("weir"), instances.numbers.len()), (UNKNOWN, 1));
+        assert!(timeout(Duration::from_mins(1), instances.changed(|| at(9))).await.is_err());
+    }
+}
