@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn the_keys_of_instances_are_in_one_slot_whatever_their_prefix_is() {
         for (prefix, keys) in
-            [("", 7), ("p:", 7), ("{eu}:", 7), ("a{b}c:", 7), ("}:", 1), ("{:", 1), ("{}:", 1)]
+            [("", 8), ("p:", 8), ("{eu}:", 8), ("a{b}c:", 8), ("}:", 1), ("{:", 1), ("{}:", 1)]
         {
             let members = crate::store::name::members(prefix);
             assert_eq!(members.len(), keys, "{prefix}");
