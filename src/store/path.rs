@@ -13,6 +13,12 @@ use crate::limit::{LimitCheck, request_bucket::BucketName};
 pub(super) const BUCKET_DOMAIN: &str = "";
 pub(super) const BUCKET_KEY: &str = "key";
 
+/// The bytes that are escaped in the key of an entry.
+const OF_KEYS: Special = Special::new(b"%|}=~");
+
+/// The bytes that are escaped elsewhere.
+const OF_VALUES: Special = Special::new(b"%|}");
+
 /// The beginning of the path of a limit in the shadow of a rule. It is no escape, so no domain begins with it.
 const SHADOW: &str = "%shadow|";
 
@@ -23,6 +29,9 @@ const LONG: usize = 256;
 /// The bytes that a shortened path keeps, for people who read the keys of a store.
 #[cfg(any(feature = "disk", feature = "remote"))]
 const KEPT: usize = 128;
+
+/// Bytes, all of them ASCII, that are escaped.
+struct Special([bool; 256]);
 
 /// The value of an entry in a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,10 +88,10 @@ pub(super) fn pool_path_of(check: &LimitCheck<'_>) -> Box<str> {
     let mut path = String::from(path(check.domain, entries));
     if let Some(member) = check.entries.get(last) {
         path.push('|');
-        escape(member.key, "%|}=~", &mut path);
+        escape(member.key, &OF_KEYS, &mut path);
         if let Some(pattern) = check.shared(last) {
             path.push('~');
-            escape(pattern, "%|}", &mut path);
+            escape(pattern, &OF_VALUES, &mut path);
         }
     }
     path.into()
@@ -91,16 +100,16 @@ pub(super) fn pool_path_of(check: &LimitCheck<'_>) -> Box<str> {
 /// Returns the path of `entries` in `domain`.
 pub(super) fn path<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, PathValue<'a>)>) -> Box<str> {
     let mut path = String::with_capacity(96);
-    escape(domain, "%|}", &mut path);
+    escape(domain, &OF_VALUES, &mut path);
     for (key, value) in entries {
         path.push('|');
-        escape(key, "%|}=~", &mut path);
+        escape(key, &OF_KEYS, &mut path);
         let (separator, value) = match value {
             PathValue::Own(value) => ('=', value),
             PathValue::Shared(pattern) => ('~', pattern),
         };
         path.push(separator);
-        escape(value, "%|}", &mut path);
+        escape(value, &OF_VALUES, &mut path);
     }
     path.into()
 }
@@ -149,19 +158,16 @@ pub(super) fn reference_path(path: &str) -> String {
     reference
 }
 
-/// Appends `text` to `path`, with the characters of `special`, which are ASCII, escaped.
-fn escape(text: &str, special: &str, path: &mut String) {
-    if !text.contains(|c| special.contains(c)) {
-        return path.push_str(text);
+/// Appends `text` to `path`, with the bytes of `special` escaped.
+fn escape(text: &str, special: &Special, path: &mut String) {
+    let mut rest = text;
+    while let Some(at) = rest.bytes().position(|byte| special.has(byte)) {
+        path.push_str(&rest[..at]);
+        // writing to a string does not fail
+        let _ = write!(path, "%{:02X}", rest.as_bytes()[at]);
+        rest = &rest[at + 1..];
     }
-    for c in text.chars() {
-        if special.contains(c) {
-            // writing to a string does not fail
-            let _ = write!(path, "%{:02X}", u32::from(c));
-        } else {
-            path.push(c);
-        }
-    }
+    path.push_str(rest);
 }
 
 /// Appends `text` to `plain` without escapes.
@@ -177,6 +183,24 @@ fn unescape(text: &str, plain: &mut String) {
             }
             _ => plain.extend(["%", part]),
         }
+    }
+}
+
+// === impl Special ===
+
+impl Special {
+    const fn new(bytes: &[u8]) -> Self {
+        let mut is_special = [false; 256];
+        let mut i = 0;
+        while i < bytes.len() {
+            is_special[bytes[i] as usize] = true;
+            i += 1;
+        }
+        Self(is_special)
+    }
+
+    const fn has(&self, byte: u8) -> bool {
+        self.0[byte as usize]
     }
 }
 

@@ -40,6 +40,16 @@ impl Undecided {
 // === impl Delivery ===
 
 impl Delivery {
+    /// Classifies the outcome of a command.
+    pub(super) fn of<T>(outcome: &Result<T, RemoteError>) -> Self {
+        outcome.as_ref().map_or_else(Self::of_error, |_| Self::Applied)
+    }
+
+    /// Classifies the outcome of a command that has failed, or whose reply is not about what was asked.
+    pub(super) fn of_failed<T>(outcome: &Result<T, RemoteError>) -> Self {
+        outcome.as_ref().map_or_else(Self::of_error, |_| Self::Unknown)
+    }
+
     /// Classifies a failed command.
     pub(super) const fn of_error(error: &RemoteError) -> Self {
         if error.is_definitely_not_applied() { Self::NotApplied } else { Self::Unknown }

@@ -27,6 +27,9 @@ use crate::{
 /// healthy Redis for less.
 const SILENCE: Period = Period::from_millis(500);
 
+/// The time between two looks at whether a node that has not replied yet has become silent.
+pub(super) const RECHECK: Period = Period::from_millis(100);
+
 /// The round trip that is assumed before the first reply.
 const INITIAL_ROUND_TRIP: Period = Period::from_millis(1);
 
@@ -61,12 +64,14 @@ impl<R: Remote> Caller<R> {
         }
     }
 
-    /// Sends `commands`, which are all for `node`, and waits for the replies, however late they are.
+    /// Sends `commands`, which are all for `node`, and waits for the replies, however late they are. Runs `silent` now and then while the
+    /// breaker is open for the node.
     pub(super) async fn call(
         &self,
         node: StoreNode,
         commands: Vec<Command>,
         urgency: Urgency,
+        silent: impl FnMut(),
     ) -> Result<Replies, RemoteError> {
         self.metrics.calls.add(1);
         self.metrics.commands.add(commands.len() as u64);
@@ -74,9 +79,12 @@ impl<R: Remote> Caller<R> {
             commands.first().map(|first| FailedCount { target: Arc::clone(&first.target), at: first.at });
         let sent = self.clock.now();
         let replies = match urgency {
-            Urgency::Decision => self.wait_for_reply(node, first.as_ref(), self.remote.call(commands)).await,
+            Urgency::Decision => {
+                self.wait_for_reply(node, first.as_ref(), self.remote.call(commands), silent).await
+            }
             Urgency::Background => {
-                self.wait_for_reply(node, first.as_ref(), self.remote.call_in_background(commands)).await
+                let call = self.remote.call_in_background(commands);
+                self.wait_for_reply(node, first.as_ref(), call, silent).await
             }
         };
         let received = self.clock.now();
@@ -101,22 +109,32 @@ impl<R: Remote> Caller<R> {
 
     /// Waits for the reply to `call`, which went to `node`, however late: the call is never repeated, so its reply must not
     /// be missed. If the node sends no reply to any call meanwhile, its breaker opens, so that no other decision waits for
-    /// it.
+    /// it. Runs `silent` every [`RECHECK`] while the breaker is open for the node.
     pub(super) async fn wait_for_reply<T>(
         &self,
         node: StoreNode,
         counts: Option<&FailedCount>,
         call: impl Future<Output = T>,
+        mut silent: impl FnMut(),
     ) -> T {
         let mut call = pin!(call);
+        let (mut replies, mut looks) = (self.breaker.replies(node), 0);
         loop {
-            let replies = self.breaker.replies(node);
-            let silence = SILENCE.max(Period::from_nanos(self.round_trip().as_nanos().saturating_mul(2)));
-            if let Ok(reply) = timeout(silence.into(), &mut call).await {
+            if let Ok(reply) = timeout(RECHECK.into(), &mut call).await {
                 return reply;
             }
-            if self.breaker.replies(node) == replies {
+            looks += 1;
+            let now = self.breaker.replies(node);
+            if now != replies {
+                (replies, looks) = (now, 0);
+            }
+            let longest = SILENCE.as_nanos().max(self.round_trip().as_nanos().saturating_mul(2));
+            if RECHECK.as_nanos() * looks >= longest {
                 self.breaker.record_silence(node, counts.cloned());
+                looks = 0;
+            }
+            if self.breaker.is_open_for(node) {
+                silent();
             }
         }
     }

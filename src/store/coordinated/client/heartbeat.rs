@@ -140,7 +140,7 @@ impl Membership {
         let demands = self.demands.report(caller.store_clock.at(sent).now);
         let heartbeat = Heartbeat { first_epoch, demands: &demands, ..Heartbeat::new(&self.instance, ttl) };
         let heartbeat = caller.remote.heartbeat(heartbeat);
-        match timeout(self.period.into(), caller.wait_for_reply(node, None, heartbeat)).await {
+        match timeout(self.period.into(), caller.wait_for_reply(node, None, heartbeat, || {})).await {
             Ok(Ok(members)) => {
                 self.record(&members, sent, caller);
                 caller.breaker.record_reply(node);

@@ -16,7 +16,6 @@ mod tests;
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use smallvec::SmallVec;
 use tokio::{
     runtime::Handle,
     task::{JoinHandle, JoinSet},
@@ -26,7 +25,7 @@ use self::{breaker::FailedCount, caller::Caller, heartbeat::Membership, sender::
 pub(super) use self::{
     demands::Demands,
     epochs::Epochs,
-    sender::{ExchangeOutcome, Exchanges},
+    sender::{ExchangeOutcome, Exchanges, Outbox},
 };
 use super::{
     counter::Sent, metrics::CoordinationMetrics, settings::CoordinationSettings, store_time::StoreTime,
@@ -154,25 +153,17 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.caller.store_clock.offset()
     }
 
-    /// Queues the `commands` of one counter, which decisions wait for. Returns those that too many others precede.
-    pub(super) fn queue(&self, commands: SmallVec<[(Command, S); 1]>) -> SmallVec<[(Command, S); 1]> {
-        let node_of = |(command, _): &(Command, S)| self.node(&command.target, command.counted_at());
-        let Some(node) = commands.first().map(node_of) else { return commands };
-        if commands.len() == 1 {
-            return self.sender.queue(node, commands).err().unwrap_or_default();
-        }
-        let (own, others): (SmallVec<_>, SmallVec<_>) =
-            commands.into_iter().partition(|command| node_of(command) == node);
-        let mut rejected = self.sender.queue(node, own).err().unwrap_or_default();
-        rejected.extend(self.queue(others));
-        rejected
+    /// Queues `command`, which decisions wait for, and what is remembered of it. Returns the latter if too many others precede.
+    pub(super) fn queue(&self, command: Command, sent: S) -> Result<(), S> {
+        let node = self.node(&command.target, command.counted_at());
+        self.sender.queue(node, command, sent)
     }
 
     /// Has the store carry out `command` at once.
     #[cfg(test)]
     pub(super) async fn call(&self, command: Command) -> Result<Replies, RemoteError> {
         let node = self.node(&command.target, command.at);
-        self.caller.call(node, vec![command], Urgency::Background).await
+        self.caller.call(node, vec![command], Urgency::Background, || {}).await
     }
 
     /// Queues the counter of `key`, whose tries about `target` wait as of `at`. Returns whether there was room.
@@ -180,11 +171,10 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.sender.queue_counter(self.node(target, at), key)
     }
 
-    /// Sends `commands`, which no decision waits for.
-    pub(super) fn send_in_background(&self, commands: impl IntoIterator<Item = (Command, S)>) {
-        let of =
-            |(command, sent): (Command, S)| (self.node(&command.target, command.counted_at()), command, sent);
-        self.sender.send_in_background(commands.into_iter().map(of));
+    /// Sends what no decision waits for.
+    pub(super) fn send_in_background(&self, outbox: Outbox<S>) {
+        let node_of = |command: &Command| self.node(&command.target, command.counted_at());
+        self.sender.send_in_background(outbox, node_of);
     }
 
     /// Returns the node that counts `target` at the instant `at`.

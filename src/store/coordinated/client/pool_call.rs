@@ -20,7 +20,7 @@ impl<R: Remote> StoreClient<R> {
         let node = self.node(&command.target, at);
         let failed = FailedCount { target: Arc::clone(&command.target), at };
         let sent = caller.clock.now();
-        let reply = caller.wait_for_reply(node, Some(&failed), caller.remote.call_pool(command)).await;
+        let reply = caller.wait_for_reply(node, Some(&failed), caller.remote.call_pool(command), || {}).await;
         if let Ok(reply) = &reply {
             caller.breaker.record_reply(node);
             caller.store_clock.record(sent, caller.clock.now(), reply.now);

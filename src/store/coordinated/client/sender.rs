@@ -4,15 +4,15 @@
 //! what is queued in as few calls as possible, so that concurrent decisions share the cost of a call. What no decision waits for is sent
 //! in calls of its own.
 
-use std::{collections::BTreeMap, pin::pin};
+use std::collections::BTreeMap;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
-use tokio::{sync::Notify, task::yield_now, time::timeout};
+use tokio::{sync::Notify, task::yield_now};
 
-use super::caller::Caller;
+use super::caller::{Caller, RECHECK};
 use crate::{
-    limit::{CounterKey, Period, Timestamp},
+    limit::{CounterKey, Timestamp},
     store::remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Urgency},
 };
 
@@ -29,16 +29,13 @@ const MAX_BACKGROUND: usize = 256;
 /// The most decisions that may wait for one node.
 const MAX_QUEUE: usize = 4_096;
 
-/// The time between two looks at whether the node of a command that has no reply yet has become silent.
-const RECHECK: Period = Period::from_millis(100);
-
 /// The replies that are applied before other tasks have their turn.
 const AT_ONCE: usize = 32;
 
 /// What composes the commands of the counters in the queue, and applies the replies.
 pub(in super::super) trait Exchanges<S>: Send + Sync + 'static {
-    /// Returns the commands of the counter of `key`, and what is remembered of each.
-    fn compose(&self, key: CounterKey) -> impl IntoIterator<Item = (Command, S), IntoIter: Send>;
+    /// Sends the commands of the counter of `key`, and what is remembered of each.
+    fn compose(&self, key: CounterKey, send: impl FnMut(Command, S));
 
     /// Returns whether what was composed is still of use.
     fn is_needed(&self, sent: &S) -> bool;
@@ -46,12 +43,19 @@ pub(in super::super) trait Exchanges<S>: Send + Sync + 'static {
     /// Returns whether the counter's present window is counted by another node than `node`, which does not reply.
     fn is_elsewhere(&self, sent: &S, node: StoreNode) -> bool;
 
-    /// Applies the outcome of a command.
-    fn apply(&self, sent: S, outcome: ExchangeOutcome);
+    /// Applies the outcomes of commands.
+    fn apply(&self, outcomes: impl Iterator<Item = (S, ExchangeOutcome)>);
 }
 
 /// What becomes of a command: the reply, and the store's clock when it carried out the call.
 pub(in super::super) type ExchangeOutcome = Result<(Reply, Timestamp), RemoteError>;
+
+/// Commands, and what is remembered of each until its reply.
+#[derive(Debug)]
+pub(in super::super) struct Outbox<S> {
+    commands: Vec<Command>,
+    sent: Vec<S>,
+}
 
 /// Queues commands by node and sends them in batches.
 #[derive(Debug)]
@@ -64,28 +68,23 @@ pub(super) struct Sender<S> {
 /// What waits for calls to one node.
 #[derive(Debug)]
 struct NodeQueue<S> {
-    /// What decisions wait for, in order of arrival.
-    waiting: Vec<Queued<S>>,
+    /// Commands that decisions wait for, in order of arrival.
+    waiting: Outbox<S>,
+    /// Counters whose tries wait, in order of arrival.
+    counters: Vec<CounterKey>,
     /// What no decision waits for.
-    background: Vec<(Command, S)>,
+    background: Outbox<S>,
     /// Calls for decisions in flight.
     calls: usize,
 }
 
-#[derive(Debug)]
-enum Queued<S> {
-    /// A command.
-    Command(Command, S),
-    /// The counter of this key, whose tries wait.
-    Counter(CounterKey),
-}
-
-/// The commands of one call to `node`.
+/// A call to `node`.
 struct Batch<S> {
     node: StoreNode,
     urgency: Urgency,
-    commands: Vec<Command>,
-    sent: Vec<S>,
+    outbox: Outbox<S>,
+    /// Counters whose commands are to be sent with the others.
+    counters: Vec<CounterKey>,
 }
 
 // === impl Sender ===
@@ -95,48 +94,43 @@ impl<S: Send> Sender<S> {
         Self { queues: Mutex::default(), ready: Notify::new() }
     }
 
-    /// Queues the `commands` of one counter, which are for `node`. Returns them if too many wait.
-    pub(super) fn queue<C: IntoIterator<Item = (Command, S)>>(
-        &self,
-        node: StoreNode,
-        commands: C,
-    ) -> Result<(), C> {
+    /// Queues `command`, which is for `node`, and what is remembered of it. Returns the latter if too many wait.
+    pub(super) fn queue(&self, node: StoreNode, command: Command, sent: S) -> Result<(), S> {
+        self.add(node, sent, |queue, sent| queue.waiting.push(command, sent))
+    }
+
+    /// Queues the counter of `key`, whose tries wait for a call to `node`. Returns whether there was room.
+    pub(super) fn queue_counter(&self, node: StoreNode, key: CounterKey) -> bool {
+        self.add(node, key, |queue, key| queue.counters.push(key)).is_ok()
+    }
+
+    /// Adds `what` to the queue of `node`. Returns it if too many wait.
+    fn add<T>(&self, node: StoreNode, what: T, add: impl FnOnce(&mut NodeQueue<S>, T)) -> Result<(), T> {
         let mut queues = self.queues.lock();
         let queue = queues.entry(node).or_default();
-        if queue.waiting.len() >= MAX_QUEUE {
-            return Err(commands);
+        if queue.waiting.len() + queue.counters.len() >= MAX_QUEUE {
+            return Err(what);
         }
-        queue.waiting.extend(commands.into_iter().map(|(command, sent)| Queued::Command(command, sent)));
+        add(queue, what);
         let is_ready = queue.calls < MAX_CALLS;
         drop(queues);
         self.notify(is_ready);
         Ok(())
     }
 
-    /// Queues the counter of `key`, whose tries wait for a call to `node`. Returns whether there was room.
-    pub(super) fn queue_counter(&self, node: StoreNode, key: CounterKey) -> bool {
+    /// Sends `outbox`, each command to the node that `node_of` returns, in calls that no decision waits for.
+    pub(super) fn send_in_background(&self, outbox: Outbox<S>, node_of: impl Fn(&Command) -> StoreNode) {
+        let Some(first) = outbox.commands.first().map(&node_of) else { return };
         let mut queues = self.queues.lock();
-        let queue = queues.entry(node).or_default();
-        let has_room = queue.waiting.len() < MAX_QUEUE;
-        if has_room {
-            queue.waiting.push(Queued::Counter(key));
-            let is_ready = queue.calls < MAX_CALLS;
-            drop(queues);
-            self.notify(is_ready);
-        }
-        has_room
-    }
-
-    /// Sends `commands`, each to its node, in calls that no decision waits for.
-    pub(super) fn send_in_background(&self, commands: impl IntoIterator<Item = (StoreNode, Command, S)>) {
-        let mut queues = self.queues.lock();
-        let mut is_ready = false;
-        for (node, command, sent) in commands {
-            queues.entry(node).or_default().background.push((command, sent));
-            is_ready = true;
+        if outbox.commands.iter().all(|command| node_of(command) == first) {
+            queues.entry(first).or_default().background.append(outbox);
+        } else {
+            for (command, sent) in outbox.commands.into_iter().zip(outbox.sent) {
+                queues.entry(node_of(&command)).or_default().background.push(command, sent);
+            }
         }
         drop(queues);
-        self.notify(is_ready);
+        self.notify(true);
     }
 
     fn notify(&self, is_ready: bool) {
@@ -156,76 +150,53 @@ impl<S: Send> Sender<S> {
                 Some((node, urgency)) = calls.next() => self.finish_call(node, urgency),
                 () = self.ready.notified() => {}
             }
-            calls.extend(
-                self.next_batches(caller, exchanges).into_iter().map(|batch| call(caller, exchanges, batch)),
-            );
+            while let Some(batch) = self.next_batch() {
+                let batch = self.compose(caller, exchanges, batch);
+                // all tries of its counters may have been given up
+                if batch.outbox.is_empty() {
+                    self.finish_call(batch.node, batch.urgency);
+                } else {
+                    calls.push(call(caller, exchanges, batch));
+                }
+            }
         }
     }
 
-    /// Takes the batches that may be sent now.
-    fn next_batches<R: Remote>(&self, caller: &Caller<R>, exchanges: &impl Exchanges<S>) -> Vec<Batch<S>> {
-        let mut batches = Vec::new();
-        loop {
-            let mut taken = Vec::new();
-            let mut queues = self.queues.lock();
-            for (node, queue) in &mut *queues {
-                while !queue.background.is_empty() {
-                    let rest = queue.background.split_off(MAX_BACKGROUND.min(queue.background.len()));
-                    let batch = std::mem::replace(&mut queue.background, rest);
-                    let (commands, sent) = batch.into_iter().unzip();
-                    batches.push(Batch { node: *node, urgency: Urgency::Background, commands, sent });
-                }
-                while queue.calls < MAX_CALLS && !queue.waiting.is_empty() {
-                    queue.calls += 1;
-                    let rest = queue.waiting.split_off(MAX_BATCH.min(queue.waiting.len()));
-                    taken.push((*node, std::mem::replace(&mut queue.waiting, rest)));
-                }
-            }
+    /// Takes a batch that may be sent now.
+    fn next_batch(&self) -> Option<Batch<S>> {
+        let mut queues = self.queues.lock();
+        let batch = queues.iter_mut().find_map(|(node, queue)| queue.next_batch(*node));
+        if batch.is_none() {
             queues.retain(|_, queue| queue.calls > 0);
-            drop(queues);
-            if taken.is_empty() {
-                return batches;
-            }
-            batches.extend(
-                taken.into_iter().map(|(node, waiting)| self.compose(caller, exchanges, node, waiting)),
-            );
         }
+        batch
     }
 
-    /// Returns the batch of what has waited for `node`.
+    /// Leaves out of `batch` what nobody waits for, and adds the commands of its counters.
     fn compose<R: Remote>(
         &self,
         caller: &Caller<R>,
         exchanges: &impl Exchanges<S>,
-        node: StoreNode,
-        waiting: Vec<Queued<S>>,
+        mut batch: Batch<S>,
     ) -> Batch<S> {
-        let (mut commands, mut all) = (Vec::with_capacity(waiting.len()), Vec::with_capacity(waiting.len()));
-        for queued in waiting {
-            match queued {
-                Queued::Command(_, sent) if !exchanges.is_needed(&sent) => {
-                    exchanges.apply(sent, Err(RemoteError::NotSent("nobody waits for it".to_owned())));
-                }
-                Queued::Command(command, sent) => {
-                    commands.push(command);
-                    all.push(sent);
-                }
-                Queued::Counter(key) => {
-                    for (command, sent) in exchanges.compose(key) {
-                        let of = caller.remote.node(&command.target, command.counted_at());
-                        if of == node {
-                            commands.push(command);
-                            all.push(sent);
-                        } else {
-                            // of another window, which must not hold up this one
-                            let mut queues = self.queues.lock();
-                            queues.entry(of).or_default().waiting.push(Queued::Command(command, sent));
-                        }
-                    }
-                }
-            }
+        if batch.urgency == Urgency::Decision {
+            let is_needed = |sent: &S| exchanges.is_needed(sent);
+            let needless = batch.outbox.remove_unless(is_needed);
+            let not_sent = || Err(RemoteError::NotSent("nobody waits for it".to_owned()));
+            exchanges.apply(needless.into_iter().map(|sent| (sent, not_sent())));
         }
-        Batch { node, urgency: Urgency::Decision, commands, sent: all }
+        for key in std::mem::take(&mut batch.counters) {
+            exchanges.compose(key, |command, sent| {
+                let node = caller.remote.node(&command.target, command.counted_at());
+                if node == batch.node {
+                    batch.outbox.push(command, sent);
+                } else {
+                    // of another window, which must not hold up this one
+                    self.queues.lock().entry(node).or_default().waiting.push(command, sent);
+                }
+            });
+        }
+        batch
     }
 
     /// Records that a call to `node` has returned.
@@ -242,38 +213,29 @@ impl<S: Send> Sender<S> {
 async fn call<R: Remote, S, E: Exchanges<S>>(
     caller: &Caller<R>,
     exchanges: &E,
-    Batch { node, urgency, commands, sent }: Batch<S>,
+    Batch { node, urgency, outbox: Outbox { commands, sent }, .. }: Batch<S>,
 ) -> (StoreNode, Urgency) {
-    // all tries of its counters may have been given up
-    if commands.is_empty() {
-        return (node, urgency);
-    }
     let mut sent: Vec<Option<S>> = sent.into_iter().map(Some).collect();
-    let mut call = pin!(caller.call(node, commands, urgency));
-    let outcome = loop {
-        if let Ok(outcome) = timeout(RECHECK.into(), &mut call).await {
-            break outcome;
-        }
-        if caller.breaker.is_open_for(node) {
-            // the present windows of counters must not wait for those of a node that does not reply
-            let is_moved = |sent: &mut S| exchanges.is_elsewhere(sent, node);
-            for sent in sent.iter_mut().filter_map(|sent| sent.take_if(is_moved)) {
-                exchanges.apply(sent, Err(RemoteError::TimedOut(RECHECK)));
-            }
-        }
+    let silent = || {
+        // the present windows of counters must not wait for those of a node that does not reply
+        let is_moved = |sent: &mut S| exchanges.is_elsewhere(sent, node);
+        let moved = sent.iter_mut().filter_map(|sent| sent.take_if(is_moved));
+        exchanges.apply(moved.map(|sent| (sent, Err(RemoteError::TimedOut(RECHECK)))));
     };
+    let outcome = caller.call(node, commands, urgency, silent).await;
     let (mut replies, now) = match outcome {
         Ok(Replies { now, replies }) => (replies, now),
         Err(error) => (vec![Err(error); sent.len()], Timestamp::default()),
     };
     replies.resize_with(sent.len(), || Err(RemoteError::Unreachable("it sent too few replies".into())));
-    for (number, (sent, reply)) in sent.into_iter().zip(replies).enumerate() {
-        if number % AT_ONCE == AT_ONCE - 1 {
+    let dated = |reply: Result<Reply, RemoteError>| reply.map(|reply| (reply, now));
+    let outcomes = sent.into_iter().zip(replies).filter_map(|(sent, reply)| Some((sent?, dated(reply))));
+    let mut outcomes = outcomes.peekable();
+    while outcomes.peek().is_some() {
+        exchanges.apply(outcomes.by_ref().take(AT_ONCE));
+        if outcomes.peek().is_some() {
             // what other calls have received does not wait for all of them
             yield_now().await;
-        }
-        if let Some(sent) = sent {
-            exchanges.apply(sent, reply.map(|reply| (reply, now)));
         }
     }
     (node, urgency)
@@ -281,8 +243,81 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
 
 // === impl NodeQueue ===
 
+impl<S> NodeQueue<S> {
+    /// Takes what may be sent now to `node`, whose queue it is.
+    fn next_batch(&mut self, node: StoreNode) -> Option<Batch<S>> {
+        let (urgency, outbox, counters) = if !self.background.is_empty() {
+            (Urgency::Background, self.background.take(MAX_BACKGROUND), Vec::new())
+        } else if self.calls < MAX_CALLS && !(self.waiting.is_empty() && self.counters.is_empty()) {
+            self.calls += 1;
+            (Urgency::Decision, self.waiting.take(MAX_BATCH), take_first(&mut self.counters, MAX_BATCH))
+        } else {
+            return None;
+        };
+        Some(Batch { node, urgency, outbox, counters })
+    }
+}
+
 impl<S> Default for NodeQueue<S> {
     fn default() -> Self {
-        Self { waiting: Vec::new(), background: Vec::new(), calls: 0 }
+        Self { waiting: Outbox::default(), counters: Vec::new(), background: Outbox::default(), calls: 0 }
     }
+}
+
+// === impl Outbox ===
+
+impl<S> Default for Outbox<S> {
+    fn default() -> Self {
+        Self { commands: Vec::new(), sent: Vec::new() }
+    }
+}
+
+impl<S> Outbox<S> {
+    pub(in super::super) const fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
+    const fn len(&self) -> usize {
+        self.commands.len()
+    }
+
+    pub(in super::super) fn push(&mut self, command: Command, sent: S) {
+        self.commands.push(command);
+        self.sent.push(sent);
+    }
+
+    fn append(&mut self, mut other: Self) {
+        if self.is_empty() {
+            *self = other;
+        } else {
+            self.commands.append(&mut other.commands);
+            self.sent.append(&mut other.sent);
+        }
+    }
+
+    /// Takes the first commands, at most `most`.
+    fn take(&mut self, most: usize) -> Self {
+        Self { commands: take_first(&mut self.commands, most), sent: take_first(&mut self.sent, most) }
+    }
+
+    /// Removes the commands that are not needed. Returns what is remembered of them.
+    fn remove_unless(&mut self, is_needed: impl Fn(&S) -> bool) -> Vec<S> {
+        let mut removed = Vec::new();
+        let mut i = 0;
+        while let Some(sent) = self.sent.get(i) {
+            if is_needed(sent) {
+                i += 1;
+            } else {
+                self.commands.remove(i);
+                removed.push(self.sent.remove(i));
+            }
+        }
+        removed
+    }
+}
+
+/// Takes the first elements of `list`, at most `most`.
+fn take_first<T>(list: &mut Vec<T>, most: usize) -> Vec<T> {
+    let rest = list.split_off(most.min(list.len()));
+    std::mem::replace(list, rest)
 }

@@ -53,7 +53,7 @@ pub(super) use self::{
     records::Dropped,
     reply::Applied,
     siblings::SiblingStates,
-    talk::{Asks, Composed, Link, Sent, Tried, TryOutcome},
+    talk::{Asks, Link, Sent, Tried, TryOutcome},
     tiers::has_strict_bucket,
 };
 use crate::{

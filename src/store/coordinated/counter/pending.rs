@@ -108,34 +108,34 @@ impl LocalCounter {
     /// Moves the pending hits to the reports that send them in one command: those of one window if each has a key of its own in
     /// envoyproxy/ratelimit's format. Must not be called while others are in flight.
     pub(super) fn take_reports(&mut self, number: u32, now: Timestamp) -> (SmallVec<[Report; 1]>, Dropped) {
-        let mut dropped = Dropped::default();
         if self.unacknowledged.pending().is_empty() {
-            return (SmallVec::new(), dropped);
+            return (SmallVec::new(), Dropped::default());
         }
-        let (tiers, is_one_window) = (&self.target.tiers, self.counts_rejected());
-        for mut delta in self.unacknowledged.take_pending() {
-            if tiers.iter().all(|tier| has_ended(tier, delta.last_at, now)) {
-                dropped.add(delta.taken(), delta.returned());
-                continue;
-            }
-            // as many were given back as were taken, which leaves others at other times
-            let moves = delta.is_none() && flows(tiers);
-            if delta.unused > 0 && self.must_keep(delta.at, delta.unused_until, now) {
-                dropped.add(0, std::mem::take(&mut delta.unused));
-            }
+        let mut dropped = self.drop_pending_of_ended(now);
+        let is_one_window = self.counts_rejected();
+        while let Some(first) = self.unacknowledged.pending().first() {
+            let tiers = &self.target.tiers;
             let sent = self.unacknowledged.in_flight();
-            let must_wait = !self.unacknowledged.pending().is_empty()
-                || sent.len() == Exchange::MAX_REPORTS
-                || sent.last().is_some_and(|last| is_one_window && !same_windows(tiers, last.at, delta.at));
+            let must_wait = sent.len() == Exchange::MAX_REPORTS
+                || sent.last().is_some_and(|last| is_one_window && !same_windows(tiers, last.at, first.at));
             if must_wait {
                 // until the next command, in its order
-                self.unacknowledged.push(delta);
-                continue;
+                break;
+            }
+            // as many were given back as were taken, which leaves others at other times
+            let moves = first.is_none() && flows(tiers);
+            let mut delta = *first;
+            if delta.unused > 0 && self.must_keep(delta.at, delta.unused_until, now) {
+                dropped.add(0, std::mem::take(&mut delta.unused));
+                self.unacknowledged.pending_mut()[0] = delta;
             }
             // a flush that was not applied is sent with what was counted since
             let last = self.unacknowledged.in_flight_mut().last_mut();
-            if !last.is_some_and(|last| last.takes_in(&delta, tiers)) && (moves || !delta.is_none()) {
-                self.unacknowledged.push_in_flight(delta);
+            let is_taken_in = last.is_some_and(|last| last.takes_in(&delta, tiers));
+            if is_taken_in || delta.is_none() && !moves {
+                self.unacknowledged.remove_first_pending();
+            } else {
+                self.unacknowledged.send_first();
             }
         }
         self.flushed = number;
@@ -158,7 +158,7 @@ impl LocalCounter {
     /// Applies the `delivery` of the reports that were taken last. If they were definitely not applied, they are pending again.
     pub(super) fn apply_delivery(&mut self, delivery: Delivery) -> DeliveryOutcome {
         let mut outcome = DeliveryOutcome::default();
-        let sent = self.unacknowledged.take_in_flight();
+        let sent = self.unacknowledged.in_flight();
         match delivery {
             Delivery::Applied => {
                 outcome.admitted = sent.last().map_or(0, PendingDelta::admitted);
@@ -166,15 +166,15 @@ impl LocalCounter {
                 self.acknowledged = self.acknowledged.saturating_add(saturated(taken));
             }
             Delivery::NotApplied => {
-                for delta in sent.into_iter().rev().filter(|delta| !delta.is_none()) {
-                    self.unacknowledged.insert_first_pending(delta);
-                }
+                self.unacknowledged.return_flight();
+                return outcome;
             }
             Delivery::Unknown | Delivery::OnWay(_) => {
                 self.is_version_lost |= !sent.is_empty();
                 outcome.unknown = sum(sent.iter().map(|delta| delta.owed().all()));
             }
         }
+        self.unacknowledged.end_flight();
         outcome
     }
 
@@ -257,6 +257,12 @@ impl LocalCounter {
     /// Drops pending hits whose windows have ended, which the store would not count any more, and merges the others as far as
     /// possible.
     pub(in super::super) fn drop_ended(&mut self, now: Timestamp) -> Dropped {
+        let dropped = self.drop_pending_of_ended(now);
+        self.merge_ended(now);
+        dropped
+    }
+
+    fn drop_pending_of_ended(&mut self, now: Timestamp) -> Dropped {
         let mut dropped = Dropped::default();
         let tiers = &self.target.tiers;
         self.unacknowledged.retain_pending(|delta| {
@@ -266,7 +272,6 @@ impl LocalCounter {
             }
             !ended
         });
-        self.merge_ended(now);
         dropped
     }
 

@@ -4,12 +4,10 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
-
 use super::{
     LocalCounter,
     records::Dropped,
-    talk::{Asks, Link, Sent, SentRun, Tried, Try, TryOutcome},
+    talk::{Asks, Link, Sent, Tried, Try},
     tiers::{flows, take_off},
 };
 use crate::{
@@ -26,13 +24,9 @@ use crate::{
     },
 };
 
-/// Decisions, and whom they are for.
-pub(in super::super) type Decided = SmallVec<[(oneshot::Sender<TryOutcome>, TryOutcome); 1]>;
-
 /// What the outcome of a command has led to.
 #[derive(Debug, Default)]
 pub(in super::super) struct Applied {
-    pub(in super::super) decided: Decided,
     /// Hits that the store may or may not have counted.
     pub(in super::super) unknown: u64,
     /// Hits that were reported and are above a limit.
@@ -64,7 +58,7 @@ impl Sent {
     /// Returns whether `reply` rejects some tries, and the hits that it takes for others.
     fn outcomes(&self, reply: &Reply, now: Timestamp) -> (bool, u64) {
         let (mut rejects, mut hits) = (false, 0_u64);
-        for (i, SentRun { run, tries }) in self.runs.iter().enumerate() {
+        for (i, (run, tries)) in self.runs().enumerate() {
             if run.hits > 0 {
                 let taken = taken(reply, i, run);
                 rejects |= taken < run.tries;
@@ -79,27 +73,24 @@ impl Sent {
         (rejects, hits)
     }
 
-    /// Decides its tries by `reply`, of the instant `now`. `states` are those after all of them.
-    fn decide(self, reply: &Reply, mut states: SmallVec<[CounterState; 1]>, now: Timestamp) -> Vec<Verdict> {
-        let Self { target, runs, reserving, .. } = self;
-        let tiers = &target.tiers;
-        let mut decided = Vec::new();
-        if let Some(asked) = reserving {
-            let hits = Hits(reply.granted);
-            let over = hits == Hits(0);
-            let least = match asked.asks {
-                Asks::Reserve(request) => request.fit(request.least.max(Hits(1))),
-                _ => asked.hits,
-            };
-            let policy = OverLimitPolicy::Ignore;
-            let of = if over { least } else { hits };
-            let decision = decision_from_store(tiers, &states, policy, over, of, now);
-            decided.push(Verdict { asked, tried: Tried { decision, at: now, reserved: hits } });
+    /// Decides its tries by `reply`, of the instant `now`, in their order. `states` are those after all of them.
+    fn decide(&self, reply: &Reply, mut states: SmallVec<[CounterState; 1]>, now: Timestamp) -> Verdicts {
+        let tiers = &self.target.tiers;
+        let mut decided = Verdicts::with_capacity(self.tries.len());
+        if let [Try { asks: Asks::Reserve(request), .. }] = &self.tries[..] {
+            let reserved = Hits(reply.granted);
+            let over = reserved == Hits(0);
+            let of = if over { request.fit(request.least.max(Hits(1))) } else { reserved };
+            let decision = decision_from_store(tiers, &states, OverLimitPolicy::Ignore, over, of, now);
+            decided.push(Tried { decision, at: now, reserved });
+            return decided;
         }
         // from the last one on, whose hits the states include too
-        for (i, SentRun { run, tries }) in runs.into_iter().enumerate().rev() {
-            let taken = taken(reply, i, &run) as usize;
-            for (j, asked) in tries.into_iter().enumerate().rev() {
+        let mut end = self.tries.len();
+        for (i, run) in self.runs.iter().enumerate().rev() {
+            let taken = taken(reply, i, run) as usize;
+            let begin = end.saturating_sub(run.tries as usize);
+            for (j, asked) in self.tries[begin..end].iter().enumerate().rev() {
                 let hits = asked.hits;
                 let (decision, is_counted) = match asked.asks {
                     Asks::Take(policy) | Asks::Lease(policy) => {
@@ -109,34 +100,36 @@ impl Sent {
                     }
                     Asks::Look | Asks::Settle | Asks::Reserve(_) => (look(tiers, &states, hits, now), false),
                 };
-                decided.push(Verdict { asked, tried: Tried { decision, at: now, reserved: Hits(0) } });
-                if is_counted && hits > Hits(0) {
+                decided.push(Tried { decision, at: now, reserved: Hits(0) });
+                // no try needs those before the first one
+                if is_counted && hits > Hits(0) && begin + j > 0 {
                     take_off(tiers, &mut states, hits, now);
                 }
             }
+            end = begin;
         }
         decided.reverse();
         decided
     }
 
     /// Decides its tries by `outcome`, without the counter, which was evicted.
-    pub(in super::super) fn decide_alone(self, outcome: ExchangeOutcome) -> Applied {
+    pub(in super::super) fn decide_alone(self, outcome: &ExchangeOutcome) -> Applied {
         let mut applied = Applied::default();
-        let want = self.hold.filter(|_| self.reserving.is_none()).map_or(0, |hold| hold.want);
+        let want = self.hold_ahead().map_or(0, |hold| hold.want);
         match outcome {
             Ok((reply, now)) if reply.counters.len() == self.target.tiers.len() => {
                 applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
-                let (states, now) = (reply.counters.clone(), self.dated(&reply, now));
-                for Verdict { asked, tried } in self.decide(&reply, states, now) {
-                    applied.decided.push((asked.outcome, Ok(tried)));
+                let decided = self.decide(reply, reply.counters.clone(), self.dated(reply, *now));
+                for (asked, tried) in self.tries.into_iter().zip(decided) {
+                    asked.succeed(tried);
                 }
             }
             outcome => {
-                let delivery = outcome.map_or_else(|error| Delivery::of_error(&error), |_| Delivery::Unknown);
+                let delivery = Delivery::of_failed(outcome);
                 applied.unknown = if delivery == Delivery::Unknown { want } else { 0 };
-                let tries = self.runs.into_iter().flat_map(|sent| sent.tries).chain(self.reserving);
-                applied.decided =
-                    tries.map(|asked| (asked.outcome, Err(Undecided { delivery, late: false }))).collect();
+                for asked in self.tries {
+                    asked.fail(Undecided { delivery, late: false });
+                }
             }
         }
         applied
@@ -149,47 +142,40 @@ impl Sent {
     }
 }
 
-/// A decision, and the try that it is about.
-#[derive(Debug)]
-struct Verdict {
-    asked: Try,
-    tried: Tried,
-}
+/// The decisions about the tries of a command.
+type Verdicts = SmallVec<[Tried; 1]>;
 
 impl LocalCounter {
-    /// Applies the `outcome` of the command that is remembered as `sent`. With `local_cache`, tries that the store has rejected are noted.
+    /// Applies the `outcome` of the command that is remembered as `sent`, and tells the callers of its tries. With `local_cache`, tries that
+    /// the store has rejected are noted.
     pub(in super::super) fn apply(
         &mut self,
         mut sent: Sent,
-        outcome: ExchangeOutcome,
+        outcome: &ExchangeOutcome,
         link: &Link,
         local_cache: bool,
     ) -> Applied {
         self.end_command(sent.number);
         let mut applied = Applied::default();
-        let delivery = outcome.as_ref().map_or_else(Delivery::of_error, |_| Delivery::Applied);
         let mut admitted = 0;
         if sent.carried.is_some() {
-            let delivered = self.apply_delivery(delivery);
+            let delivered = self.apply_delivery(Delivery::of(outcome));
             (applied.unknown, admitted) = (delivered.unknown, delivered.admitted);
         }
         match outcome {
             Ok((reply, now)) if reply.counters.len() == sent.target.tiers.len() => {
-                let now = sent.dated(&reply, now);
+                let now = sent.dated(reply, *now);
                 if sent.carried.is_some() {
-                    applied.overshoot = self.overshoot(&reply, admitted, now);
+                    applied.overshoot = self.overshoot(reply, admitted, now);
                 }
-                self.share_taken(&mut sent, &reply);
+                self.share_taken(&mut sent, reply);
                 let replaced = sent.is_own.then(|| self.replace_limit(Arc::clone(&sent.target)));
-                self.apply_reply_of(sent, &reply, link, local_cache, now, &mut applied);
+                self.apply_reply_of(sent, reply, link, local_cache, now, &mut applied);
                 if let Some(replaced) = replaced {
                     self.restore_limit(replaced, now);
                 }
             }
-            outcome => {
-                let delivery = outcome.map_or_else(|error| Delivery::of_error(&error), |_| Delivery::Unknown);
-                self.fail(sent, delivery, &mut applied);
-            }
+            outcome => self.fail(sent, Delivery::of_failed(outcome), &mut applied),
         }
         self.apply_early();
         self.end_talk();
@@ -202,12 +188,12 @@ impl LocalCounter {
         let is_unknown = delivery == Delivery::Unknown;
         if is_unknown {
             self.lose_version();
-            let hold = sent.hold.filter(|_| sent.reserving.is_none());
-            applied.unknown = applied.unknown.saturating_add(hold.map_or(0, |hold| hold.want));
+            let want = sent.hold_ahead().map_or(0, |hold| hold.want);
+            applied.unknown = applied.unknown.saturating_add(want);
         }
-        for asked in sent.runs.into_iter().flat_map(|sent| sent.tries).chain(sent.reserving) {
+        for asked in sent.tries {
             if asked.is_awaited() {
-                applied.decided.push((asked.outcome, Err(Undecided { delivery, late: false })));
+                asked.fail(Undecided { delivery, late: false });
                 continue;
             }
             let given_up = self.take_given_up(asked.id);
@@ -223,10 +209,13 @@ impl LocalCounter {
     /// Has the tries of callers who still wait take their hits first, and then those that were admitted meanwhile. What the store has not
     /// taken for the latter is pending.
     fn share_taken(&mut self, sent: &mut Sent, reply: &Reply) {
-        for (i, SentRun { run, tries }) in sent.runs.iter_mut().enumerate() {
-            if tries.iter().all(Try::is_awaited) {
-                continue;
-            }
+        if sent.tries.iter().all(Try::is_awaited) {
+            return;
+        }
+        let mut rest = &mut sent.tries[..];
+        for (i, run) in sent.runs.iter().enumerate() {
+            let (tries, others) = rest.split_at_mut(rest.len().min(run.tries as usize));
+            rest = others;
             tries.sort_by_key(|asked| {
                 if asked.is_awaited() { 0 } else { 1 + u8::from(!self.is_admitted_meanwhile(asked.id)) }
             });
@@ -246,7 +235,7 @@ impl LocalCounter {
     /// the estimate, to come back with the reply.
     fn unclaimed(&mut self, sent: &Sent, reply: &Reply) -> u64 {
         let mut unclaimed = 0_u64;
-        for (i, SentRun { run, tries }) in sent.runs.iter().enumerate() {
+        for (i, (run, tries)) in sent.runs().enumerate() {
             let taken = taken(reply, i, run) as usize;
             let gone = tries.iter().take(taken).filter(|asked| !asked.is_awaited());
             for asked in gone {
@@ -278,7 +267,7 @@ impl LocalCounter {
         let (rejects, taken) = sent.outcomes(reply, now);
         let is_leasing = self.mode == Coordination::Lease && !sent.is_own;
         let asks_lease = |asked: &Try| matches!(asked.asks, Asks::Lease(_));
-        let hold = sent.hold.filter(|_| sent.reserving.is_none());
+        let hold = sent.hold_ahead();
         let granted = hold.map_or(0, |_| reply.granted);
         let mut unclaimed = self.unclaimed(&sent, reply);
         if let Some(hold) = hold {
@@ -318,18 +307,22 @@ impl LocalCounter {
             // the store knows which of the granted hits were used, or the estimate does not any more
             self.forget_grants();
         }
-        if is_leasing && (hold.is_some() || sent.tries().any(asks_lease)) {
+        if is_leasing && (hold.is_some() || sent.tries.iter().any(asks_lease)) {
             let is_partial = rejects || hold.is_some_and(|hold| granted < hold.want);
             self.pause_if_scarce(is_partial, link.round_trip, now);
         }
-        let states = self.states_after(&sent, reply, is_applied);
+        let decided = match sent.tries[..] {
+            [] => Verdicts::new(),
+            _ => sent.decide(reply, self.states_after(&sent, reply, is_applied), now),
+        };
         // what is held may have ended on the way
         applied.dropped = self.expire_leases(link.time);
-        for Verdict { asked, mut tried } in sent.decide(reply, states, now) {
+        for (asked, mut tried) in sent.tries.into_iter().zip(decided) {
             if asks_lease(&asked) && tried.decision.over {
-                let Some(asked) = self.decide_again(asked, link, applied) else { continue };
-                tried.decision = self.until_pause_ends(tried.decision, now);
-                applied.decided.push((asked.outcome, Ok(tried)));
+                if let Some(asked) = self.decide_again(asked, link) {
+                    tried.decision = self.until_pause_ends(tried.decision, now);
+                    asked.succeed(tried);
+                }
                 continue;
             }
             if let Asks::Reserve(request) = asked.asks
@@ -339,15 +332,15 @@ impl LocalCounter {
                 // of a caller who waits no longer
                 self.give_back_reserved(request, tried);
             }
-            applied.decided.push((asked.outcome, Ok(tried)));
+            asked.succeed(tried);
         }
         if granted > 0 {
-            self.decide_from_held(link, applied);
+            self.decide_from_held(link);
         }
     }
 
     /// Decides `asked` from what is held, although the store has rejected it. Returns it if that is not possible.
-    fn decide_again(&mut self, asked: Try, link: &Link, applied: &mut Applied) -> Option<Try> {
+    fn decide_again(&mut self, asked: Try, link: &Link) -> Option<Try> {
         let now = link.time.now;
         let Asks::Lease(policy) = asked.asks else { return Some(asked) };
         let is_covered = policy != OverLimitPolicy::Count
@@ -357,18 +350,18 @@ impl LocalCounter {
         let decision =
             is_covered.then(|| self.decide_leased(link.instances, policy, asked.hits, now)).flatten();
         let Some(decision) = decision else { return Some(asked) };
-        applied.decided.push((asked.outcome, Ok(Tried { decision, at: now, reserved: Hits(0) })));
+        asked.succeed(Tried { decision, at: now, reserved: Hits(0) });
         None
     }
 
     /// Decides the tries that wait from what is held, as far as that goes.
-    fn decide_from_held(&mut self, link: &Link, applied: &mut Applied) {
+    fn decide_from_held(&mut self, link: &Link) {
         if !self.has_tries() {
             return;
         }
         let mut waiting = SmallVec::new();
         for asked in self.take_tries() {
-            if let Some(asked) = self.decide_again(asked, link, applied) {
+            if let Some(asked) = self.decide_again(asked, link) {
                 waiting.push(asked);
             }
         }
@@ -402,7 +395,7 @@ impl LocalCounter {
 
     /// Repeats in the exact states what the store has done after it has adopted them.
     fn repeat(&mut self, sent: &Sent, reply: &Reply, now: Timestamp) {
-        for (i, SentRun { run, .. }) in sent.runs.iter().enumerate() {
+        for (i, run) in sent.runs.iter().enumerate() {
             let taken = taken(reply, i, run);
             let counted = if run.counts_rejected { run.tries } else { taken };
             let hits = Hits(run.hits.saturating_mul(counted.into()));
@@ -420,8 +413,8 @@ impl LocalCounter {
     /// yet, but for windows that it does not have.
     fn states_after(&self, sent: &Sent, reply: &Reply, is_applied: bool) -> SmallVec<[CounterState; 1]> {
         let is_better = is_applied
-            && sent.reserving.is_none()
-            && (reply.matched || !self.leases().is_empty() || sent.tries().all(Try::looks));
+            && !sent.is_reserving()
+            && (reply.matched || !self.leases().is_empty() || sent.tries.iter().all(Try::looks));
         if !is_better {
             return reply.counters.clone();
         }

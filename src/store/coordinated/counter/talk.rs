@@ -130,13 +130,6 @@ struct GivenUp {
     at: Timestamp,
 }
 
-/// Equal tries in a row.
-#[derive(Debug)]
-pub(super) struct SentRun {
-    pub(super) run: Run,
-    pub(super) tries: SmallVec<[Try; 1]>,
-}
-
 /// What is remembered of a command until its reply.
 #[derive(Debug)]
 pub(in super::super) struct Sent {
@@ -148,16 +141,14 @@ pub(in super::super) struct Sent {
     pub(in super::super) target: Arc<Target>,
     /// Whether the limit came with the requests.
     pub(super) is_own: bool,
-    pub(super) runs: SmallVec<[SentRun; 1]>,
+    /// The tries that it carries, run after run; or a reservation, which the hold is for.
+    pub(super) tries: SmallVec<[Try; 1]>,
+    /// Equal tries in a row. One that only reads has no try.
+    pub(in super::super) runs: SmallVec<[Run; 1]>,
     /// The hits that its reports carry. None if it has none.
     pub(in super::super) carried: Option<Dropped>,
     pub(super) hold: Option<Hold>,
-    /// The reservation that the hold is for.
-    pub(super) reserving: Option<Try>,
 }
-
-/// The commands of a counter, and what is remembered of each until its reply.
-pub(in super::super) type Composed = SmallVec<[(Command, Sent); 1]>;
 
 // === impl Try ===
 
@@ -170,6 +161,12 @@ impl Try {
     /// Returns whether it takes nothing.
     pub(super) const fn looks(&self) -> bool {
         matches!(self.asks, Asks::Look | Asks::Settle)
+    }
+
+    /// Tells its caller what was decided.
+    pub(super) fn succeed(self, tried: Tried) {
+        // a caller that waits no longer has nobody to receive it
+        let _ = self.outcome.send(Ok(tried));
     }
 
     /// Tells its caller that it is `undecided`.
@@ -200,20 +197,24 @@ impl Sent {
             number,
             target: Arc::clone(&counter.target),
             is_own: false,
+            tries: SmallVec::new(),
             runs: SmallVec::new(),
             carried: None,
             hold: None,
-            reserving: None,
         }
     }
 
     /// Adds `next`, if the store can decide it in the same command. Returns it otherwise.
     fn add(&mut self, next: Try) -> Result<(), Try> {
-        let is_empty = self.runs.is_empty() && self.carried.is_none();
+        let is_empty = self.tries.is_empty() && self.carried.is_none();
         if is_empty {
-            (self.target, self.is_own) = (Arc::clone(&next.target), next.is_own);
+            if !Arc::ptr_eq(&self.target, &next.target) {
+                self.target = Arc::clone(&next.target);
+            }
+            self.is_own = next.is_own;
         }
-        if *self.target != *next.target || self.is_own != next.is_own || self.reserving.is_some() {
+        let is_same = Arc::ptr_eq(&self.target, &next.target) || *self.target == *next.target;
+        if !is_same || self.is_own != next.is_own || self.is_reserving() {
             return Err(next);
         }
         if let Asks::Reserve(request) = next.asks {
@@ -222,27 +223,46 @@ impl Sent {
             }
             let (least, want) = (request.fit(request.least.max(Hits(1))), request.fit(Hits(u64::MAX)));
             self.hold = Some(Hold { least: least.0, want: want.0, time: request.hold });
-            self.reserving = Some(next);
-            return Ok(());
-        }
-        let run = next.run();
-        let is_full = self.runs.len() == Exchange::MAX_RUNS || flows(&self.target.tiers);
-        match self.runs.last_mut() {
-            Some(last) if last.run.hits == run.hits && last.run.counts_rejected == run.counts_rejected => {
-                last.run.tries = last.run.tries.saturating_add(1);
-                last.tries.push(next);
+        } else {
+            let run = next.run();
+            let is_full = self.runs.len() == Exchange::MAX_RUNS || flows(&self.target.tiers);
+            match self.runs.last_mut() {
+                Some(last) if last.hits == run.hits && last.counts_rejected == run.counts_rejected => {
+                    last.tries = last.tries.saturating_add(1);
+                }
+                // the states after other hits would not say when the status before them ends
+                Some(_) if is_full => return Err(next),
+                _ => self.runs.push(run),
             }
-            // the states after other hits would not say when the status before them ends
-            Some(_) if is_full => return Err(next),
-            _ => self.runs.push(SentRun { run, tries: SmallVec::from_buf([next]) }),
         }
+        self.tries.push(next);
         Ok(())
     }
 
     fn command(&self, reports: SmallVec<[Report; 1]>, at: Timestamp) -> Command {
-        let runs = self.runs.iter().map(|sent| sent.run).collect();
+        let runs = SmallVec::from_slice(&self.runs);
         let op = Op::Exchange(Exchange { reports, runs, hold: self.hold });
         Command { target: Arc::clone(&self.target), at, op }
+    }
+
+    /// Returns whether its hold is for a reservation, which is its only try.
+    pub(super) fn is_reserving(&self) -> bool {
+        self.tries.first().is_some_and(|asked| matches!(asked.asks, Asks::Reserve(_)))
+    }
+
+    /// Returns the hold that is for the counter itself.
+    pub(super) fn hold_ahead(&self) -> Option<Hold> {
+        self.hold.filter(|_| !self.is_reserving())
+    }
+
+    /// Returns each run, and its tries.
+    pub(super) fn runs(&self) -> impl Iterator<Item = (&Run, &[Try])> {
+        let mut rest = &self.tries[..];
+        self.runs.iter().map(move |run| {
+            let (tries, others) = rest.split_at(rest.len().min(run.tries as usize));
+            rest = others;
+            (run, tries)
+        })
     }
 
     /// Has `command`, which it is remembered of, hold `hits` more than it does, for `time` at least.
@@ -255,15 +275,9 @@ impl Sent {
         }
     }
 
-    /// Returns its tries.
-    pub(super) fn tries(&self) -> impl Iterator<Item = &Try> {
-        self.runs.iter().flat_map(|sent| &sent.tries).chain(&self.reserving)
-    }
-
     /// Returns whether it does more than the tries of callers who wait no longer.
     pub(in super::super) fn is_needed(&self) -> bool {
-        let mut tries = self.tries().peekable();
-        self.carried.is_some() || tries.peek().is_none() || tries.any(Try::is_awaited)
+        self.carried.is_some() || self.tries.is_empty() || self.tries.iter().any(Try::is_awaited)
     }
 
     /// Returns whether the store decides something, so that it is about the open windows.
@@ -437,6 +451,14 @@ impl LocalCounter {
         }
     }
 
+    /// Returns the commands that leave now, and what is remembered of each.
+    #[cfg(test)]
+    pub(in super::super) fn composed(&mut self, link: &Link) -> Vec<(Command, Sent)> {
+        let mut composed = Vec::new();
+        self.compose(CounterKey::default(), link, |command, sent| composed.push((command, sent)));
+        composed
+    }
+
     /// Notes that `want` hits are to be held by the exchange that is on its way.
     #[cfg(test)]
     pub(super) fn want_for_test(&mut self, want: u64) {
@@ -510,9 +532,14 @@ impl LocalCounter {
         }
     }
 
-    /// Returns the commands that leave now: those of tries, and if no other exchange is about the ledger, what is pending, and a hold.
-    /// `key` is that of the counter.
-    pub(in super::super) fn compose(&mut self, key: CounterKey, link: &Link) -> (Composed, Dropped) {
+    /// Sends the commands that leave now, with what is to be remembered of each until its reply: those of tries, and if no other exchange is
+    /// about the ledger, what is pending, and a hold. `key` is that of the counter. Returns what was dropped.
+    pub(in super::super) fn compose(
+        &mut self,
+        key: CounterKey,
+        link: &Link,
+        mut send: impl FnMut(Command, Sent),
+    ) -> Dropped {
         self.follow_instances(link.instances);
         let (at, mut dropped) = (link.time.now, Dropped::default());
         let mut tries = SmallVec::<[Try; 1]>::new();
@@ -579,20 +606,22 @@ impl LocalCounter {
             first.carried = carried;
             if reads {
                 let run = Run { hits: 0, tries: 1, counts_rejected: false };
-                first.runs.push(SentRun { run, tries: SmallVec::new() });
+                first.runs.push(run);
             }
             sent.push(first);
         }
-        self.place(tries, &mut sent, key, number);
+        if !tries.is_empty() {
+            self.place(tries, &mut sent, key, number);
+        }
         if sent.is_empty() {
             self.end_talk();
-            return (Composed::new(), dropped);
+            return dropped;
         }
         if is_free {
             self.wants_read = false;
             self.end_overcounting();
         }
-        let last = sent.last_mut().filter(|last| last.reserving.is_none());
+        let last = sent.last_mut().filter(|last| !last.is_reserving());
         let want = hold.filter(|_| last.is_some()).map_or(0, |hold| hold.want);
         if let Some(last) = last {
             last.hold = hold;
@@ -604,7 +633,9 @@ impl LocalCounter {
         if is_ledger {
             talk.ledger = Some(Ledger { number, want });
         }
-        let command = |sent: Sent| (sent.command(std::mem::take(&mut reports), at), sent);
-        (sent.into_iter().map(command).collect(), dropped)
+        for sent in sent.drain(..) {
+            send(sent.command(std::mem::take(&mut reports), at), sent);
+        }
+        dropped
     }
 }

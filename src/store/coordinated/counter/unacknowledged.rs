@@ -59,25 +59,43 @@ impl Unacknowledged {
         self.0.get_or_insert_default().list.push(delta);
     }
 
-    /// Adds `delta` in front of the pending ones.
-    pub(super) fn insert_first_pending(&mut self, delta: PendingDelta) {
-        let deltas = self.0.get_or_insert_default();
-        deltas.list.insert(deltas.in_flight, delta);
+    /// Notes that the first pending one is sent.
+    pub(super) fn send_first(&mut self) {
+        if let Some(deltas) = &mut self.0 {
+            deltas.in_flight = deltas.list.len().min(deltas.in_flight + 1);
+        }
     }
 
-    /// Adds `delta` to those in flight.
-    pub(super) fn push_in_flight(&mut self, delta: PendingDelta) {
-        self.insert_first_pending(delta);
-        self.0.get_or_insert_default().in_flight += 1;
+    /// Removes the first pending one.
+    pub(super) fn remove_first_pending(&mut self) {
+        if let Some(deltas) = self.0.as_mut().filter(|deltas| deltas.in_flight < deltas.list.len()) {
+            deltas.list.remove(deltas.in_flight);
+        }
+        self.free_if_empty();
     }
 
     /// Removes those in flight.
-    pub(super) fn take_in_flight(&mut self) -> List {
-        let Some(deltas) = &mut self.0 else { return List::new() };
-        let taken = deltas.list.drain(..deltas.in_flight).collect();
-        deltas.in_flight = 0;
+    pub(super) fn end_flight(&mut self) {
+        if let Some(deltas) = &mut self.0 {
+            let in_flight = std::mem::take(&mut deltas.in_flight);
+            if in_flight < deltas.list.len() {
+                deltas.list.drain(..in_flight);
+            } else {
+                self.0 = None;
+            }
+        }
+    }
+
+    /// Notes that those in flight, of which those that say nothing are removed, are pending again.
+    pub(super) fn return_flight(&mut self) {
+        let Some(deltas) = &mut self.0 else { return };
+        let mut left_in_flight = std::mem::take(&mut deltas.in_flight);
+        deltas.list.retain(|delta| {
+            let is_in_flight = left_in_flight > 0;
+            left_in_flight = left_in_flight.saturating_sub(1);
+            !is_in_flight || !delta.is_none()
+        });
         self.free_if_empty();
-        taken
     }
 
     /// Removes the pending ones.
@@ -136,10 +154,11 @@ mod tests {
         assert_eq!(size_of::<Unacknowledged>(), 8);
         let delta = |hits| PendingDelta::of(hits, Timestamp::from_secs(1));
         let mut all = Unacknowledged::default();
-        all.push(delta(3));
-        all.push_in_flight(delta(1));
-        all.push_in_flight(delta(2));
-        all.push(delta(4));
+        for hits in 1..=4 {
+            all.push(delta(hits));
+        }
+        all.send_first();
+        all.send_first();
         assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![1, 2], vec![3, 4]));
         all.merge_pending(|earlier, later| {
             earlier.append(later);
@@ -152,11 +171,24 @@ mod tests {
         all.push(delta(8));
         all.retain_pending(|delta| delta.change.hits == 8);
         assert_eq!(hits(all.all()), [1, 2, 8]);
-        for delta in all.take_in_flight().into_iter().rev() {
-            all.insert_first_pending(delta);
-        }
+        all.return_flight();
         assert_eq!((all.is_in_flight(), hits(all.pending())), (false, vec![1, 2, 8]));
-        assert_eq!(hits(&all.take_pending()), [1, 2, 8]);
+        all.send_first();
+        all.remove_first_pending();
+        assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![1], vec![8]));
+        all.end_flight();
+        assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![], vec![8]));
+        all.send_first();
+        all.end_flight();
+        assert!(all.is_empty());
+        for hits in [1, 0, 2] {
+            all.push(delta(hits));
+            all.send_first();
+        }
+        all.send_first();
+        assert_eq!(hits(all.in_flight()), [1, 0, 2]);
+        all.return_flight();
+        assert_eq!(hits(&all.take_pending()), [1, 2]);
         assert!(all.is_empty());
         all.push(delta(1));
         all.retain_pending(|_| false);

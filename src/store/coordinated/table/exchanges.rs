@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::{sync::oneshot, time::timeout};
 
 use super::{CounterTable, counter_key};
@@ -10,7 +11,7 @@ use crate::{
     store::{
         coordinated::{
             client::{ExchangeOutcome, Exchanges},
-            counter::{Applied, Asks, Composed, Generation, Link, LocalCounter, Sent, TryOutcome},
+            counter::{Applied, Asks, Generation, Link, LocalCounter, Sent, TryOutcome},
             delivery::{Delivery, Undecided},
         },
         remote::{Command, Remote, RemoteError, StoreNode},
@@ -43,9 +44,9 @@ struct Awaited<'a, R: Remote> {
 }
 
 impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
-    fn compose(&self, key: CounterKey) -> impl IntoIterator<Item = (Command, Sent), IntoIter: Send> {
+    fn compose(&self, key: CounterKey, send: impl FnMut(Command, Sent)) {
         // the tries of a counter that was evicted have failed
-        self.with_existing(key, |counter| self.compose_of(key, counter)).unwrap_or_default()
+        self.with_existing(key, |counter| self.compose_of(key, counter, &self.link(), send));
     }
 
     fn is_needed(&self, sent: &Sent) -> bool {
@@ -56,25 +57,24 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
         self.client.node(&sent.target, self.client.time().now) != node
     }
 
-    fn apply(&self, sent: Sent, outcome: ExchangeOutcome) {
-        let (key, generation, carried) = (sent.key, sent.generation, sent.carried);
-        let has_failed = outcome.is_err();
-        let delivery = outcome.as_ref().map_or_else(Delivery::of_error, |_| Delivery::Applied);
-        let mut all = Some((sent, outcome));
-        self.with_generation(key, generation, |counter| {
-            let Some((sent, outcome)) = all.take() else { return };
-            let link = self.link();
-            self.apply_to(counter, sent, outcome, &link);
-            self.send_tries(key, counter, &link);
-            if has_failed && carried.is_some() {
-                self.enqueue_again(key, counter, link.time.now);
-            } else {
-                self.enqueue(key, counter, link.time.now);
-            }
-        });
-        if let Some((sent, outcome)) = all {
-            self.record_evicted(carried.unwrap_or_default(), delivery);
-            self.settle(sent.decide_alone(outcome));
+    fn apply(&self, outcomes: impl Iterator<Item = (Sent, ExchangeOutcome)>) {
+        let mut link = None;
+        for (sent, outcome) in outcomes {
+            let link = link.get_or_insert_with(|| self.link());
+            let (key, generation, carried) = (sent.key, sent.generation, sent.carried);
+            self.with_generation_or_none(key, generation, |counter| {
+                let Some(counter) = counter else {
+                    self.record_evicted(carried.unwrap_or_default(), Delivery::of(&outcome));
+                    return self.record(sent.decide_alone(&outcome));
+                };
+                self.apply_to(counter, sent, &outcome, link);
+                self.send_tries(key, counter, link);
+                if outcome.is_err() && carried.is_some() {
+                    self.enqueue_again(key, counter, link.time.now);
+                } else {
+                    self.enqueue(key, counter, link.time.now);
+                }
+            });
         }
     }
 }
@@ -109,11 +109,14 @@ impl<R: Remote> CounterTable<R> {
         let (now, target) = (link.time.now, &counter.target);
         // under `strict`, tries that come before the call leaves join it
         if counter.is_silent() && counter.mode != Coordination::Strict {
-            let composed = self.compose_with(key, counter, link);
-            for (_, sent) in self.client.queue(composed) {
+            let mut rejected = SmallVec::<[Sent; 0]>::new();
+            self.compose_of(key, counter, link, |command, sent| {
+                rejected.extend(self.client.queue(command, sent).err());
+            });
+            for sent in rejected {
                 let full =
                     RemoteError::NotSent("too many decisions are already waiting for the node".to_owned());
-                self.apply_to(counter, sent, Err(full), link);
+                self.apply_to(counter, sent, &Err(full), link);
             }
         } else if self.client.queue_counter(key, target, now) {
             counter.note_queued();
@@ -124,32 +127,27 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Returns the commands of `counter` that leave now.
-    pub(super) fn compose_of(&self, key: CounterKey, counter: &mut LocalCounter) -> Composed {
-        self.compose_with(key, counter, &self.link())
-    }
-
-    fn compose_with(&self, key: CounterKey, counter: &mut LocalCounter, link: &Link) -> Composed {
+    /// Sends the commands of `counter` that leave now.
+    pub(super) fn compose_of(
+        &self,
+        key: CounterKey,
+        counter: &mut LocalCounter,
+        link: &Link,
+        send: impl FnMut(Command, Sent),
+    ) {
         self.record_dropped(counter.expire_leases(link.time));
-        let (composed, dropped) = counter.compose(key, link);
-        self.record_dropped(dropped);
-        composed
+        self.record_dropped(counter.compose(key, link, send));
     }
 
-    fn apply_to(&self, counter: &mut LocalCounter, sent: Sent, outcome: ExchangeOutcome, link: &Link) {
-        self.settle(counter.apply(sent, outcome, link, self.local_cache));
+    fn apply_to(&self, counter: &mut LocalCounter, sent: Sent, outcome: &ExchangeOutcome, link: &Link) {
+        self.record(counter.apply(sent, outcome, link, self.local_cache));
     }
 
-    /// Tells callers what was decided, and counts the rest.
-    fn settle(&self, applied: Applied) {
-        let Applied { decided, unknown, overshoot, dropped } = applied;
+    fn record(&self, applied: Applied) {
+        let Applied { unknown, overshoot, dropped } = applied;
         self.metrics.delivery_unknown.add(unknown);
         self.metrics.overshoot.add(overshoot);
         self.record_dropped(dropped);
-        for (waiting, outcome) in decided {
-            // a caller that waits no longer has nobody to receive it
-            let _ = waiting.send(outcome);
-        }
     }
 
     /// Returns what the way to the store is like now.

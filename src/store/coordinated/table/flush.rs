@@ -13,8 +13,8 @@ use crate::{
     limit::{CounterKey, Period},
     store::{
         coordinated::{
-            counter::{Composed, LocalCounter, Slot},
-            store_time::StoreTime,
+            client::Outbox,
+            counter::{Link, LocalCounter, Sent, Slot},
         },
         remote::Remote,
     },
@@ -70,7 +70,8 @@ async fn flush_due<R: Remote>(table: &CounterTable<R>, sweep_at: Instant) {
 /// Sends what the counters that are due with `slot` have to send: those for whose keys [`CounterKey::shard`] returns one of `shards`.
 fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option<Slot>) {
     let time = table.client.time();
-    let mut all = Vec::new();
+    let link = table.link();
+    let mut all = Outbox::default();
     for shard in shards {
         // nearly always none
         let mut with_siblings: SmallVec<[CounterKey; 1]> = SmallVec::new();
@@ -81,56 +82,56 @@ fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option
             if counter.may_have_siblings() {
                 with_siblings.push(*key);
             } else {
-                all.extend(flush_counter(table, *key, counter, time));
+                flush_counter(table, *key, counter, &link, &mut all);
             }
         }
         for key in with_siblings {
             // what they have counted before precedes what this one has counted
             for sibling in table.unsettled_siblings(key, time.now) {
-                let composed = table.with_existing(sibling, |counter| {
+                table.with_existing(sibling, |counter| {
                     let is_available = !table.client.is_unavailable_for(&counter.target, time.now);
-                    (is_available && counter.can_flush()).then(|| table.compose_of(sibling, counter))
+                    if is_available && counter.can_flush() {
+                        table.compose_of(sibling, counter, &link, |command, sent| all.push(command, sent));
+                    }
                 });
-                all.extend(composed.flatten().unwrap_or_default());
             }
-            let composed = table.with_existing(key, |counter| flush_counter(table, key, counter, time));
-            all.extend(composed.unwrap_or_default());
+            table.with_existing(key, |counter| flush_counter(table, key, counter, &link, &mut all));
         }
     }
     table.client.send_in_background(all);
 }
 
-/// Returns what `counter`, which is due, has to send.
+/// Adds what `counter`, which is due, has to send to `all`.
 fn flush_counter<R: Remote>(
     table: &CounterTable<R>,
     key: CounterKey,
     counter: &mut LocalCounter,
-    time: StoreTime,
-) -> Composed {
+    link: &Link,
+    all: &mut Outbox<Sent>,
+) {
+    let time = link.time;
     // pending hits are kept while the node does not reply; the heartbeat detects when it does again
     let is_available = !table.client.is_unavailable_for(&counter.target, time.now);
-    let renews = is_available && counter.should_renew(table.lease_lead(), time.now);
-    if renews {
+    if is_available && counter.should_renew(link.lead, time.now) {
         // due again after the reply
         counter.want_lease();
-        table.send_tries(key, counter, &table.link());
-        return Composed::new();
+        table.send_tries(key, counter, link);
+        return;
     }
-    return_ended(table, counter, time);
-    let composed =
-        if is_available && counter.can_flush() { table.compose_of(key, counter) } else { Composed::new() };
+    return_ended(table, counter, link);
+    if is_available && counter.can_flush() {
+        table.compose_of(key, counter, link, |command, sent| all.push(command, sent));
+    }
     // what is not in flight now is due again
     table.enqueue(key, counter, time.now);
-    composed
 }
 
 /// Returns the leases of `counter` that have ended or are about to, and those that it does not need.
-fn return_ended<R: Remote>(table: &CounterTable<R>, counter: &mut LocalCounter, time: StoreTime) {
+fn return_ended<R: Remote>(table: &CounterTable<R>, counter: &mut LocalCounter, link: &Link) {
     // an instance that is not alone any more returns other leases
-    let instances = table.client.instances();
-    counter.follow_instances(instances);
-    table.record_dropped(counter.expire_leases(time));
-    counter.return_ending(instances, table.lease_lead(), time.now);
+    counter.follow_instances(link.instances);
+    table.record_dropped(counter.expire_leases(link.time));
+    counter.return_ending(link.instances, link.lead, link.time.now);
 }
 
 /// Returns every lease and reports all pending hits, for [`FINAL_FLUSH`] at most. Repeats, because a counter
@@ -138,16 +139,16 @@ fn return_ended<R: Remote>(table: &CounterTable<R>, counter: &mut LocalCounter, 
 pub(in super::super) async fn final_flush<R: Remote>(table: &CounterTable<R>) {
     let all = async {
         loop {
-            let now = table.client.time().now;
-            let (mut unreported, mut composed) = (false, Vec::new());
-            table.shards.sweep(1, now, |key, counter| {
+            let link = table.link();
+            let (mut unreported, mut composed) = (false, Outbox::default());
+            table.shards.sweep(1, link.time.now, |key, counter| {
                 counter.return_leases();
                 if counter.may_have_siblings() {
                     // what they have counted is not looked up here, so only its own hits are reported
                     counter.lose_version();
                 }
                 if counter.can_flush() {
-                    composed.extend(table.compose_of(key, counter));
+                    table.compose_of(key, counter, &link, |command, sent| composed.push(command, sent));
                 }
                 // what is held by an exchange on its way has to be returned too
                 unreported |= !counter.is_settled() || !counter.is_silent();
@@ -165,18 +166,19 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &CounterTable<R>) {
 /// Removes idle counters from a part of the table. What its other counters need was queued when it became known; only hits
 /// whose windows ended while no node was available are dropped here.
 fn sweep<R: Remote>(table: &CounterTable<R>) {
-    let (time, instances) = (table.client.time(), table.client.instances());
+    let link = table.link();
+    let time = link.time;
     table.shards.sweep(SWEEP_STEPS, time.now, |key, counter| {
-        if counter.is_keeping(instances, time) {
+        if counter.is_keeping(link.instances, time) {
             return;
         }
         table.record_dropped(counter.drop_ended(time.now));
-        counter.follow_instances(instances);
+        counter.follow_instances(link.instances);
         table.record_dropped(counter.expire_leases(time));
         if counter.is_quiet() {
             return;
         }
-        return_ended(table, counter, time);
+        return_ended(table, counter, &link);
         counter.shrink(time.now);
         table.enqueue(key, counter, time.now);
     });

@@ -146,17 +146,23 @@ impl<R: Remote> CounterTable<R> {
         key: CounterKey,
         act: impl FnOnce(&mut LocalCounter) -> T,
     ) -> Option<T> {
+        self.with_key(key, |counter| counter.map(act))
+    }
+
+    fn with_key<T>(&self, key: CounterKey, act: impl FnOnce(Option<&mut LocalCounter>) -> T) -> T {
         let mut shard = self.shards.lock(key);
-        let mut counter = shard.get_mut(key)?;
-        if counter.may_have_siblings() {
-            counter = shard.get_with_siblings(key)?;
+        let mut counter = shard.get_mut(key);
+        if counter.as_ref().is_some_and(|counter| counter.may_have_siblings()) {
+            counter = shard.get_with_siblings(key);
         }
-        let result = act(counter);
-        if counter.may_have_siblings() {
+        let result = act(counter.as_deref_mut());
+        if let Some(counter) = counter
+            && counter.may_have_siblings()
+        {
             let now = counter.last_check_at;
             self.shards.share(&mut shard, key, now);
         }
-        Some(result)
+        result
     }
 
     /// Runs `act` on the counter of `key`, if there is one, and it is not another one that has taken the place of that of
@@ -167,7 +173,17 @@ impl<R: Remote> CounterTable<R> {
         generation: Generation,
         act: impl FnOnce(&mut LocalCounter) -> T,
     ) -> Option<T> {
-        self.with_existing(key, |counter| (counter.generation == generation).then(|| act(counter))).flatten()
+        self.with_generation_or_none(key, generation, |counter| counter.map(act))
+    }
+
+    /// As [`CounterTable::with_generation`]. If there is no such counter, `act` receives none.
+    pub(super) fn with_generation_or_none<T>(
+        &self,
+        key: CounterKey,
+        generation: Generation,
+        act: impl FnOnce(Option<&mut LocalCounter>) -> T,
+    ) -> T {
+        self.with_key(key, |counter| act(counter.filter(|counter| counter.generation == generation)))
     }
 
     fn insert<'a>(

@@ -79,9 +79,7 @@ type Client = StoreClient<Script, Waiting>;
 struct NoCounters;
 
 impl Exchanges<Waiting> for NoCounters {
-    fn compose(&self, _: CounterKey) -> impl IntoIterator<Item = (Command, Waiting), IntoIter: Send> {
-        None
-    }
+    fn compose(&self, _: CounterKey, _: impl FnMut(Command, Waiting)) {}
 
     fn is_needed(&self, waiting: &Waiting) -> bool {
         !waiting.is_closed()
@@ -91,8 +89,10 @@ impl Exchanges<Waiting> for NoCounters {
         false
     }
 
-    fn apply(&self, waiting: Waiting, outcome: ExchangeOutcome) {
-        let _ = waiting.send(outcome);
+    fn apply(&self, outcomes: impl Iterator<Item = (Waiting, ExchangeOutcome)>) {
+        for (waiting, outcome) in outcomes {
+            let _ = waiting.send(outcome);
+        }
     }
 }
 

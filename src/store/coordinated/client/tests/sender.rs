@@ -2,7 +2,7 @@
 
 use tokio::time::timeout;
 
-use super::*;
+use super::{super::Outbox, *};
 
 const SLOW: Duration = Duration::from_millis(100);
 
@@ -11,7 +11,7 @@ const BUDGET: Period = Period::from_millis(15);
 /// Queues `command`. Returns what receives its outcome.
 fn queue(client: &Client, command: Command) -> oneshot::Receiver<ExchangeOutcome> {
     let (waiting, outcome) = oneshot::channel();
-    for (_, waiting) in client.queue([(command, waiting)].into_iter().collect()) {
+    if let Err(waiting) = client.queue(command, waiting) {
         let _ = waiting.send(Err(RemoteError::NotSent("full".into())));
     }
     outcome
@@ -135,7 +135,11 @@ async fn what_no_decision_waits_for_is_sent_in_calls_of_256_commands_of_its_own(
         sleep(Duration::from_millis(1)).await;
     }
     let (waiting, outcomes): (Vec<_>, Vec<_>) = (0..300).map(|_| oneshot::channel()).unzip();
-    client.send_in_background(waiting.into_iter().map(|waiting| (take(1, 7), waiting)));
+    let mut outbox = Outbox::default();
+    for waiting in waiting {
+        outbox.push(take(1, 7), waiting);
+    }
+    client.send_in_background(outbox);
     for outcome in outcomes {
         let (reply, _) = outcome.await.expect("the client lives").expect("the store replies");
         assert_eq!(reply.granted, 7);

@@ -8,7 +8,7 @@ const NANO: Period = Period::from_nanos(1);
 /// Returns the hits that the tries among `composed` ask for, and those that are to be held with them.
 fn requested(composed: &Composed) -> (u64, u64) {
     let runs = composed.iter().flat_map(|(_, sent)| &sent.runs);
-    (runs.map(|sent| sent.run.all_hits()).sum(), held(composed).map_or(0, |hold| hold.want))
+    (runs.map(|run| run.all_hits()).sum(), held(composed).map_or(0, |hold| hold.want))
 }
 
 /// In order of arrival, so that a try that does not fit leaves room for a smaller one.

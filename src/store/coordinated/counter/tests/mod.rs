@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{Asks, Composed, Generation, Link, LocalCounter, TryOutcome};
+use super::{Asks, Generation, Link, LocalCounter, Sent, TryOutcome};
 use crate::{
     limit::{
         Algorithm, Bucket, Coordination, CounterKey, Decision, Direction, Hits, OverLimitPolicy, Period,
@@ -54,6 +54,9 @@ impl LocalCounter {
         self.apply_reply_to(reply, self.sent, now)
     }
 }
+
+/// Commands, and what is remembered of each.
+type Composed = Vec<(Command, Sent)>;
 
 /// An instance's counter under `lease`, and the store.
 struct Fixture {
@@ -132,7 +135,7 @@ impl Fixture {
 
     /// Returns what leaves now.
     fn compose(&mut self) -> Composed {
-        self.counter.compose(CounterKey::default(), &self.link()).0
+        self.counter.composed(&self.link())
     }
 
     /// Sends what is pending, and applies the reply. Returns the commands.
@@ -155,12 +158,8 @@ impl Fixture {
         let mut granted = 0;
         for (reply, sent) in replies {
             let runs = sent.runs.iter().zip(&reply.taken);
-            granted +=
-                reply.granted + runs.map(|(sent, taken)| sent.run.hits * u64::from(*taken)).sum::<u64>();
-            let applied = self.counter.apply(sent, Ok((reply, self.now)), &self.link(), false);
-            for (waiting, outcome) in applied.decided {
-                let _ = waiting.send(outcome);
-            }
+            granted += reply.granted + runs.map(|(run, taken)| run.hits * u64::from(*taken)).sum::<u64>();
+            self.counter.apply(sent, &Ok((reply, self.now)), &self.link(), false);
         }
         granted
     }

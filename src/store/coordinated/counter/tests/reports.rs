@@ -195,7 +195,9 @@ fn hits_of_a_bucket_are_not_returned_after_the_hold() {
         fixture.hold(7, millis(300));
         fixture.counter.return_leases();
         fixture.wait(millis(wait));
-        let (composed, dropped) = fixture.counter.compose(CounterKey::default(), &fixture.link());
+        let (link, mut composed) = (fixture.link(), Vec::new());
+        let send = |command, sent| composed.push((command, sent));
+        let dropped = fixture.counter.compose(CounterKey::default(), &link, send);
         assert_eq!((dropped.stranded, dropped.unreported), (7 - returned, 0));
         let unused = composed.first().and_then(|(command, _)| command.op.reports().last()?.unused);
         assert_eq!(unused.map_or(0, |unused| unused.hits), returned, "after {wait} ms");
@@ -237,7 +239,7 @@ fn reports_that_were_not_applied_are_pending_again_and_lost_ones_are_accounted_f
     assert!(composed.len() == 1 && !read.counter.is_settled());
     for (_, sent) in composed {
         let failed = Err(RemoteError::NotSent("no connection".into()));
-        read.counter.apply(sent, failed, &read.link(), false);
+        read.counter.apply(sent, &failed, &read.link(), false);
     }
     assert!(read.counter.is_settled());
 }

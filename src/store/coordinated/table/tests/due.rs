@@ -51,7 +51,7 @@ async fn a_pause_is_rounded_to_the_interval_only_if_it_is_much_longer() {
         fixture.count(&value, 1_000);
         fixture.with_counter(&value, |counter| {
             let link = fixture.table.link();
-            let composed = counter.compose(CounterKey::default(), &link).0;
+            let composed = counter.composed(&link);
             fixture.deliver(counter, composed, &link);
         });
         fixture.due();

@@ -23,7 +23,7 @@ use crate::{
         coordinated::{
             CoordinationMetrics, CoordinationSettings,
             client::StoreClient,
-            counter::{Asks, Composed, Link, LocalCounter},
+            counter::{Asks, Link, LocalCounter, Sent},
             test_tiers::{START, fixed, millis, sliding},
         },
         remote::{Command, Heartbeat, Members, Op, Remote, RemoteError, Replies, StoreNode, Target},
@@ -141,19 +141,19 @@ impl Fixture {
         let link = Link { instances, ..self.table.link() };
         counter.want_lease();
         let _look = counter.push_try(false, Hits(0), Asks::Look).expect("there is room");
-        let mut composed = counter.compose(CounterKey::default(), &link).0;
+        let mut composed = counter.composed(&link);
         let (command, sent) = composed.last_mut().expect("a look");
         sent.hold_more(command, hits, Period::default());
         self.deliver(counter, composed, &link)
     }
 
     /// Has the store carry out what `counter` has `composed`, and applies the replies. Returns the hits that are held.
-    fn deliver(&self, counter: &mut LocalCounter, composed: Composed, link: &Link) -> u64 {
+    fn deliver(&self, counter: &mut LocalCounter, composed: Vec<(Command, Sent)>, link: &Link) -> u64 {
         let mut granted = 0;
         for (command, sent) in composed {
             let reply = self.store.0.server.lock().execute(&command, self.now());
             granted += reply.granted;
-            counter.apply(sent, Ok((reply, self.now())), link, false);
+            counter.apply(sent, &Ok((reply, self.now())), link, false);
         }
         granted
     }
