@@ -41,13 +41,13 @@ impl Undecided {
 
 impl Delivery {
     /// Classifies the outcome of a command.
-    pub(super) fn of<T>(outcome: &Result<T, RemoteError>) -> Self {
-        outcome.as_ref().map_or_else(Self::of_error, |_| Self::Applied)
+    pub(super) fn of<T>(outcome: &Result<T, &RemoteError>) -> Self {
+        outcome.as_ref().map_or_else(|error| Self::of_error(error), |_| Self::Applied)
     }
 
     /// Classifies the outcome of a command that has failed, or whose reply is not about what was asked.
-    pub(super) fn of_failed<T>(outcome: &Result<T, RemoteError>) -> Self {
-        outcome.as_ref().map_or_else(Self::of_error, |_| Self::Unknown)
+    pub(super) fn of_failed<T>(outcome: &Result<T, &RemoteError>) -> Self {
+        outcome.as_ref().map_or_else(|error| Self::of_error(error), |_| Self::Unknown)
     }
 
     /// Classifies a failed command.

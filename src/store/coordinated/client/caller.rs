@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use futures_util::future::Either;
 use tokio::time::timeout;
 
 use super::{
@@ -78,15 +79,11 @@ impl<R: Remote> Caller<R> {
         let first =
             commands.first().map(|first| FailedCount { target: Arc::clone(&first.target), at: first.at });
         let sent = self.clock.now();
-        let replies = match urgency {
-            Urgency::Decision => {
-                self.wait_for_reply(node, first.as_ref(), self.remote.call(commands), silent).await
-            }
-            Urgency::Background => {
-                let call = self.remote.call_in_background(commands);
-                self.wait_for_reply(node, first.as_ref(), call, silent).await
-            }
+        let call = match urgency {
+            Urgency::Decision => Either::Left(self.remote.call(commands)),
+            Urgency::Background => Either::Right(self.remote.call_in_background(commands)),
         };
+        let replies = self.wait_for_reply(node, first.as_ref(), call, silent).await;
         let received = self.clock.now();
         if let Ok(replies) = &replies {
             self.breaker.record_reply(node);

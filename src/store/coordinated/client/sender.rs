@@ -29,11 +29,19 @@ const MAX_BACKGROUND: usize = 256;
 /// The most decisions that may wait for one node.
 const MAX_QUEUE: usize = 4_096;
 
+/// The nodes whose queues are kept while they are empty: nodes come and go.
+const MAX_IDLE_NODES: usize = 16;
+
 /// The replies that are applied before other tasks have their turn.
 const AT_ONCE: usize = 32;
 
 /// What composes the commands of the counters in the queue, and applies the replies.
 pub(in super::super) trait Exchanges<S>: Send + Sync + 'static {
+    /// What the way to the store is like now.
+    type Link: Send;
+
+    fn link(&self) -> Self::Link;
+
     /// Sends the commands of the counter of `key`, and what is remembered of each.
     fn compose(&self, key: CounterKey, send: impl FnMut(Command, S));
 
@@ -43,12 +51,12 @@ pub(in super::super) trait Exchanges<S>: Send + Sync + 'static {
     /// Returns whether the counter's present window is counted by another node than `node`, which does not reply.
     fn is_elsewhere(&self, sent: &S, node: StoreNode) -> bool;
 
-    /// Applies the outcomes of commands.
-    fn apply(&self, outcomes: impl Iterator<Item = (S, ExchangeOutcome)>);
+    /// Applies the outcome of a command.
+    fn apply(&self, sent: &mut S, outcome: ExchangeOutcome<'_>, link: &Self::Link);
 }
 
 /// What becomes of a command: the reply, and the store's clock when it carried out the call.
-pub(in super::super) type ExchangeOutcome = Result<(Reply, Timestamp), RemoteError>;
+pub(in super::super) type ExchangeOutcome<'a> = Result<(&'a Reply, Timestamp), &'a RemoteError>;
 
 /// Commands, and what is remembered of each until its reply.
 #[derive(Debug)]
@@ -166,7 +174,7 @@ impl<S: Send> Sender<S> {
     fn next_batch(&self) -> Option<Batch<S>> {
         let mut queues = self.queues.lock();
         let batch = queues.iter_mut().find_map(|(node, queue)| queue.next_batch(*node));
-        if batch.is_none() {
+        if batch.is_none() && queues.len() > MAX_IDLE_NODES {
             queues.retain(|_, queue| queue.calls > 0);
         }
         batch
@@ -180,10 +188,10 @@ impl<S: Send> Sender<S> {
         mut batch: Batch<S>,
     ) -> Batch<S> {
         if batch.urgency == Urgency::Decision {
-            let is_needed = |sent: &S| exchanges.is_needed(sent);
-            let needless = batch.outbox.remove_unless(is_needed);
-            let not_sent = || Err(RemoteError::NotSent("nobody waits for it".to_owned()));
-            exchanges.apply(needless.into_iter().map(|sent| (sent, not_sent())));
+            for mut sent in batch.outbox.remove_unless(|sent| exchanges.is_needed(sent)) {
+                let not_sent = RemoteError::NotSent("nobody waits for it".to_owned());
+                exchanges.apply(&mut sent, Err(&not_sent), &exchanges.link());
+            }
         }
         for key in std::mem::take(&mut batch.counters) {
             exchanges.compose(key, |command, sent| {
@@ -219,8 +227,9 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
     let silent = || {
         // the present windows of counters must not wait for those of a node that does not reply
         let is_moved = |sent: &mut S| exchanges.is_elsewhere(sent, node);
-        let moved = sent.iter_mut().filter_map(|sent| sent.take_if(is_moved));
-        exchanges.apply(moved.map(|sent| (sent, Err(RemoteError::TimedOut(RECHECK)))));
+        for mut sent in sent.iter_mut().filter_map(|sent| sent.take_if(is_moved)) {
+            exchanges.apply(&mut sent, Err(&RemoteError::TimedOut(RECHECK)), &exchanges.link());
+        }
     };
     let outcome = caller.call(node, commands, urgency, silent).await;
     let (mut replies, now) = match outcome {
@@ -228,12 +237,14 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
         Err(error) => (vec![Err(error); sent.len()], Timestamp::default()),
     };
     replies.resize_with(sent.len(), || Err(RemoteError::Unreachable("it sent too few replies".into())));
-    let dated = |reply: Result<Reply, RemoteError>| reply.map(|reply| (reply, now));
-    let outcomes = sent.into_iter().zip(replies).filter_map(|(sent, reply)| Some((sent?, dated(reply))));
-    let mut outcomes = outcomes.peekable();
-    while outcomes.peek().is_some() {
-        exchanges.apply(outcomes.by_ref().take(AT_ONCE));
-        if outcomes.peek().is_some() {
+    for (sent, replies) in sent.chunks_mut(AT_ONCE).zip(replies.chunks(AT_ONCE)) {
+        let link = exchanges.link();
+        for (sent, reply) in sent.iter_mut().zip(replies) {
+            if let Some(sent) = sent {
+                exchanges.apply(sent, reply.as_ref().map(|reply| (reply, now)), &link);
+            }
+        }
+        if replies.len() == AT_ONCE {
             // what other calls have received does not wait for all of them
             yield_now().await;
         }
@@ -273,7 +284,11 @@ impl<S> Default for Outbox<S> {
 }
 
 impl<S> Outbox<S> {
-    pub(in super::super) const fn is_empty(&self) -> bool {
+    pub(in super::super) fn with_capacity(commands: usize) -> Self {
+        Self { commands: Vec::with_capacity(commands), sent: Vec::with_capacity(commands) }
+    }
+
+    const fn is_empty(&self) -> bool {
         self.commands.is_empty()
     }
 

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use super::{
     LocalCounter,
     records::Dropped,
@@ -23,6 +22,7 @@ use crate::{
         remote::{Reply, Run},
     },
 };
+use smallvec::SmallVec;
 
 /// What the outcome of a command has led to.
 #[derive(Debug, Default)]
@@ -113,21 +113,21 @@ impl Sent {
     }
 
     /// Decides its tries by `outcome`, without the counter, which was evicted.
-    pub(in super::super) fn decide_alone(self, outcome: &ExchangeOutcome) -> Applied {
+    pub(in super::super) fn decide_alone(&mut self, outcome: ExchangeOutcome<'_>) -> Applied {
         let mut applied = Applied::default();
         let want = self.hold_ahead().map_or(0, |hold| hold.want);
         match outcome {
             Ok((reply, now)) if reply.counters.len() == self.target.tiers.len() => {
                 applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
-                let decided = self.decide(reply, reply.counters.clone(), self.dated(reply, *now));
-                for (asked, tried) in self.tries.into_iter().zip(decided) {
+                let decided = self.decide(reply, reply.counters.clone(), self.dated(reply, now));
+                for (asked, tried) in self.tries.drain(..).zip(decided) {
                     asked.succeed(tried);
                 }
             }
             outcome => {
-                let delivery = Delivery::of_failed(outcome);
+                let delivery = Delivery::of_failed(&outcome);
                 applied.unknown = if delivery == Delivery::Unknown { want } else { 0 };
-                for asked in self.tries {
+                for asked in self.tries.drain(..) {
                     asked.fail(Undecided { delivery, late: false });
                 }
             }
@@ -150,8 +150,8 @@ impl LocalCounter {
     /// the store has rejected are noted.
     pub(in super::super) fn apply(
         &mut self,
-        mut sent: Sent,
-        outcome: &ExchangeOutcome,
+        sent: &mut Sent,
+        outcome: ExchangeOutcome<'_>,
         link: &Link,
         local_cache: bool,
     ) -> Applied {
@@ -159,23 +159,23 @@ impl LocalCounter {
         let mut applied = Applied::default();
         let mut admitted = 0;
         if sent.carried.is_some() {
-            let delivered = self.apply_delivery(Delivery::of(outcome));
+            let delivered = self.apply_delivery(Delivery::of(&outcome));
             (applied.unknown, admitted) = (delivered.unknown, delivered.admitted);
         }
         match outcome {
             Ok((reply, now)) if reply.counters.len() == sent.target.tiers.len() => {
-                let now = sent.dated(reply, *now);
+                let now = sent.dated(reply, now);
                 if sent.carried.is_some() {
                     applied.overshoot = self.overshoot(reply, admitted, now);
                 }
-                self.share_taken(&mut sent, reply);
+                self.share_taken(sent, reply);
                 let replaced = sent.is_own.then(|| self.replace_limit(Arc::clone(&sent.target)));
                 self.apply_reply_of(sent, reply, link, local_cache, now, &mut applied);
                 if let Some(replaced) = replaced {
                     self.restore_limit(replaced, now);
                 }
             }
-            outcome => self.fail(sent, Delivery::of_failed(outcome), &mut applied),
+            outcome => self.fail(sent, Delivery::of_failed(&outcome), &mut applied),
         }
         self.apply_early();
         self.end_talk();
@@ -184,14 +184,14 @@ impl LocalCounter {
 
     /// Notes that a command has failed: its tries are undecided. Hits that were admitted meanwhile are pending, unless the store may have
     /// counted them.
-    fn fail(&mut self, sent: Sent, delivery: Delivery, applied: &mut Applied) {
+    fn fail(&mut self, sent: &mut Sent, delivery: Delivery, applied: &mut Applied) {
         let is_unknown = delivery == Delivery::Unknown;
         if is_unknown {
             self.lose_version();
             let want = sent.hold_ahead().map_or(0, |hold| hold.want);
             applied.unknown = applied.unknown.saturating_add(want);
         }
-        for asked in sent.tries {
+        for asked in sent.tries.drain(..) {
             if asked.is_awaited() {
                 asked.fail(Undecided { delivery, late: false });
                 continue;
@@ -256,7 +256,7 @@ impl LocalCounter {
     /// Applies `reply`, of the instant `now`, and decides the tries of `sent`.
     fn apply_reply_of(
         &mut self,
-        sent: Sent,
+        sent: &mut Sent,
         reply: &Reply,
         link: &Link,
         local_cache: bool,
@@ -269,7 +269,7 @@ impl LocalCounter {
         let asks_lease = |asked: &Try| matches!(asked.asks, Asks::Lease(_));
         let hold = sent.hold_ahead();
         let granted = hold.map_or(0, |_| reply.granted);
-        let mut unclaimed = self.unclaimed(&sent, reply);
+        let mut unclaimed = self.unclaimed(sent, reply);
         if let Some(hold) = hold {
             self.hold_granted(granted, reply, hold.time, now);
         }
@@ -285,13 +285,13 @@ impl LocalCounter {
             self.accept_time(now);
         }
         let is_applied = if self.requested_hits() > 0 {
-            self.keep_early(&sent, reply, number, now);
+            self.keep_early(sent, reply, number, now);
             false
         } else {
             self.apply_reply_to(reply, number, now)
         };
         if reply.matched && is_applied {
-            self.repeat(&sent, reply, now);
+            self.repeat(sent, reply, now);
         }
         self.wants_read |= !is_applied && granted > 0;
         if taken > 0 {
@@ -313,11 +313,11 @@ impl LocalCounter {
         }
         let decided = match sent.tries[..] {
             [] => Verdicts::new(),
-            _ => sent.decide(reply, self.states_after(&sent, reply, is_applied), now),
+            _ => sent.decide(reply, self.states_after(sent, reply, is_applied), now),
         };
         // what is held may have ended on the way
         applied.dropped = self.expire_leases(link.time);
-        for (asked, mut tried) in sent.tries.into_iter().zip(decided) {
+        for (asked, mut tried) in sent.tries.drain(..).zip(decided) {
             if asks_lease(&asked) && tried.decision.over {
                 if let Some(asked) = self.decide_again(asked, link) {
                     tried.decision = self.until_pause_ends(tried.decision, now);

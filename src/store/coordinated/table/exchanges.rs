@@ -44,9 +44,15 @@ struct Awaited<'a, R: Remote> {
 }
 
 impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
+    type Link = Link;
+
+    fn link(&self) -> Link {
+        self.link_now()
+    }
+
     fn compose(&self, key: CounterKey, send: impl FnMut(Command, Sent)) {
         // the tries of a counter that was evicted have failed
-        self.with_existing(key, |counter| self.compose_of(key, counter, &self.link(), send));
+        self.with_existing(key, |counter| self.compose_of(key, counter, &self.link_now(), send));
     }
 
     fn is_needed(&self, sent: &Sent) -> bool {
@@ -57,25 +63,21 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
         self.client.node(&sent.target, self.client.time().now) != node
     }
 
-    fn apply(&self, outcomes: impl Iterator<Item = (Sent, ExchangeOutcome)>) {
-        let mut link = None;
-        for (sent, outcome) in outcomes {
-            let link = link.get_or_insert_with(|| self.link());
-            let (key, generation, carried) = (sent.key, sent.generation, sent.carried);
-            self.with_generation_or_none(key, generation, |counter| {
-                let Some(counter) = counter else {
-                    self.record_evicted(carried.unwrap_or_default(), Delivery::of(&outcome));
-                    return self.record(sent.decide_alone(&outcome));
-                };
-                self.apply_to(counter, sent, &outcome, link);
-                self.send_tries(key, counter, link);
-                if outcome.is_err() && carried.is_some() {
-                    self.enqueue_again(key, counter, link.time.now);
-                } else {
-                    self.enqueue(key, counter, link.time.now);
-                }
-            });
-        }
+    fn apply(&self, sent: &mut Sent, outcome: ExchangeOutcome<'_>, link: &Link) {
+        let (key, carried) = (sent.key, sent.carried);
+        self.with_generation_or_none(key, sent.generation, |counter| {
+            let Some(counter) = counter else {
+                self.record_evicted(carried.unwrap_or_default(), Delivery::of(&outcome));
+                return self.record(sent.decide_alone(outcome));
+            };
+            self.apply_to(counter, sent, outcome, link);
+            self.send_tries(key, counter, link);
+            if outcome.is_err() && carried.is_some() {
+                self.enqueue_again(key, counter, link.time.now);
+            } else {
+                self.enqueue(key, counter, link.time.now);
+            }
+        });
     }
 }
 
@@ -113,10 +115,10 @@ impl<R: Remote> CounterTable<R> {
             self.compose_of(key, counter, link, |command, sent| {
                 rejected.extend(self.client.queue(command, sent).err());
             });
-            for sent in rejected {
+            for sent in &mut rejected {
                 let full =
                     RemoteError::NotSent("too many decisions are already waiting for the node".to_owned());
-                self.apply_to(counter, sent, &Err(full), link);
+                self.apply_to(counter, sent, Err(&full), link);
             }
         } else if self.client.queue_counter(key, target, now) {
             counter.note_queued();
@@ -139,7 +141,13 @@ impl<R: Remote> CounterTable<R> {
         self.record_dropped(counter.compose(key, link, send));
     }
 
-    fn apply_to(&self, counter: &mut LocalCounter, sent: Sent, outcome: &ExchangeOutcome, link: &Link) {
+    fn apply_to(
+        &self,
+        counter: &mut LocalCounter,
+        sent: &mut Sent,
+        outcome: ExchangeOutcome<'_>,
+        link: &Link,
+    ) {
         self.record(counter.apply(sent, outcome, link, self.local_cache));
     }
 
@@ -151,7 +159,7 @@ impl<R: Remote> CounterTable<R> {
     }
 
     /// Returns what the way to the store is like now.
-    pub(in super::super) fn link(&self) -> Link {
+    pub(in super::super) fn link_now(&self) -> Link {
         let round_trip = self.client.round_trip();
         let trips = |count: u64| Period::from_nanos(round_trip.as_nanos().saturating_mul(count));
         Link {
@@ -175,7 +183,7 @@ impl<R: Remote> CounterTable<R> {
             let precedes = !counter.has_ledger_on_way();
             let (id, outcome) = counter.add_look()?;
             let generation = counter.generation;
-            self.send_tries(key, counter, &self.link());
+            self.send_tries(key, counter, &self.link_now());
             self.enqueue(key, counter, now);
             let asks = Asks::Settle;
             Some((Waiting { key, generation, id, hits: Hits(0), asks, outcome, commands: 1 }, precedes))

@@ -70,8 +70,8 @@ async fn flush_due<R: Remote>(table: &CounterTable<R>, sweep_at: Instant) {
 /// Sends what the counters that are due with `slot` have to send: those for whose keys [`CounterKey::shard`] returns one of `shards`.
 fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option<Slot>) {
     let time = table.client.time();
-    let link = table.link();
-    let mut all = Outbox::default();
+    let link = table.link_now();
+    let mut all = Outbox::with_capacity(shards.len());
     for shard in shards {
         // nearly always none
         let mut with_siblings: SmallVec<[CounterKey; 1]> = SmallVec::new();
@@ -139,7 +139,7 @@ fn return_ended<R: Remote>(table: &CounterTable<R>, counter: &mut LocalCounter, 
 pub(in super::super) async fn final_flush<R: Remote>(table: &CounterTable<R>) {
     let all = async {
         loop {
-            let link = table.link();
+            let link = table.link_now();
             let (mut unreported, mut composed) = (false, Outbox::default());
             table.shards.sweep(1, link.time.now, |key, counter| {
                 counter.return_leases();
@@ -166,7 +166,7 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &CounterTable<R>) {
 /// Removes idle counters from a part of the table. What its other counters need was queued when it became known; only hits
 /// whose windows ended while no node was available are dropped here.
 fn sweep<R: Remote>(table: &CounterTable<R>) {
-    let link = table.link();
+    let link = table.link_now();
     let time = link.time;
     table.shards.sweep(SWEEP_STEPS, time.now, |key, counter| {
         if counter.is_keeping(link.instances, time) {

@@ -131,7 +131,7 @@ impl<R: Remote> CounterTable<R> {
             counter.restore_limit(replaced, now);
         }
         if counter.has_talk() {
-            self.send_tries(key, counter, &self.link());
+            self.send_tries(key, counter, &self.link_now());
         }
         self.enqueue(key, counter, now);
         if counter.may_have_siblings() {

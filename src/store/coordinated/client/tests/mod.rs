@@ -70,8 +70,11 @@ struct Call {
     at: Duration,
 }
 
-/// What receives the outcome of a command.
-type Waiting = oneshot::Sender<ExchangeOutcome>;
+/// What becomes of a command.
+type Outcome = Result<(Reply, Timestamp), RemoteError>;
+
+/// What receives the outcome of a command, once.
+type Waiting = Option<oneshot::Sender<Outcome>>;
 
 type Client = StoreClient<Script, Waiting>;
 
@@ -79,19 +82,23 @@ type Client = StoreClient<Script, Waiting>;
 struct NoCounters;
 
 impl Exchanges<Waiting> for NoCounters {
+    type Link = ();
+
+    fn link(&self) {}
+
     fn compose(&self, _: CounterKey, _: impl FnMut(Command, Waiting)) {}
 
     fn is_needed(&self, waiting: &Waiting) -> bool {
-        !waiting.is_closed()
+        waiting.as_ref().is_some_and(|waiting| !waiting.is_closed())
     }
 
     fn is_elsewhere(&self, _: &Waiting, _: StoreNode) -> bool {
         false
     }
 
-    fn apply(&self, outcomes: impl Iterator<Item = (Waiting, ExchangeOutcome)>) {
-        for (waiting, outcome) in outcomes {
-            let _ = waiting.send(outcome);
+    fn apply(&self, waiting: &mut Waiting, outcome: ExchangeOutcome<'_>, (): &()) {
+        if let Some(waiting) = waiting.take() {
+            let _ = waiting.send(outcome.map(|(reply, at)| (reply.clone(), at)).map_err(Clone::clone));
         }
     }
 }

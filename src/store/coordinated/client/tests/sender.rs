@@ -9,16 +9,16 @@ const SLOW: Duration = Duration::from_millis(100);
 const BUDGET: Period = Period::from_millis(15);
 
 /// Queues `command`. Returns what receives its outcome.
-fn queue(client: &Client, command: Command) -> oneshot::Receiver<ExchangeOutcome> {
+fn queue(client: &Client, command: Command) -> oneshot::Receiver<Outcome> {
     let (waiting, outcome) = oneshot::channel();
-    if let Err(waiting) = client.queue(command, waiting) {
+    if let Err(Some(waiting)) = client.queue(command, Some(waiting)) {
         let _ = waiting.send(Err(RemoteError::NotSent("full".into())));
     }
     outcome
 }
 
 /// Waits for the outcome of `command` within the budget. None if it is late.
-async fn receive(client: &Client, command: Command) -> Option<ExchangeOutcome> {
+async fn receive(client: &Client, command: Command) -> Option<Outcome> {
     let outcome = queue(client, command);
     timeout(BUDGET.into(), outcome).await.ok().map(|outcome| outcome.expect("the client lives"))
 }
@@ -137,7 +137,7 @@ async fn what_no_decision_waits_for_is_sent_in_calls_of_256_commands_of_its_own(
     let (waiting, outcomes): (Vec<_>, Vec<_>) = (0..300).map(|_| oneshot::channel()).unzip();
     let mut outbox = Outbox::default();
     for waiting in waiting {
-        outbox.push(take(1, 7), waiting);
+        outbox.push(take(1, 7), Some(waiting));
     }
     client.send_in_background(outbox);
     for outcome in outcomes {

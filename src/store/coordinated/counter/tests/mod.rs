@@ -156,10 +156,10 @@ impl Fixture {
         let execute = |(command, sent)| (self.store.execute(&command, self.now), sent);
         let replies: Vec<_> = composed.into_iter().map(execute).collect();
         let mut granted = 0;
-        for (reply, sent) in replies {
+        for (reply, mut sent) in replies {
             let runs = sent.runs.iter().zip(&reply.taken);
             granted += reply.granted + runs.map(|(run, taken)| run.hits * u64::from(*taken)).sum::<u64>();
-            self.counter.apply(sent, &Ok((reply, self.now)), &self.link(), false);
+            self.counter.apply(&mut sent, Ok((&reply, self.now)), &self.link(), false);
         }
         granted
     }

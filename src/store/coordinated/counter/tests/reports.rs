@@ -237,9 +237,9 @@ fn reports_that_were_not_applied_are_pending_again_and_lost_ones_are_accounted_f
     read.counter.refresh(SECOND, read.now);
     let composed = read.take();
     assert!(composed.len() == 1 && !read.counter.is_settled());
-    for (_, sent) in composed {
-        let failed = Err(RemoteError::NotSent("no connection".into()));
-        read.counter.apply(sent, &failed, &read.link(), false);
+    for (_, mut sent) in composed {
+        let failed = RemoteError::NotSent("no connection".into());
+        read.counter.apply(&mut sent, Err(&failed), &read.link(), false);
     }
     assert!(read.counter.is_settled());
 }

@@ -50,7 +50,7 @@ async fn a_pause_is_rounded_to_the_interval_only_if_it_is_much_longer() {
         advance(Duration::from_secs(1)).await;
         fixture.count(&value, 1_000);
         fixture.with_counter(&value, |counter| {
-            let link = fixture.table.link();
+            let link = fixture.table.link_now();
             let composed = counter.composed(&link);
             fixture.deliver(counter, composed, &link);
         });

@@ -138,7 +138,7 @@ impl Fixture {
 
     /// Has `counter`, of one of `instances`, hold `hits`, and what is likely to be needed besides. Returns how many are held.
     fn lease(&self, counter: &mut LocalCounter, instances: usize, hits: u64) -> u64 {
-        let link = Link { instances, ..self.table.link() };
+        let link = Link { instances, ..self.table.link_now() };
         counter.want_lease();
         let _look = counter.push_try(false, Hits(0), Asks::Look).expect("there is room");
         let mut composed = counter.composed(&link);
@@ -150,10 +150,10 @@ impl Fixture {
     /// Has the store carry out what `counter` has `composed`, and applies the replies. Returns the hits that are held.
     fn deliver(&self, counter: &mut LocalCounter, composed: Vec<(Command, Sent)>, link: &Link) -> u64 {
         let mut granted = 0;
-        for (command, sent) in composed {
+        for (command, mut sent) in composed {
             let reply = self.store.0.server.lock().execute(&command, self.now());
             granted += reply.granted;
-            counter.apply(sent, &Ok((reply, self.now())), link, false);
+            counter.apply(&mut sent, Ok((&reply, self.now())), link, false);
         }
         granted
     }
