@@ -18,7 +18,7 @@ use weir::{
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Heartbeat, Members, Parts, Remote, RemoteError, Replies, Reply, Run},
+        remote::{Command, Exchange, Heartbeat, Members, Remote, RemoteError, Replies, Reply},
         simulated::SimulatedClock,
     },
 };
@@ -55,14 +55,14 @@ impl Remote for EmptyStore {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         let now = self.clock.now();
         let reply = |command: &Command| {
-            let Parts { runs, hold, .. } = command.op.parts(OverLimitPolicy::Ignore);
+            let Exchange { reports, runs, hold } = &command.exchange;
             let taken = runs.iter().map(|run| run.tries).collect();
             let granted = hold.map_or(0, |hold| hold.want);
-            let hits = runs.iter().map(Run::all_hits).sum::<u64>() + granted;
+            let hits = command.exchange.tried() + granted;
             self.granted.fetch_add(u32::from(hits > 0), Ordering::Relaxed);
             let counters = command.target.tiers.iter().map(|tier| {
                 let mut state = CounterState::unused(tier, now);
-                if let Some(report) = command.op.reports().last() {
+                if let Some(report) = reports.last() {
                     state.add(tier, report.at, report.change, now);
                 }
                 state.take(tier, now, Hits(hits));

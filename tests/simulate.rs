@@ -16,7 +16,7 @@ use weir::{
     store::{
         Decisions, MemoryStore, Store, StoreError, TakeOptions,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Op, Remote as _, Target},
+        remote::{Command, Exchange, Remote as _, Target},
         simulated::Network,
     },
 };
@@ -38,7 +38,8 @@ impl Store for StoreOnly {
                 tiers: check.shared_tiers(),
                 over_limit_policy: check.over_limit_policy(),
             };
-            Command { target: target.into(), at: now, op: Op::Take { hits: check.hits.0 } }
+            let exchange = Exchange::of_try(check.hits.0, check.over_limit_policy());
+            Command { target: target.into(), at: now, exchange }
         });
         let replies = self.0.remote.call(commands.collect()).await;
         let replies = replies.map_err(|error| StoreError::Unavailable(error.to_string()))?;
@@ -46,7 +47,7 @@ impl Store for StoreOnly {
             let reply: weir::store::remote::Reply = reply;
             Decision {
                 tier: 0,
-                over: reply.granted < check.hits.0,
+                over: reply.taken.iter().all(|taken| *taken == 0),
                 before: check.hits,
                 remaining: 0,
                 reset: Period::default(),

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use smallvec::SmallVec;
 use tokio::runtime::{Builder, Runtime};
 use weir::{
     clock::Clock as _,
@@ -13,7 +12,7 @@ use weir::{
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Heartbeat, Members, Op, Remote, RemoteError, Replies, Reply},
+        remote::{Command, Exchange, Heartbeat, Members, Remote, RemoteError, Replies, Reply},
         simulated::SimulatedClock,
     },
 };
@@ -48,24 +47,12 @@ impl Remote for ScriptedStore {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         let now = self.clock.now();
         let reply = |command: &Command| {
-            let (granted, taken): (u64, SmallVec<[u32; 1]>) = match &command.op {
-                Op::Grant { want, .. } => (*want, SmallVec::new()),
-                Op::Take { hits } => (*hits, SmallVec::new()),
-                Op::Add { .. } => (0, SmallVec::new()),
-                Op::Exchange(exchange) => (
-                    exchange.hold.map_or(0, |hold| hold.want),
-                    exchange.runs.iter().map(|run| run.tries).collect(),
-                ),
-            };
-            let tried = match &command.op {
-                Op::Exchange(exchange) => {
-                    exchange.runs.iter().map(|run| run.hits * u64::from(run.tries)).sum()
-                }
-                _ => 0,
-            };
+            let Exchange { runs, hold, .. } = &command.exchange;
+            let granted = hold.map_or(0, |hold| hold.want);
+            let taken = runs.iter().map(|run| run.tries).collect();
             let counters = command.target.tiers.iter().map(|tier| {
                 let mut state = CounterState::unused(tier, now);
-                state.take(tier, now, Hits(granted + tried));
+                state.take(tier, now, Hits(granted + command.exchange.tried()));
                 state
             });
             Ok(Reply { granted, taken, counters: counters.collect(), ..Reply::default() })

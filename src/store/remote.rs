@@ -1,4 +1,4 @@
-//! The interface of a store that many instances share: a few operations, each atomic over all tiers of a rule.
+//! The interface of a store that many instances share: one operation, the exchange, atomic over all tiers of a rule.
 //!
 //! Redis implements it, and so does a simulated store for tests, which control its time and failures. Coordination accesses
 //! the shared store only through this trait.
@@ -48,7 +48,7 @@ pub trait Remote: Send + Sync + 'static {
         heartbeat: Heartbeat<'_>,
     ) -> impl Future<Output = Result<Members, RemoteError>> + Send;
 
-    /// Returns whether this store can count `target` in coordination mode `mode`. Not every store carries out every [`Op`]:
+    /// Returns whether this store can count `target` in coordination mode `mode`. Not every store carries out every [`Exchange`]:
     /// Memcached, for example, can add to a single fixed window and take from it, but not grant. A rule whose mode is not
     /// supported must not send commands to the store.
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
@@ -204,54 +204,20 @@ pub enum Urgency {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreNode(pub u64);
 
-/// An operation on the counters of a target.
+/// An exchange about the counters of a target.
 #[derive(Clone, Debug)]
 pub struct Command {
     /// The counters.
     pub target: Arc<Target>,
-    /// The present instant on the store's clock, as far as it is known. It selects the fixed windows; if they are not open, the
-    /// store uses those that are. [`Op::Add`] uses [`Report::at`] instead.
+    /// The present instant on the store's clock, as far as it is known. It selects the fixed windows of tries and of a hold; if they are
+    /// not open, the store uses those that are.
     pub at: Timestamp,
-    /// The operation.
-    pub op: Op,
-}
-
-/// An operation on the counters of a target: on all tiers together, or on none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Op {
-    /// Applies a report. A fixed window counts it in the window of [`Report::at`], even if that has ended.
-    Add {
-        /// What has happened.
-        report: Report,
-    },
-    /// Takes `hits` if all tiers admit them. Otherwise it takes none, and strict buckets restart their refill. With
-    /// [`OverLimitPolicy::Count`] rejected hits count too.
-    Take {
-        /// The number of hits.
-        hits: u64,
-    },
-    /// Takes as many hits as all tiers admit, at most `want`, and none if fewer than `least` fit; rejected hits never count. A store that
-    /// does not support [`Coordination::Lease`] takes `least` hits or none, and no report. They must be used within
-    /// `hold`, and before the end of a fixed window. A sliding window counts them as of the end of `hold`, when the last of
-    /// them may be used.
-    Grant {
-        /// A report that is applied first, together with the grant: no other instance sees one without the other. A fixed window
-        /// counts it in the window of [`Report::at`]; a target in the format of envoyproxy/ratelimit skips it if that is not the window
-        /// of the grant.
-        report: Option<Report>,
-        /// The fewest hits that are of use, at least 1.
-        least: u64,
-        /// The most hits that are wanted.
-        want: u64,
-        /// The time within which they must be used.
-        hold: Period,
-    },
-    /// Carries out everything that one conversation is about.
-    Exchange(Exchange),
+    /// What the store does.
+    pub exchange: Exchange,
 }
 
 /// Everything that one conversation with the store is about: what has happened, then the tries of decisions that wait, then hits to hold.
-/// The store carries it out as one command.
+/// The store carries it out as one command: on all tiers together, or on none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exchange {
     /// What has happened, oldest first, at most [`Exchange::MAX_REPORTS`] reports. A fixed window counts each in the window of its
@@ -286,17 +252,6 @@ pub struct Hold {
     pub want: u64,
     /// The time within which they must be used. A sliding window counts them as of its end.
     pub time: Period,
-}
-
-/// What any [`Op`] consists of, for stores that carry it out.
-#[derive(Clone, Debug)]
-pub struct Parts<'a> {
-    /// What is counted first.
-    pub reports: &'a [Report],
-    /// The tries that are decided then, in their order.
-    pub runs: SmallVec<[Run; 1]>,
-    /// What is granted at last.
-    pub hold: Option<Hold>,
 }
 
 /// What an instance has counted since its last report, in one window of each fixed tier.
@@ -362,10 +317,9 @@ const MAX_AHEAD: Period = Period::from_secs(1);
 /// The reply to one command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// The hits that were taken: for [`Op::Add`] those of its change, for [`Op::Take`] all or none, for [`Op::Grant`] none or between `least`
-    /// and `want`, for [`Op::Exchange`] those of its hold.
+    /// The hits that are held: none, or between those of the [`Hold`].
     pub granted: u64,
-    /// The number of tries that were admitted, for each run of an [`Op::Exchange`].
+    /// The number of tries that were admitted, for each run.
     pub taken: SmallVec<[u32; 1]>,
     /// The store's clock when it carried out the command; none if the store has no clock. Among replies about one target the later one has
     /// the later counters.
@@ -438,66 +392,7 @@ impl Command {
     /// Returns the instant whose fixed windows the command is about.
     #[must_use]
     pub fn counted_at(&self) -> Timestamp {
-        self.op.counted_at(self.at)
-    }
-}
-
-// === impl Op ===
-
-impl Op {
-    /// Returns the instant whose fixed windows an operation of the instant `at` is about.
-    #[must_use]
-    pub fn counted_at(&self, at: Timestamp) -> Timestamp {
-        match self {
-            Self::Add { report } => report.at,
-            Self::Take { .. } | Self::Grant { .. } => at,
-            Self::Exchange(exchange) => exchange.counted_at(at),
-        }
-    }
-
-    /// Returns the reports of the operation.
-    #[must_use]
-    pub fn reports(&self) -> &[Report] {
-        match self {
-            Self::Add { report } => std::slice::from_ref(report),
-            Self::Grant { report, .. } => report.as_slice(),
-            Self::Take { .. } => &[],
-            Self::Exchange(exchange) => &exchange.reports,
-        }
-    }
-
-    /// Returns what the operation consists of, on a target with this policy.
-    #[must_use]
-    pub fn parts(&self, policy: OverLimitPolicy) -> Parts<'_> {
-        let (runs, hold) = match self {
-            Self::Add { .. } => (SmallVec::new(), None),
-            Self::Take { hits } => {
-                let counts_rejected = policy == OverLimitPolicy::Count;
-                (smallvec![Run { hits: *hits, tries: 1, counts_rejected }], None)
-            }
-            Self::Grant { least, want, hold, .. } => {
-                (SmallVec::new(), Some(Hold { least: (*least).max(1), want: *want, time: *hold }))
-            }
-            Self::Exchange(exchange) => (exchange.runs.clone(), exchange.hold),
-        };
-        Parts { reports: self.reports(), runs, hold }
-    }
-
-    /// Returns the reply to the operation, of which each run has taken this many tries, and the hold `held` hits.
-    #[must_use]
-    pub fn reply(&self, taken: SmallVec<[u32; 1]>, held: u64) -> Reply {
-        match self {
-            Self::Add { report } => {
-                let granted = u64::try_from(report.change.hits).unwrap_or_default();
-                Reply { granted, ..Reply::default() }
-            }
-            Self::Take { hits } => {
-                let granted = if taken.first().is_some_and(|taken| *taken > 0) { *hits } else { 0 };
-                Reply { granted, ..Reply::default() }
-            }
-            Self::Grant { .. } => Reply { granted: held, ..Reply::default() },
-            Self::Exchange(_) => Reply { granted: held, taken, ..Reply::default() },
-        }
+        self.exchange.counted_at(self.at)
     }
 }
 
@@ -510,21 +405,47 @@ impl Exchange {
     /// The most runs in an exchange.
     pub const MAX_RUNS: usize = 64;
 
-    /// Returns the instant whose windows it is about: `at` if it decides something, or the instant of the last report.
+    /// Creates one that only reads.
     #[must_use]
-    pub fn counted_at(&self, at: Timestamp) -> Timestamp {
-        let decides = !self.runs.is_empty() || self.hold.is_some();
-        self.reports.last().filter(|_| !decides).map_or(at, |last| last.at)
+    pub fn read() -> Self {
+        Self::of_try(0, OverLimitPolicy::Ignore)
     }
-}
 
-// === impl Parts ===
+    /// Creates one that only reports.
+    #[must_use]
+    pub fn of_report(report: Report) -> Self {
+        Self { reports: smallvec![report], ..Self::default() }
+    }
 
-impl Parts<'_> {
+    /// Creates one of a try of `hits`, which count under [`OverLimitPolicy::Count`] even if they are rejected.
+    #[must_use]
+    pub fn of_try(hits: u64, policy: OverLimitPolicy) -> Self {
+        let counts_rejected = policy == OverLimitPolicy::Count;
+        Self { runs: smallvec![Run { hits, tries: 1, counts_rejected }], ..Self::default() }
+    }
+
+    /// Creates one that only holds hits.
+    #[must_use]
+    pub fn of_hold(hold: Hold) -> Self {
+        Self { hold: Some(hold), ..Self::default() }
+    }
+
     /// Returns whether it decides something, so that it is about the open windows.
     #[must_use]
     pub fn decides(&self) -> bool {
         !self.runs.is_empty() || self.hold.is_some()
+    }
+
+    /// Returns the hits of all tries.
+    #[must_use]
+    pub fn tried(&self) -> u64 {
+        self.runs.iter().fold(0_u64, |hits, run| hits.saturating_add(run.all_hits()))
+    }
+
+    /// Returns the instant whose windows it is about: `at` if it decides something, or the instant of the last report.
+    #[must_use]
+    pub fn counted_at(&self, at: Timestamp) -> Timestamp {
+        self.reports.last().filter(|_| !self.decides()).map_or(at, |last| last.at)
     }
 
     /// Decides the runs, and then `least` hits, in a single window that has counted `used` hits of at most `limit`. Returns the tries that

@@ -19,7 +19,7 @@ use weir::{
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Heartbeat, Members, Op, Remote, RemoteError, Replies},
+        remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies},
         simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
     },
 };
@@ -50,9 +50,8 @@ impl Remote for OddStore {
         let mut refused = Vec::new();
         for command in &mut commands {
             let mut taken = None;
-            if let Op::Exchange(exchange) = &mut command.op
-                && exchange.runs.iter().any(|run| run.hits > 0)
-            {
+            let exchange = &mut command.exchange;
+            if exchange.runs.iter().any(|run| run.hits > 0) {
                 self.requests.fetch_add(1, Ordering::Relaxed);
                 if oddity == Oddity::GrantsNothing {
                     exchange.hold = None;

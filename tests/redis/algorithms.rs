@@ -20,11 +20,11 @@ use weir::{
     store::{
         pool_command::{PoolCommand, PoolReply},
         redis::RedisRemote,
-        remote::{Command, Op, Remote as _, RemoteError, Reply, Report, Target},
+        remote::{Command, Remote as _, RemoteError, Reply, Report, Target},
     },
 };
 
-use crate::support::{Server, compatible, now, remote, send, settings, target, tier, until};
+use crate::support::{Op, Server, compatible, now, remote, send, settings, target, tier, until};
 
 pub(crate) const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 
@@ -295,8 +295,7 @@ async fn no_interval_exceeds_the_limit_under_concurrent_calls() {
                 let remote = RedisRemote::new(settings).expect("it needs no files");
                 let (mut admitted, begun) = (Vec::new(), now(&remote).await);
                 loop {
-                    let command =
-                        Command { target: Arc::clone(&target), at: begun, op: Op::Take { hits: 1 } };
+                    let command = Op::Take { hits: 1 }.command(&target, begun);
                     let replies = remote.call(vec![command]).await.expect("it replies");
                     if replies.now.since(begun) > Period::from_millis(1_500) {
                         return admitted;
@@ -335,7 +334,7 @@ async fn replies_are_in_the_order_of_the_commands() {
     let commands: Vec<Command> = (0..10)
         .map(|i| {
             let target = if i % 2 == 0 { &one } else { &two };
-            Command { target: Arc::clone(target), at, op: Op::Take { hits: 1 } }
+            Op::Take { hits: 1 }.command(target, at)
         })
         .collect();
     let replies = remote.call(commands).await.expect("it replies");

@@ -9,10 +9,10 @@ use tempfile::TempDir;
 use tokio::time::sleep;
 use weir::{
     limit::{Algorithm, OverLimitPolicy, Timestamp},
-    store::remote::{Command, Op, Remote as _},
+    store::remote::{Command, Remote as _},
 };
 
-use crate::support::{Cluster, Server, Weir, connected, settings, target, tier, until};
+use crate::support::{Cluster, Op, Server, Weir, connected, settings, target, tier, until};
 
 /// The coordination modes that wait for Redis, each with its `on_store_failure`.
 const MODES: [(&str, &str); 3] = [("interval", "local"), ("lease", "deny"), ("strict", "deny")];
@@ -242,11 +242,8 @@ async fn a_frozen_node_delays_no_command_for_another_node_within_one_call() {
     let command = |node: usize| {
         let on = |value: &char| cluster.holder(&format!("{{d_{value}_}}")).1 == node;
         let path = format!("d_{}_", ('a'..='z').find(on).expect("each node holds a third of the slots"));
-        Command {
-            target: target(&path, OverLimitPolicy::Ignore, vec![tier(100, 60, Algorithm::SlidingWindow)]),
-            at: Timestamp::from_secs(3_600),
-            op: Op::Take { hits: 1 },
-        }
+        let sliding = target(&path, OverLimitPolicy::Ignore, vec![tier(100, 60, Algorithm::SlidingWindow)]);
+        Op::Take { hits: 1 }.command(&sliding, Timestamp::from_secs(3_600))
     };
     let commands: Vec<Command> = (0..3).map(command).collect();
     // unknown scripts are sent again

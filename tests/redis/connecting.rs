@@ -6,13 +6,13 @@ use weir::{
     limit::{Algorithm, OverLimitPolicy, Period, Timestamp},
     store::{
         redis::{Address, Auth, Endpoint, RedisRemote, RedisSettings, Tls, Topology},
-        remote::{Command, Heartbeat, Op, Remote as _, Target},
+        remote::{Heartbeat, Remote as _, Target},
     },
 };
 
 use crate::support::{
-    Certificates, Cluster, MonitoredMaster, Server, compatible, connected, now, send, settings, target, tier,
-    until,
+    Certificates, Cluster, MonitoredMaster, Op, Server, compatible, connected, now, send, settings, target,
+    tier, until,
 };
 
 /// Returns whether hits are counted.
@@ -231,8 +231,7 @@ async fn a_cluster_is_queried_for_its_slots() {
             })
             .collect();
     for round in 1..=2_u64 {
-        let command =
-            |target: &Arc<Target>| Command { target: Arc::clone(target), at, op: Op::Take { hits: 2 } };
+        let command = |target: &Arc<Target>| Op::Take { hits: 2 }.command(target, at);
         let replies =
             remote.call(targets.iter().map(command).collect()).await.expect("all nodes reply").replies;
         assert_eq!(replies.len(), 60);
@@ -285,7 +284,7 @@ async fn a_cluster_node_used_as_a_single_server_is_reported() {
     let cluster = Cluster::start().await;
     let remote = connected(settings(cluster.nodes[0].address())).await;
     let targets = (0..20).map(|i| compatible(&format!("d_{i}_"), 5, 60));
-    let command = |target| Command { target, at: Timestamp::default(), op: Op::Take { hits: 1 } };
+    let command = |target| Op::Take { hits: 1 }.command(&target, Timestamp::default());
     let replies = remote.call(targets.map(command).collect()).await.expect("it replies").replies;
     let errors = replies.iter().filter_map(|reply| reply.as_ref().err()).map(ToString::to_string);
     let errors: Vec<String> = errors.collect();

@@ -14,12 +14,12 @@ use weir::{
     observe::Source as _,
     store::{
         redis::{Address, RedisRemote},
-        remote::{Command, Heartbeat, Op, Remote as _, RemoteError, Reply, Target},
+        remote::{Heartbeat, Remote as _, RemoteError, Reply, Target},
     },
 };
 
 use crate::proxy::Proxy;
-use crate::support::{Server, compatible, free_port, now, remote, send, settings, target, tier, until};
+use crate::support::{Op, Server, compatible, free_port, now, remote, send, settings, target, tier, until};
 
 const AT: Timestamp = Timestamp::from_secs(3_600);
 
@@ -214,7 +214,7 @@ async fn counters_restart_after_a_flush() {
     server.send::<()>(&["FLUSHALL"]);
     assert_eq!(take(&remote, &sliding()).await.expect("it counts").counters[0].used().0, 1);
     server.send::<()>(&["SCRIPT", "FLUSH"]);
-    let commands = (0..50).map(|_| Command { target: sliding(), at: AT, op: Op::Take { hits: 1 } }).collect();
+    let commands = (0..50).map(|_| Op::Take { hits: 1 }.command(&sliding(), AT)).collect();
     let replies = remote.call(commands).await.expect("it replies").replies;
     assert!(replies.iter().all(Result::is_ok), "{replies:?}");
     assert_eq!(take(&remote, &sliding()).await.expect("it counts").counters[0].used().0, 52);

@@ -4,11 +4,11 @@ use weir::{
     limit::{Algorithm, Bucket, Hits, OverLimitPolicy, Period, Refill, Timestamp},
     store::{
         redis::RedisRemote,
-        remote::{Command, Heartbeat, Op, Remote as _, RemoteError, Report},
+        remote::{Heartbeat, Remote as _, RemoteError, Report},
     },
 };
 
-use crate::support::{Server, compatible, connected, now, remote, send, settings, target, tier, until};
+use crate::support::{Op, Server, compatible, connected, now, remote, send, settings, target, tier, until};
 
 #[tokio::test]
 async fn a_rule_of_envoyproxy_ratelimit_uses_its_key_and_its_commands() {
@@ -139,8 +139,7 @@ async fn foreign_values_are_rejected_without_affecting_other_keys() {
         Op::Add { report: Report::of(at, -1) },
         Op::Grant { report: None, least: 1, want: 1, hold: Period::default() },
     ] {
-        let commands =
-            targets.iter().map(|target| Command { target: target.clone(), at, op: op.clone() }).collect();
+        let commands = targets.iter().map(|target| op.command(target, at)).collect();
         let replies = remote.call(commands).await.expect("it replies").replies;
         for (target, reply) in targets.iter().zip(&replies) {
             match &*target.path {
@@ -163,10 +162,8 @@ async fn limits_by_the_second_use_the_per_second_redis() {
     let remote: RedisRemote = connected(settings).await;
     let at = now(&remote).await;
     let targets = [compatible("s_", 5, 1), compatible("m_", 5, 60)];
-    let commands = targets
-        .iter()
-        .map(|target| Command { target: target.clone(), at, op: Op::Add { report: Report::of(at, 3) } })
-        .collect();
+    let commands =
+        targets.iter().map(|target| Op::Add { report: Report::of(at, 3) }.command(target, at)).collect();
     let replies = remote.call(commands).await.expect("both reply").replies;
     assert!(replies.iter().all(|reply| reply.as_ref().is_ok_and(|reply| reply.granted == 3)), "{replies:?}");
     let keys = |server: &Server| -> Vec<String> { server.send(&["KEYS", "?_[0-9]*"]) };

@@ -3,6 +3,8 @@
 #[expect(dead_code, reason = "other tests run commands to their end")]
 #[path = "../support/child.rs"]
 mod child;
+#[path = "../support/ops.rs"]
+mod ops;
 #[path = "../support/proxy.rs"]
 mod proxy;
 #[path = "../support/server_process.rs"]

@@ -6,11 +6,11 @@ use weir::{
     limit::Timestamp,
     store::{
         redis::RedisRemote,
-        remote::{Command, Op, Remote as _},
+        remote::{Command, Remote as _},
     },
 };
 
-use crate::support::{FakeRedis, compatible, connected, settings, until};
+use crate::support::{FakeRedis, Op, compatible, connected, settings, until};
 
 const AT: Timestamp = Timestamp::from_secs(3_600);
 
@@ -22,11 +22,7 @@ const BACKGROUND: usize = 32;
 
 /// Returns `count` commands that increment keys with this name.
 fn commands(name: &str, count: usize) -> Vec<Command> {
-    let command = |i| Command {
-        target: compatible(&format!("{name}_{i}_"), 100, 3_600),
-        at: AT,
-        op: Op::Take { hits: 1 },
-    };
+    let command = |i| Op::Take { hits: 1 }.command(&compatible(&format!("{name}_{i}_"), 100, 3_600), AT);
     (0..count).map(command).collect()
 }
 

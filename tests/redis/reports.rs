@@ -17,12 +17,15 @@ use weir::{
         algorithm::{CountChange, CounterState},
     },
     store::{
-        remote::{Command, Exchange, Hold, Op, Replacement, Reply, Report, Run, Target, UnusedHits},
+        remote::{Exchange, Hold, Replacement, Reply, Report, Run, Target, UnusedHits},
         simulated::SimulatedServer,
     },
 };
 
-use crate::algorithms::{RedisWithClock, START, tiers};
+use crate::{
+    algorithms::{RedisWithClock, START, tiers},
+    support::Op,
+};
 
 /// The number of writers.
 const WRITERS: usize = 3;
@@ -193,8 +196,7 @@ impl Compared<'_> {
     /// run, the held hits, and the last reply.
     fn in_turn(&mut self, exchange: &Exchange) -> (Vec<u32>, u64, Reply) {
         let now = self.redis.clock.now();
-        let mut carry_out =
-            |at, op| self.in_turn.execute(&Command { target: Arc::clone(&self.target), at, op }, now);
+        let mut carry_out = |at, op: Op| op.counted(self.in_turn.execute(&op.command(&self.target, at), now));
         for report in &exchange.reports {
             carry_out(report.at, Op::Add { report: report.clone() });
         }
@@ -246,7 +248,7 @@ impl Compared<'_> {
         let now = self.redis.clock.now();
         let target = Arc::clone(&self.target);
         let redis = self.redis.send(&target, in_redis);
-        let model = self.model.execute(&Command { target, at: now, op: in_model }, now);
+        let model = in_model.counted(self.model.execute(&in_model.command(&target, now), now));
         self.writers[step.writer] =
             Knowledge { in_redis: redis.version, in_model: model.version, states: model.counters.to_vec() };
         [redis, model]

@@ -13,11 +13,11 @@ use weir::{
     observe::Source as _,
     store::{
         redis::{RedisRemote, Topology},
-        remote::{Op, RemoteError},
+        remote::RemoteError,
     },
 };
 
-use crate::support::{Cluster, FakeRedis, compatible, connected, send, settings, target, tier, until};
+use crate::support::{Cluster, FakeRedis, Op, compatible, connected, send, settings, target, tier, until};
 
 const AT: Timestamp = Timestamp::from_secs(3_600);
 

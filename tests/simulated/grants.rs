@@ -7,9 +7,10 @@ use tokio::runtime::Builder;
 use weir::{
     clock::Clock as _,
     limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
-    store::remote::{Op, Report},
+    store::remote::Report,
 };
 
+use crate::ops::Op;
 use crate::support::{CountedTarget, bucket, pass, tier};
 
 /// The period of the tiers, in milliseconds.

@@ -3,5 +3,7 @@
 mod grants;
 mod network;
 mod operations;
+#[path = "../support/ops.rs"]
+mod ops;
 mod reports;
 mod support;

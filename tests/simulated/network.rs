@@ -7,11 +7,12 @@ use weir::{
     clock::Clock as _,
     limit::{Algorithm, OverLimitPolicy, Period},
     store::{
-        remote::{Command, Heartbeat, Op, Remote as _, RemoteError, Replies, Target},
+        remote::{Heartbeat, Remote as _, RemoteError, Replies, Target},
         simulated::{Condition, Network, SimulatedRemote, SimulatedStore},
     },
 };
 
+use crate::ops::Op;
 use crate::support::{pass, store, target, tier};
 
 fn hourly() -> Arc<Target> {
@@ -20,7 +21,7 @@ fn hourly() -> Arc<Target> {
 
 async fn take(remote: &SimulatedRemote, target: &Arc<Target>) -> Result<Replies, RemoteError> {
     let at = remote.store().clock().now();
-    remote.call(vec![Command { target: Arc::clone(target), at, op: Op::Take { hits: 1 } }]).await
+    remote.call(vec![Op::Take { hits: 1 }.command(target, at)]).await
 }
 
 fn used(store: &SimulatedStore, target: &Target) -> u64 {

@@ -2,9 +2,10 @@
 
 use weir::{
     limit::{Algorithm, Hits, OverLimitPolicy, Period},
-    store::remote::{Op, Report},
+    store::remote::Report,
 };
 
+use crate::ops::Op;
 use crate::support::{CountedTarget, START, bucket, pass, tier};
 
 const FIXED: Algorithm = Algorithm::FixedWindow;

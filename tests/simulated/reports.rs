@@ -6,9 +6,10 @@ use weir::{
         Algorithm, Hits, OverLimitPolicy, Period, Timestamp,
         algorithm::{CountChange, CounterState},
     },
-    store::remote::{Op, Replacement, Reply, Report},
+    store::remote::{Replacement, Reply, Report},
 };
 
+use crate::ops::Op;
 use crate::support::{CountedTarget, bucket, pass, tier};
 
 const FIXED: Algorithm = Algorithm::FixedWindow;

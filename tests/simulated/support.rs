@@ -7,10 +7,12 @@ use weir::{
     clock::Clock as _,
     limit::{Algorithm, Bucket, OverLimitPolicy, Period, Refill, Tier, Timestamp},
     store::{
-        remote::{Command, Op, Reply, Report, Target},
+        remote::{Reply, Report, Target},
         simulated::{SimulatedClock, SimulatedStore},
     },
 };
+
+use crate::ops::Op;
 
 /// A multiple of every period of the tests.
 pub(crate) const START: Timestamp = Timestamp::from_secs(1_700_006_400);
@@ -44,7 +46,7 @@ impl CountedTarget {
 
     /// Carries out `op` on hits of the instant `at`.
     pub(crate) fn at(&self, at: Timestamp, op: Op) -> Reply {
-        self.store.execute(&Command { target: Arc::clone(&self.target), at, op })
+        op.counted(self.store.execute(&op.command(&self.target, at)))
     }
 
     pub(crate) fn now(&self, op: Op) -> Reply {

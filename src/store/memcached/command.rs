@@ -16,7 +16,7 @@ use crate::{
     store::{
         encoding,
         name::{self, KeySettings},
-        remote::{Op, RemoteError, Reply, Report, Target},
+        remote::{Exchange, RemoteError, Reply, Report, Target},
     },
 };
 
@@ -33,7 +33,7 @@ pub(super) type MetaCommands = SmallVec<[MetaCommand; 2]>;
 /// An operation with its encoding.
 pub(super) struct PreparedCommand {
     target: Arc<Target>,
-    op: Op,
+    exchange: Exchange,
     /// An instant in the window that the operation is about.
     at: Timestamp,
     pub(super) counter: StoredCounter,
@@ -69,29 +69,29 @@ pub(super) fn key_of(settings: &KeySettings, target: &Target, at: Timestamp) -> 
 // === impl PreparedCommand ===
 
 impl PreparedCommand {
-    /// Prepares `op` on `target`, one fixed window, in the window of `at`. `now` is the present time in seconds since the epoch,
+    /// Prepares `exchange` about `target`, one fixed window, in the window of `at`. `now` is the present time in seconds since the epoch,
     /// and `random` a random number.
     pub(super) fn new(
         target: Arc<Target>,
-        op: Op,
+        exchange: Exchange,
         at: Timestamp,
         settings: &KeySettings,
         now: u64,
         random: u64,
     ) -> Self {
-        let at = op.counted_at(at);
+        let at = exchange.counted_at(at);
         let jitter = random % settings.jitter_seconds.max(1);
         let seconds = target.tiers[0].period.as_secs_ceil().saturating_add(jitter);
         let counter =
             StoredCounter { key: key_of(settings, &target, at), expiry: Expiry::after(seconds, now) };
-        Self { target, op, at, counter }
+        Self { target, exchange, at, counter }
     }
 
     /// Returns its meta commands, at least one. The last one returns the count.
     pub(super) fn encode(&self) -> MetaCommands {
         let mut commands = MetaCommands::new();
         let mut add = self.added();
-        for report in self.op.reports() {
+        for report in &self.exchange.reports {
             let (subtracted, added) = parts(report);
             let unused = report.unused.map_or(0, |unused| unused.hits);
             let subtracts = [unused, subtracted].into_iter().filter(|hits| *hits > 0);
@@ -111,14 +111,16 @@ impl PreparedCommand {
     /// Returns the hits that are added because they may fit: those of all tries, and no more in advance than is of use, since it is not
     /// known how many fit.
     fn added(&self) -> u64 {
-        let parts = self.op.parts(self.target.over_limit_policy);
-        let tries = parts.runs.iter().fold(0_u64, |hits, run| hits.saturating_add(run.all_hits()));
-        tries.saturating_add(parts.hold.map_or(0, |hold| hold.least)).min(MAX_HITS)
+        self.exchange.tried().saturating_add(self.held_if_any_fit()).min(MAX_HITS)
+    }
+
+    fn held_if_any_fit(&self) -> u64 {
+        self.exchange.hold.map_or(0, |hold| hold.least)
     }
 
     /// Returns whether it subtracts hits.
     fn subtracts(&self) -> bool {
-        self.op.reports().iter().any(|report| report.unused.is_some() || parts(report).0 > 0)
+        self.exchange.reports.iter().any(|report| report.unused.is_some() || parts(report).0 > 0)
     }
 
     /// Interprets `replies`, one to each of the commands.
@@ -145,20 +147,19 @@ impl PreparedCommand {
             None => return CommandOutcome { reply: Err(malformed_reply()), follow_up: None },
         };
         let limit = u64::from(self.target.tiers[0].requests);
-        let parts = self.op.parts(self.target.over_limit_policy);
         let mended = self.counter.mended(last);
         let mut follow_up = mended.map(|command| FollowUp { commands: vec![command], counter: None });
         // tries were added after everything else, whether or not they fit
         let before = last.value.saturating_sub(self.added());
-        let needed = parts.hold.map_or(0, |hold| hold.least);
-        let (taken, is_held, used) = parts.decide_in_window(before, limit, needed);
+        let needed = self.held_if_any_fit();
+        let (taken, is_held, used) = self.exchange.decide_in_window(before, limit, needed);
         let rejected = last.value.saturating_sub(used);
         if rejected > 0 && self.added() > 0 {
             follow_up = Some(self.taken_back(rejected));
         }
         let counters = smallvec![encoding::window(&self.target.tiers[0], self.at, used)];
-        let held = if is_held { needed } else { 0 };
-        CommandOutcome { reply: Ok(Reply { counters, ..self.op.reply(taken, held) }), follow_up }
+        let granted = if is_held { needed } else { 0 };
+        CommandOutcome { reply: Ok(Reply { granted, taken, counters, ..Reply::default() }), follow_up }
     }
 
     /// Returns whether some command of the operation has changed the count, according to `replies`. Memcached carries out each
@@ -215,19 +216,22 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
-    use crate::limit::{Algorithm, Period, Tier, algorithm::CountChange};
+    use crate::{
+        limit::{Algorithm, Period, Tier, algorithm::CountChange},
+        store::remote::Hold,
+    };
 
     const LIMIT: u64 = 10;
 
-    fn prepared(over_limit_policy: OverLimitPolicy, op: Op) -> PreparedCommand {
+    fn prepared(over_limit_policy: OverLimitPolicy, exchange: Exchange) -> PreparedCommand {
         let tier = Tier { requests: 10, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
         let target = Target { path: "shop|tenant=acme".into(), tiers: [tier].into(), over_limit_policy };
         let settings = KeySettings { prefix: "".into(), unambiguous: false, jitter_seconds: 0 };
-        PreparedCommand::new(Arc::new(target), op, Timestamp::from_secs(90), &settings, 90, 7)
+        PreparedCommand::new(Arc::new(target), exchange, Timestamp::from_secs(90), &settings, 90, 7)
     }
 
-    fn texts(op: Op) -> Vec<String> {
-        let commands = prepared(OverLimitPolicy::Count, op).encode();
+    fn texts(exchange: Exchange) -> Vec<String> {
+        let commands = prepared(OverLimitPolicy::Count, exchange).encode();
         commands.iter().map(|command| String::from_utf8_lossy(&command.0).trim_end().into()).collect()
     }
 
@@ -243,13 +247,17 @@ mod tests {
     fn each_operation_has_its_commands() {
         let at = Timestamp::from_secs(61);
         let key = "shop_tenant_acme_60";
-        assert_eq!(texts(Op::Take { hits: 3 }), [format!("ma {key} N60 J3 D3 v")]);
-        assert_eq!(texts(Op::Take { hits: 0 }), [format!("mg {key} v c")], "a check creates nothing");
-        assert_eq!(texts(Op::Add { report: Report::of(at, 3) }), [format!("ma {key} N60 J3 D3 v")]);
-        let back = [format!("ma {key} MD D3"), format!("mg {key} v c")];
-        assert_eq!(texts(Op::Add { report: Report::of(at, -3) }), back);
+        assert_eq!(texts(Exchange::of_try(3, OverLimitPolicy::Count)), [format!("ma {key} N60 J3 D3 v")]);
         assert_eq!(
-            texts(Op::Add { report: Report::unused(at, 3, at) }),
+            texts(Exchange::of_try(0, OverLimitPolicy::Count)),
+            [format!("mg {key} v c")],
+            "a check creates nothing"
+        );
+        assert_eq!(texts(Exchange::of_report(Report::of(at, 3))), [format!("ma {key} N60 J3 D3 v")]);
+        let back = [format!("ma {key} MD D3"), format!("mg {key} v c")];
+        assert_eq!(texts(Exchange::of_report(Report::of(at, -3))), back);
+        assert_eq!(
+            texts(Exchange::of_report(Report::unused(at, 3, at))),
             back,
             "hits that are given back do not create a counter"
         );
@@ -257,10 +265,13 @@ mod tests {
         change.append(5);
         let report = Report { change, ..Report::of(at, 0) };
         assert_eq!(
-            texts(Op::Add { report }),
+            texts(Exchange::of_report(report)),
             [format!("ma {key} MD D3"), format!("ma {key} N60 J5 D5 v"), format!("mg {key} v c")]
         );
-        assert_eq!(texts(Op::Take { hits: u64::MAX }), [format!("ma {key} N60 J{MAX_HITS} D{MAX_HITS} v")]);
+        assert_eq!(
+            texts(Exchange::of_try(u64::MAX, OverLimitPolicy::Count)),
+            [format!("ma {key} N60 J{MAX_HITS} D{MAX_HITS} v")]
+        );
     }
 
     /// Otherwise it is sent again, and what it has already subtracted is subtracted twice.
@@ -268,10 +279,10 @@ mod tests {
     fn an_operation_that_failed_in_part_is_of_unknown_outcome() {
         let mut change = CountChange::of(-3);
         change.append(5);
-        let both = || Op::Add { report: Report { change, ..Report::of(Timestamp::default(), 0) } };
-        let back = || Op::Add { report: Report::unused(Timestamp::default(), 3, Timestamp::default()) };
+        let both = || Exchange::of_report(Report { change, ..Report::of(Timestamp::default(), 0) });
+        let back = || Exchange::of_report(Report::unused(Timestamp::default(), 3, Timestamp::default()));
         let full = || MetaReply::Rejected("out of memory".into());
-        for (op, replies, is_unknown) in [
+        for (exchange, replies, is_unknown) in [
             (both(), vec![MetaReply::Done, full(), number(4)], true),
             (both(), vec![full(), number(9), number(9)], true),
             (back(), vec![MetaReply::Done, full()], true),
@@ -279,7 +290,7 @@ mod tests {
             (both(), vec![MetaReply::Missing, full(), MetaReply::Missing], false),
             (back(), vec![full(), number(7)], false),
         ] {
-            let outcome = prepared(OverLimitPolicy::Count, op).outcome(&replies);
+            let outcome = prepared(OverLimitPolicy::Count, exchange).outcome(&replies);
             let error = outcome.reply.expect_err("a part failed");
             assert_eq!(error.is_definitely_not_applied(), !is_unknown, "{replies:?}: {error}");
         }
@@ -299,18 +310,20 @@ mod tests {
 
     #[test]
     fn rejected_hits_count_only_in_rules_of_envoyproxy_ratelimit() {
-        let take = || Op::Take { hits: 3 };
-        let grant = || Op::Grant { report: None, least: 3, want: 5, hold: Period::default() };
-        let cases: [(_, fn() -> Op, _); 4] = [
-            (OverLimitPolicy::Count, take, 12),
-            (OverLimitPolicy::Ignore, take, 9),
-            (OverLimitPolicy::Count, grant, 9),
-            (OverLimitPolicy::Ignore, grant, 9),
+        let hold = Hold { least: 3, want: 5, time: Period::default() };
+        let (take, grant) = (|policy| Exchange::of_try(3, policy), |_| Exchange::of_hold(hold));
+        let cases: [(_, &dyn Fn(OverLimitPolicy) -> Exchange, _); 4] = [
+            (OverLimitPolicy::Count, &take, 12),
+            (OverLimitPolicy::Ignore, &take, 9),
+            (OverLimitPolicy::Count, &grant, 9),
+            (OverLimitPolicy::Ignore, &grant, 9),
         ];
-        for (policy, op, counted) in cases {
-            let outcome = prepared(policy, op()).outcome(&[number(LIMIT + 2)]);
+        let given =
+            |reply: &Reply| reply.granted + 3 * reply.taken.iter().copied().map(u64::from).sum::<u64>();
+        for (policy, exchange, counted) in cases {
+            let outcome = prepared(policy, exchange(policy)).outcome(&[number(LIMIT + 2)]);
             let reply = outcome.reply.expect("it was carried out");
-            assert_eq!((reply.granted, used(&reply)), (0, counted), "{policy:?}");
+            assert_eq!((given(&reply), used(&reply)), (0, counted), "{policy:?}");
             let follow_up = outcome.follow_up.map_or_else(Vec::new, |follow_up| follow_up.commands);
             let subtracts = follow_up.first().is_some_and(|command| command.0.ends_with(b" MD D3\r\n"));
             assert_eq!(subtracts, counted == 9);
@@ -319,15 +332,15 @@ mod tests {
                 subtracts && policy == OverLimitPolicy::Count,
                 "it is read again"
             );
-            let reply = prepared(policy, op()).outcome(&[number(LIMIT)]).reply;
-            assert_eq!(reply.expect("it was carried out").granted, 3);
+            let reply = prepared(policy, exchange(policy)).outcome(&[number(LIMIT)]).reply;
+            assert_eq!(given(&reply.expect("it was carried out")), 3);
         }
     }
 
     #[test]
     fn a_padded_number_is_rewritten_and_a_huge_one_set_back() {
         let give_back =
-            || prepared(OverLimitPolicy::Count, Op::Add { report: Report::of(Timestamp::default(), -1) });
+            || prepared(OverLimitPolicy::Count, Exchange::of_report(Report::of(Timestamp::default(), -1)));
         let follow_up = |reply| {
             let command = give_back().outcome(&[reply]).follow_up?.commands.swap_remove(0);
             Some(String::from_utf8_lossy(&command.0).into_owned())
@@ -345,7 +358,7 @@ mod tests {
     #[test]
     fn a_missing_counter_is_zero_and_errors_are_reported() {
         let outcome =
-            |reply: MetaReply| prepared(OverLimitPolicy::Count, Op::Take { hits: 0 }).outcome(&[reply]).reply;
+            |reply: MetaReply| prepared(OverLimitPolicy::Count, Exchange::read()).outcome(&[reply]).reply;
         assert_eq!(used(&outcome(MetaReply::Missing).expect("it was carried out")), 0);
         assert!(matches!(outcome(MetaReply::Foreign), Err(RemoteError::Rejected(_))));
         assert!(matches!(

@@ -14,7 +14,7 @@ use crate::{
     store::{
         dns::{Answer, DnsName, MAX_NAME, Record, RecordKind, parse_answer, question},
         name::KeySettings,
-        remote::{Exchange, Hold, Op, Report, Run, Target},
+        remote::{Exchange, Hold, Report, Run, Target},
     },
 };
 
@@ -25,21 +25,23 @@ pub(crate) fn reply(input: &[u8]) {
     let replies = read_all(input);
     assert_eq!(read_all(BufReader::with_capacity(7, input)), replies, "how they arrive does not matter");
     for policy in [OverLimitPolicy::Count, OverLimitPolicy::Ignore] {
-        for (op, most) in [
-            (Op::Take { hits: 0 }, 0),
-            (Op::Take { hits: 3 }, 3),
-            (Op::Take { hits: u64::MAX }, u64::MAX),
-            (Op::Grant { report: None, least: 3, want: 5, hold: Period::default() }, 3),
-            (Op::Exchange(exchange()), 3),
-            (Op::Add { report: Report::of(AT, 3) }, 3),
-            (Op::Add { report: Report::of(AT, -3) }, 0),
-            (Op::Add { report: Report::unused(AT, 3, AT) }, 0),
+        for (exchange, most) in [
+            (Exchange::read(), 0),
+            (Exchange::of_try(3, policy), 0),
+            (Exchange::of_try(u64::MAX, policy), 0),
+            (Exchange::of_hold(Hold { least: 3, want: 5, time: Period::default() }), 3),
+            (exchange(), 3),
+            (Exchange::of_report(Report::of(AT, 3)), 0),
+            (Exchange::of_report(Report::of(AT, -3)), 0),
+            (Exchange::of_report(Report::unused(AT, 3, AT)), 0),
         ] {
-            let command = prepared(policy, op);
+            let runs = exchange.runs.clone();
+            let command = prepared(policy, exchange);
             let count = command.encode().len().min(replies.len());
             let outcome = command.outcome(&replies[replies.len() - count..]);
             if let Ok(reply) = outcome.reply {
                 assert!(reply.granted <= most && reply.counters.len() == 1, "{reply:?}");
+                assert!(runs.iter().zip(&reply.taken).all(|(run, taken)| *taken <= run.tries), "{reply:?}");
             }
         }
     }
@@ -64,11 +66,11 @@ fn read_all(mut reader: impl AsyncBufRead + Unpin) -> Vec<MetaReply> {
     replies
 }
 
-fn prepared(over_limit_policy: OverLimitPolicy, op: Op) -> PreparedCommand {
+fn prepared(over_limit_policy: OverLimitPolicy, exchange: Exchange) -> PreparedCommand {
     let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
     let target = Target { path: "shop|tenant=acme".into(), tiers: [tier].into(), over_limit_policy };
     let settings = KeySettings { prefix: "".into(), unambiguous: false, jitter_seconds: 0 };
-    PreparedCommand::new(Arc::new(target), op, AT, &settings, 90, 7)
+    PreparedCommand::new(Arc::new(target), exchange, AT, &settings, 90, 7)
 }
 
 /// Parses an answer to the query whose id it begins with, and to another one; parses names as well.

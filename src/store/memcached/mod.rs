@@ -148,8 +148,8 @@ impl MemcachedRemote {
     fn batches(&self, commands: Vec<Command>, urgency: Urgency) -> (Vec<Batch>, Vec<(usize, RemoteError)>) {
         let now = SystemClock.now().as_nanos() / 1_000_000_000;
         let (mut batches, mut unsent): (Vec<Batch>, _) = (Vec::new(), Vec::new());
-        for (index, Command { target, at, op }) in commands.into_iter().enumerate() {
-            let prepared = PreparedCommand::new(target, op, at, &self.keys, now, self.random.next());
+        for (index, Command { target, at, exchange }) in commands.into_iter().enumerate() {
+            let prepared = PreparedCommand::new(target, exchange, at, &self.keys, now, self.random.next());
             let server = match self.servers.of_key(&prepared.counter.key) {
                 Ok(server) => server,
                 Err(error) => {

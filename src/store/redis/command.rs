@@ -11,7 +11,7 @@ use crate::{
     store::{
         encoding,
         name::{self, KeySettings},
-        remote::{Op, Parts, RemoteError, Reply, Target},
+        remote::{Exchange, RemoteError, Reply, Target},
         transport::Address,
     },
 };
@@ -70,7 +70,7 @@ pub(super) enum CommandOutcome<T> {
 /// An operation with its encoding.
 pub(super) struct PreparedCommand {
     pub(super) target: Arc<Target>,
-    pub(super) op: Op,
+    pub(super) exchange: Exchange,
     /// An instant in the window that the operation is about.
     pub(super) at: Timestamp,
     pub(super) encoded: EncodedCommand,
@@ -79,20 +79,19 @@ pub(super) struct PreparedCommand {
 // === impl PreparedCommand ===
 
 impl PreparedCommand {
-    /// Encodes `op` on `target` in the window of `at`. `now` is none in production; `random` is a random number.
+    /// Encodes `exchange` about `target` in the window of `at`. `now` is none in production; `random` is a random number.
     pub(super) fn new(
         target: Arc<Target>,
-        op: Op,
+        exchange: Exchange,
         at: Timestamp,
         now: Option<Timestamp>,
         settings: &KeySettings,
         random: u64,
     ) -> Self {
         let jitter = random % settings.jitter_seconds.max(1);
-        let at = op.counted_at(at);
+        let at = exchange.counted_at(at);
         let mut keys = name::keys(settings, &target, at);
-        let parts = op.parts(target.over_limit_policy);
-        let encoded = if let Some(hits) = increment(&target, &parts, at) {
+        let encoded = if let Some(hits) = increment(&target, &exchange, at) {
             EncodedCommand::Count {
                 key: keys.swap_remove(0),
                 // bounded, so that no caller can make a counter overflow
@@ -100,15 +99,15 @@ impl PreparedCommand {
                 ttl: target.tiers[0].period.as_secs_ceil() + jitter,
             }
         } else {
-            let others = script::other_windows(&target, parts.reports, at);
+            let others = script::other_windows(&target, &exchange.reports, at);
             keys.extend(others.iter().map(|(i, at)| name::keys(settings, &target, *at).swap_remove(*i)));
             // the jitter depends on the lowest bits, the version on the others
             let context =
                 CommandContext { now, jitter: Period::from_secs(jitter), version: (random >> 16).max(1) };
-            let argument = script::argument(&target, &parts, at, &others, context);
+            let argument = script::argument(&target, &exchange, at, &others, context);
             EncodedCommand::Run { script: &script::TAKE, keys, arguments: smallvec![argument] }
         };
-        Self { target, op, at, encoded }
+        Self { target, exchange, at, encoded }
     }
 
     /// Interprets `value`, the reply to the first of the commands.
@@ -118,7 +117,7 @@ impl PreparedCommand {
         }
         match &self.encoded {
             EncodedCommand::Count { .. } => CommandOutcome::Done(self.count_reply(value)),
-            EncodedCommand::Run { .. } => match script::reply(value, &self.op, &self.target, self.at) {
+            EncodedCommand::Run { .. } => match script::reply(value, &self.target, self.at) {
                 Ok(ScriptReply::Applied(reply)) => CommandOutcome::Done(Ok(reply)),
                 Ok(ScriptReply::OtherWindow(now)) => CommandOutcome::Retry(Retry::OtherWindow(now)),
                 Err(error) => CommandOutcome::Done(Err(RemoteError::Unreachable(format!(
@@ -139,29 +138,28 @@ impl PreparedCommand {
         };
         let tier = &self.target.tiers[0];
         let used = u64::try_from(total.unwrap_or_default()).unwrap_or_default();
-        let parts = self.op.parts(self.target.over_limit_policy);
         // the tries were counted after everything else
-        let before = parts.runs.iter().fold(used, |used, run| used.saturating_sub(run.all_hits()));
-        let (taken, ..) = parts.decide_in_window(before, tier.requests.into(), 0);
+        let before = used.saturating_sub(self.exchange.tried());
+        let (taken, ..) = self.exchange.decide_in_window(before, tier.requests.into(), 0);
         let counters = std::iter::once(encoding::window(tier, self.at, used)).collect();
-        Ok(Reply { counters, ..self.op.reply(taken, 0) })
+        Ok(Reply { counters, taken, ..Reply::default() })
     }
 }
 
-/// Returns the hits by which `INCRBY` carries out `parts` on `target` in the window of `at`; none if it cannot: it has no conditions, and
+/// Returns the hits by which `INCRBY` carries out `exchange` about `target` in the window of `at`; none if it cannot: it has no conditions, and
 /// counts in one window.
-fn increment(target: &Target, parts: &Parts<'_>, at: Timestamp) -> Option<u64> {
-    let counts_all = || parts.runs.iter().all(|run| run.counts_rejected || run.hits == 0);
-    let is_plain = if parts.decides() {
+fn increment(target: &Target, exchange: &Exchange, at: Timestamp) -> Option<u64> {
+    let counts_all = || exchange.runs.iter().all(|run| run.counts_rejected || run.hits == 0);
+    let is_plain = if exchange.decides() {
         name::is_compatible(target) && counts_all()
     } else {
         name::is_one_window(target)
     };
-    if !is_plain || parts.hold.is_some() {
+    if !is_plain || exchange.hold.is_some() {
         return None;
     }
-    let mut hits = parts.runs.iter().fold(0_u64, |hits, run| hits.saturating_add(run.all_hits()));
-    for report in parts.reports {
+    let mut hits = exchange.tried();
+    for report in &exchange.reports {
         let period = target.tiers[0].period;
         let is_addition = report.unused.is_none()
             && report.change.is_addition()

@@ -20,10 +20,7 @@ use crate::{
         Algorithm, Bucket, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp, decide,
         decision_from_store,
     },
-    store::{
-        encoding,
-        remote::{Exchange, Op, Target},
-    },
+    store::{encoding, remote::Target},
 };
 
 const NOW: Timestamp = Timestamp::from_secs(1_234_567_890);
@@ -56,8 +53,7 @@ pub(crate) fn reply(input: &[u8]) {
     let targets = targets();
     let target = &targets[usize::from(*first) % targets.len()];
     let value = Value::BulkString(text.to_vec());
-    let op = Op::Exchange(Exchange::default());
-    let Ok(ScriptReply::Applied(reply)) = script::reply(&value, &op, target, NOW) else { return };
+    let Ok(ScriptReply::Applied(reply)) = script::reply(&value, target, NOW) else { return };
     assert_eq!(reply.counters.len(), target.tiers.len());
     for (tier, counter) in target.tiers.iter().zip(&reply.counters) {
         let text = encoding::encode(counter, reply.version);

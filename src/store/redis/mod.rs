@@ -194,8 +194,8 @@ impl RedisRemote {
     }
 
     fn request(&self, command: Command) -> CommandRequest<'_> {
-        let Command { target, at, op } = command;
-        let prepared = PreparedCommand::new(target, op, at, self.now(), &self.keys, self.random.next());
+        let Command { target, at, exchange } = command;
+        let prepared = PreparedCommand::new(target, exchange, at, self.now(), &self.keys, self.random.next());
         CommandRequest { prepared, remote: self }
     }
 }
@@ -309,9 +309,9 @@ impl NodeRequest for CommandRequest<'_> {
     }
 
     fn move_to_window(&mut self, now: Timestamp) {
-        let PreparedCommand { target, op, .. } = &self.prepared;
-        self.prepared =
-            self.remote.request(Command { target: Arc::clone(target), at: now, op: op.clone() }).prepared;
+        let PreparedCommand { target, exchange, .. } = &self.prepared;
+        let command = Command { target: Arc::clone(target), at: now, exchange: exchange.clone() };
+        self.prepared = self.remote.request(command).prepared;
     }
 }
 

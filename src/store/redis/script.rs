@@ -10,7 +10,7 @@ use crate::{
     store::{
         encoding::{self, DecodeError},
         name,
-        remote::{Op, Parts, Reply, Report, Target},
+        remote::{Exchange, Reply, Report, Target},
     },
 };
 
@@ -122,17 +122,17 @@ pub(super) fn other_windows(
     others
 }
 
-/// Encodes the argument of [`TAKE`] for `parts` on `target` in the windows of `at`, and in `others` as far as reports are about those.
+/// Encodes the argument of [`TAKE`] for `exchange` about `target` in the windows of `at`, and in `others` as far as reports are about those.
 pub(super) fn argument(
     target: &Target,
-    parts: &Parts<'_>,
+    exchange: &Exchange,
     at: Timestamp,
     others: &[OtherWindow],
     context: CommandContext,
 ) -> Vec<u8> {
     let now = context.now.map_or(-1.0, |now| exact(micros(now)));
     let jitter = exact(context.jitter.as_nanos() / 1_000_000);
-    let Parts { reports, runs, hold } = parts;
+    let Exchange { reports, runs, hold } = exchange;
     let bytes = HEAD_BYTES
         + KEY_BYTES * (target.tiers.len() + others.len())
         + REPORT_BYTES * reports.len()
@@ -150,7 +150,7 @@ pub(super) fn argument(
     for (i, at) in others {
         pack_tier(&target.tiers[*i], *at, &mut packed);
     }
-    for report in *reports {
+    for report in reports {
         pack_report(report, target, at, others, &mut packed);
     }
     if let Some(last) = reports.last() {
@@ -263,13 +263,8 @@ pub(super) fn time(value: &Value) -> Option<Timestamp> {
     Some(encoding::timestamp(seconds.saturating_mul(1_000_000).saturating_add(micros)))
 }
 
-/// Parses the reply of [`TAKE`] to `op` about `target` in the window of `at`.
-pub(super) fn reply(
-    value: &Value,
-    op: &Op,
-    target: &Target,
-    at: Timestamp,
-) -> Result<ScriptReply, DecodeError> {
+/// Parses the reply of [`TAKE`] about `target` in the window of `at`.
+pub(super) fn reply(value: &Value, target: &Target, at: Timestamp) -> Result<ScriptReply, DecodeError> {
     let text = match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
         Value::SimpleString(text) => Some(text.as_str()),
@@ -285,7 +280,7 @@ pub(super) fn reply(
         None => (false, first),
     };
     let mut counts = counts.split(',');
-    let held = number(counts.next().unwrap_or_default(), "held hits")?;
+    let granted = number(counts.next().unwrap_or_default(), "held hits")?;
     let taken = counts.map(|count| number(count, "tries")).collect::<Result<_, _>>()?;
     let mut states = states.split('|');
     let mut version = 0;
@@ -301,7 +296,7 @@ pub(super) fn reply(
         return Err(DecodeError::TrailingText);
     }
     let now = Some(encoding::timestamp(number(now, "time")?));
-    Ok(ScriptReply::Applied(Reply { counters, version, matched, at: now, ..op.reply(taken, held) }))
+    Ok(ScriptReply::Applied(Reply { granted, taken, at: now, counters, version, matched }))
 }
 
 fn number<T: FromStr>(text: &str, field: &'static str) -> Result<T, DecodeError> {
@@ -312,8 +307,6 @@ fn number<T: FromStr>(text: &str, field: &'static str) -> Result<T, DecodeError>
 mod tests {
 
     use super::*;
-
-    const GRANT: Op = Op::Grant { report: None, least: 1, want: 3, hold: Period::from_secs(0) };
 
     fn bulk(texts: &[&str]) -> Value {
         Value::BulkString(texts.join("|").into_bytes())
@@ -333,7 +326,7 @@ mod tests {
             let target = target(algorithm);
             let (counter, version) =
                 encoding::decode(&target.tiers[0], at, state).expect("the state is valid");
-            let parsed = reply(&bulk(&["=3", "90000000", state]), &GRANT, &target, at);
+            let parsed = reply(&bulk(&["=3", "90000000", state]), &target, at);
             let counters = std::iter::once(counter).collect();
             assert_eq!(
                 parsed,
@@ -355,23 +348,19 @@ mod tests {
         let at = Timestamp::from_secs(90);
         for texts in [&[][..], &["1"], &["1", "2"], &["1", "2", "x"], &["1", "2", "3", "4"], &["moved", "x"]]
         {
-            assert!(reply(&bulk(texts), &GRANT, &target(Algorithm::FixedWindow), at).is_err(), "{texts:?}");
+            assert!(reply(&bulk(texts), &target(Algorithm::FixedWindow), at).is_err(), "{texts:?}");
         }
         for state in ["w", "w 1", "w 1 1 2", "b 1 1 2", "w 1 1 -2 3", "w 1 1 2 -3"] {
-            let parsed = reply(&bulk(&["1", "2", state]), &GRANT, &target(Algorithm::SlidingWindow), at);
+            let parsed = reply(&bulk(&["1", "2", state]), &target(Algorithm::SlidingWindow), at);
             assert!(parsed.is_err(), "{state}");
         }
-        assert!(reply(&Value::Nil, &GRANT, &target(Algorithm::FixedWindow), at).is_err());
+        assert!(reply(&Value::Nil, &target(Algorithm::FixedWindow), at).is_err());
     }
 
     #[test]
     fn a_window_that_is_not_open_is_reported() {
-        let parsed = reply(
-            &bulk(&["moved", "61000000"]),
-            &GRANT,
-            &target(Algorithm::FixedWindow),
-            Timestamp::default(),
-        );
+        let parsed =
+            reply(&bulk(&["moved", "61000000"]), &target(Algorithm::FixedWindow), Timestamp::default());
         assert_eq!(parsed, Ok(ScriptReply::OtherWindow(Timestamp::from_secs(61))));
     }
 }

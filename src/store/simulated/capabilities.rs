@@ -26,9 +26,10 @@ impl Capabilities {
 
     /// Returns whether `command` can be carried out.
     pub(super) fn include(self, command: &Command) -> bool {
-        let parts = command.op.parts(command.target.over_limit_policy);
-        let known_op = parts.hold.is_none_or(|hold| parts.reports.is_empty() && hold.least == hold.want);
-        self.include_target(&command.target) && (self == Self::All || known_op)
+        let Command { target, exchange, .. } = command;
+        let is_known =
+            exchange.hold.is_none_or(|hold| exchange.reports.is_empty() && hold.least == hold.want);
+        self.include_target(target) && (self == Self::All || is_known)
     }
 
     fn include_target(self, target: &Target) -> bool {

@@ -1,4 +1,4 @@
-//! The counters of the simulated store. It implements every [`Op`](crate::store::remote::Op) as documented, with the pure algorithms.
+//! The counters of the simulated store. It carries out every [`Exchange`](crate::store::remote::Exchange) as documented, with the pure algorithms.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,8 +16,8 @@ use crate::{
         part::Place,
     },
     store::remote::{
-        Command, EPOCH_AHEAD, Epoch, FirstEpoch, Heartbeat, Hold, Members, Parts, Replacement, Reply, Report,
-        Run, Target,
+        Command, EPOCH_AHEAD, Epoch, Exchange, FirstEpoch, Heartbeat, Hold, Members, Replacement, Reply,
+        Report, Run, Target,
     },
 };
 
@@ -89,9 +89,8 @@ impl SimulatedServer {
 
     /// Carries out `command` at `now`.
     pub fn execute(&mut self, command: &Command, now: Timestamp) -> Reply {
-        let Command { target, op, .. } = command;
-        let parts = op.parts(target.over_limit_policy);
-        let counted_at = if parts.decides() { now } else { command.counted_at() };
+        let Command { target, exchange, .. } = command;
+        let counted_at = if exchange.decides() { now } else { command.counted_at() };
         let keys: SmallVec<[Key; 2]> = keys(target, counted_at).collect();
         let before: SmallVec<[Option<StoredCounter>; 2]> =
             keys.iter().map(|key| self.counters.get(key).cloned()).collect();
@@ -107,7 +106,7 @@ impl SimulatedServer {
             }
         }
         let versions = || before.iter().flatten().map(|stored| stored.version).filter(|version| *version > 0);
-        let last = parts.reports.last();
+        let last = exchange.reports.last();
         let replacement = last.and_then(|report| report.replaces.as_deref());
         let since = last.map_or(now, |report| report.since.min(now));
         let matched = target.is_versioned()
@@ -125,7 +124,7 @@ impl SimulatedServer {
             });
         let mut version = versions().next().unwrap_or_default();
         let mut counted = Counted { target, keys: &keys, counters, now, has_changed: matched };
-        let (mut hits, taken, held) = counted.apply(&parts, replacement.filter(|_| matched));
+        let (mut hits, taken, granted) = counted.apply(exchange, replacement.filter(|_| matched));
         let Counted { counters, has_changed, .. } = counted;
         if has_changed {
             self.version += 1;
@@ -145,7 +144,7 @@ impl SimulatedServer {
         };
         let version = if target.tiers.iter().zip(&keys).any(is_counted) { version } else { 0 };
         let mut before: SmallVec<[_; 2]> = keys.iter().cloned().zip(before).collect();
-        for report in parts.reports {
+        for report in &exchange.reports {
             hits = hits.saturating_add(report.change.hits).saturating_sub(unused_hits(report));
             before.extend(self.count_in_other_windows(target, &keys, report, now));
         }
@@ -156,7 +155,7 @@ impl SimulatedServer {
             }
         }
         self.sweep(now);
-        Reply { counters, version, matched, at: Some(now), ..op.reply(taken, held) }
+        Reply { granted, taken, at: Some(now), counters, version, matched }
     }
 
     /// Counts `report` in those fixed windows of its instant that are not among `keys`. Returns them as they were.
@@ -345,24 +344,24 @@ impl Counted<'_> {
         result
     }
 
-    /// Applies `parts`, of which `replacement` takes the place of the reports in sliding windows and buckets. Returns the hits that were
+    /// Applies `exchange`, of which `replacement` takes the place of the reports in sliding windows and buckets. Returns the hits that were
     /// taken by runs and the hold, the tries that were taken of each run, and the hits of the hold.
     fn apply(
         &mut self,
-        parts: &Parts<'_>,
+        exchange: &Exchange,
         replacement: Option<&Replacement>,
     ) -> (i64, SmallVec<[u32; 1]>, u64) {
-        for report in parts.reports {
+        for report in &exchange.reports {
             self.report(report, replacement);
         }
         let mut all = 0_u64;
         let mut taken = SmallVec::new();
-        for run in &parts.runs {
+        for run in &exchange.runs {
             let admitted = self.take_run(*run);
             all = all.saturating_add(run.hits.saturating_mul(admitted.into()));
             taken.push(admitted);
         }
-        let held = parts.hold.map_or(0, |hold| self.hold(hold));
+        let held = exchange.hold.map_or(0, |hold| self.hold(hold));
         (i64::try_from(all.saturating_add(held)).unwrap_or(i64::MAX), taken, held)
     }
 

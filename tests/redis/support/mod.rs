@@ -14,9 +14,11 @@ use weir::{
     limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
     store::{
         redis::{Address, RedisRemote, RedisSettings},
-        remote::{Command, Op, Remote as _, RemoteError, Reply, Target},
+        remote::{Remote as _, RemoteError, Reply, Target},
     },
 };
+
+pub(crate) use crate::ops::Op;
 
 pub(crate) use self::{
     certificates::Certificates,
@@ -83,18 +85,14 @@ pub(crate) async fn send(
     at: Timestamp,
     op: Op,
 ) -> Result<Reply, RemoteError> {
-    let command = Command { target: Arc::clone(target), at, op };
-    let mut replies = remote.call(vec![command]).await?.replies;
+    let mut replies = remote.call(vec![op.command(target, at)]).await?.replies;
     assert_eq!(replies.len(), 1);
-    replies.remove(0)
+    replies.remove(0).map(|reply| op.counted(reply))
 }
 
 /// Returns the clock of the Redis of `remote`.
 pub(crate) async fn now(remote: &RedisRemote) -> Timestamp {
-    let command = Command {
-        target: target("clock_", OverLimitPolicy::Ignore, vec![tier(1, 1, Algorithm::SlidingWindow)]),
-        at: Timestamp::default(),
-        op: Op::Take { hits: 0 },
-    };
+    let clock = target("clock_", OverLimitPolicy::Ignore, vec![tier(1, 1, Algorithm::SlidingWindow)]);
+    let command = Op::Take { hits: 0 }.command(&clock, Timestamp::default());
     remote.call(vec![command]).await.expect("it replies").now
 }

@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::{breaker::FailedCount, caller::Caller, demands::Demands, epochs::Epochs};
 use crate::{
     limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier, Timestamp},
-    store::remote::{Command, EPOCH_AHEAD, Heartbeat, Members, Op, Remote, StoreNode, Target},
+    store::remote::{Command, EPOCH_AHEAD, Exchange, Heartbeat, Members, Remote, StoreNode, Target},
 };
 
 /// The heartbeats for which the largest number of instances is remembered: after a restart of many instances, or when Redis
@@ -170,7 +170,7 @@ impl Membership {
         node: StoreNode,
         FailedCount { target, at }: FailedCount,
     ) {
-        let probe = caller.remote.call(vec![Command { target, at, op: Op::Take { hits: 0 } }]);
+        let probe = caller.remote.call(vec![Command { target, at, exchange: Exchange::read() }]);
         if let Ok(Ok(_)) = timeout(self.period.into(), probe).await {
             caller.breaker.record_reply(node);
         }
@@ -192,7 +192,7 @@ impl Membership {
         if !caller.remote.supports(&target_of_clock, Coordination::Strict) {
             target_of_clock = target(Algorithm::FixedWindow);
         }
-        let command = Command { target: Arc::new(target_of_clock), at: sent, op: Op::Take { hits: 0 } };
+        let command = Command { target: Arc::new(target_of_clock), at: sent, exchange: Exchange::read() };
         // no decision waits for it, so that reports are not sent in shorter pipelines because of it
         let call = timeout(self.period.into(), caller.remote.call_in_background(vec![command]));
         if let Ok(Ok(replies)) = call.await {

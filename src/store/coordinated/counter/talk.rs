@@ -21,7 +21,7 @@ use crate::{
     },
     store::{
         coordinated::{delivery::Undecided, store_time::StoreTime},
-        remote::{Command, Exchange, Hold, Op, Reply, Report, Run, Target},
+        remote::{Command, Exchange, Hold, Reply, Report, Run, Target},
     },
 };
 
@@ -241,8 +241,8 @@ impl Sent {
 
     fn command(&self, reports: SmallVec<[Report; 1]>, at: Timestamp) -> Command {
         let runs = SmallVec::from_slice(&self.runs);
-        let op = Op::Exchange(Exchange { reports, runs, hold: self.hold });
-        Command { target: Arc::clone(&self.target), at, op }
+        let exchange = Exchange { reports, runs, hold: self.hold };
+        Command { target: Arc::clone(&self.target), at, exchange }
     }
 
     /// Returns whether its hold is for a reservation, which is its only try.
@@ -270,9 +270,7 @@ impl Sent {
     pub(in super::super) fn hold_more(&mut self, command: &mut Command, hits: u64, time: Period) {
         let hold = self.hold.unwrap_or(Hold { least: 1, want: 0, time });
         self.hold = Some(Hold { want: hold.want + hits, time: hold.time.max(time), ..hold });
-        if let Op::Exchange(exchange) = &mut command.op {
-            exchange.hold = self.hold;
-        }
+        command.exchange.hold = self.hold;
     }
 
     /// Returns whether it does more than the tries of callers who wait no longer.

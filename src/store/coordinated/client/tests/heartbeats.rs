@@ -135,9 +135,8 @@ async fn the_clock_is_read_at_the_start_and_whenever_no_call_has_carried_it_for_
         assert_eq!(times, [0, 11, 22]);
         for call in calls {
             assert_eq!(call.urgency, Urgency::Background, "no decision waits for it");
-            let [Command { target, op: Op::Take { hits: 0 }, .. }] = &call.commands[..] else {
-                panic!("{call:?} counts something")
-            };
+            let [Command { target, exchange, .. }] = &call.commands[..] else { panic!("{call:?}") };
+            assert_eq!(*exchange, Exchange::read(), "it counts nothing");
             let is_sliding = target.tiers[0].algorithm == Algorithm::SlidingWindow;
             assert_eq!(is_sliding, has_sliding_windows, "the store supports it");
         }

@@ -20,7 +20,8 @@ use crate::{
     store::{
         coordinated::{CoordinationSettings, metrics::CoordinationMetrics},
         remote::{
-            Command, Heartbeat, Members, Op, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency,
+            Command, Exchange, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target,
+            Urgency,
         },
         simulated::SimulatedClock,
     },
@@ -168,9 +169,9 @@ impl Script {
         let at = self.0.begun.elapsed();
         self.0.calls.lock().push(Call { node, commands: commands.clone(), urgency, at });
         self.answer(node).await?;
-        let replies = commands.iter().map(|command| match command.op {
-            Op::Take { hits } => Ok(Reply { granted: hits, ..Reply::default() }),
-            _ => Err(RemoteError::Rejected("the tests only take".into())),
+        let replies = commands.iter().map(|command| {
+            let taken = command.exchange.runs.iter().map(|run| run.tries).collect();
+            Ok(Reply { taken, granted: command.exchange.tried(), ..Reply::default() })
         });
         let now = self.0.clock.skewed(OFFSET).now();
         Ok(Replies { now, replies: replies.collect() })
@@ -217,13 +218,10 @@ fn target(node: u64) -> Arc<Target> {
 
 /// Returns a command for `node` that takes `hits`.
 fn take(node: u64, hits: u64) -> Command {
-    Command { target: target(node), at: EPOCH, op: Op::Take { hits } }
+    Command { target: target(node), at: EPOCH, exchange: Exchange::of_try(hits, OverLimitPolicy::Ignore) }
 }
 
 /// Returns the hits that `command` takes.
 fn hits_of(command: &Command) -> u64 {
-    match command.op {
-        Op::Take { hits } => hits,
-        _ => 0,
-    }
+    command.exchange.tried()
 }

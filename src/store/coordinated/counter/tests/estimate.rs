@@ -145,7 +145,7 @@ fn a_hit_beside_an_unused_lease_counts_for_its_own_period() {
 #[test]
 fn a_replacement_says_whether_it_counts_hits_of_others() {
     let flush = |fixture: &mut Fixture| {
-        fixture.flush().pop().and_then(|command| command.op.reports().last()?.replaces.clone())
+        fixture.flush().pop().and_then(|command| command.exchange.reports.last()?.replaces.clone())
     };
     for tier in [sliding(100, 60), bucket(100, 60)] {
         let mut own = Fixture::new(std::slice::from_ref(&tier), 2);
@@ -185,7 +185,7 @@ fn rejected_hits_that_count_are_reported_but_not_admitted() {
     assert!(fixture.count(5).over);
     assert_eq!((fixture.counter.unacknowledged_hits(), fixture.counter.owed_hits().unreported), (8, 13));
     let commands = fixture.take();
-    assert_eq!(commands[0].0.op.reports().last().map(|report| report.change.hits), Some(13));
+    assert_eq!(commands[0].0.exchange.reports.last().map(|report| report.change.hits), Some(13));
     assert_eq!(fixture.counter.apply_delivery(Delivery::Applied).admitted, 8);
     let mut ignored = Fixture::new(&[fixed(10, 60)], 2);
     assert!(ignored.count(11).over);

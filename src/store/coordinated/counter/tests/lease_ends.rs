@@ -142,7 +142,7 @@ fn a_lease_is_renewed_in_the_call_that_returns_it() {
     fixture.wait(millis(95));
     fixture.demand(Period::default(), 8);
     let composed = fixture.fetch();
-    let unused = composed[0].0.op.reports().last().and_then(|report| report.unused);
+    let unused = composed[0].0.exchange.reports.last().and_then(|report| report.unused);
     assert_eq!((composed.len(), unused.map(|unused| unused.hits)), (1, Some(40)));
     assert_eq!(held(&composed).map(|hold| hold.want), Some(40), "its share of the remainder is less");
     assert_eq!(fixture.deliver(composed), 40);

@@ -40,7 +40,7 @@ fn nothing_is_requested_that_nobody_needs() {
     // what is pending is reported nevertheless
     fixture.count(3);
     let composed = fixture.fetch();
-    assert_eq!((composed.len(), composed[0].0.op.reports().len(), requested(&composed)), (1, 1, (0, 0)));
+    assert_eq!((composed.len(), composed[0].0.exchange.reports.len(), requested(&composed)), (1, 1, (0, 0)));
     fixture.deliver(composed);
     assert_eq!(fixture.left_in_store(), 97);
     assert!(!fixture.counter.has_unacknowledged());
@@ -173,7 +173,7 @@ fn spent_hits_of_a_rejected_request_are_put_back() {
         assert_eq!(fixture.counter.remaining(fixture.now), 100);
         assert_eq!(fixture.counter.owed_hits().stranded, 6);
         let commands = fixture.take();
-        let unused = commands[0].0.op.reports().last().and_then(|report| report.unused);
+        let unused = commands[0].0.exchange.reports.last().and_then(|report| report.unused);
         assert_eq!(unused, Some(UnusedHits { hits: 6, until: fixture.now }));
         fixture.deliver(commands);
         assert_eq!((fixture.left_in_store(), fixture.counter.remaining(fixture.now)), (100, 100));
@@ -224,7 +224,7 @@ fn counted_hits_of_a_rejected_request_are_given_back() {
         fixture.counter.uncount(Hits(7), at);
         assert_eq!(fixture.counter.remaining(fixture.now), 100);
         let commands = fixture.take();
-        let unused = commands[0].0.op.reports().last().and_then(|report| report.unused);
+        let unused = commands[0].0.exchange.reports.last().and_then(|report| report.unused);
         assert_eq!(unused, Some(UnusedHits { hits: 7, until: at }));
         assert_eq!(fixture.left_in_store(), 93);
         fixture.deliver(commands);

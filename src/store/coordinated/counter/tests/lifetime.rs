@@ -242,7 +242,7 @@ fn a_request_with_a_limit_of_its_own_leaves_the_flushes_to_the_rule() {
     assert!(pause > millis(100));
     let own = [Tier { requests: 60, ..tier.clone() }];
     let replaced = with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check));
-    let reply = fixture.execute(Op::Take { hits: 0 });
+    let reply = fixture.execute(Exchange::read());
     let _ = fixture.counter.next_number();
     assert!(fixture.counter.apply_last_reply(&reply, fixture.now));
     assert!(fixture.counter.schedule.pause() < pause);

@@ -33,7 +33,7 @@ use crate::{
             store_time::StoreTime,
             test_tiers::{START, fixed, millis, sliding},
         },
-        remote::{Command, Exchange, Hold, Op, RemoteError, Reply, Report, Target},
+        remote::{Command, Exchange, Hold, RemoteError, Reply, Report, Target},
         simulated::SimulatedServer,
     },
 };
@@ -107,17 +107,19 @@ impl Fixture {
 
     /// Takes hits as another instance does, and returns how many it received.
     fn take_elsewhere(&mut self, hits: u64) -> u64 {
-        self.execute(Op::Take { hits }).granted
+        let policy = self.counter.target.over_limit_policy;
+        let reply = self.execute(Exchange::of_try(hits, policy));
+        hits * u64::from(reply.taken[0])
     }
 
-    fn execute(&mut self, op: Op) -> Reply {
+    fn execute(&mut self, exchange: Exchange) -> Reply {
         let target = Arc::clone(&self.counter.target);
-        self.store.execute(&Command { target, at: self.now, op }, self.now)
+        self.store.execute(&Command { target, at: self.now, exchange }, self.now)
     }
 
     /// Returns the hits that the store would still grant.
     fn left_in_store(&mut self) -> u32 {
-        let reply = self.execute(Op::Take { hits: 0 });
+        let reply = self.execute(Exchange::read());
         let left = reply.counters.iter().zip(&self.counter.target.tiers);
         left.map(|(state, tier)| state.availability(tier, self.now).remaining).min().expect("there is a tier")
     }
@@ -166,12 +168,12 @@ impl Fixture {
 
     /// Takes what is pending, and returns its reports, which the store never receives.
     fn reports(&mut self) -> Vec<Report> {
-        self.take().iter().flat_map(|(command, _)| command.op.reports().to_vec()).collect()
+        self.take().iter().flat_map(|(command, _)| command.exchange.reports.to_vec()).collect()
     }
 
     /// Reads the store's state.
     fn read(&mut self) {
-        let reply = self.execute(Op::Take { hits: 0 });
+        let reply = self.execute(Exchange::read());
         self.counter.apply_last_reply(&reply, self.now);
     }
 
@@ -220,18 +222,11 @@ impl Fixture {
 
 /// Returns what is held with `composed`: at least and at most so many hits, for a time.
 fn held(composed: &Composed) -> Option<Hold> {
-    composed.iter().find_map(|(command, _)| match &command.op {
-        Op::Exchange(Exchange { hold, .. }) => *hold,
-        _ => None,
-    })
+    composed.iter().find_map(|(command, _)| command.exchange.hold)
 }
 
 /// Returns whether `command` does nothing but read.
 fn is_read(command: &Command) -> bool {
-    match &command.op {
-        Op::Exchange(Exchange { reports, runs, hold }) => {
-            reports.is_empty() && hold.is_none() && matches!(&runs[..], [run] if run.hits == 0)
-        }
-        _ => false,
-    }
+    let Exchange { reports, runs, hold } = &command.exchange;
+    reports.is_empty() && hold.is_none() && matches!(&runs[..], [run] if run.hits == 0)
 }

@@ -20,7 +20,7 @@ fn a_grant_is_requested_with_the_exact_state_of_this_instant() {
         fixture.wait(millis(70));
         let composed = fixture.request(1);
         assert_eq!(composed.len(), 1);
-        let report = composed[0].0.op.reports().last();
+        let report = composed[0].0.exchange.reports.last();
         assert_eq!(report.is_some(), is_replaced, "{tier}");
         if let Some(report) = report {
             assert_eq!((report.at, report.since), (fixture.now, fixture.now), "{tier}");

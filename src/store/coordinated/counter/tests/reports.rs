@@ -36,7 +36,7 @@ proptest! {
         sorted.sort_unstable();
         for (ms, hits) in sorted {
             fixture.now = at(ms);
-            fixture.execute(Op::Grant { report: None, least: 1, want: hits, hold: millis(hold) });
+            fixture.execute(Exchange::of_hold(Hold { least: 1, want: hits, time: millis(hold) }));
         }
         fixture.now = at(21_000);
         let mut delta = PendingDelta::of(hits, at(first));
@@ -48,10 +48,10 @@ proptest! {
         delta.last_at = delta.last_at.min(fixture.now);
         (delta.unused, delta.unused_until) = (unused, at(first + hold));
         delta.rejected_at = rejected.map_or(Timestamp::default(), at);
-        let read = |fixture: &mut Fixture| fixture.execute(Op::Take { hits: 0 }).counters[0].clone();
+        let read = |fixture: &mut Fixture| fixture.execute(Exchange::read()).counters[0].clone();
         let mut state = read(&mut fixture);
         delta.apply(&tier, &mut state, fixture.now);
-        fixture.execute(Op::Add { report: delta.report() });
+        fixture.execute(Exchange::of_report(delta.report()));
         let stored = read(&mut fixture);
         prop_assert_eq!(course(&tier, &state, fixture.now), course(&tier, &stored, fixture.now));
     }
@@ -79,7 +79,7 @@ proptest! {
         // hits that were taken and returned need no report
         prop_assert!(commands.len() == 1 || (commands.is_empty() && expected == leased + 100));
         for command in &commands {
-            let at = command.op.reports().last().map(|report| report.at);
+            let at = command.exchange.reports.last().map(|report| report.at);
             prop_assert!(last_taken.is_none() || at == last_taken);
         }
         prop_assert_eq!(u64::from(1_000 - fixture.left_in_store()), expected);
@@ -159,7 +159,7 @@ fn nothing_is_sent_twice_or_without_need() {
     assert_eq!(fixture.counter.oldest_pending_at(), Some(oldest));
     // the reply to the report has the count too
     let commands = fixture.flush();
-    let report = commands[0].op.reports().last().expect("hits were pending");
+    let report = commands[0].exchange.reports.last().expect("hits were pending");
     assert_eq!((commands.len(), report.at, report.since), (1, fixture.now, oldest));
     assert!(fixture.flush().is_empty());
     let mut alone = Fixture::new(&[sliding(100, 60)], 1);
@@ -179,7 +179,7 @@ fn an_estimate_replaces_the_store_s_state_once_after_a_lease() {
     let time = fixture.time();
     fixture.counter.expire_leases(time);
     let commands = fixture.flush();
-    let report = commands[0].op.reports().last().expect("a report");
+    let report = commands[0].exchange.reports.last().expect("a report");
     assert_eq!((report.at, report.since, report.change.hits), (fixture.now, fixture.now, 0));
     assert!(report.replaces.is_some() && fixture.left_in_store() == 100);
     fixture.counter.refresh(Period::default(), fixture.now);
@@ -199,7 +199,7 @@ fn hits_of_a_bucket_are_not_returned_after_the_hold() {
         let send = |command, sent| composed.push((command, sent));
         let dropped = fixture.counter.compose(CounterKey::default(), &link, send);
         assert_eq!((dropped.stranded, dropped.unreported), (7 - returned, 0));
-        let unused = composed.first().and_then(|(command, _)| command.op.reports().last()?.unused);
+        let unused = composed.first().and_then(|(command, _)| command.exchange.reports.last()?.unused);
         assert_eq!(unused.map_or(0, |unused| unused.hits), returned, "after {wait} ms");
         assert_eq!(composed.is_empty(), returned == 0, "nothing is left to say");
     }
@@ -213,7 +213,8 @@ fn reports_that_were_not_applied_are_pending_again_and_lost_ones_are_accounted_f
         fixture.wait(Period::from_secs(60));
         fixture.count(5);
         let commands = fixture.take();
-        let reports: Vec<usize> = commands.iter().map(|(command, _)| command.op.reports().len()).collect();
+        let reports: Vec<usize> =
+            commands.iter().map(|(command, _)| command.exchange.reports.len()).collect();
         assert_eq!(reports, [2], "one for each window, in one command");
         assert_eq!(fixture.counter.carried_hits().all(), 9);
         fixture.counter.end_command(fixture.counter.sent);

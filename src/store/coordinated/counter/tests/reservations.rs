@@ -99,7 +99,7 @@ fn released_hits_are_available_here_at_once_and_then_to_others() {
             fixture.counter.release(span, Hits(4), can_grant, fixture.now);
             assert_eq!(fixture.counter.remaining(fixture.now), 94, "{tier}");
             let commands = fixture.take();
-            let report = commands[0].0.op.reports().last().expect("a report");
+            let report = commands[0].0.exchange.reports.last().expect("a report");
             let unused = UnusedHits { hits: 4, until: span.until };
             assert_eq!(report.unused, can_grant.then_some(unused), "{tier}");
             assert_eq!(report.change.hits, if can_grant { 0 } else { -4 }, "{tier}");

@@ -182,7 +182,7 @@ fn settling_sends_the_exact_state() {
     fixture.wait(millis(7));
     fixture.ask(0, Asks::Look);
     let composed = fixture.compose();
-    let report = composed[0].0.op.reports().last().expect("a report");
+    let report = composed[0].0.exchange.reports.last().expect("a report");
     assert!(report.at == fixture.now && report.replaces.is_some() && report.change.is_none());
     fixture.ask(0, Asks::Look);
     assert!(fixture.compose().is_empty(), "one is on its way");
@@ -193,7 +193,7 @@ fn settling_sends_the_exact_state() {
     pending.count(3);
     pending.ask(0, Asks::Look);
     let composed = pending.compose();
-    assert_eq!(composed[0].0.op.reports().last().map(|report| report.change.hits), Some(3));
+    assert_eq!(composed[0].0.exchange.reports.last().map(|report| report.change.hits), Some(3));
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::{
             counter::{Asks, Link, LocalCounter, Sent},
             test_tiers::{START, fixed, millis, sliding},
         },
-        remote::{Command, Heartbeat, Members, Op, Remote, RemoteError, Replies, StoreNode, Target},
+        remote::{Command, Exchange, Heartbeat, Members, Remote, RemoteError, Replies, StoreNode, Target},
         simulated::{SimulatedClock, SimulatedServer},
     },
 };
@@ -170,7 +170,7 @@ impl Fixture {
     /// Has the node that counts `value` reply to a read.
     async fn end_outage(&self, value: &str) {
         let target = self.with_counter(value, |counter| Arc::clone(&counter.target));
-        let read = Command { target, at: self.now(), op: Op::Take { hits: 0 } };
+        let read = Command { target, at: self.now(), exchange: Exchange::read() };
         self.table.client.call(read).await.expect("the node replies");
         assert!(!self.table.client.is_unavailable());
     }

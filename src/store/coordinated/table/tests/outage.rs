@@ -22,7 +22,7 @@ impl Fixture {
     async fn begin_partial_outage(&self, value: &str) {
         let target = self.with_counter(value, |counter| Arc::clone(&counter.target));
         let next = self.now().after(target.tiers[0].period);
-        let read = Command { target, at: next, op: Op::Take { hits: 0 } };
+        let read = Command { target, at: next, exchange: Exchange::read() };
         self.table.client.call(read).await.expect("the other node replies");
         self.store.0.calls.lock().clear();
         self.begin_outage(value);
@@ -36,7 +36,7 @@ impl Fixture {
     /// Returns the hits that were reported.
     fn reported(&self) -> i64 {
         let calls = self.store.0.calls.lock();
-        let reports = calls.iter().flatten().flat_map(|command| command.op.reports());
+        let reports = calls.iter().flatten().flat_map(|command| &command.exchange.reports);
         reports.map(|report| report.change.hits).sum()
     }
 
