@@ -62,7 +62,7 @@ impl App {
     ///
     /// [`AppError`], if the rules are invalid, an address cannot be bound, or the store cannot be opened or reached in time.
     pub async fn bind(settings: Settings) -> Result<Self, AppError> {
-        Self::bind_with(settings, Arc::new(SystemClock)).await
+        Box::pin(Self::bind_with(settings, Arc::new(SystemClock))).await
     }
 
     /// Like [`App::bind`], with decisions as of the time of `clock`.
@@ -121,8 +121,7 @@ impl App {
         let context = AppContext { limiter, stats, clock, health, headers, tracer, metric_names };
         source.register(&context.stats);
         let mut rules = Rules::new(source, &settings, context.clone());
-        // boxed to keep the future of the start small
-        Box::pin(rules.load_first()).await.map_err(AppError::Rules)?;
+        rules.load_first().await.map_err(AppError::Rules)?;
         let health_needs_store = settings.redis.as_ref().is_some_and(|redis| redis.health_needs_connection)
             || settings.memcached.as_ref().is_some_and(|memcached| memcached.health_needs_connection);
         if health_needs_store {
