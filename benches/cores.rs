@@ -63,10 +63,18 @@ impl Case {
     }
 }
 
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
 fn main() {
     let most = thread::available_parallelism().map_or(1, usize::from);
     let mut threads = 1;
-    println!("| threads | | ns a decision | throughput to one thread's |\n| --- | --- | --- | --- |");
+    println!(
+        "| threads | | ns a decision | throughput to one thread's | to a limiter each |\n| --- | --- | --- | --- | --- |"
+    );
     let mut alone = [0.0; CASES.len()];
     while threads <= most {
         let mut times = CASES.map(|_| Vec::new());
@@ -75,14 +83,17 @@ fn main() {
                 times.push(case.run(threads).as_secs_f64());
             }
         }
-        for ((times, alone), (name, _)) in times.iter_mut().zip(&mut alone).zip(CASES) {
-            times.sort_by(f64::total_cmp);
-            let median = times[ROUNDS / 2];
+        let control = times[0].clone();
+        for ((times, alone), (name, _)) in times.iter().zip(&mut alone).zip(CASES) {
+            let time = median(times.iter().copied());
+            // of the same round, since the machine may be another one in the next
+            let to_control = median(control.iter().zip(times).map(|(control, time)| control / time));
             if threads == 1 {
-                *alone = median;
+                *alone = time;
             }
-            let scaled = *alone / median * u32::try_from(threads).map_or(f64::NAN, f64::from);
-            println!("| {threads} | {name} | {:.0} | {scaled:.2} |", median * 1e9 / f64::from(DECISIONS));
+            let scaled = *alone / time * u32::try_from(threads).map_or(f64::NAN, f64::from);
+            let nanos = time * 1e9 / f64::from(DECISIONS);
+            println!("| {threads} | {name} | {nanos:.0} | {scaled:.2} | {:.0} % |", to_control * 100.0);
         }
         threads *= 2;
     }

@@ -22,6 +22,7 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
+use smallvec::SmallVec;
 
 pub(crate) use self::key_text::key_text;
 pub use self::{
@@ -34,14 +35,14 @@ use self::{asking::AskingLines, rejections::LastReports};
 use crate::{
     limit::{
         Code, CompiledRule, Decision, DescriptorMatch, Direction, Entry, Hits, Limit, LimitCheck, Matched,
-        Modes, OverLimitPolicy, Request, RulePath, RuleRef, RuleSet, Scope, SoleCheck, Tally, Tier,
-        Timestamp, Verdict,
+        Modes, OverLimitPolicy, PlainCheck, PlainMatch, PlainMatches, Request, RulePath, RuleSet, Scope,
+        Status, Tally, Tier, Timestamp, Verdict,
     },
     observe::{
         DecisionRecord, Metric, OwnCounts, RuleCounts, RuleLimit, RuleStats, Source, Stats,
         hot_keys::{HotKeyValues, HotKeys, Sample},
     },
-    store::{MemoryStore, Store, StoreError, TakeOptions},
+    store::{Decisions, MemoryStore, Store, StoreError, TakeOptions},
 };
 
 /// Decides requests against the current rules.
@@ -249,10 +250,28 @@ impl<S: Store> Limiter<S> {
             && record.is_none()
             && !self.settings.modes.describes()
             && !request.domain.is_empty()
-            && let Some((check, counts)) =
-                SoleCheck::of(&loaded.rules, request, |rule| loaded.stats[rule].prefetch())
         {
-            return Ok(self.decide_sole(memory, loaded, request, &check, counts, now, encode));
+            let counts_of = |rule: usize| loaded.stats[rule].prefetch();
+            if let Some((check, scope, counts)) = PlainCheck::sole(&loaded.rules, request, counts_of) {
+                let scope = self.settings.scope.max(scope);
+                let decision = self.decide_check(memory, loaded, &check, counts, scope, now);
+                let status = Status::plain(&check, &decision, self.settings.modes.quota);
+                let verdict = Verdict::of_sole(status, &self.settings.modes);
+                if verdict.shadowed {
+                    self.stats.global_shadow_mode.add(1);
+                }
+                if let Some(report) = self.report_of(verdict.code) {
+                    let check = check.in_domain(request.domain);
+                    self.report_checks(report, loaded, from_ref(&check), from_ref(&decision), now);
+                }
+                return Ok(encode(&verdict));
+            }
+            let mut matches = PlainMatches::new();
+            if request.descriptors.len() > 1
+                && PlainMatch::find(&loaded.rules, request, self.settings.scope, counts_of, &mut matches)
+            {
+                return Ok(self.decide_plain(memory, loaded, request, &matches, now, encode));
+            }
         }
         self.count_error(find(loaded.as_deref(), request).map(|(loaded, matched)| {
             let scope = self.scope_of(&matched);
@@ -265,41 +284,66 @@ impl<S: Store> Limiter<S> {
         }))
     }
 
-    /// Decides `request`, which has only `check`, where all counters are in `memory`, and adds the hits to `counts`, those of the
-    /// rule.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "so that it finds in registers what was found before")]
-    #[expect(clippy::too_many_arguments, reason = "what its only caller has found")]
-    fn decide_sole<T>(
+    /// Decides `request`, whose descriptors have `matches`, where all counters are in `memory` and a rejection affects only its
+    /// descriptor.
+    #[inline(never)]
+    fn decide_plain<T>(
         &self,
         memory: &MemoryStore,
         loaded: &Loaded,
         request: &Request<'_>,
-        check: &SoleCheck<'_>,
-        counts: &OwnCounts,
+        matches: &[PlainMatch<'_, &OwnCounts>],
         now: Timestamp,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> T {
-        let SoleCheck { rule, tiers, hits, .. } = *check;
-        let policy = self.settings.scope.max(check.scope).policy_of(check.over_limit_policy);
-        let decision = memory.take_of(check.key, tiers, policy, hits, now);
-        let compiled = RuleRef::Compiled(rule);
-        let verdict = Verdict::on_sole(check, &compiled, &decision, &self.settings.modes);
+        let (mut statuses, mut decisions) = (SmallVec::new(), Decisions::new());
+        for found in matches {
+            statuses.push(match found {
+                PlainMatch::NoLimit => Status::no_limit(self.settings.modes.quota),
+                PlainMatch::Unlimited => Status::unlimited(),
+                PlainMatch::Limited(check, counts) => {
+                    let decision = self.decide_check(memory, loaded, check, counts, Scope::Descriptor, now);
+                    let status = Status::plain(check, &decision, self.settings.modes.quota);
+                    decisions.push(decision);
+                    status
+                }
+            });
+        }
+        let verdict = Verdict::of_statuses(statuses, &self.settings.modes);
         if verdict.shadowed {
             self.stats.global_shadow_mode.add(1);
         }
+        if let Some(report) = self.report_of(verdict.code) {
+            let checks: Vec<_> = matches.iter().filter_map(|found| found.in_domain(request.domain)).collect();
+            self.report_checks(report, loaded, &checks, &decisions, now);
+        }
+        encode(&verdict)
+    }
+
+    /// Decides `check`, where all counters are in `memory` and a rejection affects `scope`, and adds the hits to `counts`, those of the
+    /// rule.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "so that it finds in registers what was found before")]
+    fn decide_check(
+        &self,
+        memory: &MemoryStore,
+        loaded: &Loaded,
+        check: &PlainCheck<'_>,
+        counts: &OwnCounts,
+        scope: Scope,
+        now: Timestamp,
+    ) -> Decision {
+        let PlainCheck { compiled, tiers, hits, .. } = *check;
+        let policy = scope.policy_of(check.over_limit_policy);
+        let decision = memory.take_of(check.key, tiers, policy, hits, now);
         let capacity = tiers[decision.tier].capacity();
-        let made = self.counts_of(&decision, tiers, capacity, policy, hits, rule.shadow_mode());
-        if rule.has_dynamic_stats() {
-            self.dynamic_stats(loaded, rule, check.entries, |stats| stats.add(made));
+        let made = self.counts_of(&decision, tiers, capacity, policy, hits, compiled.shadow_mode());
+        if compiled.has_dynamic_stats() {
+            self.dynamic_stats(loaded, compiled, check.entries, |stats| stats.add(made));
         } else {
             counts.add(made);
         }
-        if let Some(report) = self.report_of(verdict.code) {
-            let check = check.in_domain(request.domain);
-            self.report_checks(report, loaded, from_ref(&check), from_ref(&decision), now);
-        }
-        encode(&verdict)
+        decision
     }
 
     /// Counts the error, if it is one.
@@ -605,3 +649,6 @@ impl<S: Store + Source> Source for Limiter<S> {
         metrics
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,7 @@
 //! The decision on one rule: all of its tiers admit the hits, or none takes any.
 
+use std::borrow::{Borrow, BorrowMut};
+
 use smallvec::SmallVec;
 
 use super::{
@@ -83,6 +85,7 @@ pub fn decide(
     };
     match (tiers, &mut *counters) {
         ([tier], [counter]) => take_one(tier, counter, policy, hits, now),
+        ([first, second], [a, b]) => take_two([first, second], [a, b], policy, hits, now),
         _ => decide_all(tiers, counters, policy, hits, now),
     }
 }
@@ -108,11 +111,31 @@ pub fn take_one(
     }
 }
 
+/// Decides on `hits` like [`decide`] and takes them, for a rule of two tiers, each with its counter.
+#[inline]
+pub fn take_two(
+    tiers: [&Tier; 2],
+    counters: [&mut CounterState; 2],
+    policy: OverLimitPolicy,
+    hits: Hits,
+    now: Timestamp,
+) -> Decision {
+    let ([first, second], [a, b]) = (tiers, counters);
+    let probes = [a.probe(first, now, hits), b.probe(second, now, hits)];
+    if !(probes[0].fits && probes[1].fits) {
+        return decide_all(&tiers, &mut [a, b], policy, hits, now);
+    }
+    let available = [a.take_and_look(first, now, hits), b.take_and_look(second, now, hits)];
+    let tier = usize::from(is_nearer(&available[1], second, &available[0], first));
+    let Availability { remaining, reset } = available[tier];
+    Decision { tier, over: false, before: probes[tier].used, remaining, reset, cached: false, share: None }
+}
+
 /// Decides on `hits` like [`decide`], for a rule of several tiers.
 #[inline(never)]
-fn decide_all(
-    tiers: &[Tier],
-    counters: &mut [CounterState],
+fn decide_all<T: Borrow<Tier>, C: BorrowMut<CounterState>>(
+    tiers: &[T],
+    counters: &mut [C],
     policy: OverLimitPolicy,
     hits: Hits,
     now: Timestamp,
@@ -120,11 +143,12 @@ fn decide_all(
     // pushed one by one: `collect` costs more than the probes of two tiers
     let (mut probes, mut over) = (SmallVec::<[Probe; 2]>::new(), false);
     for (tier, counter) in tiers.iter().zip(&*counters) {
-        let probe = counter.probe(tier, now, hits);
+        let probe = counter.borrow().probe(tier.borrow(), now, hits);
         over |= !probe.fits;
         probes.push(probe);
     }
     for ((tier, counter), probe) in tiers.iter().zip(&mut *counters).zip(&probes) {
+        let (tier, counter) = (tier.borrow(), counter.borrow_mut());
         if !over || policy == OverLimitPolicy::Count {
             counter.take(tier, now, hits);
         } else if !probe.fits {
@@ -170,9 +194,9 @@ pub fn decision_from_store(
 }
 
 /// Returns the decision on a rejected request, from the tiers that rejected it.
-fn longest_wait(
-    tiers: &[Tier],
-    counters: &[CounterState],
+fn longest_wait<T: Borrow<Tier>, C: Borrow<CounterState>>(
+    tiers: &[T],
+    counters: &[C],
     probes: &[Probe],
     hits: Hits,
     now: Timestamp,
@@ -182,7 +206,7 @@ fn longest_wait(
         if probes[i].fits {
             continue;
         }
-        let wait = counter.wait(tier, now, hits);
+        let wait = counter.borrow().wait(tier.borrow(), now, hits);
         if longest.is_none_or(|(_, longest)| wait > longest) {
             longest = Some((i, wait));
         }
@@ -192,7 +216,7 @@ fn longest_wait(
         tier,
         over: true,
         before: probes[tier].used,
-        remaining: counters[tier].availability(&tiers[tier], now).remaining,
+        remaining: counters[tier].borrow().availability(tiers[tier].borrow(), now).remaining,
         reset,
         cached: false,
         share: None,
@@ -200,17 +224,18 @@ fn longest_wait(
 }
 
 /// Returns the decision on an admitted request, from the tier nearest to its limit.
-fn lowest_share(tiers: &[Tier], counters: &[CounterState], probes: &[Probe], now: Timestamp) -> Decision {
-    let share =
-        |available: &Availability, tier: &Tier| (u64::from(available.remaining), u64::from(tier.capacity()));
-    let mut lowest = (0, counters[0].availability(&tiers[0], now));
-    for (i, (tier, counter)) in (1..).zip(tiers[1..].iter().zip(&counters[1..])) {
-        let available = counter.availability(tier, now);
-        let (left, capacity) = share(&available, tier);
-        let (lowest_left, lowest_capacity) = share(&lowest.1, &tiers[lowest.0]);
-        // compares the shares without division
-        if left * lowest_capacity < lowest_left * capacity {
-            lowest = (i, available);
+fn lowest_share<T: Borrow<Tier>, C: Borrow<CounterState>>(
+    tiers: &[T],
+    counters: &[C],
+    probes: &[Probe],
+    now: Timestamp,
+) -> Decision {
+    let available = |i: usize| counters[i].borrow().availability(tiers[i].borrow(), now);
+    let mut lowest = (0, available(0));
+    for i in 1..tiers.len() {
+        let other = available(i);
+        if is_nearer(&other, tiers[i].borrow(), &lowest.1, tiers[lowest.0].borrow()) {
+            lowest = (i, other);
         }
     }
     let (tier, available) = lowest;
@@ -223,6 +248,15 @@ fn lowest_share(tiers: &[Tier], counters: &[CounterState], probes: &[Probe], now
         cached: false,
         share: None,
     }
+}
+
+/// Returns whether `tier`, of which `available` is left, has a lower share left than `other`.
+#[inline]
+fn is_nearer(available: &Availability, tier: &Tier, other_available: &Availability, other: &Tier) -> bool {
+    let (left, capacity) = (u64::from(available.remaining), u64::from(tier.capacity()));
+    let (other_left, other_capacity) = (u64::from(other_available.remaining), u64::from(other.capacity()));
+    // compares the shares without division
+    left * other_capacity < other_left * capacity
 }
 
 #[cfg(test)]

@@ -62,6 +62,8 @@ impl CounterKey {
     }
 
     /// Returns the key of one tier's counter. All tiers of a key have the same [`CounterKey::shard`].
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     #[must_use]
     pub fn of_tier(self, tier: &Tier) -> Self {
         Self([self.0[0] ^ scramble(kind(tier)), self.0[1]])

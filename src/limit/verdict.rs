@@ -7,8 +7,8 @@ use super::{
     decision::Decision,
     descriptor::{Descriptor, Request},
     matched::{DescriptorMatch, Matched, RuleRef},
+    plain::PlainCheck,
     rule::Metadata,
-    sole_check::SoleCheck,
     tier::{Algorithm, OverLimitPolicy, Tier},
     units::Period,
 };
@@ -90,7 +90,6 @@ impl<'a> Verdict<'a> {
         modes: &Modes,
     ) -> Self {
         let mut statuses: SmallVec<[Status<'a>; 2]> = SmallVec::new();
-        let mut combined = Combined::default();
         // pushed one by one: `collect` costs more than the statuses
         for descriptor in &matched.matches {
             let status = match descriptor {
@@ -107,43 +106,50 @@ impl<'a> Verdict<'a> {
                     )
                 }
             };
-            combined.add(statuses.len(), descriptor, &status);
             statuses.push(status);
         }
+        let mut verdict = Self::of_statuses(statuses, modes);
+        if modes.describes() {
+            let rejecting = verdict.nearest.filter(|_| verdict.code == Code::OverLimit);
+            verdict.metadata = metadata(request, matched, &verdict.statuses, modes, rejecting);
+        }
+        verdict
+    }
+
+    /// Returns the verdict on a request whose descriptors have these `statuses`. Leaves out the metadata that
+    /// [`Modes::describes`] asks for.
+    #[inline]
+    #[must_use]
+    pub fn of_statuses(statuses: SmallVec<[Status<'a>; 2]>, modes: &Modes) -> Self {
+        let mut combined = Combined::default();
+        for (i, status) in statuses.iter().enumerate() {
+            combined.add(i, status);
+        }
         let is_over = combined.is_over();
-        let (over, nearest) = (is_over && !modes.shadow, combined.nearest);
-        let metadata = if modes.describes() {
-            metadata(request, matched, &statuses, modes, nearest.filter(|_| over))
-        } else {
-            None
-        };
         Self {
-            code: if over { Code::OverLimit } else { Code::Ok },
+            code: if is_over && !modes.shadow { Code::OverLimit } else { Code::Ok },
             shadowed: is_over && modes.shadow,
-            nearest,
-            metadata,
+            nearest: combined.nearest,
+            metadata: None,
             statuses,
         }
     }
 
-    /// Returns the verdict on a request that has only `check`, against `rule`, from the `decision` on it. Leaves out the metadata
-    /// that [`Modes::describes`] asks for.
+    /// Returns the verdict of [`Verdict::of_statuses`] on a request of one descriptor, which has a limit.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that it is made where it is used")]
     #[must_use]
-    pub fn on_sole(check: &SoleCheck<'a>, rule: &'a RuleRef<'a>, decision: &Decision, modes: &Modes) -> Self {
-        let status = Status::counted(rule, check.tiers, check.over_limit_policy, decision, modes.quota);
+    pub fn of_sole(status: Status<'a>, modes: &Modes) -> Self {
         // a quota rejects like a limit if there is no other one
         let is_over = status.code == Code::OverLimit;
         let is_nearest = status.remaining < u32::MAX || (is_over && !status.quota);
-        let mut statuses = SmallVec::new();
-        statuses.push(status);
         Self {
             code: if is_over && !modes.shadow { Code::OverLimit } else { Code::Ok },
             shadowed: is_over && modes.shadow,
             nearest: is_nearest.then_some(0),
             metadata: None,
-            statuses,
+            // in its place, which a push is not
+            statuses: SmallVec::from_buf_and_len([status; 2], 1),
         }
     }
 
@@ -184,9 +190,9 @@ struct Combined {
 }
 
 impl Combined {
-    /// Adds the `status` of the descriptor at the index `i`.
+    /// Adds the `status` of the descriptor at the index `i`. One of an unlimited rule is no quota.
     #[inline]
-    fn add(&mut self, i: usize, descriptor: &DescriptorMatch<'_>, status: &Status<'_>) {
+    fn add(&mut self, i: usize, status: &Status<'_>) {
         let is_nearer = match self.nearest {
             Some(_) => status.remaining < self.least,
             None => status.remaining < u32::MAX,
@@ -195,7 +201,7 @@ impl Combined {
             (self.nearest, self.least) = (Some(i), status.remaining);
         }
         let over = status.code == Code::OverLimit;
-        if status.quota && !matches!(descriptor, DescriptorMatch::Unlimited(_)) {
+        if status.quota {
             self.quotas += 1;
             self.quotas_over += usize::from(over);
         } else if over {
@@ -213,12 +219,24 @@ impl Combined {
 // === impl Status ===
 
 impl<'a> Status<'a> {
-    const fn no_limit(quota: bool) -> Self {
+    /// Returns that of a descriptor of which nothing is counted. Whether it is a `quota`.
+    #[must_use]
+    pub const fn no_limit(quota: bool) -> Self {
         Self { code: Code::Ok, quota, limit: None, remaining: 0, reset: None }
     }
 
-    const fn unlimited() -> Self {
+    /// Returns that of a descriptor of an unlimited rule.
+    #[must_use]
+    pub const fn unlimited() -> Self {
         Self { code: Code::Ok, quota: false, limit: None, remaining: u32::MAX, reset: None }
+    }
+
+    /// Returns that of a descriptor for which there is a `decision`. Whether all are quotas.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    #[must_use]
+    pub fn plain(check: &'a PlainCheck<'a>, decision: &Decision, all_quotas: bool) -> Self {
+        Self::counted(&check.rule, check.tiers, check.over_limit_policy, decision, all_quotas)
     }
 
     #[inline(always)]

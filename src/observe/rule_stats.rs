@@ -75,6 +75,7 @@ impl RuleStats {
     }
 
     /// Returns what this thread counts, and loads it into the processor's cache: among thousands of rules most are not in it.
+    #[expect(clippy::must_use_candidate, reason = "some callers only want it to be loaded")]
     #[inline]
     pub fn prefetch(&self) -> &OwnCounts {
         let counts = self.counters.own();
@@ -118,7 +119,8 @@ impl RuleStats {
 
 impl OwnCounts {
     /// Adds the hits of a request.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub fn add(&self, counts: RuleCounts) {
         self.total_hits.add(counts.total_hits);
         self.within_limit.add(counts.within_limit);

@@ -126,6 +126,7 @@ impl CounterState {
     }
 
     /// Calls [`AlgorithmState::probe`].
+    #[inline]
     #[must_use]
     pub fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe {
         on_state!(self, state => state.probe(tier, now, hits))
@@ -151,6 +152,15 @@ impl CounterState {
     /// Calls [`AlgorithmState::take`].
     pub fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         change_state!(self, tier, state => state.take(tier, now, hits));
+    }
+
+    /// Calls [`AlgorithmState::take`], and then [`AlgorithmState::availability`].
+    #[inline]
+    pub fn take_and_look(&mut self, tier: &Tier, now: Timestamp, hits: Hits) -> Availability {
+        change_state!(self, tier, state => {
+            state.take(tier, now, hits);
+            state.availability(tier, now)
+        })
     }
 
     /// Counts `hits` that are taken now and used by `until`. A sliding window counts them as of `until`. A bucket or a

@@ -45,11 +45,13 @@ impl FixedWindow {
     }
 
     /// Returns the end of the window that is open at `now`, and its hits.
+    #[inline]
     fn open(&self, tier: &Tier, now: Timestamp) -> (Timestamp, Hits) {
         if now < self.end { (self.end, self.used) } else { (now.window_end(tier.period), Hits(0)) }
     }
 
     /// Returns the time from `now` until a window ends at `end`: at most its period, also if the clock has stepped back.
+    #[inline]
     fn rest(tier: &Tier, end: Timestamp, now: Timestamp) -> Period {
         end.since(now).min(tier.period)
     }
@@ -60,11 +62,13 @@ impl AlgorithmState for FixedWindow {
         Self { end: now.window_end(tier.period), used: Hits(0) }
     }
 
+    #[inline]
     fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe {
         let (_, used) = self.open(tier, now);
         Probe { fits: used.plus(hits) <= Hits(tier.requests.into()), used }
     }
 
+    #[inline]
     fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         if hits > Hits(0) {
             let (end, used) = self.open(tier, now);
@@ -87,6 +91,7 @@ impl AlgorithmState for FixedWindow {
         }
     }
 
+    #[inline]
     fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
         let (end, used) = self.open(tier, now);
         let left = u64::from(tier.requests).saturating_sub(used.0);

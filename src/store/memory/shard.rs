@@ -15,7 +15,7 @@ use crate::limit::{
     algorithm::CounterState,
     decide,
     request_bucket::{BucketName, BucketReply, BucketRequest, decide_bucket},
-    take_one,
+    take_one, take_two,
 };
 
 /// The number of buckets that an eviction samples. Finding the cheapest counter of all would require an order, and so more
@@ -87,6 +87,12 @@ impl<N: Notes> Shard<N> {
         {
             return decision;
         }
+        if !N::NOTED
+            && direction == Direction::Take
+            && let Some(decision) = self.take_in_place(check.key, tiers, over_limit_policy, hits, now)
+        {
+            return decision;
+        }
         self.update(check.key, Some(check), tiers, now, |tiers, counters| {
             decide(tiers, counters, over_limit_policy, direction, hits, now)
         })
@@ -111,7 +117,8 @@ impl<N: Notes> Shard<N> {
         })
     }
 
-    /// Does what [`Shard::take_of`] does, if that changes nothing but one counter, which is there: as nearly always.
+    /// Does what [`Shard::take_of`] does, if that changes nothing but the counters of one tier or two, which are there: as nearly
+    /// always.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(super) fn take_in_place(
@@ -122,12 +129,28 @@ impl<N: Notes> Shard<N> {
         hits: Hits,
         now: Timestamp,
     ) -> Option<Decision> {
-        let [tier] = tiers else { return None };
         if self.has_line_of(key, tiers) {
             return None;
         }
-        let slot = self.slot_mut(key.of_tier(tier))?;
-        Some(take_one(tier, &mut slot.counter, over_limit_policy, hits, now))
+        match tiers {
+            [tier] => {
+                let key = key.of_tier(tier);
+                let slot = self.table.find_mut(key.hash(), |slot| slot.key == key)?;
+                Some(take_one(tier, &mut slot.counter, over_limit_policy, hits, now))
+            }
+            [first, second] => {
+                let keys = [key.of_tier(first), key.of_tier(second)];
+                if keys[0] == keys[1] {
+                    return None;
+                }
+                let slots =
+                    self.table.get_disjoint_mut(keys.map(CounterKey::hash), |i, slot| slot.key == keys[i]);
+                let [Some(a), Some(b)] = slots else { return None };
+                let counters = [&mut a.counter, &mut b.counter];
+                Some(take_two([first, second], counters, over_limit_policy, hits, now))
+            }
+            _ => None,
+        }
     }
 
     /// Decides about `hits` of the counters of `key`, for which others wait. Returns none if nobody does.
@@ -236,9 +259,6 @@ impl<N: Notes> Shard<N> {
         if let [tier] = tiers {
             return self.update_one(key, check, tier, now, |counter| act(tiers, slice::from_mut(counter)));
         }
-        if let ([first, second], false) = (tiers, N::NOTED) {
-            return self.update_two(key, [first, second], now, |counters| act(tiers, counters));
-        }
         let mut buckets: SmallVec<[Option<usize>; 2]> = SmallVec::new();
         let mut counters: SmallVec<[CounterState; 2]> = SmallVec::new();
         let mut befores: SmallVec<[Option<CounterState>; 2]> = SmallVec::new();
@@ -300,39 +320,6 @@ impl<N: Notes> Shard<N> {
             self.insert(key, counter, N::default());
             if let Some(check) = check {
                 self.note_new(Counted::Tier(check, tier));
-            }
-        }
-        done
-    }
-
-    /// As [`Shard::update`] for two tiers, without notes: makes no lists.
-    #[inline]
-    fn update_two<T>(
-        &mut self,
-        key: CounterKey,
-        tiers: [&Tier; 2],
-        now: Timestamp,
-        act: impl FnOnce(&mut [CounterState; 2]) -> T,
-    ) -> T {
-        let keys = tiers.map(|tier| key.of_tier(tier));
-        let buckets = keys.map(|key| self.find(key));
-        let [first, second] = tiers;
-        let mut counters = [self.lift(buckets[0], first, now), self.lift(buckets[1], second, now)];
-        let done = act(&mut counters);
-        let mut new = [None, None];
-        for ((bucket, counter), new) in buckets.into_iter().zip(counters).zip(&mut new) {
-            match bucket {
-                Some(bucket) => self.put(bucket, counter),
-                None if counter.used() > Hits(0) => *new = Some(counter),
-                None => {}
-            }
-        }
-        // inserting may move the other counters, so it comes last
-        if new.iter().any(Option::is_some) {
-            for (key, new) in keys.into_iter().zip(new) {
-                if let Some(counter) = new {
-                    self.insert(key, counter, N::default());
-                }
             }
         }
         done
@@ -540,11 +527,6 @@ impl<N: Notes> Shard<N> {
                 counter.take(tier, now, check.hits);
             }
         });
-    }
-
-    #[inline]
-    fn slot_mut(&mut self, key: CounterKey) -> Option<&mut Slot<N>> {
-        self.table.find_mut(key.hash(), |slot| slot.key == key)
     }
 
     fn find(&self, key: CounterKey) -> Option<usize> {

@@ -1,0 +1,173 @@
+//! Counts the instructions of a decision by each algorithm, of one in each coordination mode, and of a request from its bytes to
+//! those of its response.
+//! Unlike times, the counts do not depend on the machine or its other load.
+//!
+//! `make instructions`; it needs valgrind. benches/price holds decisions in the process of their caller to limits.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+#[path = "../support/callgrind.rs"]
+mod callgrind;
+#[path = "../support/coordinated.rs"]
+mod coordinated;
+#[path = "../support/exchange.rs"]
+mod exchange;
+#[path = "../support/in_process.rs"]
+mod in_process;
+#[path = "../support/of_key.rs"]
+mod of_key;
+#[path = "../support/pool.rs"]
+mod pool;
+#[path = "../support/waiting.rs"]
+mod waiting;
+
+use std::{env, hint::black_box, process::ExitCode};
+
+use callgrind::Group;
+use coordinated::Hit;
+use exchange::{AcquireExchange, Exchange, Settled};
+use in_process::{InProcess, NOW};
+use of_key::OfKey;
+use pool::ShareWork;
+use support::Case;
+use waiting::Waiting;
+
+const GROUPS: [Group; 9] = [
+    Group {
+        name: "decide",
+        prepare: |name| {
+            let mut case = Case::new(name);
+            Box::new(move || {
+                black_box(black_box(&mut case).decide());
+            })
+        },
+        cases: &[
+            "fixed_window",
+            "sliding_window",
+            "token_bucket",
+            "token_bucket_step",
+            "token_bucket_strict",
+            "two_tiers",
+            "over_limit",
+        ],
+    },
+    Group {
+        name: "embedded",
+        prepare: |tenant| {
+            let (limiter, tenant) = (InProcess::new(tenant), tenant.to_owned());
+            Box::new(move || assert!(black_box(&limiter).admits(black_box(&tenant), NOW)))
+        },
+        cases: &["acme"],
+    },
+    Group {
+        name: "prepared_key",
+        prepare: |tenant| {
+            let limiter = OfKey::new(tenant);
+            Box::new(move || assert!(black_box(&limiter).admits(NOW)))
+        },
+        cases: &["acme"],
+    },
+    // What decisions of a pool of a thousand members do, and what is done beside them. Its lock is held for all but `compute`.
+    Group {
+        name: "shares",
+        prepare: |name| {
+            let mut work = ShareWork::new(name);
+            Box::new(move || black_box(&mut work).run())
+        },
+        cases: &[
+            "decide",
+            "first_of_step",
+            "first_of_cycle",
+            "newcomer",
+            "copy",
+            "compute",
+            "install",
+            "sixteen_first_of_step",
+            "sixteen_newcomer",
+        ],
+    },
+    Group {
+        name: "coordinate",
+        prepare: |name| {
+            let hit = Hit::new(name);
+            Box::new(move || {
+                black_box(black_box(&hit).decide());
+            })
+        },
+        cases: &[
+            "local",
+            "local_of_two_windows",
+            "local_of_pool",
+            "interval",
+            "interval_of_bucket",
+            "lease",
+            "lease_of_bucket",
+            "lease_of_two_windows",
+            "lease_of_pool",
+        ],
+    },
+    // A thousand keys with so many hits each, all of which wait under `strict`, and the first of each key under `lease`. Includes
+    // what follows in the background, until the counters are removed.
+    Group {
+        name: "new_keys",
+        prepare: |name| {
+            let waiting = Waiting::new(name);
+            Box::new(move || {
+                black_box(black_box(&waiting).run());
+            })
+        },
+        cases: &[
+            "interval_1",
+            "lease_1",
+            "strict_1",
+            "interval_10",
+            "lease_10",
+            "strict_10",
+            "lone_lease_1",
+            "lone_strict_1",
+            "lone_lease_10",
+            "lone_strict_10",
+        ],
+    },
+    Group {
+        name: "request",
+        prepare: |name| {
+            let (exchange, mut responses) = (Exchange::new(name), Vec::with_capacity(1));
+            Box::new(move || responses.push(black_box(&exchange).respond()))
+        },
+        cases: &["one_descriptor", "two_by_three"],
+    },
+    // Of a caller that may wait, when nobody waits; beside `one_descriptor` of `request`.
+    Group {
+        name: "acquire",
+        prepare: |name| {
+            let (exchange, mut responses) = (AcquireExchange::new(name), Vec::with_capacity(1));
+            Box::new(move || responses.push(black_box(&exchange).respond()))
+        },
+        cases: &["one_descriptor"],
+    },
+    // Requests for 800 keys, with and without the search for the hottest ones. The difference is what WEIR_HOT_KEYS costs.
+    Group {
+        name: "hot_keys",
+        prepare: |name| {
+            let settled = Settled::new(name);
+            Box::new(move || black_box(&settled).respond())
+        },
+        cases: &["off", "shown"],
+    },
+];
+
+fn main() -> ExitCode {
+    let filter = env::args().nth(1).unwrap_or_default();
+    for counted in callgrind::counts(&GROUPS, &filter) {
+        match counted {
+            Ok((name, instructions)) => println!("{name:32} {instructions:>12}"),
+            Err(error) => {
+                eprintln!("error: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,75 @@
+//! Counts the instructions of decisions in the process of their caller, and fails if they exceed their limits.
+//!
+//! `make instruction-limits`; it needs valgrind.
+
+#[path = "../support/callgrind.rs"]
+mod callgrind;
+#[path = "../support/in_process.rs"]
+mod in_process;
+#[path = "../support/of_key.rs"]
+mod of_key;
+#[path = "../support/two_by_three.rs"]
+mod two_by_three;
+
+use std::{hint::black_box, process::ExitCode};
+
+use callgrind::Group;
+use in_process::{InProcess, NOW};
+use of_key::OfKey;
+use two_by_three::TwoByThree;
+
+/// The percentage by which a limit may be exceeded, since another patch release of the compiler makes slightly other code.
+const TOLERANCE: u64 = 3;
+
+/// The cases, of one kind each.
+const GROUPS: [Group; 3] = [
+    // one descriptor of one entry and one tier, with making the request
+    Group {
+        name: "decision",
+        prepare: |tenant| {
+            let (limiter, tenant) = (InProcess::new(tenant), tenant.to_owned());
+            Box::new(move || assert!(black_box(&limiter).admits(black_box(&tenant), NOW)))
+        },
+        cases: &["acme"],
+    },
+    Group {
+        name: "prepared_key",
+        prepare: |tenant| {
+            let limiter = OfKey::new(tenant);
+            Box::new(move || assert!(black_box(&limiter).admits(NOW)))
+        },
+        cases: &["acme"],
+    },
+    // two descriptors of three entries against two tiers, with making the request
+    Group {
+        name: "two_by_three",
+        prepare: |tenant| {
+            let (limiter, tenant) = (TwoByThree::new(tenant), tenant.to_owned());
+            Box::new(move || assert!(black_box(&limiter).admits(black_box(&tenant), NOW)))
+        },
+        cases: &["acme"],
+    },
+];
+
+/// The most instructions of each case.
+const LIMITS: [u64; 3] = [900, 250, 3_500];
+
+fn main() -> ExitCode {
+    let mut exceeds = false;
+    for (counted, limit) in callgrind::counts(&GROUPS, "").zip(LIMITS) {
+        match counted {
+            Ok((name, instructions)) => {
+                println!("{name:20} {instructions:>6} instructions, of {limit}");
+                if instructions > limit + limit * TOLERANCE / 100 {
+                    eprintln!("error: {name} exceeds its limit in benches/price/main.rs");
+                    exceeds = true;
+                }
+            }
+            Err(error) => {
+                eprintln!("error: {error}");
+                exceeds = true;
+            }
+        }
+    }
+    if exceeds { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
