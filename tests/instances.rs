@@ -64,7 +64,7 @@ async fn left(address: SocketAddr) -> String {
     let mut response = String::new();
     stream.read_to_string(&mut response).await.expect("a response");
     let of = |key: &str| {
-        response.split_once(key).map(|(_, rest)| rest.chars().take_while(|c| c.is_ascii_digit()).collect())
+        response.split_once(key).map(|(_, rest)| rest.chars().take_while(char::is_ascii_digit).collect())
     };
     of("\"requestsPerUnit\":").unwrap_or(response.clone())
 }

@@ -45,6 +45,7 @@ impl CountedTarget {
     }
 
     /// Carries out `op` on hits of the instant `at`.
+    #[expect(clippy::needless_pass_by_value, reason = "tests make each for one call")]
     pub(crate) fn at(&self, at: Timestamp, op: Op) -> Reply {
         op.counted(self.store.execute(&op.command(&self.target, at)))
     }

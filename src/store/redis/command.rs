@@ -142,7 +142,7 @@ impl PreparedCommand {
         let before = used.saturating_sub(self.exchange.tried());
         let (taken, ..) = self.exchange.decide_in_window(before, tier.requests.into(), 0);
         let counters = std::iter::once(encoding::window(tier, self.at, used)).collect();
-        Ok(Reply { counters, taken, ..Reply::default() })
+        Ok(Reply { taken, counters, ..Reply::default() })
     }
 }
 

@@ -530,13 +530,13 @@ impl LocalCounter {
         }
     }
 
-    /// Sends the commands that leave now, with what is to be remembered of each until its reply: those of tries, and if no other exchange is
+    /// Has the commands `leave` that may now, with what is to be remembered of each until its reply: those of tries, and if no other exchange is
     /// about the ledger, what is pending, and a hold. `key` is that of the counter. Returns what was dropped.
     pub(in super::super) fn compose(
         &mut self,
         key: CounterKey,
         link: &Link,
-        mut send: impl FnMut(Command, Sent),
+        mut leave: impl FnMut(Command, Sent),
     ) -> Dropped {
         self.follow_instances(link.instances);
         let (at, mut dropped) = (link.time.now, Dropped::default());
@@ -632,7 +632,7 @@ impl LocalCounter {
             talk.ledger = Some(Ledger { number, want });
         }
         for sent in sent.drain(..) {
-            send(sent.command(std::mem::take(&mut reports), at), sent);
+            leave(sent.command(std::mem::take(&mut reports), at), sent);
         }
         dropped
     }

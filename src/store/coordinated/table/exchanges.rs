@@ -68,7 +68,7 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
         self.with_generation_or_none(key, sent.generation, |counter| {
             let Some(counter) = counter else {
                 self.record_evicted(carried.unwrap_or_default(), Delivery::of(&outcome));
-                return self.record(sent.decide_alone(outcome));
+                return self.record(&sent.decide_alone(outcome));
             };
             self.apply_to(counter, sent, outcome, link);
             self.send_tries(key, counter, link);
@@ -148,14 +148,13 @@ impl<R: Remote> CounterTable<R> {
         outcome: ExchangeOutcome<'_>,
         link: &Link,
     ) {
-        self.record(counter.apply(sent, outcome, link, self.local_cache));
+        self.record(&counter.apply(sent, outcome, link, self.local_cache));
     }
 
-    fn record(&self, applied: Applied) {
-        let Applied { unknown, overshoot, dropped } = applied;
-        self.metrics.delivery_unknown.add(unknown);
-        self.metrics.overshoot.add(overshoot);
-        self.record_dropped(dropped);
+    fn record(&self, applied: &Applied) {
+        self.metrics.delivery_unknown.add(applied.unknown);
+        self.metrics.overshoot.add(applied.overshoot);
+        self.record_dropped(applied.dropped);
     }
 
     /// Returns what the way to the store is like now.

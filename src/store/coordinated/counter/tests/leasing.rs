@@ -1,14 +1,14 @@
 //! What is requested, granted, admitted and denied.
 
 use super::*;
-use crate::store::remote::UnusedHits;
+use crate::store::remote::{Run, UnusedHits};
 
 const NANO: Period = Period::from_nanos(1);
 
 /// Returns the hits that the tries among `composed` ask for, and those that are to be held with them.
 fn requested(composed: &Composed) -> (u64, u64) {
     let runs = composed.iter().flat_map(|(_, sent)| &sent.runs);
-    (runs.map(|run| run.all_hits()).sum(), held(composed).map_or(0, |hold| hold.want))
+    (runs.map(Run::all_hits).sum(), held(composed).map_or(0, |hold| hold.want))
 }
 
 /// In order of arrival, so that a try that does not fit leaves room for a smaller one.
