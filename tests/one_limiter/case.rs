@@ -217,6 +217,23 @@ impl Case {
         }
     }
 
+    /// Has time pass after each request while the store is away: of what several counters have counted at one instant, for one key, it
+    /// is not known later which came first.
+    fn spread_requests_of_outages(&mut self) {
+        let (mut is_away, mut steps) = (false, Vec::with_capacity(self.steps.len()));
+        for step in self.steps.drain(..) {
+            if let Step::Outage(begins) = step {
+                is_away = begins;
+            }
+            let is_request = matches!(step, Step::Request(..));
+            steps.push(step);
+            if is_away && is_request {
+                steps.push(Step::Wait(Period::from_millis(1)));
+            }
+        }
+        self.steps = steps;
+    }
+
     /// Makes the case one that the documentation speaks about.
     pub(crate) fn tidy(&mut self) {
         // rejections from the local cache do not count, so what is counted then is not that of other modes
@@ -236,6 +253,7 @@ impl Case {
             self.remove(Feature::Reference);
             // and a request whose descriptors count all or none takes and gives back
             self.together = false;
+            self.spread_requests_of_outages();
         }
         if self.instances > 1 {
             // what another instance gives back is known here when the entry ends

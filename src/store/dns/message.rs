@@ -9,6 +9,10 @@ const CNAME: u16 = 5;
 const INTERNET: u16 = 1;
 
 /// A type of records.
+#[cfg_attr(
+    not(any(test, feature = "server")),
+    expect(dead_code, reason = "only the program counts addresses")
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum RecordKind {
     /// IPv4 addresses.
