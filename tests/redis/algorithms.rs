@@ -300,7 +300,7 @@ async fn no_interval_exceeds_the_limit_under_concurrent_calls() {
                     if replies.now.since(begun) > Period::from_millis(1_500) {
                         return admitted;
                     }
-                    if replies.replies[0].as_ref().is_ok_and(|reply| reply.granted == 1) {
+                    if replies.replies[0].as_ref().is_ok_and(|reply| reply.taken[..] == [1]) {
                         admitted.push(replies.now);
                     }
                 }
@@ -338,8 +338,8 @@ async fn replies_are_in_the_order_of_the_commands() {
         })
         .collect();
     let replies = remote.call(commands).await.expect("it replies");
-    let granted: Vec<u64> =
-        replies.replies.iter().map(|reply| reply.as_ref().expect("it is carried out").granted).collect();
-    assert_eq!(granted, [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]);
+    let taken: Vec<u32> =
+        replies.replies.iter().map(|reply| reply.as_ref().expect("it is carried out").taken[0]).collect();
+    assert_eq!(taken, [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]);
     assert!(replies.now >= at);
 }
