@@ -19,8 +19,8 @@ use crate::{
 /// An operation encoded as Redis commands.
 #[derive(Clone)]
 pub(super) enum EncodedCommand {
-    /// `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit, or `GET` if there is nothing to count: for rules in its format, and for every other operation
-    /// that they can express, since they cost half as much as a script.
+    /// `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit, or `GET` if there is nothing to count: for rules in
+    /// its format, and for every other exchange that they can express, since they cost half as much as a script.
     Count {
         /// The key of the counter.
         key: String,
@@ -146,8 +146,8 @@ impl PreparedCommand {
     }
 }
 
-/// Returns the hits by which `INCRBY` carries out `exchange` about `target` in the window of `at`; none if it cannot: it has no conditions, and
-/// counts in one window.
+/// Returns the hits by which `INCRBY` carries out `exchange` about `target` in the window of `at`; none if it cannot: it
+/// has no conditions, and counts in one window.
 fn increment(target: &Target, exchange: &Exchange, at: Timestamp) -> Option<u64> {
     let counts_all = || exchange.runs.iter().all(|run| run.counts_rejected || run.hits == 0);
     let is_plain = if exchange.decides() {

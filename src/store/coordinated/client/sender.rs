@@ -188,9 +188,13 @@ impl<S: Send> Sender<S> {
         mut batch: Batch<S>,
     ) -> Batch<S> {
         if batch.urgency == Urgency::Decision {
-            for mut sent in batch.outbox.remove_unless(|sent| exchanges.is_needed(sent)) {
+            let mut needless = batch.outbox.remove_unless(|sent| exchanges.is_needed(sent));
+            if !needless.is_empty() {
                 let not_sent = RemoteError::NotSent("nobody waits for it".to_owned());
-                exchanges.apply(&mut sent, Err(&not_sent), &exchanges.link());
+                let link = exchanges.link();
+                for sent in &mut needless {
+                    exchanges.apply(sent, Err(&not_sent), &link);
+                }
             }
         }
         for key in std::mem::take(&mut batch.counters) {
@@ -318,13 +322,16 @@ impl<S> Outbox<S> {
     /// Removes the commands that are not needed. Returns what is remembered of them.
     fn remove_unless(&mut self, is_needed: impl Fn(&S) -> bool) -> Vec<S> {
         let mut removed = Vec::new();
-        let mut i = 0;
-        while let Some(sent) = self.sent.get(i) {
-            if is_needed(sent) {
-                i += 1;
+        if self.sent.iter().all(&is_needed) {
+            return removed;
+        }
+        // in one pass: while a node hangs, most may have been given up
+        let Self { commands, sent } = std::mem::take(self);
+        for (command, sent) in commands.into_iter().zip(sent) {
+            if is_needed(&sent) {
+                self.push(command, sent);
             } else {
-                self.commands.remove(i);
-                removed.push(self.sent.remove(i));
+                removed.push(sent);
             }
         }
         removed
