@@ -15,6 +15,8 @@ mod coordinated;
 mod exchange;
 #[path = "../support/in_process.rs"]
 mod in_process;
+#[path = "../support/limiter_groups.rs"]
+mod limiter_groups;
 #[path = "../support/of_key.rs"]
 mod of_key;
 #[path = "../support/pool.rs"]
@@ -27,8 +29,7 @@ use std::{env, hint::black_box, process::ExitCode};
 use callgrind::Group;
 use coordinated::Hit;
 use exchange::{AcquireExchange, Exchange, Settled};
-use in_process::{InProcess, NOW};
-use of_key::OfKey;
+use limiter_groups::{EMBEDDED, PREPARED_KEY};
 use pool::ShareWork;
 use support::Case;
 use waiting::Waiting;
@@ -52,22 +53,8 @@ const GROUPS: [Group; 9] = [
             "over_limit",
         ],
     },
-    Group {
-        name: "embedded",
-        prepare: |tenant| {
-            let (limiter, tenant) = (InProcess::new(tenant), tenant.to_owned());
-            Box::new(move || assert!(black_box(&limiter).admits(black_box(&tenant), NOW)))
-        },
-        cases: &["acme"],
-    },
-    Group {
-        name: "prepared_key",
-        prepare: |tenant| {
-            let limiter = OfKey::new(tenant);
-            Box::new(move || assert!(black_box(&limiter).admits(NOW)))
-        },
-        cases: &["acme"],
-    },
+    EMBEDDED,
+    PREPARED_KEY,
     // What decisions of a pool of a thousand members do, and what is done beside them. Its lock is held for all but `compute`.
     Group {
         name: "shares",

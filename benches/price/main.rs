@@ -6,6 +6,8 @@
 mod callgrind;
 #[path = "../support/in_process.rs"]
 mod in_process;
+#[path = "../support/limiter_groups.rs"]
+mod limiter_groups;
 #[path = "../support/of_key.rs"]
 mod of_key;
 #[path = "../support/two_by_three.rs"]
@@ -14,8 +16,8 @@ mod two_by_three;
 use std::{hint::black_box, process::ExitCode};
 
 use callgrind::Group;
-use in_process::{InProcess, NOW};
-use of_key::OfKey;
+use in_process::NOW;
+use limiter_groups::{EMBEDDED, PREPARED_KEY};
 use two_by_three::TwoByThree;
 
 /// The percentage by which a limit may be exceeded, since another patch release of the compiler makes slightly other code.
@@ -23,23 +25,8 @@ const TOLERANCE: u64 = 3;
 
 /// The cases, of one kind each.
 const GROUPS: [Group; 3] = [
-    // one descriptor of one entry and one tier, with making the request
-    Group {
-        name: "decision",
-        prepare: |tenant| {
-            let (limiter, tenant) = (InProcess::new(tenant), tenant.to_owned());
-            Box::new(move || assert!(black_box(&limiter).admits(black_box(&tenant), NOW)))
-        },
-        cases: &["acme"],
-    },
-    Group {
-        name: "prepared_key",
-        prepare: |tenant| {
-            let limiter = OfKey::new(tenant);
-            Box::new(move || assert!(black_box(&limiter).admits(NOW)))
-        },
-        cases: &["acme"],
-    },
+    EMBEDDED,
+    PREPARED_KEY,
     // two descriptors of three entries against two tiers, with making the request
     Group {
         name: "two_by_three",
