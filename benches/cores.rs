@@ -1,10 +1,12 @@
 //! Measures how decisions in this process scale over threads: on keys of their own, on one key, and with a limiter each, which is the
-//! most that the machine can do.
+//! most that the machine can do. Counters are in memory, or under `lease` in a simulated store.
 //!
 //! `cargo bench --bench cores`
 
 #[path = "support/in_process.rs"]
 mod in_process;
+#[path = "support/leased.rs"]
+mod leased;
 
 use std::{
     hint::black_box,
@@ -14,6 +16,7 @@ use std::{
 };
 
 use in_process::{InProcess, NOW};
+use leased::{Leased, StoreRuntime};
 
 /// Decisions of each thread in a round.
 const DECISIONS: u32 = 1_000_000;
@@ -23,44 +26,74 @@ const ROUNDS: usize = 7;
 
 /// What the threads of a case share.
 #[derive(Clone, Copy)]
-enum Case {
+enum Shared {
     OwnLimiters,
     OwnKeys,
     OneKey,
 }
 
-const CASES: [(&str, Case); 3] = [
-    ("a limiter each", Case::OwnLimiters),
-    ("one limiter, a key each", Case::OwnKeys),
-    ("one limiter, one key", Case::OneKey),
+const CASES: [(&str, Shared); 3] = [
+    ("a limiter each", Shared::OwnLimiters),
+    ("one limiter, a key each", Shared::OwnKeys),
+    ("one limiter, one key", Shared::OneKey),
 ];
 
-impl Case {
-    /// Returns the time in which all `threads` have made their decisions.
-    fn run(self, threads: usize) -> Duration {
-        let limiters: Vec<_> = (0..threads).map(|_| InProcess::new("tenant-0")).collect();
-        let start = Barrier::new(threads + 1);
-        let begun = thread::scope(|scope| {
-            for i in 0..threads {
-                let (limiter, tenant) = match self {
-                    Self::OwnLimiters => (&limiters[i], i),
-                    Self::OwnKeys => (&limiters[0], i),
-                    Self::OneKey => (&limiters[0], 0),
-                };
-                let (tenant, start) = (format!("tenant-{tenant}"), &start);
-                scope.spawn(move || {
-                    start.wait();
-                    for _ in 0..DECISIONS {
-                        assert!(black_box(limiter).admits(black_box(&tenant), NOW));
-                    }
-                });
-            }
-            start.wait();
-            Instant::now()
-        });
-        // all have ended
-        begun.elapsed()
+/// What decides.
+trait Decides: Sync {
+    /// Creates a limiter.
+    fn create(store: &StoreRuntime) -> Self;
+
+    /// Decides one hit of `tenant`, and returns whether it is admitted.
+    fn admits(&self, tenant: &str) -> bool;
+}
+
+impl Decides for InProcess {
+    fn create(_: &StoreRuntime) -> Self {
+        Self::new("tenant-0")
     }
+
+    fn admits(&self, tenant: &str) -> bool {
+        self.admits(tenant, NOW)
+    }
+}
+
+impl Decides for Leased {
+    fn create(store: &StoreRuntime) -> Self {
+        Self::new(store)
+    }
+
+    fn admits(&self, tenant: &str) -> bool {
+        self.admits(tenant)
+    }
+}
+
+/// Returns the time in which all `threads` have made their decisions.
+fn run<L: Decides>(shared: Shared, threads: usize, store: &StoreRuntime) -> Duration {
+    let limiters: Vec<L> = (0..threads).map(|_| L::create(store)).collect();
+    let start = Barrier::new(threads + 1);
+    let begun = thread::scope(|scope| {
+        for i in 0..threads {
+            let (limiter, tenant) = match shared {
+                Shared::OwnLimiters => (&limiters[i], i),
+                Shared::OwnKeys => (&limiters[0], i),
+                Shared::OneKey => (&limiters[0], 0),
+            };
+            let (tenant, start) = (format!("tenant-{tenant}"), &start);
+            scope.spawn(move || {
+                let _entered = store.enter();
+                // the counter is there
+                assert!(limiter.admits(&tenant));
+                start.wait();
+                for _ in 0..DECISIONS {
+                    assert!(black_box(limiter).admits(black_box(&tenant)));
+                }
+            });
+        }
+        start.wait();
+        Instant::now()
+    });
+    // all have ended
+    begun.elapsed()
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -69,32 +102,40 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
+/// Prints the rows of `threads`. `alone` are the times of one thread.
+fn measure<L: Decides>(mode: &str, threads: usize, store: &StoreRuntime, alone: &mut [f64; CASES.len()]) {
+    let mut times = CASES.map(|_| Vec::new());
+    for _ in 0..ROUNDS {
+        for (times, (_, shared)) in times.iter_mut().zip(CASES) {
+            times.push(run::<L>(shared, threads, store).as_secs_f64());
+        }
+    }
+    let control = times[0].clone();
+    for ((times, alone), (name, _)) in times.iter().zip(alone).zip(CASES) {
+        let time = median(times.iter().copied());
+        // of the same round, since the machine may be another one in the next
+        let to_control = median(control.iter().zip(times).map(|(control, time)| control / time));
+        if threads == 1 {
+            *alone = time;
+        }
+        let scaled = *alone / time * u32::try_from(threads).map_or(f64::NAN, f64::from);
+        let nanos = time * 1e9 / f64::from(DECISIONS);
+        println!("| {mode} | {threads} | {name} | {nanos:.0} | {scaled:.2} | {:.0} % |", to_control * 100.0);
+    }
+}
+
 fn main() {
     let most = thread::available_parallelism().map_or(1, usize::from);
-    let mut threads = 1;
     println!(
-        "| threads | | ns a decision | throughput to one thread's | to a limiter each |\n| --- | --- | --- | --- | --- |"
+        "| counters | threads | | ns a decision | throughput to one thread's | to a limiter each |\n\
+         | --- | --- | --- | --- | --- | --- |"
     );
-    let mut alone = [0.0; CASES.len()];
+    let store = StoreRuntime::start();
+    let (mut memory, mut lease) = ([0.0; CASES.len()], [0.0; CASES.len()]);
+    let mut threads = 1;
     while threads <= most {
-        let mut times = CASES.map(|_| Vec::new());
-        for _ in 0..ROUNDS {
-            for (times, (_, case)) in times.iter_mut().zip(CASES) {
-                times.push(case.run(threads).as_secs_f64());
-            }
-        }
-        let control = times[0].clone();
-        for ((times, alone), (name, _)) in times.iter().zip(&mut alone).zip(CASES) {
-            let time = median(times.iter().copied());
-            // of the same round, since the machine may be another one in the next
-            let to_control = median(control.iter().zip(times).map(|(control, time)| control / time));
-            if threads == 1 {
-                *alone = time;
-            }
-            let scaled = *alone / time * u32::try_from(threads).map_or(f64::NAN, f64::from);
-            let nanos = time * 1e9 / f64::from(DECISIONS);
-            println!("| {threads} | {name} | {nanos:.0} | {scaled:.2} | {:.0} % |", to_control * 100.0);
-        }
+        measure::<InProcess>("in memory", threads, &store, &mut memory);
+        measure::<Leased>("`lease`", threads, &store, &mut lease);
         threads *= 2;
     }
 }
