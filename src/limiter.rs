@@ -8,6 +8,7 @@ mod acquire;
 mod asking;
 mod key;
 mod key_text;
+mod plain;
 mod rejections;
 mod shadow;
 mod waiter_thread;
@@ -333,17 +334,31 @@ impl<S: Store> Limiter<S> {
         scope: Scope,
         now: Timestamp,
     ) -> Decision {
-        let PlainCheck { compiled, tiers, hits, .. } = *check;
         let policy = scope.policy_of(check.over_limit_policy);
-        let decision = memory.take_of(check.key, tiers, policy, hits, now);
+        let decision = memory.take_of(check.key, check.tiers, policy, check.hits, now);
+        self.count_check(loaded, check, counts, policy, &decision);
+        decision
+    }
+
+    /// Adds the hits of `check`, for which there is a `decision`, to `counts`, those of the rule.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "so that it finds in registers what was decided")]
+    fn count_check(
+        &self,
+        loaded: &Loaded,
+        check: &PlainCheck<'_>,
+        counts: &OwnCounts,
+        policy: OverLimitPolicy,
+        decision: &Decision,
+    ) {
+        let PlainCheck { compiled, tiers, hits, .. } = *check;
         let capacity = tiers[decision.tier].capacity();
-        let made = self.counts_of(&decision, tiers, capacity, policy, hits, compiled.shadow_mode());
+        let made = self.counts_of(decision, tiers, capacity, policy, hits, compiled.shadow_mode());
         if compiled.has_dynamic_stats() {
             self.dynamic_stats(loaded, compiled, check.entries, |stats| stats.add(made));
         } else {
             counts.add(made);
         }
-        decision
     }
 
     /// Counts the error, if it is one.

@@ -57,6 +57,9 @@ impl Key {
     ///
     /// [`AcquireError`]. No hits were taken.
     pub async fn acquire(&self, hits: Hits, max_wait: Duration) -> Result<Permit, AcquireError> {
+        if let Some(permit) = self.limiter.acquire_fitting_key(&self.inner, hits) {
+            return Ok(permit);
+        }
         self.limiter.acquire_request(&self.inner.request(hits), max_wait).await
     }
 

@@ -117,6 +117,11 @@ impl Limiter {
         self.permit(acquired.await)
     }
 
+    pub(super) fn acquire_fitting_key(&self, key: &limiter::Key, hits: Hits) -> Option<Permit> {
+        let acquired = self.inner.limiter.acquire_fitting(key, hits, self.inner.clock.now())?;
+        Some(Permit::new(&self.inner, acquired))
+    }
+
     pub(super) fn try_acquire_key(&self, key: &limiter::Key, hits: Hits) -> Result<Permit, AcquireError> {
         self.permit(self.inner.limiter.try_acquire(key, hits, self.inner.clock.now()))
     }

@@ -109,6 +109,10 @@ impl<S: Store> Limiter<S> {
         encode: impl FnOnce(&Verdict<'_>, &Acquired) -> T,
     ) -> Result<T, AcquireError> {
         let started = clock.now();
+        let mut encode = match self.acquire_plain(request, started, encode) {
+            Ok(encoded) => return Ok(encoded),
+            Err(encode) => encode,
+        };
         let mut now = started;
         loop {
             let left = started.after(max_wait).since(now);
@@ -177,6 +181,15 @@ impl<S: Store> Limiter<S> {
                 Answer::AskAgain => continue,
                 Answer::Rejected(rejection) => Acquired::rejected(rejection, started, now),
                 Answer::Admitted(at) => {
+                    if let Home::Memory(memory) = counted.home {
+                        let instants = [started, at, now];
+                        let concluded =
+                            self.conclude_wait(&loaded, request, (memory, counted.key), instants, encode);
+                        encode = match concluded {
+                            Ok(encoded) => return Ok(encoded),
+                            Err(encode) => encode,
+                        };
+                    }
                     let matched = Matched::new(&loaded.rules, request);
                     let check = matched.checks.iter().find(|check| check.key == counted.key);
                     match (check, counted.home) {

@@ -130,11 +130,26 @@ impl<S: Store> Limiter<S> {
                     Rejection::Timeout { retry_after: decision.reset }
                 }
             });
-            let receipt = rejection
-                .is_none()
-                .then(|| Receipt::of_key(counter.key, counter.tiers.clone(), Some(counter.rule), hits, now));
+            let receipt = rejection.is_none().then(|| counter.receipt(hits, now));
             Ok(Acquired { rejection, waited: Period::default(), receipt })
         })?
+    }
+
+    /// Takes `hits` of `key`, at least one, if they fit now, nobody waits for others, and the counter is in this process. Otherwise they
+    /// have to be [acquired](Limiter::acquire).
+    #[must_use]
+    pub fn acquire_fitting(&self, key: &Key, hits: Hits, now: Timestamp) -> Option<Acquired> {
+        let taken = self.with_counter(key, |counter| {
+            let counter = counter.filter(|counter| counter.is_here && hits > Hits(0))?;
+            let decision = self.store.memory()?.take_fitting(counter.key, &counter.tiers, hits, now)?;
+            self.count(counter, &decision, hits);
+            Some(Acquired {
+                rejection: None,
+                waited: Period::default(),
+                receipt: Some(counter.receipt(hits, now)),
+            })
+        });
+        taken.ok().flatten()
     }
 
     /// Calls `act` with the counter of `key` by the current rules, if there is one.
@@ -160,11 +175,18 @@ impl<S: Store> Limiter<S> {
     /// Decides about `hits` of `counter`, and records the decision.
     #[inline]
     fn take_of(&self, store: &MemoryStore, counter: &KeyCounter, hits: Hits, now: Timestamp) -> Decision {
-        let KeyCounter { key, tiers, over_limit_policy, stats, .. } = counter;
+        let KeyCounter { key, tiers, over_limit_policy, .. } = counter;
         let decision = store.take_of(*key, tiers, *over_limit_policy, hits, now);
-        let capacity = tiers[decision.tier].capacity();
-        stats.add(self.counts_of(&decision, tiers, capacity, *over_limit_policy, hits, false));
+        self.count(counter, &decision, hits);
         decision
+    }
+
+    /// Records the `decision` about `hits` of `counter`.
+    #[inline]
+    fn count(&self, counter: &KeyCounter, decision: &Decision, hits: Hits) {
+        let KeyCounter { tiers, over_limit_policy, stats, .. } = counter;
+        let capacity = tiers[decision.tier].capacity();
+        stats.add(self.counts_of(decision, tiers, capacity, *over_limit_policy, hits, false));
     }
 
     /// Finds the counter for `request`, of one descriptor, if it alone decides.
@@ -208,6 +230,15 @@ impl<S: Store> Limiter<S> {
     #[inline]
     fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
+    }
+}
+
+// === impl KeyCounter ===
+
+impl KeyCounter {
+    /// Returns the receipt for `hits` that were taken at `taken_at`.
+    fn receipt(&self, hits: Hits, taken_at: Timestamp) -> Receipt {
+        Receipt::of_key(self.key, self.tiers.clone(), Some(self.rule), hits, taken_at)
     }
 }
 

@@ -1,15 +1,21 @@
 //! Requests that are decided by what is common to most are decided as all others are.
 
-use std::sync::Arc;
+use std::{
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
 
 use super::{DecisionSettings, Limiter};
 use crate::{
+    clock::{Clock as _, ManualClock},
     limit::{
-        Algorithm, Descriptor, Domain, Entry, KeyHasher, Limit, Modes, OverLimitPolicy, Period, Request,
-        Rule, RuleNode, RuleSet, Tier, Timestamp, Values,
+        Algorithm, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, Modes, OverLimitPolicy, Period,
+        Request, Rule, RuleNode, RuleSet, Tier, Timestamp, Values,
     },
     observe::{RuleCounts, Stats},
-    store::MemoryStore,
+    store::{MemoryStore, Receipt},
 };
 
 fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
@@ -108,4 +114,92 @@ fn plain_requests_are_decided_as_all_others() {
         assert_eq!(plain_stats.global_shadow_mode.get(), other_stats.global_shadow_mode.get());
         assert!(counts(&plain_stats).iter().any(|(_, counts)| counts.over_limit > 0));
     }
+}
+
+/// Polls `future`, which must not wait.
+fn now_or_never<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => done,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+/// Requests that may wait and do not, whose metadata is asked for or not: it is made by what is for all requests.
+#[test]
+fn plain_requests_that_may_wait_are_decided_as_all_others() {
+    let paths: [&[(&str, &str)]; 7] = [
+        &[("tenant", "acme")],
+        &[("tenant", "acme"), ("path", "/v1/orders")],
+        &[("tenant", "a tenant of a long name"), ("same", "")],
+        &[("shadow", "x")],
+        &[("quota", "x")],
+        &[("named", "y")],
+        &[("free", "x")],
+    ];
+    let modes = |metadata| Modes { metadata, ..Modes::default() };
+    let ((plain, plain_stats), (other, other_stats)) = (limiter(modes(false)), limiter(modes(true)));
+    let (mut now, mut rejected) = (Timestamp::from_secs(1_000_003), 0);
+    for i in 0..600_usize {
+        let entries = paths[i % paths.len()].iter().map(|(key, value)| Entry { key, value });
+        let hits = [None, Some(2), Some(0)][i % 3];
+        let descriptor = Descriptor { entries: entries.collect(), hits, ..Descriptor::default() };
+        let request = Request { domain: "shop", descriptors: std::iter::once(descriptor).collect(), hits: 1 };
+        let acquire = |limiter: &Limiter<MemoryStore>| {
+            // shorter than each wait, so that nobody is kept
+            let clock = ManualClock::at(now);
+            let acquired = limiter.acquire(&request, Period::from_nanos(1), &clock, |verdict, acquired| {
+                let taken = acquired.receipt.as_ref().map(Receipt::taken);
+                (verdict.code, verdict.nearest, verdict.statuses.len(), acquired.rejection, taken)
+            });
+            now_or_never(acquired).expect("a valid request")
+        };
+        let (one, two) = (acquire(&plain), acquire(&other));
+        assert_eq!(one, two, "{i}: {request:?}");
+        rejected += usize::from(one.3.is_some());
+        now = now.after(Period::from_millis(137));
+    }
+    assert_eq!(counts(&plain_stats), counts(&other_stats));
+    assert!((50..550).contains(&rejected), "{rejected}");
+    assert_eq!((plain.waiters(), other.waiters()), (0, 0));
+}
+
+/// Callers that wait, and one that would fit before them.
+#[test]
+fn callers_that_wait_are_concluded_as_all_others() {
+    let concluded = [false, true].map(|metadata| {
+        let (limiter, stats) = limiter(Modes { metadata, ..Modes::default() });
+        let clock = ManualClock::at(Timestamp::from_secs(1_000_003));
+        let mut told = Vec::new();
+        for path in [&[("tenant", "acme")][..], &[("tenant", "acme"), ("path", "/v1/orders")]] {
+            let key = limiter.key("shop", path).expect("rules are loaded");
+            let acquire = |hits| {
+                let request = key.request(Hits(hits));
+                let limiter = &limiter;
+                let clock = &clock;
+                async move {
+                    let acquired =
+                        limiter.acquire(&request, Period::from_secs(60), clock, |verdict, acquired| {
+                            let status = &verdict.statuses[0];
+                            let taken = acquired.receipt.as_ref().map(Receipt::taken);
+                            (status.remaining, status.reset, acquired.waited, acquired.rejection, taken)
+                        });
+                    acquired.await.expect("a valid request")
+                }
+            };
+            told.push(now_or_never(acquire(3)));
+            let mut waits = Box::pin(acquire(4));
+            assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            assert!(limiter.acquire_fitting(&key, Hits(1), clock.now()).is_none(), "it would overtake");
+            let mut behind = Box::pin(acquire(1));
+            assert!(behind.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            clock.advance(Period::from_secs(20));
+            limiter.serve_waiters(clock.now());
+            told.push(now_or_never(waits));
+            clock.advance(Period::from_secs(20));
+            limiter.serve_waiters(clock.now());
+            told.push(now_or_never(behind));
+        }
+        (told, counts(&stats))
+    });
+    assert_eq!(concluded[0], concluded[1]);
 }

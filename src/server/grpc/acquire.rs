@@ -10,19 +10,19 @@ use prost::Message as _;
 use tonic::Status;
 
 use super::{
+    acquire_message::{self, AcquireAnswer, AcquireMessage, AcquireMessageError},
     message::{self, PREFIX},
     response::{send, send_data},
     timeout,
     tokens::Tokens,
+    writer::Writer,
 };
 use crate::{
     Limiter,
     clock::Clock,
-    limit::{Descriptor, Entry, NANOS_PER_SECOND, Period, Request, line::Rejection},
+    limit::{Descriptor, NANOS_PER_SECOND, Period, Request, Verdict, line::Rejection},
     limiter::{AcquireError, Acquired, LimitError},
-    proto::weir::v1::{
-        AcquireRequest, AcquireResponse, ReleaseRequest, ReleaseResponse, acquire_response::Outcome,
-    },
+    proto::weir::v1::{ReleaseRequest, ReleaseResponse, acquire_response::Outcome},
     server::{
         bounds::RequestBounds,
         connections::{Account, CALL, UnreadBytes},
@@ -83,7 +83,7 @@ impl<S: Store> AcquireService<S> {
     ///
     /// The status for the caller: the message is malformed, or it could not be decided.
     pub async fn decide(&self, message: &[u8]) -> Result<Bytes, Status> {
-        self.acquire(message, None).await.map(|response| framed(&response))
+        self.acquire(message, None).await
     }
 
     /// Handles `call`, which has to arrive within `arrival`. A call that its client resets gives its place up.
@@ -114,40 +114,31 @@ impl<S: Store> AcquireService<S> {
             response = answer => response,
             _ = poll_fn(|context| respond.poll_reset(context)) => return tracing::debug!("call cancelled"),
         };
-        if let Err(error) = send(respond, response.map(|message| framed(&message)), account) {
+        if let Err(error) = send(respond, response, account) {
             tracing::debug!(%error, "call aborted");
         }
     }
 
-    /// Decides the request in `message`, whose caller waits no longer than `longest`.
-    async fn acquire(&self, message: &[u8], longest: Option<Duration>) -> Result<Vec<u8>, Status> {
-        let message = AcquireRequest::decode(message)
-            .map_err(|error| Status::invalid_argument(format!("not a weir.v1.AcquireRequest: {error}")))?;
-        if message.entries.len() > self.bounds.entries {
-            let most = self.bounds.entries;
-            let error = format!("the request has more than {most} entries (WEIR_MAX_ENTRIES)");
-            return Err(Status::resource_exhausted(error));
-        }
+    /// Decides the request in `message`, whose caller waits no longer than `longest`. Returns the response with gRPC's message prefix.
+    async fn acquire(&self, message: &[u8], longest: Option<Duration>) -> Result<Bytes, Status> {
+        let message = acquire_message::decode(message, self.bounds.entries)
+            .map_err(|error| self.undecodable(&error))?;
         if message.entries.is_empty() {
             return Err(Status::invalid_argument("entries must not be empty"));
         }
         let max_wait = max_wait(&message)?.min(longest.map_or(Period::MAX, |longest| {
             Period::from_nanos(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX))
         }));
-        let entries = message.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value });
-        let descriptor = Descriptor {
-            entries: entries.collect(),
-            hits: Some(message.hits.max(1)),
-            ..Descriptor::default()
-        };
+        let AcquireMessage { domain, entries, hits, id, returnable, .. } = message;
+        let descriptor = Descriptor { entries, hits: Some(hits.max(1)), ..Descriptor::default() };
         let descriptors = std::iter::once(descriptor).collect();
-        let request = Request { domain: &message.domain, descriptors, hits: 0 };
-        let acquired = self.limiter.acquire(&request, max_wait, &*self.clock, |_, acquired| acquired.clone());
-        let acquired = acquired.await.map_err(|error| status(&error))?;
-        Ok(self.response(&message, acquired).encode_to_vec())
+        let request = Request { domain, descriptors, hits: 0 };
+        let encode = |_: &Verdict<'_>, acquired: &Acquired| self.response(acquired, id, returnable);
+        let response = self.limiter.acquire(&request, max_wait, &*self.clock, encode).await;
+        response.map_err(|error| status(&error))
     }
 
-    fn response(&self, request: &AcquireRequest, acquired: Acquired) -> AcquireResponse {
+    fn response(&self, acquired: &Acquired, id: u64, returnable: bool) -> Bytes {
         let (outcome, retry_after) = match acquired.rejection {
             None => (Outcome::Admitted, None),
             Some(Rejection::Timeout { retry_after }) => (Outcome::Timeout, Some(retry_after)),
@@ -156,18 +147,29 @@ impl<S: Store> AcquireService<S> {
             Some(Rejection::Closed) => (Outcome::Closed, None),
         };
         // a receipt of other stores has the names of its counters, which could be long
-        let receipt = acquired.receipt.filter(|receipt| request.returnable && receipt.names().is_none());
-        let token = receipt.map(|receipt| self.tokens.issue(receipt, self.clock.now()));
-        AcquireResponse {
-            outcome: outcome.into(),
-            waited: Some(duration(acquired.waited)),
-            retry_after: retry_after.map(duration),
-            token: token.map(Vec::from).unwrap_or_default(),
-            id: request.id,
+        let receipt = acquired.receipt.as_ref().filter(|receipt| returnable && receipt.names().is_none());
+        let token = receipt.map(|receipt| self.tokens.issue(receipt.clone(), self.clock.now()));
+        let mut out = Writer::new();
+        AcquireAnswer { outcome, waited: acquired.waited, retry_after, token, id }.encode(&mut out);
+        out.finish()
+    }
+
+    #[cold]
+    fn undecodable(&self, error: &AcquireMessageError) -> Status {
+        match error {
+            AcquireMessageError::Malformed(error) => {
+                Status::invalid_argument(format!("not a weir.v1.AcquireRequest: {error}"))
+            }
+            AcquireMessageError::TooManyEntries => {
+                let most = self.bounds.entries;
+                Status::resource_exhausted(format!(
+                    "the request has more than {most} entries (WEIR_MAX_ENTRIES)"
+                ))
+            }
         }
     }
 
-    fn release(&self, message: &[u8]) -> Result<Vec<u8>, Status> {
+    fn release(&self, message: &[u8]) -> Result<Bytes, Status> {
         let message = ReleaseRequest::decode(message)
             .map_err(|error| Status::invalid_argument(format!("not a weir.v1.ReleaseRequest: {error}")))?;
         let now = self.clock.now();
@@ -176,7 +178,7 @@ impl<S: Store> AcquireService<S> {
         if let Some(receipt) = receipt {
             self.limiter.put_back(receipt, now);
         }
-        Ok(ReleaseResponse { known }.encode_to_vec())
+        Ok(framed(&ReleaseResponse { known }.encode_to_vec()))
     }
 
     async fn handle_stream(
@@ -237,8 +239,7 @@ impl<S: Store> AcquireService<S> {
                 }
             };
             if let Some(answered) = answered {
-                let message: Vec<u8> = answered?;
-                let response = framed(&message);
+                let response: Bytes = answered?;
                 send_data(stream, response, account)
                     .await
                     .map_err(|_| Status::cancelled("the call was aborted"))?;
@@ -287,25 +288,15 @@ fn framed(message: &[u8]) -> Bytes {
     framed.freeze()
 }
 
-fn max_wait(request: &AcquireRequest) -> Result<Period, Status> {
-    let Some(max_wait) = request.max_wait else { return Ok(Period::default()) };
-    let (seconds, nanos) = (u64::try_from(max_wait.seconds), u64::try_from(max_wait.nanos));
-    match (seconds, nanos) {
+fn max_wait(message: &AcquireMessage<'_>) -> Result<Period, Status> {
+    let Some((seconds, nanos)) = message.max_wait else { return Ok(Period::default()) };
+    match (u64::try_from(seconds), u64::try_from(nanos)) {
         (Ok(seconds), Ok(nanos)) if nanos < NANOS_PER_SECOND => {
             Ok(Period::from_nanos(Period::from_secs(seconds).as_nanos().saturating_add(nanos)))
         }
         _ => Err(Status::invalid_argument(format!(
-            "max_wait is {} s and {} ns; it must be 0 or longer, with nanos from 0 to 999999999",
-            max_wait.seconds, max_wait.nanos
+            "max_wait is {seconds} s and {nanos} ns; it must be 0 or longer, with nanos from 0 to 999999999"
         ))),
-    }
-}
-
-fn duration(period: Period) -> prost_types::Duration {
-    let (seconds, nanos) = (period.as_nanos() / NANOS_PER_SECOND, period.as_nanos() % NANOS_PER_SECOND);
-    prost_types::Duration {
-        seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
-        nanos: i32::try_from(nanos).unwrap_or_default(),
     }
 }
 

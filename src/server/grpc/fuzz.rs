@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{
     connection::{Services, serve},
-    decode::{DecodeError, decode},
+    decode::{DecodeError, decoded},
     message::{PREFIX, unpack},
     server::Server,
     service::Service,
@@ -65,7 +65,7 @@ pub(crate) fn frame(input: &[u8]) {
     }
     if let Ok(message) = unpack(sent, &headers) {
         assert!(message.len() <= MAX_MESSAGE);
-        let _ = decode(&message, &RequestBounds::default());
+        let _ = decoded(&message, &RequestBounds::default());
         if message.len() <= SHORT {
             agrees(&message);
         }
@@ -98,15 +98,15 @@ pub(crate) fn message(input: &[u8]) {
 fn agrees(bytes: &[u8]) {
     let theirs = RateLimitRequest::decode(bytes);
     let encoded = theirs.as_ref().map(RateLimitRequest::encode_to_vec);
-    let ours = decode(bytes, &UNBOUNDED);
+    let ours = decoded(bytes, &UNBOUNDED);
     match (&theirs, &encoded) {
         (Ok(message), Ok(encoded)) => {
             assert_eq!(ours, Request::try_from(message).map_err(DecodeError::Conversion));
-            assert_eq!(ours, decode(encoded, &UNBOUNDED), "what has one meaning has one in every encoding");
+            assert_eq!(ours, decoded(encoded, &UNBOUNDED), "what has one meaning has one in every encoding");
         }
         (error, _) => assert!(ours.is_err(), "{error:?}: {ours:?}"),
     }
-    match decode(bytes, &TIGHT) {
+    match decoded(bytes, &TIGHT) {
         Ok(within) => {
             let entries: usize = within.descriptors.iter().map(|descriptor| descriptor.entries.len()).sum();
             assert!(within.descriptors.len() <= TIGHT.descriptors && entries <= TIGHT.entries);

@@ -16,14 +16,14 @@ use tonic::{Code, Status};
 use super::{
     acquire::AcquireService,
     decode::{DecodeError, decode},
-    encode::{Buffer, encode},
-    message::{self, PREFIX},
-    timeout,
+    encode::encode,
+    message, timeout,
+    writer::Writer,
 };
 use crate::{
     Limiter,
     clock::Clock,
-    limit::Timestamp,
+    limit::{self, Timestamp},
     observe::{MethodStats, Stats},
     server::{
         bounds::{Bound, Exceeded, RequestBounds},
@@ -162,19 +162,17 @@ impl<S: Store> Service<S> {
         span: Option<&RequestSpan>,
         wait: Option<Duration>,
     ) -> Result<Bytes, Status> {
-        let request = decode(message, &self.bounds).map_err(|error| self.rejected(error))?;
+        let mut request = limit::Request::default();
+        decode(message, &self.bounds, &mut request).map_err(|error| self.rejected(error))?;
         let options = TakeOptions { record: span.map(RequestSpan::record), wait, ..TakeOptions::default() };
         let response = self.limiter.decide_with(&request, now, options, |verdict| {
             log::decision(&request, verdict);
             if let Some(span) = span {
                 span.decided(&request, verdict);
             }
-            let mut out = Buffer::from_slice(&[0; PREFIX]);
+            let mut out = Writer::new();
             encode(verdict, &self.headers.render(verdict), &mut out);
-            // the size of a response is proportional to its request's, whose bound is far below u32::MAX
-            let length = u32::try_from(out.len() - PREFIX).unwrap_or(u32::MAX);
-            out[1..PREFIX].copy_from_slice(&length.to_be_bytes());
-            Bytes::copy_from_slice(&out)
+            out.finish()
         });
         Ok(response.await?)
     }

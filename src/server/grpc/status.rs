@@ -18,7 +18,7 @@ impl From<LimitError> for Status {
 impl From<DecodeError> for Status {
     fn from(error: DecodeError) -> Self {
         match &error {
-            DecodeError::Malformed { .. } => Self::internal(error.to_string()),
+            DecodeError::Malformed(_) => Self::internal(error.to_string()),
             DecodeError::Conversion(_) => Self::invalid_argument(error.to_string()),
             DecodeError::TooLarge(_) => Self::resource_exhausted(error.to_string()),
         }

@@ -123,6 +123,19 @@ impl MemoryStore {
         self.take_apart(key, tiers, over_limit_policy, hits, now)
     }
 
+    /// Takes `hits` of the counters of `key`, if they are there, the hits fit now, and nobody waits for others. Changes nothing
+    /// otherwise.
+    #[must_use]
+    pub fn take_fitting(
+        &self,
+        key: CounterKey,
+        tiers: &[Tier],
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        self.shards[self.index(key)].lock().take_fitting(key, tiers, hits, now)
+    }
+
     /// As [`MemoryStore::take_of`], for several tiers, a new counter, or one that others wait for.
     #[inline(never)]
     fn take_apart(

@@ -129,6 +129,33 @@ impl<N: Notes> Shard<N> {
         hits: Hits,
         now: Timestamp,
     ) -> Option<Decision> {
+        self.take_in_place_if(key, tiers, over_limit_policy, hits, now, |_, _| true)
+    }
+
+    /// As [`Shard::take_in_place`], if the `hits` fit.
+    #[inline]
+    pub(super) fn take_fitting(
+        &mut self,
+        key: CounterKey,
+        tiers: &[Tier],
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let fits = |tier: &Tier, counter: &CounterState| counter.probe(tier, now, hits).fits;
+        self.take_in_place_if(key, tiers, OverLimitPolicy::Ignore, hits, now, fits)
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    fn take_in_place_if(
+        &mut self,
+        key: CounterKey,
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+        may_take: impl Fn(&Tier, &CounterState) -> bool,
+    ) -> Option<Decision> {
         if self.has_line_of(key, tiers) {
             return None;
         }
@@ -136,6 +163,9 @@ impl<N: Notes> Shard<N> {
             [tier] => {
                 let key = key.of_tier(tier);
                 let slot = self.table.find_mut(key.hash(), |slot| slot.key == key)?;
+                if !may_take(tier, &slot.counter) {
+                    return None;
+                }
                 Some(take_one(tier, &mut slot.counter, over_limit_policy, hits, now))
             }
             [first, second] => {
@@ -146,6 +176,9 @@ impl<N: Notes> Shard<N> {
                 let slots =
                     self.table.get_disjoint_mut(keys.map(CounterKey::hash), |i, slot| slot.key == keys[i]);
                 let [Some(a), Some(b)] = slots else { return None };
+                if !(may_take(first, &a.counter) && may_take(second, &b.counter)) {
+                    return None;
+                }
                 let counters = [&mut a.counter, &mut b.counter];
                 Some(take_two([first, second], counters, over_limit_policy, hits, now))
             }

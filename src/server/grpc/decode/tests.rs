@@ -50,7 +50,7 @@ fn of_parts(parts: &[RateLimitDescriptor]) -> Vec<u8> {
 /// Checks that both decoders return the same request, or both fail.
 fn agree(bytes: &[u8]) -> Result<(), TestCaseError> {
     let theirs = RateLimitRequest::decode(bytes);
-    let ours = decode(bytes, &RequestBounds::default());
+    let ours = decoded(bytes, &RequestBounds::default());
     match &theirs {
         Err(_) => prop_assert!(ours.is_err(), "{bytes:?}: {ours:?}"),
         Ok(message) => match Request::try_from(message) {
@@ -117,12 +117,12 @@ fn unknown_fields_are_skipped() {
     ];
     for unknown in fine {
         let bytes = [unknown, &known].concat();
-        assert_eq!(decode(&bytes, &RequestBounds::default()).expect("a request").domain, "d", "{unknown:?}");
+        assert_eq!(decoded(&bytes, &RequestBounds::default()).expect("a request").domain, "d", "{unknown:?}");
         agree(&bytes).expect("the generated decoder agrees");
     }
     let ends_elsewhere: &[u8] = &[0x33, 0x44];
     for unknown in [ends_elsewhere, &[0x33], &[0x34], &[0x36], &[0x21, 0], &groups(200), &[0xff; 11]] {
-        assert!(decode(unknown, &RequestBounds::default()).is_err(), "{unknown:?}");
+        assert!(decoded(unknown, &RequestBounds::default()).is_err(), "{unknown:?}");
         agree(unknown).expect("the generated decoder agrees");
     }
 }
@@ -130,6 +130,6 @@ fn unknown_fields_are_skipped() {
 #[test]
 fn an_error_has_its_kind_and_position() {
     let invalid = [&[0x0a, 1, b'd', 0x12, 6, 0x0a, 4, 0x0a, 2][..], &[0xff, 0xfe]].concat();
-    let error = decode(&invalid, &RequestBounds::default()).expect_err("not UTF-8").to_string();
+    let error = decoded(&invalid, &RequestBounds::default()).expect_err("not UTF-8").to_string();
     assert_eq!(error, "malformed RateLimitRequest: a string that is not UTF-8 in an entry, at byte 11");
 }
