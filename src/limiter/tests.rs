@@ -179,9 +179,9 @@ fn callers_that_wait_are_concluded_as_all_others() {
                 async move {
                     let acquired =
                         limiter.acquire(&request, Period::from_secs(60), clock, |verdict, acquired| {
-                            let status = &verdict.statuses[0];
+                            let first = &verdict.statuses[0];
                             let taken = acquired.receipt.as_ref().map(Receipt::taken);
-                            (status.remaining, status.reset, acquired.waited, acquired.rejection, taken)
+                            (first.remaining, first.reset, acquired.waited, acquired.rejection, taken)
                         });
                     acquired.await.expect("a valid request")
                 }

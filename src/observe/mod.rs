@@ -4,6 +4,7 @@
 //! [`Stats::register`].
 
 mod buckets;
+mod busy_counter;
 pub mod counter;
 mod decision_record;
 #[cfg(feature = "server")]
@@ -37,6 +38,7 @@ pub mod text;
 pub mod throttle;
 mod unknown_domains;
 
+pub use busy_counter::BusyCounter;
 pub use counter::{Counter, Gauge};
 pub use decision_record::{DecisionRecord, RecordedDecision, StoreWait};
 #[cfg(feature = "server")]

@@ -6,6 +6,7 @@
 mod any;
 #[cfg(any(feature = "redis", feature = "memcached"))]
 mod any_remote;
+mod brief_lock;
 #[cfg(feature = "coordinated")]
 pub mod coordinated;
 #[cfg(feature = "disk")]

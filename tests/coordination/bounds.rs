@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use weir::{
     limit::{Algorithm, Bucket, Coordination, Period, Refill, Tier},
-    observe::Counter,
     store::{coordinated::CoordinationMetrics, simulated::Network},
 };
 
@@ -36,8 +35,8 @@ impl Run {
         Self { fleet, outcomes }
     }
 
-    fn sum(&self, metric: impl Fn(&CoordinationMetrics) -> &Counter) -> u64 {
-        self.fleet.instances.iter().map(|instance| metric(instance.store.coordination_metrics()).get()).sum()
+    fn sum(&self, metric: impl Fn(&CoordinationMetrics) -> u64) -> u64 {
+        self.fleet.instances.iter().map(|instance| metric(instance.store.coordination_metrics())).sum()
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a share to compare")]
@@ -46,7 +45,7 @@ impl Run {
     }
 
     fn calls_per_decision(&self) -> f64 {
-        self.share(self.sum(|metrics| &metrics.calls))
+        self.share(self.sum(|metrics| metrics.calls.get()))
     }
 
     fn admitted(&self) -> usize {
@@ -59,9 +58,9 @@ impl Run {
         // instances with little load request small leases
         let most = if weights == SKEWED { 0.13 } else { 0.115 };
         assert!(calls < most, "{calls} calls per decision, {load} times, {weights:?}");
-        let waited = self.share(self.sum(|metrics| &metrics.waited));
+        let waited = self.share(self.sum(|metrics| metrics.waited.get()));
         assert!(waited < 0.04, "{waited} of the decisions waited, {load} times");
-        assert_eq!(self.sum(|metrics| &metrics.fallback), 0);
+        assert_eq!(self.sum(|metrics| metrics.fallback.get()), 0);
     }
 }
 
@@ -85,9 +84,9 @@ async fn a_lease_never_exceeds_the_limit_and_uses_all_of_it_with_few_calls() {
             "{} calls per decision at {limit}, {load}",
             run.calls_per_decision()
         );
-        let waited = run.share(run.sum(|metrics| &metrics.waited));
+        let waited = run.share(run.sum(|metrics| metrics.waited.get()));
         assert!(waited < 0.04, "{waited} of the decisions waited");
-        assert_eq!(run.sum(|metrics| &metrics.fallback), 0);
+        assert_eq!(run.sum(|metrics| metrics.fallback.get()), 0);
     }
 }
 
@@ -118,7 +117,7 @@ async fn a_lease_of_a_sliding_window_uses_nearly_all_of_it_in_steady_overload() 
     for (load, spread) in [2, 4, 10].into_iter().flat_map(|load| SPREADS.map(|spread| (load, spread))) {
         let run = Run::spread(Coordination::Lease, &tier, load, 6, &spread).await;
         // a short hold costs calls, but far fewer than a call a decision
-        let (calls, waited) = (run.calls_per_decision(), run.share(run.sum(|metrics| &metrics.waited)));
+        let (calls, waited) = (run.calls_per_decision(), run.share(run.sum(|metrics| metrics.waited.get())));
         assert!(calls < 0.4 && waited < 0.25, "{calls} calls per decision, {waited} waited, {load} times");
         let most = most_in_any(&run.outcomes, tier.period);
         assert!(most <= 500, "{most} in some interval, {load} times");
@@ -153,7 +152,7 @@ async fn interval_overshoots_by_little_and_never_waits() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let windows = every_window(&run.outcomes, tier.period).into_iter();
         let excess: u64 = windows.map(|admitted| admitted.saturating_sub(limit.into())).sum();
-        let reported = run.sum(|metrics| &metrics.overshoot);
+        let reported = run.sum(|metrics| metrics.overshoot.get());
         assert!(
             reported.abs_diff(excess) <= 2 + excess / 10,
             "{reported} reported, {excess} above the limit"
@@ -188,7 +187,7 @@ async fn in_local_mode_every_instance_has_the_whole_limit() {
     for admitted in by_window(&run.outcomes, tier.period) {
         assert_eq!(admitted, 500);
     }
-    assert_eq!(run.sum(|metrics| &metrics.calls), 0);
+    assert_eq!(run.sum(|metrics| metrics.calls.get()), 0);
 }
 
 #[tokio::test(start_paused = true)]

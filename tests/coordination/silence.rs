@@ -5,7 +5,6 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weir::{
     limit::{Coordination, Tier},
-    observe::Counter,
     store::{
         coordinated::CoordinationMetrics,
         simulated::{Condition, Network},
@@ -39,8 +38,8 @@ impl Fleet {
         times * self.instances.len() as u64
     }
 
-    fn sum(&self, metric: impl Fn(&CoordinationMetrics) -> &Counter) -> u64 {
-        self.instances.iter().map(|instance| metric(instance.store.coordination_metrics()).get()).sum()
+    fn sum(&self, metric: impl Fn(&CoordinationMetrics) -> u64) -> u64 {
+        self.instances.iter().map(|instance| metric(instance.store.coordination_metrics())).sum()
     }
 
     /// Returns how many instances consider the store unavailable.
@@ -67,23 +66,23 @@ async fn the_next_flush_notices_a_frozen_store_and_is_not_repeated() {
     let noticed = frozen.elapsed();
     let longest = Duration::from_millis(1_000 + 500 + 10);
     assert!((Duration::from_millis(500)..longest).contains(&noticed), "{noticed:?}");
-    assert_eq!(fleet.sum(|metrics| &metrics.fallback), 0);
+    assert_eq!(fleet.sum(|metrics| metrics.fallback.get()), 0);
 
     // reported hits are not reported again, and new hits stay pending
-    let calls = fleet.sum(|metrics| &metrics.calls);
+    let calls = fleet.sum(|metrics| metrics.calls.get());
     for _ in 0..30 {
         sent += fleet.hit_each(1).await;
         sleep(Duration::from_millis(100)).await;
         assert_eq!(fleet.unavailable(), 3);
     }
-    assert_eq!(fleet.sum(|metrics| &metrics.calls), calls);
-    assert_eq!(fleet.sum(|metrics| &metrics.fallback), 90);
+    assert_eq!(fleet.sum(|metrics| metrics.calls.get()), calls);
+    assert_eq!(fleet.sum(|metrics| metrics.fallback.get()), 90);
 
     fleet.shared.set(Condition::Up);
     sleep(Duration::from_millis(20)).await;
     assert_eq!(fleet.unavailable(), 0, "one reply is enough");
     sleep(Duration::from_millis(300)).await;
-    assert_eq!((fleet.counted(tier()), fleet.sum(|metrics| &metrics.delivery_unknown)), (sent, 0));
+    assert_eq!((fleet.counted(tier()), fleet.sum(|metrics| metrics.delivery_unknown.get())), (sent, 0));
 }
 
 /// An idle instance notices a frozen store, too.
@@ -110,7 +109,7 @@ async fn a_slow_store_stays_available() {
             sleep(Duration::from_millis(100)).await;
             assert_eq!(fleet.unavailable(), 0, "{millis} ms");
         }
-        assert_eq!(fleet.sum(|metrics| &metrics.fallback), 0);
+        assert_eq!(fleet.sum(|metrics| metrics.fallback.get()), 0);
     }
 }
 

@@ -37,8 +37,8 @@ impl Fleet {
     fn decisions(&self) -> [u64; 5] {
         let metrics = self.instances.iter().map(|instance| instance.store.coordination_metrics());
         metrics.fold([0; 5], |sum, m| {
-            let counters = [&m.local, &m.leased, &m.waited, &m.fallback, &m.failures];
-            std::array::from_fn(|i| sum[i] + counters[i].get())
+            let counts = [m.local.get(), m.leased.get(), m.waited.get(), m.fallback.get(), m.failures.get()];
+            std::array::from_fn(|i| sum[i] + counts[i])
         })
     }
 }

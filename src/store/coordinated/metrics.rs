@@ -1,18 +1,18 @@
 //! The metrics of coordination.
 
-use crate::observe::{Counter, Metric, Source};
+use crate::observe::{BusyCounter, Counter, Metric, Source};
 
 /// The counters of the coordinated store since the start.
 #[derive(Debug, Default)]
 pub struct CoordinationMetrics {
     /// Decisions made from this instance's own count: `local` and `interval`.
-    pub local: Counter,
+    pub local: BusyCounter,
     /// Decisions made by this instance's part of a limit that instances split.
-    pub split: Counter,
+    pub split: BusyCounter,
     /// Decisions made from a lease, without a call.
-    pub leased: Counter,
+    pub leased: BusyCounter,
     /// Rejections made from an earlier reply of the store: denied until some instant.
-    pub denied: Counter,
+    pub denied: BusyCounter,
     /// Decisions that waited for the store.
     pub waited: Counter,
     /// Decisions made by `on_store_failure`, because the store did not reply.
@@ -50,16 +50,15 @@ pub struct CoordinationMetrics {
 impl Source for CoordinationMetrics {
     fn metrics(&self) -> Vec<Metric> {
         let decisions = [
-            ("local", &self.local),
-            ("split", &self.split),
-            ("leased", &self.leased),
-            ("denied", &self.denied),
-            ("waited", &self.waited),
-            ("fallback", &self.fallback),
+            ("local", self.local.get()),
+            ("split", self.split.get()),
+            ("leased", self.leased.get()),
+            ("denied", self.denied.get()),
+            ("waited", self.waited.get()),
+            ("fallback", self.fallback.get()),
         ];
-        let decisions = decisions.into_iter().map(|(how, counter)| {
-            Metric::counter("weir.decisions", "Decisions, by how they were made.", counter.get())
-                .label("how", how)
+        let decisions = decisions.into_iter().map(|(how, made)| {
+            Metric::counter("weir.decisions", "Decisions, by how they were made.", made).label("how", how)
         });
         let switches = [("lease", &self.to_lease), ("interval", &self.to_interval)].map(|(to, counter)| {
             let help = "Counters whose coordination mode `auto` has changed.";

@@ -234,8 +234,11 @@ impl<R: Remote> Split<R> {
     }
 
     fn count(&self, own: &Own<'_>) {
-        let counter = if own.policy.is_some() { &self.metrics.fallback } else { &self.metrics.split };
-        counter.add(1);
+        if own.policy.is_some() {
+            self.metrics.fallback.add(1);
+        } else {
+            self.metrics.split.add(1);
+        }
     }
 
     /// Returns what this instance has of the limit of `check` at the instant `at`.

@@ -36,7 +36,9 @@ pub use self::{
     notes::{Counted, Notes},
     timers::Timers,
 };
-use super::{Decisions, Store, StoreError, TakeOptions, wait_room::WaitRoom};
+use super::{Decisions, Store, StoreError, TakeOptions, brief_lock, wait_room::WaitRoom};
+#[cfg(feature = "coordinated")]
+use crate::limit::algorithm::CounterState;
 use crate::{
     limit::{
         CounterKey, Decision, Hits, LimitCheck, OverLimitPolicy, Period, Reservation, ReservationRequest,
@@ -115,7 +117,7 @@ impl MemoryStore {
         hits: Hits,
         now: Timestamp,
     ) -> Decision {
-        let mut shard = self.shards[self.index(key)].lock();
+        let mut shard = brief_lock::lock(&self.shards[self.index(key)]);
         if let Some(decision) = shard.take_in_place(key, tiers, over_limit_policy, hits, now) {
             return decision;
         }
@@ -133,7 +135,7 @@ impl MemoryStore {
         hits: Hits,
         now: Timestamp,
     ) -> Option<Decision> {
-        self.shards[self.index(key)].lock().take_fitting(key, tiers, hits, now)
+        brief_lock::lock(&self.shards[self.index(key)]).take_fitting(key, tiers, hits, now)
     }
 
     /// As [`MemoryStore::take_of`], for several tiers, a new counter, or one that others wait for.
@@ -342,6 +344,21 @@ impl<N: Notes> MemoryStore<N> {
             return decision;
         }
         self.shards[self.index(check.key)].lock().look(check, earlier, hits, now)
+    }
+
+    /// Returns the counters of `check`, one for each of its tiers: unused ones where there are none.
+    #[cfg(feature = "coordinated")]
+    pub(super) fn counters(
+        &self,
+        check: &LimitCheck<'_>,
+        now: Timestamp,
+    ) -> smallvec::SmallVec<[CounterState; 1]> {
+        let states = self.shards[self.index(check.key)].lock().states(check);
+        let tiers = check.own_tiers().iter();
+        tiers
+            .zip(states)
+            .map(|(tier, state)| state.unwrap_or_else(|| CounterState::unused(tier, now)))
+            .collect()
     }
 
     /// Gives back the hits that `check` took, because its request was rejected.

@@ -18,7 +18,7 @@ use crate::{
         algorithm::CounterState,
         line::{self, Answer, Entered, Line, Rejection},
     },
-    store::wait_room::WaitRoom,
+    store::{brief_lock, wait_room::WaitRoom},
 };
 
 impl<N: Notes> Shard<N> {
@@ -242,7 +242,7 @@ impl<N: Notes> MemoryStore<N> {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(super) fn on_shard<T>(&self, key: CounterKey, act: impl FnOnce(&mut Shard<N>) -> T) -> T {
-        let mut shard = self.shards[self.index(key)].lock();
+        let mut shard = brief_lock::lock(&self.shards[self.index(key)]);
         let done = self.counting(&mut shard, act);
         if shard.has_woken() {
             let woken = shard.take_woken();

@@ -1,6 +1,8 @@
 //! An estimate of the shared store's clock. All instances align windows to that clock.
 
-use parking_lot::Mutex;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
 
 use crate::{
     limit::{Period, Timestamp},
@@ -16,7 +18,8 @@ const STALE: Period = Period::from_secs(10);
 /// The offset between the store's clock and this instance's.
 #[derive(Debug, Default)]
 pub(super) struct StoreClock {
-    best: Mutex<Option<Sample>>,
+    /// Read by every decision, so that readers must not write.
+    best: ArcSwapOption<Sample>,
 }
 
 /// One measurement.
@@ -43,17 +46,22 @@ impl StoreClock {
             error: round_trip / 2,
             at: received,
         };
-        let mut best = self.best.lock();
-        if best
-            .is_none_or(|best| sample.error <= best.error_at(received) || best.contradicts(&sample, received))
-        {
-            *best = Some(sample);
+        let is_better =
+            |best: &Sample| sample.error <= best.error_at(received) || best.contradicts(&sample, received);
+        if self.best.load().as_deref().is_none_or(is_better) {
+            let sample = Arc::new(sample);
+            // a better one may have come meanwhile
+            self.best.rcu(|best| match best {
+                Some(best) if !is_better(best) => Some(Arc::clone(best)),
+                _ => Some(Arc::clone(&sample)),
+            });
         }
     }
 
     /// Converts `now` on this instance's clock to the store's. Until the first measurement they are assumed to be equal.
     pub(super) fn at(&self, now: Timestamp) -> StoreTime {
-        let Some(sample) = *self.best.lock() else {
+        let best = self.best.load();
+        let Some(sample) = &*best else {
             return StoreTime { now, latest: now };
         };
         let there = Timestamp::from_nanos(now.as_nanos().saturating_add_signed(sample.offset));
@@ -62,13 +70,13 @@ impl StoreClock {
 
     /// Returns whether a measurement is due, because there is none or it is old.
     pub(super) fn is_stale(&self, now: Timestamp) -> bool {
-        self.best.lock().is_none_or(|best| now.since(best.at) > STALE)
+        self.best.load().as_ref().is_none_or(|best| now.since(best.at) > STALE)
     }
 
     /// Returns how far the store's clock is ahead of this instance's, in nanoseconds; negative if it is behind, zero before
     /// the first measurement.
     pub(super) fn offset(&self) -> i64 {
-        self.best.lock().map_or(0, |sample| sample.offset)
+        self.best.load().as_ref().map_or(0, |best| best.offset)
     }
 }
 

@@ -11,6 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     limit::{CounterKey, Timestamp},
     store::{
+        brief_lock,
         coordinated::counter::{LocalCounter, SiblingStates},
         remote::Target,
     },
@@ -46,8 +47,9 @@ pub(super) struct Shards {
     next_swept: AtomicUsize,
 }
 
-/// The counters of one shard.
+/// The counters of one shard. No two shards have a cache line in common, whose writers would wait for one another.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(super) struct Shard {
     /// Each counter is boxed: they are large, and a hash table keeps up to as many free slots as used ones.
     table: HashTable<Box<Entry>>,
@@ -106,7 +108,7 @@ impl Shards {
     /// Locks the shard of the keys for which [`CounterKey::shard`] returns `shard`.
     #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
     pub(super) fn lock_of(&self, shard: u64) -> MutexGuard<'_, Shard> {
-        self.all[shard as usize & (self.all.len() - 1)].lock()
+        brief_lock::lock(&self.all[shard as usize & (self.all.len() - 1)])
     }
 
     /// Adds `counter` to `shard`, where `key` belongs. If the map is full, evicts others, and passes them to `evicted`: one of the
