@@ -107,6 +107,19 @@ impl Place {
         base + u32::from(self.rank.is_some_and(|rank| rank < rest))
     }
 
+    /// Returns the part of `tier`, and of a window the largest one that it ever has.
+    #[must_use]
+    pub fn most_of(self, tier: &Tier) -> Tier {
+        match tier.algorithm {
+            Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => {
+                let (base, rest) = self.divide(tier.requests);
+                let requests = base + u32::from(rest > 0 && self.rank.is_some());
+                Tier { requests, algorithm: self.of_algorithm(tier), ..tier.clone() }
+            }
+            Algorithm::SlidingWindow | Algorithm::TokenBucket(_) => self.of_tier(tier),
+        }
+    }
+
     /// Returns the part of `tier` that stays the same in all of its windows.
     #[must_use]
     pub fn of_tier(self, tier: &Tier) -> Tier {
@@ -260,6 +273,23 @@ mod tests {
                 }
                 prop_assert!(sums.iter().max().zip(sums.iter().min()).is_some_and(|(max, min)| max - min <= 1));
             }
+        }
+
+        #[test]
+        fn no_window_has_more_than_the_most(
+            limit in 0..90_u32,
+            instances in 1..40_u32,
+            rank in 0..40_u32,
+            key: u64,
+            first in 0..1_u64 << 40,
+        ) {
+            let place = place(instances, rank % instances);
+            let tier =
+                Tier { requests: limit, period: Period::from_secs(1), algorithm: Algorithm::FixedWindow };
+            // a round of all instances
+            let windows = first..first + u64::from(instances);
+            let most = windows.map(|window| place.of_window(limit, window, key)).max();
+            prop_assert_eq!(most, Some(place.most_of(&tier).requests));
         }
 
         #[test]

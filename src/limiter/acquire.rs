@@ -264,8 +264,9 @@ impl<S: Store> Limiter<S> {
     fn look(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
         self.store.estimate(check, now).map_or(
             Decision::unknown(Period::default()),
-            |Estimate { counters, at }| {
-                decision_from_store(check.tiers(), &counters, OverLimitPolicy::Ignore, false, Hits(0), at)
+            |Estimate { counters, at, part }| {
+                let tiers = part.as_deref().unwrap_or(check.tiers());
+                decision_from_store(tiers, &counters, OverLimitPolicy::Ignore, false, Hits(0), at)
             },
         )
     }

@@ -384,6 +384,34 @@ async fn an_outage_is_decided_by_the_rules_policy() {
     }
 }
 
+/// Under `split`, the part of the instance says when a caller is served that comes now.
+#[tokio::test(start_paused = true)]
+async fn whoever_comes_too_late_for_the_part_of_its_instance_is_told_at_once() {
+    let world = World::new();
+    let fleet = world.fleet(2, &rules("{ requests: 40, per: 1s }"), Coordination::Split).await;
+    // all have parts
+    sleep(Duration::from_millis(5_500)).await;
+    let mut calls = JoinSet::new();
+    for _ in 0..50 {
+        let instance = Arc::clone(&fleet[0]);
+        calls.spawn(async move { instance.acquire(1, Duration::from_secs(5)).await.rejection });
+    }
+    sleep(Duration::from_millis(10)).await;
+    let begun = fleet[0].clock.now();
+    let late = fleet[0].acquire(1, Duration::from_millis(900)).await;
+    assert_eq!(late.waited, Period::default());
+    let Some(Rejection::Timeout { retry_after }) = late.rejection else { panic!("{late:?}") };
+    // 20 are admitted in this window, 20 in the next one, and ten and this one behind them
+    let served = begun.window_end(Period::from_secs(1)).after(Period::from_secs(1));
+    assert!(retry_after.as_nanos().abs_diff(served.since(begun).as_nanos()) <= 2_000_000, "{retry_after:?}");
+    let in_time = fleet[0].acquire(1, retry_after.into()).await;
+    assert_eq!(in_time.rejection, None);
+    assert!(in_time.waited >= retry_after, "{in_time:?}");
+    assert!(calls.join_all().await.iter().all(Option::is_none));
+    // the other instance has its own part
+    assert_eq!(fleet[1].acquire(1, Duration::ZERO).await.rejection, None);
+}
+
 /// Under `split`, callers wait for the part of their own instance, which no other one uses.
 #[tokio::test(start_paused = true)]
 async fn callers_wait_for_the_part_of_their_instance() {

@@ -23,7 +23,7 @@ use super::{
 use crate::limit::{
     algorithm::CounterState,
     reservation::ReservedSpan,
-    tier::{Algorithm, SharedTiers, Tier, capacity},
+    tier::{Algorithm, SharedTiers, Tier, Tiers, capacity},
     units::{Hits, Period, Timestamp},
 };
 
@@ -47,6 +47,8 @@ pub struct Estimate {
     pub counters: SmallVec<[CounterState; 1]>,
     /// The present instant on the clock of the store that has them.
     pub at: Timestamp,
+    /// What this instance has of the limit, if that is not all of it.
+    pub part: Option<Tiers>,
 }
 
 /// What a line asks the store for.
@@ -461,7 +463,8 @@ impl AskingLine {
     fn plan_of(&mut self, estimate: &Estimate, now: Timestamp) -> Plan {
         let nanos = |at: Timestamp| i64::try_from(at.as_nanos()).unwrap_or(i64::MAX);
         self.ahead = nanos(estimate.at) - nanos(now);
-        let plan = Plan::new(&self.tiers, &estimate.counters, 0, Period::from_nanos(1), estimate.at);
+        let tiers = estimate.part.as_deref().unwrap_or(&self.tiers);
+        let plan = Plan::new(tiers, &estimate.counters, 0, Period::from_nanos(1), estimate.at);
         self.empty = Some(plan.clone());
         plan
     }

@@ -296,12 +296,11 @@ impl<R: Remote> Store for Coordinated<R> {
 
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
         if self.modes.table.requested_mode(check) == Coordination::Split {
-            // a line asks for hits of the own part, whose size changes from window to window
-            return None;
+            return self.modes.split.estimate(&self.modes.memory, check, now);
         }
         let at = self.modes.client.time_at(now).now;
         let counters = self.modes.table.with_counter(check, at, |counter| counter.estimated().into());
-        Some(Estimate { counters, at })
+        Some(Estimate { counters, at, part: None })
     }
 
     async fn reserve_for_waiters(

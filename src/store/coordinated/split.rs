@@ -25,6 +25,7 @@ use crate::{
         Algorithm, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OwnPart, Period, Reservation,
         ReservationRequest, Scope, Tier, Tiers, Timestamp,
         demand::FollowedWindow,
+        line::Estimate,
         part::{self, Place},
     },
     store::{Decisions, MemoryStore, remote::Remote},
@@ -153,6 +154,28 @@ impl<R: Remote> Split<R> {
     pub(super) fn undo(&self, memory: &MemoryStore, check: &LimitCheck<'_>, at: Timestamp) {
         let own = self.own(check, at);
         memory.give_back(&check.of_part(&own.part), at);
+    }
+
+    /// Returns what a line of callers may expect of this instance's part: as much as the present members, and those to come, leave it in any
+    /// window. None if the part follows demand, or is not certain.
+    pub(super) fn estimate(
+        &self,
+        memory: &MemoryStore,
+        check: &LimitCheck<'_>,
+        now: Timestamp,
+    ) -> Option<Estimate> {
+        if check.rule.declared().is_some_and(|rule| rule.coordination.follows_demand) {
+            return None;
+        }
+        let at = self.time_at(now);
+        let own = self.own(check, at);
+        let epochs = self.client.epochs();
+        epochs.at(at).filter(|_| own.policy.is_none())?;
+        let places = epochs.between(at, Timestamp::from_nanos(u64::MAX)).flatten();
+        // of the fewest members each has the most
+        let place = places.min_by_key(|place| place.instances)?;
+        let part = check.tiers().iter().map(|tier| place.most_of(tier)).collect();
+        Some(Estimate { counters: memory.counters(&check.of_part(&own.part), at), at, part: Some(part) })
     }
 
     /// Takes hits of `check` in advance.

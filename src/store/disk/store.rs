@@ -231,7 +231,7 @@ impl Store for DiskStore {
 
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
         let counters = self.shared.memory.known(check)?;
-        Some(Estimate { counters, at: now })
+        Some(Estimate { counters, at: now, part: None })
     }
 
     async fn take_with(
