@@ -33,6 +33,9 @@ use crate::{
 /// The number of steps in a chart, about one per pixel.
 const STEPS: u32 = 800;
 
+/// The longest window whose parts follow demand.
+const LONGEST_FOLLOWED: Period = Period::from_secs(60);
+
 /// The most keys that are simulated by default.
 const MAX_DEFAULT_KEYS: f64 = 2_000.0;
 
@@ -79,6 +82,9 @@ pub struct Simulate {
     /// How requests are spread over the instances
     #[arg(long, value_name = "HOW", default_value = "even")]
     pub skew: Spread,
+    /// How instances divide the limit; with --coordination split
+    #[arg(long, value_name = "HOW", default_value = "even")]
+    pub split: Division,
     /// Time from a call to the store until its reply
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = parse_time)]
     pub round_trip: Duration,
@@ -153,6 +159,18 @@ pub enum Spread {
     Even,
     /// The second gets half as many as the first, the third a third, and so on.
     Zipf,
+    /// A tenth of the instances gets 90 %; others get it in the second half of the time.
+    Moving,
+}
+
+/// The ways to divide a limit under `split`, by their names on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Division {
+    /// Each instance has an equal part.
+    Even,
+    /// Parts follow demand.
+    ByDemand,
 }
 
 /// The reason why a simulation failed.
@@ -164,6 +182,12 @@ pub enum SimulateError {
     /// A burst is set, but the algorithm is not the token bucket.
     #[error("only a token bucket has a burst: add --algorithm token_bucket, or leave --burst out")]
     Burst,
+    /// Parts cannot follow demand for this limit, or in these modes.
+    #[error(
+        "parts follow demand under --coordination split alone, of one fixed window of whole milliseconds, at most a \
+         minute: leave --split by_demand out, or change the others"
+    )]
+    Division,
     /// A chart of several keys.
     #[error("a chart shows one key: add --keys 1, or leave --svg out")]
     Chart,
@@ -220,10 +244,12 @@ pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateErr
         None => None,
     };
     let chosen = if args.coordination.is_empty() { &COMPARED[..] } else { &args.coordination };
+    args.check_division(chosen)?;
     if let Some(max_wait) = args.wait {
         let make = |instance| args.store(&scenario, instance);
+        let chosen: Vec<RuleCoordination> = chosen.iter().map(|mode| args.coordination_of(*mode)).collect();
         let (max_wait, round_trip) = ((max_wait, period(max_wait)), args.round_trip);
-        let simulated = simulate_waiting(&scenario, max_wait, round_trip, chosen, make, STEPS);
+        let simulated = simulate_waiting(&scenario, max_wait, round_trip, &chosen, make, STEPS);
         let SimulatedWaiting { title, text, panels } = simulated.map_err(SimulateError::Run)?;
         write!(out, "{text}").map_err(SimulateError::Print)?;
         if let Some((path, mut file)) = svg {
@@ -286,6 +312,7 @@ impl Simulate {
             skew: match self.skew {
                 Spread::Even => Skew::Even,
                 Spread::Zipf => Skew::Zipf,
+                Spread::Moving => Skew::Moving,
             },
             network: Network { round_trip: self.round_trip, jitter: self.jitter, ..Network::default() },
             clock_skew: period(self.clock_skew),
@@ -310,6 +337,23 @@ impl Simulate {
         (MAX_DEFAULT_REQUESTS / requests).clamp(1.0, MAX_DEFAULT_KEYS) as u32
     }
 
+    /// Checks that parts can follow demand in the `chosen` modes, if they are to.
+    fn check_division(&self, chosen: &[Coordination]) -> Result<(), SimulateError> {
+        let is_window = matches!(self.algorithm, Algorithm::FixedWindow);
+        let is_short = self.period <= LONGEST_FOLLOWED && self.period.as_nanos().is_multiple_of(1_000_000);
+        let is_split = chosen.contains(&Coordination::Split);
+        if self.split == Division::ByDemand && !(is_window && is_short && is_split) {
+            return Err(SimulateError::Division);
+        }
+        Ok(())
+    }
+
+    /// Returns how the limit is coordinated in this mode.
+    fn coordination_of(&self, mode: Coordination) -> RuleCoordination {
+        let follows_demand = mode == Coordination::Split && self.split == Division::ByDemand;
+        RuleCoordination { mode: Some(mode), follows_demand, ..RuleCoordination::default() }
+    }
+
     /// Simulates one mode, with the code that the service runs.
     fn run(
         &self,
@@ -317,7 +361,7 @@ impl Simulate {
         mode: Coordination,
         progress: impl FnMut(f64),
     ) -> io::Result<SimulationOutcome> {
-        let rules = scenario.rules(RuleCoordination { mode: Some(mode), ..RuleCoordination::default() });
+        let rules = scenario.rules(self.coordination_of(mode));
         let make = |instance| self.store(scenario, instance);
         run(scenario, &rules, make, |store| store.coordination_metrics().fallback.get(), progress)
     }

@@ -15,6 +15,9 @@ use crate::{
 /// The name of what all modes are compared with.
 const ONE_LINE: &str = "one line for all";
 
+/// The name of parts that follow demand.
+const BY_DEMAND: &str = "split by demand";
+
 /// What was simulated, to be printed and drawn.
 pub(super) struct SimulatedWaiting {
     pub(super) title: String,
@@ -22,7 +25,7 @@ pub(super) struct SimulatedWaiting {
     pub(super) panels: Vec<Panel>,
 }
 
-/// Simulates callers that wait for up to `max_wait`, in each of the `chosen` modes on the stores that `make` opens. Panels have up to `steps`
+/// Simulates callers that wait for up to `max_wait`, coordinated in each of the `chosen` ways on the stores that `make` opens. Panels have up to `steps`
 /// steps.
 ///
 /// # Errors
@@ -32,15 +35,19 @@ pub(super) fn simulate_waiting(
     scenario: &Scenario,
     (max_wait, longest): (Duration, Period),
     round_trip: Duration,
-    chosen: &[Coordination],
+    chosen: &[RuleCoordination],
     make: impl Fn(Instance) -> Coordinated<SimulatedRemote>,
     steps: u32,
 ) -> io::Result<SimulatedWaiting> {
     let mut outcomes = vec![(ONE_LINE, run_one_line(scenario, longest)?)];
     let part = 1.0 / f64::from(u8::try_from(chosen.len()).unwrap_or(u8::MAX));
     let mut completed = 0.0;
-    for &mode in chosen {
-        outcomes.push((mode.name(), run_mode(scenario, longest, mode, &make, (completed, part))?));
+    for coordination in chosen {
+        let name = match coordination.mode {
+            Some(_) if coordination.follows_demand => BY_DEMAND,
+            mode => mode.map_or("", Coordination::name),
+        };
+        outcomes.push((name, run_mode(scenario, longest, (name, coordination), &make, (completed, part))?));
         completed += part;
     }
     let best = &outcomes[0].1;
@@ -76,12 +83,12 @@ fn run_one_line(scenario: &Scenario, max_wait: Period) -> io::Result<WaitingOutc
 fn run_mode(
     scenario: &Scenario,
     max_wait: Period,
-    mode: Coordination,
+    (name, coordination): (&'static str, &RuleCoordination),
     make: impl Fn(Instance) -> Coordinated<SimulatedRemote>,
     (completed, part): (f64, f64),
 ) -> io::Result<WaitingOutcome> {
-    let mut progress = Progress::new(mode.name());
-    let rules = || scenario.rule_set(RuleCoordination { mode: Some(mode), ..RuleCoordination::default() });
+    let mut progress = Progress::new(name);
+    let rules = || scenario.rule_set(*coordination);
     let outcome = run_waiting(
         scenario,
         max_wait,

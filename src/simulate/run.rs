@@ -111,7 +111,7 @@ pub(super) async fn offer<F: Future<Output = SimulatedDecision> + Send + 'static
 ) -> Vec<SimulatedDecision> {
     let started = Instant::now();
     let end = scenario.end().since(scenario.begin()).as_nanos() as f64 / 1e9;
-    let spread = scenario.skew.spread(scenario.instances);
+    let spreads = [false, true].map(|is_late| scenario.skew.spread(scenario.instances, is_late));
     let mut decisions = Vec::new();
     let mut waiting = JoinSet::new();
     let mut arrivals = arrivals(scenario, random.fork()).peekable();
@@ -120,7 +120,8 @@ pub(super) async fn offer<F: Future<Output = SimulatedDecision> + Send + 'static
         let tick = (at * 1e3).ceil();
         sleep_until(started + Duration::from_millis(tick as u64)).await;
         while let Some(arrival) = arrivals.next_if(|arrival| arrival.at * 1e3 <= tick) {
-            waiting.spawn(send(choose(&spread, random), arrival.key));
+            let spread = &spreads[usize::from(arrival.at >= end / 2.0)];
+            waiting.spawn(send(choose(spread, random), arrival.key));
         }
         // lets all of the tasks start
         tokio::task::yield_now().await;

@@ -72,6 +72,8 @@ pub enum Skew {
     Even,
     /// The second gets half as many as the first, the third a third, and so on.
     Zipf,
+    /// The first tenth of the instances gets 90 % of the requests in the first half of the time, and the last tenth in the second.
+    Moving,
 }
 
 /// The reason why a scenario cannot be simulated.
@@ -142,6 +144,7 @@ impl Scenario {
         let spread = match self.skew {
             Skew::Even => "evenly",
             Skew::Zipf => "by Zipf's law",
+            Skew::Moving => "by a tenth of them that gets 90 %, others from half of the time on",
         };
         let (load, rate) = (significant(*load), significant(self.rate() / self.keys as f64));
         format!(
@@ -209,11 +212,15 @@ pub(super) fn significant(number: f64) -> String {
 // === impl Skew ===
 
 impl Skew {
-    /// Returns the cumulative weights of `instances`, for [`choose`].
-    pub(super) fn spread(self, instances: usize) -> Vec<f64> {
+    /// Returns the cumulative weights of `instances`, for [`choose`]; in the second half of the time if `is_late`.
+    pub(super) fn spread(self, instances: usize, is_late: bool) -> Vec<f64> {
+        let hot = (instances / 10).max(1);
+        let is_hot = |i: usize| if is_late { i + hot >= instances } else { i < hot };
         let weight = |i: usize| match self {
             Self::Even => 1.0,
             Self::Zipf => 1.0 / (i + 1) as f64,
+            Self::Moving if is_hot(i) => 0.9 / hot as f64,
+            Self::Moving => 0.1 / (instances - hot) as f64,
         };
         let sums = (0..instances).scan(0.0, |sum, i| {
             *sum += weight(i);
@@ -296,17 +303,23 @@ mod tests {
     #[test]
     fn requests_are_spread_according_to_the_skew() {
         let mut random = Random::new(1);
-        let mut count = |skew: Skew| {
-            let (spread, mut counts) = (skew.spread(3), [0; 3]);
+        let mut count = |skew: Skew, is_late: bool| {
+            let (spread, mut counts) = (skew.spread(3, is_late), [0; 3]);
             for _ in 0..11_000 {
                 counts[choose(&spread, &mut random)] += 1;
             }
             counts
         };
-        for (got, expected) in count(Skew::Even).into_iter().zip([3_667_i32, 3_667, 3_667]) {
+        for (got, expected) in count(Skew::Even, false).into_iter().zip([3_667_i32, 3_667, 3_667]) {
             assert!((got - expected).abs() < 200, "{got} {expected}");
         }
-        for (got, expected) in count(Skew::Zipf).into_iter().zip([6_000_i32, 3_000, 2_000]) {
+        for (got, expected) in count(Skew::Zipf, true).into_iter().zip([6_000_i32, 3_000, 2_000]) {
+            assert!((got - expected).abs() < 200, "{got} {expected}");
+        }
+        for (got, expected) in count(Skew::Moving, false).into_iter().zip([9_900_i32, 550, 550]) {
+            assert!((got - expected).abs() < 200, "{got} {expected}");
+        }
+        for (got, expected) in count(Skew::Moving, true).into_iter().zip([550_i32, 550, 9_900]) {
             assert!((got - expected).abs() < 200, "{got} {expected}");
         }
     }
