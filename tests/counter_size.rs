@@ -181,5 +181,5 @@ fn a_coordinated_counter_takes_at_most_300_bytes() {
     }
     let each = bytes_of(case(window(1_000), interval, 3, Duration::ZERO));
     println!("interval, fixed window, not reported yet: {each} bytes per counter");
-    assert!((300..=380).contains(&each), "{each} bytes");
+    assert!((300..=390).contains(&each), "{each} bytes");
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     limit::{
-        Coordination, SharedStore, Timestamp,
+        Coordination, SharedStore, Tier, Timestamp,
         request_bucket::{StepReply, StepRequest},
     },
     observe::{Metric, Source},
@@ -95,6 +95,10 @@ impl Remote for AnyRemote {
 
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
         with_any!(self, remote => remote.supports(target, mode))
+    }
+
+    fn home(&self, tiers: &[Tier]) -> u64 {
+        with_any!(self, remote => remote.home(tiers))
     }
 
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {

@@ -55,10 +55,10 @@ pub(super) fn is_one_window(target: &Target) -> bool {
     matches!(&target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
 }
 
-/// Returns whether the target belongs to the per-second Redis: every tier has a period of one second.
+/// Returns whether a target of `tiers` belongs to the per-second Redis: every tier has a period of one second.
 #[cfg(any(feature = "redis", test))]
-pub(super) fn is_per_second(target: &Target) -> bool {
-    target.tiers.iter().all(|tier| tier.unit() == Some(crate::limit::Unit::Second))
+pub(super) fn is_per_second(tiers: &[Tier]) -> bool {
+    tiers.iter().all(|tier| tier.unit() == Some(crate::limit::Unit::Second))
 }
 
 /// Returns one key for each tier of `target`, in the windows of `at`.
@@ -205,8 +205,9 @@ mod tests {
     #[test]
     fn only_tiers_of_one_second_are_per_second() {
         let of = |seconds: &[u64]| {
-            let tiers = seconds.iter().map(|seconds| tier(*seconds, Algorithm::SlidingWindow)).collect();
-            is_per_second(&target("d_", tiers, OverLimitPolicy::Ignore))
+            let tiers: Vec<Tier> =
+                seconds.iter().map(|seconds| tier(*seconds, Algorithm::SlidingWindow)).collect();
+            is_per_second(&tiers)
         };
         assert!(of(&[1]) && of(&[1, 1]) && !of(&[1, 60]) && !of(&[2]));
     }

@@ -101,6 +101,13 @@ pub trait Remote: Send + Sync + 'static {
         std::future::ready(Err(RemoteError::Rejected("it keeps no pools".into())))
     }
 
+    /// Returns a number for the place where `tiers` of a target are counted. Limits of the same entries for which it is the same can be
+    /// counted together in one command. By default every store counts all tiers of the same entries in one place.
+    fn home(&self, tiers: &[Tier]) -> u64 {
+        let _ = tiers;
+        0
+    }
+
     /// Returns the node that counts `target` at the instant `at`, as far as it is known; it may change. By default a store
     /// has one node. The replies to commands for several nodes in one [`Remote::call`] are returned together.
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
@@ -254,10 +261,14 @@ pub struct Hold {
     pub time: Period,
 }
 
+/// Some of the tiers of a target, by their places in it. A place from 63 on is never among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierSet(pub u64);
+
 /// What an instance has counted since its last report, in one window of each fixed tier.
 ///
-/// Fixed windows apply `unused` and `change`, since other programs may count in them too. Sliding windows and buckets adopt
-/// `replaces` if no other instance has changed them; otherwise they apply `unused`, `change` and `rejected_at`.
+/// Fixed windows apply `unused` and `change`, since other programs may count in them too. Each sliding window and bucket adopts its state
+/// of `replaces` if no other instance has changed it; otherwise it applies `unused`, `change` and `rejected_at`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The instant of the last of the hits, on the store's clock as far as it is known: hits that were admitted in one window
@@ -273,7 +284,9 @@ pub struct Report {
     /// The instant of the last request that a strict bucket rejected. The refill of strict buckets restarts then, unless they
     /// counted a hit later.
     pub rejected_at: Option<Timestamp>,
-    /// The exact state of sliding windows and buckets after all of this.
+    /// The tiers that it is not about: those of other limits of the same entries.
+    pub except: TierSet,
+    /// The exact states of sliding windows and buckets after all of this.
     pub replaces: Option<Box<Replacement>>,
 }
 
@@ -287,19 +300,24 @@ pub struct UnusedHits {
     pub until: Timestamp,
 }
 
-/// States of sliding windows and buckets that an instance knows better than the store.
+/// States of sliding windows and buckets that an instance knows better than the store: one for each tier; none for fixed windows, and where
+/// the instance does not know better.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replacement(pub SmallVec<[Option<ExactState>; 1]>);
+
+/// The state of a sliding window or a bucket that an instance knows better than the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replacement {
-    /// The [`Reply::version`] on which the states are based. The store adopts them if it still has this version, and in the place
-    /// of counters that it does not have any more.
+pub struct ExactState {
+    /// The [version](Reply::version) on which the state is based. The store adopts it if it still has this version, and in the place
+    /// of a counter that it does not have any more.
     pub version: u64,
-    /// Whether the states count no more than what the report says and the leases that the instance holds. Then the store also adopts
-    /// them in the place of counters that count nothing any more: of buckets only if they were full at
-    /// [`Report::since`] and nothing was counted afterwards. Otherwise what flowed into them meanwhile would count twice. States that
-    /// count hits of others must not be adopted there, since those hits may have been given back.
+    /// Whether the state counts no more than what the reports say and the leases that the instance holds. Then the store also adopts
+    /// it in the place of a counter that counts nothing any more: of a bucket only if it was full at
+    /// [`Report::since`] and nothing was counted afterwards. Otherwise what flowed into it meanwhile would count twice. A state that
+    /// counts hits of others must not be adopted there, since those hits may have been given back.
     pub is_own: bool,
-    /// One for each tier. Those of fixed windows are not used.
-    pub states: SmallVec<[CounterState; 1]>,
+    /// The state.
+    pub state: CounterState,
 }
 
 /// The replies to some commands.
@@ -326,14 +344,21 @@ pub struct Reply {
     pub at: Option<Timestamp>,
     /// The counters after the command, one for each tier, on the store's clock.
     pub counters: SmallVec<[CounterState; 1]>,
-    /// A random number below 2^48 that every change of a sliding window or bucket of the target replaces: two equal ones mean
-    /// that nothing has changed in between. Zero if nothing is counted there. Commands that only read do not change it.
-    pub version: u64,
-    /// Whether the store has adopted the [`Replacement`] of the command's report.
-    pub matched: bool,
+    /// The versions of the tiers; none for a target of fixed windows. See [`Reply::version`].
+    pub versions: SmallVec<[u64; 1]>,
+    /// The tiers whose [exact states](ExactState) the store has adopted.
+    pub adopted: TierSet,
 }
 
 impl Reply {
+    /// Returns the version of tier `i`: a random number below 2^48 that every change of a sliding window or bucket replaces, so that two
+    /// equal ones mean that nothing has changed in between. Zero if nothing is counted there, and for fixed windows. Commands that only
+    /// read do not change it.
+    #[must_use]
+    pub fn version(&self, i: usize) -> u64 {
+        self.versions.get(i).copied().unwrap_or_default()
+    }
+
     /// Returns the instant of a command about `tiers` that took hits or looked at the counters: `now`, or the nearest one in the windows
     /// that counted it. A call has one clock for all of its commands, and some may have been carried out before a window ended, and others
     /// afterwards; and the window may be one that has begun by another clock, which is ahead, but no more than [`MAX_AHEAD`].
@@ -365,6 +390,29 @@ pub enum RemoteError {
     /// The command was not sent, because there is no connection or the queue is full. It was not carried out.
     #[error("the store is not connected: {0}")]
     NotSent(String),
+}
+
+// === impl TierSet ===
+
+impl TierSet {
+    /// Returns whether tier `i` is among them.
+    #[must_use]
+    pub const fn contains(self, i: usize) -> bool {
+        i < 63 && self.0 >> i & 1 == 1
+    }
+
+    /// Adds tier `i`.
+    pub const fn insert(&mut self, i: usize) {
+        if i < 63 {
+            self.0 |= 1 << i;
+        }
+    }
+
+    /// Returns whether there are none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
 }
 
 // === impl Heartbeat ===

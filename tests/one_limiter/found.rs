@@ -368,3 +368,53 @@ fn a_slow_disk_forgets_no_hits_that_count() {
     case.steps = (0..60).map(take).collect();
     assert_eq!(run(&case, Mode::Disk), Ok(()));
 }
+
+/// The check without hits that reads the count is followed by one that asks the store about another limit.
+#[test]
+fn a_question_about_another_limit_does_not_stand_for_a_read() {
+    let ask = |own| Ask { key: 0, value: 0, hits: 1, gives_back: false, own };
+    let mut case = case(vec![tier(33, 60_000, Algorithm::SlidingWindow)], &[]);
+    let none = Limit { tiers: vec![tier(0, 1_000, Algorithm::FixedWindow)], reference: false };
+    case.instances = 3;
+    case.steps = vec![
+        Step::Request(0, vec![ask(None), ask(None)]),
+        Step::Request(1, vec![ask(None), ask(Some(none))]),
+    ];
+    assert_eq!(run(&case, Mode::Mixed), Ok(()));
+}
+
+/// What is known of a tier of another limit says nothing of those that it does not have.
+#[test]
+fn a_reply_about_another_limit_does_not_stand_for_a_read() {
+    let fixed = |requests, millis| tier(requests, millis, Algorithm::FixedWindow);
+    let own = Limit { tiers: vec![fixed(103, 3_600_000)], reference: false };
+    let ask = |hits, gives_back, own| Ask { key: 0, value: 0, hits, gives_back, own };
+    let mut case = case(vec![fixed(17, 1_000), fixed(3, 300_000), fixed(3, 3_600_000)], &[]);
+    case.instances = 3;
+    case.steps = vec![
+        Step::Request(0, vec![ask(3, false, None)]),
+        Step::Request(2, vec![ask(2, true, Some(own)), ask(1, true, None)]),
+    ];
+    assert_eq!(run(&case, Mode::Mixed), Ok(()));
+}
+
+/// A counter that began with the limit of a request reads all tiers beside its first lease. That reply waits for the lease.
+#[test]
+fn a_read_beside_a_hold_leaves_the_exact_times_of_leased_hits() {
+    let sliding = vec![tier(6, 2_000, Algorithm::SlidingWindow)];
+    let own = |requests| {
+        Some(Limit { tiers: vec![tier(requests, 1_000, Algorithm::FixedWindow)], reference: false })
+    };
+    let ask = |hits, gives_back, own| Ask { key: 0, value: 0, hits, gives_back, own };
+    let mut case = case(sliding, &[]);
+    case.round_trip = 10;
+    case.steps = vec![
+        Step::Request(0, vec![ask(1, false, own(120))]),
+        Step::Request(0, vec![Ask { value: 1, ..ask(1, false, None) }]),
+        Step::Request(0, vec![ask(7, false, None), ask(1, false, None)]),
+        Step::Request(0, vec![ask(1, false, None)]),
+        Step::Wait(Period::from_millis(40)),
+        Step::Request(0, vec![ask(1, false, own(0)), ask(1, true, None)]),
+    ];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Auto)), Ok(()));
+}

@@ -6,7 +6,7 @@ use weir::{
         Algorithm, Hits, OverLimitPolicy, Period, Timestamp,
         algorithm::{CountChange, CounterState},
     },
-    store::remote::{Replacement, Reply, Report},
+    store::remote::{ExactState, Replacement, Reply, Report},
 };
 
 use crate::ops::Op;
@@ -34,8 +34,11 @@ impl CountedTarget {
             state
         });
         let is_own = known.counters.iter().all(|state| state.used() == Hits(0));
-        let replacement = Replacement { version: known.version, is_own, states: states.collect() };
-        Report { replaces: Some(Box::new(replacement)), ..Report::of(now, hits) }
+        let exact = states.zip(&self.target.tiers).enumerate().map(|(i, (state, tier))| {
+            let flows = tier.algorithm != FIXED;
+            flows.then(|| ExactState { version: known.version(i), is_own, state })
+        });
+        Report { replaces: Some(Box::new(Replacement(exact.collect()))), ..Report::of(now, hits) }
     }
 }
 
@@ -45,20 +48,20 @@ async fn a_state_replaces_one_that_nobody_else_has_changed() {
         let counted =
             CountedTarget::new(vec![tier(10, 60, algorithm), tier(50, 60, FIXED)], OverLimitPolicy::Ignore);
         let first = counted.now(Op::Take { hits: 2 });
-        assert!(first.version > 0 && !first.matched);
+        assert!(first.version(0) > 0 && first.adopted.is_empty());
         // reading and rejecting change nothing
         counted.now(Op::Take { hits: 0 });
         counted.now(Op::Take { hits: 99 });
         let adopted = counted.report(counted.replacing(&first, 3));
-        assert!(adopted.matched && adopted.version != first.version, "{adopted:?}");
+        assert!(adopted.adopted.contains(0) && adopted.version(0) != first.version(0), "{adopted:?}");
         assert_eq!((counted.used(0), counted.used(1)), (5, 5));
         // the first state is no longer that of the store, so the hits are added
         let added = counted.report(counted.replacing(&first, 1));
-        assert!(!added.matched && added.version != adopted.version, "{added:?}");
+        assert!(added.adopted.is_empty() && added.version(0) != adopted.version(0), "{added:?}");
         assert_eq!((counted.used(0), counted.used(1)), (6, 6));
         // the store has lost everything
         counted.store.flush();
-        assert!(counted.report(counted.replacing(&added, 1)).matched);
+        assert!(counted.report(counted.replacing(&added, 1)).adopted.contains(0));
         assert_eq!((counted.used(0), counted.used(1)), (7, 1));
     }
 }
@@ -72,22 +75,22 @@ async fn a_refilled_bucket_is_not_replaced_by_hits_of_the_same_time() {
     // two instances have taken ten hits each; the bucket has refilled when the first one reports
     let [first, second] = [0, 0].map(|_| Report { since, ..counted.replacing(&unused, 10) });
     pass(1_000).await;
-    assert!(counted.report(first).matched);
+    assert!(counted.report(first).adopted.contains(0));
     pass(100).await;
     let at = counted.time();
-    assert!(!counted.report(Report { at, ..second }).matched);
+    assert!(counted.report(Report { at, ..second }).adopted.is_empty());
     assert_eq!(counted.used(0), 10);
     // nothing was counted since the hits of the next report began
     pass(1_100).await;
     let since = counted.time();
     pass(100).await;
-    assert!(counted.report(Report { since, ..counted.replacing(&unused, 1) }).matched);
+    assert!(counted.report(Report { since, ..counted.replacing(&unused, 1) }).adopted.contains(0));
     assert_eq!(counted.used(0), 1);
     // a bucket that is forgotten may have been counted in a little while ago
     pass(100_000).await;
     counted.store.flush();
     let since = Timestamp::from_nanos(counted.time().as_nanos() - 2_000_000_001);
-    assert!(!counted.report(Report { since, ..counted.replacing(&unused, 1) }).matched);
+    assert!(counted.report(Report { since, ..counted.replacing(&unused, 1) }).adopted.is_empty());
 }
 
 /// What another instance has given back must not count again because an instance still knows it.
@@ -97,7 +100,7 @@ async fn a_state_with_hits_of_others_replaces_no_counter_that_counts_nothing() {
         let counted = CountedTarget::new(vec![tier(10, 60, algorithm)], OverLimitPolicy::Ignore);
         let known = counted.now(Op::Take { hits: 4 });
         counted.report(Report::of(counted.time(), -4));
-        assert!(!counted.report(counted.replacing(&known, 1)).matched);
+        assert!(counted.report(counted.replacing(&known, 1)).adopted.is_empty());
         assert_eq!(counted.used(0), 1, "{algorithm:?}");
     }
 }
@@ -107,7 +110,7 @@ async fn fixed_windows_have_no_version() {
     let counted = CountedTarget::new(vec![tier(10, 60, FIXED)], OverLimitPolicy::Ignore);
     let first = counted.now(Op::Take { hits: 2 });
     let added = counted.report(counted.replacing(&first, 3));
-    assert_eq!((added.version, added.matched, counted.used(0)), (0, false, 5));
+    assert_eq!((added.version(0), added.adopted.is_empty(), counted.used(0)), (0, true, 5));
 }
 
 #[tokio::test(start_paused = true)]

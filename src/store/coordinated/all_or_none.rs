@@ -5,8 +5,6 @@
 //! what it has to, in parallel, and then this instance. If one of these rejects the request after all, because another request
 //! was faster, the hits of the others are given back before the request is answered.
 
-use std::sync::Arc;
-
 use futures_util::{FutureExt as _, future::join_all};
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -16,7 +14,6 @@ use super::{
     counter::{Asks, LocalCounter, has_strict_bucket},
     delivery::{Delivery, Undecided},
     modes::{CoordinationModes, Counted, Made, record_mode, recorded},
-    table::{Waiting, counter_key},
 };
 use crate::{
     limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp},
@@ -119,7 +116,7 @@ impl<R: Remote> CoordinationModes<R> {
         let asked = checks.iter().enumerate().map(async |(i, check)| match outlooks[i] {
             outlook if outlook.is_asked() => Some(self.take(check, begun, now, record).await),
             // the store has to count them first
-            Outlook::Fits if precedes_asked(&checks[i..], &outlooks[i..]) => {
+            Outlook::Fits if self.precedes_asked(&checks[i..], &outlooks[i..]) => {
                 Some(self.take(check, begun, now, record).await)
             }
             _ => None,
@@ -202,20 +199,8 @@ impl<R: Remote> CoordinationModes<R> {
         let at = self.client.time().now;
         let (direction, hits) = (check.direction, check.hits);
         let hits = if direction == Direction::Take { hits } else { Hits(0) };
-        let asked = self.table.with_counter(check, at, |counter| {
-            if counter.must_decide_in_order(direction, check.hits, at) {
-                return Err(Arc::clone(&counter.target));
-            }
-            Ok(Waiting::ask(counter, check, hits, Asks::Look))
-        });
-        let (waiting, budget) = match asked {
-            Ok(waiting) => (waiting, budget),
-            Err(target) => {
-                let (rest, _settling) = self.settle(check, &target, budget).await?;
-                let look = |counter: &mut LocalCounter| Waiting::ask(counter, check, hits, Asks::Look);
-                (self.table.with_counter(check, self.client.time().now, look), rest)
-            }
-        };
+        let look = |counter: &mut LocalCounter| self.table.ask(counter, check, hits, Asks::Look);
+        let waiting = self.table.with_counter(check, at, look);
         let full = Undecided { delivery: Delivery::NotApplied, late: false };
         self.status_of(waiting.ok_or(full)?, budget).await
     }
@@ -294,6 +279,13 @@ impl<R: Remote> CoordinationModes<R> {
         })
     }
 
+    /// Returns whether the store has to decide about a later one of `checks` that has the same counter as the first.
+    fn precedes_asked(&self, checks: &[LimitCheck<'_>], outlooks: &[Outlook]) -> bool {
+        let own = self.table.key_of(&checks[0]);
+        let mut later = checks[1..].iter().zip(&outlooks[1..]);
+        later.any(|(check, outlook)| outlook.is_asked() && self.table.key_of(check) == own)
+    }
+
     /// Returns how the counter of `check` stands by what this instance knows; over, if `hits` do not fit.
     pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
         let at = self.client.time_at(now).now;
@@ -351,13 +343,6 @@ fn earlier_hits(checks: &[LimitCheck<'_>], outlooks: &[Outlook]) -> Hits {
     let is_taken = check.direction == Direction::Take;
     let earlier = checks.iter().zip(outlooks).filter(|_| is_taken).filter(counts);
     earlier.fold(Hits(0), |sum, (other, _)| sum.plus(other.hits))
-}
-
-/// Returns whether the store has to decide about a later one of `checks` that has the same counter as the first.
-fn precedes_asked(checks: &[LimitCheck<'_>], outlooks: &[Outlook]) -> bool {
-    let own = counter_key(&checks[0]);
-    let mut later = checks[1..].iter().zip(&outlooks[1..]);
-    later.any(|(check, outlook)| outlook.is_asked() && counter_key(check) == own)
 }
 
 fn is_rejected(made: &[Option<Made>]) -> bool {

@@ -30,8 +30,13 @@ impl Budget {
     }
 }
 
+/// Returns the instant at which a decision that begins now, and may take the time `budget`, ends.
+pub(super) fn deadline(budget: Period) -> Instant {
+    Instant::now() + budget.into()
+}
+
 /// Returns what is left of `budget` for a decision that has `begun`.
-pub(super) fn rest(budget: Period, begun: Instant) -> Period {
+fn rest(budget: Period, begun: Instant) -> Period {
     Period::from_nanos(budget.as_nanos().saturating_sub(nanos(begun.elapsed())))
 }
 

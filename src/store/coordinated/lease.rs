@@ -3,12 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    client::StoreClient,
-    counter::Asks,
-    counter::LocalCounter,
-    step::Step,
-    store_time::StoreTime,
-    table::{CounterTable, Waiting},
+    client::StoreClient, counter::Asks, counter::LocalCounter, step::Step, store_time::StoreTime,
+    table::CounterTable,
 };
 use crate::{
     limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp},
@@ -44,7 +40,7 @@ impl<R: Remote> Lease<R> {
                 return Step::Done(counter.count(instances, check.direction, policy, check.hits, time.now));
             }
             if check.hits == Hits(0) {
-                return Step::wait(Waiting::ask(counter, check, Hits(0), Asks::Look));
+                return Step::wait(self.table.ask(counter, check, Hits(0), Asks::Look));
             }
             // more hits than fit are rejected, and predict no need
             counter.record_demand(check.hits, time.now);
@@ -57,7 +53,7 @@ impl<R: Remote> Lease<R> {
             // a lease is granted under the limit of the rule
             let is_own = check.rule.id().is_none();
             let asks = if is_own { Asks::Take(policy) } else { Asks::Lease(policy) };
-            Step::wait(Waiting::ask(counter, check, check.hits, asks))
+            Step::wait(self.table.ask(counter, check, check.hits, asks))
         })
     }
 

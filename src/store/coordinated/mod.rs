@@ -13,8 +13,7 @@
 //! In every mode a decision waits no longer than its budget. Past it, and while the store is unavailable,
 //! `on_store_failure` decides (`fallback.rs`).
 //!
-//! Where counters have some of their tiers in common, because of a reload or of limits that come with requests, the store decides in the
-//! order of the requests (`settle.rs`).
+//! Entries have one counter, whatever limits a reload or requests bring for them (`counter/limits.rs`).
 //!
 //! The modes use the table of local counters (`table/`) and the store client (`client/`); the table flushes through the client. The state of
 //! one counter is in `counter/`, which is pure.
@@ -34,7 +33,6 @@ mod modes;
 mod pools;
 mod reservation;
 mod settings;
-mod settle;
 mod source;
 mod split;
 mod step;

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
-    budget::{Budget, rest},
+    budget::{Budget, deadline},
     client::StoreClient,
     delivery::{Delivery, Undecided},
     fallback::Fallback,
@@ -23,10 +23,7 @@ use super::{
 use crate::{
     limit::{Coordination, Decision, Hits, LimitCheck, Period, Scope, Timestamp},
     observe::DecisionRecord,
-    store::{
-        Decisions, MemoryStore,
-        remote::{Remote, Target},
-    },
+    store::{Decisions, MemoryStore, remote::Remote},
 };
 
 /// The coordination modes, and what they share.
@@ -176,11 +173,6 @@ impl<R: Remote> CoordinationModes<R> {
                 }
                 outcome
             }
-            // boxed, since these are rare, to keep the future of all other decisions small
-            Step::Ordered(target) => {
-                let ordered = self.decide_in_order(check, scope, &target, budget, now);
-                recorded(record, 1, Box::pin(ordered)).await
-            }
             Step::Full => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
         };
         match decided {
@@ -239,9 +231,9 @@ impl<R: Remote> CoordinationModes<R> {
         budget: Period,
         now: Timestamp,
     ) -> Result<(Decision, Timestamp), Undecided> {
-        let begun = Instant::now();
+        let deadline = deadline(budget);
         loop {
-            if let Some(outcome) = self.table.outcome(waiting, rest(budget, begun)).await {
+            if let Some(outcome) = self.table.outcome(waiting, deadline).await {
                 return outcome.map(|tried| (tried.decision, tried.at));
             }
             // its counter was evicted: the one that takes its place is asked
@@ -249,7 +241,7 @@ impl<R: Remote> CoordinationModes<R> {
             waiting = match self.step(check, scope, now, None) {
                 Step::Wait(waiting) | Step::Counted(waiting) => waiting,
                 Step::Done(decision) => return Ok((decision, self.client.time_at(now).now)),
-                Step::Fallback(_) | Step::Ordered(_) | Step::Full => {
+                Step::Fallback(_) | Step::Full => {
                     return Err(Undecided { delivery: Delivery::NotApplied, late: false });
                 }
             };
@@ -263,34 +255,10 @@ impl<R: Remote> CoordinationModes<R> {
         budget: Period,
     ) -> Result<(Decision, Timestamp), Undecided> {
         let undecided = Undecided { delivery: Delivery::NotApplied, late: false };
-        match self.table.outcome(waiting, budget).await {
+        match self.table.outcome(waiting, deadline(budget)).await {
             Some(Ok(tried)) => Ok((tried.decision, tried.at)),
             Some(Err(failed)) => Err(Undecided { delivery: Delivery::NotApplied, ..failed }),
             None => Err(undecided),
-        }
-    }
-
-    /// Has the store decide `check` after everything that its counter and the siblings have counted.
-    async fn decide_in_order(
-        &self,
-        check: &LimitCheck<'_>,
-        scope: Scope,
-        target: &Target,
-        budget: Period,
-        now: Timestamp,
-    ) -> Result<(Decision, Timestamp), Undecided> {
-        let begun = Instant::now();
-        let (_, _settling) = self.settle(check, target, budget).await?;
-        let at = self.client.time_since(now).now;
-        let step = self.table.with_counter(check, at, |counter| self.strict.ask(counter, check, scope, at));
-        match step {
-            Step::Wait(waiting) => self.wait(check, scope, waiting, rest(budget, begun), now).await,
-            Step::Counted(waiting) => {
-                let status = self.status_of(waiting, rest(budget, begun)).await;
-                // they were given back here, and that is reported
-                Ok(status.unwrap_or_else(|_| (self.look(check, Hits(0), now), at)))
-            }
-            _ => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
         }
     }
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::{
+    budget::deadline,
     client::StoreClient,
     counter::{Asks, Tried},
     delivery::{Delivery, Undecided},
-    table::{CounterTable, Waiting},
+    table::CounterTable,
 };
 use crate::{
     limit::{
@@ -49,9 +50,10 @@ impl<R: Remote> Reservations<R> {
         let at = self.client.time_at(now).now;
         let want = request.fit(Hits(u64::MAX));
         let asks = Asks::Reserve(request);
-        let waiting = self.table.with_counter(check, at, |counter| Waiting::ask(counter, check, want, asks));
+        let waiting =
+            self.table.with_counter(check, at, |counter| self.table.ask(counter, check, want, asks));
         let failed = Undecided { delivery: Delivery::NotApplied, late: false };
-        let outcome = self.table.outcome(waiting.ok_or(failed)?, budget).await;
+        let outcome = self.table.outcome(waiting.ok_or(failed)?, deadline(budget)).await;
         let Tried { decision, at: store_now, reserved: hits } = outcome.unwrap_or(Err(failed))?;
         // the store reserved the hits no earlier than `now`, so they may be used at least until then
         let fixed = target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);

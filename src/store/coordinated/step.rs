@@ -1,9 +1,7 @@
 //! What a mode answers: a decision, or what it waits for.
 
-use std::sync::Arc;
-
 use super::table::Waiting;
-use crate::{limit::Decision, store::remote::Target};
+use crate::limit::Decision;
 
 /// A decision that needed no wait, or what it waits for.
 pub(super) enum Step {
@@ -14,8 +12,6 @@ pub(super) enum Step {
     Wait(Waiting),
     /// The hits were given back here; the store counts that and says how it stands.
     Counted(Waiting),
-    /// The store decides, after it has counted what the counter of this target and its siblings have counted here.
-    Ordered(Arc<Target>),
     /// Too many decisions wait for the store.
     Full,
 }
@@ -37,7 +33,7 @@ impl Step {
     pub(super) const fn decision(&self) -> Option<Decision> {
         match self {
             Self::Done(decision) | Self::Fallback(decision) => Some(*decision),
-            Self::Wait(_) | Self::Counted(_) | Self::Ordered(_) | Self::Full => None,
+            Self::Wait(_) | Self::Counted(_) | Self::Full => None,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{
+    budget::deadline,
     client::StoreClient,
     counter::{Asks, LocalCounter, has_strict_bucket},
     step::Step,
@@ -38,9 +39,6 @@ impl<R: Remote> Strict<R> {
         now: Timestamp,
     ) -> Result<Step, Coordination> {
         self.table.with_mode(check, Coordination::Strict, now, |counter| {
-            if counter.must_decide_in_order(check.direction, check.hits, now) {
-                return Step::Ordered(Arc::clone(&counter.target));
-            }
             if !self.has_cached(counter, check, check.hits, now) {
                 return self.ask(counter, check, scope, now);
             }
@@ -67,15 +65,15 @@ impl<R: Remote> Strict<R> {
             Direction::GiveBack => {
                 counter.count(self.client.instances(), check.direction, policy, check.hits, now);
                 counter.date_last_report(latest_arrival(check.tiers(), now, self.table.budget));
-                match Waiting::ask(counter, check, Hits(0), Asks::Look) {
+                match self.table.ask(counter, check, Hits(0), Asks::Look) {
                     Some(waiting) => Step::Counted(waiting),
                     None => Step::Full,
                 }
             }
             Direction::Take if check.hits == Hits(0) => {
-                Step::wait(Waiting::ask(counter, check, Hits(0), Asks::Look))
+                Step::wait(self.table.ask(counter, check, Hits(0), Asks::Look))
             }
-            Direction::Take => Step::wait(Waiting::ask(counter, check, check.hits, Asks::Take(policy))),
+            Direction::Take => Step::wait(self.table.ask(counter, check, check.hits, Asks::Take(policy))),
         }
     }
 
@@ -101,10 +99,10 @@ impl<R: Remote> Strict<R> {
         let waiting: Option<Waiting> = self.table.with_counter(check, at, |counter| {
             // the newest hits, which are those of this request
             counter.uncount(check.hits, at);
-            Waiting::ask(counter, check, Hits(0), Asks::Look)
+            self.table.ask(counter, check, Hits(0), Asks::Look)
         });
         if let Some(waiting) = waiting {
-            let _ = self.table.outcome(waiting, budget).await;
+            let _ = self.table.outcome(waiting, deadline(budget)).await;
         }
     }
 }

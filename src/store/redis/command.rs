@@ -161,7 +161,8 @@ fn increment(target: &Target, exchange: &Exchange, at: Timestamp) -> Option<u64>
     let mut hits = exchange.tried();
     for report in &exchange.reports {
         let period = target.tiers[0].period;
-        let is_addition = report.unused.is_none()
+        let is_addition = report.except.is_empty()
+            && report.unused.is_none()
             && report.change.is_addition()
             && report.at.window_end(period) == at.window_end(period);
         let added = u64::try_from(report.change.hits).ok().filter(|_| is_addition)?;

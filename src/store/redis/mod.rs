@@ -47,7 +47,7 @@ use super::{
 use crate::{
     clock::Clock,
     limit::{
-        Period, Timestamp,
+        Period, Tier, Timestamp,
         request_bucket::{StepReply, StepRequest},
     },
     observe::{Metric, Source},
@@ -142,7 +142,7 @@ impl RedisRemote {
 
     /// Returns the index of the pool that counts `target`: 1 for the per-second Redis, else 0.
     fn pool_of(&self, target: &Target) -> usize {
-        usize::from(self.per_second.is_some() && name::is_per_second(target))
+        usize::from(self.per_second.is_some() && name::is_per_second(&target.tiers))
     }
 
     async fn run(&self, commands: Vec<Command>, urgency: Urgency) -> Result<Replies, RemoteError> {
@@ -254,6 +254,11 @@ impl Remote for RedisRemote {
         let outcome = done.replies.into_iter().next().unwrap_or_else(|| Err(command::malformed_reply()))?;
         let now = self.now().or(done.now).ok_or_else(command::malformed_reply)?;
         Ok(PoolReply { now, outcome })
+    }
+
+    /// The tier of a second is counted by another server if it is alone.
+    fn home(&self, tiers: &[Tier]) -> u64 {
+        u64::from(self.per_second.is_some() && name::is_per_second(tiers))
     }
 
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {

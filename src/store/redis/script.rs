@@ -10,7 +10,7 @@ use crate::{
     store::{
         encoding::{self, DecodeError},
         name,
-        remote::{Exchange, Reply, Report, Target},
+        remote::{ExactState, Exchange, Replacement, Reply, Report, Target, TierSet},
     },
 };
 
@@ -112,6 +112,7 @@ pub(super) fn other_windows(
             let is_same = |at: Timestamp| at.window_end(tier.period) == report.at.window_end(tier.period);
             let is_known = is_same(at) || others.iter().any(|(other, at)| *other == i && is_same(*at));
             if tier.algorithm == Algorithm::FixedWindow
+                && !report.except.contains(i)
                 && !is_known
                 && target.tiers.len() + others.len() < MAX_KEYS
             {
@@ -154,7 +155,7 @@ pub(super) fn argument(
         pack_report(report, target, at, others, &mut packed);
     }
     if let Some(last) = reports.last() {
-        pack_replacement(last, target, context.version, &mut packed);
+        pack_states(last, target, context.version, &mut packed);
     }
     for run in runs {
         pack(&mut packed, [count(run.hits), run.tries.into()]);
@@ -177,9 +178,9 @@ fn pack_report(
     let windows = (0..target.tiers.len()).map(|i| (i, at)).chain(others.iter().copied());
     let windows = windows.enumerate().fold(0_u64, |windows, (bit, (i, at))| {
         let tier = &target.tiers[i];
-        let counts = tier.algorithm == Algorithm::FixedWindow
-            && report.at.window_end(tier.period) == at.window_end(tier.period);
-        windows | u64::from(counts) << bit
+        let is_in_window = tier.algorithm != Algorithm::FixedWindow
+            || report.at.window_end(tier.period) == at.window_end(tier.period);
+        windows | u64::from(is_in_window && !report.except.contains(i)) << bit
     });
     let at = exact(micros(report.at));
     pack(packed, [at, if report.change.hits < 0 { -hits } else { hits }, count(report.change.floor)]);
@@ -190,15 +191,14 @@ fn pack_report(
 }
 
 /// Appends the states that replace the stored ones, if the last report has some.
-fn pack_replacement(last: &Report, target: &Target, version: u64, packed: &mut Vec<u8>) {
-    let replacement = last
-        .replaces
-        .as_deref()
-        .filter(|replacement| target.is_versioned() && replacement.states.len() == target.tiers.len());
-    packed.push(replacement.map_or(0, |replacement| 1 + u8::from(replacement.is_own)));
-    pack_text(packed, itoa::Buffer::new().format(replacement.map_or(0, |replacement| replacement.version)));
-    packed.push(few(target.tiers.len()));
-    for state in replacement.iter().flat_map(|replacement| &replacement.states) {
+fn pack_states(last: &Report, target: &Target, version: u64, packed: &mut Vec<u8>) {
+    let tiers = target.tiers.len();
+    let states = last.replaces.as_deref().map(|Replacement(states)| states).filter(|all| all.len() == tiers);
+    packed.extend([few(tiers), u8::from(states.is_some())]);
+    for known in states.into_iter().flatten() {
+        packed.push(known.as_ref().map_or(0, |known| 1 + u8::from(known.is_own)));
+        let Some(ExactState { version: known, state, .. }) = known else { continue };
+        pack_text(packed, itoa::Buffer::new().format(*known));
         // zero for a state that counts nothing, which need not be stored
         let idle_at = if state.used() == Hits(0) { 0 } else { micros(state.idle_at()) };
         pack(packed, [exact(idle_at)]);
@@ -275,20 +275,22 @@ pub(super) fn reply(value: &Value, target: &Target, at: Timestamp) -> Result<Scr
         return Ok(ScriptReply::OtherWindow(encoding::timestamp(number(rest, "time")?)));
     }
     let (now, states) = rest.split_once('|').ok_or(DecodeError::InvalidField("states"))?;
-    let (matched, counts) = match first.strip_prefix('=') {
-        Some(counts) => (true, counts),
-        None => (false, first),
+    let (adopted, counts) = match first.split_once('=') {
+        Some((tiers, counts)) => (TierSet(number(tiers, "adopted tiers")?), counts),
+        None => (TierSet::default(), first),
     };
     let mut counts = counts.split(',');
     let granted = number(counts.next().unwrap_or_default(), "held hits")?;
     let taken = counts.map(|count| number(count, "tries")).collect::<Result<_, _>>()?;
     let mut states = states.split('|');
-    let mut version = 0;
+    let is_versioned = target.is_versioned();
+    let mut versions = SmallVec::new();
     let counters = target.tiers.iter().map(|tier| {
         let state = states.next().ok_or(DecodeError::InvalidField("states"))?;
         let (state, stored) = encoding::decode(tier, at, state)?;
-        // a tier that nothing is stored of has none
-        version = if version == 0 { stored } else { version };
+        if is_versioned {
+            versions.push(stored);
+        }
         Ok(state)
     });
     let counters = counters.collect::<Result<_, _>>()?;
@@ -296,7 +298,7 @@ pub(super) fn reply(value: &Value, target: &Target, at: Timestamp) -> Result<Scr
         return Err(DecodeError::TrailingText);
     }
     let now = Some(encoding::timestamp(number(now, "time")?));
-    Ok(ScriptReply::Applied(Reply { granted, taken, at: now, counters, version, matched }))
+    Ok(ScriptReply::Applied(Reply { granted, taken, at: now, counters, versions, adopted }))
 }
 
 fn number<T: FromStr>(text: &str, field: &'static str) -> Result<T, DecodeError> {
@@ -326,15 +328,15 @@ mod tests {
             let target = target(algorithm);
             let (counter, version) =
                 encoding::decode(&target.tiers[0], at, state).expect("the state is valid");
-            let parsed = reply(&bulk(&["=3", "90000000", state]), &target, at);
+            let parsed = reply(&bulk(&["1=3", "90000000", state]), &target, at);
             let counters = std::iter::once(counter).collect();
             assert_eq!(
                 parsed,
                 Ok(ScriptReply::Applied(Reply {
                     granted: 3,
                     counters,
-                    version,
-                    matched: true,
+                    versions: target.is_versioned().then_some(version).into_iter().collect(),
+                    adopted: TierSet(1),
                     at: Some(at),
                     ..Reply::default()
                 })),

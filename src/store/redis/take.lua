@@ -7,7 +7,7 @@
 -- KEYS    one for each tier, and then one for each other window that a report is about
 -- ARGV    one, packed, because seventeen separate arguments took a large part of a call's time:
 --         now, jitter, version, reports, runs, least, want, hold; for each key seven: kind, requests, period, start, end, burst, mode;
---         for each report eight; if there are reports, has_known, known and decided, and if there are states, two for each tier; for
+--         for each report eight; if there are reports, decided and has_states, and if there are states, up to four for each tier; for
 --         each run three. They are carried out in this order: reports, runs, hold
 --   now     the time; negative in production, where the server's clock is used
 --   jitter  milliseconds that a key outlives its use
@@ -17,16 +17,17 @@
 --           there is nothing to hold
 --   kind    'f': a fixed window from start to end; 's': a sliding window; 'b': a bucket of burst tokens
 --   mode    the sum of 1 for a bucket that is refilled in steps, and 2 for a strict bucket
---   report  at, hits, floor, unused, until_, rejected_at, since, windows. src/store/remote.rs documents them but for the last: the sum
---           of 2^i for the i-th key, from 0, if it is a fixed window that the report is about
---   has_known, known  if has_known is not 0 and the store has the version `known`, it adopts the states that follow in place of all
---           reports: for each tier the time from which it is unused, and its state, with the new version. has_known is 2 if these
---           states count only what the instance itself has counted; then they also replace states that count nothing any more
+--   report  at, hits, floor, unused, until_, rejected_at, since, keys. src/store/remote.rs documents them but for the last: the sum
+--           of 2^i for the i-th key, from 0, that the report is about
 --   decided the number of tiers, whose keys are the first ones
+--   has_states  whether an exact state follows for each tier: 0 if there is none, otherwise 1 or 2, known, the time from which the tier
+--           is unused, and its state, with the new version. If the tier has the version `known`, it adopts the state in place of all
+--           reports. 2 if the state counts only what the instance itself has counted; then it also replaces one that counts nothing
+--           any more
 --   run     hits, tries, counts: makes so many tries, each of which takes the hits if all tiers admit them. counts is 1 if rejected hits
 --           count too
--- Returns the hits that are held, with = before them if the states were adopted, and the tries of each run that took their hits, separated
--- by commas; now; and the state of each tier, separated by |. Or 'moved' and now, if something is to be decided and the window of a fixed
+-- Returns the hits that are held, and the tries of each run that took their hits, separated by commas, with the sum of 2^i for each i-th
+-- tier that has adopted its state and = before them if there is one; now; and the state of each tier, separated by |. Or 'moved' and now, if something is to be decided and the window of a fixed
 -- tier is not open now. src/store/encoding.rs documents the states.
 
 local MAX_SPAN_HITS = 4294967295
@@ -296,11 +297,9 @@ end
 -- Defined for reports only, because definitions take time.
 if reports > 0 then
   function fixed.report(tier, report)
-    if math.floor(report.windows / tier.bit) % 2 == 1 then
-      local used = math.max(0, tier.used - report.unused)
-      used = math.max(used + report.hits, report.floor)
-      fixed.take(tier, used - tier.used)
-    end
+    local used = math.max(0, tier.used - report.unused)
+    used = math.max(used + report.hits, report.floor)
+    fixed.take(tier, used - tier.used)
   end
 
   -- Counts n hits that were taken at the instant `at`. Before the newest span began, they join the next later span if it ended
@@ -420,19 +419,18 @@ for i = 1, #KEYS do
   tiers[i] = tier
 end
 
--- Reads the reports, and which states replace the stored ones if there are any.
-local reported, last, own, known, adopts = {}
+-- Reads the reports, and whether exact states follow.
+local reported, last = {}
 for i = 1, reports do
   last = {}
-  last.at, last.hits, last.floor, last.unused, last.until_, last.rejected_at, last.since, last.windows, offset =
+  last.at, last.hits, last.floor, last.unused, last.until_, last.rejected_at, last.since, last.keys, offset =
     struct.unpack('<dddddddd', ARGV[1], offset)
   last.at, last.rejected_at, last.since = math.min(last.at, now), math.min(last.rejected_at, now), math.min(last.since, now)
   reported[i] = last
 end
-local decided = #KEYS
+local decided, has_states = #KEYS, 0
 if last then
-  own, known, decided, offset = struct.unpack('<BsB', ARGV[1], offset)
-  own, adopts = own == 2, own > 0
+  decided, has_states, offset = struct.unpack('<BB', ARGV[1], offset)
 end
 
 for i, tier in ipairs(tiers) do
@@ -443,35 +441,37 @@ for i, tier in ipairs(tiers) do
   tier.text = redis.call('GET', tier.key)
 end
 
-if adopts then
+local adopted = 0
+if has_states > 0 then
   for i = 1, decided do
-    local tier = tiers[i]
-    tier.new_idle, tier.new_text, offset = struct.unpack('<ds', ARGV[1], offset)
-    if tier.kind.versioned and tier.text then
-      local stored = string.match(tier.text, '^[wbd] (%d+) ')
-      -- a counter that counts nothing any more is as good as none
-      adopts = adopts
-        and (stored == known or own and tier.kind.load(tier, tier.text) and tier.kind.is_replaceable(tier, last.since))
-    elseif tier.kind == kinds.b then
-      -- another instance may have counted in a bucket that is forgotten
-      adopts = adopts and now - last.since <= BUCKET_LINGER
+    local tier, own, known = tiers[i]
+    own, offset = struct.unpack('<B', ARGV[1], offset)
+    if own > 0 then
+      known, tier.new_idle, tier.new_text, offset = struct.unpack('<sds', ARGV[1], offset)
+      if tier.text then
+        -- a counter that counts nothing any more is as good as none
+        tier.adopted = string.match(tier.text, '^[wbd] (%d+) ') == known
+          or own == 2 and tier.kind.load(tier, tier.text) and tier.kind.is_replaceable(tier, last.since)
+      else
+        -- another instance may have counted in a bucket that is forgotten
+        tier.adopted = tier.kind ~= kinds.b or now - last.since <= BUCKET_LINGER
+      end
+      if tier.adopted then adopted = adopted + tier.bit end
     end
   end
 end
 
-local changed = adopts
 for _, tier in ipairs(tiers) do
   local text = tier.text
-  if adopts and tier.kind.versioned then
-    text = tier.new_text
-    tier.adopted, tier.is_less = true, true
+  if tier.adopted then
+    text, tier.is_less = tier.new_text, true
   end
   if not tier.kind.load(tier, text) then
     return redis.error_reply('FOREIGN the value of ' .. tier.key .. ' was not written by weir')
   end
   if last and not tier.adopted then
     for _, report in ipairs(reported) do
-      tier.kind.report(tier, report)
+      if math.floor(report.keys / tier.bit) % 2 == 1 then tier.kind.report(tier, report) end
     end
   end
 end
@@ -510,11 +510,8 @@ end
 local held = want > 0 and room(want) or 0
 if held < least then held = 0 end
 if held > 0 then take(held, hold) end
-taken[1] = (adopts and '=' or '') .. whole(held)
+taken[1] = (adopted > 0 and whole(adopted) .. '=' or '') .. whole(held)
 
-for _, tier in ipairs(tiers) do
-  changed = changed or tier.changed
-end
 local reply = { table.concat(taken, ','), whole(now) }
 for i, tier in ipairs(tiers) do
   if not tier.kind.versioned then
@@ -523,7 +520,7 @@ for i, tier in ipairs(tiers) do
     if tier.text or tier.new_idle > 0 or tier.linger > 0 then
       write(tier, tier.new_text, tier.new_idle)
     end
-  elseif changed then
+  elseif tier.changed then
     tier.kind.save(tier)
   end
   if i <= decided then reply[i + 2] = tier.text or tier.kind.unused() end

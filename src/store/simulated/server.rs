@@ -17,7 +17,7 @@ use crate::{
     },
     store::remote::{
         Command, EPOCH_AHEAD, Epoch, Exchange, FirstEpoch, Heartbeat, Hold, Members, Replacement, Reply,
-        Report, Run, Target,
+        Report, Run, Target, TierSet,
     },
 };
 
@@ -66,7 +66,7 @@ struct Key {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct StoredCounter {
     state: CounterState,
-    /// Equal for all sliding windows and buckets of a target; zero for fixed windows.
+    /// Zero for fixed windows.
     version: u64,
 }
 
@@ -105,44 +105,43 @@ impl SimulatedServer {
                 counter.give_back(tier, now, Hits(0));
             }
         }
-        let versions = || before.iter().flatten().map(|stored| stored.version).filter(|version| *version > 0);
         let last = exchange.reports.last();
-        let replacement = last.and_then(|report| report.replaces.as_deref());
         let since = last.map_or(now, |report| report.since.min(now));
-        let matched = target.is_versioned()
-            && replacement.is_some_and(|replacement| {
-                replacement.states.len() == keys.len()
-                    && target.tiers.iter().zip(&before).all(|(tier, stored)| match stored {
-                        // a counter that counts nothing any more is as good as none
-                        Some(stored) => {
-                            [0, replacement.version].contains(&stored.version)
-                                || (replacement.is_own && is_replaceable(tier, &stored.state, since, now))
-                        }
-                        // another instance may have counted in a bucket that is forgotten
-                        None => !is_bucket(tier) || now.since(since) <= BUCKET_LINGER,
-                    })
-            });
-        let mut version = versions().next().unwrap_or_default();
-        let mut counted = Counted { target, keys: &keys, counters, now, has_changed: matched };
-        let (mut hits, taken, granted) = counted.apply(exchange, replacement.filter(|_| matched));
-        let Counted { counters, has_changed, .. } = counted;
-        if has_changed {
-            self.version += 1;
-            version = self.version;
+        let exact = last.and_then(|report| report.replaces.as_deref());
+        let mut adopted = TierSet::default();
+        for (i, known) in exact.into_iter().flat_map(|Replacement(states)| states).enumerate() {
+            let Some(known) = known else { continue };
+            let tier = &target.tiers[i];
+            let adopts = match &before[i] {
+                // a counter that counts nothing any more is as good as none
+                Some(stored) => {
+                    stored.version == known.version
+                        || known.is_own && is_replaceable(tier, &stored.state, since, now)
+                }
+                // another instance may have counted in a bucket that is forgotten
+                None => !is_bucket(tier) || now.since(since) <= BUCKET_LINGER,
+            };
+            if adopts {
+                counters[i].clone_from(&known.state);
+                adopted.insert(i);
+            }
         }
+        let mut counted = Counted { target, keys: &keys, counters, now, adopted, changed: adopted };
+        let (mut hits, taken, granted) = counted.apply(exchange);
+        let Counted { counters, changed, .. } = counted;
+        self.version += u64::from(!changed.is_empty());
         for (i, (key, counter)) in keys.iter().zip(&counters).enumerate() {
             let is_fixed = target.tiers[i].algorithm == Algorithm::FixedWindow;
             // a counter that counts nothing need not be created, but for a bucket, which shows when it was counted in
             let is_created = counter.used() > Hits(0) || is_bucket(&target.tiers[i]);
-            if (is_fixed || has_changed) && (before[i].is_some() || is_created) {
-                let version = if is_fixed { 0 } else { version };
+            if (is_fixed || changed.contains(i)) && (before[i].is_some() || is_created) {
+                let version = if is_fixed { 0 } else { self.version };
                 self.counters.insert(key.clone(), StoredCounter { state: counter.clone(), version });
             }
         }
-        let is_counted = |(tier, key): (&Tier, &Key)| {
-            tier.algorithm != Algorithm::FixedWindow && self.counters.contains_key(key)
-        };
-        let version = if target.tiers.iter().zip(&keys).any(is_counted) { version } else { 0 };
+        let version = |key| self.counters.get(key).map_or(0, |stored| stored.version);
+        let versions =
+            if target.is_versioned() { keys.iter().map(version).collect() } else { SmallVec::new() };
         let mut before: SmallVec<[_; 2]> = keys.iter().cloned().zip(before).collect();
         for report in &exchange.reports {
             hits = hits.saturating_add(report.change.hits).saturating_sub(unused_hits(report));
@@ -155,7 +154,7 @@ impl SimulatedServer {
             }
         }
         self.sweep(now);
-        Reply { granted, taken, at: Some(now), counters, version, matched }
+        Reply { granted, taken, at: Some(now), counters, versions, adopted }
     }
 
     /// Counts `report` in those fixed windows of its instant that are not among `keys`. Returns them as they were.
@@ -170,8 +169,9 @@ impl SimulatedServer {
         if target.over_limit_policy == OverLimitPolicy::Count {
             return changed;
         }
-        for (tier, key) in target.tiers.iter().zip(keys(target, report.at)) {
-            if tier.algorithm != Algorithm::FixedWindow || open.contains(&key) {
+        for (i, (tier, key)) in target.tiers.iter().zip(keys(target, report.at)).enumerate() {
+            let is_about = tier.algorithm == Algorithm::FixedWindow && !report.except.contains(i);
+            if !is_about || open.contains(&key) {
                 continue;
             }
             let before = self.counters.get(&key).cloned();
@@ -325,8 +325,10 @@ struct Counted<'a> {
     keys: &'a [Key],
     counters: SmallVec<[CounterState; 1]>,
     now: Timestamp,
-    /// Whether a sliding window or bucket has changed.
-    has_changed: bool,
+    /// The tiers whose exact states take the place of the reports.
+    adopted: TierSet,
+    /// The sliding windows and buckets that have changed.
+    changed: TierSet,
 }
 
 impl Counted<'_> {
@@ -335,24 +337,23 @@ impl Counted<'_> {
         let (tier, counter) = (&self.target.tiers[i], &mut self.counters[i]);
         let before = counter.clone();
         let result = edit(tier, counter);
-        self.has_changed |= match (counter, &before) {
+        let has_changed = match (counter, &before) {
             (CounterState::FixedWindow(_), _) => false,
             // without the time from which they are idle, which follows from the limit too
             (CounterState::TokenBucket(after, _), CounterState::TokenBucket(before, _)) => after != before,
             (after, before) => after.sliding_window() != before.sliding_window(),
         };
+        if has_changed {
+            self.changed.insert(i);
+        }
         result
     }
 
-    /// Applies `exchange`, of which `replacement` takes the place of the reports in sliding windows and buckets. Returns the hits that were
-    /// taken by runs and the hold, the tries that were taken of each run, and the hits of the hold.
-    fn apply(
-        &mut self,
-        exchange: &Exchange,
-        replacement: Option<&Replacement>,
-    ) -> (i64, SmallVec<[u32; 1]>, u64) {
+    /// Applies `exchange`, whose exact states were adopted. Returns the hits that were taken by runs and the hold, the tries that were taken
+    /// of each run, and the hits of the hold.
+    fn apply(&mut self, exchange: &Exchange) -> (i64, SmallVec<[u32; 1]>, u64) {
         for report in &exchange.reports {
-            self.report(report, replacement);
+            self.report(report);
         }
         let mut all = 0_u64;
         let mut taken = SmallVec::new();
@@ -399,19 +400,18 @@ impl Counted<'_> {
         held
     }
 
-    fn report(&mut self, report: &Report, replacement: Option<&Replacement>) {
+    fn report(&mut self, report: &Report) {
         let now = self.now;
         let at = report.at.min(now);
         let rejected_at = report.rejected_at.map(|rejected| rejected.min(now));
         for (i, tier) in self.target.tiers.iter().enumerate() {
+            if report.except.contains(i) || self.adopted.contains(i) {
+                continue;
+            }
             if tier.algorithm == Algorithm::FixedWindow {
                 if self.keys[i].window == report.at.window_end(tier.period) {
                     add_to_window(tier, &mut self.counters[i], report, now);
                 }
-                continue;
-            }
-            if let Some(replacement) = replacement {
-                self.counters[i].clone_from(&replacement.states[i]);
                 continue;
             }
             if let Some(unused) = report.unused {

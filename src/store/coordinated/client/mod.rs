@@ -34,7 +34,7 @@ use super::{
 use crate::store::remote::{RemoteError, Replies, Urgency};
 use crate::{
     clock::Clock,
-    limit::{Coordination, CounterKey, Period, Timestamp, part::Place},
+    limit::{Coordination, CounterKey, Period, Tier, Timestamp, part::Place},
     store::remote::{Command, Remote, StoreNode, Target},
 };
 
@@ -185,6 +185,11 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
     /// Returns whether the store supports `mode` for `target`.
     pub(super) fn supports(&self, target: &Target, mode: Coordination) -> bool {
         !mode.is_coordinated() || self.caller.remote.supports(target, mode)
+    }
+
+    /// Returns a number for the place where the store counts `tiers`.
+    pub(super) fn home(&self, tiers: &[Tier]) -> u64 {
+        self.caller.remote.home(tiers)
     }
 
     /// Returns `requested`, or the nearest mode after it in [`MODES`] that the store supports for `target`.

@@ -1,12 +1,14 @@
 //! Which of the store's states replace those of the estimate, and the other way round.
 
+use smallvec::SmallVec;
+
 use super::{LocalCounter, tiers::flows};
 use crate::{
     limit::{
         Algorithm, Hits, Tier, Timestamp,
         algorithm::{CounterState, SlidingWindow},
     },
-    store::remote::{Replacement, Reply},
+    store::remote::{ExactState, Replacement, Reply, Target},
 };
 
 /// Returns whether state `i` of `reply` replaces `state`. It does not if the state is exact, since the store has adopted it or has
@@ -31,31 +33,33 @@ pub(super) fn close_empty_span(tier: &Tier, state: &mut CounterState) {
 }
 
 impl LocalCounter {
-    /// Returns the exact state of sliding windows and buckets, for a store that has not changed since its last reply. None if
-    /// there are no such tiers, or if it is not known what the store has counted, or if siblings have hits that they will report.
-    pub(super) fn replacement(&self, now: Timestamp) -> Option<Box<Replacement>> {
-        if self.is_version_lost || self.has_unsettled_siblings(now) || !flows(&self.target.tiers) {
+    /// Returns the exact states of the sliding windows and buckets of `target`, for a store in which they have not changed since its last
+    /// reply. None if there are no such tiers, or if it is not known what the store has counted in any.
+    pub(super) fn replacement(&self, target: &Target, now: Timestamp) -> Option<Box<Replacement>> {
+        if !flows(&target.tiers) {
             return None;
         }
-        let mut states = self.estimate.clone();
-        let mut is_own = true;
-        for (tier, state) in self.target.tiers.iter().zip(states.iter_mut()) {
-            if tier.algorithm == Algorithm::FixedWindow {
-                continue;
-            }
-            let mut own = CounterState::unused(tier, now);
-            self.unacknowledged.in_flight().iter().for_each(|delta| delta.apply(tier, &mut own, now));
-            for lease in self.leases() {
-                lease.include(tier, state, now);
-                lease.include(tier, &mut own, now);
-            }
-            is_own &= state.probe(tier, now, Hits(0)).used <= own.probe(tier, now, Hits(0)).used
-                && state.availability(tier, now).reset <= own.availability(tier, now).reset;
+        let states: SmallVec<_> = (0..target.tiers.len()).map(|i| self.exact_state(target, i, now)).collect();
+        states.iter().any(Option::is_some).then(|| Box::new(Replacement(states)))
+    }
+
+    /// Returns the exact state of tier `i` of `target`, if it is a sliding window or a bucket and it is known what the store has counted.
+    fn exact_state(&self, target: &Target, i: usize, now: Timestamp) -> Option<ExactState> {
+        let tier = &target.tiers[i];
+        if tier.algorithm == Algorithm::FixedWindow {
+            return None;
         }
-        Some(Box::new(Replacement {
-            version: self.version,
-            is_own,
-            states: states.iter().cloned().collect(),
-        }))
+        let (state, version) = self.known(target, i)?;
+        let (mut state, version) = (state.clone(), version.known()?);
+        let mut own = CounterState::unused(tier, now);
+        self.unacknowledged.in_flight().iter().for_each(|delta| delta.apply(tier, &mut own, now));
+        let leases = if self.lease_limit().counts_in(tier) { self.rare.leases() } else { &[] };
+        for lease in leases {
+            lease.include(tier, &mut state, now);
+            lease.include(tier, &mut own, now);
+        }
+        let is_own = state.probe(tier, now, Hits(0)).used <= own.probe(tier, now, Hits(0)).used
+            && state.availability(tier, now).reset <= own.availability(tier, now).reset;
+        Some(ExactState { version, is_own, state })
     }
 }

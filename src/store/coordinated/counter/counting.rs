@@ -30,7 +30,7 @@ impl LocalCounter {
         } else if policy == OverLimitPolicy::Count {
             self.push_pending_rejected(hits, now);
         } else if self.is_rejected_by_strict_bucket(hits, now) {
-            self.push_pending(PendingDelta { rejected_at: now, ..PendingDelta::of(0, now) });
+            self.push_pending(PendingDelta { rejected_at: now, ..self.delta(0, now) });
         }
         if decision.over {
             self.return_useless(now);
@@ -40,7 +40,7 @@ impl LocalCounter {
 
     /// Makes `hits` pending that count although they were rejected.
     pub(super) fn push_pending_rejected(&mut self, hits: Hits, now: Timestamp) {
-        self.push_pending(PendingDelta { rejected: hits.0, ..PendingDelta::of(positive(hits.0), now) });
+        self.push_pending(PendingDelta { rejected: hits.0, ..self.delta(positive(hits.0), now) });
     }
 
     /// Returns whether a strict bucket rejects `hits`, and so notices the try: not if only another tier does.
@@ -51,7 +51,7 @@ impl LocalCounter {
 
     /// Makes hits pending that were given back at `now`. The store counts unspent leased hits too, which must stay.
     fn pend_given_back(&mut self, hits: Hits, now: Timestamp) {
-        let mut delta = PendingDelta::of(negative(hits.0), now);
+        let mut delta = self.delta(negative(hits.0), now);
         let counts = |lease: &&HeldLease| {
             let tiers = &self.target.tiers;
             !tiers.iter().all(|tier| has_ended(tier, lease.granted_at, now))
@@ -76,7 +76,7 @@ impl LocalCounter {
     ) -> Decision {
         self.follow_instances(instances);
         if instances <= 1 {
-            // its estimate also has what was counted after an earlier decision of this kind, here and in siblings
+            // its estimate also has what was counted after an earlier decision of this kind, here
             self.end_fallback();
             if reported {
                 return self.count(instances, direction, OverLimitPolicy::Ignore, hits, now);
@@ -132,7 +132,7 @@ impl LocalCounter {
         }
         match direction {
             _ if !reported => {}
-            Direction::Take => self.push_pending(PendingDelta::of(positive(hits.0), now)),
+            Direction::Take => self.push_pending(self.delta(positive(hits.0), now)),
             Direction::GiveBack => self.pend_given_back(hits, now),
         }
     }

@@ -1,5 +1,7 @@
 //! Leases: hits that the store has granted in advance.
 
+use std::sync::Arc;
+
 use super::{
     LocalCounter,
     records::{Dropped, HeldLease, PendingDelta},
@@ -8,8 +10,8 @@ use super::{
 };
 use crate::{
     limit::{
-        Algorithm, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, capacity,
-        decide,
+        Algorithm, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
+        capacity, decide,
     },
     store::coordinated::store_time::StoreTime,
 };
@@ -29,9 +31,9 @@ fn left_in(leases: &[HeldLease]) -> u64 {
 // === impl LocalCounter ===
 
 impl LocalCounter {
-    /// Returns the held leases.
+    /// Returns the held leases of the limit in use.
     pub(super) fn leases(&self) -> &[HeldLease] {
-        self.rare.leases()
+        if self.is_away() { &[] } else { self.rare.leases() }
     }
 
     /// Returns the hits that may be admitted without a call.
@@ -64,10 +66,16 @@ impl LocalCounter {
     /// Adapts to the number of instances. Leases that were granted to a lone instance are valid for long, and returned when there
     /// are others.
     pub(in super::super) fn follow_instances(&mut self, instances: usize) {
-        if instances > 1 && self.instances <= 1 && flows(&self.target.tiers) {
+        if instances > 1 && self.instances <= 1 && flows(&self.lease_limit().tiers) {
             self.return_leases();
         }
         self.instances = u16::try_from(instances).unwrap_or(u16::MAX);
+    }
+
+    /// Returns the instant until which the store may count hits that it has granted at other times than those of their use. In a fixed
+    /// window the time does not matter.
+    pub(super) fn counted_until(&self) -> Timestamp {
+        if flows(&self.lease_limit().tiers) { self.granted_until.instant() } else { Timestamp::default() }
     }
 
     /// Removes leases that have ended. Hits that some tier still counts are returned to the store.
@@ -77,11 +85,11 @@ impl LocalCounter {
             let lease = self.rare.take_lease(i);
             let tiers = &self.target.tiers;
             let ended = tiers.iter().all(|tier| has_ended(tier, lease.granted_at, lease.until));
-            let is_kept = self.must_keep(lease.granted_at, lease.until, time.latest);
+            let is_kept = self.must_keep(tiers, lease.granted_at, lease.until, time.latest);
             if is_kept
                 && self.instances <= 1
                 && !is_mixed(tiers)
-                && !self.is_version_lost
+                && !self.has_lost_version()
                 && lease.left().0 <= self.idle_allowance()
             {
                 // the estimate, which does not count them, has to replace the store's state
@@ -90,16 +98,16 @@ impl LocalCounter {
             } else if ended || is_kept {
                 dropped.stranded += lease.left().0;
             } else {
-                self.push_pending(PendingDelta::unused(lease));
+                self.push_pending(PendingDelta::unused(&self.target, lease));
             }
         }
         dropped
     }
 
-    /// Returns whether hits that were granted at `at`, to be used until `until`, must no longer be returned at `now`. The hits of
-    /// an instance that is alone, whose estimate replaces the state of a bucket, still have to leave the fixed windows beside it.
-    pub(super) fn must_keep(&self, at: Timestamp, until: Timestamp, now: Timestamp) -> bool {
-        let tiers = &self.target.tiers;
+    /// Returns whether hits that were granted at `at` under a limit of `tiers`, to be used until `until`, must no longer be returned at
+    /// `now`. The hits of an instance that is alone, whose estimate replaces the state of a bucket, still have to leave the fixed windows
+    /// beside it.
+    pub(super) fn must_keep(&self, tiers: &[Tier], at: Timestamp, until: Timestamp, now: Timestamp) -> bool {
         has_flowed_back(tiers, at, until, now) && !(self.instances <= 1 && is_mixed(tiers))
     }
 
@@ -147,11 +155,12 @@ impl LocalCounter {
 
     /// Makes all unspent leased hits pending, to return them to the store.
     pub(in super::super) fn return_leases(&mut self) {
-        if self.leases().is_empty() {
+        if self.rare.leases().is_empty() {
             return;
         }
+        let limit = Arc::clone(self.lease_limit());
         for lease in self.rare.take_leases() {
-            self.push_pending(PendingDelta::unused(lease));
+            self.push_pending(PendingDelta::unused(&limit, lease));
         }
     }
 
@@ -189,7 +198,7 @@ impl LocalCounter {
             while let Some(i) = self.leases().iter().position(ends) {
                 let lease = self.rare.take_lease(i);
                 returned += lease.left().0;
-                self.push_pending(PendingDelta::unused(lease));
+                self.push_pending(PendingDelta::unused(&self.target, lease));
             }
         }
         returned

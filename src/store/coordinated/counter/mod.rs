@@ -13,6 +13,7 @@ mod demand;
 mod denials;
 mod leases;
 mod leasing;
+mod limits;
 mod pace;
 mod pending;
 mod place;
@@ -22,8 +23,6 @@ mod reply;
 mod reply_time;
 mod reservations;
 mod schedule;
-mod sibling_hits;
-mod siblings;
 mod states;
 mod talk;
 #[cfg(test)]
@@ -34,25 +33,18 @@ mod undo;
 mod urgency;
 mod usage;
 mod used_up;
+mod versions;
 
 use std::sync::Arc;
 
 use self::{
-    demand::Demand,
-    leasing::Leasing,
-    rare::Rare,
-    reply_time::ReplyTime,
-    schedule::FlushSchedule,
-    states::States,
-    tiers::{has_bucket, saturated},
-    unacknowledged::Unacknowledged,
-    usage::UsageRate,
+    demand::Demand, leasing::Leasing, rare::Rare, reply_time::ReplyTime, schedule::FlushSchedule,
+    states::States, tiers::saturated, unacknowledged::Unacknowledged, usage::UsageRate, versions::Version,
 };
 pub(super) use self::{
     place::{QueuePlace, Slot, Turn, Urgency},
     records::Dropped,
     reply::Applied,
-    siblings::SiblingStates,
     talk::{Asks, Link, Sent, Tried, TryOutcome},
     tiers::has_strict_bucket,
 };
@@ -98,8 +90,6 @@ pub(super) struct LocalCounter {
     pub(super) requested_mode: Option<Coordination>,
     /// Whether to ask the store for its count with the next flush, although there may be nothing to report.
     wants_read: bool,
-    /// Whether it is not known how the store's state differs from the last reply.
-    is_version_lost: bool,
     /// The number of replies that `usage` was measured from while that matters.
     measured_replies: u8,
     /// The number of instances as of the last decision, up to 65,535.
@@ -121,19 +111,10 @@ pub(super) struct LocalCounter {
     usage: UsageRate,
     /// The instant from which the store counts none of the granted hits, used or not.
     granted_until: IdleAt,
-    /// The version of the store's sliding windows and buckets as of its last reply.
-    version: u64,
+    /// The version of the store's sliding windows and buckets as of its last reply, if all have the same.
+    version: Version,
     /// On the store's clock.
     last_reply_at: ReplyTime,
-}
-
-/// What the limit of a request replaces while it is decided.
-#[derive(Debug)]
-pub(super) struct ReplacedLimit {
-    target: Arc<Target>,
-    denied_until: Timestamp,
-    /// The number of the command whose reply was applied last.
-    applied: u32,
 }
 
 // === impl LocalCounter ===
@@ -154,7 +135,6 @@ impl LocalCounter {
             is_in_burst: false,
             requested_mode: None,
             wants_read: false,
-            is_version_lost: false,
             measured_replies: 0,
             instances: 1,
             sent: 0,
@@ -165,7 +145,7 @@ impl LocalCounter {
             acknowledged: 0,
             usage: UsageRate::new(now),
             granted_until: IdleAt::default(),
-            version: 0,
+            version: Version::NONE,
             last_reply_at: ReplyTime::default(),
             denied_until: Timestamp::default(),
             target,
@@ -183,11 +163,7 @@ impl LocalCounter {
         if !self.target.is_of(check) {
             self.denied_until = Timestamp::default();
             self.requested_mode = None;
-            if has_bucket(&self.target.tiers) {
-                // a bucket that holds less forgets some of the hits, and it would not be known whether leased ones are among them
-                self.return_leases();
-            }
-            self.target = Arc::new(Target::of(check));
+            self.change_limit(Target::of(check), now);
             self.plan_flush(now);
         }
         self.rule = Some(rule);
@@ -203,34 +179,6 @@ impl LocalCounter {
         }
         if mode != Coordination::Lease {
             self.return_leases();
-        }
-    }
-
-    /// Applies the limit that comes with the request of `check`, if it is another one than that of the counter. Returns the
-    /// counter's, which has to be restored.
-    pub(super) fn apply_own_limit(&mut self, check: &LimitCheck<'_>) -> Option<ReplacedLimit> {
-        if check.rule.id().is_some() || self.target.is_of(check) {
-            return None;
-        }
-        Some(self.replace_limit(Arc::new(Target::of(check))))
-    }
-
-    /// Has `target`, whose limit comes with a request, take the place of the counter's, which is returned.
-    pub(super) fn replace_limit(&mut self, target: Arc<Target>) -> ReplacedLimit {
-        ReplacedLimit {
-            target: std::mem::replace(&mut self.target, target),
-            denied_until: std::mem::take(&mut self.denied_until),
-            applied: self.applied,
-        }
-    }
-
-    /// Restores the limit that [`LocalCounter::apply_own_limit`] has returned.
-    pub(super) fn restore_limit(&mut self, replaced: ReplacedLimit, now: Timestamp) {
-        self.target = replaced.target;
-        self.denied_until = replaced.denied_until;
-        if self.applied != replaced.applied {
-            // the reply was applied as if this was the limit
-            self.plan_flush(now);
         }
     }
 
@@ -253,11 +201,6 @@ impl LocalCounter {
             && !self.has_ledger_on_way()
     }
 
-    /// Records that the store may have applied a command that had no reply.
-    pub(super) const fn lose_version(&mut self) {
-        self.is_version_lost = true;
-    }
-
     /// Requests a read of the store's count, if the last reply is older than `age`: a check with no hits, for example, reports
     /// nothing, so the store sends no reply.
     pub(super) fn refresh(&mut self, age: Period, now: Timestamp) {
@@ -267,7 +210,9 @@ impl LocalCounter {
     /// Returns whether it can be removed because it is settled and no different from an unused counter.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         // the estimate first: it decides most often, and is where the sweep, which visits every counter, has to read anyway
-        self.estimate.iter().all(|state| state.idle_at() <= now) && self.is_free(now)
+        self.estimate.iter().all(|state| state.idle_at() <= now)
+            && self.are_others_idle(now)
+            && self.is_free(now)
     }
 
     /// Returns whether there is nothing that only the sweep would notice: nothing is pending, in flight, leased or requested.
@@ -304,6 +249,7 @@ impl LocalCounter {
 
     /// Forgets the states of the time in which the store was unavailable.
     pub(super) fn end_fallback(&mut self) {
+        self.forget_fallback_of_others();
         if let Some(more) = self.rare.more_mut()
             && more.fallback.take().is_some()
         {
@@ -318,6 +264,7 @@ impl LocalCounter {
 
     /// Frees what is of no use to a counter that has not been checked lately.
     pub(in super::super) fn shrink(&mut self, now: Timestamp) {
+        self.forget_others(now);
         if now.since(self.last_check_at) >= FORGOTTEN_AFTER {
             self.forget(now, Leasing::is_forgettable);
         }

@@ -1,9 +1,11 @@
 //! When to request a lease, and how many hits: one call should serve many decisions, and no instance should hold hits that
 //! another one lacks.
 
+use std::sync::Arc;
+
 use super::{
     LocalCounter,
-    records::HeldLease,
+    records::{HeldLease, PendingDelta},
     talk::Link,
     tiers::{flows, has_bucket, hold, lone_hold, longest_pause, same_windows},
     used_up::LONGEST_IDLE_HOLD,
@@ -97,7 +99,9 @@ impl LocalCounter {
 
     /// Records that `hits` were asked for: as many as the limit could admit at most.
     pub(in super::super) fn record_demand(&mut self, hits: Hits, now: Timestamp) {
-        self.demand.record(hits.0.min(capacity(&self.target.tiers)), now);
+        if !self.is_away() {
+            self.demand.record(hits.0.min(capacity(&self.target.tiers)), now);
+        }
     }
 
     /// Returns how long a lease should last: a quarter of the window's remaining time, or as long as it may be used or is kept.
@@ -133,7 +137,13 @@ impl LocalCounter {
             _ => now.after(hold),
         });
         let until = ends.min().unwrap_or(now);
-        self.rare.add_lease(HeldLease::new(Hits(hits), now, until));
+        let lease = HeldLease::new(Hits(hits), now, until);
+        if self.is_away() {
+            // granted under a limit that a reload has replaced
+            self.push_pending(PendingDelta::unused(&Arc::clone(&self.target), lease));
+        } else {
+            self.rare.add_lease(lease);
+        }
         let idle_at = reply.counters.iter().map(CounterState::idle_at).max();
         self.granted_until = self.granted_until.max(IdleAt::of(idle_at.unwrap_or_default()));
     }
@@ -144,7 +154,8 @@ impl LocalCounter {
             self.note_admission();
         }
         for delta in self.unacknowledged.pending_mut() {
-            if !delta.change.is_addition() && same_windows(&self.target.tiers, delta.at, now) {
+            let is_given_back = !delta.change.is_addition() && delta.limit.overlaps(&self.target);
+            if is_given_back && same_windows(&self.target.tiers, delta.at, now) {
                 delta.change.floor = delta.change.floor.saturating_add(hits);
             }
         }

@@ -1,5 +1,7 @@
 //! Pending hits: collected, sent to the store, and acknowledged by its reply.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::{
@@ -8,12 +10,13 @@ use super::{
     records::{DeliveryOutcome, Dropped, PendingDelta},
     tiers::{flows, has_ended, same_windows, saturated},
     usage::MeasuredReply,
+    versions::Version,
 };
 use crate::{
-    limit::{Hits, Period, Timestamp},
+    limit::{Hits, Period, Tier, Timestamp},
     store::{
         coordinated::delivery::Delivery,
-        remote::{Exchange, Reply, Report},
+        remote::{Exchange, Reply, Report, Target},
     },
 };
 
@@ -42,32 +45,48 @@ impl LocalCounter {
         self.has_pending() && !self.has_ledger_on_way()
     }
 
-    /// Returns when the oldest of what is pending was counted.
-    pub(in super::super) fn oldest_pending_at(&self) -> Option<Timestamp> {
-        let oldest = self.unacknowledged.pending().first().map(|delta| delta.at);
-        oldest.or_else(|| self.wants_read.then_some(self.last_check_at))
-    }
-
     /// Adds `hits` that were counted at `now` to the pending ones.
     pub(in super::super) fn add_pending(&mut self, hits: i64, now: Timestamp) {
         match self.unacknowledged.pending_mut().last_mut() {
-            Some(last) if hits > 0 && same_windows(&self.target.tiers, last.at, now) => last.add(hits, now),
-            _ => self.push_pending(PendingDelta::of(hits, now)),
+            Some(last)
+                if hits > 0
+                    && last.limit.has_counters_of(&self.target)
+                    && same_windows(&self.target.tiers, last.at, now) =>
+            {
+                last.add(hits, now);
+            }
+            _ => self.push_pending(self.delta(hits, now)),
         }
+    }
+
+    /// Returns a record of `hits` at `at` under the limit in use, which are given back if they are negative.
+    pub(super) fn delta(&self, hits: i64, at: Timestamp) -> PendingDelta {
+        PendingDelta::of(&self.target, hits, at)
     }
 
     pub(super) fn push_pending(&mut self, delta: PendingDelta) {
         if delta.is_none() {
             return;
         }
-        let tiers = &self.target.tiers;
-        let last = self.unacknowledged.pending_mut().last_mut();
-        if last.is_some_and(|last| last.takes_in(&delta, tiers)) {
+        let pending = self.unacknowledged.pending_mut();
+        if pending.last_mut().is_some_and(|last| last.takes_in(&delta)) {
             return;
         }
+        // hits under several limits in turn are one record for each limit
+        let mut movable =
+            pending.iter_mut().rev().take_while(|earlier| delta.only_adds() && earlier.only_adds());
+        let is_same = |earlier: &PendingDelta| {
+            earlier.limit.has_counters_of(&delta.limit)
+                && same_windows(&delta.limit.tiers, earlier.at, delta.at)
+        };
+        if let Some(earlier) = movable.find(|earlier| is_same(earlier)) {
+            earlier.append(&delta);
+            return;
+        }
+        let at = delta.at;
         self.unacknowledged.push(delta);
         if self.unacknowledged.pending().len() > MANY {
-            self.merge_ended(delta.at);
+            self.merge_ended(at);
         }
     }
 
@@ -81,12 +100,13 @@ impl LocalCounter {
     /// Merges pending deltas that differ only in windows that have ended, which the store does not count any more. During an outage
     /// there is one delta for each window that has not ended, however many windows have passed.
     fn merge_ended(&mut self, now: Timestamp) {
-        let tiers = &self.target.tiers;
         self.unacknowledged.merge_pending(|earlier, later| {
-            let same = tiers.iter().all(|tier| {
+            let is_same_in = |tier: &Tier| {
                 let alone = std::slice::from_ref(tier);
                 same_windows(alone, earlier.last_at, later.at) || has_ended(tier, later.last_at, now)
-            });
+            };
+            let same =
+                earlier.limit.has_counters_of(&later.limit) && later.limit.tiers.iter().all(is_same_in);
             if same {
                 earlier.append(later);
             }
@@ -105,33 +125,38 @@ impl LocalCounter {
         }
     }
 
-    /// Moves the pending hits to the reports that send them in one command: those of one window if each has a key of its own in
-    /// envoyproxy/ratelimit's format. Must not be called while others are in flight.
-    pub(super) fn take_reports(&mut self, number: u32, now: Timestamp) -> (SmallVec<[Report; 1]>, Dropped) {
+    /// Moves the pending hits to the reports that send them in one command, whose target is returned too: those of one window if each has a
+    /// key of its own in envoyproxy/ratelimit's format. Must not be called while others are in flight.
+    pub(super) fn take_reports(
+        &mut self,
+        number: u32,
+        now: Timestamp,
+    ) -> (SmallVec<[Report; 1]>, Arc<Target>, Dropped) {
         if self.unacknowledged.pending().is_empty() {
-            return (SmallVec::new(), Dropped::default());
+            return (SmallVec::new(), Arc::clone(&self.target), Dropped::default());
         }
         let mut dropped = self.drop_pending_of_ended(now);
         let is_one_window = self.counts_rejected();
         while let Some(first) = self.unacknowledged.pending().first() {
-            let tiers = &self.target.tiers;
+            let tiers = &first.limit.tiers;
             let sent = self.unacknowledged.in_flight();
             let must_wait = sent.len() == Exchange::MAX_REPORTS
-                || sent.last().is_some_and(|last| is_one_window && !same_windows(tiers, last.at, first.at));
+                || sent.last().is_some_and(|last| is_one_window && !same_windows(tiers, last.at, first.at))
+                || self.has_too_many_tiers(&first.limit);
             if must_wait {
                 // until the next command, in its order
                 break;
             }
             // as many were given back as were taken, which leaves others at other times
             let moves = first.is_none() && flows(tiers);
-            let mut delta = *first;
-            if delta.unused > 0 && self.must_keep(delta.at, delta.unused_until, now) {
+            let mut delta = first.clone();
+            if delta.unused > 0 && self.must_keep(tiers, delta.at, delta.unused_until, now) {
                 dropped.add(0, std::mem::take(&mut delta.unused));
-                self.unacknowledged.pending_mut()[0] = delta;
+                self.unacknowledged.pending_mut()[0].unused = 0;
             }
             // a flush that was not applied is sent with what was counted since
             let last = self.unacknowledged.in_flight_mut().last_mut();
-            let is_taken_in = last.is_some_and(|last| last.takes_in(&delta, tiers));
+            let is_taken_in = last.is_some_and(|last| last.takes_in(&delta));
             if is_taken_in || delta.is_none() && !moves {
                 self.unacknowledged.remove_first_pending();
             } else {
@@ -139,20 +164,20 @@ impl LocalCounter {
             }
         }
         self.flushed = number;
-        let mut reports: SmallVec<[Report; 1]> =
-            self.unacknowledged.in_flight().iter().map(PendingDelta::report).collect();
-        // it would replace what others have added
-        if let [report] = &mut reports[..]
-            && self.unacknowledged.pending().is_empty()
-            // the estimate does not know when the store counts what arrives later
-            && report.at <= now
+        let target = self.report_target();
+        let in_flight = self.unacknowledged.in_flight().iter();
+        let mut reports: SmallVec<[Report; 1]> = in_flight.map(|delta| delta.report(&target)).collect();
+        // the estimate does not know when the store counts what arrives later
+        let is_known =
+            self.unacknowledged.pending().is_empty() && reports.iter().all(|report| report.at <= now);
+        let first = reports.iter().map(|report| report.since).min();
+        if let Some(last) = reports.last_mut()
+            && is_known
         {
-            report.replaces = self.replacement(now);
-            if self.instances <= 1 {
-                report.since = report.at;
-            }
+            last.replaces = self.replacement(&target, now);
+            last.since = if self.instances <= 1 { last.at } else { first.unwrap_or(last.since) };
         }
-        (reports, dropped)
+        (reports, target, dropped)
     }
 
     /// Applies the `delivery` of the reports that were taken last. If they were definitely not applied, they are pending again.
@@ -170,8 +195,10 @@ impl LocalCounter {
                 return outcome;
             }
             Delivery::Unknown | Delivery::OnWay(_) => {
-                self.is_version_lost |= !sent.is_empty();
                 outcome.unknown = sum(sent.iter().map(|delta| delta.owed().all()));
+                if !sent.is_empty() {
+                    self.lose_versions();
+                }
             }
         }
         self.unacknowledged.end_flight();
@@ -198,44 +225,43 @@ impl LocalCounter {
         });
         if reply.counters.len() != self.target.tiers.len() || is_late {
             // what the reply to the later command was applied to may have been incomplete
-            self.is_version_lost |= !is_late || reply.version != self.version;
+            let before: SmallVec<[Version; 1]> =
+                (0..self.target.tiers.len()).map(|i| self.version(i)).collect();
+            self.set_versions(|i| {
+                let is_same = is_late && before[i] == Version::of(reply.version(i));
+                if is_same { before[i] } else { Version::LOST }
+            });
             self.wants_read |= is_late && number == self.flushed;
             return false;
         }
         self.applied = number;
-        let is_same = !self.is_version_lost && reply.version == self.version && reply.version > 0;
-        let is_exact = reply.matched || is_same;
         let unknown = if precedes(self.flushed) { self.unacknowledged.in_flight() } else { &[][..] };
-        let (leases, given_up) = (self.rare.leases(), self.given_up());
-        let siblings = self.rare.more().and_then(|more| more.siblings.as_deref());
-        let siblings = siblings.map_or(&[][..], |siblings| &siblings.hits);
-        let mut is_incomplete = false;
+        let (held, given_up, lease_limit) =
+            (self.rare.leases(), self.given_up(), Arc::clone(self.lease_limit()));
         for (i, tier) in self.target.tiers.iter().enumerate() {
+            let is_same = reply.version(i) > 0 && self.version(i).known() == Some(reply.version(i));
             let state = &mut self.estimate[i];
-            if !adopts(state, reply, i, is_exact) {
-                continue;
-            }
-            if siblings.iter().any(|sibling| sibling.is_uncertain(tier)) {
-                is_incomplete = true;
+            if !adopts(state, reply, i, is_same || reply.adopted.contains(i)) {
                 continue;
             }
             state.clone_from(&reply.counters[i]);
             for delta in unknown.iter().chain(self.unacknowledged.pending()).chain(&given_up) {
                 delta.apply(tier, state, now);
             }
-            for lease in leases {
-                lease.exclude(tier, state, now);
-            }
-            for sibling in siblings {
-                sibling.apply(tier, state, now);
-            }
-            if !leases.is_empty() {
+            if !held.is_empty() && lease_limit.counts_in(tier) {
+                for lease in held {
+                    lease.exclude(tier, state, now);
+                }
                 close_empty_span(tier, state);
             }
         }
-        (self.version, self.is_version_lost) = (reply.version, is_incomplete);
-        self.wants_read |= is_incomplete;
+        self.set_versions(|i| Version::of(reply.version(i)));
         self.end_fallback();
+        if self.is_away() {
+            // says nothing about the limit of the rule
+            self.last_reply_at.set(now);
+            return true;
+        }
         // the hits counted here during the first flush are the first measurement of the rate
         let meanwhile = if self.last_reply_at.get().is_none() { self.unacknowledged_hits() } else { 0 };
         let own = u64::from(std::mem::take(&mut self.acknowledged)).saturating_add(meanwhile);
@@ -264,9 +290,8 @@ impl LocalCounter {
 
     fn drop_pending_of_ended(&mut self, now: Timestamp) -> Dropped {
         let mut dropped = Dropped::default();
-        let tiers = &self.target.tiers;
         self.unacknowledged.retain_pending(|delta| {
-            let ended = tiers.iter().all(|tier| has_ended(tier, delta.last_at, now));
+            let ended = delta.has_ended(now);
             if ended {
                 dropped.add(delta.taken(), delta.returned());
             }
@@ -275,9 +300,10 @@ impl LocalCounter {
         dropped
     }
 
-    /// Returns the hits that were admitted here since the store's last reply.
+    /// Returns the hits that were admitted here since the store's last reply and count in the limit in use.
     pub(super) fn unacknowledged_hits(&self) -> u64 {
-        sum(self.unacknowledged.all().iter().map(PendingDelta::admitted))
+        let own = self.unacknowledged.all().iter().filter(|delta| delta.limit.overlaps(&self.target));
+        sum(own.map(PendingDelta::admitted))
     }
 
     /// Returns the hits that are lost with the counter.

@@ -2,10 +2,11 @@
 
 use super::{
     leasing::Leasing,
+    limits::OtherLimits,
     records::{HeldLease, HeldLeases},
-    sibling_hits::Siblings,
     states::States,
     talk::Talk,
+    versions::Version,
 };
 
 /// What few local counters have at a time. A single lease, which is the most frequent, needs no allocation.
@@ -32,8 +33,10 @@ pub(super) struct More {
     pub(super) leasing: Option<Box<Leasing>>,
     /// While the store is unavailable: the states as if every instance counted the same hits.
     pub(super) fallback: Option<Box<States>>,
-    /// What it knows about its siblings. None if it has none.
-    pub(super) siblings: Option<Box<Siblings>>,
+    /// The versions of the tiers, if they differ.
+    pub(super) versions: Option<Box<[Version]>>,
+    /// What is known of other limits of the same entries. None if there are none.
+    pub(super) others: Option<Box<OtherLimits>>,
 }
 
 // === impl Rare ===
@@ -183,7 +186,8 @@ impl Rare {
         if let Self::More(more) = self
             && more.leasing.is_none()
             && more.fallback.is_none()
-            && more.siblings.is_none()
+            && more.versions.is_none()
+            && more.others.is_none()
         {
             *self = match (&more.held[..], more.talk.take()) {
                 ([], None) => Self::Nothing,
@@ -267,11 +271,13 @@ mod tests {
         assert!(rare.more_mut().is_none());
         rare.make_more().leasing_mut().is_scarce = true;
         rare.make_more().fallback = Some(Box::new(std::iter::empty().collect()));
-        rare.make_more().siblings = Some(Box::default());
-        let takes: [fn(&mut More); 3] = [
+        rare.make_more().others = Some(Box::default());
+        rare.make_more().versions = Some(Box::default());
+        let takes: [fn(&mut More); 4] = [
             |more| drop(more.leasing.take()),
             |more| drop(more.fallback.take()),
-            |more| drop(more.siblings.take()),
+            |more| drop(more.versions.take()),
+            |more| drop(more.others.take()),
         ];
         for take in takes {
             rare.shrink();

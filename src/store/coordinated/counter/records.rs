@@ -1,19 +1,23 @@
 //! The records that a local counter keeps: pending hits and held leases, and the outcome of each.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
-use super::tiers::{negative, positive, same_windows, saturated};
+use super::tiers::{has_ended, negative, positive, same_windows, saturated};
 use crate::{
     limit::{
         Algorithm, Hits, Tier, Timestamp,
         algorithm::{CountChange, CounterState},
     },
-    store::remote::{Report, UnusedHits},
+    store::remote::{Report, Target, TierSet, UnusedHits},
 };
 
 /// What was counted here in one window of each fixed tier, and the store has not counted yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PendingDelta {
+    /// The limit that it was counted under, which has the tiers that it is about.
+    pub(super) limit: Arc<Target>,
     /// When the first of the hits were counted.
     pub(super) at: Timestamp,
     /// When the last of them were counted.
@@ -83,20 +87,29 @@ impl Dropped {
 // === impl PendingDelta ===
 
 impl PendingDelta {
-    /// A record of `hits` at `at`, which are given back if they are negative.
-    pub(super) fn of(hits: i64, at: Timestamp) -> Self {
-        Self { at, last_at: at, change: CountChange::of(hits), ..Self::default() }
+    /// A record of `hits` at `at` under `limit`, which are given back if they are negative.
+    pub(super) fn of(limit: &Arc<Target>, hits: i64, at: Timestamp) -> Self {
+        Self {
+            limit: Arc::clone(limit),
+            at,
+            last_at: at,
+            change: CountChange::of(hits),
+            rejected: 0,
+            unused: 0,
+            unused_until: Timestamp::default(),
+            rejected_at: Timestamp::default(),
+        }
     }
 
-    /// A record of hits of a lease that are given back unused.
-    pub(super) fn unused(lease: HeldLease) -> Self {
+    /// A record of hits of a lease, held under `limit`, that are given back unused.
+    pub(super) fn unused(limit: &Arc<Target>, lease: HeldLease) -> Self {
         let HeldLease { left, granted_at: at, until, .. } = lease;
-        Self { at, last_at: at, unused: left.into(), unused_until: until, ..Self::default() }
+        Self { unused: left.into(), unused_until: until, ..Self::of(limit, 0, at) }
     }
 
-    /// A record of `hits` that were admitted at `at`.
-    pub(super) fn taken_at(hits: Hits, at: Timestamp) -> Self {
-        Self::of(positive(hits.0), at)
+    /// A record of `hits` that were admitted at `at` under `limit`.
+    pub(super) fn taken_at(limit: &Arc<Target>, hits: Hits, at: Timestamp) -> Self {
+        Self::of(limit, positive(hits.0), at)
     }
 
     /// Returns whether the store learns nothing from it.
@@ -130,18 +143,31 @@ impl PendingDelta {
         self.last_at = self.last_at.max(at);
     }
 
-    /// Takes in `later`, if both are of the same windows, or if it is itself no more than a rejected try, which no window counts.
-    /// Returns whether it has: a store that receives a single report can adopt the exact states with it.
-    pub(super) fn takes_in(&mut self, later: &Self, tiers: &[Tier]) -> bool {
-        if same_windows(tiers, self.at, later.at) {
+    /// Takes in `later`, if both are of the same tiers and windows, or if it is itself no more than a rejected try, which no window counts.
+    /// Returns whether it has.
+    pub(super) fn takes_in(&mut self, later: &Self) -> bool {
+        if !self.limit.has_counters_of(&later.limit) {
+            return false;
+        }
+        if same_windows(&self.limit.tiers, self.at, later.at) {
             self.append(later);
             return true;
         }
         let is_only_a_try = self.change.is_none() && self.unused == 0;
         if is_only_a_try {
-            *self = Self { rejected_at: self.rejected_at.max(later.rejected_at), ..*later };
+            *self = Self { rejected_at: self.rejected_at.max(later.rejected_at), ..later.clone() };
         }
         is_only_a_try
+    }
+
+    /// Returns whether its place among others of the kind, which only add hits, does not matter.
+    pub(super) fn only_adds(&self) -> bool {
+        self.change.is_addition() && self.unused == 0 && self.rejected_at == Timestamp::default()
+    }
+
+    /// Returns whether no tier counts it at `now`.
+    pub(super) fn has_ended(&self, now: Timestamp) -> bool {
+        self.limit.tiers.iter().all(|tier| has_ended(tier, self.last_at, now))
     }
 
     /// Appends `later`, which is of the same windows.
@@ -164,9 +190,15 @@ impl PendingDelta {
         }
     }
 
-    /// Returns the report that sends it.
-    pub(super) fn report(&self) -> Report {
+    /// Returns the report that sends it in a command about `target`.
+    pub(super) fn report(&self, target: &Target) -> Report {
+        let mut except = TierSet::default();
+        if !self.limit.has_counters_of(target) {
+            let others = target.tiers.iter().enumerate().filter(|(_, tier)| !self.limit.counts_in(tier));
+            others.for_each(|(i, _)| except.insert(i));
+        }
         Report {
+            except,
             at: self.last_at,
             since: self.at,
             change: self.change,
@@ -176,8 +208,11 @@ impl PendingDelta {
         }
     }
 
-    /// Applies it to `state`, as the store does with the report.
+    /// Applies it to `state`, as the store does with the report, if it is about `tier`.
     pub(super) fn apply(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
+        if !self.limit.counts_in(tier) {
+            return;
+        }
         if let CounterState::FixedWindow(window) = state {
             if window.end() == self.last_at.window_end(tier.period) || window.end() <= self.last_at {
                 state.add(tier, self.last_at, CountChange::of(negative(self.unused)), now);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{
     LocalCounter,
     records::Dropped,
-    talk::{Asks, Link, Sent, Tried, Try},
+    talk::{Asks, Early, Link, Sent, Tried, Try},
     tiers::{flows, take_off},
 };
 use crate::{
@@ -98,7 +98,7 @@ impl Sent {
                         let decision = decision_from_store(tiers, &states, policy, over, hits, now);
                         (decision, !over || run.counts_rejected)
                     }
-                    Asks::Look | Asks::Settle | Asks::Reserve(_) => (look(tiers, &states, hits, now), false),
+                    Asks::Look | Asks::Reserve(_) => (look(tiers, &states, hits, now), false),
                 };
                 decided.push(Tried { decision, at: now, reserved: Hits(0) });
                 // no try needs those before the first one
@@ -165,11 +165,12 @@ impl LocalCounter {
         match outcome {
             Ok((reply, now)) if reply.counters.len() == sent.target.tiers.len() => {
                 let now = sent.dated(reply, now);
+                self.share_taken(sent, reply);
+                let is_other = sent.is_own || !self.target.has_counters_of(&sent.target);
+                let replaced = is_other.then(|| self.replace_limit(Arc::clone(&sent.target), now));
                 if sent.carried.is_some() {
                     applied.overshoot = self.overshoot(reply, admitted, now);
                 }
-                self.share_taken(sent, reply);
-                let replaced = sent.is_own.then(|| self.replace_limit(Arc::clone(&sent.target)));
                 self.apply_reply_of(sent, reply, link, local_cache, now, &mut applied);
                 if let Some(replaced) = replaced {
                     self.restore_limit(replaced, now);
@@ -187,7 +188,7 @@ impl LocalCounter {
     fn fail(&mut self, sent: &mut Sent, delivery: Delivery, applied: &mut Applied) {
         let is_unknown = delivery == Delivery::Unknown;
         if is_unknown {
-            self.lose_version();
+            self.lose_versions();
             let want = sent.hold_ahead().map_or(0, |hold| hold.want);
             applied.unknown = applied.unknown.saturating_add(want);
         }
@@ -265,7 +266,7 @@ impl LocalCounter {
     ) {
         let number = sent.number;
         let (rejects, taken) = sent.outcomes(reply, now);
-        let is_leasing = self.mode == Coordination::Lease && !sent.is_own;
+        let is_leasing = self.mode == Coordination::Lease && !sent.is_own && !self.is_away();
         let asks_lease = |asked: &Try| matches!(asked.asks, Asks::Lease(_));
         let hold = sent.hold_ahead();
         let granted = hold.map_or(0, |_| reply.granted);
@@ -284,26 +285,24 @@ impl LocalCounter {
             // it needs the counts of the rejection, even if an estimated time puts it before an earlier reply
             self.accept_time(now);
         }
-        let is_applied = if self.requested_hits() > 0 {
+        let may_count_hold = self.has_hold_beside(number) && self.lease_limit().overlaps(&self.target);
+        let is_applied = if may_count_hold {
             self.keep_early(sent, reply, number, now);
             false
         } else {
             self.apply_reply_to(reply, number, now)
         };
-        if reply.matched && is_applied {
+        if !reply.adopted.is_empty() && is_applied {
             self.repeat(sent, reply, now);
         }
         self.wants_read |= !is_applied && granted > 0;
-        if taken > 0 {
-            self.note_change();
-        }
         if is_cached {
             self.deny_while_empty(now);
         }
         if unclaimed > 0 {
             self.uncount(Hits(unclaimed), now);
         }
-        if sent.carried.is_some() && self.leases().is_empty() && hold.is_none() {
+        if sent.carried.is_some() && self.rare.leases().is_empty() && hold.is_none() {
             // the store knows which of the granted hits were used, or the estimate does not any more
             self.forget_grants();
         }
@@ -376,10 +375,15 @@ impl LocalCounter {
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             state.take(tier, now, Hits(taken));
         }
+        let target = Arc::clone(&self.target);
         let early = &mut self.rare.make_talk().early;
-        if early.as_ref().is_none_or(|early| early.2 <= now) {
-            *early = Some(Box::new((reply.clone(), number, now)));
+        let is_newest = early.as_ref().is_none_or(|early| early.now <= now);
+        // one of them alone is applied
+        let is_of_all = early.as_ref().is_none_or(|early| early.target.has_counters_of(&target));
+        if is_newest {
+            *early = Some(Box::new(Early { target, reply: reply.clone(), number, now }));
         }
+        self.wants_read |= !is_of_all;
     }
 
     /// Applies the reply that had to wait for the one to the exchange that holds hits.
@@ -388,8 +392,8 @@ impl LocalCounter {
             && let Some(talk) = self.rare.talk_mut()
             && let Some(early) = talk.early.take()
         {
-            let (reply, number, now) = *early;
-            self.apply_reply_to(&reply, number, now);
+            let Early { target, reply, number, now } = *early;
+            self.under(&target, now, |counter| counter.apply_reply_to(&reply, number, now));
         }
     }
 
@@ -399,8 +403,8 @@ impl LocalCounter {
             let taken = taken(reply, i, run);
             let counted = if run.counts_rejected { run.tries } else { taken };
             let hits = Hits(run.hits.saturating_mul(counted.into()));
-            let flowing = self.target.tiers.iter().zip(self.estimate.iter_mut());
-            for (tier, state) in flowing.filter(|(tier, _)| flows(std::slice::from_ref(tier))) {
+            let states = self.target.tiers.iter().zip(self.estimate.iter_mut()).enumerate();
+            for (_, (tier, state)) in states.filter(|(i, _)| reply.adopted.contains(*i)) {
                 state.take(tier, now, hits);
                 if run.hits > 0 && taken < run.tries && !state.probe(tier, now, Hits(run.hits)).fits {
                     state.reject(tier, now);
@@ -414,7 +418,9 @@ impl LocalCounter {
     fn states_after(&self, sent: &Sent, reply: &Reply, is_applied: bool) -> SmallVec<[CounterState; 1]> {
         let is_better = is_applied
             && !sent.is_reserving()
-            && (reply.matched || !self.leases().is_empty() || sent.tries.iter().all(Try::looks));
+            && (!reply.adopted.is_empty()
+                || !self.rare.leases().is_empty()
+                || sent.tries.iter().all(Try::looks));
         if !is_better {
             return reply.counters.clone();
         }

@@ -79,8 +79,6 @@ pub(in super::super) enum Asks {
     Lease(OverLimitPolicy),
     /// Looks whether they fit, without counting them, after everything that was counted here.
     Look,
-    /// As `Look`, after everything that is held went back.
-    Settle,
     /// Takes between the fewest and the most hits that are of use, for a time.
     Reserve(ReservationRequest),
 }
@@ -97,11 +95,20 @@ pub(in super::super) struct Talk {
     /// Tries on their way whose callers wait no longer.
     given_up: SmallVec<[GivenUp; 0]>,
     /// The newest reply beside a hold on its way, which it may count: it is applied after that.
-    pub(super) early: Option<Box<(Reply, u32, Timestamp)>>,
+    pub(super) early: Option<Box<Early>>,
     /// Whether the sender has the counter in its queue.
     pub(super) is_queued: bool,
     /// Whether hits are to be held, although no decision waits for them.
     pub(super) wants_lease: bool,
+}
+
+/// A reply that is applied later.
+#[derive(Debug)]
+pub(super) struct Early {
+    pub(super) target: Arc<Target>,
+    pub(super) reply: Reply,
+    pub(super) number: u32,
+    pub(super) now: Timestamp,
 }
 
 /// Commands of one number that were sent together.
@@ -122,12 +129,11 @@ struct Ledger {
 }
 
 /// A try on its way whose caller has been answered without the store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct GivenUp {
     id: u32,
-    /// The hits that were admitted.
-    hits: Hits,
-    at: Timestamp,
+    /// The hits that were admitted and are in the estimate, as what would report them.
+    admitted: Option<PendingDelta>,
 }
 
 /// What is remembered of a command until its reply.
@@ -160,7 +166,7 @@ impl Try {
 
     /// Returns whether it takes nothing.
     pub(super) const fn looks(&self) -> bool {
-        matches!(self.asks, Asks::Look | Asks::Settle)
+        matches!(self.asks, Asks::Look)
     }
 
     /// Tells its caller what was decided.
@@ -181,7 +187,7 @@ impl Try {
             Asks::Take(policy) | Asks::Lease(policy) => {
                 (self.hits.0, matches!(policy, OverLimitPolicy::Count))
             }
-            Asks::Look | Asks::Settle | Asks::Reserve(_) => (0, false),
+            Asks::Look | Asks::Reserve(_) => (0, false),
         };
         Run { hits, tries: 1, counts_rejected }
     }
@@ -206,7 +212,7 @@ impl Sent {
 
     /// Adds `next`, if the store can decide it in the same command. Returns it otherwise.
     fn add(&mut self, next: Try) -> Result<(), Try> {
-        let is_empty = self.tries.is_empty() && self.carried.is_none();
+        let is_empty = self.tries.is_empty() && self.runs.is_empty() && self.carried.is_none();
         if is_empty {
             if !Arc::ptr_eq(&self.target, &next.target) {
                 self.target = Arc::clone(&next.target);
@@ -214,7 +220,8 @@ impl Sent {
             self.is_own = next.is_own;
         }
         let is_same = Arc::ptr_eq(&self.target, &next.target) || *self.target == *next.target;
-        if !is_same || self.is_own != next.is_own || self.is_reserving() {
+        let is_read = self.tries.is_empty() && !self.runs.is_empty();
+        if is_read || !is_same || self.is_own != next.is_own || self.is_reserving() {
             return Err(next);
         }
         if let Asks::Reserve(request) = next.asks {
@@ -306,11 +313,6 @@ impl LocalCounter {
         self.push_try(check.rule.id().is_none(), hits, asks)
     }
 
-    /// As [`LocalCounter::add_try`], for a look by the limit of the counter.
-    pub(in super::super) fn add_look(&mut self) -> Option<(u32, oneshot::Receiver<TryOutcome>)> {
-        self.push_try(false, Hits(0), Asks::Settle)
-    }
-
     pub(in super::super) fn push_try(
         &mut self,
         is_own: bool,
@@ -373,6 +375,13 @@ impl LocalCounter {
         self.rare.talk().and_then(|talk| talk.ledger).map_or(0, |ledger| ledger.want)
     }
 
+    /// Returns whether hits are to be held by an exchange on its way, and that is another one than `number`, whose commands precede the one
+    /// that holds them.
+    pub(super) fn has_hold_beside(&self, number: u32) -> bool {
+        let ledger = self.rare.talk().and_then(|talk| talk.ledger);
+        ledger.is_some_and(|ledger| ledger.want > 0 && ledger.number != number)
+    }
+
     /// Returns whether it says something to the store, or is about to.
     pub(in super::super) fn has_talk(&self) -> bool {
         self.rare.talk().is_some()
@@ -391,13 +400,13 @@ impl LocalCounter {
     }
 
     /// Gives up try `id`, whose caller waits no longer. Returns whether it was sent: then its outcome is still expected.
-    pub(in super::super) fn give_up(&mut self, id: u32, now: Timestamp) -> bool {
+    pub(in super::super) fn give_up(&mut self, id: u32) -> bool {
         let Some(talk) = self.rare.talk_mut() else { return false };
         let waiting = talk.tries.len();
         talk.tries.retain(|asked| asked.id != id);
         let is_sent = talk.tries.len() == waiting;
         if is_sent {
-            talk.given_up.push(GivenUp { id, hits: Hits(0), at: now });
+            talk.given_up.push(GivenUp { id, admitted: None });
         }
         self.end_talk();
         is_sent
@@ -411,14 +420,15 @@ impl LocalCounter {
     /// Returns whether hits were admitted for try `id`, which was given up.
     pub(super) fn is_admitted_meanwhile(&self, id: u32) -> bool {
         let mut given_up = self.rare.talk().into_iter().flat_map(|talk| &talk.given_up);
-        given_up.any(|given| given.id == id && given.hits > Hits(0))
+        given_up.any(|given| given.id == id && given.admitted.is_some())
     }
 
     /// Notes that try `id`, which was given up, has been answered: as many `hits` were admitted at `at`, and are in the estimate.
     pub(in super::super) fn answer_given_up(&mut self, id: u32, hits: Hits, at: Timestamp) {
+        let admitted = (hits > Hits(0)).then(|| PendingDelta::taken_at(&self.target, hits, at));
         let given_up = self.rare.talk_mut().map(|talk| &mut talk.given_up);
         if let Some(given) = given_up.and_then(|all| all.iter_mut().find(|given| given.id == id)) {
-            (given.hits, given.at) = (hits, at);
+            given.admitted = admitted;
         }
     }
 
@@ -426,15 +436,13 @@ impl LocalCounter {
     pub(super) fn take_given_up(&mut self, id: u32) -> Option<PendingDelta> {
         let given_up = &mut self.rare.talk_mut()?.given_up;
         let place = given_up.iter().position(|given| given.id == id)?;
-        let GivenUp { hits, at, .. } = given_up.swap_remove(place);
-        (hits > Hits(0)).then(|| PendingDelta::taken_at(hits, at))
+        given_up.swap_remove(place).admitted
     }
 
     /// Returns the hits of tries that were given up and are in the estimate, as what would report them.
     pub(super) fn given_up(&self) -> SmallVec<[PendingDelta; 0]> {
         let given_up = self.rare.talk().map_or(&[][..], |talk| &talk.given_up);
-        let admitted = given_up.iter().filter(|given| given.hits > Hits(0));
-        admitted.map(|given| PendingDelta::taken_at(given.hits, given.at)).collect()
+        given_up.iter().filter_map(|given| given.admitted.clone()).collect()
     }
 
     /// Notes that command `number` has its outcome.
@@ -478,13 +486,18 @@ impl LocalCounter {
     /// before it that wait for what is to be held.
     fn must_wait(&self, asked: &Try, ahead: &mut u64, link: &Link) -> bool {
         let Some(ledger) = self.rare.talk().and_then(|talk| talk.ledger) else { return false };
-        if self.instances <= 1 || matches!(asked.asks, Asks::Look | Asks::Settle) {
+        let in_flight = self.unacknowledged.in_flight();
+        let is_about = |limit: &Target| limit.overlaps(&asked.target);
+        if !is_about(&self.target) && !in_flight.iter().any(|delta| is_about(&delta.limit)) {
+            return false;
+        }
+        if self.instances <= 1 || asked.looks() {
             return true;
         }
-        let in_flight = self.unacknowledged.in_flight();
         let Asks::Lease(_) = asked.asks else {
             // the store has to count them before
-            return in_flight.iter().any(|delta| delta.taken() > 0) || self.must_return(asked, link.time.now);
+            let mut counted = in_flight.iter().filter(|delta| is_about(&delta.limit));
+            return counted.any(|delta| delta.taken() > 0) || self.must_return(asked, link.time.now);
         };
         // several instances must not wait for their reports in a burst
         if in_flight.iter().any(|delta| !delta.change.is_addition()) {
@@ -508,10 +521,15 @@ impl LocalCounter {
         let held = self.leased_hits().saturating_add(self.requested_hits());
         let all = asked.hits.plus(Hits(held));
         let has_room = || {
-            let mut tiers = asked.target.tiers.iter().zip(self.estimate.iter());
-            tiers.all(|(tier, state)| state.probe(tier, now, all).fits)
+            let mut tiers = asked.target.tiers.iter().enumerate();
+            tiers.all(|(i, tier)| {
+                let hits = if self.target.counts_in(tier) { all } else { asked.hits };
+                self.known(&asked.target, i).is_none_or(|(state, _)| state.probe(tier, now, hits).fits)
+            })
         };
-        held > 0 && (asked.asks == Asks::Settle || asked.is_own && flows(&asked.target.tiers) || !has_room())
+        held > 0
+            && self.target.overlaps(&asked.target)
+            && (asked.is_own && flows(&asked.target.tiers) || !has_room())
     }
 
     /// Adds `tries` to the commands `sent`, and further ones.
@@ -530,6 +548,23 @@ impl LocalCounter {
         }
     }
 
+    /// Returns the tries that leave now, whether no exchange is on its way that is about the ledger, and whether hits are to be held.
+    fn take_ready_tries(&mut self, link: &Link) -> (SmallVec<[Try; 1]>, bool, bool) {
+        let Some(talk) = self.rare.talk_mut() else { return (SmallVec::new(), true, false) };
+        talk.is_queued = false;
+        // the hits of a decision that waits no longer must not count twice
+        talk.tries.retain(|asked| asked.is_awaited());
+        let tries = std::mem::take(&mut talk.tries);
+        if talk.ledger.is_none() {
+            return (tries, true, std::mem::take(&mut talk.wants_lease));
+        }
+        let mut ahead = 0;
+        let (stay, leave): (SmallVec<_>, _) =
+            tries.into_iter().partition(|asked| self.must_wait(asked, &mut ahead, link));
+        self.rare.make_talk().tries = stay;
+        (leave, false, false)
+    }
+
     /// Has the commands `leave` that may now, with what is to be remembered of each until its reply: those of tries, and if no other exchange is
     /// about the ledger, what is pending, and a hold. `key` is that of the counter. Returns what was dropped.
     pub(in super::super) fn compose(
@@ -540,25 +575,10 @@ impl LocalCounter {
     ) -> Dropped {
         self.follow_instances(link.instances);
         let (at, mut dropped) = (link.time.now, Dropped::default());
-        let mut tries = SmallVec::<[Try; 1]>::new();
-        let (mut wants_lease, mut is_free) = (false, true);
-        if let Some(talk) = self.rare.talk_mut() {
-            talk.is_queued = false;
-            is_free = talk.ledger.is_none();
-            // the hits of a decision that waits no longer must not count twice
-            talk.tries.retain(|asked| asked.is_awaited());
-            tries = std::mem::take(&mut talk.tries);
-            wants_lease = is_free && std::mem::take(&mut talk.wants_lease);
-        }
-        if !is_free {
-            let mut ahead = 0;
-            let (stay, leave): (SmallVec<_>, _) =
-                tries.into_iter().partition(|asked| self.must_wait(asked, &mut ahead, link));
-            tries = leave;
-            self.rare.make_talk().tries = stay;
-        }
+        let (tries, is_free, mut wants_lease) = self.take_ready_tries(link);
         let number = self.next_number();
         let (mut reports, mut returned) = (SmallVec::new(), 0);
+        let mut target = Arc::clone(&self.target);
         let is_lease = self.mode == Coordination::Lease;
         let leases = |asked: &Try| matches!(asked.asks, Asks::Lease(_));
         wants_lease &= is_lease;
@@ -571,19 +591,20 @@ impl LocalCounter {
             if wants_lease {
                 returned += self.return_leases_before(at.after(link.lead));
             }
-            (reports, dropped) = self.take_reports(number, at);
+            (reports, target, dropped) = self.take_reports(number, at);
         }
         let mut carried = (!reports.is_empty()).then(|| self.carried_hits());
         let needed = tries.iter().filter(|asked| leases(asked)).map(|asked| asked.hits.0);
         let needed = needed.fold(0, u64::saturating_add);
         // no try that follows may find hits held that it needs
-        let may_hold = wants_lease && tries.iter().all(|asked| !asked.is_own && asked.asks != Asks::Settle);
+        let is_of_rule = |asked: &Try| !asked.is_own && asked.target.has_counters_of(&self.target);
+        let may_hold = wants_lease && tries.iter().all(is_of_rule);
         let hold = may_hold.then(|| self.next_hold(needed, returned, link, at)).flatten();
         let is_late = self.counted_until() > at || self.is_overcounted();
         let decides = hold.is_some() || (is_lease || is_late) && !tries.is_empty();
         if is_free && reports.is_empty() && (decides || self.wants_read && self.is_overcounted()) {
             // the store has this instance's exact state before it decides
-            let exact = self.replacement(at);
+            let exact = self.replacement(&target, at);
             reports.extend(exact.map(|replaces| Report {
                 at,
                 since: at,
@@ -593,7 +614,10 @@ impl LocalCounter {
             carried = (!reports.is_empty()).then(Dropped::default);
         }
         let mut sent: SmallVec<[Sent; 1]> = SmallVec::new();
-        let reads = is_free && self.wants_read && tries.is_empty() && carried.is_none() && hold.is_none();
+        let whole = self.whole_target();
+        let is_read_anyway = Arc::ptr_eq(&whole, &self.target)
+            && (hold.is_some() || tries.iter().any(|asked| asked.target.has_counters_of(&self.target)));
+        let reads = is_free && self.wants_read && carried.is_none() && !is_read_anyway;
         let is_ledger = is_free
             && (carried.is_some()
                 || hold.is_some()
@@ -601,8 +625,10 @@ impl LocalCounter {
                 || is_lease && needed > 0 && (self.instances <= 1 || flows(&self.target.tiers)));
         if carried.is_some() || hold.is_some() && tries.is_empty() || reads {
             let mut first = Sent::new(key, self, number);
+            first.target = target;
             first.carried = carried;
             if reads {
+                first.target = whole;
                 let run = Run { hits: 0, tries: 1, counts_rejected: false };
                 first.runs.push(run);
             }

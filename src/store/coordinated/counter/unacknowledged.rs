@@ -31,11 +31,6 @@ impl Unacknowledged {
         self.0.as_ref().map_or(&[], |deltas| &deltas.list)
     }
 
-    /// Returns whether some were sent, and the store has not replied yet.
-    pub(super) fn is_in_flight(&self) -> bool {
-        self.in_flight_len() > 0
-    }
-
     /// Returns those that were sent, and to which the store has not replied yet.
     pub(super) fn in_flight(&self) -> &[PendingDelta] {
         &self.all()[..self.in_flight_len()]
@@ -142,8 +137,13 @@ impl Unacknowledged {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::limit::Timestamp;
+    use crate::{
+        limit::{OverLimitPolicy, Timestamp},
+        store::remote::Target,
+    };
 
     fn hits(deltas: &[PendingDelta]) -> Vec<i64> {
         deltas.iter().map(|delta| delta.change.hits).collect()
@@ -152,7 +152,10 @@ mod tests {
     #[test]
     fn those_in_flight_precede_the_pending_ones() {
         assert_eq!(size_of::<Unacknowledged>(), 8);
-        let delta = |hits| PendingDelta::of(hits, Timestamp::from_secs(1));
+        let limit =
+            Target { path: "d|k=v".into(), tiers: [].into(), over_limit_policy: OverLimitPolicy::Ignore };
+        let limit = Arc::new(limit);
+        let delta = |hits| PendingDelta::of(&limit, hits, Timestamp::from_secs(1));
         let mut all = Unacknowledged::default();
         for hits in 1..=4 {
             all.push(delta(hits));
@@ -172,7 +175,7 @@ mod tests {
         all.retain_pending(|delta| delta.change.hits == 8);
         assert_eq!(hits(all.all()), [1, 2, 8]);
         all.return_flight();
-        assert_eq!((all.is_in_flight(), hits(all.pending())), (false, vec![1, 2, 8]));
+        assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![], vec![1, 2, 8]));
         all.send_first();
         all.remove_first_pending();
         assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![1], vec![8]));

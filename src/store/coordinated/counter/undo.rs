@@ -13,7 +13,8 @@ impl LocalCounter {
     /// it gets them back.
     pub(in super::super) fn unspend(&mut self, hits: Hits, at: Timestamp) {
         let tiers = &self.target.tiers;
-        let leases = if self.instances > 1 && flows(tiers) { &mut [] } else { self.rare.leases_mut() };
+        let stays = self.instances > 1 && flows(tiers) || self.is_away();
+        let leases = if stays { &mut [] } else { self.rare.leases_mut() };
         let held = leases.iter_mut().find_map(|lease| {
             let left = lease.left.checked_add(u32::try_from(hits.0).ok()?)?;
             same_windows(tiers, lease.granted_at, at).then_some((left, lease))
@@ -30,6 +31,6 @@ impl LocalCounter {
     /// Gives back hits that were counted at `at` for a request which was then rejected.
     pub(in super::super) fn uncount(&mut self, hits: Hits, at: Timestamp) {
         take_off(&self.target.tiers, &mut self.estimate, hits, at);
-        self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..PendingDelta::of(0, at) });
+        self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..self.delta(0, at) });
     }
 }

@@ -1,6 +1,6 @@
 //! How soon the pending hits have to be sent.
 
-use super::{LocalCounter, place::Urgency, tiers::saturated};
+use super::{LocalCounter, place::Urgency, records::PendingDelta, tiers::saturated};
 use crate::limit::{Period, Timestamp};
 
 /// The part of the remaining hits that all instances together may take before the next reply while a flush waits for a batch:
@@ -26,6 +26,38 @@ impl LocalCounter {
     ///
     /// In the other cases the hits wait for a batch only if the limit is so far away that this does not matter.
     pub(in super::super) fn urgency(
+        &self,
+        instances: usize,
+        round_trip: Period,
+        tick: Period,
+        now: Timestamp,
+    ) -> Urgency {
+        self.urgency_of_limit(instances, round_trip, tick, now).max(self.urgency_of_others(instances, now))
+    }
+
+    /// Returns how soon hits that are pending under limits with other tiers have to be sent: within an interval, since nothing is planned
+    /// for them, or at once where their limit is close.
+    fn urgency_of_others(&self, instances: usize, now: Timestamp) -> Urgency {
+        let of_delta = |delta: &PendingDelta| {
+            let own = delta.admitted();
+            if own == 0 {
+                return Urgency::Pause;
+            }
+            let known =
+                (0..delta.limit.tiers.len()).filter_map(|i| Some((i, self.known(&delta.limit, i)?.0)));
+            let left =
+                known.map(|(i, state)| state.availability(&delta.limit.tiers[i], now).remaining.into()).min();
+            let by_all = own.saturating_mul(instances.max(1) as u64);
+            let remaining = left.unwrap_or(u64::MAX).saturating_add(own);
+            if by_all.saturating_mul(NEAR) >= remaining { Urgency::Now } else { Urgency::Interval }
+        };
+        let others = self.unacknowledged.pending().iter();
+        let others = others.filter(|delta| !delta.limit.has_counters_of(&self.target));
+        others.map(of_delta).max().unwrap_or(Urgency::Pause)
+    }
+
+    /// As [`LocalCounter::urgency`], for the limit in use.
+    fn urgency_of_limit(
         &self,
         instances: usize,
         round_trip: Period,

@@ -1,20 +1,23 @@
 //! The exchanges of counters: what is asked, what leaves, and what becomes of it.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout_at},
+};
 
-use super::{CounterTable, counter_key};
+use super::CounterTable;
 use crate::{
-    limit::{Coordination, CounterKey, Hits, LimitCheck, Period, Timestamp},
+    limit::{Coordination, CounterKey, Hits, LimitCheck, Period},
     store::{
         coordinated::{
             client::{ExchangeOutcome, Exchanges},
             counter::{Applied, Asks, Generation, Link, LocalCounter, Sent, TryOutcome},
             delivery::{Delivery, Undecided},
         },
-        remote::{Command, Remote, RemoteError, StoreNode},
+        remote::{Command, Remote, RemoteError, StoreNode, Target},
     },
 };
 
@@ -30,6 +33,7 @@ pub(in super::super) struct Waiting {
     key: CounterKey,
     generation: Generation,
     id: u32,
+    limit: Arc<Target>,
     hits: Hits,
     asks: Asks,
     outcome: oneshot::Receiver<TryOutcome>,
@@ -82,11 +86,11 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
 }
 
 impl<R: Remote> CounterTable<R> {
-    /// Waits for the outcome of `waiting`, but no longer than `budget`. None if its counter was evicted meanwhile.
-    pub(in super::super) async fn outcome(&self, waiting: Waiting, budget: Period) -> Option<TryOutcome> {
+    /// Waits for the outcome of `waiting`, but no longer than until `deadline`. None if its counter was evicted meanwhile.
+    pub(in super::super) async fn outcome(&self, waiting: Waiting, deadline: Instant) -> Option<TryOutcome> {
         let late = |delivery| Err(Undecided { delivery, late: true });
         let mut awaited = Awaited { table: self, waiting: Some(waiting) };
-        let replied = timeout(Duration::from(budget), awaited.receive()).await;
+        let replied = timeout_at(deadline, awaited.receive()).await;
         let waiting = awaited.waiting.take();
         if let Ok(outcome) = replied {
             return outcome;
@@ -96,7 +100,7 @@ impl<R: Remote> CounterTable<R> {
             // tries are decided under the lock: it may just have been
             outcome.try_recv().unwrap_or_else(|_| {
                 outcome.close();
-                let is_sent = counter.give_up(id, counter.last_check_at);
+                let is_sent = counter.give_up(id);
                 late(if is_sent { Delivery::OnWay(id) } else { Delivery::NotApplied })
             })
         });
@@ -171,41 +175,20 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Has the store count everything that the counter of `key` has counted. Returns what to wait for, and whether that precedes the next
-    /// command anyway.
-    pub(in super::super) fn settle_counter(
-        &self,
-        key: CounterKey,
-        now: Timestamp,
-    ) -> Option<(Waiting, bool)> {
-        let waiting = self.with_existing(key, |counter| {
-            let precedes = !counter.has_ledger_on_way();
-            let (id, outcome) = counter.add_look()?;
-            let generation = counter.generation;
-            self.send_tries(key, counter, &self.link_now());
-            self.enqueue(key, counter, now);
-            let asks = Asks::Settle;
-            Some((Waiting { key, generation, id, hits: Hits(0), asks, outcome, commands: 1 }, precedes))
-        });
-        waiting.flatten()
-    }
-}
-
-// === impl Waiting ===
-
-impl Waiting {
     /// Asks the store about `hits` of `check`, whose `counter` is locked. None if too many decisions wait for it.
     pub(in super::super) fn ask(
+        &self,
         counter: &mut LocalCounter,
         check: &LimitCheck<'_>,
         hits: Hits,
         asks: Asks,
-    ) -> Option<Self> {
+    ) -> Option<Waiting> {
         let (id, outcome) = counter.add_try(check, hits, asks)?;
-        let (key, generation) = (counter_key(check), counter.generation);
+        let (key, generation) = (self.key_of(check), counter.generation);
         // the first one sends the command that others may join
         let commands = u32::from(counter.is_first_try());
-        Some(Self { key, generation, id, hits, asks, outcome, commands })
+        let limit = Arc::clone(&counter.target);
+        Some(Waiting { key, generation, id, limit, hits, asks, outcome, commands })
     }
 }
 
@@ -220,21 +203,22 @@ impl<R: Remote> Awaited<'_, R> {
 
 impl<R: Remote> Drop for Awaited<'_, R> {
     fn drop(&mut self) {
-        let Some(Waiting { key, generation, hits, asks, mut outcome, .. }) = self.waiting.take() else {
+        let Some(Waiting { key, generation, limit, hits, asks, mut outcome, .. }) = self.waiting.take()
+        else {
             return;
         };
         let Ok(Ok(tried)) = outcome.try_recv() else { return };
         let is_taken = match asks {
             Asks::Take(_) | Asks::Lease(_) => hits > Hits(0) && !tried.decision.over,
             Asks::Reserve(_) => tried.reserved > Hits(0),
-            Asks::Look | Asks::Settle => false,
+            Asks::Look => false,
         };
         if is_taken {
             self.table.with_generation(key, generation, |counter| {
-                match asks {
+                counter.under(&limit, tried.at, |counter| match asks {
                     Asks::Reserve(request) => counter.give_back_reserved(request, tried),
                     _ => counter.unspend(hits, tried.at),
-                }
+                });
                 self.table.enqueue(key, counter, tried.at);
             });
         }

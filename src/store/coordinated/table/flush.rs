@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use tokio::{
     task::yield_now,
     time::{Instant, sleep_until, timeout},
@@ -69,33 +68,13 @@ async fn flush_due<R: Remote>(table: &CounterTable<R>, sweep_at: Instant) {
 
 /// Sends what the counters that are due with `slot` have to send: those for whose keys [`CounterKey::shard`] returns one of `shards`.
 fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option<Slot>) {
-    let time = table.client.time();
     let link = table.link_now();
     let mut all = Outbox::with_capacity(shards.len());
     for shard in shards {
-        // nearly always none
-        let mut with_siblings: SmallVec<[CounterKey; 1]> = SmallVec::new();
         for Entry { key, counter } in table.shards.lock_of(*shard).all_of(*shard) {
-            if !table.queue.is_due(*key, &mut counter.place, slot) {
-                continue;
-            }
-            if counter.may_have_siblings() {
-                with_siblings.push(*key);
-            } else {
+            if table.queue.is_due(*key, &mut counter.place, slot) {
                 flush_counter(table, *key, counter, &link, &mut all);
             }
-        }
-        for key in with_siblings {
-            // what they have counted before precedes what this one has counted
-            for sibling in table.unsettled_siblings(key, time.now) {
-                table.with_existing(sibling, |counter| {
-                    let is_available = !table.client.is_unavailable_for(&counter.target, time.now);
-                    if is_available && counter.can_flush() {
-                        table.compose_of(sibling, counter, &link, |command, sent| all.push(command, sent));
-                    }
-                });
-            }
-            table.with_existing(key, |counter| flush_counter(table, key, counter, &link, &mut all));
         }
     }
     table.client.send_in_background(all);
@@ -143,10 +122,6 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &CounterTable<R>) {
             let (mut unreported, mut composed) = (false, Outbox::default());
             table.shards.sweep(1, link.time.now, |key, counter| {
                 counter.return_leases();
-                if counter.may_have_siblings() {
-                    // what they have counted is not looked up here, so only its own hits are reported
-                    counter.lose_version();
-                }
                 if counter.can_flush() {
                     table.compose_of(key, counter, &link, |command, sent| composed.push(command, sent));
                 }

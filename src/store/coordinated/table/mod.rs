@@ -6,7 +6,6 @@ pub(super) mod flush;
 mod mode;
 mod queue;
 mod shards;
-mod siblings;
 
 use std::sync::{
     Arc,
@@ -26,7 +25,7 @@ use super::{
     settings::CoordinationSettings,
 };
 use crate::{
-    limit::{Coordination, CounterKey, LimitCheck, Period, Timestamp},
+    limit::{Coordination, CounterKey, LimitCheck, OverLimitPolicy, Period, Timestamp},
     store::remote::{Remote, Target},
 };
 
@@ -51,12 +50,6 @@ pub(super) struct CounterTable<R> {
     pub(super) budget: Period,
     /// Also used by the modes, to count their decisions.
     pub(super) metrics: Arc<CoordinationMetrics>,
-}
-
-/// Returns the key of the counter of `check`. Limits with the same keys in the shared store have the same counter, whether
-/// they belong to a rule or to a request.
-pub(super) fn counter_key(check: &LimitCheck<'_>) -> CounterKey {
-    check.key.of_tiers(check.tiers())
 }
 
 // === impl CounterTable ===
@@ -98,6 +91,16 @@ impl<R: Remote> CounterTable<R> {
         self.shards.name_bytes()
     }
 
+    /// Returns the key of the counter of `check`. Limits of the same entries have the same, whether they belong to a rule or to a request,
+    /// unless the store counts them in different places.
+    pub(super) fn key_of(&self, check: &LimitCheck<'_>) -> CounterKey {
+        match check.over_limit_policy() {
+            // each tier is a counter of its own, as in envoyproxy/ratelimit
+            OverLimitPolicy::Count => check.key.of_tiers(check.tiers()),
+            OverLimitPolicy::Ignore => check.key.of_home(self.client.home(check.tiers())),
+        }
+    }
+
     /// Runs `act` on the counter of `check`, which is created if it does not exist, and queues the counter if it then has
     /// pending hits.
     pub(super) fn with_counter<T>(
@@ -106,15 +109,12 @@ impl<R: Remote> CounterTable<R> {
         now: Timestamp,
         act: impl FnOnce(&mut LocalCounter) -> T,
     ) -> T {
-        let key = counter_key(check);
+        let key = self.key_of(check);
         let mut shard = self.shards.lock(key);
-        let mut counter = match shard.get_mut(key) {
+        let counter = match shard.get_mut(key) {
             Some(counter) => counter,
             None => self.insert(&mut shard, key, check, now),
         };
-        if counter.may_have_siblings() {
-            counter = shard.get_with_siblings(key).expect("it is there");
-        }
         let is_new = counter.requested_mode.is_none();
         if counter.update_rule(check, now) || is_new {
             counter.schedule.set_interval(self.sync_interval_of(check));
@@ -124,7 +124,7 @@ impl<R: Remote> CounterTable<R> {
             self.follow_instances(counter, check, now);
         }
         // after that, so that requests with limits of their own do not move the counter between modes
-        let replaced = counter.apply_own_limit(check);
+        let replaced = counter.apply_own_limit(check, now);
         counter.last_check_at = now;
         let result = act(counter);
         if let Some(replaced) = replaced {
@@ -134,9 +134,6 @@ impl<R: Remote> CounterTable<R> {
             self.send_tries(key, counter, &self.link_now());
         }
         self.enqueue(key, counter, now);
-        if counter.may_have_siblings() {
-            self.shards.share(&mut shard, key, now);
-        }
         result
     }
 
@@ -146,23 +143,7 @@ impl<R: Remote> CounterTable<R> {
         key: CounterKey,
         act: impl FnOnce(&mut LocalCounter) -> T,
     ) -> Option<T> {
-        self.with_key(key, |counter| counter.map(act))
-    }
-
-    fn with_key<T>(&self, key: CounterKey, act: impl FnOnce(Option<&mut LocalCounter>) -> T) -> T {
-        let mut shard = self.shards.lock(key);
-        let mut counter = shard.get_mut(key);
-        if counter.as_ref().is_some_and(|counter| counter.may_have_siblings()) {
-            counter = shard.get_with_siblings(key);
-        }
-        let result = act(counter.as_deref_mut());
-        if let Some(counter) = counter
-            && counter.may_have_siblings()
-        {
-            let now = counter.last_check_at;
-            self.shards.share(&mut shard, key, now);
-        }
-        result
+        self.shards.lock(key).get_mut(key).map(act)
     }
 
     /// Runs `act` on the counter of `key`, if there is one, and it is not another one that has taken the place of that of
@@ -183,7 +164,7 @@ impl<R: Remote> CounterTable<R> {
         generation: Generation,
         act: impl FnOnce(Option<&mut LocalCounter>) -> T,
     ) -> T {
-        self.with_key(key, |counter| act(counter.filter(|counter| counter.generation == generation)))
+        act(self.shards.lock(key).get_mut(key).filter(|counter| counter.generation == generation))
     }
 
     fn insert<'a>(
@@ -195,14 +176,7 @@ impl<R: Remote> CounterTable<R> {
     ) -> &'a mut LocalCounter {
         let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed));
         let target = Arc::new(Target::of(check));
-        let states = shard.introduce(key, &target);
-        let mut counter = LocalCounter::new(target, self.sync_interval_of(check), generation, now);
-        if !states.is_empty() {
-            counter.note_change_of_sibling();
-            for sibling in &states {
-                counter.adopt_states(sibling);
-            }
-        }
+        let counter = LocalCounter::new(target, self.sync_interval_of(check), generation, now);
         self.shards.insert(shard, key, counter, |mut evicted| {
             // their decisions ask the counter that takes its place
             drop(evicted.take_tries());

@@ -20,24 +20,27 @@ impl<R: Remote> CounterTable<R> {
         now: Timestamp,
         act: impl FnOnce(&mut LocalCounter) -> T,
     ) -> Result<T, Coordination> {
-        self.with_counter(check, now, |counter| match self.mode_of(counter, check, now) {
+        self.with_counter(check, now, |counter| match self.mode_of(counter, check) {
             of_counter if of_counter == mode => Ok(act(counter)),
             of_counter => Err(of_counter),
         })
     }
 
-    /// Returns the coordination mode in which `counter` decides `check`: that of its rule, or `strict` while the order of hits of
-    /// several counters matters, or if the mode is too inexact for the limit that comes with the request.
-    fn mode_of(&self, counter: &LocalCounter, check: &LimitCheck<'_>, now: Timestamp) -> Coordination {
-        let is_too_small = || {
-            check.rule.id().is_none()
-                && counter.mode == Coordination::Interval
-                && self.requested_mode(check) == Coordination::Auto
-                && self.expected_mode(check) != Coordination::Interval
-        };
-        if (counter.must_decide_in_order(check.direction, check.hits, now) || is_too_small())
-            && self.client.supports(&counter.target, Coordination::Strict)
-        {
+    /// Returns the coordination mode in which `counter` decides `check`: that of its rule, or `strict` if that is too inexact for the
+    /// limit that comes with the request. A limit with other tiers has the mode of a rule of its own.
+    fn mode_of(&self, counter: &LocalCounter, check: &LimitCheck<'_>) -> Coordination {
+        if counter.is_away() {
+            let requested = match self.requested_mode(check) {
+                Coordination::Auto => self.expected_mode(check),
+                requested => requested,
+            };
+            return self.client.nearest_mode(&counter.target, requested);
+        }
+        let is_too_small = check.rule.id().is_none()
+            && counter.mode == Coordination::Interval
+            && self.requested_mode(check) == Coordination::Auto
+            && self.expected_mode(check) != Coordination::Interval;
+        if is_too_small && self.client.supports(&counter.target, Coordination::Strict) {
             Coordination::Strict
         } else {
             counter.mode
@@ -128,9 +131,7 @@ impl<R: Remote> CounterTable<R> {
         check: &LimitCheck<'_>,
         now: Timestamp,
     ) -> (Arc<Target>, Coordination) {
-        self.with_counter(check, now, |counter| {
-            (Arc::clone(&counter.target), self.mode_of(counter, check, now))
-        })
+        self.with_counter(check, now, |counter| (Arc::clone(&counter.target), self.mode_of(counter, check)))
     }
 }
 

@@ -38,8 +38,8 @@ pub(super) struct AttentionQueue {
 
 #[derive(Debug)]
 struct Wheel {
-    /// The slots, each with chunks of counters, by the bits of their keys that [`CounterKey::shard`] returns. Siblings have the same;
-    /// the place of each says whether it is queued. A million counters may be queued, for which half of a key is less memory.
+    /// The slots, each with chunks of counters, by the bits of their keys that [`CounterKey::shard`] returns. All counters of the same
+    /// entries have the same; the place of each says whether it is queued. A million counters may be queued, for which half of a key is less memory.
     slots: Box<[Vec<Vec<u64>>]>,
     /// A bit for each slot that is not empty.
     occupied: [u64; SLOTS / 64],
@@ -123,7 +123,7 @@ impl AttentionQueue {
         }
     }
 
-    /// Returns whether the counter of `key` is due in the turn of `slot`, in which it or a sibling is queued. Queues it again if it is due
+    /// Returns whether the counter of `key` is due in the turn of `slot`, in which it or another one of its entries is queued. Queues it again if it is due
     /// later.
     pub(super) fn is_due(&self, key: CounterKey, place: &mut QueuePlace, slot: Option<Slot>) -> bool {
         match place.take_turn(slot) {

@@ -1,20 +1,13 @@
 //! A sharded, bounded map from keys to local counters.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::HashTable;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     limit::{CounterKey, Timestamp},
-    store::{
-        brief_lock,
-        coordinated::counter::{LocalCounter, SiblingStates},
-        remote::Target,
-    },
+    store::{brief_lock, coordinated::counter::LocalCounter},
 };
 
 /// The number of counters per shard that the number of shards is chosen for.
@@ -67,8 +60,8 @@ pub(super) struct Entry {
     pub(super) counter: LocalCounter,
 }
 
-/// Returns the bits by which the counter of `key` is found in its shard: the same for all tiers, so that siblings are found
-/// together, and turned, since all counters of a shard have the same lowest bits.
+/// Returns the bits by which the counter of `key` is found in its shard: the same for all limits of the same entries, and
+/// turned, since all counters of a shard have the same lowest bits.
 const fn bucket(key: CounterKey) -> u64 {
     bucket_of(key.shard())
 }
@@ -181,29 +174,6 @@ impl Shards {
         self.bytes.fetch_sub(counter.name_bytes(), Ordering::Relaxed);
     }
 
-    /// Copies the states of the counter of `key` to its siblings in `shard`, after something has happened to it. Removes those that
-    /// are of no more use.
-    pub(super) fn share(&self, shard: &mut Shard, key: CounterKey, now: Timestamp) {
-        let Some(counter) = shard.get_mut(key) else { return };
-        counter.clear_siblings();
-        let (target, states) = (Arc::clone(&counter.target), counter.states());
-        let mut spare = Vec::new();
-        for Entry { key, counter } in shard.siblings(key, &target) {
-            counter.adopt_states(&states);
-            counter.note_change_of_sibling();
-            if counter.is_spare(&states, now) {
-                spare.push(*key);
-            }
-        }
-        for key in spare {
-            if let Ok(entry) = shard.table.find_entry(bucket(key), |entry| entry.key == key) {
-                let (entry, _) = entry.remove();
-                shard.long_names -= usize::from(entry.counter.name_bytes() >= LONG_NAME);
-                self.forget(&entry.counter);
-            }
-        }
-    }
-
     /// Passes the counters in one of `parts` parts of the map, each time in another one, to `visit`, unless they are quiet, and removes
     /// those that are idle before or after that.
     pub(super) fn sweep(
@@ -255,35 +225,10 @@ impl Shard {
         self.table.find_mut(bucket(key), |entry| entry.key == key).map(|entry| &mut entry.counter)
     }
 
-    /// Returns the counters for whose keys [`CounterKey::shard`] returns `shard`: one, and its siblings.
+    /// Returns the counters for whose keys [`CounterKey::shard`] returns `shard`: those of the same entries.
     pub(super) fn all_of(&mut self, shard: u64) -> impl Iterator<Item = &mut Entry> {
         let found = self.table.iter_hash_mut(bucket_of(shard)).map(|entry| &mut **entry);
         found.filter(move |entry| entry.key.shard() == shard)
-    }
-
-    /// Returns the siblings of the counter of `key`, which has this `target`.
-    pub(super) fn siblings(&mut self, key: CounterKey, target: &Target) -> impl Iterator<Item = &mut Entry> {
-        let all = self.all_of(key.shard());
-        all.filter(move |entry| entry.key != key && entry.counter.is_sibling_of(target))
-    }
-
-    /// Returns the states that siblings of a new counter of `key` have, and marks them as having a sibling.
-    pub(super) fn introduce(&mut self, key: CounterKey, target: &Target) -> Vec<SiblingStates> {
-        let mut states = Vec::new();
-        for entry in self.siblings(key, target) {
-            entry.counter.expect_siblings();
-            states.push(entry.counter.states());
-        }
-        states
-    }
-
-    /// Returns the counter of `key`, which then knows what its siblings have counted.
-    pub(super) fn get_with_siblings(&mut self, key: CounterKey) -> Option<&mut LocalCounter> {
-        let target = Arc::clone(&self.get_mut(key)?.target);
-        let hits = self.siblings(key, &target).map(|entry| entry.counter.sibling_hits()).collect();
-        let counter = self.get_mut(key)?;
-        counter.set_siblings(hits);
-        Some(counter)
     }
 
     /// Removes the counter of a sample that is missed least: one whose hits are all in the store, since the others' pending hits

@@ -1,10 +1,18 @@
 //! The local estimate: what it adopts of a reply, and what it counts without one.
 
 use super::*;
-use crate::limit::algorithm::{CounterState, FixedWindow};
+use crate::{
+    limit::algorithm::{CounterState, FixedWindow},
+    store::remote::TierSet,
+};
 
-fn reply(counters: &[CounterState], version: u64, matched: bool) -> Reply {
-    Reply { counters: counters.iter().cloned().collect(), version, matched, ..Reply::default() }
+fn reply(counters: &[CounterState], version: u64, adopted: bool) -> Reply {
+    Reply {
+        counters: counters.iter().cloned().collect(),
+        versions: counters.iter().map(|_| version).collect(),
+        adopted: TierSet(u64::from(adopted)),
+        ..Reply::default()
+    }
 }
 
 fn used(tier: &Tier, hits: u64, at: Timestamp) -> CounterState {
@@ -40,12 +48,12 @@ fn after_a_lost_command_any_state_is_adopted() {
     let states = [used(&tier, 40, START)];
     fixture.counter.apply_last_reply(&reply(&[used(&tier, 1, START)], 5, false), fixture.now);
     fixture.count(2);
-    assert!(fixture.counter.replacement(fixture.now).is_some());
-    fixture.counter.lose_version();
-    assert!(fixture.counter.replacement(fixture.now).is_none());
+    assert!(fixture.exact().is_some());
+    fixture.counter.lose_versions();
+    assert!(fixture.exact().is_none());
     fixture.counter.apply_last_reply(&reply(&states, 5, false), fixture.now);
     assert_eq!(fixture.counter.remaining(fixture.now), 58);
-    assert!(fixture.counter.replacement(fixture.now).is_some(), "now it is known again");
+    assert!(fixture.exact().is_some(), "now it is known again");
 }
 
 /// The store carries out a look after a hold, and its reply is there first. Both replies have the same version.
@@ -89,7 +97,7 @@ fn a_hit_that_was_admitted_while_its_try_was_on_its_way_counts_once() {
             let composed = fixture.compose();
             drop(outcome);
             fixture.wait(millis(10));
-            assert!(fixture.counter.give_up(id, fixture.now), "it was sent");
+            assert!(fixture.counter.give_up(id), "it was sent");
             let (instances, now) = (fixture.instances, fixture.now);
             let decision = fixture.counter.count_fallback(instances, Direction::Take, Hits(5), false, now);
             assert!(!decision.over);
@@ -145,14 +153,18 @@ fn a_hit_beside_an_unused_lease_counts_for_its_own_period() {
 #[test]
 fn a_replacement_says_whether_it_counts_hits_of_others() {
     let flush = |fixture: &mut Fixture| {
-        fixture.flush().pop().and_then(|command| command.exchange.reports.last()?.replaces.clone())
+        fixture
+            .flush()
+            .pop()
+            .and_then(|command| command.exchange.reports.last()?.replaces.as_ref()?.0[0].clone())
     };
     for tier in [sliding(100, 60), bucket(100, 60)] {
         let mut own = Fixture::new(std::slice::from_ref(&tier), 2);
         for _ in 0..3 {
             own.count(2);
             let replaces = flush(&mut own).expect("the state is known");
-            assert_eq!(replaces.version, own.counter.version - 1, "the one that the states are based on");
+            let version = own.counter.version.known().expect("it has just been told");
+            assert_eq!(replaces.version, version - 1, "the one that the states are based on");
             own.wait(Period::from_secs(90));
             assert!(replaces.is_own);
         }

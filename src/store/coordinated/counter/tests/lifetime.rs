@@ -12,12 +12,6 @@ fn rules(tiers: &[Tier]) -> RuleSet {
     RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::with_secret([1, 2]))
 }
 
-/// Has the counter adopt a rule of its own limit.
-pub(super) fn adopt_rule(fixture: &mut Fixture) {
-    let rules = rules(&fixture.counter.target.tiers);
-    assert!(with_check(&rules, None, |check| fixture.counter.update_rule(check, fixture.now)));
-}
-
 /// Calls `act` with the check of a request with a limit of its own, or none.
 fn with_check<T>(rules: &RuleSet, own: Option<&[Tier]>, act: impl FnOnce(&LimitCheck<'_>) -> T) -> T {
     let own = own.map(|own| RuntimeLimit::new(own.into(), OverLimitPolicy::Ignore).expect("it is valid"));
@@ -98,11 +92,9 @@ fn an_unused_counter_forgets_how_it_leased() {
     let end = START.after(Period::from_secs(60));
     let before = Timestamp::from_nanos(end.as_nanos() - 1);
     assert!(fixture.counter.has_grants(before) && !fixture.counter.has_grants(end));
-    // siblings have to know it if the time of the hits matters
-    assert!(!fixture.counter.is_unsettled(before) && fixture.counter.sibling_hits().is_settled(before));
-    let sliding = used_of(sliding(100, 60)).counter;
-    let counted_until = sliding.sibling_hits().counted_until;
-    assert!(counted_until >= end && sliding.is_unsettled(before) && !sliding.is_unsettled(counted_until));
+    // the store has to learn when they were used if that matters
+    assert!(fixture.counter.counted_until() < before);
+    assert!(used_of(sliding(100, 60)).counter.counted_until() >= end);
     // once they do not count any more, there is nothing to remember
     let mut late = used();
     late.counter.shrink(end);
@@ -174,7 +166,7 @@ fn a_reload_changes_the_limit_and_not_the_counts() {
             !with_check(&old, None, |check| fixture.counter.update_rule(check, fixture.now)),
             "the same rule"
         );
-        assert!(fixture.counter.is_of_rule());
+        assert!(fixture.counter.rule.is_some());
         fixture.count(10);
         fixture.flush();
         fixture.hold(6, millis(300));
@@ -184,7 +176,7 @@ fn a_reload_changes_the_limit_and_not_the_counts() {
         // a limit of the request's own is no rule
         let own = std::slice::from_ref(&raised);
         assert!(!with_check(&old, Some(own), |check| fixture.counter.update_rule(check, fixture.now)));
-        assert!(fixture.counter.is_of_rule());
+        assert!(fixture.counter.rule.is_some());
         assert_eq!(&*fixture.counter.target.tiers, std::slice::from_ref(&tier));
         assert!(with_check(&rules(own), None, |check| fixture.counter.update_rule(check, fixture.now)));
         assert_eq!(&*fixture.counter.target.tiers, std::slice::from_ref(&raised));
@@ -207,23 +199,29 @@ fn a_request_with_a_limit_of_its_own_borrows_the_counter() {
     let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
     fixture.count(10);
     let own = [Tier { requests: 30, ..tier.clone() }];
-    let replaced = with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check));
+    let replaced =
+        with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check, fixture.now));
     assert_eq!(fixture.counter.remaining(fixture.now), 20);
     fixture.counter.restore_limit(replaced.expect("it was another one"), fixture.now);
     assert_eq!(fixture.counter.remaining(fixture.now), 90);
     // a pause is one of the limit
     let denied_until = fixture.now.after(millis(200));
     fixture.counter.denied_until = denied_until;
-    let replaced = with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check));
+    let replaced =
+        with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check, fixture.now));
     assert!(!fixture.counter.is_denied(fixture.now));
     fixture.counter.restore_limit(replaced.expect("it was another one"), fixture.now);
     assert_eq!(fixture.counter.denied_until, denied_until);
     for own in [None, Some(std::slice::from_ref(&tier))] {
-        assert!(with_check(&rules, own, |check| fixture.counter.apply_own_limit(check)).is_none());
+        assert!(
+            with_check(&rules, own, |check| fixture.counter.apply_own_limit(check, fixture.now)).is_none()
+        );
     }
     // a rule that has changed is adopted, not borrowed
     let changed = self::rules(&own);
-    assert!(with_check(&changed, None, |check| fixture.counter.apply_own_limit(check)).is_none());
+    assert!(
+        with_check(&changed, None, |check| fixture.counter.apply_own_limit(check, fixture.now)).is_none()
+    );
     assert_eq!(fixture.counter.remaining(fixture.now), 90);
 }
 
@@ -241,7 +239,8 @@ fn a_request_with_a_limit_of_its_own_leaves_the_flushes_to_the_rule() {
     let pause = fixture.counter.schedule.pause();
     assert!(pause > millis(100));
     let own = [Tier { requests: 60, ..tier.clone() }];
-    let replaced = with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check));
+    let replaced =
+        with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check, fixture.now));
     let reply = fixture.execute(Exchange::read());
     let _ = fixture.counter.next_number();
     assert!(fixture.counter.apply_last_reply(&reply, fixture.now));

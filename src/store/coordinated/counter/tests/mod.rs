@@ -9,13 +9,13 @@ mod keeping;
 mod lease_ends;
 mod leasing;
 mod lifetime;
+mod limits;
 mod pace;
 mod places;
 mod records;
 mod reports;
 mod reservations;
 mod scarcity;
-mod siblings;
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ use crate::{
             store_time::StoreTime,
             test_tiers::{START, fixed, millis, sliding},
         },
-        remote::{Command, Exchange, Hold, RemoteError, Reply, Report, Target},
+        remote::{Command, Exchange, Hold, RemoteError, Replacement, Reply, Report, Target},
         simulated::SimulatedServer,
     },
 };
@@ -115,6 +115,11 @@ impl Fixture {
     fn execute(&mut self, exchange: Exchange) -> Reply {
         let target = Arc::clone(&self.counter.target);
         self.store.execute(&Command { target, at: self.now, exchange }, self.now)
+    }
+
+    /// Returns the exact states of the limit in use.
+    fn exact(&self) -> Option<Box<Replacement>> {
+        self.counter.replacement(&self.counter.target, self.now)
     }
 
     /// Returns the hits that the store would still grant.

@@ -29,9 +29,9 @@ fn the_turn_of_an_evicted_counter_is_not_that_of_its_successor() {
     assert_eq!(place.take_turn(Some(slot)), Turn::Passed, "once");
 }
 
-/// A sibling is queued in another slot, and found in the same turns.
+/// Another counter of the same entries is queued in another slot, and found in the same turns.
 #[test]
-fn the_turn_of_a_sibling_is_not_that_of_the_counter() {
+fn the_turn_of_another_is_not_that_of_the_counter() {
     let (mut place, slot) = (QueuePlace::default(), Slot::of(9));
     assert!(place.make_due(slot, Urgency::Pause));
     place.queue(slot);

@@ -70,7 +70,8 @@ fn pending_hits_count_in_their_own_window_and_begin_the_next() {
     for (end, counted, used) in [(60, 30_000, 12), (60, 59_999, 12), (60, 60_000, 2), (120, 30_000, 10)] {
         let mut state = window(end, 10);
         let now = at(counted.max((end - 60) * 1_000));
-        PendingDelta::of(2, at(counted)).apply(&tier, &mut state, now);
+        let limit = Fixture::new(std::slice::from_ref(&tier), 2).counter.target;
+        PendingDelta::of(&limit, 2, at(counted)).apply(&tier, &mut state, now);
         assert_eq!(state.probe(&tier, now, Hits(0)).used, Hits(used), "{counted} ms, window to {end} s");
     }
 }
@@ -82,7 +83,8 @@ fn a_try_before_the_last_hit_restarts_the_refill_at_its_own_instant() {
     let tier = strict_bucket(50, 100);
     let mut state = CounterState::unused(&tier, at(0));
     state.take(&tier, at(0), Hits(10));
-    let delta = PendingDelta { rejected_at: at(1_000), ..PendingDelta::of(1, at(1_500)) };
+    let limit = Fixture::new(std::slice::from_ref(&tier), 2).counter.target;
+    let delta = PendingDelta { rejected_at: at(1_000), ..PendingDelta::of(&limit, 1, at(1_500)) };
     delta.apply(&tier, &mut state, at(1_500));
     let left = |millis| state.availability(&tier, at(millis)).remaining;
     assert_eq!([left(2_999), left(3_000)], [39, 40]);

@@ -39,7 +39,7 @@ proptest! {
             fixture.execute(Exchange::of_hold(Hold { least: 1, want: hits, time: millis(hold) }));
         }
         fixture.now = at(21_000);
-        let mut delta = PendingDelta::of(hits, at(first));
+        let mut delta = fixture.counter.delta(hits, at(first));
         // a delta is of one window
         delta.last_at = at(first + lasted);
         if tier.algorithm == Algorithm::FixedWindow {
@@ -51,7 +51,7 @@ proptest! {
         let read = |fixture: &mut Fixture| fixture.execute(Exchange::read()).counters[0].clone();
         let mut state = read(&mut fixture);
         delta.apply(&tier, &mut state, fixture.now);
-        fixture.execute(Exchange::of_report(delta.report()));
+        fixture.execute(Exchange::of_report(delta.report(&fixture.counter.target)));
         let stored = read(&mut fixture);
         prop_assert_eq!(course(&tier, &state, fixture.now), course(&tier, &stored, fixture.now));
     }
@@ -66,11 +66,12 @@ proptest! {
         for (hits, is_unused) in steps {
             fixture.wait(millis(1));
             if is_unused {
-                let delta = PendingDelta { unused: hits, unused_until: fixture.now, ..PendingDelta::of(0, START) };
+                let delta = PendingDelta { unused: hits, unused_until: fixture.now, ..fixture.counter.delta(0, START) };
                 fixture.counter.push_pending(delta);
                 expected -= hits;
             } else {
-                fixture.counter.push_pending(PendingDelta::of(hits.try_into().expect("it is small"), fixture.now));
+                let delta = fixture.counter.delta(hits.try_into().expect("it is small"), fixture.now);
+                fixture.counter.push_pending(delta);
                 expected += hits;
                 last_taken = Some(fixture.now);
             }
@@ -146,17 +147,14 @@ fn hits_are_given_back_after_the_reply_to_the_request_for_a_lease() {
 fn nothing_is_sent_twice_or_without_need() {
     let mut fixture = Fixture::new(&[sliding(100, 60)], 2);
     assert!(fixture.flush().is_empty());
-    assert_eq!(fixture.counter.oldest_pending_at(), None);
     fixture.wait(SECOND);
     fixture.counter.last_check_at = fixture.now;
     fixture.counter.refresh(SECOND, fixture.now);
-    assert_eq!(fixture.counter.oldest_pending_at(), Some(fixture.now));
     fixture.wait(SECOND);
     let oldest = fixture.now;
     fixture.count(2);
     fixture.wait(SECOND);
     fixture.count(3);
-    assert_eq!(fixture.counter.oldest_pending_at(), Some(oldest));
     // the reply to the report has the count too
     let commands = fixture.flush();
     let report = commands[0].exchange.reports.last().expect("hits were pending");
@@ -255,7 +253,7 @@ fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
             Hits(used),
         ))]
         .into(),
-        version,
+        versions: [version].into(),
         ..Reply::default()
     };
     let at = |ms| START.after(millis(ms));
@@ -276,7 +274,7 @@ fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
         let applied = fixture.counter.apply_reply_to(&reply(60, 0), numbers[number - 1], at(ms));
         assert_eq!(applied, is_applied, "number {number} at {ms} ms");
         assert_eq!(fixture.counter.remaining(at(100)), if is_applied { 40 } else { 50 });
-        assert!(!fixture.counter.is_version_lost);
+        assert!(!fixture.counter.has_lost_version());
         // a reply that has waited for its turn is applied at its own instant
         fixture.counter.accept_time(at(10));
         assert!(fixture.counter.apply_reply_to(&reply(70, 0), numbers[2], at(10)));
@@ -289,10 +287,10 @@ fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
             counters: [CounterState::unused(&sliding(100, 60), START)].into(),
             ..Reply::default()
         };
-        fixture.counter.apply_last_reply(&Reply { version: 7, ..state() }, at(100));
-        assert!(!fixture.counter.apply_last_reply(&Reply { version, ..state() }, at(10)));
-        assert_eq!(fixture.counter.is_version_lost, is_lost);
-        assert_eq!(fixture.counter.replacement(at(100)).is_none(), is_lost);
+        fixture.counter.apply_last_reply(&Reply { versions: [7].into(), ..state() }, at(100));
+        assert!(!fixture.counter.apply_last_reply(&Reply { versions: [version].into(), ..state() }, at(10)));
+        assert_eq!(fixture.counter.has_lost_version(), is_lost);
+        assert_eq!(fixture.counter.replacement(&fixture.counter.target, at(100)).is_none(), is_lost);
     }
     // of a flush, the count is read again
     let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
@@ -309,7 +307,6 @@ fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
     assert!(!fixture.counter.has_pending(), "nobody has asked for it");
     // one that does not fit the tiers is not applied
     assert!(!fixture.counter.apply_last_reply(&Reply::default(), at(300)));
-    assert!(fixture.counter.is_version_lost);
 }
 
 /// Without a version there is nothing in the store, whatever the estimate knows.

@@ -1,8 +1,10 @@
+use std::sync::Arc;
+
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
 use crate::limit::{Algorithm, Entry, KeyHasher, OverLimitPolicy, Period, Tier};
-use crate::store::coordinated::counter::Generation;
+use crate::store::{coordinated::counter::Generation, remote::Target};
 
 const MAX: usize = 4_000;
 
@@ -80,7 +82,7 @@ fn short_names_fill_the_bound_of_the_bytes_exactly() {
     let (mut evicted, start) = (0, Timestamp::from_secs(1_000));
     for i in 0..25 {
         let key = hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
-        let counter = LocalCounter::new(target(1, false), Period::from_millis(100), Generation(1), start);
+        let counter = LocalCounter::new(target(1), Period::from_millis(100), Generation(1), start);
         shards.insert(&mut shards.lock(key), key, counter, |_| evicted += 1);
         assert_eq!((shards.len(), evicted), ((i + 1).min(10), (i + 1_usize).saturating_sub(10)));
     }
@@ -93,7 +95,7 @@ fn the_memory_of_a_table_in_use_stays() {
     let start = Timestamp::from_secs(1_000);
     for i in 0..250 {
         let key = hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
-        let counter = LocalCounter::new(target(1, false), Period::from_millis(100), Generation(1), start);
+        let counter = LocalCounter::new(target(1), Period::from_millis(100), Generation(1), start);
         let entry = Box::new(super::Entry { key, counter });
         shard.table.insert_unique(bucket(key), entry, |entry| bucket(entry.key));
     }
@@ -123,8 +125,6 @@ enum Step {
     Sweep(usize),
     /// All pending hits are applied, and time passes until their counters are idle.
     Settle,
-    /// A counter of key `i` and its sibling are added if they are not there, and share their states.
-    Share(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -133,21 +133,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         20 => (0..400_usize, bytes, prop::bool::weighted(0.1)).prop_map(|(i, bytes, pending)| Step::Insert(i, bytes, pending)),
         2 => (1..4_usize).prop_map(Step::Sweep),
         1 => Just(Step::Settle),
-        4 => (0..6_usize).prop_map(Step::Share),
     ];
     vec(step, 1..600)
 }
 
-/// A tier of `seconds`.
-fn window(seconds: u64) -> Tier {
-    Tier { requests: 5, period: Period::from_secs(seconds), algorithm: Algorithm::FixedWindow }
-}
-
-/// A target of a window of a minute, and of one of an hour if it is that of a `sibling`.
-fn target(bytes: usize, sibling: bool) -> Arc<Target> {
-    let tiers = [window(60), window(3_600)].into_iter().take(1 + usize::from(sibling));
+/// A target of a window of a minute, with a name of these bytes.
+fn target(bytes: usize) -> Arc<Target> {
+    let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
     let path = "x".repeat(bytes).into();
-    Arc::new(Target { path, tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore })
+    Arc::new(Target { path, tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore })
 }
 
 /// Checks what `shards` knows of its counters.
@@ -173,10 +167,7 @@ proptest! {
         steps in steps(),
     ) {
         let (shards, hasher) = (Shards::new(max, max_bytes), KeyHasher::random());
-        let key = |i: usize, sibling| {
-            let key = hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
-            key.of_tiers(&target(1, sibling).tiers)
-        };
+        let key = |i: usize| hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
         let mut now = Timestamp::from_secs(1_000_000);
         let (mut inserted, mut removed) = (0, 0);
         for step in steps {
@@ -207,32 +198,9 @@ proptest! {
             };
             match step {
                 Step::Insert(i, bytes, pending) => {
-                    let key = key(i, false);
+                    let key = key(i);
                     if shards.lock(key).get_mut(key).is_none() {
-                        insert(key, target(bytes, false), pending, now)?;
-                    }
-                }
-                Step::Share(i) => {
-                    let (key, sibling) = (key(i, false), key(i, true));
-                    let bytes = if i % 2 == 0 { 20 } else { 300 };
-                    if shards.lock(key).get_mut(key).is_none() {
-                        insert(key, target(bytes, false), false, now)?;
-                    }
-                    let bytes = shards.lock(key).get_mut(key).map(|counter| counter.name_bytes());
-                    if let Some(bytes) = bytes {
-                        if shards.lock(sibling).get_mut(sibling).is_none() {
-                            insert(sibling, target(bytes, true), false, now)?;
-                        }
-                        // the counter itself may have been evicted
-                        let is_there = shards.lock(key).get_mut(key).is_some();
-                        let is_spare = shards
-                            .lock(sibling)
-                            .get_mut(sibling)
-                            .is_some_and(|counter| counter.name_bytes() == bytes && counter.is_idle(now));
-                        let before = shards.len();
-                        shards.share(&mut shards.lock(key), key, now);
-                        removed += before - shards.len();
-                        prop_assert_eq!(before - shards.len(), usize::from(is_there && is_spare));
+                        insert(key, target(bytes), pending, now)?;
                     }
                 }
                 Step::Sweep(parts) => {

@@ -15,51 +15,21 @@ async fn the_table_knows_the_number_and_the_names_of_its_counters() {
     assert_eq!((fixture.table.len(), fixture.table.name_bytes()), (3, bytes));
 }
 
-/// The entries have one count, whichever limit a request has.
+/// The entries have one counter, whichever limit a request has.
 #[tokio::test(start_paused = true)]
-async fn a_new_counter_knows_what_its_siblings_have_counted() {
+async fn requests_with_limits_of_their_own_have_the_counter_of_the_rule() {
     let fixture = Fixture::new(Coordination::Interval, &[fixed(100, 60)]);
     let (now, own) = (fixture.now(), [fixed(100, 60), fixed(1_000, 3_600)]);
     fixture.count("v", 7);
-    assert!(!fixture.with_counter("v", |counter| counter.may_have_siblings()), "it is the only one");
-    let (sibling, target) = fixture.with_check("v", Some(&own), |check| {
-        let target = fixture.table.with_counter(check, now, |counter| {
-            assert!(counter.may_have_siblings());
+    fixture.with_check("v", Some(&own), |check| {
+        fixture.table.with_counter(check, now, |counter| {
             assert_eq!(counter.remaining(now), 93);
             counter.count(1, Direction::Take, OverLimitPolicy::Ignore, Hits(2), now);
-            Arc::clone(&counter.target)
         });
-        (counter_key(check), target)
+        assert_eq!(fixture.table.key_of(check), fixture.key("v"));
     });
     assert_eq!(fixture.with_counter("v", |counter| counter.remaining(now)), 91);
-    // each has to report before the store decides about the other
-    let (key, table) = (fixture.key("v"), &fixture.table);
-    assert_eq!(table.unsettled_siblings(sibling, now).to_vec(), [key]);
-    assert_eq!(table.unsettled_siblings(key, now).to_vec(), [sibling]);
-    let mut unsettled = table.unsettled(sibling, &target, now).to_vec();
-    unsettled.sort_unstable_by_key(|(_, other)| *other == key);
-    assert_eq!(unsettled, [(Some(now), sibling), (Some(now), key)]);
-}
-
-/// What was given back must not be reported before the hits that it belongs to.
-#[tokio::test(start_paused = true)]
-async fn siblings_precede_in_the_order_of_their_hits() {
-    let fixture = Fixture::new(Coordination::Interval, &[fixed(100, 60)]);
-    let (table, policy, now) = (&fixture.table, OverLimitPolicy::Ignore, fixture.now());
-    let count = |seconds: Option<u64>, after| {
-        let own = seconds.map(|seconds| [fixed(100, 60), fixed(1_000, seconds)]);
-        let own = own.as_ref().map(<[Tier; 2]>::as_slice);
-        fixture.with_check("v", own, |check| {
-            let at = now.after(Period::from_millis(after));
-            table.with_counter(check, at, |counter| counter.count(1, Direction::Take, policy, Hits(1), at));
-            counter_key(check)
-        })
-    };
-    // they are found in the order in which they were made
-    let [third, second, first] = [3, 2, 1].map(|i| count(Some(i * 3_600), 10 * i));
-    let of_rule = count(None, 40);
-    assert_eq!(table.unsettled_siblings(of_rule, now).to_vec(), [first, second, third]);
-    assert_eq!(table.unsettled_siblings(third, now).to_vec(), [first, second]);
+    assert_eq!(fixture.table.len(), 1);
 }
 
 /// `auto` needs no leases of a limit that is large for any likely number of instances.

@@ -11,7 +11,7 @@ use std::{future::pending, sync::Arc};
 
 use parking_lot::Mutex;
 
-use super::{CounterTable, counter_key};
+use super::CounterTable;
 use crate::{
     clock::Clock as _,
     limit::{
@@ -124,7 +124,7 @@ impl Fixture {
     }
 
     fn key(&self, value: &str) -> CounterKey {
-        self.with_check(value, None, counter_key)
+        self.with_check(value, None, |check| self.table.key_of(check))
     }
 
     /// Counts `hits` in the counter of `value`.
