@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    duplicates,
+    checks::duplicates,
     error::FileReport,
     fields::Fields,
     keys::Level,

@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use super::{
+    checks::misplaced,
     error::FileReport,
     go_format::{not_a_map, not_text},
     keys::Level,
-    misplaced,
     scalar::{Meaning, Scalar},
     yaml::{Position, Value, YamlNode},
 };

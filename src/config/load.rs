@@ -11,12 +11,11 @@ use std::{
 };
 
 use super::{
+    checks::{duplicates, hidden, ineffective},
     compile::{Declared, compile},
     documents::{self, Document, DocumentContent},
-    duplicates,
     error::{ConfigError, ConfigErrors, ConfigWarning, DisplayOrigin, FileReport, Report},
     files::{self, Listing, RuleFile},
-    hidden, ineffective,
     yaml::{self, Position, YamlNode},
 };
 use crate::limit::{Domain, Origin};

@@ -6,21 +6,21 @@
 //! | `files`, `mount`, `watch` | the files to read and their names, also in a ConfigMap; the changes to them |
 //! | `load` | reads all files of a directory to [`limit::Domain`](crate::limit::Domain)s, or all errors |
 //! | `yaml`, `scalar` | a document as a tree with positions; only `yaml` uses the YAML crate |
-//! | `keys`, `fields`, `misplaced` | the keys of each level, typed access to their values, and keys at another level |
+//! | `keys`, `fields` | the keys of each level, and typed access to their values |
 //! | `documents`, `defaults` | rules that come as messages, and settings for those that their messages cannot express |
 //! | `mapper`, `observer` | the names of metrics, `PROMETHEUS_MAPPER_YAML`, and how it shows durations: no rules |
 //! | `compile`, `rate_limit`, `tier`, `split`, `metadata`, `duration` | compile the tree to rules, level by level |
-//! | `duplicates`, `redundant_tiers`, `ineffective`, `hidden` | checks that need more than one descriptor or tier |
+//! | `checks/` | checks of whole rules: repeated, hidden, misplaced, ineffective or redundant ones, and those that instances cannot share |
 //! | `describe` | a compiled rule in words and as JSON |
 //! | `error`, `go_format` | errors and warnings with their places, worded as envoyproxy/ratelimit's |
 
+mod checks;
 mod compile;
 #[cfg(feature = "server")]
 mod defaults;
 #[cfg(feature = "server")]
 mod describe;
 mod documents;
-mod duplicates;
 mod duration;
 mod error;
 mod fields;
@@ -28,30 +28,26 @@ mod files;
 #[cfg(all(feature = "server", any(test, fuzzing)))]
 pub(crate) mod fuzz;
 mod go_format;
-mod hidden;
-mod ineffective;
 mod keys;
 mod load;
 #[cfg(feature = "server")]
 mod mapper;
 mod metadata;
-mod misplaced;
 mod mount;
 #[cfg(feature = "server")]
 mod observer;
 mod rate_limit;
-mod redundant_tiers;
 mod scalar;
 mod share;
 #[cfg(feature = "server")]
 mod source;
 mod split;
 mod tier;
-mod unshared;
 #[cfg(feature = "server")]
 mod watch;
 mod yaml;
 
+pub use checks::unshared::check_shared;
 #[cfg(feature = "server")]
 pub use defaults::RuleDefaults;
 #[cfg(feature = "server")]
@@ -68,6 +64,5 @@ pub use mapper::read_mapper;
 #[cfg(feature = "server")]
 pub use source::{DirectorySource, RuleSource};
 pub use split::{divide_by_names, names_of_instances};
-pub use unshared::check_shared;
 #[cfg(feature = "server")]
 pub use watch::Watch;

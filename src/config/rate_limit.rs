@@ -1,11 +1,11 @@
 //! Reads a `rate_limit`: one limit, several tiers, or unlimited.
 
 use super::{
+    checks::redundant_tiers,
     duration,
     error::FileReport,
     fields::Fields,
     keys::Level,
-    redundant_tiers,
     scalar::brief,
     share, split,
     tier::{self, Kind, OURS, PACE, REFERENCE},

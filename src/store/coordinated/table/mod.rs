@@ -93,10 +93,13 @@ impl<R: Remote> CounterTable<R> {
 
     /// Returns the key of the counter of `check`. Limits of the same entries have the same, whether they belong to a rule or to a request,
     /// unless the store counts them in different places.
+    #[inline]
     pub(super) fn key_of(&self, check: &LimitCheck<'_>) -> CounterKey {
         match check.over_limit_policy() {
             // each tier is a counter of its own, as in envoyproxy/ratelimit
             OverLimitPolicy::Count => check.key.of_tiers(check.tiers()),
+            // the counter of the entries has the tiers beside the pool
+            OverLimitPolicy::Ignore if check.pool.is_some() => check.key.of_tiers(check.tiers()),
             OverLimitPolicy::Ignore => check.key.of_home(self.client.home(check.tiers())),
         }
     }

@@ -1,11 +1,11 @@
 //! Finds tiers that have no effect beside the other tiers of their rule.
 
-use super::{error::FileReport, yaml::Position};
+use super::super::{error::FileReport, yaml::Position};
 use crate::limit::{Algorithm, Bucket, Refill, Tier};
 
 /// Checks the tiers of one rule: reports an error for a tier that shares its counter with an earlier one, and warns of a
 /// tier that never rejects what another admits.
-pub(super) fn check(tiers: &[(Tier, Position)], report: &mut FileReport) {
+pub(in crate::config) fn check(tiers: &[(Tier, Position)], report: &mut FileReport) {
     for (i, (tier, at)) in tiers.iter().enumerate() {
         let same = |other: &Tier| {
             other.period == tier.period

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{
+use super::super::{
     error::{ConfigErrors, ConfigWarning, Report},
     load::Loaded,
 };

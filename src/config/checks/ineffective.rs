@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::error::{DisplayOrigin, Report};
+use super::super::error::{DisplayOrigin, Report};
 use crate::limit::{Domain, Pattern, Rule, RuleNode, Values};
 
 /// The number of wildcards of one key and level that are compared with one another. The time grows with the square of the
@@ -10,7 +10,7 @@ use crate::limit::{Domain, Pattern, Rule, RuleNode, Values};
 const MAX_COMPARED: usize = 1_000;
 
 /// Warns of every rule of `domain` that has no effect.
-pub(super) fn warn(domain: &Domain, report: &mut Report) {
+pub(in crate::config) fn warn(domain: &Domain, report: &mut Report) {
     let mut names = HashSet::new();
     each_rule(&domain.nodes, &mut |rule| names.extend(rule.name.as_deref()));
     each_rule(&domain.nodes, &mut |rule| {

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use super::{
+use super::super::{
     error::FileReport,
     go_format::{not_a_map, not_text},
     keys::{self, Level},
@@ -14,7 +14,13 @@ use super::{
 /// Checks `key`, named `name`, which has no effect at `level`, and its `value`.
 ///
 /// Null has no effect anywhere, and Envoy Gateway writes a `name` beside `domain`: neither gives a warning.
-pub(super) fn check(level: Level, key: &YamlNode, name: &str, value: &YamlNode, report: &mut FileReport) {
+pub(in crate::config) fn check(
+    level: Level,
+    key: &YamlNode,
+    name: &str,
+    value: &YamlNode,
+    report: &mut FileReport,
+) {
     check_value(name, value, report);
     if !value.is_null() && (level, name) != (Level::Root, "name") {
         report.warn_with(key.at, || level.misplaced(name));

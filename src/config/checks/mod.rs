@@ -1,0 +1,8 @@
+//! Checks of rules that are read: what is an error although each part is valid, and what has no effect, of which they warn.
+
+pub(super) mod duplicates;
+pub(super) mod hidden;
+pub(super) mod ineffective;
+pub(super) mod misplaced;
+pub(super) mod redundant_tiers;
+pub(super) mod unshared;
