@@ -236,6 +236,8 @@ pub struct Exchange {
     pub runs: SmallVec<[Run; 1]>,
     /// Hits to take in advance.
     pub hold: Option<Hold>,
+    /// How many of the last tiers the runs and the hold are not about: those of other limits, which reports are about.
+    pub beside: u8,
 }
 
 /// Equal tries of decisions that wait, which are made one after the other. Each takes its hits if all tiers admit them; otherwise it takes
@@ -357,6 +359,30 @@ impl Reply {
     #[must_use]
     pub fn version(&self, i: usize) -> u64 {
         self.versions.get(i).copied().unwrap_or_default()
+    }
+
+    /// Returns the reply as of the first `tiers` tiers, and what it says of the others.
+    pub(crate) fn split_at(&self, tiers: usize) -> (Self, Self) {
+        let (own, rest) = self.counters.split_at(tiers.min(self.counters.len()));
+        let (own_versions, rest_versions) = self.versions.split_at(tiers.min(self.versions.len()));
+        let adopted = self.adopted.0;
+        let shift = u32::try_from(tiers).unwrap_or(u32::MAX);
+        let (own_adopted, rest_adopted) =
+            (adopted & !u64::MAX.checked_shl(shift).unwrap_or(0), adopted.checked_shr(shift).unwrap_or(0));
+        let rest = Self {
+            counters: rest.into(),
+            versions: rest_versions.into(),
+            adopted: TierSet(rest_adopted),
+            at: self.at,
+            ..Self::default()
+        };
+        let own = Self {
+            counters: own.into(),
+            versions: own_versions.into(),
+            adopted: TierSet(own_adopted),
+            ..self.clone()
+        };
+        (own, rest)
     }
 
     /// Returns the instant of a command about `tiers` that took hits or looked at the counters: `now`, or the nearest one in the windows

@@ -418,3 +418,17 @@ fn a_read_beside_a_hold_leaves_the_exact_times_of_leased_hits() {
     ];
     assert_eq!(run(&case, Mode::Coordinated(Coordination::Auto)), Ok(()));
 }
+
+/// The try leaves with the report about the other limit, so that the store has the exact state before it decides.
+#[test]
+fn a_report_about_another_limit_leaves_the_exact_times_of_leased_hits() {
+    let ask = |hits, gives_back, own| Ask { key: 0, value: 0, hits, gives_back, own };
+    let mut case = case(vec![tier(1_486, 3_600_000, Algorithm::SlidingWindow)], &[]);
+    let none = Limit { tiers: vec![tier(0, 1_000, Algorithm::FixedWindow)], reference: false };
+    case.steps = vec![
+        Step::Request(0, vec![ask(1, true, Some(none))]),
+        Step::Request(0, vec![ask(6, false, None)]),
+        Step::Request(0, vec![ask(1, true, None)]),
+    ];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Lease)), Ok(()));
+}

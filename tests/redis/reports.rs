@@ -53,6 +53,8 @@ enum Action {
         changes: Vec<Change>,
         runs: Vec<Run>,
         hold: Option<(u64, u64, u64)>,
+        /// How many of the last tiers the runs and the hold are not about, unless there are fewer.
+        beside: usize,
     },
 }
 
@@ -126,9 +128,10 @@ fn steps(most: i64) -> impl Strategy<Value = Vec<Step>> {
     let run = (prop_oneof![1 => Just(0_u64), 4 => 1..5_u64], 1..6_u32);
     let runs = vec(run.prop_map(|(hits, tries)| Run { hits, tries, counts_rejected: false }), 0..4);
     let hold = option::weighted(0.4, (1..5_u64, 0..=most.unsigned_abs(), 0..4_u64));
-    let exchange = (vec(change(most), 0..4), runs, hold);
+    let beside = prop_oneof![2 => Just(0), 1 => 0..3_usize];
+    let exchange = (vec(change(most), 0..4), runs, hold, beside);
     let action = prop_oneof![
-        3 => exchange.prop_map(|(changes, runs, hold)| Action::Exchange { changes, runs, hold }),
+        3 => exchange.prop_map(|(changes, runs, hold, beside)| Action::Exchange { changes, runs, hold, beside }),
         4 => takes.prop_map(Action::Take),
         3 => change(most).prop_map(Action::Add),
         3 => grant.prop_map(|(least, want, hold, report)| Action::Grant { least, want, hold, report }),
@@ -231,7 +234,7 @@ impl Compared<'_> {
     /// Carries out a step in both stores. Returns their replies.
     fn step(&mut self, step: &Step) -> [Reply; 2] {
         let ops = match &step.action {
-            Action::Exchange { changes, runs, hold } => {
+            Action::Exchange { changes, runs, hold, beside } => {
                 let reports = changes.iter().map(|change| self.reports(change, step.writer));
                 let (mut redis, mut model) = (Exchange::default(), Exchange::default());
                 for [in_redis, in_model] in reports {
@@ -240,6 +243,8 @@ impl Compared<'_> {
                 }
                 for exchange in [&mut redis, &mut model] {
                     exchange.runs.extend(runs.iter().copied());
+                    let beside = (*beside).min(self.tiers().len() - 1);
+                    exchange.beside = u8::try_from(beside).expect("it is small");
                     exchange.hold =
                         hold.map(|(least, want, time)| Hold { least, want, time: self.hold_time(time) });
                 }
@@ -353,7 +358,7 @@ fn an_exchange_does_what_its_parts_do_in_turn() {
         };
         for step in steps {
             redis.advance(&tiers, step.later);
-            let Action::Exchange { changes, runs, hold } = step.action else { continue };
+            let Action::Exchange { changes, runs, hold, .. } = step.action else { continue };
             let mut exchange = Exchange { runs: runs.into(), ..Exchange::default() };
             for change in changes {
                 let [report, _] = compared.reports(&Change { replaces: Replaces::Nothing, ..change }, 0);

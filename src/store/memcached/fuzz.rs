@@ -54,6 +54,7 @@ fn exchange() -> Exchange {
         reports: [Report::of(AT, 3), Report::of(AT, -2)].into_iter().collect(),
         runs: [run(2, 5), run(u64::MAX, u32::MAX)].into_iter().collect(),
         hold: Some(Hold { least: 3, want: 3, time: Period::default() }),
+        beside: 0,
     }
 }
 

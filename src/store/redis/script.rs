@@ -39,7 +39,7 @@ pub(super) const MAX_HITS: u64 = 1 << 48;
 pub(super) const MAX_KEYS: usize = 52;
 
 /// The numbers of bytes in the argument of [`TAKE`] besides texts: of its head, for each key, for each report, and for each run.
-const HEAD_BYTES: usize = 5 * 8 + 2 + 16;
+const HEAD_BYTES: usize = 5 * 8 + 3 + 16;
 const KEY_BYTES: usize = 1 + 5 * 8 + 1;
 const REPORT_BYTES: usize = 8 * 8;
 const RUN_BYTES: usize = 2 * 8 + 1;
@@ -133,7 +133,7 @@ pub(super) fn argument(
 ) -> Vec<u8> {
     let now = context.now.map_or(-1.0, |now| exact(micros(now)));
     let jitter = exact(context.jitter.as_nanos() / 1_000_000);
-    let Exchange { reports, runs, hold } = exchange;
+    let Exchange { reports, runs, hold, beside } = exchange;
     let bytes = HEAD_BYTES
         + KEY_BYTES * (target.tiers.len() + others.len())
         + REPORT_BYTES * reports.len()
@@ -141,7 +141,7 @@ pub(super) fn argument(
     let mut packed = Vec::with_capacity(bytes);
     pack(&mut packed, [now, jitter]);
     pack_text(&mut packed, itoa::Buffer::new().format(context.version));
-    packed.extend([few(reports.len()), few(runs.len())]);
+    packed.extend([few(reports.len()), few(runs.len()), *beside]);
     // rounded up: hits count for at least as long as they may be used
     let hold = hold.map_or([0; 3], |hold| [hold.least, hold.want, hold.time.as_nanos().div_ceil(1_000)]);
     pack(&mut packed, [count(hold[0]), count(hold[1]), exact(hold[2])]);

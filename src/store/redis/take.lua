@@ -6,20 +6,21 @@
 --
 -- KEYS    one for each tier, and then one for each other window that a report is about
 -- ARGV    one, packed, because seventeen separate arguments took a large part of a call's time:
---         now, jitter, version, reports, runs, least, want, hold; for each key seven: kind, requests, period, start, end, burst, mode;
---         for each report eight; if there are reports, decided and has_states, and if there are states, up to four for each tier; for
+--         now, jitter, version, reports, runs, beside, least, want, hold; for each key seven: kind, requests, period, start, end, burst, mode;
+--         for each report eight; if there are reports, counted and has_states, and if there are states, up to four for each tier; for
 --         each run three. They are carried out in this order: reports, runs, hold
 --   now     the time; negative in production, where the server's clock is used
 --   jitter  milliseconds that a key outlives its use
 --   version the new version of sliding windows and buckets, if one of them changes
 --   reports, runs  how many there are
+--   beside  how many of the last tiers the runs and the hold are not about
 --   least, want, hold  takes as many hits as all tiers admit, at least and at most so many, to be used within the time hold; want is 0 if
 --           there is nothing to hold
 --   kind    'f': a fixed window from start to end; 's': a sliding window; 'b': a bucket of burst tokens
 --   mode    the sum of 1 for a bucket that is refilled in steps, and 2 for a strict bucket
 --   report  at, hits, floor, unused, until_, rejected_at, since, keys. src/store/remote.rs documents them but for the last: the sum
 --           of 2^i for the i-th key, from 0, that the report is about
---   decided the number of tiers, whose keys are the first ones
+--   counted the number of tiers, whose keys are the first ones
 --   has_states  whether an exact state follows for each tier: 0 if there is none, otherwise 1 or 2, known, the time from which the tier
 --           is unused, and its state, with the new version. If the tier has the version `known`, it adopts the state in place of all
 --           reports. 2 if the state counts only what the instance itself has counted; then it also replaces one that counts nothing
@@ -36,7 +37,7 @@ local EXACT = 9007199254740992
 -- microseconds that a bucket outlives its last change, so that it can be seen until when another instance has counted in it
 local BUCKET_LINGER = 2000000
 
-local now, jitter, version, reports, runs, least, want, hold, offset = struct.unpack('<ddsBBddd', ARGV[1])
+local now, jitter, version, reports, runs, beside, least, want, hold, offset = struct.unpack('<ddsBBBddd', ARGV[1])
 local decides = runs > 0 or want > 0
 if now < 0 then
   local time = redis.call('TIME')
@@ -428,10 +429,11 @@ for i = 1, reports do
   last.at, last.rejected_at, last.since = math.min(last.at, now), math.min(last.rejected_at, now), math.min(last.since, now)
   reported[i] = last
 end
-local decided, has_states = #KEYS, 0
+local counted, has_states = #KEYS, 0
 if last then
-  decided, has_states, offset = struct.unpack('<BB', ARGV[1], offset)
+  counted, has_states, offset = struct.unpack('<BB', ARGV[1], offset)
 end
+local decided = counted - beside
 
 for i, tier in ipairs(tiers) do
   -- admitted hits belong to their window, even if it has ended
@@ -443,7 +445,7 @@ end
 
 local adopted = 0
 if has_states > 0 then
-  for i = 1, decided do
+  for i = 1, counted do
     local tier, own, known = tiers[i]
     own, offset = struct.unpack('<B', ARGV[1], offset)
     if own > 0 then
@@ -523,6 +525,6 @@ for i, tier in ipairs(tiers) do
   elseif tier.changed then
     tier.kind.save(tier)
   end
-  if i <= decided then reply[i + 2] = tier.text or tier.kind.unused() end
+  if i <= counted then reply[i + 2] = tier.text or tier.kind.unused() end
 end
 return table.concat(reply, '|')

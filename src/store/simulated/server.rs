@@ -126,7 +126,8 @@ impl SimulatedServer {
                 adopted.insert(i);
             }
         }
-        let mut counted = Counted { target, keys: &keys, counters, now, adopted, changed: adopted };
+        let decided = keys.len().saturating_sub(exchange.beside.into());
+        let mut counted = Counted { target, keys: &keys, counters, now, decided, adopted, changed: adopted };
         let (mut hits, taken, granted) = counted.apply(exchange);
         let Counted { counters, changed, .. } = counted;
         self.version += u64::from(!changed.is_empty());
@@ -325,6 +326,8 @@ struct Counted<'a> {
     keys: &'a [Key],
     counters: SmallVec<[CounterState; 1]>,
     now: Timestamp,
+    /// The number of tiers that runs and holds are about.
+    decided: usize,
     /// The tiers whose exact states take the place of the reports.
     adopted: TierSet,
     /// The sliding windows and buckets that have changed.
@@ -371,9 +374,9 @@ impl Counted<'_> {
         if run.hits == 0 {
             return run.tries;
         }
-        let (tiers, now) = (&self.target.tiers, self.now);
+        let (tiers, now) = (&self.target.tiers[..self.decided], self.now);
         let policy = if run.counts_rejected { OverLimitPolicy::Count } else { OverLimitPolicy::Ignore };
-        let mut after = self.counters.clone();
+        let mut after: SmallVec<[CounterState; 1]> = self.counters[..self.decided].into();
         let mut admitted = 0;
         for _ in 0..run.tries {
             let decision = decide(tiers, &mut after, policy, Direction::Take, Hits(run.hits), now);
@@ -387,7 +390,7 @@ impl Counted<'_> {
 
     /// Takes the hits of `hold`. Returns how many were taken.
     fn hold(&mut self, Hold { least, want, time }: Hold) -> u64 {
-        let (tiers, now) = (&self.target.tiers, self.now);
+        let (tiers, now) = (&self.target.tiers[..self.decided], self.now);
         let room =
             tiers.iter().zip(&self.counters).map(|(tier, state)| state.availability(tier, now).remaining);
         let held = want.min(room.min().unwrap_or(0).into());

@@ -47,6 +47,12 @@ pub(in super::super) struct ReplacedLimit {
     applied: u32,
 }
 
+/// Returns the target of the tiers of `limit`, and then those of `beside`.
+pub(super) fn joined(limit: &Target, beside: &Target) -> Arc<Target> {
+    let tiers: Vec<Tier> = limit.tiers.iter().chain(&*beside.tiers).cloned().collect();
+    Arc::new(Target { tiers: tiers.into(), ..limit.clone() })
+}
+
 // === impl LocalCounter ===
 
 impl LocalCounter {
@@ -156,45 +162,45 @@ impl LocalCounter {
         }
     }
 
-    /// Returns the target of a command that reports what is in flight: the limit in use, with further tiers if other limits have counted,
-    /// or if all are to be read.
-    pub(super) fn report_target(&self) -> Arc<Target> {
-        let foreign = self.unacknowledged.in_flight().iter().map(|delta| &delta.limit);
-        let foreign = foreign.filter(|limit| !limit.has_counters_of(&self.target));
-        let others = self.other_tiers().filter(|_| self.wants_read);
-        self.target_with(foreign.flat_map(|limit| &*limit.tiers).chain(others))
+    /// Returns the tiers that a report of what is in flight is about besides those of the limit in use: of other limits under which hits
+    /// were counted, and if all are to be read, all that are known.
+    pub(super) fn reported_tiers(&self) -> Option<Arc<Target>> {
+        let known = self.kept_tiers().filter(|_| self.wants_read);
+        self.tiers_beside(self.in_flight_tiers().chain(known))
     }
 
-    /// Returns the target of a command that reads all tiers that are known.
-    pub(super) fn whole_target(&self) -> Arc<Target> {
-        self.target_with(self.other_tiers())
-    }
-
-    fn other_tiers(&self) -> impl Iterator<Item = &Tier> {
-        self.others().into_iter().flat_map(|others| &others.tiers).map(|other| &other.tier)
+    /// Returns the tiers that are known besides those of the limit in use.
+    pub(super) fn other_tiers(&self) -> Option<Arc<Target>> {
+        self.tiers_beside(self.kept_tiers())
     }
 
     /// Returns whether a command that reports what is in flight and hits under `next` would have too many tiers.
     pub(super) fn has_too_many_tiers(&self, next: &Target) -> bool {
-        let tiers = self.unacknowledged.in_flight().iter().flat_map(|delta| &*delta.limit.tiers);
         !next.has_counters_of(&self.target)
-            && self.target_with(tiers.chain(&*next.tiers)).tiers.len() > MAX_TIERS
+            && self
+                .tiers_beside(self.in_flight_tiers().chain(&*next.tiers))
+                .is_some_and(|beside| beside.tiers.len() > MAX_TIERS)
     }
 
-    /// Returns the limit in use with those of `tiers` that it does not have.
-    fn target_with<'a>(&self, tiers: impl Iterator<Item = &'a Tier>) -> Arc<Target> {
-        let mut more: Vec<Tier> = Vec::new();
+    fn in_flight_tiers(&self) -> impl Iterator<Item = &Tier> {
+        let limits = self.unacknowledged.in_flight().iter().map(|delta| &delta.limit);
+        limits.filter(|limit| !limit.has_counters_of(&self.target)).flat_map(|limit| &*limit.tiers)
+    }
+
+    fn kept_tiers(&self) -> impl Iterator<Item = &Tier> {
+        self.others().into_iter().flat_map(|others| &others.tiers).map(|other| &other.tier)
+    }
+
+    /// Returns those of `tiers` that the limit in use does not have, if there are any.
+    fn tiers_beside<'a>(&self, tiers: impl Iterator<Item = &'a Tier>) -> Option<Arc<Target>> {
+        let mut beside: Vec<Tier> = Vec::new();
         for tier in tiers {
-            let is_known = |own: &Tier| own.shares_counter(tier);
-            if !self.target.counts_in(tier) && !more.iter().any(is_known) {
-                more.push(tier.clone());
+            if !self.target.counts_in(tier) && !beside.iter().any(|own| own.shares_counter(tier)) {
+                beside.push(tier.clone());
             }
         }
-        if more.is_empty() {
-            return Arc::clone(&self.target);
-        }
-        let tiers: Vec<Tier> = self.target.tiers.iter().cloned().chain(more).collect();
-        Arc::new(Target { tiers: tiers.into(), ..(*self.target).clone() })
+        let tiers = (!beside.is_empty()).then_some(beside)?;
+        Some(Arc::new(Target { tiers: tiers.into(), ..(*self.target).clone() }))
     }
 
     /// Returns whether no tier that is kept aside counts anything.

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::{
     LocalCounter,
     adoption::{adopts, close_empty_span},
+    limits::joined,
     records::{DeliveryOutcome, Dropped, PendingDelta},
     tiers::{flows, has_ended, same_windows, saturated},
     usage::MeasuredReply,
@@ -125,15 +126,16 @@ impl LocalCounter {
         }
     }
 
-    /// Moves the pending hits to the reports that send them in one command, whose target is returned too: those of one window if each has a
-    /// key of its own in envoyproxy/ratelimit's format. Must not be called while others are in flight.
+    /// Moves the pending hits to the reports that send them in one command: those of one window if each has a key of its own in
+    /// envoyproxy/ratelimit's format. Also returns the tiers of other limits that the command is about. Must not be called while others are
+    /// in flight.
     pub(super) fn take_reports(
         &mut self,
         number: u32,
         now: Timestamp,
-    ) -> (SmallVec<[Report; 1]>, Arc<Target>, Dropped) {
+    ) -> (SmallVec<[Report; 1]>, Option<Arc<Target>>, Dropped) {
         if self.unacknowledged.pending().is_empty() {
-            return (SmallVec::new(), Arc::clone(&self.target), Dropped::default());
+            return (SmallVec::new(), None, Dropped::default());
         }
         let mut dropped = self.drop_pending_of_ended(now);
         let is_one_window = self.counts_rejected();
@@ -164,7 +166,9 @@ impl LocalCounter {
             }
         }
         self.flushed = number;
-        let target = self.report_target();
+        let beside = self.reported_tiers();
+        let target =
+            beside.as_ref().map_or_else(|| Arc::clone(&self.target), |beside| joined(&self.target, beside));
         let in_flight = self.unacknowledged.in_flight().iter();
         let mut reports: SmallVec<[Report; 1]> = in_flight.map(|delta| delta.report(&target)).collect();
         // the estimate does not know when the store counts what arrives later
@@ -177,7 +181,7 @@ impl LocalCounter {
             last.replaces = self.replacement(&target, now);
             last.since = if self.instances <= 1 { last.at } else { first.unwrap_or(last.since) };
         }
-        (reports, target, dropped)
+        (reports, beside, dropped)
     }
 
     /// Applies the `delivery` of the reports that were taken last. If they were definitely not applied, they are pending again.

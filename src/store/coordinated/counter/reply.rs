@@ -117,7 +117,8 @@ impl Sent {
         let mut applied = Applied::default();
         let want = self.hold_ahead().map_or(0, |hold| hold.want);
         match outcome {
-            Ok((reply, now)) if reply.counters.len() == self.target.tiers.len() => {
+            Ok((reply, now)) if reply.counters.len() >= self.target.tiers.len() => {
+                let reply = &reply.split_at(self.target.tiers.len()).0;
                 applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
                 let decided = self.decide(reply, reply.counters.clone(), self.dated(reply, now));
                 for (asked, tried) in self.tries.drain(..).zip(decided) {
@@ -162,6 +163,16 @@ impl LocalCounter {
             let delivered = self.apply_delivery(Delivery::of(&outcome));
             (applied.unknown, admitted) = (delivered.unknown, delivered.admitted);
         }
+        let mut of_limit = None;
+        if let (Ok((reply, now)), Some(beside)) = (&outcome, &sent.beside) {
+            let (own, rest) = reply.split_at(sent.target.tiers.len());
+            self.under(beside, *now, |counter| counter.apply_reply_to(&rest, sent.number, *now));
+            of_limit = Some(own);
+        }
+        let outcome = match (outcome, &of_limit) {
+            (Ok((_, now)), Some(own)) => Ok((own, now)),
+            (outcome, _) => outcome,
+        };
         match outcome {
             Ok((reply, now)) if reply.counters.len() == sent.target.tiers.len() => {
                 let now = sent.dated(reply, now);

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Generation, LocalCounter,
+    limits::joined,
     records::{Dropped, PendingDelta},
     tiers::flows,
 };
@@ -144,7 +145,10 @@ pub(in super::super) struct Sent {
     pub(in super::super) generation: Generation,
     /// The number of the exchange among those of the counter.
     pub(super) number: u32,
+    /// The limit of its tries.
     pub(in super::super) target: Arc<Target>,
+    /// Further tiers that it is about, of other limits. They follow those of `target` in the command.
+    pub(super) beside: Option<Arc<Target>>,
     /// Whether the limit came with the requests.
     pub(super) is_own: bool,
     /// The tries that it carries, run after run; or a reservation, which the hold is for.
@@ -202,6 +206,7 @@ impl Sent {
             generation: counter.generation,
             number,
             target: Arc::clone(&counter.target),
+            beside: None,
             is_own: false,
             tries: SmallVec::new(),
             runs: SmallVec::new(),
@@ -248,8 +253,13 @@ impl Sent {
 
     fn command(&self, reports: SmallVec<[Report; 1]>, at: Timestamp) -> Command {
         let runs = SmallVec::from_slice(&self.runs);
-        let exchange = Exchange { reports, runs, hold: self.hold };
-        Command { target: Arc::clone(&self.target), at, exchange }
+        let beside = self.beside.as_ref().map_or(0, |beside| beside.tiers.len());
+        let beside = u8::try_from(beside).unwrap_or(u8::MAX);
+        let target = self
+            .beside
+            .as_ref()
+            .map_or_else(|| Arc::clone(&self.target), |beside| joined(&self.target, beside));
+        Command { target, at, exchange: Exchange { reports, runs, hold: self.hold, beside } }
     }
 
     /// Returns whether its hold is for a reservation, which is its only try.
@@ -578,7 +588,7 @@ impl LocalCounter {
         let (tries, is_free, mut wants_lease) = self.take_ready_tries(link);
         let number = self.next_number();
         let (mut reports, mut returned) = (SmallVec::new(), 0);
-        let mut target = Arc::clone(&self.target);
+        let mut beside = None;
         let is_lease = self.mode == Coordination::Lease;
         let leases = |asked: &Try| matches!(asked.asks, Asks::Lease(_));
         wants_lease &= is_lease;
@@ -591,7 +601,7 @@ impl LocalCounter {
             if wants_lease {
                 returned += self.return_leases_before(at.after(link.lead));
             }
-            (reports, target, dropped) = self.take_reports(number, at);
+            (reports, beside, dropped) = self.take_reports(number, at);
         }
         let mut carried = (!reports.is_empty()).then(|| self.carried_hits());
         let needed = tries.iter().filter(|asked| leases(asked)).map(|asked| asked.hits.0);
@@ -604,7 +614,7 @@ impl LocalCounter {
         let decides = hold.is_some() || (is_lease || is_late) && !tries.is_empty();
         if is_free && reports.is_empty() && (decides || self.wants_read && self.is_overcounted()) {
             // the store has this instance's exact state before it decides
-            let exact = self.replacement(&target, at);
+            let exact = self.replacement(&self.target, at);
             reports.extend(exact.map(|replaces| Report {
                 at,
                 since: at,
@@ -614,8 +624,8 @@ impl LocalCounter {
             carried = (!reports.is_empty()).then(Dropped::default);
         }
         let mut sent: SmallVec<[Sent; 1]> = SmallVec::new();
-        let whole = self.whole_target();
-        let is_read_anyway = Arc::ptr_eq(&whole, &self.target)
+        let others = self.other_tiers();
+        let is_read_anyway = others.is_none()
             && (hold.is_some() || tries.iter().any(|asked| asked.target.has_counters_of(&self.target)));
         let reads = is_free && self.wants_read && carried.is_none() && !is_read_anyway;
         let is_ledger = is_free
@@ -625,10 +635,10 @@ impl LocalCounter {
                 || is_lease && needed > 0 && (self.instances <= 1 || flows(&self.target.tiers)));
         if carried.is_some() || hold.is_some() && tries.is_empty() || reads {
             let mut first = Sent::new(key, self, number);
-            first.target = target;
+            first.beside = beside;
             first.carried = carried;
             if reads {
-                first.target = whole;
+                first.beside = others;
                 let run = Run { hits: 0, tries: 1, counts_rejected: false };
                 first.runs.push(run);
             }

@@ -16,7 +16,7 @@ fn count_elsewhere(fixture: &mut Fixture) {
 
 /// Returns whether it knows more tiers than those of its limit.
 fn knows_others(fixture: &Fixture) -> bool {
-    fixture.counter.whole_target().tiers.len() > fixture.counter.target.tiers.len()
+    fixture.counter.other_tiers().is_some()
 }
 
 /// Returns a counter that knows something of each kind.

@@ -232,6 +232,6 @@ fn held(composed: &Composed) -> Option<Hold> {
 
 /// Returns whether `command` does nothing but read.
 fn is_read(command: &Command) -> bool {
-    let Exchange { reports, runs, hold } = &command.exchange;
+    let Exchange { reports, runs, hold, .. } = &command.exchange;
     reports.is_empty() && hold.is_none() && matches!(&runs[..], [run] if run.hits == 0)
 }
