@@ -432,3 +432,24 @@ fn a_report_about_another_limit_leaves_the_exact_times_of_leased_hits() {
     ];
     assert_eq!(run(&case, Mode::Coordinated(Coordination::Lease)), Ok(()));
 }
+
+/// The rule's bucket is full again, so that nothing of it counts while the other limit is in use.
+#[test]
+fn a_request_with_another_limit_leaves_what_is_known_of_the_rules_tiers() {
+    let ask = |value, hits, own| Ask { key: 0, value, hits, gives_back: false, own };
+    let mut case = case(vec![tier(46, 8_192, bucket(12))], &[]);
+    let one = Limit { tiers: vec![tier(1, 1_000, Algorithm::FixedWindow)], reference: false };
+    case.together = true;
+    case.local_cache = true;
+    let wait = |millis| Step::Wait(Period::from_millis(millis));
+    case.steps = vec![
+        wait(718),
+        Step::Request(0, vec![ask(0, 1, None)]),
+        Step::Request(0, vec![ask(1, 1, None)]),
+        wait(461),
+        Step::Request(0, vec![ask(1, 1, None), ask(0, 1, Some(one))]),
+        wait(1),
+        Step::Request(0, vec![ask(0, 2, None)]),
+    ];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Lease)), Ok(()));
+}

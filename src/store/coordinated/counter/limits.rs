@@ -280,16 +280,19 @@ impl LocalCounter {
             });
             Box::new(fallback.collect::<States>())
         });
-        // what is to be read is kept too
-        let is_kept = |other: &OtherTier| self.wants_read || other.state.idle_at() > now;
-        others.tiers.retain(|other| !self.target.counts_in(&other.tier) && is_kept(other));
-        while others.tiers.len() > MAX_TIERS {
-            let states = others.tiers.iter().enumerate();
-            let Some((first, _)) = states.min_by_key(|(_, other)| other.state.idle_at()) else { break };
-            others.tiers.swap_remove(first);
-        }
         let is_of_rule = others.of_rule.as_ref().is_some_and(|of_rule| of_rule.has_counters_of(&self.target));
         others.of_rule = if is_of_rule { None } else { others.of_rule.take().or(Some(before)) };
+        // the rule's are in use again soon, and those that are to be read are kept too
+        let is_of_rule = |tier: &Tier| others.of_rule.as_ref().is_some_and(|limit| limit.counts_in(tier));
+        let counts = |other: &OtherTier| self.wants_read || other.state.idle_at() > now;
+        others.tiers.retain(|other| {
+            !self.target.counts_in(&other.tier) && (is_of_rule(&other.tier) || counts(other))
+        });
+        while others.tiers.len() > MAX_TIERS {
+            let places = others.tiers.iter().enumerate().filter(|(_, other)| !is_of_rule(&other.tier));
+            let Some((first, _)) = places.min_by_key(|(_, other)| other.state.idle_at()) else { break };
+            others.tiers.swap_remove(first);
+        }
         self.set_versions(|i| versions[i]);
         self.free_others();
     }

@@ -611,7 +611,8 @@ impl LocalCounter {
         let may_hold = wants_lease && tries.iter().all(is_of_rule);
         let hold = may_hold.then(|| self.next_hold(needed, returned, link, at)).flatten();
         let is_late = self.counted_until() > at || self.is_overcounted();
-        let decides = hold.is_some() || (is_lease || is_late) && !tries.is_empty();
+        let overlaps = tries.iter().any(|asked| asked.target.overlaps(&self.target));
+        let decides = hold.is_some() || (is_lease || is_late) && overlaps;
         if is_free && reports.is_empty() && (decides || self.wants_read && self.is_overcounted()) {
             // the store has this instance's exact state before it decides
             let exact = self.replacement(&self.target, at);
