@@ -55,7 +55,7 @@ impl Remote for EmptyStore {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         let now = self.clock.now();
         let reply = |command: &Command| {
-            let Exchange { reports, runs, hold } = &command.exchange;
+            let Exchange { reports, runs, hold, .. } = &command.exchange;
             let taken = runs.iter().map(|run| run.tries).collect();
             let granted = hold.map_or(0, |hold| hold.want);
             let hits = command.exchange.tried() + granted;

@@ -634,6 +634,8 @@ impl LocalCounter {
                 || hold.is_some()
                 || reads
                 || is_lease && needed > 0 && (self.instances <= 1 || flows(&self.target.tiers)));
+        // a report says less of them than is wished for
+        let is_unread = carried.is_some() && beside.is_none() && others.is_some();
         if carried.is_some() || hold.is_some() && tries.is_empty() || reads {
             let mut first = Sent::new(key, self, number);
             first.beside = beside;
@@ -653,7 +655,7 @@ impl LocalCounter {
             return dropped;
         }
         if is_free {
-            self.wants_read = false;
+            self.wants_read &= is_unread;
             self.end_overcounting();
         }
         let last = sent.last_mut().filter(|last| !last.is_reserving());
