@@ -194,7 +194,12 @@ fn one_line(scenario: &Scenario, max_wait: Period) -> WaitingOutcome {
 
 /// A line at each instance.
 fn fleet(scenario: &Scenario, mode: Coordination, max_wait: Period) -> WaitingOutcome {
-    let rules = || scenario.rule_set(RuleCoordination { mode: Some(mode), ..RuleCoordination::default() });
+    coordinated(scenario, RuleCoordination { mode: Some(mode), ..RuleCoordination::default() }, max_wait)
+}
+
+/// A line at each instance, coordinated in this way.
+fn coordinated(scenario: &Scenario, coordination: RuleCoordination, max_wait: Period) -> WaitingOutcome {
+    let rules = || scenario.rule_set(coordination);
     let make = |Instance { number, remote, clock }| {
         let settings =
             CoordinationSettings { instance: format!("i{number}"), ..CoordinationSettings::default() };
@@ -279,6 +284,42 @@ fn fleets_use_200_000_calls_a_second() {
 fn fleets_use_2_000_000_calls_a_second() {
     // the store is not asked, so a window may be as short as some ticks of the timer
     check_rate(&[Coordination::Split], 2_000_000, 5, 3);
+}
+
+/// A tenth of 96 instances has 90 % of the callers, and after nine seconds another tenth: parts that follow demand are there within six
+/// seconds.
+#[test]
+fn parts_of_96_instances_follow_the_callers() {
+    const LIMIT: u64 = 9_600;
+    const MOVED: usize = 9;
+    let tier = Tier { requests: 9_600, ..scenario(Algorithm::FixedWindow).tier };
+    let scenario = Scenario {
+        instances: 96,
+        tier,
+        load: 1.3,
+        skew: Skew::Moving,
+        windows: 18,
+        network: Network { jitter: Duration::from_millis(5), ..Network::default() },
+        ..scenario(Algorithm::FixedWindow)
+    };
+    let coordination = RuleCoordination {
+        mode: Some(Coordination::Split),
+        follows_demand: true,
+        ..RuleCoordination::default()
+    };
+    let outcome = coordinated(&scenario, coordination, Period::from_millis(200));
+    let begin = Timestamp::from_secs(1_700_000_001);
+    let mut counted = vec![0_u64; 20];
+    for decision in outcome.simulated.decisions.iter().filter(|decision| decision.admitted == Some(true)) {
+        counted[usize::try_from(decision.decided.since(begin).as_nanos() / 1_000_000_000).expect("few")] += 1;
+    }
+    assert!(counted.iter().all(|calls| *calls <= LIMIT), "{counted:?}");
+    // as much as even parts are used
+    assert!(counted[MOVED] < LIMIT / 2, "{counted:?}");
+    for seconds in [6..MOVED, MOVED + 6..18] {
+        let all: u64 = counted[seconds].iter().sum();
+        assert!(all * 100 >= 95 * 3 * LIMIT, "{counted:?}");
+    }
 }
 
 /// Of 10 calls a second, an instance has one in ten seconds: whoever waits for its turn is served, and all turns are used.

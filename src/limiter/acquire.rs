@@ -234,6 +234,8 @@ impl<S: Store> Limiter<S> {
                 return Ok(Some(Asked::Decided(acquired, decision)));
             }
             opening = decision.reset;
+        } else {
+            self.store.note_demand(check, now);
         }
         let estimate = self.store.estimate(check, now);
         let place = self.store.place(check, now);

@@ -21,7 +21,7 @@ use crate::{
     observe::Stats,
     store::{
         MemoryStore, Store, WaitBounds,
-        simulated::{SimulatedClock, SimulatedRemote},
+        simulated::{Random, SimulatedClock, SimulatedRemote},
     },
 };
 
@@ -69,6 +69,7 @@ async fn simulate<S: Store>(
     mut progress: impl FnMut(f64),
 ) -> WaitingOutcome {
     let Fleet { instances, clock, mut random } = Fleet::start(scenario);
+    let (started, mut phases) = (Instant::now(), Random::new(scenario.seed));
     let mut work = JoinSet::new();
     let mut limiter = |instance: &Instance| {
         let store = make(instance.clone());
@@ -80,13 +81,18 @@ async fn simulate<S: Store>(
         limiter.load(rules());
         Arc::new(limiter)
     };
-    let limiters: Vec<_> = instances.iter().map(&mut limiter).collect();
+    let mut limiters = Vec::with_capacity(instances.len());
+    for instance in &instances {
+        limiters.push(limiter(instance));
+        // their heartbeats are not in step
+        sleep(Duration::from_nanos(phases.next() % 1_900_000_000 / instances.len() as u64)).await;
+    }
     for (limiter, instance) in limiters.iter().zip(&instances) {
         work.spawn(Limiter::ask_store(limiter, Arc::new(instance.clock.clone())));
     }
     let (rung, clocks) = (Arc::new(Notify::new()), instances.iter().map(|instance| instance.clock.clone()));
     work.spawn(serve(limiters.iter().map(Arc::clone).zip(clocks).collect(), Arc::clone(&rung)));
-    sleep(scenario.warm_up().into()).await;
+    sleep_until(started + Duration::from(scenario.warm_up())).await;
 
     let remotes: Vec<_> = instances.iter().map(|instance| instance.remote.clone()).collect();
     let calls_before = calls(&remotes);

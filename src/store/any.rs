@@ -110,6 +110,10 @@ impl Store for AnyStore {
         with_any!(self, store => store.place(check, now))
     }
 
+    fn note_demand(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        with_any!(self, store => store.note_demand(check, now));
+    }
+
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
         with_any!(self, store => store.estimate(check, now))
     }

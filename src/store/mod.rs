@@ -167,6 +167,11 @@ pub trait Store: Send + Sync + 'static {
         Place::ALONE
     }
 
+    /// Notes that a caller asks for the hits of `check` who goes to the line at once.
+    fn note_demand(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        let _ = (check, now);
+    }
+
     /// Returns what is known here of the counters of `check`, which are elsewhere. None if that is nothing.
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
         let _ = (check, now);

@@ -55,7 +55,7 @@ pub use settings::CoordinationSettings;
 
 use self::{
     budget::Budget,
-    client::StoreClient,
+    client::{AskedHits, StoreClient},
     delivery::{Delivery, Undecided},
     fallback::Fallback,
     interval::Interval,
@@ -239,7 +239,8 @@ impl<R: Remote> Coordinated<R> {
         match self.modes.mode(check, at) {
             Coordination::Local => return Ok(self.modes.memory.reserve_now(check, request, now)),
             Coordination::Split => {
-                return Ok(self.modes.split.reserve(&self.modes.memory, check, request, now));
+                let asked = AskedHits { new: request.want, ..AskedHits::default() };
+                return Ok(self.modes.split.reserve(&self.modes.memory, check, request, asked, now));
             }
             _ => {}
         }
@@ -292,6 +293,12 @@ impl<R: Remote> Store for Coordinated<R> {
         self.modes.client.place(now)
     }
 
+    fn note_demand(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        if self.modes.table.requested_mode(check) == Coordination::Split {
+            self.modes.split.note_demand(check, now);
+        }
+    }
+
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
         if self.modes.table.requested_mode(check) == Coordination::Split {
             return self.modes.split.estimate(&self.modes.memory, check, now);
@@ -308,6 +315,10 @@ impl<R: Remote> Store for Coordinated<R> {
         patience: Period,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
+        if check.pool.is_none() && self.modes.table.requested_mode(check) == Coordination::Split {
+            let asked = AskedHits { waiting: request.want, ..AskedHits::default() };
+            return Ok(self.modes.split.reserve(&self.modes.memory, check, request, asked, now));
+        }
         self.reserve_within(check, request, patience, now).await
     }
 

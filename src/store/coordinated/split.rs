@@ -16,7 +16,7 @@ use std::{
 };
 
 use super::{
-    client::{Epochs, StoreClient},
+    client::{AskedHits, Epochs, StoreClient},
     fallback::DENY_RETRY,
     metrics::CoordinationMetrics,
 };
@@ -156,6 +156,11 @@ impl<R: Remote> Split<R> {
         memory.give_back(&check.of_part(&own.part), at);
     }
 
+    /// Counts the hits of `check` as demand.
+    pub(super) fn note_demand(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        self.own_asked(check, asked(check), self.time_at(now));
+    }
+
     /// Returns what a line of callers may expect of this instance's part: as much as the present members, and those to come, leave it in any
     /// window. None if the part follows demand, or is not certain.
     pub(super) fn estimate(
@@ -178,17 +183,17 @@ impl<R: Remote> Split<R> {
         Some(Estimate { counters: memory.counters(&check.of_part(&own.part), at), at, part: Some(part) })
     }
 
-    /// Takes hits of `check` in advance.
+    /// Takes hits of `check` in advance. What is `asked` is demand.
     pub(super) fn reserve(
         &self,
         memory: &MemoryStore,
         check: &LimitCheck<'_>,
         request: ReservationRequest,
+        asked: AskedHits,
         now: Timestamp,
     ) -> Reservation {
         let at = self.time_at(now);
-        // a line that gets less than it wants asks again in the next window
-        let own = self.own_asked(check, request.want, at);
+        let own = self.own_asked(check, asked, at);
         self.count(&own);
         // what is reserved may be used when the members are known to have changed
         let is_stopped = own.policy == Some(OnStoreFailure::Deny);
@@ -222,13 +227,13 @@ impl<R: Remote> Split<R> {
     }
 
     /// Returns what this instance has of `tier` at the instant `at`, by demand, and the earliest time after which it may have room for `hits`
-    /// if it never has room for as many now. `asked` hits are demand. `counter` identifies the counter.
+    /// if it never has room for as many now. What is `asked` is demand. `counter` identifies the counter.
     fn part_by_demand(
         &self,
         epochs: &Epochs,
         tier: &Tier,
         window: FollowedWindow,
-        [hits, asked]: [Hits; 2],
+        (hits, asked): (Hits, AskedHits),
         counter: u64,
         at: Timestamp,
     ) -> (Tier, Period) {
@@ -266,11 +271,11 @@ impl<R: Remote> Split<R> {
 
     /// Returns what this instance has of the limit of `check` at the instant `at`.
     fn own<'c>(&self, check: &'c LimitCheck<'_>, at: Timestamp) -> Own<'c> {
-        self.own_asked(check, Hits(0), at)
+        self.own_asked(check, AskedHits::default(), at)
     }
 
-    /// Like [`Split::own`]. `asked` hits are demand.
-    fn own_asked<'c>(&self, check: &'c LimitCheck<'_>, asked: Hits, at: Timestamp) -> Own<'c> {
+    /// Like [`Split::own`]. What is `asked` is demand.
+    fn own_asked<'c>(&self, check: &'c LimitCheck<'_>, asked: AskedHits, at: Timestamp) -> Own<'c> {
         let epochs = self.client.epochs();
         let follows_demand = check.rule.declared().is_some_and(|rule| rule.coordination.follows_demand);
         let policy = check.rule.declared().and_then(|rule| rule.coordination.on_store_failure);
@@ -283,7 +288,7 @@ impl<R: Remote> Split<R> {
             let (part, needs) = if epochs.is_answered() {
                 let (part, wait) = match follows_demand.then(|| followed(tier)).flatten() {
                     Some(window) => {
-                        self.part_by_demand(&epochs, tier, window, [check.hits, asked], key(), at)
+                        self.part_by_demand(&epochs, tier, window, (check.hits, asked), key(), at)
                     }
                     None => part_of(&epochs, tier, check.hits, key, at),
                 };
@@ -309,9 +314,10 @@ impl<R: Remote> Split<R> {
     }
 }
 
-/// Returns the hits that `check` asks for.
-fn asked(check: &LimitCheck<'_>) -> Hits {
-    if check.direction == Direction::GiveBack { Hits(0) } else { check.hits }
+/// Returns what `check` asks for.
+fn asked(check: &LimitCheck<'_>) -> AskedHits {
+    let new = if check.direction == Direction::GiveBack { Hits(0) } else { check.hits };
+    AskedHits { new, ..AskedHits::default() }
 }
 
 /// Returns the window of `tier`, whose parts may follow demand; none if they cannot, since the limit came with a request.

@@ -37,12 +37,23 @@ struct FollowedLimit {
     window: FollowedWindow,
     /// Hits asked for since the last heartbeat.
     asked: u64,
+    /// The last window in which hits of callers that wait were asked for.
+    waited_at: Timestamp,
     /// Hits asked for lately, in a window.
     demand: u64,
     /// The part of the window in which it was last looked at.
     present: Told,
     /// The part of windows that begin from its instant on.
     next: Told,
+}
+
+/// What is asked of a limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in super::super) struct AskedHits {
+    /// The hits of callers that come now.
+    pub(in super::super) new: Hits,
+    /// The hits of all callers that wait. They are demand once in each window, however often their line asks.
+    pub(in super::super) waiting: Hits,
 }
 
 /// A part that the store has told.
@@ -67,23 +78,28 @@ enum PartOf {
 // === impl Demands ===
 
 impl Demands {
-    /// Counts `hits` that are asked of the limit `key`. Returns this instance's part of the window that begins at `start`, and of the next
+    /// Counts what is `asked` of the limit `key`. Returns this instance's part of the window that begins at `start`, and of the next
     /// one, which begins at `end`, given the `even` parts of both.
     pub(in super::super) fn ask(
         &self,
         key: u64,
         window: FollowedWindow,
-        hits: Hits,
+        asked: AskedHits,
         [start, end]: [Timestamp; 2],
         even: [u32; 2],
     ) -> [u32; 2] {
         let by_key = &mut self.limits.lock().by_key;
-        if !by_key.contains_key(&key) && (hits == Hits(0) || by_key.len() >= MOST) {
+        let is_asked = asked.new.plus(asked.waiting) > Hits(0);
+        if !by_key.contains_key(&key) && (!is_asked || by_key.len() >= MOST) {
             return even;
         }
         let limit = by_key.entry(key).or_insert_with(|| FollowedLimit::new(window));
         limit.window = window;
-        limit.asked = limit.asked.saturating_add(hits.0);
+        limit.asked = limit.asked.saturating_add(asked.new.0);
+        if asked.waiting > Hits(0) && limit.waited_at != start {
+            limit.waited_at = start;
+            limit.asked = limit.asked.saturating_add(asked.waiting.0);
+        }
         limit.begin_window(start);
         let next = if limit.next.from <= end { limit.next } else { limit.present };
         [limit.present.part.hits(even[0]), next.part.hits(even[1])]
@@ -141,7 +157,14 @@ impl Demands {
 
 impl FollowedLimit {
     fn new(window: FollowedWindow) -> Self {
-        Self { window, asked: 0, demand: 0, present: Told::default(), next: Told::default() }
+        Self {
+            window,
+            asked: 0,
+            waited_at: Timestamp::default(),
+            demand: 0,
+            present: Told::default(),
+            next: Told::default(),
+        }
     }
 
     fn begin_window(&mut self, start: Timestamp) {
@@ -204,10 +227,14 @@ mod tests {
         [KeyPart { key: 7, window: SECOND, part: DemandPart { hits, version } }]
     }
 
+    fn new(hits: u64) -> AskedHits {
+        AskedHits { new: Hits(hits), ..AskedHits::default() }
+    }
+
     /// Asks `hits` at `millis`, with even parts of 50.
     fn ask(demands: &Demands, millis: u64, hits: u64) -> u32 {
         let start = ms(millis / 1_000 * 1_000);
-        demands.ask(7, SECOND, Hits(hits), [start, start.after(SECOND.period)], [50, 50])[0]
+        demands.ask(7, SECOND, new(hits), [start, start.after(SECOND.period)], [50, 50])[0]
     }
 
     #[test]
@@ -224,6 +251,24 @@ mod tests {
         demands.follow(&told(10, 6), ms(11_010));
         assert_eq!(demands.report(ms(12_001))[0].demand.acknowledged, 6);
         assert_eq!(demands.told(), 1);
+    }
+
+    /// A line asks several times in a window, and for the same callers in the next one.
+    #[test]
+    fn hits_of_callers_that_wait_are_demand_once_in_a_window() {
+        let demands = Demands::default();
+        demands.report(ms(10_000));
+        let wait = |millis: u64, waiting: u64| {
+            let start = ms(millis / 1_000 * 1_000);
+            let asked = AskedHits { waiting: Hits(waiting), ..AskedHits::default() };
+            demands.ask(7, SECOND, asked, [start, start.after(SECOND.period)], [50, 50]);
+        };
+        wait(10_000, 80);
+        wait(10_001, 30);
+        ask(&demands, 10_500, 5);
+        assert_eq!(demands.report(ms(11_000))[0].demand.hits, 85);
+        wait(11_000, 30);
+        assert_eq!(demands.report(ms(12_000))[0].demand.hits, 30);
     }
 
     /// A later reply does not take the place of the part that the window has.
@@ -271,7 +316,7 @@ mod tests {
         demands.report(ms(9_000));
         demands.follow(&told(20, 5), ms(9_010));
         for key in 100..200 {
-            demands.ask(key, SECOND, Hits(key), [ms(9_000), ms(10_000)], [1, 1]);
+            demands.ask(key, SECOND, new(key), [ms(9_000), ms(10_000)], [1, 1]);
         }
         let reported = demands.report(ms(10_000));
         assert_eq!((reported.len(), reported[0].key, reported[1].key), (MAX_DEMANDS, 7, 199));
@@ -283,7 +328,7 @@ mod tests {
         }
         assert!(demands.limits.lock().by_key.is_empty());
         for key in 0..5_000 {
-            demands.ask(key, SECOND, Hits(1), [ms(19_000), ms(20_000)], [1, 1]);
+            demands.ask(key, SECOND, new(1), [ms(19_000), ms(20_000)], [1, 1]);
         }
         assert_eq!(demands.limits.lock().by_key.len(), MOST);
     }

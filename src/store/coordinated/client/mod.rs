@@ -23,7 +23,7 @@ use tokio::{
 
 use self::{breaker::FailedCount, caller::Caller, heartbeat::Membership, sender::Sender};
 pub(super) use self::{
-    demands::Demands,
+    demands::{AskedHits, Demands},
     epochs::Epochs,
     sender::{ExchangeOutcome, Exchanges, Outbox},
 };
