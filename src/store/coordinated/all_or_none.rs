@@ -269,7 +269,7 @@ impl<R: Remote> CoordinationModes<R> {
         self.table.with_counter(check, at, |counter| {
             if check.hits == Hits(0) {
                 // as a check in a request of its own does
-                counter.refresh(counter.schedule.interval(), at);
+                counter.refresh(counter.plan.schedule.interval(), at);
             }
             if hits > Hits(0) && !counter.fits(hits, at) {
                 return counter.count(instances, Direction::Take, OverLimitPolicy::Ignore, hits, at);

@@ -52,7 +52,7 @@ impl<R: Remote> Interval<R> {
         let decision = counter.count(instances, check.direction, policy, check.hits, now);
         // counted hits are reported, and the reply includes the hits of others; other checks have to read
         if check.hits == Hits(0) {
-            counter.refresh(counter.schedule.interval(), now);
+            counter.refresh(counter.plan.schedule.interval(), now);
         } else if decision.over && instances > 1 {
             counter.refresh(STALE_REJECTION, now);
         }

@@ -30,7 +30,7 @@ impl LocalCounter {
         // the time within which these hits were taken. A reply does not count those that were taken while it was on its way, or had to wait
         // for the reply before it
         let first = self.unacknowledged.all().first().map_or(Timestamp::default(), |delta| delta.at);
-        let since = self.last_reply_at.get().map_or(0, |at| now.since(at.max(first)).as_nanos());
+        let since = self.heard.last_reply_at.get().map_or(0, |at| now.since(at.max(first)).as_nanos());
         let time = Period::from_nanos(since.saturating_add(2 * round_trip.as_nanos()));
         let expected = self.demand.expected_in(time, now);
         own > expected.saturating_mul(TIMES_EXPECTED)
@@ -43,6 +43,6 @@ impl LocalCounter {
         self.is_settled()
             // the store has counted the hits that were taken before it was asked for a lease
             || (self.unacknowledged_hits() == 0
-                && self.last_reply_at.get().is_some_and(|at| now.since(at).as_nanos() > settled_after))
+                && self.heard.last_reply_at.get().is_some_and(|at| now.since(at).as_nanos() > settled_after))
     }
 }

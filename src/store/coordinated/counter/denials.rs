@@ -10,7 +10,7 @@ impl LocalCounter {
             return decision;
         }
         // the clock may have stepped back since the pause began
-        let pause = self.denied_until.since(now).min(longest_pause(&self.target.tiers));
+        let pause = self.plan.denied_until.since(now).min(longest_pause(&self.target.tiers));
         Decision { reset: decision.reset.max(pause), ..decision }
     }
 
@@ -26,6 +26,6 @@ impl LocalCounter {
 
     /// Returns whether the store has denied all hits until an instant after `now`.
     pub(in super::super) fn is_denied(&self, now: Timestamp) -> bool {
-        now < self.denied_until
+        now < self.plan.denied_until
     }
 }

@@ -46,7 +46,7 @@ impl LocalCounter {
     /// nobody.
     pub(super) fn idle_allowance(&self) -> u64 {
         let capacity = capacity(&self.target.tiers);
-        match self.instances {
+        match self.plan.instances {
             // a lease ends with its hold, but the hits would count for the rest of the window
             _ if is_mixed(&self.target.tiers) => 0,
             ..=1 => capacity / 8,
@@ -57,7 +57,7 @@ impl LocalCounter {
 
     /// Returns the hits that are requested with those that decisions wait for, to be kept for after a lull.
     pub(super) fn kept_ahead(&self, now: Timestamp) -> u64 {
-        if self.instances > 1 && flows(&self.target.tiers) {
+        if self.plan.instances > 1 && flows(&self.target.tiers) {
             return 0;
         }
         self.idle_allowance().min(self.remaining(now) / 8)
@@ -66,16 +66,20 @@ impl LocalCounter {
     /// Adapts to the number of instances. Leases that were granted to a lone instance are valid for long, and returned when there
     /// are others.
     pub(in super::super) fn follow_instances(&mut self, instances: usize) {
-        if instances > 1 && self.instances <= 1 && flows(&self.lease_limit().tiers) {
+        if instances > 1 && self.plan.instances <= 1 && flows(&self.lease_limit().tiers) {
             self.return_leases();
         }
-        self.instances = u16::try_from(instances).unwrap_or(u16::MAX);
+        self.plan.instances = u16::try_from(instances).unwrap_or(u16::MAX);
     }
 
     /// Returns the instant until which the store may count hits that it has granted at other times than those of their use. In a fixed
     /// window the time does not matter.
     pub(super) fn counted_until(&self) -> Timestamp {
-        if flows(&self.lease_limit().tiers) { self.granted_until.instant() } else { Timestamp::default() }
+        if flows(&self.lease_limit().tiers) {
+            self.heard.granted_until.instant()
+        } else {
+            Timestamp::default()
+        }
     }
 
     /// Removes leases that have ended. Hits that some tier still counts are returned to the store.
@@ -87,14 +91,14 @@ impl LocalCounter {
             let ended = tiers.iter().all(|tier| has_ended(tier, lease.granted_at, lease.until));
             let is_kept = self.must_keep(tiers, lease.granted_at, lease.until, time.latest);
             if is_kept
-                && self.instances <= 1
+                && self.plan.instances <= 1
                 && !is_mixed(tiers)
                 && !self.has_lost_version()
                 && lease.left().0 <= self.idle_allowance()
             {
                 // the estimate, which does not count them, has to replace the store's state
                 self.leasing_mut().is_overcounted = true;
-                self.wants_read = true;
+                self.plan.wants_read = true;
             } else if ended || is_kept {
                 dropped.stranded += lease.left().0;
             } else {
@@ -108,7 +112,7 @@ impl LocalCounter {
     /// `now`. The hits of an instance that is alone, whose estimate replaces the state of a bucket, still have to leave the fixed windows
     /// beside it.
     pub(super) fn must_keep(&self, tiers: &[Tier], at: Timestamp, until: Timestamp, now: Timestamp) -> bool {
-        has_flowed_back(tiers, at, until, now) && !(self.instances <= 1 && is_mixed(tiers))
+        has_flowed_back(tiers, at, until, now) && !(self.plan.instances <= 1 && is_mixed(tiers))
     }
 
     /// Decides about `hits` by the estimate. Leases must cover them if they are admitted; otherwise, none: the store has to be
@@ -131,7 +135,7 @@ impl LocalCounter {
             return Some(decision);
         }
         // until there is enough for every instance
-        (now < self.denied_until).then(|| self.until_pause_ends(self.rejected(hits, now), now))
+        (now < self.plan.denied_until).then(|| self.until_pause_ends(self.rejected(hits, now), now))
     }
 
     /// Spends leased hits.
@@ -170,7 +174,7 @@ impl LocalCounter {
     pub(in super::super) fn return_ending(&mut self, instances: usize, lead: Period, now: Timestamp) {
         self.follow_instances(instances);
         let is_abandoned = now > self.abandoned_at() && self.leased_hits() > self.idle_allowance();
-        if self.mode != Coordination::Lease || is_abandoned {
+        if self.choice.mode != Coordination::Lease || is_abandoned {
             self.return_leases();
         }
         self.return_leases_before(now.after(lead));
@@ -181,8 +185,8 @@ impl LocalCounter {
     pub(in super::super) fn should_renew(&self, lead: Period, now: Timestamp) -> bool {
         let tiers = &self.target.tiers;
         let soon = now.after(lead);
-        self.mode == Coordination::Lease
-            && self.instances > 1
+        self.choice.mode == Coordination::Lease
+            && self.plan.instances > 1
             && flows(tiers)
             && self.leases().first().is_some_and(|lease| lease.has_hold && lease.until <= soon)
             && !self.is_denied(now)
@@ -193,7 +197,7 @@ impl LocalCounter {
     /// hits.
     pub(super) fn return_leases_before(&mut self, soon: Timestamp) -> u64 {
         let mut returned = 0;
-        if self.instances > 1 && flows(&self.target.tiers) {
+        if self.plan.instances > 1 && flows(&self.target.tiers) {
             let ends = |lease: &HeldLease| lease.has_hold && lease.until <= soon;
             while let Some(i) = self.leases().iter().position(ends) {
                 let lease = self.rare.take_lease(i);
@@ -207,18 +211,18 @@ impl LocalCounter {
     fn abandoned_at(&self) -> Timestamp {
         let longest = if self.is_shared_count() { LONGEST_IDLE_HOLD } else { LONGEST_ABANDONMENT };
         let expected = self.demand.time_for(ABANDONED_AFTER, self.last_check_at).min(longest);
-        self.last_check_at.after(self.schedule.interval().max(expected))
+        self.last_check_at.after(self.plan.schedule.interval().max(expected))
     }
 
     /// Returns whether nothing has to be done at `time` but keep a lease until its window ends, as one of `instances`.
     pub(in super::super) fn is_keeping(&self, instances: usize, time: StoreTime) -> bool {
         self.rare.only_lease().is_some_and(|lease| time.latest < lease.until)
-            && usize::from(self.instances) == instances
-            && self.mode == Coordination::Lease
+            && usize::from(self.plan.instances) == instances
+            && self.choice.mode == Coordination::Lease
             && self.is_single_window()
             && self.leased_hits() <= self.idle_allowance()
             && !self.has_unacknowledged()
-            && !self.wants_read
+            && !self.plan.wants_read
     }
 
     /// Returns whether it is a single fixed window, whose leases end with it: unless they are returned before, they are forgotten.
@@ -231,7 +235,7 @@ impl LocalCounter {
     /// is early enough to forget it.
     pub(in super::super) fn lease_is_due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
         let lease = self.leases().first()?;
-        if self.mode != Coordination::Lease {
+        if self.choice.mode != Coordination::Lease {
             // granted when the mode had changed already
             return Some((Timestamp::default(), false));
         }
@@ -240,7 +244,7 @@ impl LocalCounter {
             return None;
         }
         let abandoned_at = if is_kept { lease.until } else { self.abandoned_at() };
-        if self.instances > 1 && flows(&self.target.tiers) && lease.has_hold {
+        if self.plan.instances > 1 && flows(&self.target.tiers) && lease.has_hold {
             let nanos = lease.until.as_nanos().saturating_sub(lead.as_nanos());
             let ending = Timestamp::from_nanos(nanos);
             return Some(if ending <= abandoned_at { (ending, true) } else { (abandoned_at, false) });

@@ -86,8 +86,8 @@ impl LocalCounter {
     pub(super) fn replace_limit(&mut self, target: Arc<Target>, now: Timestamp) -> ReplacedLimit {
         let replaced = ReplacedLimit {
             target: Arc::clone(&self.target),
-            denied_until: std::mem::take(&mut self.denied_until),
-            applied: self.applied,
+            denied_until: std::mem::take(&mut self.plan.denied_until),
+            applied: self.heard.applied,
         };
         self.use_limit(target, now);
         replaced
@@ -96,8 +96,8 @@ impl LocalCounter {
     /// Restores the limit that [`LocalCounter::replace_limit`] has returned.
     pub(in super::super) fn restore_limit(&mut self, replaced: ReplacedLimit, now: Timestamp) {
         self.use_limit(replaced.target, now);
-        self.denied_until = replaced.denied_until;
-        if self.applied != replaced.applied {
+        self.plan.denied_until = replaced.denied_until;
+        if self.heard.applied != replaced.applied {
             // the reply was applied as if this was the limit
             self.plan_flush(now);
         }
@@ -165,7 +165,7 @@ impl LocalCounter {
     /// Returns the tiers that a report of what is in flight is about besides those of the limit in use: of other limits under which hits
     /// were counted, and if all are to be read, all that are known.
     pub(super) fn reported_tiers(&self) -> Option<Arc<Target>> {
-        let known = self.kept_tiers().filter(|_| self.wants_read);
+        let known = self.kept_tiers().filter(|_| self.plan.wants_read);
         self.tiers_beside(self.in_flight_tiers().chain(known))
     }
 
@@ -254,7 +254,7 @@ impl LocalCounter {
                 tier: tier.clone(),
                 state: self.estimate[i].clone(),
                 version: versions[i],
-                replied_at: self.last_reply_at,
+                replied_at: self.heard.last_reply_at,
                 fallback: more.fallback.as_ref().map(|states| states[i].clone()),
             });
         }
@@ -264,7 +264,7 @@ impl LocalCounter {
         // as old as what is known of any of them
         let replied_at =
             of_tiers().map(|(_, known)| known.map_or(ReplyTime::default(), |known| known.replied_at));
-        self.last_reply_at = replied_at.min_by_key(|replied_at| replied_at.get()).unwrap_or_default();
+        self.heard.last_reply_at = replied_at.min_by_key(|replied_at| replied_at.get()).unwrap_or_default();
         let versions: Vec<Version> =
             of_tiers().map(|(_, known)| known.map_or(Version::NONE, |known| known.version)).collect();
         let unused = |tier: &Tier| CounterState::unused(tier, now);
@@ -284,7 +284,7 @@ impl LocalCounter {
         others.of_rule = if is_of_rule { None } else { others.of_rule.take().or(Some(before)) };
         // the rule's are in use again soon, and those that are to be read are kept too
         let is_of_rule = |tier: &Tier| others.of_rule.as_ref().is_some_and(|limit| limit.counts_in(tier));
-        let counts = |other: &OtherTier| self.wants_read || other.state.idle_at() > now;
+        let counts = |other: &OtherTier| self.plan.wants_read || other.state.idle_at() > now;
         others.tiers.retain(|other| {
             !self.target.counts_in(&other.tier) && (is_of_rule(&other.tier) || counts(other))
         });

@@ -82,39 +82,65 @@ pub(super) struct LocalCounter {
     pub(super) demand: Demand,
     /// Its place in the queue of the flush loop.
     pub(super) place: QueuePlace,
+    pub(super) choice: ModeChoice,
+    numbers: Numbers,
+    heard: Heard,
+    pub(super) plan: Plan,
+}
+
+/// Which coordination mode a counter has, and why.
+#[derive(Debug)]
+pub(super) struct ModeChoice {
     /// The coordination mode: the requested one, or the nearest that the store supports for the target.
     pub(super) mode: Coordination,
     /// Whether `auto` has chosen `lease` because of a burst, rather than because of the limit.
     pub(super) is_in_burst: bool,
     /// The mode that the rule requests. None until `mode` has been chosen for the current target.
     pub(super) requested_mode: Option<Coordination>,
-    /// Whether to ask the store for its count with the next flush, although there may be nothing to report.
-    wants_read: bool,
-    /// The number of replies that `usage` was measured from while that matters.
-    measured_replies: u8,
-    /// The number of instances as of the last decision, up to 65,535.
-    instances: u16,
+}
+
+/// The numbers of the commands of a counter, modulo 2^32.
+#[derive(Debug)]
+struct Numbers {
+    /// That of the last command.
+    sent: u32,
+    /// That of the last flush.
+    flushed: u32,
+    /// That of the counter.
+    generation: Generation,
+}
+
+/// What the store's replies have told of a counter besides its states.
+#[derive(Debug)]
+struct Heard {
+    /// The version of the store's sliding windows and buckets as of its last reply, if all have the same.
+    version: Version,
+    /// On the store's clock.
+    last_reply_at: ReplyTime,
+    /// The instant from which the store counts none of the granted hits, used or not.
+    granted_until: IdleAt,
+    /// The number of the command whose reply was applied last.
+    applied: u32,
+}
+
+/// When the store is asked next, and what that depends on.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Plan {
     /// The instant until which the store has denied all hits.
     denied_until: Timestamp,
     pub(super) schedule: FlushSchedule,
-    /// The number of the last command, modulo 2^32.
-    sent: u32,
-    /// The number of the last flush.
-    flushed: u32,
-    /// The number of the command whose reply was applied last.
-    applied: u32,
-    pub(super) generation: Generation,
     /// The hits that remained as of the last reply.
     remaining_at_reply: u32,
     /// Hits that the store has applied since its last reply, up to 2^32 - 1.
     acknowledged: u32,
     usage: UsageRate,
-    /// The instant from which the store counts none of the granted hits, used or not.
-    granted_until: IdleAt,
-    /// The version of the store's sliding windows and buckets as of its last reply, if all have the same.
-    version: Version,
-    /// On the store's clock.
-    last_reply_at: ReplyTime,
+    /// The number of instances as of the last decision, up to 65,535.
+    instances: u16,
+    /// The number of replies that `usage` was measured from while that matters.
+    measured_replies: u8,
+    /// Whether to ask the store for its count with the next flush, although there may be nothing to report.
+    wants_read: bool,
 }
 
 // === impl LocalCounter ===
@@ -129,27 +155,32 @@ impl LocalCounter {
             rare: Rare::default(),
             unacknowledged: Unacknowledged::default(),
             demand: Demand::default(),
-            schedule: FlushSchedule::new(interval),
             place: QueuePlace::default(),
-            mode: Coordination::Local,
-            is_in_burst: false,
-            requested_mode: None,
-            wants_read: false,
-            measured_replies: 0,
-            instances: 1,
-            sent: 0,
-            flushed: 0,
-            applied: 0,
-            generation,
-            remaining_at_reply: saturated(capacity(&target.tiers)),
-            acknowledged: 0,
-            usage: UsageRate::new(now),
-            granted_until: IdleAt::default(),
-            version: Version::NONE,
-            last_reply_at: ReplyTime::default(),
-            denied_until: Timestamp::default(),
+            choice: ModeChoice { mode: Coordination::Local, is_in_burst: false, requested_mode: None },
+            numbers: Numbers { sent: 0, flushed: 0, generation },
+            heard: Heard {
+                version: Version::NONE,
+                last_reply_at: ReplyTime::default(),
+                granted_until: IdleAt::default(),
+                applied: 0,
+            },
+            plan: Plan {
+                denied_until: Timestamp::default(),
+                schedule: FlushSchedule::new(interval),
+                remaining_at_reply: saturated(capacity(&target.tiers)),
+                acknowledged: 0,
+                usage: UsageRate::new(now),
+                instances: 1,
+                measured_replies: 0,
+                wants_read: false,
+            },
             target,
         }
+    }
+
+    /// Returns its number.
+    pub(super) const fn generation(&self) -> Generation {
+        self.numbers.generation
     }
 
     /// Adopts the rule of `check`, which has the same key, if the rule has changed. Returns whether it may have changed. Only
@@ -161,8 +192,8 @@ impl LocalCounter {
             return false;
         }
         if !self.target.is_of(check) {
-            self.denied_until = Timestamp::default();
-            self.requested_mode = None;
+            self.plan.denied_until = Timestamp::default();
+            self.choice.requested_mode = None;
             self.change_limit(Target::of(check), now);
             self.plan_flush(now);
         }
@@ -172,10 +203,10 @@ impl LocalCounter {
 
     /// Changes the coordination mode. Leases are returned in any other mode than `lease`.
     pub(super) fn change_mode(&mut self, mode: Coordination) {
-        if mode != self.mode {
+        if mode != self.choice.mode {
             // a pause of leases and the local cache of `strict` have different rules
-            self.denied_until = Timestamp::default();
-            self.mode = mode;
+            self.plan.denied_until = Timestamp::default();
+            self.choice.mode = mode;
         }
         if mode != Coordination::Lease {
             self.return_leases();
@@ -204,7 +235,7 @@ impl LocalCounter {
     /// Requests a read of the store's count, if the last reply is older than `age`: a check with no hits, for example, reports
     /// nothing, so the store sends no reply.
     pub(super) fn refresh(&mut self, age: Period, now: Timestamp) {
-        self.wants_read |= self.last_reply_at.get().is_none_or(|last| now.since(last) >= age);
+        self.plan.wants_read |= self.heard.last_reply_at.get().is_none_or(|last| now.since(last) >= age);
     }
 
     /// Returns whether it can be removed because it is settled and no different from an unused counter.
@@ -217,7 +248,7 @@ impl LocalCounter {
 
     /// Returns whether there is nothing that only the sweep would notice: nothing is pending, in flight, leased or requested.
     pub(super) fn is_quiet(&self) -> bool {
-        self.rare.is_nothing() && self.unacknowledged.is_empty() && !self.wants_read
+        self.rare.is_nothing() && self.unacknowledged.is_empty() && !self.plan.wants_read
     }
 
     /// Returns the estimate of the shared counters, one for each tier.
@@ -228,13 +259,13 @@ impl LocalCounter {
     /// Returns whether it is settled, and nothing but its estimate differs from an unused counter.
     fn is_free(&self, now: Timestamp) -> bool {
         self.is_settled()
-            && now >= self.denied_until
+            && now >= self.plan.denied_until
             // a reply is on its way
             && self.rare.talk().is_none()
             // the estimate knows which of the hits that the store counts were used
             && !self.has_grants(now)
             // a check without hits has just asked for the count
-            && !(self.wants_read && now.since(self.last_check_at) < FORGOTTEN_AFTER)
+            && !(self.plan.wants_read && now.since(self.last_check_at) < FORGOTTEN_AFTER)
     }
 
     /// Returns what is known of leasing; none if nothing has to be known.
@@ -259,7 +290,7 @@ impl LocalCounter {
 
     /// Returns whether the store counts granted hits at `now`, used or not.
     pub(super) fn has_grants(&self, now: Timestamp) -> bool {
-        self.granted_until.instant() > now
+        self.heard.granted_until.instant() > now
     }
 
     /// Frees what is of no use to a counter that has not been checked lately.
@@ -278,12 +309,12 @@ impl LocalCounter {
 
     /// Notes that the store counts no granted hits but those that are known to be used.
     pub(super) fn forget_grants(&mut self) {
-        self.granted_until = IdleAt::default();
+        self.heard.granted_until = IdleAt::default();
     }
 
     fn forget(&mut self, now: Timestamp, is_over: fn(&Leasing) -> bool) {
         if !self.has_grants(now) {
-            self.granted_until = IdleAt::default();
+            self.heard.granted_until = IdleAt::default();
         }
         if let Some(more) = self.rare.more_mut() {
             more.leasing.take_if(|leasing| is_over(leasing));

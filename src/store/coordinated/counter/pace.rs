@@ -39,7 +39,7 @@ impl LocalCounter {
         }
         let want = self.ahead(needed, returned, link.horizon, now);
         let longest = self.longest_hold();
-        let time = if self.instances <= 1 || has_bucket(&self.target.tiers) {
+        let time = if self.plan.instances <= 1 || has_bucket(&self.target.tiers) {
             longest
         } else {
             // as long as the hits are expected to last, since a sliding window counts them until then
@@ -52,14 +52,14 @@ impl LocalCounter {
 
     /// Returns how long a grant may be used at most if no window ends it.
     fn longest_hold(&self) -> Period {
-        if self.instances <= 1 { lone_hold(&self.target.tiers) } else { hold(&self.target.tiers) }
+        if self.plan.instances <= 1 { lone_hold(&self.target.tiers) } else { hold(&self.target.tiers) }
     }
 
     /// Returns how long hits that are leased ahead have to be usable at least, so that some of them are used: they arrive after a round
     /// trip, by the latest clock that the store may have. Others of a bucket have to be returned before they flow back. `lead` is the time
     /// that a return takes, two round trips and what the queue may be late.
     fn shortest_hold(&self, lead: Period) -> Period {
-        let returns = self.instances > 1 && has_bucket(&self.target.tiers);
+        let returns = self.plan.instances > 1 && has_bucket(&self.target.tiers);
         if returns { lead } else { Period::from_nanos(lead.as_nanos() / 2 + 2_000_000) }
     }
 
@@ -71,10 +71,10 @@ impl LocalCounter {
             let leased = self.leased_hits();
             likely = self.demand.in_the_next(self.horizon(at_least, now), now).saturating_sub(leased);
             let share = self.share(now).max(returned);
-            likely = likely.min(if self.instances > 1 { share.saturating_sub(leased) } else { share });
+            likely = likely.min(if self.plan.instances > 1 { share.saturating_sub(leased) } else { share });
             // so few save hardly a call, and are missing elsewhere; tokens that return to a bucket are rarely more
             let least = if has_bucket(&self.target.tiers) { 2 } else { MIN_AHEAD };
-            likely = if self.instances > 1 && likely < least { 0 } else { likely };
+            likely = if self.plan.instances > 1 && likely < least { 0 } else { likely };
         }
         let kept = if needed > 0 { self.kept_ahead(now) } else { 0 };
         likely.saturating_sub(needed).max(kept).min(self.most_ahead(needed, now))
@@ -83,7 +83,7 @@ impl LocalCounter {
     /// Returns the most hits that one of several instances may lease ahead. A bucket that is full again before such hits are used
     /// would admit them beyond its burst, so all instances together must lack more than flows back meanwhile.
     fn most_ahead(&self, needed: u64, now: Timestamp) -> u64 {
-        if self.instances <= 1 {
+        if self.plan.instances <= 1 {
             return u64::MAX;
         }
         let leased = self.leased_hits();
@@ -92,7 +92,7 @@ impl LocalCounter {
             let left = u64::from(state.availability(tier, now).remaining);
             let lacks = u64::from(bucket.burst).saturating_sub(left).saturating_add(needed);
             let flows_back = u64::from(tier.requests) / 20 + 1;
-            Some(lacks.saturating_sub(flows_back) / u64::from(self.instances))
+            Some(lacks.saturating_sub(flows_back) / u64::from(self.plan.instances))
         });
         buckets.min().map_or(u64::MAX, |most| most.saturating_sub(leased))
     }
@@ -122,7 +122,7 @@ impl LocalCounter {
     /// Returns how many of the remaining hits one instance may hold: an equal share. In a fixed window half of that, since
     /// hits that one instance still holds when it ends are lost to the others.
     fn share(&self, now: Timestamp) -> u64 {
-        let parts = u64::from(self.instances) * if flows(&self.target.tiers) { 1 } else { 2 };
+        let parts = u64::from(self.plan.instances) * if flows(&self.target.tiers) { 1 } else { 2 };
         (self.remaining(now) / parts).max(1)
     }
 
@@ -145,7 +145,7 @@ impl LocalCounter {
             self.rare.add_lease(lease);
         }
         let idle_at = reply.counters.iter().map(CounterState::idle_at).max();
-        self.granted_until = self.granted_until.max(IdleAt::of(idle_at.unwrap_or_default()));
+        self.heard.granted_until = self.heard.granted_until.max(IdleAt::of(idle_at.unwrap_or_default()));
     }
 
     /// Has the store keep `hits` that it has just granted: those that were given back before the reply must not take them along.
@@ -164,7 +164,7 @@ impl LocalCounter {
     /// Denies all hits that are not leased until another call is worthwhile. The store has just granted all that was asked for, or only
     /// a part.
     pub(super) fn pause_if_scarce(&mut self, is_partial: bool, round_trip: Period, now: Timestamp) {
-        self.denied_until = match self.scarcity_pause(is_partial, now) {
+        self.plan.denied_until = match self.scarcity_pause(is_partial, now) {
             // a call that is sent a little earlier has its reply when the pause ends, so that no decision waits for it
             Some(pause) => {
                 let lead = self.demand.time_for(3, now).as_nanos().saturating_add(2 * round_trip.as_nanos());
@@ -179,7 +179,8 @@ impl LocalCounter {
     /// Denies all hits until one fits, if none does now.
     pub(in super::super) fn deny_while_empty(&mut self, now: Timestamp) {
         let wait = self.wait_for(1, now);
-        self.denied_until = if wait == Period::default() { Timestamp::default() } else { now.after(wait) };
+        self.plan.denied_until =
+            if wait == Period::default() { Timestamp::default() } else { now.after(wait) };
     }
 
     /// Returns how long to send no call although tokens return to a bucket. Under steady overload every one of several instances
@@ -188,17 +189,17 @@ impl LocalCounter {
     /// enough already, or no overload.
     fn scarcity_pause(&mut self, is_partial: bool, now: Timestamp) -> Option<Period> {
         let tiers = &self.target.tiers;
-        if self.instances <= 1 || !has_bucket(tiers) {
+        if self.plan.instances <= 1 || !has_bucket(tiers) {
             return None;
         }
         let (hold, longest) = (hold(tiers), longest_pause(tiers));
         let usable = self.demand.in_the_next(hold, now);
         // 50 % more, because random arrivals are spread unevenly
-        let all = usable.saturating_mul(u64::from(self.instances)).saturating_mul(3) / 2;
+        let all = usable.saturating_mul(u64::from(self.plan.instances)).saturating_mul(3) / 2;
         let plenty = all.min(capacity(tiers) / 2).max(1);
         let wait = self.wait_for(plenty, now);
         // a scarcity begins only when the store has run out, or has less than one for each instance
-        let is_empty = self.remaining(now) < u64::from(self.instances);
+        let is_empty = self.remaining(now) < u64::from(self.plan.instances);
         let was_scarce = self.leasing().is_some_and(|leasing| leasing.is_scarce);
         let is_scarce = wait > Period::default() && (was_scarce || is_partial || is_empty);
         if is_scarce != was_scarce {
@@ -217,7 +218,7 @@ impl LocalCounter {
 
     /// Returns whether the pause is so nearly over that a lease should be requested for its end.
     pub(in super::super) fn is_pause_ending(&mut self, now: Timestamp) -> bool {
-        let denied_until = self.denied_until;
+        let denied_until = self.plan.denied_until;
         if now >= denied_until {
             return false;
         }
@@ -239,10 +240,10 @@ impl LocalCounter {
     /// Wishes to know the store's count from time to time while this instance rejects hits, because another one may have given
     /// some back. The time between two looks doubles.
     pub(in super::super) fn look_for_returned(&mut self, now: Timestamp) {
-        if self.instances <= 1 {
+        if self.plan.instances <= 1 {
             return;
         }
-        let first = FIRST_PROBE.max(self.schedule.interval());
+        let first = FIRST_PROBE.max(self.plan.schedule.interval());
         let leasing = self.leasing_mut();
         if leasing.probe_after == Period::default() {
             leasing.probe_after = first;
@@ -250,7 +251,7 @@ impl LocalCounter {
         } else if now >= leasing.probe_at {
             leasing.probe_after = Period::from_nanos(leasing.probe_after.as_nanos().saturating_mul(2));
             leasing.probe_at = now.after(leasing.probe_after);
-            self.wants_read = true;
+            self.plan.wants_read = true;
         }
     }
 }

@@ -38,7 +38,7 @@ fn sum(hits: impl Iterator<Item = u64>) -> u64 {
 impl LocalCounter {
     /// Returns whether there is something to send: hits, or the wish to know the store's count.
     pub(in super::super) fn has_pending(&self) -> bool {
-        !self.unacknowledged.pending().is_empty() || self.wants_read
+        !self.unacknowledged.pending().is_empty() || self.plan.wants_read
     }
 
     /// Returns whether there is something to send, and no other exchange is about the ledger.
@@ -165,7 +165,7 @@ impl LocalCounter {
                 self.unacknowledged.send_first();
             }
         }
-        self.flushed = number;
+        self.numbers.flushed = number;
         let beside = self.reported_tiers();
         let target =
             beside.as_ref().map_or_else(|| Arc::clone(&self.target), |beside| joined(&self.target, beside));
@@ -179,7 +179,7 @@ impl LocalCounter {
             && is_known
         {
             last.replaces = self.replacement(&target, now);
-            last.since = if self.instances <= 1 { last.at } else { first.unwrap_or(last.since) };
+            last.since = if self.plan.instances <= 1 { last.at } else { first.unwrap_or(last.since) };
         }
         (reports, beside, dropped)
     }
@@ -192,7 +192,7 @@ impl LocalCounter {
             Delivery::Applied => {
                 outcome.admitted = sent.last().map_or(0, PendingDelta::admitted);
                 let taken = sum(sent.iter().map(PendingDelta::taken));
-                self.acknowledged = self.acknowledged.saturating_add(saturated(taken));
+                self.plan.acknowledged = self.plan.acknowledged.saturating_add(saturated(taken));
             }
             Delivery::NotApplied => {
                 self.unacknowledged.return_flight();
@@ -211,8 +211,8 @@ impl LocalCounter {
 
     /// Lets a reply of the instant `now` be applied, although one of a later instant was.
     pub(super) fn accept_time(&mut self, now: Timestamp) {
-        if let Some(last) = self.last_reply_at.get() {
-            self.last_reply_at.set(last.min(now));
+        if let Some(last) = self.heard.last_reply_at.get() {
+            self.heard.last_reply_at.set(last.min(now));
         }
     }
 
@@ -221,11 +221,11 @@ impl LocalCounter {
     /// Returns whether it was applied.
     pub(super) fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) -> bool {
         let precedes = |other: u32| number != other && other.wrapping_sub(number) < u32::MAX / 2;
-        let is_late = self.last_reply_at.get().is_some_and(|last| {
+        let is_late = self.heard.last_reply_at.get().is_some_and(|last| {
             // some replies have an estimated time. The clock has stepped back if the reply to a later command is of a much earlier one
             let is_earlier =
                 now.after(INACCURACY) < last && (now.after(CLOCK_STEP) > last || !self.is_later(number));
-            is_earlier || (now <= last && precedes(self.applied))
+            is_earlier || (now <= last && precedes(self.heard.applied))
         });
         if reply.counters.len() != self.target.tiers.len() || is_late {
             // what the reply to the later command was applied to may have been incomplete
@@ -235,11 +235,11 @@ impl LocalCounter {
                 let is_same = is_late && before[i] == Version::of(reply.version(i));
                 if is_same { before[i] } else { Version::LOST }
             });
-            self.wants_read |= is_late && number == self.flushed;
+            self.plan.wants_read |= is_late && number == self.numbers.flushed;
             return false;
         }
-        self.applied = number;
-        let unknown = if precedes(self.flushed) { self.unacknowledged.in_flight() } else { &[][..] };
+        self.heard.applied = number;
+        let unknown = if precedes(self.numbers.flushed) { self.unacknowledged.in_flight() } else { &[][..] };
         let (held, given_up, lease_limit) =
             (self.rare.leases(), self.given_up(), Arc::clone(self.lease_limit()));
         for (i, tier) in self.target.tiers.iter().enumerate() {
@@ -263,22 +263,22 @@ impl LocalCounter {
         self.end_fallback();
         if self.is_away() {
             // says nothing about the limit of the rule
-            self.last_reply_at.set(now);
+            self.heard.last_reply_at.set(now);
             return true;
         }
         // the hits counted here during the first flush are the first measurement of the rate
-        let meanwhile = if self.last_reply_at.get().is_none() { self.unacknowledged_hits() } else { 0 };
-        let own = u64::from(std::mem::take(&mut self.acknowledged)).saturating_add(meanwhile);
+        let meanwhile = if self.heard.last_reply_at.get().is_none() { self.unacknowledged_hits() } else { 0 };
+        let own = u64::from(std::mem::take(&mut self.plan.acknowledged)).saturating_add(meanwhile);
         let measured = MeasuredReply {
             used: self.used(now),
             own,
-            instances: self.instances.into(),
-            interval: self.schedule.interval(),
-            last: self.last_reply_at.get(),
+            instances: self.plan.instances.into(),
+            interval: self.plan.schedule.interval(),
+            last: self.heard.last_reply_at.get(),
             now,
         };
-        self.usage.record(&mut self.measured_replies, measured);
-        self.last_reply_at.set(now);
+        self.plan.usage.record(&mut self.plan.measured_replies, measured);
+        self.heard.last_reply_at.set(now);
         self.plan_flush(now);
         self.return_useless(now);
         true

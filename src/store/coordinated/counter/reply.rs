@@ -277,7 +277,7 @@ impl LocalCounter {
     ) {
         let number = sent.number;
         let (rejects, taken) = sent.outcomes(reply, now);
-        let is_leasing = self.mode == Coordination::Lease && !sent.is_own && !self.is_away();
+        let is_leasing = self.choice.mode == Coordination::Lease && !sent.is_own && !self.is_away();
         let asks_lease = |asked: &Try| matches!(asked.asks, Asks::Lease(_));
         let hold = sent.hold_ahead();
         let granted = hold.map_or(0, |_| reply.granted);
@@ -291,7 +291,7 @@ impl LocalCounter {
         }
         self.keep_granted(taken.saturating_add(granted), now);
         // the cache is that of mode `strict`, which the counter need not have
-        let is_cached = rejects && local_cache && self.mode == Coordination::Strict;
+        let is_cached = rejects && local_cache && self.choice.mode == Coordination::Strict;
         if is_cached {
             // it needs the counts of the rejection, even if an estimated time puts it before an earlier reply
             self.accept_time(now);
@@ -306,7 +306,7 @@ impl LocalCounter {
         if !reply.adopted.is_empty() && is_applied {
             self.repeat(sent, reply, now);
         }
-        self.wants_read |= !is_applied && granted > 0;
+        self.plan.wants_read |= !is_applied && granted > 0;
         if is_cached {
             self.deny_while_empty(now);
         }
@@ -394,7 +394,7 @@ impl LocalCounter {
         if is_newest {
             *early = Some(Box::new(Early { target, reply: reply.clone(), number, now }));
         }
-        self.wants_read |= !is_of_all;
+        self.plan.wants_read |= !is_of_all;
     }
 
     /// Applies the reply that had to wait for the one to the exchange that holds hits.

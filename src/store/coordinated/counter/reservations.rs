@@ -71,7 +71,7 @@ impl LocalCounter {
         now: Timestamp,
     ) {
         if let Some(states) = self.rare.more_mut().and_then(|more| more.fallback.as_mut()) {
-            let all = Hits(hits.0.saturating_mul(u64::from(self.instances)));
+            let all = Hits(hits.0.saturating_mul(u64::from(self.plan.instances)));
             let states = self.target.tiers.iter().zip(states.iter_mut());
             for (tier, state) in states.filter(|(tier, _)| !has_ended(tier, span.from, now)) {
                 state.give_back(tier, now, all);

@@ -203,7 +203,7 @@ impl Sent {
     fn new(key: CounterKey, counter: &LocalCounter, number: u32) -> Self {
         Self {
             key,
-            generation: counter.generation,
+            generation: counter.numbers.generation,
             number,
             target: Arc::clone(&counter.target),
             beside: None,
@@ -304,13 +304,13 @@ impl Sent {
 impl LocalCounter {
     /// Returns the number of the next exchange, or of a try. Exchanges leave in this order.
     pub(super) const fn next_number(&mut self) -> u32 {
-        self.sent = self.sent.wrapping_add(1);
-        self.sent
+        self.numbers.sent = self.numbers.sent.wrapping_add(1);
+        self.numbers.sent
     }
 
     /// Returns whether exchange `number` is later than the one whose reply was applied last.
     pub(super) const fn is_later(&self, number: u32) -> bool {
-        number != self.applied && number.wrapping_sub(self.applied) < u32::MAX / 2
+        number != self.heard.applied && number.wrapping_sub(self.heard.applied) < u32::MAX / 2
     }
 
     /// Adds what `check` asks to the tries that wait. Returns its number and what receives its outcome; none if too many wait.
@@ -501,7 +501,7 @@ impl LocalCounter {
         if !is_about(&self.target) && !in_flight.iter().any(|delta| is_about(&delta.limit)) {
             return false;
         }
-        if self.instances <= 1 || asked.looks() {
+        if self.plan.instances <= 1 || asked.looks() {
             return true;
         }
         let Asks::Lease(_) = asked.asks else {
@@ -525,7 +525,7 @@ impl LocalCounter {
     /// Returns whether what is held has to go back before the store decides `asked`: there is no room for it besides, or the limit came
     /// with the request and the times of all hits matter.
     fn must_return(&self, asked: &Try, now: Timestamp) -> bool {
-        if self.mode != Coordination::Lease || matches!(asked.asks, Asks::Look | Asks::Reserve(_)) {
+        if self.choice.mode != Coordination::Lease || matches!(asked.asks, Asks::Look | Asks::Reserve(_)) {
             return false;
         }
         let held = self.leased_hits().saturating_add(self.requested_hits());
@@ -589,7 +589,7 @@ impl LocalCounter {
         let number = self.next_number();
         let (mut reports, mut returned) = (SmallVec::new(), 0);
         let mut beside = None;
-        let is_lease = self.mode == Coordination::Lease;
+        let is_lease = self.choice.mode == Coordination::Lease;
         let leases = |asked: &Try| matches!(asked.asks, Asks::Lease(_));
         wants_lease &= is_lease;
         if is_free {
@@ -613,7 +613,7 @@ impl LocalCounter {
         let is_late = self.counted_until() > at || self.is_overcounted();
         let overlaps = tries.iter().any(|asked| asked.target.overlaps(&self.target));
         let decides = hold.is_some() || (is_lease || is_late) && overlaps;
-        if is_free && reports.is_empty() && (decides || self.wants_read && self.is_overcounted()) {
+        if is_free && reports.is_empty() && (decides || self.plan.wants_read && self.is_overcounted()) {
             // the store has this instance's exact state before it decides
             let exact = self.replacement(&self.target, at);
             reports.extend(exact.map(|replaces| Report {
@@ -628,12 +628,12 @@ impl LocalCounter {
         let others = self.other_tiers();
         let is_read_anyway = others.is_none()
             && (hold.is_some() || tries.iter().any(|asked| asked.target.has_counters_of(&self.target)));
-        let reads = is_free && self.wants_read && carried.is_none() && !is_read_anyway;
+        let reads = is_free && self.plan.wants_read && carried.is_none() && !is_read_anyway;
         let is_ledger = is_free
             && (carried.is_some()
                 || hold.is_some()
                 || reads
-                || is_lease && needed > 0 && (self.instances <= 1 || flows(&self.target.tiers)));
+                || is_lease && needed > 0 && (self.plan.instances <= 1 || flows(&self.target.tiers)));
         // a report says less of them than is wished for
         let is_unread = carried.is_some() && beside.is_none() && others.is_some();
         if carried.is_some() || hold.is_some() && tries.is_empty() || reads {
@@ -655,7 +655,7 @@ impl LocalCounter {
             return dropped;
         }
         if is_free {
-            self.wants_read &= is_unread;
+            self.plan.wants_read &= is_unread;
             self.end_overcounting();
         }
         let last = sent.last_mut().filter(|last| !last.is_reserving());

@@ -13,7 +13,7 @@ impl LocalCounter {
     /// it gets them back.
     pub(in super::super) fn unspend(&mut self, hits: Hits, at: Timestamp) {
         let tiers = &self.target.tiers;
-        let stays = self.instances > 1 && flows(tiers) || self.is_away();
+        let stays = self.plan.instances > 1 && flows(tiers) || self.is_away();
         let leases = if stays { &mut [] } else { self.rare.leases_mut() };
         let held = leases.iter_mut().find_map(|lease| {
             let left = lease.left.checked_add(u32::try_from(hits.0).ok()?)?;

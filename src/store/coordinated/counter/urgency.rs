@@ -67,21 +67,21 @@ impl LocalCounter {
         let own = self.unacknowledged_hits();
         // rejected hits and hits that are given back make nothing overshoot
         if own == 0 {
-            let is_soon = self.wants_read || self.is_newly_used_up(now);
+            let is_soon = self.plan.wants_read || self.is_newly_used_up(now);
             return if is_soon { Urgency::Interval } else { Urgency::Pause };
         }
         let instances = instances.max(1) as u64;
-        let unknown = self.last_reply_at.get().is_none_or(|last_reply_at| {
-            now.since(last_reply_at).as_nanos() > 2 * self.schedule.pause().as_nanos()
+        let unknown = self.heard.last_reply_at.get().is_none_or(|last_reply_at| {
+            now.since(last_reply_at).as_nanos() > 2 * self.plan.schedule.pause().as_nanos()
         });
         if !unknown {
             let soon = own.saturating_add(self.demand.in_the_next(round_trip, now));
-            let share = u64::from(self.remaining_at_reply) / instances;
-            let early = self.schedule.is_early(self.last_reply_at.get(), now);
-            if soon < share * 2 / 3 && !early && !self.schedule.is_outrun(own, share) {
+            let share = u64::from(self.plan.remaining_at_reply) / instances;
+            let early = self.plan.schedule.is_early(self.heard.last_reply_at.get(), now);
+            if soon < share * 2 / 3 && !early && !self.plan.schedule.is_outrun(own, share) {
                 return if self.is_newly_used_up(now) { Urgency::Interval } else { Urgency::Pause };
             }
-            if early && self.schedule.is_close() {
+            if early && self.plan.schedule.is_close() {
                 return Urgency::Now;
             }
         }
@@ -104,10 +104,10 @@ impl LocalCounter {
     /// Plans the next flush by what is left, if that is known: after a reply, and when the limit has changed.
     pub(super) fn plan_flush(&mut self, now: Timestamp) {
         let remaining = self.remaining(now);
-        self.remaining_at_reply = saturated(remaining);
-        if self.last_reply_at.get().is_some() {
-            let left = if remaining > 0 { self.usage.time_for(remaining) } else { Period::default() };
-            self.schedule.plan(left);
+        self.plan.remaining_at_reply = saturated(remaining);
+        if self.heard.last_reply_at.get().is_some() {
+            let left = if remaining > 0 { self.plan.usage.time_for(remaining) } else { Period::default() };
+            self.plan.schedule.plan(left);
         }
     }
 }

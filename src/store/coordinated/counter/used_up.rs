@@ -14,7 +14,7 @@ pub(super) const LONGEST_IDLE_HOLD: Period = Period::from_millis(400);
 impl LocalCounter {
     /// Returns whether the store has to know the number of all hits, rejected ones included, while there are other instances.
     pub(super) fn is_shared_count(&self) -> bool {
-        self.instances > 1 && self.counts_rejected()
+        self.plan.instances > 1 && self.counts_rejected()
     }
 
     /// Returns whether rejected hits count.
@@ -32,6 +32,7 @@ impl LocalCounter {
     /// Returns whether the store has to learn soon that the limit is used up: the last reply did not say so, or what is returned is not in it.
     pub(super) fn is_newly_used_up(&self, now: Timestamp) -> bool {
         let Some(last) = self.unacknowledged.pending().last() else { return false };
-        (last.unused > 0 || (last.rejected > 0 && self.remaining_at_reply > 0)) && self.remaining(now) == 0
+        (last.unused > 0 || (last.rejected > 0 && self.plan.remaining_at_reply > 0))
+            && self.remaining(now) == 0
     }
 }

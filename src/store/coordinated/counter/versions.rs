@@ -31,7 +31,7 @@ impl LocalCounter {
     /// Returns the version of tier `i` of the limit in use, if it is a sliding window or a bucket.
     pub(super) fn version(&self, i: usize) -> Version {
         let each = self.rare.more().and_then(|more| more.versions.as_deref());
-        each.and_then(|versions| versions.get(i).copied()).unwrap_or(self.version)
+        each.and_then(|versions| versions.get(i).copied()).unwrap_or(self.heard.version)
     }
 
     /// Returns whether that of a tier of the limit in use is lost.
@@ -46,7 +46,7 @@ impl LocalCounter {
         let mut flowing = (0..tiers.len()).filter(|i| flows(std::slice::from_ref(&tiers[*i])));
         let first = flowing.next().map_or(Version::NONE, &versions);
         if flowing.all(|i| versions(i) == first) {
-            self.version = first;
+            self.heard.version = first;
             if let Some(more) = self.rare.more_mut()
                 && more.versions.take().is_some()
             {

@@ -31,9 +31,9 @@ fn tick(interval: Period) -> Period {
 /// Returns how long the next flush of a counter may wait. Long pauses are shortened by up to a quarter, differently for each
 /// key, so that counters that became busy together are not flushed together from then on.
 fn pause(key: CounterKey, counter: &LocalCounter) -> Period {
-    let pause = shortened(counter.schedule.pause(), key.hash());
+    let pause = shortened(counter.plan.schedule.pause(), key.hash());
     let pause = if counter.counts_rejected() { pause.min(LONGEST_SHARED_PAUSE) } else { pause };
-    pause.max(counter.schedule.interval())
+    pause.max(counter.plan.schedule.interval())
 }
 
 /// Returns how long a counter of a table of `counters` waits for a node that does not reply before it is looked at again. None if
@@ -57,7 +57,7 @@ impl<R: Remote> CounterTable<R> {
         if !counter.can_flush() {
             return self.enqueue_lease(key, counter, now);
         }
-        let interval = counter.schedule.interval();
+        let interval = counter.plan.schedule.interval();
         let tick = tick(interval);
         let urgency = if self.early_sync {
             counter.urgency(self.client.instances(), self.client.round_trip(), tick, now)
@@ -95,7 +95,7 @@ impl<R: Remote> CounterTable<R> {
         if !counter.can_flush() || self.client.is_unavailable_for(&counter.target, now) {
             return self.enqueue(key, counter, now);
         }
-        let pause = counter.schedule.interval().max(LONGEST_GRID);
+        let pause = counter.plan.schedule.interval().max(LONGEST_GRID);
         self.queue.push(key, &mut counter.place, Urgency::Interval, pause, LONGEST_GRID);
     }
 

@@ -114,7 +114,7 @@ impl<R: Remote> CounterTable<R> {
         }
         let (now, target) = (link.time.now, &counter.target);
         // under `strict`, tries that come before the call leaves join it
-        if counter.is_silent() && counter.mode != Coordination::Strict {
+        if counter.is_silent() && counter.choice.mode != Coordination::Strict {
             let mut rejected = SmallVec::<[Sent; 0]>::new();
             self.compose_of(key, counter, link, |command, sent| {
                 rejected.extend(self.client.queue(command, sent).err());
@@ -184,7 +184,7 @@ impl<R: Remote> CounterTable<R> {
         asks: Asks,
     ) -> Option<Waiting> {
         let (id, outcome) = counter.add_try(check, hits, asks)?;
-        let (key, generation) = (self.key_of(check), counter.generation);
+        let (key, generation) = (self.key_of(check), counter.generation());
         // the first one sends the command that others may join
         let commands = u32::from(counter.is_first_try());
         let limit = Arc::clone(&counter.target);

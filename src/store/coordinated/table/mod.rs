@@ -118,12 +118,12 @@ impl<R: Remote> CounterTable<R> {
             Some(counter) => counter,
             None => self.insert(&mut shard, key, check, now),
         };
-        let is_new = counter.requested_mode.is_none();
+        let is_new = counter.choice.requested_mode.is_none();
         if counter.update_rule(check, now) || is_new {
-            counter.schedule.set_interval(self.sync_interval_of(check));
+            counter.plan.schedule.set_interval(self.sync_interval_of(check));
             self.choose_mode(counter, check);
         }
-        if counter.requested_mode == Some(Coordination::Auto) {
+        if counter.choice.requested_mode == Some(Coordination::Auto) {
             self.follow_instances(counter, check, now);
         }
         // after that, so that requests with limits of their own do not move the counter between modes
@@ -167,7 +167,7 @@ impl<R: Remote> CounterTable<R> {
         generation: Generation,
         act: impl FnOnce(Option<&mut LocalCounter>) -> T,
     ) -> T {
-        act(self.shards.lock(key).get_mut(key).filter(|counter| counter.generation == generation))
+        act(self.shards.lock(key).get_mut(key).filter(|counter| counter.generation() == generation))
     }
 
     fn insert<'a>(

@@ -37,22 +37,22 @@ impl<R: Remote> CounterTable<R> {
             return self.client.nearest_mode(&counter.target, requested);
         }
         let is_too_small = check.rule.id().is_none()
-            && counter.mode == Coordination::Interval
+            && counter.choice.mode == Coordination::Interval
             && self.requested_mode(check) == Coordination::Auto
             && self.expected_mode(check) != Coordination::Interval;
         if is_too_small && self.client.supports(&counter.target, Coordination::Strict) {
             Coordination::Strict
         } else {
-            counter.mode
+            counter.choice.mode
         }
     }
 
     /// Chooses the coordination mode of `counter` when its rule or its target has changed.
     pub(super) fn choose_mode(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>) {
         let requested = self.requested_mode(check);
-        if counter.requested_mode != Some(requested) {
-            counter.requested_mode = Some(requested);
-            counter.is_in_burst = false;
+        if counter.choice.requested_mode != Some(requested) {
+            counter.choice.requested_mode = Some(requested);
+            counter.choice.is_in_burst = false;
             let requested = match requested {
                 Coordination::Auto => auto::first(&counter.target.tiers, self.client.most_instances_lately()),
                 requested => requested,
@@ -71,26 +71,28 @@ impl<R: Remote> CounterTable<R> {
     ) {
         let instances = self.client.most_instances_lately();
         // a burst is no reason to stay
-        let current = if counter.is_in_burst { Coordination::Interval } else { counter.mode };
+        let current = if counter.choice.is_in_burst { Coordination::Interval } else { counter.choice.mode };
         let wanted = auto::next(current, &counter.target.tiers, instances);
-        let is_exact = matches!(counter.mode, Coordination::Lease | Coordination::Strict);
+        let is_exact = matches!(counter.choice.mode, Coordination::Lease | Coordination::Strict);
         if wanted == Coordination::Lease {
-            counter.is_in_burst = false;
+            counter.choice.is_in_burst = false;
             if !is_exact {
                 self.metrics.to_lease.add(1);
                 self.switch_mode(counter, wanted);
             }
         } else if check.direction == Direction::Take
-            && (counter.is_in_burst || !is_exact)
+            && (counter.choice.is_in_burst || !is_exact)
             && counter.is_burst(check.hits, auto::or_unknown(instances), self.client.round_trip(), now)
         {
-            if !counter.is_in_burst {
-                counter.is_in_burst = true;
+            if !counter.choice.is_in_burst {
+                counter.choice.is_in_burst = true;
                 self.metrics.bursts.add(1);
                 self.switch_mode(counter, Coordination::Lease);
             }
-        } else if is_exact && (!counter.is_in_burst || counter.is_burst_over(self.client.round_trip(), now)) {
-            if !std::mem::take(&mut counter.is_in_burst) {
+        } else if is_exact
+            && (!counter.choice.is_in_burst || counter.is_burst_over(self.client.round_trip(), now))
+        {
+            if !std::mem::take(&mut counter.choice.is_in_burst) {
                 self.metrics.to_interval.add(1);
             }
             self.switch_mode(counter, wanted);

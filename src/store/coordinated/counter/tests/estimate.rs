@@ -163,7 +163,7 @@ fn a_replacement_says_whether_it_counts_hits_of_others() {
         for _ in 0..3 {
             own.count(2);
             let replaces = flush(&mut own).expect("the state is known");
-            let version = own.counter.version.known().expect("it has just been told");
+            let version = own.counter.heard.version.known().expect("it has just been told");
             assert_eq!(replaces.version, version - 1, "the one that the states are based on");
             own.wait(Period::from_secs(90));
             assert!(replaces.is_own);

@@ -180,14 +180,14 @@ fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     fixture.take_elsewhere(400);
     fixture.read();
     // a pause is as long as an interval
-    fixture.counter.schedule.plan(millis(4_000));
+    fixture.counter.plan.schedule.plan(millis(4_000));
     fixture.count(199);
     assert_eq!(urgency(&fixture), Urgency::Pause);
     fixture.count(1);
     assert_eq!(urgency(&fixture), Urgency::Now);
     let mut late = Fixture::new(&[fixed(1_000, 3_600)], 2);
     late.read();
-    late.counter.schedule.plan(millis(20_000));
+    late.counter.plan.schedule.plan(millis(20_000));
     late.count(12);
     late.wait(millis(800));
     assert_eq!(urgency(&late), Urgency::Pause);
@@ -197,7 +197,7 @@ fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     let mut busy = Fixture::new(&[fixed(1_000, 3_600)], 2);
     busy.demand(millis(1), 600);
     busy.read();
-    busy.counter.schedule.plan(millis(4_000));
+    busy.counter.plan.schedule.plan(millis(4_000));
     busy.count(150);
     let within = |round_trip| busy.counter.urgency(2, millis(round_trip), millis(10), busy.now);
     assert_eq!((within(10), within(300)), (Urgency::Pause, Urgency::Now));
@@ -214,14 +214,14 @@ fn a_flush_is_early_when_the_end_is_near() {
     ] {
         let mut fixture = Fixture::new(&[fixed(100_000, 3_600)], 2);
         fixture.read();
-        fixture.counter.schedule.plan(millis(left));
+        fixture.counter.plan.schedule.plan(millis(left));
         fixture.count(1);
         fixture.wait(millis(after));
         assert_eq!(urgency(&fixture), expected, "{after} ms after the reply, {left} ms before the end");
     }
     let mut outrun = Fixture::new(&[fixed(100_000, 3_600)], 2);
     outrun.read();
-    outrun.counter.schedule.plan(millis(20_000));
+    outrun.counter.plan.schedule.plan(millis(20_000));
     outrun.count(2_000);
     assert_eq!(urgency(&outrun), Urgency::Pause);
     outrun.count(1);

@@ -90,7 +90,7 @@ fn in_another_mode_nothing_is_kept() {
     assert_eq!(fixture.counter.lease_is_due_at(millis(10)), None);
     fixture.hold(126, Period::default());
     assert_eq!(fixture.counter.lease_is_due_at(millis(10)).map(|(_, is_punctual)| is_punctual), Some(false));
-    fixture.counter.mode = Coordination::Interval;
+    fixture.counter.choice.mode = Coordination::Interval;
     assert_eq!(fixture.counter.lease_is_due_at(millis(10)), Some((Timestamp::default(), false)));
     fixture.counter.return_ending(1, millis(10), fixture.now);
     assert_eq!((returning(&fixture), fixture.counter.leased_hits()), (126, 0));
@@ -168,10 +168,10 @@ fn a_lease_is_renewed_only_if_hits_are_likely_and_the_store_may_have_some() {
     let window = renewing(&[fixed(10_000, 60)], 3);
     assert!(!window.counter.should_renew(Period::from_secs(61), window.now), "it ends with the window");
     let mut other = renewing(&[sliding(10_000, 60)], 3);
-    other.counter.mode = Coordination::Interval;
+    other.counter.choice.mode = Coordination::Interval;
     assert!(!other.counter.should_renew(soon, other.now), "another mode");
     let mut denied = renewing(&[sliding(10_000, 60)], 3);
-    denied.counter.denied_until = denied.now.after(NANO);
+    denied.counter.plan.denied_until = denied.now.after(NANO);
     assert!(!denied.counter.should_renew(soon, denied.now), "denied");
     let mut quiet = Fixture::new(&[sliding(10_000, 60)], 3);
     quiet.hold(20, millis(100));
@@ -332,7 +332,7 @@ fn a_counter_that_only_keeps_a_lease_has_nothing_to_do_until_its_window_ends() {
 #[test]
 fn a_counter_that_keeps_a_lease_and_has_something_else_to_do_is_looked_at() {
     let changes: [fn(&mut Fixture); 4] = [
-        |fixture| fixture.counter.mode = Coordination::Interval,
+        |fixture| fixture.counter.choice.mode = Coordination::Interval,
         |fixture| _ = fixture.count(1),
         |fixture| fixture.counter.refresh(NANO, START.after(NANO)),
         |fixture| fixture.ask(1, Asks::Look),

@@ -119,7 +119,7 @@ fn hits_of_a_bucket_are_leased_ahead_only_if_it_has_room_for_more_than_flows_bac
 #[test]
 fn the_pause_rejects_what_no_lease_covers_until_it_ends() {
     let mut fixture = Fixture::new(&[bucket(100, 10)], 3);
-    fixture.counter.denied_until = START.after(millis(40));
+    fixture.counter.plan.denied_until = START.after(millis(40));
     let denied = fixture.decide(1).expect("the store is not asked");
     assert!(denied.over);
     assert_eq!((denied.reset, denied.remaining), (millis(40), 100));
@@ -130,7 +130,7 @@ fn the_pause_rejects_what_no_lease_covers_until_it_ends() {
     assert!(!fixture.counter.is_denied(fixture.now));
     assert!(fixture.decide(1).is_none(), "the store has to be asked");
     fixture.hold(1, millis(100));
-    fixture.counter.denied_until = fixture.now.after(millis(40));
+    fixture.counter.plan.denied_until = fixture.now.after(millis(40));
     assert!(fixture.decide(1).is_some_and(|decision| !decision.over), "what is leased may be used");
 }
 

@@ -47,7 +47,7 @@ fn a_counter_is_settled_if_nothing_is_pending_leased_or_in_flight() {
     let end = START.after(Period::from_secs(60));
     assert!(!fixture.counter.is_idle(Timestamp::from_nanos(end.as_nanos() - 1)));
     assert!(fixture.counter.is_idle(end));
-    fixture.counter.denied_until = end.after(millis(1));
+    fixture.counter.plan.denied_until = end.after(millis(1));
     assert!(!fixture.counter.is_idle(end), "the denial is still of use");
     assert!(fixture.counter.is_idle(end.after(millis(1))));
 }
@@ -134,7 +134,7 @@ fn a_decided_hit_leaves_nothing_behind() {
 fn grants_that_count_longer_than_the_estimate_are_remembered() {
     let mut fixture = Fixture::new(&[sliding(100, 10)], 2);
     fixture.hold(3, millis(90));
-    let counted_until = fixture.counter.granted_until.instant();
+    let counted_until = fixture.counter.heard.granted_until.instant();
     fixture.wait(Period::from_secs(2));
     let time = fixture.time();
     fixture.counter.expire_leases(time);
@@ -170,8 +170,8 @@ fn a_reload_changes_the_limit_and_not_the_counts() {
         fixture.count(10);
         fixture.flush();
         fixture.hold(6, millis(300));
-        fixture.counter.requested_mode = Some(Coordination::Lease);
-        fixture.counter.denied_until = fixture.now.after(millis(500));
+        fixture.counter.choice.requested_mode = Some(Coordination::Lease);
+        fixture.counter.plan.denied_until = fixture.now.after(millis(500));
         let raised = Tier { requests: 150, ..tier.clone() };
         // a limit of the request's own is no rule
         let own = std::slice::from_ref(&raised);
@@ -181,14 +181,14 @@ fn a_reload_changes_the_limit_and_not_the_counts() {
         assert!(with_check(&rules(own), None, |check| fixture.counter.update_rule(check, fixture.now)));
         assert_eq!(&*fixture.counter.target.tiers, std::slice::from_ref(&raised));
         assert_eq!(fixture.counter.leased_hits(), kept, "{tier}");
-        assert_eq!(fixture.counter.requested_mode, None, "the mode has to be chosen again");
+        assert_eq!(fixture.counter.choice.requested_mode, None, "the mode has to be chosen again");
         assert!(!fixture.counter.is_denied(fixture.now));
         let more = if matches!(tier.algorithm, Algorithm::TokenBucket(_)) { 90 } else { 140 };
         assert_eq!(fixture.counter.remaining(fixture.now), more, "{tier}");
         // reloaded without a change of the limit, everything stays
-        fixture.counter.requested_mode = Some(Coordination::Lease);
+        fixture.counter.choice.requested_mode = Some(Coordination::Lease);
         assert!(with_check(&rules(own), None, |check| fixture.counter.update_rule(check, fixture.now)));
-        assert_eq!(fixture.counter.requested_mode, Some(Coordination::Lease));
+        assert_eq!(fixture.counter.choice.requested_mode, Some(Coordination::Lease));
     }
 }
 
@@ -206,12 +206,12 @@ fn a_request_with_a_limit_of_its_own_borrows_the_counter() {
     assert_eq!(fixture.counter.remaining(fixture.now), 90);
     // a pause is one of the limit
     let denied_until = fixture.now.after(millis(200));
-    fixture.counter.denied_until = denied_until;
+    fixture.counter.plan.denied_until = denied_until;
     let replaced =
         with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check, fixture.now));
     assert!(!fixture.counter.is_denied(fixture.now));
     fixture.counter.restore_limit(replaced.expect("it was another one"), fixture.now);
-    assert_eq!(fixture.counter.denied_until, denied_until);
+    assert_eq!(fixture.counter.plan.denied_until, denied_until);
     for own in [None, Some(std::slice::from_ref(&tier))] {
         assert!(
             with_check(&rules, own, |check| fixture.counter.apply_own_limit(check, fixture.now)).is_none()
@@ -236,7 +236,7 @@ fn a_request_with_a_limit_of_its_own_leaves_the_flushes_to_the_rule() {
         fixture.wait(millis(100));
         fixture.flush();
     }
-    let pause = fixture.counter.schedule.pause();
+    let pause = fixture.counter.plan.schedule.pause();
     assert!(pause > millis(100));
     let own = [Tier { requests: 60, ..tier.clone() }];
     let replaced =
@@ -244,7 +244,7 @@ fn a_request_with_a_limit_of_its_own_leaves_the_flushes_to_the_rule() {
     let reply = fixture.execute(Exchange::read());
     let _ = fixture.counter.next_number();
     assert!(fixture.counter.apply_last_reply(&reply, fixture.now));
-    assert!(fixture.counter.schedule.pause() < pause);
+    assert!(fixture.counter.plan.schedule.pause() < pause);
     fixture.counter.restore_limit(replaced.expect("it was another one"), fixture.now);
-    assert_eq!(fixture.counter.schedule.pause(), pause);
+    assert_eq!(fixture.counter.plan.schedule.pause(), pause);
 }

@@ -40,7 +40,7 @@ fn what_is_taken_under_one_limit_is_missing_under_all_that_have_the_tier() {
     let (minute, hour, ten) = (fixed(100, 60), fixed(1_000, 3_600), sliding(50, 10));
     let all = [minute.clone(), hour.clone(), ten.clone()];
     let mut fixture = Fixture::new(std::slice::from_ref(&minute), 2);
-    fixture.counter.mode = Coordination::Interval;
+    fixture.counter.choice.mode = Coordination::Interval;
     fixture.count(7);
     assert_eq!(count_under(&mut fixture, &[minute.clone(), hour.clone()], 2).remaining, 91);
     assert_eq!(count_under(&mut fixture, &[hour.clone(), ten.clone()], 3).remaining, 47);
@@ -62,7 +62,7 @@ fn what_is_taken_under_one_limit_is_missing_under_all_that_have_the_tier() {
 #[test]
 fn hits_under_limits_in_turn_are_one_record_each() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
-    fixture.counter.mode = Coordination::Interval;
+    fixture.counter.choice.mode = Coordination::Interval;
     for _ in 0..20 {
         fixture.count(1);
         count_under(&mut fixture, &[fixed(1_000, 3_600)], 1);
@@ -76,7 +76,7 @@ fn hits_under_limits_in_turn_are_one_record_each() {
 fn a_reply_about_another_limit_changes_its_tiers_alone() {
     let (minute, hour) = (sliding(100, 60), sliding(1_000, 3_600));
     let mut fixture = Fixture::new(std::slice::from_ref(&minute), 2);
-    fixture.counter.mode = Coordination::Interval;
+    fixture.counter.choice.mode = Coordination::Interval;
     fixture.count(5);
     let other = limit(&fixture, std::slice::from_ref(&hour));
     let now = fixture.now;
@@ -85,7 +85,7 @@ fn a_reply_about_another_limit_changes_its_tiers_alone() {
     let reply = Reply { counters: [state].into(), versions: [3].into(), ..Reply::default() };
     fixture.counter.under(&other, now, |counter| counter.apply_reply_to(&reply, 1, now));
     assert_eq!(used(&fixture, &[minute.clone(), hour.clone()]), [5, 40]);
-    assert_eq!(fixture.counter.last_reply_at.get(), None, "of the limit itself nothing was heard");
+    assert_eq!(fixture.counter.heard.last_reply_at.get(), None, "of the limit itself nothing was heard");
     assert_eq!(fixture.counter.known(&other, 0).map(|(_, version)| version), Some(Version::of(3)));
 }
 
@@ -94,7 +94,7 @@ fn a_reply_about_another_limit_changes_its_tiers_alone() {
 fn exact_states_are_adopted_tier_by_tier() {
     let (minute, hour) = (sliding(100, 60), sliding(1_000, 3_600));
     let mut fixture = Fixture::new(&[minute.clone(), hour.clone()], 1);
-    fixture.counter.mode = Coordination::Interval;
+    fixture.counter.choice.mode = Coordination::Interval;
     fixture.count(5);
     fixture.flush();
     // somebody counts in one of them
@@ -157,7 +157,7 @@ fn a_hold_of_a_limit_that_was_replaced_goes_back() {
 #[test]
 fn a_counter_keeps_few_other_tiers() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
-    fixture.counter.mode = Coordination::Interval;
+    fixture.counter.choice.mode = Coordination::Interval;
     for seconds in 100..200 {
         count_under(&mut fixture, &[fixed(5, seconds)], 1);
     }
@@ -180,7 +180,7 @@ fn hits_near_another_limit_are_reported_at_once() {
     use crate::store::coordinated::counter::Urgency;
 
     let mut fixture = Fixture::new(&[fixed(1_000_000, 60)], 2);
-    fixture.counter.mode = Coordination::Interval;
+    fixture.counter.choice.mode = Coordination::Interval;
     fixture.read();
     for (limit, expected) in [(1_000, Urgency::Interval), (10, Urgency::Now)] {
         let hour = fixed(limit, if limit > 10 { 3_600 } else { 7_200 });

@@ -51,7 +51,7 @@ fn strict_bucket(requests: u32, seconds: u64) -> Tier {
 impl LocalCounter {
     /// Applies `reply` as that to its last command.
     fn apply_last_reply(&mut self, reply: &Reply, now: Timestamp) -> bool {
-        self.apply_reply_to(reply, self.sent, now)
+        self.apply_reply_to(reply, self.numbers.sent, now)
     }
 }
 
@@ -76,7 +76,7 @@ impl Fixture {
     fn with_policy(tiers: &[Tier], instances: usize, over_limit_policy: OverLimitPolicy) -> Self {
         let target = Target { path: "d|k=v".into(), tiers: tiers.to_vec().into(), over_limit_policy };
         let mut counter = LocalCounter::new(Arc::new(target), millis(100), Generation(1), START);
-        counter.mode = Coordination::Lease;
+        counter.choice.mode = Coordination::Lease;
         counter.follow_instances(instances);
         Self { counter, store: SimulatedServer::default(), now: START, instances, waiting: Vec::new() }
     }

@@ -151,7 +151,7 @@ fn the_call_that_ends_a_pause_is_sent_a_little_earlier() {
         let left = u64::from(fixture.left_in_store());
         fixture.take_elsewhere(left);
         assert_eq!(fixture.lease(1), 0);
-        let pause = fixture.counter.denied_until.since(fixture.now);
+        let pause = fixture.counter.plan.denied_until.since(fixture.now);
         assert_eq!(pause, millis(1_000), "a hit each {every} ms");
         let lead = fixture.counter.demand.time_for(3, fixture.now).as_nanos() + 2 * 2_000_000;
         let lead = lead.min(pause.as_nanos() / 2);
@@ -176,7 +176,7 @@ fn a_pause_ends_when_there_is_enough_for_all_instances() {
     fixture.demand(millis(50), 80);
     fixture.read();
     fixture.lease(1);
-    let pause = fixture.counter.denied_until.since(fixture.now);
+    let pause = fixture.counter.plan.denied_until.since(fixture.now);
     assert!((millis(350)..=millis(750)).contains(&pause), "{pause}");
 }
 

@@ -116,12 +116,12 @@ fn a_hit_beside_the_adopted_hits_of_others_and_an_unused_lease_counts_for_its_ow
 fn the_next_flush_follows_from_what_others_have_used() {
     let mut fixture = Fixture::new(&[fixed(100_000, 3_600)], 2);
     fixture.read();
-    assert_eq!(fixture.counter.schedule.pause(), Period::from_secs(1), "nobody uses it");
+    assert_eq!(fixture.counter.plan.schedule.pause(), Period::from_secs(1), "nobody uses it");
     fixture.wait(Period::from_secs(10));
     fixture.take_elsewhere(20_000);
     fixture.read();
     // 80,000 are left at 2,000 a second, and a fiftieth of that time
-    let pause = fixture.counter.schedule.pause().as_nanos();
+    let pause = fixture.counter.plan.schedule.pause().as_nanos();
     assert!((7 * NANOS_PER_SECOND / 10..=9 * NANOS_PER_SECOND / 10).contains(&pause), "{pause} ns");
 }
 

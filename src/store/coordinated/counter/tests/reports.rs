@@ -215,7 +215,7 @@ fn reports_that_were_not_applied_are_pending_again_and_lost_ones_are_accounted_f
             commands.iter().map(|(command, _)| command.exchange.reports.len()).collect();
         assert_eq!(reports, [2], "one for each window, in one command");
         assert_eq!(fixture.counter.carried_hits().all(), 9);
-        fixture.counter.end_command(fixture.counter.sent);
+        fixture.counter.end_command(fixture.counter.numbers.sent);
         fixture.counter.end_talk();
         fixture
     };

@@ -18,7 +18,7 @@ fn overloaded(instances: usize) -> Fixture {
 fn an_empty_bucket_is_left_alone_for_a_while() {
     let mut fixture = overloaded(3);
     let begun = fixture.now;
-    let pause = fixture.counter.denied_until.since(begun);
+    let pause = fixture.counter.plan.denied_until.since(begun);
     assert_eq!(pause, millis(1_000));
     // the wait for a token would be shorter, but nobody is granted it
     assert!(fixture.decide(1).is_some_and(|denied| denied.over && denied.reset == pause));

@@ -37,14 +37,14 @@ async fn requests_with_limits_of_their_own_have_the_counter_of_the_rule() {
 async fn a_counter_that_needs_no_leases_any_more_returns_them_at_once() {
     let fixture = Fixture::new(Coordination::Auto, &[fixed(100_000, 3_600)]);
     let granted = fixture.with_counter("v", |counter| {
-        assert_eq!(counter.mode, Coordination::Interval);
-        counter.mode = Coordination::Lease;
+        assert_eq!(counter.choice.mode, Coordination::Interval);
+        counter.choice.mode = Coordination::Lease;
         fixture.lease(counter, 1, 50)
     });
     assert!(granted >= 50);
     // the reply has just come, and the lease is not used up
     fixture.with_counter("v", |counter| {
-        assert_eq!((counter.mode, counter.leased_hits()), (Coordination::Interval, 0));
+        assert_eq!((counter.choice.mode, counter.leased_hits()), (Coordination::Interval, 0));
         assert_eq!(counter.owed_hits().stranded, granted, "they are pending");
     });
     assert_eq!(fixture.table.metrics.to_interval.get(), 1);
