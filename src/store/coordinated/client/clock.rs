@@ -1,8 +1,8 @@
 //! An estimate of the shared store's clock. All instances align windows to that clock.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 
-use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 
 use crate::{
     limit::{Period, Timestamp},
@@ -15,11 +15,17 @@ const DRIFT: u64 = 200;
 /// The age at which the heartbeat repeats a measurement that no call has replaced.
 const STALE: Period = Period::from_secs(10);
 
-/// The offset between the store's clock and this instance's.
+/// The offset between the store's clock and this instance's. Every decision reads it, so that readers write nothing: they read again if a
+/// measurement was recorded meanwhile (a sequence lock: Boehm, "Can Seqlocks Get Along With Programming Language Memory Models?", 2012).
 #[derive(Debug, Default)]
 pub(super) struct StoreClock {
-    /// Read by every decision, so that readers must not write.
-    best: ArcSwapOption<Sample>,
+    /// Odd while a measurement is written; zero before the first one.
+    turn: AtomicU64,
+    offset: AtomicI64,
+    error: AtomicU64,
+    at: AtomicU64,
+    /// Held to write.
+    writer: Mutex<()>,
 }
 
 /// One measurement.
@@ -46,22 +52,43 @@ impl StoreClock {
             error: round_trip / 2,
             at: received,
         };
+        let _writer = self.writer.lock();
         let is_better =
-            |best: &Sample| sample.error <= best.error_at(received) || best.contradicts(&sample, received);
-        if self.best.load().as_deref().is_none_or(is_better) {
-            let sample = Arc::new(sample);
-            // a better one may have come meanwhile
-            self.best.rcu(|best| match best {
-                Some(best) if !is_better(best) => Some(Arc::clone(best)),
-                _ => Some(Arc::clone(&sample)),
-            });
+            |best: Sample| sample.error <= best.error_at(received) || best.contradicts(&sample, received);
+        if self.best().is_none_or(is_better) {
+            let turn = self.turn.load(Ordering::Relaxed);
+            self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
+            fence(Ordering::Release);
+            self.offset.store(sample.offset, Ordering::Relaxed);
+            self.error.store(sample.error, Ordering::Relaxed);
+            self.at.store(sample.at.as_nanos(), Ordering::Relaxed);
+            self.turn.store(turn.wrapping_add(2), Ordering::Release);
+        }
+    }
+
+    /// Returns the best measurement, if there is one.
+    fn best(&self) -> Option<Sample> {
+        loop {
+            let turn = self.turn.load(Ordering::Acquire);
+            if turn == 0 {
+                return None;
+            }
+            let sample = Sample {
+                offset: self.offset.load(Ordering::Relaxed),
+                error: self.error.load(Ordering::Relaxed),
+                at: Timestamp::from_nanos(self.at.load(Ordering::Relaxed)),
+            };
+            fence(Ordering::Acquire);
+            if turn.is_multiple_of(2) && self.turn.load(Ordering::Relaxed) == turn {
+                return Some(sample);
+            }
+            std::hint::spin_loop();
         }
     }
 
     /// Converts `now` on this instance's clock to the store's. Until the first measurement they are assumed to be equal.
     pub(super) fn at(&self, now: Timestamp) -> StoreTime {
-        let best = self.best.load();
-        let Some(sample) = &*best else {
+        let Some(sample) = self.best() else {
             return StoreTime { now, latest: now };
         };
         let there = Timestamp::from_nanos(now.as_nanos().saturating_add_signed(sample.offset));
@@ -70,13 +97,13 @@ impl StoreClock {
 
     /// Returns whether a measurement is due, because there is none or it is old.
     pub(super) fn is_stale(&self, now: Timestamp) -> bool {
-        self.best.load().as_ref().is_none_or(|best| now.since(best.at) > STALE)
+        self.best().is_none_or(|best| now.since(best.at) > STALE)
     }
 
     /// Returns how far the store's clock is ahead of this instance's, in nanoseconds; negative if it is behind, zero before
     /// the first measurement.
     pub(super) fn offset(&self) -> i64 {
-        self.best.load().as_ref().map_or(0, |best| best.offset)
+        self.best().map_or(0, |best| best.offset)
     }
 }
 
@@ -112,6 +139,36 @@ mod tests {
         assert_eq!(clock.at(ms(2_000)).now, ms(2_500));
         clock.record(ms(1_200), ms(1_202), ms(1_702));
         assert_eq!(clock.at(ms(2_000)).now, ms(2_501));
+    }
+
+    /// The three numbers of a measurement belong together: here the offset is twice the error.
+    #[test]
+    fn a_measurement_is_read_as_it_was_written() {
+        let clock = StoreClock::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for i in 1..20_000_u64 {
+                    // each contradicts the one before
+                    let at = ms(1_000 * i);
+                    clock.record(
+                        at,
+                        at.after(Period::from_nanos(2 * i)),
+                        at.after(Period::from_nanos(i + 2_000_000 * i)),
+                    );
+                }
+            });
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut last = 0;
+                    while last < 2_000_000 * 19_999 {
+                        let Some(Sample { offset, error, at }) = clock.best() else { continue };
+                        assert_eq!(offset.unsigned_abs(), 2_000_000 * error);
+                        assert_eq!(at, ms(1_000 * error).after(Period::from_nanos(2 * error)));
+                        last = offset;
+                    }
+                });
+            }
+        });
     }
 
     #[test]
