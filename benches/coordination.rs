@@ -1,8 +1,8 @@
-//! Measures the latency that each coordination mode adds to a decision, and the Redis calls that it needs. Runs all modes
-//! against one Redis, which the benchmark starts.
+//! Measures the latency that each coordination mode adds to a decision, and the Redis calls that it needs. Runs all
+//! modes against one Redis, which the benchmark starts.
 //!
-//! Then measures `strict` decisions on one hot key and on many, with one and with 64 in flight, and how long they take alone and beside
-//! `interval` decisions on many keys, in turns.
+//! Then measures `strict` decisions on one hot key and on many, with one and with 64 in flight, and how long they take
+//! alone and beside `interval` decisions on many keys, in turns.
 //!
 //! `cargo bench --bench coordination`; it needs `redis-server`.
 

@@ -1,5 +1,5 @@
-//! Measures how decisions in this process scale over threads: on keys of their own, on one key, and with a limiter each, which is the
-//! most that the machine can do. Counters are in memory, or under `lease` in a simulated store.
+//! Measures how decisions in this process scale over threads: on keys of their own, on one key, and with a limiter
+//! each, which is the most that the machine can do. Counters are in memory, or under `lease` in a simulated store.
 //!
 //! `cargo bench --bench cores`
 

@@ -1,5 +1,5 @@
-//! Measures the time of a decision by each algorithm, and the size of its state; and of a decision in the process of its caller, beside
-//! other crates: governor, and ratelimit, which has no keys.
+//! Measures the time of a decision by each algorithm, and the size of its state; and of a decision in the process of
+//! its caller, beside other crates: governor, and ratelimit, which has no keys.
 //!
 //! `cargo bench --bench decisions`
 

@@ -1,8 +1,8 @@
-//! Measures what a storm of TLS handshakes does to decisions: the latencies of one connection's decisions with and without the storm, in
-//! turns, so that disturbances of the machine affect both.
+//! Measures what a storm of TLS handshakes does to decisions: the latencies of one connection's decisions with and
+//! without the storm, in turns, so that disturbances of the machine affect both.
 //!
-//! weir runs on one processor, where its thread of handshakes competes with the thread that decides. The client runs on another one,
-//! with the storm's clients at the lowest priority.
+//! weir runs on one processor, where its thread of handshakes competes with the thread that decides. The client runs on
+//! another one, with the storm's clients at the lowest priority.
 //!
 //! `cargo bench --bench handshakes`
 

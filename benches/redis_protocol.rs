@@ -1,9 +1,9 @@
-//! The speed of rate limiting commands with `redis-benchmark`: `CL.THROTTLE` and `RL.REDUCE` on weir in memory and on disk, beside
-//! Redis' `INCR` and a script of the same algorithm (`EVALSHA`), and beside redis-cell if `--redis-cell` is the path of its
-//! module.
+//! The speed of rate limiting commands with `redis-benchmark`: `CL.THROTTLE` and `RL.REDUCE` on weir in memory and on
+//! disk, beside Redis' `INCR` and a script of the same algorithm (`EVALSHA`), and beside redis-cell if `--redis-cell`
+//! is the path of its module.
 //!
-//! Requests a second of processor time that the server takes: on a machine that does other work, the time that passes says little.
-//! `cargo bench --bench redis_protocol`; `-- --requests N` changes the number of requests of each row.
+//! Requests a second of processor time that the server takes: on a machine that does other work, the time that passes
+//! says little. `cargo bench --bench redis_protocol`; `-- --requests N` changes the number of requests of each row.
 
 use std::{
     env, fs,

@@ -1,5 +1,5 @@
-//! Measures the time that decisions wait for the sweep of a large store: one thread removes ten million expired counters as
-//! fast as possible while another decides.
+//! Measures the time that decisions wait for the sweep of a large store: one thread removes ten million expired
+//! counters as fast as possible while another decides.
 //!
 //! `cargo bench --bench sweep`
 

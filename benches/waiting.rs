@@ -1,8 +1,8 @@
-//! Measures callers that wait: the memory of a waiter, how late callers are woken, and the price of a call that does not have to wait,
-//! beside governor and ratelimit.
+//! Measures callers that wait: the memory of a waiter, how late callers are woken, and the price of a call that does
+//! not have to wait, beside governor and ratelimit.
 //!
-//! `cargo bench --bench waiting`. With `-- acquire N` or `-- decide N` it only answers N requests to `weir.v1.Limiter/Acquire` or to
-//! `ShouldRateLimit`, for valgrind to count.
+//! `cargo bench --bench waiting`. With `-- acquire N` or `-- decide N` it only answers N requests to
+//! `weir.v1.Limiter/Acquire` or to `ShouldRateLimit`, for valgrind to count.
 
 #[expect(dead_code, reason = "other benchmarks measure more requests")]
 #[path = "support/exchange.rs"]
@@ -122,8 +122,8 @@ async fn wake_ups() {
     }
 }
 
-/// Has so many callers wait for the start of the next window, and returns how late each was woken. None if it began before all of them
-/// waited.
+/// Has so many callers wait for the start of the next window, and returns how late each was woken. None if it began
+/// before all of them waited.
 async fn wake(limiter: &client::Limiter, due: usize) -> Option<Vec<Duration>> {
     let now = SystemClock.now();
     tokio::time::sleep(now.window_end(SECOND).since(now).into()).await;

@@ -1,8 +1,8 @@
 //! The fuzz targets: what each does with an input, and the bounds that hold for every input.
 //!
-//! `fuzz/` runs them on new inputs, under `cfg(fuzzing)`, which cargo-fuzz sets; the unit test below runs them on the inputs in
-//! `fuzz/corpus/`. No other build contains this module, so that nothing private becomes public. Each target is beside
-//! the code that it tests.
+//! `fuzz/` runs them on new inputs, under `cfg(fuzzing)`, which cargo-fuzz sets; the unit test below runs them on the
+//! inputs in `fuzz/corpus/`. No other build contains this module, so that nothing private becomes public. Each target
+//! is beside the code that it tests.
 
 use crate::{config, server, store, xds};
 

@@ -1,4 +1,5 @@
-//! The gRPC connections that weir opens itself: `weir call`, and the clients of an xDS control plane and of a collector of traces.
+//! The gRPC connections that weir opens itself: `weir call`, and the clients of an xDS control plane and of a collector
+//! of traces.
 
 use std::{
     fmt, io,
@@ -24,8 +25,8 @@ use tokio_rustls::{
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-/// The idle time after which the system checks whether a TCP peer still exists, and the time between two checks. HTTP/2 pings
-/// would end the connection: grpc-go allows one in five minutes.
+/// The idle time after which the system checks whether a TCP peer still exists, and the time between two checks. HTTP/2
+/// pings would end the connection: grpc-go allows one in five minutes.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
 /// The address of a gRPC server.
@@ -64,7 +65,8 @@ pub enum ConnectError {
     /// There was no connection in time.
     #[error("no connection within {0:?}")]
     TimedOut(Duration),
-    /// The server has accepted the connection, and sent nothing in time, although HTTP/2 begins with settings of either side.
+    /// The server has accepted the connection, and sent nothing in time, although HTTP/2 begins with settings of either
+    /// side.
     #[error("the server has accepted the connection, but sent nothing within {0:?}; is it a gRPC server?")]
     Silent(Duration),
     /// The server has answered in another protocol.
@@ -100,8 +102,8 @@ fn no_tls(error: &io::Error) -> &'static str {
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Opens a connection to `target` within `limit`, encrypted with `tls` if given, and waits until the server has begun to speak. It
-/// is not opened again when it breaks, and sends no HTTP/2 pings.
+/// Opens a connection to `target` within `limit`, encrypted with `tls` if given, and waits until the server has begun
+/// to speak. It is not opened again when it breaks, and sends no HTTP/2 pings.
 ///
 /// # Errors
 ///
@@ -231,7 +233,8 @@ impl AsyncWrite for Listening {
 // === impl Target ===
 
 impl Target {
-    /// Parses `host:port`, `[::1]:port`, `unix:path` or `unix:///path`, and gRPC's `dns:///host:port` and `passthrough:///host:port`.
+    /// Parses `host:port`, `[::1]:port`, `unix:path` or `unix:///path`, and gRPC's `dns:///host:port` and
+    /// `passthrough:///host:port`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("unix:") {

@@ -2,7 +2,8 @@
 //!
 //! # A limit for each key
 //!
-//! Rules say what is limited. Each value of `tenant` has a counter of its own here, which admits a hundred hits in any second:
+//! Rules say what is limited. Each value of `tenant` has a counter of its own here, which admits a hundred hits in any
+//! second:
 //!
 //! ```
 //! use weir::{client::Limiter, limit::Hits};
@@ -28,8 +29,8 @@
 //! # }
 //! ```
 //!
-//! The rules may be in files instead ([`Builder::rules_dir`](crate::client::Builder::rules_dir)), in the language of the service, and reload
-//! while callers wait. A key notices that.
+//! The rules may be in files instead ([`Builder::rules_dir`](crate::client::Builder::rules_dir)), in the language of
+//! the service, and reload while callers wait. A key notices that.
 //!
 //! # Tiers
 //!
@@ -66,7 +67,8 @@
 //!
 //! # Reservations
 //!
-//! Who needs many hits takes some in advance, uses them as it goes, and returns the rest. A permit is that for one caller:
+//! Who needs many hits takes some in advance, uses them as it goes, and returns the rest. A permit is that for one
+//! caller:
 //! [`Permit::give_back`](crate::client::Permit::give_back). Below the client, a store reserves between the fewest and the most hits that are of
 //! use, for a time:
 //!

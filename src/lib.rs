@@ -1,4 +1,5 @@
-//! weir is a rate limiter for service meshes: an Envoy-compatible rate limit service, and a library with the same limits.
+//! weir is a rate limiter for service meshes: an Envoy-compatible rate limit service, and a library with the same
+//! limits.
 //!
 //! A request passes through these modules:
 //!

@@ -285,8 +285,8 @@ impl<S: Store> Limiter<S> {
         }))
     }
 
-    /// Decides `request`, whose descriptors have `matches`, where all counters are in `memory` and a rejection affects only its
-    /// descriptor.
+    /// Decides `request`, whose descriptors have `matches`, where all counters are in `memory` and a rejection affects
+    /// only its descriptor.
     #[inline(never)]
     fn decide_plain<T>(
         &self,
@@ -321,8 +321,8 @@ impl<S: Store> Limiter<S> {
         encode(&verdict)
     }
 
-    /// Decides `check`, where all counters are in `memory` and a rejection affects `scope`, and adds the hits to `counts`, those of the
-    /// rule.
+    /// Decides `check`, where all counters are in `memory` and a rejection affects `scope`, and adds the hits to
+    /// `counts`, those of the rule.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that it finds in registers what was found before")]
     fn decide_check(

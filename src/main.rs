@@ -12,8 +12,8 @@ use weir::{
 
 use crate::cli::{arguments::parse, run};
 
-/// musl's own allocator takes several times as long under load. On glibc, mimalloc keeps more memory than the bounds on hostile clients
-/// allow (`docs/performance.md`).
+/// musl's own allocator takes several times as long under load. On glibc, mimalloc keeps more memory than the bounds on
+/// hostile clients allow (`docs/performance.md`).
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

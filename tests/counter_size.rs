@@ -42,8 +42,8 @@ struct Case {
     leased: bool,
 }
 
-/// A shared store that keeps nothing, so that all allocations are the instance's, and grants everything. It knows of no hits but those
-/// of a command.
+/// A shared store that keeps nothing, so that all allocations are the instance's, and grants everything. It knows of no
+/// hits but those of a command.
 struct EmptyStore {
     clock: SimulatedClock,
     instances: usize,

@@ -43,7 +43,8 @@ fn stats_for(mapper: &Mapper, rules: &[&[&str]]) -> Stats {
     stats
 }
 
-/// Renders `stats` with the names of the file `text`. Returns the lines of samples, without those of weir and the process.
+/// Renders `stats` with the names of the file `text`. Returns the lines of samples, without those of weir and the
+/// process.
 fn page(stats: &Stats, text: &str) -> Vec<String> {
     let (mapper, warnings) = read(text).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(warnings, [""; 0]);
@@ -111,7 +112,8 @@ fn a_mapping_scales_chooses_buckets_and_sums_what_it_makes_equal() {
     );
 }
 
-/// Returns the page's lines about the metric `name` with the names of the file `text`, after one call of 250 us and `calls` more.
+/// Returns the page's lines about the metric `name` with the names of the file `text`, after one call of 250 us and
+/// `calls` more.
 fn times(text: &str, calls: &[Duration], name: &str) -> Vec<String> {
     let (mapper, warnings) = read(text).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(warnings, [""; 0]);

@@ -337,9 +337,9 @@ proptest! {
         }
     }
 
-    /// Reserves, uses and releases random hits. No interval of a sliding window and no fixed window sees more uses than the
-    /// limit, even if every hit is used at the last instant. A release frees exactly the unused hits. In a sliding window,
-    /// it may free fewer if a later reservation ends earlier.
+    /// Reserves, uses and releases random hits. No interval of a sliding window and no fixed window sees more uses than
+    /// the limit, even if every hit is used at the last instant. A release frees exactly the unused hits. In a sliding
+    /// window, it may free fewer if a later reservation ends earlier.
     #[test]
     fn reservations_never_exceed_the_limit(
         fixed in any::<bool>(),

@@ -1,4 +1,5 @@
-//! The sum of weir's default bounds: it fits into the memory limit of the chart, and `docs/security.md` says what it is made of.
+//! The sum of weir's default bounds: it fits into the memory limit of the chart, and `docs/security.md` says what it is
+//! made of.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -11,11 +12,12 @@ use weir::{
 /// The memory of the process with its rules, its threads, the names of stats and the queue of traces, in bytes.
 const PROCESS: usize = 30 << 20;
 
-/// The memory of a counter of a sliding window, which is the largest, with what the allocator adds (`benches/counters.rs`).
+/// The memory of a counter of a sliding window, which is the largest, with what the allocator adds
+/// (`benches/counters.rs`).
 const COUNTER: usize = 400;
 
-/// The memory of a coordinated counter of a sliding window with unreported hits, without its name, with what the allocator adds
-/// (`tests/counter_size.rs`).
+/// The memory of a coordinated counter of a sliding window with unreported hits, without its name, with what the
+/// allocator adds (`tests/counter_size.rs`).
 const COORDINATED_COUNTER: usize = 680;
 
 /// The memory of a member of a pool with a name of 256 bytes, and the number of counters for each that there may be.

@@ -107,7 +107,8 @@ async fn every_coordination_mode_decides_any_runtime_limit() {
         let shared = SimulatedStore::new(clock.clone(), 1);
         let settings = CoordinationSettings { coordination, ..CoordinationSettings::default() };
         let store = Coordinated::new(shared.connect(Network::default()), Arc::new(clock.clone()), settings);
-        // under `split` an instance has a part of a bucket, or of a sliding window, the time that it fills, or lasts, after it has started
+        // under `split` an instance has a part of a bucket, or of a sliding window, the time that it fills, or lasts,
+        // after it has started
         tokio::time::sleep(Duration::from_mins(5)).await;
         check(&limiter(store), &clock, coordination.name()).await;
     }

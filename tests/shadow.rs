@@ -1,4 +1,5 @@
-//! Limits in the shadow of rules: what they count, in every store and coordination mode, and that they change no answer.
+//! Limits in the shadow of rules: what they count, in every store and coordination mode, and that they change no
+//! answer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -173,7 +174,8 @@ fn limits() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The answers and stats of a rule are those without the shadow, and the shadow counts as a rule of its limit alone does.
+    /// The answers and stats of a rule are those without the shadow, and the shadow counts as a rule of its limit alone
+    /// does.
     #[test]
     fn a_shadow_counts_as_if_it_were_enforced_alone(
         (enforced, shadow) in (limits(), limits()),
@@ -326,7 +328,8 @@ const MODES: [Coordination; 5] = [
     Coordination::Strict,
 ];
 
-/// Sends hits to three instances in turn. Returns what they admit and reject, and what the limit in the shadow of their rule would.
+/// Sends hits to three instances in turn. Returns what they admit and reject, and what the limit in the shadow of their
+/// rule would.
 async fn counts_of_three(lines: &str) -> ([u64; 2], [u64; 2]) {
     let (clock, services) = fleet(3, lines, Network::default()).await;
     for turn in 0..60 {

@@ -252,8 +252,8 @@ fn the_lines_of_96_instances_use_the_limit_and_exceed_nothing() {
     }
 }
 
-/// Runs lines of 96 instances at `rate` calls a second that the limit admits, in windows of `millis`: the higher the rate, the shorter they
-/// are.
+/// Runs lines of 96 instances at `rate` calls a second that the limit admits, in windows of `millis`: the higher the
+/// rate, the shorter they are.
 fn check_rate(modes: &[Coordination], rate: u32, millis: u32, windows: u32) {
     let tier = Tier {
         requests: rate / 1_000 * millis,
@@ -286,8 +286,8 @@ fn fleets_use_2_000_000_calls_a_second() {
     check_rate(&[Coordination::Split], 2_000_000, 5, 3);
 }
 
-/// A tenth of 96 instances has 90 % of the callers, and after nine seconds another tenth: parts that follow demand are there within six
-/// seconds.
+/// A tenth of 96 instances has 90 % of the callers, and after nine seconds another tenth: parts that follow demand are
+/// there within six seconds.
 #[test]
 fn parts_of_96_instances_follow_the_callers() {
     const LIMIT: u64 = 9_600;
@@ -322,7 +322,8 @@ fn parts_of_96_instances_follow_the_callers() {
     }
 }
 
-/// Of 10 calls a second, an instance has one in ten seconds: whoever waits for its turn is served, and all turns are used.
+/// Of 10 calls a second, an instance has one in ten seconds: whoever waits for its turn is served, and all turns are
+/// used.
 #[test]
 fn callers_of_a_small_limit_wait_for_the_turn_of_their_instance() {
     let tier = Tier { requests: 10, ..scenario(Algorithm::FixedWindow).tier };

@@ -1,8 +1,8 @@
-//! Attacks a weir as a hostile client would, and prints its resident memory before, at most during, and after each attack, and the
-//! slowest health check meanwhile. Every attack is bounded in count and time.
+//! Attacks a weir as a hostile client would, and prints its resident memory before, at most during, and after each
+//! attack, and the slowest health check meanwhile. Every attack is bounded in count and time.
 //!
-//! `make attacks` attacks a weir of its own; `cargo bench --bench attacks -- --http host:8080 --grpc host:8081` a running one.
-//! `docs/security.md` explains the attacks and the output.
+//! `make attacks` attacks a weir of its own; `cargo bench --bench attacks -- --http host:8080 --grpc host:8081` a
+//! running one. `docs/security.md` explains the attacks and the output.
 
 mod bodies;
 #[path = "../../tests/support/child.rs"]
@@ -26,7 +26,8 @@ use clap::Parser as _;
 
 use self::{observed::Watch, options::Options, target::Target};
 
-/// An attack. It ends when `target` has had enough time, and returns what it holds open, which is dropped after the measurement.
+/// An attack. It ends when `target` has had enough time, and returns what it holds open, which is dropped after the
+/// measurement.
 type Attack = fn(&Target) -> Held;
 
 /// What an attack holds open, and how far it came.

@@ -1,7 +1,8 @@
 //! Measures the store on disk: `cargo bench --bench disk -- --buckets 10000000 --seconds 60`.
 //!
-//! It fills a directory with buckets, and prints bytes on disk, memory, the time of a clean start and of one after a kill, the CPU
-//! and the latency of a rate of updates, and what the removal of expired buckets costs. `--dir` sets where.
+//! It fills a directory with buckets, and prints bytes on disk, memory, the time of a clean start and of one after a
+//! kill, the CPU and the latency of a rate of updates, and what the removal of expired buckets costs. `--dir` sets
+//! where.
 
 mod machine;
 mod work;
@@ -108,7 +109,8 @@ fn main() {
     println!(
         "a decision with its request about a counter in memory: {memory:?} in the memory store, {disk:?} here"
     );
-    // at first none of them is in memory; the second time shows the load that lasts, to compare with that while tables are merged
+    // at first none of them is in memory; the second time shows the load that lasts, to compare with that while tables
+    // are merged
     for at_first in [true, false] {
         let (cpu, begun) = (Cpu::now(), Instant::now());
         let latency = work.run(Duration::from_secs(options.seconds), &clock);

@@ -1,6 +1,5 @@
-//! Counts the instructions of a decision by each algorithm, of one in each coordination mode, and of a request from its bytes to
-//! those of its response.
-//! Unlike times, the counts do not depend on the machine or its other load.
+//! Counts the instructions of a decision by each algorithm, of one in each coordination mode, and of a request from its
+//! bytes to those of its response. Unlike times, the counts do not depend on the machine or its other load.
 //!
 //! `make instructions`; it needs valgrind. benches/price holds decisions in the process of their caller to limits.
 
@@ -55,7 +54,8 @@ const GROUPS: [Group; 9] = [
     },
     EMBEDDED,
     PREPARED_KEY,
-    // What decisions of a pool of a thousand members do, and what is done beside them. Its lock is held for all but `compute`.
+    // What decisions of a pool of a thousand members do, and what is done beside them. Its lock is held for all but
+    // `compute`.
     Group {
         name: "shares",
         prepare: |name| {
@@ -94,8 +94,8 @@ const GROUPS: [Group; 9] = [
             "lease_of_pool",
         ],
     },
-    // A thousand keys with so many hits each, all of which wait under `strict`, and the first of each key under `lease`. Includes
-    // what follows in the background, until the counters are removed.
+    // A thousand keys with so many hits each, all of which wait under `strict`, and the first of each key under
+    // `lease`. Includes what follows in the background, until the counters are removed.
     Group {
         name: "new_keys",
         prepare: |name| {
@@ -134,7 +134,8 @@ const GROUPS: [Group; 9] = [
         },
         cases: &["one_descriptor"],
     },
-    // Requests for 800 keys, with and without the search for the hottest ones. The difference is what WEIR_HOT_KEYS costs.
+    // Requests for 800 keys, with and without the search for the hottest ones. The difference is what WEIR_HOT_KEYS
+    // costs.
     Group {
         name: "hot_keys",
         prepare: |name| {

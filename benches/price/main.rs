@@ -20,7 +20,8 @@ use in_process::NOW;
 use limiter_groups::{EMBEDDED, PREPARED_KEY};
 use two_by_three::TwoByThree;
 
-/// The percentage by which a limit may be exceeded, since another patch release of the compiler makes slightly other code.
+/// The percentage by which a limit may be exceeded, since another patch release of the compiler makes slightly other
+/// code.
 const TOLERANCE: u64 = 3;
 
 /// The cases, of one kind each.

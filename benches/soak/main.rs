@@ -1,7 +1,8 @@
-//! Runs weir for a long time while its Redis restarts every minute, and prints what a long time could show: memory that grows,
-//! hits above a limit, hits that Redis did not count, slow decisions and errors.
+//! Runs weir for a long time while its Redis restarts every minute, and prints what a long time could show: memory that
+//! grows, hits above a limit, hits that Redis did not count, slow decisions and errors.
 //!
-//! `make soak` runs it; `cargo bench --bench soak -- --help` lists the options. `docs/performance.md` explains the output.
+//! `make soak` runs it; `cargo bench --bench soak -- --help` lists the options. `docs/performance.md` explains the
+//! output.
 
 #[path = "../../tests/support/child.rs"]
 #[allow(dead_code, reason = "tests use the rest")]

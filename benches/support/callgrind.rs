@@ -1,4 +1,5 @@
-//! Counts instructions with valgrind: each case runs in a process of its own, of which only what [`measured`] calls is counted.
+//! Counts instructions with valgrind: each case runs in a process of its own, of which only what [`measured`] calls is
+//! counted.
 
 use std::{env, hint::black_box, process::Command};
 
@@ -25,7 +26,8 @@ fn measured(work: &mut Work) {
     black_box(work)();
 }
 
-/// Returns the names of all cases, and the instructions of each. In a process that is to run one case, runs it, and returns nothing.
+/// Returns the names of all cases, and the instructions of each. In a process that is to run one case, runs it, and
+/// returns nothing.
 pub(crate) fn counts(groups: &[Group], filter: &str) -> impl Iterator<Item = Result<(String, u64), String>> {
     let own = own_case();
     if let Some(name) = &own {

@@ -61,7 +61,8 @@ fn matched(rules: &'static RuleSet, tenant: &str, hits: u32, refund: bool) -> Ma
 }
 
 impl Hit {
-    /// Creates the case `name`: a mode, and `bucket`, `two_windows` or `pool` after it for another rule than one window.
+    /// Creates the case `name`: a mode, and `bucket`, `two_windows` or `pool` after it for another rule than one
+    /// window.
     pub(crate) fn new(name: &str) -> Self {
         let (mode, kind) = name.split_once("_of_").unwrap_or((name, "window"));
         let mode = Coordination::parse(mode).expect("a coordination mode");

@@ -66,7 +66,8 @@ impl Leased {
         Self { limiter, clock, runtime: Handle::current() }
     }
 
-    /// Makes a request of `tenant`, decides it, and returns whether it is admitted. Waits for the store if there is no lease.
+    /// Makes a request of `tenant`, decides it, and returns whether it is admitted. Waits for the store if there is no
+    /// lease.
     pub(crate) fn admits(&self, tenant: &str) -> bool {
         let request = Request::of("shop", &[Entry { key: "tenant", value: tenant }]);
         let mut decision =

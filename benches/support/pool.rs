@@ -33,9 +33,10 @@ enum Work {
 // === impl ShareWork ===
 
 impl ShareWork {
-    /// Creates the case `name`: a decision in a step (`decide`), the first one of a step (`first_of_step`) or of a cycle
-    /// (`first_of_cycle`), that about a new member (`newcomer`), or the parts of a computation (`copy`, `compute`, `install`). With
-    /// `sixteen_` before it there are as many members; a decision then computes their shares by itself.
+    /// Creates the case `name`: a decision in a step (`decide`), the first one of a step (`first_of_step`) or of a
+    /// cycle (`first_of_cycle`), that about a new member (`newcomer`), or the parts of a computation (`copy`,
+    /// `compute`, `install`). With `sixteen_` before it there are as many members; a decision then computes their
+    /// shares by itself.
     pub(crate) fn new(name: &str) -> Self {
         let (members, name) = name.strip_prefix("sixteen_").map_or((1_000, name), |name| (16, name));
         let sharing = Arc::new(Sharing { max_members: 1_024, ..Sharing::default() });

@@ -102,8 +102,8 @@ impl Waiting {
         Self { runtime, store, clock, matched: matched(mode), hits: hits.parse().expect("a number") }
     }
 
-    /// Decides one hit of each key after the other, again and again, and waits until all have expired. Returns the number of
-    /// decisions that were no rejections.
+    /// Decides one hit of each key after the other, again and again, and waits until all have expired. Returns the
+    /// number of decisions that were no rejections.
     pub(crate) fn run(&self) -> usize {
         let mut admitted = 0;
         self.runtime.block_on(async {

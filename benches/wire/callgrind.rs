@@ -1,5 +1,5 @@
-//! Counts the instructions per request with valgrind: those of the server without the kernel, nearly constant from run to
-//! run.
+//! Counts the instructions per request with valgrind: those of the server without the kernel, nearly constant from run
+//! to run.
 
 use std::{
     fs,
@@ -22,8 +22,8 @@ pub(crate) fn is_installed() -> bool {
     version.is_ok_and(|status| status.success())
 }
 
-/// Returns the instructions per request of the server that `start` starts in the given wrapper: the difference between a
-/// long and a short run.
+/// Returns the instructions per request of the server that `start` starts in the given wrapper: the difference between
+/// a long and a short run.
 pub(crate) fn instructions(workload: Workload, start: impl Fn(&[&str]) -> Server) -> Result<u64, Fault> {
     let few = total(FEW, workload, &start)?;
     let many = total(MANY, workload, &start)?;

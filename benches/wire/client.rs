@@ -1,5 +1,5 @@
-//! A client with many connections on one thread. It shares the machine with the measured server, so it does little work: it
-//! reads and writes all ready data of a connection at once.
+//! A client with many connections on one thread. It shares the machine with the measured server, so it does little
+//! work: it reads and writes all ready data of a connection at once.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -155,8 +155,8 @@ impl Client {
         Ok(Outcome { requests: sent, elapsed: started.elapsed(), latencies })
     }
 
-    /// Sends `rate` requests per second, independent of the server's responses. The latency of a delayed request counts from
-    /// the time at which it was due.
+    /// Sends `rate` requests per second, independent of the server's responses. The latency of a delayed request counts
+    /// from the time at which it was due.
     pub(crate) fn open(&mut self, rate: u32, time: Duration) -> Result<Outcome, Fault> {
         let started = Instant::now();
         let (mut sent, mut latencies) = (0_u32, Histogram::new());

@@ -5,8 +5,8 @@ use clap::ValueEnum;
 /// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// A server on the crate h2, which all others use: reads the message and sends a constant response. Handles the requests
-    /// of a connection on the task that reads them, in batches.
+    /// A server on the crate h2, which all others use: reads the message and sends a constant response. Handles the
+    /// requests of a connection on the task that reads them, in batches.
     H2,
     /// Like `H2`, with a task per request.
     H2Spawn,

@@ -47,7 +47,8 @@ impl Entrant {
         }
     }
 
-    /// Returns the limitador-server at `program` on one processor, with the same limits and the given storage arguments.
+    /// Returns the limitador-server at `program` on one processor, with the same limits and the given storage
+    /// arguments.
     pub(crate) fn limitador(program: &Path, workload: Workload, storage: &[&str]) -> Self {
         let program = Program::Limitador {
             program: program.to_owned(),

@@ -32,8 +32,8 @@ impl Histogram {
         self.total += other.total;
     }
 
-    /// Returns the latency that `per_mille` of a thousand responses did not exceed, rounded up to the end of its bucket; zero
-    /// without responses.
+    /// Returns the latency that `per_mille` of a thousand responses did not exceed, rounded up to the end of its
+    /// bucket; zero without responses.
     pub(crate) fn at(&self, per_mille: u64) -> Duration {
         let wanted = (self.total * per_mille).div_ceil(1_000).max(1);
         let mut seen = 0;

@@ -1,10 +1,10 @@
-//! The part of HPACK (RFC 7541) that this client needs: it always sends the same headers, and only reads whether a response's
-//! `grpc-status` is 0.
+//! The part of HPACK (RFC 7541) that this client needs: it always sends the same headers, and only reads whether a
+//! response's `grpc-status` is 0.
 
 /// The headers of a connection's first request, recorded from an Envoy 1.40 with a cluster `ratelimit`. It adds
 /// `:authority`, `te`, `grpc-timeout`, `content-type`, `x-envoy-internal`, `x-forwarded-for` and
-/// `x-envoy-expected-rq-timeout-ms` to the server's dynamic table, but not `:path`, which every request contains in Huffman
-/// code.
+/// `x-envoy-expected-rq-timeout-ms` to the server's dynamic table, but not `:path`, which every request contains in
+/// Huffman code.
 const FIRST: &str = "\
     8304ab60b5773fa5d05b3b98855ec1a4b41a93257eecafb4692e735264ee2d9dcc42b1ba73db449b4692e735264f\
     4186b0692d06a4c98640027465864d833505b11f40899acac8b24d494f6a7f8210295f8b1d75d0620d263d4c4d6564\
@@ -41,8 +41,8 @@ enum Meaning {
     Other,
 }
 
-/// Decodes the headers of responses. Follows the dynamic table but not its evictions, which affect only headers that have
-/// not been used for long.
+/// Decodes the headers of responses. Follows the dynamic table but not its evictions, which affect only headers that
+/// have not been used for long.
 #[derive(Default)]
 pub(crate) struct ResponseHeaders {
     /// The dynamic table, with the newest entry last.

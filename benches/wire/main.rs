@@ -1,5 +1,5 @@
-//! Measures the cost of a decision over the network: weir as users run it, and servers that make no decisions, under the
-//! same load.
+//! Measures the cost of a decision over the network: weir as users run it, and servers that make no decisions, under
+//! the same load.
 //!
 //! `cargo bench --bench wire -- --help`; `docs/performance.md` has the results and explains them.
 

@@ -48,7 +48,8 @@ pub(crate) struct Workload {
     pub(crate) keys: u32,
     /// The time in seconds after which all of them are others, if any.
     pub(crate) turnover: Option<u32>,
-    /// Whether the server is limitador: it reports no statuses, and its error responses are counted instead of ending the run.
+    /// Whether the server is limitador: it reports no statuses, and its error responses are counted instead of ending
+    /// the run.
     pub(crate) limitador: bool,
 }
 
@@ -208,8 +209,8 @@ fn digits(mut number: u32, out: &mut [u8]) {
 
 // === responses ===
 
-/// Returns whether `data` is a plausible response: the request is admitted and, except for limitador, a limit admits each
-/// descriptor.
+/// Returns whether `data` is a plausible response: the request is admitted and, except for limitador, a limit admits
+/// each descriptor.
 pub(crate) fn is_plausible(data: &[u8], workload: Workload) -> bool {
     let Some((prefix, message)) = data.split_at_checked(5) else { return false };
     let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);

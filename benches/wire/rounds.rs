@@ -1,5 +1,5 @@
-//! Measures servers in turns: each has a short run in every round, so that disturbances of the machine affect all of them,
-//! and ratios within a round stay valid.
+//! Measures servers in turns: each has a short run in every round, so that disturbances of the machine affect all of
+//! them, and ratios within a round stay valid.
 
 use std::time::Duration;
 
@@ -116,8 +116,8 @@ impl Runner {
     }
 }
 
-/// Runs all servers in turns, each for `warm_up` before it is measured, and then for at least as long. Returns the summaries in
-/// the order of `runners`.
+/// Runs all servers in turns, each for `warm_up` before it is measured, and then for at least as long. Returns the
+/// summaries in the order of `runners`.
 pub(crate) fn measure(
     runners: &mut [Runner],
     pace: Pace,

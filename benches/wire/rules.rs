@@ -1,4 +1,5 @@
-//! The rules of the benchmark. Every limit is so high that no request is rejected, and every window so long that none ends.
+//! The rules of the benchmark. Every limit is so high that no request is rejected, and every window so long that none
+//! ends.
 
 use std::fmt::Write as _;
 

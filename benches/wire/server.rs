@@ -20,8 +20,8 @@ use super::{
     rules,
 };
 
-/// The program that runs the servers that weir is compared with. cargo builds it as an example, since examples have weir's
-/// own profile and benchmarks do not.
+/// The program that runs the servers that weir is compared with. cargo builds it as an example, since examples have
+/// weir's own profile and benchmarks do not.
 const COMPARISONS: &str = "wire-servers";
 
 /// A server process, killed on drop.
@@ -41,7 +41,8 @@ pub(crate) struct Weir<'a> {
 }
 
 impl Server {
-    /// Starts a server that weir is compared with. `wrapper` is empty, or a program with arguments that runs the server.
+    /// Starts a server that weir is compared with. `wrapper` is empty, or a program with arguments that runs the
+    /// server.
     pub(crate) fn comparison(machine: &Machine, kind: Kind, descriptors: usize, wrapper: &[&str]) -> Self {
         let kind = kind.to_possible_value().expect("every kind has a name").get_name().to_owned();
         let mut command = wrapped(machine, &comparisons(), Cores::One, wrapper);

@@ -90,7 +90,8 @@ impl Expiry {
         self.files.iter().zip(held).map(|(file, held)| file.read().unwrap_or(held)).collect()
     }
 
-    /// Returns the dates of all certificates, of each file those that end first; those of weir as a client are in `held`.
+    /// Returns the dates of all certificates, of each file those that end first; those of weir as a client are in
+    /// `held`.
     fn all(&self, held: &[Vec<CertificateDates>]) -> Vec<CertificateDates> {
         let mut all = Vec::new();
         let mut add = |mut of_file: Vec<CertificateDates>| {

@@ -21,7 +21,8 @@ const FIRST: Duration = Duration::from_secs(2);
 /// The number that is assumed until a look-up succeeds.
 const UNKNOWN: NonZeroU16 = NonZeroU16::new(100).expect("not zero");
 
-/// The multiple of which a smaller number takes effect, so that instances that notice it earlier than others wait for them.
+/// The multiple of which a smaller number takes effect, so that instances that notice it earlier than others wait for
+/// them.
 const STEP: Period = Period::from_secs(10);
 
 /// The numbers of instances by the names that rules have.
@@ -145,7 +146,8 @@ impl DnsInstances {
 // === impl Number ===
 
 impl Number {
-    /// Records that the name has `found` addresses. A larger number, and the first one, takes effect at once. Returns whether it does.
+    /// Records that the name has `found` addresses. A larger number, and the first one, takes effect at once. Returns
+    /// whether it does.
     fn record(&mut self, name: &str, found: usize, now: Timestamp) -> bool {
         self.fails = false;
         let found = u16::try_from(found).unwrap_or(u16::MAX);

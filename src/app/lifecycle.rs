@@ -1,8 +1,9 @@
 //! The lifecycle of the service: the order in which its parts start and stop.
 //!
-//! Start: rules, limiter, listeners, servers, so that the first request finds everything ready. Stop: health fails while the
-//! servers continue for [`StopSettings::delay`]; then they accept no more connections, callers that wait are rejected, and open requests end or are aborted;
-//! then the store flushes its counts, and traces are sent; the stats go last, to StatsD and to the collector of metrics.
+//! Start: rules, limiter, listeners, servers, so that the first request finds everything ready. Stop: health fails
+//! while the servers continue for [`StopSettings::delay`]; then they accept no more connections, callers that wait are
+//! rejected, and open requests end or are aborted; then the store flushes its counts, and traces are sent; the stats go
+//! last, to StatsD and to the collector of metrics.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 

@@ -12,8 +12,8 @@ use crate::{
     settings::Settings,
 };
 
-/// How long a service that may start without rules waits for the first ones of a control plane, so that its first requests are
-/// limited.
+/// How long a service that may start without rules waits for the first ones of a control plane, so that its first
+/// requests are limited.
 const FIRST_RULES: Duration = Duration::from_secs(2);
 
 /// Loads the rules of `source` into a limiter.
@@ -60,8 +60,8 @@ impl<S: RuleSource> Rules<S> {
         self.reload.clone()
     }
 
-    /// Loads for the first time. Bad rules are an error only if the service must not start without rules, and the source does not
-    /// correct itself.
+    /// Loads for the first time. Bad rules are an error only if the service must not start without rules, and the
+    /// source does not correct itself.
     pub(super) async fn load_first(&mut self) -> Result<(), ConfigErrors> {
         if self.healthy_with_rules_only {
             self.context.health.fail(Reason::NoConfiguration);

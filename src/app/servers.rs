@@ -1,4 +1,5 @@
-//! All servers. They are bound before any of them accepts connections, so that an address that cannot be bound fails the start.
+//! All servers. They are bound before any of them accepts connections, so that an address that cannot be bound fails
+//! the start.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 

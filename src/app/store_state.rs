@@ -67,8 +67,8 @@ pub(super) async fn first_connection(
 }
 
 /// Reports every change of the state. Without a connection the service is unhealthy if `needed`
-/// (`REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`), but continues to decide. One server of Memcached is enough: the others' keys are
-/// decided by `on_store_failure`. Never returns.
+/// (`REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`), but continues to decide. One server of Memcached is enough: the others'
+/// keys are decided by `on_store_failure`. Never returns.
 pub(super) async fn follow(limiter: Arc<Limiter<AnyStore>>, health: Health, needed: bool) {
     let AnyStore::Coordinated(store) = limiter.store() else {
         return std::future::pending().await;

@@ -9,7 +9,8 @@ use crate::{Limiter, clock::Clock, observe::Stats, store::AnyStore};
 /// The duration of one pass over the whole store.
 const PASS: Duration = Duration::from_secs(10);
 
-/// The shortest time between ticks. Timers have a resolution of a millisecond, so a large store takes several steps per tick.
+/// The shortest time between ticks. Timers have a resolution of a millisecond, so a large store takes several steps per
+/// tick.
 const SHORTEST_TICK: Duration = Duration::from_millis(5);
 
 /// The age of an unknown domain grows by one in this time. It is forgotten at the age of 12, after an hour.

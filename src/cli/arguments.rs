@@ -1,7 +1,7 @@
 //! Parses the command line. Under the name `ratelimit`, unknown arguments do not stop the service.
 //!
-//! envoyproxy/ratelimit, whose program has that name, ignores every argument, and deployments that were made for it pass some: Envoy AI
-//! Gateway's has `--quotaRateLimitServiceAddr=…`.
+//! envoyproxy/ratelimit, whose program has that name, ignores every argument, and deployments that were made for it
+//! pass some: Envoy AI Gateway's has `--quotaRateLimitServiceAddr=…`.
 
 use std::{ffi::OsString, path::Path};
 
@@ -21,8 +21,8 @@ const MOST_NAMES: usize = 8;
 /// The most characters of such a name.
 const LONGEST_NAME: usize = 64;
 
-/// Parses `arguments`, of which the first is the path of the program. Also returns the names of the arguments that are ignored: unknown
-/// ones, if the program is run under the name `ratelimit` and serves.
+/// Parses `arguments`, of which the first is the path of the program. Also returns the names of the arguments that are
+/// ignored: unknown ones, if the program is run under the name `ratelimit` and serves.
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(Cli, Vec<String>), clap::Error> {
     let error = match Cli::try_parse_from(&arguments) {
         Ok(cli) => return Ok((cli, Vec::new())),
@@ -40,7 +40,8 @@ fn is_reference(program: Option<&OsString>) -> bool {
     program.is_some_and(|program| Path::new(program).file_name().is_some_and(|name| name == REFERENCE))
 }
 
-/// Parses `arguments` without those that are unknown, and returns the names of those. None if they are invalid otherwise.
+/// Parses `arguments` without those that are unknown, and returns the names of those. None if they are invalid
+/// otherwise.
 fn without_unknown(mut arguments: Vec<OsString>) -> Option<(Cli, Vec<String>)> {
     let (mut command, mut ignored) = (Cli::command(), Vec::new());
     loop {

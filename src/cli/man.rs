@@ -49,8 +49,8 @@ impl Man {
     }
 }
 
-/// Returns a part of the text after the options as a section. Its first word is the title; its lines are tables and examples,
-/// so they are not filled.
+/// Returns a part of the text after the options as a section. Its first word is the title; its lines are tables and
+/// examples, so they are not filled.
 fn section(part: &str) -> Roff {
     let mut roff = Roff::new();
     let mut lines = part.lines().peekable();

@@ -60,7 +60,8 @@ enum Command {
     /// Show which rules descriptors match, and why others do not match. Exits with 3 if one matches none
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(Explain),
-    /// Send one request to a server. Exits with 0 if admitted, 2 if over limit, 1 on an error; 4 with --require-limit if nothing limits it
+    /// Send one request to a server. Exits with 0 if admitted, 2 if over limit, 1 on an error; 4 with --require-limit
+    /// if nothing limits it
     #[command(after_help = CALL_EXAMPLES)]
     Call(Call),
     /// Show the counters with the most hits and rejections of a running weir on this host

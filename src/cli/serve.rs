@@ -161,8 +161,8 @@ impl Signals {
         }
     }
 
-    /// Waits for the first SIGTERM or SIGINT, and reloads the rules on each SIGHUP. A second SIGTERM or SIGINT then exits
-    /// immediately.
+    /// Waits for the first SIGTERM or SIGINT, and reloads the rules on each SIGHUP. A second SIGTERM or SIGINT then
+    /// exits immediately.
     async fn until_stop(mut self, reload: Reload, format: LogFormat) {
         loop {
             tokio::select! {

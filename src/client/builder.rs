@@ -127,7 +127,8 @@ impl Builder {
         self
     }
 
-    /// Lets up to `per_key` callers wait for one key, and up to `total` in all; 100,000 and 1,000,000 unless said otherwise.
+    /// Lets up to `per_key` callers wait for one key, and up to `total` in all; 100,000 and 1,000,000 unless said
+    /// otherwise.
     #[must_use]
     pub const fn max_waiters(mut self, per_key: usize, total: usize) -> Self {
         (self.bounds.per_key, self.bounds.total) = (per_key, total);

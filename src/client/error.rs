@@ -10,7 +10,8 @@ pub enum AcquireError {
     /// They cannot be taken in time.
     #[error("the limit leaves no room in time; retry after {retry_after:?}")]
     Timeout {
-        /// The wait after which the hits would be taken, if nobody else leaves the line. A call with this `max_wait` would have been kept.
+        /// The wait after which the hits would be taken, if nobody else leaves the line. A call with this `max_wait`
+        /// would have been kept.
         retry_after: Duration,
     },
     /// They are more than the limit ever admits at once.

@@ -68,8 +68,8 @@ pub enum LayerError<E> {
 // === impl LimitLayer ===
 
 impl<F> LimitLayer<F> {
-    /// Returns a layer that takes one hit of `domain` for each request, and waits for up to `max_wait`. `entries` returns the entries of a
-    /// request.
+    /// Returns a layer that takes one hit of `domain` for each request, and waits for up to `max_wait`. `entries`
+    /// returns the entries of a request.
     pub fn new(limiter: Limiter, domain: &str, max_wait: Duration, entries: F) -> Self {
         Self { limit: Arc::new(Limit { limiter, domain: domain.to_owned(), max_wait, entries }) }
     }

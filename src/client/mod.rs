@@ -1,7 +1,7 @@
 //! Limits for programs that call others: every request done, none above the limit, waiting a little when it must.
 //!
-//! A [`Limiter`] applies rules in this process. [`Limiter::acquire`] takes hits when they fit, up to a deadline, in the order of arrival. A call
-//! that could not be served in time is rejected at once, with the wait that it would need.
+//! A [`Limiter`] applies rules in this process. [`Limiter::acquire`] takes hits when they fit, up to a deadline, in the
+//! order of arrival. A call that could not be served in time is rejected at once, with the wait that it would need.
 //!
 //! ```
 //! use std::time::Duration;

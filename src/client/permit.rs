@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::inner::Inner;
 use crate::{limiter::Acquired, store::Receipt};
 
-/// Hits that were acquired. Dropping it keeps them taken, since most requests use them; [`Permit::give_back`] returns those that were not
-/// used.
+/// Hits that were acquired. Dropping it keeps them taken, since most requests use them; [`Permit::give_back`] returns
+/// those that were not used.
 pub struct Permit {
     inner: Arc<Inner>,
     waited: Duration,
@@ -26,9 +26,10 @@ impl Permit {
         self.waited
     }
 
-    /// Gives the hits back, because they were not used, and serves whoever waits for them. A fixed window gets them only while it is open, a
-    /// sliding window while they count. A bucket gets back less what has flowed in since, since it would have been full by that much earlier, so
-    /// that a bucket with a burst of 1 gets nearly nothing; nothing if rules were loaded meanwhile.
+    /// Gives the hits back, because they were not used, and serves whoever waits for them. A fixed window gets them
+    /// only while it is open, a sliding window while they count. A bucket gets back less what has flowed in since,
+    /// since it would have been full by that much earlier, so that a bucket with a burst of 1 gets nearly nothing;
+    /// nothing if rules were loaded meanwhile.
     pub fn give_back(self) {
         if let Some(receipt) = self.receipt {
             self.inner.limiter.put_back(receipt, self.inner.clock.now());

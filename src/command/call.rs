@@ -171,7 +171,8 @@ async fn send(
     })
 }
 
-/// Asks whether the server has rules for `domain`: only there does a limit that a request carries apply. No hits are counted.
+/// Asks whether the server has rules for `domain`: only there does a limit that a request carries apply. No hits are
+/// counted.
 async fn knows_domain(client: &mut RateLimitServiceClient<Channel>, domain: &str) -> Result<bool, CallError> {
     let entry = Entry { key: "weir_call".to_owned(), value: String::new() };
     let unit = RateLimitUnit::Hour.into();

@@ -39,8 +39,8 @@ struct Counts {
     rules: usize,
 }
 
-/// Writes the errors and warnings of `loaded` to `out`, and a summary, which in text begins with the name of the `source`.
-/// Returns whether there are no errors.
+/// Writes the errors and warnings of `loaded` to `out`, and a summary, which in text begins with the name of the
+/// `source`. Returns whether there are no errors.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! `weir explain`: shows which rules the descriptors of a request match, why other rules do not match, and what a rejection of each
-//! would do.
+//! `weir explain`: shows which rules the descriptors of a request match, why other rules do not match, and what a
+//! rejection of each would do.
 
 use std::io::{self, Write};
 

@@ -30,7 +30,8 @@ pub enum LocalPageError {
     Print(#[source] io::Error),
 }
 
-/// Gets the page at `path` from `address`, or else from the first reachable one of `listening`. Returns its head and body.
+/// Gets the page at `path` from `address`, or else from the first reachable one of `listening`. Returns its head and
+/// body.
 pub(super) fn get_page(
     path: &str,
     address: Option<SocketAddr>,

@@ -51,7 +51,8 @@ pub struct Simulate {
     /// Coordination modes to simulate, separated by commas [default: all]
     #[arg(long, value_name = "MODE", value_delimiter = ',', value_parser = parse_mode)]
     pub coordination: Vec<Coordination>,
-    /// Keys, each with the limit for itself; requests are for random keys [default: 2000, or fewer for 500000 requests; with --wait 1]
+    /// Keys, each with the limit for itself; requests are for random keys [default: 2000, or fewer for 500000 requests;
+    /// with --wait 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub keys: Option<u32>,
     /// Requests that the limit admits in each period

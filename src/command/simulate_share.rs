@@ -19,8 +19,8 @@ use crate::{
 /// How a limit is shared.
 #[derive(Args, Clone, Debug)]
 pub struct SimulateShare {
-    /// Simulate a pool whose members share the limit: those of this CSV file (a line of names, then one of demands for each period), or
-    /// those of the worked example
+    /// Simulate a pool whose members share the limit: those of this CSV file (a line of names, then one of demands for
+    /// each period), or those of the worked example
     #[arg(long, value_name = "CSV", num_args = 0..=1)]
     #[expect(clippy::option_option, reason = "absent, without a value, or with one")]
     pub share: Option<Option<PathBuf>>,

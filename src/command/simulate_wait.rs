@@ -25,8 +25,8 @@ pub(super) struct SimulatedWaiting {
     pub(super) panels: Vec<Panel>,
 }
 
-/// Simulates callers that wait for up to `max_wait`, coordinated in each of the `chosen` ways on the stores that `make` opens. Panels have up to `steps`
-/// steps.
+/// Simulates callers that wait for up to `max_wait`, coordinated in each of the `chosen` ways on the stores that `make`
+/// opens. Panels have up to `steps` steps.
 ///
 /// # Errors
 ///

@@ -45,7 +45,8 @@ struct Defaults {
 // === impl RuleDefaults ===
 
 impl RuleDefaults {
-    /// Returns defaults that set only the algorithm, of every domain. Returns none if there is no algorithm of that `name`.
+    /// Returns defaults that set only the algorithm, of every domain. Returns none if there is no algorithm of that
+    /// `name`.
     #[must_use]
     pub fn of_algorithm(name: &str) -> Option<Self> {
         let all = Defaults { algorithm: Some(Kind::parse(name)?), ..Defaults::default() };
@@ -65,8 +66,8 @@ impl RuleDefaults {
         report.finish().map(|_| Self { all: read.all.or(&self.all), domains: read.domains })
     }
 
-    /// Sets the algorithm and coordination of every rule in `domains` that has none: the algorithm of fixed windows, which is all
-    /// that a control plane can express.
+    /// Sets the algorithm and coordination of every rule in `domains` that has none: the algorithm of fixed windows,
+    /// which is all that a control plane can express.
     pub fn apply(&self, domains: &mut [Domain]) {
         for domain in domains {
             let exact = |pattern: &Pattern| !pattern.is_wildcard() && pattern.text() == domain.name;

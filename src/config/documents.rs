@@ -27,8 +27,8 @@ pub enum DocumentContent {
     Tree(Json),
 }
 
-/// Returns the tree of `value`, whose parts are freed on the way: both take a kilobyte for each rule. Text is never taken for a
-/// number, boolean or null.
+/// Returns the tree of `value`, whose parts are freed on the way: both take a kilobyte for each rule. Text is never
+/// taken for a number, boolean or null.
 pub(super) fn tree(value: Json) -> YamlNode {
     let at = Position::default();
     let plain = |text: &str| YamlNode::leaf(Scalar::new(text, true), at);

@@ -11,8 +11,8 @@ use crate::{
     observe::text::{Escaped, shortened},
 };
 
-/// The number of errors and of warnings that are reported for one file. A file without rules has an error on every line,
-/// and the first few suffice.
+/// The number of errors and of warnings that are reported for one file. A file without rules has an error on every
+/// line, and the first few suffice.
 const MAX_FINDINGS: usize = 100;
 
 /// The number of errors and of warnings that are reported for one load of all files.
@@ -147,7 +147,8 @@ impl Report {
         !self.errors.reported.is_empty()
     }
 
-    /// Returns the warnings, or all findings if there is an error, by file and place. A last one tells how many are left out.
+    /// Returns the warnings, or all findings if there is an error, by file and place. A last one tells how many are
+    /// left out.
     pub(super) fn finish(self) -> Result<Vec<ConfigWarning>, ConfigErrors> {
         let (errors, warnings) = (self.errors.finish("errors"), self.warnings.finish("warnings"));
         let warnings: Vec<_> =

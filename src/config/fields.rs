@@ -33,7 +33,8 @@ pub(super) struct Field<T> {
 // === impl Fields ===
 
 impl<'n> Fields<'n> {
-    /// Reads the entries of `node`, named `name` in messages. Reports a node that is not a mapping, and every invalid key.
+    /// Reads the entries of `node`, named `name` in messages. Reports a node that is not a mapping, and every invalid
+    /// key.
     pub(super) fn new(node: &'n YamlNode, level: Level, name: &str, report: &mut FileReport) -> Option<Self> {
         let Value::Map(entries) = &node.value else {
             let (right, kind) = (level.keys().join(", "), node.kind());

@@ -246,8 +246,8 @@ impl Level {
         }
     }
 
-    /// Returns whether `key`, which is not a key of this level, is ignored, as envoyproxy/ratelimit ignores its keys where
-    /// they have no effect. Keys in tiers and defaults are never ignored, since envoyproxy/ratelimit has neither.
+    /// Returns whether `key`, which is not a key of this level, is ignored, as envoyproxy/ratelimit ignores its keys
+    /// where they have no effect. Keys in tiers and defaults are never ignored, since envoyproxy/ratelimit has neither.
     pub(super) fn ignores(self, key: &str) -> bool {
         !matches!(self, Self::Tier | Self::Shadow | Self::Share)
             && Self::ALL.contains(&self)

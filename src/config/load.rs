@@ -59,8 +59,8 @@ pub struct Loaded {
 
 /// Reads every file below `dir`, in the order of paths. A directory without files gives no rules and a warning.
 ///
-/// Blocks on file access and on parsing, which takes seconds for large files. Waits up to a second for a ConfigMap that is
-/// being changed, and reads again if files are added, replaced or removed meanwhile: such a change causes no error.
+/// Blocks on file access and on parsing, which takes seconds for large files. Waits up to a second for a ConfigMap that
+/// is being changed, and reads again if files are added, replaced or removed meanwhile: such a change causes no error.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! Recognizes a ConfigMap or Secret that Kubernetes mounts.
 //!
-//! `rules.yaml -> ..data/rules.yaml` is visible, `..data -> ..2026_11_21/` is a link to the current version. A change writes a
-//! new version beside the old one, renames a new `..data` over the old one, adds and removes visible links, and removes the old
-//! version. Rules may be read between any two of these steps.
+//! `rules.yaml -> ..data/rules.yaml` is visible, `..data -> ..2026_11_21/` is a link to the current version. A change
+//! writes a new version beside the old one, renames a new `..data` over the old one, adds and removes visible links,
+//! and removes the old version. Rules may be read between any two of these steps.
 
 use std::{
     ffi::OsStr,

@@ -165,7 +165,8 @@ fn max_age(fields: &Fields<'_>, report: &mut FileReport) -> Option<Duration> {
 // === impl ObserverOptions ===
 
 impl ObserverOptions {
-    /// Returns what becomes of durations with these options, those of `defaults` where there are none, and the factor `scale`.
+    /// Returns what becomes of durations with these options, those of `defaults` where there are none, and the factor
+    /// `scale`.
     pub(super) fn resolve(&self, defaults: &Self, scale: f64) -> Observer {
         let kind = self.kind.or_else(|| self.implied()).or(defaults.kind).or_else(|| defaults.implied());
         match kind.unwrap_or(Kind::Histogram) {

@@ -58,8 +58,8 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
     })
 }
 
-/// Reads the limit of `fields`, whose key is at `key_at`, and how its first tier is shared. The algorithm is `inherited` unless they name
-/// one. Returns no limit, and reports why, if it is invalid.
+/// Reads the limit of `fields`, whose key is at `key_at`, and how its first tier is shared. The algorithm is
+/// `inherited` unless they name one. Returns no limit, and reports why, if it is invalid.
 fn limit(
     fields: &Fields<'_>,
     key_at: Position,
@@ -91,8 +91,8 @@ pub(super) fn shadow(fields: &Fields<'_>, inherited: Option<Kind>, report: &mut 
     limit(&fields, field.key_at, inherited, report).0
 }
 
-/// Reads the `shadow` of `fields` beside their limit `enforced`, which is none if it is invalid, and whose algorithm it has unless it names
-/// one. Reports what is valid alone, but not together.
+/// Reads the `shadow` of `fields` beside their limit `enforced`, which is none if it is invalid, and whose algorithm it
+/// has unless it names one. Reports what is valid alone, but not together.
 fn shadow_beside(
     fields: &Fields<'_>,
     enforced: Option<&Limit>,
@@ -154,7 +154,8 @@ pub(super) fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> Rule
     RuleCoordination { mode, sync_interval, on_store_failure, ..RuleCoordination::default() }
 }
 
-/// Reads `tiers`, and the `algorithm` for tiers that name none. The one that is shared, if there is one, is the first one of the limit.
+/// Reads `tiers`, and the `algorithm` for tiers that name none. The one that is shared, if there is one, is the first
+/// one of the limit.
 fn tiers(
     fields: &Fields<'_>,
     inherited: Option<Kind>,

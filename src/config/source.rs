@@ -18,14 +18,15 @@ use crate::observe::Stats;
 ///
 /// The service calls [`load`](Self::load) at its start, and again after each [`changed`](Self::changed) and each reload
 /// signal. Every load is followed by one [`acknowledge`](Self::acknowledge) before the next call. A source of versioned
-/// snapshots such as xDS therefore keeps the version that `load` returned, and sends its ACK or NACK from `acknowledge`.
+/// snapshots such as xDS therefore keeps the version that `load` returned, and sends its ACK or NACK from
+/// `acknowledge`.
 pub trait RuleSource: Send + 'static {
-    /// Whether the source replaces invalid rules by itself. If so, the service waits for valid ones at its start instead of
-    /// giving up, and is unhealthy if the first ones are invalid.
+    /// Whether the source replaces invalid rules by itself. If so, the service waits for valid ones at its start
+    /// instead of giving up, and is unhealthy if the first ones are invalid.
     const CORRECTS_ITSELF: bool = false;
 
-    /// Loads the current rules. A source that has received none yet may wait for its first snapshot. Dropping the future loses
-    /// none: the next load returns it.
+    /// Loads the current rules. A source that has received none yet may wait for its first snapshot. Dropping the
+    /// future loses none: the next load returns it.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! Limits that instances split: `coordination: split`; `instances`, by which a rule says their number itself; and `split: by_demand`.
+//! Limits that instances split: `coordination: split`; `instances`, by which a rule says their number itself; and
+//! `split: by_demand`.
 
 use std::num::{NonZeroU16, NonZeroU32};
 
@@ -24,8 +25,8 @@ enum Instances {
     OfName(Box<str>),
 }
 
-/// Checks a limit that instances split, and divides it if the rule says their number. Its `shadow` is divided as well. Returns the DNS name of
-/// the instances, if the rule says one.
+/// Checks a limit that instances split, and divides it if the rule says their number. Its `shadow` is divided as well.
+/// Returns the DNS name of the instances, if the rule says one.
 pub(super) fn apply(
     fields: &Fields<'_>,
     limit: Option<&mut Limit>,

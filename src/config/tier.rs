@@ -41,8 +41,8 @@ pub(super) struct Read {
     pub(super) is_reference: bool,
 }
 
-/// Reads a limit from `fields`, whose key is at `key_at`. The algorithm is `inherited` unless they name one. Returns none,
-/// and reports why, if the limit is invalid.
+/// Reads a limit from `fields`, whose key is at `key_at`. The algorithm is `inherited` unless they name one. Returns
+/// none, and reports why, if the limit is invalid.
 pub(super) fn read(
     fields: &Fields<'_>,
     key_at: Position,

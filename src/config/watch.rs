@@ -1,11 +1,11 @@
 //! Notices changes to a directory of rule files, or to single files such as certificates.
 //!
-//! A change is reported 75 ms after the last event of a burst, and at most a second after the first. A poll every 5 s finds
-//! changes that the file system does not report, such as those on network file systems.
+//! A change is reported 75 ms after the last event of a burst, and at most a second after the first. A poll every 5 s
+//! finds changes that the file system does not report, such as those on network file systems.
 //!
-//! Directories are watched and not files, because the watch of a file ends when the file is replaced: Kubernetes changes a
-//! ConfigMap by swapping a link, and editors write a new file in place of the old one. Directories that hold links on the
-//! path to the rules are watched too, since deployments swap `RUNTIME_ROOT` as a whole.
+//! Directories are watched and not files, because the watch of a file ends when the file is replaced: Kubernetes
+//! changes a ConfigMap by swapping a link, and editors write a new file in place of the old one. Directories that hold
+//! links on the path to the rules are watched too, since deployments swap `RUNTIME_ROOT` as a whole.
 
 use std::{
     collections::BTreeSet,
@@ -71,8 +71,8 @@ enum WatchedPaths {
 #[derive(Debug, Default)]
 struct Events {
     arrived: Notify,
-    /// Whether an event concerned the rules themselves. Such an event is a change even if the fingerprint is the same, as
-    /// after two writes within the resolution of the file system's clock.
+    /// Whether an event concerned the rules themselves. Such an event is a change even if the fingerprint is the same,
+    /// as after two writes within the resolution of the file system's clock.
     touched: AtomicBool,
     /// The directories that the rules are in, links resolved.
     dirs: Mutex<BTreeSet<PathBuf>>,
@@ -99,8 +99,8 @@ impl Watch {
         Self::start(WatchedPaths::Dir(absolute(dir)))
     }
 
-    /// Watches `files`, which need not exist yet, and the links on the paths to them. May also report a change to another file
-    /// in the directory of one of them. Otherwise like [`Watch::new`].
+    /// Watches `files`, which need not exist yet, and the links on the paths to them. May also report a change to
+    /// another file in the directory of one of them. Otherwise like [`Watch::new`].
     #[must_use]
     pub fn files(files: &[PathBuf]) -> Self {
         Self::start(WatchedPaths::Files(files.iter().map(|file| absolute(file)).collect()))
@@ -140,7 +140,8 @@ impl Watch {
         watch
     }
 
-    /// Waits until something below the directory, or a link on the path to it, may have changed since the last call or since
+    /// Waits until something below the directory, or a link on the path to it, may have changed since the last call or
+    /// since
     /// [`Watch::new`].
     ///
     /// Dropping the future loses no change.
@@ -248,7 +249,8 @@ impl Events {
 
     fn concerns_rules(&self, event: &Event) -> bool {
         let dirs = self.dirs.lock();
-        // versions of a ConfigMap are added and removed; the fingerprint changes once visible links point to another one
+        // versions of a ConfigMap are added and removed; the fingerprint changes once visible links point to another
+        // one
         let is_version = |path: &Path| path.file_name().is_some_and(mount::is_internal);
         event
             .paths

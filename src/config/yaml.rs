@@ -1,8 +1,8 @@
 //! Parses a YAML document into a tree with positions. The only file that uses the YAML crate.
 //!
-//! The tree is built from the parser's events and not through serde, for three reasons: a value keeps its spelling (`007`
-//! has three characters), every duplicate key is reported, and an alias is shared instead of copied, so that an alias bomb
-//! is rejected before it takes memory.
+//! The tree is built from the parser's events and not through serde, for three reasons: a value keeps its spelling
+//! (`007` has three characters), every duplicate key is reported, and an alias is shared instead of copied, so that an
+//! alias bomb is rejected before it takes memory.
 
 use std::{collections::HashMap, rc::Rc};
 

@@ -13,8 +13,9 @@ use super::{
 
 /// A rule with its position in the tree, compiled for look-ups.
 ///
-/// The fields that every request reads fit in one cache line. Flags say which optional data exists, and the data itself is
-/// behind a pointer: with thousands of rules, most are not in the CPU's caches, and each further line is a cache miss.
+/// The fields that every request reads fit in one cache line. Flags say which optional data exists, and the data itself
+/// is behind a pointer: with thousands of rules, most are not in the CPU's caches, and each further line is a cache
+/// miss.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct CompiledRule {
@@ -272,7 +273,8 @@ fn static_key(domain: &str, levels: &[Level], hasher: &KeyHasher) -> Option<Coun
             Some(Entry { key: &level.key, value })
         })
         .collect();
-    // a value that looks like a pattern is another counter, and the same rule below a level with a pattern is the same one
+    // a value that looks like a pattern is another counter, and the same rule below a level with a pattern is the same
+    // one
     Some(hasher.key(domain, &entries?, |i| levels[i].shared.as_deref()))
 }
 

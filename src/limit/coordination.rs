@@ -43,8 +43,8 @@ pub struct RuleCoordination {
     pub sync_interval: Option<Period>,
     /// The decision when the shared store does not reply in time.
     pub on_store_failure: Option<OnStoreFailure>,
-    /// The number of instances between which the rule's limit, and the one in its shadow, are divided already. Then each instance counts its
-    /// part by itself: the mode is [`Coordination::Local`].
+    /// The number of instances between which the rule's limit, and the one in its shadow, are divided already. Then
+    /// each instance counts its part by itself: the mode is [`Coordination::Local`].
     pub split_between: Option<NonZeroU16>,
     /// Whether parts under [`Coordination::Split`] follow demand. The limit is then one fixed window.
     pub follows_demand: bool,
@@ -60,14 +60,15 @@ impl Coordination {
     /// The names of all modes, for messages.
     pub const NAMES: &str = "auto, local, interval, lease, strict or split";
 
-    /// The hits for each instance below which [`Coordination::Split`] uses little of a limit: some instances have nothing to do while the
-    /// parts of others are used up.
+    /// The hits for each instance below which [`Coordination::Split`] uses little of a limit: some instances have
+    /// nothing to do while the parts of others are used up.
     pub const COARSE_BELOW: u64 = 20;
 
     /// The hits for each instance below which [`Coordination::Auto`] is exact.
     ///
-    /// An instance learns of a burst on an idle counter after one round trip. Few enough hits for each instance can be used up
-    /// several times in that time, so they need a lease. The overshoot of larger limits is a small share of them.
+    /// An instance learns of a burst on an idle counter after one round trip. Few enough hits for each instance can be
+    /// used up several times in that time, so they need a lease. The overshoot of larger limits is a small share of
+    /// them.
     pub const EXACT_BELOW: u64 = 50;
 
     /// Returns its name in the rule language and in settings.

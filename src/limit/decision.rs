@@ -22,8 +22,8 @@ pub struct Decision {
     pub before: Hits,
     /// Whole requests that the reported tier would still admit.
     pub remaining: u32,
-    /// If over, the wait until this request would be admitted if no other request takes any hits; otherwise the time until
-    /// the window ends or the bucket is full.
+    /// If over, the wait until this request would be admitted if no other request takes any hits; otherwise the time
+    /// until the window ends or the bucket is full.
     pub reset: Period,
     /// Whether the rejection came from a local cache without a call to the store, as in envoyproxy/ratelimit.
     pub cached: bool,
@@ -59,8 +59,8 @@ pub enum Direction {
 
 /// Decides on `hits` and counts them in `counters`, one for each of `tiers`.
 ///
-/// Under [`OverLimitPolicy::Ignore`] a request that does not fit every tier takes nothing from any. Giving hits back always
-/// succeeds; the decision then reports the counters after it.
+/// Under [`OverLimitPolicy::Ignore`] a request that does not fit every tier takes nothing from any. Giving hits back
+/// always succeeds; the decision then reports the counters after it.
 ///
 /// # Panics
 ///

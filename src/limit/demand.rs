@@ -1,8 +1,9 @@
-//! Parts of a limit that follow demand: what a store keeps of one limit, so that an instance with more callers has more of it.
+//! Parts of a limit that follow demand: what a store keeps of one limit, so that an instance with more callers has more
+//! of it.
 //!
-//! Parts move by heartbeats alone. What an instance loses is free for others only when it has acknowledged that it uses the smaller
-//! part, so that all parts in use never exceed the limit, whatever is late or lost. Nobody loses anything that nobody else lacks: otherwise
-//! the random changes of demand would keep hits on their way that nobody can use.
+//! Parts move by heartbeats alone. What an instance loses is free for others only when it has acknowledged that it uses
+//! the smaller part, so that all parts in use never exceed the limit, whatever is late or lost. Nobody loses anything
+//! that nobody else lacks: otherwise the random changes of demand would keep hits on their way that nobody can use.
 
 use std::collections::BTreeMap;
 
@@ -77,7 +78,8 @@ pub struct DemandPart {
 // === impl FollowedWindow ===
 
 impl FollowedWindow {
-    /// Returns the number of the limit of a counter that has the number `counter`. Another limit of it has another number.
+    /// Returns the number of the limit of a counter that has the number `counter`. Another limit of it has another
+    /// number.
     #[must_use]
     pub const fn key(self, counter: u64) -> u64 {
         // odd, so that each limit has a number of its own
@@ -132,8 +134,9 @@ impl<I: Ord> DemandParts<I> {
         self.pending == 0 && self.members.values().all(|member| member.part <= most)
     }
 
-    /// Returns the part of the member `name` of `instances` after its heartbeat with `demand`. A changed part gets the version `next`, or a
-    /// higher one. If the table `closes`, parts above the even one are lowered to it, and none is raised.
+    /// Returns the part of the member `name` of `instances` after its heartbeat with `demand`. A changed part gets the
+    /// version `next`, or a higher one. If the table `closes`, parts above the even one are lowered to it, and none is
+    /// raised.
     pub fn heartbeat(
         &mut self,
         name: I,

@@ -18,7 +18,8 @@ pub struct Explanation<'a> {
     pub steps: Vec<Step<'a>>,
     /// The result of the look-up.
     pub outcome: Outcome<'a>,
-    /// If nothing matches the whole descriptor: a rule that would, had an earlier entry not matched what is tried before it.
+    /// If nothing matches the whole descriptor: a rule that would, had an earlier entry not matched what is tried
+    /// before it.
     pub passed_over: Option<PassedOver<'a>>,
 }
 

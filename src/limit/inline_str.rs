@@ -5,8 +5,8 @@ use std::hash::{Hash, Hasher};
 use hashbrown::Equivalent;
 use smallvec::SmallVec;
 
-/// A string that stores up to 16 bytes inline. Most keys and values fit; a separate allocation would cost a cache miss per
-/// look-up with thousands of rules.
+/// A string that stores up to 16 bytes inline. Most keys and values fit; a separate allocation would cost a cache miss
+/// per look-up with thousands of rules.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InlineStr(SmallVec<[u8; 16]>);
 

@@ -1,7 +1,7 @@
 //! The identity of counters.
 
-/// The byte after each name. UTF-8 contains neither it nor [`PATTERN_END`], so the zeros after it, up to the next word, are
-/// no part of a name.
+/// The byte after each name. UTF-8 contains neither it nor [`PATTERN_END`], so the zeros after it, up to the next word,
+/// are no part of a name.
 const NAME_END: u8 = 0xff;
 
 /// The byte after a pattern that replaces a value.
@@ -13,13 +13,13 @@ use super::{
     tier::{Algorithm, Bucket, OverLimitPolicy, Refill, Tier},
 };
 
-/// The identity of a counter: a domain and the entries of a descriptor, where a shared pattern replaces the value. It does
-/// not depend on the tier, the rule or the reload, so that counts survive a change of rules.
+/// The identity of a counter: a domain and the entries of a descriptor, where a shared pattern replaces the value. It
+/// does not depend on the tier, the rule or the reload, so that counts survive a change of rules.
 ///
-/// It is a 128-bit keyed hash of the names: the size of a counter does not depend on the length of its names, and a look-up
-/// compares 16 bytes. SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012) under a
-/// secret of this process is a pseudo-random function, so a client cannot choose names that collide; by chance, two of ten
-/// million counters collide with a probability below 1 in 10^24.
+/// It is a 128-bit keyed hash of the names: the size of a counter does not depend on the length of its names, and a
+/// look-up compares 16 bytes. SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012) under a
+/// secret of this process is a pseudo-random function, so a client cannot choose names that collide; by chance, two of
+/// ten million counters collide with a probability below 1 in 10^24.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CounterKey([u64; 2]);
 
@@ -29,8 +29,8 @@ pub struct KeyHasher {
     secret: [u64; 2],
 }
 
-/// Makes the keys of descriptors in one domain that have the same keys in the same order. A place in the tree of rules has
-/// one, so that requests hash their values alone.
+/// Makes the keys of descriptors in one domain that have the same keys in the same order. A place in the tree of rules
+/// has one, so that requests hash their values alone.
 ///
 /// It holds a secret of its own: the hash of the domain and the keys under the secret of the process. So the whole is a
 /// pseudo-random function as its parts are.
@@ -42,8 +42,8 @@ pub(super) struct ValueHasher {
 // === impl CounterKey ===
 
 impl CounterKey {
-    /// Returns the key of the counters of limits with this over-limit policy. Each policy has its own, since a shared store keeps
-    /// limits in the format of envoyproxy/ratelimit under that service's keys.
+    /// Returns the key of the counters of limits with this over-limit policy. Each policy has its own, since a shared
+    /// store keeps limits in the format of envoyproxy/ratelimit under that service's keys.
     #[must_use]
     pub const fn of_policy(self, policy: OverLimitPolicy) -> Self {
         match policy {
@@ -52,8 +52,8 @@ impl CounterKey {
         }
     }
 
-    /// Returns the key of the counters in the shadow of a rule whose over-limit policy is `enforced`, if this is the rule's key. The policy
-    /// of the shadow is `policy`.
+    /// Returns the key of the counters in the shadow of a rule whose over-limit policy is `enforced`, if this is the
+    /// rule's key. The policy of the shadow is `policy`.
     #[must_use]
     pub(super) const fn of_shadow(self, enforced: OverLimitPolicy, policy: OverLimitPolicy) -> Self {
         // a second time, the policy's bits change back
@@ -69,8 +69,8 @@ impl CounterKey {
         Self([self.0[0] ^ scramble(kind(tier)), self.0[1]])
     }
 
-    /// Returns one key for the counters of all `tiers`, for stores that keep them together. Limits with the same periods and
-    /// algorithms share it.
+    /// Returns one key for the counters of all `tiers`, for stores that keep them together. Limits with the same
+    /// periods and algorithms share it.
     #[must_use]
     pub fn of_tiers(self, tiers: &[Tier]) -> Self {
         // this bit of a kind is always zero
@@ -103,8 +103,8 @@ const IGNORES: u64 = scramble(1 << 60);
 /// Distinguishes the keys of limits in the shadow of a rule.
 const IN_SHADOW: u64 = scramble(1 << 59);
 
-/// Encodes the period and the algorithm. A tier that changes either starts a new counter, since the old counts do not fit
-/// its windows. 365 days of nanoseconds leave the top bits free for the algorithm.
+/// Encodes the period and the algorithm. A tier that changes either starts a new counter, since the old counts do not
+/// fit its windows. 365 days of nanoseconds leave the top bits free for the algorithm.
 const fn kind(tier: &Tier) -> u64 {
     let algorithm = match tier.algorithm {
         Algorithm::FixedWindow => 0,
@@ -137,8 +137,8 @@ impl KeyHasher {
         Self { secret: [random(), random()] }
     }
 
-    /// Creates a hasher with a known secret, for simulations that must be reproducible. Clients that know the secret can choose
-    /// names that collide.
+    /// Creates a hasher with a known secret, for simulations that must be reproducible. Clients that know the secret
+    /// can choose names that collide.
     #[must_use]
     pub const fn with_secret(secret: [u64; 2]) -> Self {
         Self { secret }
@@ -287,8 +287,8 @@ mod tests {
         assert_eq!(key.of_tier(&tier(1)).shard(), key.of_tier(&tier(2)).shard());
     }
 
-    /// A key of a tier is as unlikely to collide as the key that it is made from: it changes the same bits of all keys, so that
-    /// those of two keys differ where the keys do.
+    /// A key of a tier is as unlikely to collide as the key that it is made from: it changes the same bits of all keys,
+    /// so that those of two keys differ where the keys do.
     #[test]
     fn keys_of_tiers_are_as_distinct_as_their_keys() {
         let tier = |seconds| Tier {

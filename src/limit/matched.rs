@@ -55,8 +55,8 @@ pub struct LimitCheck<'a> {
     pub entries: &'a [Entry<'a>],
     /// Identifies the counter within this process.
     pub key: CounterKey,
-    /// Identifies the pool within this process, if the values of the last entry share the first tier. Boxed, since nearly all checks have
-    /// none.
+    /// Identifies the pool within this process, if the values of the last entry share the first tier. Boxed, since
+    /// nearly all checks have none.
     pub pool: Option<Box<CounterKey>>,
     /// The number of hits.
     pub hits: Hits,
@@ -88,8 +88,8 @@ pub struct OwnPart<'a> {
     pub tiers: Tiers,
 }
 
-/// The secret of the numbers by which all instances know a counter. Everybody knows it: whoever chooses names may choose which instance
-/// has the first of the hits that a division leaves over, but not how many of them one has.
+/// The secret of the numbers by which all instances know a counter. Everybody knows it: whoever chooses names may
+/// choose which instance has the first of the hits that a division leaves over, but not how many of them one has.
 const SPLIT_SECRET: [u64; 2] = [0x7765_6972_2073_706c, 0x6974_2070_6172_7473];
 
 // === impl Matched ===
@@ -101,8 +101,8 @@ impl<'a> Matched<'a> {
         Self::with_prefetch(rules, request, |_| {})
     }
 
-    /// Looks `request` up as [`Matched::new`] does, and calls `on_match` with the [`CompiledRule::index`] of each rule before
-    /// it reads the rule, so that the caller can prefetch related data.
+    /// Looks `request` up as [`Matched::new`] does, and calls `on_match` with the [`CompiledRule::index`] of each rule
+    /// before it reads the rule, so that the caller can prefetch related data.
     #[must_use]
     pub fn with_prefetch(rules: &'a RuleSet, request: &'a Request<'_>, on_match: impl Fn(usize)) -> Self {
         let mut matched = Self {
@@ -196,8 +196,8 @@ impl<'a> Matched<'a> {
         self.checks.extend(shadows);
     }
 
-    /// Drops every rule that another rule of the request replaces, in any order. An unlimited rule can replace others but is
-    /// never replaced: it counts nothing.
+    /// Drops every rule that another rule of the request replaces, in any order. An unlimited rule can replace others
+    /// but is never replaced: it counts nothing.
     #[cold]
     fn drop_replaced(&mut self) {
         let mut names: SmallVec<[Box<str>; 4]> = SmallVec::new();
@@ -422,7 +422,8 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns whether it rejects nothing: [`Rule::shadow_mode`], or a limit in the shadow of a rule; false for an override.
+    /// Returns whether it rejects nothing: [`Rule::shadow_mode`], or a limit in the shadow of a rule; false for an
+    /// override.
     #[must_use]
     pub fn shadow_mode(&self) -> bool {
         match self {

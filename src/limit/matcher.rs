@@ -1,8 +1,8 @@
 //! The compiled rules, and the look-up of the rule for a descriptor.
 //!
-//! Each level is matched in the order of envoyproxy/ratelimit, without backtracking: the literal value; then the patterns
-//! with a `*`, in the order of declaration; then the key with any value. A literal costs one hash look-up per level,
-//! independent of the number of rules, and no step allocates.
+//! Each level is matched in the order of envoyproxy/ratelimit, without backtracking: the literal value; then the
+//! patterns with a `*`, in the order of declaration; then the key with any value. A literal costs one hash look-up per
+//! level, independent of the number of rules, and no step allocates.
 
 use std::{
     num::NonZeroU32,
@@ -30,8 +30,9 @@ pub struct RuleSet {
     pub(super) domains: NameMap<Root>,
     /// The roots of the domains and everything below them.
     pub(super) nodes: Vec<Branch>,
-    /// For each node, what a descriptor that ends there finds. Separate from the nodes, so that the last step of a look-up
-    /// reads a few bytes instead of a whole node: with thousands of rules, most nodes are not in the CPU's caches.
+    /// For each node, what a descriptor that ends there finds. Separate from the nodes, so that the last step of a
+    /// look-up reads a few bytes instead of a whole node: with thousands of rules, most nodes are not in the CPU's
+    /// caches.
     ends: Vec<End>,
     rules: Vec<CompiledRule>,
     pub(super) hasher: KeyHasher,
@@ -158,8 +159,8 @@ impl RuleSet {
         self.domains.get(domain)
     }
 
-    /// Returns the [`CompiledRule::index`] of the rule that [`RuleSet::find`] returns, without reading the rule, and what makes
-    /// the keys of its counters.
+    /// Returns the [`CompiledRule::index`] of the rule that [`RuleSet::find`] returns, without reading the rule, and
+    /// what makes the keys of its counters.
     #[inline]
     pub(super) fn find_below(&self, root: &Root, entries: &[Entry<'_>]) -> Option<(usize, &ValueHasher)> {
         let mut node = root.node;

@@ -1,9 +1,9 @@
 //! The part of a limit that one of several instances has, without asking the others.
 //!
-//! All parts together are the limit, exactly. In fixed windows the hits that are left over by the division move on from window to
-//! window, and begin elsewhere for each key, so that over any run of windows no instance has two hits more than another. Sliding
-//! windows and buckets have parts that do not change while the instances are the same: a part that moved on would exceed the limit of an
-//! interval.
+//! All parts together are the limit, exactly. In fixed windows the hits that are left over by the division move on from
+//! window to window, and begin elsewhere for each key, so that over any run of windows no instance has two hits more
+//! than another. Sliding windows and buckets have parts that do not change while the instances are the same: a part
+//! that moved on would exceed the limit of an interval.
 
 use std::num::{NonZeroU16, NonZeroU32};
 
@@ -17,8 +17,8 @@ use super::{
 pub struct Place {
     /// The number of instances, this one included.
     pub instances: NonZeroU32,
-    /// The index of this instance, below their number. None if it is not known: then what the division leaves over belongs to
-    /// nobody.
+    /// The index of this instance, below their number. None if it is not known: then what the division leaves over
+    /// belongs to nobody.
     pub rank: Option<u32>,
 }
 
@@ -41,7 +41,8 @@ impl Place {
         Self { instances, rank: None }
     }
 
-    /// Returns the hits that every instance has of `limit`, and those that are left over, one each for as many instances.
+    /// Returns the hits that every instance has of `limit`, and those that are left over, one each for as many
+    /// instances.
     const fn divide(self, limit: u32) -> (u32, u32) {
         (limit / self.instances.get(), limit % self.instances.get())
     }
@@ -52,8 +53,8 @@ impl Place {
         (u64::from(rank) + instances - key % instances) % instances
     }
 
-    /// Returns the part of `limit` in the fixed window with the number `window`. `key` is a number that all instances have for the
-    /// counter.
+    /// Returns the part of `limit` in the fixed window with the number `window`. `key` is a number that all instances
+    /// have for the counter.
     #[must_use]
     pub fn of_window(self, limit: u32, window: u64, key: u64) -> u32 {
         let (base, rest) = self.divide(limit);
@@ -134,7 +135,8 @@ impl Place {
         Tier { requests, algorithm, ..tier.clone() }
     }
 
-    /// Returns the algorithm that applies the part of `tier` in a window: at most its part of a burst is admitted at once.
+    /// Returns the algorithm that applies the part of `tier` in a window: at most its part of a burst is admitted at
+    /// once.
     #[must_use]
     pub fn of_algorithm(self, tier: &Tier) -> Algorithm {
         match tier.algorithm {
@@ -145,9 +147,9 @@ impl Place {
         }
     }
 
-    /// Returns the part of a bucket that `requests` tokens in each period refill. It holds at least one token, so that all parts together
-    /// hold as much as the bucket, or one for each instance. A bucket that is refilled in steps is divided token by token, so that the part
-    /// of an instance may have none.
+    /// Returns the part of a bucket that `requests` tokens in each period refill. It holds at least one token, so that
+    /// all parts together hold as much as the bucket, or one for each instance. A bucket that is refilled in steps is
+    /// divided token by token, so that the part of an instance may have none.
     #[must_use]
     pub fn of_bucket(self, requests: u32, bucket: Bucket) -> (u32, Bucket) {
         let burst = self.of_interval(bucket.burst).max(1);
@@ -170,8 +172,8 @@ pub const fn window_number(tier: &Tier, at: Timestamp) -> u64 {
     at.as_nanos() / tier.period.as_nanos()
 }
 
-/// Returns how long a hit of `tier` matters for later ones of any instance: the time in which an interval ends, or an empty bucket is full,
-/// of which one of `instances` has a part.
+/// Returns how long a hit of `tier` matters for later ones of any instance: the time in which an interval ends, or an
+/// empty bucket is full, of which one of `instances` has a part.
 #[must_use]
 pub fn memory(tier: &Tier, instances: NonZeroU32) -> Period {
     let Algorithm::TokenBucket(bucket) = tier.algorithm else { return tier.period };

@@ -14,7 +14,8 @@ use super::{
     units::Hits,
 };
 
-/// What a descriptor matches, if its rule has nothing but a limit, and it takes hits. Has what its decision needs at hand, unlike
+/// What a descriptor matches, if its rule has nothing but a limit, and it takes hits. Has what its decision needs at
+/// hand, unlike
 /// [`Matched`](super::Matched), which is for all requests.
 #[derive(Debug)]
 pub enum PlainMatch<'a, T> {
@@ -51,8 +52,8 @@ pub struct PlainCheck<'a> {
 // === impl PlainMatch ===
 
 impl<'a, T> PlainMatch<'a, T> {
-    /// Returns what `descriptor` matches, if that is plain. Calls `on_match` with the [`CompiledRule::index`] of its rule before
-    /// it reads the rule, so that the caller can prefetch related data.
+    /// Returns what `descriptor` matches, if that is plain. Calls `on_match` with the [`CompiledRule::index`] of its
+    /// rule before it reads the rule, so that the caller can prefetch related data.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that the check is made where it is used")]
     fn of(
@@ -94,8 +95,8 @@ impl<'a, T> PlainMatch<'a, T> {
         }
     }
 
-    /// Adds what the descriptors of `request` match to `matches`. Returns false if one of them is not plain, or a rejection affects
-    /// more than its descriptor, because `least` or the domain says so; `matches` is of no use then.
+    /// Adds what the descriptors of `request` match to `matches`. Returns false if one of them is not plain, or a
+    /// rejection affects more than its descriptor, because `least` or the domain says so; `matches` is of no use then.
     pub fn find(
         rules: &'a RuleSet,
         request: &'a Request<'_>,
@@ -120,8 +121,8 @@ impl<'a, T> PlainMatch<'a, T> {
 // === impl PlainCheck ===
 
 impl<'a> PlainCheck<'a> {
-    /// Returns the check of `request`, if it has no other one and it is plain; with what a rejection affects, as the domain says,
-    /// and what `on_match` returns, as of [`PlainMatch::find`].
+    /// Returns the check of `request`, if it has no other one and it is plain; with what a rejection affects, as the
+    /// domain says, and what `on_match` returns, as of [`PlainMatch::find`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that the check is made where it is used")]
     #[must_use]

@@ -60,8 +60,9 @@ impl ReservationRequest {
 
 /// Reserves hits in `counters`, one for each of `tiers`: in all of them, or in none.
 ///
-/// The hits then count as if they were used at the latest possible instant, so windows never exceed their limit. A bucket
-/// refills while the hits are held: at most `burst + requests * (t + hold) / period` hits are admitted in any time `t`.
+/// The hits then count as if they were used at the latest possible instant, so windows never exceed their limit. A
+/// bucket refills while the hits are held: at most `burst + requests * (t + hold) / period` hits are admitted in any
+/// time `t`.
 ///
 /// # Panics
 ///
@@ -98,8 +99,8 @@ pub fn reserve(
     }
 }
 
-/// Gives `hits` that were reserved for `span` back to `counters`, one for each of `tiers`. Windows that have ended since get nothing, and
-/// a smooth one gets their credit only if nothing was taken since.
+/// Gives `hits` that were reserved for `span` back to `counters`, one for each of `tiers`. Windows that have ended
+/// since get nothing, and a smooth one gets their credit only if nothing was taken since.
 pub fn release(
     tiers: &[Tier],
     counters: &mut [CounterState],

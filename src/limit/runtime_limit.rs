@@ -51,8 +51,8 @@ impl RuntimeLimit {
     ///
     /// # Errors
     ///
-    /// If there is no tier, a period is out of range, a bucket has no burst, a window is smooth, two tiers have the same algorithm and period,
-    /// or rejected hits count in anything but a single fixed window.
+    /// If there is no tier, a period is out of range, a bucket has no burst, a window is smooth, two tiers have the
+    /// same algorithm and period, or rejected hits count in anything but a single fixed window.
     pub fn new(tiers: Tiers, over_limit_policy: OverLimitPolicy) -> Result<Self, RuntimeLimitError> {
         for (i, tier) in tiers.iter().enumerate() {
             if !(Self::SHORTEST..=Self::LONGEST).contains(&tier.period) {

@@ -96,7 +96,8 @@ impl SharedCounts {
         store.supported(rule, self.requested(rule), instances)
     }
 
-    /// Returns the mode in which `rule` is counted now; none if that depends on the number of instances, which is unknown.
+    /// Returns the mode in which `rule` is counted now; none if that depends on the number of instances, which is
+    /// unknown.
     #[must_use]
     pub fn mode_now(&self, rule: &Rule) -> Option<Coordination> {
         let Some(store) = self.store else { return Some(Coordination::Local) };

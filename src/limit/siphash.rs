@@ -1,5 +1,6 @@
-//! SipHash-1-3 with 128 bits of output (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012), for texts that
-//! are pushed one by one. Each but the last is padded with zeros to whole words, so that no text has to be joined with another one.
+//! SipHash-1-3 with 128 bits of output (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012), for texts
+//! that are pushed one by one. Each but the last is padded with zeros to whole words, so that no text has to be joined
+//! with another one.
 
 /// The bytes that are hashed at once.
 const WORD: usize = 8;
@@ -61,8 +62,8 @@ impl SipHash {
     }
 }
 
-/// Returns `tail`, fewer than eight bytes at the end of `text`, as the lowest bytes of a word. Reads it in at most three
-/// pieces, which may overlap: a copy of so few bytes costs more than hashing them.
+/// Returns `tail`, fewer than eight bytes at the end of `text`, as the lowest bytes of a word. Reads it in at most
+/// three pieces, which may overlap: a copy of so few bytes costs more than hashing them.
 #[inline]
 fn last_bytes(text: &[u8], tail: &[u8]) -> u64 {
     let len = tail.len();

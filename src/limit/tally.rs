@@ -27,8 +27,8 @@ impl Tally {
             let near_limit = after.saturating_sub(near.max(before));
             return Self { over_limit: 0, near_limit, within_limit: all };
         }
-        // what was rejected may fit by the counter as it is now: another window may have begun meanwhile, or the rejection was not that
-        // of the counter, such as with `on_store_failure: deny`
+        // what was rejected may fit by the counter as it is now: another window may have begun meanwhile, or the
+        // rejection was not that of the counter, such as with `on_store_failure: deny`
         let fits = after <= limit;
         if policy == OverLimitPolicy::Ignore || decision.cached || before >= limit || fits {
             return Self { over_limit: all, ..Self::default() };

@@ -20,7 +20,8 @@ pub struct Tier {
 /// The tiers of one limit. Most limits have one, which is stored inline.
 pub type Tiers = SmallVec<[Tier; 1]>;
 
-/// The tiers of one limit in an allocation that the limit shares with its counters. At least one. A counter holds eight bytes of it.
+/// The tiers of one limit in an allocation that the limit shares with its counters. At least one. A counter holds eight
+/// bytes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedTiers(Arc<Tiers>);
 
@@ -55,17 +56,18 @@ pub struct Bucket {
 /// How tokens are refilled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Refill {
-    /// Evenly: one every `period / requests`. At most `burst + requests * t / period` hits are admitted in any time `t`.
+    /// Evenly: one every `period / requests`. At most `burst + requests * t / period` hits are admitted in any time
+    /// `t`.
     #[default]
     Continuous,
-    /// `requests` of them at the end of each period, counted from the first hit. At most
-    /// `burst + requests * (floor(t / period) + 1)` hits are admitted in any time `t`: even the shortest may contain a step.
+    /// `requests` of them at the end of each period, counted from the first hit. At most `burst + requests * (floor(t /
+    /// period) + 1)` hits are admitted in any time `t`: even the shortest may contain a step.
     Step,
-    /// Evenly, as [`Refill::Continuous`], but the bucket is the same one for each period, which comes with the request as
-    /// the number of requests does.
+    /// Evenly, as [`Refill::Continuous`], but the bucket is the same one for each period, which comes with the request
+    /// as the number of requests does.
     AnyPace,
-    /// Evenly, as [`Refill::Continuous`], but `requests` in so many periods: what one of so many instances has of a bucket that is
-    /// refilled in every period. Its counter is that of the whole bucket.
+    /// Evenly, as [`Refill::Continuous`], but `requests` in so many periods: what one of so many instances has of a
+    /// bucket that is refilled in every period. Its counter is that of the whole bucket.
     Part(NonZeroU16),
 }
 
@@ -96,8 +98,8 @@ impl Tier {
         }
     }
 
-    /// Returns the most hits that the tier admits at once: the burst of a bucket or of a smooth window, the limit of another
-    /// window.
+    /// Returns the most hits that the tier admits at once: the burst of a bucket or of a smooth window, the limit of
+    /// another window.
     #[must_use]
     pub const fn capacity(&self) -> u32 {
         match self.algorithm {
@@ -123,8 +125,8 @@ impl Tier {
         }
     }
 
-    /// Returns whether `other` uses the same counter of a key: it has the same kind of algorithm and the same period, unless a
-    /// bucket has [any](Refill::AnyPace).
+    /// Returns whether `other` uses the same counter of a key: it has the same kind of algorithm and the same period,
+    /// unless a bucket has [any](Refill::AnyPace).
     #[must_use]
     pub fn shares_counter(&self, other: &Self) -> bool {
         use std::mem::discriminant;

@@ -79,8 +79,8 @@ impl Timestamp {
         Period(self.0.saturating_sub(earlier.0))
     }
 
-    /// Returns the end of the epoch-aligned window of length `period` that contains this instant: later than the instant,
-    /// by at most `period`.
+    /// Returns the end of the epoch-aligned window of length `period` that contains this instant: later than the
+    /// instant, by at most `period`.
     ///
     /// # Panics
     ///

@@ -153,8 +153,8 @@ impl<'a> Verdict<'a> {
         }
     }
 
-    /// Returns the wait until a rejected request would be admitted if no other request takes any hits; none if no counted
-    /// limit rejected it.
+    /// Returns the wait until a rejected request would be admitted if no other request takes any hits; none if no
+    /// counted limit rejected it.
     ///
     /// Every limit that is over must admit the request. If only quotas are over, one of them is enough.
     #[must_use]
@@ -283,8 +283,8 @@ fn metadata(
     metadata
 }
 
-/// Returns the dynamic metadata that envoyproxy/ratelimit sends: the decoded request, and the metadata of the rules that
-/// admitted it.
+/// Returns the dynamic metadata that envoyproxy/ratelimit sends: the decoded request, and the metadata of the rules
+/// that admitted it.
 fn describe(request: &Request<'_>, matched: &Matched<'_>, statuses: &[Status<'_>]) -> Metadata {
     let mut metadata = Metadata::new();
     metadata.insert("domain".into(), request.domain.into());

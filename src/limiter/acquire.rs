@@ -204,8 +204,8 @@ impl<S: Store> Limiter<S> {
         self.acquire_at_once(request, started, now, encode).await
     }
 
-    /// Has the store decide `request`, whose counters it has, as if it did not wait, and if it is rejected, puts it into
-    /// the line. Behind others it goes into the line at once. Returns none if it must be decided anew.
+    /// Has the store decide `request`, whose counters it has, as if it did not wait, and if it is rejected, puts it
+    /// into the line. Behind others it goes into the line at once. Returns none if it must be decided anew.
     async fn ask_for<C: Clock + ?Sized>(
         &self,
         request: &Request<'_>,
@@ -255,8 +255,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Returns whether a caller that waits for the limit of `check` may be decided as one that does not wait. Rejected hits
-    /// must not count, since they are taken later; and `interval` may admit more than the limit.
+    /// Returns whether a caller that waits for the limit of `check` may be decided as one that does not wait. Rejected
+    /// hits must not count, since they are taken later; and `interval` may admit more than the limit.
     fn may_be_taken(&self, check: &LimitCheck<'_>) -> bool {
         let mode = check.rule.declared().and_then(|rule| self.store.shared_counts().mode_now(rule));
         check.over_limit_policy() == OverLimitPolicy::Ignore && mode != Some(Coordination::Interval)
@@ -273,8 +273,8 @@ impl<S: Store> Limiter<S> {
         )
     }
 
-    /// Chooses the turns in which lines ask the store by `seed` in place of a random number, where instances have no ranks, so that a
-    /// simulation can be repeated.
+    /// Chooses the turns in which lines ask the store by `seed` in place of a random number, where instances have no
+    /// ranks, so that a simulation can be repeated.
     #[must_use]
     pub fn with_turns_of(mut self, seed: u64) -> Self {
         if let Some(asking) = Arc::get_mut(&mut self.asking) {
@@ -295,8 +295,8 @@ impl<S: Store> Limiter<S> {
         store.serve_lines(now);
     }
 
-    /// Has the lines whose counters are not in memory ask the store for hits, until `limiter` is dropped. Without it nobody is
-    /// served there. For a runtime with timers; a [`WaiterThread`](super::WaiterThread) has one of its own.
+    /// Has the lines whose counters are not in memory ask the store for hits, until `limiter` is dropped. Without it
+    /// nobody is served there. For a runtime with timers; a [`WaiterThread`](super::WaiterThread) has one of its own.
     #[cfg(any(feature = "coordinated", feature = "disk"))]
     pub fn ask_store(
         limiter: &Arc<Self>,
@@ -436,8 +436,8 @@ impl<S: Store> Limiter<S> {
         Ok(decided.await?)
     }
 
-    /// Decides what is counted in the shadow of the rules of `matched`. Of one descriptor, the rule's line decides, so no other rule
-    /// rejects that.
+    /// Decides what is counted in the shadow of the rules of `matched`. Of one descriptor, the rule's line decides, so
+    /// no other rule rejects that.
     async fn decide_shadows(&self, matched: &Matched<'_>, home: Home<'_>, now: Timestamp) -> Decisions {
         let shadows = matched.shadows();
         match home {

@@ -68,7 +68,8 @@ impl Key {
 }
 
 impl Limiter<MemoryStore> {
-    /// Decides on `hits` of `key` as of `now`, and counts them, as [`Limiter::decide`] does for a request of its entries.
+    /// Decides on `hits` of `key` as of `now`, and counts them, as [`Limiter::decide`] does for a request of its
+    /// entries.
     ///
     /// # Errors
     ///
@@ -135,8 +136,8 @@ impl<S: Store> Limiter<S> {
         })?
     }
 
-    /// Takes `hits` of `key`, at least one, if they fit now, nobody waits for others, and the counter is in this process. Otherwise they
-    /// have to be [acquired](Limiter::acquire).
+    /// Takes `hits` of `key`, at least one, if they fit now, nobody waits for others, and the counter is in this
+    /// process. Otherwise they have to be [acquired](Limiter::acquire).
     #[must_use]
     pub fn acquire_fitting(&self, key: &Key, hits: Hits, now: Timestamp) -> Option<Acquired> {
         let taken = self.with_counter(key, |counter| {

@@ -1,4 +1,5 @@
-//! Requests that may wait, of one descriptor whose rule has nothing but a limit, where all counters are in memory: as most are.
+//! Requests that may wait, of one descriptor whose rule has nothing but a limit, where all counters are in memory: as
+//! most are.
 
 use std::slice::from_ref;
 
@@ -18,8 +19,8 @@ struct Plain<'a> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Decides `request` as [`Limiter::acquire`] does, if its hits fit now and nobody waits for the same counters. Otherwise returns
-    /// `encode`.
+    /// Decides `request` as [`Limiter::acquire`] does, if its hits fit now and nobody waits for the same counters.
+    /// Otherwise returns `encode`.
     #[inline]
     pub(super) fn acquire_plain<T, E: FnOnce(&Verdict<'_>, &Acquired) -> T>(
         &self,
@@ -38,8 +39,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Concludes the wait of `request`, which came at `started` and whose hits of the counter of `key` in `memory` were taken at
-    /// `taken_at`, as of `now`. Returns `encode` if its rule is another one now, or is not plain.
+    /// Concludes the wait of `request`, which came at `started` and whose hits of the counter of `key` in `memory` were
+    /// taken at `taken_at`, as of `now`. Returns `encode` if its rule is another one now, or is not plain.
     pub(super) fn conclude_wait<T, E: FnOnce(&Verdict<'_>, &Acquired) -> T>(
         &self,
         loaded: &Loaded,

@@ -1,7 +1,7 @@
 //! Limits in the shadow of rules: what they would have rejected is counted, and changes no answer.
 //!
-//! The store decides them with the rules, as it would decide further descriptors. Where one rejection affects the whole request, they follow
-//! the rules: they must not reject it, and count only what no other rule rejects.
+//! The store decides them with the rules, as it would decide further descriptors. Where one rejection affects the whole
+//! request, they follow the rules: they must not reject it, and count only what no other rule rejects.
 
 use std::time::Instant;
 
@@ -13,7 +13,8 @@ use crate::{
 };
 
 impl<S: Store> Limiter<S> {
-    /// Has the store decide a request of all or none, and then what is in the shadow of its rules, within the same wait.
+    /// Has the store decide a request of all or none, and then what is in the shadow of its rules, within the same
+    /// wait.
     pub(super) async fn take_before_shadows(
         &self,
         loaded: &Loaded,
@@ -74,8 +75,8 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// Returns the checks in the shadow of rules that would have counted a request of all or none, if the rules made `decisions`: those where no
-/// other rule rejects it.
+/// Returns the checks in the shadow of rules that would have counted a request of all or none, if the rules made
+/// `decisions`: those where no other rule rejects it.
 fn counted<'m, 'r>(
     matched: &'m Matched<'r>,
     decisions: &'m [Decision],

@@ -35,8 +35,8 @@ async fn sleep(period: Option<Duration>) {
     }
 }
 
-/// Returns `age` plus or minus up to a tenth, uniformly distributed: connections that opened together, as after a restart,
-/// must not all reopen together.
+/// Returns `age` plus or minus up to a tenth, uniformly distributed: connections that opened together, as after a
+/// restart, must not all reopen together.
 fn jittered(age: Duration) -> Duration {
     age.mul_f64(0.9 + 0.2 * fastrand::f64())
 }

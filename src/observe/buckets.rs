@@ -7,8 +7,9 @@ use std::{
 
 /// The inclusive upper bounds of the buckets; one more bucket holds longer durations.
 ///
-/// These are the bounds of `statsd_exporter`, which envoyproxy/ratelimit uses, read both as seconds (5 ms to 10 s) and as
-/// milliseconds (5 us to 10 ms): the reference can report either, and a decision within the process takes microseconds.
+/// These are the bounds of `statsd_exporter`, which envoyproxy/ratelimit uses, read both as seconds (5 ms to 10 s) and
+/// as milliseconds (5 us to 10 ms): the reference can report either, and a decision within the process takes
+/// microseconds.
 pub const BOUNDS: [Duration; 20] = [
     Duration::from_micros(5),
     Duration::from_micros(10),

@@ -1,8 +1,10 @@
-//! The counters with the most hits and rejections of the last minutes, from a sample of the decisions, in bounded memory.
+//! The counters with the most hits and rejections of the last minutes, from a sample of the decisions, in bounded
+//! memory.
 //!
-//! A sample of a decision stands for all decisions since the one before it. The samples go to sketches of the kind Space-Saving
-//! (Metwally, Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams", 2005): a full sketch
-//! gives the place of its smallest counter to a new one, with that count as its possible error. Each sketch is about 20 seconds.
+//! A sample of a decision stands for all decisions since the one before it. The samples go to sketches of the kind
+//! Space-Saving (Metwally, Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data
+//! Streams", 2005): a full sketch gives the place of its smallest counter to a new one, with that count as its possible
+//! error. Each sketch is about 20 seconds.
 
 use std::{
     cell::Cell,
@@ -51,8 +53,8 @@ pub struct HotKeys {
     slices: Mutex<Slices>,
 }
 
-/// A thread's way to its next sample: the decisions until then in the low half, those that it stands for in the high half. Aligned, so
-/// that threads share no cache line.
+/// A thread's way to its next sample: the decisions until then in the low half, those that it stands for in the high
+/// half. Aligned, so that threads share no cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Lane(AtomicU64);
@@ -318,8 +320,8 @@ impl Sketch {
 // === impl HotKey ===
 
 impl HotKey {
-    /// Returns by how many hits the estimate may be wrong: with 95 % probability by what sampling adds, and in any case by the hits of
-    /// others.
+    /// Returns by how many hits the estimate may be wrong: with 95 % probability by what sampling adds, and in any case
+    /// by the hits of others.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate above 0")]
     pub fn error(&self) -> u64 {

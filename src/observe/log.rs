@@ -58,8 +58,8 @@ pub enum LogError {
     AlreadySet(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Starts writing this process's messages of `level` and above to standard error. `level` is one of the reference's names,
-/// in upper or lower case.
+/// Starts writing this process's messages of `level` and above to standard error. `level` is one of the reference's
+/// names, in upper or lower case.
 pub fn init(level: &str, format: LogFormat) -> Result<(), LogError> {
     let level = parse_level(level)?;
     let subscriber = tracing_subscriber::registry().with(layer(level, format, io::stderr));

@@ -13,7 +13,8 @@ use tracing_subscriber::{
 
 use super::text::Escaped;
 
-/// Formats `message name=value name=value`, with all control characters [escaped](Escaped). On a terminal, names are in italics.
+/// Formats `message name=value name=value`, with all control characters [escaped](Escaped). On a terminal, names are in
+/// italics.
 #[derive(Debug)]
 pub(super) struct PlainFields;
 

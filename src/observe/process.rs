@@ -2,7 +2,8 @@
 
 use std::fs;
 
-/// Clock ticks per second in `/proc`: Linux' `USER_HZ`, which is 100 on every architecture that Rust's standard library supports.
+/// Clock ticks per second in `/proc`: Linux' `USER_HZ`, which is 100 on every architecture that Rust's standard library
+/// supports.
 const TICKS_PER_SECOND: u32 = 100;
 
 /// A metric of the process, as Prometheus' client libraries name it.

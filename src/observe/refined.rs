@@ -1,8 +1,9 @@
 //! Durations in finer buckets than the fixed ones, for a mapper file with buckets of its own or with quantiles.
 //!
-//! The finer bounds include the fixed ones, so that a duration is still recorded by one search and two additions. For quantiles
-//! there is a bound every 2 %: the mean of the durations between two of them is off by less, whatever the quantile. Recording
-//! knows no time; the page that shows quantiles keeps earlier counts, and subtracts those of the beginning of its window.
+//! The finer bounds include the fixed ones, so that a duration is still recorded by one search and two additions. For
+//! quantiles there is a bound every 2 %: the mean of the durations between two of them is off by less, whatever the
+//! quantile. Recording knows no time; the page that shows quantiles keeps earlier counts, and subtracts those of the
+//! beginning of its window.
 
 use std::{
     collections::VecDeque,
@@ -55,8 +56,8 @@ pub(super) struct Times {
 // === impl Refinement ===
 
 impl Refinement {
-    /// Returns what histograms with these `bounds` in nanoseconds need, and summaries of durations within a time and the number of
-    /// steps in which that time moves. None if the fixed buckets do.
+    /// Returns what histograms with these `bounds` in nanoseconds need, and summaries of durations within a time and
+    /// the number of steps in which that time moves. None if the fixed buckets do.
     #[must_use]
     pub fn new(bounds: &[u64], summaries: &[(Duration, u32)]) -> Option<Self> {
         let fixed = fixed();
@@ -131,8 +132,8 @@ impl Refined {
         self.buckets.iter().map(AtomicBucket::get).collect()
     }
 
-    /// Returns the durations of the time `within` before `now`, or of more time if the page was not asked for in that time, or if
-    /// it is less than a step longer.
+    /// Returns the durations of the time `within` before `now`, or of more time if the page was not asked for in that
+    /// time, or if it is less than a step longer.
     pub(super) fn recent(&self, within: Duration, now: Instant) -> Times {
         let mut times = self.times();
         let Window { longest, step } = self.refinement.window;
@@ -173,8 +174,8 @@ impl Times {
         self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.nanos))
     }
 
-    /// Returns the duration in nanoseconds that the share `quantile` of them does not exceed, or none if there are none. Off by 2 %
-    /// at most, if there are bounds for quantiles.
+    /// Returns the duration in nanoseconds that the share `quantile` of them does not exceed, or none if there are
+    /// none. Off by 2 % at most, if there are bounds for quantiles.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

@@ -23,8 +23,8 @@ pub struct RuleLimit {
 }
 
 #[cfg(feature = "server")]
-/// Returns the lowest limit and its period of each series: a sanitized name, and the period's text. They are those in the shadow of rules
-/// if `in_shadow`, otherwise those of rules.
+/// Returns the lowest limit and its period of each series: a sanitized name, and the period's text. They are those in
+/// the shadow of rules if `in_shadow`, otherwise those of rules.
 pub(super) fn series(
     limits: &[RuleLimit],
     in_shadow: bool,

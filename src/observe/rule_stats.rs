@@ -74,7 +74,8 @@ impl RuleStats {
         Arc::clone(&self.name)
     }
 
-    /// Returns what this thread counts, and loads it into the processor's cache: among thousands of rules most are not in it.
+    /// Returns what this thread counts, and loads it into the processor's cache: among thousands of rules most are not
+    /// in it.
     #[expect(clippy::must_use_candidate, reason = "some callers only want it to be loaded")]
     #[inline]
     pub fn prefetch(&self) -> &OwnCounts {

@@ -1,8 +1,8 @@
 //! Sanitizes the names of stats, which contain text from rules and values from callers.
 
-/// Replaces characters that receivers would misread with `_`. Like envoyproxy/ratelimit: `:` and `|`, which end a name in
-/// statsd, and the dots of IPv4 addresses, which would look like steps. Also control characters: a line break in a caller's
-/// value must not start another stat.
+/// Replaces characters that receivers would misread with `_`. Like envoyproxy/ratelimit: `:` and `|`, which end a name
+/// in statsd, and the dots of IPv4 addresses, which would look like steps. Also control characters: a line break in a
+/// caller's value must not start another stat.
 #[must_use]
 pub(crate) fn sanitize(name: &str) -> String {
     let mut clean = String::with_capacity(name.len());

@@ -12,7 +12,8 @@ use std::{
 /// The most places of a value. With more threads than places, some share one.
 const MAX_PLACES: usize = 16;
 
-/// The number of places: a power of two, at least that of the processors that this process may use, if these are not more.
+/// The number of places: a power of two, at least that of the processors that this process may use, if these are not
+/// more.
 static PLACES: LazyLock<usize> = LazyLock::new(|| {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     processors.next_power_of_two().min(MAX_PLACES)

@@ -1,4 +1,5 @@
-//! A snapshot of the stats under dotted names, as envoyproxy/ratelimit sends them to statsd and prints them at `/stats`.
+//! A snapshot of the stats under dotted names, as envoyproxy/ratelimit sends them to statsd and prints them at
+//! `/stats`.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -45,7 +46,8 @@ pub fn snapshot(stats: &Stats) -> BTreeMap<String, StatValue> {
     values
 }
 
-/// Returns what was counted in the shadow of each rule that has a limit there, or had one, by the rule's sanitized name.
+/// Returns what was counted in the shadow of each rule that has a limit there, or had one, by the rule's sanitized
+/// name.
 pub(super) fn shadow_counts(stats: &Stats) -> BTreeMap<Vec<String>, ShadowCounts> {
     let sanitized = |name: &[Box<str>]| name.iter().map(|part| sanitize(part)).collect::<Vec<_>>();
     let limits = stats.rule_limits();

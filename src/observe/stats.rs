@@ -26,8 +26,8 @@ pub const MAX_DYNAMIC_NAMES: usize = 10_000;
 /// The longest name that a caller may create, in bytes. A value may be a megabyte long.
 const MAX_DYNAMIC_NAME: usize = 1_024;
 
-/// The bound on the bytes of all names that callers created: each is on a page eight times, twice more for each further tier, and for a
-/// limit in the shadow of its rule twice and once more for each of its tiers.
+/// The bound on the bytes of all names that callers created: each is on a page eight times, twice more for each further
+/// tier, and for a limit in the shadow of its rule twice and once more for each of its tiers.
 const MAX_DYNAMIC_BYTES: usize = 1 << 20;
 
 /// All stats of the process. Counters outlive the rules that they were made for.
@@ -90,8 +90,8 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// Returns empty stats in which callers may create up to `max_dynamic_names` names of rules, from values that are part
-    /// of a name.
+    /// Returns empty stats in which callers may create up to `max_dynamic_names` names of rules, from values that are
+    /// part of a name.
     #[must_use]
     pub fn new(max_dynamic_names: usize) -> Self {
         Self {
@@ -131,7 +131,8 @@ impl Stats {
         self.dynamic(name, None)
     }
 
-    /// Like [`Stats::dynamic_rule`], for a name of the rule that has the stats `declared`, whose limits the name then has, too.
+    /// Like [`Stats::dynamic_rule`], for a name of the rule that has the stats `declared`, whose limits the name then
+    /// has, too.
     #[must_use]
     pub fn dynamic_rule_of(&self, name: &[Box<str>], declared: &RuleStats) -> Option<Arc<RuleStats>> {
         self.dynamic(name, Some(declared))
@@ -195,8 +196,8 @@ impl Stats {
         limits
     }
 
-    /// Counts `descriptors` for a domain that has no rules. The first thousand domains have names, of 64 bytes at most; all others
-    /// share one.
+    /// Counts `descriptors` for a domain that has no rules. The first thousand domains have names, of 64 bytes at most;
+    /// all others share one.
     pub fn unknown_domain(&self, domain: &str, descriptors: u64) {
         if !self.unknown_domains.add(domain, descriptors) {
             self.names_rejected.add(descriptors);

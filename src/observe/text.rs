@@ -14,8 +14,8 @@ pub fn shortened(text: &str, max: usize) -> Cow<'_, str> {
     }
 }
 
-/// Writes to the writer in it, and spells out what would end the line, move the cursor or change the order of characters: a line
-/// break becomes `\n`, an escape `\u{1b}`.
+/// Writes to the writer in it, and spells out what would end the line, move the cursor or change the order of
+/// characters: a line break becomes `\n`, an escape `\u{1b}`.
 #[derive(Debug)]
 pub struct Escaped<W>(pub W);
 
@@ -36,8 +36,8 @@ impl<W: Write> Write for Escaped<W> {
     }
 }
 
-/// Returns whether `char` does something instead of showing something: the control characters, the line and paragraph separators,
-/// and the marks that reverse the direction of writing.
+/// Returns whether `char` does something instead of showing something: the control characters, the line and paragraph
+/// separators, and the marks that reverse the direction of writing.
 fn is_active(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -60,7 +60,8 @@ impl UnknownDomains {
         true
     }
 
-    /// Returns every name with its descriptors, in no order. Descriptors of domains without a name of their own are the last.
+    /// Returns every name with its descriptors, in no order. Descriptors of domains without a name of their own are the
+    /// last.
     pub(super) fn get(&self) -> Vec<(String, u64)> {
         let named = self.named.read();
         let mut all: Vec<(String, u64)> =

@@ -12,8 +12,8 @@ const MAX_TEXT: usize = 500;
 /// The shortest time between two log messages about failures.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The reason of the last failure. OpenTelemetry's exporters report none for attempts that they repeat, so the connections put
-/// it here.
+/// The reason of the last failure. OpenTelemetry's exporters report none for attempts that they repeat, so the
+/// connections put it here.
 #[derive(Debug, Default)]
 pub(crate) struct Cause(Mutex<Option<String>>);
 

@@ -16,8 +16,8 @@ use super::{connect::connect, failure::Cause, settings::ExportSettings};
 /// Who sends.
 const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
-/// Returns a connection to the collector that is opened when it is needed, and opened again after it has broken. Must be called in
-/// a runtime. Failures to open it are put into `cause`.
+/// Returns a connection to the collector that is opened when it is needed, and opened again after it has broken. Must
+/// be called in a runtime. Failures to open it are put into `cause`.
 ///
 /// # Errors
 ///
@@ -42,8 +42,8 @@ pub(crate) fn channel(settings: &ExportSettings, cause: Arc<Cause>) -> Result<Ch
     Ok(endpoint.map_err(|error| error.to_string())?.connect_with_connector_lazy(connector))
 }
 
-/// Returns what gives each request the headers of the settings. It replaces those that OpenTelemetry's exporters take from the
-/// process' environment, since the settings have read the same variables.
+/// Returns what gives each request the headers of the settings. It replaces those that OpenTelemetry's exporters take
+/// from the process' environment, since the settings have read the same variables.
 pub(crate) fn with_headers(
     settings: &ExportSettings,
 ) -> impl FnMut(Request<()>) -> Result<Request<()>, Status> + Clone + use<> {

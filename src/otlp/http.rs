@@ -43,8 +43,8 @@ impl HttpConnection {
 
 #[tonic::async_trait]
 impl HttpClient for HttpConnection {
-    /// Posts the message of `request` to the collector of the settings, with their headers: those of the process' environment, which
-    /// OpenTelemetry's exporters add, come from the same variables.
+    /// Posts the message of `request` to the collector of the settings, with their headers: those of the process'
+    /// environment, which OpenTelemetry's exporters add, come from the same variables.
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let Shared { settings, cause, .. } = &*self.0;
         let sent = timeout(settings.timeout, self.0.send(request)).await;
@@ -63,7 +63,8 @@ impl HttpClient for HttpConnection {
 // === impl Shared ===
 
 impl Shared {
-    /// Sends `message`. A connection that has become unusable is replaced by a new one first. The error is a text for the log.
+    /// Sends `message`. A connection that has become unusable is replaced by a new one first. The error is a text for
+    /// the log.
     async fn send(&self, message: Request<Bytes>) -> Result<Response<Bytes>, String> {
         let mut open = self.open.lock().await;
         if let Some(mut connection) = open.take().filter(|connection| !connection.is_closed()) {

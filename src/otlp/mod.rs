@@ -1,5 +1,5 @@
-//! The connection to an OpenTelemetry collector, which traces and metrics share: OTLP over gRPC and over HTTP. And the export of
-//! metrics.
+//! The connection to an OpenTelemetry collector, which traces and metrics share: OTLP over gRPC and over HTTP. And the
+//! export of metrics.
 //!
 //! Certificates are read for each connection, so renewed ones take effect. Each attempt has a deadline.
 //!

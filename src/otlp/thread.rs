@@ -45,7 +45,8 @@ impl ExportThread {
         Ok(Self { stop, ended })
     }
 
-    /// Exports what is left, and returns when the collector has taken it, or after 5 seconds. To be called after the last request.
+    /// Exports what is left, and returns when the collector has taken it, or after 5 seconds. To be called after the
+    /// last request.
     pub async fn close(self) {
         self.stop.send_replace(true);
         let _ = self.ended.await;

@@ -4,21 +4,23 @@ use std::time::Duration;
 
 use crate::observe::{Counter, Metric};
 
-/// The largest message or body in bytes, compressed and uncompressed: grpc-go's default, which envoyproxy/ratelimit uses.
+/// The largest message or body in bytes, compressed and uncompressed: grpc-go's default, which envoyproxy/ratelimit
+/// uses.
 pub const MAX_MESSAGE: usize = 4 << 20;
 
-/// The memory of an open connection that waits for requests, in bytes, with TLS: an estimate from above. What it holds for requests
-/// and responses is in [`Bounds::buffered`].
+/// The memory of an open connection that waits for requests, in bytes, with TLS: an estimate from above. What it holds
+/// for requests and responses is in [`Bounds::buffered`].
 pub const CONNECTION: usize = 40 << 10;
 
-/// The most TLS handshakes under way on one thread. One more aborts the oldest: connections that never say anything must not keep
-/// out those that do.
+/// The most TLS handshakes under way on one thread. One more aborts the oldest: connections that never say anything
+/// must not keep out those that do.
 pub const MAX_HANDSHAKES: usize = 1_024;
 
 /// The memory of a TLS handshake under way, in bytes: the largest message that rustls accepts.
 pub const HANDSHAKE: usize = 64 << 10;
 
-/// The bytes of all pages that clients have not read, with the next one. A single page may be larger, if there are so many rules.
+/// The bytes of all pages that clients have not read, with the next one. A single page may be larger, if there are so
+/// many rules.
 pub const MAX_PAGES: usize = 16 << 20;
 
 /// The memory of a descriptor while its request is decided, in bytes: an estimate from above.
@@ -32,7 +34,8 @@ const ENTRY: usize = 48;
 pub struct Bounds {
     /// `WEIR_MAX_CONNECTIONS`: open connections of all ports together; at least 1.
     pub connections: usize,
-    /// `WEIR_MAX_BUFFERED_BYTES`: bytes that all connections together hold for unfinished requests and unread responses.
+    /// `WEIR_MAX_BUFFERED_BYTES`: bytes that all connections together hold for unfinished requests and unread
+    /// responses.
     pub buffered: usize,
     /// `WEIR_REQUEST_TIMEOUT`: the time in which a request has to arrive, and on the HTTP ports also a header.
     pub arrival: Duration,
@@ -137,7 +140,8 @@ impl RequestBounds {
         self.weight_of(length, self.descriptors)
     }
 
-    /// Returns the most bytes that the request of one descriptor in an encoded message of `length` bytes takes while it is decided.
+    /// Returns the most bytes that the request of one descriptor in an encoded message of `length` bytes takes while it
+    /// is decided.
     #[must_use]
     pub(super) fn weight_of_one(&self, length: usize) -> usize {
         self.weight_of(length, 1)

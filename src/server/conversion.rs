@@ -146,8 +146,8 @@ pub(super) fn unit_of(tier: &Tier) -> rate_limit::Unit {
 }
 
 /// Returns `period` as seconds and nanoseconds. Rounds up to whole seconds for fixed windows of whole seconds:
-/// envoyproxy/ratelimit counts time in seconds, and Envoy forwards only whole seconds, which must not make a client retry early.
-/// Exact for all other tiers.
+/// envoyproxy/ratelimit counts time in seconds, and Envoy forwards only whole seconds, which must not make a client
+/// retry early. Exact for all other tiers.
 pub(super) fn duration(period: Period, tier: &Tier) -> (i64, i32) {
     let whole =
         tier.algorithm == Algorithm::FixedWindow && tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND);

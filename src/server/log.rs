@@ -13,8 +13,8 @@ use crate::{
 /// The longest text from a caller in a message, in characters. A value may have megabytes.
 const MAX_TEXT: usize = 1_000;
 
-/// Logs the decision of `request` at debug level: each descriptor with its rule, code and remaining requests. Costs one comparison
-/// if that level is off.
+/// Logs the decision of `request` at debug level: each descriptor with its rule, code and remaining requests. Costs one
+/// comparison if that level is off.
 #[inline]
 pub(super) fn decision(request: &Request<'_>, verdict: &Verdict<'_>) {
     if tracing::enabled!(tracing::Level::DEBUG) {

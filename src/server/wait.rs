@@ -12,7 +12,8 @@ const UNITS: [(&str, u64); 6] = [
     ("h", 3_600 * NANOS_PER_SECOND),
 ];
 
-/// Parses a duration such as `200ms` or `1.5s`, with up to nine decimals. Rounds up to nanoseconds; very long ones are 584 years.
+/// Parses a duration such as `200ms` or `1.5s`, with up to nine decimals. Rounds up to nanoseconds; very long ones are
+/// 584 years.
 pub(super) fn parse(text: &str) -> Option<Period> {
     let (number, unit) = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)))?;
     let (whole, decimals) =

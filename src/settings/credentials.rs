@@ -43,8 +43,8 @@ pub enum CredentialError {
     },
 }
 
-/// The variables of this process, and those that are credentials: the file `weir_NAME` of `$CREDENTIALS_DIRECTORY` gives the
-/// variable `NAME` its value.
+/// The variables of this process, and those that are credentials: the file `weir_NAME` of `$CREDENTIALS_DIRECTORY`
+/// gives the variable `NAME` its value.
 #[derive(Clone, Default)]
 pub struct ServiceEnvironment {
     credentials: BTreeMap<String, String>,

@@ -9,8 +9,8 @@ use crate::store::{
 /// The smallest bound on the data: below it there would not be room for the journals.
 const MIN_BYTES: u64 = 256 << 20;
 
-/// Reads the settings, also if counts are kept elsewhere, so that typing errors are reported. Those that a shared store has too
-/// are in `coordination`.
+/// Reads the settings, also if counts are kept elsewhere, so that typing errors are reported. Those that a shared store
+/// has too are in `coordination`.
 pub(super) fn disk(
     read: &mut Reader<'_>,
     backend: Backend,

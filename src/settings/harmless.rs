@@ -1,5 +1,5 @@
-//! The variables whose values an error may show. All others may hold passwords, also by mistake: a URL with one, a header with a
-//! token, or a password in a variable that does not exist.
+//! The variables whose values an error may show. All others may hold passwords, also by mistake: a URL with one, a
+//! header with a token, or a password in a variable that does not exist.
 
 /// Variables whose values are switches, numbers, times, choices, names of headers, or addresses to listen on.
 const HARMLESS: &[&str] = &[

@@ -14,8 +14,8 @@ const WRONG_PREFIX: &str = "DOG_STATSD_MOGRIFIERS_";
 /// The maximum number of mogrifiers. Every name is compared with each of them.
 const MAX: usize = 100;
 
-/// Reads the mogrifiers in the order of their list, and warns about variables without effect. `dog` means that stats are sent
-/// to `DogStatsD`.
+/// Reads the mogrifiers in the order of their list, and warns about variables without effect. `dog` means that stats
+/// are sent to `DogStatsD`.
 pub(super) fn mogrifiers(read: &mut Reader<'_>, dog: bool, warnings: &mut Vec<String>) -> Vec<Mogrifier> {
     let list = read.given(LIST);
     if let Some(wrong) = read.given("DOG_STATSD_MOGRIFIERS").filter(|_| list.is_none()) {

@@ -229,7 +229,8 @@ fn headers(read: &mut Reader<'_>, signal: Signal) -> Vec<(HeaderName, HeaderValu
     })
 }
 
-/// Returns the attributes of this instance: those of `TRACING_SERVICE_*` take precedence. `instance` is its id if none is given.
+/// Returns the attributes of this instance: those of `TRACING_SERVICE_*` take precedence. `instance` is its id if none
+/// is given.
 pub(super) fn resource(read: &mut Reader<'_>, instance: &str) -> Vec<(String, String)> {
     let attributes = read.parsed("OTEL_RESOURCE_ATTRIBUTES", Vec::new(), |text| {
         let expected = "attributes such as deployment.environment=prod,k8s.pod.name=weir-0, with values in \

@@ -1,5 +1,5 @@
-//! Reads the Redis variables of envoyproxy/ratelimit. Most have a `REDIS_PERSECOND_` counterpart for the Redis of per-second
-//! limits; both use the same TLS files.
+//! Reads the Redis variables of envoyproxy/ratelimit. Most have a `REDIS_PERSECOND_` counterpart for the Redis of
+//! per-second limits; both use the same TLS files.
 
 use std::{path::PathBuf, time::Duration};
 

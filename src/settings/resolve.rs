@@ -120,8 +120,8 @@ pub fn file_options(environment: &dyn Environment) -> Result<config::Options, Se
     reader.finish().map(|()| options)
 }
 
-/// Resolves how instances share their counts, and what a rejection affects in every domain, from `environment`, for commands that
-/// explain rules.
+/// Resolves how instances share their counts, and what a rejection affects in every domain, from `environment`, for
+/// commands that explain rules.
 ///
 /// # Errors
 ///
@@ -185,8 +185,8 @@ fn read_file_options(read: &mut Reader<'_>) -> config::Options {
     }
 }
 
-/// Returns the log format for lines that are written before the settings are resolved, or because they are invalid. An invalid
-/// format counts as text.
+/// Returns the log format for lines that are written before the settings are resolved, or because they are invalid. An
+/// invalid format counts as text.
 #[must_use]
 pub fn log_format(flags: &Flags, environment: &dyn Environment) -> LogFormat {
     read_log_format(&mut Reader::new(flags, environment))
@@ -253,8 +253,8 @@ fn prometheus(read: &mut Reader<'_>) -> Option<PrometheusSettings> {
     wanted.then_some(PrometheusSettings { address, path })
 }
 
-/// Reads the settings of StatsD, which is off unless a variable enables it. envoyproxy/ratelimit enables it by default, and
-/// logs errors while there is no StatsD server.
+/// Reads the settings of StatsD, which is off unless a variable enables it. envoyproxy/ratelimit enables it by default,
+/// and logs errors while there is no StatsD server.
 fn statsd(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<StatsdSettings> {
     let named = read.given("STATSD_HOST").is_some();
     let dog = read.bool("USE_DOG_STATSD");

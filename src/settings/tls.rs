@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use super::reader::Reader;
 use crate::tls::{ClientName, ServerTls};
 
-/// Reads the TLS of the gRPC server, if it is on. Without `GRPC_SERVER_USE_TLS` the files of the server have no effect, as in
-/// envoyproxy/ratelimit. Variables that demand certificates of clients are then errors, which envoyproxy/ratelimit ignores: whoever
-/// sets one expects that strangers are rejected.
+/// Reads the TLS of the gRPC server, if it is on. Without `GRPC_SERVER_USE_TLS` the files of the server have no effect,
+/// as in envoyproxy/ratelimit. Variables that demand certificates of clients are then errors, which
+/// envoyproxy/ratelimit ignores: whoever sets one expects that strangers are rejected.
 pub(super) fn server(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<ServerTls> {
     const PLAIN_TEXT: &str =
         "unset, or GRPC_SERVER_USE_TLS set to true: in plain text, no client shows a certificate";

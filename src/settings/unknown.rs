@@ -1,4 +1,5 @@
-//! Finds variables of weir that do not exist. A misspelled one is an error, because its setting would silently have no effect.
+//! Finds variables of weir that do not exist. A misspelled one is an error, because its setting would silently have no
+//! effect.
 
 use super::reader::{Given, Reader};
 use crate::spelling;
@@ -47,8 +48,8 @@ const OWN: [&str; 37] = [
     "XDS_DEFAULTS",
 ];
 
-/// Reports variables that look misspelled, and returns warnings about others that do not exist. Call it after all settings
-/// were read.
+/// Reports variables that look misspelled, and returns warnings about others that do not exist. Call it after all
+/// settings were read.
 pub(super) fn check(reader: &mut Reader<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
     for name in reader.names() {

@@ -9,12 +9,13 @@ use crate::limit::{Algorithm, Period, Tier, Timestamp};
 /// The outcome of a simulation, compared with the limit's bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimulationMetrics {
-    /// The worst excess over the limit, as a share of it: 0.17 is 17 % too many. Below zero if the limit was never reached.
-    /// Measured per window for fixed windows, otherwise over any interval. Of several keys the worst.
+    /// The worst excess over the limit, as a share of it: 0.17 is 17 % too many. Below zero if the limit was never
+    /// reached. Measured per window for fixed windows, otherwise over any interval. Of several keys the worst.
     pub overshoot: f64,
-    /// The admitted requests, as a share of those that one counter for all instances would have admitted; at most 1. For
-    /// fixed windows, the lowest share of any window. Otherwise the share over the whole time, since intervals that are
-    /// not aligned have no offered load of their own to compare with. Of several keys the lowest, each over the whole time.
+    /// The admitted requests, as a share of those that one counter for all instances would have admitted; at most 1.
+    /// For fixed windows, the lowest share of any window. Otherwise the share over the whole time, since intervals that
+    /// are not aligned have no offered load of their own to compare with. Of several keys the lowest, each over the
+    /// whole time.
     pub used: f64,
     /// The share of requests that were rejected although one counter for all instances would have admitted them, after
     /// the same admitted requests.

@@ -22,7 +22,8 @@ const MAX_INSTANCES: usize = 1_000;
 /// The time of ten heartbeats.
 const WARM_UP: Period = Period::from_secs(10);
 
-/// The period of a limit from which heartbeats and sweeps become rarer, in proportion: in the windows of a day there would be millions.
+/// The period of a limit from which heartbeats and sweeps become rarer, in proportion: in the windows of a day there
+/// would be millions.
 const LONG: Period = Period::from_secs(3_600);
 
 /// The parameters of a simulation.
@@ -60,7 +61,8 @@ pub enum Arrivals {
     AtOnce,
     /// In equal gaps.
     Steady,
-    /// At random, three times as often as on average in the middle fifth of the time, and half as often before and after.
+    /// At random, three times as often as on average in the middle fifth of the time, and half as often before and
+    /// after.
     Peak,
 }
 
@@ -72,7 +74,8 @@ pub enum Skew {
     Even,
     /// The second gets half as many as the first, the third a third, and so on.
     Zipf,
-    /// The first tenth of the instances gets 90 % of the requests in the first half of the time, and the last tenth in the second.
+    /// The first tenth of the instances gets 90 % of the requests in the first half of the time, and the last tenth in
+    /// the second.
     Moving,
 }
 
@@ -164,8 +167,8 @@ impl Scenario {
         Timestamp::from_secs(1_700_000_000).window_end(self.tier.period)
     }
 
-    /// Returns the time between two heartbeats, or sweeps, that are `interval` apart outside simulations: as long, or in the proportion in
-    /// which the limit's period is longer than an hour.
+    /// Returns the time between two heartbeats, or sweeps, that are `interval` apart outside simulations: as long, or
+    /// in the proportion in which the limit's period is longer than an hour.
     #[must_use]
     pub fn rarer(&self, interval: Period) -> Period {
         let factor = (self.tier.period.as_nanos() / LONG.as_nanos()).max(1);

@@ -1,4 +1,5 @@
-//! Simulates a pool: what its members ask for in each cycle, their shares, and what is admitted, with the code that decides.
+//! Simulates a pool: what its members ask for in each cycle, their shares, and what is admitted, with the code that
+//! decides.
 
 use std::fmt::Write as _;
 
@@ -53,12 +54,13 @@ impl Demands {
         }
     }
 
-    /// Reads comma-separated values: a line with the names of the members, and then one line for each cycle with what each of them asks for.
+    /// Reads comma-separated values: a line with the names of the members, and then one line for each cycle with what
+    /// each of them asks for.
     ///
     /// # Errors
     ///
-    /// Returns an error for a line with fewer or more values than names, for a value that is no whole number, for a name that is
-    /// repeated, and for more members or hits than can be simulated.
+    /// Returns an error for a line with fewer or more values than names, for a value that is no whole number, for a
+    /// name that is repeated, and for more members or hits than can be simulated.
     pub fn parse(text: &str) -> Result<Self, DemandsError> {
         let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let error = |line: usize, reason: String| DemandsError { line: line + 1, reason };
@@ -125,7 +127,8 @@ impl Demands {
     }
 }
 
-/// Returns the instants of all hits since the start of a cycle, each with its member, in order: each member's are spread evenly.
+/// Returns the instants of all hits since the start of a cycle, each with its member, in order: each member's are
+/// spread evenly.
 fn instants(demands: &[u32], cycle: Period) -> Vec<(Period, usize)> {
     let mut instants: Vec<(u64, usize)> = demands
         .iter()

@@ -1,5 +1,5 @@
-//! Draws the shares of a pool's members over its cycles, as an SVG: one panel for each member, with what it asked for, its share, and what
-//! was admitted.
+//! Draws the shares of a pool's members over its cycles, as an SVG: one panel for each member, with what it asked for,
+//! its share, and what was admitted.
 
 use std::fmt::Write as _;
 

@@ -12,11 +12,13 @@ use crate::limit::Coordination;
 /// The overshoot up to which a mode that does not wait is suggested.
 const SMALL_OVERSHOOT: f64 = 0.1;
 
-/// Says which of the simulated `modes` to choose: one for most limits, one that never exceeds the limit, and one without a wait.
+/// Says which of the simulated `modes` to choose: one for most limits, one that never exceeds the limit, and one
+/// without a wait.
 #[must_use]
 pub fn suggest(scenario: &Scenario, modes: &[(Coordination, SimulationMetrics)]) -> String {
     let find = |mode| modes.iter().find(|(name, _)| *name == mode);
-    // among those that never exceed the limit, the one whose decisions wait the least, and then the one with the fewest calls
+    // among those that never exceed the limit, the one whose decisions wait the least, and then the one with the fewest
+    // calls
     let exact = modes.iter().filter(|(mode, metrics)| is_exact(*mode, scenario) && metrics.overshoot <= 0.0);
     let exact =
         exact.min_by(|(_, a), (_, b)| a.waited.total_cmp(&b.waited).then(a.calls.total_cmp(&b.calls)));

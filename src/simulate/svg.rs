@@ -16,7 +16,8 @@ const DARK: &str = "\
 .page { fill: #0d1117 } text { fill: #e6edf3 } .faint { fill: #8d96a0 } .grid { stroke: #3d444d }
 .admitted { fill: #4c8ed9 }";
 
-/// Returns the beginning of a page of this `height` and `title`. `light` and `dark` are the styles of what only this chart has.
+/// Returns the beginning of a page of this `height` and `title`. `light` and `dark` are the styles of what only this
+/// chart has.
 pub(super) fn begin(height: f64, title: &str, light: &str, dark: &str) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \

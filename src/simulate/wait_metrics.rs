@@ -39,7 +39,8 @@ pub struct WaitMetrics {
     /// [`SimulationMetrics::overshoot`](super::SimulationMetrics::overshoot), at the instants at which callers were
     /// admitted: what a provider counts.
     pub overshoot: f64,
-    /// The requests admitted while callers arrived, as a share of those that one line for all instances admits; at most 1.
+    /// The requests admitted while callers arrived, as a share of those that one line for all instances admits; at most
+    /// 1.
     pub used: f64,
     /// The share of callers that were rejected.
     pub rejected: f64,
@@ -56,8 +57,8 @@ pub struct WaitMetrics {
 // === impl WaitMetrics ===
 
 impl WaitMetrics {
-    /// Computes the metrics of `outcome`, the outcome of `scenario` with callers that wait for up to `max_wait`. `best` is that of one line
-    /// for all instances.
+    /// Computes the metrics of `outcome`, the outcome of `scenario` with callers that wait for up to `max_wait`. `best`
+    /// is that of one line for all instances.
     #[must_use]
     pub fn of(
         scenario: &Scenario,

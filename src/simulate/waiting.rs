@@ -36,12 +36,13 @@ const LONGEST_SLEEP: Period = Period::from_millis(100);
 pub struct WaitingOutcome {
     /// What became of the callers: each was decided when it was admitted or told.
     pub simulated: SimulationOutcome,
-    /// The most calls to the store in the first 10 ms of a period, of all instances. Not of the first period, in which nobody waits yet.
+    /// The most calls to the store in the first 10 ms of a period, of all instances. Not of the first period, in which
+    /// nobody waits yet.
     pub calls_at_start: u64,
 }
 
-/// Runs `scenario` as [`run`](super::run()) does, with callers that wait for up to `max_wait`, in a line at each instance. `rules` makes the
-/// rules of an instance. Nothing else bounds the lines.
+/// Runs `scenario` as [`run`](super::run()) does, with callers that wait for up to `max_wait`, in a line at each
+/// instance. `rules` makes the rules of an instance. Nothing else bounds the lines.
 ///
 /// It creates its own runtime, whose clock is paused, so it must not be called within a runtime.
 ///

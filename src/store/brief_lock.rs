@@ -2,8 +2,8 @@
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// How often a thread looks whether a lock is free before it sleeps: for about a microsecond. Two threads that decide about one key would
-/// otherwise sleep and wake each other, and decide half as often as one alone.
+/// How often a thread looks whether a lock is free before it sleeps: for about a microsecond. Two threads that decide
+/// about one key would otherwise sleep and wake each other, and decide half as often as one alone.
 const LOOKS: usize = 64;
 
 /// Locks `mutex`, which everybody holds for the time of a decision or little more.

@@ -68,7 +68,8 @@ pub type Decisions = SmallVec<[Decision; 2]>;
 
 /// Counts hits against limits.
 pub trait Store: Send + Sync + 'static {
-    /// Decides `checks`, the limit checks of one request, as of `now`, and counts their hits as `scope` and `options` say.
+    /// Decides `checks`, the limit checks of one request, as of `now`, and counts their hits as `scope` and `options`
+    /// say.
     ///
     /// Returns one [`Decision`] for each check.
     ///
@@ -97,14 +98,14 @@ pub trait Store: Send + Sync + 'static {
         self.take_with(checks, scope, now, TakeOptions::default())
     }
 
-    /// Returns the store in memory that decides all checks, if no other store has a say: it needs no future, which costs as
-    /// much as the decision. By default there is none.
+    /// Returns the store in memory that decides all checks, if no other store has a say: it needs no future, which
+    /// costs as much as the decision. By default there is none.
     fn alone(&self) -> Option<&MemoryStore> {
         None
     }
 
-    /// Takes hits in advance: between `request.least` and `request.want`, in all tiers of `check` or in none. The caller
-    /// may use them before [`Reservation::until`], and must [release](Self::release) those that it does not use.
+    /// Takes hits in advance: between `request.least` and `request.want`, in all tiers of `check` or in none. The
+    /// caller may use them before [`Reservation::until`], and must [release](Self::release) those that it does not use.
     ///
     /// [`LimitCheck::hits`] and [`LimitCheck::direction`] have no effect. A reservation that does not fit counts nothing,
     /// whatever the rule's over-limit policy is.
@@ -119,9 +120,9 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<Reservation, StoreError>> + Send;
 
-    /// Gives `unused` hits of `reservation` back, or all of its hits if they are fewer. `check` must be the one that they
-    /// were reserved for. A counter never falls below zero, and a fixed window that has ended gets nothing back. A sliding
-    /// window gives back fewer hits if an earlier reservation ends later.
+    /// Gives `unused` hits of `reservation` back, or all of its hits if they are fewer. `check` must be the one that
+    /// they were reserved for. A counter never falls below zero, and a fixed window that has ended gets nothing back. A
+    /// sliding window gives back fewer hits if an earlier reservation ends later.
     ///
     /// # Errors
     ///
@@ -144,7 +145,8 @@ pub trait Store: Send + Sync + 'static {
         SharedCounts::default()
     }
 
-    /// Returns the store in memory whose [lines](MemoryStore::enter) this store's callers wait in. By default there is none.
+    /// Returns the store in memory whose [lines](MemoryStore::enter) this store's callers wait in. By default there is
+    /// none.
     fn memory(&self) -> Option<&MemoryStore> {
         None
     }
@@ -161,7 +163,8 @@ pub trait Store: Send + Sync + 'static {
         self.memory().map(MemoryStore::wait_room)
     }
 
-    /// Returns the place of this instance among those that ask this store for hits of `check`, as of `now`. By default it is alone.
+    /// Returns the place of this instance among those that ask this store for hits of `check`, as of `now`. By default
+    /// it is alone.
     fn place(&self, check: &LimitCheck<'_>, now: Timestamp) -> Place {
         let _ = (check, now);
         Place::ALONE
@@ -178,8 +181,8 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Reserves hits like [`Store::reserve`], for callers that wait: it waits for a store that is slow, for up to `patience`, and not only
-    /// for the budget of decisions.
+    /// Reserves hits like [`Store::reserve`], for callers that wait: it waits for a store that is slow, for up to
+    /// `patience`, and not only for the budget of decisions.
     ///
     /// # Errors
     ///
@@ -195,12 +198,13 @@ pub trait Store: Send + Sync + 'static {
         self.reserve(check, request, now)
     }
 
-    /// Decides `request` about the bucket of `name`, whose parameters come with the request. By default a store keeps no such buckets.
+    /// Decides `request` about the bucket of `name`, whose parameters come with the request. By default a store keeps
+    /// no such buckets.
     ///
     /// # Errors
     ///
-    /// Returns an error if the store gives up, when the tokens may have been taken nevertheless, or if it cannot keep such a bucket
-    /// ([`StoreError::Unsupported`]).
+    /// Returns an error if the store gives up, when the tokens may have been taken nevertheless, or if it cannot keep
+    /// such a bucket ([`StoreError::Unsupported`]).
     fn decide_bucket(
         &self,
         name: &BucketName<'_>,
@@ -211,8 +215,8 @@ pub trait Store: Send + Sync + 'static {
         std::future::ready(Err(NO_BUCKETS))
     }
 
-    /// Returns the time until all buckets of `name`, whatever their parameters are, are full or forgotten; none if there are none.
-    /// If it `deletes`, all of them are full afterwards.
+    /// Returns the time until all buckets of `name`, whatever their parameters are, are full or forgotten; none if
+    /// there are none. If it `deletes`, all of them are full afterwards.
     ///
     /// # Errors
     ///
@@ -237,8 +241,8 @@ const NO_BUCKETS: StoreError =
 pub struct TakeOptions<'a> {
     /// Where the coordination modes and the waits for a shared store are recorded. None if the request is not traced.
     pub record: Option<&'a DecisionRecord>,
-    /// The longest that the caller lets the request wait for a shared store, which may bound the wait further. None if the caller waits for
-    /// as long as that takes.
+    /// The longest that the caller lets the request wait for a shared store, which may bound the wait further. None if
+    /// the caller waits for as long as that takes.
     pub wait: Option<Duration>,
     /// `QUOTA_MODE`: whether every limit is a quota, so that none of them rejects the request alone.
     pub all_quotas: bool,

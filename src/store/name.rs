@@ -1,9 +1,9 @@
 //! The keys of counters in a shared store.
 //!
 //! A rule in the format of envoyproxy/ratelimit has that service's key, so that both can share one store:
-//! `{prefix}{domain}_{key}_{value}_{window start in seconds}`. Different entries can have the same key there, so a setting turns
-//! it off. All other keys hold the target's path in braces, which makes it the hash tag: a Redis cluster then keeps all
-//! tiers of a target in one slot, as a script requires.
+//! `{prefix}{domain}_{key}_{value}_{window start in seconds}`. Different entries can have the same key there, so a
+//! setting turns it off. All other keys hold the target's path in braces, which makes it the hash tag: a Redis cluster
+//! then keeps all tiers of a target in one slot, as a script requires.
 
 use std::fmt::Write as _;
 
@@ -36,8 +36,8 @@ pub(super) fn window_start(tier: &Tier, at: Timestamp) -> Timestamp {
     Timestamp::from_nanos(at.as_nanos() - at.as_nanos() % tier.period.as_nanos())
 }
 
-/// Returns whether envoyproxy/ratelimit can have such a rule: one fixed window of one of its units. A limit in the shadow of a rule it
-/// never has, and the rule has the key that it would have.
+/// Returns whether envoyproxy/ratelimit can have such a rule: one fixed window of one of its units. A limit in the
+/// shadow of a rule it never has, and the rule has the key that it would have.
 pub(super) fn is_compatible(target: &Target) -> bool {
     match &target.tiers[..] {
         [tier] => {
@@ -77,9 +77,9 @@ pub(super) fn instances(prefix: &str) -> String {
     format!("{prefix}weir:instances")
 }
 
-/// Returns the keys of the instances and of the epochs of their membership, all in the slot of [`instances`]: that key, a hash, the epoch
-/// in force, and four that are to come; and of the parts that follow demand. Only the first one if no other key can be in its slot, because the prefix has a brace that is not
-/// part of a hash tag.
+/// Returns the keys of the instances and of the epochs of their membership, all in the slot of [`instances`]: that key,
+/// a hash, the epoch in force, and four that are to come; and of the parts that follow demand. Only the first one if no
+/// other key can be in its slot, because the prefix has a brace that is not part of a hash tag.
 #[cfg(feature = "redis")]
 pub(super) fn members(prefix: &str) -> Keys {
     let first = instances(prefix);
@@ -92,14 +92,15 @@ pub(super) fn members(prefix: &str) -> Keys {
     std::iter::once(first.clone()).chain(others).collect()
 }
 
-/// Returns the key of the buckets with this path that are refilled in steps, in the slot of a target with the same path.
+/// Returns the key of the buckets with this path that are refilled in steps, in the slot of a target with the same
+/// path.
 #[cfg(feature = "redis")]
 pub(super) fn steps(prefix: &str, path: &str) -> String {
     [prefix, "{", path, "}r"].concat()
 }
 
-/// Returns the keys of a pool: of the cycle before the one with the number `cycle`, of that one, and of the one after it; and of the
-/// members.
+/// Returns the keys of a pool: of the cycle before the one with the number `cycle`, of that one, and of the one after
+/// it; and of the members.
 #[cfg(feature = "redis")]
 pub(super) fn pool(prefix: &str, target: &Target, cycle: u64) -> Keys {
     let members = format!("{prefix}{{{}}}p{}", target.path, target.tiers[0].period);
@@ -107,8 +108,8 @@ pub(super) fn pool(prefix: &str, target: &Target, cycle: u64) -> Keys {
     cycles.into_iter().map(|cycle| format!("{members}_{cycle}")).chain([members.clone()]).collect()
 }
 
-/// Returns the key of one tier, with one allocation, because thousands are built per second. The algorithm and the period
-/// are part of the key, so a tier that changes either starts with a new counter.
+/// Returns the key of one tier, with one allocation, because thousands are built per second. The algorithm and the
+/// period are part of the key, so a tier that changes either starts with a new counter.
 fn key(prefix: &str, target: &Target, tier: &Tier, at: Timestamp) -> String {
     let path = &*target.path;
     let mut key = String::with_capacity(prefix.len() + path.len() + 40);

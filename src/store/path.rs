@@ -1,9 +1,9 @@
 //! The path of a target: the text that names its domain and entries, in keys of a shared store.
 //!
-//! `shop|tenant=acme|path=/login` is the domain, and then each entry: its key, `=` and its value, or `~` and a pattern where
-//! values that match it share a counter. No two lists of entries have the same path: the separators are escaped as `%` and two
-//! hexadecimal digits where they are part of a name. `}` is escaped too, because it ends the part of a key that selects a slot of
-//! a Redis cluster.
+//! `shop|tenant=acme|path=/login` is the domain, and then each entry: its key, `=` and its value, or `~` and a pattern
+//! where values that match it share a counter. No two lists of entries have the same path: the separators are escaped
+//! as `%` and two hexadecimal digits where they are part of a name. `}` is escaped too, because it ends the part of a
+//! key that selects a slot of a Redis cluster.
 
 use std::fmt::Write as _;
 
@@ -63,7 +63,8 @@ pub(super) fn path_of_buckets(name: &BucketName<'_>) -> Box<str> {
     shortened(path(BUCKET_DOMAIN, std::iter::once((BUCKET_KEY, PathValue::Own(&value)))))
 }
 
-/// Returns `key` as text: `%` and bytes that are not UTF-8 become `%` and two hexadecimal digits, so that no two keys have the same.
+/// Returns `key` as text: `%` and bytes that are not UTF-8 become `%` and two hexadecimal digits, so that no two keys
+/// have the same.
 pub(super) fn bytes_as_text(key: &[u8]) -> String {
     let mut text = String::with_capacity(key.len());
     for chunk in key.utf8_chunks() {
@@ -78,7 +79,8 @@ pub(super) fn bytes_as_text(key: &[u8]) -> String {
     text
 }
 
-/// Returns the path of the pool of `check`: of its entries, the last one by its key alone, and the pattern of its values if it has one.
+/// Returns the path of the pool of `check`: of its entries, the last one by its key alone, and the pattern of its
+/// values if it has one.
 #[cfg(feature = "coordinated")]
 pub(super) fn pool_path_of(check: &LimitCheck<'_>) -> Box<str> {
     let last = check.entries.len().saturating_sub(1);
@@ -114,9 +116,9 @@ pub(super) fn path<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, Pat
     path.into()
 }
 
-/// Returns `path`, or if it is long its beginning and a hash of all of it, so that a counter and its keys have a bounded size. The
-/// hash is SHA-256, the same on all instances: callers choose values, and must find none that has another one's counter. `%#` marks
-/// it, which is no escape.
+/// Returns `path`, or if it is long its beginning and a hash of all of it, so that a counter and its keys have a
+/// bounded size. The hash is SHA-256, the same on all instances: callers choose values, and must find none that has
+/// another one's counter. `%#` marks it, which is no escape.
 #[cfg(any(feature = "disk", feature = "remote"))]
 pub(super) fn shortened(path: Box<str>) -> Box<str> {
     use ring::digest::{SHA256, digest};
@@ -139,8 +141,8 @@ pub(super) const fn shortened(path: Box<str>) -> Box<str> {
     path
 }
 
-/// Returns `path` in the format of envoyproxy/ratelimit, such as `shop_tenant_acme_path_/login_`, in which different lists of
-/// entries can look the same.
+/// Returns `path` in the format of envoyproxy/ratelimit, such as `shop_tenant_acme_path_/login_`, in which different
+/// lists of entries can look the same.
 #[cfg(feature = "remote")]
 pub(super) fn reference_path(path: &str) -> String {
     let mut reference = String::with_capacity(path.len() + 16);

@@ -10,8 +10,8 @@ use crate::limit::{
     share::{OTHER, PoolTable, Sharing, Terms},
 };
 
-/// How far ahead of the store's clock a command may be, which a caller that only estimates it is: in nanoseconds, and at most a tenth of a
-/// cycle. The store then begins the cycle.
+/// How far ahead of the store's clock a command may be, which a caller that only estimates it is: in nanoseconds, and
+/// at most a tenth of a cycle. The store then begins the cycle.
 pub const MAX_POOL_AHEAD: u64 = 100_000_000;
 
 /// The part of a cycle within which reports about the last one still count as its demand: one of this many.
@@ -24,7 +24,8 @@ pub struct PoolCommand {
     pub target: Arc<Target>,
     /// The number of the cycle that the command is about, counted from the Unix epoch.
     pub cycle: u64,
-    /// The places that members have: further names share [`OTHER`]. Those that are [named](PoolMember::is_named) always have one.
+    /// The places that members have: further names share [`OTHER`]. Those that are [named](PoolMember::is_named) always
+    /// have one.
     pub places: u32,
     /// The cycles without demand after which a member is none any more.
     pub forget_after: u32,
@@ -54,13 +55,14 @@ pub enum PoolOp {
         terms: Terms,
         /// The hits of each request that waits: each is granted as a whole, or not at all.
         tries: SmallVec<[u32; 4]>,
-        /// The hits that are granted besides if all of these fit: see [`Account::take_ahead`](crate::limit::share::Account::take_ahead).
+        /// The hits that are granted besides if all of these fit: see
+        /// [`Account::take_ahead`](crate::limit::share::Account::take_ahead).
         ahead: u32,
         /// The number of instances.
         instances: u32,
     },
-    /// Applies reports, and returns what is counted of all members. A command about the last cycle is answered with the table of the present one:
-    /// what it says was asked is demand of the last one, within the first [tenth](LATE_PART).
+    /// Applies reports, and returns what is counted of all members. A command about the last cycle is answered with the
+    /// table of the present one: what it says was asked is demand of the last one, within the first [tenth](LATE_PART).
     Exchange {
         /// What has happened in the cycle.
         reports: Vec<PoolReport>,
@@ -75,7 +77,8 @@ pub enum PoolOp {
         step: u32,
         /// The hits that are kept.
         kept: u64,
-        /// The hits that had been granted from own parts when that was computed: those granted since are not kept any more.
+        /// The hits that had been granted from own parts when that was computed: those granted since are not kept any
+        /// more.
         from_own: u64,
     },
 }
@@ -109,7 +112,8 @@ pub enum PoolOutcome {
     Table(PoolTable),
     /// [`PoolOp::Keep`] was carried out.
     Kept,
-    /// Another cycle is open, and nothing was granted. What [`PoolOp::Lease`] says was asked has counted if it was the last one.
+    /// Another cycle is open, and nothing was granted. What [`PoolOp::Lease`] says was asked has counted if it was the
+    /// last one.
     OtherCycle(u64),
 }
 

@@ -1,9 +1,10 @@
-//! A bounded table of pools, each with a lock of its own: of one instance alone, or of one that shares them with others.
+//! A bounded table of pools, each with a lock of its own: of one instance alone, or of one that shares them with
+//! others.
 //!
 //! The number of all members is bounded: beyond the bound, the pool that was used the longest ago is dropped.
 //!
-//! Shares of many members are computed [beside](Beside) decisions, from a copy of the pool: a decision finds them due, and goes on with
-//! those in force.
+//! Shares of many members are computed [beside](Beside) decisions, from a copy of the pool: a decision finds them due,
+//! and goes on with those in force.
 
 use std::{
     collections::BTreeMap,
@@ -71,7 +72,8 @@ impl Beside {
         Self(Box::new(run))
     }
 
-    /// Returns a thread, which starts with the first work, and ends when this is dropped. If the system has none, the caller does the work.
+    /// Returns a thread, which starts with the first work, and ends when this is dropped. If the system has none, the
+    /// caller does the work.
     pub(super) fn thread() -> Self {
         let jobs: OnceLock<Option<Sender<Job>>> = OnceLock::new();
         Self::new(move |job| {
@@ -136,7 +138,8 @@ pub(super) struct PoolSlot<P> {
 // === impl Pools ===
 
 impl<P: Pooled + Send + 'static> Pools<P> {
-    /// Returns room for one member for every [`COUNTERS_PER_MEMBER`] counters that there may be, whose shares are computed `beside` decisions.
+    /// Returns room for one member for every [`COUNTERS_PER_MEMBER`] counters that there may be, whose shares are
+    /// computed `beside` decisions.
     pub(super) fn new(max_counters: usize, beside: Beside) -> Self {
         Self {
             tables: (0..TABLES).map(|_| Mutex::default()).collect(),
@@ -219,7 +222,8 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         self.members.load(Ordering::Relaxed) + pools > self.max_members
     }
 
-    /// Drops pools until the bound holds, but not the one of `kept`: first those of its table that were used the longest ago.
+    /// Drops pools until the bound holds, but not the one of `kept`: first those of its table that were used the
+    /// longest ago.
     #[cold]
     fn evict(&self, kept: CounterKey) {
         for turn in 0..TABLES {
@@ -282,7 +286,8 @@ impl<P: Pooled + Send + 'static> Pools<P> {
 // === impl PoolSlot ===
 
 impl<P: Pooled> PoolSlot<P> {
-    /// Has `run` compute shares as long as they are due. The lock is held only for a copy of the pool, and to install them.
+    /// Has `run` compute shares as long as they are due. The lock is held only for a copy of the pool, and to install
+    /// them.
     #[cold]
     pub(super) fn compute_shares(&self, run: impl Fn(&Computation) -> Shares) {
         self.is_queued.store(false, Ordering::Relaxed);
@@ -303,7 +308,8 @@ pub(super) struct PoolSummary {
     evicted: u64,
     /// The hits granted in the last cycle, and the capacities, by the name of the rule.
     pools: BTreeMap<Box<str>, [u64; 2]>,
-    /// Those that have metrics, by the name of their rule and their own. Several pools of a rule may have members of one name.
+    /// Those that have metrics, by the name of their rule and their own. Several pools of a rule may have members of
+    /// one name.
     series: BTreeMap<(Box<str>, Box<str>), [u64; 6]>,
 }
 

@@ -1,7 +1,7 @@
 //! The interface of a store that many instances share: one operation, the exchange, atomic over all tiers of a rule.
 //!
-//! Redis implements it, and so does a simulated store for tests, which control its time and failures. Coordination accesses
-//! the shared store only through this trait.
+//! Redis implements it, and so does a simulated store for tests, which control its time and failures. Coordination
+//! accesses the shared store only through this trait.
 
 use std::{future::Future, sync::Arc};
 
@@ -24,13 +24,13 @@ pub trait Remote: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store cannot be reached, or does not reply in time. The commands may have been carried out,
-    /// unless [`RemoteError::is_definitely_not_applied`] returns true, so a command that would count twice must not be
-    /// repeated.
+    /// Returns an error if the store cannot be reached, or does not reply in time. The commands may have been carried
+    /// out, unless [`RemoteError::is_definitely_not_applied`] returns true, so a command that would count twice must
+    /// not be repeated.
     fn call(&self, commands: Vec<Command>) -> impl Future<Output = Result<Replies, RemoteError>> + Send;
 
-    /// Carries out `commands` like [`Remote::call`], but no decision waits for them: the store may send those of decisions
-    /// first, also when they were called later.
+    /// Carries out `commands` like [`Remote::call`], but no decision waits for them: the store may send those of
+    /// decisions first, also when they were called later.
     ///
     /// # Errors
     ///
@@ -48,16 +48,16 @@ pub trait Remote: Send + Sync + 'static {
         heartbeat: Heartbeat<'_>,
     ) -> impl Future<Output = Result<Members, RemoteError>> + Send;
 
-    /// Returns whether this store can count `target` in coordination mode `mode`. Not every store carries out every [`Exchange`]:
-    /// Memcached, for example, can add to a single fixed window and take from it, but not grant. A rule whose mode is not
-    /// supported must not send commands to the store.
+    /// Returns whether this store can count `target` in coordination mode `mode`. Not every store carries out every
+    /// [`Exchange`]: Memcached, for example, can add to a single fixed window and take from it, but not grant. A rule
+    /// whose mode is not supported must not send commands to the store.
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
         let _ = (target, mode);
         true
     }
 
-    /// Takes tokens from the bucket of `request` with this path. None if the store keeps no such buckets, or a number is too large for
-    /// it.
+    /// Takes tokens from the bucket of `request` with this path. None if the store keeps no such buckets, or a number
+    /// is too large for it.
     ///
     /// # Errors
     ///
@@ -86,7 +86,8 @@ pub trait Remote: Send + Sync + 'static {
         SharedStore::Redis
     }
 
-    /// Returns whether this store keeps the pools of fair shares. Without it each instance has the N-th part of every pool.
+    /// Returns whether this store keeps the pools of fair shares. Without it each instance has the N-th part of every
+    /// pool.
     fn keeps_pools(&self) -> bool {
         false
     }
@@ -101,15 +102,16 @@ pub trait Remote: Send + Sync + 'static {
         std::future::ready(Err(RemoteError::Rejected("it keeps no pools".into())))
     }
 
-    /// Returns a number for the place where `tiers` of a target are counted. Limits of the same entries for which it is the same can be
-    /// counted together in one command. By default every store counts all tiers of the same entries in one place.
+    /// Returns a number for the place where `tiers` of a target are counted. Limits of the same entries for which it is
+    /// the same can be counted together in one command. By default every store counts all tiers of the same entries in
+    /// one place.
     fn home(&self, tiers: &[Tier]) -> u64 {
         let _ = tiers;
         0
     }
 
-    /// Returns the node that counts `target` at the instant `at`, as far as it is known; it may change. By default a store
-    /// has one node. The replies to commands for several nodes in one [`Remote::call`] are returned together.
+    /// Returns the node that counts `target` at the instant `at`, as far as it is known; it may change. By default a
+    /// store has one node. The replies to commands for several nodes in one [`Remote::call`] are returned together.
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
         let _ = (target, at);
         StoreNode::default()
@@ -130,8 +132,8 @@ pub struct Heartbeat<'a> {
     pub ttl: Period,
     /// The beginning of the [`FirstEpoch`] of the last reply to it, if the store has ever replied with one.
     pub first_epoch: Option<Timestamp>,
-    /// The limits whose parts follow demand, at most [`MAX_DEMANDS`]: those with the highest demand here, and those whose parts the store has
-    /// told.
+    /// The limits whose parts follow demand, at most [`MAX_DEMANDS`]: those with the highest demand here, and those
+    /// whose parts the store has told.
     pub demands: &'a [KeyDemand],
 }
 
@@ -167,8 +169,8 @@ pub struct Members {
     pub instances: usize,
     /// The store's clock when it replied; none if the reply does not carry it.
     pub now: Option<Timestamp>,
-    /// The epoch in force, if there is one, and all that are to come, in the order of their instants. None if the store does not keep
-    /// epochs, but only a number of instances.
+    /// The epoch in force, if there is one, and all that are to come, in the order of their instants. None if the store
+    /// does not keep epochs, but only a number of instances.
     pub epochs: SmallVec<[Epoch; 2]>,
     /// The first epoch that the store has made; none if it keeps no epochs, or has made none.
     pub first: Option<FirstEpoch>,
@@ -185,8 +187,8 @@ pub struct FirstEpoch {
     pub follows_others: bool,
 }
 
-/// Who splits limits, from an instant on. Each change of the instances makes an epoch that begins 2 to 3 s later, at a whole second, so
-/// that every instance hears of it before.
+/// Who splits limits, from an instant on. Each change of the instances makes an epoch that begins 2 to 3 s later, at a
+/// whole second, so that every instance hears of it before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
     /// When it begins, on the store's clock.
@@ -216,21 +218,22 @@ pub struct StoreNode(pub u64);
 pub struct Command {
     /// The counters.
     pub target: Arc<Target>,
-    /// The present instant on the store's clock, as far as it is known. It selects the fixed windows of tries and of a hold; if they are
-    /// not open, the store uses those that are.
+    /// The present instant on the store's clock, as far as it is known. It selects the fixed windows of tries and of a
+    /// hold; if they are not open, the store uses those that are.
     pub at: Timestamp,
     /// What the store does.
     pub exchange: Exchange,
 }
 
-/// Everything that one conversation with the store is about: what has happened, then the tries of decisions that wait, then hits to hold.
-/// The store carries it out as one command: on all tiers together, or on none.
+/// Everything that one conversation with the store is about: what has happened, then the tries of decisions that wait,
+/// then hits to hold. The store carries it out as one command: on all tiers together, or on none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exchange {
-    /// What has happened, oldest first, at most [`Exchange::MAX_REPORTS`] reports. A fixed window counts each in the window of its
+    /// What has happened, oldest first, at most [`Exchange::MAX_REPORTS`] reports. A fixed window counts each in the
+    /// window of its
     /// [`Report::at`], even if that has ended. [`Report::replaces`] of the last one takes the place of all of them. The windows of a target
-    /// in the format of envoyproxy/ratelimit may be on different servers, so its reports must be of the window of [`Command::at`] if
-    /// there are runs or a hold, and of one window otherwise.
+    /// in the format of envoyproxy/ratelimit may be on different servers, so its reports must be of the window of
+    /// [`Command::at`] if there are runs or a hold, and of one window otherwise.
     pub reports: SmallVec<[Report; 1]>,
     /// The tries, at most [`Exchange::MAX_RUNS`] runs.
     pub runs: SmallVec<[Run; 1]>,
@@ -240,8 +243,8 @@ pub struct Exchange {
     pub beside: u8,
 }
 
-/// Equal tries of decisions that wait, which are made one after the other. Each takes its hits if all tiers admit them; otherwise it takes
-/// none, and strict buckets restart their refill.
+/// Equal tries of decisions that wait, which are made one after the other. Each takes its hits if all tiers admit them;
+/// otherwise it takes none, and strict buckets restart their refill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The hits of each try. Tries of no hits read the counters, and are always admitted.
@@ -252,7 +255,8 @@ pub struct Run {
     pub counts_rejected: bool,
 }
 
-/// A wish for hits in advance: as many as all tiers admit, at most `want`, and none if fewer than `least` fit. Rejected hits never count.
+/// A wish for hits in advance: as many as all tiers admit, at most `want`, and none if fewer than `least` fit. Rejected
+/// hits never count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// The fewest hits that are of use, at least 1.
@@ -269,13 +273,14 @@ pub struct TierSet(pub u64);
 
 /// What an instance has counted since its last report, in one window of each fixed tier.
 ///
-/// Fixed windows apply `unused` and `change`, since other programs may count in them too. Each sliding window and bucket adopts its state
-/// of `replaces` if no other instance has changed it; otherwise it applies `unused`, `change` and `rejected_at`.
+/// Fixed windows apply `unused` and `change`, since other programs may count in them too. Each sliding window and
+/// bucket adopts its state of `replaces` if no other instance has changed it; otherwise it applies `unused`, `change`
+/// and `rejected_at`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The instant of the last of the hits, on the store's clock as far as it is known: hits that were admitted in one window
-    /// must not be counted in the next. A sliding window or a bucket counts the hits as of this instant, or a little later; a
-    /// bucket may be in debt afterwards. An instant in the future counts as now.
+    /// The instant of the last of the hits, on the store's clock as far as it is known: hits that were admitted in one
+    /// window must not be counted in the next. A sliding window or a bucket counts the hits as of this instant, or a
+    /// little later; a bucket may be in debt afterwards. An instant in the future counts as now.
     pub at: Timestamp,
     /// The instant of the first of the hits, or a later one if no other instance counts meanwhile.
     pub since: Timestamp,
@@ -283,8 +288,8 @@ pub struct Report {
     pub change: CountChange,
     /// Granted hits that are given back because they will not be used.
     pub unused: Option<UnusedHits>,
-    /// The instant of the last request that a strict bucket rejected. The refill of strict buckets restarts then, unless they
-    /// counted a hit later.
+    /// The instant of the last request that a strict bucket rejected. The refill of strict buckets restarts then,
+    /// unless they counted a hit later.
     pub rejected_at: Option<Timestamp>,
     /// The tiers that it is not about: those of other limits of the same entries.
     pub except: TierSet,
@@ -297,24 +302,24 @@ pub struct Report {
 pub struct UnusedHits {
     /// The number of hits.
     pub hits: u64,
-    /// The instant until which they could have been used. A sliding window gives them back from the hits that it counts as of
-    /// this instant or earlier.
+    /// The instant until which they could have been used. A sliding window gives them back from the hits that it counts
+    /// as of this instant or earlier.
     pub until: Timestamp,
 }
 
-/// States of sliding windows and buckets that an instance knows better than the store: one for each tier; none for fixed windows, and where
-/// the instance does not know better.
+/// States of sliding windows and buckets that an instance knows better than the store: one for each tier; none for
+/// fixed windows, and where the instance does not know better.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replacement(pub SmallVec<[Option<ExactState>; 1]>);
 
 /// The state of a sliding window or a bucket that an instance knows better than the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExactState {
-    /// The [version](Reply::version) on which the state is based. The store adopts it if it still has this version, and in the place
-    /// of a counter that it does not have any more.
+    /// The [version](Reply::version) on which the state is based. The store adopts it if it still has this version, and
+    /// in the place of a counter that it does not have any more.
     pub version: u64,
-    /// Whether the state counts no more than what the reports say and the leases that the instance holds. Then the store also adopts
-    /// it in the place of a counter that counts nothing any more: of a bucket only if it was full at
+    /// Whether the state counts no more than what the reports say and the leases that the instance holds. Then the
+    /// store also adopts it in the place of a counter that counts nothing any more: of a bucket only if it was full at
     /// [`Report::since`] and nothing was counted afterwards. Otherwise what flowed into it meanwhile would count twice. A state that
     /// counts hits of others must not be adopted there, since those hits may have been given back.
     pub is_own: bool,
@@ -341,8 +346,8 @@ pub struct Reply {
     pub granted: u64,
     /// The number of tries that were admitted, for each run.
     pub taken: SmallVec<[u32; 1]>,
-    /// The store's clock when it carried out the command; none if the store has no clock. Among replies about one target the later one has
-    /// the later counters.
+    /// The store's clock when it carried out the command; none if the store has no clock. Among replies about one
+    /// target the later one has the later counters.
     pub at: Option<Timestamp>,
     /// The counters after the command, one for each tier, on the store's clock.
     pub counters: SmallVec<[CounterState; 1]>,
@@ -353,9 +358,9 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Returns the version of tier `i`: a random number below 2^48 that every change of a sliding window or bucket replaces, so that two
-    /// equal ones mean that nothing has changed in between. Zero if nothing is counted there, and for fixed windows. Commands that only
-    /// read do not change it.
+    /// Returns the version of tier `i`: a random number below 2^48 that every change of a sliding window or bucket
+    /// replaces, so that two equal ones mean that nothing has changed in between. Zero if nothing is counted there, and
+    /// for fixed windows. Commands that only read do not change it.
     #[must_use]
     pub fn version(&self, i: usize) -> u64 {
         self.versions.get(i).copied().unwrap_or_default()
@@ -385,9 +390,10 @@ impl Reply {
         (own, rest)
     }
 
-    /// Returns the instant of a command about `tiers` that took hits or looked at the counters: `now`, or the nearest one in the windows
-    /// that counted it. A call has one clock for all of its commands, and some may have been carried out before a window ended, and others
-    /// afterwards; and the window may be one that has begun by another clock, which is ahead, but no more than [`MAX_AHEAD`].
+    /// Returns the instant of a command about `tiers` that took hits or looked at the counters: `now`, or the nearest
+    /// one in the windows that counted it. A call has one clock for all of its commands, and some may have been carried
+    /// out before a window ended, and others afterwards; and the window may be one that has begun by another clock,
+    /// which is ahead, but no more than [`MAX_AHEAD`].
     pub(crate) fn instant(&self, tiers: &[Tier], now: Timestamp) -> Timestamp {
         tiers.iter().zip(&self.counters).fold(now, |at, (tier, state)| match state {
             CounterState::FixedWindow(window) => {
@@ -522,8 +528,8 @@ impl Exchange {
         self.reports.last().filter(|_| !self.decides()).map_or(at, |last| last.at)
     }
 
-    /// Decides the runs, and then `least` hits, in a single window that has counted `used` hits of at most `limit`. Returns the tries that
-    /// are taken of each run, whether the hits are taken, and the hits that are counted then.
+    /// Decides the runs, and then `least` hits, in a single window that has counted `used` hits of at most `limit`.
+    /// Returns the tries that are taken of each run, whether the hits are taken, and the hits that are counted then.
     #[must_use]
     pub fn decide_in_window(&self, used: u64, limit: u64, least: u64) -> (SmallVec<[u32; 1]>, bool, u64) {
         let mut used = used;

@@ -7,10 +7,9 @@ use crate::limit::{Algorithm, OverLimitPolicy, SharedTiers};
 /// The tiers of one rule for one list of entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The domain, keys and values, such as `shop|tenant=acme`; where values share a counter, `~` and their pattern replace `=`
-    /// and the value. No two lists of entries have the same path. A long one is a hash, unless the key of envoyproxy/ratelimit is
-    /// made of it. The store adds its prefix, and a suffix for the tier and the
-    /// window.
+    /// The domain, keys and values, such as `shop|tenant=acme`; where values share a counter, `~` and their pattern
+    /// replace `=` and the value. No two lists of entries have the same path. A long one is a hash, unless the key of
+    /// envoyproxy/ratelimit is made of it. The store adds its prefix, and a suffix for the tier and the window.
     pub path: Box<str>,
     /// The tiers, at least one.
     pub tiers: SharedTiers,
@@ -22,7 +21,8 @@ pub struct Target {
 // === impl Target ===
 
 impl Target {
-    /// Returns whether a [version](super::remote::Reply::version) exists: whether a tier is a sliding window or a bucket.
+    /// Returns whether a [version](super::remote::Reply::version) exists: whether a tier is a sliding window or a
+    /// bucket.
     #[must_use]
     pub fn is_versioned(&self) -> bool {
         self.tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)

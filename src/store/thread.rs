@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{clock::Clock, runtime};
 
-/// The thread that communicates with a shared store; ends when this is dropped. One dedicated thread batches commands of
-/// concurrent decisions, keeps them on one core, and is not delayed by servers or rule loading.
+/// The thread that communicates with a shared store; ends when this is dropped. One dedicated thread batches commands
+/// of concurrent decisions, keeps them on one core, and is not delayed by servers or rule loading.
 #[derive(Debug)]
 pub struct StoreThread {
     _stop: oneshot::Sender<()>,

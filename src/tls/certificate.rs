@@ -10,7 +10,8 @@ use x509_parser::{
 /// The most characters of a name.
 const MAX_NAME: usize = 200;
 
-/// The time in which a certificate is valid, in seconds since the epoch; both ends belong to it (RFC 5280, section 4.1.2.5).
+/// The time in which a certificate is valid, in seconds since the epoch; both ends belong to it (RFC 5280, section
+/// 4.1.2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Validity {
     /// The first second.
@@ -118,8 +119,8 @@ fn read<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> 
     rest.is_empty().then_some(certificate)
 }
 
-/// Returns whether `certificate` may be used as `usage` says: it has no extended key usage, or names this one (RFC 5280, section
-/// 4.2.1.12). As in webpki, `anyExtendedKeyUsage` does not name it.
+/// Returns whether `certificate` may be used as `usage` says: it has no extended key usage, or names this one (RFC
+/// 5280, section 4.2.1.12). As in webpki, `anyExtendedKeyUsage` does not name it.
 pub(super) fn is_for(certificate: &CertificateDer<'_>, usage: Usage) -> bool {
     let Some(certificate) = read(certificate) else { return false };
     let named = |usages: &ExtendedKeyUsage<'_>| match usage {
@@ -130,9 +131,9 @@ pub(super) fn is_for(certificate: &CertificateDer<'_>, usage: Usage) -> bool {
     certificate.extended_key_usage().is_ok_and(|usages| usages.is_none_or(|usages| named(usages.value)))
 }
 
-/// Checks that every certificate of `chain` is readable, and signed by a certificate that it names as its issuer if that is in the
-/// chain. Accepts any order and certificates without a use, which TLS 1.3 allows (RFC 8446, section 4.4.2), and signatures with
-/// algorithms that ring does not know.
+/// Checks that every certificate of `chain` is readable, and signed by a certificate that it names as its issuer if
+/// that is in the chain. Accepts any order and certificates without a use, which TLS 1.3 allows (RFC 8446, section
+/// 4.4.2), and signatures with algorithms that ring does not know.
 pub(super) fn check_chain(chain: &[CertificateDer<'_>]) -> Result<(), BrokenChain> {
     let mut certificates = Vec::with_capacity(chain.len());
     for (at, certificate) in chain.iter().enumerate() {

@@ -9,7 +9,8 @@ use super::{
     verify_server::{NameCheck, ServerVerifier, TrustAnchors},
 };
 
-/// The files and options of a TLS client. The files are read again by each [`ClientTls::load`], so renewed ones take effect.
+/// The files and options of a TLS client. The files are read again by each [`ClientTls::load`], so renewed ones take
+/// effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientTls {
     /// Certificate authorities to trust beside those that the system trusts.
@@ -34,7 +35,8 @@ pub struct ClientTlsNames {
 // === impl ClientTls ===
 
 impl ClientTls {
-    /// Loads the files and returns the configuration of one connection. Offers `alpn` as protocols. Blocks on file access.
+    /// Loads the files and returns the configuration of one connection. Offers `alpn` as protocols. Blocks on file
+    /// access.
     ///
     /// # Errors
     ///

@@ -92,7 +92,8 @@ pub(super) struct NamedFile<'a> {
     pub(super) path: &'a Path,
 }
 
-/// Returns `path` for a message. The content of a file in the place of its path, which may be a private key, is not shown.
+/// Returns `path` for a message. The content of a file in the place of its path, which may be a private key, is not
+/// shown.
 pub(super) fn shown(path: &Path) -> String {
     let text = path.display().to_string();
     let is_content = text.contains("-----BEGIN") || text.contains(char::is_control);
@@ -127,7 +128,8 @@ impl NamedFile<'_> {
         read.ok().filter(|read| !read.is_empty()).ok_or_else(|| self.lacks("certificate"))
     }
 
-    /// Returns the certificates in `pem`, the content of this file, as a chain to present; its first one is the owner's.
+    /// Returns the certificates in `pem`, the content of this file, as a chain to present; its first one is the
+    /// owner's.
     pub(super) fn chain(self, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let chain = self.certificates(pem)?;
         let (variable, path) = (self.variable, shown(self.path));

@@ -25,7 +25,8 @@ pub struct ServerTls {
     pub certificate: PathBuf,
     /// `GRPC_SERVER_TLS_KEY`: the private key.
     pub key: PathBuf,
-    /// `GRPC_CLIENT_TLS_CACERT`: the authorities that sign clients' certificates; none accepts clients without a certificate.
+    /// `GRPC_CLIENT_TLS_CACERT`: the authorities that sign clients' certificates; none accepts clients without a
+    /// certificate.
     pub client_ca: Option<PathBuf>,
     /// `GRPC_CLIENT_TLS_SAN`: the names of which a client's certificate must have one; any name if empty.
     pub client_names: Vec<ClientName>,
@@ -62,8 +63,8 @@ impl ServerTls {
         Ok(ServerTlsFiles { certificate: self.chain_file().read()?, key: self.key_file().read()?, client_ca })
     }
 
-    /// Returns the configuration that `files` make, and the dates of all their certificates: the server's own first, the rest of
-    /// its chain, and the authorities of clients.
+    /// Returns the configuration that `files` make, and the dates of all their certificates: the server's own first,
+    /// the rest of its chain, and the authorities of clients.
     ///
     /// # Errors
     ///

@@ -44,8 +44,8 @@ pub struct EndedAuthority {
     pub subject: String,
 }
 
-/// Accepts a client's certificate if an authority has signed it, or if it is itself in the authority's file, and if it has one
-/// of the accepted names. Both have to be valid now.
+/// Accepts a client's certificate if an authority has signed it, or if it is itself in the authority's file, and if it
+/// has one of the accepted names. Both have to be valid now.
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
     anchors: Vec<Anchor>,
@@ -66,7 +66,8 @@ struct Anchor {
     is_client: bool,
 }
 
-/// The verifier of webpki with the authorities that are valid for some time. webpki itself ignores the dates of authorities.
+/// The verifier of webpki with the authorities that are valid for some time. webpki itself ignores the dates of
+/// authorities.
 #[derive(Debug)]
 struct Trusted {
     /// In seconds since the epoch: no authority begins or ends to be valid in this time.
@@ -104,8 +105,8 @@ impl ClientName {
 // === impl ClientVerifier ===
 
 impl ClientVerifier {
-    /// Returns a verifier that trusts those of `certificates`, at least one, that are valid at the time of a handshake, for
-    /// clients with any of `names`, or with any name if there are none.
+    /// Returns a verifier that trusts those of `certificates`, at least one, that are valid at the time of a handshake,
+    /// for clients with any of `names`, or with any name if there are none.
     pub(super) fn new(
         certificates: Vec<CertificateDer<'static>>,
         names: Vec<ClientName>,
@@ -135,7 +136,8 @@ impl ClientVerifier {
         Ok(trusted)
     }
 
-    /// Returns the error for a certificate of an unknown issuer: that its authority has ended, if one in the file has its name.
+    /// Returns the error for a certificate of an unknown issuer: that its authority has ended, if one in the file has
+    /// its name.
     fn unknown_issuer(&self, presented: &[&CertificateDer<'_>], now: UnixTime) -> Error {
         let names_it = |anchor: &Anchor| {
             let Ok(parsed) = webpki::anchor_from_trusted_cert(&anchor.certificate) else { return false };

@@ -26,8 +26,8 @@ pub(super) struct TrustAnchors {
 
 /// Accepts a server's certificate if a trust anchor has signed it, or if it is a trust anchor itself.
 ///
-/// webpki accepts only the first kind: it rejects the certificate of an authority (`CA:TRUE`) as a server's. `openssl req
-/// -x509` makes such certificates by default, and OpenSSL and Go accept them where they are trusted.
+/// webpki accepts only the first kind: it rejects the certificate of an authority (`CA:TRUE`) as a server's. `openssl
+/// req -x509` makes such certificates by default, and OpenSSL and Go accept them where they are trusted.
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
     webpki: Arc<WebPkiServerVerifier>,

@@ -1,5 +1,6 @@
-//! What OpenTelemetry's exporter reports of its attempts. It returns whether an export succeeded, and tells the rest only to the log:
-//! which attempts failed, how many spans the collector has rejected, and with which status it has answered.
+//! What OpenTelemetry's exporter reports of its attempts. It returns whether an export succeeded, and tells the rest
+//! only to the log: which attempts failed, how many spans the collector has rejected, and with which status it has
+//! answered.
 
 use std::{
     fmt::{self, Write as _},
@@ -56,7 +57,8 @@ struct Fields {
 // === impl Attempts ===
 
 impl Attempts {
-    /// Returns the attempts of an exporter that sends the spans of `queue`. The reasons of failures are put into `cause`.
+    /// Returns the attempts of an exporter that sends the spans of `queue`. The reasons of failures are put into
+    /// `cause`.
     pub(super) fn new(queue: Arc<SpanQueue>, cause: Arc<Cause>) -> Self {
         Self {
             queue,

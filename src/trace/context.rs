@@ -15,7 +15,8 @@ pub(super) struct Parent {
     pub(super) trace_id: u128,
     /// Not 0.
     pub(super) span_id: u64,
-    /// Whether the caller records the trace. A caller that leaves the decision open does not, as in envoyproxy/ratelimit.
+    /// Whether the caller records the trace. A caller that leaves the decision open does not, as in
+    /// envoyproxy/ratelimit.
     pub(super) sampled: bool,
     /// The `tracestate`; empty without one.
     pub(super) state: String,

@@ -1,7 +1,7 @@
 //! The thread that sends spans to the collector.
 //!
-//! A batch is sent when it is full, or when its delay is over. A failed attempt is repeated with a growing pause for as long as the
-//! batch's timeout allows; meanwhile further spans wait in the bounded queue, or are dropped.
+//! A batch is sent when it is full, or when its delay is over. A failed attempt is repeated with a growing pause for as
+//! long as the batch's timeout allows; meanwhile further spans wait in the bounded queue, or are dropped.
 
 use std::{io, sync::Arc, time::Duration};
 

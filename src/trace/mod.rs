@@ -1,9 +1,9 @@
 //! OpenTelemetry traces: one span for each sampled request, with its waits for the shared store as children.
 //!
-//! `Tracer::start` reads a request's parent from its headers and decides whether it is sampled; requests that are not cost
-//! nothing after that. A [`RequestSpan`] collects what is known of the request; when it ends, its spans are queued as
-//! OpenTelemetry's `SpanData`. The exporter hands the queue in batches to the exporter of `opentelemetry-otlp`, on a thread of its own,
-//! so that no decision waits for it.
+//! `Tracer::start` reads a request's parent from its headers and decides whether it is sampled; requests that are not
+//! cost nothing after that. A [`RequestSpan`] collects what is known of the request; when it ends, its spans are queued
+//! as OpenTelemetry's `SpanData`. The exporter hands the queue in batches to the exporter of `opentelemetry-otlp`, on a
+//! thread of its own, so that no decision waits for it.
 //!
 //! | file | contents |
 //! | --- | --- |

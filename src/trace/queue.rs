@@ -79,7 +79,8 @@ impl SpanQueue {
         batch
     }
 
-    /// Records that the collector has taken the last batch, but for `rejected` spans; or, with none, that it was given up.
+    /// Records that the collector has taken the last batch, but for `rejected` spans; or, with none, that it was given
+    /// up.
     pub(super) fn finish(&self, rejected: Option<u64>) {
         let spans = self.in_flight.swap(0, Ordering::Relaxed);
         let dropped = rejected.map_or(spans, |rejected| rejected.min(spans));

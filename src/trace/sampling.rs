@@ -11,8 +11,8 @@ use std::{
 pub(super) struct Sampling {
     /// Traces whose lower 64 bits, without the last, are below it are sampled.
     bound: u64,
-    /// A hash under the process's random keys makes random numbers of a counter. Unlike those of `fastrand`, they do not depend on the
-    /// clock, which instances that start together share.
+    /// A hash under the process's random keys makes random numbers of a counter. Unlike those of `fastrand`, they do
+    /// not depend on the clock, which instances that start together share.
     random: RandomState,
     next: AtomicU64,
 }

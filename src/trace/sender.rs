@@ -84,8 +84,8 @@ impl Sender {
         })
     }
 
-    /// Sends `spans`, and tries again while that may succeed. Once `stopping` is true there is only one more attempt. Returns the
-    /// number of rejected spans; none if the export has failed.
+    /// Sends `spans`, and tries again while that may succeed. Once `stopping` is true there is only one more attempt.
+    /// Returns the number of rejected spans; none if the export has failed.
     pub(super) async fn send(&mut self, spans: Vec<SpanData>, stopping: &mut Stopping) -> Option<u64> {
         self.attempts.begin();
         let sent = if stopping.is_stopping() { None } else { self.repeat(spans.clone(), stopping).await };
@@ -112,7 +112,8 @@ impl Sender {
         }
     }
 
-    /// Sends `spans`, and repeats attempts that fail. Returns none if the process stops in a pause between two attempts.
+    /// Sends `spans`, and repeats attempts that fail. Returns none if the process stops in a pause between two
+    /// attempts.
     async fn repeat(&mut self, spans: Vec<SpanData>, stopping: &mut Stopping) -> Option<OTelSdkResult> {
         let mut sending = pin!(self.repeating.export(spans).with_subscriber(self.events.clone()));
         let mut is_stopping = false;

@@ -1,13 +1,13 @@
 //! The connection to the control plane.
 //!
-//! One stream at a time. Each response is handed to the source, and acknowledged with its verdict before the next one is read. A
-//! stream that ends for whatever reason is followed by a new connection, after a wait, with empty nonce and version: a control
-//! plane that has restarted may give the same versions to other rules.
+//! One stream at a time. Each response is handed to the source, and acknowledged with its verdict before the next one
+//! is read. A stream that ends for whatever reason is followed by a new connection, after a wait, with empty nonce and
+//! version: a control plane that has restarted may give the same versions to other rules.
 //!
-//! A control plane may be silent in three ways. One that sends nothing at all is not there. One that sends no response headers
-//! may have no rules yet, since servers in Go send the headers with the first response; but the stream may also have been lost
-//! behind a proxy, so that another one is opened after a time. One that sends headers is there, and has time; a warning says
-//! that its rules are missing.
+//! A control plane may be silent in three ways. One that sends nothing at all is not there. One that sends no response
+//! headers may have no rules yet, since servers in Go send the headers with the first response; but the stream may also
+//! have been lost behind a proxy, so that another one is opened after a time. One that sends headers is there, and has
+//! time; a warning says that its rules are missing.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -49,8 +49,8 @@ use crate::{
 /// How long one attempt to connect may take, if the control plane has not less time to answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The wait before the second NACK in a row. It doubles, up to `XDS_CLIENT_BACKOFF_INITIAL_INTERVAL`. Common control planes send a
-/// rejected snapshot again as soon as it is rejected.
+/// The wait before the second NACK in a row. It doubles, up to `XDS_CLIENT_BACKOFF_INITIAL_INTERVAL`. Common control
+/// planes send a rejected snapshot again as soon as it is rejected.
 const NACK_WAIT: Duration = Duration::from_secs(1);
 
 /// The method that opens a stream.

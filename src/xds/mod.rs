@@ -1,5 +1,5 @@
-//! Rules from an xDS control plane, such as Envoy Gateway: the state-of-the-world variant of the aggregated discovery service,
-//! with resources of the type `ratelimit.config.ratelimit.v3.RateLimitConfig`.
+//! Rules from an xDS control plane, such as Envoy Gateway: the state-of-the-world variant of the aggregated discovery
+//! service, with resources of the type `ratelimit.config.ratelimit.v3.RateLimitConfig`.
 //!
 //! | file | contents |
 //! | --- | --- |

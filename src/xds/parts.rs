@@ -1,5 +1,5 @@
-//! Counts what a response would become, before anything of it is decoded: an empty descriptor has two bytes in a message, and more
-//! than a kilobyte in memory.
+//! Counts what a response would become, before anything of it is decoded: an empty descriptor has two bytes in a
+//! message, and more than a kilobyte in memory.
 
 use bytes::Buf as _;
 use prost::encoding::{WireType, decode_key, decode_varint};
@@ -7,7 +7,8 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 /// The maximum nesting of descriptors. Envoy Gateway makes a level of each match: 131 for its largest policy.
 pub(super) const MAX_DEPTH: usize = 256;
 
-/// The bytes of a message for each of its parts, at the most parts. A descriptor of Envoy Gateway has a hundred or more.
+/// The bytes of a message for each of its parts, at the most parts. A descriptor of Envoy Gateway has a hundred or
+/// more.
 const BYTES_PER_PART: usize = 96;
 
 /// The size of messages, in bytes, up to which the bounds are the same: gRPC's default.
@@ -22,8 +23,8 @@ const REPEATED_TEXTS: usize = 4;
 /// The most that one response may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
-    /// Resources, descriptors, limits, replaced limits and values of metadata, all together. A limit below many levels counts for
-    /// several.
+    /// Resources, descriptors, limits, replaced limits and values of metadata, all together. A limit below many levels
+    /// counts for several.
     pub(super) parts: usize,
     /// The keys and values on the paths to all rules, in bytes. Each rule has the whole path.
     pub(super) paths: usize,
@@ -75,7 +76,8 @@ impl Bounds {
         Self { parts: bytes / BYTES_PER_PART, paths: bytes.saturating_mul(REPEATED_TEXTS) }
     }
 
-    /// Checks `response`, an encoded `DiscoveryResponse`. Its memory is bounded, too. What cannot be decoded is not an error here.
+    /// Checks `response`, an encoded `DiscoveryResponse`. Its memory is bounded, too. What cannot be decoded is not an
+    /// error here.
     pub(super) fn check(&self, response: &[u8]) -> Result<(), Exceeded> {
         let (mut parts, mut paths) = (0_usize, 0_usize);
         let mut unread = vec![Unread { kind: Kind::Response, fields: response, levels: 0, texts: 0 }];
@@ -150,8 +152,8 @@ fn replaced(mut limit: &[u8]) -> usize {
     std::iter::from_fn(|| next(&mut limit)).filter(|(tag, _)| *tag == REPLACES).count()
 }
 
-/// Returns the number and contents of the next field of `rest`; empty contents for a number. Returns none at the end, and at a
-/// fault, where decoding ends too. The fields of a group count as those of the message around it.
+/// Returns the number and contents of the next field of `rest`; empty contents for a number. Returns none at the end,
+/// and at a fault, where decoding ends too. The fields of a group count as those of the message around it.
 fn next<'a>(rest: &mut &'a [u8]) -> Option<(u32, &'a [u8])> {
     if rest.is_empty() {
         return None;

@@ -26,8 +26,8 @@ impl Requests {
         (requests, ReceiverStream::new(receiver))
     }
 
-    /// Sends `request`, with the node and type of all requests, as soon as the one before the last is sent. An error is a reason
-    /// to end the stream.
+    /// Sends `request`, with the node and type of all requests, as soon as the one before the last is sent. An error is
+    /// a reason to end the stream.
     pub(super) async fn send(&self, request: DiscoveryRequest) -> Result<(), String> {
         let request =
             DiscoveryRequest { node: Some(self.node.clone()), type_url: TYPE_URL.into(), ..request };

@@ -11,7 +11,8 @@ use tonic_prost::{ProstCodec, ProstEncoder};
 use super::parts::{Bounds, Exceeded};
 use crate::proto::envoy::service::discovery::v3::DiscoveryRequest;
 
-/// The longest nonce, version and type of a response, in bytes. Each is echoed or kept; common ones have 10 to 70 bytes.
+/// The longest nonce, version and type of a response, in bytes. Each is echoed or kept; common ones have 10 to 70
+/// bytes.
 const MAX_TEXT: usize = 4_096;
 
 /// A response, of which only the resources may be large.

@@ -1,4 +1,5 @@
-//! Callers that wait, over gRPC and HTTP: a whole weir, real sockets, a clock that the tests set but for those of reloads.
+//! Callers that wait, over gRPC and HTTP: a whole weir, real sockets, a clock that the tests set but for those of
+//! reloads.
 
 #[expect(dead_code, reason = "other tests run commands to their end")]
 #[path = "../support/child.rs"]

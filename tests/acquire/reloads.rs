@@ -1,6 +1,8 @@
-//! Ten thousand callers wait at a weir process, whose rules are replaced on disk: the configuration server of a fleet of consumers.
+//! Ten thousand callers wait at a weir process, whose rules are replaced on disk: the configuration server of a fleet
+//! of consumers.
 //!
-//! Real clocks run, so each deadline is in the middle of a window: half a second of delay on the way changes no outcome.
+//! Real clocks run, so each deadline is in the middle of a window: half a second of delay on the way changes no
+//! outcome.
 
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
@@ -34,8 +36,8 @@ const PERIOD: Period = Period::from_secs(2);
 /// The most that a message may be late: the server's clock stands at the instant of a request only when that arrives.
 const TOLERANCE: Period = Period::from_millis(500);
 
-/// What is to become of a caller: it is admitted in the window with this number, or told at the reload that this would be its window.
-/// Windows are counted from the one in which the first caller comes.
+/// What is to become of a caller: it is admitted in the window with this number, or told at the reload that this would
+/// be its window. Windows are counted from the one in which the first caller comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Admitted(u64),
@@ -86,8 +88,8 @@ fn period(duration: Option<prost_types::Duration>) -> Period {
     Period::from_nanos(u64::try_from(nanos).expect("not negative"))
 }
 
-/// Returns what becomes of callers whose deadlines are in the windows `deadlines`, if the limit is another one from some instant of the
-/// window `changes` on.
+/// Returns what becomes of callers whose deadlines are in the windows `deadlines`, if the limit is another one from
+/// some instant of the window `changes` on.
 fn walk(deadlines: &[u64], after: u64, changes: u64) -> Vec<Fate> {
     let room = |window: u64| match window.cmp(&changes) {
         std::cmp::Ordering::Less => LIMIT,
@@ -188,7 +190,8 @@ impl World {
         streams
     }
 
-    /// Replaces the limit early in a window. Returns the numbers of the windows in which that may have taken effect: mostly one.
+    /// Replaces the limit early in a window. Returns the numbers of the windows in which that may have taken effect:
+    /// mostly one.
     async fn reload(&self, limit: u64) -> std::ops::RangeInclusive<u64> {
         let loaded = self.metric("ratelimit_service_config_load_success").await;
         until("the start of a window", async || {
@@ -204,7 +207,8 @@ impl World {
         first..=self.window(SystemClock.now())
     }
 
-    /// Has ten thousand callers wait and the limit become another one. Returns what became of each, and checks that it is what
+    /// Has ten thousand callers wait and the limit become another one. Returns what became of each, and checks that it
+    /// is what
     /// [`walk`] says.
     async fn change(&self, deadlines: &[u64], after: u64) -> Vec<Fate> {
         let streams = self.wait(deadlines).await;
@@ -254,8 +258,8 @@ fn in_window(fates: &[Fate], window: u64) -> u64 {
     fates.iter().filter(|fate| **fate == Fate::Admitted(window)).count() as u64
 }
 
-/// Some can wait for their own window only, some for two more, some for twice as long: exactly those that are too late now are told at
-/// once, and the others are served in time and in their order.
+/// Some can wait for their own window only, some for two more, some for twice as long: exactly those that are too late
+/// now are told at once, and the others are served in time and in their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_halved_limit_tells_at_once_who_cannot_be_served_in_time() {
     let world = World::new().await;

@@ -10,10 +10,11 @@ use crate::support::{
 /// The admitted hits while the clock may step back.
 #[derive(Default)]
 struct Admitted {
-    /// At the clock's latest instants, for fixed windows: one that has counted hits stays open until the clock reaches its end.
+    /// At the clock's latest instants, for fixed windows: one that has counted hits stays open until the clock reaches
+    /// its end.
     by_window: Log,
-    /// At the time for which the clock has run forward. A rejection may move a strict bucket's instant, so the clock's own time would
-    /// be too short after a step back.
+    /// At the time for which the clock has run forward. A rejection may move a strict bucket's instant, so the clock's
+    /// own time would be too short after a step back.
     by_time: Log,
 }
 

@@ -8,8 +8,8 @@ use weir::limit::{
 
 use crate::support::{Log, Rule, START, Try, later, tier, tries};
 
-/// Returns whether a model that remembers every admitted hit would admit `hits` too. `slack` selects the most permissive
-/// (true) or the strictest (false) behavior that the algorithm's docs allow.
+/// Returns whether a model that remembers every admitted hit would admit `hits` too. `slack` selects the most
+/// permissive (true) or the strictest (false) behavior that the algorithm's docs allow.
 #[expect(clippy::cast_precision_loss, reason = "credit is compared with a tolerance")]
 fn model_admits(tier: &Tier, admitted: &Log, hits: u64, now: Timestamp, slack: bool) -> bool {
     let period = tier.period.as_nanos();
@@ -132,7 +132,8 @@ proptest! {
         if let Algorithm::TokenBucket(bucket) = &mut tier.algorithm {
             bucket.strict = false;
         }
-        // a bucket, or a credit, never lacks more than it holds because of rejected hits, so what it lacked before them is not known
+        // a bucket, or a credit, never lacks more than it holds because of rejected hits, so what it lacked before them
+        // is not known
         let counts = counts && !tier.is_smooth() && !matches!(tier.algorithm, Algorithm::TokenBucket(_));
         let policy = if counts { OverLimitPolicy::Count } else { OverLimitPolicy::Ignore };
         let (tiers, mut counters) = ([tier.clone()], [CounterState::unused(&tier, START)]);

@@ -38,7 +38,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_048))]
 
-    /// The window never counts less than what was not given back, now or later, and exactly that before a hit has expired.
+    /// The window never counts less than what was not given back, now or later, and exactly that before a hit has
+    /// expired.
     #[test]
     fn every_reserved_hit_is_found_again(steps in steps()) {
         let period = Period::from_nanos(PERIOD);

@@ -1,5 +1,5 @@
-//! The Helm chart, rendered by the real Helm: whether its objects are valid and safe, and what it refuses. `tests/envoy/pod.rs` runs
-//! the rendered pod.
+//! The Helm chart, rendered by the real Helm: whether its objects are valid and safe, and what it refuses.
+//! `tests/envoy/pod.rs` runs the rendered pod.
 
 mod control_plane;
 mod documents;

@@ -285,7 +285,8 @@ fn a_value_that_looks_like_a_pattern_has_a_counter_of_its_own() {
     assert_ne!(of("path", "v1/*"), of("path", "/v1/a"));
 }
 
-/// Whether a rule below a pattern names the value or leaves it open, the value has the same counter, so that counts survive the change.
+/// Whether a rule below a pattern names the value or leaves it open, the value has the same counter, so that counts
+/// survive the change.
 #[test]
 fn below_a_shared_level_a_value_has_one_counter_however_it_is_declared() {
     let hasher = KeyHasher::random();

@@ -1,4 +1,5 @@
-//! Tests that keys at levels where they have no effect are ignored with a warning, where envoyproxy/ratelimit ignores them.
+//! Tests that keys at levels where they have no effect are ignored with a warning, where envoyproxy/ratelimit ignores
+//! them.
 
 use weir::config::{self, ConfigErrors, Loaded};
 

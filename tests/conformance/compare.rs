@@ -40,7 +40,8 @@ impl Differences {
         self.tables("stat", &recording.stats, &observed.stats);
     }
 
-    /// Compares the keys in Redis that have counted at least one hit, and their counts: a check of no hits leaves no key.
+    /// Compares the keys in Redis that have counted at least one hit, and their counts: a check of no hits leaves no
+    /// key.
     pub(crate) fn keys(&mut self, recording: &Recording, observed: &Observed) {
         // a path has a key for each unit
         let by_path = |keys: &[(String, u64)]| {

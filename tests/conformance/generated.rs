@@ -83,7 +83,8 @@ fn descriptor() -> impl Strategy<Value = Descriptor> {
     let entry = (select(&KEYS[..]), select(vec!["x", "y", "xy", "z", "", "x*", "*", "éy"]));
     let hits = option::weighted(0.3, prop_oneof![4 => 0..6_u64, 1 => Just(u64::from(u32::MAX))]);
     (vec(entry, 0..4), hits, option::weighted(0.2, limit())).prop_map(|(entries, hits, limit)| {
-        // in memory, a value that reads like a pattern has a counter of its own, beside that of the values which share the pattern
+        // in memory, a value that reads like a pattern has a counter of its own, beside that of the values which share
+        // the pattern
         let limit = limit.filter(|_| entries.iter().all(|(_, value)| !value.contains('*')));
         Descriptor { entries, hits, limit }
     })

@@ -1,8 +1,8 @@
 //! Replays recorded requests of envoyproxy/ratelimit against weir and compares everything that a user can observe.
 //!
-//! `README.md` describes the recording. Each environment of the recording runs with the counters in Redis, decided there
-//! (`strict`) or locally (`interval`), and with the counters in memory. `generated.rs` adds random requests, whose answers
-//! a model gives.
+//! `README.md` describes the recording. Each environment of the recording runs with the counters in Redis, decided
+//! there (`strict`) or locally (`interval`), and with the counters in memory. `generated.rs` adds random requests,
+//! whose answers a model gives.
 
 #[path = "../support/in_process.rs"]
 #[expect(dead_code, reason = "the rules do not change during a replay, and the clock stands still")]

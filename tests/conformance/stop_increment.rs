@@ -105,7 +105,8 @@ async fn a_rejected_request_counts_nothing_without_redis() {
     }
 }
 
-/// The cases of envoyproxy/ratelimit's own tests: what its local cache rejects is in a stat of its own, and costs no command.
+/// The cases of envoyproxy/ratelimit's own tests: what its local cache rejects is in a stat of its own, and costs no
+/// command.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_local_cache_rejects_without_a_command() {
     for per_second in [false, true] {

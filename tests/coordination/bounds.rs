@@ -210,7 +210,8 @@ async fn a_shared_bucket_holds_in_every_interval() {
         let run = Run::new(mode, &tier, 5, 6).await;
         for millis in [100, 500, 1_000, 3_000] {
             let most = most_in_any(&run.outcomes, Period::from_millis(millis));
-            // a lease of a bucket may be used up to a twentieth of the period later; in `interval` mode hits are reported later
+            // a lease of a bucket may be used up to a twentieth of the period later; in `interval` mode hits are
+            // reported later
             let hold = match mode {
                 Coordination::Lease => 50,
                 Coordination::Interval => 100,
@@ -224,7 +225,8 @@ async fn a_shared_bucket_holds_in_every_interval() {
     }
 }
 
-/// Each instance alone stays below the rate of the bucket, which is full again whenever one of them reports. All together exceed it.
+/// Each instance alone stays below the rate of the bucket, which is full again whenever one of them reports. All
+/// together exceed it.
 #[tokio::test(start_paused = true)]
 async fn a_bucket_adds_up_what_instances_take_below_its_rate() {
     let bucket = Bucket { burst: 1_000, refill: Refill::Continuous, strict: false };

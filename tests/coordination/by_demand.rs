@@ -85,7 +85,8 @@ impl Skewed {
     }
 }
 
-/// A tenth of the instances has 90 % of the demand, and after 14 s others have it. From 6 s after that on nearly all of the limit is used.
+/// A tenth of the instances has 90 % of the demand, and after 14 s others have it. From 6 s after that on nearly all of
+/// the limit is used.
 #[tokio::test(start_paused = true)]
 async fn parts_are_where_demand_is_within_six_seconds() {
     let jitter = Network { jitter: Duration::from_millis(20), ..Network::default() };

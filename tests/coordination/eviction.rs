@@ -29,7 +29,8 @@ struct Cramped {
 }
 
 impl Cramped {
-    /// Starts it with a limit of 1,000 a day for each value of a key. A message to the store takes 50 ms, and the reply as long.
+    /// Starts it with a limit of 1,000 a day for each value of a key. A message to the store takes 50 ms, and the reply
+    /// as long.
     async fn new(mode: Coordination) -> Self {
         let clock = SimulatedClock::new(EPOCH);
         let shared = SimulatedStore::new(clock.clone(), 7);
@@ -105,7 +106,8 @@ async fn every_eviction_is_counted_by_what_becomes_of_its_hits() {
     assert_eq!((counts(), cramped.store.counters()), ((1, 1), 1));
 }
 
-/// The reply to a counter's report must not acknowledge what the next counter of the same key has sent since: the store rejects that.
+/// The reply to a counter's report must not acknowledge what the next counter of the same key has sent since: the store
+/// rejects that.
 #[tokio::test(start_paused = true)]
 async fn a_late_reply_does_not_touch_the_counter_that_has_taken_the_place_of_another() {
     let cramped = Cramped::new(Coordination::Interval).await;
@@ -169,7 +171,8 @@ async fn what_a_rejected_request_for_a_lease_has_reported_is_recorded() {
     assert_eq!((cramped.metrics().stranded.get(), cramped.metrics().unreported.get()), (leased + 4, 0));
 }
 
-/// A lease that is granted to an evicted counter is used by nobody. The decision that it came with is made nevertheless.
+/// A lease that is granted to an evicted counter is used by nobody. The decision that it came with is made
+/// nevertheless.
 #[tokio::test(start_paused = true)]
 async fn what_is_granted_to_an_evicted_counter_is_recorded() {
     for is_shared in [false, true] {
@@ -193,7 +196,8 @@ async fn what_is_granted_to_an_evicted_counter_is_recorded() {
     }
 }
 
-/// A task receives the reply, since hits were given back meanwhile. It is lost, as is that to the next request of the decision.
+/// A task receives the reply, since hits were given back meanwhile. It is lost, as is that to the next request of the
+/// decision.
 #[tokio::test(start_paused = true)]
 async fn what_an_evicted_counter_may_have_been_granted_is_unknown() {
     let cramped = Cramped::new(Coordination::Lease).await;

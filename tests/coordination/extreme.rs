@@ -1,5 +1,5 @@
-//! Requests with the largest numbers of hits, through decoding, decision, stats and response, in every mode and algorithm. The
-//! profile of the tests panics on overflow.
+//! Requests with the largest numbers of hits, through decoding, decision, stats and response, in every mode and
+//! algorithm. The profile of the tests panics on overflow.
 
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 

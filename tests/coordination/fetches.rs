@@ -120,7 +120,8 @@ async fn concurrent_decisions_share_a_fetch() {
     assert_eq!((sent() - before, begun.elapsed()), (1, Network::default().round_trip));
 }
 
-/// A decision that waits for the next fetch is made from the lease of the running one, so that the next one must not request its hits.
+/// A decision that waits for the next fetch is made from the lease of the running one, so that the next one must not
+/// request its hits.
 #[tokio::test(start_paused = true)]
 async fn the_store_grants_as_much_to_concurrent_decisions_as_to_others() {
     let mut granted = Vec::new();

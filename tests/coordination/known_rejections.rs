@@ -1,4 +1,5 @@
-//! Requests whose descriptors count all or none, and of which this instance knows that one is rejected, or that none is.
+//! Requests whose descriptors count all or none, and of which this instance knows that one is rejected, or that none
+//! is.
 
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ const MODES: [Coordination; 4] =
     [Coordination::Strict, Coordination::Lease, Coordination::Interval, Coordination::Local];
 
 impl Pair {
-    /// Sends a request with one hit for each of `keys` to instance 0. Returns which of them were rejected, and the commands that it
-    /// took.
+    /// Sends a request with one hit for each of `keys` to instance 0. Returns which of them were rejected, and the
+    /// commands that it took.
     async fn request_and_count(&self, keys: &[&str]) -> (Vec<bool>, u64) {
         let before = self.commands(0);
         let decisions = self.request(0, keys).await;
@@ -27,7 +28,8 @@ impl Pair {
     }
 }
 
-/// Reads cost one command for each descriptor that the store decides; nothing is counted that would have to be given back.
+/// Reads cost one command for each descriptor that the store decides; nothing is counted that would have to be given
+/// back.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_taken_for_a_request_that_is_known_to_be_rejected() {
     let cases = [

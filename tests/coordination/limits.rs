@@ -1,4 +1,5 @@
-//! Several limits of the same entries: after a reload that adds a tier, and beside requests that bring limits of their own.
+//! Several limits of the same entries: after a reload that adds a tier, and beside requests that bring limits of their
+//! own.
 
 use std::time::Duration;
 
@@ -24,7 +25,8 @@ fn hourly(requests: u32) -> Tier {
     Tier { period: Period::from_secs(3_600), ..daily(requests) }
 }
 
-/// Starts instances with a rule of `tier` for any key. Also returns the rules of a reload that adds a tier to it, which is not used up.
+/// Starts instances with a rule of `tier` for any key. Also returns the rules of a reload that adds a tier to it, which
+/// is not used up.
 async fn reloaded(instances: usize, mode: Coordination, tier: Tier) -> (Fleet, RuleSet) {
     let fleet = Fleet::new(instances, mode, std::slice::from_ref(&tier), Network::default()).await;
     let rules = fleet.instances[0].rules_with(rule(mode, &[tier, hourly(1_000)], OverLimitPolicy::Ignore));
@@ -79,8 +81,8 @@ async fn under_interval_no_hit_waits_for_one_of_another_limit() {
     }
 }
 
-/// The store counts what it grants ahead to the rule, and would reject hits that fit beside those that are used. A single hit is
-/// requested for its decision alone.
+/// The store counts what it grants ahead to the rule, and would reject hits that fit beside those that are used. A
+/// single hit is requested for its decision alone.
 #[tokio::test(start_paused = true)]
 async fn a_limit_of_a_request_waits_for_the_reply_to_a_fetch_of_the_rule() {
     for hits in [1, 100] {

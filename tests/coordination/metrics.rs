@@ -1,5 +1,5 @@
-//! The cost of a coordination mode, as `weir simulate` reports it and the documentation states it. The simulation does not
-//! depend on the machine's load or clock, so its metrics are the same everywhere.
+//! The cost of a coordination mode, as `weir simulate` reports it and the documentation states it. The simulation does
+//! not depend on the machine's load or clock, so its metrics are the same everywhere.
 
 use std::sync::Arc;
 
@@ -43,8 +43,8 @@ fn simulate(scenario: &Scenario, mode: Coordination) -> SimulationMetrics {
 
 #[test]
 fn leases_of_fixed_windows_cost_little_with_any_number_of_instances() {
-    // calls per decision, and the share of decisions that wait: slightly above the measured values, which depend on the seed (0.019 to 0.024
-    // wait in the last but one)
+    // calls per decision, and the share of decisions that wait: slightly above the measured values, which depend on the
+    // seed (0.019 to 0.024 wait in the last but one)
     for (instances, limit, seconds, load, skew, calls, waited) in [
         (3, 1_000, 1, 2.0, Skew::Even, 0.018, 0.02),
         (3, 1_000, 1, 2.0, Skew::Zipf, 0.02, 0.02),
@@ -62,8 +62,8 @@ fn leases_of_fixed_windows_cost_little_with_any_number_of_instances() {
     }
 }
 
-/// Limits so small that a single hit which nobody uses is a tenth of them. Each instance must hold only hits that it uses, and the
-/// estimate must count them as of the same instants as the store.
+/// Limits so small that a single hit which nobody uses is a tenth of them. Each instance must hold only hits that it
+/// uses, and the estimate must count them as of the same instants as the store.
 #[test]
 fn leases_of_small_limits_reject_next_to_nothing_while_hits_are_left() {
     let bucket = Bucket { burst: 10, refill: Refill::Continuous, strict: false };
@@ -94,8 +94,8 @@ fn the_first_window_of_a_key_overshoots_by_little_even_under_a_burst() {
     }
 }
 
-/// Ten instances, 75 hits for each of them and ten times the limit: a third of a second's requests arrive in the time between two
-/// syncs, and every instance's view lacks what the others have not reported yet.
+/// Ten instances, 75 hits for each of them and ten times the limit: a third of a second's requests arrive in the time
+/// between two syncs, and every instance's view lacks what the others have not reported yet.
 #[test]
 fn auto_overshoots_a_limit_above_its_boundary_by_less_than_a_tenth() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {

@@ -26,7 +26,8 @@ use crate::fleet::{EPOCH, rule};
 const MINUTE: Tier =
     Tier { requests: 1_000_000, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
 
-/// A store whose even minutes one node counts, and whose odd minutes another one does, which also counts all hits of `lease`.
+/// A store whose even minutes one node counts, and whose odd minutes another one does, which also counts all hits of
+/// `lease`.
 struct TwoNodes {
     inner: SimulatedRemote,
     /// Whether the node of the even minutes holds back its replies.
@@ -193,8 +194,8 @@ async fn decisions_about_the_window_of_another_node_do_not_use_the_fallback() {
     assert_eq!(fallback(), 1);
 }
 
-/// A request of the last minute for a lease, whether it is shared or of one decision, holds up neither decisions of the next minute nor
-/// what is reported of it.
+/// A request of the last minute for a lease, whether it is shared or of one decision, holds up neither decisions of the
+/// next minute nor what is reported of it.
 #[tokio::test(start_paused = true)]
 async fn leases_of_a_window_do_not_wait_for_the_node_of_the_window_before_it() {
     for hits in [1, 20_000] {
@@ -210,7 +211,8 @@ async fn leases_of_a_window_do_not_wait_for_the_node_of_the_window_before_it() {
             }
             assert_eq!(metrics.fallback.get() - before, 20, "nobody replies");
             setup.wait_for_the_next_minute(Duration::ZERO).await;
-            // until the silence is noticed, decisions wait for the requests in flight, in vain, but the other node replies
+            // until the silence is noticed, decisions wait for the requests in flight, in vain, but the other node
+            // replies
             sleep(Duration::from_millis(1)).await;
             for value in &values[..5] {
                 setup.hit(value, 1).await;

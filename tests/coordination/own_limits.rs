@@ -80,7 +80,8 @@ async fn what_is_given_back_is_found_soon_after_hours_of_overload() {
     }
 }
 
-/// Under overload no instance asks for every single token of a bucket. That is no reason to reject what a larger bucket admits.
+/// Under overload no instance asks for every single token of a bucket. That is no reason to reject what a larger bucket
+/// admits.
 #[tokio::test(start_paused = true)]
 async fn a_pause_of_the_rule_does_not_reject_hits_of_another_limit() {
     let bucket = |burst| {

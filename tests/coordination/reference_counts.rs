@@ -1,4 +1,5 @@
-//! What the store counts for rules in envoyproxy/ratelimit's spelling, beside what that would count: all hits, rejected ones included.
+//! What the store counts for rules in envoyproxy/ratelimit's spelling, beside what that would count: all hits, rejected
+//! ones included.
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,7 +52,8 @@ impl Fleet {
     }
 }
 
-/// Sends the hits of `case`. Returns what the store counts a second after the last one, and what it should if the limit is used up.
+/// Sends the hits of `case`. Returns what the store counts a second after the last one, and what it should if the limit
+/// is used up.
 async fn run(case: &Case) -> (u64, Option<u64>) {
     let fleet = start(case.mode, case.instances, case.limit).await;
     let (mut sum, mut requests, mut last) = (0, JoinSet::new(), Instant::now());

@@ -1,5 +1,5 @@
-//! Rejections: those that this instance makes by itself, and when it asks the store whether hits were given back; and those of reports, by
-//! the store.
+//! Rejections: those that this instance makes by itself, and when it asks the store whether hits were given back; and
+//! those of reports, by the store.
 
 use std::time::Duration;
 

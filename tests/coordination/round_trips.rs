@@ -17,7 +17,8 @@ fn bucket(requests: u32, seconds: u64) -> Tier {
     Tier { algorithm: Algorithm::TokenBucket(bucket), period, ..daily(requests) }
 }
 
-/// Has two instances decide about `together` hits at a time, a millisecond apart, each in its turn, `pause` after those before.
+/// Has two instances decide about `together` hits at a time, a millisecond apart, each in its turn, `pause` after those
+/// before.
 async fn offer(fleet: &Fleet, pause: Duration, together: u64) {
     for turn in 0..30 {
         sleep(pause).await;

@@ -61,8 +61,8 @@ async fn the_next_flush_notices_a_frozen_store_and_is_not_repeated() {
     while fleet.unavailable() < 3 {
         sleep(Duration::from_millis(1)).await;
     }
-    // the pause until the next flush, which is one second far from the limit; half a second of silence; and the round trip
-    // of the last reply
+    // the pause until the next flush, which is one second far from the limit; half a second of silence; and the round
+    // trip of the last reply
     let noticed = frozen.elapsed();
     let longest = Duration::from_millis(1_000 + 500 + 10);
     assert!((Duration::from_millis(500)..longest).contains(&noticed), "{noticed:?}");

@@ -1,5 +1,5 @@
-//! Hits of keys that have hardly any under `lease`: each is requested for its decision alone, and a limit that is far away is leased
-//! ahead with the first one.
+//! Hits of keys that have hardly any under `lease`: each is requested for its decision alone, and a limit that is far
+//! away is leased ahead with the first one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -59,7 +59,8 @@ async fn what_is_leased_ahead_with_it_needs_no_other_command() {
     }
 }
 
-/// They would hold more than a hundredth of the limit. The others wait for the reply to the first, and use what it holds.
+/// They would hold more than a hundredth of the limit. The others wait for the reply to the first, and use what it
+/// holds.
 #[tokio::test(start_paused = true)]
 async fn of_hits_at_the_same_time_only_the_first_leases_ahead() {
     for (instances, limit) in FAR {

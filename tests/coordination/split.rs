@@ -1,5 +1,5 @@
-//! `split`: each instance enforces its own part. Whatever happens to instances and the store, all together admit no more than
-//! `docs/coordination.md` says.
+//! `split`: each instance enforces its own part. Whatever happens to instances and the store, all together admit no
+//! more than `docs/coordination.md` says.
 
 use std::{sync::Arc, time::Duration};
 
@@ -65,7 +65,8 @@ const STEPS: u64 = 10;
 /// The second in which the event happens.
 const EVENT_AT: u64 = 4;
 
-/// Has `instances` take as much as they can of `limit` hits a second, and `event` happen `millis` after the start of a second.
+/// Has `instances` take as much as they can of `limit` hits a second, and `event` happen `millis` after the start of a
+/// second.
 async fn run(instances: usize, limit: u32, failure: OnStoreFailure, event: Event, millis: u64) -> Run {
     let coordination =
         RuleCoordination { mode: Some(MODE), on_store_failure: Some(failure), ..RuleCoordination::default() };
@@ -302,8 +303,8 @@ async fn without_a_store_at_first_each_has_a_hundredth() {
     assert_eq!(all, 1_000);
 }
 
-/// Starts instances at these times in milliseconds, with limits of `tier`; has `then` happen at 20 s, which returns how many of
-/// them have died; and returns the hits that all took until then, and in all until `end` seconds are over.
+/// Starts instances at these times in milliseconds, with limits of `tier`; has `then` happen at 20 s, which returns how
+/// many of them have died; and returns the hits that all took until then, and in all until `end` seconds are over.
 async fn first_start(
     tier: &Tier,
     starts: &[u64],
@@ -334,7 +335,8 @@ async fn first_start(
     (before, all)
 }
 
-/// All that start within nine seconds begin then, also with limits of an hour. Nobody who comes later has a part of them.
+/// All that start within nine seconds begin then, also with limits of an hour. Nobody who comes later has a part of
+/// them.
 #[tokio::test(start_paused = true)]
 async fn the_first_instances_of_all_begin_without_waiting_for_a_window() {
     let bucket = Algorithm::TokenBucket(Bucket { burst: 60, refill: Refill::Step, strict: false });
@@ -383,7 +385,8 @@ async fn a_fleet_that_takes_the_place_of_another_waits_for_the_next_window() {
     }
 }
 
-/// No interval of a sliding window and no burst of a bucket exceeds the limit while instances come and go, and it is used again.
+/// No interval of a sliding window and no burst of a bucket exceeds the limit while instances come and go, and it is
+/// used again.
 #[tokio::test(start_paused = true)]
 async fn intervals_and_buckets_stay_within_their_limits_while_instances_come_and_go() {
     let bucket = |burst| Algorithm::TokenBucket(Bucket { burst, refill: Refill::Continuous, strict: false });
@@ -460,7 +463,8 @@ async fn no_decision_calls_the_store() {
     }
 }
 
-/// With fewer hits than instances, each has one in as many windows as its turn takes, and a rejection says when that is.
+/// With fewer hits than instances, each has one in as many windows as its turn takes, and a rejection says when that
+/// is.
 #[tokio::test(start_paused = true)]
 async fn a_limit_below_the_number_of_instances_goes_round() {
     let fleet = Fleet::new(4, MODE, &[second(1)], Network::default()).await;
@@ -545,7 +549,8 @@ async fn several_descriptors_count_all_or_none() {
     }
 }
 
-/// What is reported is the declared limit's counter of this instance: what is left of its part, and when it begins anew.
+/// What is reported is the declared limit's counter of this instance: what is left of its part, and when it begins
+/// anew.
 #[tokio::test(start_paused = true)]
 async fn a_decision_reports_the_own_part() {
     let fleet = Fleet::new(4, MODE, &[tier(100, 10, Algorithm::FixedWindow)], Network::default()).await;

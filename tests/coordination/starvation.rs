@@ -25,8 +25,8 @@ async fn hit(instance: &Instance, rules: &RuleSet, value: &str) -> bool {
     !decisions.expect("a coordinated store always decides")[0].over
 }
 
-/// Rejected hits of envoyproxy/ratelimit's rules count, so a client that keeps trying makes its counter urgent again with
-/// every reply of the store.
+/// Rejected hits of envoyproxy/ratelimit's rules count, so a client that keeps trying makes its counter urgent again
+/// with every reply of the store.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_keeps_trying_delays_no_other_counter() {
     let limit = |requests| rule(Coordination::Interval, &[daily(requests)], OverLimitPolicy::Count);

@@ -95,8 +95,8 @@ async fn a_decision_that_is_cancelled_leaves_the_hits_to_those_that_share_its_co
     assert_eq!(fleet.counted(daily(2)), 2);
 }
 
-/// All calls are in flight without a reply. Tries that wait behind them are given up when their budget runs out; tries beyond the
-/// bound of a counter do not wait.
+/// All calls are in flight without a reply. Tries that wait behind them are given up when their budget runs out; tries
+/// beyond the bound of a counter do not wait.
 #[tokio::test(start_paused = true)]
 async fn cancelled_commands_are_not_sent() {
     const LIMIT: u32 = 10_000;
@@ -116,7 +116,8 @@ async fn cancelled_commands_are_not_sent() {
         }
         let all = 4 + waiting as u64;
         assert_eq!(fleet.instances[0].store.coordination_metrics().fallback.get(), all);
-        // the four calls in flight, and a report of those that the fallback has admitted at once; others are reported after them
+        // the four calls in flight, and a report of those that the fallback has admitted at once; others are reported
+        // after them
         let sent = 4 + u64::from(waiting > 4_096);
         assert_eq!(fleet.calls_and_commands().1 - before.1, sent, "{waiting}");
         fleet.shared.set(Condition::Up);
@@ -163,7 +164,8 @@ async fn a_rejected_hit_of_a_request_is_never_counted() {
     }
 }
 
-/// Starts two instances under `strict`, of which the first admits three hits for `large` during an outage, and has not reported them.
+/// Starts two instances under `strict`, of which the first admits three hits for `large` during an outage, and has not
+/// reported them.
 async fn after_an_outage() -> Pair {
     let pair = Pair::new(Coordination::Strict, Coordination::Strict).await;
     pair.shared.set(Condition::Down);
@@ -226,7 +228,8 @@ async fn a_rejected_read_is_no_late_one() {
     assert_eq!((metrics.failures.get(), metrics.fallback.get()), (0, 5));
 }
 
-/// The store carries out the read before the hit, whose reply arrives first. So long before that it cannot be an inaccurate clock.
+/// The store carries out the read before the hit, whose reply arrives first. So long before that it cannot be an
+/// inaccurate clock.
 #[tokio::test(start_paused = true)]
 async fn a_read_that_a_hit_overtakes_has_the_counts_of_its_own_reply() {
     let settings = CoordinationSettings { budget: Period::from_secs(1), ..CoordinationSettings::default() };

@@ -1,5 +1,5 @@
-//! Decisions that nobody polls: a connection whose client reads no responses polls none of its decisions, and one that is reset drops
-//! them.
+//! Decisions that nobody polls: a connection whose client reads no responses polls none of its decisions, and one that
+//! is reset drops them.
 
 use std::time::Duration;
 
@@ -136,7 +136,8 @@ fn own(tiers: &[Tier]) -> Ask<'static> {
     Ask { own: Some(own.expect("it is valid")), ..Ask::hit("large") }
 }
 
-/// What is leased ahead of the rule is more than these limits admit. With the tiers of the rule they have its counter, otherwise a sibling.
+/// What is leased ahead of the rule is more than these limits admit. With the tiers of the rule they have its counter,
+/// otherwise a sibling.
 #[tokio::test(start_paused = true)]
 async fn limits_of_requests_wait_for_what_is_leased_ahead_to_be_returned() {
     let hour = Tier { period: Period::from_secs(3_600), ..daily(100_000) };

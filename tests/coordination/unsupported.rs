@@ -1,4 +1,5 @@
-//! Tests with a store that does not support the coordination mode of a rule, so that the nearest supported mode is used.
+//! Tests with a store that does not support the coordination mode of a rule, so that the nearest supported mode is
+//! used.
 
 use std::time::Duration;
 

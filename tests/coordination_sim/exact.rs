@@ -1,5 +1,5 @@
-//! `lease` and `strict` with `on_store_failure: deny` never admit more than the limit, with any faults, except for hits that
-//! the store lost in a failover.
+//! `lease` and `strict` with `on_store_failure: deny` never admit more than the limit, with any faults, except for hits
+//! that the store lost in a failover.
 
 use proptest::{prelude::*, sample::select};
 use weir::{
@@ -39,8 +39,8 @@ fn cases(failovers: bool) -> impl Strategy<Value = Case> {
         })
 }
 
-/// Returns the largest number of hits above the limit. A bucket's tokens may be used or given back for a twentieth of the
-/// period after they were granted, plus the time of the network; the bucket's inflow of that time comes on top.
+/// Returns the largest number of hits above the limit. A bucket's tokens may be used or given back for a twentieth of
+/// the period after they were granted, plus the time of the network; the bucket's inflow of that time comes on top.
 fn excess(case: &Case, result: &CaseResult) -> f64 {
     let overshoot = SimulationMetrics::of(&case.scenario(), &result.outcome).overshoot;
     match case.tier.algorithm {

@@ -72,7 +72,8 @@ pub(crate) struct CaseResult {
     pub(crate) lost: u64,
     /// Hits whose delivery is unknown, and hits that were never reported.
     pub(crate) unknown: u64,
-    /// Hits that the store counts after the final flush of all instances, in the last window and in the one before the first.
+    /// Hits that the store counts after the final flush of all instances, in the last window and in the one before the
+    /// first.
     pub(crate) counted: u64,
     /// The process that made each of the decisions.
     pub(crate) by: Vec<usize>,

@@ -1,5 +1,6 @@
-//! Decisions that wait for the store, on tokio's own scheduler with one thread, where each seed is another interleaving, and the same
-//! one each time. `make interleavings` runs the same under Shuttle, which also switches tasks between two locks.
+//! Decisions that wait for the store, on tokio's own scheduler with one thread, where each seed is another
+//! interleaving, and the same one each time. `make interleavings` runs the same under Shuttle, which also switches
+//! tasks between two locks.
 
 use std::time::Duration;
 

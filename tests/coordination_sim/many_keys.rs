@@ -37,7 +37,8 @@ const CASES: u32 = 12;
 const ALL: &[Coordination] =
     &[Coordination::Interval, Coordination::Lease, Coordination::Strict, Coordination::Auto];
 
-/// Returns the configuration of each property: few cases, since each is long, or as many as `PROPTEST_CASES` says if those are more.
+/// Returns the configuration of each property: few cases, since each is long, or as many as `PROPTEST_CASES` says if
+/// those are more.
 #[expect(clippy::disallowed_methods, reason = "it sets the test, not weir")]
 fn config() -> ProptestConfig {
     let more: Option<u32> = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());

@@ -58,8 +58,8 @@ struct Hit {
     by: usize,
 }
 
-/// The largest error of an instance's estimate of the store's clock, in milliseconds. Earlier hits may belong to the previous
-/// window.
+/// The largest error of an instance's estimate of the store's clock, in milliseconds. Earlier hits may belong to the
+/// previous window.
 const CLOCK_ERROR: u64 = 60;
 
 /// Returns the hits of the window, in order of time.
@@ -98,8 +98,8 @@ impl Knowledge<'_> {
         }
     }
 
-    /// Returns the instant such that at `at` the process `by` knew all reported hits before it: the replies to its own flushes
-    /// include them. None if it had no reply yet.
+    /// Returns the instant such that at `at` the process `by` knew all reported hits before it: the replies to its own
+    /// flushes include them. None if it had no reply yet.
     fn known(&self, by: usize, at: u64) -> Option<u64> {
         let reported = self.reported(at)?;
         let own = self.hits.iter().rev().find(|hit| hit.by == by && hit.at <= reported)?;
@@ -135,7 +135,8 @@ fn calm() -> impl Strategy<Value = Network> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Each process counts its own hits, so it admits no more than the limit plus the reported hits that the store has lost.
+    /// Each process counts its own hits, so it admits no more than the limit plus the reported hits that the store has
+    /// lost.
     #[test]
     fn no_process_admits_more_than_the_limit_and_the_lost_hits(case in cases(3_000, networks(), 6, true)) {
         let result = case.run();
@@ -149,8 +150,8 @@ proptest! {
         }
     }
 
-    /// All together admit no more than the limit, plus the hits that the instance admitting the last one cannot know of: hits
-    /// that others have admitted since its last reply, and lost ones.
+    /// All together admit no more than the limit, plus the hits that the instance admitting the last one cannot know
+    /// of: hits that others have admitted since its last reply, and lost ones.
     #[test]
     fn the_overshoot_is_bounded_by_the_hits_that_an_instance_cannot_know_of(
         case in cases(6_000, calm(), 2, false),

@@ -1,5 +1,5 @@
-//! `split` with late messages, wrong clocks, and instances that die and are replaced: the parts of each window are the limit at most.
-//! With lost messages and outages they stay below twice the limit.
+//! `split` with late messages, wrong clocks, and instances that die and are replaced: the parts of each window are the
+//! limit at most. With lost messages and outages they stay below twice the limit.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Decisions that wait for the store, while tasks yield at random, some decisions are dropped while they wait, and replies arrive around
-//! the end of the budget.
+//! Decisions that wait for the store, while tasks yield at random, some decisions are dropped while they wait, and
+//! replies arrive around the end of the budget.
 
 use std::{
     sync::{
@@ -136,8 +136,8 @@ async fn hit(store: &Coordinated<Unsteady>, rules: &RuleSet, key: usize, now: Ti
     store.take(&matched.checks, Scope::Descriptor, now).await.expect("it always decides")[0].over
 }
 
-/// Runs `case`, in which no decision may wait longer than `longest`. After `calm`, tasks run as soon as they can, so that time passes only
-/// while all of them wait.
+/// Runs `case`, in which no decision may wait longer than `longest`. After `calm`, tasks run as soon as they can, so
+/// that time passes only while all of them wait.
 pub(crate) async fn run(case: &Case, longest: Duration, calm: impl FnOnce()) -> Result<(), TestCaseError> {
     let clock = SimulatedClock::new(Timestamp::from_secs(1_699_999_200));
     let shared = SimulatedStore::new(clock.clone(), case.seed);

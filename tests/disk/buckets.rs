@@ -27,7 +27,8 @@ enum Step {
     Reopen,
 }
 
-/// Requests about buckets that are never full before the test ends, so that no model has to know when they are forgotten.
+/// Requests about buckets that are never full before the test ends, so that no model has to know when they are
+/// forgotten.
 fn request() -> impl Strategy<Value = BucketRequest> {
     let step =
         (0..3_u64, 1..3_u64, 0..40_u64, proptest::option::of(0..5_000_000_000_u64), any::<[bool; 2]>());

@@ -74,7 +74,8 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-/// Returns the file below `dir` whose path ends so, relative to `dir`; the one with the highest number if there are several.
+/// Returns the file below `dir` whose path ends so, relative to `dir`; the one with the highest number if there are
+/// several.
 fn find(dir: &Path, kind: &str) -> PathBuf {
     let (parent, name) = kind.rsplit_once('/').unwrap_or(("", kind));
     let mut found: Vec<_> = files(dir)

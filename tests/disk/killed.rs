@@ -1,4 +1,5 @@
-//! Weirs that are killed under load, or whose machine loses its power: what was written is there afterwards, or what was synced.
+//! Weirs that are killed under load, or whose machine loses its power: what was written is there afterwards, or what
+//! was synced.
 //!
 //! `WEIR_KILLS` sets the number of ends of each mode; the longer they go on, the more places of the code are hit.
 
@@ -29,7 +30,8 @@ const LIMIT: u64 = 4_000_000_000;
 
 const RULES: &str = "domain: shop\ndescriptors:\n  - key: k\n    rate_limit: { tiers: [{ requests: 4000000000, per: 365d, algorithm: fixed_window }] }\n";
 
-/// The values that are hit: in turn of a rule, and of buckets that come with requests, paced ones and those that are refilled in steps.
+/// The values that are hit: in turn of a rule, and of buckets that come with requests, paced ones and those that are
+/// refilled in steps.
 const VALUES: usize = 40;
 
 /// The clients that send at once.

@@ -1,4 +1,5 @@
-//! A disk without room: a small file system that is filled, and a limit on the size of files, where nobody may mount any.
+//! A disk without room: a small file system that is filled, and a limit on the size of files, where nobody may mount
+//! any.
 
 use std::{
     fs,

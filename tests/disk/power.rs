@@ -1,7 +1,8 @@
-//! A simulated power failure: files have what they had when they were last synced, directories the names that they had then.
+//! A simulated power failure: files have what they had when they were last synced, directories the names that they had
+//! then.
 //!
-//! A library that is loaded into weir (`shim/synced.rs`) keeps both. It simulates the least that a file system promises; real ones
-//! usually keep more.
+//! A library that is loaded into weir (`shim/synced.rs`) keeps both. It simulates the least that a file system
+//! promises; real ones usually keep more.
 
 use std::{
     fs::{self, File, Metadata},

@@ -35,7 +35,8 @@ fn send(stack: &Stack, client: &str, requests: u32, begun: Instant, time: Durati
     }
 }
 
-/// One client asks for ten times its share: the others have what they are due, and a fifth one is admitted in its first second.
+/// One client asks for ten times its share: the others have what they are due, and a fifth one is admitted in its first
+/// second.
 #[test]
 fn a_burst_of_one_client_costs_the_others_nothing() {
     let rule = "  - key: client\n    rate_limit: { requests: 400, per: 5s, share: { borrow: by_demand } }\n";

@@ -1,5 +1,6 @@
-//! Envoy Gateway's dashboard of its rate limit service: a real Prometheus has data for its queries, with Envoy Gateway's own mapper
-//! file and with weir's names. Its query of the Go runtime's garbage collection has no data, since weir has none.
+//! Envoy Gateway's dashboard of its rate limit service: a real Prometheus has data for its queries, with Envoy
+//! Gateway's own mapper file and with weir's names. Its query of the Go runtime's garbage collection has no data, since
+//! weir has none.
 
 use std::{fs, net::SocketAddr};
 

@@ -1,4 +1,5 @@
-//! The Istio example: each `EnvoyFilter` in a configuration like istiod's, in the real Envoy, with the rules of the example.
+//! The Istio example: each `EnvoyFilter` in a configuration like istiod's, in the real Envoy, with the rules of the
+//! example.
 
 use std::fs;
 

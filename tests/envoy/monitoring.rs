@@ -1,4 +1,5 @@
-//! A real Prometheus scrapes weir: its tool accepts the metrics and the alerts, and every panel of the dashboard has data.
+//! A real Prometheus scrapes weir: its tool accepts the metrics and the alerts, and every panel of the dashboard has
+//! data.
 
 use std::{
     collections::BTreeSet,
@@ -37,8 +38,8 @@ descriptors:
 - {key: lowered, rate_limit: {requests: 100, per: 1s, shadow: {requests: 5, per: 1s}}}
 ";
 
-/// A store: its program with the arguments before the path of its socket, the variable of weir that names it, and the beginning of
-/// its metrics.
+/// A store: its program with the arguments before the path of its socket, the variable of weir that names it, and the
+/// beginning of its metrics.
 struct Store {
     name: &'static str,
     program: &'static [&'static str],

@@ -1,5 +1,5 @@
-//! Requests whose cost is known only when the response has ended, such as the tokens of language models: the budget is checked
-//! before the request, and the cost counted after the response.
+//! Requests whose cost is known only when the response has ended, such as the tokens of language models: the budget is
+//! checked before the request, and the cost counted after the response.
 
 use serde_json::{Value, json};
 

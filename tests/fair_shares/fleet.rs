@@ -260,7 +260,8 @@ impl FleetResult {
         self.cycles.iter().map(|cycle| cycle.iter().map(|(_, admitted)| admitted).sum()).collect()
     }
 
-    /// Returns the least part that was used in a cycle whose demand exceeds the capacity, after the first two, in hundredths of a percent.
+    /// Returns the least part that was used in a cycle whose demand exceeds the capacity, after the first two, in
+    /// hundredths of a percent.
     pub(crate) fn least_used(&self, capacity: u32) -> u32 {
         let cycles = self.cycles.iter().zip(self.admitted()).skip(2);
         let used = cycles

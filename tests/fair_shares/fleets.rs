@@ -1,4 +1,5 @@
-//! One pool over many instances: the rows of the model's table, and what holds while instances and the store come and go.
+//! One pool over many instances: the rows of the model's table, and what holds while instances and the store come and
+//! go.
 
 use weir::{
     limit::{
@@ -13,15 +14,16 @@ use crate::{
     fleet::{Event, Fleet, FleetResult, Placement},
 };
 
-/// The figures of the model: the least part of the capacity that is used in a cycle whose demand exceeds it, in hundredths of a percent;
-/// calls for a thousand decisions; hits that were granted and not used in a cycle.
+/// The figures of the model: the least part of the capacity that is used in a cycle whose demand exceeds it, in
+/// hundredths of a percent; calls for a thousand decisions; hits that were granted and not used in a cycle.
 struct Row {
     used: u32,
     calls: u64,
     stranded: u64,
 }
 
-/// Runs `fleet`, and compares it with the model: a fifth more may be unused, and called; and a tenth of a percent for other random numbers.
+/// Runs `fleet`, and compares it with the model: a fifth more may be unused, and called; and a tenth of a percent for
+/// other random numbers.
 fn check(fleet: &Fleet, row: &Row) -> FleetResult {
     let result = fleet.run();
     let calls = result.calls * 1_000 / result.decisions;
@@ -86,7 +88,8 @@ fn strict_grants_nothing_ahead() {
     assert_eq!(result.stranded, 0);
 }
 
-/// In the cycle of the deaths the model uses 98.87 to 99.87 %, as its random numbers fall (twelve seeds): what the dead ones held is lost.
+/// In the cycle of the deaths the model uses 98.87 to 99.87 %, as its random numbers fall (twelve seeds): what the dead
+/// ones held is lost.
 #[test]
 fn two_instances_die_and_one_joins() {
     let fleet = Fleet {
@@ -96,8 +99,8 @@ fn two_instances_die_and_one_joins() {
     check(&fleet, &Row { used: 9_887, calls: 118, stranded: 5 });
 }
 
-/// As many members as there may be, most of which ask for less than a hit in a step. The model uses 97.4 to 99.2 % of the pool, as its
-/// random numbers fall (12 cycles of four seeds).
+/// As many members as there may be, most of which ask for less than a hit in a step. The model uses 97.4 to 99.2 % of
+/// the pool, as its random numbers fall (12 cycles of four seeds).
 #[test]
 fn a_thousand_members_share_a_pool() {
     let rate = |i: u32| 450.0 / f64::from(i + 1).powf(0.8);
@@ -109,8 +112,8 @@ fn a_thousand_members_share_a_pool() {
     check(&fleet, &Row { used: 9_800, calls: 820, stranded: 36 });
 }
 
-/// The number of instances is wrong by one for a while. It bounds what is granted ahead, so while the store replies the sum holds all the
-/// same; without the store each instance takes the part that it believes in.
+/// The number of instances is wrong by one for a while. It bounds what is granted ahead, so while the store replies the
+/// sum holds all the same; without the store each instance takes the part that it believes in.
 #[test]
 fn the_number_of_instances_is_wrong_by_one() {
     // one dies, and another one joins, in each cycle: the others learn of it later
@@ -203,8 +206,8 @@ fn a_newcomer_has_its_part_at_once_wherever_it_arrives() {
     }
 }
 
-/// Members that ask for less than their default lose next to nothing, and those that ask for more borrow what they leave. In the model a member
-/// that asks for 95 % of its default loses 3.5 %: a rejection holds for a step.
+/// Members that ask for less than their default lose next to nothing, and those that ask for more borrow what they
+/// leave. In the model a member that asks for 95 % of its default loses 3.5 %: a rejection holds for a step.
 #[test]
 fn members_within_their_default_lose_next_to_nothing() {
     for borrow in [Borrow::ByDemand, Borrow::MaxMin] {
@@ -341,7 +344,8 @@ fn interval_exceeds_by_what_is_admitted_between_two_tables() {
     let fleet = Fleet { mode: Coordination::Interval, ..Fleet::of(5, Placement::Even) };
     let result = fleet.run();
     assert_eq!(result.waited, 0);
-    // 7,600 requests in 10 s, of which four fifths are others', in 100 ms and a round trip of 2 ms, and a half more, since they are random
+    // 7,600 requests in 10 s, of which four fifths are others', in 100 ms and a round trip of 2 ms, and a half more,
+    // since they are random
     let most = 4_000 + 7_600 * 102 / 10_000 * 4 / 5 * 3 / 2;
     assert!(result.certain.iter().skip(1).all(|certain| *certain <= most), "{:?}", result.certain);
     assert!(result.least_used(4_000) >= 9_700, "{:?}", result.admitted());

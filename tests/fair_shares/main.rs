@@ -1,4 +1,5 @@
-//! Fair shares: the division of a capacity, pools over many cycles, and `share` in rule files. `tests/grpc/fair_shares.rs` has requests.
+//! Fair shares: the division of a capacity, pools over many cycles, and `share` in rule files.
+//! `tests/grpc/fair_shares.rs` has requests.
 
 #![expect(
     clippy::cast_possible_truncation,

@@ -1,5 +1,6 @@
-//! A pool under demand of many kinds: how much of it is used, and what members lose that stay within their default. The bounds are
-//! those of the model that the rules were tried in, and a fifth, and a tenth of a percent for other random numbers.
+//! A pool under demand of many kinds: how much of it is used, and what members lose that stay within their default. The
+//! bounds are those of the model that the rules were tried in, and a fifth, and a tenth of a percent for other random
+//! numbers.
 
 use weir::limit::share::{Borrow, Lend, Sharing};
 
@@ -10,8 +11,8 @@ use crate::arrivals::{
 
 const CAPACITY: u32 = 1_000;
 
-/// The pattern, and for each way to lend the least part of the capacity that is used where the demand exceeds it, in tenths of a
-/// percent, and the part of the hits within a default that is rejected, in hundredths of a percent.
+/// The pattern, and for each way to lend the least part of the capacity that is used where the demand exceeds it, in
+/// tenths of a percent, and the part of the hits within a default that is rejected, in hundredths of a percent.
 struct Row {
     name: &'static str,
     members: Vec<(&'static str, Arrivals)>,

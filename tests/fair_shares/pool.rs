@@ -351,7 +351,8 @@ fn sharings() -> impl Strategy<Value = Sharing> {
 }
 
 proptest! {
-    /// However late shares come, no cycle exceeds the capacity, its sums stay right, and a newcomer has its default at once.
+    /// However late shares come, no cycle exceeds the capacity, its sums stay right, and a newcomer has its default at
+    /// once.
     #[test]
     fn shares_that_come_late_break_no_bound(sharing in sharings(), capacity in 0..400_u32, acts in acts()) {
         let sharing = Arc::new(sharing);
@@ -406,8 +407,8 @@ proptest! {
     }
 }
 
-/// As many names with the largest weights as a rule may have, other names, and the highest demand of all: nothing overflows, and there
-/// are no more members than there may be.
+/// As many names with the largest weights as a rule may have, other names, and the highest demand of all: nothing
+/// overflows, and there are no more members than there may be.
 #[test]
 fn the_most_members_with_the_most_demand_do_not_overflow() {
     let weight = |i: u32| if i == 0 { (1 << 20) - 1_022 } else { 1 };

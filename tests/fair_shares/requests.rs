@@ -1,4 +1,5 @@
-//! Requests of several descriptors with pools, hits that are given back, and reservations: in memory, and in each mode over a shared store.
+//! Requests of several descriptors with pools, hits that are given back, and reservations: in memory, and in each mode
+//! over a shared store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,7 +27,8 @@ const LIMIT: u32 = 5;
 
 const MODES: [Coordination; 3] = [Coordination::Lease, Coordination::Strict, Coordination::Interval];
 
-/// The values of `client` and of `partner` share a pool each; a partner has no more than [`LIMIT`] by itself. The values of `plain` count alone.
+/// The values of `client` and of `partner` share a pool each; a partner has no more than [`LIMIT`] by itself. The
+/// values of `plain` count alone.
 fn rules(mode: Coordination) -> RuleSet {
     rules_of(mode, KeyHasher::random(), CYCLE, &[])
 }
@@ -217,7 +219,8 @@ fn hits_of_a_pool_are_reserved_and_released() {
     everywhere!(hits_are_reserved_and_released);
 }
 
-/// Weights follow with the next shares, and what was granted counts on. Another cycle is another count, as with the period of any tier.
+/// Weights follow with the next shares, and what was granted counts on. Another cycle is another count, as with the
+/// period of any tier.
 async fn a_reload_in_mid_cycle_grants_no_hit_twice<S: Store>(name: &str, mut store: Fixture<S>) {
     let (mode, hasher) = (Coordination::parse(name).unwrap_or(Coordination::Lease), KeyHasher::random());
     store.rules = rules_of(mode, hasher, CYCLE, &[]);

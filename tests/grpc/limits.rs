@@ -1,4 +1,5 @@
-//! Tiers and algorithms end to end: the reported tier, the reported wait, and the effect of changed rules on existing counts.
+//! Tiers and algorithms end to end: the reported tier, the reported wait, and the effect of changed rules on existing
+//! counts.
 
 use std::time::Duration;
 
@@ -76,7 +77,8 @@ async fn the_nearest_tier_is_reported_and_on_rejection_the_one_with_the_longest_
         assert_eq!(summary(&weir.decide(one_hit()).await), (OverLimit, 0, 30_000));
     }
     weir.advance(30);
-    // rejected hits took nothing from the hour: both tiers have four left; after three more hits the hour has the lower share
+    // rejected hits took nothing from the hour: both tiers have four left; after three more hits the hour has the lower
+    // share
     let response = weir.decide(request("d", [hits(3, descriptor([("k", "x")]))])).await;
     assert_eq!((summary(&response), limit(&response)), ((Ok, 1, 1_680_000), (8, Unit::Hour, "orders")));
     let response = weir.decide(one_hit()).await;

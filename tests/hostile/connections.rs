@@ -9,7 +9,8 @@ use crate::{
     target::{MB, Target},
 };
 
-/// Returns as many connections as this machine allows, up to `most`: each takes a file here and one in weir, which keeps some.
+/// Returns as many connections as this machine allows, up to `most`: each takes a file here and one in weir, which
+/// keeps some.
 fn as_many_as(most: usize) -> usize {
     weir::net::raise_open_files();
     let limits = fs::read_to_string("/proc/self/limits").expect("the limits of this process");

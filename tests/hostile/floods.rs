@@ -15,7 +15,8 @@ use crate::{
 /// How long a flood lasts that the server does not end.
 const FLOOD: Duration = Duration::from_millis(1_500);
 
-/// Sends what `next` returns for each number again and again, while an honest client is served. Reads nothing unless `reads`.
+/// Sends what `next` returns for each number again and again, while an honest client is served. Reads nothing unless
+/// `reads`.
 async fn flood(first: &[u8], reads: bool, mut next: impl FnMut(u32) -> Vec<u8>) {
     let mut target = Target::start(&[]).await;
     let mut attacker = Attacker::connect(target.address("grpc"), 65_535).await;

@@ -1,5 +1,5 @@
-//! Clients that mean harm, against a real process: its memory stays bounded, it goes on serving others, and it says in its metrics
-//! which bound was reached. `docs/security.md` has the bounds.
+//! Clients that mean harm, against a real process: its memory stays bounded, it goes on serving others, and it says in
+//! its metrics which bound was reached. `docs/security.md` has the bounds.
 //!
 //! The attacks write their own HTTP/2 frames. No test asserts a speed; all wait for conditions.
 

@@ -32,7 +32,8 @@ fn compose(docker: &Docker) -> Option<Vec<&'static str>> {
 }
 
 impl Composed {
-    /// Starts the services of compose.yaml, changed by the file `more` if there is one. Returns none if there is no Compose.
+    /// Starts the services of compose.yaml, changed by the file `more` if there is one. Returns none if there is no
+    /// Compose.
     pub(crate) fn up(docker: &'static Docker, more: Option<&str>, arguments: &[&str]) -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let Some(program) = compose(docker) else {

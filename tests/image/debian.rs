@@ -1,4 +1,5 @@
-//! The Debian package: built by `make deb`, and installed in a container in which systemd starts its unit with all that the unit forbids.
+//! The Debian package: built by `make deb`, and installed in a container in which systemd starts its unit with all that
+//! the unit forbids.
 
 use std::{
     fs,
@@ -7,8 +8,8 @@ use std::{
 
 use crate::docker::{Docker, docker, make, until};
 
-/// Starts systemd. Mounts that it makes for a service must reach it, as on a host; on the second version of control groups it writes
-/// into their file system.
+/// Starts systemd. Mounts that it makes for a service must reach it, as on a host; on the second version of control
+/// groups it writes into their file system.
 const INIT: &str = "mount --make-rshared / && \
     { [ ! -e /sys/fs/cgroup/cgroup.controllers ] || mount -o remount,rw /sys/fs/cgroup; } && exec /lib/systemd/systemd";
 

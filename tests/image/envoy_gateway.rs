@@ -1,5 +1,5 @@
-//! The image as Envoy Gateway's rate limit deployment starts it: its command, variables, volumes, user and probes. Its control plane is
-//! away; `tests/xds` has one.
+//! The image as Envoy Gateway's rate limit deployment starts it: its command, variables, volumes, user and probes. Its
+//! control plane is away; `tests/xds` has one.
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 

@@ -1,4 +1,5 @@
-//! The image: built from the Dockerfile and run by a real Docker engine, alone and by compose.yaml. Skipped where there is no engine.
+//! The image: built from the Dockerfile and run by a real Docker engine, alone and by compose.yaml. Skipped where there
+//! is no engine.
 
 #[expect(dead_code, reason = "other tests make clients with it")]
 #[path = "../support/authority.rs"]

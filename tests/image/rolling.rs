@@ -16,8 +16,8 @@ use crate::{
     docker::{Docker, docker, project, until},
 };
 
-/// Each weir serves for 3 s after its health began to fail: longer than Envoy needs to notice. It starts to listen when it has a connection
-/// to Redis: a weir without one counts alone. A busy machine is no failure of Redis.
+/// Each weir serves for 3 s after its health began to fail: longer than Envoy needs to notice. It starts to listen when
+/// it has a connection to Redis: a weir without one counts alone. A busy machine is no failure of Redis.
 const OVERRIDE: &str = "services:
   weir: { environment: { WEIR_STOP_DELAY: 3s, REDIS_STARTUP_MAX_ELAPSED_TIME: 60s, WEIR_DECISION_BUDGET: 10s } }
   envoy: { volumes: [\"FILE:/etc/envoy/envoy.yaml:ro\"] }
@@ -60,7 +60,8 @@ fn minute() -> u64 {
     SystemClock.now().as_nanos() / weir::limit::NANOS_PER_SECOND / 60
 }
 
-/// Sends five requests for each of ever new keys until `done`: three are admitted at most, and none is without a decision.
+/// Sends five requests for each of ever new keys until `done`: three are admitted at most, and none is without a
+/// decision.
 fn load(composed: &Composed, thread: u32, seen: &Seen, done: &AtomicBool) {
     let mut key = 0;
     while !done.load(Relaxed) {

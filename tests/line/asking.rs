@@ -1,4 +1,5 @@
-//! A line that asks a store for its hits, over random schedules: callers come and leave, the store grants what it likes, late.
+//! A line that asks a store for its hits, over random schedules: callers come and leave, the store grants what it
+//! likes, late.
 
 use std::{
     collections::BTreeMap,

@@ -25,7 +25,8 @@ pub(crate) fn check(world: &World<'_>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A caller that is rejected would have been admitted with the wait that it was told, and not a nanosecond sooner; and who comes back then passes.
+/// A caller that is rejected would have been admitted with the wait that it was told, and not a nanosecond sooner; and
+/// who comes back then passes.
 pub(crate) fn check_rejection(
     before: &Limited,
     now: Timestamp,
@@ -37,7 +38,8 @@ pub(crate) fn check_rejection(
     match patient.enter(now, hits, retry_after) {
         Entered::Waits(place) => {
             let answered = patient.run_until(end.after(GRACE), Some(place));
-            // each hit that a bucket takes costs up to a unit of 2^-31 tokens, which the replan in one step does not see
+            // each hit that a bucket takes costs up to a unit of 2^-31 tokens, which the replan in one step does not
+            // see
             let slack = 8;
             let in_time = matches!(answered, Some((Answer::Admitted(at), _))
                 if at.as_nanos().abs_diff(end.as_nanos()) <= slack);
@@ -66,7 +68,8 @@ fn check_order(world: &World<'_>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Whoever is kept is served in time, unless limits or ordinary callers' hits change, and is told at its deadline in any case.
+/// Whoever is kept is served in time, unless limits or ordinary callers' hits change, and is told at its deadline in
+/// any case.
 fn check_promises(world: &World<'_>) -> Result<(), TestCaseError> {
     for caller in world.callers.iter().filter(|caller| caller.place.is_some()) {
         let Some(answer) = caller.answer else {

@@ -45,7 +45,8 @@ fn needed(limited: &Limited, now: Timestamp) -> Period {
     }
 }
 
-/// 10,000 callers wait; the limit is halved. Exactly those that a new walk finds late are told at once; the others are all served in time.
+/// 10,000 callers wait; the limit is halved. Exactly those that a new walk finds late are told at once; the others are
+/// all served in time.
 #[test]
 fn a_lowered_limit_tells_exactly_those_that_are_served_in_time_no_more() {
     for tier in kinds(1_000) {

@@ -1,5 +1,5 @@
-//! Lines of waiters, against what they promise: random schedules of callers, cancels, returns, reloads and late timers, with every
-//! algorithm, several tiers and mixed weights.
+//! Lines of waiters, against what they promise: random schedules of callers, cancels, returns, reloads and late timers,
+//! with every algorithm, several tiers and mixed weights.
 
 mod asking;
 mod cases;

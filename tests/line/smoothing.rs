@@ -27,8 +27,8 @@ enum Demand {
     Ordinary,
 }
 
-/// Returns the hits that are admitted in each 10 ms of `windows`, while the demand is ten times the limit; it pauses during the
-/// milliseconds `lull`.
+/// Returns the hits that are admitted in each 10 ms of `windows`, while the demand is ten times the limit; it pauses
+/// during the milliseconds `lull`.
 fn run(tier: &Tier, requests: u32, demand: Demand, windows: u64, lull: &std::ops::Range<u64>) -> Vec<u64> {
     let start = Timestamp::from_secs(1_000);
     let mut limited = Limited::new(std::slice::from_ref(tier), start);

@@ -95,7 +95,8 @@ impl Limited {
         }
     }
 
-    /// Makes all turns that are due until `end`, each at its instant. Returns the last answer of `place`, and when it came.
+    /// Makes all turns that are due until `end`, each at its instant. Returns the last answer of `place`, and when it
+    /// came.
     pub(crate) fn run_until(&mut self, end: Timestamp, place: Option<Place>) -> Option<(Answer, Timestamp)> {
         for _ in 0..100_000 {
             let timer = self.line.timer().filter(|timer| *timer <= end)?;
@@ -245,8 +246,8 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Returns whether waits may be longer than foretold: the hits that take the place of those that left or came back may join an older span
-    /// of a sliding window, which then expires later.
+    /// Returns whether waits may be longer than foretold: the hits that take the place of those that left or came back
+    /// may join an older span of a sliding window, which then expires later.
     pub(crate) fn is_inexact(&self) -> bool {
         self.case.tiers.iter().any(|tier| tier.algorithm == Algorithm::SlidingWindow)
             && self.callers.iter().any(|caller| caller.has_left || caller.gave_back)

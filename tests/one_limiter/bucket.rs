@@ -35,9 +35,9 @@ impl Level {
         Self { since: now, missing: 0, full_at: 0, began: now, rate: (0, false), filled_until: 0 }
     }
 
-    /// Returns whether it is open what an instance and the shared store know of it: its rate has changed, and one of them may have
-    /// forgotten it, or the other one has not received the hits since. Or hits given back have filled it: if they were taken since the
-    /// last report, the store sees neither, and goes on with its steps.
+    /// Returns whether it is open what an instance and the shared store know of it: its rate has changed, and one of
+    /// them may have forgotten it, or the other one has not received the hits since. Or hits given back have filled it:
+    /// if they were taken since the last report, the store sees neither, and goes on with its steps.
     pub(crate) fn is_open(self, tier: &Tier, now: u64) -> bool {
         if self.missing == 0 && now < self.filled_until {
             return true;

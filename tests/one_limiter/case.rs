@@ -217,8 +217,8 @@ impl Case {
         }
     }
 
-    /// Has time pass after each request while the store is away: of what several counters have counted at one instant, for one key, it
-    /// is not known later which came first.
+    /// Has time pass after each request while the store is away: of what several counters have counted at one instant,
+    /// for one key, it is not known later which came first.
     fn spread_requests_of_outages(&mut self) {
         let (mut is_away, mut steps) = (false, Vec::with_capacity(self.steps.len()));
         for step in self.steps.drain(..) {
@@ -260,8 +260,8 @@ impl Case {
             self.local_cache = false;
         }
         if self.together && self.instances > 1 {
-            // an instance that does not know yet that a limit is used up takes hits and gives them back, which may leave others at a
-            // later time
+            // an instance that does not know yet that a limit is used up takes hits and gives them back, which may
+            // leave others at a later time
             self.remove(Feature::Sliding);
             self.remove(Feature::Buckets);
         }
@@ -275,7 +275,8 @@ impl Case {
             });
             for step in &mut self.steps {
                 if let Step::Request(_, asks) = step {
-                    // whether hits that are given back to a lowered limit count, if they are not enough, is not documented
+                    // whether hits that are given back to a lowered limit count, if they are not enough, is not
+                    // documented
                     if lowers && asks.len() > 1 {
                         for ask in asks.iter_mut() {
                             ask.gives_back = false;

@@ -291,8 +291,8 @@ fn hits_given_back_with_a_late_reply_are_given_back_once() {
     }
 }
 
-/// The store decides, since it does not know all hits of the counter before the reload. What it denies is not denied for longer, as it
-/// would be by the local cache of a counter in mode `strict`.
+/// The store decides, since it does not know all hits of the counter before the reload. What it denies is not denied
+/// for longer, as it would be by the local cache of a counter in mode `strict`.
 #[test]
 fn a_decision_in_order_rejects_nothing_that_fits_later() {
     let window = |requests, seconds: u64| tier(requests, 1_000 * seconds, Algorithm::FixedWindow);
@@ -344,7 +344,8 @@ fn what_is_given_back_beside_a_lease_of_an_ended_window_counts_nothing() {
     }
 }
 
-/// What was counted before a reload is reported before what was given back after it, although the instants are the same.
+/// What was counted before a reload is reported before what was given back after it, although the instants are the
+/// same.
 #[test]
 fn what_is_given_back_after_a_reload_in_an_outage_follows_what_was_taken_before_it() {
     let minute = tier(1, 60_000, Algorithm::FixedWindow);
@@ -398,7 +399,8 @@ fn a_reply_about_another_limit_does_not_stand_for_a_read() {
     assert_eq!(run(&case, Mode::Mixed), Ok(()));
 }
 
-/// A counter that began with the limit of a request reads all tiers beside its first lease. That reply waits for the lease.
+/// A counter that began with the limit of a request reads all tiers beside its first lease. That reply waits for the
+/// lease.
 #[test]
 fn a_read_beside_a_hold_leaves_the_exact_times_of_leased_hits() {
     let sliding = vec![tier(6, 2_000, Algorithm::SlidingWindow)];

@@ -84,8 +84,8 @@ fn ask() -> impl Strategy<Value = Ask> {
     )
 }
 
-/// A limit with some of the tiers of `limit` and some of `other`, as the bits of `chosen` say. Those of envoyproxy/ratelimit have one
-/// tier, which is the whole counter.
+/// A limit with some of the tiers of `limit` and some of `other`, as the bits of `chosen` say. Those of
+/// envoyproxy/ratelimit have one tier, which is the whole counter.
 fn mixed(limit: &Limit, other: &Limit, chosen: u8) -> Limit {
     if limit.reference || other.reference {
         return other.clone();

@@ -3,14 +3,14 @@
 //! It remembers the hits of each counter and their times, as the documentation promises:
 //!
 //! - A fixed window counts the hits since the last multiple of its period.
-//! - A sliding window remembers groups of hits: a hit joins the newest group if less than a twelfth of the period has passed since
-//!   that group's first hit. A group counts until one period after its last hit.
-//! - A token bucket has exact fractions of tokens. Its docs promise nothing finer than what a limit of 2^k milliseconds can
-//!   represent exactly, so the generator uses such periods for buckets.
-//! - Each value of a key, spelling, algorithm and period has one counter, whoever brings the limit: a rule, a reloaded rule, or a
-//!   request.
-//! - A changed limit applies to what is counted already. A bucket may be forgotten once it would be full by the limit of its last
-//!   change; what comes then is open, if its rate has been lowered since.
+//! - A sliding window remembers groups of hits: a hit joins the newest group if less than a twelfth of the period has
+//!   passed since that group's first hit. A group counts until one period after its last hit.
+//! - A token bucket has exact fractions of tokens. Its docs promise nothing finer than what a limit of 2^k milliseconds
+//!   can represent exactly, so the generator uses such periods for buckets.
+//! - Each value of a key, spelling, algorithm and period has one counter, whoever brings the limit: a rule, a reloaded
+//!   rule, or a request.
+//! - A changed limit applies to what is counted already. A bucket may be forgotten once it would be full by the limit
+//!   of its last change; what comes then is open, if its rate has been lowered since.
 
 use std::collections::BTreeMap;
 

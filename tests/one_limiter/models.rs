@@ -1,5 +1,5 @@
-//! The models that agree with all answers so far. There are several if a request has waited: it may have been decided at any instant of
-//! its wait.
+//! The models that agree with all answers so far. There are several if a request has waited: it may have been decided
+//! at any instant of its wait.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,8 @@ pub(crate) struct Models {
 // === impl Models ===
 
 impl Models {
-    /// Has the models answer `checks` at each of `instants`. Keeps those that answer `got`. Returns that answer, or if none agrees
-    /// the first model's at the first instant.
+    /// Has the models answer `checks` at each of `instants`. Keeps those that answer `got`. Returns that answer, or if
+    /// none agrees the first model's at the first instant.
     pub(crate) fn follow(
         &mut self,
         instants: &[Timestamp],

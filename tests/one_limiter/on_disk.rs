@@ -19,13 +19,14 @@ use weir::{
 /// The decisions between two restarts.
 const RESTART_AFTER: usize = 25;
 
-/// A store on disk whose memory holds two counters, so that most decisions read theirs, and which restarts now and then.
+/// A store on disk whose memory holds two counters, so that most decisions read theirs, and which restarts now and
+/// then.
 pub(crate) struct OnDisk {
     opened: Mutex<Opened>,
     settings: DiskSettings,
     clock: SimulatedClock,
-    /// Shows the time of the last decision. The threads that read and write are no part of the runtime: the simulated clock would show
-    /// them how long the disk takes, and they would find that a counter counts nothing any more.
+    /// Shows the time of the last decision. The threads that read and write are no part of the runtime: the simulated
+    /// clock would show them how long the disk takes, and they would find that a counter counts nothing any more.
     last_decision: Arc<ManualClock>,
     _dir: tempfile::TempDir,
 }
@@ -67,7 +68,8 @@ impl Store for OnDisk {
         now: Timestamp,
         options: TakeOptions<'_>,
     ) -> Result<Decisions, StoreError> {
-        // simulated time stands still while a blocking task runs, so that it does not pass the budget while the disk is read
+        // simulated time stands still while a blocking task runs, so that it does not pass the budget while the disk is
+        // read
         let (done, wait) = mpsc::channel::<()>();
         let standstill = spawn_blocking(move || wait.recv_timeout(Duration::from_mins(1)));
         let mut opened = self.opened.lock().await;

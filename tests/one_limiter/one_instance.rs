@@ -91,7 +91,8 @@ fn mixed() {
     compare(Mode::Mixed, 1);
 }
 
-/// A tier counts the same hits whichever other tiers are beside it: when a reload adds some, and when a request brings its own.
+/// A tier counts the same hits whichever other tiers are beside it: when a reload adds some, and when a request brings
+/// its own.
 #[test]
 fn tiers_stay_used_up_when_others_join_them() {
     let tier =

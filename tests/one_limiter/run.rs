@@ -34,8 +34,8 @@ const RETURNS: Duration = Duration::from_secs(11);
 /// The time at which cases begin: shortly after the start of a window of every length.
 const EPOCH: Timestamp = Timestamp::from_millis(1_699_999_200_321);
 
-/// The time in nanoseconds for which instances that split limits have known each other: longer than any window, and than any bucket needs
-/// to fill.
+/// The time in nanoseconds for which instances that split limits have known each other: longer than any window, and
+/// than any bucket needs to fill.
 const BEFORE: i64 = 30 * 365 * 86_400 * 1_000_000_000;
 
 /// Where the counters are.
@@ -187,7 +187,8 @@ impl<'a, S: Store> Run<'a, S> {
         Ok(())
     }
 
-    /// Has all instances report what they have counted, and `instance` learn what it is asked about, as a check without hits does.
+    /// Has all instances report what they have counted, and `instance` learn what it is asked about, as a check without
+    /// hits does.
     async fn settle(&self, instance: usize, asks: &[Ask]) {
         let settles = match self.mode {
             _ if self.limiters.len() == 1 => return,
@@ -225,8 +226,8 @@ impl<'a, S: Store> Run<'a, S> {
         let decided = limiter.decide(&request, before, |verdict| (verdict.code, answers(verdict))).await;
         let (code, got) = decided.map_err(|error| error.to_string())?;
         let time = self.clock.now().since(before);
-        // a decision is made at one instant while its request waits: in the store, or when a lease has arrived, which may have been
-        // on its way already
+        // a decision is made at one instant while its request waits: in the store, or when a lease has arrived, which
+        // may have been on its way already
         let mut instants: Vec<u64> = (0..=time.as_nanos() / 1_000_000).collect();
         let decides_in_store = self.mode == Mode::Coordinated(Coordination::Strict);
         let likely = if decides_in_store { time.as_nanos() / 2_000_000 } else { u64::MAX };

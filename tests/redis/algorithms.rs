@@ -109,8 +109,8 @@ impl RedisWithClock {
         self.runtime.block_on(self.remote.call_pool(command))
     }
 
-    /// Moves the clock by thousandths of the first tier's period. It never moves back if a window is fixed, since the key of an
-    /// earlier window does not hold later hits.
+    /// Moves the clock by thousandths of the first tier's period. It never moves back if a window is fixed, since the
+    /// key of an earlier window does not hold later hits.
     pub(crate) fn advance(&self, tiers: &[Tier], thousandths: i64) {
         let fixed = tiers.iter().any(|tier| tier.algorithm == Algorithm::FixedWindow);
         let thousandths = if fixed { thousandths.max(0) } else { thousandths };

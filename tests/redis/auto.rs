@@ -1,4 +1,5 @@
-//! `auto` on a real Redis: small limits are never exceeded, large ones by little, and no hit is lost while the mode changes.
+//! `auto` on a real Redis: small limits are never exceeded, large ones by little, and no hit is lost while the mode
+//! changes.
 
 use std::{sync::Arc, time::Duration};
 

@@ -97,8 +97,8 @@ impl WeirsOnCluster {
     }
 }
 
-/// Keys of a lost node are decided by `on_store_failure` within the budget, and Redis decides the keys of the other nodes as
-/// before. The node is used again when it is back.
+/// Keys of a lost node are decided by `on_store_failure` within the budget, and Redis decides the keys of the other
+/// nodes as before. The node is used again when it is back.
 async fn a_loss_affects_no_other_node(loss: Loss, holds_instances: bool) {
     let mut setup = WeirsOnCluster::start(1_000_000).await;
     let registry = setup.cluster.holder("weir:instances").1;

@@ -25,7 +25,8 @@ use weir::{
 
 use crate::support::{Server, until};
 
-/// What a consumer needs to know: the mode, the address of Redis and that of the provider, and [`BY_DEMAND`] if parts follow demand.
+/// What a consumer needs to know: the mode, the address of Redis and that of the provider, and [`BY_DEMAND`] if parts
+/// follow demand.
 const CONSUMER: &str = "WEIR_TEST_CONSUMER";
 
 /// Says that parts follow demand. The consumer then reads from its input how many calls a second it has to make.
@@ -82,7 +83,8 @@ impl Provider {
         Self { address, seconds }
     }
 
-    /// Returns the calls of the seconds between these. Under `split`, those above the limit at the end of a second count in the next one.
+    /// Returns the calls of the seconds between these. Under `split`, those above the limit at the end of a second
+    /// count in the next one.
     fn between(&self, mode: Coordination, from: Timestamp, to: Timestamp) -> Vec<u64> {
         let seconds = self.seconds.lock().expect("no panic");
         let Some(first) = seconds.keys().next() else { return Vec::new() };
@@ -227,7 +229,8 @@ async fn make_calls(limiter: Limiter, calls: mpsc::Sender<Timestamp>) {
     }
 }
 
-/// Eight of them use all of the limit in every second, and never more, also when one is killed and another one is added.
+/// Eight of them use all of the limit in every second, and never more, also when one is killed and another one is
+/// added.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consumers_use_all_of_a_limit_and_no_more() {
     for mode in [Coordination::Lease, Coordination::Strict, Coordination::Split] {
@@ -257,7 +260,8 @@ async fn consumers_use_all_of_a_limit_and_no_more() {
         );
         drop(consumers.remove(0));
         let killed = SystemClock.now();
-        // its part is used by the others at once, but for what it had been granted; under `split` when it is known to have gone
+        // its part is used by the others at once, but for what it had been granted; under `split` when it is known to
+        // have gone
         until("a full second without it", async || used(killed).contains(&LIMIT)).await;
         consumers.push(Consumer::start(mode, &redis, &provider));
         let added = SystemClock.now();
@@ -276,8 +280,8 @@ async fn consumers_use_all_of_a_limit_and_no_more() {
     }
 }
 
-/// One of four has 90 % of the demand, which is twice the limit, and then another one: parts follow. Then the one with the demand is killed,
-/// its demand comes to a third, and a new one starts.
+/// One of four has 90 % of the demand, which is twice the limit, and then another one: parts follow. Then the one with
+/// the demand is killed, its demand comes to a third, and a new one starts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parts_follow_the_demand_of_consumers() {
     const HOT: u64 = 2 * LIMIT * 9 / 10;

@@ -24,8 +24,8 @@ descriptors:
     rate_limit: { requests: 100, per: 365d, coordination: strict }
 ";
 
-/// Sends a hit of `k` with the header `grpc-timeout: value`, by a client that waits for any time. Returns the status of the response,
-/// with its text, and the response.
+/// Sends a hit of `k` with the header `grpc-timeout: value`, by a client that waits for any time. Returns the status of
+/// the response, with its text, and the response.
 async fn call(weir: &Weir, value: &str) -> (String, String, Option<RateLimitResponse>) {
     let stream = TcpStream::connect(weir.grpc_address()).await.expect("it listens");
     let (client, connection) = h2::client::handshake(stream).await.expect("it speaks HTTP/2");

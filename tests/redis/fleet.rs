@@ -85,8 +85,9 @@ impl Instance {
     }
 }
 
-/// Starts five instances that know each other. Their clocks differ by up to half a second. A machine that stops for half a
-/// second looks like a Redis that does, and what is decided without Redis is rejected, so that limits hold even then.
+/// Starts five instances that know each other. Their clocks differ by up to half a second. A machine that stops for
+/// half a second looks like a Redis that does, and what is decided without Redis is rejected, so that limits hold even
+/// then.
 async fn fleet(server: &Server, tier: &Tier, mode: Coordination) -> Vec<Arc<Instance>> {
     let coordination = RuleCoordination {
         mode: Some(mode),
@@ -206,7 +207,8 @@ async fn a_sliding_window_and_a_bucket_hold_in_every_interval() {
             let fleet = fleet(&server, &tier, mode).await;
             let outcomes = offer(&fleet, &tier, 800, 2).await;
             assert!(admitted(&outcomes) > 0, "{mode:?} {algorithm:?}");
-            // the time from the end of one request to the start of another is no longer than the time between their decisions
+            // the time from the end of one request to the start of another is no longer than the time between their
+            // decisions
             let mut passed: Vec<_> = outcomes.iter().filter(|(_, _, admitted)| *admitted).collect();
             passed.sort_unstable_by_key(|(from, _, _)| *from);
             for (first, (begin, _, _)) in passed.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Pools of fair shares in Redis: the script compared with the simulated store, the life of its keys, and instances that share one.
+//! Pools of fair shares in Redis: the script compared with the simulated store, the life of its keys, and instances
+//! that share one.
 
 use std::{sync::Arc, time::Duration};
 

@@ -92,8 +92,8 @@ async fn fleet(server: &Server, policy: OnStoreFailure) -> Vec<Arc<Instance>> {
     fleet
 }
 
-/// Sends the demand of all members in `cycles` cycles, from the start of one, unevenly over the instances of `fleet`. Calls `each` before each
-/// cycle, which may change them.
+/// Sends the demand of all members in `cycles` cycles, from the start of one, unevenly over the instances of `fleet`.
+/// Calls `each` before each cycle, which may change them.
 async fn offer(
     fleet: &mut Vec<Arc<Instance>>,
     cycles: u32,
@@ -162,7 +162,8 @@ fn fallbacks(fleet: &[Arc<Instance>]) -> u64 {
 /// The sum never exceeds the capacity, and nearly all of it is used, while two instances die and another one joins.
 #[tokio::test]
 async fn five_instances_share_a_pool_and_use_it() {
-    // a machine that falls behind has no demand to speak of, or looks like a Redis that stops: such a run says nothing about use
+    // a machine that falls behind has no demand to speak of, or looks like a Redis that stops: such a run says nothing
+    // about use
     for _ in 0..3 {
         let server = Server::start();
         let mut fleet = fleet(&server, OnStoreFailure::Deny).await;

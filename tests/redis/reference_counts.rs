@@ -1,4 +1,5 @@
-//! The counts in Redis of rules in envoyproxy/ratelimit's spelling, beside what that would count: all hits, rejected ones included.
+//! The counts in Redis of rules in envoyproxy/ratelimit's spelling, beside what that would count: all hits, rejected
+//! ones included.
 
 use std::time::Duration;
 

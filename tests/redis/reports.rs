@@ -1,5 +1,5 @@
-//! All operations of the script in Redis, sent by several writers, compared with the simulated store, which uses the algorithms
-//! in Rust.
+//! All operations of the script in Redis, sent by several writers, compared with the simulated store, which uses the
+//! algorithms in Rust.
 
 use std::{cell::Cell, sync::Arc};
 
@@ -207,8 +207,8 @@ impl Compared<'_> {
         Period::from_nanos(self.tiers()[0].period.as_nanos() / 1_000 / 40 * 1_000 * hold)
     }
 
-    /// Carries out the operations of an exchange without replacements one after the other. Returns the tries that were admitted of each
-    /// run, the held hits, and the last reply.
+    /// Carries out the operations of an exchange without replacements one after the other. Returns the tries that were
+    /// admitted of each run, the held hits, and the last reply.
     fn in_turn(&mut self, exchange: &Exchange) -> (Vec<u32>, u64, Reply) {
         let now = self.redis.clock.now();
         let mut carry_out = |at, op: Op| op.counted(self.in_turn.execute(&op.command(&self.target, at), now));

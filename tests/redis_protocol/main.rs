@@ -1,5 +1,5 @@
-//! The port of Redis' protocol: each sentence of what smyte/ratelimit, redis-cell and throttlecrab were measured to do, where weir does
-//! the same; where it does better, what it does instead; real clients; and clients that mean harm.
+//! The port of Redis' protocol: each sentence of what smyte/ratelimit, redis-cell and throttlecrab were measured to do,
+//! where weir does the same; where it does better, what it does instead; real clients; and clients that mean harm.
 
 #[expect(dead_code, reason = "these tests look at no output")]
 #[path = "../support/child.rs"]

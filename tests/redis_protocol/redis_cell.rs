@@ -1,5 +1,5 @@
-//! The replies of redis-cell 0.5.0 to series of commands, recorded from the module in Redis 7.0.15, and those of weir. With
-//! `WEIR_REDIS_CELL`, the path of the module, the recorded replies are compared with the module too.
+//! The replies of redis-cell 0.5.0 to series of commands, recorded from the module in Redis 7.0.15, and those of weir.
+//! With `WEIR_REDIS_CELL`, the path of the module, the recorded replies are compared with the module too.
 
 use std::{env, process::Command};
 
@@ -8,8 +8,8 @@ use redis::{ConnectionLike as _, Value};
 use super::start;
 use crate::{client::Client, server_process::ServerProcess};
 
-/// Commands, each with a new key for each series, and the replies: one number for each of the five, or what weir replies
-/// instead after a bar.
+/// Commands, each with a new key for each series, and the replies: one number for each of the five, or what weir
+/// replies instead after a bar.
 const RECORDED: &[(&str, &[(&str, &str)])] = &[
     (
         "a burst, then denials",

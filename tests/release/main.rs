@@ -1,5 +1,5 @@
-//! What a release is made of, and the checks before it: scripts and targets that `make` and the workflows run. `tests/image` has the
-//! image and the Debian package.
+//! What a release is made of, and the checks before it: scripts and targets that `make` and the workflows run.
+//! `tests/image` has the image and the Debian package.
 
 mod chart;
 mod install;

@@ -1,5 +1,5 @@
-//! Lines of waiting callers, in random orders of all tasks, also between two locks: callers, those that leave, those that give back, timers, reloads
-//! and a stop. No caller sleeps while its hits fit, and no hit is lost.
+//! Lines of waiting callers, in random orders of all tasks, also between two locks: callers, those that leave, those
+//! that give back, timers, reloads and a stop. No caller sleeps while its hits fit, and no hit is lost.
 
 use std::{
     future::Future as _,
@@ -32,8 +32,8 @@ const RUNS: usize = 2_000;
 
 const STACK: usize = 256 * 1024;
 
-/// A limiter with a clock, and the hits that it admitted and got back. They are not counted by window: a caller that read the clock just before a window
-/// ended may be admitted just after, and its hit then counts in the next one.
+/// A limiter with a clock, and the hits that it admitted and got back. They are not counted by window: a caller that
+/// read the clock just before a window ended may be admitted just after, and its hit then counts in the next one.
 struct World {
     limiter: Limiter<MemoryStore>,
     clock: ManualClock,

@@ -66,7 +66,8 @@ async fn a_state_replaces_one_that_nobody_else_has_changed() {
     }
 }
 
-/// A bucket refills between two reports. What flowed in while the second instance took its hits is what the first one has taken.
+/// A bucket refills between two reports. What flowed in while the second instance took its hits is what the first one
+/// has taken.
 #[tokio::test(start_paused = true)]
 async fn a_refilled_bucket_is_not_replaced_by_hits_of_the_same_time() {
     let counted = CountedTarget::new(vec![tier(10, 1, bucket(10, false))], OverLimitPolicy::Ignore);

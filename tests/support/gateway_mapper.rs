@@ -1,4 +1,5 @@
-//! A mapper file that maps what Envoy Gateway's own maps: rules of one and two levels, errors, calls, loads; the rest is dropped.
+//! A mapper file that maps what Envoy Gateway's own maps: rules of one and two levels, errors, calls, loads; the rest
+//! is dropped.
 
 use std::fmt::Write as _;
 

@@ -36,7 +36,8 @@ pub(crate) fn helm(arguments: &[&str]) -> Output {
         .expect("Helm can be started")
 }
 
-/// Renders the chart as release `weir` in namespace `edge`, with further `arguments`. Returns Helm's error if it refuses.
+/// Renders the chart as release `weir` in namespace `edge`, with further `arguments`. Returns Helm's error if it
+/// refuses.
 pub(crate) fn render(arguments: &[&str]) -> Result<String, String> {
     let output = helm(&[&["template", "weir", CHART, "--namespace", "edge"], arguments].concat());
     if output.status.success() {

@@ -59,7 +59,8 @@ impl Weir {
         Self::try_start_files(&[("rules.yaml", rules)], variables).await
     }
 
-    /// Serves the rules of `files`, which are names and texts, with `variables` set. Returns an error if it does not start.
+    /// Serves the rules of `files`, which are names and texts, with `variables` set. Returns an error if it does not
+    /// start.
     pub(crate) async fn try_start_files(
         files: &[(&str, &str)],
         variables: &[(&str, &str)],

@@ -54,7 +54,8 @@ struct ReplyCut {
     pass: usize,
 }
 
-/// The bytes of a reply that still pass before the connection is closed, if its reply is cut. Shared by both directions.
+/// The bytes of a reply that still pass before the connection is closed, if its reply is cut. Shared by both
+/// directions.
 type BytesToCut = Mutex<Option<usize>>;
 
 // === impl Proxy ===
@@ -81,8 +82,8 @@ impl Proxy {
         self.address
     }
 
-    /// Sets the faults from now on. When a direction of a connection has dropped bytes, it drops all later ones too, because
-    /// TCP delivers nothing after a gap.
+    /// Sets the faults from now on. When a direction of a connection has dropped bytes, it drops all later ones too,
+    /// because TCP delivers nothing after a gap.
     pub(crate) fn set(&self, faults: Faults) {
         *self.shared.faults.lock() = faults;
     }

@@ -82,7 +82,8 @@ async fn a_client_needs_a_certificate_with_one_of_the_names() {
                 &["other", "ENVOY.Example.org"],
                 &["*.example.org"],
                 &[SPIFFE],
-                // as Envoy Gateway writes them: a wildcard with one label is no name, and no reason to reject the others
+                // as Envoy Gateway writes them: a wildcard with one label is no name, and no reason to reject the
+                // others
                 &["*.gateway", SPIFFE],
             ],
             vec![
@@ -109,7 +110,8 @@ async fn a_client_needs_a_certificate_with_one_of_the_names() {
     }
 }
 
-/// Returns whether a call with `config` succeeds. In TLS 1.3 a client learns only after its handshake that it was rejected.
+/// Returns whether a call with `config` succeeds. In TLS 1.3 a client learns only after its handshake that it was
+/// rejected.
 async fn is_served(weir: &Weir, config: Arc<ClientConfig>) -> bool {
     match weir.connect(config).await {
         Ok(mut client) => client.decide().await.is_ok(),
@@ -213,7 +215,8 @@ fn send(serving: &Serving, bytes: &[u8]) {
     assert!(!matches!(ended, Err(std::io::ErrorKind::WouldBlock)), "still open");
 }
 
-/// Waits until a handshake has failed: the client may know before that is logged, since handshakes have the lowest priority.
+/// Waits until a handshake has failed: the client may know before that is logged, since handshakes have the lowest
+/// priority.
 fn until_rejected(serving: &Serving) {
     let address = serving.address("http").parse().expect("an address");
     let is_rejected = |page: &str| {

@@ -126,8 +126,8 @@ async fn an_invalid_pair_leaves_the_previous_one_in_use() {
     weir.stop().await;
 }
 
-/// Returns two pairs whose own certificates are valid: the intermediate of the first is no certificate, that of the second has the
-/// right name and has not signed it.
+/// Returns two pairs whose own certificates are valid: the intermediate of the first is no certificate, that of the
+/// second has the right name and has not signed it.
 fn broken_chains(root: &Authority) -> (Pair, Pair) {
     let (issuer, impostor) = (root.intermediate("between"), root.intermediate("between"));
     let own = issuer.sign(&["localhost"]);

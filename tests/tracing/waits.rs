@@ -1,4 +1,5 @@
-//! A weir that counts in a shared store and sends its traces: the spans of decisions, with the waits for the store as children.
+//! A weir that counts in a shared store and sends its traces: the spans of decisions, with the waits for the store as
+//! children.
 
 use std::fs;
 
@@ -109,7 +110,8 @@ impl Decided {
 
     /// Checks the children, which have this `name` and wait for the `store`. Returns their number of commands.
     ///
-    /// Commands that are sent together have one child, unless the first reply arrives before the second command is sent.
+    /// Commands that are sent together have one child, unless the first reply arrives before the second command is
+    /// sent.
     pub(crate) fn commands(&self, name: &str, store: &str) -> u64 {
         let span = &self.span;
         assert!(!self.children.is_empty());

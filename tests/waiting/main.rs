@@ -1,5 +1,5 @@
-//! Callers that wait, on a limiter in memory whose clock the test sets: which requests wait, in which order they are served, and what reloads, a
-//! stop and other callers do to them.
+//! Callers that wait, on a limiter in memory whose clock the test sets: which requests wait, in which order they are
+//! served, and what reloads, a stop and other callers do to them.
 
 mod disk;
 mod library;

@@ -8,8 +8,8 @@ fn window(requests: u32) -> String {
     rules(&format!("{{ requests: {requests}, per: 1s, algorithm: fixed_window }}"))
 }
 
-/// Ten thousand wait; the limit is halved: exactly those that cannot be served in time any more are told at once, and the others are served in
-/// time.
+/// Ten thousand wait; the limit is halved: exactly those that cannot be served in time any more are told at once, and
+/// the others are served in time.
 #[test]
 fn a_lowered_limit_tells_at_once_who_cannot_be_served_in_time() {
     let fixture = Fixture::new(&window(1_000));

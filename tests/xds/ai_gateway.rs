@@ -1,5 +1,5 @@
-//! The program in the place of Envoy AI Gateway's rate limit service: its command, argument and variables, its rules by xDS, and the
-//! requests of its Envoy.
+//! The program in the place of Envoy AI Gateway's rate limit service: its command, argument and variables, its rules by
+//! xDS, and the requests of its Envoy.
 
 use std::{fs, os::unix::fs::symlink, process::Command, time::Duration};
 
@@ -51,8 +51,8 @@ fn quota(key: &str, value: &str, limit: u32) -> RateLimitDescriptor {
     RateLimitDescriptor { rate_limit, quota_mode: true, ..named(key, value, Vec::new()) }
 }
 
-/// The rules of a policy for two models: one with a default bucket only, and one with a bucket for a header's value, one for each value
-/// of another header, and a default.
+/// The rules of a policy for two models: one with a default bucket only, and one with a bucket for a header's value,
+/// one for each value of another header, and a default.
 fn rules() -> RateLimitConfig {
     let simple = quota("model_name_override", "quota-test-model", 10);
     let premium = "rule-0-x-tier|premium-match-0";
@@ -107,7 +107,8 @@ fn the_deployment_is_that_of_envoy_ai_gateway() {
 }
 
 impl AiGateway {
-    /// Starts the program by a link with the name `ratelimit`, as the deployment of the example does. `variables` override its own.
+    /// Starts the program by a link with the name `ratelimit`, as the deployment of the example does. `variables`
+    /// override its own.
     async fn start(variables: &[(&str, &str)]) -> Self {
         let (redis, mut control_plane) = (Server::start(), ControlPlane::start().await);
         let dir = tempfile::tempdir().expect("a directory");
@@ -146,8 +147,8 @@ impl AiGateway {
         Self { redis, serving, client, _dir: dir }
     }
 
-    /// Asks about `count` hits of a descriptor below the backend, as Envoy does when a request arrives and when it ends. Returns the code
-    /// and what is left.
+    /// Asks about `count` hits of a descriptor below the backend, as Envoy does when a request arrives and when it
+    /// ends. Returns the code and what is left.
     async fn ask<const N: usize>(&mut self, count: u64, entries: [(&str, &str); N]) -> (Code, u32) {
         let descriptor = hits(count, descriptor(entries));
         let answer = self.client.should_rate_limit(request(DOMAIN, [descriptor])).await.expect("an answer");

@@ -60,8 +60,8 @@ async fn rules_of_envoy_gateway_are_applied() {
     }
 }
 
-/// Returns a resource whose descriptors are nested `levels` deep, the last one limited to one an hour. Built from bytes, since
-/// encoders are recursive.
+/// Returns a resource whose descriptors are nested `levels` deep, the last one limited to one an hour. Built from
+/// bytes, since encoders are recursive.
 fn nested(levels: usize) -> Any {
     let limit = prost::Message::encode_to_vec(&RateLimitDescriptor {
         key: "k".into(),

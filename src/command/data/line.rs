@@ -1,9 +1,9 @@
 //! A counter as a line of JSON.
 //!
-//! Instants are seconds since the epoch as text, such as `1700000000.25`, with up to nine decimals: programs that read numbers as
-//! floating point would round them. The tokens that a bucket of a rule lacks are in units of 2^-31 tokens; one that comes with requests
-//! lacks whole ones. Its steps and its session are in milliseconds since the epoch, and the time of a token is the bits of an IEEE 754
-//! number of nanoseconds.
+//! Instants are seconds since the epoch as text, such as `1700000000.25`, with up to nine decimals: programs that read
+//! numbers as floating point would round them. The tokens that a bucket of a rule lacks are in units of 2^-31 tokens;
+//! one that comes with requests lacks whole ones. Its steps and its session are in milliseconds since the epoch, and
+//! the time of a token is the bits of an IEEE 754 number of nanoseconds.
 
 use std::io::{self, Write};
 

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use super::super::error::DisplayOrigin;
 use crate::limit::{Origin, Pattern, RuleNode, Values};
 
-/// Reports every descriptor of `nodes`, or below, whose key and value an earlier descriptor of its level has. `path` is the domain
-/// and the composite keys of the levels above. A message is made when it is called for, since there may be millions.
+/// Reports every descriptor of `nodes`, or below, whose key and value an earlier descriptor of its level has. `path` is
+/// the domain and the composite keys of the levels above. A message is made when it is called for, since there may be
+/// millions.
 pub(in crate::config) fn report(
     path: &[&str],
     nodes: &[RuleNode],

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use super::super::error::{DisplayOrigin, Report};
 use crate::limit::{Domain, Limit, Origin, RuleNode, Values};
 
-/// How many descriptors of a domain are looked at. The time grows with the product of specific and nested descriptors, so those
-/// after that many are not checked.
+/// How many descriptors of a domain are looked at. The time grows with the product of specific and nested descriptors,
+/// so those after that many are not checked.
 const MAX_STEPS: usize = 1_000_000;
 
-/// Warns of each descriptor of `domain` with a limit or nested descriptors of its own that hides rules below a more general one.
+/// Warns of each descriptor of `domain` with a limit or nested descriptors of its own that hides rules below a more
+/// general one.
 ///
 /// A descriptor without either is the documented way to make an exception, and hides them on purpose.
 pub(in crate::config) fn warn(domain: &Domain, report: &mut Report) {

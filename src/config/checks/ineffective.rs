@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use super::super::error::{DisplayOrigin, Report};
 use crate::limit::{Domain, Pattern, Rule, RuleNode, Values};
 
-/// The number of wildcards of one key and level that are compared with one another. The time grows with the square of the
-/// number, so later wildcards are not checked.
+/// The number of wildcards of one key and level that are compared with one another. The time grows with the square of
+/// the number, so later wildcards are not checked.
 const MAX_COMPARED: usize = 1_000;
 
 /// Warns of every rule of `domain` that has no effect.
@@ -54,7 +54,8 @@ fn unreachable(nodes: &[RuleNode], report: &mut Report) {
     }
 }
 
-/// Returns the wildcard that matches the last of `node`'s values, if wildcards that are tried earlier match all of them.
+/// Returns the wildcard that matches the last of `node`'s values, if wildcards that are tried earlier match all of
+/// them.
 fn shadowing<'n>(
     node: &RuleNode,
     wildcards: &[(&'n Pattern, &'n RuleNode)],
@@ -77,8 +78,8 @@ fn shadowing<'n>(
     covering?.pop()
 }
 
-/// Returns the first of `wildcards` that matches every value of a pattern. `sample` is that pattern with each star replaced
-/// by NUL.
+/// Returns the first of `wildcards` that matches every value of a pattern. `sample` is that pattern with each star
+/// replaced by NUL.
 ///
 /// A wildcard matches all of the pattern's values exactly if it matches `sample`: values hold no NUL, so only a star of
 /// the wildcard can have matched one, and a star matches any other text in its place.

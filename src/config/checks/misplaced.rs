@@ -1,5 +1,5 @@
-//! Checks known keys at levels where they have no effect. envoyproxy/ratelimit checks keys against one list for all levels
-//! and ignores such a key; so does weir, with a warning.
+//! Checks known keys at levels where they have no effect. envoyproxy/ratelimit checks keys against one list for all
+//! levels and ignores such a key; so does weir, with a warning.
 
 use std::rc::Rc;
 

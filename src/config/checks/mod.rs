@@ -1,4 +1,5 @@
-//! Checks of rules that are read: what is an error although each part is valid, and what has no effect, of which they warn.
+//! Checks of rules that are read: what is an error although each part is valid, and what has no effect, of which they
+//! warn.
 
 pub(super) mod duplicates;
 pub(super) mod hidden;

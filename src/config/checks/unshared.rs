@@ -1,5 +1,5 @@
-//! Finds rules that instances cannot share: smooth windows, and in a store which counts only single fixed windows, such as
-//! Memcached, most others.
+//! Finds rules that instances cannot share: smooth windows, and in a store which counts only single fixed windows, such
+//! as Memcached, most others.
 
 use std::fmt::Write as _;
 
@@ -12,9 +12,9 @@ use crate::limit::{Coordination, Limit, Rule, RuleNode, SharedStore};
 /// The rules that are warned of one by one.
 const MAX_WARNINGS: usize = 100;
 
-/// Checks that instances can share the rules of `loaded` in `store`. Adds a warning for each rule that Memcached cannot share, so
-/// that every instance counts it by itself. `default` is the coordination mode of rules that name none; a rule that is `local`
-/// is meant to be counted so.
+/// Checks that instances can share the rules of `loaded` in `store`. Adds a warning for each rule that Memcached cannot
+/// share, so that every instance counts it by itself. `default` is the coordination mode of rules that name none; a
+/// rule that is `local` is meant to be counted so.
 ///
 /// # Errors
 ///

@@ -7,8 +7,8 @@ use crate::config::scalar::Meaning;
 
 /// `WRITE_SPELLINGS=1` writes the outcomes anew, for a new version of the parser: read the difference.
 ///
-/// Cases: `### name`, the document, and after `=> ` what it means, or its faults. `␉`, `␍`, `␀`, `␈` and `␗` are tab, carriage return, NUL,
-/// backspace and byte order mark.
+/// Cases: `### name`, the document, and after `=> ` what it means, or its faults. `␉`, `␍`, `␀`, `␈` and `␗` are tab,
+/// carriage return, NUL, backspace and byte order mark.
 const SPELLINGS: &str = include_str!("spellings.txt");
 
 #[test]

@@ -25,7 +25,8 @@ pub enum CounterState {
     FixedWindow(FixedWindow),
     /// The state under [`Algorithm::SlidingWindow`], if [`CounterState::OneSpan`] cannot hold it.
     SlidingWindow(Box<SlidingWindow>, IdleAt),
-    /// The state under [`Algorithm::SlidingWindow`] with one span of at most 65,535 hits, or none: as most have, without an allocation.
+    /// The state under [`Algorithm::SlidingWindow`] with one span of at most 65,535 hits, or none: as most have,
+    /// without an allocation.
     OneSpan {
         /// Whether there is a span.
         is_there: bool,
@@ -97,7 +98,8 @@ macro_rules! change_state {
     };
 }
 
-/// Reads a window that is kept as [`CounterState::OneSpan`]. Not inlined, so that the other algorithms do not pay for it.
+/// Reads a window that is kept as [`CounterState::OneSpan`]. Not inlined, so that the other algorithms do not pay for
+/// it.
 #[inline(never)]
 fn read_one<T>(window: &SlidingWindow, read: impl FnOnce(&SlidingWindow) -> T) -> T {
     read(window)
@@ -200,9 +202,9 @@ impl CounterState {
         }
     }
 
-    /// Gives back `hits` that were [taken](Self::take) at the instant `taken_at` and not used, as far as that admits no more than
-    /// the limit: to a fixed window if it is still open, to a sliding window if its hits still count, to a bucket less
-    /// the tokens that have flowed in since.
+    /// Gives back `hits` that were [taken](Self::take) at the instant `taken_at` and not used, as far as that admits no
+    /// more than the limit: to a fixed window if it is still open, to a sliding window if its hits still count, to a
+    /// bucket less the tokens that have flowed in since.
     pub fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
         match self {
             Self::FixedWindow(window) => window.put_back(tier, now, taken_at, hits),
@@ -265,7 +267,8 @@ impl CounterState {
             .unwrap_or_else(|| Self::SlidingWindow(Box::new(window), idle_at))
     }
 
-    /// Creates a state from `window`, which equals an unused one from `idle_at`, for a store that keeps both without the tier.
+    /// Creates a state from `window`, which equals an unused one from `idle_at`, for a store that keeps both without
+    /// the tier.
     #[must_use]
     pub fn restored_window(window: SlidingWindow, idle_at: Timestamp) -> Self {
         let idle_at = IdleAt::of(idle_at);
@@ -279,20 +282,22 @@ impl CounterState {
         Self::SmoothWindow(Box::new(window), IdleAt::of(window.idle_at(tier)))
     }
 
-    /// Creates a state from `window`, which equals an unused one from `idle_at`, for a store that keeps both without the tier.
+    /// Creates a state from `window`, which equals an unused one from `idle_at`, for a store that keeps both without
+    /// the tier.
     #[must_use]
     pub fn restored_smooth_window(window: SmoothWindow, idle_at: Timestamp) -> Self {
         Self::SmoothWindow(Box::new(window), IdleAt::of(idle_at))
     }
 
-    /// Creates a state from `bucket`, which equals an unused one from `idle_at`, for a store that keeps both without the tier.
+    /// Creates a state from `bucket`, which equals an unused one from `idle_at`, for a store that keeps both without
+    /// the tier.
     #[must_use]
     pub fn restored_bucket(bucket: TokenBucket, idle_at: Timestamp) -> Self {
         Self::TokenBucket(bucket, IdleAt::of(idle_at))
     }
 
-    /// Creates a state from `bucket`, whose session began at `session` if it has one, and which equals a full one from `idle_at`. Whether
-    /// it was used with callers' times.
+    /// Creates a state from `bucket`, whose session began at `session` if it has one, and which equals a full one from
+    /// `idle_at`. Whether it was used with callers' times.
     #[must_use]
     pub fn restored_steps(
         bucket: StepBucket,

@@ -11,8 +11,8 @@ use crate::limit::{
 
 /// The hits of one window. 16 bytes.
 ///
-/// A window that has ended counts nothing. If the clock steps back over a window's start, hits still count in the window
-/// that is already open: reopening the past one would admit its limit again.
+/// A window that has ended counts nothing. If the clock steps back over a window's start, hits still count in the
+/// window that is already open: reopening the past one would admit its limit again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindow {
     end: Timestamp,
@@ -50,7 +50,8 @@ impl FixedWindow {
         if now < self.end { (self.end, self.used) } else { (now.window_end(tier.period), Hits(0)) }
     }
 
-    /// Returns the time from `now` until a window ends at `end`: at most its period, also if the clock has stepped back.
+    /// Returns the time from `now` until a window ends at `end`: at most its period, also if the clock has stepped
+    /// back.
     #[inline]
     fn rest(tier: &Tier, end: Timestamp, now: Timestamp) -> Period {
         end.since(now).min(tier.period)

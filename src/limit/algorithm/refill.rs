@@ -1,4 +1,5 @@
-//! The flow of tokens into a bucket. All results are exact; a division of 128 bits is made only where 64 bits do not suffice.
+//! The flow of tokens into a bucket. All results are exact; a division of 128 bits is made only where 64 bits do not
+//! suffice.
 
 use crate::limit::{
     tier::{Refill, Tier},
@@ -10,8 +11,8 @@ pub(super) const TOKEN: u64 = 1 << TOKEN_BITS;
 
 const TOKEN_BITS: u32 = 31;
 
-/// Returns the inflow during `elapsed` with continuous refill, in units of 2^-31 tokens, rounded down; at most `most`, which is less
-/// than 2^63.
+/// Returns the inflow during `elapsed` with continuous refill, in units of 2^-31 tokens, rounded down; at most `most`,
+/// which is less than 2^63.
 pub(super) fn inflow(tier: &Tier, elapsed: Period, most: u64) -> u64 {
     let period = tier.refill_period();
     // 64 bits of time and 32 of requests
@@ -35,8 +36,9 @@ fn long_inflow(product: u128, period: Period, most: u64) -> u64 {
     u64::try_from(tokens / period).unwrap_or(u64::MAX)
 }
 
-/// Returns the part of `elapsed` that refill in steps has credited, and the inflow in units of 2^-31 tokens, at most `most`, which is
-/// neither zero nor 2^63 or more. A bucket that has been full for a period has no steps: its next ones are counted from the first hit.
+/// Returns the part of `elapsed` that refill in steps has credited, and the inflow in units of 2^-31 tokens, at most
+/// `most`, which is neither zero nor 2^63 or more. A bucket that has been full for a period has no steps: its next ones
+/// are counted from the first hit.
 pub(super) fn steps(tier: &Tier, elapsed: Period, most: u64) -> (Period, u64) {
     if elapsed < tier.period {
         return (Period::default(), 0);
@@ -49,8 +51,8 @@ pub(super) fn steps(tier: &Tier, elapsed: Period, most: u64) -> (Period, u64) {
     (Period::from_nanos(steps * tier.period.as_nanos()), inflow(steps))
 }
 
-/// Returns the most units of 2^-31 tokens that can have flowed in during `elapsed`, whatever rounding and steps do; at most `most`. A part of
-/// a period counts as a step, since a step may have been in it.
+/// Returns the most units of 2^-31 tokens that can have flowed in during `elapsed`, whatever rounding and steps do; at
+/// most `most`. A part of a period counts as a step, since a step may have been in it.
 pub(super) fn most_inflow(tier: &Tier, elapsed: Period, most: u64) -> u64 {
     if elapsed == Period::default() {
         return 0;
@@ -65,7 +67,8 @@ pub(super) fn most_inflow(tier: &Tier, elapsed: Period, most: u64) -> u64 {
     inflow.min(most)
 }
 
-/// Returns how long it takes until `needed` units of 2^-31 tokens, less than 2^63, have flowed in with continuous refill, rounded up.
+/// Returns how long it takes until `needed` units of 2^-31 tokens, less than 2^63, have flowed in with continuous
+/// refill, rounded up.
 pub(super) fn time_for(tier: &Tier, needed: u64) -> Period {
     // rounding up twice is rounding up once
     let product =

@@ -18,12 +18,14 @@ const SPANS: u64 = 12;
 /// The most spans of hits that are counted in the order of their instants.
 const MAX_SPANS: usize = 14;
 
-/// The hits of the last period, grouped into spans of up to a twelfth of a period. Takes 32 bytes with one span, and 16 more for each of
-/// up to 14 otherwise, in a list that grows by doubling; late reports of other instances may add 13 more.
+/// The hits of the last period, grouped into spans of up to a twelfth of a period. Takes 32 bytes with one span, and 16
+/// more for each of up to 14 otherwise, in a list that grows by doubling; late reports of other instances may add 13
+/// more.
 ///
-/// A span begins with a hit and counts until one period after its last hit. So every hit counts for at least one period, and no interval
-/// of one period admits more than the limit. Hits at least a twelfth of a period apart expire after exactly one period; closer hits expire
-/// up to a twelfth of a period late, so steady overload uses at least 12/13 of the limit (92.3 %).
+/// A span begins with a hit and counts until one period after its last hit. So every hit counts for at least one
+/// period, and no interval of one period admits more than the limit. Hits at least a twelfth of a period apart expire
+/// after exactly one period; closer hits expire up to a twelfth of a period late, so steady overload uses at least
+/// 12/13 of the limit (92.3 %).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindow {
     /// The start of the newest span.
@@ -77,9 +79,9 @@ impl SlidingWindow {
         }
     }
 
-    /// Gives back `hits` that were reserved until `until`. They are in the first span that ends then or later, or in one after it,
-    /// which was open already when they were reserved. Earlier spans come first nevertheless: as long as these have hits, the
-    /// ones that stay count for longer, so that the window never counts too little.
+    /// Gives back `hits` that were reserved until `until`. They are in the first span that ends then or later, or in
+    /// one after it, which was open already when they were reserved. Earlier spans come first nevertheless: as long as
+    /// these have hits, the ones that stay count for longer, so that the window never counts too little.
     pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         self.drop_expired(tier, now);
         if until.after(tier.period) <= now {
@@ -102,8 +104,9 @@ impl SlidingWindow {
         self.spans.extend(newest);
     }
 
-    /// Counts `hits` that were taken at the instant `at`, before the newest span began. They join the next later span if it
-    /// ended within a twelfth of a period after them, or if there are as many spans as the window has at most by itself.
+    /// Counts `hits` that were taken at the instant `at`, before the newest span began. They join the next later span
+    /// if it ended within a twelfth of a period after them, or if there are as many spans as the window has at most by
+    /// itself.
     fn insert(&mut self, tier: &Tier, at: Timestamp, hits: Hits) {
         let hits = u32::try_from(hits.0).unwrap_or(u32::MAX);
         let later = self.spans.iter().take_while(|span| span.last < at).count();

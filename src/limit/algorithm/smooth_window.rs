@@ -1,8 +1,8 @@
 //! The smooth window: a fixed window whose hits are spread over it.
 //!
-//! Credit flows in at one hit more than the window has room for, over the rest of the window, and at most a burst of it is
-//! kept. So whatever is left is used by the window's end, after a lull too, and no more than a burst has one instant. With one
-//! hit less, the last hit would come at the window's edge and count in the next window.
+//! Credit flows in at one hit more than the window has room for, over the rest of the window, and at most a burst of it
+//! is kept. So whatever is left is used by the window's end, after a lull too, and no more than a burst has one
+//! instant. With one hit less, the last hit would come at the window's edge and count in the next window.
 
 use super::{
     change::CountChange,
@@ -17,8 +17,8 @@ use crate::limit::{
 
 /// The hits of one window, and the credit for more. 32 bytes.
 ///
-/// The credit that is missing is kept, not what is there, so that a changed burst applies immediately. It is as of an instant
-/// that never steps back.
+/// The credit that is missing is kept, not what is there, so that a changed burst applies immediately. It is as of an
+/// instant that never steps back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SmoothWindow {
     window: FixedWindow,
@@ -59,9 +59,9 @@ impl SmoothWindow {
         self.ready_at(tier, self.as_of, tier.capacity().into()).max(self.window.end())
     }
 
-    /// Gives back `hits` that were taken at `taken_at`, if their window is open. Their credit comes back if nothing was taken since:
-    /// otherwise other credit has flowed in for what came then, and with both more than a burst could have one instant. No hit is
-    /// lost without it, since credit flows faster while the window has more room.
+    /// Gives back `hits` that were taken at `taken_at`, if their window is open. Their credit comes back if nothing was
+    /// taken since: otherwise other credit has flowed in for what came then, and with both more than a burst could have
+    /// one instant. No hit is lost without it, since credit flows faster while the window has more room.
     pub(super) fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
         if !self.window.is_open(tier, now, taken_at) {
             return;
@@ -126,8 +126,8 @@ impl SmoothWindow {
         }
     }
 
-    /// Returns the instant from which credit flows: that of the last change. If the clock stepped back before it, the start of the
-    /// window that is still open.
+    /// Returns the instant from which credit flows: that of the last change. If the clock stepped back before it, the
+    /// start of the window that is still open.
     fn since(&self, tier: &Tier) -> Timestamp {
         let start = self.window.end().as_nanos().saturating_sub(tier.period.as_nanos());
         self.as_of.max(Timestamp::from_nanos(start))
@@ -181,8 +181,8 @@ impl AlgorithmState for SmoothWindow {
         self.window.add(tier, at, change, now);
     }
 
-    /// Returns the hits that both the window and the credit have room for, and the time until the window is over and the
-    /// credit is full.
+    /// Returns the hits that both the window and the credit have room for, and the time until the window is over and
+    /// the credit is full.
     fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
         let window = self.window.availability(tier, now);
         let credit = (full(tier) - self.lacking_at(tier, now)) / TOKEN;
@@ -223,7 +223,8 @@ mod tests {
         Timestamp::from_nanos(nanos)
     }
 
-    /// Takes hits one by one, each at the first instant at which it fits, until the end of the window; returns their number.
+    /// Takes hits one by one, each at the first instant at which it fits, until the end of the window; returns their
+    /// number.
     fn use_up(state: &mut SmoothWindow, tier: &Tier, mut now: Timestamp) -> u64 {
         let edge = now.window_end(tier.period);
         let mut taken = 0;

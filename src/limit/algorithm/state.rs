@@ -28,7 +28,8 @@ pub trait AlgorithmState {
     /// Gives back `hits`, at most as many as are counted.
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits);
 
-    /// Applies a `change` that was decided elsewhere, at the instant `at`, whether or not its hits fit: the counted hits become
+    /// Applies a `change` that was decided elsewhere, at the instant `at`, whether or not its hits fit: the counted
+    /// hits become
     /// [`CountChange::apply`] of them. Hits that `at` makes too old for any later decision are ignored.
     fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, now: Timestamp);
 
@@ -38,8 +39,8 @@ pub trait AlgorithmState {
     /// Returns the time until `hits` would fit if no other request takes any; [`Availability::reset`] if they never do.
     fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period;
 
-    /// Decides on `hits` where no other tier has a say: counts them if they fit or the `policy` says so. Does what the other
-    /// functions do one by one, for the many rules of one tier.
+    /// Decides on `hits` where no other tier has a say: counts them if they fit or the `policy` says so. Does what the
+    /// other functions do one by one, for the many rules of one tier.
     #[inline]
     fn decide(&mut self, tier: &Tier, policy: OverLimitPolicy, hits: Hits, now: Timestamp) -> Outcome {
         let Probe { fits, used } = self.probe(tier, now, hits);

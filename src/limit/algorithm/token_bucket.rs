@@ -13,18 +13,19 @@ use crate::limit::{
     units::{Hits, Period, Timestamp},
 };
 
-/// The tokens that a bucket lacks at an instant. 16 bytes. The taken tokens are kept, not those left, so that a changed `burst`
-/// applies immediately: raised, the extra tokens are available; lowered below the taken tokens, the bucket is empty.
+/// The tokens that a bucket lacks at an instant. 16 bytes. The taken tokens are kept, not those left, so that a changed
+/// `burst` applies immediately: raised, the extra tokens are available; lowered below the taken tokens, the bucket is
+/// empty.
 ///
-/// A bucket can be in debt, by at most one burst more than it holds: hits that several instances admitted with the same token
-/// are missing later, so that the long-run rate holds. A mark distinguishes a debt from tokens that were taken before `burst` was
-/// lowered, which need not be waited for.
+/// A bucket can be in debt, by at most one burst more than it holds: hits that several instances admitted with the same
+/// token are missing later, so that the long-run rate holds. A mark distinguishes a debt from tokens that were taken
+/// before `burst` was lowered, which need not be waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenBucket {
     /// The instant of the taken tokens; with steps, the instant of the last step.
     as_of: Timestamp,
-    /// The taken tokens in units of 2^-31 tokens, rounded up: a hit may cost one unit too much, never too little. The highest
-    /// bit, [`DEBT`], is set if they may exceed the burst.
+    /// The taken tokens in units of 2^-31 tokens, rounded up: a hit may cost one unit too much, never too little. The
+    /// highest bit, [`DEBT`], is set if they may exceed the burst.
     taken_and_debt: u64,
 }
 
@@ -32,8 +33,8 @@ pub struct TokenBucket {
 const DEBT: u64 = 1 << 63;
 
 impl TokenBucket {
-    /// Creates a bucket that lacks `taken` tokens at `as_of`, in units of 2^-31 tokens, less than 2^63. `in_debt` says whether
-    /// they exceed the burst.
+    /// Creates a bucket that lacks `taken` tokens at `as_of`, in units of 2^-31 tokens, less than 2^63. `in_debt` says
+    /// whether they exceed the burst.
     #[must_use]
     pub const fn new(as_of: Timestamp, taken: u64, in_debt: bool) -> Self {
         let taken = if taken < DEBT { taken } else { DEBT - 1 };
@@ -63,7 +64,8 @@ impl TokenBucket {
         self.taken_and_debt & DEBT != 0
     }
 
-    /// Returns the taken tokens, capped at the bucket's size, and with a debt at one more burst; in all at most 2^32-1 tokens.
+    /// Returns the taken tokens, capped at the bucket's size, and with a debt at one more burst; in all at most 2^32-1
+    /// tokens.
     fn capped(self, bucket: Bucket) -> u64 {
         self.taken().min(if self.is_in_debt() { most_taken(bucket) } else { full(bucket) })
     }
@@ -100,7 +102,8 @@ impl TokenBucket {
         }
     }
 
-    /// Gives back `hits` that were taken at `taken_at`, less the tokens that have flowed in since, which have refilled the bucket already.
+    /// Gives back `hits` that were taken at `taken_at`, less the tokens that have flowed in since, which have refilled
+    /// the bucket already.
     pub(super) fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
         let tokens = hits.0.saturating_mul(TOKEN);
         self.return_tokens(tier, now, tokens - most_inflow(tier, now.since(taken_at), tokens));
@@ -114,20 +117,22 @@ impl TokenBucket {
         }
     }
 
-    /// Returns the instant from which at most `room` is taken if no other request takes any. It is computed from the stored
-    /// state, not from the refilled one, so that rounding does not make the reported wait differ from the actual one.
+    /// Returns the instant from which at most `room` is taken if no other request takes any. It is computed from the
+    /// stored state, not from the refilled one, so that rounding does not make the reported wait differ from the actual
+    /// one.
     fn ready_at(self, tier: &Tier, room: u64) -> Timestamp {
         self.time_until(tier, room).map_or(Timestamp::default(), |time| self.as_of.after(time))
     }
 
-    /// Returns how long it takes from `now` until at most `room` is taken: no longer than from the instant of the state, which is later
-    /// than `now` if the clock has stepped back.
+    /// Returns how long it takes from `now` until at most `room` is taken: no longer than from the instant of the
+    /// state, which is later than `now` if the clock has stepped back.
     fn ready_in(self, tier: &Tier, room: u64, now: Timestamp) -> Period {
         self.time_until(tier, room)
             .map_or(Period::default(), |time| self.as_of.after(time).since(now).min(time))
     }
 
-    /// Returns how long it takes from the instant of the state until at most `room` is taken. None if no more is taken then.
+    /// Returns how long it takes from the instant of the state until at most `room` is taken. None if no more is taken
+    /// then.
     fn time_until(self, tier: &Tier, room: u64) -> Option<Period> {
         let bucket = tier.bucket();
         let needed = self.capped(bucket).saturating_sub(room);

@@ -134,7 +134,8 @@ proptest! {
         prop_assert!(fleet.parts.is_even(u32::try_from(count).expect("few")));
     }
 
-    /// A tenth of the instances has 90 % of the demand, and after 12 s others have it; heartbeats come in any order, and demand varies.
+    /// A tenth of the instances has 90 % of the demand, and after 12 s others have it; heartbeats come in any order,
+    /// and demand varies.
     #[test]
     fn parts_are_where_demand_is_within_six_seconds(
         (count, limit) in prop_oneof![Just((8, 1_000_u32)), Just((8, 400)), Just((24, 1_200)), Just((40, 100_000))],

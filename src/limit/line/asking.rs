@@ -36,8 +36,8 @@ const LATEST: Period = Period::from_millis(50);
 /// The round trip that is assumed before the first reply.
 const ROUND_TRIP: Period = Period::from_millis(5);
 
-/// The time for which hits are reserved: four round trips within these bounds. Sliding windows count them until it ends, and buckets refill
-/// meanwhile.
+/// The time for which hits are reserved: four round trips within these bounds. Sliding windows count them until it
+/// ends, and buckets refill meanwhile.
 const HOLD: [Period; 2] = [Period::from_millis(2), Period::from_millis(50)];
 
 /// What an instance knows of the counters of a limit.
@@ -127,7 +127,8 @@ struct Held {
 // === impl AskingLine ===
 
 impl AskingLine {
-    /// Creates a line for `tiers`, in which nobody waits, of an instance that asks alone. Callers [can wait](super::can_wait) for them.
+    /// Creates a line for `tiers`, in which nobody waits, of an instance that asks alone. Callers [can
+    /// wait](super::can_wait) for them.
     #[must_use]
     pub fn new(tiers: SharedTiers) -> Self {
         Self {
@@ -439,7 +440,8 @@ impl AskingLine {
         Period::from_nanos(self.round_trip.as_nanos().saturating_mul(4)).clamp(shortest, longest)
     }
 
-    /// Replaces the plan by that of an empty line, and begins a walk along the line with it, unless one has ended lately.
+    /// Replaces the plan by that of an empty line, and begins a walk along the line with it, unless one has ended
+    /// lately.
     fn replan(&mut self, plan: Option<Plan>, now: Timestamp) {
         let Some(plan) = plan.filter(|_| self.waiting() > 0) else { return };
         if self.sweep.is_none() && now.since(self.swept_at) >= SWEEP_PAUSE {

@@ -1,7 +1,8 @@
 //! When each of several instances asks their store for hits that fit at one instant.
 //!
-//! If all asked at once, the store would have a call of each in the same millisecond. So each has its turn within a short time. Who is
-//! first changes from one opening to the next, since the first ones get hits if there are fewer than instances.
+//! If all asked at once, the store would have a call of each in the same millisecond. So each has its turn within a
+//! short time. Who is first changes from one opening to the next, since the first ones get hits if there are fewer than
+//! instances.
 
 use crate::limit::{
     part::Place,
@@ -12,8 +13,9 @@ use crate::limit::{
 /// The longest time over which the instances spread what they ask for at one instant.
 pub(super) const SPREAD: Period = Period::from_millis(50);
 
-/// By how many turns all ranks move on from one opening to the next: the first of these that does not divide the number of instances, so
-/// that each rank has every turn once in as many openings. Their product exceeds the largest number of instances.
+/// By how many turns all ranks move on from one opening to the next: the first of these that does not divide the number
+/// of instances, so that each rank has every turn once in as many openings. Their product exceeds the largest number of
+/// instances.
 const STEPS: [u64; 8] = [7, 11, 13, 17, 19, 23, 29, 31];
 
 /// The turns of an instance among those that ask the same store.

@@ -10,9 +10,9 @@ use crate::limit::{
     units::{Period, Timestamp},
 };
 
-/// Adds the tokens that were taken from `local`, which began full, to those taken from `stored`, the state of the same bucket,
-/// which is of `kind`. Tokens that have flowed into `local` since its first request have flowed into both, so the sum may have that
-/// many more than one state would. The sum of states of different kinds is `stored`.
+/// Adds the tokens that were taken from `local`, which began full, to those taken from `stored`, the state of the same
+/// bucket, which is of `kind`. Tokens that have flowed into `local` since its first request have flowed into both, so
+/// the sum may have that many more than one state would. The sum of states of different kinds is `stored`.
 #[must_use]
 pub fn merge_buckets(stored: CounterState, local: &CounterState, kind: &BucketKind) -> CounterState {
     match (&stored, local) {
@@ -102,8 +102,8 @@ mod tests {
     }
 
     proptest! {
-        /// No more tokens are left than in one bucket, except for those that have flowed into both; and no fewer than two steps or
-        /// two tokens.
+        /// No more tokens are left than in one bucket, except for those that have flowed into both; and no fewer than
+        /// two steps or two tokens.
         #[test]
         fn tokens_that_were_taken_from_either_are_missing_from_the_sum(
             is_paced: bool,

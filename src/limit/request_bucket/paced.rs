@@ -1,4 +1,5 @@
-//! The bucket of redis-cell and throttlecrab: tokens that flow in evenly, the generic cell rate algorithm (ITU-T I.371).
+//! The bucket of redis-cell and throttlecrab: tokens that flow in evenly, the generic cell rate algorithm (ITU-T
+//! I.371).
 
 use crate::limit::units::{NANOS_PER_SECOND, Period, Timestamp};
 
@@ -11,8 +12,8 @@ pub struct Pace {
     period_nanos: u128,
 }
 
-/// The time in which a token flows in at some [`Pace`], rounded to 24 significant bits: enough to see whether the pace has changed,
-/// and to convert what has flowed in until then.
+/// The time in which a token flows in at some [`Pace`], rounded to 24 significant bits: enough to see whether the pace
+/// has changed, and to convert what has flowed in until then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenTime {
     /// The bits of the nanoseconds.
@@ -37,7 +38,8 @@ pub struct PacedReply {
     pub limited: bool,
     /// Whole tokens that are left.
     pub remaining: u64,
-    /// If limited, the time until the tokens are there, in a bucket that has room for them all, if no other request takes any.
+    /// If limited, the time until the tokens are there, in a bucket that has room for them all, if no other request
+    /// takes any.
     pub retry_after: Period,
     /// The time until the bucket is full.
     pub reset_after: Period,
@@ -45,8 +47,9 @@ pub struct PacedReply {
 
 /// Tokens that flow in evenly. 16 bytes.
 ///
-/// The taken tokens are kept, not those left, so that changed parameters apply at once: a raised capacity admits more, and a
-/// lowered one begins as an empty bucket at most. The tokens that flowed in before a changed pace flowed in at the earlier one.
+/// The taken tokens are kept, not those left, so that changed parameters apply at once: a raised capacity admits more,
+/// and a lowered one begins as an empty bucket at most. The tokens that flowed in before a changed pace flowed in at
+/// the earlier one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacedBucket {
     /// The instant of the taken tokens. The time since the last whole token that has flowed in is still to come.
@@ -149,8 +152,8 @@ impl PacedBucket {
         self.taken
     }
 
-    /// Decides `request` at `now`. `token` is the time of a token at the pace of the last change; it follows changes. A rejected
-    /// request changes nothing but the pace.
+    /// Decides `request` at `now`. `token` is the time of a token at the pace of the last change; it follows changes. A
+    /// rejected request changes nothing but the pace.
     pub(super) fn decide(
         &mut self,
         token: &mut TokenTime,
@@ -193,8 +196,8 @@ impl PacedBucket {
         }
     }
 
-    /// Returns the bucket with the whole tokens that have flowed in up to `now`. A clock that steps back neither adds nor removes
-    /// tokens.
+    /// Returns the bucket with the whole tokens that have flowed in up to `now`. A clock that steps back neither adds
+    /// nor removes tokens.
     fn refilled(self, pace: &Pace, now: Timestamp) -> Self {
         if self.taken == 0 {
             return Self { as_of: now.max(self.as_of), taken: 0 };

@@ -47,7 +47,8 @@ pub struct StepBucket {
 // === impl StepBucket ===
 
 impl StepBucket {
-    /// Creates a bucket that lacks `taken` tokens and had its last step at `stepped_at`, in milliseconds since the epoch.
+    /// Creates a bucket that lacks `taken` tokens and had its last step at `stepped_at`, in milliseconds since the
+    /// epoch.
     #[must_use]
     pub const fn new(taken: u64, stepped_at: u64) -> Self {
         Self { taken, stepped_at }

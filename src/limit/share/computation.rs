@@ -1,6 +1,7 @@
 //! The shares of all members, computed from a copy of a pool: what takes long needs no lock.
 //!
-//! A [`Pool`](super::Pool) that many threads use hands out a [`Computation`], is asked for decisions meanwhile, and takes the
+//! A [`Pool`](super::Pool) that many threads use hands out a [`Computation`], is asked for decisions meanwhile, and
+//! takes the
 //! [`Shares`] when they are there.
 
 use std::sync::Arc;

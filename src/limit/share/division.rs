@@ -1,8 +1,8 @@
 //! The shares of a pool's members: pure functions in whole numbers. There is no floating point anywhere.
 //!
-//! Every amount is a whole number over a denominator that all members have in common, until [`whole`] rounds once at the end. With at
-//! most 2^10 members, a capacity and demands below 2^32, and a sum of weights (and of minimums divided by what they have in common,
-//! where these exceed the capacity) of at most 2^20, no product exceeds 2^128.
+//! Every amount is a whole number over a denominator that all members have in common, until [`whole`] rounds once at
+//! the end. With at most 2^10 members, a capacity and demands below 2^32, and a sum of weights (and of minimums divided
+//! by what they have in common, where these exceed the capacity) of at most 2^20, no product exceeds 2^128.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,8 @@ pub struct Division {
     pub capacity: u32,
     /// The percentage of its default that a member keeps without demand, 0 to 100.
     pub reserve: u32,
-    /// The number of the cycle, which turns the order of ties: otherwise the last name of the alphabet would always lose.
+    /// The number of the cycle, which turns the order of ties: otherwise the last name of the alphabet would always
+    /// lose.
     pub cycle: u64,
 }
 
@@ -60,8 +61,8 @@ impl Claim<'_> {
 }
 
 impl Division {
-    /// Returns the share of each of `claims`, in their order, for the next cycle. The sum is the capacity, or the sum of all maximums if
-    /// that is less. [`Claim::granted`] has no effect.
+    /// Returns the share of each of `claims`, in their order, for the next cycle. The sum is the capacity, or the sum
+    /// of all maximums if that is less. [`Claim::granted`] has no effect.
     #[must_use]
     pub fn shares(&self, claims: &[Claim<'_>]) -> Vec<u32> {
         let exact = match self.borrow {
@@ -73,7 +74,8 @@ impl Division {
         self.whole(&exact, claims)
     }
 
-    /// Returns what each member may have by the end of a cycle in which it was [granted](Claim::granted) something already, and asks for
+    /// Returns what each member may have by the end of a cycle in which it was [granted](Claim::granted) something
+    /// already, and asks for
     /// [`Claim::demand`] in all. Nobody gets less than it was granted; members above their default lose first. If all demands fit and
     /// `spread` is not set, the sum is theirs, and the rest belongs to nobody.
     #[must_use]
@@ -127,8 +129,9 @@ impl Division {
             .collect()
     }
 
-    /// Returns what [`Division::default_shares`] has for a member of this `weight`, where `weights` has the number of members of each weight,
-    /// that one's included, and all have the bounds `min` and `max`. The cost grows with the number of different weights.
+    /// Returns what [`Division::default_shares`] has for a member of this `weight`, where `weights` has the number of
+    /// members of each weight, that one's included, and all have the bounds `min` and `max`. The cost grows with the
+    /// number of different weights.
     pub(super) fn default_by_weight(
         &self,
         weights: &BTreeMap<u32, u32>,
@@ -160,8 +163,8 @@ impl Division {
         found.map_or(0, |((_, count), amount)| up(amount, denominator * u128::from(*count)))
     }
 
-    /// Returns the default of each member: by weight, between its minimum and maximum. Minimums that exceed the capacity together are
-    /// cut in proportion.
+    /// Returns the default of each member: by weight, between its minimum and maximum. Minimums that exceed the
+    /// capacity together are cut in proportion.
     fn defaults(&self, claims: &[Claim<'_>]) -> Fractions {
         let capacity = u128::from(self.capacity);
         let least: u128 = claims.iter().map(Claim::least).sum();
@@ -180,7 +183,8 @@ impl Division {
         fill(&vessels.collect::<Vec<_>>(), capacity)
     }
 
-    /// Returns the basis, in units in which all of it is whole. In the middle of a cycle a maximum is at least what was `granted`.
+    /// Returns the basis, in units in which all of it is whole. In the middle of a cycle a maximum is at least what was
+    /// `granted`.
     fn basis(&self, claims: &[Claim<'_>], granted: bool) -> Basis {
         let Fractions { numerators, denominator } = self.defaults(claims);
         let unit = 100 * denominator;
@@ -207,8 +211,8 @@ impl Division {
         Basis { unit, defaults, reserves, demands }
     }
 
-    /// The bank's rule: who is short gets its default and a part of what the others leave, in proportion to what it lacks; what all
-    /// leave is divided among those that have it.
+    /// The bank's rule: who is short gets its default and a part of what the others leave, in proportion to what it
+    /// lacks; what all leave is divided among those that have it.
     fn by_demand(&self, claims: &[Claim<'_>]) -> Fractions {
         let Basis { unit, defaults, demands, .. } = self.basis(claims, false);
         let surplus = |i: usize| defaults[i].saturating_sub(demands[i]);
@@ -250,8 +254,8 @@ impl Division {
         Fractions { numerators, denominator: unit * denominator }
     }
 
-    /// Rounds `exact` to whole hits with the same sum, rounded down: down, and then up for the largest remainders. Ties go by the order of
-    /// the names' bytes, turned by the cycle. Never by demand, or a tie could be bought.
+    /// Rounds `exact` to whole hits with the same sum, rounded down: down, and then up for the largest remainders. Ties
+    /// go by the order of the names' bytes, turned by the cycle. Never by demand, or a tie could be bought.
     fn whole(&self, exact: &Fractions, claims: &[Claim<'_>]) -> Vec<u32> {
         let Fractions { numerators, denominator } = exact;
         let mut shares: Vec<u128> = numerators.iter().map(|amount| amount / denominator).collect();
@@ -294,8 +298,8 @@ impl Need {
     }
 }
 
-/// The bank's rule where the demands exceed `total`, and nobody falls below what it was granted. Defaults are those of the whole
-/// pool: defaults of what is left would let a borrower that hurries cut those of all others.
+/// The bank's rule where the demands exceed `total`, and nobody falls below what it was granted. Defaults are those of
+/// the whole pool: defaults of what is left would let a borrower that hurries cut those of all others.
 fn by_demand_above(needs: &[Need], claims: &[Claim<'_>], total: u128) -> Fractions {
     let mut keeps = vec![false; needs.len()];
     loop {

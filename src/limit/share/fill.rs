@@ -1,4 +1,5 @@
-//! Progressive filling: every member gets the same amount for each unit of its weight, between a floor and a ceiling of its own.
+//! Progressive filling: every member gets the same amount for each unit of its weight, between a floor and a ceiling of
+//! its own.
 
 use std::cmp::Ordering;
 
@@ -36,8 +37,9 @@ impl Bend {
     }
 }
 
-/// Returns `level x weight` for each of `vessels`, but at least its floor and at most its ceiling, at the level at which the sum is
-/// `total`. If the sum of the floors is `total` or more, all floors; if the sum of the ceilings is `total` or less, all ceilings.
+/// Returns `level x weight` for each of `vessels`, but at least its floor and at most its ceiling, at the level at
+/// which the sum is `total`. If the sum of the floors is `total` or more, all floors; if the sum of the ceilings is
+/// `total` or less, all ceilings.
 ///
 /// Each amount is below 2^60, and their sum and the products with the sum of the weights below 2^107.
 pub(super) fn fill(vessels: &[Vessel], total: u128) -> Fractions {

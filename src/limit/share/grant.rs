@@ -1,5 +1,5 @@
-//! Grants of a pool that many instances share: what the store decides for each of them, by the rule that [`Pool`](super::Pool) has in
-//! one memory.
+//! Grants of a pool that many instances share: what the store decides for each of them, by the rule that
+//! [`Pool`](super::Pool) has in one memory.
 
 /// The fewest hits that are granted ahead of requests: fewer are not worth what they withhold from other instances.
 pub const LEAST_AHEAD: u32 = 3;
@@ -11,7 +11,8 @@ pub struct Terms {
     pub capacity: u32,
     /// The hits that are kept for the member although it has not asked for them. 0 if nothing is lent within the cycle.
     pub own: u32,
-    /// The hits up to which the member is served before those that borrow: its default. 0 if nothing is lent within the cycle.
+    /// The hits up to which the member is served before those that borrow: its default. 0 if nothing is lent within the
+    /// cycle.
     pub default: u32,
     /// The most hits that it may have: its allowance, and what nobody is expected to need.
     pub limit: u32,
@@ -49,8 +50,9 @@ impl Account {
         fits
     }
 
-    /// Grants up to `wanted` hits that nobody has asked for yet, to one of `instances`: at most the `2 * instances`-th part of what
-    /// the member may still have, so that little is withheld from the others, and none below [`LEAST_AHEAD`]. Returns the hits.
+    /// Grants up to `wanted` hits that nobody has asked for yet, to one of `instances`: at most the `2 * instances`-th
+    /// part of what the member may still have, so that little is withheld from the others, and none below
+    /// [`LEAST_AHEAD`]. Returns the hits.
     pub fn take_ahead(&mut self, terms: &Terms, wanted: u32, instances: u32) -> u32 {
         let left = terms.capacity.saturating_sub(self.total);
         let rest = terms.limit.saturating_sub(self.granted).min(left);

@@ -86,9 +86,9 @@ impl MemberState {
         self.own.saturating_sub(self.granted)
     }
 
-    /// Returns what it will have by the end of the cycle, at the start of step `step` of `steps`: what it was granted, and the larger of what
-    /// is left of its demand in the last cycle, released in line with time, and of its pace in the last steps. `default` takes the place
-    /// of the demand of a new member.
+    /// Returns what it will have by the end of the cycle, at the start of step `step` of `steps`: what it was granted,
+    /// and the larger of what is left of its demand in the last cycle, released in line with time, and of its pace in
+    /// the last steps. `default` takes the place of the demand of a new member.
     pub(super) fn forecast(&self, step: u32, steps: u32, default: u32) -> u32 {
         let (demand, from) = if self.is_new { (default, self.arrived_in) } else { (self.demand, 0) };
         if step <= from {

@@ -1,8 +1,9 @@
 //! Fair shares: one capacity, divided between clients by their demand.
 //!
-//! A *pool* is a limit whose hits are divided. Its *members* are the values of the descriptor's last entry. In each *cycle*, one window
-//! of the limit's period, every member has a share of the capacity, and borrows what others leave unused. [`Division`] computes shares
-//! from demands, and [`Pool`] decides about hits, from the first cycle to the last.
+//! A *pool* is a limit whose hits are divided. Its *members* are the values of the descriptor's last entry. In each
+//! *cycle*, one window of the limit's period, every member has a share of the capacity, and borrows what others leave
+//! unused. [`Division`] computes shares from demands, and [`Pool`] decides about hits, from the first cycle to the
+//! last.
 
 mod census;
 mod computation;

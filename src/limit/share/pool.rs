@@ -13,8 +13,8 @@ use super::{
 };
 use crate::limit::units::{Period, Timestamp};
 
-/// The most members whose shares a decision computes by itself, also in a pool that has them computed [beside](Pool::beside) decisions:
-/// waking another thread would cost it as much.
+/// The most members whose shares a decision computes by itself, also in a pool that has them computed
+/// [beside](Pool::beside) decisions: waking another thread would cost it as much.
 pub const AT_ONCE: usize = 16;
 
 /// A pool: its members, and what they have asked for and were granted.
@@ -71,16 +71,17 @@ pub struct PoolDecision {
 // === impl Pool ===
 
 impl Pool {
-    /// Returns an empty pool that many threads use: what a decision finds due is computed beside it, if there are more than [`AT_ONCE`]
-    /// members. Until then decisions follow the shares in force, and a new member has its default. The caller asks
+    /// Returns an empty pool that many threads use: what a decision finds due is computed beside it, if there are more
+    /// than [`AT_ONCE`] members. Until then decisions follow the shares in force, and a new member has its default. The
+    /// caller asks
     /// [`Pool::is_due`] after each call, and brings what [`Pool::begin_shares`] returns back to [`Pool::install`].
     #[must_use]
     pub fn beside() -> Self {
         Self { is_beside: true, ..Self::default() }
     }
 
-    /// Decides about `hits` of the member that `value` names, and counts them if they are admitted. They are demand in any case. If they do
-    /// not `fit` elsewhere, they are rejected.
+    /// Decides about `hits` of the member that `value` names, and counts them if they are admitted. They are demand in
+    /// any case. If they do not `fit` elsewhere, they are rejected.
     pub fn decide(
         &mut self,
         rule: &PoolRule<'_>,
@@ -285,8 +286,8 @@ impl Pool {
         Timestamp::from_nanos((cycle + 1).saturating_mul(rule.cycle.as_nanos())).since(now).min(rule.cycle)
     }
 
-    /// Begins `cycle` in its `step`, with the shares of the last one. Members that had no demand for more than `forget_after` cycles are
-    /// removed.
+    /// Begins `cycle` in its `step`, with the shares of the last one. Members that had no demand for more than
+    /// `forget_after` cycles are removed.
     pub(super) fn begin_cycle(&mut self, forget_after: u32, cycle: u64, step: u32) {
         let last = self.cycle.replace(cycle).unwrap_or(cycle);
         let (census, mut kept) = (&mut self.census, 0);

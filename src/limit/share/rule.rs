@@ -49,8 +49,8 @@ impl PoolRule<'_> {
         [begins(step), begins(step + 1), nanos(start + period)]
     }
 
-    /// Returns the capacity that is shared in `step`. The headroom belongs to newcomers, and is released in line with time where shares are
-    /// computed anew within the cycle.
+    /// Returns the capacity that is shared in `step`. The headroom belongs to newcomers, and is released in line with
+    /// time where shares are computed anew within the cycle.
     pub(super) fn shared_in(&self, step: u32) -> u32 {
         let (capacity, headroom) = (u64::from(self.capacity), u64::from(self.sharing.headroom));
         let steps = u64::from(self.steps());

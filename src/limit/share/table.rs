@@ -1,4 +1,5 @@
-//! Pools that many instances share: what the store has counted of all members, and the shares that an instance computes from it.
+//! Pools that many instances share: what the store has counted of all members, and the shares that an instance computes
+//! from it.
 
 use super::{Account, Borrow, Lend, Pool, PoolRule, Terms, census::Standing, member::MemberState};
 
@@ -37,8 +38,8 @@ pub struct MemberCounts {
 }
 
 impl Pool {
-    /// Returns the pool that `table` describes, as of `step` of its cycle. What this pool knows besides stays: the pace of its members in the
-    /// last steps, and the totals.
+    /// Returns the pool that `table` describes, as of `step` of its cycle. What this pool knows besides stays: the pace
+    /// of its members in the last steps, and the totals.
     #[must_use]
     pub fn adopt(&self, rule: &PoolRule<'_>, table: &PoolTable, step: u32) -> Self {
         let is_same_cycle = self.cycle == Some(table.cycle);
@@ -90,7 +91,8 @@ impl Pool {
         self.begin_cycle(rule.sharing.forget_after, cycle, 0);
     }
 
-    /// Returns what the store is told of the member `name`. A member that is not known yet may have its default at once.
+    /// Returns what the store is told of the member `name`. A member that is not known yet may have its default at
+    /// once.
     #[must_use]
     pub fn terms(&self, rule: &PoolRule<'_>, name: &str) -> Terms {
         let (capacity, sharing) = (rule.capacity, rule.sharing);
@@ -130,8 +132,8 @@ impl Pool {
         }
     }
 
-    /// Begins with members that had this demand in the last cycle, in the cycle and the step of `at`. They have their defaults until
-    /// shares are computed.
+    /// Begins with members that had this demand in the last cycle, in the cycle and the step of `at`. They have their
+    /// defaults until shares are computed.
     pub fn seed<'a>(
         &mut self,
         rule: &PoolRule<'_>,

@@ -166,7 +166,8 @@ impl AskingLines {
         }
     }
 
-    /// Applies the reply to what the line of `key` has asked for, of an instance in this place; none if the ask has failed.
+    /// Applies the reply to what the line of `key` has asked for, of an instance in this place; none if the ask has
+    /// failed.
     pub(super) fn supply(&self, key: CounterKey, supply: Option<(Supply, part::Place)>, now: Timestamp) {
         let (supply, place) = supply.unzip();
         self.with_line(key, now, None, |line, woken| {
@@ -256,8 +257,8 @@ impl AskingLines {
         self.with_named_line(key, now, make, |line, _, woken| act(line, woken))
     }
 
-    /// Runs `act` on the line of `key`, which is made for `make` if there is none, and sets its timer. Wakes the callers that it
-    /// has answered once the lock is free.
+    /// Runs `act` on the line of `key`, which is made for `make` if there is none, and sets its timer. Wakes the
+    /// callers that it has answered once the lock is free.
     fn with_named_line<T>(
         &self,
         key: CounterKey,

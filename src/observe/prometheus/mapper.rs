@@ -48,7 +48,8 @@ pub struct SeriesTemplate {
 /// How durations are shown.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Observer {
-    /// By the number of those within each bound, in the order of the bounds; by those within weir's own if none are given.
+    /// By the number of those within each bound, in the order of the bounds; by those within weir's own if none are
+    /// given.
     Histogram(Option<Vec<Bound>>),
     /// By the longest of the shortest ones.
     Summary(Summary),
@@ -149,8 +150,8 @@ impl Mapper {
         Refinement::new(&bounds, &summaries)
     }
 
-    /// Returns the series of the stat called `stat`, or none if it is dropped. A stat without a mapping keeps its name, as far
-    /// as a metric can have it.
+    /// Returns the series of the stat called `stat`, or none if it is dropped. A stat without a mapping keeps its name,
+    /// as far as a metric can have it.
     pub(super) fn series(&self, stat: &str, kind: StatKind) -> Option<Series<'_>> {
         if let Some((groups, mapping)) = self.glob(stat, kind) {
             return mapping.series(|group| group.checked_sub(1).map_or("", |group| groups[group]));
@@ -175,7 +176,8 @@ impl Mapper {
         let mut matching =
             self.globs.iter().filter(|(glob, mapping)| mapping.applies_to(kind) && glob.matches(&steps));
         let (glob, mapping) = if self.most_specific {
-            // false, a text, is less than true, a `*`; the first step decides first, and of equal globs the first applies
+            // false, a text, is less than true, a `*`; the first step decides first, and of equal globs the first
+            // applies
             matching.min_by_key(|(glob, _)| glob.steps.iter().map(Option::is_none).collect::<Vec<_>>())?
         } else {
             matching.next()?
@@ -233,8 +235,8 @@ fn metric_name(text: &str) -> String {
 // === impl Matcher ===
 
 impl Matcher {
-    /// Parses a glob, such as `ratelimit.service.rate_limit.*.*.total_hits`. Returns none if a step is neither `*` nor letters,
-    /// digits, `_` and `-`, or if the first begins with another character than a letter or `_`.
+    /// Parses a glob, such as `ratelimit.service.rate_limit.*.*.total_hits`. Returns none if a step is neither `*` nor
+    /// letters, digits, `_` and `-`, or if the first begins with another character than a letter or `_`.
     #[must_use]
     pub fn glob(text: &str) -> Option<Self> {
         let is_word = |text: &str| {

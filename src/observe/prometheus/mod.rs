@@ -1,7 +1,8 @@
 //! The stats in Prometheus' text format.
 //!
-//! `render` writes the page, by default under the names and labels that envoyproxy/ratelimit's mapping gives its stats. A mapper file
-//! replaces these: `mapper` has its rules, `template` their texts, and `mapped` the series that they make.
+//! `render` writes the page, by default under the names and labels that envoyproxy/ratelimit's mapping gives its stats.
+//! A mapper file replaces these: `mapper` has its rules, `template` their texts, and `mapped` the series that they
+//! make.
 
 mod mapped;
 pub mod mapper;

@@ -1,7 +1,7 @@
 //! The stats in Prometheus' text format, under the names and labels that envoyproxy/ratelimit's mapping gives them.
 //!
-//! Two details are better than in the reference: every step of a rule's name has a label, however deep the rule is (there,
-//! all steps below the second collapse into one series), and a dot in a step does not split it.
+//! Two details are better than in the reference: every step of a rule's name has a label, however deep the rule is
+//! (there, all steps below the second collapse into one series), and a dot in a step does not split it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -44,8 +44,8 @@ const SHADOW_HELP: [&str; 2] = [
     "Hits of the rule that the limit in its shadow would have rejected.",
 ];
 
-/// Renders all stats, and the resources that the process uses. `names` are for the stats of envoyproxy/ratelimit; weir's own
-/// always keep theirs.
+/// Renders all stats, and the resources that the process uses. `names` are for the stats of envoyproxy/ratelimit;
+/// weir's own always keep theirs.
 #[must_use]
 pub fn render(stats: &Stats, names: &MetricNames) -> String {
     let mut page = Page::default();

@@ -16,9 +16,9 @@ enum Part {
 // === impl Template ===
 
 impl Template {
-    /// Parses `text` as Go's `Regexp.Expand` does: a name is as long as possible, so `$1_a` is the group called `1_a`, and `$$` is a
-    /// dollar sign. `group` returns the number of a group's name or number, if there is such a group. References to other groups
-    /// are empty; they are returned, too.
+    /// Parses `text` as Go's `Regexp.Expand` does: a name is as long as possible, so `$1_a` is the group called `1_a`,
+    /// and `$$` is a dollar sign. `group` returns the number of a group's name or number, if there is such a group.
+    /// References to other groups are empty; they are returned, too.
     pub fn parse(text: &str, group: impl Fn(&str) -> Option<usize>) -> (Self, Vec<String>) {
         let (mut template, mut missing) = (Self::default(), Vec::new());
         let mut rest = text;

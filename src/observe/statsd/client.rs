@@ -52,8 +52,8 @@ impl StatsdClient {
         Self { host, port, protocol, socket: None }
     }
 
-    /// Sends `lines` in order, after connecting if needed, and calls `sent` for each line that the system has accepted. After an
-    /// error the next call opens a new connection.
+    /// Sends `lines` in order, after connecting if needed, and calls `sent` for each line that the system has accepted.
+    /// After an error the next call opens a new connection.
     pub(super) async fn send(&mut self, lines: &[Line], sent: impl FnMut(&Line)) -> io::Result<()> {
         // taken, so that a cancelled send does not leave half a line on a connection that is used again
         let socket = match self.socket.take() {
@@ -93,7 +93,8 @@ impl fmt::Display for StatsdClient {
 // === impl StatsdSocket ===
 
 impl StatsdSocket {
-    /// Returns whether the server has closed the connection. Writing to a closed connection succeeds, but the data is lost.
+    /// Returns whether the server has closed the connection. Writing to a closed connection succeeds, but the data is
+    /// lost.
     fn is_closed(&self) -> bool {
         let Self::Tcp(stream) = self else {
             return false;

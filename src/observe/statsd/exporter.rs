@@ -1,7 +1,7 @@
 //! The loop that sends the stats.
 //!
-//! Requests never touch it: it reads the counters, sends their growth since the last successful send, and records what was
-//! sent. While the server is unreachable the deltas accumulate, and are sent when it is back.
+//! Requests never touch it: it reads the counters, sends their growth since the last successful send, and records what
+//! was sent. While the server is unreachable the deltas accumulate, and are sent when it is back.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 

@@ -89,8 +89,8 @@ impl Line {
         Self { text: names.line(name, format_args!("{value}|g")), delta: None }
     }
 
-    /// Returns the line for the new durations of one bucket, at least one: their mean with a sample rate of one in their
-    /// number. The receiver gets their exact number and sum in a single line.
+    /// Returns the line for the new durations of one bucket, at least one: their mean with a sample rate of one in
+    /// their number. The receiver gets their exact number and sum in a single line.
     #[expect(clippy::cast_precision_loss, reason = "a mean of milliseconds needs no 53 bits")]
     pub(super) fn timing(name: &str, index: usize, by: Bucket, names: &mut Names) -> Self {
         let millis = by.nanos as f64 / by.count as f64 / 1e6;

@@ -53,8 +53,8 @@ pub(super) struct Mogrified {
 // === impl Mogrifier ===
 
 impl Mogrifier {
-    /// Compiles a mogrifier. In `name` and in the values of `tags`, `$1` stands for the first group of `pattern`, `$0` for all
-    /// that it found. A group that `pattern` does not have stays as written.
+    /// Compiles a mogrifier. In `name` and in the values of `tags`, `$1` stands for the first group of `pattern`, `$0`
+    /// for all that it found. A group that `pattern` does not have stays as written.
     ///
     /// # Errors
     ///

@@ -16,8 +16,8 @@ pub(super) struct SentTotals {
 }
 
 impl SentTotals {
-    /// Returns the lines that report the difference to `current`. Like envoyproxy/ratelimit, sends nothing for a counter that
-    /// did not grow.
+    /// Returns the lines that report the difference to `current`. Like envoyproxy/ratelimit, sends nothing for a
+    /// counter that did not grow.
     pub(super) fn lines(&self, current: BTreeMap<String, StatValue>, names: &mut Names) -> Vec<Line> {
         let mut lines = Vec::new();
         for (name, value) in current {
@@ -71,8 +71,9 @@ impl SentTotals {
     }
 }
 
-/// Returns by how much the counter `name` has grown from `sent` to `now`. A total begins again at zero when it passes 2^64, since
-/// requests choose how many hits they have. That of an unknown domain, which counts descriptors, does so when it was forgotten.
+/// Returns by how much the counter `name` has grown from `sent` to `now`. A total begins again at zero when it passes
+/// 2^64, since requests choose how many hits they have. That of an unknown domain, which counts descriptors, does so
+/// when it was forgotten.
 fn growth(name: &str, sent: u64, now: u64) -> u64 {
     if now < sent && name.ends_with(DOMAIN_NOT_FOUND) { now } else { now.wrapping_sub(sent) }
 }

@@ -32,8 +32,8 @@ pub(super) struct Reading {
 // === impl Changes ===
 
 impl Changes {
-    /// Returns what `value` has counted since the collector got the last value of its series, and since when that is; none if it
-    /// is the first one. A value that is lower than the last one began at 0 again.
+    /// Returns what `value` has counted since the collector got the last value of its series, and since when that is;
+    /// none if it is the first one. A value that is lower than the last one began at 0 again.
     pub(super) fn since(&mut self, key: &str, value: &Value) -> (Value, Option<u64>) {
         let Some(last) = self.exported.get_mut(key) else { return (value.clone(), None) };
         last.export = self.export;

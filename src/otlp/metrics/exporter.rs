@@ -91,7 +91,8 @@ impl Worker {
         }
     }
 
-    /// Sends all metrics as they are now. After a message that the collector does not take, the others wait for the next export.
+    /// Sends all metrics as they are now. After a message that the collector does not take, the others wait for the
+    /// next export.
     async fn export(&mut self, stopping: &mut Stopping) {
         let begun = Instant::now();
         let page = prometheus::render(&self.stats, &self.names);

@@ -41,8 +41,8 @@ pub(super) struct Message {
 // === impl Messages ===
 
 impl Messages {
-    /// Returns the messages of an instance with the attributes `resource`, whose counters began at `start`, in nanoseconds since the
-    /// epoch.
+    /// Returns the messages of an instance with the attributes `resource`, whose counters began at `start`, in
+    /// nanoseconds since the epoch.
     pub(super) fn new(
         resource: &[(String, String)],
         temporality: Temporality,

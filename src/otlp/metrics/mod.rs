@@ -1,8 +1,8 @@
 //! Sends the metrics of `/metrics` to an OpenTelemetry collector.
 //!
-//! Each export renders the same page as a scrape, translates it into OTLP's messages, and sends these. So both outputs have the same
-//! names, labels and values, and no decision pays for the second one. The messages are those of `opentelemetry-proto`; the SDK's
-//! instruments cannot take histograms and summaries that are counted already.
+//! Each export renders the same page as a scrape, translates it into OTLP's messages, and sends these. So both outputs
+//! have the same names, labels and values, and no decision pays for the second one. The messages are those of
+//! `opentelemetry-proto`; the SDK's instruments cannot take histograms and summaries that are counted already.
 //!
 //! | file | contents |
 //! | --- | --- |

@@ -74,7 +74,8 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// Returns the pause before the next attempt, if there is one. `random` from 0 to 1 spreads the attempts of many instances.
+    /// Returns the pause before the next attempt, if there is one. `random` from 0 to 1 spreads the attempts of many
+    /// instances.
     pub(super) fn next(&mut self, repeat: Repeat, random: f64) -> Option<Duration> {
         let pause = match repeat {
             Repeat::Never => return None,

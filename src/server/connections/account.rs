@@ -18,7 +18,8 @@ const MAX_REQUESTS: usize = 32 << 20;
 /// The bytes of unread responses above which a connection's requests wait.
 const MAX_UNREAD: usize = 8 << 20;
 
-/// The bytes of a part of a request that a server reads before it begins to handle the request: a header of HTTP/1, or a frame.
+/// The bytes of a part of a request that a server reads before it begins to handle the request: a header of HTTP/1, or
+/// a frame.
 pub(in super::super) const MAX_READ: usize = 16 << 10;
 
 /// The memory of a call besides its message and its response, in bytes: its stream, its headers and its future.
@@ -35,7 +36,8 @@ pub(in super::super) struct Account {
     /// Bytes of all responses so far, and those of them that were written. Both may wrap around.
     responses: AtomicUsize,
     written: AtomicUsize,
-    /// The sum of bytes that was last reported to all connections. [`CLOSED`](Self::CLOSED) when it is no longer counted.
+    /// The sum of bytes that was last reported to all connections. [`CLOSED`](Self::CLOSED) when it is no longer
+    /// counted.
     reported: AtomicUsize,
     /// Increases when the client has accepted something that waited for it.
     progress: AtomicUsize,
@@ -172,8 +174,8 @@ impl Account {
             && (self.must_wait() || self.calls_while_blocked.load(Ordering::Relaxed) > CALLS)
     }
 
-    /// Waits until the connection has to be closed because of what all hold, or because its client reads nothing for the time
-    /// `sending`.
+    /// Waits until the connection has to be closed because of what all hold, or because its client reads nothing for
+    /// the time `sending`.
     pub(in super::super) async fn overrun(&self, sending: Duration) {
         tokio::select! {
             () = self.closed() => tracing::debug!("connection closed: it holds the most, or there are too many"),

@@ -11,7 +11,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Account;
 
-/// A socket whose bytes read, and whose client's willingness to read, are recorded in its account. From a client that reads nothing, nothing is read.
+/// A socket whose bytes read, and whose client's willingness to read, are recorded in its account. From a client that
+/// reads nothing, nothing is read.
 #[derive(Debug)]
 pub(in super::super) struct Metered<I> {
     io: I,

@@ -1,9 +1,10 @@
 //! The open connections of all ports, and the memory that they hold.
 //!
-//! A connection counts what it holds in its own [`Account`]: bytes of unfinished requests, also of their headers, and of responses
-//! that the client has not read. It reports the sum whenever it has worked, so a request costs no shared counter. If all connections together hold
-//! too much, the one that holds the most is closed: a client that means harm loses its own connections, and no other client
-//! notices. If there are too many connections, one that had no request lately is closed for the next one.
+//! A connection counts what it holds in its own [`Account`]: bytes of unfinished requests, also of their headers, and
+//! of responses that the client has not read. It reports the sum whenever it has worked, so a request costs no shared
+//! counter. If all connections together hold too much, the one that holds the most is closed: a client that means harm
+//! loses its own connections, and no other client notices. If there are too many connections, one that had no request
+//! lately is closed for the next one.
 
 mod account;
 mod metered;
@@ -24,12 +25,12 @@ pub(super) use self::{
 use super::bounds::{Bound, Bounds, Exceeded};
 use crate::observe::{Metric, Source};
 
-/// The number of connections among which the one to close is chosen if there are too many. The choice begins at another one each
-/// time.
+/// The number of connections among which the one to close is chosen if there are too many. The choice begins at another
+/// one each time.
 const SAMPLE: usize = 64;
 
-/// The most connections above the bound: those that were asked to close and have not yet. Connections above that are not
-/// served.
+/// The most connections above the bound: those that were asked to close and have not yet. Connections above that are
+/// not served.
 const CLOSING: usize = 64;
 
 /// The open connections.
@@ -37,7 +38,8 @@ const CLOSING: usize = 64;
 pub struct Connections {
     bounds: Bounds,
     open: Mutex<Open>,
-    /// The bytes that all connections have reported. Signed, because a report and its end may be counted in either order.
+    /// The bytes that all connections have reported. Signed, because a report and its end may be counted in either
+    /// order.
     buffered: AtomicIsize,
     exceeded: Arc<Exceeded>,
 }
@@ -88,8 +90,8 @@ impl Connections {
         self.open.lock().count()
     }
 
-    /// Adds a connection. If there are too many, has another one closed. Returns none if too many of those are still open: the
-    /// new connection must not be served.
+    /// Adds a connection. If there are too many, has another one closed. Returns none if too many of those are still
+    /// open: the new connection must not be served.
     pub(super) fn open(self: &Arc<Self>) -> Option<Connection> {
         let mut open = self.open.lock();
         let count = open.count();
@@ -202,8 +204,8 @@ impl Connection {
         &self.account
     }
 
-    /// Reports what the connection holds, and has the largest connection closed if all together hold too much. To be called
-    /// whenever that may have changed.
+    /// Reports what the connection holds, and has the largest connection closed if all together hold too much. To be
+    /// called whenever that may have changed.
     pub(super) fn report(&self) {
         let Some((before, now)) = self.account.report() else { return };
         if now < before {

@@ -76,8 +76,8 @@ impl<S: Store> AcquireService<S> {
         Self { limiter, clock, bounds, tokens: Tokens::default() }
     }
 
-    /// Decides `message`, an encoded `AcquireRequest`, and returns the `AcquireResponse` with gRPC's message prefix. Includes all the work
-    /// of a request except HTTP/2.
+    /// Decides `message`, an encoded `AcquireRequest`, and returns the `AcquireResponse` with gRPC's message prefix.
+    /// Includes all the work of a request except HTTP/2.
     ///
     /// # Errors
     ///
@@ -119,7 +119,8 @@ impl<S: Store> AcquireService<S> {
         }
     }
 
-    /// Decides the request in `message`, whose caller waits no longer than `longest`. Returns the response with gRPC's message prefix.
+    /// Decides the request in `message`, whose caller waits no longer than `longest`. Returns the response with gRPC's
+    /// message prefix.
     async fn acquire(&self, message: &[u8], longest: Option<Duration>) -> Result<Bytes, Status> {
         let message = acquire_message::decode(message, self.bounds.entries)
             .map_err(|error| self.undecodable(&error))?;

@@ -41,8 +41,8 @@ use crate::{
     store::Store,
 };
 
-/// The maximum number of open requests of one connection. Each is decided in microseconds, and Envoy opens another connection
-/// past the bound. The connection's window bounds their unread bytes in any case.
+/// The maximum number of open requests of one connection. Each is decided in microseconds, and Envoy opens another
+/// connection past the bound. The connection's window bounds their unread bytes in any case.
 const MAX_CONCURRENT_STREAMS: u32 = 4096;
 
 /// The flow control window of a stream, and of a connection, in bytes.
@@ -51,8 +51,8 @@ const WINDOW: u32 = 1024 * 1024;
 /// The maximum size of a request's headers, in bytes.
 const MAX_HEADERS: u32 = 16 * 1024;
 
-/// The budget of small frames, past which h2 assumes an attack: as many as [`MAX_CONCURRENT_STREAMS`] honest requests sent at
-/// once may use.
+/// The budget of small frames, past which h2 assumes an attack: as many as [`MAX_CONCURRENT_STREAMS`] honest requests
+/// sent at once may use.
 const SMALL_FRAMES: usize = MAX_CONCURRENT_STREAMS as usize * 512;
 
 /// How long the HTTP/2 handshake may take.
@@ -80,8 +80,8 @@ pub(super) struct Services<S> {
 }
 
 /// Serves `services` on `io` until the client closes the connection. When the connection reaches its age, or `stopping`
-/// becomes true, asks the client to open another one; ends when the open requests have, or the grace period is over. Ends at once
-/// if the client reads no responses, or `open` has to be closed because of what it holds.
+/// becomes true, asks the client to open another one; ends when the open requests have, or the grace period is over.
+/// Ends at once if the client reads no responses, or `open` has to be closed because of what it holds.
 pub(super) async fn serve<S: Store, I>(
     io: I,
     open: &Connection,
@@ -127,8 +127,8 @@ pub(super) async fn serve<S: Store, I>(
     }
 }
 
-/// Waits for the first byte of a connection without TLS. Returns whether it begins a TLS handshake, which it logs, or the client
-/// sent nothing.
+/// Waits for the first byte of a connection without TLS. Returns whether it begins a TLS handshake, which it logs, or
+/// the client sent nothing.
 pub(super) async fn reject_tls<S>(stream: &TcpStream, account: &Account, services: &Services<S>) -> bool {
     let mut first = [0];
     let peeked = tokio::select! {

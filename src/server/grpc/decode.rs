@@ -1,5 +1,6 @@
-//! Decodes a `RateLimitRequest` without the generated message type: the last of repeated scalars wins, and repeated parts of a message are
-//! merged, as protobuf specifies. `decode/tests.rs` compares this decoder with the generated one.
+//! Decodes a `RateLimitRequest` without the generated message type: the last of repeated scalars wins, and repeated
+//! parts of a message are merged, as protobuf specifies. `decode/tests.rs` compares this decoder with the generated
+//! one.
 
 use super::reader::{Malformed, Reader, bytes_key, varint_key};
 use crate::{

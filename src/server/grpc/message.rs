@@ -19,13 +19,13 @@ use crate::server::{
 /// The bytes before each message: a flag for compression, and the length in four bytes.
 pub(super) const PREFIX: usize = 5;
 
-/// Reads the whole body of a call of one message. `account` holds what has arrived until the returned [`Hold`] is dropped; a body
-/// that arrived whole needs none.
+/// Reads the whole body of a call of one message. `account` holds what has arrived until the returned [`Hold`] is
+/// dropped; a body that arrived whole needs none.
 ///
 /// # Errors
 ///
-/// The status for the caller: the call was aborted, its message is too large, its connection holds too much, or it did not arrive
-/// within `arrival`.
+/// The status for the caller: the call was aborted, its message is too large, its connection holds too much, or it did
+/// not arrive within `arrival`.
 pub(super) async fn read(
     call: &mut Request<RecvStream>,
     account: &Arc<Account>,

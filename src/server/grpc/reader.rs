@@ -32,8 +32,8 @@ pub(super) struct Fault {
 /// The unread rest of one message.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
-    /// The outermost message, if it is UTF-8: as nearly all are, whose lengths have one byte. One check of it costs less than one of
-    /// each string.
+    /// The outermost message, if it is UTF-8: as nearly all are, whose lengths have one byte. One check of it costs
+    /// less than one of each string.
     text: Option<&'a str>,
     /// The position in the outermost message at which `rest` ends.
     end: usize,
@@ -166,8 +166,8 @@ impl<'a> Reader<'a> {
         Ok(Self { rest, text: self.text, end: self.end - self.rest.len(), path })
     }
 
-    /// Returns the strings in the fields 1 and 2 of a message of nothing else, in this order and with lengths of one byte: as nearly all
-    /// messages of two strings are.
+    /// Returns the strings in the fields 1 and 2 of a message of nothing else, in this order and with lengths of one
+    /// byte: as nearly all messages of two strings are.
     #[inline(always)]
     pub(super) fn two_strings(&self) -> Option<[&'a str; 2]> {
         const FIRST: u8 = 1 << 3 | 2;

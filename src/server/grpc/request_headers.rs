@@ -16,8 +16,8 @@ const PLACE: usize = 112;
 /// The memory of a name beside its text, in bytes: what the allocator takes for a short one.
 const NAME: usize = 32;
 
-/// The memory of a header beside the text, in bytes, if its name is already in the table: its value and its links, in a list that
-/// grows by doubling.
+/// The memory of a header beside the text, in bytes, if its name is already in the table: its value and its links, in a
+/// list that grows by doubling.
 const REPEATED: usize = 144;
 
 /// Checks the number of headers of `call`, and counts a call that has too many.

@@ -41,8 +41,8 @@ pub enum ServerError {
 }
 
 impl<S: Store> Server<S> {
-    /// Returns a server of `service`, of callers that wait on the same limiter, of gRPC health, which reports `healthy`, and of reflection, on `threads` threads, at least
-    /// one. Its connections are among `connections`.
+    /// Returns a server of `service`, of callers that wait on the same limiter, of gRPC health, which reports
+    /// `healthy`, and of reflection, on `threads` threads, at least one. Its connections are among `connections`.
     ///
     /// # Errors
     ///
@@ -87,8 +87,8 @@ impl<S: Store> Server<S> {
         Self { certificates, ..self }
     }
 
-    /// Serves the connections of `listener` until `stop`, then accepts no more and shuts the open ones down gracefully. Closes
-    /// those that are still open after `drain`.
+    /// Serves the connections of `listener` until `stop`, then accepts no more and shuts the open ones down gracefully.
+    /// Closes those that are still open after `drain`.
     ///
     /// # Errors
     ///

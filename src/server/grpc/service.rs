@@ -95,8 +95,9 @@ impl<S: Store> Service<S> {
         &self.stats
     }
 
-    /// Handles `call` as of `now`, or of when the rest of it has arrived, and returns the response with gRPC's message prefix. The call
-    /// has to arrive within `arrival`; until it is decided, `account` holds what it takes. No decision waits longer than the caller does.
+    /// Handles `call` as of `now`, or of when the rest of it has arrived, and returns the response with gRPC's message
+    /// prefix. The call has to arrive within `arrival`; until it is decided, `account` holds what it takes. No decision
+    /// waits longer than the caller does.
     pub(super) async fn handle(
         &self,
         mut call: Request<RecvStream>,
@@ -139,8 +140,9 @@ impl<S: Store> Service<S> {
         response
     }
 
-    /// Decides `message`, an encoded `RateLimitRequest`, as of `now`, and returns the `RateLimitResponse` with gRPC's message
-    /// prefix. Adds how it was decided to `span`, if the request is traced. Includes all the work of a request except HTTP/2.
+    /// Decides `message`, an encoded `RateLimitRequest`, as of `now`, and returns the `RateLimitResponse` with gRPC's
+    /// message prefix. Adds how it was decided to `span`, if the request is traced. Includes all the work of a request
+    /// except HTTP/2.
     ///
     /// # Errors
     ///

@@ -12,9 +12,9 @@ impl From<LimitError> for Status {
     }
 }
 
-/// Maps errors of the caller, which a retry does not change. Every implementation of gRPC reports a malformed message as
-/// Internal. An invalid override has no code in the reference, which panics; it is `InvalidArgument` here. A request with too many
-/// parts is like a message that is too large.
+/// Maps errors of the caller, which a retry does not change. Every implementation of gRPC reports a malformed message
+/// as Internal. An invalid override has no code in the reference, which panics; it is `InvalidArgument` here. A request
+/// with too many parts is like a message that is too large.
 impl From<DecodeError> for Status {
     fn from(error: DecodeError) -> Self {
         match &error {

@@ -1,8 +1,9 @@
 //! The calls of one connection.
 //!
-//! A call is handled where it is read, without a task, channel or timer of its own. The driver first reads all calls that
-//! have arrived, then handles them as one batch: one write carries the responses to all calls of one read, and the clock is
-//! read once per batch. Only a call that has to wait, for a store or for the rest of its message, is set aside.
+//! A call is handled where it is read, without a task, channel or timer of its own. The driver first reads all calls
+//! that have arrived, then handles them as one batch: one write carries the responses to all calls of one read, and the
+//! clock is read once per batch. Only a call that has to wait, for a store or for the rest of its message, is set
+//! aside.
 
 use std::{
     collections::VecDeque,
@@ -25,8 +26,8 @@ use crate::{
     server::connections::{Connection, UnreadBytes},
 };
 
-/// The largest batch: the first call waits until the last one is read. As many calls may wait for a client that does not read its
-/// responses.
+/// The largest batch: the first call waits until the last one is read. As many calls may wait for a client that does
+/// not read its responses.
 const BATCH: usize = 256;
 
 /// Reads and handles one connection's calls.
@@ -69,8 +70,8 @@ where
     H: Fn(Request<RecvStream>, SendResponse<UnreadBytes>, Timestamp) -> (CallKind, F),
     F: Future<Output = ()>,
 {
-    /// Returns a driver for the calls of `connection`, which is `open`: `handle` handles each as of the time that `now` returns, and `stats`
-    /// counts decisions. Sets `active` whenever calls arrive.
+    /// Returns a driver for the calls of `connection`, which is `open`: `handle` handles each as of the time that `now`
+    /// returns, and `stats` counts decisions. Sets `active` whenever calls arrive.
     pub(super) fn new(
         connection: h2::server::Connection<I, UnreadBytes>,
         open: &'a Connection,
@@ -110,8 +111,8 @@ where
 
     fn poll_calls(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         loop {
-            // before the connection, which then writes their responses; calls that began to wait in the last round must be
-            // polled here once to register their wakers
+            // before the connection, which then writes their responses; calls that began to wait in the last round must
+            // be polled here once to register their wakers
             while !self.must_wait()
                 && let Poll::Ready(Some(())) = self.waiting.poll_next_unpin(context)
             {}

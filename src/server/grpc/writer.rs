@@ -77,8 +77,8 @@ impl Writer {
     /// Writes a message field, with the content that `write` writes.
     #[inline]
     pub(super) fn message(&mut self, field: u8, write: impl FnOnce(&mut Self)) {
-        // the length precedes the content and nearly always has one byte: moving the few longer messages is cheaper than
-        // measuring all of them first
+        // the length precedes the content and nearly always has one byte: moving the few longer messages is cheaper
+        // than measuring all of them first
         self.put([field << 3 | 2, 0], 2);
         let begin = self.position();
         write(self);

@@ -154,8 +154,8 @@ fn rules_page<S: Store>(limiter: &Limiter<S>) -> String {
     limiter.rules(|rules| rules.rules().iter().map(rule_line).collect()).unwrap_or_default()
 }
 
-/// Returns the reference's line for a rule. Extends it for features that the reference does not have: `per=90s` after a period
-/// that is not a unit, and ` and ` between tiers.
+/// Returns the reference's line for a rule. Extends it for features that the reference does not have: `per=90s` after a
+/// period that is not a unit, and ` and ` between tiers.
 fn rule_line(compiled: &CompiledRule) -> String {
     let rule = &compiled.rule;
     let tiers: Vec<String> = rule.tiers().iter().map(tier).collect();

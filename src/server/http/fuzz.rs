@@ -16,7 +16,8 @@ use crate::{
     store::MemoryStore,
 };
 
-/// Decodes a body, decides it and encodes the response. Encodes the message as JSON again, which must decode to the same.
+/// Decodes a body, decides it and encodes the response. Encodes the message as JSON again, which must decode to the
+/// same.
 pub(crate) fn json(input: &[u8]) {
     static API: LazyLock<JsonApi<MemoryStore>> = LazyLock::new(api);
     let connections = Arc::new(Connections::default());

@@ -37,8 +37,8 @@ const RESPONSE: &str = "envoy.service.ratelimit.v3.RateLimitResponse";
 /// The memory of an object in JSON while it is decoded, in bytes: an estimate from above.
 const OBJECT: usize = 256;
 
-/// The bytes above which a body is decoded and decided on a thread of its own: that takes so long that other connections of the
-/// thread, such as those of health checks, would wait.
+/// The bytes above which a body is decoded and decided on a thread of its own: that takes so long that other
+/// connections of the thread, such as those of health checks, would wait.
 pub(super) const LARGE: usize = 64 << 10;
 
 /// Decides the requests at `/json`.
@@ -54,8 +54,8 @@ pub(super) struct JsonApi<S> {
     response: MessageDescriptor,
 }
 
-/// Why a request failed. The body of the response says why; all errors have the status of envoyproxy/ratelimit, whose body is
-/// only `Bad Request`.
+/// Why a request failed. The body of the response says why; all errors have the status of envoyproxy/ratelimit, whose
+/// body is only `Bad Request`.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum JsonError {
     #[error("the body is not a {REQUEST} in JSON: {0}")]

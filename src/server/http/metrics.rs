@@ -80,8 +80,8 @@ fn compressed(text: &str) -> Vec<u8> {
     encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish()).expect("memory takes all bytes")
 }
 
-/// Returns whether `Accept-Encoding` (RFC 9110, section 12.5.3) names gzip with a weight above 0. `*` is not enough: the
-/// uncompressed page is always acceptable, too.
+/// Returns whether `Accept-Encoding` (RFC 9110, section 12.5.3) names gzip with a weight above 0. `*` is not enough:
+/// the uncompressed page is always acceptable, too.
 fn accepts_gzip(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|coding| {

@@ -1,8 +1,8 @@
-//! The large pages. They are rendered one at a time, and everybody who waits for a page gets the same one. All pages that clients
-//! have not read yet have a bounded number of bytes together: for the next one, the oldest is dropped.
+//! The large pages. They are rendered one at a time, and everybody who waits for a page gets the same one. All pages
+//! that clients have not read yet have a bounded number of bytes together: for the next one, the oldest is dropped.
 //!
-//! A page has no share in the accounts of connections, since many may read one page. Only the part that a connection is about to
-//! write is copied, and counts there.
+//! A page has no share in the accounts of connections, since many may read one page. Only the part that a connection is
+//! about to write is copied, and counts there.
 
 use std::{
     collections::VecDeque,
@@ -95,8 +95,8 @@ impl Pages {
         }))
     }
 
-    /// Returns the page that `render` makes, on a thread that decides no requests: with tens of thousands of rules it takes longer
-    /// than a decision may wait.
+    /// Returns the page that `render` makes, on a thread that decides no requests: with tens of thousands of rules it
+    /// takes longer than a decision may wait.
     pub(super) fn source(&self, render: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Arc<PageSource> {
         Arc::new(PageSource {
             shelf: Arc::clone(&self.0),
@@ -125,8 +125,8 @@ impl Shelf {
         }
     }
 
-    /// Drops the oldest pages as far as needed for `bytes`. Returns how long to wait until the next one may be dropped; none if
-    /// there is room.
+    /// Drops the oldest pages as far as needed for `bytes`. Returns how long to wait until the next one may be dropped;
+    /// none if there is room.
     fn time_to_room(&self, bytes: usize) -> Option<Duration> {
         let mut unread = self.unread.lock();
         unread.retain(|(_, page)| page.strong_count() > 0);

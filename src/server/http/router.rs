@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{server::bounds::RequestBounds, store::Store};
 
-/// Returns the pages of `PORT`: `/json` and `/v1/acquire`, whose requests are within `bounds`, for those who have `access`; `/healthcheck` and
-/// `/metrics`, which is one of `pages`, for everybody.
+/// Returns the pages of `PORT`: `/json` and `/v1/acquire`, whose requests are within `bounds`, for those who have
+/// `access`; `/healthcheck` and `/metrics`, which is one of `pages`, for everybody.
 pub fn router<S: Store>(
     context: &ServiceContext<S>,
     bounds: RequestBounds,

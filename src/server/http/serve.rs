@@ -31,8 +31,8 @@ use crate::{
 /// How long to wait after a failed accept. The usual cause, too many open files, outlasts an immediate retry.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves the connections of `listener`, which are among `connections`, with `router` until `stop`; then accepts no more, and
-/// returns when the open requests have their responses. The caller bounds that time.
+/// Serves the connections of `listener`, which are among `connections`, with `router` until `stop`; then accepts no
+/// more, and returns when the open requests have their responses. The caller bounds that time.
 ///
 /// # Errors
 ///
@@ -71,8 +71,8 @@ pub async fn serve(
     Ok(())
 }
 
-/// Serves one connection until the client closes it, is idle or slow for too long, or until `stopping` is true and its request has
-/// its response.
+/// Serves one connection until the client closes it, is idle or slow for too long, or until `stopping` is true and its
+/// request has its response.
 async fn serve_connection(
     stream: TcpStream,
     opened: Connection,

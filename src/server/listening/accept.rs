@@ -39,8 +39,8 @@ pub(in super::super) struct Listening<P> {
     pub(in super::super) protocol: Arc<P>,
 }
 
-/// Serves connections until `stop`, and makes progress with `beside` meanwhile. Then accepts no more, waits for `stopping`, and shuts
-/// the open connections down gracefully. Closes those that are still open after `drain`.
+/// Serves connections until `stop`, and makes progress with `beside` meanwhile. Then accepts no more, waits for
+/// `stopping`, and shuts the open connections down gracefully. Closes those that are still open after `drain`.
 ///
 /// # Errors
 ///

@@ -14,8 +14,8 @@ use crate::{
     tls::{CertificateDates, ServerTls, ServerTlsFiles, TlsError},
 };
 
-/// How long to wait for the next file of a pair before the pair is reported as invalid: many tools replace a certificate and its
-/// key one after the other.
+/// How long to wait for the next file of a pair before the pair is reported as invalid: many tools replace a
+/// certificate and its key one after the other.
 const PAIR_DELAY: Duration = Duration::from_secs(1);
 
 /// The certificates in use. New connections use the latest valid ones; open connections are not affected by a change.
@@ -62,7 +62,8 @@ impl Certificates {
         Ok((Arc::new(certificates), watch))
     }
 
-    /// Returns the dates of all certificates in use: the server's own first, the rest of its chain, and the authorities of clients.
+    /// Returns the dates of all certificates in use: the server's own first, the rest of its chain, and the authorities
+    /// of clients.
     #[must_use]
     pub fn dates(&self) -> Arc<Vec<CertificateDates>> {
         self.dates.load_full()
@@ -73,8 +74,8 @@ impl Certificates {
         self.config.load_full()
     }
 
-    /// Loads the files again after each change that `watch` reports, and never returns. Invalid files leave the previous ones in
-    /// use.
+    /// Loads the files again after each change that `watch` reports, and never returns. Invalid files leave the
+    /// previous ones in use.
     pub async fn follow(self: Arc<Self>, mut watch: Watch) {
         loop {
             watch.changed().await;

@@ -1,5 +1,5 @@
-//! TLS handshakes. They have threads of their own, because a handshake takes up to a millisecond of computing, which would hold
-//! up the decisions of a thread that serves connections.
+//! TLS handshakes. They have threads of their own, because a handshake takes up to a millisecond of computing, which
+//! would hold up the decisions of a thread that serves connections.
 
 use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 
@@ -47,8 +47,8 @@ type Waiting = (Accepted, Connection);
 type Done = mpsc::UnboundedSender<(Box<TlsStream<Socket>>, Connection)>;
 
 impl Handshakes {
-    /// Starts threads for a server that has `serving` threads. Handshakes use the latest of `certificates`, and those that succeed
-    /// are sent to `done`.
+    /// Starts threads for a server that has `serving` threads. Handshakes use the latest of `certificates`, and those
+    /// that succeed are sent to `done`.
     ///
     /// # Errors
     ///
@@ -75,8 +75,8 @@ impl Handshakes {
     }
 }
 
-/// Gives this thread the lowest priority, so that the system interrupts a handshake at once when a decision needs the processor.
-/// Otherwise decisions wait for milliseconds beside many handshakes on few processors.
+/// Gives this thread the lowest priority, so that the system interrupts a handshake at once when a decision needs the
+/// processor. Otherwise decisions wait for milliseconds beside many handshakes on few processors.
 fn yield_to_decisions() {
     // on Linux this concerns the calling thread only, and lowering needs no privilege
     #[cfg(target_os = "linux")]
@@ -85,8 +85,8 @@ fn yield_to_decisions() {
     }
 }
 
-/// Makes the handshakes of the `accepted` connections, up to `max_open` at a time, until the channel is closed. Then aborts those
-/// under way.
+/// Makes the handshakes of the `accepted` connections, up to `max_open` at a time, until the channel is closed. Then
+/// aborts those under way.
 async fn run(
     mut accepted: mpsc::Receiver<Waiting>,
     max_open: usize,

@@ -1,5 +1,5 @@
-//! What the servers of long connections have in common: accepting connections, TLS handshakes, and the threads that serve. Knows no
-//! protocol.
+//! What the servers of long connections have in common: accepting connections, TLS handshakes, and the threads that
+//! serve. Knows no protocol.
 
 mod accept;
 mod certificates;

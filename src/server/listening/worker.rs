@@ -1,5 +1,5 @@
-//! The threads that serve connections. Each has its own runtime, so that one write carries the responses to all requests of one
-//! read, and no decision moves to another core or waits for background work.
+//! The threads that serve connections. Each has its own runtime, so that one write carries the responses to all
+//! requests of one read, and no decision moves to another core or waits for background work.
 
 use std::{
     future::Future,
@@ -93,7 +93,8 @@ impl Workers {
         self.threads.iter().map(|worker| worker.open.load(Ordering::Relaxed)).sum()
     }
 
-    /// Shuts all connections down gracefully, and waits until they have ended. Dropping the workers closes those that have not.
+    /// Shuts all connections down gracefully, and waits until they have ended. Dropping the workers closes those that
+    /// have not.
     pub(in super::super) async fn stop(&mut self) {
         self.stopping.send_replace(true);
         for worker in &mut self.threads {

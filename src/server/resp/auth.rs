@@ -7,7 +7,8 @@ use ring::digest::{Digest, SHA256, digest};
 /// The user of a client that names none.
 pub(super) const DEFAULT_USER: &str = "default";
 
-/// A user and password. Only digests are kept and compared, so that how long a comparison takes says nothing about them.
+/// A user and password. Only digests are kept and compared, so that how long a comparison takes says nothing about
+/// them.
 #[derive(Clone, Copy)]
 pub struct Auth {
     user: Digest,

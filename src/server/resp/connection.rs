@@ -45,8 +45,9 @@ const WRITTEN_AT_ONCE: usize = 64 << 10;
 const INLINE: &str =
     "Protocol Error: Invalid Array length: inline commands are not supported, send arrays of bulk strings";
 
-/// Serves `service` on `io` until the client closes the connection, or `stopping` becomes true and all commands that have arrived are
-/// carried out. Ends at once if the client reads no replies, or `open` has to be closed because of what it holds.
+/// Serves `service` on `io` until the client closes the connection, or `stopping` becomes true and all commands that
+/// have arrived are carried out. Ends at once if the client reads no replies, or `open` has to be closed because of
+/// what it holds.
 pub(super) async fn serve<S: Store, I>(
     io: I,
     open: &Connection,
@@ -200,8 +201,8 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
         Ok(())
     }
 
-    /// Answers a line that is no array: refuses it, and closes the connection of a client that speaks HTTP, whose body might contain
-    /// commands of somebody else.
+    /// Answers a line that is no array: refuses it, and closes the connection of a client that speaks HTTP, whose body
+    /// might contain commands of somebody else.
     fn answer_line(&mut self, line: &[u8]) {
         let line = line.trim_ascii();
         let is_http =

@@ -1,8 +1,8 @@
-//! The server of Redis' protocol (RESP2 and RESP3): the rate limiting commands of smyte/ratelimit, redis-cell and throttlecrab, weir's
-//! own, and those that clients send by themselves. `docs/redis-protocol.md` describes it.
+//! The server of Redis' protocol (RESP2 and RESP3): the rate limiting commands of smyte/ratelimit, redis-cell and
+//! throttlecrab, weir's own, and those that clients send by themselves. `docs/redis-protocol.md` describes it.
 //!
-//! `parse` finds the commands in what a client sends, `commands` carries them out, `reply` writes the answers. A connection lives on
-//! one thread: all commands of one read are decided in a row and leave in one write.
+//! `parse` finds the commands in what a client sends, `commands` carries them out, `reply` writes the answers. A
+//! connection lives on one thread: all commands of one read are decided in a row and leave in one write.
 
 mod arguments;
 mod auth;

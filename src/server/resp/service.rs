@@ -32,15 +32,16 @@ pub struct Service<S> {
     pub(super) hasher: KeyHasher,
     pub(super) started: Instant,
     pub(super) tracer: Option<Arc<Tracer>>,
-    /// Bounds the messages about clients that speak another protocol, that cannot authenticate, and about connections that cannot be served.
+    /// Bounds the messages about clients that speak another protocol, that cannot authenticate, and about connections
+    /// that cannot be served.
     pub(super) rejected: Throttle,
     pub(super) auth_failed: Throttle,
     pub(super) failed: Throttle,
 }
 
 impl<S> Service<S> {
-    /// Returns a service on `limiter` that reads the time from `clock`, and whose connections are among `connections`. Its metrics are
-    /// among `stats`.
+    /// Returns a service on `limiter` that reads the time from `clock`, and whose connections are among `connections`.
+    /// Its metrics are among `stats`.
     #[must_use]
     pub fn new(
         limiter: Arc<Limiter<S>>,

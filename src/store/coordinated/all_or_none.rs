@@ -1,9 +1,9 @@
 //! Requests whose descriptors count all or none: `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
 //!
-//! The counters of a request may be on several nodes, so no single command decides them together. First every counter is looked
-//! at, without counting: if this instance knows that one of them rejects the request, nothing is counted. Then the store decides
-//! what it has to, in parallel, and then this instance. If one of these rejects the request after all, because another request
-//! was faster, the hits of the others are given back before the request is answered.
+//! The counters of a request may be on several nodes, so no single command decides them together. First every counter
+//! is looked at, without counting: if this instance knows that one of them rejects the request, nothing is counted.
+//! Then the store decides what it has to, in parallel, and then this instance. If one of these rejects the request
+//! after all, because another request was faster, the hits of the others are given back before the request is answered.
 
 use futures_util::{FutureExt as _, future::join_all};
 use smallvec::SmallVec;
@@ -65,8 +65,8 @@ impl Outlook {
 }
 
 impl<R: Remote> CoordinationModes<R> {
-    /// Decides `checks` and counts their hits only if all of them are admitted. Waits for the store within `budget`. None of the checks
-    /// rejects the request alone if they are `all_quotas`.
+    /// Decides `checks` and counts their hits only if all of them are admitted. Waits for the store within `budget`.
+    /// None of the checks rejects the request alone if they are `all_quotas`.
     pub(super) async fn take_all_or_none(
         &self,
         checks: &[LimitCheck<'_>],
@@ -227,8 +227,8 @@ impl<R: Remote> CoordinationModes<R> {
         }
     }
 
-    /// Returns the decision about `check`, of a request that is rejected, after `earlier` hits of that request. Counts nothing, but
-    /// strict buckets notice a try that does not fit.
+    /// Returns the decision about `check`, of a request that is rejected, after `earlier` hits of that request. Counts
+    /// nothing, but strict buckets notice a try that does not fit.
     async fn reject(
         &self,
         check: &LimitCheck<'_>,
@@ -298,8 +298,8 @@ impl<R: Remote> CoordinationModes<R> {
         }
     }
 
-    /// Gives back hits that were taken for `check`, because another check of the request was rejected. Waits for the store no
-    /// longer than `budget`.
+    /// Gives back hits that were taken for `check`, because another check of the request was rejected. Waits for the
+    /// store no longer than `budget`.
     pub(super) async fn undo(
         &self,
         check: &LimitCheck<'_>,
@@ -330,8 +330,8 @@ impl<R: Remote> CoordinationModes<R> {
     }
 }
 
-/// Returns the hits that the next check after those of `outlooks` finds in its counter: those of earlier checks of the same limit that are
-/// not rejected.
+/// Returns the hits that the next check after those of `outlooks` finds in its counter: those of earlier checks of the
+/// same limit that are not rejected.
 fn earlier_hits(checks: &[LimitCheck<'_>], outlooks: &[Outlook]) -> Hits {
     let check = &checks[outlooks.len()];
     let counts = |(other, outlook): &(&LimitCheck<'_>, &Outlook)| {

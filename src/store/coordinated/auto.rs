@@ -1,13 +1,14 @@
-//! The choice of `auto`: `lease` for a counter whose limit is small against the number of instances, otherwise `interval`.
+//! The choice of `auto`: `lease` for a counter whose limit is small against the number of instances, otherwise
+//! `interval`.
 //!
-//! A counter changes to `lease` as soon as its limit is too small, and back only when the limit is half as large again as
-//! needed, so that the coming and going of an instance does not move it back and forth. For the same reason the number of instances is
-//! the largest of the last heartbeats.
+//! A counter changes to `lease` as soon as its limit is too small, and back only when the limit is half as large again
+//! as needed, so that the coming and going of an instance does not move it back and forth. For the same reason the
+//! number of instances is the largest of the last heartbeats.
 
 use crate::limit::{Coordination, Tier, capacity};
 
-/// The number of instances that is assumed until the first heartbeat is replied to. Limits that are large for so many need not
-/// wait for it.
+/// The number of instances that is assumed until the first heartbeat is replied to. Limits that are large for so many
+/// need not wait for it.
 const UNKNOWN_INSTANCES: usize = 100;
 
 /// Returns the mode for a counter of `tiers` that has none yet. `instances` is none if their number is not known.

@@ -1,5 +1,6 @@
-//! Buckets whose parameters come with each request. A paced one is a token bucket of any pace in the shared store, in the mode of
-//! rules that name none. Each request about one that is refilled in steps is decided by the shared store, and fails with it.
+//! Buckets whose parameters come with each request. A paced one is a token bucket of any pace in the shared store, in
+//! the mode of rules that name none. Each request about one that is refilled in steps is decided by the shared store,
+//! and fails with it.
 
 use std::time::Duration;
 

@@ -10,8 +10,8 @@ use crate::limit::Period;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     pub(super) longest: Period,
-    /// Whether it is less than `WEIR_DECISION_BUDGET` because the caller waits no longer. That it runs out says nothing about the store
-    /// then: callers who do not wait must not open the breaker for all others.
+    /// Whether it is less than `WEIR_DECISION_BUDGET` because the caller waits no longer. That it runs out says nothing
+    /// about the store then: callers who do not wait must not open the breaker for all others.
     pub(super) is_of_caller: bool,
 }
 

@@ -9,9 +9,11 @@ pub(super) enum Delivery {
     Applied,
     /// The store has definitely not applied it, so it may be sent again.
     NotApplied,
-    /// The connection broke or there was no reply in time. The command must not be repeated: its hits could count twice.
+    /// The connection broke or there was no reply in time. The command must not be repeated: its hits could count
+    /// twice.
     Unknown,
-    /// It is not known yet: try of this number was sent, and its outcome decides whether the hits of the answer are reported.
+    /// It is not known yet: try of this number was sent, and its outcome decides whether the hits of the answer are
+    /// reported.
     OnWay(u32),
 }
 

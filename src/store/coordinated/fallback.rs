@@ -32,8 +32,8 @@ impl<R: Remote> Fallback<R> {
         Self { table, client, on_store_failure }
     }
 
-    /// Decides `check`. Admitted hits are reported when the store is available again, unless `delivery` is unknown: the store may
-    /// have counted them already, and no hit may count twice.
+    /// Decides `check`. Admitted hits are reported when the store is available again, unless `delivery` is unknown: the
+    /// store may have counted them already, and no hit may count twice.
     pub(super) fn decide(&self, check: &LimitCheck<'_>, delivery: Delivery, now: Timestamp) -> Decision {
         if delivery == Delivery::Unknown {
             self.table.metrics.delivery_unknown.add(check.hits.0);
@@ -41,8 +41,8 @@ impl<R: Remote> Fallback<R> {
         self.count(check, delivery, now)
     }
 
-    /// Gives back the hits of a decision that admitted `check` at the instant `at`. Hits whose delivery is unknown are given
-    /// back here only: nothing was reported that could be taken back.
+    /// Gives back the hits of a decision that admitted `check` at the instant `at`. Hits whose delivery is unknown are
+    /// given back here only: nothing was reported that could be taken back.
     pub(super) fn undo(&self, check: &LimitCheck<'_>, delivery: Delivery, at: Timestamp) {
         let instances = self.client.instances();
         self.table.with_counter(check, at, |counter| {
@@ -54,8 +54,8 @@ impl<R: Remote> Fallback<R> {
         });
     }
 
-    /// Reserves hits without the store. As with [`Fallback::decide`], hits whose delivery is unknown are not reported; nor are
-    /// they given back when they are released.
+    /// Reserves hits without the store. As with [`Fallback::decide`], hits whose delivery is unknown are not reported;
+    /// nor are they given back when they are released.
     pub(super) fn reserve(
         &self,
         check: &LimitCheck<'_>,
@@ -124,8 +124,8 @@ impl<R: Remote> Fallback<R> {
     }
 }
 
-/// Returns whether hits of this `delivery` are reported: not those that the store may have counted, and those of a try that is still on
-/// its way only once it is known that the store has not taken them.
+/// Returns whether hits of this `delivery` are reported: not those that the store may have counted, and those of a try
+/// that is still on its way only once it is known that the store has not taken them.
 fn is_reported(delivery: Delivery, counter: &LocalCounter) -> bool {
     match delivery {
         Delivery::NotApplied => true,

@@ -24,7 +24,8 @@ impl<R: Remote> Lease<R> {
         Self { table, client }
     }
 
-    /// Decides `check`, if the estimate rejects it or a lease covers it. Returns the counter's mode if it is not `lease`.
+    /// Decides `check`, if the estimate rejects it or a lease covers it. Returns the counter's mode if it is not
+    /// `lease`.
     pub(super) fn decide(
         &self,
         check: &LimitCheck<'_>,

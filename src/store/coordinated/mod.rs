@@ -15,8 +15,8 @@
 //!
 //! Entries have one counter, whatever limits a reload or requests bring for them (`counter/limits.rs`).
 //!
-//! The modes use the table of local counters (`table/`) and the store client (`client/`); the table flushes through the client. The state of
-//! one counter is in `counter/`, which is pure.
+//! The modes use the table of local counters (`table/`) and the store client (`client/`); the table flushes through the
+//! client. The state of one counter is in `counter/`, which is pure.
 
 mod all_or_none;
 mod auto;
@@ -93,8 +93,8 @@ pub struct Coordinated<R: Remote> {
 // === impl Coordinated ===
 
 impl<R: Remote> Coordinated<R> {
-    /// Creates a store in front of `remote`, which need not be reachable yet. Must be called within a tokio runtime, which
-    /// then runs the background work.
+    /// Creates a store in front of `remote`, which need not be reachable yet. Must be called within a tokio runtime,
+    /// which then runs the background work.
     #[expect(clippy::needless_pass_by_value, reason = "callers make the settings for one store")]
     pub fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
         let metrics = Arc::<CoordinationMetrics>::default();
@@ -257,7 +257,8 @@ impl<R: Remote> Coordinated<R> {
     }
 }
 
-/// Returns whether two of `checks` count on the same counter, so that the second one has to see the hits of the first one.
+/// Returns whether two of `checks` count on the same counter, so that the second one has to see the hits of the first
+/// one.
 fn has_repeated(checks: &[LimitCheck<'_>]) -> bool {
     checks.iter().enumerate().any(|(i, check)| checks[..i].iter().any(|other| other.key == check.key))
 }

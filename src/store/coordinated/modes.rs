@@ -120,7 +120,8 @@ impl<R: Remote> CoordinationModes<R> {
         self.memory.decide(std::slice::from_ref(check), scope, now)[0]
     }
 
-    /// Decides `checks`, and counts their hits only if all of them are admitted, if instances split the limits of all of them.
+    /// Decides `checks`, and counts their hits only if all of them are admitted, if instances split the limits of all
+    /// of them.
     pub(super) fn split_together(
         &self,
         checks: &[LimitCheck<'_>],

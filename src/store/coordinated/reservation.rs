@@ -30,8 +30,8 @@ impl<R: Remote> Reservations<R> {
         Self { table, client }
     }
 
-    /// Reserves hits of `target`, the one of `check`, within the `budget`. `now` is on this instance's clock. If the store
-    /// cannot grant hits, they are reserved from the local estimate, with the bound of `interval`.
+    /// Reserves hits of `target`, the one of `check`, within the `budget`. `now` is on this instance's clock. If the
+    /// store cannot grant hits, they are reserved from the local estimate, with the bound of `interval`.
     pub(super) async fn reserve(
         &self,
         check: &LimitCheck<'_>,
@@ -64,8 +64,8 @@ impl<R: Remote> Reservations<R> {
         Ok(Reservation { hits, until, decision, counted })
     }
 
-    /// Gives back `hits` that were reserved for `span`. They are sent with the next flush, after all hits that were counted
-    /// here before, so a release does not wait and an outage does not lose it.
+    /// Gives back `hits` that were reserved for `span`. They are sent with the next flush, after all hits that were
+    /// counted here before, so a release does not wait and an outage does not lose it.
     pub(super) fn release(&self, check: &LimitCheck<'_>, span: ReservedSpan, hits: Hits, now: Timestamp) {
         self.table.with_counter(check, now, |counter| {
             let can_grant = self.client.supports(&counter.target, Coordination::Lease);

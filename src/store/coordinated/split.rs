@@ -1,11 +1,11 @@
 //! The `split` mode: this instance enforces its own part of the limit, by the number of instances, and asks nobody.
 //!
-//! Counters are in this instance's memory, by the store's clock. A fixed window has the part of the members that are in force when it
-//! begins, until it ends. Before a sliding window or a bucket gets more than it had, what others have admitted by their larger parts must
-//! have ended, or flowed in again: so it has the least of the parts of that time.
+//! Counters are in this instance's memory, by the store's clock. A fixed window has the part of the members that are in
+//! force when it begins, until it ends. Before a sliding window or a bucket gets more than it had, what others have
+//! admitted by their larger parts must have ended, or flowed in again: so it has the least of the parts of that time.
 //!
-//! When the first instances ever start, nobody has admitted anything. So limits that matter for long begin then, some seconds after the first
-//! of them, instead of with their next window.
+//! When the first instances ever start, nobody has admitted anything. So limits that matter for long begin then, some
+//! seconds after the first of them, instead of with their next window.
 
 use std::{
     num::NonZeroU32,
@@ -34,14 +34,15 @@ use crate::{
 /// The number of instances that is assumed if the store has never replied. Each then has a hundredth of the limit.
 const UNKNOWN_INSTANCES: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
 
-/// The largest step back of the store's clock, as this instance estimates it, that is not followed: windows do not begin again.
+/// The largest step back of the store's clock, as this instance estimates it, that is not followed: windows do not
+/// begin again.
 const LARGEST_STEP: Period = Period::from_secs(1);
 
 /// The resolution in which the latest instant is kept, so that decisions rarely write it.
 const RESOLUTION: Period = Period::from_millis(1);
 
-/// The time before the end of a fixed window in which no more is admitted than the next one has room for: another thread may have begun
-/// it already.
+/// The time before the end of a fixed window in which no more is admitted than the next one has room for: another
+/// thread may have begun it already.
 const GUARD: Period = Period::from_millis(2);
 
 /// Decides by this instance's parts.
@@ -74,7 +75,8 @@ impl<R: Remote> Split<R> {
         Self { client, on_store_failure, latest: AtomicU64::new(0), metrics }
     }
 
-    /// Returns the instant on the store's clock when this instance's shows `now`. It does not step back by less than [`LARGEST_STEP`].
+    /// Returns the instant on the store's clock when this instance's shows `now`. It does not step back by less than
+    /// [`LARGEST_STEP`].
     pub(super) fn time_at(&self, now: Timestamp) -> Timestamp {
         let at = self.client.time_at(now).now;
         let latest = Timestamp::from_nanos(self.latest.load(Ordering::Relaxed));
@@ -104,7 +106,8 @@ impl<R: Remote> Split<R> {
         own.report(memory.decide_one(&check.of_part(&own.part), scope, at), check.hits)
     }
 
-    /// Decides `checks`, and counts their hits only if all of them are admitted. None if that takes more than this instance's parts.
+    /// Decides `checks`, and counts their hits only if all of them are admitted. None if that takes more than this
+    /// instance's parts.
     pub(super) fn decide_together(
         &self,
         memory: &MemoryStore,
@@ -161,8 +164,8 @@ impl<R: Remote> Split<R> {
         self.own_asked(check, asked(check), self.time_at(now));
     }
 
-    /// Returns what a line of callers may expect of this instance's part: as much as the present members, and those to come, leave it in any
-    /// window. None if the part follows demand, or is not certain.
+    /// Returns what a line of callers may expect of this instance's part: as much as the present members, and those to
+    /// come, leave it in any window. None if the part follows demand, or is not certain.
     pub(super) fn estimate(
         &self,
         memory: &MemoryStore,
@@ -226,8 +229,9 @@ impl<R: Remote> Split<R> {
         memory.release_now(&check.of_part(&own.part), reservation, unused, at);
     }
 
-    /// Returns what this instance has of `tier` at the instant `at`, by demand, and the earliest time after which it may have room for `hits`
-    /// if it never has room for as many now. What is `asked` is demand. `counter` identifies the counter.
+    /// Returns what this instance has of `tier` at the instant `at`, by demand, and the earliest time after which it
+    /// may have room for `hits` if it never has room for as many now. What is `asked` is demand. `counter` identifies
+    /// the counter.
     fn part_by_demand(
         &self,
         epochs: &Epochs,
@@ -320,7 +324,8 @@ fn asked(check: &LimitCheck<'_>) -> AskedHits {
     AskedHits { new, ..AskedHits::default() }
 }
 
-/// Returns the window of `tier`, whose parts may follow demand; none if they cannot, since the limit came with a request.
+/// Returns the window of `tier`, whose parts may follow demand; none if they cannot, since the limit came with a
+/// request.
 fn followed(tier: &Tier) -> Option<FollowedWindow> {
     let is_window = matches!(tier.algorithm, Algorithm::FixedWindow | Algorithm::SmoothWindow { .. });
     let is_whole = tier.period.as_nanos().is_multiple_of(1_000_000);
@@ -346,8 +351,8 @@ fn start_of(tier: &Tier, window: u64) -> Timestamp {
     Timestamp::from_nanos(window.saturating_mul(tier.period.as_nanos()))
 }
 
-/// Returns what the instance of `epochs` has of `tier` at the instant `at`, and the earliest time after which it may have room for `hits`
-/// if it never has room for as many now. `key` identifies the counter.
+/// Returns what the instance of `epochs` has of `tier` at the instant `at`, and the earliest time after which it may
+/// have room for `hits` if it never has room for as many now. `key` identifies the counter.
 fn part_of(
     epochs: &Epochs,
     tier: &Tier,
@@ -425,8 +430,8 @@ fn part_of_window(
     (Tier { requests, algorithm, ..tier.clone() }, wait.unwrap_or_default())
 }
 
-/// Returns the smallest place that the instance of `epochs` has had since a bucket of `tier` that is full at `at` may have been empty; none
-/// if it had no part for some time.
+/// Returns the smallest place that the instance of `epochs` has had since a bucket of `tier` that is full at `at` may
+/// have been empty; none if it had no part for some time.
 fn place_since_full(
     epochs: &Epochs,
     tier: &Tier,

@@ -30,8 +30,8 @@ impl<R: Remote> Strict<R> {
         Self { table, client }
     }
 
-    /// Decides `check` if the local cache is on and the store has denied the counter until later than `now`; otherwise the store does.
-    /// Returns the counter's mode if it is not `strict`.
+    /// Decides `check` if the local cache is on and the store has denied the counter until later than `now`; otherwise
+    /// the store does. Returns the counter's mode if it is not `strict`.
     pub(super) fn decide(
         &self,
         check: &LimitCheck<'_>,
@@ -77,8 +77,8 @@ impl<R: Remote> Strict<R> {
         }
     }
 
-    /// Returns whether the local cache rejects `hits` of `check`: not of one with a strict bucket, since the store has to notice the try
-    /// before the next decision.
+    /// Returns whether the local cache rejects `hits` of `check`: not of one with a strict bucket, since the store has
+    /// to notice the try before the next decision.
     pub(super) fn has_cached(
         &self,
         counter: &LocalCounter,
@@ -93,8 +93,8 @@ impl<R: Remote> Strict<R> {
             && counter.is_cached(hits, now)
     }
 
-    /// Gives back the hits that were taken for `check` at the instant `at`. Waits for the store within `budget`; if it has not
-    /// received them then, they are given back later.
+    /// Gives back the hits that were taken for `check` at the instant `at`. Waits for the store within `budget`; if it
+    /// has not received them then, they are given back later.
     pub(super) async fn undo(&self, check: &LimitCheck<'_>, at: Timestamp, budget: Period) {
         let waiting: Option<Waiting> = self.table.with_counter(check, at, |counter| {
             // the newest hits, which are those of this request
@@ -107,8 +107,8 @@ impl<R: Remote> Strict<R> {
     }
 }
 
-/// Returns the latest instant at which a report arrives that is sent at `at`, in the same fixed windows. The store counts a report of
-/// the future as of its arrival, as it does tries.
+/// Returns the latest instant at which a report arrives that is sent at `at`, in the same fixed windows. The store
+/// counts a report of the future as of its arrival, as it does tries.
 fn latest_arrival(tiers: &[Tier], at: Timestamp, budget: Period) -> Timestamp {
     let fixed = tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
     let lasts = fixed.map(|tier| at.window_end(tier.period).since(at).as_nanos() - 1);

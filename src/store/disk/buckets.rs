@@ -1,5 +1,5 @@
-//! Buckets whose parameters come with requests: those that are not in memory are read before their first decision, and searched by
-//! their names.
+//! Buckets whose parameters come with requests: those that are not in memory are read before their first decision, and
+//! searched by their names.
 
 use std::collections::HashSet;
 
@@ -24,8 +24,9 @@ use crate::{
 };
 
 impl DiskStore {
-    /// Decides about a bucket which is read first, unless memory has decided already and `known` is its reply. Waits until the change is
-    /// on disk, if it must be. Past the decision budget `on_store_failure` decides; what was taken counts.
+    /// Decides about a bucket which is read first, unless memory has decided already and `known` is its reply. Waits
+    /// until the change is on disk, if it must be. Past the decision budget `on_store_failure` decides; what was taken
+    /// counts.
     pub(super) async fn decide_bucket_waiting(
         &self,
         name: &BucketName<'_>,
@@ -67,8 +68,8 @@ impl DiskStore {
         }
     }
 
-    /// Finds all buckets of `name`, in memory and on disk, and deletes them if it `deletes`. Returns the time until they are full; none if
-    /// there are none.
+    /// Finds all buckets of `name`, in memory and on disk, and deletes them if it `deletes`. Returns the time until
+    /// they are full; none if there are none.
     pub(super) async fn find_buckets_of(
         &self,
         name: &BucketName<'_>,
@@ -77,7 +78,8 @@ impl DiskStore {
     ) -> Result<Option<Period>, StoreError> {
         let patience = self.patience(&TakeOptions::default());
         let (mut latest, mut known) = (None, HashSet::new());
-        // first, since what leaves memory later is on disk then. What is being written stays until the writer has seen it again
+        // first, since what leaves memory later is on disk then. What is being written stays until the writer has seen
+        // it again
         self.shared.memory.for_each_bucket(name, |slot| {
             latest = latest.max(Some(slot.counter.idle_at()));
             if slot.notes.is_read {

@@ -166,8 +166,8 @@ impl DataDir {
     ///
     /// # Errors
     ///
-    /// Returns an error if files cannot be read or written, or if they are damaged. With [`OnDamage::Continue`], damaged files are
-    /// set aside instead; `now` is part of their new name.
+    /// Returns an error if files cannot be read or written, or if they are damaged. With [`OnDamage::Continue`],
+    /// damaged files are set aside instead; `now` is part of their new name.
     pub(super) fn open_data(
         &self,
         expiry: &Arc<Expiry>,
@@ -203,8 +203,8 @@ impl DataDir {
         Ok(OpenData { engine, progress, last_batch: last_batch.max(promised), lost })
     }
 
-    /// Opens the engine. With [`OnDamage::Continue`], sets aside damaged journals, newest first, so that what is left is a
-    /// state that once was; and if this does not help, all files.
+    /// Opens the engine. With [`OnDamage::Continue`], sets aside damaged journals, newest first, so that what is left
+    /// is a state that once was; and if this does not help, all files.
     fn open_engine(
         &self,
         expiry: &Arc<Expiry>,
@@ -269,8 +269,8 @@ impl DataDir {
         Ok(vec![text.trim_end().to_owned()])
     }
 
-    /// Refuses to go on because of `error`, and remembers it, since opening the engine may have removed its traces; or notes
-    /// it, and goes on.
+    /// Refuses to go on because of `error`, and remembers it, since opening the engine may have removed its traces; or
+    /// notes it, and goes on.
     fn damage(&self, on_damage: OnDamage, lost: &mut Vec<String>, error: DiskError) -> Result<(), DiskError> {
         if on_damage == OnDamage::Continue {
             lost.push(error.to_string());
@@ -307,7 +307,8 @@ fn damaged_end(end: &DroppedEnd, batches: u64) -> DiskError {
     DiskError::Damaged { file: end.file.clone(), what }
 }
 
-/// Checks that there is nothing of something else in the directory. File systems and a start that was stopped leave some files.
+/// Checks that there is nothing of something else in the directory. File systems and a start that was stopped leave
+/// some files.
 fn check_empty(dir: &Path) -> Result<(), DiskError> {
     for entry in fs::read_dir(dir).map_err(DiskError::io("read", dir))? {
         let name = entry.map_err(DiskError::io("read", dir))?.file_name();

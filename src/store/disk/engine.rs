@@ -35,8 +35,8 @@ pub(super) const VERSION_FILE: &str = "version";
 /// The bytes of a block before compression. Names with the same beginning are stored once in it.
 const BLOCK: u32 = 16 * 1024;
 
-/// The bytes that are kept in memory before they become a table. What is in memory is read from the journal again at the next
-/// start, so this and [`MAX_JOURNALS`] bound the time that a start takes after a kill.
+/// The bytes that are kept in memory before they become a table. What is in memory is read from the journal again at
+/// the next start, so this and [`MAX_JOURNALS`] bound the time that a start takes after a kill.
 const MEMTABLE: u64 = 16 << 20;
 
 /// The bytes of all journals: the least that the engine accepts.
@@ -63,7 +63,8 @@ pub(super) struct Engine {
     counters: Keyspace,
     database: Database,
     dir: PathBuf,
-    /// The first damaged table that was found, or none if the tables are whole. Looked for once, since it reads all of them.
+    /// The first damaged table that was found, or none if the tables are whole. Looked for once, since it reads all of
+    /// them.
     damaged_table: OnceLock<Option<(PathBuf, String)>>,
 }
 
@@ -75,8 +76,8 @@ pub(super) struct DroppedEnd {
     pub(super) from: u64,
     /// The bytes that were dropped.
     pub(super) bytes: u64,
-    /// Whether it is the journal that was written last. Others are complete, so that their end cannot be a record that was not
-    /// written completely.
+    /// Whether it is the journal that was written last. Others are complete, so that their end cannot be a record that
+    /// was not written completely.
     pub(super) is_last: bool,
 }
 
@@ -114,7 +115,8 @@ impl Engine {
 
     fn open_unverified(dir: &Path, expiry: &Arc<Expiry>) -> Result<Self, DiskError> {
         let filters = Arc::new(ExpiryFilters(Arc::clone(expiry)));
-        // a filter has megabytes, and a read would copy and check all of it whenever blocks of data have displaced it from the cache
+        // a filter has megabytes, and a read would copy and check all of it whenever blocks of data have displaced it
+        // from the cache
         let options = || {
             KeyspaceCreateOptions::default()
                 .max_memtable_size(MEMTABLE)
@@ -153,8 +155,8 @@ impl Engine {
         Ok(number.map_or(0, u64::from_le_bytes))
     }
 
-    /// Writes `changes` and the number of their batch: all of them or none. With `sync` they survive the end of the system when
-    /// this returns, else that of the process.
+    /// Writes `changes` and the number of their batch: all of them or none. With `sync` they survive the end of the
+    /// system when this returns, else that of the process.
     pub(super) fn write(&self, number: u64, changes: &[Change], sync: bool) -> Result<(), DiskError> {
         self.wait_for_tables(MAX_UNWRITTEN, None)?;
         let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
@@ -174,8 +176,8 @@ impl Engine {
         self.database.persist(PersistMode::SyncData).map_err(|error| self.convert(error))
     }
 
-    /// Calls `visit` with the key and the value of each counter whose key begins with `prefix` and comes after `after`, in their
-    /// order, until it returns false.
+    /// Calls `visit` with the key and the value of each counter whose key begins with `prefix` and comes after `after`,
+    /// in their order, until it returns false.
     pub(super) fn visit(
         &self,
         prefix: &[u8],
@@ -198,7 +200,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Calls `visit` with the key and the value of each counter whose key comes after `after`, from the last one to the first.
+    /// Calls `visit` with the key and the value of each counter whose key comes after `after`, from the last one to the
+    /// first.
     pub(super) fn visit_backwards(
         &self,
         after: &[u8],
@@ -263,8 +266,8 @@ fn sync_directories(dir: &Path) -> io::Result<()> {
     fs::File::open(dir)?.sync_all()
 }
 
-/// Returns the bytes of the files below `dir` that are allocated, which are fewer than their lengths where they are not written
-/// yet.
+/// Returns the bytes of the files below `dir` that are allocated, which are fewer than their lengths where they are not
+/// written yet.
 pub(super) fn allocated(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
 

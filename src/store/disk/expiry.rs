@@ -15,8 +15,8 @@ use super::record::expiry_of;
 /// The width of a class of expiries: 2^4 seconds.
 const CLASS: u32 = 4;
 
-/// Records by the class of their expiry. Sums of differences, which are added in any order, so that a count may be negative for
-/// a while.
+/// Records by the class of their expiry. Sums of differences, which are added in any order, so that a count may be
+/// negative for a while.
 #[derive(Debug, Default)]
 pub(super) struct ExpiryCounts(BTreeMap<u32, i64>);
 

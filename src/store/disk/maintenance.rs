@@ -1,5 +1,5 @@
-//! Work on the data that nothing waits for: the check of all files after the start, the count of what has expired, and the
-//! compaction of everything when enough has.
+//! Work on the data that nothing waits for: the check of all files after the start, the count of what has expired, and
+//! the compaction of everything when enough has.
 
 use std::{
     path::Path,

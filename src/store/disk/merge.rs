@@ -10,8 +10,8 @@ use crate::limit::{
 /// 2^31: the units of a bucket in a token.
 const UNITS_PER_TOKEN: u64 = 1 << 31;
 
-/// Adds the hits of `local`, which began as an unused state, to `disk`, at their own instants. Tokens that have flowed into `local`
-/// since its first hit have flowed into both.
+/// Adds the hits of `local`, which began as an unused state, to `disk`, at their own instants. Tokens that have flowed
+/// into `local` since its first hit have flowed into both.
 pub(super) fn merge(
     disk: CounterState,
     local: &CounterState,
@@ -39,8 +39,8 @@ fn merge_tier(mut disk: CounterState, local: &CounterState, tier: &Tier, now: Ti
             add(window.as_of(), local.used().0);
         }
         CounterState::TokenBucket(bucket, _) if local.used() > Hits(0) => {
-            // the steps of the two buckets are at different times: hits that one of them has refilled already are not taken back,
-            // and none that has not is refilled by an earlier step of the other one
+            // the steps of the two buckets are at different times: hits that one of them has refilled already are not
+            // taken back, and none that has not is refilled by an earlier step of the other one
             let at = if tier.bucket().refill == Refill::Step { now } else { bucket.as_of() };
             // part of a token counts as a whole one, so that it is not admitted twice
             add(at, bucket.taken().div_ceil(UNITS_PER_TOKEN));
@@ -80,8 +80,8 @@ mod tests {
     }
 
     proptest! {
-        /// Of hits that were counted in two places, all count: no more is left than if they had been counted in one, except for
-        /// the tokens that have flowed into both buckets.
+        /// Of hits that were counted in two places, all count: no more is left than if they had been counted in one,
+        /// except for the tokens that have flowed into both buckets.
         #[test]
         fn merged_states_count_the_hits_of_both(
             earlier in vec((0..30_u64, 0..9_u64), 0..6),
@@ -130,8 +130,8 @@ mod tests {
                     }
                 };
                 prop_assert!(left(&merged, now) <= most(now), "{tier}");
-                // at most one token that had flowed in partly in each of the two; steps refill none of what is added, and windows
-                // may count hits of other spans together
+                // at most one token that had flowed in partly in each of the two; steps refill none of what is added,
+                // and windows may count hits of other spans together
                 let is_inexact = tier.bucket().refill == Refill::Step
                     || tier.algorithm == Algorithm::SlidingWindow
                     || tier.is_smooth();

@@ -30,8 +30,8 @@ pub(super) struct DiskMetrics {
 }
 
 impl DiskMetrics {
-    /// Returns the metrics. `records` and `expired` are the records on disk, and those of them that have expired; `removed` those
-    /// that were removed; `evicted` the counters that left memory, which the disk has.
+    /// Returns the metrics. `records` and `expired` are the records on disk, and those of them that have expired;
+    /// `removed` those that were removed; `evicted` the counters that left memory, which the disk has.
     pub(super) fn metrics(&self, records: u64, expired: u64, removed: u64, evicted: u64) -> Vec<Metric> {
         let counter = |name, help, counter: &Counter| Metric::counter(name, help, counter.get());
         vec![

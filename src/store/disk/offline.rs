@@ -44,8 +44,8 @@ struct Copy(PathBuf);
 pub struct StoredCounter {
     /// What it counts, such as `shop|tenant=acme`: its domain, keys and values, as in the keys of a shared store.
     pub path: String,
-    /// Its algorithm and period, such as `s1m`: `f` is a fixed window, `s` a sliding window, `b` a token bucket; `c` in front means
-    /// that rejected hits count.
+    /// Its algorithm and period, such as `s1m`: `f` is a fixed window, `s` a sliding window, `b` a token bucket; `c` in
+    /// front means that rejected hits count.
     pub tier: String,
     /// Its state, or why that cannot be read.
     pub state: Result<CounterState, record::RecordError>,
@@ -76,8 +76,8 @@ impl Data {
         Self::open_dir(DataDir::open_or_create(path)?, now)
     }
 
-    /// Opens data to read them. If they are in use, opens a copy of what was written up to now: tables, which never change, are
-    /// linked, and journals are copied, so it takes little room and time.
+    /// Opens data to read them. If they are in use, opens a copy of what was written up to now: tables, which never
+    /// change, are linked, and journals are copied, so it takes little room and time.
     ///
     /// # Errors
     ///
@@ -119,7 +119,8 @@ impl Data {
         verify::tables(&self.dir.engine_dir(), || {})
     }
 
-    /// Calls `visit` with each counter whose path begins with `prefix`, in the order of their paths, until it returns false.
+    /// Calls `visit` with each counter whose path begins with `prefix`, in the order of their paths, until it returns
+    /// false.
     ///
     /// # Errors
     ///
@@ -180,8 +181,8 @@ impl Data {
     }
 }
 
-/// Copies data in use to `to`. Tables never change and journals only grow, so the copy is a state that once was if no list of
-/// tables has changed, and no journal has come or gone, while it was made.
+/// Copies data in use to `to`. Tables never change and journals only grow, so the copy is a state that once was if no
+/// list of tables has changed, and no journal has come or gone, while it was made.
 fn copy_consistently(from: &Path, to: &Path) -> Result<(), DiskError> {
     for _ in 0..MAX_ATTEMPTS {
         if to.exists() {

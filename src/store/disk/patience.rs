@@ -24,7 +24,8 @@ impl<'a> Patience<'a> {
         Self { until, record: options.record }
     }
 
-    /// Waits for `what`, which reads or writes `counters`, and is none if that fails. Returns none if it takes too long.
+    /// Waits for `what`, which reads or writes `counters`, and is none if that fails. Returns none if it takes too
+    /// long.
     pub(super) async fn wait<T>(&self, counters: usize, what: impl Future<Output = Option<T>>) -> Option<T> {
         let until = self.until?;
         let begun = self.record.map(|record| (record, std::time::Instant::now()));

@@ -1,10 +1,10 @@
 //! The numbers of the batches that were written and synced, in a small file of their own.
 //!
-//! The engine takes a damaged record in its journal for one that was not written completely, and drops it and all that follows
-//! without a word. So batches have numbers, the last one is part of the data, and this file says which number must be there.
-//! It has two slots that are written in turn, so that one is whole whenever the other is cut off. A slot has 48 bytes: the last
-//! number that was handed to the system, the last one that was synced, 16 bytes that tell one start of the system from
-//! another, the turn, and a checksum of all of it.
+//! The engine takes a damaged record in its journal for one that was not written completely, and drops it and all that
+//! follows without a word. So batches have numbers, the last one is part of the data, and this file says which number
+//! must be there. It has two slots that are written in turn, so that one is whole whenever the other is cut off. A slot
+//! has 48 bytes: the last number that was handed to the system, the last one that was synced, 16 bytes that tell one
+//! start of the system from another, the turn, and a checksum of all of it.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -45,7 +45,8 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Returns the last batch that must be there: if the system has not been started anew since, all that was handed to it.
+    /// Returns the last batch that must be there: if the system has not been started anew since, all that was handed to
+    /// it.
     pub(super) fn promised(&self) -> u64 {
         if self.boot == boot_id() && self.boot != [0; 16] {
             self.written.max(self.synced)
@@ -56,8 +57,8 @@ impl Progress {
 }
 
 impl ProgressFile {
-    /// Opens the file, or creates it. Returns it with the names of damaged slots: none or one, since a system that stops while a
-    /// slot is written leaves one.
+    /// Opens the file, or creates it. Returns it with the names of damaged slots: none or one, since a system that
+    /// stops while a slot is written leaves one.
     ///
     /// # Errors
     ///

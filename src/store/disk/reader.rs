@@ -57,15 +57,16 @@ impl Readers {
         Ok(Self { queue, threads: Mutex::new(threads) })
     }
 
-    /// Has `counters` read. The receiver gets what keeps them in memory, or none if one could not be read. Returns none if too
-    /// many decisions wait already.
+    /// Has `counters` read. The receiver gets what keeps them in memory, or none if one could not be read. Returns none
+    /// if too many decisions wait already.
     pub(super) fn read(&self, counters: Vec<Changed>) -> Option<oneshot::Receiver<Option<Pins>>> {
         let (done, read) = oneshot::channel();
         self.push(Job::Load { counters, done }).then_some(read)
     }
 
-    /// Has buckets searched whose keys begin with `prefix` and come after `after`, in the order of their keys. The receiver gets some of
-    /// them, and an empty list if there are no more; or none if they could not be read. Returns none as [`Readers::read`] does.
+    /// Has buckets searched whose keys begin with `prefix` and come after `after`, in the order of their keys. The
+    /// receiver gets some of them, and an empty list if there are no more; or none if they could not be read. Returns
+    /// none as [`Readers::read`] does.
     pub(super) fn scan(
         &self,
         prefix: Vec<u8>,

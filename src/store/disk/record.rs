@@ -1,14 +1,15 @@
 //! The records of the store on disk: one for each counter.
 //!
-//! The key is the text that names the counter: its path (as in the keys of a shared store), `}`, which no path contains, then
-//! the algorithm and the period of its tier, such as `shop|tenant=acme}s1m`: `f` for a fixed window, `s` for a sliding
-//! window, `b` for a token bucket, `m` for a smooth window, with a `c` in front if the rule counts rejected hits. Counters of one rule thus are beside
-//! each other, and share the beginning of their keys in a block. Buckets that come with requests are beside each other too: the path of
-//! their name, such as `|key=user`, and after the `}` a `p` for a paced one, or `r`, the tokens of a full bucket, of a refill, and the
-//! milliseconds between two, such as `r5,5,60000`. A key that begins with a zero byte is the store's own.
+//! The key is the text that names the counter: its path (as in the keys of a shared store), `}`, which no path
+//! contains, then the algorithm and the period of its tier, such as `shop|tenant=acme}s1m`: `f` for a fixed window, `s`
+//! for a sliding window, `b` for a token bucket, `m` for a smooth window, with a `c` in front if the rule counts
+//! rejected hits. Counters of one rule thus are beside each other, and share the beginning of their keys in a block.
+//! Buckets that come with requests are beside each other too: the path of their name, such as `|key=user`, and after
+//! the `}` a `p` for a paced one, or `r`, the tokens of a full bucket, of a refill, and the milliseconds between two,
+//! such as `r5,5,60000`. A key that begins with a zero byte is the store's own.
 //!
-//! The value is binary, in the order below. Numbers are little-endian base 128 (LEB128), except where a size is given; a time
-//! is the difference to the expiry in nanoseconds, modulo 2^64, with its sign in the lowest bit.
+//! The value is binary, in the order below. Numbers are little-endian base 128 (LEB128), except where a size is given;
+//! a time is the difference to the expiry in nanoseconds, modulo 2^64, with its sign in the lowest bit.
 //!
 //! | field | of |
 //! | --- | --- |
@@ -63,8 +64,8 @@ pub(super) enum CounterKind {
 }
 
 impl CounterKind {
-    /// Returns the state of an unused counter. That of a bucket which comes with requests is a placeholder: its steps begin with the
-    /// first request.
+    /// Returns the state of an unused counter. That of a bucket which comes with requests is a placeholder: its steps
+    /// begin with the first request.
     pub(super) fn unused(&self, now: Timestamp) -> CounterState {
         match self {
             Self::Tier(tier) => CounterState::unused(tier, now),

@@ -1,7 +1,7 @@
 //! Copies the counters that can still be read to new files.
 //!
-//! An error does not tell how much of a table cannot be read. So the counters before the first one that cannot be read are
-//! copied, and, from the other end, those after the last one: what is lost is between them.
+//! An error does not tell how much of a table cannot be read. So the counters before the first one that cannot be read
+//! are copied, and, from the other end, those after the last one: what is lost is between them.
 
 use std::{fs, sync::Arc};
 
@@ -20,7 +20,8 @@ const NEW: &str = "engine.new";
 /// The counters that are copied at a time.
 const BATCH: usize = 16_384;
 
-/// Copies the counters of `old`, closes it and sets its files aside, and opens the copy. Returns it with the number of counters.
+/// Copies the counters of `old`, closes it and sets its files aside, and opens the copy. Returns it with the number of
+/// counters.
 ///
 /// # Errors
 ///

@@ -93,8 +93,8 @@ impl Shared {
         drop(rounds);
     }
 
-    /// Requests a round of the writer, and returns its number: when it has [finished](Shared::finished), all changes made up to
-    /// now are written.
+    /// Requests a round of the writer, and returns its number: when it has [finished](Shared::finished), all changes
+    /// made up to now are written.
     pub(super) fn request_round(&self) -> u64 {
         let mut rounds = self.rounds.lock();
         rounds.wanted = rounds.begun + 1;
@@ -102,7 +102,8 @@ impl Shared {
         rounds.wanted
     }
 
-    /// Waits until a round is requested, the store is closed, or `interval` has passed. Begins a round, and returns its number.
+    /// Waits until a round is requested, the store is closed, or `interval` has passed. Begins a round, and returns its
+    /// number.
     pub(super) fn begin_round(&self, interval: Duration) -> u64 {
         let mut rounds = self.rounds.lock();
         let until = std::time::Instant::now() + interval;
@@ -115,8 +116,8 @@ impl Shared {
         rounds.begun
     }
 
-    /// Reads a counter from the disk, and adds it to the memory, if the memory does not have its state yet. If it is to be
-    /// `pinned`, it stays there until [`Pins`] of it are dropped.
+    /// Reads a counter from the disk, and adds it to the memory, if the memory does not have its state yet. If it is to
+    /// be `pinned`, it stays there until [`Pins`] of it are dropped.
     pub(super) fn load(&self, counter: &Changed, pinned: bool) -> Result<(), DiskError> {
         for _ in 0..MAX_READS {
             let batches = self.batches.load(Ordering::Acquire);
@@ -195,7 +196,8 @@ impl Shared {
         }
     }
 
-    /// Reads up to `most` buckets whose keys begin with `prefix` and come after `after` from the disk, in the order of their keys.
+    /// Reads up to `most` buckets whose keys begin with `prefix` and come after `after` from the disk, in the order of
+    /// their keys.
     pub(super) fn scan(
         &self,
         prefix: &[u8],

@@ -47,8 +47,8 @@ impl DiskStore {
     ///
     /// # Errors
     ///
-    /// Returns an error if the directory is in use, was written by a newer version, cannot be read or written, or if its files are
-    /// damaged and the settings say that this must not be passed over.
+    /// Returns an error if the directory is in use, was written by a newer version, cannot be read or written, or if
+    /// its files are damaged and the settings say that this must not be passed over.
     pub fn open(settings: DiskSettings, clock: Arc<dyn Clock>) -> Result<Self, DiskError> {
         let dir = DataDir::open_or_create(&settings.dir)?;
         let expiry = Arc::<Expiry>::default();
@@ -93,7 +93,8 @@ impl DiskStore {
         }
     }
 
-    /// Makes the decisions once the counters that are not in memory have been read, or without the disk if that takes too long.
+    /// Makes the decisions once the counters that are not in memory have been read, or without the disk if that takes
+    /// too long.
     async fn take_unknown(
         &self,
         checks: &[LimitCheck<'_>],
@@ -134,8 +135,8 @@ impl DiskStore {
         self.read(&counted, patience).await
     }
 
-    /// Reads the counters of what is `counted` that are not in memory. Returns what keeps all of them there, or none if they could
-    /// not be read in time.
+    /// Reads the counters of what is `counted` that are not in memory. Returns what keeps all of them there, or none if
+    /// they could not be read in time.
     pub(super) async fn read(&self, counted: &[Counted<'_>], patience: Patience<'_>) -> Option<Pins> {
         if self.shared.memory.is_crowded() && self.shared.metrics.available.get() == 1 {
             // new counters come faster than changed ones are written
@@ -159,7 +160,8 @@ impl DiskStore {
         Some(pins)
     }
 
-    /// Waits until `decisions` are on disk, if they must be. Past the decision budget `on_store_failure` decides; the hits count.
+    /// Waits until `decisions` are on disk, if they must be. Past the decision budget `on_store_failure` decides; the
+    /// hits count.
     async fn synced(
         &self,
         checks: &[LimitCheck<'_>],
@@ -184,7 +186,8 @@ impl DiskStore {
         decisions
     }
 
-    /// Waits until all changes made up to now are on disk, `counters` of them by this decision. Returns whether they are.
+    /// Waits until all changes made up to now are on disk, `counters` of them by this decision. Returns whether they
+    /// are.
     pub(super) async fn wait_for_round(&self, counters: usize, patience: Patience<'_>) -> bool {
         let round = self.shared.request_round();
         let mut finished = self.shared.finished.subscribe();

@@ -1,5 +1,5 @@
-//! Verifies the files of the engine, which trusts some of them: its list of tables has a checksum beside it that it does not
-//! compare, and an error about a table does not say which one it is.
+//! Verifies the files of the engine, which trusts some of them: its list of tables has a checksum beside it that it
+//! does not compare, and an error about a table does not say which one it is.
 
 use std::{
     fs::{self, File},
@@ -34,8 +34,8 @@ struct TableEntry {
     checksum: u128,
 }
 
-/// Verifies the lists of tables of all keyspaces of `engine`, and the tables of the engine's own keyspace, before the engine
-/// reads them: it deletes files that its lists do not name.
+/// Verifies the lists of tables of all keyspaces of `engine`, and the tables of the engine's own keyspace, before the
+/// engine reads them: it deletes files that its lists do not name.
 ///
 /// # Errors
 ///

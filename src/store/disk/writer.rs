@@ -124,7 +124,8 @@ impl Writer {
         self.shared.metrics.pending.set(pending);
     }
 
-    /// Writes all changed counters in batches, except for those whose record cannot be read: `on_store_failure` decides about them.
+    /// Writes all changed counters in batches, except for those whose record cannot be read: `on_store_failure` decides
+    /// about them.
     fn write_all(&mut self) -> bool {
         let mut changed = Vec::new();
         self.shared.memory.for_each_log(|log| changed.append(log));
@@ -235,7 +236,8 @@ impl Writer {
         Encoded::Unread
     }
 
-    /// Puts a counter back into the log, unless it was in the batch that failed, has changed since, and is there already.
+    /// Puts a counter back into the log, unless it was in the batch that failed, has changed since, and is there
+    /// already.
     fn log_again(&self, changed: Changed, was_in_batch: bool) {
         let key = changed.key;
         let is_needed = self.shared.memory.with_slot(key, |slot| {

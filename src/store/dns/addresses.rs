@@ -6,7 +6,8 @@ use super::{
     resolver::{NameServers, look_up},
 };
 
-/// Returns how many hosts `name` stands for: the number of its IPv4 addresses, or of its IPv6 addresses if there are more. At least 1.
+/// Returns how many hosts `name` stands for: the number of its IPv4 addresses, or of its IPv6 addresses if there are
+/// more. At least 1.
 ///
 /// # Errors
 ///

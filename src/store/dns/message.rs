@@ -98,7 +98,8 @@ impl DnsName {
     }
 }
 
-/// Parses `message`, the answer to the query `id` of `name` for records of type `kind`. Returns none if it answers another query.
+/// Parses `message`, the answer to the query `id` of `name` for records of type `kind`. Returns none if it answers
+/// another query.
 pub(in super::super) fn parse_answer(
     message: &[u8],
     id: u16,
@@ -209,7 +210,8 @@ impl Reader<'_> {
         Some(u16::from_be_bytes(self.bytes(2)?.try_into().ok()?))
     }
 
-    /// Reads the numbers of records, and the question, which must be for such records of `name`; an error `code` may come without one.
+    /// Reads the numbers of records, and the question, which must be for such records of `name`; an error `code` may
+    /// come without one.
     fn head(&mut self, code: u8, name: &str, asked_for: RecordKind) -> Option<Head> {
         let (questions, answers) = (self.u16()?, self.u16()?);
         self.skip(4)?;
@@ -269,8 +271,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads a name, whose rest may be elsewhere in the message. Names with spaces or control characters are malformed, since they
-    /// reach the log.
+    /// Reads a name, whose rest may be elsewhere in the message. Names with spaces or control characters are malformed,
+    /// since they reach the log.
     fn name(&mut self) -> Option<String> {
         let (mut name, mut end) = (String::new(), None);
         for _ in 0..MAX_LABELS {
@@ -309,8 +311,8 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// Returns the answer to the query 7 of `name` with SRV records of these ports and targets, each of which points to the
-    /// domain of the question.
+    /// Returns the answer to the query 7 of `name` with SRV records of these ports and targets, each of which points to
+    /// the domain of the question.
     fn answer(flags: u16, targets: &[(u16, &str)]) -> Vec<u8> {
         let name = DnsName::parse("_m._tcp.example.org").expect("it is valid");
         let mut message = name.query(RecordKind::Srv, 7);

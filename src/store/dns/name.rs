@@ -35,8 +35,8 @@ impl DnsName {
         self.name.split('.')
     }
 
-    /// Returns the names to look up, in their order, as resolv.conf(5) says: a name with fewer than `ndots` dots is searched below
-    /// the domains first, one with more afterwards, and an absolute one not at all.
+    /// Returns the names to look up, in their order, as resolv.conf(5) says: a name with fewer than `ndots` dots is
+    /// searched below the domains first, one with more afterwards, and an absolute one not at all.
     pub(super) fn candidates(&self, search: &[String], ndots: usize) -> Vec<Self> {
         if self.is_absolute {
             return vec![self.clone()];

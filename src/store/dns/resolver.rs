@@ -225,7 +225,8 @@ mod tests {
         assert_eq!((config.ndots, config.timeout, config.attempts), (0, Duration::from_secs(1), 1));
     }
 
-    /// Starts a name server that answers each query for a name with `records` by a server there, and else with a failure.
+    /// Starts a name server that answers each query for a name with `records` by a server there, and else with a
+    /// failure.
     async fn name_server(records: &'static str) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
         let server = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
         let address = server.local_addr().expect("its address");

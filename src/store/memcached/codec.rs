@@ -109,8 +109,8 @@ impl MetaCommand {
 impl Expiry {
     /// Returns the expiry `seconds` from now, at least one. `now` is the present time in seconds since the epoch.
     ///
-    /// Memcached takes more than 30 days for a time since the epoch, so that a counter of a month or a year would expire at
-    /// once. It reads no time after 2038: such counters do not expire, but are evicted when memory is needed.
+    /// Memcached takes more than 30 days for a time since the epoch, so that a counter of a month or a year would
+    /// expire at once. It reads no time after 2038: such counters do not expire, but are evicted when memory is needed.
     pub(super) fn after(seconds: u64, now: u64) -> Self {
         const LONGEST: u64 = 30 * 86_400;
         let expiry = if seconds <= LONGEST { seconds.max(1) } else { now.saturating_add(seconds) };

@@ -1,7 +1,8 @@
 //! Encoding one operation as meta commands, and interpreting their replies.
 //!
-//! Memcached cannot add on a condition. Hits that are rejected without being counted are therefore added, and subtracted
-//! again as soon as the reply says that they do not fit: the limit holds, but for a moment other requests see these hits.
+//! Memcached cannot add on a condition. Hits that are rejected without being counted are therefore added, and
+//! subtracted again as soon as the reply says that they do not fit: the limit holds, but for a moment other requests
+//! see these hits.
 
 use std::sync::Arc;
 
@@ -20,8 +21,8 @@ use crate::{
     },
 };
 
-/// The most hits of one command: more than any limit admits, and so few that a counter does not overflow for billions of
-/// commands.
+/// The most hits of one command: more than any limit admits, and so few that a counter does not overflow for billions
+/// of commands.
 const MAX_HITS: u64 = 1 << 32;
 
 /// The count from which a counter is set back, before it can overflow.
@@ -69,8 +70,8 @@ pub(super) fn key_of(settings: &KeySettings, target: &Target, at: Timestamp) -> 
 // === impl PreparedCommand ===
 
 impl PreparedCommand {
-    /// Prepares `exchange` about `target`, one fixed window, in the window of `at`. `now` is the present time in seconds since the epoch,
-    /// and `random` a random number.
+    /// Prepares `exchange` about `target`, one fixed window, in the window of `at`. `now` is the present time in
+    /// seconds since the epoch, and `random` a random number.
     pub(super) fn new(
         target: Arc<Target>,
         exchange: Exchange,
@@ -108,8 +109,8 @@ impl PreparedCommand {
         commands
     }
 
-    /// Returns the hits that are added because they may fit: those of all tries, and no more in advance than is of use, since it is not
-    /// known how many fit.
+    /// Returns the hits that are added because they may fit: those of all tries, and no more in advance than is of use,
+    /// since it is not known how many fit.
     fn added(&self) -> u64 {
         self.exchange.tried().saturating_add(self.held_if_any_fit()).min(MAX_HITS)
     }
@@ -162,8 +163,9 @@ impl PreparedCommand {
         CommandOutcome { reply: Ok(Reply { granted, taken, counters, ..Reply::default() }), follow_up }
     }
 
-    /// Returns whether some command of the operation has changed the count, according to `replies`. Memcached carries out each
-    /// meta command by itself, so an error to one of them does not undo another, and the operation must not be repeated.
+    /// Returns whether some command of the operation has changed the count, according to `replies`. Memcached carries
+    /// out each meta command by itself, so an error to one of them does not undo another, and the operation must not be
+    /// repeated.
     fn is_partly_applied(&self, replies: &[MetaReply]) -> bool {
         let reads = usize::from(self.subtracts());
         let changes = &replies[..replies.len().saturating_sub(reads)];

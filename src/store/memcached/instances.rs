@@ -1,8 +1,8 @@
-//! Counts the instances, without a set of their names: in each round every instance adds one to the round's counter. The
-//! number of instances is the count of the round before, or of this one if that is higher.
+//! Counts the instances, without a set of their names: in each round every instance adds one to the round's counter.
+//! The number of instances is the count of the round before, or of this one if that is higher.
 //!
-//! A round is as long as two heartbeats, so that an instance takes part in each. An instance that leaves subtracts itself; one
-//! that is killed is counted for up to two rounds more.
+//! A round is as long as two heartbeats, so that an instance takes part in each. An instance that leaves subtracts
+//! itself; one that is killed is counted for up to two rounds more.
 
 use parking_lot::Mutex;
 
@@ -32,7 +32,8 @@ pub(super) struct Heartbeat {
 // === impl Instances ===
 
 impl Instances {
-    /// Returns the heartbeat of `now` in rounds of `length`, and its commands. `key` begins the keys of the rounds' counters.
+    /// Returns the heartbeat of `now` in rounds of `length`, and its commands. `key` begins the keys of the rounds'
+    /// counters.
     pub(super) fn begin(&self, key: &str, now: Timestamp, length: Period) -> (Heartbeat, Vec<MetaCommand>) {
         let round = now.as_nanos() / length.as_nanos().max(1);
         let mut counted = self.0.lock();

@@ -1,7 +1,7 @@
 //! Keys that Memcached accepts, and the server that holds a key.
 //!
-//! Memcached accepts keys of up to 250 bytes without spaces and control characters. envoyproxy/ratelimit cannot count other
-//! keys; weir replaces them by their SHA-256.
+//! Memcached accepts keys of up to 250 bytes without spaces and control characters. envoyproxy/ratelimit cannot count
+//! other keys; weir replaces them by their SHA-256.
 
 use std::fmt::Write as _;
 
@@ -27,8 +27,8 @@ fn hashed(key: &str) -> String {
     hashed
 }
 
-/// Returns the index of the server among `servers`, at least one, that holds `key`: the same one as in envoyproxy/ratelimit,
-/// whose client takes the CRC-32 of the key modulo their number.
+/// Returns the index of the server among `servers`, at least one, that holds `key`: the same one as in
+/// envoyproxy/ratelimit, whose client takes the CRC-32 of the key modulo their number.
 pub(super) fn server(key: &str, servers: usize) -> usize {
     if servers < 2 { 0 } else { crc32(key.as_bytes()) as usize % servers }
 }

@@ -1,8 +1,9 @@
 //! Memcached as the store that instances share: one or more servers, each of which holds the keys that hash to it.
 //!
-//! `command` encodes an operation as meta commands (`codec`), which a `protocol` sends to the server of the key (`key`, `servers`).
-//! Memcached adds and subtracts, but takes nothing on a condition and has no scripts, so it counts rules of one fixed window,
-//! under `interval` and `strict`. It has no clock that weir could read: windows are those of this instance's clock.
+//! `command` encodes an operation as meta commands (`codec`), which a `protocol` sends to the server of the key (`key`,
+//! `servers`). Memcached adds and subtracts, but takes nothing on a condition and has no scripts, so it counts rules of
+//! one fixed window, under `interval` and `strict`. It has no clock that weir could read: windows are those of this
+//! instance's clock.
 
 mod codec;
 mod command;
@@ -44,7 +45,8 @@ use crate::{
     tls::TlsError,
 };
 
-/// A store in Memcached. Connections are made in the background and remade when they break; without one, calls fail at once.
+/// A store in Memcached. Connections are made in the background and remade when they break; without one, calls fail at
+/// once.
 pub struct MemcachedRemote {
     servers: Arc<Servers>,
     keys: KeySettings,
@@ -66,13 +68,13 @@ struct Batch {
 // === impl MemcachedRemote ===
 
 impl MemcachedRemote {
-    /// Opens the servers of `settings` and starts to connect in the background. Windows are those of `clock`. Must be called
-    /// within a tokio runtime.
+    /// Opens the servers of `settings` and starts to connect in the background. Windows are those of `clock`. Must be
+    /// called within a tokio runtime.
     ///
     /// # Errors
     ///
-    /// Returns an error if a file that TLS needs is missing or invalid. An unreachable server is not an error, because it may
-    /// start later.
+    /// Returns an error if a file that TLS needs is missing or invalid. An unreachable server is not an error, because
+    /// it may start later.
     pub fn new(settings: MemcachedSettings, clock: Arc<dyn Clock>) -> Result<Self, TlsError> {
         if let Some(tls) = &settings.tls {
             tls.load(&TLS_NAMES, &[])?;
@@ -143,8 +145,8 @@ impl MemcachedRemote {
         sent_at.after(Period::from_nanos(round_trip / 2))
     }
 
-    /// Encodes `commands` and divides them into calls, each for one server and short enough for others to have a turn. Those
-    /// whose server is not known are returned with the error.
+    /// Encodes `commands` and divides them into calls, each for one server and short enough for others to have a turn.
+    /// Those whose server is not known are returned with the error.
     fn batches(&self, commands: Vec<Command>, urgency: Urgency) -> (Vec<Batch>, Vec<(usize, RemoteError)>) {
         let now = SystemClock.now().as_nanos() / 1_000_000_000;
         let (mut batches, mut unsent): (Vec<Batch>, _) = (Vec::new(), Vec::new());
@@ -175,8 +177,8 @@ impl MemcachedRemote {
         (batches, unsent)
     }
 
-    /// Returns the reply of `outcome`, and sends what completes the operation to `server`: before later commands, since those
-    /// must find the counter as the reply says.
+    /// Returns the reply of `outcome`, and sends what completes the operation to `server`: before later commands, since
+    /// those must find the counter as the reply says.
     fn complete(&self, server: &ServerConnection, outcome: CommandOutcome) -> Result<Reply, RemoteError> {
         if let Some(FollowUp { commands, counter }) = outcome.follow_up {
             let (metrics, next) = (Arc::clone(&self.metrics), server.clone());

@@ -1,7 +1,7 @@
 //! One connection: the stream, and the pipelines on it.
 //!
-//! Every pipeline ends with `mn`. If its reply is not where it belongs, replies and commands do not correspond any more, and the
-//! connection ends.
+//! Every pipeline ends with `mn`. If its reply is not where it belongs, replies and commands do not correspond any
+//! more, and the connection ends.
 
 use std::{future::Future, io, time::Duration};
 
@@ -38,7 +38,8 @@ pub(super) struct MetaProtocol {
     pub(super) timeout: Duration,
 }
 
-/// An open connection. The task reads from and writes to the stream until the last sender is dropped and every reply has arrived.
+/// An open connection. The task reads from and writes to the stream until the last sender is dropped and every reply
+/// has arrived.
 pub(super) struct MetaConnection {
     pipelines: mpsc::UnboundedSender<Pipeline>,
     driver: Driver,

@@ -60,8 +60,8 @@ impl Servers {
         servers
     }
 
-    /// Uses the servers at `addresses`, once the new ones among them are connected or cannot be reached. Until then decisions
-    /// have the known servers; without any, they need not wait for the slowest of the new ones.
+    /// Uses the servers at `addresses`, once the new ones among them are connected or cannot be reached. Until then
+    /// decisions have the known servers; without any, they need not wait for the slowest of the new ones.
     async fn replace(&self, addresses: Vec<Address>) {
         let servers = self.connections(addresses);
         if !self.list.load().servers.is_empty() {
@@ -131,7 +131,8 @@ impl Servers {
     }
 }
 
-/// Returns the servers of `services`, in the order of envoyproxy/ratelimit: sorted by their texts, in which the name ends with a dot.
+/// Returns the servers of `services`, in the order of envoyproxy/ratelimit: sorted by their texts, in which the name
+/// ends with a dot.
 fn addresses(services: Vec<Record>) -> Vec<Address> {
     let servers: BTreeMap<String, Address> = services
         .into_iter()

@@ -29,7 +29,8 @@ pub(super) struct KeyLine {
     pub(super) names: Named,
 }
 
-/// A place in a line. Whoever has it must [poll](super::MemoryStore::poll_place) it until there is an answer, or [leave](super::MemoryStore::leave).
+/// A place in a line. Whoever has it must [poll](super::MemoryStore::poll_place) it until there is an answer, or
+/// [leave](super::MemoryStore::leave).
 #[derive(Debug)]
 #[must_use = "a place that nobody polls or leaves stays taken"]
 pub struct Ticket {
@@ -100,8 +101,8 @@ impl Receipt {
         (self.hits, self.taken_at)
     }
 
-    /// Returns whether the hits were taken by earlier rules than those of `rule`. A bucket then gets nothing back: how much has flowed in since
-    /// is not known.
+    /// Returns whether the hits were taken by earlier rules than those of `rule`. A bucket then gets nothing back: how
+    /// much has flowed in since is not known.
     #[must_use]
     pub fn is_older_than(&self, rule: RuleId) -> bool {
         self.rule.is_some_and(|own| own.is_older_than(rule))

@@ -1,7 +1,8 @@
 //! The embedded store: a bounded number of counters in this process's memory.
 //!
-//! Counters are spread over shards, each a hash table behind its own lock. A lock is held for one check, or for a few that
-//! count together or not at all, and never across an `await`. All tiers of a check are in one shard, so deciding them together takes one lock.
+//! Counters are spread over shards, each a hash table behind its own lock. A lock is held for one check, or for a few
+//! that count together or not at all, and never across an `await`. All tiers of a check are in one shard, so deciding
+//! them together takes one lock.
 
 #[cfg(feature = "disk")]
 mod backed;
@@ -48,12 +49,12 @@ use crate::{
     observe::histogram::{Distribution, Histogram},
 };
 
-/// The number of counters per shard that the number of shards is chosen for. Small enough that growing a table, which moves
-/// all of its counters under the lock, takes well below a millisecond.
+/// The number of counters per shard that the number of shards is chosen for. Small enough that growing a table, which
+/// moves all of its counters under the lock, takes well below a millisecond.
 const COUNTERS_PER_SHARD: usize = 4096;
 
-/// The counters by which those that are not removable may exceed the bound, beside a quarter of it: many times more than those of
-/// all decisions that are made at one time.
+/// The counters by which those that are not removable may exceed the bound, beside a quarter of it: many times more
+/// than those of all decisions that are made at one time.
 const SLACK: usize = 1024;
 
 /// The number of shards in which a decision looks for a removable counter.
@@ -62,13 +63,15 @@ const NOTED_SHARDS: usize = 8;
 /// The number of buckets that a sweep visits while it holds a lock.
 const SWEEP_STRIDE: usize = 512;
 
-/// A store in this process's memory. `N` is what it notes about each counter: nothing, unless another store is behind it.
+/// A store in this process's memory. `N` is what it notes about each counter: nothing, unless another store is behind
+/// it.
 #[derive(Debug)]
 pub struct MemoryStore<N: Notes = ()> {
     /// The number of shards is a power of two.
     shards: Box<[Mutex<Shard<N>>]>,
     max_counters: usize,
-    /// The number of counters in all shards. Kept here so that the bound applies to all of them without taking every lock.
+    /// The number of counters in all shards. Kept here so that the bound applies to all of them without taking every
+    /// lock.
     live: AtomicUsize,
     evicted: AtomicU64,
     /// Of these, those that were not [removable](Notes::is_removable).
@@ -125,8 +128,8 @@ impl MemoryStore {
         self.take_apart(key, tiers, over_limit_policy, hits, now)
     }
 
-    /// Takes `hits` of the counters of `key`, if they are there, the hits fit now, and nobody waits for others. Changes nothing
-    /// otherwise.
+    /// Takes `hits` of the counters of `key`, if they are there, the hits fit now, and nobody waits for others. Changes
+    /// nothing otherwise.
     #[must_use]
     pub fn take_fitting(
         &self,
@@ -303,8 +306,8 @@ impl<N: Notes> MemoryStore<N> {
         reply
     }
 
-    /// Returns the time until all buckets of `name` are full; none if there are none. Deletes them if asked to. Looks at all counters
-    /// of a shard, some thousands, and holds the lock for a few hundred at a time.
+    /// Returns the time until all buckets of `name` are full; none if there are none. Deletes them if asked to. Looks
+    /// at all counters of a shard, some thousands, and holds the lock for a few hundred at a time.
     pub fn find_buckets_now(&self, name: &BucketName<'_>, deletes: bool, now: Timestamp) -> Option<Period> {
         let mut latest = None;
         self.retain_buckets(name, |slot| {
@@ -403,8 +406,9 @@ impl<N: Notes> MemoryStore<N> {
         }
     }
 
-    /// Evicts counters until the bound holds: first in the shard `first`, that of the new counters, so that a flood evicts its own entries
-    /// first, then in other shards. Those that are not [removable](Notes::is_removable) may exceed the bound by [`SLACK`].
+    /// Evicts counters until the bound holds: first in the shard `first`, that of the new counters, so that a flood
+    /// evicts its own entries first, then in other shards. Those that are not [removable](Notes::is_removable) may
+    /// exceed the bound by [`SLACK`].
     #[cold]
     fn make_room(&self, first: usize, now: Timestamp) {
         let slack = if N::NOTED { self.slack() } else { 0 };

@@ -54,7 +54,8 @@ impl Notes for () {
     const NOTED: bool = false;
 }
 
-/// Returns a copy of `state` to compare it with after a decision; none if changes are not noted, or a copy would be dear.
+/// Returns a copy of `state` to compare it with after a decision; none if changes are not noted, or a copy would be
+/// dear.
 pub(super) fn before<N: Notes>(state: &CounterState) -> Option<CounterState> {
     match state {
         _ if !N::NOTED => None,

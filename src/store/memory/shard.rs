@@ -18,8 +18,8 @@ use crate::limit::{
     take_one, take_two,
 };
 
-/// The number of buckets that an eviction samples. Finding the cheapest counter of all would require an order, and so more
-/// memory for each counter and more work for each hit.
+/// The number of buckets that an eviction samples. Finding the cheapest counter of all would require an order, and so
+/// more memory for each counter and more work for each hit.
 const SAMPLE: usize = 32;
 
 /// The number of buckets that an eviction samples if none has a counter that may be removed.
@@ -117,8 +117,8 @@ impl<N: Notes> Shard<N> {
         })
     }
 
-    /// Does what [`Shard::take_of`] does, if that changes nothing but the counters of one tier or two, which are there: as nearly
-    /// always.
+    /// Does what [`Shard::take_of`] does, if that changes nothing but the counters of one tier or two, which are there:
+    /// as nearly always.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(super) fn take_in_place(
@@ -253,8 +253,8 @@ impl<N: Notes> Shard<N> {
         reply
     }
 
-    /// Calls `visit` with each counter that has this [`CounterKey::shard`] among `stride` buckets, beginning with `start`, and
-    /// removes those for which it returns false. Returns the next bucket if any are left.
+    /// Calls `visit` with each counter that has this [`CounterKey::shard`] among `stride` buckets, beginning with
+    /// `start`, and removes those for which it returns false. Returns the next bucket if any are left.
     pub(super) fn retain_all(
         &mut self,
         shard: u64,
@@ -279,8 +279,8 @@ impl<N: Notes> Shard<N> {
         self.serve_line_of(check.key, now);
     }
 
-    /// Runs `act` on the counters of `key`, one for each of `tiers`. New counters are kept if they then hold hits. Changes are noted for
-    /// `check`, without which there are no notes.
+    /// Runs `act` on the counters of `key`, one for each of `tiers`. New counters are kept if they then hold hits.
+    /// Changes are noted for `check`, without which there are no notes.
     pub(super) fn update<T>(
         &mut self,
         key: CounterKey,
@@ -439,8 +439,8 @@ impl<N: Notes> Shard<N> {
         .collect()
     }
 
-    /// Restores the states that the counters of `check` had `before` its hits were counted. `after` are those that they had
-    /// then, if other requests may have counted since: their hits must stay, so the hits of `check` are taken back.
+    /// Restores the states that the counters of `check` had `before` its hits were counted. `after` are those that they
+    /// had then, if other requests may have counted since: their hits must stay, so the hits of `check` are taken back.
     pub(super) fn restore(
         &mut self,
         check: &LimitCheck<'_>,
@@ -483,8 +483,8 @@ impl<N: Notes> Shard<N> {
         }
     }
 
-    /// Removes the counters that have expired at `now` from `stride` buckets, beginning with `start`. Returns the next bucket, if
-    /// any are left, and the number of removed counters.
+    /// Removes the counters that have expired at `now` from `stride` buckets, beginning with `start`. Returns the next
+    /// bucket, if any are left, and the number of removed counters.
     pub(super) fn sweep(&mut self, start: usize, stride: usize, now: Timestamp) -> (Option<usize>, usize) {
         let before = self.table.len();
         let end = (start + stride).min(self.table.num_buckets());
@@ -505,8 +505,9 @@ impl<N: Notes> Shard<N> {
         (None, swept)
     }
 
-    /// Evicts the cheapest counter of a sample, and returns it, if there is one. Evicting a counter lets its hits be admitted
-    /// again until it would have expired, so the cost is its hits times its remaining time. Counters that are not
+    /// Evicts the cheapest counter of a sample, and returns it, if there is one. Evicting a counter lets its hits be
+    /// admitted again until it would have expired, so the cost is its hits times its remaining time. Counters that are
+    /// not
     /// [removable](Notes::is_removable) are evicted only if `any` may be, and a larger sample has no other.
     pub(super) fn evict_cheapest(&mut self, any: bool, now: Timestamp) -> Option<N> {
         let buckets = self.table.num_buckets();

@@ -42,8 +42,8 @@ impl<'a, N: Notes> BesidePool<'a, N> {
 // === impl LockedPool ===
 
 impl LockedPool<'_> {
-    /// Decides `check` here and in the tiers `beside`, or nowhere. Unless it `may_take` hits, these are demand only. Returns also the
-    /// change of what the member was granted.
+    /// Decides `check` here and in the tiers `beside`, or nowhere. Unless it `may_take` hits, these are demand only.
+    /// Returns also the change of what the member was granted.
     pub(super) fn decide<N: Notes>(
         &mut self,
         check: &LimitCheck<'_>,
@@ -101,7 +101,8 @@ impl<N: Notes> MemoryStore<N> {
         })
     }
 
-    /// Decides `check`, whose first tier is a pool: in the pool and in the other tiers, or nowhere. Returns none if it has no pool.
+    /// Decides `check`, whose first tier is a pool: in the pool and in the other tiers, or nowhere. Returns none if it
+    /// has no pool.
     pub(super) fn decide_shared(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Decision> {
         self.with_pool(check, now, |pool, beside| pool.decide(check, beside, true).0)
     }

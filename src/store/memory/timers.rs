@@ -35,7 +35,8 @@ struct State {
 // === impl Timers ===
 
 impl Timers {
-    /// Calls `serve` whenever a timer is due or the [bell rings](Timers::ring), until [`Timers::close`]. For a thread of its own.
+    /// Calls `serve` whenever a timer is due or the [bell rings](Timers::ring), until [`Timers::close`]. For a thread
+    /// of its own.
     pub fn run(&self, clock: &(impl Clock + ?Sized), mut serve: impl FnMut(Timestamp)) {
         while self.wait(clock) {
             serve(clock.now());

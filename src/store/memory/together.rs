@@ -15,16 +15,17 @@ use crate::{
     store::Decisions,
 };
 
-/// The most checks that are decided under locks taken together. Nearly all requests have fewer, so they are exact. A larger
-/// request takes its hits group by group, and takes them back if it is rejected; until then they may reject other requests. So may
-/// hits of a pool, whose lock is taken for each check.
+/// The most checks that are decided under locks taken together. Nearly all requests have fewer, so they are exact. A
+/// larger request takes its hits group by group, and takes them back if it is rejected; until then they may reject
+/// other requests. So may hits of a pool, whose lock is taken for each check.
 const GROUP: usize = 16;
 
 /// How the hits of a check are taken back.
 enum Undo {
     /// The states before and, if other requests may count meanwhile, after it.
     Restore(States, Option<States>),
-    /// Callers wait for the counters, and the check may have let some of them in, so that the states before it are not to be restored.
+    /// Callers wait for the counters, and the check may have let some of them in, so that the states before it are not
+    /// to be restored.
     GiveBack,
     /// It took none.
     Nothing,

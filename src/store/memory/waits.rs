@@ -82,8 +82,8 @@ impl<N: Notes> Shard<N> {
 }
 
 impl MemoryStore {
-    /// Takes the hits of `check`, at least one, if that is possible within `max_wait`: now, or in turn. Callers [can wait](line::can_wait) for its
-    /// tiers.
+    /// Takes the hits of `check`, at least one, if that is possible within `max_wait`: now, or in turn. Callers [can
+    /// wait](line::can_wait) for its tiers.
     pub fn enter(&self, check: &LimitCheck<'_>, max_wait: Period, now: Timestamp) -> Arrival {
         let max_wait = self.wait_room.longest(max_wait);
         let (key, hits) = (check.key, check.hits);
@@ -139,8 +139,8 @@ impl MemoryStore {
         self.wait_room.leave();
     }
 
-    /// Gives the hits of `receipt` back, as far as they still count: to a window that is open, and to a bucket less what has flowed in
-    /// since; nothing to a bucket whose rule `is_old`.
+    /// Gives the hits of `receipt` back, as far as they still count: to a window that is open, and to a bucket less
+    /// what has flowed in since; nothing to a bucket whose rule `is_old`.
     pub fn put_back(&self, receipt: Receipt, is_old: bool, now: Timestamp) {
         let Receipt { key, tiers, hits, taken_at, .. } = receipt;
         let is_bucket = |tier: &Tier| matches!(tier.algorithm, Algorithm::TokenBucket(_));
@@ -167,8 +167,9 @@ impl MemoryStore {
         }
     }
 
-    /// Applies new rules to all lines. `find` returns the key and the tiers for which the callers of a line, which has these names, would wait now.
-    /// They stay in the line of their key; if it is another one, or none, they must ask again.
+    /// Applies new rules to all lines. `find` returns the key and the tiers for which the callers of a line, which has
+    /// these names, would wait now. They stay in the line of their key; if it is another one, or none, they must ask
+    /// again.
     pub fn reload_lines(&self, now: Timestamp, find: impl Fn(&Named) -> Option<(CounterKey, SharedTiers)>) {
         for shard in &self.shards {
             let keys: Vec<CounterKey> = shard.lock().lines.table.iter().map(|line| line.key).collect();

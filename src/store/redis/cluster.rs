@@ -128,8 +128,8 @@ impl Cluster {
         self.servers.lock().entry(address.clone()).or_insert_with(open).clone()
     }
 
-    /// Updates the map after a redirect: the slot of `key` is at `address`. Also starts a look-up of all slots. Servers that
-    /// redirect to each other change the map only once between two look-ups, since the majority decides.
+    /// Updates the map after a redirect: the slot of `key` is at `address`. Also starts a look-up of all slots. Servers
+    /// that redirect to each other change the map only once between two look-ups, since the majority decides.
     pub(super) fn moved(&self, key: &str, address: Address) {
         self.map.send_if_modified(|map| {
             let Some(Ok(map)) = map else { return false };

@@ -79,7 +79,8 @@ pub(super) struct PreparedCommand {
 // === impl PreparedCommand ===
 
 impl PreparedCommand {
-    /// Encodes `exchange` about `target` in the window of `at`. `now` is none in production; `random` is a random number.
+    /// Encodes `exchange` about `target` in the window of `at`. `now` is none in production; `random` is a random
+    /// number.
     pub(super) fn new(
         target: Arc<Target>,
         exchange: Exchange,
@@ -146,8 +147,8 @@ impl PreparedCommand {
     }
 }
 
-/// Returns the hits by which `INCRBY` carries out `exchange` about `target` in the window of `at`; none if it cannot: it
-/// has no conditions, and counts in one window.
+/// Returns the hits by which `INCRBY` carries out `exchange` about `target` in the window of `at`; none if it cannot:
+/// it has no conditions, and counts in one window.
 fn increment(target: &Target, exchange: &Exchange, at: Timestamp) -> Option<u64> {
     let counts_all = || exchange.runs.iter().all(|run| run.counts_rejected || run.hits == 0);
     let is_plain = if exchange.decides() {
@@ -198,8 +199,8 @@ impl EncodedCommand {
         }
     }
 
-    /// Appends the Redis commands to `commands`: with the text of the script if `load`, and with `ASKING` before each if
-    /// `asking`.
+    /// Appends the Redis commands to `commands`: with the text of the script if `load`, and with `ASKING` before each
+    /// if `asking`.
     pub(super) fn write(&self, load: bool, asking: bool, commands: &mut Vec<Cmd>) {
         let mut push = |command: Cmd| {
             if asking {
@@ -227,7 +228,8 @@ impl EncodedCommand {
     }
 }
 
-/// Builds a command with one allocation for its `parts` parts of `bytes` bytes in all, because thousands are built per second.
+/// Builds a command with one allocation for its `parts` parts of `bytes` bytes in all, because thousands are built per
+/// second.
 fn command(bytes: usize, parts: usize, build: impl FnOnce(&mut Cmd) -> &mut Cmd) -> Cmd {
     let mut command = Cmd::with_capacity(parts, bytes + 32 + 8 * parts);
     build(&mut command);

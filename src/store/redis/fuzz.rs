@@ -47,7 +47,8 @@ fn targets() -> [Target; 5] {
     ]
 }
 
-/// Interprets a reply of the script, encodes the states in it, and decides with them. The first byte selects the target.
+/// Interprets a reply of the script, encodes the states in it, and decides with them. The first byte selects the
+/// target.
 pub(crate) fn reply(input: &[u8]) {
     let Some((first, text)) = input.split_first() else { return };
     let targets = targets();

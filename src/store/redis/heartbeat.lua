@@ -1,20 +1,22 @@
 -- Registers an instance, counts the registered ones, and keeps the epochs of their membership.
 --
--- The instances are a sorted set by the millisecond of their expiry. An epoch says who splits limits from an instant on, which is a whole
--- second two to three seconds ahead, so that every instance hears of it by then. It is a sorted set of names with equal scores, so that
--- the rank of a name is its place among them in the order of bytes.
+-- The instances are a sorted set by the millisecond of their expiry. An epoch says who splits limits from an instant
+-- on, which is a whole second two to three seconds ahead, so that every instance hears of it by then. It is a sorted
+-- set of names with equal scores, so that the rank of a name is its place among them in the order of bytes.
 --
--- KEYS  the set of instances; and, to keep epochs: a hash of their seconds ('f': in force, '0' to '3': to come, by the second modulo 4,
+-- KEYS  the set of instances; and, to keep epochs: a hash of their seconds ('f': in force, '0' to '3': to come, by the
+-- second modulo 4,
 --       '1st': the first one ever, negative if an instance knows older ones), the epoch in force, four epochs to come, by the
 --       second modulo 4, and the parts that follow demand
--- ARGV  the time in microseconds, empty in production, where the server's clock is used; the name of the instance; its time
+-- ARGV  the time in microseconds, empty in production, where the server's clock is used; the name of the instance; its
+-- time
 --       to live in milliseconds, 0 to deregister; the second of the first epoch of which it was told, empty if it was told of none; and for
 --       each limit whose parts follow demand: the key of 16 bytes, the limit, the period in milliseconds, the demand, and the acknowledged
 --       version
--- Returns the number of registered instances and the time in microseconds; and, to keep epochs, the second of the first one ever, negative
--- as above, 0 if there was none; the parts of limits that do not have even ones, each as key, limit, period, hits and version; and for
--- the epoch in force and all to come, in their order: the second, the number of members, and the rank of this instance, -1 if it is none
--- of them.
+-- Returns the number of registered instances and the time in microseconds; and, to keep epochs, the second of the first
+-- one ever, negative as above, 0 if there was none; the parts of limits that do not have even ones, each as key, limit,
+-- period, hits and version; and for the epoch in force and all to come, in their order: the second, the number of
+-- members, and the rank of this instance, -1 if it is none of them.
 
 local micros = tonumber(ARGV[1])
 if not micros then
@@ -41,7 +43,8 @@ if #KEYS == 1 then
   return reply
 end
 
--- an epoch outlives an outage in which no heartbeat arrives; that there has been one is remembered for longer than any window
+-- an epoch outlives an outage in which no heartbeat arrives; that there has been one is remembered for longer than any
+-- window
 local KEPT = 60000
 local REMEMBERED = 400 * 86400000
 local function field(second)
@@ -113,9 +116,9 @@ redis.call('PEXPIRE', KEYS[2], REMEMBERED)
 redis.call('PEXPIRE', KEYS[3], KEPT)
 reply[#reply + 1] = first
 
--- Limits whose parts follow demand: what limit/demand.rs computes. The hash has the keys of the limits ('keys', 16 bytes each), the epoch
--- whose members it has ('epoch'), by key 'limit period free pending demand lack asked_at closes', and by key and name of an instance
--- 'part pending lowered version demand lack'.
+-- Limits whose parts follow demand: what limit/demand.rs computes. The hash has the keys of the limits ('keys', 16
+-- bytes each), the epoch whose members it has ('epoch'), by key 'limit period free pending demand lack asked_at
+-- closes', and by key and name of an instance 'part pending lowered version demand lack'.
 local TABLE, MOST, FORGOTTEN, LEAST, TOLERANCE = KEYS[8], 32, 60000, 40, 32
 local members = in_force and redis.call('ZCARD', KEYS[3]) or 0
 local rank = in_force and redis.call('ZRANK', KEYS[3], instance)

@@ -1,8 +1,8 @@
 //! Redis as the store that instances share: a single server, a master that sentinels monitor, or a cluster.
 //!
-//! `command` encodes an operation: `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit, for its rules, and one script
-//! for everything else. A `pool` sends it to the server that holds its key, with all waiting
-//! calls in one pipeline. Times are on Redis' clock. `store::name` describes the keys, and
+//! `command` encodes an operation: `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit, for its rules, and one
+//! script for everything else. A `pool` sends it to the server that holds its key, with all waiting calls in one
+//! pipeline. Times are on Redis' clock. `store::name` describes the keys, and
 //! [`encoding`](crate::store::encoding) the state of counters.
 
 mod cluster;
@@ -57,7 +57,8 @@ use crate::{
 /// The commands of a background call that are encoded before others have a turn.
 const ENCODED_AT_ONCE: usize = 64;
 
-/// A store in Redis. Connections are made in the background and remade when they break; without one, calls fail at once.
+/// A store in Redis. Connections are made in the background and remade when they break; without one, calls fail at
+/// once.
 pub struct RedisRemote {
     main: Pool,
     /// The Redis of targets that count by the second only.
@@ -86,15 +87,15 @@ impl RedisRemote {
     ///
     /// # Errors
     ///
-    /// Returns an error if a file that TLS needs is missing or invalid. An unreachable server is not an error, because it may
-    /// start later.
+    /// Returns an error if a file that TLS needs is missing or invalid. An unreachable server is not an error, because
+    /// it may start later.
     pub fn new(settings: RedisSettings) -> Result<Self, TlsError> {
         Self::open(settings, None)
     }
 
-    /// Opens the Redis of `settings` like [`RedisRemote::new`], but counters follow `clock`. Keys still expire on Redis' own
-    /// clock, so the jitter must be long enough. Commands without a script, for rules of envoyproxy/ratelimit, use only the
-    /// time of the command.
+    /// Opens the Redis of `settings` like [`RedisRemote::new`], but counters follow `clock`. Keys still expire on
+    /// Redis' own clock, so the jitter must be long enough. Commands without a script, for rules of
+    /// envoyproxy/ratelimit, use only the time of the command.
     pub fn with_clock(settings: RedisSettings, clock: Arc<dyn Clock>) -> Result<Self, TlsError> {
         Self::open(settings, Some(clock))
     }
@@ -169,8 +170,8 @@ impl RedisRemote {
         }
     }
 
-    /// Encodes `commands`. Returns the index of the pool of each, and the requests of each pool. Background calls take turns,
-    /// and pause often, because all calls are encoded on one thread.
+    /// Encodes `commands`. Returns the index of the pool of each, and the requests of each pool. Background calls take
+    /// turns, and pause often, because all calls are encoded on one thread.
     async fn prepare(
         &self,
         commands: Vec<Command>,

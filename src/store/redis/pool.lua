@@ -1,15 +1,16 @@
 -- Keeps the pool of fair shares that instances share: what its members have asked for, and what they were granted.
 --
--- KEYS  the cycle before, the cycle that the caller believes to be open, and the one after it, each a hash; the members, a hash
--- ARGV  the operation; the time in microseconds, empty in production, where the server's clock is used; the start and the length of the
+-- KEYS  the cycle before, the cycle that the caller believes to be open, and the one after it, each a hash; the
+-- members, a hash ARGV  the operation; the time in microseconds, empty in production, where the server's clock is used;
+-- the start and the length of the
 --       cycle in microseconds, and its number; the milliseconds that keys outlive their use; the cycles after which a member is
 --       forgotten; the places; and what the operation needs
 -- Returns `cycle|...`; only the number of the cycle if another one is open.
 --
--- A cycle has the field `G`: what was granted to all, what is kept for owners, what was granted from own parts, the step in which the
--- kept part was set, or -1, and whether forgotten members were removed. `=` and a name is what that member has asked for and was
--- granted. The members have, by name, the last and the first cycle with demand. src/store/simulated/pools.rs does the same, and
--- src/limit/share/grant.rs says what is granted.
+-- A cycle has the field `G`: what was granted to all, what is kept for owners, what was granted from own parts, the
+-- step in which the kept part was set, or -1, and whether forgotten members were removed. `=` and a name is what that
+-- member has asked for and was granted. The members have, by name, the last and the first cycle with demand.
+-- src/store/simulated/pools.rs does the same, and src/limit/share/grant.rs says what is granted.
 
 local redis_call, number = redis.call, tonumber
 local op, now = ARGV[1], number(ARGV[2])

@@ -1,5 +1,5 @@
-//! One Redis, of one server or of many: sends every command to the server that holds its key, and retries commands that were
-//! certainly not carried out.
+//! One Redis, of one server or of many: sends every command to the server that holds its key, and retries commands that
+//! were certainly not carried out.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher as _},
@@ -29,8 +29,8 @@ use crate::{
     },
 };
 
-/// The most times that a command is sent, unless the cluster is down. More than two, since redirects may follow each other and
-/// a failover takes a while.
+/// The most times that a command is sent, unless the cluster is down. More than two, since redirects may follow each
+/// other and a failover takes a while.
 const ROUNDS: usize = 6;
 
 /// The wait before a retry while keys are being moved, or while a replica is still used as a master.
@@ -93,8 +93,8 @@ impl Pool {
         Self { name, node: node(name, ()), endpoint, servers, metrics }
     }
 
-    /// Runs `requests`, those for one key in their order. Every server has its own batches, retries and pauses, so that none
-    /// delays the requests of another.
+    /// Runs `requests`, those for one key in their order. Every server has its own batches, retries and pauses, so that
+    /// none delays the requests of another.
     pub(super) async fn run<R: NodeRequest>(
         &self,
         requests: Vec<R>,
@@ -143,7 +143,8 @@ impl Pool {
         PoolReplies { now, replies }
     }
 
-    /// Divides `requests` into batches for one server each. Those that no server is known for get their `replies` at once.
+    /// Divides `requests` into batches for one server each. Those that no server is known for get their `replies` at
+    /// once.
     fn batches<R: NodeRequest>(
         &self,
         requests: Vec<RoutedRequest<R>>,
@@ -243,8 +244,8 @@ impl Pool {
         }
     }
 
-    /// Returns the node that holds the key that `key` returns. A Redis that is not a cluster is one node, whichever server is
-    /// its master.
+    /// Returns the node that holds the key that `key` returns. A Redis that is not a cluster is one node, whichever
+    /// server is its master.
     pub(super) fn node(&self, key: impl FnOnce() -> String) -> StoreNode {
         match &self.servers {
             PoolServers::One(_) => self.node,

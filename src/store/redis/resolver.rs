@@ -11,8 +11,8 @@ use super::{
 };
 use crate::store::transport::Address;
 
-/// The interval at which sentinels are queried while the connection works, because a master that hangs does not report that
-/// another server has taken over.
+/// The interval at which sentinels are queried while the connection works, because a master that hangs does not report
+/// that another server has taken over.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Finds the address of a server.
@@ -74,8 +74,8 @@ impl Resolver {
         Err(format!("no sentinel knows {master}: {}", errors.join("; ")))
     }
 
-    /// Checks that the server at `address` is a master if sentinels reported it: for a while after a failover they may report
-    /// a server that has become a replica.
+    /// Checks that the server at `address` is a master if sentinels reported it: for a while after a failover they may
+    /// report a server that has become a replica.
     pub(super) async fn check(
         &self,
         address: &Address,

@@ -38,7 +38,8 @@ pub(super) const MAX_HITS: u64 = 1 << 48;
 /// The most keys of one script: as many as a double has bits.
 pub(super) const MAX_KEYS: usize = 52;
 
-/// The numbers of bytes in the argument of [`TAKE`] besides texts: of its head, for each key, for each report, and for each run.
+/// The numbers of bytes in the argument of [`TAKE`] besides texts: of its head, for each key, for each report, and for
+/// each run.
 const HEAD_BYTES: usize = 5 * 8 + 3 + 16;
 const KEY_BYTES: usize = 1 + 5 * 8 + 1;
 const REPORT_BYTES: usize = 8 * 8;
@@ -93,10 +94,12 @@ pub(super) struct CommandContext {
     pub(super) version: u64,
 }
 
-/// A fixed window that reports are about, and that is not the one that the operation is about: its tier, and an instant in it.
+/// A fixed window that reports are about, and that is not the one that the operation is about: its tier, and an instant
+/// in it.
 pub(super) type OtherWindow = (usize, Timestamp);
 
-/// Returns the windows of `target` that `reports` are about besides those of `at`: as many as a script can have keys for.
+/// Returns the windows of `target` that `reports` are about besides those of `at`: as many as a script can have keys
+/// for.
 pub(super) fn other_windows(
     target: &Target,
     reports: &[Report],
@@ -123,7 +126,8 @@ pub(super) fn other_windows(
     others
 }
 
-/// Encodes the argument of [`TAKE`] for `exchange` about `target` in the windows of `at`, and in `others` as far as reports are about those.
+/// Encodes the argument of [`TAKE`] for `exchange` about `target` in the windows of `at`, and in `others` as far as
+/// reports are about those.
 pub(super) fn argument(
     target: &Target,
     exchange: &Exchange,

@@ -13,17 +13,18 @@ pub struct RedisSettings {
     pub per_second: Option<Endpoint>,
     /// `CACHE_KEY_PREFIX`: the prefix of every key.
     pub prefix: Box<str>,
-    /// `WEIR_UNAMBIGUOUS_KEYS`: rules in the format of envoyproxy/ratelimit have keys that are never ambiguous, instead of the keys
-    /// of that service.
+    /// `WEIR_UNAMBIGUOUS_KEYS`: rules in the format of envoyproxy/ratelimit have keys that are never ambiguous, instead
+    /// of the keys of that service.
     pub unambiguous_keys: bool,
-    /// `EXPIRATION_JITTER_MAX_SECONDS`: the longest time that a key may outlive its use, in seconds; this number itself is
-    /// excluded. It spreads the expiry of the keys of one window.
+    /// `EXPIRATION_JITTER_MAX_SECONDS`: the longest time that a key may outlive its use, in seconds; this number itself
+    /// is excluded. It spreads the expiry of the keys of one window.
     pub jitter_seconds: u64,
     /// The wait before connecting again.
     pub backoff: Backoff,
     /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: the service is unhealthy while it has no connection.
     pub health_needs_connection: bool,
-    /// `REDIS_STARTUP_MAX_ELAPSED_TIME`: the service does not start without a connection within this; none to start without.
+    /// `REDIS_STARTUP_MAX_ELAPSED_TIME`: the service does not start without a connection within this; none to start
+    /// without.
     pub connect_within: Option<Duration>,
 }
 

@@ -69,9 +69,9 @@ impl SlotMap {
         Some(map)
     }
 
-    /// Returns the map that `maps` agree on, as far as they do: a slot is at the server that more than half of the `voters`
-    /// report. Without such a majority it stays where it is in the `current` map, and if that has none, it is where most
-    /// report it to be. Returns none without maps.
+    /// Returns the map that `maps` agree on, as far as they do: a slot is at the server that more than half of the
+    /// `voters` report. Without such a majority it stays where it is in the `current` map, and if that has none, it is
+    /// where most report it to be. Returns none without maps.
     pub(super) fn elect(maps: &[Self], voters: usize, current: Option<&Self>) -> Option<Self> {
         let first = maps.first()?;
         if 2 * maps.len() > voters && maps.iter().all(|map| map == first) {

@@ -1,13 +1,13 @@
 -- Takes tokens from a bucket that is refilled in steps, or deletes all buckets of a name.
 --
--- KEYS  a hash of the buckets of a name
--- ARGV  the field of the bucket, empty to delete all; max, refill, period and tokens to take, whole numbers below 2^52; the caller's
+-- KEYS  a hash of the buckets of a name ARGV  the field of the bucket, empty to delete all; max, refill, period and
+-- tokens to take, whole numbers below 2^52; the caller's
 --       time in milliseconds, empty for the server's; 1 for a strict bucket; 1 for one with a session; the time in milliseconds,
 --       empty in production, where the server's clock is used
 -- Returns the tokens before any were taken, and the start of the session; or whether there was a bucket to delete.
 --
--- The value is `taken stepped_at by_caller`, and the start of the session if there is one: src/limit/request_bucket/step.rs computes the
--- same.
+-- The value is `taken stepped_at by_caller`, and the start of the session if there is one:
+-- src/limit/request_bucket/step.rs computes the same.
 
 local key, field = KEYS[1], ARGV[1]
 if field == '' then

@@ -1,4 +1,5 @@
-//! Buckets that are refilled in steps, whose parameters come with each request: one script takes tokens or deletes buckets.
+//! Buckets that are refilled in steps, whose parameters come with each request: one script takes tokens or deletes
+//! buckets.
 
 use redis::Value;
 use smallvec::SmallVec;

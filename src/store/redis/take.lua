@@ -1,8 +1,9 @@
 -- Counts hits in the tiers of one target: in all of them, or in none.
 --
--- Lua's numbers are doubles, so times are whole microseconds since the epoch and tokens are multiples of a power of two;
--- both are exact. Rounding never admits more. All values are read and validated before the first one is written, so a
--- script that fails has changed nothing; and Redis refuses the first write if it refuses any (OOM, READONLY, MISCONF).
+-- Lua's numbers are doubles, so times are whole microseconds since the epoch and tokens are multiples of a power of
+-- two; both are exact. Rounding never admits more. All values are read and validated before the first one is written,
+-- so a script that fails has changed nothing; and Redis refuses the first write if it refuses any (OOM, READONLY,
+-- MISCONF).
 --
 -- KEYS    one for each tier, and then one for each other window that a report is about
 -- ARGV    one, packed, because seventeen separate arguments took a large part of a call's time:
@@ -27,14 +28,16 @@
 --           any more
 --   run     hits, tries, counts: makes so many tries, each of which takes the hits if all tiers admit them. counts is 1 if rejected hits
 --           count too
--- Returns the hits that are held, and the tries of each run that took their hits, separated by commas, with the sum of 2^i for each i-th
--- tier that has adopted its state and = before them if there is one; now; and the state of each tier, separated by |. Or 'moved' and now, if something is to be decided and the window of a fixed
--- tier is not open now. src/store/encoding.rs documents the states.
+-- Returns the hits that are held, and the tries of each run that took their hits, separated by commas, with the sum of
+-- 2^i for each i-th tier that has adopted its state and = before them if there is one; now; and the state of each tier,
+-- separated by |. Or 'moved' and now, if something is to be decided and the window of a fixed tier is not open now.
+-- src/store/encoding.rs documents the states.
 
 local MAX_SPAN_HITS = 4294967295
 local MAX_SPANS = 14
 local EXACT = 9007199254740992
--- microseconds that a bucket outlives its last change, so that it can be seen until when another instance has counted in it
+-- microseconds that a bucket outlives its last change, so that it can be seen until when another instance has counted
+-- in it
 local BUCKET_LINGER = 2000000
 
 local now, jitter, version, reports, runs, beside, least, want, hold, offset = struct.unpack('<ddsBBBddd', ARGV[1])
@@ -53,8 +56,8 @@ local function ttl(idle)
   return math.max(1, math.ceil((idle - now) / 1000)) + jitter
 end
 
--- Writes the state of a sliding window or bucket that is unused from `idle` on. It lives at least as long as the one that it
--- replaces, so that no instance takes a counter that was given back for one that has expired.
+-- Writes the state of a sliding window or bucket that is unused from `idle` on. It lives at least as long as the one
+-- that it replaces, so that no instance takes a counter that was given back for one that has expired.
 local function write(tier, text, idle)
   local keep = ttl(math.max(idle, now + tier.linger))
   if tier.text and tier.is_less then
@@ -96,8 +99,8 @@ function fixed.save(tier)
   tier.text = whole(tier.used)
 end
 
--- The state is 'w', the version, the start of the newest span, and for each span, oldest first, the time from that start to
--- its last hit, and its hits.
+-- The state is 'w', the version, the start of the newest span, and for each span, oldest first, the time from that
+-- start to its last hit, and its hits.
 local sliding = { versioned = true }
 
 function sliding.load(tier, text)
@@ -267,8 +270,8 @@ function bucket.take(tier, n)
   end
 end
 
--- Restarts the refill of a strict bucket, whose state is that of the instant `at`: whole refilled tokens stay, the fraction of
--- the next one is lost.
+-- Restarts the refill of a strict bucket, whose state is that of the instant `at`: whole refilled tokens stay, the
+-- fraction of the next one is lost.
 function bucket.reject(tier, at)
   if tier.strict and at > tier.kept_as_of and not tier.idle then
     keep(tier, at, tier.kept - math.floor(tier.kept - tier.taken))
@@ -303,8 +306,8 @@ if reports > 0 then
     fixed.take(tier, used - tier.used)
   end
 
-  -- Counts n hits that were taken at the instant `at`. Before the newest span began, they join the next later span if it ended
-  -- within a twelfth of a period after them, or if there are many spans.
+  -- Counts n hits that were taken at the instant `at`. Before the newest span began, they join the next later span if
+  -- it ended within a twelfth of a period after them, or if there are many spans.
   local function insert(tier, n, at)
     if at + tier.period <= now then return end
     drop_expired(tier)
@@ -345,8 +348,8 @@ if reports > 0 then
     end
   end
 
-  -- Gives back hits that were reserved until `until_`: from the first span that ends then or later, then from older ones, then from
-  -- later ones. Nothing if they count no more.
+  -- Gives back hits that were reserved until `until_`: from the first span that ends then or later, then from older
+  -- ones, then from later ones. Nothing if they count no more.
   local function release(tier, n, until_)
     drop_expired(tier)
     if until_ + tier.period <= now then return end

@@ -11,8 +11,8 @@ pub enum Capabilities {
     /// All of them, as Redis can.
     #[default]
     All,
-    /// Adding to a single fixed window and taking from it, as Memcached can, which grants no more than the fewest hits that are of use.
-    /// Every other command is rejected.
+    /// Adding to a single fixed window and taking from it, as Memcached can, which grants no more than the fewest hits
+    /// that are of use. Every other command is rejected.
     SingleFixedWindow,
 }
 

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use crate::{clock::Clock, limit::Timestamp};
 
-/// A wall clock that follows tokio's clock, so it shows simulated time while that is paused. Copies show the same time. Threads
-/// that are no part of the runtime know nothing of the pause: they see how long the simulation takes.
+/// A wall clock that follows tokio's clock, so it shows simulated time while that is paused. Copies show the same time.
+/// Threads that are no part of the runtime know nothing of the pause: they see how long the simulation takes.
 #[derive(Clone, Debug)]
 pub struct SimulatedClock {
     /// The instant of its creation.

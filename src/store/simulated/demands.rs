@@ -37,8 +37,8 @@ impl Demands {
         self.limits.clear();
     }
 
-    /// Follows the `demands` of `instance`, which is at `place` among the `members` in force; none of them is about to change if
-    /// `is_settled`. Returns its parts of all limits.
+    /// Follows the `demands` of `instance`, which is at `place` among the `members` in force; none of them is about to
+    /// change if `is_settled`. Returns its parts of all limits.
     pub(super) fn heartbeat(
         &mut self,
         instance: &str,

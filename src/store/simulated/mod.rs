@@ -1,7 +1,7 @@
 //! A simulated shared store inside this process, with a controlled clock, network and failures.
 //!
-//! It replaces Redis in tests of coordination under delays, losses and failures. It uses tokio's clock: with a paused clock,
-//! time is simulated, and two runs with the same seed are identical.
+//! It replaces Redis in tests of coordination under delays, losses and failures. It uses tokio's clock: with a paused
+//! clock, time is simulated, and two runs with the same seed are identical.
 
 mod capabilities;
 mod clock;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::Random;
 
-/// The delays and losses of a network. Each message takes whole milliseconds, the resolution of tokio's timers; fractions are
-/// correct on average.
+/// The delays and losses of a network. Each message takes whole milliseconds, the resolution of tokio's timers;
+/// fractions are correct on average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Network {
     /// The shortest time from a call to its reply.

@@ -135,7 +135,8 @@ impl SimulatedPools {
 // === impl StoredPool ===
 
 impl StoredPool {
-    /// Counts what `member` has asked for and was granted in `cycle`. Returns the cycle, and the name of the member's place.
+    /// Counts what `member` has asked for and was granted in `cycle`. Returns the cycle, and the name of the member's
+    /// place.
     fn report<'a>(
         &mut self,
         cycle: u64,

@@ -172,8 +172,8 @@ impl SimulatedStore {
         self.0.server.lock().keep_writes(period);
     }
 
-    /// Fails over to a replica that lacks the writes of the last `lost`, as far as they were [recorded](Self::keep_writes).
-    /// Returns the number of hits that were taken in them.
+    /// Fails over to a replica that lacks the writes of the last `lost`, as far as they were
+    /// [recorded](Self::keep_writes). Returns the number of hits that were taken in them.
     #[must_use]
     pub fn fail_over(&self, lost: Period) -> u64 {
         let now = self.0.clock.now();
@@ -193,8 +193,8 @@ impl SimulatedStore {
         self.0.server.lock().execute(command, now)
     }
 
-    /// Delivers the calls of one connection, in their order unless the network reorders them. Ends when the handle is dropped
-    /// and every call that it sent was delivered.
+    /// Delivers the calls of one connection, in their order unless the network reorders them. Ends when the handle is
+    /// dropped and every call that it sent was delivered.
     async fn deliver(
         self,
         mut messages: mpsc::UnboundedReceiver<Message>,

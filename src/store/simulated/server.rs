@@ -1,4 +1,5 @@
-//! The counters of the simulated store. It carries out every [`Exchange`](crate::store::remote::Exchange) as documented, with the pure algorithms.
+//! The counters of the simulated store. It carries out every [`Exchange`](crate::store::remote::Exchange) as
+//! documented, with the pure algorithms.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,8 +25,8 @@ use crate::{
 /// The time that a counter is kept after its expiry, as real stores do, so that late hits are still counted in it.
 const LINGER: Period = Period::from_secs(60);
 
-/// The time that a bucket outlives its last change in Redis, so that it can be seen until when another instance has counted in
-/// it.
+/// The time that a bucket outlives its last change in Redis, so that it can be seen until when another instance has
+/// counted in it.
 const BUCKET_LINGER: Period = Period::from_secs(2);
 
 /// The number of commands between two sweeps.
@@ -39,7 +40,8 @@ pub struct SimulatedServer {
     version: u64,
     /// The instances, and the end of each registration.
     members: HashMap<String, Timestamp>,
-    /// The epoch in force, if there is one, and those to come: when each begins, and its members in the order of their ranks.
+    /// The epoch in force, if there is one, and those to come: when each begins, and its members in the order of their
+    /// ranks.
     epochs: VecDeque<(Timestamp, Vec<String>)>,
     /// The first epoch since the store began, or lost its data.
     first_epoch: Option<FirstEpoch>,
@@ -304,8 +306,8 @@ fn is_bucket(tier: &Tier) -> bool {
     matches!(tier.algorithm, Algorithm::TokenBucket(_))
 }
 
-/// Returns whether a state that has counted all hits since the instant `since` may take the place of `state`. A bucket must
-/// have been full then, and not counted since.
+/// Returns whether a state that has counted all hits since the instant `since` may take the place of `state`. A bucket
+/// must have been full then, and not counted since.
 fn is_replaceable(tier: &Tier, state: &CounterState, since: Timestamp, now: Timestamp) -> bool {
     match state {
         CounterState::TokenBucket(bucket, _) => bucket.as_of() <= since && state.is_unused(tier, since),
@@ -352,8 +354,8 @@ impl Counted<'_> {
         result
     }
 
-    /// Applies `exchange`, whose exact states were adopted. Returns the hits that were taken by runs and the hold, the tries that were taken
-    /// of each run, and the hits of the hold.
+    /// Applies `exchange`, whose exact states were adopted. Returns the hits that were taken by runs and the hold, the
+    /// tries that were taken of each run, and the hits of the hold.
     fn apply(&mut self, exchange: &Exchange) -> (i64, SmallVec<[u32; 1]>, u64) {
         for report in &exchange.reports {
             self.report(report);

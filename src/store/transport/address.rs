@@ -11,8 +11,8 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// The wait before connecting again. It doubles with each failure and is shortened at random by up to a quarter, so that
-/// instances do not connect all at once.
+/// The wait before connecting again. It doubles with each failure and is shortened at random by up to a quarter, so
+/// that instances do not connect all at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// The wait after the first failure; for Redis `REDIS_STARTUP_INITIAL_INTERVAL`.
@@ -30,7 +30,8 @@ impl Address {
         Self::Tcp(host.into(), port)
     }
 
-    /// Parses the address of a server to connect to: `host`, `host:port` or `[::1]:port`. Without a port it is `default`.
+    /// Parses the address of a server to connect to: `host`, `host:port` or `[::1]:port`. Without a port it is
+    /// `default`.
     #[must_use]
     pub fn parse(text: &str, default: u16) -> Option<Self> {
         let (host, port) = match text.strip_prefix('[') {

@@ -24,8 +24,8 @@ const SHORT: usize = 32;
 /// The cost of one background pipeline while none are expected. Long ones are fewer.
 const LONG: usize = 1_024;
 
-/// The background calls of one server that may be in flight, and how many commands they have. The others wait in the order of
-/// arrival.
+/// The background calls of one server that may be in flight, and how many commands they have. The others wait in the
+/// order of arrival.
 pub(super) struct BackgroundWindow {
     in_flight: Semaphore,
     opened: Instant,

@@ -1,8 +1,8 @@
-//! What the clients of shared stores have in common: connections that are made and remade in the background, and the calls
-//! that wait to be sent on them. A [`Protocol`] says how to connect, and what is sent.
+//! What the clients of shared stores have in common: connections that are made and remade in the background, and the
+//! calls that wait to be sent on them. A [`Protocol`] says how to connect, and what is sent.
 //!
-//! A `server` is the handle of one server. It queues calls (`queue`), of which background ones are bounded (`background`), for the
-//! `worker` that owns the connection.
+//! A `server` is the handle of one server. It queues calls (`queue`), of which background ones are bounded
+//! (`background`), for the `worker` that owns the connection.
 
 mod address;
 mod background;

@@ -43,8 +43,8 @@ pub(in crate::store) trait Connection: Send + 'static {
     /// The replies to the commands of one call.
     type Reply;
 
-    /// Sends the commands of `calls`, in this order, and waits for the replies: one for each call. They are sent even if the
-    /// future is dropped.
+    /// Sends the commands of `calls`, in this order, and waits for the replies: one for each call. They are sent even
+    /// if the future is dropped.
     fn exchange(
         &self,
         calls: Vec<Vec<Self::Command>>,

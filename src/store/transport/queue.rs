@@ -15,7 +15,8 @@ use crate::store::remote::{RemoteError, Urgency};
 /// The most calls of one urgency that may wait.
 pub(super) const MAX_WAITING: usize = 4_096;
 
-/// The most commands in one pipeline of decisions, those of Redis such as `EXPIRE` included; a call that has more is sent by itself.
+/// The most commands in one pipeline of decisions, those of Redis such as `EXPIRE` included; a call that has more is
+/// sent by itself.
 const PIPELINE: usize = 128;
 
 /// A call that waits to be sent: its commands, which are sent in one pipeline, and the channel for the reply.
@@ -83,8 +84,8 @@ impl Drop for WaitingCall {
 // === impl QueuedCall ===
 
 impl<C, R> QueuedCall<C, R> {
-    /// Marks it as sent. Returns false if its caller has given up: that caller decides without the store, and its hits must not be
-    /// counted twice.
+    /// Marks it as sent. Returns false if its caller has given up: that caller decides without the store, and its hits
+    /// must not be counted twice.
     fn begin(&mut self) -> bool {
         // marked before the check, as the caller closes its end before it looks at the mark
         self.is_sent.store(true, Ordering::SeqCst);
@@ -115,8 +116,8 @@ impl<R> PendingReply<R> {
         (&mut self.reply).await.unwrap_or_else(|_| Err(lost()))
     }
 
-    /// Gives up. Returns the reply if it has just arrived; otherwise an error that says whether the call was never sent, and
-    /// then it never will be.
+    /// Gives up. Returns the reply if it has just arrived; otherwise an error that says whether the call was never
+    /// sent, and then it never will be.
     pub(super) fn give_up(mut self, timed_out: RemoteError) -> Result<R, RemoteError> {
         self.reply.close();
         if let Ok(reply) = self.reply.try_recv() {
@@ -144,8 +145,9 @@ impl<C, R> CallQueue<C, R> {
         self.decisions.pop_front().or_else(|| self.background.pop_front())
     }
 
-    /// Removes the calls of the next pipeline, all of one urgency: decisions if they `may_decide` now, that is, if few enough
-    /// pipelines of decisions are in flight, or else one background call. Calls whose callers have given up are left out.
+    /// Removes the calls of the next pipeline, all of one urgency: decisions if they `may_decide` now, that is, if few
+    /// enough pipelines of decisions are in flight, or else one background call. Calls whose callers have given up are
+    /// left out.
     pub(super) fn next_pipeline(&mut self, may_decide: bool) -> Option<Vec<QueuedCall<C, R>>> {
         let (mut calls, mut commands) = (Vec::new(), 0);
         while may_decide && let Some(call) = self.decisions.front() {

@@ -59,8 +59,8 @@ impl<P: Protocol> ServerConnection<P> {
         Self { calls: sender, waiting: Arc::default(), background: Arc::default(), shared, timeout }
     }
 
-    /// Sends `commands` together and in their order, and waits for the replies until `deadline`. Background commands wait for
-    /// their turn first.
+    /// Sends `commands` together and in their order, and waits for the replies until `deadline`. Background commands
+    /// wait for their turn first.
     pub(in crate::store) async fn exchange(
         &self,
         commands: Vec<P::Command>,
@@ -120,8 +120,8 @@ impl<P: Protocol> ServerConnection<P> {
         self.background.cost(urgency)
     }
 
-    /// Replaces the connection, unless it is younger than half a second: such a connection was made after the failure that
-    /// the caller has seen.
+    /// Replaces the connection, unless it is younger than half a second: such a connection was made after the failure
+    /// that the caller has seen.
     #[cfg(feature = "redis")]
     pub(in crate::store) fn renew(&self) {
         const RECENT: Duration = Duration::from_millis(500);

@@ -1,11 +1,13 @@
-//! The task that owns the connection to one server: it connects, sends the queued calls, and reconnects when the connection
-//! breaks.
+//! The task that owns the connection to one server: it connects, sends the queued calls, and reconnects when the
+//! connection breaks.
 //!
-//! Calls are batched: while pipelines are in flight, calls queue up, and the next pipeline takes as many as it may hold. Calls of
-//! decisions go first, and never share a pipeline with background calls, whose replies they would wait for. The `queue` holds
-//! them in this order. Without a connection, calls fail at once instead of waiting: their callers can decide without the store.
+//! Calls are batched: while pipelines are in flight, calls queue up, and the next pipeline takes as many as it may
+//! hold. Calls of decisions go first, and never share a pipeline with background calls, whose replies they would wait
+//! for. The `queue` holds them in this order. Without a connection, calls fail at once instead of waiting: their
+//! callers can decide without the store.
 //!
-//! A command that may have been carried out is never sent again. When a connection breaks, every call in flight on it fails.
+//! A command that may have been carried out is never sent again. When a connection breaks, every call in flight on it
+//! fails.
 
 use std::{
     future::Future,
@@ -39,12 +41,12 @@ use crate::{
 /// The shortest life of a connection that does not count as a failure to connect, after which the next attempt waits.
 const BRIEF: Duration = Duration::from_millis(100);
 
-/// The longest time that callers wait for a connection that is expected to succeed, and for replies of a server that is no
-/// longer a master.
+/// The longest time that callers wait for a connection that is expected to succeed, and for replies of a server that is
+/// no longer a master.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The most pipelines of decisions in flight on one connection. More than one keeps the network busy while the server works;
-/// few let the calls that arrive meanwhile share a pipeline.
+/// The most pipelines of decisions in flight on one connection. More than one keeps the network busy while the server
+/// works; few let the calls that arrive meanwhile share a pipeline.
 pub(super) const MAX_IN_FLIGHT: usize = 4;
 
 /// The calls that the worker takes from its channel at once.
@@ -74,8 +76,8 @@ pub(super) struct ConnectionWorker<P: Protocol> {
     pub(super) random: Arc<RandomGenerator>,
 }
 
-/// The state that one connection shares with its pipelines in flight. Each connection has its own, since a missing reply on an
-/// old connection says nothing about its successor.
+/// The state that one connection shares with its pipelines in flight. Each connection has its own, since a missing
+/// reply on an old connection says nothing about its successor.
 #[derive(Clone)]
 struct ConnectionState {
     /// Pipelines of decisions.

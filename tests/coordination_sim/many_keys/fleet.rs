@@ -256,7 +256,8 @@ impl<'a> Run<'a> {
         let of = rule * VALUES + value;
         let hits = [1, 1, 1, 1, 1, 2, 3, 5, 0, 1][self.below(10)];
         let own = self.accounts[of].admitted[instance];
-        // an instance gives back what it has admitted itself; what `deny` does with hits that are given back is not defined
+        // an instance gives back what it has admitted itself; what `deny` does with hits that are given back is not
+        // defined
         let gives_back =
             self.below(20) == 0 && own >= hits && hits > 0 && self.case.failure == OnStoreFailure::Local;
         let all: u64 = self.accounts[of].admitted.iter().sum();
@@ -294,8 +295,8 @@ impl<'a> Run<'a> {
         decisions.expect("a coordinated store always decides")[0].over
     }
 
-    /// Returns how many admitted hits the store does not count, and how many it counts that nobody admitted, in fixed windows and
-    /// in others, apart from a `share`-th part of each limit that an instance may keep; 0 for none.
+    /// Returns how many admitted hits the store does not count, and how many it counts that nobody admitted, in fixed
+    /// windows and in others, apart from a `share`-th part of each limit that an instance may keep; 0 for none.
     fn differences(&self, share: u32) -> (u64, u64, u64) {
         let (mut missing, mut excess, mut excess_flowing) = (0, 0, 0);
         for (i, account) in self.accounts.iter().enumerate() {
@@ -312,8 +313,8 @@ impl<'a> Run<'a> {
             // rejected hits count in the reference's spelling; a part of a token returns to a bucket
             let most = if rule.2 == 1 { account.tried } else { admitted };
             let least = match rule.2 {
-                // while an instance does not know of a larger burst yet, its commands cut what is taken, leased hits included, to
-                // the smaller one
+                // while an instance does not know of a larger burst yet, its commands cut what is taken, leased hits
+                // included, to the smaller one
                 3 if self.raised > 1 => 0,
                 // what is more than a burst of debt is forgotten
                 3 => admitted.saturating_sub(1).min(2 * u64::from(rule.1)),

@@ -1,9 +1,9 @@
-//! A library that is loaded before the C library, and keeps what a power failure would leave: the contents of files at their last
-//! `fsync` or `fdatasync`, and the names in directories at theirs. `SYNCED_DIR` says where; `SYNCED_ROOT` is the directory whose files
-//! matter. It is compiled by the test, without cargo.
+//! A library that is loaded before the C library, and keeps what a power failure would leave: the contents of files at
+//! their last `fsync` or `fdatasync`, and the names in directories at theirs. `SYNCED_DIR` says where; `SYNCED_ROOT` is
+//! the directory whose files matter. It is compiled by the test, without cargo.
 //!
-//! A file has the key `<inode>-<time of birth>`, since inodes are used again. `SYNCED_DIR/<key>` has its contents, or the
-//! lines `<key> <name>` of a directory.
+//! A file has the key `<inode>-<time of birth>`, since inodes are used again. `SYNCED_DIR/<key>` has its contents, or
+//! the lines `<key> <name>` of a directory.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},

@@ -17,8 +17,8 @@ pub(crate) struct Bootstrap {
     pub(crate) before: Vec<Value>,
     /// Filters between the rate limit filter and the router.
     pub(crate) after: Vec<Value>,
-    /// The cluster of admitted requests: by default a backend of that name. It must be a real one: Envoy does not limit a
-    /// `direct_response`.
+    /// The cluster of admitted requests: by default a backend of that name. It must be a real one: Envoy does not limit
+    /// a `direct_response`.
     pub(crate) cluster: Value,
     /// Rejects requests when weir does not reply, so that a test notices.
     pub(crate) deny_on_failure: bool,

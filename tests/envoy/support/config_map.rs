@@ -25,8 +25,8 @@ impl ConfigMap {
         map
     }
 
-    /// Replaces all files at once: writes the new version, renames the link to it over the old one, corrects the visible links,
-    /// and removes the old version.
+    /// Replaces all files at once: writes the new version, renames the link to it over the old one, corrects the
+    /// visible links, and removes the old version.
     pub(crate) fn update(&mut self, data: &Value) {
         let data = data.as_object().expect("files");
         let in_folder = |name: &str| self.folder.join(name);

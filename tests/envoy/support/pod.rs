@@ -27,8 +27,8 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// Starts the first container of the Deployment. Its volumes are those of `volumes`, folders by their name, and its Secrets
-    /// are `secrets`, values by NAME/KEY. Writes its output to `folder`.
+    /// Starts the first container of the Deployment. Its volumes are those of `volumes`, folders by their name, and its
+    /// Secrets are `secrets`, values by NAME/KEY. Writes its output to `folder`.
     pub(crate) fn start(
         deployment: &Value,
         volumes: &BTreeMap<&str, PathBuf>,
@@ -99,8 +99,8 @@ impl Pod {
         self.process.output()
     }
 
-    /// Stops as the kubelet does: runs the preStop hook, sends SIGTERM, and waits for at most the rest of the grace period. Returns
-    /// whether the process exited with 0 in that time.
+    /// Stops as the kubelet does: runs the preStop hook, sends SIGTERM, and waits for at most the rest of the grace
+    /// period. Returns whether the process exited with 0 in that time.
     pub(crate) fn stop(&mut self) -> bool {
         let begun = Instant::now();
         let grace = self.spec["terminationGracePeriodSeconds"].as_u64().expect("seconds");

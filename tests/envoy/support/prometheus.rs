@@ -57,7 +57,8 @@ impl Prometheus {
         );
         fs::write(&config, text).expect("a file");
         wait::until("Prometheus runs", || {
-            // it cannot report a port that the system chooses: another program may take this one first, then the next one is tried
+            // it cannot report a port that the system chooses: another program may take this one first, then the next
+            // one is tried
             let address =
                 TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a port");
             let mut command = Command::new(program("prometheus"));

@@ -68,7 +68,8 @@ impl Stack {
         Self::from_example_with(config, bootstrap, &[], |text| text)
     }
 
-    /// Like [`Self::from_example`], with `settings` as weir's environment variables, and a bootstrap changed by `adapt`.
+    /// Like [`Self::from_example`], with `settings` as weir's environment variables, and a bootstrap changed by
+    /// `adapt`.
     pub(crate) fn from_example_with(
         config: &str,
         bootstrap: &str,
@@ -121,8 +122,8 @@ impl Stack {
         self.send(&HttpRequest::get("/"))
     }
 
-    /// Queries weir directly for the limit of one entry, without counting: returns the remaining requests, or none if a request
-    /// would be rejected.
+    /// Queries weir directly for the limit of one entry, without counting: returns the remaining requests, or none if a
+    /// request would be rejected.
     pub(crate) fn budget(&self, key: &str, value: &str) -> Option<u64> {
         let request = json!({
             "domain": "test",

@@ -80,8 +80,8 @@ pub(crate) struct Instance {
 // === impl Instance ===
 
 impl Instance {
-    /// Creates one that limits by `tiers` in `mode`, and rejects what it decides without the store: then a machine that stops for
-    /// a while exceeds no limit.
+    /// Creates one that limits by `tiers` in `mode`, and rejects what it decides without the store: then a machine that
+    /// stops for a while exceeds no limit.
     pub(crate) fn new(
         settings: MemcachedSettings,
         tiers: &[Tier],

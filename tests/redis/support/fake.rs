@@ -1,4 +1,5 @@
-//! A server in the test's process that speaks Redis' protocol: it replies as the test says, and records what it received.
+//! A server in the test's process that speaks Redis' protocol: it replies as the test says, and records what it
+//! received.
 
 use std::{net::SocketAddr, sync::Arc};
 

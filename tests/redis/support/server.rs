@@ -35,7 +35,8 @@ impl Server {
         Self::launch(arguments, None, &[])
     }
 
-    /// Starts a server that accepts TLS only, with a certificate and its key; it requires client certificates if `mutual`.
+    /// Starts a server that accepts TLS only, with a certificate and its key; it requires client certificates if
+    /// `mutual`.
     pub(crate) fn start_with_tls(certificate: &Path, key: &Path, ca: &Path, mutual: bool) -> Self {
         let text = |path: &Path| path.display().to_string();
         Self::start_with(&[

@@ -85,8 +85,8 @@ impl Weirs {
         requests.join_all().await.into_iter().map(u64::from).sum()
     }
 
-    /// Sends hits until every weir rejects them and Redis counts at least `counted` hits, since held hits may be returned and
-    /// admitted later. Returns how many were admitted.
+    /// Sends hits until every weir rejects them and Redis counts at least `counted` hits, since held hits may be
+    /// returned and admitted later. Returns how many were admitted.
     pub(crate) async fn exhaust(&self, key: &str, counted: u64) -> u64 {
         let mut admitted = 0;
         until("all hits are used", async || {
@@ -148,8 +148,8 @@ impl Weir {
         Self { proxy, serving, client }
     }
 
-    /// Sends one hit of `key`, which may be followed by `=` and a value. Checks that it is decided within the budget. Returns
-    /// whether it was admitted.
+    /// Sends one hit of `key`, which may be followed by `=` and a value. Checks that it is decided within the budget.
+    /// Returns whether it was admitted.
     pub(crate) async fn send(&self, key: &str) -> bool {
         self.send_hits(key, 1).await
     }
@@ -172,7 +172,8 @@ impl Weir {
         self.serving.address("grpc")
     }
 
-    /// Returns the metric with this name and labels, such as `weir_decisions_total{how="waited"}`, or zero if there is none.
+    /// Returns the metric with this name and labels, such as `weir_decisions_total{how="waited"}`, or zero if there is
+    /// none.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let (_, page) = self.page("/metrics");
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

@@ -62,8 +62,8 @@ pub(super) async fn carry_out<S: Store>(
 // === impl RlCommand ===
 
 impl RlCommand {
-    /// Parses max, period and options, from the left: an option's value is read before the option is looked up. Ranges are checked
-    /// last.
+    /// Parses max, period and options, from the left: an option's value is read before the option is looked up. Ranges
+    /// are checked last.
     fn parse(self, arguments: &[&[u8]]) -> Result<StepRequest, RlError> {
         let number = |argument: &[u8]| integer::<i64>(argument).ok_or(RlError::Integer);
         let in_millis = |time: i64| {

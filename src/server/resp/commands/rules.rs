@@ -22,8 +22,8 @@ use crate::{
 /// The hits that are given back: more than any limit admits.
 const ALL: u64 = u32::MAX as u64;
 
-/// Carries `command` out with these arguments: the domain, then keys and values in turn, and for [`RuleCommand::Take`] `HITS` and
-/// their number.
+/// Carries `command` out with these arguments: the domain, then keys and values in turn, and for [`RuleCommand::Take`]
+/// `HITS` and their number.
 pub(super) async fn carry_out<S: Store>(
     service: &Service<S>,
     command: RuleCommand,

@@ -1,4 +1,5 @@
-//! `MULTI`, `EXEC` and `DISCARD`, which send several commands together, as some clients do for every pipeline; and `RESET`.
+//! `MULTI`, `EXEC` and `DISCARD`, which send several commands together, as some clients do for every pipeline; and
+//! `RESET`.
 
 use std::sync::Arc;
 

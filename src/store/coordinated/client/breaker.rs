@@ -18,8 +18,8 @@ use crate::{
 /// Consecutive failures that open the breaker for a node.
 const FAILURE_THRESHOLD: u32 = 3;
 
-/// Opens for a node that has failed several times in a row or stays silent for too long, and closes when the node replies.
-/// While it is open, decisions do not wait for that node; heartbeats and probes keep trying it.
+/// Opens for a node that has failed several times in a row or stays silent for too long, and closes when the node
+/// replies. While it is open, decisions do not wait for that node; heartbeats and probes keep trying it.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     /// The number of nodes that it is open for. Every decision reads it; it is written only when it changes.

@@ -43,7 +43,8 @@ pub(super) struct Caller<R> {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) store_clock: StoreClock,
     pub(super) breaker: Breaker,
-    /// A moving average of the time from a call to its reply, in nanoseconds: of [`AVERAGED`] calls, and of all of them before.
+    /// A moving average of the time from a call to its reply, in nanoseconds: of [`AVERAGED`] calls, and of all of them
+    /// before.
     round_trip: AtomicU64,
     /// The replies that it is of, at most [`AVERAGED`].
     averaged: AtomicU64,
@@ -65,8 +66,8 @@ impl<R: Remote> Caller<R> {
         }
     }
 
-    /// Sends `commands`, which are all for `node`, and waits for the replies, however late they are. Runs `silent` now and then while the
-    /// breaker is open for the node.
+    /// Sends `commands`, which are all for `node`, and waits for the replies, however late they are. Runs `silent` now
+    /// and then while the breaker is open for the node.
     pub(super) async fn call(
         &self,
         node: StoreNode,
@@ -104,9 +105,9 @@ impl<R: Remote> Caller<R> {
         self.metrics.failures.add(1);
     }
 
-    /// Waits for the reply to `call`, which went to `node`, however late: the call is never repeated, so its reply must not
-    /// be missed. If the node sends no reply to any call meanwhile, its breaker opens, so that no other decision waits for
-    /// it. Runs `silent` every [`RECHECK`] while the breaker is open for the node.
+    /// Waits for the reply to `call`, which went to `node`, however late: the call is never repeated, so its reply must
+    /// not be missed. If the node sends no reply to any call meanwhile, its breaker opens, so that no other decision
+    /// waits for it. Runs `silent` every [`RECHECK`] while the breaker is open for the node.
     pub(super) async fn wait_for_reply<T>(
         &self,
         node: StoreNode,

@@ -15,8 +15,9 @@ const DRIFT: u64 = 200;
 /// The age at which the heartbeat repeats a measurement that no call has replaced.
 const STALE: Period = Period::from_secs(10);
 
-/// The offset between the store's clock and this instance's. Every decision reads it, so that readers write nothing: they read again if a
-/// measurement was recorded meanwhile (a sequence lock: Boehm, "Can Seqlocks Get Along With Programming Language Memory Models?", 2012).
+/// The offset between the store's clock and this instance's. Every decision reads it, so that readers write nothing:
+/// they read again if a measurement was recorded meanwhile (a sequence lock: Boehm, "Can Seqlocks Get Along With
+/// Programming Language Memory Models?", 2012).
 #[derive(Debug, Default)]
 pub(super) struct StoreClock {
     /// Odd while a measurement is written; zero before the first one.
@@ -42,8 +43,9 @@ struct Sample {
 // === impl StoreClock ===
 
 impl StoreClock {
-    /// Records that the store's clock showed `store_time` at some instant between `sent` and `received` on this instance's.
-    /// The measurement with the shortest round trip wins, until drift has made it less precise than a new one.
+    /// Records that the store's clock showed `store_time` at some instant between `sent` and `received` on this
+    /// instance's. The measurement with the shortest round trip wins, until drift has made it less precise than a new
+    /// one.
     pub(super) fn record(&self, sent: Timestamp, received: Timestamp, store_time: Timestamp) {
         let round_trip = received.since(sent).as_nanos();
         let middle = sent.as_nanos() + round_trip / 2;
@@ -86,7 +88,8 @@ impl StoreClock {
         }
     }
 
-    /// Converts `now` on this instance's clock to the store's. Until the first measurement they are assumed to be equal.
+    /// Converts `now` on this instance's clock to the store's. Until the first measurement they are assumed to be
+    /// equal.
     pub(super) fn at(&self, now: Timestamp) -> StoreTime {
         let Some(sample) = self.best() else {
             return StoreTime { now, latest: now };
@@ -100,8 +103,8 @@ impl StoreClock {
         self.best().is_none_or(|best| now.since(best.at) > STALE)
     }
 
-    /// Returns how far the store's clock is ahead of this instance's, in nanoseconds; negative if it is behind, zero before
-    /// the first measurement.
+    /// Returns how far the store's clock is ahead of this instance's, in nanoseconds; negative if it is behind, zero
+    /// before the first measurement.
     pub(super) fn offset(&self) -> i64 {
         self.best().map_or(0, |best| best.offset)
     }

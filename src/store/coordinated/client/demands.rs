@@ -15,7 +15,8 @@ use crate::{
 /// The most limits whose demand is known. Others keep even parts.
 const MOST: usize = 4_096;
 
-/// How long an instance has no more than an even part after the store has forgotten a limit: until then others may have their larger ones.
+/// How long an instance has no more than an even part after the store has forgotten a limit: until then others may have
+/// their larger ones.
 const FORGETTING: Period = Period::from_secs(5);
 
 /// The limits whose parts follow demand.
@@ -78,8 +79,8 @@ enum PartOf {
 // === impl Demands ===
 
 impl Demands {
-    /// Counts what is `asked` of the limit `key`. Returns this instance's part of the window that begins at `start`, and of the next
-    /// one, which begins at `end`, given the `even` parts of both.
+    /// Counts what is `asked` of the limit `key`. Returns this instance's part of the window that begins at `start`,
+    /// and of the next one, which begins at `end`, given the `even` parts of both.
     pub(in super::super) fn ask(
         &self,
         key: u64,

@@ -1,7 +1,7 @@
 //! Who splits limits with this instance, now and soon: the epochs of the members.
 //!
-//! A change of the members takes effect at an instant that the store chooses far enough ahead that all of them have heard of it by then.
-//! So at any instant all instances have parts of the same division, whose sum is the limit.
+//! A change of the members takes effect at an instant that the store chooses far enough ahead that all of them have
+//! heard of it by then. So at any instant all instances have parts of the same division, whose sum is the limit.
 
 use std::num::NonZeroU32;
 
@@ -16,11 +16,12 @@ const MOST: usize = 4_096;
 /// The multiple of whole seconds at which numbers without names take effect: until then all instances have seen them.
 const STEP: Period = Period::from_secs(10);
 
-/// The time ahead of a first part, or of a larger one, if the store tells numbers without names: all instances have noticed a newcomer by
-/// then.
+/// The time ahead of a first part, or of a larger one, if the store tells numbers without names: all instances have
+/// noticed a newcomer by then.
 const AHEAD: Period = Period::from_secs(4);
 
-/// How long after the first epoch ever limits begin that matter for longer: instances that start by then have a part from the beginning.
+/// How long after the first epoch ever limits begin that matter for longer: instances that start by then have a part
+/// from the beginning.
 const SETTLING: Period = Period::from_secs(10);
 
 /// The epochs that this instance knows.
@@ -30,14 +31,15 @@ pub(in super::super) struct Epochs {
     list: Vec<Epoch>,
     /// From then on, on the store's clock, the members may be others than this instance knows.
     known_until: Timestamp,
-    /// How much sooner there may be newcomers that this instance has not heard of: the time after which one is removed that sends no
-    /// heartbeats.
+    /// How much sooner there may be newcomers that this instance has not heard of: the time after which one is removed
+    /// that sends no heartbeats.
     removed_after: Period,
     /// Whether the store has ever replied.
     is_answered: bool,
     /// The first epoch of the last reply.
     first: Option<Timestamp>,
-    /// Before this instant nobody has had a part of limits that matter for longer than [`SETTLING`]. None if others may have had one.
+    /// Before this instant nobody has had a part of limits that matter for longer than [`SETTLING`]. None if others may
+    /// have had one.
     opening: Option<Timestamp>,
 }
 
@@ -59,7 +61,8 @@ impl Epochs {
         self.first
     }
 
-    /// Returns the instant before which no instance has had a part of limits of which a hit matters for `memory`, if that is known.
+    /// Returns the instant before which no instance has had a part of limits of which a hit matters for `memory`, if
+    /// that is known.
     pub(in super::super) fn opening(&self, memory: Period) -> Option<Timestamp> {
         self.opening.filter(|_| memory > SETTLING)
     }
@@ -102,8 +105,8 @@ impl Epochs {
         self.list.partition_point(|epoch| epoch.from <= at)
     }
 
-    /// Applies a reply of the store, by which the members are known until `known_until`. `now` is the present instant on the store's
-    /// clock, and `most_lately` the largest number of instances in the last heartbeats.
+    /// Applies a reply of the store, by which the members are known until `known_until`. `now` is the present instant
+    /// on the store's clock, and `most_lately` the largest number of instances in the last heartbeats.
     pub(super) fn follow(
         &mut self,
         members: &Members,
@@ -133,8 +136,8 @@ impl Epochs {
         self.list.drain(..self.list.len().saturating_sub(MOST));
     }
 
-    /// Makes an epoch of a number of instances that have no names. A larger number takes effect at once, a smaller one and a first part
-    /// later.
+    /// Makes an epoch of a number of instances that have no names. A larger number takes effect at once, a smaller one
+    /// and a first part later.
     fn follow_number(&mut self, instances: usize, most_lately: usize, now: Timestamp) {
         let number = |instances: usize| {
             u32::try_from(instances).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN)

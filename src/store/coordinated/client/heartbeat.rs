@@ -1,4 +1,5 @@
-//! The heartbeat: counts the instances, follows the epochs of their membership, measures the store's clock, and probes nodes whose breaker is open.
+//! The heartbeat: counts the instances, follows the epochs of their membership, measures the store's clock, and probes
+//! nodes whose breaker is open.
 
 use std::sync::{
     Arc,
@@ -16,12 +17,12 @@ use crate::{
     store::remote::{Command, EPOCH_AHEAD, Exchange, Heartbeat, Members, Remote, StoreNode, Target},
 };
 
-/// The heartbeats for which the largest number of instances is remembered: after a restart of many instances, or when Redis
-/// has lost its data, the number is too low for a few of them.
+/// The heartbeats for which the largest number of instances is remembered: after a restart of many instances, or when
+/// Redis has lost its data, the number is too low for a few of them.
 const MEMORY: usize = 10;
 
-/// Returns how long after a heartbeat the members that its reply names are certain: an instance that sends none is removed after two
-/// periods, and the change takes effect later.
+/// Returns how long after a heartbeat the members that its reply names are certain: an instance that sends none is
+/// removed after two periods, and the change takes effect later.
 const fn certain_for(period: Period) -> Period {
     Period::from_nanos(2 * period.as_nanos() + EPOCH_AHEAD.as_nanos())
 }
@@ -176,8 +177,8 @@ impl Membership {
         }
     }
 
-    /// Measures the store's clock by taking no hits, if no call has measured it lately. This way even the first hits are
-    /// counted in the right window.
+    /// Measures the store's clock by taking no hits, if no call has measured it lately. This way even the first hits
+    /// are counted in the right window.
     async fn measure_clock<R: Remote>(&self, caller: &Caller<R>) {
         let sent = caller.clock.now();
         if !caller.store_clock.is_stale(sent) {

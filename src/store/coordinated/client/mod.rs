@@ -1,7 +1,8 @@
 //! The store client: the parts between a decision and the shared store that do not depend on local counters.
 //!
-//! It sends calls ([`caller`]), estimates the store's clock ([`clock`]) and the round trip, opens a circuit breaker for nodes
-//! that do not reply ([`breaker`]), sends what counters have to say ([`sender`]) and counts the instances ([`heartbeat`]).
+//! It sends calls ([`caller`]), estimates the store's clock ([`clock`]) and the round trip, opens a circuit breaker for
+//! nodes that do not reply ([`breaker`]), sends what counters have to say ([`sender`]) and counts the instances
+//! ([`heartbeat`]).
 
 mod breaker;
 mod caller;
@@ -108,8 +109,8 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.membership.epochs()
     }
 
-    /// Returns the place of this instance at the instant `now` of its clock. It has no rank if the store keeps no epochs, or before its
-    /// first one.
+    /// Returns the place of this instance at the instant `now` of its clock. It has no rank if the store keeps no
+    /// epochs, or before its first one.
     pub(super) fn place(&self, now: Timestamp) -> Place {
         let unranked = || {
             let instances = u32::try_from(self.instances()).ok().and_then(NonZeroU32::new);
@@ -153,7 +154,8 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.caller.store_clock.offset()
     }
 
-    /// Queues `command`, which decisions wait for, and what is remembered of it. Returns the latter if too many others precede.
+    /// Queues `command`, which decisions wait for, and what is remembered of it. Returns the latter if too many others
+    /// precede.
     pub(super) fn queue(&self, command: Command, sent: S) -> Result<(), S> {
         let node = self.node(&command.target, command.counted_at());
         self.sender.queue(node, command, sent)

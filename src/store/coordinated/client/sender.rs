@@ -1,8 +1,8 @@
 //! Sends the exchanges of counters, and has their replies applied where they arrive.
 //!
-//! Counters queue here, by node: their commands, or themselves, to be composed when a call leaves, so that late tries join. One task sends
-//! what is queued in as few calls as possible, so that concurrent decisions share the cost of a call. What no decision waits for is sent
-//! in calls of its own.
+//! Counters queue here, by node: their commands, or themselves, to be composed when a call leaves, so that late tries
+//! join. One task sends what is queued in as few calls as possible, so that concurrent decisions share the cost of a
+//! call. What no decision waits for is sent in calls of its own.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,15 @@ use crate::{
     store::remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Urgency},
 };
 
-/// The most concurrent calls for decisions to one node: more than one, so that the node is not idle while replies are in transit; few,
-/// so that commands that arrive meanwhile share a call.
+/// The most concurrent calls for decisions to one node: more than one, so that the node is not idle while replies are
+/// in transit; few, so that commands that arrive meanwhile share a call.
 const MAX_CALLS: usize = 4;
 
 /// The most commands of decisions in one call.
 const MAX_BATCH: usize = 512;
 
-/// The most of other commands in one call: few, so that a decision that has to be made in the store does not wait for long behind it.
+/// The most of other commands in one call: few, so that a decision that has to be made in the store does not wait for
+/// long behind it.
 const MAX_BACKGROUND: usize = 256;
 
 /// The most decisions that may wait for one node.

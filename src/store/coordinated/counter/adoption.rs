@@ -11,8 +11,8 @@ use crate::{
     store::remote::{ExactState, Replacement, Reply, Target},
 };
 
-/// Returns whether state `i` of `reply` replaces `state`. It does not if the state is exact, since the store has adopted it or has
-/// not changed since (`is_exact`), or if the reply is about an earlier window.
+/// Returns whether state `i` of `reply` replaces `state`. It does not if the state is exact, since the store has
+/// adopted it or has not changed since (`is_exact`), or if the reply is about an earlier window.
 pub(super) fn adopts(state: &CounterState, reply: &Reply, i: usize, is_exact: bool) -> bool {
     match (state, &reply.counters[i]) {
         (CounterState::FixedWindow(known), CounterState::FixedWindow(stored)) => stored.end() >= known.end(),
@@ -20,8 +20,8 @@ pub(super) fn adopts(state: &CounterState, reply: &Reply, i: usize, is_exact: bo
     }
 }
 
-/// Lets the next hit begin a span of its own if the newest one is empty: that one began with hits that were leased and not used,
-/// at the end of their lease.
+/// Lets the next hit begin a span of its own if the newest one is empty: that one began with hits that were leased and
+/// not used, at the end of their lease.
 pub(super) fn close_empty_span(tier: &Tier, state: &mut CounterState) {
     if let Some(window) = state.sliding_window()
         && window.spans().last().is_some_and(|span| span.hits == 0)
@@ -33,8 +33,9 @@ pub(super) fn close_empty_span(tier: &Tier, state: &mut CounterState) {
 }
 
 impl LocalCounter {
-    /// Returns the exact states of the sliding windows and buckets of `target`, for a store in which they have not changed since its last
-    /// reply. None if there are no such tiers, or if it is not known what the store has counted in any.
+    /// Returns the exact states of the sliding windows and buckets of `target`, for a store in which they have not
+    /// changed since its last reply. None if there are no such tiers, or if it is not known what the store has counted
+    /// in any.
     pub(super) fn replacement(&self, target: &Target, now: Timestamp) -> Option<Box<Replacement>> {
         if !flows(&target.tiers) {
             return None;
@@ -43,7 +44,8 @@ impl LocalCounter {
         states.iter().any(Option::is_some).then(|| Box::new(Replacement(states)))
     }
 
-    /// Returns the exact state of tier `i` of `target`, if it is a sliding window or a bucket and it is known what the store has counted.
+    /// Returns the exact state of tier `i` of `target`, if it is a sliding window or a bucket and it is known what the
+    /// store has counted.
     fn exact_state(&self, target: &Target, i: usize, now: Timestamp) -> Option<ExactState> {
         let tier = &target.tiers[i];
         if tier.algorithm == Algorithm::FixedWindow {

@@ -9,13 +9,14 @@ const PART: u64 = 10;
 /// A burst is several times as many hits as the demand so far lets expect.
 const TIMES_EXPECTED: u64 = 3;
 
-/// The time after the store's last reply from which the demand measured meanwhile is enough to detect the end of a burst.
+/// The time after the store's last reply from which the demand measured meanwhile is enough to detect the end of a
+/// burst.
 const SETTLED_AFTER: Period = Period::from_millis(10);
 
 impl LocalCounter {
-    /// Returns whether `hits` more would be a burst: unexpectedly many since the store's last reply, and so many that the
-    /// instances would exceed the limit by more than a tenth if each of `instances` took as many without knowing of the others.
-    /// `round_trip` is the time that the store takes to reply.
+    /// Returns whether `hits` more would be a burst: unexpectedly many since the store's last reply, and so many that
+    /// the instances would exceed the limit by more than a tenth if each of `instances` took as many without knowing of
+    /// the others. `round_trip` is the time that the store takes to reply.
     pub(in super::super) fn is_burst(
         &self,
         hits: Hits,
@@ -27,8 +28,8 @@ impl LocalCounter {
         if instances < 2 || own.saturating_mul(PART * instances as u64) <= capacity(&self.target.tiers) {
             return false;
         }
-        // the time within which these hits were taken. A reply does not count those that were taken while it was on its way, or had to wait
-        // for the reply before it
+        // the time within which these hits were taken. A reply does not count those that were taken while it was on its
+        // way, or had to wait for the reply before it
         let first = self.unacknowledged.all().first().map_or(Timestamp::default(), |delta| delta.at);
         let since = self.heard.last_reply_at.get().map_or(0, |at| now.since(at.max(first)).as_nanos());
         let time = Period::from_nanos(since.saturating_add(2 * round_trip.as_nanos()));
@@ -36,8 +37,8 @@ impl LocalCounter {
         own > expected.saturating_mul(TIMES_EXPECTED)
     }
 
-    /// Returns whether a burst is over: what it left is used up or has been known for a moment. `round_trip` is the time that the store
-    /// takes to reply.
+    /// Returns whether a burst is over: what it left is used up or has been known for a moment. `round_trip` is the
+    /// time that the store takes to reply.
     pub(in super::super) fn is_burst_over(&self, round_trip: Period, now: Timestamp) -> bool {
         let settled_after = SETTLED_AFTER.as_nanos().saturating_add(round_trip.as_nanos());
         self.is_settled()

@@ -64,8 +64,8 @@ impl LocalCounter {
         }
     }
 
-    /// Decides without the store as if every one of `instances` received the same hits: each hit counts once for each of them. They
-    /// become pending if they have to be `reported`: not if the store may have counted them already.
+    /// Decides without the store as if every one of `instances` received the same hits: each hit counts once for each
+    /// of them. They become pending if they have to be `reported`: not if the store may have counted them already.
     pub(in super::super) fn count_fallback(
         &mut self,
         instances: usize,
@@ -96,8 +96,8 @@ impl LocalCounter {
         Decision { remaining: u32::try_from(remaining).unwrap_or(u32::MAX), ..decision }
     }
 
-    /// Counts leased `hits` that were used while the store is unavailable, so that decisions without the store know of them. They are of
-    /// this instance alone.
+    /// Counts leased `hits` that were used while the store is unavailable, so that decisions without the store know of
+    /// them. They are of this instance alone.
     pub(in super::super) fn note_in_fallback(&mut self, hits: Hits, now: Timestamp) {
         if let Some(states) = self.rare.more_mut().and_then(|more| more.fallback.as_deref_mut()) {
             for (tier, state) in self.target.tiers.iter().zip(states.iter_mut()) {
@@ -106,8 +106,8 @@ impl LocalCounter {
         }
     }
 
-    /// Counts `hits` that are admitted without a decision, and `reported` as by [`LocalCounter::count_fallback`]. Returns the status
-    /// before.
+    /// Counts `hits` that are admitted without a decision, and `reported` as by [`LocalCounter::count_fallback`].
+    /// Returns the status before.
     pub(in super::super) fn admit(&mut self, hits: Hits, reported: bool, now: Timestamp) -> Decision {
         let decision = decision_from_store(
             &self.target.tiers,

@@ -32,13 +32,13 @@ const STEP_BACK: Period = Period::from_secs(1);
 /// A moving average of received hits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Demand {
-    /// The start of the current span, in units of 10 µs modulo 2^32: a counter that has had no hit for 12 hours may begin with its
-    /// rate before them, for a span.
+    /// The start of the current span, in units of 10 µs modulo 2^32: a counter that has had no hit for 12 hours may
+    /// begin with its rate before them, for a span.
     since: u32,
     /// The hits in it.
     hits: u32,
-    /// The average of earlier spans, in hits per nanosecond: half of it from the last, a quarter from the one before, and
-    /// so on.
+    /// The average of earlier spans, in hits per nanosecond: half of it from the last, a quarter from the one before,
+    /// and so on.
     rate: f32,
 }
 
@@ -76,7 +76,8 @@ impl Demand {
         (self.rate_at(now) * time.as_nanos() as f64).ceil() as u64
     }
 
-    /// Returns the hits that the demand until lately lets expect in `time`: the first of all may be a burst, and predict none.
+    /// Returns the hits that the demand until lately lets expect in `time`: the first of all may be a burst, and
+    /// predict none.
     pub(super) fn expected_in(&self, time: Period, now: Timestamp) -> u64 {
         if self.rate == 0.0 && self.span(now) < SHORT_SPAN { 0 } else { self.in_the_next(time, now) }
     }

@@ -4,7 +4,8 @@ use super::{LocalCounter, tiers::longest_pause};
 use crate::limit::{Decision, Hits, OverLimitPolicy, Timestamp, decision_from_store};
 
 impl LocalCounter {
-    /// Has a rejection last until the end of the pause, if there is one: a retry time before the next call would be wrong.
+    /// Has a rejection last until the end of the pause, if there is one: a retry time before the next call would be
+    /// wrong.
     pub(super) fn until_pause_ends(&self, decision: Decision, now: Timestamp) -> Decision {
         if !decision.over {
             return decision;
@@ -18,8 +19,8 @@ impl LocalCounter {
         decision_from_store(&self.target.tiers, &self.estimate, OverLimitPolicy::Ignore, true, hits, now)
     }
 
-    /// Returns whether the store has denied all hits until later than `now`, and neither `hits` nor a single one fit by the estimate:
-    /// some may have been given back since.
+    /// Returns whether the store has denied all hits until later than `now`, and neither `hits` nor a single one fit by
+    /// the estimate: some may have been given back since.
     pub(in super::super) fn is_cached(&self, hits: Hits, now: Timestamp) -> bool {
         self.is_denied(now) && !self.fits(hits, now) && !self.fits(Hits(1), now)
     }

@@ -16,8 +16,8 @@ use crate::{
     store::coordinated::store_time::StoreTime,
 };
 
-/// The number of expected intervals without a hit after which a counter is abandoned. With random arrivals, 1 in 150 intervals
-/// is that long by chance.
+/// The number of expected intervals without a hit after which a counter is abandoned. With random arrivals, 1 in 150
+/// intervals is that long by chance.
 const ABANDONED_AFTER: u64 = 5;
 
 /// The longest time until a counter is abandoned. If hits are rarer than that, a call for each hit costs little.
@@ -41,9 +41,10 @@ impl LocalCounter {
         left_in(self.leases())
     }
 
-    /// Returns the hits that this instance, one of several, may keep unused: all together at most one in a hundred. None where
-    /// rejected hits count, so that the store's count is soon the number of all hits, and none of a bucket, which could exceed its burst if it was full again before they are used. An instance that is alone takes them from
-    /// nobody.
+    /// Returns the hits that this instance, one of several, may keep unused: all together at most one in a hundred.
+    /// None where rejected hits count, so that the store's count is soon the number of all hits, and none of a bucket,
+    /// which could exceed its burst if it was full again before they are used. An instance that is alone takes them
+    /// from nobody.
     pub(super) fn idle_allowance(&self) -> u64 {
         let capacity = capacity(&self.target.tiers);
         match self.plan.instances {
@@ -63,8 +64,8 @@ impl LocalCounter {
         self.idle_allowance().min(self.remaining(now) / 8)
     }
 
-    /// Adapts to the number of instances. Leases that were granted to a lone instance are valid for long, and returned when there
-    /// are others.
+    /// Adapts to the number of instances. Leases that were granted to a lone instance are valid for long, and returned
+    /// when there are others.
     pub(in super::super) fn follow_instances(&mut self, instances: usize) {
         if instances > 1 && self.plan.instances <= 1 && flows(&self.lease_limit().tiers) {
             self.return_leases();
@@ -72,8 +73,8 @@ impl LocalCounter {
         self.plan.instances = u16::try_from(instances).unwrap_or(u16::MAX);
     }
 
-    /// Returns the instant until which the store may count hits that it has granted at other times than those of their use. In a fixed
-    /// window the time does not matter.
+    /// Returns the instant until which the store may count hits that it has granted at other times than those of their
+    /// use. In a fixed window the time does not matter.
     pub(super) fn counted_until(&self) -> Timestamp {
         if flows(&self.lease_limit().tiers) {
             self.heard.granted_until.instant()
@@ -108,15 +109,15 @@ impl LocalCounter {
         dropped
     }
 
-    /// Returns whether hits that were granted at `at` under a limit of `tiers`, to be used until `until`, must no longer be returned at
-    /// `now`. The hits of an instance that is alone, whose estimate replaces the state of a bucket, still have to leave the fixed windows
-    /// beside it.
+    /// Returns whether hits that were granted at `at` under a limit of `tiers`, to be used until `until`, must no
+    /// longer be returned at `now`. The hits of an instance that is alone, whose estimate replaces the state of a
+    /// bucket, still have to leave the fixed windows beside it.
     pub(super) fn must_keep(&self, tiers: &[Tier], at: Timestamp, until: Timestamp, now: Timestamp) -> bool {
         has_flowed_back(tiers, at, until, now) && !(self.plan.instances <= 1 && is_mixed(tiers))
     }
 
-    /// Decides about `hits` by the estimate. Leases must cover them if they are admitted; otherwise, none: the store has to be
-    /// asked first.
+    /// Decides about `hits` by the estimate. Leases must cover them if they are admitted; otherwise, none: the store
+    /// has to be asked first.
     pub(in super::super) fn decide_leased(
         &mut self,
         instances: usize,
@@ -168,9 +169,10 @@ impl LocalCounter {
         }
     }
 
-    /// Makes unspent leased hits pending that this instance should not keep: those of a lease that ends before a return could
-    /// arrive, `lead` from now, all of them if the counter is not in mode `lease` any more, and more than a few if it is abandoned: no
-    /// check has arrived for longer than the sync interval, and for longer than is likely at the last demand.
+    /// Makes unspent leased hits pending that this instance should not keep: those of a lease that ends before a return
+    /// could arrive, `lead` from now, all of them if the counter is not in mode `lease` any more, and more than a few
+    /// if it is abandoned: no check has arrived for longer than the sync interval, and for longer than is likely at the
+    /// last demand.
     pub(in super::super) fn return_ending(&mut self, instances: usize, lead: Period, now: Timestamp) {
         self.follow_instances(instances);
         let is_abandoned = now > self.abandoned_at() && self.leased_hits() > self.idle_allowance();
@@ -180,8 +182,8 @@ impl LocalCounter {
         self.return_leases_before(now.after(lead));
     }
 
-    /// Returns whether a lease that ends within `lead` should be renewed in the call that returns what is left of it, since hits are
-    /// likely and the store may have some.
+    /// Returns whether a lease that ends within `lead` should be renewed in the call that returns what is left of it,
+    /// since hits are likely and the store may have some.
     pub(in super::super) fn should_renew(&self, lead: Period, now: Timestamp) -> bool {
         let tiers = &self.target.tiers;
         let soon = now.after(lead);
@@ -193,8 +195,8 @@ impl LocalCounter {
             && self.demand.in_the_next(hold(tiers), now) > 0
     }
 
-    /// Makes leases pending that end before `soon`, as far as that is of use to other instances. Returns the number of their
-    /// hits.
+    /// Makes leases pending that end before `soon`, as far as that is of use to other instances. Returns the number of
+    /// their hits.
     pub(super) fn return_leases_before(&mut self, soon: Timestamp) -> u64 {
         let mut returned = 0;
         if self.plan.instances > 1 && flows(&self.target.tiers) {
@@ -225,14 +227,15 @@ impl LocalCounter {
             && !self.plan.wants_read
     }
 
-    /// Returns whether it is a single fixed window, whose leases end with it: unless they are returned before, they are forgotten.
+    /// Returns whether it is a single fixed window, whose leases end with it: unless they are returned before, they are
+    /// forgotten.
     fn is_single_window(&self) -> bool {
         matches!(&self.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
     }
 
-    /// Returns when leases have to be looked at: `lead` before one ends, or when they have to be returned if no check arrives until
-    /// then. Also returns whether that has to be punctual. None without a lease, and if nothing of it is ever returned, so that the sweep
-    /// is early enough to forget it.
+    /// Returns when leases have to be looked at: `lead` before one ends, or when they have to be returned if no check
+    /// arrives until then. Also returns whether that has to be punctual. None without a lease, and if nothing of it is
+    /// ever returned, so that the sweep is early enough to forget it.
     pub(in super::super) fn lease_is_due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
         let lease = self.leases().first()?;
         if self.choice.mode != Coordination::Lease {

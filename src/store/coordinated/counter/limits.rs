@@ -1,9 +1,9 @@
-//! The limits of a counter. Entries have one counter, whatever limits their hits are counted under: a reload changes the tiers of a rule,
-//! and requests bring limits of their own. Each tier has one count, so what is taken under one limit is missing under all that have the
-//! tier.
+//! The limits of a counter. Entries have one counter, whatever limits their hits are counted under: a reload changes
+//! the tiers of a rule, and requests bring limits of their own. Each tier has one count, so what is taken under one
+//! limit is missing under all that have the tier.
 //!
-//! One limit is in use at a time: the rule's, unless a request with another one is decided, or a reply about another one is applied. What
-//! is known of the tiers that it does not have is kept aside.
+//! One limit is in use at a time: the rule's, unless a request with another one is decided, or a reply about another
+//! one is applied. What is known of the tiers that it does not have is kept aside.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::{
     store::remote::Target,
 };
 
-/// The most tiers of a counter that are kept aside, and the most in one command: callers choose the periods of their limits.
+/// The most tiers of a counter that are kept aside, and the most in one command: callers choose the periods of their
+/// limits.
 const MAX_TIERS: usize = 16;
 
 /// What is known of other limits than the one in use.
@@ -56,8 +57,8 @@ pub(super) fn joined(limit: &Target, beside: &Target) -> Arc<Target> {
 // === impl LocalCounter ===
 
 impl LocalCounter {
-    /// Applies the limit that comes with the request of `check`, if it is another one than that of the counter. Returns the
-    /// counter's, which has to be restored.
+    /// Applies the limit that comes with the request of `check`, if it is another one than that of the counter. Returns
+    /// the counter's, which has to be restored.
     pub(in super::super) fn apply_own_limit(
         &mut self,
         check: &LimitCheck<'_>,
@@ -122,8 +123,8 @@ impl LocalCounter {
     /// Has `target` be the limit of the rule.
     pub(super) fn change_limit(&mut self, target: Target, now: Timestamp) {
         if has_bucket(&self.target.tiers) || !self.target.has_counters_of(&target) {
-            // a bucket that holds less forgets some of the hits, and it would not be known whether leased ones are among them; and in a
-            // tier that is new nothing is held
+            // a bucket that holds less forgets some of the hits, and it would not be known whether leased ones are
+            // among them; and in a tier that is new nothing is held
             self.return_leases();
         }
         self.use_limit(Arc::new(target), now);
@@ -162,8 +163,8 @@ impl LocalCounter {
         }
     }
 
-    /// Returns the tiers that a report of what is in flight is about besides those of the limit in use: of other limits under which hits
-    /// were counted, and if all are to be read, all that are known.
+    /// Returns the tiers that a report of what is in flight is about besides those of the limit in use: of other limits
+    /// under which hits were counted, and if all are to be read, all that are known.
     pub(super) fn reported_tiers(&self) -> Option<Arc<Target>> {
         let known = self.kept_tiers().filter(|_| self.plan.wants_read);
         self.tiers_beside(self.in_flight_tiers().chain(known))

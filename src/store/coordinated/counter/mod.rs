@@ -1,10 +1,10 @@
 //! One local counter: this instance's copy of the counters of one target. Pure: it has no clock, no store and no lock.
 //!
-//! The *estimate* is this instance's knowledge of the shared counters: the last reply of the shared store plus all hits counted
-//! here since, at their true times, without hits that are leased and not used. Every mode answers from it; the modes differ in
-//! when a hit may be admitted without asking the store. Hits counted here that the store has not been sent yet are *pending*;
-//! they belong to the instant at which they were counted, since hits of one window must not be counted in the next. Hits that
-//! the store granted in advance are a *lease*.
+//! The *estimate* is this instance's knowledge of the shared counters: the last reply of the shared store plus all hits
+//! counted here since, at their true times, without hits that are leased and not used. Every mode answers from it; the
+//! modes differ in when a hit may be admitted without asking the store. Hits counted here that the store has not been
+//! sent yet are *pending*; they belong to the instant at which they were counted, since hits of one window must not be
+//! counted in the next. Hits that the store granted in advance are a *lease*.
 
 mod adoption;
 mod burst;
@@ -57,11 +57,12 @@ use crate::{
     store::remote::Target,
 };
 
-/// The time without a check after which a counter forgets how it got its last lease, and that it should read the store's count.
+/// The time without a check after which a counter forgets how it got its last lease, and that it should read the
+/// store's count.
 const FORGOTTEN_AFTER: Period = Period::from_secs(1);
 
-/// The number of a counter among those of this process, modulo 2^32: a late reply is not applied to a counter that has taken the
-/// place of the one it is for. A call ends long before the numbers repeat.
+/// The number of a counter among those of this process, modulo 2^32: a late reply is not applied to a counter that has
+/// taken the place of the one it is for. A call ends long before the numbers repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Generation(pub(super) u32);
 
@@ -183,9 +184,10 @@ impl LocalCounter {
         self.numbers.generation
     }
 
-    /// Adopts the rule of `check`, which has the same key, if the rule has changed. Returns whether it may have changed. Only
-    /// the limits can differ, since the key includes everything else. A limit that comes with a request is no rule. A rule from before a
-    /// reload does not come back: requests that still have it are decided under the one that has replaced it.
+    /// Adopts the rule of `check`, which has the same key, if the rule has changed. Returns whether it may have
+    /// changed. Only the limits can differ, since the key includes everything else. A limit that comes with a request
+    /// is no rule. A rule from before a reload does not come back: requests that still have it are decided under the
+    /// one that has replaced it.
     pub(super) fn update_rule(&mut self, check: &LimitCheck<'_>, now: Timestamp) -> bool {
         let Some(rule) = check.rule.id() else { return false };
         if self.rule.is_some_and(|own| rule == own || rule.is_older_than(own)) {
@@ -223,8 +225,8 @@ impl LocalCounter {
         !self.unacknowledged.is_empty()
     }
 
-    /// Returns whether it can be removed without a loss, because the store has all of its hits: nothing is pending, leased or
-    /// in flight.
+    /// Returns whether it can be removed without a loss, because the store has all of its hits: nothing is pending,
+    /// leased or in flight.
     pub(super) fn is_settled(&self) -> bool {
         !self.has_unacknowledged()
             && self.leases().is_empty()
@@ -232,21 +234,23 @@ impl LocalCounter {
             && !self.has_ledger_on_way()
     }
 
-    /// Requests a read of the store's count, if the last reply is older than `age`: a check with no hits, for example, reports
-    /// nothing, so the store sends no reply.
+    /// Requests a read of the store's count, if the last reply is older than `age`: a check with no hits, for example,
+    /// reports nothing, so the store sends no reply.
     pub(super) fn refresh(&mut self, age: Period, now: Timestamp) {
         self.plan.wants_read |= self.heard.last_reply_at.get().is_none_or(|last| now.since(last) >= age);
     }
 
     /// Returns whether it can be removed because it is settled and no different from an unused counter.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
-        // the estimate first: it decides most often, and is where the sweep, which visits every counter, has to read anyway
+        // the estimate first: it decides most often, and is where the sweep, which visits every counter, has to read
+        // anyway
         self.estimate.iter().all(|state| state.idle_at() <= now)
             && self.are_others_idle(now)
             && self.is_free(now)
     }
 
-    /// Returns whether there is nothing that only the sweep would notice: nothing is pending, in flight, leased or requested.
+    /// Returns whether there is nothing that only the sweep would notice: nothing is pending, in flight, leased or
+    /// requested.
     pub(super) fn is_quiet(&self) -> bool {
         self.rare.is_nothing() && self.unacknowledged.is_empty() && !self.plan.wants_read
     }
@@ -301,8 +305,8 @@ impl LocalCounter {
         }
     }
 
-    /// Frees what was needed to lease hits, and to remember them, if that is not needed any more. Most keys have few hits, so most
-    /// counters have no lease most of the time.
+    /// Frees what was needed to lease hits, and to remember them, if that is not needed any more. Most keys have few
+    /// hits, so most counters have no lease most of the time.
     pub(super) fn forget_leasing(&mut self, now: Timestamp) {
         self.forget(now, Leasing::is_over);
     }

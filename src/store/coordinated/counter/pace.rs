@@ -1,5 +1,5 @@
-//! When to request a lease, and how many hits: one call should serve many decisions, and no instance should hold hits that
-//! another one lacks.
+//! When to request a lease, and how many hits: one call should serve many decisions, and no instance should hold hits
+//! that another one lacks.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ const MIN_PAUSE_HITS: u64 = 4;
 /// The fewest hits of a window that one of several instances leases ahead.
 const MIN_AHEAD: u64 = 3;
 
-/// The first wait before a look whether another instance has given hits back, unless the sync interval is longer. The next
-/// waits double.
+/// The first wait before a look whether another instance has given hits back, unless the sync interval is longer. The
+/// next waits double.
 const FIRST_PROBE: Period = Period::from_millis(250);
 
 impl LocalCounter {
-    /// Returns what to hold beside the `needed` hits of decisions that wait, as of `now`. None if nothing. `returned` hits were held until
-    /// now.
+    /// Returns what to hold beside the `needed` hits of decisions that wait, as of `now`. None if nothing. `returned`
+    /// hits were held until now.
     pub(super) fn next_hold(&self, needed: u64, returned: u64, link: &Link, now: Timestamp) -> Option<Hold> {
         // a lease would end before it could be used
         if flows(&self.target.tiers) && self.longest_hold() < self.shortest_hold(link.lead) {
@@ -55,16 +55,17 @@ impl LocalCounter {
         if self.plan.instances <= 1 { lone_hold(&self.target.tiers) } else { hold(&self.target.tiers) }
     }
 
-    /// Returns how long hits that are leased ahead have to be usable at least, so that some of them are used: they arrive after a round
-    /// trip, by the latest clock that the store may have. Others of a bucket have to be returned before they flow back. `lead` is the time
-    /// that a return takes, two round trips and what the queue may be late.
+    /// Returns how long hits that are leased ahead have to be usable at least, so that some of them are used: they
+    /// arrive after a round trip, by the latest clock that the store may have. Others of a bucket have to be returned
+    /// before they flow back. `lead` is the time that a return takes, two round trips and what the queue may be late.
     fn shortest_hold(&self, lead: Period) -> Period {
         let returns = self.plan.instances > 1 && has_bucket(&self.target.tiers);
         if returns { lead } else { Period::from_nanos(lead.as_nanos() / 2 + 2_000_000) }
     }
 
-    /// Returns how many hits to lease beyond the `needed` ones of decisions that wait: those that are likely to be used within the
-    /// time that a lease should last, and those that are kept for after a lull. `returned` hits were held until now.
+    /// Returns how many hits to lease beyond the `needed` ones of decisions that wait: those that are likely to be used
+    /// within the time that a lease should last, and those that are kept for after a lull. `returned` hits were held
+    /// until now.
     pub(super) fn ahead(&self, needed: u64, returned: u64, at_least: Period, now: Timestamp) -> u64 {
         let mut likely = 0;
         if self.demand.is_known(now) {
@@ -80,8 +81,9 @@ impl LocalCounter {
         likely.saturating_sub(needed).max(kept).min(self.most_ahead(needed, now))
     }
 
-    /// Returns the most hits that one of several instances may lease ahead. A bucket that is full again before such hits are used
-    /// would admit them beyond its burst, so all instances together must lack more than flows back meanwhile.
+    /// Returns the most hits that one of several instances may lease ahead. A bucket that is full again before such
+    /// hits are used would admit them beyond its burst, so all instances together must lack more than flows back
+    /// meanwhile.
     fn most_ahead(&self, needed: u64, now: Timestamp) -> u64 {
         if self.plan.instances <= 1 {
             return u64::MAX;
@@ -104,7 +106,8 @@ impl LocalCounter {
         }
     }
 
-    /// Returns how long a lease should last: a quarter of the window's remaining time, or as long as it may be used or is kept.
+    /// Returns how long a lease should last: a quarter of the window's remaining time, or as long as it may be used or
+    /// is kept.
     fn horizon(&self, at_least: Period, now: Timestamp) -> Period {
         let times = self.target.tiers.iter().map(|tier| match tier.algorithm {
             Algorithm::FixedWindow => {
@@ -119,15 +122,15 @@ impl LocalCounter {
         times.min().unwrap_or_default()
     }
 
-    /// Returns how many of the remaining hits one instance may hold: an equal share. In a fixed window half of that, since
-    /// hits that one instance still holds when it ends are lost to the others.
+    /// Returns how many of the remaining hits one instance may hold: an equal share. In a fixed window half of that,
+    /// since hits that one instance still holds when it ends are lost to the others.
     fn share(&self, now: Timestamp) -> u64 {
         let parts = u64::from(self.plan.instances) * if flows(&self.target.tiers) { 1 } else { 2 };
         (self.remaining(now) / parts).max(1)
     }
 
-    /// Holds `hits` of those that `reply` grants, which must be used within `hold`. To be called before the reply is applied to the
-    /// estimate, which does not count them.
+    /// Holds `hits` of those that `reply` grants, which must be used within `hold`. To be called before the reply is
+    /// applied to the estimate, which does not count them.
     pub(super) fn hold_granted(&mut self, hits: u64, reply: &Reply, hold: Period, now: Timestamp) {
         if hits == 0 || reply.counters.len() != self.target.tiers.len() {
             return;
@@ -148,7 +151,8 @@ impl LocalCounter {
         self.heard.granted_until = self.heard.granted_until.max(IdleAt::of(idle_at.unwrap_or_default()));
     }
 
-    /// Has the store keep `hits` that it has just granted: those that were given back before the reply must not take them along.
+    /// Has the store keep `hits` that it has just granted: those that were given back before the reply must not take
+    /// them along.
     pub(super) fn keep_granted(&mut self, hits: u64, now: Timestamp) {
         if hits > 0 {
             self.note_admission();
@@ -161,8 +165,8 @@ impl LocalCounter {
         }
     }
 
-    /// Denies all hits that are not leased until another call is worthwhile. The store has just granted all that was asked for, or only
-    /// a part.
+    /// Denies all hits that are not leased until another call is worthwhile. The store has just granted all that was
+    /// asked for, or only a part.
     pub(super) fn pause_if_scarce(&mut self, is_partial: bool, round_trip: Period, now: Timestamp) {
         self.plan.denied_until = match self.scarcity_pause(is_partial, now) {
             // a call that is sent a little earlier has its reply when the pause ends, so that no decision waits for it
@@ -183,10 +187,10 @@ impl LocalCounter {
             if wait == Period::default() { Timestamp::default() } else { now.after(wait) };
     }
 
-    /// Returns how long to send no call although tokens return to a bucket. Under steady overload every one of several instances
-    /// would request each single token as soon as it is available, at the cost of a call. The pause lasts until there is enough
-    /// for every instance, and loses nothing, since the bucket does not overflow meanwhile. There is no pause if there is
-    /// enough already, or no overload.
+    /// Returns how long to send no call although tokens return to a bucket. Under steady overload every one of several
+    /// instances would request each single token as soon as it is available, at the cost of a call. The pause lasts
+    /// until there is enough for every instance, and loses nothing, since the bucket does not overflow meanwhile. There
+    /// is no pause if there is enough already, or no overload.
     fn scarcity_pause(&mut self, is_partial: bool, now: Timestamp) -> Option<Period> {
         let tiers = &self.target.tiers;
         if self.plan.instances <= 1 || !has_bucket(tiers) {
@@ -230,15 +234,16 @@ impl LocalCounter {
         is_ending
     }
 
-    /// Notes that the store has admitted hits: when it rejects the next ones, the first look for returned hits comes soon.
+    /// Notes that the store has admitted hits: when it rejects the next ones, the first look for returned hits comes
+    /// soon.
     pub(in super::super) fn note_admission(&mut self) {
         if let Some(leasing) = self.rare.more_mut().and_then(|more| more.leasing.as_deref_mut()) {
             leasing.probe_after = Period::default();
         }
     }
 
-    /// Wishes to know the store's count from time to time while this instance rejects hits, because another one may have given
-    /// some back. The time between two looks doubles.
+    /// Wishes to know the store's count from time to time while this instance rejects hits, because another one may
+    /// have given some back. The time between two looks doubles.
     pub(in super::super) fn look_for_returned(&mut self, now: Timestamp) {
         if self.plan.instances <= 1 {
             return;

@@ -21,13 +21,15 @@ use crate::{
     },
 };
 
-/// The number of pending deltas above which those of ended windows are merged at once. The sweep merges them every few seconds.
+/// The number of pending deltas above which those of ended windows are merged at once. The sweep merges them every few
+/// seconds.
 const MANY: usize = 16;
 
 /// The inaccuracy of the time of a reply.
 const INACCURACY: Period = Period::from_millis(20);
 
-/// The time by which a reply is at most earlier than that to an earlier command, unless the store's clock has stepped back.
+/// The time by which a reply is at most earlier than that to an earlier command, unless the store's clock has stepped
+/// back.
 const CLOCK_STEP: Period = Period::from_secs(1);
 
 /// Returns the sum of `hits`, of which a request may have any number.
@@ -98,8 +100,8 @@ impl LocalCounter {
         }
     }
 
-    /// Merges pending deltas that differ only in windows that have ended, which the store does not count any more. During an outage
-    /// there is one delta for each window that has not ended, however many windows have passed.
+    /// Merges pending deltas that differ only in windows that have ended, which the store does not count any more.
+    /// During an outage there is one delta for each window that has not ended, however many windows have passed.
     fn merge_ended(&mut self, now: Timestamp) {
         self.unacknowledged.merge_pending(|earlier, later| {
             let is_same_in = |tier: &Tier| {
@@ -126,9 +128,9 @@ impl LocalCounter {
         }
     }
 
-    /// Moves the pending hits to the reports that send them in one command: those of one window if each has a key of its own in
-    /// envoyproxy/ratelimit's format. Also returns the tiers of other limits that the command is about. Must not be called while others are
-    /// in flight.
+    /// Moves the pending hits to the reports that send them in one command: those of one window if each has a key of
+    /// its own in envoyproxy/ratelimit's format. Also returns the tiers of other limits that the command is about. Must
+    /// not be called while others are in flight.
     pub(super) fn take_reports(
         &mut self,
         number: u32,
@@ -184,7 +186,8 @@ impl LocalCounter {
         (reports, beside, dropped)
     }
 
-    /// Applies the `delivery` of the reports that were taken last. If they were definitely not applied, they are pending again.
+    /// Applies the `delivery` of the reports that were taken last. If they were definitely not applied, they are
+    /// pending again.
     pub(super) fn apply_delivery(&mut self, delivery: Delivery) -> DeliveryOutcome {
         let mut outcome = DeliveryOutcome::default();
         let sent = self.unacknowledged.in_flight();
@@ -216,13 +219,14 @@ impl LocalCounter {
         }
     }
 
-    /// Adopts the store's counters, adds what it does not know yet, takes away what only this instance may use, and plans the
-    /// next flush. `number` is that of the command. A reply that a later one has overtaken changes nothing.
+    /// Adopts the store's counters, adds what it does not know yet, takes away what only this instance may use, and
+    /// plans the next flush. `number` is that of the command. A reply that a later one has overtaken changes nothing.
     /// Returns whether it was applied.
     pub(super) fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) -> bool {
         let precedes = |other: u32| number != other && other.wrapping_sub(number) < u32::MAX / 2;
         let is_late = self.heard.last_reply_at.get().is_some_and(|last| {
-            // some replies have an estimated time. The clock has stepped back if the reply to a later command is of a much earlier one
+            // some replies have an estimated time. The clock has stepped back if the reply to a later command is of a
+            // much earlier one
             let is_earlier =
                 now.after(INACCURACY) < last && (now.after(CLOCK_STEP) > last || !self.is_later(number));
             is_earlier || (now <= last && precedes(self.heard.applied))
@@ -284,8 +288,8 @@ impl LocalCounter {
         true
     }
 
-    /// Drops pending hits whose windows have ended, which the store would not count any more, and merges the others as far as
-    /// possible.
+    /// Drops pending hits whose windows have ended, which the store would not count any more, and merges the others as
+    /// far as possible.
     pub(in super::super) fn drop_ended(&mut self, now: Timestamp) -> Dropped {
         let dropped = self.drop_pending_of_ended(now);
         self.merge_ended(now);
@@ -333,8 +337,9 @@ impl LocalCounter {
         self.look(Hits(0), now).before.0
     }
 
-    /// Returns how many of the `admitted` hits, which the store has just counted according to `reply`, are above a limit. The
-    /// hits counted last are the excess, so every excess hit is reported once, by the instance that admitted it.
+    /// Returns how many of the `admitted` hits, which the store has just counted according to `reply`, are above a
+    /// limit. The hits counted last are the excess, so every excess hit is reported once, by the instance that admitted
+    /// it.
     pub(super) fn overshoot(&self, reply: &Reply, admitted: u64, now: Timestamp) -> u64 {
         let over = reply.counters.iter().zip(&self.target.tiers).map(|(state, tier)| {
             state.probe(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())

@@ -1,7 +1,7 @@
 //! The place of a counter in the queue of counters that need attention.
 
-/// A slot of the queue, modulo 2^24, in three bytes, so that it takes four together with an [`Urgency`]. The order of slots less
-/// than 2^23 apart is known.
+/// A slot of the queue, modulo 2^24, in three bytes, so that it takes four together with an [`Urgency`]. The order of
+/// slots less than 2^23 apart is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Slot([u8; 3]);
 
@@ -22,7 +22,8 @@ pub(in super::super) enum Urgency {
     Now,
 }
 
-/// Where a counter is queued: in one slot for the time at which it is due, and in an earlier one if it became due sooner.
+/// Where a counter is queued: in one slot for the time at which it is due, and in an earlier one if it became due
+/// sooner.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct QueuePlace {
     /// The slot in whose turn it is due, and how urgent that is. None if it needs no attention. An urgency of
@@ -79,7 +80,8 @@ impl QueuePlace {
         self.due.is_some_and(|(_, current)| current >= urgency)
     }
 
-    /// Makes it due in the turn of `slot`, or at once, unless it is due earlier. Returns whether it must be queued for that.
+    /// Makes it due in the turn of `slot`, or at once, unless it is due earlier. Returns whether it must be queued for
+    /// that.
     pub(in super::super) fn make_due(&mut self, slot: Slot, urgency: Urgency) -> bool {
         if let Some((due, current)) = self.due
             && (current == Urgency::Now || (urgency != Urgency::Now && !due.is_after(slot)))

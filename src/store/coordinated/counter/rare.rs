@@ -172,7 +172,8 @@ impl Rare {
         if let Self::More(more) = self { Some(more) } else { None }
     }
 
-    /// Returns the place for more than a single lease. Not for counters that may have no more, for which it would take space.
+    /// Returns the place for more than a single lease. Not for counters that may have no more, for which it would take
+    /// space.
     pub(super) fn make_more(&mut self) -> &mut More {
         if !matches!(self, Self::More(_)) {
             let (held, talk) = (self.take_leases(), self.take_talk());

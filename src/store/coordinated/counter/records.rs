@@ -28,8 +28,8 @@ pub(super) struct PendingDelta {
     pub(super) rejected: u64,
     /// Hits of leases that are given back unused. They are available to others only after the store has received them.
     pub(super) unused: u64,
-    /// The earliest end of those leases: a sliding window gives back what it counts as of this instant or earlier, so that the hits
-    /// that stay count for longer.
+    /// The earliest end of those leases: a sliding window gives back what it counts as of this instant or earlier, so
+    /// that the hits that stay count for longer.
     pub(super) unused_until: Timestamp,
     /// The last try that a strict bucket rejected. Zero if there was none.
     pub(super) rejected_at: Timestamp,
@@ -58,8 +58,8 @@ pub(in super::super) struct Dropped {
 pub(super) struct HeldLease {
     /// Hits that are left: no tier admits more than 2^32 - 1 at once.
     pub(super) left: u32,
-    /// Whether it ends after the instant of its grant. Kept although the instants say so, since a flag leaves room for the variants
-    /// of [`Rare`](super::rare::Rare).
+    /// Whether it ends after the instant of its grant. Kept although the instants say so, since a flag leaves room for
+    /// the variants of [`Rare`](super::rare::Rare).
     pub(super) has_hold: bool,
     pub(super) granted_at: Timestamp,
     /// The end of the lease.
@@ -143,8 +143,8 @@ impl PendingDelta {
         self.last_at = self.last_at.max(at);
     }
 
-    /// Takes in `later`, if both are of the same tiers and windows, or if it is itself no more than a rejected try, which no window counts.
-    /// Returns whether it has.
+    /// Takes in `later`, if both are of the same tiers and windows, or if it is itself no more than a rejected try,
+    /// which no window counts. Returns whether it has.
     pub(super) fn takes_in(&mut self, later: &Self) -> bool {
         if !self.limit.has_counters_of(&later.limit) {
             return false;

@@ -1,5 +1,5 @@
-//! The one place where replies are applied to a counter: they acknowledge what was reported, bring hits to hold and states to adopt, and
-//! decide the tries that they carried.
+//! The one place where replies are applied to a counter: they acknowledge what was reported, bring hits to hold and
+//! states to adopt, and decide the tries that they carried.
 
 use std::sync::Arc;
 
@@ -147,8 +147,8 @@ impl Sent {
 type Verdicts = SmallVec<[Tried; 1]>;
 
 impl LocalCounter {
-    /// Applies the `outcome` of the command that is remembered as `sent`, and tells the callers of its tries. With `local_cache`, tries that
-    /// the store has rejected are noted.
+    /// Applies the `outcome` of the command that is remembered as `sent`, and tells the callers of its tries. With
+    /// `local_cache`, tries that the store has rejected are noted.
     pub(in super::super) fn apply(
         &mut self,
         sent: &mut Sent,
@@ -194,8 +194,8 @@ impl LocalCounter {
         applied
     }
 
-    /// Notes that a command has failed: its tries are undecided. Hits that were admitted meanwhile are pending, unless the store may have
-    /// counted them.
+    /// Notes that a command has failed: its tries are undecided. Hits that were admitted meanwhile are pending, unless
+    /// the store may have counted them.
     fn fail(&mut self, sent: &mut Sent, delivery: Delivery, applied: &mut Applied) {
         let is_unknown = delivery == Delivery::Unknown;
         if is_unknown {
@@ -218,8 +218,8 @@ impl LocalCounter {
         }
     }
 
-    /// Has the tries of callers who still wait take their hits first, and then those that were admitted meanwhile. What the store has not
-    /// taken for the latter is pending.
+    /// Has the tries of callers who still wait take their hits first, and then those that were admitted meanwhile. What
+    /// the store has not taken for the latter is pending.
     fn share_taken(&mut self, sent: &mut Sent, reply: &Reply) {
         if sent.tries.iter().all(Try::is_awaited) {
             return;
@@ -243,8 +243,8 @@ impl LocalCounter {
         }
     }
 
-    /// Returns the hits of `sent` that the store has taken, and that nobody has asked for any more. Those that were admitted meanwhile leave
-    /// the estimate, to come back with the reply.
+    /// Returns the hits of `sent` that the store has taken, and that nobody has asked for any more. Those that were
+    /// admitted meanwhile leave the estimate, to come back with the reply.
     fn unclaimed(&mut self, sent: &Sent, reply: &Reply) -> u64 {
         let mut unclaimed = 0_u64;
         for (i, (run, tries)) in sent.runs().enumerate() {
@@ -380,7 +380,8 @@ impl LocalCounter {
         }
     }
 
-    /// Keeps `reply` to what has passed beside an exchange that holds hits, which it may count. The estimate counts what it has taken.
+    /// Keeps `reply` to what has passed beside an exchange that holds hits, which it may count. The estimate counts
+    /// what it has taken.
     fn keep_early(&mut self, sent: &Sent, reply: &Reply, number: u32, now: Timestamp) {
         let (_, taken) = sent.outcomes(reply, now);
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
@@ -424,8 +425,8 @@ impl LocalCounter {
         }
     }
 
-    /// Returns the states after everything that `sent` has done: the estimate, which leaves out what is held and has what is not reported
-    /// yet, but for windows that it does not have.
+    /// Returns the states after everything that `sent` has done: the estimate, which leaves out what is held and has
+    /// what is not reported yet, but for windows that it does not have.
     fn states_after(&self, sent: &Sent, reply: &Reply, is_applied: bool) -> SmallVec<[CounterState; 1]> {
         let is_better = is_applied
             && !sent.is_reserving()

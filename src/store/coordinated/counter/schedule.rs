@@ -2,8 +2,8 @@
 
 use crate::limit::{Period, Timestamp};
 
-/// The fraction of the time to the limit that one pause may last: a fiftieth, so that all instances together take at most a
-/// fiftieth of the remaining hits in it.
+/// The fraction of the time to the limit that one pause may last: a fiftieth, so that all instances together take at
+/// most a fiftieth of the remaining hits in it.
 const PAUSES_TO_LIMIT: u64 = 50;
 
 /// The most intervals that a pause may last.
@@ -12,8 +12,8 @@ const MAX_INTERVALS: u64 = 10;
 /// The longest pause, unless the interval itself is longer.
 const MAX_PAUSE: Period = Period::from_secs(1);
 
-/// The fraction of the time to the limit after which a flush is early: a third. Half of the time would be too long, since the others have
-/// taken hits too that they had not reported when the rest was measured.
+/// The fraction of the time to the limit after which a flush is early: a third. Half of the time would be too long,
+/// since the others have taken hits too that they had not reported when the rest was measured.
 const EARLY: u64 = 3;
 
 /// The time of a counter's next flush.
@@ -21,8 +21,8 @@ const EARLY: u64 = 3;
 pub(in super::super) struct FlushSchedule {
     /// The sync interval in microseconds.
     interval: u32,
-    /// While the limit is far away, the longest time until the next flush, which is longer than the interval. Otherwise the time after
-    /// the store's last reply from which on the flush is urgent. In microseconds.
+    /// While the limit is far away, the longest time until the next flush, which is longer than the interval. Otherwise
+    /// the time after the store's last reply from which on the flush is urgent. In microseconds.
     next: u32,
 }
 
@@ -51,9 +51,9 @@ impl FlushSchedule {
         period(self.next.max(self.interval))
     }
 
-    /// Returns whether `own` hits, taken here since the last flush, exceed the plan for a long pause: twice the fiftieth of
-    /// `part`, this instance's equal share of the remaining hits. This way every instance that receives some of a burst after
-    /// a quiet period reports it. A single hit is not a burst.
+    /// Returns whether `own` hits, taken here since the last flush, exceed the plan for a long pause: twice the
+    /// fiftieth of `part`, this instance's equal share of the remaining hits. This way every instance that receives
+    /// some of a burst after a quiet period reports it. A single hit is not a burst.
     pub(super) fn is_outrun(&self, own: u64, part: u64) -> bool {
         self.is_far() && own > (2 * part / PAUSES_TO_LIMIT).max(1)
     }
@@ -79,8 +79,8 @@ impl FlushSchedule {
         let most = Period::from_nanos(interval.as_nanos().saturating_mul(MAX_INTERVALS)).min(MAX_PAUSE);
         self.next = micros(far.min(most));
         if !self.is_far() {
-            // a part of the remaining time, so that the last flush before the limit is recent; while the limit is far away,
-            // flushes need not be punctual, and share batches
+            // a part of the remaining time, so that the last flush before the limit is recent; while the limit is far
+            // away, flushes need not be punctual, and share batches
             let early = Period::from_nanos(left.as_nanos() / EARLY);
             self.next = micros(early.min(interval));
         }

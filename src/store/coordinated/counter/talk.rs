@@ -1,8 +1,10 @@
-//! The conversation of a counter with the store: the tries of decisions that wait, and the exchanges that are on their way.
+//! The conversation of a counter with the store: the tries of decisions that wait, and the exchanges that are on their
+//! way.
 //!
-//! One exchange at a time is about the ledger: it carries what is pending, and what is to be held. Tries join it if it has not left yet,
-//! and wait for it if it carries hits that the store has to count first, or brings hits that may cover them. Others pass beside it. Tries
-//! that leave together share a command, and equal ones in a row cost the store what one costs.
+//! One exchange at a time is about the ledger: it carries what is pending, and what is to be held. Tries join it if it
+//! has not left yet, and wait for it if it carries hits that the store has to count first, or brings hits that may
+//! cover them. Others pass beside it. Tries that leave together share a command, and equal ones in a row cost the store
+//! what one costs.
 
 use std::sync::Arc;
 
@@ -313,7 +315,8 @@ impl LocalCounter {
         number != self.heard.applied && number.wrapping_sub(self.heard.applied) < u32::MAX / 2
     }
 
-    /// Adds what `check` asks to the tries that wait. Returns its number and what receives its outcome; none if too many wait.
+    /// Adds what `check` asks to the tries that wait. Returns its number and what receives its outcome; none if too
+    /// many wait.
     pub(in super::super) fn add_try(
         &mut self,
         check: &LimitCheck<'_>,
@@ -385,8 +388,8 @@ impl LocalCounter {
         self.rare.talk().and_then(|talk| talk.ledger).map_or(0, |ledger| ledger.want)
     }
 
-    /// Returns whether hits are to be held by an exchange on its way, and that is another one than `number`, whose commands precede the one
-    /// that holds them.
+    /// Returns whether hits are to be held by an exchange on its way, and that is another one than `number`, whose
+    /// commands precede the one that holds them.
     pub(super) fn has_hold_beside(&self, number: u32) -> bool {
         let ledger = self.rare.talk().and_then(|talk| talk.ledger);
         ledger.is_some_and(|ledger| ledger.want > 0 && ledger.number != number)
@@ -409,7 +412,8 @@ impl LocalCounter {
         tries
     }
 
-    /// Gives up try `id`, whose caller waits no longer. Returns whether it was sent: then its outcome is still expected.
+    /// Gives up try `id`, whose caller waits no longer. Returns whether it was sent: then its outcome is still
+    /// expected.
     pub(in super::super) fn give_up(&mut self, id: u32) -> bool {
         let Some(talk) = self.rare.talk_mut() else { return false };
         let waiting = talk.tries.len();
@@ -433,7 +437,8 @@ impl LocalCounter {
         given_up.any(|given| given.id == id && given.admitted.is_some())
     }
 
-    /// Notes that try `id`, which was given up, has been answered: as many `hits` were admitted at `at`, and are in the estimate.
+    /// Notes that try `id`, which was given up, has been answered: as many `hits` were admitted at `at`, and are in the
+    /// estimate.
     pub(in super::super) fn answer_given_up(&mut self, id: u32, hits: Hits, at: Timestamp) {
         let admitted = (hits > Hits(0)).then(|| PendingDelta::taken_at(&self.target, hits, at));
         let given_up = self.rare.talk_mut().map(|talk| &mut talk.given_up);
@@ -442,7 +447,8 @@ impl LocalCounter {
         }
     }
 
-    /// Removes try `id` from those that were given up. Returns the hits that were admitted for it, as what would report them.
+    /// Removes try `id` from those that were given up. Returns the hits that were admitted for it, as what would report
+    /// them.
     pub(super) fn take_given_up(&mut self, id: u32) -> Option<PendingDelta> {
         let given_up = &mut self.rare.talk_mut()?.given_up;
         let place = given_up.iter().position(|given| given.id == id)?;
@@ -492,8 +498,8 @@ impl LocalCounter {
         }
     }
 
-    /// Returns whether `asked` has to wait for the reply to the exchange on its way that is about the ledger. `ahead` are the hits of those
-    /// before it that wait for what is to be held.
+    /// Returns whether `asked` has to wait for the reply to the exchange on its way that is about the ledger. `ahead`
+    /// are the hits of those before it that wait for what is to be held.
     fn must_wait(&self, asked: &Try, ahead: &mut u64, link: &Link) -> bool {
         let Some(ledger) = self.rare.talk().and_then(|talk| talk.ledger) else { return false };
         let in_flight = self.unacknowledged.in_flight();
@@ -522,8 +528,8 @@ impl LocalCounter {
         waits
     }
 
-    /// Returns whether what is held has to go back before the store decides `asked`: there is no room for it besides, or the limit came
-    /// with the request and the times of all hits matter.
+    /// Returns whether what is held has to go back before the store decides `asked`: there is no room for it besides,
+    /// or the limit came with the request and the times of all hits matter.
     fn must_return(&self, asked: &Try, now: Timestamp) -> bool {
         if self.choice.mode != Coordination::Lease || matches!(asked.asks, Asks::Look | Asks::Reserve(_)) {
             return false;
@@ -558,7 +564,8 @@ impl LocalCounter {
         }
     }
 
-    /// Returns the tries that leave now, whether no exchange is on its way that is about the ledger, and whether hits are to be held.
+    /// Returns the tries that leave now, whether no exchange is on its way that is about the ledger, and whether hits
+    /// are to be held.
     fn take_ready_tries(&mut self, link: &Link) -> (SmallVec<[Try; 1]>, bool, bool) {
         let Some(talk) = self.rare.talk_mut() else { return (SmallVec::new(), true, false) };
         talk.is_queued = false;
@@ -575,8 +582,9 @@ impl LocalCounter {
         (leave, false, false)
     }
 
-    /// Has the commands `leave` that may now, with what is to be remembered of each until its reply: those of tries, and if no other exchange is
-    /// about the ledger, what is pending, and a hold. `key` is that of the counter. Returns what was dropped.
+    /// Has the commands `leave` that may now, with what is to be remembered of each until its reply: those of tries,
+    /// and if no other exchange is about the ledger, what is pending, and a hold. `key` is that of the counter. Returns
+    /// what was dropped.
     pub(in super::super) fn compose(
         &mut self,
         key: CounterKey,

@@ -30,8 +30,9 @@ pub(in super::super) fn has_strict_bucket(tiers: &[Tier]) -> bool {
     tiers.iter().any(|tier| tier.bucket().strict)
 }
 
-/// Returns how long a grant may be used at most if no window ends it, 1 ms to 1 s: a twentieth of the period of a bucket, and a
-/// hundredth of that of a sliding window, which counts a granted hit as long as if it was used at the end of this time.
+/// Returns how long a grant may be used at most if no window ends it, 1 ms to 1 s: a twentieth of the period of a
+/// bucket, and a hundredth of that of a sliding window, which counts a granted hit as long as if it was used at the end
+/// of this time.
 pub(super) fn hold(tiers: &[Tier]) -> Period {
     let nanos = tiers.iter().filter_map(|tier| match tier.algorithm {
         Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => None,
@@ -46,8 +47,8 @@ pub(super) fn longest_pause(tiers: &[Tier]) -> Period {
     Period::from_nanos(2 * hold(tiers).as_nanos())
 }
 
-/// Returns how long an instance that is alone may use a grant: half of the shortest period, 1 ms to 30 s. Its own estimate is
-/// exact, so that the grant only says what another instance would see.
+/// Returns how long an instance that is alone may use a grant: half of the shortest period, 1 ms to 30 s. Its own
+/// estimate is exact, so that the grant only says what another instance would see.
 pub(super) fn lone_hold(tiers: &[Tier]) -> Period {
     let nanos = shortest_flow(tiers) / 2;
     Period::from_nanos(nanos.clamp(1_000_000, 30_000_000_000))
@@ -79,8 +80,9 @@ pub(super) fn has_ended(tier: &Tier, at: Timestamp, now: Timestamp) -> bool {
     }
 }
 
-/// Returns whether hits that were granted at `at`, to be used until `until`, must no longer be returned to a bucket at `now`.
-/// Other instances may have taken the later inflow by then, so the returned tokens would let the bucket exceed its burst.
+/// Returns whether hits that were granted at `at`, to be used until `until`, must no longer be returned to a bucket at
+/// `now`. Other instances may have taken the later inflow by then, so the returned tokens would let the bucket exceed
+/// its burst.
 pub(super) fn has_flowed_back(tiers: &[Tier], at: Timestamp, until: Timestamp, now: Timestamp) -> bool {
     has_bucket(tiers) && now >= at.after(hold(tiers)).max(until)
 }

@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use super::records::PendingDelta;
 
-/// The hits that the store has not acknowledged, oldest first: those in flight, and then the pending ones. Takes eight bytes while
-/// there are none, as nearly always, and one allocation otherwise.
+/// The hits that the store has not acknowledged, oldest first: those in flight, and then the pending ones. Takes eight
+/// bytes while there are none, as nearly always, and one allocation otherwise.
 #[derive(Debug, Default)]
 pub(super) struct Unacknowledged(Option<Box<Deltas>>);
 
@@ -101,8 +101,8 @@ impl Unacknowledged {
         taken
     }
 
-    /// Removes each pending one for which `merge` returns true, after it has been merged into the one before it, which is the first
-    /// argument.
+    /// Removes each pending one for which `merge` returns true, after it has been merged into the one before it, which
+    /// is the first argument.
     pub(super) fn merge_pending(&mut self, mut merge: impl FnMut(&mut PendingDelta, &PendingDelta) -> bool) {
         if self.pending().len() < 2 {
             return;

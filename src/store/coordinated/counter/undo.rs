@@ -8,9 +8,9 @@ use super::{
 use crate::limit::{Hits, Timestamp};
 
 impl LocalCounter {
-    /// Puts hits back that were spent at `at` for a request which was then rejected: into a lease of the same windows, if there is one. The
-    /// store may count them until sooner than those of another lease, so where hits become available again gradually, and others take them,
-    /// it gets them back.
+    /// Puts hits back that were spent at `at` for a request which was then rejected: into a lease of the same windows,
+    /// if there is one. The store may count them until sooner than those of another lease, so where hits become
+    /// available again gradually, and others take them, it gets them back.
     pub(in super::super) fn unspend(&mut self, hits: Hits, at: Timestamp) {
         let tiers = &self.target.tiers;
         let stays = self.plan.instances > 1 && flows(tiers) || self.is_away();

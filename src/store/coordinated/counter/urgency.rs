@@ -3,8 +3,8 @@
 use super::{LocalCounter, place::Urgency, records::PendingDelta, tiers::saturated};
 use crate::limit::{Period, Timestamp};
 
-/// The part of the remaining hits that all instances together may take before the next reply while a flush waits for a batch:
-/// a sixteenth.
+/// The part of the remaining hits that all instances together may take before the next reply while a flush waits for a
+/// batch: a sixteenth.
 const NEAR: u64 = 16;
 
 /// The same, while this instance does not know the others' rate: after a quiet time, each of them may receive a burst.
@@ -14,12 +14,13 @@ const NEAR_UNKNOWN: u64 = 256;
 const FAR: u64 = 100;
 
 impl LocalCounter {
-    /// Returns how soon the pending hits have to be sent. `tick` is the time between two batches. They are sent after the pause
-    /// unless
+    /// Returns how soon the pending hits have to be sent. `tick` is the time between two batches. They are sent after
+    /// the pause unless
     ///
     /// - a third of the time has passed until the limit is reached, at the rate of all instances;
-    /// - this instance has taken two thirds of its share of the remaining hits, or will have by the time a reply can arrive, since the
-    ///   others may have done the same, and had taken hits that were not counted yet when the rest was measured;
+    /// - this instance has taken two thirds of its share of the remaining hits, or will have by the time a reply can
+    ///   arrive, since the others may have done the same, and had taken hits that were not counted yet when the rest
+    ///   was measured;
     /// - it has taken more hits than the schedule assumes;
     /// - the store has not replied yet, or not for more than two pauses;
     /// - the limit is used up, which the store's last reply did not say: then within an interval.
@@ -35,8 +36,8 @@ impl LocalCounter {
         self.urgency_of_limit(instances, round_trip, tick, now).max(self.urgency_of_others(instances, now))
     }
 
-    /// Returns how soon hits that are pending under limits with other tiers have to be sent: within an interval, since nothing is planned
-    /// for them, or at once where their limit is close.
+    /// Returns how soon hits that are pending under limits with other tiers have to be sent: within an interval, since
+    /// nothing is planned for them, or at once where their limit is close.
     fn urgency_of_others(&self, instances: usize, now: Timestamp) -> Urgency {
         let of_delta = |delta: &PendingDelta| {
             let own = delta.admitted();

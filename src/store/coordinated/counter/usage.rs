@@ -50,9 +50,9 @@ impl UsageRate {
         Self { created: coarse(now), ..Self::default() }
     }
 
-    /// Records `reply`. `replies` is the number of those before it, which the counter keeps beside its other small fields, where it
-    /// takes less space. During the warm-up each of the other instances is assumed to take as many hits as this one. The rate is unchanged
-    /// in a new window and while no hit is admitted.
+    /// Records `reply`. `replies` is the number of those before it, which the counter keeps beside its other small
+    /// fields, where it takes less space. During the warm-up each of the other instances is assumed to take as many
+    /// hits as this one. The rate is unchanged in a new window and while no hit is admitted.
     pub(super) fn record(&mut self, replies: &mut u8, reply: MeasuredReply) {
         let MeasuredReply { used, own, instances, interval, last, now } = reply;
         let age = coarse(now).wrapping_sub(self.created);

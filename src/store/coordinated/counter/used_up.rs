@@ -1,18 +1,19 @@
 //! Limits that are used up. Held hits that no request can use any more go back to the store.
 //!
-//! Where rejected hits count, as in envoyproxy/ratelimit, others read the store's count: it is the number of all hits within a second of
-//! the last one. So what is held there is given back as soon as it is of no use, and nothing is held by an instance that is not alone
-//! and has no requests, since it does not hear that others use the limit up.
+//! Where rejected hits count, as in envoyproxy/ratelimit, others read the store's count: it is the number of all hits
+//! within a second of the last one. So what is held there is given back as soon as it is of no use, and nothing is held
+//! by an instance that is not alone and has no requests, since it does not hear that others use the limit up.
 
 use super::{LocalCounter, tiers::flows};
 use crate::limit::{OverLimitPolicy, Period, Timestamp};
 
-/// The longest that one of several instances holds hits without a request, if rejected hits count. Together with the time until it
-/// notices that, and with the report, less than a second.
+/// The longest that one of several instances holds hits without a request, if rejected hits count. Together with the
+/// time until it notices that, and with the report, less than a second.
 pub(super) const LONGEST_IDLE_HOLD: Period = Period::from_millis(400);
 
 impl LocalCounter {
-    /// Returns whether the store has to know the number of all hits, rejected ones included, while there are other instances.
+    /// Returns whether the store has to know the number of all hits, rejected ones included, while there are other
+    /// instances.
     pub(super) fn is_shared_count(&self) -> bool {
         self.plan.instances > 1 && self.counts_rejected()
     }
@@ -29,7 +30,8 @@ impl LocalCounter {
         }
     }
 
-    /// Returns whether the store has to learn soon that the limit is used up: the last reply did not say so, or what is returned is not in it.
+    /// Returns whether the store has to learn soon that the limit is used up: the last reply did not say so, or what is
+    /// returned is not in it.
     pub(super) fn is_newly_used_up(&self, now: Timestamp) -> bool {
         let Some(last) = self.unacknowledged.pending().last() else { return false };
         (last.unused > 0 || (last.rejected > 0 && self.plan.remaining_at_reply > 0))

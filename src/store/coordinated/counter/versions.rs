@@ -39,8 +39,8 @@ impl LocalCounter {
         (0..self.target.tiers.len()).any(|i| self.version(i) == Version::LOST)
     }
 
-    /// Notes the versions of the tiers of the limit in use. A command that changes all of them gives all the same, so that few counters
-    /// have different ones.
+    /// Notes the versions of the tiers of the limit in use. A command that changes all of them gives all the same, so
+    /// that few counters have different ones.
     pub(super) fn set_versions(&mut self, versions: impl Fn(usize) -> Version) {
         let tiers = &self.target.tiers;
         let mut flowing = (0..tiers.len()).filter(|i| flows(std::slice::from_ref(&tiers[*i])));

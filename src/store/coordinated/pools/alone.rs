@@ -1,4 +1,5 @@
-//! A pool while the store does not reply: this instance has the N-th part of what is left, and shares it between the members that it sees.
+//! A pool while the store does not reply: this instance has the N-th part of what is left, and shares it between the
+//! members that it sees.
 
 use std::sync::Arc;
 

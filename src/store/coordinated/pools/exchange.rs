@@ -1,4 +1,5 @@
-//! The exchange of tables: an instance reports what has happened to a pool since the last one, and learns what was counted at all instances.
+//! The exchange of tables: an instance reports what has happened to a pool since the last one, and learns what was
+//! counted at all instances.
 
 use std::sync::Arc;
 
@@ -99,8 +100,8 @@ impl InstancePool {
         }
     }
 
-    /// Ends an exchange: `pool` was computed from `table`, and `next` begins the next cycle with it. Returns the earlier pool, to be dropped
-    /// without the lock.
+    /// Ends an exchange: `pool` was computed from `table`, and `next` begins the next cycle with it. Returns the
+    /// earlier pool, to be dropped without the lock.
     pub(super) fn end_exchange(
         &mut self,
         table: &PoolTable,

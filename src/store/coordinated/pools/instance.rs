@@ -1,8 +1,10 @@
-//! One pool at this instance, without I/O and clock: what the store has counted as of the last table, and what has happened here since.
+//! One pool at this instance, without I/O and clock: what the store has counted as of the last table, and what has
+//! happened here since.
 //!
-//! Under `lease` and `strict` the store grants hits to one member at a time, in the member's tier and in the pool's together; nothing
-//! of the pool lies at an instance where no member has asked. Under `interval` this instance decides by the last table and its own hits.
-//! Shares are computed outside of the lock, from tables that all instances read at each step.
+//! Under `lease` and `strict` the store grants hits to one member at a time, in the member's tier and in the pool's
+//! together; nothing of the pool lies at an instance where no member has asked. Under `interval` this instance decides
+//! by the last table and its own hits. Shares are computed outside of the lock, from tables that all instances read at
+//! each step.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -96,7 +98,8 @@ pub(super) struct Asked<'a> {
     pub(super) mode: Coordination,
     /// Whether the store does not reply.
     pub(super) is_away: bool,
-    /// Whether a cycle in which the store did not reply ends without it: each instance has its part of what was left then.
+    /// Whether a cycle in which the store did not reply ends without it: each instance has its part of what was left
+    /// then.
     pub(super) stays_away: bool,
 }
 
@@ -373,8 +376,8 @@ impl InstancePool {
         }
     }
 
-    /// Follows the store to the `cycle` that is open there, also back if its clock was set back: by that of this instance, which follows
-    /// it, that cycle is over at `at`, too. The store has what was granted in it.
+    /// Follows the store to the `cycle` that is open there, also back if its clock was set back: by that of this
+    /// instance, which follows it, that cycle is over at `at`, too. The store has what was granted in it.
     pub(super) fn follow_store(&mut self, cycle: u64, at: Timestamp) {
         if rule(&self.target, &self.sharing).place(at).0 < self.cycle {
             self.begin(cycle);

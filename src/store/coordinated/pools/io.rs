@@ -22,12 +22,14 @@ use crate::{
     },
 };
 
-/// The longest time by which an exchange is delayed at random, so that instances do not all ask at once; at most this part of a cycle.
+/// The longest time by which an exchange is delayed at random, so that instances do not all ask at once; at most this
+/// part of a cycle.
 const JITTER: Period = Period::from_millis(20);
 const JITTER_PART: u64 = 40;
 
 impl<R: Remote> SharedPools<R> {
-    /// Tells the store what it does not know yet, and returns the hits that are held. To be called after the last decision.
+    /// Tells the store what it does not know yet, and returns the hits that are held. To be called after the last
+    /// decision.
     pub(in super::super) async fn close(&self) {
         for slot in self.pools.all() {
             // the first exchange returns what was not used since; the second one what was
@@ -40,8 +42,8 @@ impl<R: Remote> SharedPools<R> {
         }
     }
 
-    /// Returns the time from `at` until the next exchange of `pool`. It is near if the shares of the cycle are not known, and the store
-    /// `replies`.
+    /// Returns the time from `at` until the next exchange of `pool`. It is near if the shares of the cycle are not
+    /// known, and the store `replies`.
     pub(super) fn delay(&self, pool: &InstancePool, replies: bool, at: Timestamp) -> Period {
         let longest = JITTER.as_nanos().min(pool.period().as_nanos() / JITTER_PART);
         let mut hasher = DefaultHasher::new();

@@ -141,7 +141,8 @@ impl LocalMember {
         }
     }
 
-    /// Begins another cycle. Returns what was not reported, and the hits that are of no use any more. `later` is whether cycles lie between.
+    /// Begins another cycle. Returns what was not reported, and the hits that are of no use any more. `later` is
+    /// whether cycles lie between.
     pub(super) fn begin_cycle(&mut self, later: bool) -> (Unreported, u32) {
         let held = std::mem::take(&mut self.held);
         let unreported = std::mem::take(&mut self.unreported);

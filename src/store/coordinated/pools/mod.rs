@@ -1,8 +1,9 @@
 //! The pools of fair shares that instances share through the store.
 //!
-//! `instance.rs` has what an instance knows of one pool, without I/O: `member.rs` for each member, and `alone.rs` while the store does not
-//! reply. `io.rs` speaks to the store: at each step of a cycle an instance *exchanges tables* with it, from which shares are computed
-//! beside all decisions, and it *fetches* hits for a member whose requests wait. `take.rs` decides requests, with the tiers beside a pool.
+//! `instance.rs` has what an instance knows of one pool, without I/O: `member.rs` for each member, and `alone.rs` while
+//! the store does not reply. `io.rs` speaks to the store: at each step of a cycle an instance *exchanges tables* with
+//! it, from which shares are computed beside all decisions, and it *fetches* hits for a member whose requests wait.
+//! `take.rs` decides requests, with the tiers beside a pool.
 
 mod alone;
 mod exchange;
@@ -107,8 +108,8 @@ impl<R: Remote> SharedPools<R> {
         self.pools.summarize(summary);
     }
 
-    /// Decides about `hits` of `check` in `mode`, or has the store decide. If the store `stays_away`, it is not asked again in a cycle in which it
-    /// did not reply. `now` is on this instance's clock.
+    /// Decides about `hits` of `check` in `mode`, or has the store decide. If the store `stays_away`, it is not asked
+    /// again in a cycle in which it did not reply. `now` is on this instance's clock.
     pub(super) fn step(
         &self,
         check: &LimitCheck<'_>,
@@ -141,7 +142,8 @@ impl<R: Remote> SharedPools<R> {
         })
     }
 
-    /// Waits for the decision of the store about `check`, at most for `budget`. That it runs out is the store's fault, unless it `is_of_caller`.
+    /// Waits for the decision of the store about `check`, at most for `budget`. That it runs out is the store's fault,
+    /// unless it `is_of_caller`.
     pub(super) async fn receive(
         &self,
         check: &LimitCheck<'_>,
@@ -169,7 +171,8 @@ impl<R: Remote> SharedPools<R> {
         }
     }
 
-    /// Decides about `hits` of `check`, which were counted as demand, without the store: from this instance's part of what is left.
+    /// Decides about `hits` of `check`, which were counted as demand, without the store: from this instance's part of
+    /// what is left.
     pub(super) fn decide_alone(
         &self,
         check: &LimitCheck<'_>,
@@ -250,8 +253,9 @@ impl<R: Remote> SharedPools<R> {
         ))
     }
 
-    /// Calls `act` with the pool of `check`, the value that is its member, and the latest instant that it may be on the store's clock: a
-    /// cycle ends early rather than late, since hits must not be used after it. Schedules an exchange if one is needed.
+    /// Calls `act` with the pool of `check`, the value that is its member, and the latest instant that it may be on the
+    /// store's clock: a cycle ends early rather than late, since hits must not be used after it. Schedules an exchange
+    /// if one is needed.
     fn with<T>(
         &self,
         check: &LimitCheck<'_>,

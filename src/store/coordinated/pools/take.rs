@@ -1,7 +1,8 @@
 //! Decisions of requests with pools: each check in its pool and in the tiers beside it, or nowhere.
 //!
-//! The tiers beside a pool are ordinary counters of the member. They take the hits first, and give them back if the pool rejects them: until
-//! then they may reject other requests, but only of a member that the pool has nothing for. A pool would withhold hits from others.
+//! The tiers beside a pool are ordinary counters of the member. They take the hits first, and give them back if the
+//! pool rejects them: until then they may reject other requests, but only of a member that the pool has nothing for. A
+//! pool would withhold hits from others.
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
@@ -44,7 +45,8 @@ enum Taken {
 }
 
 impl<R: Remote> CoordinationModes<R> {
-    /// Returns the mode in which the instances share the pool of `check`; none if it has none, or each instance has its own.
+    /// Returns the mode in which the instances share the pool of `check`; none if it has none, or each instance has its
+    /// own.
     pub(in super::super) fn pool_mode(&self, check: &LimitCheck<'_>) -> Option<Coordination> {
         check.pool.as_ref().filter(|_| self.client.remote().keeps_pools())?;
         match self.table.requested_mode(check) {
@@ -54,8 +56,8 @@ impl<R: Remote> CoordinationModes<R> {
         }
     }
 
-    /// Returns whether a store that did not reply is not asked again in the cycle: each instance decides by its part then, and grants of the store
-    /// would come on top.
+    /// Returns whether a store that did not reply is not asked again in the cycle: each instance decides by its part
+    /// then, and grants of the store would come on top.
     fn stays_away(&self, check: &LimitCheck<'_>) -> bool {
         self.fallback.policy(check) == OnStoreFailure::Local
     }

@@ -9,8 +9,8 @@ use super::{
 use crate::limit::{Coordination, Timestamp, share::PoolDecision};
 
 impl InstancePool {
-    /// Decides without the store: by this instance's part of what the pool had when the store replied last. The hits were counted as demand
-    /// already.
+    /// Decides without the store: by this instance's part of what the pool had when the store replied last. The hits
+    /// were counted as demand already.
     pub(super) fn decide_alone(
         &mut self,
         value: &str,
@@ -42,8 +42,8 @@ impl InstancePool {
         }
     }
 
-    /// Gives `hits` back that `value` was admitted with in this cycle. They are held for its next requests, unless the store did not grant
-    /// them.
+    /// Gives `hits` back that `value` was admitted with in this cycle. They are held for its next requests, unless the
+    /// store did not grant them.
     pub(super) fn give_back(&mut self, value: &str, hits: u32, mode: Coordination, at: Timestamp) {
         self.roll(at);
         let (name, is_away) = (self.place(value), self.is_away());

@@ -12,32 +12,33 @@ use crate::{
 /// The longest time for which flushes that are not urgent are collected.
 const LONGEST_GRID: Period = Period::from_millis(100);
 
-/// The time between two looks at a counter that waits for a node which does not reply, for each counter of the table: 100,000 of
-/// them are looked at in a second at most.
+/// The time between two looks at a counter that waits for a node which does not reply, for each counter of the table:
+/// 100,000 of them are looked at in a second at most.
 const OUTAGE_PAUSE: Period = Period::from_nanos(10_000);
 
 /// The shortest time between two checks whether a lease is still used.
 const LEASE_CHECK: Period = Period::from_millis(250);
 
-/// The longest pause where the store's count is soon the number of all hits: the report arrives within a second, unless the sync interval
-/// is as long.
+/// The longest pause where the store's count is soon the number of all hits: the report arrives within a second, unless
+/// the sync interval is as long.
 const LONGEST_SHARED_PAUSE: Period = Period::from_millis(900);
 
-/// Returns the time for which urgent flushes of counters with this sync interval are collected: a tenth of it, 5 to 10 ms.
+/// Returns the time for which urgent flushes of counters with this sync interval are collected: a tenth of it, 5 to 10
+/// ms.
 fn tick(interval: Period) -> Period {
     Period::from_nanos((interval.as_nanos() / 10).clamp(5_000_000, 10_000_000))
 }
 
-/// Returns how long the next flush of a counter may wait. Long pauses are shortened by up to a quarter, differently for each
-/// key, so that counters that became busy together are not flushed together from then on.
+/// Returns how long the next flush of a counter may wait. Long pauses are shortened by up to a quarter, differently for
+/// each key, so that counters that became busy together are not flushed together from then on.
 fn pause(key: CounterKey, counter: &LocalCounter) -> Period {
     let pause = shortened(counter.plan.schedule.pause(), key.hash());
     let pause = if counter.counts_rejected() { pause.min(LONGEST_SHARED_PAUSE) } else { pause };
     pause.max(counter.plan.schedule.interval())
 }
 
-/// Returns how long a counter of a table of `counters` waits for a node that does not reply before it is looked at again. None if
-/// the `sweep` looks at it sooner.
+/// Returns how long a counter of a table of `counters` waits for a node that does not reply before it is looked at
+/// again. None if the `sweep` looks at it sooner.
 fn outage_pause(counters: usize, sweep: Period) -> Option<Period> {
     let pause = Period::from_nanos(OUTAGE_PAUSE.as_nanos().saturating_mul(counters as u64));
     (pause < sweep).then(|| pause.max(LONGEST_GRID))
@@ -51,8 +52,8 @@ fn shortened(pause: Period, hash: u64) -> Period {
 // === impl CounterTable ===
 
 impl<R: Remote> CounterTable<R> {
-    /// Queues `counter` for the time at which it needs attention: to report its pending hits, if none are in flight, or to
-    /// return a lease. To be called whenever that may have changed.
+    /// Queues `counter` for the time at which it needs attention: to report its pending hits, if none are in flight, or
+    /// to return a lease. To be called whenever that may have changed.
     pub(in super::super) fn enqueue(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
         if !counter.can_flush() {
             return self.enqueue_lease(key, counter, now);
@@ -84,8 +85,8 @@ impl<R: Remote> CounterTable<R> {
         self.queue.push(key, &mut counter.place, urgency, delay, grid);
     }
 
-    /// Queues `counter`, whose report has failed. However urgent it is, the next one waits: a store that rejects reports, for want of
-    /// memory, say, would have one in every round trip.
+    /// Queues `counter`, whose report has failed. However urgent it is, the next one waits: a store that rejects
+    /// reports, for want of memory, say, would have one in every round trip.
     pub(in super::super) fn enqueue_again(
         &self,
         key: CounterKey,
@@ -99,8 +100,8 @@ impl<R: Remote> CounterTable<R> {
         self.queue.push(key, &mut counter.place, Urgency::Interval, pause, LONGEST_GRID);
     }
 
-    /// Queues `counter`, whose node does not reply, for the next look at that: the flush waits for the node, however urgent it is. Then
-    /// the queue forgets those that were evicted meanwhile, and the others wait again.
+    /// Queues `counter`, whose node does not reply, for the next look at that: the flush waits for the node, however
+    /// urgent it is. Then the queue forgets those that were evicted meanwhile, and the others wait again.
     fn enqueue_in_outage(&self, key: CounterKey, counter: &mut LocalCounter, tick: Period) {
         if !counter.place.is_due_for(Urgency::Outage)
             && let Some(pause) = outage_pause(self.len(), self.sweep)
@@ -121,8 +122,8 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Returns how long before its end a lease has to be returned to arrive in time: two round trips, and what the queue may
-    /// be late.
+    /// Returns how long before its end a lease has to be returned to arrive in time: two round trips, and what the
+    /// queue may be late.
     pub(in super::super) fn lease_lead(&self) -> Period {
         Period::from_nanos(self.client.round_trip().as_nanos().saturating_mul(2).saturating_add(6_000_000))
     }

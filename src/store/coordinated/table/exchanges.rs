@@ -27,7 +27,8 @@ const HORIZON: Period = Period::from_millis(50);
 /// The number of round trips that a lease should last.
 const ROUND_TRIPS: u64 = 8;
 
-/// A decision that waits for the store. If it is dropped, its try is not sent any more, or what the store takes for it is given back.
+/// A decision that waits for the store. If it is dropped, its try is not sent any more, or what the store takes for it
+/// is given back.
 #[derive(Debug)]
 pub(in super::super) struct Waiting {
     key: CounterKey,
@@ -86,7 +87,8 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
 }
 
 impl<R: Remote> CounterTable<R> {
-    /// Waits for the outcome of `waiting`, but no longer than until `deadline`. None if its counter was evicted meanwhile.
+    /// Waits for the outcome of `waiting`, but no longer than until `deadline`. None if its counter was evicted
+    /// meanwhile.
     pub(in super::super) async fn outcome(&self, waiting: Waiting, deadline: Instant) -> Option<TryOutcome> {
         let late = |delivery| Err(Undecided { delivery, late: true });
         let mut awaited = Awaited { table: self, waiting: Some(waiting) };

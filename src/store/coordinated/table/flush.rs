@@ -52,8 +52,8 @@ pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
     }
 }
 
-/// Sends the pending hits of all counters that are due, in the background, but only until the next sweep: if more become due all the
-/// time, they would hold it up, and what was collected for nodes with few counters.
+/// Sends the pending hits of all counters that are due, in the background, but only until the next sweep: if more
+/// become due all the time, they would hold it up, and what was collected for nodes with few counters.
 async fn flush_due<R: Remote>(table: &CounterTable<R>, sweep_at: Instant) {
     while Instant::now() < sweep_at
         && let Some(chunk) = table.queue.take()
@@ -66,7 +66,8 @@ async fn flush_due<R: Remote>(table: &CounterTable<R>, sweep_at: Instant) {
     }
 }
 
-/// Sends what the counters that are due with `slot` have to send: those for whose keys [`CounterKey::shard`] returns one of `shards`.
+/// Sends what the counters that are due with `slot` have to send: those for whose keys [`CounterKey::shard`] returns
+/// one of `shards`.
 fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option<Slot>) {
     let link = table.link_now();
     let mut all = Outbox::with_capacity(shards.len());
@@ -138,8 +139,8 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &CounterTable<R>) {
     let _ = timeout(FINAL_FLUSH.into(), all).await;
 }
 
-/// Removes idle counters from a part of the table. What its other counters need was queued when it became known; only hits
-/// whose windows ended while no node was available are dropped here.
+/// Removes idle counters from a part of the table. What its other counters need was queued when it became known; only
+/// hits whose windows ended while no node was available are dropped here.
 fn sweep<R: Remote>(table: &CounterTable<R>) {
     let link = table.link_now();
     let time = link.time;

@@ -91,8 +91,8 @@ impl<R: Remote> CounterTable<R> {
         self.shards.name_bytes()
     }
 
-    /// Returns the key of the counter of `check`. Limits of the same entries have the same, whether they belong to a rule or to a request,
-    /// unless the store counts them in different places.
+    /// Returns the key of the counter of `check`. Limits of the same entries have the same, whether they belong to a
+    /// rule or to a request, unless the store counts them in different places.
     #[inline]
     pub(super) fn key_of(&self, check: &LimitCheck<'_>) -> CounterKey {
         match check.over_limit_policy() {
@@ -104,8 +104,8 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Runs `act` on the counter of `check`, which is created if it does not exist, and queues the counter if it then has
-    /// pending hits.
+    /// Runs `act` on the counter of `check`, which is created if it does not exist, and queues the counter if it then
+    /// has pending hits.
     pub(super) fn with_counter<T>(
         &self,
         check: &LimitCheck<'_>,
@@ -149,8 +149,8 @@ impl<R: Remote> CounterTable<R> {
         self.shards.lock(key).get_mut(key).map(act)
     }
 
-    /// Runs `act` on the counter of `key`, if there is one, and it is not another one that has taken the place of that of
-    /// `generation`.
+    /// Runs `act` on the counter of `key`, if there is one, and it is not another one that has taken the place of that
+    /// of `generation`.
     pub(super) fn with_generation<T>(
         &self,
         key: CounterKey,

@@ -26,8 +26,8 @@ impl<R: Remote> CounterTable<R> {
         })
     }
 
-    /// Returns the coordination mode in which `counter` decides `check`: that of its rule, or `strict` if that is too inexact for the
-    /// limit that comes with the request. A limit with other tiers has the mode of a rule of its own.
+    /// Returns the coordination mode in which `counter` decides `check`: that of its rule, or `strict` if that is too
+    /// inexact for the limit that comes with the request. A limit with other tiers has the mode of a rule of its own.
     fn mode_of(&self, counter: &LocalCounter, check: &LimitCheck<'_>) -> Coordination {
         if counter.is_away() {
             let requested = match self.requested_mode(check) {
@@ -61,8 +61,8 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Chooses the coordination mode of `counter`, whose rule requests `auto`, again: the number of instances may have changed,
-    /// or `check` may be part of a burst.
+    /// Chooses the coordination mode of `counter`, whose rule requests `auto`, again: the number of instances may have
+    /// changed, or `check` may be part of a burst.
     pub(super) fn follow_instances(
         &self,
         counter: &mut LocalCounter,
@@ -99,8 +99,8 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Changes the mode of `counter` to `wanted`, or to the nearest that the store supports. Pending hits stay pending, and
-    /// are reported before a lease is requested. Leases are returned.
+    /// Changes the mode of `counter` to `wanted`, or to the nearest that the store supports. Pending hits stay pending,
+    /// and are reported before a lease is requested. Leases are returned.
     fn switch_mode(&self, counter: &mut LocalCounter, wanted: Coordination) {
         counter.change_mode(self.client.nearest_mode(&counter.target, wanted));
     }
@@ -137,8 +137,8 @@ impl<R: Remote> CounterTable<R> {
     }
 }
 
-/// Returns the mode of `check` if `split` is requested: a pool has members instead of parts, and the pace of a bucket that comes with a
-/// request is not that of the counter.
+/// Returns the mode of `check` if `split` is requested: a pool has members instead of parts, and the pace of a bucket
+/// that comes with a request is not that of the counter.
 fn split_or_other(check: &LimitCheck<'_>) -> Coordination {
     if check.pool.is_some() || check.tiers().iter().any(Tier::has_any_pace) {
         return Coordination::Auto;

@@ -1,7 +1,7 @@
 //! The queue of counters that need attention: a timing wheel.
 //!
-//! The flush loop takes what is due in chunks, so that no lock is held for longer than that takes, and counters that are due
-//! together leave together.
+//! The flush loop takes what is due in chunks, so that no lock is held for longer than that takes, and counters that
+//! are due together leave together.
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
@@ -20,8 +20,8 @@ const TICK: Period = Period::from_millis(5);
 /// The number of slots. A counter that is due later is looked at in the last one, and queued again.
 const SLOTS: usize = 1_024;
 
-/// A counter that is due after this time is looked at then, and queued again. Far less than the time for which the order of
-/// slots is known.
+/// A counter that is due after this time is looked at then, and queued again. Far less than the time for which the
+/// order of slots is known.
 const LONGEST_DELAY: Period = Period::from_secs(2 * 3_600);
 
 /// The most counters in a chunk.
@@ -38,8 +38,9 @@ pub(super) struct AttentionQueue {
 
 #[derive(Debug)]
 struct Wheel {
-    /// The slots, each with chunks of counters, by the bits of their keys that [`CounterKey::shard`] returns. All counters of the same
-    /// entries have the same; the place of each says whether it is queued. A million counters may be queued, for which half of a key is less memory.
+    /// The slots, each with chunks of counters, by the bits of their keys that [`CounterKey::shard`] returns. All
+    /// counters of the same entries have the same; the place of each says whether it is queued. A million counters may
+    /// be queued, for which half of a key is less memory.
     slots: Box<[Vec<Vec<u64>>]>,
     /// A bit for each slot that is not empty.
     occupied: [u64; SLOTS / 64],
@@ -74,9 +75,9 @@ impl AttentionQueue {
         Self { started: Instant::now(), wheel: Mutex::new(wheel), earlier: Notify::new() }
     }
 
-    /// Makes the counter of `key` due with `urgency` after `delay`, rounded to a multiple of `grid`: down, unless nothing of
-    /// the delay is left then. Counters with the same grid share a turn, unless too many are due in it. Does nothing if the
-    /// counter is due earlier.
+    /// Makes the counter of `key` due with `urgency` after `delay`, rounded to a multiple of `grid`: down, unless
+    /// nothing of the delay is left then. Counters with the same grid share a turn, unless too many are due in it. Does
+    /// nothing if the counter is due earlier.
     pub(super) fn push(
         &self,
         key: CounterKey,
@@ -123,8 +124,8 @@ impl AttentionQueue {
         }
     }
 
-    /// Returns whether the counter of `key` is due in the turn of `slot`, in which it or another one of its entries is queued. Queues it again if it is due
-    /// later.
+    /// Returns whether the counter of `key` is due in the turn of `slot`, in which it or another one of its entries is
+    /// queued. Queues it again if it is due later.
     pub(super) fn is_due(&self, key: CounterKey, place: &mut QueuePlace, slot: Option<Slot>) -> bool {
         match place.take_turn(slot) {
             Turn::Due => true,

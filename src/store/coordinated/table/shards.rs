@@ -46,8 +46,8 @@ pub(super) struct Shards {
 pub(super) struct Shard {
     /// Each counter is boxed: they are large, and a hash table keeps up to as many free slots as used ones.
     table: HashTable<Box<Entry>>,
-    /// The bucket at which the next sample for an eviction begins. Keys are spread over buckets at random, so each counter is
-    /// as likely to be in a sample as any other.
+    /// The bucket at which the next sample for an eviction begins. Keys are spread over buckets at random, so each
+    /// counter is as likely to be in a sample as any other.
     next_sample: usize,
     /// The number of counters with long names.
     long_names: usize,
@@ -60,8 +60,8 @@ pub(super) struct Entry {
     pub(super) counter: LocalCounter,
 }
 
-/// Returns the bits by which the counter of `key` is found in its shard: the same for all limits of the same entries, and
-/// turned, since all counters of a shard have the same lowest bits.
+/// Returns the bits by which the counter of `key` is found in its shard: the same for all limits of the same entries,
+/// and turned, since all counters of a shard have the same lowest bits.
 const fn bucket(key: CounterKey) -> u64 {
     bucket_of(key.shard())
 }
@@ -104,8 +104,8 @@ impl Shards {
         brief_lock::lock(&self.all[shard as usize & (self.all.len() - 1)])
     }
 
-    /// Adds `counter` to `shard`, where `key` belongs. If the map is full, evicts others, and passes them to `evicted`: one of the
-    /// shard for their number, and as many as needed for the bytes of their names. Returns the counter.
+    /// Adds `counter` to `shard`, where `key` belongs. If the map is full, evicts others, and passes them to `evicted`:
+    /// one of the shard for their number, and as many as needed for the bytes of their names. Returns the counter.
     pub(super) fn insert<'a>(
         &self,
         shard: &'a mut Shard,
@@ -135,8 +135,8 @@ impl Shards {
         &mut entry.into_mut().counter
     }
 
-    /// Removes counters until there is room for the `bytes` of a name: those with long names, which a flood of long names consists
-    /// of, and if that is not enough, any. Begins with `shard`.
+    /// Removes counters until there is room for the `bytes` of a name: those with long names, which a flood of long
+    /// names consists of, and if that is not enough, any. Begins with `shard`.
     #[cold]
     fn make_room(&self, shard: &mut Shard, bytes: usize, remove: &mut impl FnMut(Box<Entry>)) {
         let is_full = || self.bytes.load(Ordering::Relaxed) + bytes > self.max_bytes;
@@ -174,8 +174,8 @@ impl Shards {
         self.bytes.fetch_sub(counter.name_bytes(), Ordering::Relaxed);
     }
 
-    /// Passes the counters in one of `parts` parts of the map, each time in another one, to `visit`, unless they are quiet, and removes
-    /// those that are idle before or after that.
+    /// Passes the counters in one of `parts` parts of the map, each time in another one, to `visit`, unless they are
+    /// quiet, and removes those that are idle before or after that.
     pub(super) fn sweep(
         &self,
         parts: usize,
@@ -231,9 +231,9 @@ impl Shard {
         found.filter(move |entry| entry.key.shard() == shard)
     }
 
-    /// Removes the counter of a sample that is missed least: one whose hits are all in the store, since the others' pending hits
-    /// would be lost; of those one with the least cost, and that has not been used for longest. Counters without a cost are not
-    /// removed.
+    /// Removes the counter of a sample that is missed least: one whose hits are all in the store, since the others'
+    /// pending hits would be lost; of those one with the least cost, and that has not been used for longest. Counters
+    /// without a cost are not removed.
     fn evict(&mut self, cost_of: impl Fn(&LocalCounter) -> Option<usize>) -> Option<Box<Entry>> {
         let buckets = self.table.num_buckets();
         let (mut chosen, mut sampled) = (None, 0);
@@ -260,8 +260,8 @@ impl Shard {
         Some(entry)
     }
 
-    /// Returns the memory of many keys after they have been removed: room for as many again as there are is kept, so that nothing is
-    /// returned while more than a quarter of the buckets are used.
+    /// Returns the memory of many keys after they have been removed: room for as many again as there are is kept, so
+    /// that nothing is returned while more than a quarter of the buckets are used.
     fn shrink(&mut self) {
         if self.table.num_buckets() > MIN_BUCKETS {
             self.table.shrink_to(self.table.len() * 2, |entry| bucket(entry.key));

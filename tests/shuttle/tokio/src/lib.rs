@@ -1,5 +1,5 @@
-//! What weir's coordination uses of tokio, for tests under Shuttle: its channels as they are, since they do not depend on a runtime,
-//! Shuttle's tasks, and timers whose clock the test moves.
+//! What weir's coordination uses of tokio, for tests under Shuttle: its channels as they are, since they do not depend
+//! on a runtime, Shuttle's tasks, and timers whose clock the test moves.
 
 pub use real::{join, sync};
 pub use shuttle_tokio::{runtime, select, spawn, task};

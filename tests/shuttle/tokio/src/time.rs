@@ -1,5 +1,5 @@
-//! Timers of a clock that [`run`] moves to the next timer from time to time, while other tasks run: a timer may fire before, between
-//! or after any of their steps.
+//! Timers of a clock that [`run`] moves to the next timer from time to time, while other tasks run: a timer may fire
+//! before, between or after any of their steps.
 
 use std::{
     cell::RefCell,

@@ -309,7 +309,8 @@ fn a_burst_is_unexpected_and_large() {
     assert!(!fixture.counter.is_burst(Hits(1), 3, none, fixture.now));
     assert!(fixture.counter.is_burst(Hits(2), 3, none, fixture.now));
     assert!(!fixture.counter.is_burst(Hits(90), 1, none, fixture.now), "nobody else takes any");
-    // with a hit each millisecond, 20 are expected within two round trips of 10 ms, and 30 more since the first that is not reported
+    // with a hit each millisecond, 20 are expected within two round trips of 10 ms, and 30 more since the first that is
+    // not reported
     let mut busy = Fixture::new(&[fixed(100, 60)], 2);
     busy.demand(millis(1), 600);
     assert!(!busy.counter.is_burst(Hits(55), 2, millis(10), busy.now));

@@ -147,8 +147,8 @@ fn urgency(fixture: &Fixture) -> Urgency {
     fixture.counter.urgency(fixture.instances, Period::default(), millis(10), fixture.now)
 }
 
-/// While an instance does not know the others, hits are sent at once if all may take a sixteenth of the limit, or the others a 256th;
-/// and with the next batch if they may take a hundredth.
+/// While an instance does not know the others, hits are sent at once if all may take a sixteenth of the limit, or the
+/// others a 256th; and with the next batch if they may take a hundredth.
 #[test]
 fn a_first_flush_is_as_urgent_as_the_limit_is_near() {
     use Urgency::{Interval, Now, Pause, Tick};
@@ -173,7 +173,8 @@ fn a_first_flush_is_as_urgent_as_the_limit_is_near() {
     }
 }
 
-/// When it knows them, it may take two thirds of its part of the rest; after two pauses without a reply it knows them no more.
+/// When it knows them, it may take two thirds of its part of the rest; after two pauses without a reply it knows them
+/// no more.
 #[test]
 fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 2);
@@ -203,7 +204,8 @@ fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     assert_eq!((within(10), within(300)), (Urgency::Pause, Urgency::Now));
 }
 
-/// Near the end at the rate of all instances a flush is early: it joins the next batch, or is sent at once if the end is near.
+/// Near the end at the rate of all instances a flush is early: it joins the next batch, or is sent at once if the end
+/// is near.
 #[test]
 fn a_flush_is_early_when_the_end_is_near() {
     for (left, after, expected) in [

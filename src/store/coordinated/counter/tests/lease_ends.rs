@@ -10,9 +10,9 @@ fn returning(fixture: &Fixture) -> u64 {
     fixture.counter.owed_hits().stranded - fixture.counter.leased_hits()
 }
 
-/// An instance may keep an eighth of the limit if it is alone, and otherwise its part of a hundredth; of a bucket that others use too,
-/// or of hits that count for longer than they may be used, nothing. More is returned when no hit arrives for longer than the sync
-/// interval.
+/// An instance may keep an eighth of the limit if it is alone, and otherwise its part of a hundredth; of a bucket that
+/// others use too, or of hits that count for longer than they may be used, nothing. More is returned when no hit
+/// arrives for longer than the sync interval.
 #[test]
 fn a_lease_that_is_not_used_is_returned_but_for_a_few_hits() {
     let (minute, hour) = (60, 3_600);
@@ -186,7 +186,8 @@ fn a_lease_is_renewed_only_if_hits_are_likely_and_the_store_may_have_some() {
 }
 
 /// Its hits are stranded if they count no longer, or if others may have received the tokens that have flowed in since.
-/// Otherwise they are returned; the estimate of an instance that is alone replaces the store's state, which says it too.
+/// Otherwise they are returned; the estimate of an instance that is alone replaces the store's state, which says it
+/// too.
 #[test]
 fn hits_of_a_lease_that_has_ended_are_stranded_or_returned() {
     #[derive(Clone, Copy, Debug, PartialEq)]

@@ -62,8 +62,8 @@ fn few_hits_are_requested_without_demand() {
     }
 }
 
-/// A lease lasts a quarter of the rest of a window, or the hold of another algorithm, and is never more than half of this
-/// instance's part of a window, or its part of what flows.
+/// A lease lasts a quarter of the rest of a window, or the hold of another algorithm, and is never more than half of
+/// this instance's part of a window, or its part of what flows.
 #[test]
 fn the_demand_decides_how_many_hits_are_requested() {
     for (tiers, instances, late, expected) in [
@@ -249,7 +249,8 @@ fn the_lease_that_ends_first_is_spent_first() {
     assert_eq!((fixture.counter.remaining(fixture.now), fixture.left_in_store()), (88, 88));
 }
 
-/// It reads the store's count first after a quarter of a second, and then in intervals that double, until something was granted.
+/// It reads the store's count first after a quarter of a second, and then in intervals that double, until something was
+/// granted.
 #[test]
 fn an_instance_that_rejects_looks_for_returned_hits_in_growing_intervals() {
     let mut fixture = Fixture::new(&[fixed(10, 3_600)], 3);

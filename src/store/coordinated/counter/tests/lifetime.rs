@@ -70,8 +70,8 @@ fn a_check_reads_the_count_if_it_is_older_than_wanted() {
     }
 }
 
-/// Of a counter that was not checked for a second, how it fetched its leases is forgotten, and that the store counts hits
-/// for it is not.
+/// Of a counter that was not checked for a second, how it fetched its leases is forgotten, and that the store counts
+/// hits for it is not.
 #[test]
 fn an_unused_counter_forgets_how_it_leased() {
     let used_of = |tier: Tier| {

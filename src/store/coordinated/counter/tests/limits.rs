@@ -112,7 +112,8 @@ fn exact_states_are_adopted_tier_by_tier() {
     assert_eq!(used(&fixture, &[minute, hour]), [7, 16]);
 }
 
-/// What is held covers no other limit, and stays while one is in use, unless hits are given back, whose floor it would need.
+/// What is held covers no other limit, and stays while one is in use, unless hits are given back, whose floor it would
+/// need.
 #[test]
 fn leases_are_of_one_limit() {
     let other = [fixed(100, 60), fixed(1_000, 3_600)];

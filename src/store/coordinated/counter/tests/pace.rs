@@ -142,7 +142,8 @@ fn a_grant_does_not_change_pending_hits_that_were_taken_or_are_of_another_window
     assert_eq!(change(&earlier), CountChange::of(-2));
 }
 
-/// So that no decision waits for it: three expected hits and two round trips sooner, but not in the first half of the pause.
+/// So that no decision waits for it: three expected hits and two round trips sooner, but not in the first half of the
+/// pause.
 #[test]
 fn the_call_that_ends_a_pause_is_sent_a_little_earlier() {
     for every in [1, 200] {

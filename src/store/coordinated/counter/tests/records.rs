@@ -125,8 +125,8 @@ fn the_next_flush_follows_from_what_others_have_used() {
     assert!((7 * NANOS_PER_SECOND / 10..=9 * NANOS_PER_SECOND / 10).contains(&pause), "{pause} ns");
 }
 
-/// The window lets the returned hits go at the earliest of their ends. At the latest end, the hit that was used would be let go
-/// in the place of one that was not, and more than the limit would pass in a period.
+/// The window lets the returned hits go at the earliest of their ends. At the latest end, the hit that was used would
+/// be let go in the place of one that was not, and more than the limit would pass in a period.
 #[test]
 fn returns_of_different_ends_let_no_used_hit_go_early() {
     let mut fixture = Fixture::new(&[sliding(6, 12)], 2);

@@ -87,7 +87,8 @@ proptest! {
     }
 }
 
-/// The hits that are left of a lease count in the store, and in the states that replace the store's, but not in the estimate.
+/// The hits that are left of a lease count in the store, and in the states that replace the store's, but not in the
+/// estimate.
 #[test]
 fn the_store_keeps_counting_leased_hits_when_it_adopts_a_state() {
     for tier in [sliding(100, 60), bucket(100, 60), fixed(100, 60)] {

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Returns a counter that receives a hit each millisecond, of a bucket of 100 in 10 s that is empty, after it has asked for a hit.
+/// Returns a counter that receives a hit each millisecond, of a bucket of 100 in 10 s that is empty, after it has asked
+/// for a hit.
 fn overloaded(instances: usize) -> Fixture {
     let mut fixture = Fixture::new(&[bucket(100, 10)], instances);
     fixture.demand(millis(1), 600);
@@ -12,8 +13,8 @@ fn overloaded(instances: usize) -> Fixture {
     fixture
 }
 
-/// The pause lasts until every instance could receive what it can use, half of the bucket or two holds at most: here two holds of half
-/// a second.
+/// The pause lasts until every instance could receive what it can use, half of the bucket or two holds at most: here
+/// two holds of half a second.
 #[test]
 fn an_empty_bucket_is_left_alone_for_a_while() {
     let mut fixture = overloaded(3);
@@ -62,8 +63,8 @@ fn there_is_no_pause_without_others_or_overload_or_a_bucket() {
     assert!(half.lease(1) > 0 && !half.counter.is_denied(half.now));
 }
 
-/// It begins when the next decisions find less than one hit for each instance, or fewer were granted than requested, and ends when there is enough for
-/// all of them.
+/// It begins when the next decisions find less than one hit for each instance, or fewer were granted than requested,
+/// and ends when there is enough for all of them.
 #[test]
 fn a_scarcity_lasts_until_there_is_enough_for_all() {
     for (left, is_scarce) in [(4, false), (3, true)] {

@@ -159,7 +159,8 @@ fn check(shards: &Shards) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    /// The numbers of counters, of the bytes of their names and of long names are right whatever removes counters, and bounded.
+    /// The numbers of counters, of the bytes of their names and of long names are right whatever removes counters, and
+    /// bounded.
     #[test]
     fn the_accounts_are_those_of_the_counters(
         max in prop_oneof![1..50_usize, 1_000..3_000_usize],

@@ -136,7 +136,8 @@ impl Fixture {
         assert!(!decision.over);
     }
 
-    /// Has `counter`, of one of `instances`, hold `hits`, and what is likely to be needed besides. Returns how many are held.
+    /// Has `counter`, of one of `instances`, hold `hits`, and what is likely to be needed besides. Returns how many are
+    /// held.
     fn lease(&self, counter: &mut LocalCounter, instances: usize, hits: u64) -> u64 {
         let link = Link { instances, ..self.table.link_now() };
         counter.want_lease();
