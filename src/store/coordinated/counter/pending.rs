@@ -76,8 +76,8 @@ impl LocalCounter {
             return;
         }
         // hits under several limits in turn are one record for each limit
-        let mut movable =
-            pending.iter_mut().rev().take_while(|earlier| delta.only_adds() && earlier.only_adds());
+        let last = pending.iter_mut().rev().take(MANY);
+        let mut movable = last.take_while(|earlier| delta.only_adds() && earlier.only_adds());
         let is_same = |earlier: &PendingDelta| {
             earlier.limit.has_counters_of(&delta.limit)
                 && same_windows(&delta.limit.tiers, earlier.at, delta.at)
@@ -103,17 +103,22 @@ impl LocalCounter {
     /// Merges pending deltas that differ only in windows that have ended, which the store does not count any more.
     /// During an outage there is one delta for each window that has not ended, however many windows have passed.
     fn merge_ended(&mut self, now: Timestamp) {
-        self.unacknowledged.merge_pending(|earlier, later| {
-            let is_same_in = |tier: &Tier| {
-                let alone = std::slice::from_ref(tier);
-                same_windows(alone, earlier.last_at, later.at) || has_ended(tier, later.last_at, now)
-            };
-            let same =
-                earlier.limit.has_counters_of(&later.limit) && later.limit.tiers.iter().all(is_same_in);
-            if same {
-                earlier.append(later);
+        self.unacknowledged.merge_pending(|kept, later| {
+            for earlier in kept.iter_mut().rev() {
+                let is_same_in = |tier: &Tier| {
+                    let alone = std::slice::from_ref(tier);
+                    same_windows(alone, earlier.last_at, later.at) || has_ended(tier, later.last_at, now)
+                };
+                if earlier.limit.has_counters_of(&later.limit) && later.limit.tiers.iter().all(is_same_in) {
+                    earlier.append(later);
+                    return true;
+                }
+                if !earlier.only_adds() || !later.only_adds() {
+                    // its place behind this one matters
+                    return false;
+                }
             }
-            same
+            false
         });
     }
 
@@ -395,6 +400,26 @@ mod tests {
             // the window that is open has its own delta
             assert_eq!(counter.unacknowledged.pending().last().map(PendingDelta::taken), Some(2));
         }
+    }
+
+    /// Requests bring limits of other tiers in turn.
+    #[test]
+    fn an_outage_of_many_windows_leaves_few_pending_deltas_of_several_limits() {
+        let start = Timestamp::from_secs(3_600 * 400_000);
+        let (second, minute, day) = (Period::from_secs(1), Period::from_secs(60), Period::from_secs(86_400));
+        let mut counter = counter(&[second, day], start);
+        let limits = [&[minute, day][..], &[second], &[minute, Period::from_secs(3_600)]];
+        let limits = limits.map(|periods| self::counter(periods, start).target);
+        for i in 0..3_000 {
+            let now = start.after(Period::from_secs(i));
+            counter.add_pending(1, now);
+            for limit in &limits {
+                counter.under(limit, now, |counter| counter.add_pending(1, now));
+            }
+            let pending = counter.unacknowledged.pending().len();
+            assert!(pending <= MANY + 4, "{pending} at {i}");
+        }
+        assert_eq!(counter.owed_hits().unreported, 12_000);
     }
 
     #[test]

@@ -101,15 +101,19 @@ impl Unacknowledged {
         taken
     }
 
-    /// Removes each pending one for which `merge` returns true, after it has been merged into the one before it, which
-    /// is the first argument.
-    pub(super) fn merge_pending(&mut self, mut merge: impl FnMut(&mut PendingDelta, &PendingDelta) -> bool) {
+    /// Removes each pending one for which `merge` returns true, after it has been merged into one of those before it,
+    /// which are the first argument.
+    pub(super) fn merge_pending(&mut self, merge: impl Fn(&mut [PendingDelta], &PendingDelta) -> bool) {
         if self.pending().len() < 2 {
             return;
         }
-        let mut pending = self.take_pending();
-        pending.dedup_by(|later, earlier| merge(earlier, later));
-        self.0.get_or_insert_default().list.extend(pending);
+        let mut kept = List::new();
+        for later in self.take_pending() {
+            if !merge(&mut kept, &later) {
+                kept.push(later);
+            }
+        }
+        self.0.get_or_insert_default().list.extend(kept);
     }
 
     /// Keeps the pending ones for which `keep` returns true.
@@ -163,9 +167,11 @@ mod tests {
         all.send_first();
         all.send_first();
         assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![1, 2], vec![3, 4]));
-        all.merge_pending(|earlier, later| {
-            earlier.append(later);
-            true
+        all.merge_pending(|kept, later| {
+            kept.last_mut().is_some_and(|earlier| {
+                earlier.append(later);
+                true
+            })
         });
         assert_eq!(
             (hits(all.all()), all.in_flight_mut().len(), all.pending_mut().len()),
