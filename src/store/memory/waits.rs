@@ -156,14 +156,15 @@ impl MemoryStore {
     /// Makes the turns that are due at `now`.
     pub fn serve_lines(&self, now: Timestamp) {
         while let Some((instant, key)) = self.timers.due(now) {
-            let turned = self.on_shard(key, |shard| {
-                shard.with_line(key, now, |line, counters, woken| {
+            self.on_shard(key, |shard| {
+                let turned = shard.with_line(key, now, |line, counters, woken| {
                     line.turn(counters, now, woken);
-                })
+                });
+                if turned.is_none() {
+                    // before another caller makes a line, whose timer may have the same instant
+                    self.timers.set(key, Some(instant), None);
+                }
             });
-            if turned.is_none() {
-                self.timers.set(key, Some(instant), None);
-            }
         }
     }
 
