@@ -46,6 +46,8 @@ struct Found {
 #[derive(Debug)]
 struct KeyCounter {
     key: CounterKey,
+    /// That of the first tier, which most have alone.
+    of_tier: CounterKey,
     tiers: SharedTiers,
     /// That of the rule, or of a request of all or none.
     over_limit_policy: OverLimitPolicy,
@@ -176,8 +178,8 @@ impl<S: Store> Limiter<S> {
     /// Decides about `hits` of `counter`, and records the decision.
     #[inline]
     fn take_of(&self, store: &MemoryStore, counter: &KeyCounter, hits: Hits, now: Timestamp) -> Decision {
-        let KeyCounter { key, tiers, over_limit_policy, .. } = counter;
-        let decision = store.take_of(*key, tiers, *over_limit_policy, hits, now);
+        let KeyCounter { key, of_tier, tiers, over_limit_policy, .. } = counter;
+        let decision = store.take_prepared((*key, *of_tier), tiers, *over_limit_policy, hits, now);
         self.count(counter, &decision, hits);
         decision
     }
@@ -218,6 +220,7 @@ impl<S: Store> Limiter<S> {
         }
         Some(KeyCounter {
             key: check.key,
+            of_tier: check.key.of_tier(check.tiers().first()?),
             tiers: check.shared_tiers(),
             over_limit_policy: check.over_limit_policy_in(self.settings.scope.max(scope)),
             reports_none: check.over_limit_policy() == OverLimitPolicy::Count,

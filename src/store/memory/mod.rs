@@ -120,8 +120,36 @@ impl MemoryStore {
         hits: Hits,
         now: Timestamp,
     ) -> Decision {
+        let of_tier = |tier: &Tier| key.of_tier(tier);
+        self.take_in_place_or_apart(key, of_tier, tiers, over_limit_policy, hits, now)
+    }
+
+    /// As [`MemoryStore::take_of`], with the key of the only tier, if it is the only one.
+    #[inline]
+    pub(crate) fn take_prepared(
+        &self,
+        (key, of_only): (CounterKey, CounterKey),
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
+        self.take_in_place_or_apart(key, |_| of_only, tiers, over_limit_policy, hits, now)
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    fn take_in_place_or_apart(
+        &self,
+        key: CounterKey,
+        of_only: impl FnOnce(&Tier) -> CounterKey,
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
         let mut shard = brief_lock::lock(&self.shards[self.index(key)]);
-        if let Some(decision) = shard.take_in_place(key, tiers, over_limit_policy, hits, now) {
+        if let Some(decision) = shard.take_in_place(key, of_only, tiers, over_limit_policy, hits, now) {
             return decision;
         }
         drop(shard);
@@ -138,7 +166,8 @@ impl MemoryStore {
         hits: Hits,
         now: Timestamp,
     ) -> Option<Decision> {
-        brief_lock::lock(&self.shards[self.index(key)]).take_fitting(key, tiers, hits, now)
+        let of_tier = |tier: &Tier| key.of_tier(tier);
+        brief_lock::lock(&self.shards[self.index(key)]).take_fitting(key, of_tier, tiers, hits, now)
     }
 
     /// As [`MemoryStore::take_of`], for several tiers, a new counter, or one that others wait for.

@@ -89,7 +89,14 @@ impl<N: Notes> Shard<N> {
         }
         if !N::NOTED
             && direction == Direction::Take
-            && let Some(decision) = self.take_in_place(check.key, tiers, over_limit_policy, hits, now)
+            && let Some(decision) = self.take_in_place(
+                check.key,
+                |tier| check.key.of_tier(tier),
+                tiers,
+                over_limit_policy,
+                hits,
+                now,
+            )
         {
             return decision;
         }
@@ -118,18 +125,19 @@ impl<N: Notes> Shard<N> {
     }
 
     /// Does what [`Shard::take_of`] does, if that changes nothing but the counters of one tier or two, which are there:
-    /// as nearly always.
+    /// as nearly always. `of_only` returns the key of the only tier.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(super) fn take_in_place(
         &mut self,
         key: CounterKey,
+        of_only: impl FnOnce(&Tier) -> CounterKey,
         tiers: &[Tier],
         over_limit_policy: OverLimitPolicy,
         hits: Hits,
         now: Timestamp,
     ) -> Option<Decision> {
-        self.take_in_place_if(key, tiers, over_limit_policy, hits, now, |_, _| true)
+        self.take_in_place_if((key, of_only), tiers, over_limit_policy, hits, now, |_, _| true)
     }
 
     /// As [`Shard::take_in_place`], if the `hits` fit.
@@ -137,19 +145,20 @@ impl<N: Notes> Shard<N> {
     pub(super) fn take_fitting(
         &mut self,
         key: CounterKey,
+        of_only: impl FnOnce(&Tier) -> CounterKey,
         tiers: &[Tier],
         hits: Hits,
         now: Timestamp,
     ) -> Option<Decision> {
         let fits = |tier: &Tier, counter: &CounterState| counter.probe(tier, now, hits).fits;
-        self.take_in_place_if(key, tiers, OverLimitPolicy::Ignore, hits, now, fits)
+        self.take_in_place_if((key, of_only), tiers, OverLimitPolicy::Ignore, hits, now, fits)
     }
 
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn take_in_place_if(
         &mut self,
-        key: CounterKey,
+        (key, of_only): (CounterKey, impl FnOnce(&Tier) -> CounterKey),
         tiers: &[Tier],
         over_limit_policy: OverLimitPolicy,
         hits: Hits,
@@ -161,7 +170,7 @@ impl<N: Notes> Shard<N> {
         }
         match tiers {
             [tier] => {
-                let key = key.of_tier(tier);
+                let key = of_only(tier);
                 let slot = self.table.find_mut(key.hash(), |slot| slot.key == key)?;
                 if !may_take(tier, &slot.counter) {
                     return None;
