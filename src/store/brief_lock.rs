@@ -2,9 +2,14 @@
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// How often a thread looks whether a lock is free before it sleeps: for about a microsecond. Two threads that decide
+/// How often a thread looks whether a lock is free before it sleeps: for some microseconds. Two threads that decide
 /// about one key would otherwise sleep and wake each other, and decide half as often as one alone.
-const LOOKS: usize = 64;
+const LOOKS: u32 = 4;
+
+/// The pauses before the first look; each later one waits for twice as long. Whoever looks takes the cache line of the
+/// lock from the thread that holds it, so the holder makes several decisions in a row between two looks, as one thread
+/// alone does.
+const PAUSES: u32 = 64;
 
 /// Locks `mutex`, which everybody holds for the time of a decision or little more.
 #[inline(always)]
@@ -18,8 +23,10 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cold]
 fn lock_contended<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    for _ in 0..LOOKS {
-        std::hint::spin_loop();
+    for look in 0..LOOKS {
+        for _ in 0..PAUSES << look {
+            std::hint::spin_loop();
+        }
         if let Some(guard) = mutex.try_lock() {
             return guard;
         }
