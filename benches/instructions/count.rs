@@ -150,7 +150,10 @@ const GROUPS: [Group; 9] = [
 
 fn main() -> ExitCode {
     let filter = env::args().nth(1).unwrap_or_default();
-    let limit = env::args().nth(2).map(|limit| limit.parse::<u64>().expect("a number of instructions"));
+    // a process that runs a case has its name there
+    let is_case = filter == callgrind::RUN;
+    let limit = env::args().nth(2).filter(|_| !is_case);
+    let limit = limit.map(|limit| limit.parse::<u64>().expect("a number of instructions"));
     let (mut counted_any, mut exceeds) = (false, false);
     for counted in callgrind::counts(&GROUPS, &filter) {
         match counted {
@@ -164,6 +167,9 @@ fn main() -> ExitCode {
                 return ExitCode::FAILURE;
             }
         }
+    }
+    if is_case {
+        return ExitCode::SUCCESS;
     }
     if !counted_any {
         eprintln!("error: no case is called {filter}");

@@ -18,7 +18,7 @@ const NOTHING: Group =
     Group { name: "nothing", prepare: |_| Box::new(|| assert!(black_box(true))), cases: &["at_all"] };
 
 /// The argument before the name of the case that a process runs.
-const RUN: &str = "--run";
+pub(crate) const RUN: &str = "--run";
 
 /// Does the work that is counted.
 #[inline(never)]
