@@ -335,7 +335,8 @@ impl<S: Store> Limiter<S> {
         now: Timestamp,
     ) -> Decision {
         let policy = scope.policy_of(check.over_limit_policy);
-        let decision = memory.take_of(check.key, check.tiers, policy, check.hits, now);
+        let of_only = |tier: &Tier| check.key.of_tier(tier);
+        let decision = memory.take_of(check.key, of_only, check.tiers, policy, check.hits, now);
         self.count_check(loaded, check, counts, policy, &decision);
         decision
     }

@@ -144,7 +144,8 @@ impl<S: Store> Limiter<S> {
     pub fn acquire_fitting(&self, key: &Key, hits: Hits, now: Timestamp) -> Option<Acquired> {
         let taken = self.with_counter(key, |counter| {
             let counter = counter.filter(|counter| counter.is_here && hits > Hits(0))?;
-            let decision = self.store.memory()?.take_fitting(counter.key, &counter.tiers, hits, now)?;
+            let KeyCounter { key, of_tier, tiers, .. } = counter;
+            let decision = self.store.memory()?.take_fitting(*key, |_| *of_tier, tiers, hits, now)?;
             self.count(counter, &decision, hits);
             Some(Acquired {
                 rejection: None,
@@ -179,7 +180,7 @@ impl<S: Store> Limiter<S> {
     #[inline]
     fn take_of(&self, store: &MemoryStore, counter: &KeyCounter, hits: Hits, now: Timestamp) -> Decision {
         let KeyCounter { key, of_tier, tiers, over_limit_policy, .. } = counter;
-        let decision = store.take_prepared((*key, *of_tier), tiers, *over_limit_policy, hits, now);
+        let decision = store.take_of(*key, |_| *of_tier, tiers, *over_limit_policy, hits, now);
         self.count(counter, &decision, hits);
         decision
     }

@@ -33,7 +33,7 @@ impl<S: Store> Limiter<S> {
         let Some(loaded) = loaded.as_deref() else { return Err(encode) };
         let Some(plain) = self.plain(loaded, request) else { return Err(encode) };
         let PlainCheck { key, tiers, hits, .. } = plain.check;
-        match memory.take_fitting(key, tiers, hits, now) {
+        match memory.take_fitting(key, |tier| key.of_tier(tier), tiers, hits, now) {
             Some(decision) => Ok(self.conclude_plain(loaded, request, &plain, &decision, (now, now), encode)),
             None => Err(encode),
         }

@@ -80,26 +80,28 @@ fn counts(stats: &Stats) -> Vec<(Vec<Box<str>>, RuleCounts)> {
     counts
 }
 
+/// The entries of descriptors: one of each kind of rule, and some without a rule.
+const PATHS: [&[(&str, &str)]; 8] = [
+    &[("tenant", "acme")],
+    &[("tenant", "acme"), ("path", "/v1/orders")],
+    &[("tenant", "a tenant of a long name"), ("same", "")],
+    &[("shadow", "x")],
+    &[("quota", "x")],
+    &[("named", "y")],
+    &[("free", "x")],
+    &[("unknown", "x")],
+];
+
 /// Requests of one to three descriptors, whose metadata is asked for or not: it is made by what is for all requests.
 #[test]
 fn plain_requests_are_decided_as_all_others() {
-    let paths: [&[(&str, &str)]; 8] = [
-        &[("tenant", "acme")],
-        &[("tenant", "acme"), ("path", "/v1/orders")],
-        &[("tenant", "a tenant of a long name"), ("same", "")],
-        &[("shadow", "x")],
-        &[("quota", "x")],
-        &[("named", "y")],
-        &[("free", "x")],
-        &[("unknown", "x")],
-    ];
     for (shadow, quota) in [(false, false), (true, false), (false, true)] {
         let modes = |metadata| Modes { shadow, quota, metadata, ..Modes::default() };
         let ((plain, plain_stats), (other, other_stats)) = (limiter(modes(false)), limiter(modes(true)));
         let mut now = Timestamp::from_secs(1_000_003);
         for i in 0..600_usize {
             let descriptors = (0..=i % 3).map(|j| Descriptor {
-                entries: paths[(i / 3 + j * (1 + i % 5)) % paths.len()]
+                entries: PATHS[(i / 3 + j * (1 + i % 5)) % PATHS.len()]
                     .iter()
                     .map(|(key, value)| Entry { key, value })
                     .collect(),
@@ -127,15 +129,8 @@ fn now_or_never<T>(future: impl Future<Output = T>) -> T {
 /// Requests that may wait and do not, whose metadata is asked for or not: it is made by what is for all requests.
 #[test]
 fn plain_requests_that_may_wait_are_decided_as_all_others() {
-    let paths: [&[(&str, &str)]; 7] = [
-        &[("tenant", "acme")],
-        &[("tenant", "acme"), ("path", "/v1/orders")],
-        &[("tenant", "a tenant of a long name"), ("same", "")],
-        &[("shadow", "x")],
-        &[("quota", "x")],
-        &[("named", "y")],
-        &[("free", "x")],
-    ];
+    // the last one has no rule, and nothing to wait for
+    let paths = &PATHS[..7];
     let modes = |metadata| Modes { metadata, ..Modes::default() };
     let ((plain, plain_stats), (other, other_stats)) = (limiter(modes(false)), limiter(modes(true)));
     let (mut now, mut rejected) = (Timestamp::from_secs(1_000_003), 0);

@@ -76,6 +76,13 @@ impl World {
         sleep(START.since(self.clock.now()).into()).await;
         fleet
     }
+
+    /// Starts two instances that split 40 requests a second, when both have parts.
+    async fn split_fleet(&self) -> Vec<Arc<Instance>> {
+        let fleet = self.fleet(2, &rules("{ requests: 40, per: 1s }"), Coordination::Split).await;
+        sleep(Duration::from_millis(5_500)).await;
+        fleet
+    }
 }
 
 impl Instance {
@@ -388,9 +395,7 @@ async fn an_outage_is_decided_by_the_rules_policy() {
 #[tokio::test(start_paused = true)]
 async fn whoever_comes_too_late_for_the_part_of_its_instance_is_told_at_once() {
     let world = World::new();
-    let fleet = world.fleet(2, &rules("{ requests: 40, per: 1s }"), Coordination::Split).await;
-    // all have parts
-    sleep(Duration::from_millis(5_500)).await;
+    let fleet = world.split_fleet().await;
     let mut calls = JoinSet::new();
     for _ in 0..50 {
         let instance = Arc::clone(&fleet[0]);
@@ -416,9 +421,7 @@ async fn whoever_comes_too_late_for_the_part_of_its_instance_is_told_at_once() {
 #[tokio::test(start_paused = true)]
 async fn callers_wait_for_the_part_of_their_instance() {
     let world = World::new();
-    let fleet = world.fleet(2, &rules("{ requests: 40, per: 1s }"), Coordination::Split).await;
-    // all have parts
-    sleep(Duration::from_millis(5_500)).await;
+    let fleet = world.split_fleet().await;
     let mut calls = JoinSet::new();
     for _ in 0..50 {
         let instance = Arc::clone(&fleet[0]);

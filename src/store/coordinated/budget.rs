@@ -26,18 +26,14 @@ impl Budget {
 
     /// Returns what is left for a decision that has `begun`.
     pub(super) fn rest(self, begun: Instant) -> Self {
-        Self { longest: rest(self.longest, begun), ..self }
+        let rest = self.longest.as_nanos().saturating_sub(nanos(begun.elapsed()));
+        Self { longest: Period::from_nanos(rest), ..self }
     }
 }
 
 /// Returns the instant at which a decision that begins now, and may take the time `budget`, ends.
 pub(super) fn deadline(budget: Period) -> Instant {
     Instant::now() + budget.into()
-}
-
-/// Returns what is left of `budget` for a decision that has `begun`.
-fn rest(budget: Period, begun: Instant) -> Period {
-    Period::from_nanos(budget.as_nanos().saturating_sub(nanos(begun.elapsed())))
 }
 
 fn nanos(time: Duration) -> u64 {

@@ -109,37 +109,11 @@ impl MemoryStore {
     }
 
     /// Decides about `hits` of the counters of `key`, one for each of `tiers`, and counts them: what
-    /// [`MemoryStore::decide`] does for the check of a rule that is known, and has no pool.
+    /// [`MemoryStore::decide`] does for the check of a rule that is known, and has no pool. `of_only` returns the
+    /// [key](CounterKey::of_tier) of the only tier.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub fn take_of(
-        &self,
-        key: CounterKey,
-        tiers: &[Tier],
-        over_limit_policy: OverLimitPolicy,
-        hits: Hits,
-        now: Timestamp,
-    ) -> Decision {
-        let of_tier = |tier: &Tier| key.of_tier(tier);
-        self.take_in_place_or_apart(key, of_tier, tiers, over_limit_policy, hits, now)
-    }
-
-    /// As [`MemoryStore::take_of`], with the key of the only tier, if it is the only one.
-    #[inline]
-    pub(crate) fn take_prepared(
-        &self,
-        (key, of_only): (CounterKey, CounterKey),
-        tiers: &[Tier],
-        over_limit_policy: OverLimitPolicy,
-        hits: Hits,
-        now: Timestamp,
-    ) -> Decision {
-        self.take_in_place_or_apart(key, |_| of_only, tiers, over_limit_policy, hits, now)
-    }
-
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
-    fn take_in_place_or_apart(
         &self,
         key: CounterKey,
         of_only: impl FnOnce(&Tier) -> CounterKey,
@@ -157,17 +131,17 @@ impl MemoryStore {
     }
 
     /// Takes `hits` of the counters of `key`, if they are there, the hits fit now, and nobody waits for others. Changes
-    /// nothing otherwise.
+    /// nothing otherwise. `of_only` is that of [`MemoryStore::take_of`].
     #[must_use]
     pub fn take_fitting(
         &self,
         key: CounterKey,
+        of_only: impl FnOnce(&Tier) -> CounterKey,
         tiers: &[Tier],
         hits: Hits,
         now: Timestamp,
     ) -> Option<Decision> {
-        let of_tier = |tier: &Tier| key.of_tier(tier);
-        brief_lock::lock(&self.shards[self.index(key)]).take_fitting(key, of_tier, tiers, hits, now)
+        brief_lock::lock(&self.shards[self.index(key)]).take_fitting(key, of_only, tiers, hits, now)
     }
 
     /// As [`MemoryStore::take_of`], for several tiers, a new counter, or one that others wait for.

@@ -633,7 +633,7 @@ impl LocalCounter {
             carried = (!reports.is_empty()).then(Dropped::default);
         }
         let mut sent: SmallVec<[Sent; 1]> = SmallVec::new();
-        let others = self.other_tiers();
+        let others = if self.plan.wants_read { self.other_tiers() } else { None };
         let is_read_anyway = others.is_none()
             && (hold.is_some() || tries.iter().any(|asked| asked.target.has_counters_of(&self.target)));
         let reads = is_free && self.plan.wants_read && carried.is_none() && !is_read_anyway;
