@@ -70,7 +70,7 @@ announce-test:
 core: ## check and test the library without the server: the crate's features one by one, and its dependencies
 	scripts/core-dependencies.sh
 	$(CARGO) test --locked --no-default-features --lib --test algorithms --test matcher --test memory
-	for features in "" yaml disk coordinated simulated redis memcached; do \
+	for features in "" yaml client dns disk coordinated simulated redis memcached; do \
 		$(CARGO) clippy --locked --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 	CARGO_TARGET_DIR=$(abspath target/embedded) $(CARGO) run --locked --manifest-path examples/embedded/Cargo.toml

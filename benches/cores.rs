@@ -102,25 +102,25 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Prints the rows of `threads`. `alone` are the times of one thread.
-fn measure<L: Decides>(mode: &str, threads: usize, store: &StoreRuntime, alone: &mut [f64; CASES.len()]) {
-    let mut times = CASES.map(|_| Vec::new());
+/// Prints the rows of `threads`. All ratios are of times of the same round, since the machine may be another one in the
+/// next.
+fn measure<L: Decides>(mode: &str, threads: usize, store: &StoreRuntime) {
+    let (mut alone, mut times) = (Vec::new(), CASES.map(|_| Vec::new()));
     for _ in 0..ROUNDS {
+        alone.push(run::<L>(Shared::OneKey, 1, store).as_secs_f64());
         for (times, (_, shared)) in times.iter_mut().zip(CASES) {
             times.push(run::<L>(shared, threads, store).as_secs_f64());
         }
     }
     let control = times[0].clone();
-    for ((times, alone), (name, _)) in times.iter().zip(alone).zip(CASES) {
-        let time = median(times.iter().copied());
-        // of the same round, since the machine may be another one in the next
-        let to_control = median(control.iter().zip(times).map(|(control, time)| control / time));
-        if threads == 1 {
-            *alone = time;
-        }
-        let scaled = *alone / time * u32::try_from(threads).map_or(f64::NAN, f64::from);
-        let nanos = time * 1e9 / f64::from(DECISIONS);
-        println!("| {mode} | {threads} | {name} | {nanos:.0} | {scaled:.2} | {:.0} % |", to_control * 100.0);
+    for (times, (name, _)) in times.iter().zip(CASES) {
+        let ratio = |of: &[f64]| median(of.iter().zip(times).map(|(of, time)| of / time));
+        let scaled = ratio(&alone) * u32::try_from(threads).map_or(f64::NAN, f64::from);
+        let nanos = median(times.iter().copied()) * 1e9 / f64::from(DECISIONS);
+        println!(
+            "| {mode} | {threads} | {name} | {nanos:.0} | {scaled:.2} | {:.0} % |",
+            ratio(&control) * 100.0
+        );
     }
 }
 
@@ -131,11 +131,10 @@ fn main() {
          | --- | --- | --- | --- | --- | --- |"
     );
     let store = StoreRuntime::start();
-    let (mut memory, mut lease) = ([0.0; CASES.len()], [0.0; CASES.len()]);
     let mut threads = 1;
     while threads <= most {
-        measure::<InProcess>("in memory", threads, &store, &mut memory);
-        measure::<Leased>("`lease`", threads, &store, &mut lease);
+        measure::<InProcess>("in memory", threads, &store);
+        measure::<Leased>("`lease`", threads, &store);
         threads *= 2;
     }
 }

@@ -54,7 +54,7 @@ pub mod observe;
 pub mod otlp;
 #[cfg(feature = "server")]
 pub mod proto;
-#[cfg(any(feature = "remote", feature = "disk"))]
+#[cfg(any(feature = "dns", feature = "remote", feature = "disk"))]
 mod runtime;
 #[cfg(feature = "server")]
 pub mod server;

@@ -21,10 +21,11 @@ use tokio::{
 };
 use weir::{
     app::App,
+    client::{Limiter, Permit},
     clock::ManualClock,
-    limit::Timestamp,
-    settings::{DnsSettings, Flags},
-    store::dns::NameServers,
+    limit::{Hits, Timestamp},
+    settings::Flags,
+    store::dns::{DnsSettings, NameServers},
 };
 
 /// A name server that says that a name has this many IPv4 addresses and none of IPv6; with none it fails.
@@ -113,4 +114,64 @@ async fn a_limit_is_divided_by_the_addresses_of_a_name() {
     until_left(address, "600").await;
     drop(stop);
     task.await.expect("it does not panic").expect("it stops");
+}
+
+/// A limiter in this process, whose counters are in memory.
+#[tokio::test]
+async fn a_program_divides_its_limits_by_the_addresses_of_names() {
+    let count = Arc::new(AtomicUsize::new(3));
+    let dns = DnsSettings {
+        name_servers: NameServers::List(vec![name_server(Arc::clone(&count)).await]),
+        refresh: Duration::from_millis(50),
+    };
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_234_567_893)));
+    let dir = TempDir::new().expect("a directory");
+    let write = |name: &str, requests: u32| {
+        let rules = format!(
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{requests: {requests}, per: 1h, coordination: split, \
+             instances: 'dns://{name}.test.'}}\n"
+        );
+        std::fs::write(dir.path().join("rules.yaml"), rules).expect("a file");
+    };
+    write("weir", 1_200);
+    let limiter = Limiter::builder().rules_dir(dir.path()).dns(dns).clock(Arc::clone(&clock) as _);
+    let limiter = limiter.build().await.expect("valid rules");
+    let fits = |hits| {
+        let key = limiter.key("d", &[("k", "v")]).expect("a domain");
+        key.try_acquire(Hits(hits)).map(Permit::give_back).is_ok()
+    };
+    let until_fits = async |most: u64| {
+        let reached = timeout(Duration::from_secs(20), async {
+            while fits(most + 1) || !fits(most) {
+                sleep(Duration::from_millis(10)).await;
+            }
+        });
+        assert!(reached.await.is_ok(), "at most {most} expected");
+    };
+    // looked up before the limiter is there
+    assert!(fits(400) && !fits(401));
+    count.store(4, Relaxed);
+    until_fits(300).await;
+    // in force at once, since the name is known
+    write("weir", 2_400);
+    limiter.reload().expect("valid rules");
+    assert!(fits(600) && !fits(601));
+    // the name is looked up first
+    count.store(0, Relaxed);
+    write("other", 10_000);
+    limiter.reload().expect("valid rules");
+    until_fits(100).await;
+    count.store(5, Relaxed);
+    until_fits(2_000).await;
+    // rules without a name, and back
+    std::fs::write(
+        dir.path().join("rules.yaml"),
+        "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {requests: 7, per: 1h}\n",
+    )
+    .expect("a file");
+    limiter.reload().expect("valid rules");
+    assert!(fits(7) && !fits(8));
+    write("weir", 1_000);
+    limiter.reload().expect("valid rules");
+    until_fits(200).await;
 }

@@ -4,7 +4,6 @@ mod addresses;
 mod context;
 mod error;
 mod expiry;
-mod instances;
 mod lifecycle;
 mod metric_names;
 mod reload;

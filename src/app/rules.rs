@@ -4,12 +4,13 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::{task::spawn_blocking, time::timeout};
 
-use super::{context::AppContext, instances::DnsInstances, reload::Reload};
+use super::{context::AppContext, reload::Reload};
 use crate::{
     config::{ConfigErrors, Loaded, RuleSource, check_shared, divide_by_names, names_of_instances},
     limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedStore},
     observe::health::Reason,
     settings::Settings,
+    store::dns::DnsInstances,
 };
 
 /// How long a service that may start without rules waits for the first ones of a control plane, so that its first

@@ -6,15 +6,20 @@ use std::{
     sync::Arc,
 };
 
+#[cfg(feature = "dns")]
+use super::rules::FollowedRules;
 use super::{
-    inner::{Inner, RuleFiles},
+    inner::Inner,
     limiter::Limiter,
+    rules::{RuleFiles, Rules},
 };
+#[cfg(feature = "dns")]
+use crate::store::dns::DnsSettings;
 use crate::{
     DecisionSettings, WaiterThread,
     clock::{Clock, SystemClock},
     config::{self, ConfigErrors},
-    limit::{Domain, KeyHasher, Period},
+    limit::{Domain, Period},
     limiter,
     observe::Stats,
     store::{AnyStore, MemoryStore, Store as _, WaitBounds},
@@ -53,6 +58,8 @@ pub struct Builder {
     home: Home,
     #[cfg(feature = "redis")]
     coordination: Option<CoordinationSettings>,
+    #[cfg(feature = "dns")]
+    dns: DnsSettings,
 }
 
 /// Where the counters are.
@@ -170,6 +177,15 @@ impl Builder {
         self
     }
 
+    /// Looks up the names of rules with `instances: dns://…` like this; at the name servers of the system, every 5 s,
+    /// unless said otherwise.
+    #[cfg(feature = "dns")]
+    #[must_use]
+    pub fn dns(mut self, settings: DnsSettings) -> Self {
+        self.dns = settings;
+        self
+    }
+
     /// Keeps the counters in the directory `dir` as well, which is created if it does not exist, so that they survive a
     /// restart. Changes are written every 100 ms.
     #[cfg(feature = "disk")]
@@ -209,16 +225,16 @@ impl Builder {
     /// [`BuildError`], if the rules are invalid, the system cannot start a thread, or the store cannot be used. A Redis
     /// need not be reachable yet.
     #[cfg_attr(
-        not(any(feature = "redis", feature = "disk")),
+        not(any(feature = "redis", feature = "disk", feature = "dns")),
         expect(clippy::unused_async, reason = "a store over the network connects here")
     )]
     pub async fn build(self) -> Result<Limiter, BuildError> {
-        let mut files = RuleFiles { dir: self.dir, domains: self.domains, hasher: KeyHasher::random() };
+        let mut files = RuleFiles { dir: self.dir, domains: self.domains };
         for (i, text) in self.texts.iter().enumerate() {
             let name = if self.texts.len() == 1 { "rules".to_owned() } else { format!("rules {}", i + 1) };
             files.domains.extend(config::parse(&name, text)?.domains);
         }
-        let rules = files.load()?;
+        let domains = files.read()?;
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
         let max_counters = self.max_counters.unwrap_or(MAX_COUNTERS);
         #[cfg(feature = "redis")]
@@ -253,12 +269,19 @@ impl Builder {
         }
         let (stats, settings) = (Arc::new(Stats::default()), DecisionSettings::default());
         let limiter = Arc::new(limiter::Limiter::new(store, stats, settings));
-        limiter.load(rules);
+        let rules = Rules::new(Arc::clone(&limiter));
+        #[cfg(feature = "dns")]
+        let rules = FollowedRules::new(rules, Arc::clone(&clock), self.dns);
+        #[cfg(feature = "dns")]
+        rules.load_first(domains).await?;
+        #[cfg(not(feature = "dns"))]
+        rules.load(domains, |_| config::UNKNOWN_INSTANCES);
         let waiters = WaiterThread::start(&limiter, Arc::clone(&clock))?;
         Ok(Limiter::new(Arc::new(Inner {
             limiter,
             clock,
             files,
+            rules,
             _waiters: waiters,
             #[cfg(feature = "redis")]
             _store_thread: store_thread,

@@ -34,6 +34,7 @@ mod key;
 mod layer;
 mod limiter;
 mod permit;
+mod rules;
 
 pub use builder::{BuildError, Builder};
 pub use error::AcquireError;

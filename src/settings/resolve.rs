@@ -15,8 +15,8 @@ use super::{
     reader::{Reader, SettingErrors},
     redis, redis_port,
     resolved::{
-        Address, DnsSettings, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings,
-        Settings, StopSettings,
+        Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
+        StopSettings,
     },
     tls, trace, unknown, unsupported, xds,
 };
@@ -205,7 +205,7 @@ fn rules(read: &mut Reader<'_>, flags: &Flags, warnings: &mut Vec<String>) -> Ru
         dir: flags.config.as_ref().map_or_else(|| rules_dir(read), PathBuf::from),
         files,
         force_start: read.bool("FORCE_START_WITHOUT_INITIAL_CONFIG"),
-        dns: DnsSettings::default(),
+        dns: crate::store::dns::DnsSettings::default(),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     observe::{log::LogFormat, prometheus::TimeUnit, statsd::StatsdSettings},
     otlp::MetricSettings,
     server::{bounds::Bounds, headers::ResponseHeaders, http::JsonAccess, resp::ServiceSettings},
-    store::{self, dns::NameServers},
+    store::{self, dns::DnsSettings},
     tls::ServerTls,
     trace::TraceSettings,
     xds::XdsSettings,
@@ -82,22 +82,6 @@ pub struct RulesSettings {
     pub force_start: bool,
     /// How the numbers of instances that rules take from DNS are looked up.
     pub dns: DnsSettings,
-}
-
-/// How the numbers of instances that rules take from DNS are looked up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DnsSettings {
-    /// The name servers.
-    pub name_servers: NameServers,
-    /// The time between two look-ups of a name. A fifth of it until all names were found.
-    pub refresh: Duration,
-}
-
-/// The name servers of the system, every five seconds.
-impl Default for DnsSettings {
-    fn default() -> Self {
-        Self { name_servers: NameServers::System, refresh: Duration::from_secs(5) }
-    }
 }
 
 /// Settings of the gRPC server.

@@ -18,7 +18,10 @@ use crate::{
 };
 
 /// Any store: an `enum` instead of a trait object, so that a decision in memory allocates nothing.
-#[expect(clippy::large_enum_variant, reason = "a process has one, which does not move")]
+#[cfg_attr(
+    any(feature = "redis", feature = "memcached", feature = "disk"),
+    expect(clippy::large_enum_variant, reason = "a process has one, which does not move")
+)]
 pub enum AnyStore {
     /// Keeps all counters in this process's memory.
     Memory(MemoryStore),
@@ -119,10 +122,7 @@ impl Store for AnyStore {
     }
 
     fn alone(&self) -> Option<&MemoryStore> {
-        match self {
-            Self::Memory(memory) => Some(memory),
-            Self::Disk(_) | Self::Coordinated(_) => None,
-        }
+        with_any!(self, store => Store::alone(store))
     }
 
     async fn take_with(

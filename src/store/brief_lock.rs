@@ -1,15 +1,18 @@
 //! Locks that are held for less time than a thread takes to sleep and to wake up.
 
+use std::time::{Duration, Instant};
+
 use parking_lot::{Mutex, MutexGuard};
 
-/// How often a thread looks whether a lock is free before it sleeps: for some microseconds. Two threads that decide
-/// about one key would otherwise sleep and wake each other, and decide half as often as one alone.
-const LOOKS: u32 = 4;
+/// How often a thread looks whether a lock is free before it sleeps. Two threads that decide about one key would
+/// otherwise sleep and wake each other, and decide half as often as one alone.
+const LOOKS: u32 = 3;
 
-/// The pauses before the first look; each later one waits for twice as long. Whoever looks takes the cache line of the
-/// lock from the thread that holds it, so the holder makes several decisions in a row between two looks, as one thread
-/// alone does.
-const PAUSES: u32 = 64;
+/// The pause before the first look; each later one is twice as long. Whoever takes the lock takes the cache lines of
+/// the counter from the other thread, which costs as much as some decisions. So the other one makes many of them in a
+/// row between two looks, as a thread alone does. A time rather than a number of turns, since the processor's pause
+/// takes from 10 to 50 ns.
+const PAUSE: Duration = Duration::from_micros(6);
 
 /// Locks `mutex`, which everybody holds for the time of a decision or little more.
 #[inline(always)]
@@ -24,7 +27,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cold]
 fn lock_contended<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     for look in 0..LOOKS {
-        for _ in 0..PAUSES << look {
+        let until = Instant::now() + PAUSE * (1 << look);
+        while Instant::now() < until {
             std::hint::spin_loop();
         }
         if let Some(guard) = mutex.try_lock() {

@@ -11,7 +11,7 @@ mod brief_lock;
 pub mod coordinated;
 #[cfg(feature = "disk")]
 pub mod disk;
-#[cfg(feature = "memcached")]
+#[cfg(any(feature = "dns", feature = "memcached"))]
 pub mod dns;
 #[cfg(feature = "remote")]
 pub mod encoding;

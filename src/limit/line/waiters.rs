@@ -234,6 +234,10 @@ impl Waiters {
         self.waiting -= 1;
         self.hits -= u64::from(hits);
         self.heavy -= usize::from(hits > 1);
+        if self.waiting == 0 {
+            // one by one, they would have to be sorted
+            self.deadlines.clear();
+        }
     }
 
     /// Forgets an answered slot.
@@ -266,7 +270,14 @@ impl Waiters {
         }
     }
 
+    /// Returns the index of the slot of `place`. It is as many after the first one as callers came between, unless some
+    /// of them have left and were removed.
     fn find(&self, place: Place) -> Option<usize> {
+        let between = place.0.checked_sub(self.slots.front()?.place.0)?;
+        let last = usize::try_from(between).ok()?.min(self.slots.len() - 1);
+        if self.slots[last].place == place {
+            return Some(last);
+        }
         self.slots.binary_search_by_key(&place, |slot| slot.place).ok()
     }
 

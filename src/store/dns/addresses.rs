@@ -12,7 +12,7 @@ use super::{
 /// # Errors
 ///
 /// A text for people, if the name has no address, or no name server says so.
-pub async fn count_addresses(name: &DnsName, name_servers: &NameServers) -> Result<usize, String> {
+pub(super) async fn count_addresses(name: &DnsName, name_servers: &NameServers) -> Result<usize, String> {
     let look_up = |kind| look_up(name, kind, name_servers);
     let (four, six) = futures_util::future::join(look_up(RecordKind::A), look_up(RecordKind::Aaaa)).await;
     match (four, six) {

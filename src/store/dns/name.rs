@@ -31,6 +31,7 @@ impl DnsName {
     }
 
     /// Returns its labels.
+    #[cfg(any(feature = "memcached", test))]
     pub(in super::super) fn labels(&self) -> impl Iterator<Item = &str> {
         self.name.split('.')
     }

@@ -9,25 +9,31 @@ use std::{
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::{addresses::count_addresses, name::DnsName, resolver::NameServers};
 use crate::{
+    config::UNKNOWN_INSTANCES,
     limit::{Period, Timestamp},
-    settings::DnsSettings,
-    store::dns::{DnsName, count_addresses},
 };
 
 /// The longest wait for the first numbers, when rules are loaded.
 const FIRST: Duration = Duration::from_secs(2);
 
-/// The number that is assumed until a look-up succeeds.
-const UNKNOWN: NonZeroU16 = NonZeroU16::new(100).expect("not zero");
-
 /// The multiple of which a smaller number takes effect, so that instances that notice it earlier than others wait for
 /// them.
 const STEP: Period = Period::from_secs(10);
 
+/// How the numbers of instances that rules take from DNS are looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsSettings {
+    /// The name servers.
+    pub name_servers: NameServers,
+    /// The time between two look-ups of a name. A fifth of it until all names were found.
+    pub refresh: Duration,
+}
+
 /// The numbers of instances by the names that rules have.
 #[derive(Debug)]
-pub(super) struct DnsInstances {
+pub(crate) struct DnsInstances {
     settings: DnsSettings,
     numbers: BTreeMap<Box<str>, Number>,
     next_look_up: Instant,
@@ -46,20 +52,30 @@ struct Number {
     fails: bool,
 }
 
+// === impl DnsSettings ===
+
+/// The name servers of the system, every five seconds.
+impl Default for DnsSettings {
+    fn default() -> Self {
+        Self { name_servers: NameServers::System, refresh: Duration::from_secs(5) }
+    }
+}
+
 // === impl DnsInstances ===
 
 impl DnsInstances {
-    pub(super) fn new(settings: DnsSettings) -> Self {
+    pub(crate) fn new(settings: DnsSettings) -> Self {
         Self { settings, numbers: BTreeMap::new(), next_look_up: Instant::now() }
     }
 
     /// Follows `names` from now on, and no others. Looks up those that are new, but waits for no longer than [`FIRST`].
-    pub(super) async fn follow(&mut self, names: &BTreeSet<Box<str>>, now: Timestamp) {
+    pub(crate) async fn follow(&mut self, names: &BTreeSet<Box<str>>, now: Timestamp) {
         self.numbers.retain(|name, _| names.contains(name));
         let new: Vec<Box<str>> =
             names.iter().filter(|name| !self.numbers.contains_key(*name)).cloned().collect();
         for name in &new {
-            let number = Number { instances: UNKNOWN, is_known: false, smaller: None, fails: false };
+            let number =
+                Number { instances: UNKNOWN_INSTANCES, is_known: false, smaller: None, fails: false };
             self.numbers.insert(name.clone(), number);
         }
         let first = timeout(FIRST, self.look_up(&new)).await;
@@ -68,12 +84,12 @@ impl DnsInstances {
     }
 
     /// Returns the number of instances of `name`.
-    pub(super) fn of(&self, name: &str) -> NonZeroU16 {
-        self.numbers.get(name).map_or(UNKNOWN, |number| number.instances)
+    pub(crate) fn of(&self, name: &str) -> NonZeroU16 {
+        self.numbers.get(name).map_or(UNKNOWN_INSTANCES, |number| number.instances)
     }
 
     /// Waits until a number has changed. `now` is the clock. Dropping the future loses no change.
-    pub(super) async fn changed(&mut self, now: impl Fn() -> Timestamp) {
+    pub(crate) async fn changed(&mut self, now: impl Fn() -> Timestamp) {
         loop {
             if self.numbers.is_empty() {
                 std::future::pending::<()>().await;
@@ -175,7 +191,6 @@ impl Number {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::dns::NameServers;
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_secs(seconds)
@@ -186,7 +201,7 @@ mod tests {
             name_servers: NameServers::List(Vec::new()),
             ..DnsSettings::default()
         });
-        let number = Number { instances: UNKNOWN, is_known: false, smaller: None, fails: false };
+        let number = Number { instances: UNKNOWN_INSTANCES, is_known: false, smaller: None, fails: false };
         instances.numbers.insert(name.into(), number);
         instances
     }
@@ -219,7 +234,7 @@ mod tests {
     async fn names_that_are_not_found_do_not_delay_a_load() {
         let mut instances = with("old");
         instances.follow(&BTreeSet::from(["weir".into()]), at(1)).await;
-        assert_eq!((instances.of("weir"), instances.numbers.len()), (UNKNOWN, 1));
+        assert_eq!((instances.of("weir"), instances.numbers.len()), (UNKNOWN_INSTANCES, 1));
         assert!(timeout(Duration::from_mins(1), instances.changed(|| at(9))).await.is_err());
     }
 }
