@@ -295,13 +295,11 @@ fn fleets_use_2_000_000_calls_a_second() {
     check_rate(&[Coordination::Lease], 2_000_000, 30, 2);
 }
 
-/// A tenth of 96 instances has 90 % of the callers, and after nine seconds another tenth: parts that follow demand are
-/// there within six seconds.
-#[test]
-fn parts_of_96_instances_follow_the_callers() {
-    const LIMIT: u64 = 9_600;
+/// A tenth of 96 instances has 90 % of the callers, which wait for up to `wait`, and after nine seconds another tenth:
+/// parts that follow demand are there within six seconds.
+fn check_moving_parts(limit: u32, wait: Period) {
     const MOVED: usize = 9;
-    let tier = Tier { requests: 9_600, ..scenario(Algorithm::FixedWindow).tier };
+    let tier = Tier { requests: limit, ..scenario(Algorithm::FixedWindow).tier };
     let scenario = Scenario {
         instances: 96,
         tier,
@@ -316,19 +314,31 @@ fn parts_of_96_instances_follow_the_callers() {
         follows_demand: true,
         ..RuleCoordination::default()
     };
-    let outcome = coordinated(&scenario, coordination, Period::from_millis(200));
+    let outcome = coordinated(&scenario, coordination, wait);
     let begin = Timestamp::from_secs(1_700_000_001);
     let mut counted = vec![0_u64; 20];
     for decision in outcome.simulated.decisions.iter().filter(|decision| decision.admitted == Some(true)) {
         counted[usize::try_from(decision.decided.since(begin).as_nanos() / 1_000_000_000).expect("few")] += 1;
     }
-    assert!(counted.iter().all(|calls| *calls <= LIMIT), "{counted:?}");
-    // as much as even parts are used
-    assert!(counted[MOVED] < LIMIT / 2, "{counted:?}");
+    let limit = u64::from(limit);
+    assert!(counted.iter().all(|calls| *calls <= limit), "{counted:?}");
+    // as much as even parts are used, once those that waited before are served
+    assert!(counted[MOVED + 1] < limit / 2, "{counted:?}");
     for seconds in [6..MOVED, MOVED + 6..18] {
         let all: u64 = counted[seconds].iter().sum();
-        assert!(all * 100 >= 95 * 3 * LIMIT, "{counted:?}");
+        assert!(all * 100 >= 95 * 3 * limit, "{counted:?}");
     }
+}
+
+#[test]
+fn parts_of_96_instances_follow_callers_that_wait_briefly() {
+    check_moving_parts(9_600, Period::from_millis(200));
+}
+
+/// A limit of 50 an instance.
+#[test]
+fn parts_of_96_instances_follow_callers_that_wait_a_second() {
+    check_moving_parts(4_800, Period::from_secs(1));
 }
 
 /// Of 10 calls a second, an instance has one in ten seconds: whoever waits for its turn is served, and all turns are
