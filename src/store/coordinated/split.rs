@@ -165,20 +165,28 @@ impl<R: Remote> Split<R> {
     }
 
     /// Returns what a line of callers may expect of this instance's part: as much as the present members, and those to
-    /// come, leave it in any window. None if the part follows demand, or is not certain.
+    /// come, leave it in any window; if it follows demand, all of the limit from the next window on. None if the part is
+    /// not certain, or is spread over its window and follows demand.
     pub(super) fn estimate(
         &self,
         memory: &MemoryStore,
         check: &LimitCheck<'_>,
         now: Timestamp,
     ) -> Option<Estimate> {
-        if check.rule.declared().is_some_and(|rule| rule.coordination.follows_demand) {
-            return None;
-        }
         let at = self.time_at(now);
         let own = self.own(check, at);
         let epochs = self.client.epochs();
         epochs.at(at).filter(|_| own.policy.is_none())?;
+        if check.rule.declared().is_some_and(|rule| rule.coordination.follows_demand) {
+            let ([tier], [part]) = (check.tiers(), &own.part.tiers[..]) else { return None };
+            if tier.algorithm != Algorithm::FixedWindow {
+                return None;
+            }
+            let mut counters = memory.counters(&check.of_part(&own.part), at);
+            // what others have in this window
+            counters[0].take(tier, at, Hits((tier.requests - part.requests).into()));
+            return Some(Estimate { counters, at, part: None });
+        }
         let places = epochs.between(at, Timestamp::from_nanos(u64::MAX)).flatten();
         // of the fewest members each has the most
         let place = places.min_by_key(|place| place.instances)?;
