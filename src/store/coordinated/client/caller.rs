@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    limit::Period,
+    limit::{Period, Timestamp},
     store::{
         coordinated::{metrics::CoordinationMetrics, store_time::StoreTime},
         remote::{Command, Remote, RemoteError, Replies, StoreNode, Urgency},
@@ -67,14 +67,14 @@ impl<R: Remote> Caller<R> {
     }
 
     /// Sends `commands`, which are all for `node`, and waits for the replies, however late they are. Runs `silent` now
-    /// and then while the breaker is open for the node.
+    /// and then while the breaker is open for the node. Also returns when the replies arrived, on this instance's clock.
     pub(super) async fn call(
         &self,
         node: StoreNode,
         commands: Vec<Command>,
         urgency: Urgency,
         silent: impl FnMut(),
-    ) -> Result<Replies, RemoteError> {
+    ) -> (Result<Replies, RemoteError>, Timestamp) {
         self.metrics.calls.add(1);
         self.metrics.commands.add(commands.len() as u64);
         let first =
@@ -96,7 +96,7 @@ impl<R: Remote> Caller<R> {
         } else {
             self.record_failure(node, first);
         }
-        replies
+        (replies, received)
     }
 
     /// Records a call that failed, or a decision that had no reply in time.

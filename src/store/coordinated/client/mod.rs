@@ -134,6 +134,11 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.caller.time()
     }
 
+    /// Returns `now` on the store's clock, and the latest that it can be.
+    pub(super) fn time_as_of(&self, now: Timestamp) -> StoreTime {
+        self.caller.store_clock.as_of(now)
+    }
+
     /// Converts `now` on this instance's clock to the store's.
     pub(super) fn time_at(&self, now: Timestamp) -> StoreTime {
         self.caller.store_clock.at(now)
@@ -165,7 +170,7 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
     #[cfg(test)]
     pub(super) async fn call(&self, command: Command) -> Result<Replies, RemoteError> {
         let node = self.node(&command.target, command.at);
-        self.caller.call(node, vec![command], Urgency::Background, || {}).await
+        self.caller.call(node, vec![command], Urgency::Background, || {}).await.0
     }
 
     /// Queues the counter of `key`, whose tries about `target` wait as of `at`. Returns whether there was room.

@@ -38,10 +38,11 @@ const AT_ONCE: usize = 32;
 
 /// What composes the commands of the counters in the queue, and applies the replies.
 pub(in super::super) trait Exchanges<S>: Send + Sync + 'static {
-    /// What the way to the store is like now.
+    /// What the way to the store is like at an instant.
     type Link: Send;
 
-    fn link(&self) -> Self::Link;
+    /// Returns what it is like at `now` on this instance's clock.
+    fn link(&self, now: Timestamp) -> Self::Link;
 
     /// Sends the commands of the counter of `key`, and what is remembered of each.
     fn compose(&self, key: CounterKey, send: impl FnMut(Command, S));
@@ -192,7 +193,7 @@ impl<S: Send> Sender<S> {
             let mut needless = batch.outbox.remove_unless(|sent| exchanges.is_needed(sent));
             if !needless.is_empty() {
                 let not_sent = RemoteError::NotSent("nobody waits for it".to_owned());
-                let link = exchanges.link();
+                let link = exchanges.link(caller.clock.now());
                 for sent in &mut needless {
                     exchanges.apply(sent, Err(&not_sent), &link);
                 }
@@ -233,17 +234,18 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
         // the present windows of counters must not wait for those of a node that does not reply
         let is_moved = |sent: &mut S| exchanges.is_elsewhere(sent, node);
         for mut sent in sent.iter_mut().filter_map(|sent| sent.take_if(is_moved)) {
-            exchanges.apply(&mut sent, Err(&RemoteError::TimedOut(RECHECK)), &exchanges.link());
+            let link = exchanges.link(caller.clock.now());
+            exchanges.apply(&mut sent, Err(&RemoteError::TimedOut(RECHECK)), &link);
         }
     };
-    let outcome = caller.call(node, commands, urgency, silent).await;
+    let (outcome, mut received) = caller.call(node, commands, urgency, silent).await;
     let (mut replies, now) = match outcome {
         Ok(Replies { now, replies }) => (replies, now),
         Err(error) => (vec![Err(error); sent.len()], Timestamp::default()),
     };
     replies.resize_with(sent.len(), || Err(RemoteError::Unreachable("it sent too few replies".into())));
     for (sent, replies) in sent.chunks_mut(AT_ONCE).zip(replies.chunks(AT_ONCE)) {
-        let link = exchanges.link();
+        let link = exchanges.link(received);
         for (sent, reply) in sent.iter_mut().zip(replies) {
             if let Some(sent) = sent {
                 exchanges.apply(sent, reply.as_ref().map(|reply| (reply, now)), &link);
@@ -252,6 +254,7 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
         if replies.len() == AT_ONCE {
             // what other calls have received does not wait for all of them
             yield_now().await;
+            received = caller.clock.now();
         }
     }
     (node, urgency)

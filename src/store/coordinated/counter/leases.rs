@@ -84,7 +84,13 @@ impl LocalCounter {
     }
 
     /// Removes leases that have ended. Hits that some tier still counts are returned to the store.
+    #[inline]
     pub(in super::super) fn expire_leases(&mut self, time: StoreTime) -> Dropped {
+        // most counters have none most of the time
+        if self.rare.leases().is_empty() { Dropped::default() } else { self.expire_held(time) }
+    }
+
+    fn expire_held(&mut self, time: StoreTime) -> Dropped {
         let mut dropped = Dropped::default();
         while let Some(i) = self.leases().iter().position(|lease| lease.until <= time.latest) {
             let lease = self.rare.take_lease(i);
@@ -175,6 +181,9 @@ impl LocalCounter {
     /// last demand.
     pub(in super::super) fn return_ending(&mut self, instances: usize, lead: Period, now: Timestamp) {
         self.follow_instances(instances);
+        if self.rare.leases().is_empty() {
+            return;
+        }
         let is_abandoned = now > self.abandoned_at() && self.leased_hits() > self.idle_allowance();
         if self.choice.mode != Coordination::Lease || is_abandoned {
             self.return_leases();

@@ -9,6 +9,7 @@ use super::{
     adoption::{adopts, close_empty_span},
     limits::joined,
     records::{DeliveryOutcome, Dropped, PendingDelta},
+    talk::Talk,
     tiers::{flows, has_ended, same_windows, saturated},
     usage::MeasuredReply,
     versions::Version,
@@ -158,15 +159,14 @@ impl LocalCounter {
             }
             // as many were given back as were taken, which leaves others at other times
             let moves = first.is_none() && flows(tiers);
-            let mut delta = first.clone();
-            if delta.unused > 0 && self.must_keep(tiers, delta.at, delta.unused_until, now) {
-                dropped.add(0, std::mem::take(&mut delta.unused));
+            let unused = first.unused;
+            if unused > 0 && self.must_keep(tiers, first.at, first.unused_until, now) {
+                dropped.add(0, unused);
                 self.unacknowledged.pending_mut()[0].unused = 0;
             }
             // a flush that was not applied is sent with what was counted since
-            let last = self.unacknowledged.in_flight_mut().last_mut();
-            let is_taken_in = last.is_some_and(|last| last.takes_in(&delta));
-            if is_taken_in || delta.is_none() && !moves {
+            let is_taken_in = self.unacknowledged.is_first_taken_in();
+            if is_taken_in || self.unacknowledged.pending()[0].is_none() && !moves {
                 self.unacknowledged.remove_first_pending();
             } else {
                 self.unacknowledged.send_first();
@@ -249,8 +249,8 @@ impl LocalCounter {
         }
         self.heard.applied = number;
         let unknown = if precedes(self.numbers.flushed) { self.unacknowledged.in_flight() } else { &[][..] };
-        let (held, given_up, lease_limit) =
-            (self.rare.leases(), self.given_up(), Arc::clone(self.lease_limit()));
+        let (held, talk) = (self.rare.leases(), self.rare.talk());
+        let lease_limit = (!held.is_empty()).then(|| Arc::clone(self.lease_limit()));
         for (i, tier) in self.target.tiers.iter().enumerate() {
             let is_same = reply.version(i) > 0 && self.version(i).known() == Some(reply.version(i));
             let state = &mut self.estimate[i];
@@ -258,10 +258,14 @@ impl LocalCounter {
                 continue;
             }
             state.clone_from(&reply.counters[i]);
-            for delta in unknown.iter().chain(self.unacknowledged.pending()).chain(&given_up) {
+            for delta in unknown
+                .iter()
+                .chain(self.unacknowledged.pending())
+                .chain(talk.into_iter().flat_map(Talk::admitted))
+            {
                 delta.apply(tier, state, now);
             }
-            if !held.is_empty() && lease_limit.counts_in(tier) {
+            if lease_limit.as_ref().is_some_and(|limit| limit.counts_in(tier)) {
                 for lease in held {
                     lease.exclude(tier, state, now);
                 }
@@ -303,6 +307,9 @@ impl LocalCounter {
 
     fn drop_pending_of_ended(&mut self, now: Timestamp) -> Dropped {
         let mut dropped = Dropped::default();
+        if !self.unacknowledged.pending().iter().any(|delta| delta.has_ended(now)) {
+            return dropped;
+        }
         self.unacknowledged.retain_pending(|delta| {
             let ended = delta.has_ended(now);
             if ended {

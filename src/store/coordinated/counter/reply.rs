@@ -1,7 +1,7 @@
 //! The one place where replies are applied to a counter: they acknowledge what was reported, bring hits to hold and
 //! states to adopt, and decide the tries that they carried.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use super::{
     LocalCounter,
@@ -74,7 +74,7 @@ impl Sent {
     }
 
     /// Decides its tries by `reply`, of the instant `now`, in their order. `states` are those after all of them.
-    fn decide(&self, reply: &Reply, mut states: SmallVec<[CounterState; 1]>, now: Timestamp) -> Verdicts {
+    fn decide(&self, reply: &Reply, mut states: Cow<'_, [CounterState]>, now: Timestamp) -> Verdicts {
         let tiers = &self.target.tiers;
         let mut decided = Verdicts::with_capacity(self.tries.len());
         if let [Try { asks: Asks::Reserve(request), .. }] = &self.tries[..] {
@@ -103,7 +103,7 @@ impl Sent {
                 decided.push(Tried { decision, at: now, reserved: Hits(0) });
                 // no try needs those before the first one
                 if is_counted && hits > Hits(0) && begin + j > 0 {
-                    take_off(tiers, &mut states, hits, now);
+                    take_off(tiers, states.to_mut(), hits, now);
                 }
             }
             end = begin;
@@ -120,7 +120,7 @@ impl Sent {
             Ok((reply, now)) if reply.counters.len() >= self.target.tiers.len() => {
                 let reply = &reply.split_at(self.target.tiers.len()).0;
                 applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
-                let decided = self.decide(reply, reply.counters.clone(), self.dated(reply, now));
+                let decided = self.decide(reply, Cow::Borrowed(&reply.counters), self.dated(reply, now));
                 for (asked, tried) in self.tries.drain(..).zip(decided) {
                     asked.succeed(tried);
                 }
@@ -427,14 +427,14 @@ impl LocalCounter {
 
     /// Returns the states after everything that `sent` has done: the estimate, which leaves out what is held and has
     /// what is not reported yet, but for windows that it does not have.
-    fn states_after(&self, sent: &Sent, reply: &Reply, is_applied: bool) -> SmallVec<[CounterState; 1]> {
+    fn states_after<'a>(&self, sent: &Sent, reply: &'a Reply, is_applied: bool) -> Cow<'a, [CounterState]> {
         let is_better = is_applied
             && !sent.is_reserving()
             && (!reply.adopted.is_empty()
                 || !self.rare.leases().is_empty()
                 || sent.tries.iter().all(Try::looks));
         if !is_better {
-            return reply.counters.clone();
+            return Cow::Borrowed(&reply.counters);
         }
         let both = reply.counters.iter().zip(self.estimate.iter());
         let of_window = |(stored, known): (&CounterState, &CounterState)| match (stored, known) {

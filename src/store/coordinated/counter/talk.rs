@@ -91,9 +91,10 @@ pub(in super::super) enum Asks {
 pub(in super::super) struct Talk {
     /// Tries that wait to be sent, in order of arrival.
     pub(super) tries: SmallVec<[Try; 1]>,
-    /// The calls that were sent and have no reply yet, oldest first.
+    /// The calls that were sent and have no reply yet, oldest first, but for one that carries nothing but reports: that
+    /// is on its way as long as these are in flight.
     on_way: SmallVec<[OnWay; 1]>,
-    /// The one that is about the ledger.
+    /// The one of these that is about the ledger.
     ledger: Option<Ledger>,
     /// Tries on their way whose callers wait no longer.
     given_up: SmallVec<[GivenUp; 0]>,
@@ -160,6 +161,15 @@ pub(in super::super) struct Sent {
     /// The hits that its reports carry. None if it has none.
     pub(in super::super) carried: Option<Dropped>,
     pub(super) hold: Option<Hold>,
+}
+
+// === impl Talk ===
+
+impl Talk {
+    /// Returns the hits of tries that were given up and are in the estimate, as what would report them.
+    pub(super) fn admitted(&self) -> impl Iterator<Item = &PendingDelta> {
+        self.given_up.iter().filter_map(|given| given.admitted.as_ref())
+    }
 }
 
 // === impl Try ===
@@ -349,7 +359,7 @@ impl LocalCounter {
     pub(in super::super) fn can_send_tries(&self, link: &Link) -> bool {
         let Some(talk) = self.rare.talk().filter(|talk| !talk.is_queued) else { return false };
         let mut ahead = 0;
-        talk.ledger.is_none() && talk.wants_lease
+        talk.wants_lease && !self.has_ledger_on_way()
             || talk.tries.iter().any(|asked| !self.must_wait(asked, &mut ahead, link))
     }
 
@@ -360,12 +370,16 @@ impl LocalCounter {
 
     /// Returns whether no exchange is on its way.
     pub(in super::super) fn is_silent(&self) -> bool {
-        self.rare.talk().is_none_or(|talk| talk.on_way.is_empty())
+        self.unanswered_since().is_none()
     }
 
     /// Returns the instant whose windows the oldest exchange on its way is about. Decisions may wait for it.
     pub(in super::super) fn unanswered_since(&self) -> Option<Timestamp> {
-        self.rare.talk()?.on_way.first().map(|sent| sent.at)
+        let of_reports = self.unacknowledged.in_flight().first();
+        let of_reports = of_reports.map(|delta| (self.numbers.flushed, delta.last_at));
+        let others = self.rare.talk().and_then(|talk| talk.on_way.first());
+        let all = of_reports.into_iter().chain(others.map(|sent| (sent.number, sent.at)));
+        all.max_by_key(|(number, _)| self.numbers.sent.wrapping_sub(*number)).map(|(_, at)| at)
     }
 
     /// Notes that the sender has it in its queue.
@@ -380,7 +394,8 @@ impl LocalCounter {
 
     /// Returns whether an exchange is on its way that is about the ledger. What is pending waits for its reply.
     pub(in super::super) fn has_ledger_on_way(&self) -> bool {
-        self.rare.talk().is_some_and(|talk| talk.ledger.is_some())
+        !self.unacknowledged.in_flight().is_empty()
+            || self.rare.talk().is_some_and(|talk| talk.ledger.is_some())
     }
 
     /// Returns the hits that are to be held by an exchange on its way.
@@ -395,9 +410,10 @@ impl LocalCounter {
         ledger.is_some_and(|ledger| ledger.want > 0 && ledger.number != number)
     }
 
-    /// Returns whether it says something to the store, or is about to.
-    pub(in super::super) fn has_talk(&self) -> bool {
-        self.rare.talk().is_some()
+    /// Returns whether tries or a lease wait to be sent, for which the sender does not have it in its queue.
+    pub(in super::super) fn has_to_send(&self) -> bool {
+        let waits = |talk: &Talk| !talk.is_queued && (talk.wants_lease || !talk.tries.is_empty());
+        self.rare.talk().is_some_and(waits)
     }
 
     /// Returns whether tries wait.
@@ -455,12 +471,6 @@ impl LocalCounter {
         given_up.swap_remove(place).admitted
     }
 
-    /// Returns the hits of tries that were given up and are in the estimate, as what would report them.
-    pub(super) fn given_up(&self) -> SmallVec<[PendingDelta; 0]> {
-        let given_up = self.rare.talk().map_or(&[][..], |talk| &talk.given_up);
-        given_up.iter().filter_map(|given| given.admitted.clone()).collect()
-    }
-
     /// Notes that command `number` has its outcome.
     pub(super) fn end_command(&mut self, number: u32) {
         let Some(talk) = self.rare.talk_mut() else { return };
@@ -470,6 +480,10 @@ impl LocalCounter {
                 talk.on_way.remove(i);
                 talk.ledger.take_if(|ledger| ledger.number == number);
             }
+        }
+        if talk.given_up.is_empty() {
+            // before leases arrive, beside which it would take more space
+            self.end_talk();
         }
     }
 
@@ -501,7 +515,10 @@ impl LocalCounter {
     /// Returns whether `asked` has to wait for the reply to the exchange on its way that is about the ledger. `ahead`
     /// are the hits of those before it that wait for what is to be held.
     fn must_wait(&self, asked: &Try, ahead: &mut u64, link: &Link) -> bool {
-        let Some(ledger) = self.rare.talk().and_then(|talk| talk.ledger) else { return false };
+        if !self.has_ledger_on_way() {
+            return false;
+        }
+        let want = self.requested_hits();
         let in_flight = self.unacknowledged.in_flight();
         let is_about = |limit: &Target| limit.overlaps(&asked.target);
         if !is_about(&self.target) && !in_flight.iter().any(|delta| is_about(&delta.limit)) {
@@ -520,8 +537,8 @@ impl LocalCounter {
             return true;
         }
         let hits = asked.hits.0;
-        let is_covered = ledger.want > 0 && ahead.saturating_add(hits) <= ledger.want;
-        let held = ledger.want.saturating_add(self.leased_hits());
+        let is_covered = want > 0 && ahead.saturating_add(hits) <= want;
+        let held = want.saturating_add(self.leased_hits());
         let has_no_room = held > 0 && !self.fits(Hits(held.saturating_add(hits)), link.time.now);
         let waits = is_covered || (has_no_room && !link.is_far);
         *ahead = ahead.saturating_add(if waits { hits } else { 0 });
@@ -548,31 +565,18 @@ impl LocalCounter {
             && (asked.is_own && flows(&asked.target.tiers) || !has_room())
     }
 
-    /// Adds `tries` to the commands `sent`, and further ones.
-    fn place(&self, tries: SmallVec<[Try; 1]>, sent: &mut SmallVec<[Sent; 1]>, key: CounterKey, number: u32) {
-        for asked in tries {
-            let rest = match sent.last_mut() {
-                Some(last) => last.add(asked),
-                None => Err(asked),
-            };
-            if let Err(asked) = rest {
-                let mut next = Sent::new(key, self, number);
-                let is_added = next.add(asked).is_ok();
-                debug_assert!(is_added, "an empty command takes in any try");
-                sent.push(next);
-            }
-        }
-    }
-
     /// Returns the tries that leave now, whether no exchange is on its way that is about the ledger, and whether hits
     /// are to be held.
     fn take_ready_tries(&mut self, link: &Link) -> (SmallVec<[Try; 1]>, bool, bool) {
-        let Some(talk) = self.rare.talk_mut() else { return (SmallVec::new(), true, false) };
+        let is_free = !self.has_ledger_on_way();
+        let Some(talk) = self.rare.talk_mut() else { return (SmallVec::new(), is_free, false) };
         talk.is_queued = false;
         // the hits of a decision that waits no longer must not count twice
-        talk.tries.retain(|asked| asked.is_awaited());
+        if !talk.tries.iter().all(Try::is_awaited) {
+            talk.tries.retain(|asked| asked.is_awaited());
+        }
         let tries = std::mem::take(&mut talk.tries);
-        if talk.ledger.is_none() {
+        if is_free {
             return (tries, true, std::mem::take(&mut talk.wants_lease));
         }
         let mut ahead = 0;
@@ -632,55 +636,55 @@ impl LocalCounter {
             }));
             carried = (!reports.is_empty()).then(Dropped::default);
         }
-        let mut sent: SmallVec<[Sent; 1]> = SmallVec::new();
         let others = if self.plan.wants_read { self.other_tiers() } else { None };
         let is_read_anyway = others.is_none()
             && (hold.is_some() || tries.iter().any(|asked| asked.target.has_counters_of(&self.target)));
         let reads = is_free && self.plan.wants_read && carried.is_none() && !is_read_anyway;
+        if carried.is_none() && hold.is_none() && !reads && tries.is_empty() {
+            self.end_talk();
+            return dropped;
+        }
         let is_ledger = is_free
             && (carried.is_some()
                 || hold.is_some()
                 || reads
                 || is_lease && needed > 0 && (self.plan.instances <= 1 || flows(&self.target.tiers)));
-        // a report says less of them than is wished for
-        let is_unread = carried.is_some() && beside.is_none() && others.is_some();
-        if carried.is_some() || hold.is_some() && tries.is_empty() || reads {
-            let mut first = Sent::new(key, self, number);
-            first.beside = beside;
-            first.carried = carried;
-            if reads {
-                first.beside = others;
-                let run = Run { hits: 0, tries: 1, counts_rejected: false };
-                first.runs.push(run);
-            }
-            sent.push(first);
-        }
-        if !tries.is_empty() {
-            self.place(tries, &mut sent, key, number);
-        }
-        if sent.is_empty() {
-            self.end_talk();
-            return dropped;
-        }
+        // an exchange that has nothing but reports is known by these
+        let is_known = hold.is_none() && tries.is_empty() && !self.unacknowledged.in_flight().is_empty();
         if is_free {
-            self.plan.wants_read &= is_unread;
+            // a report says less of them than is wished for
+            self.plan.wants_read &= carried.is_some() && beside.is_none() && others.is_some();
             self.end_overcounting();
         }
-        let last = sent.last_mut().filter(|last| !last.is_reserving());
-        let want = hold.filter(|_| last.is_some()).map_or(0, |hold| hold.want);
-        if let Some(last) = last {
-            last.hold = hold;
+        let mut last = Sent::new(key, self, number);
+        (last.beside, last.carried) = (beside, carried);
+        if reads {
+            last.beside = others;
+            last.runs.push(Run { hits: 0, tries: 1, counts_rejected: false });
         }
-        let left = u32::try_from(sent.len()).unwrap_or(u32::MAX);
         let oldest = reports.first().map_or(at, |report| report.at);
-        let talk = self.rare.make_talk();
-        talk.on_way.push(OnWay { number, left, at: oldest });
-        if is_ledger {
-            talk.ledger = Some(Ledger { number, want });
+        let mut left = 1;
+        for asked in tries {
+            if let Err(asked) = last.add(asked) {
+                left += 1;
+                let full = std::mem::replace(&mut last, Sent::new(key, self, number));
+                leave(full.command(std::mem::take(&mut reports), at), full);
+                let is_added = last.add(asked).is_ok();
+                debug_assert!(is_added, "an empty command takes in any try");
+            }
         }
-        for sent in sent.drain(..) {
-            leave(sent.command(std::mem::take(&mut reports), at), sent);
+        let hold = hold.filter(|_| !last.is_reserving());
+        last.hold = last.hold.or(hold);
+        if is_known {
+            self.end_talk();
+        } else {
+            let talk = self.rare.make_talk();
+            talk.on_way.push(OnWay { number, left, at: oldest });
+            if is_ledger {
+                talk.ledger = Some(Ledger { number, want: hold.map_or(0, |hold| hold.want) });
+            }
         }
+        leave(last.command(reports, at), last);
         dropped
     }
 }

@@ -41,10 +41,6 @@ impl Unacknowledged {
         &self.all()[self.in_flight_len()..]
     }
 
-    pub(super) fn in_flight_mut(&mut self) -> &mut [PendingDelta] {
-        self.0.as_mut().map_or(&mut [], |deltas| &mut deltas.list[..deltas.in_flight])
-    }
-
     pub(super) fn pending_mut(&mut self) -> &mut [PendingDelta] {
         self.0.as_mut().map_or(&mut [], |deltas| &mut deltas.list[deltas.in_flight..])
     }
@@ -59,6 +55,13 @@ impl Unacknowledged {
         if let Some(deltas) = &mut self.0 {
             deltas.in_flight = deltas.list.len().min(deltas.in_flight + 1);
         }
+    }
+
+    /// Returns whether the last one in flight has taken in the first pending one, which is still to be removed.
+    pub(super) fn is_first_taken_in(&mut self) -> bool {
+        let Some(deltas) = &mut self.0 else { return false };
+        let (in_flight, pending) = deltas.list.split_at_mut(deltas.in_flight);
+        in_flight.last_mut().zip(pending.first()).is_some_and(|(last, first)| last.takes_in(first))
     }
 
     /// Removes the first pending one.
@@ -173,15 +176,15 @@ mod tests {
                 true
             })
         });
-        assert_eq!(
-            (hits(all.all()), all.in_flight_mut().len(), all.pending_mut().len()),
-            (vec![1, 2, 7], 2, 1)
-        );
+        assert_eq!((hits(all.all()), all.in_flight().len(), all.pending_mut().len()), (vec![1, 2, 7], 2, 1));
+        assert!(all.is_first_taken_in());
+        assert_eq!(hits(all.all()), [1, 9, 7]);
         all.push(delta(8));
         all.retain_pending(|delta| delta.change.hits == 8);
-        assert_eq!(hits(all.all()), [1, 2, 8]);
+        assert_eq!(hits(all.all()), [1, 9, 8]);
         all.return_flight();
-        assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![], vec![1, 2, 8]));
+        assert!(!all.is_first_taken_in(), "none is in flight");
+        assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![], vec![1, 9, 8]));
         all.send_first();
         all.remove_first_pending();
         assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![1], vec![8]));

@@ -10,12 +10,13 @@ use tokio::{
 
 use super::CounterTable;
 use crate::{
-    limit::{Coordination, CounterKey, Hits, LimitCheck, Period},
+    limit::{Coordination, CounterKey, Hits, LimitCheck, Period, Timestamp},
     store::{
         coordinated::{
             client::{ExchangeOutcome, Exchanges},
             counter::{Applied, Asks, Generation, Link, LocalCounter, Sent, TryOutcome},
             delivery::{Delivery, Undecided},
+            store_time::StoreTime,
         },
         remote::{Command, Remote, RemoteError, StoreNode, Target},
     },
@@ -51,8 +52,8 @@ struct Awaited<'a, R: Remote> {
 impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
     type Link = Link;
 
-    fn link(&self) -> Link {
-        self.link_now()
+    fn link(&self, now: Timestamp) -> Link {
+        self.link_at(self.client.time_at(now))
     }
 
     fn compose(&self, key: CounterKey, send: impl FnMut(Command, Sent)) {
@@ -165,10 +166,15 @@ impl<R: Remote> CounterTable<R> {
 
     /// Returns what the way to the store is like now.
     pub(in super::super) fn link_now(&self) -> Link {
+        self.link_at(self.client.time())
+    }
+
+    /// Returns what the way to the store is like, as of `time`.
+    pub(super) fn link_at(&self, time: StoreTime) -> Link {
         let round_trip = self.client.round_trip();
         let trips = |count: u64| Period::from_nanos(round_trip.as_nanos().saturating_mul(count));
         Link {
-            time: self.client.time(),
+            time,
             instances: self.client.instances(),
             round_trip,
             horizon: HORIZON.max(trips(ROUND_TRIPS)),

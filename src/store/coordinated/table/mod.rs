@@ -133,8 +133,8 @@ impl<R: Remote> CounterTable<R> {
         if let Some(replaced) = replaced {
             counter.restore_limit(replaced, now);
         }
-        if counter.has_talk() {
-            self.send_tries(key, counter, &self.link_now());
+        if counter.has_to_send() {
+            self.send_tries(key, counter, &self.link_at(self.client.time_as_of(now)));
         }
         self.enqueue(key, counter, now);
         result

@@ -85,7 +85,7 @@ struct NoCounters;
 impl Exchanges<Waiting> for NoCounters {
     type Link = ();
 
-    fn link(&self) {}
+    fn link(&self, _: Timestamp) {}
 
     fn compose(&self, _: CounterKey, _: impl FnMut(Command, Waiting)) {}
 

@@ -350,3 +350,33 @@ fn the_overshoot_is_what_the_store_counts_above_a_limit() {
         assert_eq!(fixture.counter.overshoot(&reply(used), admitted, START), overshoot, "{used:?}");
     }
 }
+
+/// Nothing but the reports in flight is kept of it. Of two exchanges the older one is what decisions may wait for.
+#[test]
+fn an_exchange_of_reports_alone_is_known_by_them() {
+    let mut fixture = Fixture::new(&[fixed(50, 60)], 2);
+    fixture.counter.choice.mode = Coordination::Interval;
+    fixture.count(1);
+    let counted_at = fixture.now;
+    fixture.wait(millis(5));
+    let reported = fixture.take();
+    let state = |fixture: &Fixture| {
+        let counter = &fixture.counter;
+        (counter.has_ledger_on_way(), counter.is_silent(), counter.unanswered_since())
+    };
+    assert_eq!(reported.len(), 1);
+    assert!(fixture.counter.rare.is_nothing());
+    assert_eq!(state(&fixture), (true, false, Some(counted_at)));
+    // a try about other tiers passes beside it
+    let other = Target { tiers: [fixed(50, 10)].to_vec().into(), ..(*fixture.counter.target).clone() };
+    fixture.counter.target = Arc::new(other);
+    fixture.ask(1, Asks::Take(OverLimitPolicy::Ignore));
+    fixture.counter.target = Arc::clone(&reported[0].0.target);
+    let beside = fixture.compose();
+    assert_eq!((beside.len(), state(&fixture)), (1, (true, false, Some(counted_at))));
+    fixture.deliver(reported);
+    assert_eq!(state(&fixture), (false, false, Some(fixture.now)));
+    fixture.deliver(beside);
+    assert_eq!(state(&fixture), (false, true, None));
+    assert!(fixture.counter.is_settled());
+}
