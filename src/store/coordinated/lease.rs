@@ -79,11 +79,7 @@ impl<R: Remote> Lease<R> {
         self.table.metrics.leased.add(1);
         // the next lease has to arrive before this one is used up
         let soon = Period::from_nanos(2 * self.client.round_trip().as_nanos());
-        let leased = counter.leased_hits();
-        let lease_next = !counter.is_denied(now)
-            && leased < counter.demand.in_the_next(soon, now)
-            && leased < counter.remaining(now);
-        Some((decision, lease_next))
+        Some((decision, counter.lease_policy().runs_low(soon, now)))
     }
 
     /// Decides `check` from a lease while the store is unavailable. Returns none if the lease holds too few hits.

@@ -1,6 +1,6 @@
 //! Times and tiers of tests.
 
-use crate::limit::{Algorithm, Period, Tier, Timestamp};
+use crate::limit::{Algorithm, Bucket, Period, Refill, Tier, Timestamp};
 
 /// The start of a window of every length that the tests use.
 pub(super) const START: Timestamp = Timestamp::from_secs(3_600 * 400_000);
@@ -15,4 +15,9 @@ pub(super) fn fixed(requests: u32, seconds: u64) -> Tier {
 
 pub(super) fn sliding(requests: u32, seconds: u64) -> Tier {
     Tier { algorithm: Algorithm::SlidingWindow, ..fixed(requests, seconds) }
+}
+
+pub(super) fn bucket(requests: u32, seconds: u64) -> Tier {
+    let bucket = Bucket { burst: requests, refill: Refill::Continuous, strict: false };
+    Tier { algorithm: Algorithm::TokenBucket(bucket), ..fixed(requests, seconds) }
 }

@@ -3,7 +3,7 @@
 use super::{
     LocalCounter,
     records::{HeldLease, PendingDelta},
-    tiers::{has_ended, negative, positive},
+    tiers::{has_ended, negative, positive, remaining},
 };
 use crate::limit::{
     Decision, Direction, Hits, OverLimitPolicy, Timestamp,
@@ -168,11 +168,6 @@ impl LocalCounter {
 
     /// Returns the hits that all tiers would still admit, by the estimate.
     pub(in super::super) fn remaining(&self, now: Timestamp) -> u64 {
-        let left = self
-            .estimate
-            .iter()
-            .zip(&self.target.tiers)
-            .map(|(s, tier)| s.availability(tier, now).remaining.into());
-        left.min().unwrap_or_default()
+        remaining(&self.target.tiers, &self.estimate, now)
     }
 }

@@ -4,29 +4,18 @@ use std::sync::Arc;
 
 use super::{
     LocalCounter,
-    records::{Dropped, HeldLease, PendingDelta},
-    tiers::{flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed, saturated},
-    used_up::LONGEST_IDLE_HOLD,
+    policy::LeasePolicy,
+    records::{Dropped, HeldLease, PendingDelta, left_in},
+    tiers::{flows, has_ended, has_flowed_back, is_mixed, same_windows, saturated},
 };
 use crate::{
     limit::{
-        Algorithm, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
+        Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
+        algorithm::{CounterState, IdleAt},
         capacity, decide,
     },
-    store::coordinated::store_time::StoreTime,
+    store::{coordinated::store_time::StoreTime, remote::Reply},
 };
-
-/// The number of expected intervals without a hit after which a counter is abandoned. With random arrivals, 1 in 150
-/// intervals is that long by chance.
-const ABANDONED_AFTER: u64 = 5;
-
-/// The longest time until a counter is abandoned. If hits are rarer than that, a call for each hit costs little.
-const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
-
-/// Returns the hits of `leases` that are not used yet.
-fn left_in(leases: &[HeldLease]) -> u64 {
-    leases.iter().map(|lease| lease.left().0).sum()
-}
 
 // === impl LocalCounter ===
 
@@ -36,32 +25,21 @@ impl LocalCounter {
         if self.is_away() { &[] } else { self.rare.leases() }
     }
 
+    /// Returns whether it holds a lease.
+    #[inline]
+    pub(in super::super) fn has_leases(&self) -> bool {
+        !self.rare.leases().is_empty()
+    }
+
+    /// Returns what decides about its leases.
+    #[inline]
+    pub(in super::super) fn lease_policy(&self) -> LeasePolicy<'_> {
+        LeasePolicy::new(self.view())
+    }
+
     /// Returns the hits that may be admitted without a call.
     pub(in super::super) fn leased_hits(&self) -> u64 {
         left_in(self.leases())
-    }
-
-    /// Returns the hits that this instance, one of several, may keep unused: all together at most one in a hundred.
-    /// None where rejected hits count, so that the store's count is soon the number of all hits, and none of a bucket,
-    /// which could exceed its burst if it was full again before they are used. An instance that is alone takes them
-    /// from nobody.
-    pub(super) fn idle_allowance(&self) -> u64 {
-        let capacity = capacity(&self.target.tiers);
-        match self.plan.instances {
-            // a lease ends with its hold, but the hits would count for the rest of the window
-            _ if is_mixed(&self.target.tiers) => 0,
-            ..=1 => capacity / 8,
-            _ if has_bucket(&self.target.tiers) || self.counts_rejected() => 0,
-            instances => capacity / 100 / u64::from(instances),
-        }
-    }
-
-    /// Returns the hits that are requested with those that decisions wait for, to be kept for after a lull.
-    pub(super) fn kept_ahead(&self, now: Timestamp) -> u64 {
-        if self.plan.instances > 1 && flows(&self.target.tiers) {
-            return 0;
-        }
-        self.idle_allowance().min(self.remaining(now) / 8)
     }
 
     /// Adapts to the number of instances. Leases that were granted to a lone instance are valid for long, and returned
@@ -83,11 +61,54 @@ impl LocalCounter {
         }
     }
 
+    /// Records that `hits` were asked for: as many as the limit could admit at most.
+    pub(in super::super) fn record_demand(&mut self, hits: Hits, now: Timestamp) {
+        if !self.is_away() {
+            self.demand.record(hits.0.min(capacity(&self.target.tiers)), now);
+        }
+    }
+
+    /// Holds `hits` of those that `reply` grants, which must be used within `hold`. To be called before the reply is
+    /// applied to the estimate, which does not count them.
+    pub(super) fn hold_granted(&mut self, hits: u64, reply: &Reply, hold: Period, now: Timestamp) {
+        if hits == 0 || reply.counters.len() != self.target.tiers.len() {
+            return;
+        }
+        let ends = reply.counters.iter().map(|state| match state {
+            CounterState::FixedWindow(window) => window.end(),
+            _ => now.after(hold),
+        });
+        let until = ends.min().unwrap_or(now);
+        let lease = HeldLease::new(Hits(hits), now, until);
+        if self.is_away() {
+            // granted under a limit that a reload has replaced
+            self.push_pending(PendingDelta::unused(&Arc::clone(&self.target), lease));
+        } else {
+            self.rare.add_lease(lease);
+        }
+        let idle_at = reply.counters.iter().map(CounterState::idle_at).max();
+        self.heard.granted_until = self.heard.granted_until.max(IdleAt::of(idle_at.unwrap_or_default()));
+    }
+
+    /// Has the store keep `hits` that it has just granted: those that were given back before the reply must not take
+    /// them along.
+    pub(super) fn keep_granted(&mut self, hits: u64, now: Timestamp) {
+        if hits > 0 {
+            self.note_admission();
+        }
+        for delta in self.unacknowledged.pending_mut() {
+            let is_given_back = !delta.change.is_addition() && delta.limit.overlaps(&self.target);
+            if is_given_back && same_windows(&self.target.tiers, delta.at, now) {
+                delta.change.floor = delta.change.floor.saturating_add(hits);
+            }
+        }
+    }
+
     /// Removes leases that have ended. Hits that some tier still counts are returned to the store.
     #[inline]
     pub(in super::super) fn expire_leases(&mut self, time: StoreTime) -> Dropped {
         // most counters have none most of the time
-        if self.rare.leases().is_empty() { Dropped::default() } else { self.expire_held(time) }
+        if self.has_leases() { self.expire_held(time) } else { Dropped::default() }
     }
 
     fn expire_held(&mut self, time: StoreTime) -> Dropped {
@@ -101,7 +122,7 @@ impl LocalCounter {
                 && self.plan.instances <= 1
                 && !is_mixed(tiers)
                 && !self.has_lost_version()
-                && lease.left().0 <= self.idle_allowance()
+                && lease.left().0 <= self.lease_policy().idle_allowance()
             {
                 // the estimate, which does not count them, has to replace the store's state
                 self.leasing_mut().is_overcounted = true;
@@ -166,7 +187,7 @@ impl LocalCounter {
 
     /// Makes all unspent leased hits pending, to return them to the store.
     pub(in super::super) fn return_leases(&mut self) {
-        if self.rare.leases().is_empty() {
+        if !self.has_leases() {
             return;
         }
         let limit = Arc::clone(self.lease_limit());
@@ -181,86 +202,37 @@ impl LocalCounter {
     /// last demand.
     pub(in super::super) fn return_ending(&mut self, instances: usize, lead: Period, now: Timestamp) {
         self.follow_instances(instances);
-        if self.rare.leases().is_empty() {
+        if !self.has_leases() {
             return;
         }
-        let is_abandoned = now > self.abandoned_at() && self.leased_hits() > self.idle_allowance();
-        if self.choice.mode != Coordination::Lease || is_abandoned {
+        if self.choice.mode != Coordination::Lease || self.lease_policy().is_abandoned(now) {
             self.return_leases();
         }
         self.return_leases_before(now.after(lead));
-    }
-
-    /// Returns whether a lease that ends within `lead` should be renewed in the call that returns what is left of it,
-    /// since hits are likely and the store may have some.
-    pub(in super::super) fn should_renew(&self, lead: Period, now: Timestamp) -> bool {
-        let tiers = &self.target.tiers;
-        let soon = now.after(lead);
-        self.choice.mode == Coordination::Lease
-            && self.plan.instances > 1
-            && flows(tiers)
-            && self.leases().first().is_some_and(|lease| lease.has_hold && lease.until <= soon)
-            && !self.is_denied(now)
-            && self.demand.in_the_next(hold(tiers), now) > 0
     }
 
     /// Makes leases pending that end before `soon`, as far as that is of use to other instances. Returns the number of
     /// their hits.
     pub(super) fn return_leases_before(&mut self, soon: Timestamp) -> u64 {
         let mut returned = 0;
-        if self.plan.instances > 1 && flows(&self.target.tiers) {
-            let ends = |lease: &HeldLease| lease.has_hold && lease.until <= soon;
-            while let Some(i) = self.leases().iter().position(ends) {
-                let lease = self.rare.take_lease(i);
-                returned += lease.left().0;
-                self.push_pending(PendingDelta::unused(&self.target, lease));
-            }
+        let next = |counter: &Self| {
+            let policy = counter.lease_policy();
+            counter.leases().iter().position(|lease| policy.returns_before(lease, soon))
+        };
+        while let Some(i) = next(self) {
+            let lease = self.rare.take_lease(i);
+            returned += lease.left().0;
+            self.push_pending(PendingDelta::unused(&self.target, lease));
         }
         returned
-    }
-
-    fn abandoned_at(&self) -> Timestamp {
-        let longest = if self.is_shared_count() { LONGEST_IDLE_HOLD } else { LONGEST_ABANDONMENT };
-        let expected = self.demand.time_for(ABANDONED_AFTER, self.last_check_at).min(longest);
-        self.last_check_at.after(self.plan.schedule.interval().max(expected))
     }
 
     /// Returns whether nothing has to be done at `time` but keep a lease until its window ends, as one of `instances`.
     pub(in super::super) fn is_keeping(&self, instances: usize, time: StoreTime) -> bool {
         self.rare.only_lease().is_some_and(|lease| time.latest < lease.until)
             && usize::from(self.plan.instances) == instances
-            && self.choice.mode == Coordination::Lease
-            && self.is_single_window()
-            && self.leased_hits() <= self.idle_allowance()
+            && self.lease_policy().keeps_all()
             && !self.has_unacknowledged()
             && !self.plan.wants_read
-    }
-
-    /// Returns whether it is a single fixed window, whose leases end with it: unless they are returned before, they are
-    /// forgotten.
-    fn is_single_window(&self) -> bool {
-        matches!(&self.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
-    }
-
-    /// Returns when leases have to be looked at: `lead` before one ends, or when they have to be returned if no check
-    /// arrives until then. Also returns whether that has to be punctual. None without a lease, and if nothing of it is
-    /// ever returned, so that the sweep is early enough to forget it.
-    pub(in super::super) fn lease_is_due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
-        let lease = self.leases().first()?;
-        if self.choice.mode != Coordination::Lease {
-            // granted when the mode had changed already
-            return Some((Timestamp::default(), false));
-        }
-        let is_kept = self.leased_hits() <= self.idle_allowance();
-        if is_kept && self.is_single_window() {
-            return None;
-        }
-        let abandoned_at = if is_kept { lease.until } else { self.abandoned_at() };
-        if self.plan.instances > 1 && flows(&self.target.tiers) && lease.has_hold {
-            let nanos = lease.until.as_nanos().saturating_sub(lead.as_nanos());
-            let ending = Timestamp::from_nanos(nanos);
-            return Some(if ending <= abandoned_at { (ending, true) } else { (abandoned_at, false) });
-        }
-        Some((lease.until.min(abandoned_at), false))
     }
 }

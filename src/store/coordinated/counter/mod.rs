@@ -12,11 +12,10 @@ mod counting;
 mod demand;
 mod denials;
 mod leases;
-mod leasing;
 mod limits;
-mod pace;
 mod pending;
 mod place;
+mod policy;
 mod rare;
 mod records;
 mod reply;
@@ -38,8 +37,16 @@ mod versions;
 use std::sync::Arc;
 
 use self::{
-    demand::Demand, leasing::Leasing, rare::Rare, reply_time::ReplyTime, schedule::FlushSchedule,
-    states::States, tiers::saturated, unacknowledged::Unacknowledged, usage::UsageRate, versions::Version,
+    demand::Demand,
+    policy::{Leasing, View},
+    rare::Rare,
+    reply_time::ReplyTime,
+    schedule::FlushSchedule,
+    states::States,
+    tiers::saturated,
+    unacknowledged::Unacknowledged,
+    usage::UsageRate,
+    versions::Version,
 };
 pub(super) use self::{
     place::{QueuePlace, Slot, Turn, Urgency},
@@ -258,6 +265,22 @@ impl LocalCounter {
     /// Returns the estimate of the shared counters, one for each tier.
     pub(in super::super) fn estimated(&self) -> &[CounterState] {
         &self.estimate
+    }
+
+    /// Returns what policies see of it.
+    #[inline]
+    fn view(&self) -> View<'_> {
+        View {
+            target: &self.target,
+            mode: self.choice.mode,
+            estimate: &self.estimate,
+            demand: &self.demand,
+            leases: self.leases(),
+            instances: self.plan.instances.into(),
+            denied_until: self.plan.denied_until,
+            last_check_at: self.last_check_at,
+            sync_interval: self.plan.schedule.interval(),
+        }
     }
 
     /// Returns whether it is settled, and nothing but its estimate differs from an unused counter.

@@ -1,8 +1,8 @@
 //! What few local counters have at a time: leases, and the states of what they wait for.
 
 use super::{
-    leasing::Leasing,
     limits::OtherLimits,
+    policy::Leasing,
     records::{HeldLease, HeldLeases},
     states::States,
     talk::Talk,

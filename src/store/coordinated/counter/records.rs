@@ -69,6 +69,11 @@ pub(super) struct HeldLease {
 /// Leases in order of their ends.
 pub(super) type HeldLeases = SmallVec<[HeldLease; 1]>;
 
+/// Returns the hits of `leases` that are not used yet.
+pub(super) fn left_in(leases: &[HeldLease]) -> u64 {
+    leases.iter().map(|lease| lease.left().0).sum()
+}
+
 // === impl Dropped ===
 
 impl Dropped {

@@ -313,7 +313,7 @@ impl LocalCounter {
         if unclaimed > 0 {
             self.uncount(Hits(unclaimed), now);
         }
-        if sent.carried.is_some() && self.rare.leases().is_empty() && hold.is_none() {
+        if sent.carried.is_some() && !self.has_leases() && hold.is_none() {
             // the store knows which of the granted hits were used, or the estimate does not any more
             self.forget_grants();
         }
@@ -430,9 +430,7 @@ impl LocalCounter {
     fn states_after<'a>(&self, sent: &Sent, reply: &'a Reply, is_applied: bool) -> Cow<'a, [CounterState]> {
         let is_better = is_applied
             && !sent.is_reserving()
-            && (!reply.adopted.is_empty()
-                || !self.rare.leases().is_empty()
-                || sent.tries.iter().all(Try::looks));
+            && (!reply.adopted.is_empty() || self.has_leases() || sent.tries.iter().all(Try::looks));
         if !is_better {
             return Cow::Borrowed(&reply.counters);
         }

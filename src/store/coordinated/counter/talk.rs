@@ -621,7 +621,7 @@ impl LocalCounter {
         // no try that follows may find hits held that it needs
         let is_of_rule = |asked: &Try| !asked.is_own && asked.target.has_counters_of(&self.target);
         let may_hold = wants_lease && tries.iter().all(is_of_rule);
-        let hold = may_hold.then(|| self.next_hold(needed, returned, link, at)).flatten();
+        let hold = may_hold.then(|| self.lease_policy().next_hold(needed, returned, link, at)).flatten();
         let is_late = self.counted_until() > at || self.is_overcounted();
         let overlaps = tries.iter().any(|asked| asked.target.overlaps(&self.target));
         let decides = hold.is_some() || (is_lease || is_late) && overlaps;

@@ -10,6 +10,12 @@ pub(super) fn saturated(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
+/// Returns the hits that all `tiers` would still admit by their `states`.
+pub(super) fn remaining(tiers: &[Tier], states: &[CounterState], now: Timestamp) -> u64 {
+    let left = states.iter().zip(tiers).map(|(state, tier)| state.availability(tier, now).remaining.into());
+    left.min().unwrap_or_default()
+}
+
 /// Returns whether hits become available again gradually, rather than with the next window.
 pub(super) fn flows(tiers: &[Tier]) -> bool {
     tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)

@@ -5,19 +5,9 @@
 //! by an instance that is not alone and has no requests, since it does not hear that others use the limit up.
 
 use super::{LocalCounter, tiers::flows};
-use crate::limit::{OverLimitPolicy, Period, Timestamp};
-
-/// The longest that one of several instances holds hits without a request, if rejected hits count. Together with the
-/// time until it notices that, and with the report, less than a second.
-pub(super) const LONGEST_IDLE_HOLD: Period = Period::from_millis(400);
+use crate::limit::{OverLimitPolicy, Timestamp};
 
 impl LocalCounter {
-    /// Returns whether the store has to know the number of all hits, rejected ones included, while there are other
-    /// instances.
-    pub(super) fn is_shared_count(&self) -> bool {
-        self.plan.instances > 1 && self.counts_rejected()
-    }
-
     /// Returns whether rejected hits count.
     pub(in super::super) fn counts_rejected(&self) -> bool {
         self.target.over_limit_policy == OverLimitPolicy::Count

@@ -113,7 +113,10 @@ impl<R: Remote> CounterTable<R> {
 
     /// Queues `counter` for the time at which it has to return a lease.
     fn enqueue_lease(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
-        let Some((at, is_punctual)) = counter.lease_is_due_at(self.lease_lead()) else { return };
+        if !counter.has_leases() {
+            return;
+        }
+        let Some((at, is_punctual)) = counter.lease_policy().due_at(self.lease_lead()) else { return };
         if is_punctual {
             self.queue.push(key, &mut counter.place, Urgency::Lease, at.since(now), Period::default());
         } else if !counter.place.is_due_for(Urgency::Lease) {

@@ -31,17 +31,12 @@ use crate::{
         coordinated::{
             delivery::Delivery,
             store_time::StoreTime,
-            test_tiers::{START, fixed, millis, sliding},
+            test_tiers::{START, bucket, fixed, millis, sliding},
         },
         remote::{Command, Exchange, Hold, RemoteError, Replacement, Reply, Report, Target},
         simulated::SimulatedServer,
     },
 };
-
-fn bucket(requests: u32, seconds: u64) -> Tier {
-    let bucket = Bucket { burst: requests, refill: Refill::Continuous, strict: false };
-    Tier { algorithm: Algorithm::TokenBucket(bucket), ..fixed(requests, seconds) }
-}
 
 fn strict_bucket(requests: u32, seconds: u64) -> Tier {
     let bucket = Bucket { burst: requests, refill: Refill::Continuous, strict: true };

@@ -3,8 +3,6 @@
 use super::*;
 use crate::limit::algorithm::CountChange;
 
-const NANO: Period = Period::from_nanos(1);
-
 /// Returns the hits that are held although no decision waits.
 fn ahead(fixture: &mut Fixture) -> u64 {
     held(&fixture.fetch()).map_or(0, |hold| hold.want)
@@ -38,20 +36,6 @@ fn a_fetch_answers_the_wish_to_know_the_count() {
     assert!(!fixture.counter.has_pending(), "the reply has it");
 }
 
-/// An idle stock would be requested again whenever it is returned.
-#[test]
-fn a_stock_is_kept_only_beside_hits_that_are_needed_and_of_an_eighth_of_the_rest() {
-    let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 1);
-    assert_eq!(ahead(&mut fixture), 0);
-    for (taken, kept) in [(0, 125), (900, 12), (993, 0)] {
-        let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 1);
-        assert_eq!(fixture.take_elsewhere(taken), taken);
-        fixture.read();
-        let composed = fixture.request(1);
-        assert_eq!(held(&composed).map_or(0, |hold| hold.want), kept, "{taken} taken");
-    }
-}
-
 #[test]
 fn hits_are_leased_ahead_from_the_first_span_of_a_demand_on_and_with_each_later_one() {
     // fifteen hits are a rate before a span has ended
@@ -67,14 +51,6 @@ fn hits_are_leased_ahead_from_the_first_span_of_a_demand_on_and_with_each_later_
     }
     next.demand(millis(25), 1);
     assert!(ahead(&mut next) > 0);
-}
-
-/// It would be missing elsewhere, and saves no call.
-#[test]
-fn a_single_hit_of_a_small_limit_is_not_leased_ahead() {
-    let mut fixture = Fixture::new(&[fixed(3, 1)], 2);
-    fixture.demand(millis(500), 10);
-    assert_eq!(ahead(&mut fixture), 0);
 }
 
 /// A sliding window counts them until then.
@@ -140,28 +116,6 @@ fn a_grant_does_not_change_pending_hits_that_were_taken_or_are_of_another_window
     earlier.wait(millis(20));
     assert!(earlier.deliver(composed) >= 6);
     assert_eq!(change(&earlier), CountChange::of(-2));
-}
-
-/// So that no decision waits for it: three expected hits and two round trips sooner, but not in the first half of the
-/// pause.
-#[test]
-fn the_call_that_ends_a_pause_is_sent_a_little_earlier() {
-    for every in [1, 200] {
-        let mut fixture = Fixture::new(&[bucket(100, 10)], 3);
-        fixture.demand(millis(every), if every == 1 { 600 } else { 30 });
-        let left = u64::from(fixture.left_in_store());
-        fixture.take_elsewhere(left);
-        assert_eq!(fixture.lease(1), 0);
-        let pause = fixture.counter.plan.denied_until.since(fixture.now);
-        assert_eq!(pause, millis(1_000), "a hit each {every} ms");
-        let lead = fixture.counter.demand.time_for(3, fixture.now).as_nanos() + 2 * 2_000_000;
-        let lead = lead.min(pause.as_nanos() / 2);
-        assert_eq!(lead == 500_000_000, every == 200, "{lead} ns");
-        fixture.wait(Period::from_nanos(pause.as_nanos() - lead - 1));
-        assert!(!fixture.counter.is_pause_ending(fixture.now), "a hit each {every} ms");
-        fixture.wait(NANO);
-        assert!(fixture.counter.is_pause_ending(fixture.now), "a hit each {every} ms");
-    }
 }
 
 /// Half as many again as all instances use in the time of a hold.

@@ -1,0 +1,487 @@
+//! The policy of `lease`: when to request a lease, how many hits, and how long to keep them. One call should serve many
+//! decisions, and no instance should hold hits that another one lacks.
+
+use super::View;
+use crate::{
+    limit::{Algorithm, Coordination, Period, Timestamp, capacity},
+    store::{
+        coordinated::counter::{
+            records::HeldLease,
+            talk::Link,
+            tiers::{flows, has_bucket, hold, is_mixed, lone_hold, longest_pause},
+        },
+        remote::Hold,
+    },
+};
+
+/// The fewest expected hits that make a pause worthwhile.
+const MIN_PAUSE_HITS: u64 = 4;
+
+/// The fewest hits of a window that one of several instances leases ahead.
+const MIN_AHEAD: u64 = 3;
+
+/// The number of expected intervals without a hit after which a counter is abandoned. With random arrivals, 1 in 150
+/// intervals is that long by chance.
+const ABANDONED_AFTER: u64 = 5;
+
+/// The longest time until a counter is abandoned. If hits are rarer than that, a call for each hit costs little.
+const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
+
+/// The longest that one of several instances holds hits without a request, if rejected hits count: the store has to
+/// know the number of all hits, since others read it. Together with the time until it notices that, and with the
+/// report, less than a second.
+const LONGEST_IDLE_HOLD: Period = Period::from_millis(400);
+
+/// Decides about the leases of a counter.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super::super) struct LeasePolicy<'a> {
+    view: View<'a>,
+}
+
+/// Whether the store has too few hits, and what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Scarcity {
+    /// Whether it has run out of hits, and has not had enough for all instances again since.
+    pub(in super::super) is_scarce: bool,
+    pub(in super::super) pause: Option<Pause>,
+}
+
+/// A time in which no call is worthwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Pause {
+    pub(in super::super) until: Timestamp,
+    /// When to send the call whose reply arrives at the end, so that no decision waits for it.
+    pub(in super::super) call_at: Timestamp,
+}
+
+// === impl LeasePolicy ===
+
+impl<'a> LeasePolicy<'a> {
+    pub(in super::super) const fn new(view: View<'a>) -> Self {
+        Self { view }
+    }
+
+    /// Returns what to hold beside the `needed` hits of decisions that wait, as of `now`. None if nothing. `returned`
+    /// hits were held until now.
+    pub(in super::super) fn next_hold(
+        &self,
+        needed: u64,
+        returned: u64,
+        link: &Link,
+        now: Timestamp,
+    ) -> Option<Hold> {
+        let tiers = &self.view.target.tiers;
+        let longest = if self.view.is_alone() { lone_hold(tiers) } else { hold(tiers) };
+        // a lease would end before it could be used
+        if flows(tiers) && longest < self.shortest_hold(link.lead) {
+            return None;
+        }
+        let want = self.ahead(needed, returned, link.horizon, now);
+        let time = if self.view.is_alone() || has_bucket(tiers) {
+            longest
+        } else {
+            // as long as the hits are expected to last, since a sliding window counts them until then
+            let used_up = self.view.demand.time_for(needed + want, now).as_nanos();
+            let time = used_up.saturating_add(used_up / 2).saturating_add(2 * link.lead.as_nanos());
+            Period::from_nanos(time).min(longest)
+        };
+        (want > 0).then_some(Hold { least: 1, want, time })
+    }
+
+    /// Returns how long hits that are leased ahead have to be usable at least, so that some of them are used: they
+    /// arrive after a round trip, by the latest clock that the store may have. Others of a bucket have to be returned
+    /// before they flow back. `lead` is the time that a return takes, two round trips and what the queue may be late.
+    fn shortest_hold(&self, lead: Period) -> Period {
+        let returns = !self.view.is_alone() && has_bucket(&self.view.target.tiers);
+        if returns { lead } else { Period::from_nanos(lead.as_nanos() / 2 + 2_000_000) }
+    }
+
+    /// Returns how many hits to lease beyond the `needed` ones of decisions that wait: those that are likely to be used
+    /// within the time that a lease should last, and those that are kept for after a lull. `returned` hits were held
+    /// until now.
+    fn ahead(&self, needed: u64, returned: u64, at_least: Period, now: Timestamp) -> u64 {
+        let View { target, demand, .. } = self.view;
+        let mut likely = 0;
+        if demand.is_known(now) {
+            let leased = self.view.leased();
+            likely = demand.in_the_next(self.horizon(at_least, now), now).saturating_sub(leased);
+            let share = self.share(now).max(returned);
+            likely = likely.min(if self.view.is_alone() { share } else { share.saturating_sub(leased) });
+            // so few save hardly a call, and are missing elsewhere; tokens that return to a bucket are rarely more
+            let least = if has_bucket(&target.tiers) { 2 } else { MIN_AHEAD };
+            likely = if !self.view.is_alone() && likely < least { 0 } else { likely };
+        }
+        let kept = if needed > 0 { self.kept_ahead(now) } else { 0 };
+        likely.saturating_sub(needed).max(kept).min(self.most_ahead(needed, now))
+    }
+
+    /// Returns the hits that are requested with those that decisions wait for, to be kept for after a lull.
+    fn kept_ahead(&self, now: Timestamp) -> u64 {
+        if !self.view.is_alone() && flows(&self.view.target.tiers) {
+            return 0;
+        }
+        self.idle_allowance().min(self.view.remaining(now) / 8)
+    }
+
+    /// Returns the most hits that one of several instances may lease ahead. A bucket that is full again before such
+    /// hits are used would admit them beyond its burst, so all instances together must lack more than flows back
+    /// meanwhile.
+    fn most_ahead(&self, needed: u64, now: Timestamp) -> u64 {
+        if self.view.is_alone() {
+            return u64::MAX;
+        }
+        let View { target, estimate, instances, .. } = self.view;
+        let buckets = estimate.iter().zip(&target.tiers).filter_map(|(state, tier)| {
+            let Algorithm::TokenBucket(bucket) = tier.algorithm else { return None };
+            let left = u64::from(state.availability(tier, now).remaining);
+            let lacks = u64::from(bucket.burst).saturating_sub(left).saturating_add(needed);
+            let flows_back = u64::from(tier.requests) / 20 + 1;
+            Some(lacks.saturating_sub(flows_back) / instances)
+        });
+        buckets.min().map_or(u64::MAX, |most| most.saturating_sub(self.view.leased()))
+    }
+
+    /// Returns how long a lease should last: a quarter of the window's remaining time, or as long as it may be used or
+    /// is kept.
+    fn horizon(&self, at_least: Period, now: Timestamp) -> Period {
+        let times = self.view.target.tiers.iter().map(|tier| match tier.algorithm {
+            Algorithm::FixedWindow => {
+                let rest = now.window_end(tier.period).since(now);
+                let quarter = Period::from_nanos(rest.as_nanos() / 4);
+                // more would be returned before it is used
+                let most = if self.is_shared_count() { LONGEST_IDLE_HOLD } else { Period::MAX };
+                quarter.min(most).max(at_least)
+            }
+            _ => hold(std::slice::from_ref(tier)),
+        });
+        times.min().unwrap_or_default()
+    }
+
+    /// Returns how many of the remaining hits one instance may hold: an equal share. In a fixed window half of that,
+    /// since hits that one instance still holds when it ends are lost to the others.
+    fn share(&self, now: Timestamp) -> u64 {
+        let parts = self.view.instances * if flows(&self.view.target.tiers) { 1 } else { 2 };
+        (self.view.remaining(now) / parts).max(1)
+    }
+
+    /// Returns whether the next lease has to be requested, so that it arrives before what is held is used up, in about
+    /// the time `soon`.
+    #[inline]
+    pub(in super::super::super) fn runs_low(&self, soon: Period, now: Timestamp) -> bool {
+        let leased = self.view.leased();
+        now >= self.view.denied_until
+            && leased < self.view.demand.in_the_next(soon, now)
+            && leased < self.view.remaining(now)
+    }
+
+    /// Returns the hits that this instance, one of several, may keep unused: all together at most one in a hundred.
+    /// None where rejected hits count, so that the store's count is soon the number of all hits, and none of a bucket,
+    /// which could exceed its burst if it was full again before they are used. An instance that is alone takes them
+    /// from nobody.
+    #[inline]
+    pub(in super::super) fn idle_allowance(&self) -> u64 {
+        let tiers = &self.view.target.tiers;
+        match self.view.instances {
+            // a lease ends with its hold, but the hits would count for the rest of the window
+            _ if is_mixed(tiers) => 0,
+            ..=1 => capacity(tiers) / 8,
+            _ if has_bucket(tiers) || self.view.counts_rejected() => 0,
+            instances => capacity(tiers) / 100 / instances,
+        }
+    }
+
+    /// Returns whether what is held is no more than may be kept without a hit.
+    #[inline]
+    fn may_keep_all(&self) -> bool {
+        self.view.leased() <= self.idle_allowance()
+    }
+
+    /// Returns whether more is held than may be kept without a hit, and no hit has arrived for longer than the sync
+    /// interval, and for longer than is likely at the last demand.
+    pub(in super::super) fn is_abandoned(&self, now: Timestamp) -> bool {
+        now > self.abandoned_at() && !self.may_keep_all()
+    }
+
+    fn abandoned_at(&self) -> Timestamp {
+        let View { demand, last_check_at, sync_interval, .. } = self.view;
+        let longest = if self.is_shared_count() { LONGEST_IDLE_HOLD } else { LONGEST_ABANDONMENT };
+        let expected = demand.time_for(ABANDONED_AFTER, last_check_at).min(longest);
+        last_check_at.after(sync_interval.max(expected))
+    }
+
+    /// Returns whether what is left of `lease` goes back before its end, since it is of use to other instances.
+    #[inline]
+    fn returns(&self, lease: &HeldLease) -> bool {
+        !self.view.is_alone() && flows(&self.view.target.tiers) && lease.has_hold
+    }
+
+    /// Returns whether `lease` has to be returned because it ends no later than `soon`.
+    pub(in super::super) fn returns_before(&self, lease: &HeldLease, soon: Timestamp) -> bool {
+        self.returns(lease) && lease.until <= soon
+    }
+
+    /// Returns whether a lease that ends within `lead` should be renewed in the call that returns what is left of it,
+    /// since hits are likely and the store may have some.
+    pub(in super::super::super) fn should_renew(&self, lead: Period, now: Timestamp) -> bool {
+        let first = self.view.leases.first();
+        first.is_some_and(|lease| self.returns_before(lease, now.after(lead)))
+            && self.view.mode == Coordination::Lease
+            && now >= self.view.denied_until
+            && self.view.demand.in_the_next(hold(&self.view.target.tiers), now) > 0
+    }
+
+    /// Returns when leases have to be looked at: `lead` before one ends, or when they have to be returned if no check
+    /// arrives until then. Also returns whether that has to be punctual. None without a lease, and if nothing of it is
+    /// ever returned, so that the sweep is early enough to forget it.
+    #[inline]
+    pub(in super::super::super) fn due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
+        let lease = self.view.leases.first()?;
+        if self.view.mode != Coordination::Lease {
+            // granted when the mode had changed already
+            return Some((Timestamp::default(), false));
+        }
+        let is_kept = self.may_keep_all();
+        if is_kept && self.is_single_window() {
+            return None;
+        }
+        let abandoned_at = if is_kept { lease.until } else { self.abandoned_at() };
+        if self.returns(lease) {
+            let nanos = lease.until.as_nanos().saturating_sub(lead.as_nanos());
+            let ending = Timestamp::from_nanos(nanos);
+            return Some(if ending <= abandoned_at { (ending, true) } else { (abandoned_at, false) });
+        }
+        Some((lease.until.min(abandoned_at), false))
+    }
+
+    /// Returns whether nothing has to be done with what is held until its window ends.
+    pub(in super::super) fn keeps_all(&self) -> bool {
+        self.view.mode == Coordination::Lease && self.is_single_window() && self.may_keep_all()
+    }
+
+    /// Returns whether it is a single fixed window, whose leases end with it: unless they are returned before, they are
+    /// forgotten.
+    #[inline]
+    fn is_single_window(&self) -> bool {
+        matches!(&self.view.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
+    }
+
+    /// Returns whether the store has to know the number of all hits, rejected ones included, while there are other
+    /// instances.
+    fn is_shared_count(&self) -> bool {
+        !self.view.is_alone() && self.view.counts_rejected()
+    }
+
+    /// Returns whether tokens of a bucket are scarce, and how long to send no call although some return to it. Under
+    /// steady overload every one of several instances would request each single token as soon as it is available, at
+    /// the cost of a call. The pause lasts until there is enough for every instance, and loses nothing, since the
+    /// bucket does not overflow meanwhile. There is no pause if there is enough already, or no overload. The store has
+    /// just granted all that was asked for, or only a part (`is_partial`). None where nothing can be scarce.
+    pub(in super::super) fn scarcity(
+        &self,
+        was_scarce: bool,
+        is_partial: bool,
+        round_trip: Period,
+        now: Timestamp,
+    ) -> Option<Scarcity> {
+        let View { target, demand, instances, .. } = self.view;
+        let tiers = &target.tiers;
+        if self.view.is_alone() || !has_bucket(tiers) {
+            return None;
+        }
+        let usable = demand.in_the_next(hold(tiers), now);
+        // 50 % more, because random arrivals are spread unevenly
+        let all = usable.saturating_mul(instances).saturating_mul(3) / 2;
+        let plenty = all.min(capacity(tiers) / 2).max(1);
+        let wait = self.view.wait_for(plenty, now);
+        // a scarcity begins only when the store has run out, or has less than one for each instance
+        let is_empty = self.view.remaining(now) < instances;
+        let is_scarce = wait > Period::default() && (was_scarce || is_partial || is_empty);
+        let time = wait.min(longest_pause(tiers));
+        let is_worthwhile = is_scarce && demand.in_the_next(time, now) >= MIN_PAUSE_HITS;
+        let pause = is_worthwhile.then(|| {
+            let lead = demand.time_for(3, now).as_nanos().saturating_add(2 * round_trip.as_nanos());
+            let lead = lead.min(time.as_nanos() / 2);
+            let call_at = now.after(Period::from_nanos(time.as_nanos() - lead));
+            Pause { until: now.after(time), call_at }
+        });
+        Some(Scarcity { is_scarce, pause })
+    }
+}
+
+#[cfg(all(test, feature = "server"))]
+mod tests {
+    use super::*;
+    use crate::{
+        limit::{Hits, OverLimitPolicy, Tier, algorithm::CounterState},
+        store::{
+            coordinated::{
+                counter::{demand::Demand, policy::View},
+                store_time::StoreTime,
+                test_tiers::{START, bucket, fixed, millis, sliding},
+            },
+            remote::Target,
+        },
+    };
+
+    /// What a policy sees.
+    struct Seen {
+        target: Target,
+        estimate: Vec<CounterState>,
+        demand: Demand,
+        leases: Vec<HeldLease>,
+        instances: u64,
+        denied_until: Timestamp,
+        now: Timestamp,
+    }
+
+    impl Seen {
+        fn new(tiers: &[Tier], instances: u64) -> Self {
+            let over_limit_policy = OverLimitPolicy::Ignore;
+            let target = Target { path: "d|k=v".into(), tiers: tiers.to_vec().into(), over_limit_policy };
+            Self {
+                estimate: tiers.iter().map(|tier| CounterState::unused(tier, START)).collect(),
+                target,
+                demand: Demand::default(),
+                leases: Vec::new(),
+                instances,
+                denied_until: Timestamp::default(),
+                now: START,
+            }
+        }
+
+        fn policy(&self) -> LeasePolicy<'_> {
+            LeasePolicy::new(View {
+                target: &self.target,
+                mode: Coordination::Lease,
+                estimate: &self.estimate,
+                demand: &self.demand,
+                leases: &self.leases,
+                instances: self.instances,
+                denied_until: self.denied_until,
+                last_check_at: self.now,
+                sync_interval: millis(100),
+            })
+        }
+
+        fn take(&mut self, hits: u64) {
+            for (tier, state) in self.target.tiers.iter().zip(&mut self.estimate) {
+                state.take(tier, self.now, Hits(hits));
+            }
+        }
+
+        /// A hit has arrived every `every`, `times` times.
+        fn demand(&mut self, every: Period, times: u64) {
+            for _ in 0..times {
+                self.now = self.now.after(every);
+                self.demand.record(1, self.now);
+            }
+        }
+
+        /// Returns the hits that are held beside `needed` ones.
+        fn ahead(&self, needed: u64) -> u64 {
+            let link = Link {
+                time: StoreTime { now: self.now, latest: self.now },
+                instances: 2,
+                round_trip: millis(2),
+                horizon: millis(50),
+                lead: millis(10),
+                is_far: false,
+            };
+            self.policy().next_hold(needed, 0, &link, self.now).map_or(0, |hold| hold.want)
+        }
+    }
+
+    /// An idle stock would be requested again whenever it is returned.
+    #[test]
+    fn a_stock_is_kept_only_beside_hits_that_are_needed_and_of_an_eighth_of_the_rest() {
+        for (taken, kept) in [(0, 125), (900, 12), (993, 0)] {
+            let mut seen = Seen::new(&[fixed(1_000, 3_600)], 1);
+            seen.take(taken);
+            assert_eq!((seen.ahead(0), seen.ahead(1)), (0, kept), "{taken} taken");
+        }
+    }
+
+    #[test]
+    fn what_may_be_kept_unused_is_missing_nowhere() {
+        let allowance = |tiers: &[Tier], instances| Seen::new(tiers, instances).policy().idle_allowance();
+        let window = fixed(1_000, 60);
+        assert_eq!(
+            [1, 2, 3, 11].map(|instances| allowance(std::slice::from_ref(&window), instances)),
+            [125, 5, 3, 0]
+        );
+        assert_eq!([1, 2].map(|instances| allowance(&[sliding(1_000, 60)], instances)), [125, 5]);
+        assert_eq!([1, 2].map(|instances| allowance(&[bucket(1_000, 60)], instances)), [125, 0]);
+        assert_eq!(
+            [1, 2].map(|instances| allowance(&[window.clone(), bucket(1_000, 60)], instances)),
+            [0; 2]
+        );
+        let mut shared = Seen::new(&[window], 2);
+        shared.target.over_limit_policy = OverLimitPolicy::Count;
+        assert_eq!(shared.policy().idle_allowance(), 0);
+    }
+
+    /// It would be missing elsewhere, and saves no call.
+    #[test]
+    fn a_single_hit_of_a_small_limit_is_not_leased_ahead() {
+        for (requests, is_leased) in [(3, false), (30, true)] {
+            let mut seen = Seen::new(&[fixed(requests, 1)], 2);
+            seen.demand(millis(10), 500);
+            assert_eq!(seen.ahead(0) > 0, is_leased, "{requests}");
+        }
+    }
+
+    #[test]
+    fn a_lease_is_requested_before_the_last_is_used_up_but_not_while_all_is_denied() {
+        let mut seen = Seen::new(&[fixed(1_000, 3_600)], 2);
+        seen.demand(millis(1), 600);
+        let soon = millis(4);
+        let expected = u32::try_from(seen.demand.in_the_next(soon, seen.now)).expect("it is small");
+        assert!(expected >= 3);
+        for (left, runs_low) in [(expected - 1, true), (expected, false)] {
+            seen.leases = vec![HeldLease::new(Hits(left.into()), seen.now, seen.now.after(millis(500)))];
+            assert_eq!(seen.policy().runs_low(soon, seen.now), runs_low, "{left}");
+        }
+        seen.leases.clear();
+        seen.denied_until = seen.now.after(millis(1));
+        assert!(!seen.policy().runs_low(soon, seen.now));
+        assert!(seen.policy().runs_low(soon, seen.denied_until));
+        seen.take(1_000);
+        assert!(!seen.policy().runs_low(soon, seen.denied_until), "nothing is left");
+    }
+
+    /// So that no decision waits for it: three expected hits and two round trips sooner, but not in the first half of
+    /// the pause.
+    #[test]
+    fn the_call_that_ends_a_pause_is_sent_a_little_earlier() {
+        for (every, times) in [(1, 600), (200, 30)] {
+            let mut seen = Seen::new(&[bucket(100, 10)], 3);
+            seen.demand(millis(every), times);
+            seen.take(100);
+            let scarcity = seen.policy().scarcity(false, true, millis(2), seen.now).expect("a bucket");
+            let pause = scarcity.pause.expect("it is empty");
+            assert!(scarcity.is_scarce);
+            assert_eq!(pause.until, seen.now.after(millis(1_000)), "a hit each {every} ms");
+            let lead = (seen.demand.time_for(3, seen.now).as_nanos() + 4_000_000).min(500_000_000);
+            assert_eq!(lead == 500_000_000, every == 200, "{lead} ns");
+            assert_eq!(pause.until.since(pause.call_at), Period::from_nanos(lead), "a hit each {every} ms");
+        }
+    }
+
+    #[test]
+    fn only_tokens_of_several_instances_are_scarce() {
+        let scarcity = |tier: Tier, instances, taken, was_scarce| {
+            let mut seen = Seen::new(&[tier], instances);
+            seen.demand(millis(1), 600);
+            seen.take(taken);
+            let scarcity = seen.policy().scarcity(was_scarce, false, millis(2), seen.now);
+            scarcity.map(|scarcity| (scarcity.is_scarce, scarcity.pause.is_some()))
+        };
+        assert_eq!(scarcity(bucket(100, 10), 1, 100, true), None);
+        assert_eq!(scarcity(fixed(100, 10), 3, 100, true), None);
+        assert_eq!(scarcity(bucket(100, 10), 3, 100, false), Some((true, true)));
+        // one for each instance is left, and then half of the bucket
+        assert_eq!(scarcity(bucket(100, 10), 3, 97, false), Some((false, false)));
+        assert_eq!(scarcity(bucket(100, 10), 3, 97, true), Some((true, true)));
+        assert_eq!(scarcity(bucket(100, 10), 3, 50, true), Some((false, false)));
+    }
+}

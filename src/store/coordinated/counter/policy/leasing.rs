@@ -1,0 +1,100 @@
+//! What a counter under `lease` has to know from one exchange to the next.
+
+use crate::limit::{Period, Timestamp};
+
+/// The first wait before a look whether another instance has given hits back, unless the sync interval is longer. The
+/// next waits double.
+const FIRST_PROBE: Period = Period::from_millis(250);
+
+/// What a counter under `lease` has to know from one exchange to the next.
+#[derive(Debug, Default)]
+pub(in super::super) struct Leasing {
+    /// Whether the store counts granted hits whose lease has ended, which the estimate does not count.
+    pub(in super::super) is_overcounted: bool,
+    /// Whether the store has run out of hits, and has not had enough for all instances again since.
+    pub(in super::super) is_scarce: bool,
+    /// The time of the call that ends a pause, or of the next look for hits that another instance has given back, while
+    /// nothing is left.
+    pub(in super::super) probe_at: Timestamp,
+    /// The wait after that. Zero while something is left.
+    probe_after: Period,
+}
+
+// === impl Leasing ===
+
+impl Leasing {
+    /// Returns whether it says nothing that a counter has to know.
+    pub(in super::super) fn is_over(&self) -> bool {
+        self.is_forgettable() && !self.is_scarce
+    }
+
+    /// Returns whether it says nothing that a counter has to know which has not been checked lately.
+    pub(in super::super) fn is_forgettable(&self) -> bool {
+        !self.is_overcounted && self.probe_after == Period::default()
+    }
+
+    /// Returns whether the pause until `denied_until` is so nearly over that a lease should be requested for its end:
+    /// once.
+    pub(in super::super) fn ends_pause(&mut self, denied_until: Timestamp, now: Timestamp) -> bool {
+        let is_ending = now >= self.probe_at;
+        if is_ending {
+            self.probe_at = denied_until;
+        }
+        is_ending
+    }
+
+    /// Notes that the store has admitted hits: when it rejects the next ones, the first look for returned hits comes
+    /// soon.
+    pub(in super::super) fn note_admission(&mut self) {
+        self.probe_after = Period::default();
+    }
+
+    /// Returns whether to look for hits that another instance may have given back, while this one rejects hits. The
+    /// time between two looks doubles.
+    pub(in super::super) fn looks(&mut self, sync_interval: Period, now: Timestamp) -> bool {
+        let is_first = self.probe_after == Period::default();
+        if !is_first && now < self.probe_at {
+            return false;
+        }
+        let doubled = Period::from_nanos(self.probe_after.as_nanos().saturating_mul(2));
+        self.probe_after = if is_first { FIRST_PROBE.max(sync_interval) } else { doubled };
+        self.probe_at = now.after(self.probe_after);
+        !is_first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Period = Period::from_millis(100);
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_secs(1_000).after(Period::from_millis(ms))
+    }
+
+    /// The first rejection may follow the last admission at once.
+    #[test]
+    fn looks_are_rarer_and_rarer_until_hits_are_admitted() {
+        let mut leasing = Leasing::default();
+        let looks = |leasing: &mut Leasing, from: u64| -> Vec<u64> {
+            (from..from + 8_000).filter(|ms| leasing.looks(INTERVAL, at(*ms))).map(|ms| ms - from).collect()
+        };
+        assert_eq!(looks(&mut leasing, 0), [250, 750, 1_750, 3_750, 7_750]);
+        assert!(!leasing.is_forgettable());
+        leasing.note_admission();
+        assert!(leasing.is_over());
+        assert_eq!(looks(&mut leasing, 8_000)[..2], [250, 750]);
+        // no look before the count could have changed
+        let mut slow = Leasing::default();
+        assert!(!slow.looks(Period::from_secs(1), at(0)) && !slow.looks(Period::from_secs(1), at(999)));
+        assert!(slow.looks(Period::from_secs(1), at(1_000)));
+    }
+
+    #[test]
+    fn a_pause_is_ended_by_one_call() {
+        let mut leasing = Leasing { probe_at: at(90), ..Leasing::default() };
+        let ends: Vec<u64> = (80..100).filter(|ms| leasing.ends_pause(at(100), at(*ms))).collect();
+        assert_eq!(ends, [90]);
+    }
+}
