@@ -23,7 +23,7 @@ use exchange::{AcquireExchange, Exchange};
 use futures_util::FutureExt as _;
 use governor::{Quota, RateLimiter};
 use ratelimit::Ratelimiter;
-use tokio::{runtime::Builder, task::JoinSet};
+use tokio::runtime::Builder;
 use weir::{
     DecisionSettings, Limiter,
     client::{self, Key},
@@ -132,21 +132,24 @@ async fn wake(limiter: &client::Limiter, due: usize) -> Option<Vec<Duration>> {
     let start = SystemClock.now().window_end(SECOND);
     let entries = [("api", "stickers")];
     limiter.acquire("partners", &entries, Hits(due as u64), Duration::ZERO).await.ok()?;
-    let mut calls = JoinSet::new();
+    let mut calls = Vec::with_capacity(due);
     for _ in 0..due {
         let limiter = limiter.clone();
-        calls.spawn(async move {
+        calls.push(tokio::spawn(async move {
             let permit = limiter.acquire("partners", &entries, Hits(1), Duration::from_secs(5)).await;
             permit.expect("it is served");
             SystemClock.now()
-        });
+        }));
     }
     // all of them come to their line
     while limiter.waiters() < due && SystemClock.now() < start {
         tokio::task::yield_now().await;
     }
     let are_there = limiter.waiters() == due && SystemClock.now() < start;
-    let woken = calls.join_all().await;
+    let mut woken = Vec::with_capacity(due);
+    for call in calls {
+        woken.push(call.await.expect("no panic"));
+    }
     are_there.then(|| woken.into_iter().map(|at| at.since(start).into()).collect())
 }
 
