@@ -13,6 +13,7 @@ mod demand;
 mod denials;
 mod leases;
 mod limits;
+mod outcome;
 mod pending;
 mod place;
 mod policy;
@@ -49,6 +50,7 @@ use self::{
     versions::Version,
 };
 pub(super) use self::{
+    outcome::{Outcome, Wakers},
     place::{QueuePlace, Slot, Turn, Urgency},
     records::Dropped,
     reply::Applied,

@@ -5,6 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use super::{
     LocalCounter,
+    outcome::Wakers,
     records::Dropped,
     talk::{Asks, Early, Link, Sent, Tried, Try},
     tiers::{flows, take_off},
@@ -32,6 +33,8 @@ pub(in super::super) struct Applied {
     /// Hits that were reported and are above a limit.
     pub(in super::super) overshoot: u64,
     pub(in super::super) dropped: Dropped,
+    /// The callers whose tries have their outcomes.
+    pub(in super::super) woken: Wakers,
 }
 
 /// Returns how many tries of run `i` have taken their hits.
@@ -122,14 +125,14 @@ impl Sent {
                 applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
                 let decided = self.decide(reply, Cow::Borrowed(&reply.counters), self.dated(reply, now));
                 for (asked, tried) in self.tries.drain(..).zip(decided) {
-                    asked.succeed(tried);
+                    asked.succeed(tried, &mut applied.woken);
                 }
             }
             outcome => {
                 let delivery = Delivery::of_failed(&outcome);
                 applied.unknown = if delivery == Delivery::Unknown { want } else { 0 };
                 for asked in self.tries.drain(..) {
-                    asked.fail(Undecided { delivery, late: false });
+                    asked.fail(Undecided { delivery, late: false }, &mut applied.woken);
                 }
             }
         }
@@ -205,7 +208,7 @@ impl LocalCounter {
         }
         for asked in sent.tries.drain(..) {
             if asked.is_awaited() {
-                asked.fail(Undecided { delivery, late: false });
+                asked.fail(Undecided { delivery, late: false }, &mut applied.woken);
                 continue;
             }
             let given_up = self.take_given_up(asked.id);
@@ -329,9 +332,9 @@ impl LocalCounter {
         applied.dropped = self.expire_leases(link.time);
         for (asked, mut tried) in sent.tries.drain(..).zip(decided) {
             if asks_lease(&asked) && tried.decision.over {
-                if let Some(asked) = self.decide_again(asked, link) {
+                if let Some(asked) = self.decide_again(asked, link, &mut applied.woken) {
                     tried.decision = self.until_pause_ends(tried.decision, now);
-                    asked.succeed(tried);
+                    asked.succeed(tried, &mut applied.woken);
                 }
                 continue;
             }
@@ -342,15 +345,15 @@ impl LocalCounter {
                 // of a caller who waits no longer
                 self.give_back_reserved(request, tried);
             }
-            asked.succeed(tried);
+            asked.succeed(tried, &mut applied.woken);
         }
         if granted > 0 {
-            self.decide_from_held(link);
+            self.decide_from_held(link, &mut applied.woken);
         }
     }
 
     /// Decides `asked` from what is held, although the store has rejected it. Returns it if that is not possible.
-    fn decide_again(&mut self, asked: Try, link: &Link) -> Option<Try> {
+    fn decide_again(&mut self, asked: Try, link: &Link, woken: &mut Wakers) -> Option<Try> {
         let now = link.time.now;
         let Asks::Lease(policy) = asked.asks else { return Some(asked) };
         let is_covered = policy != OverLimitPolicy::Count
@@ -360,18 +363,18 @@ impl LocalCounter {
         let decision =
             is_covered.then(|| self.decide_leased(link.instances, policy, asked.hits, now)).flatten();
         let Some(decision) = decision else { return Some(asked) };
-        asked.succeed(Tried { decision, at: now, reserved: Hits(0) });
+        asked.succeed(Tried { decision, at: now, reserved: Hits(0) }, woken);
         None
     }
 
     /// Decides the tries that wait from what is held, as far as that goes.
-    fn decide_from_held(&mut self, link: &Link) {
+    fn decide_from_held(&mut self, link: &Link, woken: &mut Wakers) {
         if !self.has_tries() {
             return;
         }
         let mut waiting = SmallVec::new();
         for asked in self.take_tries() {
-            if let Some(asked) = self.decide_again(asked, link) {
+            if let Some(asked) = self.decide_again(asked, link, woken) {
                 waiting.push(asked);
             }
         }

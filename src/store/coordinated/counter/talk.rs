@@ -9,11 +9,11 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
 
 use super::{
     Generation, LocalCounter,
     limits::joined,
+    outcome::{self, Outcome, Setter, Wakers},
     records::{Dropped, PendingDelta},
     tiers::flows,
 };
@@ -69,8 +69,7 @@ pub(in super::super) struct Try {
     pub(super) is_own: bool,
     pub(super) hits: Hits,
     pub(super) asks: Asks,
-    /// Receives the outcome, unless the caller does not wait any more.
-    pub(super) outcome: oneshot::Sender<TryOutcome>,
+    pub(super) outcome: Setter,
 }
 
 /// What a try does with its hits.
@@ -177,7 +176,7 @@ impl Talk {
 impl Try {
     /// Returns whether its caller still waits.
     pub(super) fn is_awaited(&self) -> bool {
-        !self.outcome.is_closed()
+        self.outcome.is_awaited()
     }
 
     /// Returns whether it takes nothing.
@@ -185,16 +184,14 @@ impl Try {
         matches!(self.asks, Asks::Look)
     }
 
-    /// Tells its caller what was decided.
-    pub(super) fn succeed(self, tried: Tried) {
-        // a caller that waits no longer has nobody to receive it
-        let _ = self.outcome.send(Ok(tried));
+    /// Sets what was decided for its caller, who must be `woken`.
+    pub(super) fn succeed(self, tried: Tried, woken: &mut Wakers) {
+        self.outcome.set(Ok(tried), woken);
     }
 
-    /// Tells its caller that it is `undecided`.
-    pub(in super::super) fn fail(self, undecided: Undecided) {
-        // a caller that waits no longer has nobody to receive it
-        let _ = self.outcome.send(Err(undecided));
+    /// Notes for its caller, who must be `woken`, that it is `undecided`.
+    pub(in super::super) fn fail(self, undecided: Undecided, woken: &mut Wakers) {
+        self.outcome.set(Err(undecided), woken);
     }
 
     /// Returns the run that it is alone.
@@ -332,7 +329,7 @@ impl LocalCounter {
         check: &LimitCheck<'_>,
         hits: Hits,
         asks: Asks,
-    ) -> Option<(u32, oneshot::Receiver<TryOutcome>)> {
+    ) -> Option<(u32, Outcome)> {
         self.push_try(check.rule.id().is_none(), hits, asks)
     }
 
@@ -341,9 +338,9 @@ impl LocalCounter {
         is_own: bool,
         hits: Hits,
         asks: Asks,
-    ) -> Option<(u32, oneshot::Receiver<TryOutcome>)> {
+    ) -> Option<(u32, Outcome)> {
         let (id, target) = (self.next_number(), Arc::clone(&self.target));
-        let (outcome, receiver) = oneshot::channel();
+        let (setter, outcome) = outcome::channel();
         let tries = &mut self.rare.make_talk().tries;
         if tries.len() >= MAX_TRIES {
             tries.retain(|asked| asked.is_awaited());
@@ -351,8 +348,8 @@ impl LocalCounter {
                 return None;
             }
         }
-        tries.push(Try { id, target, is_own, hits, asks, outcome });
-        Some((id, receiver))
+        tries.push(Try { id, target, is_own, hits, asks, outcome: setter });
+        Some((id, outcome))
     }
 
     /// Returns whether tries can leave now.

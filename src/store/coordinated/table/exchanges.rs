@@ -1,12 +1,9 @@
 //! The exchanges of counters: what is asked, what leaves, and what becomes of it.
 
-use std::sync::Arc;
+use std::{sync::Arc, task::Waker};
 
 use smallvec::SmallVec;
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 use super::CounterTable;
 use crate::{
@@ -14,7 +11,7 @@ use crate::{
     store::{
         coordinated::{
             client::{ExchangeOutcome, Exchanges},
-            counter::{Applied, Asks, Generation, Link, LocalCounter, Sent, TryOutcome},
+            counter::{Applied, Asks, Generation, Link, LocalCounter, Outcome, Sent, TryOutcome, Wakers},
             delivery::{Delivery, Undecided},
             store_time::StoreTime,
         },
@@ -38,7 +35,7 @@ pub(in super::super) struct Waiting {
     limit: Arc<Target>,
     hits: Hits,
     asks: Asks,
-    outcome: oneshot::Receiver<TryOutcome>,
+    outcome: Outcome,
     /// The commands that were sent for it, one or none.
     pub(in super::super) commands: u32,
 }
@@ -71,19 +68,21 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
 
     fn apply(&self, sent: &mut Sent, outcome: ExchangeOutcome<'_>, link: &Link) {
         let (key, carried) = (sent.key, sent.carried);
-        self.with_generation_or_none(key, sent.generation, |counter| {
+        let woken = self.with_generation_or_none(key, sent.generation, |counter| {
             let Some(counter) = counter else {
                 self.record_evicted(carried.unwrap_or_default(), Delivery::of(&outcome));
-                return self.record(&sent.decide_alone(outcome));
+                return self.record(sent.decide_alone(outcome));
             };
-            self.apply_to(counter, sent, outcome, link);
+            let woken = self.apply_to(counter, sent, outcome, link);
             self.send_tries(key, counter, link);
             if outcome.is_err() && carried.is_some() {
                 self.enqueue_again(key, counter, link.time.now);
             } else {
                 self.enqueue(key, counter, link.time.now);
             }
+            woken
         });
+        woken.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -101,8 +100,7 @@ impl<R: Remote> CounterTable<R> {
         let Waiting { key, generation, id, mut outcome, .. } = waiting?;
         let given_up = self.with_generation(key, generation, |counter| {
             // tries are decided under the lock: it may just have been
-            outcome.try_recv().unwrap_or_else(|_| {
-                outcome.close();
+            outcome.take_or_leave().unwrap_or_else(|| {
                 let is_sent = counter.give_up(id);
                 late(if is_sent { Delivery::OnWay(id) } else { Delivery::NotApplied })
             })
@@ -122,17 +120,21 @@ impl<R: Remote> CounterTable<R> {
             self.compose_of(key, counter, link, |command, sent| {
                 rejected.extend(self.client.queue(command, sent).err());
             });
+            let mut woken = Wakers::new();
             for sent in &mut rejected {
                 let full =
                     RemoteError::NotSent("too many decisions are already waiting for the node".to_owned());
-                self.apply_to(counter, sent, Err(&full), link);
+                woken.extend(self.apply_to(counter, sent, Err(&full), link));
             }
+            woken.into_iter().for_each(Waker::wake);
         } else if self.client.queue_counter(key, target, now) {
             counter.note_queued();
         } else {
+            let mut woken = Wakers::new();
             for asked in counter.take_tries() {
-                asked.fail(Undecided { delivery: Delivery::NotApplied, late: false });
+                asked.fail(Undecided { delivery: Delivery::NotApplied, late: false }, &mut woken);
             }
+            woken.into_iter().for_each(Waker::wake);
         }
     }
 
@@ -154,14 +156,16 @@ impl<R: Remote> CounterTable<R> {
         sent: &mut Sent,
         outcome: ExchangeOutcome<'_>,
         link: &Link,
-    ) {
-        self.record(&counter.apply(sent, outcome, link, self.local_cache));
+    ) -> Wakers {
+        self.record(counter.apply(sent, outcome, link, self.local_cache))
     }
 
-    fn record(&self, applied: &Applied) {
+    /// Returns the callers to wake when no lock is held.
+    fn record(&self, applied: Applied) -> Wakers {
         self.metrics.delivery_unknown.add(applied.unknown);
         self.metrics.overshoot.add(applied.overshoot);
         self.record_dropped(applied.dropped);
+        applied.woken
     }
 
     /// Returns what the way to the store is like now.
@@ -205,7 +209,7 @@ impl<R: Remote> CounterTable<R> {
 impl<R: Remote> Awaited<'_, R> {
     /// Waits for the outcome. None if the counter was evicted.
     async fn receive(&mut self) -> Option<TryOutcome> {
-        (&mut self.waiting.as_mut()?.outcome).await.ok()
+        (&mut self.waiting.as_mut()?.outcome).await
     }
 }
 
@@ -215,7 +219,7 @@ impl<R: Remote> Drop for Awaited<'_, R> {
         else {
             return;
         };
-        let Ok(Ok(tried)) = outcome.try_recv() else { return };
+        let Some(Ok(tried)) = outcome.take_or_leave() else { return };
         let is_taken = match asks {
             Asks::Take(_) | Asks::Lease(_) => hits > Hits(0) && !tried.decision.over,
             Asks::Reserve(_) => tried.reserved > Hits(0),

@@ -26,7 +26,7 @@ fn one_exchange_decides_all_tries_that_wait() {
     assert_eq!(fixture.take_elsewhere(96), 96);
     assert_eq!(fixture.deliver(composed), 4);
     let decided = fixture.waiting.iter_mut().map(|outcome| {
-        let tried = outcome.try_recv().expect("it is decided").expect("the store has replied");
+        let tried = outcome.take_or_leave().expect("it is decided").expect("the store has replied");
         (tried.decision.over, tried.decision.remaining)
     });
     assert_eq!(decided.collect::<Vec<_>>(), [(true, 4), (false, 2), (false, 0), (true, 0)]);

@@ -19,9 +19,7 @@ mod scarcity;
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-
-use super::{Asks, Generation, Link, LocalCounter, Sent, TryOutcome};
+use super::{Asks, Generation, Link, LocalCounter, Outcome, Sent};
 use crate::{
     limit::{
         Algorithm, Bucket, Coordination, CounterKey, Decision, Direction, Hits, OverLimitPolicy, Period,
@@ -60,7 +58,7 @@ struct Fixture {
     now: Timestamp,
     instances: usize,
     /// The decisions that wait.
-    waiting: Vec<oneshot::Receiver<TryOutcome>>,
+    waiting: Vec<Outcome>,
 }
 
 impl Fixture {

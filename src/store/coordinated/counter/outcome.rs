@@ -1,0 +1,178 @@
+//! The outcome of a try, on its way from the counter to its caller.
+//!
+//! It is set while the counter is locked, so that whoever gives a try up under the lock knows whether it was decided.
+//! The caller is woken once the lock is free: on another processor it would otherwise run at once, and wait for the
+//! lock.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::talk::TryOutcome;
+
+/// The callers to wake when the lock of their counter is free.
+pub(in super::super) type Wakers = SmallVec<[Waker; 1]>;
+
+#[derive(Debug)]
+enum State {
+    /// The caller waits; with its waker, once it was polled.
+    Awaited(Option<Waker>),
+    Set(TryOutcome),
+    /// The caller waits no longer, or has its outcome.
+    Left,
+    /// Nobody will set it.
+    Lost,
+}
+
+/// The counter's end, by which the outcome is set.
+#[derive(Debug)]
+pub(super) struct Setter(Arc<Mutex<State>>);
+
+/// The caller's end: a future of the outcome, which is none if the counter was evicted.
+#[derive(Debug)]
+pub(in super::super) struct Outcome(Arc<Mutex<State>>);
+
+/// Returns both ends.
+pub(super) fn channel() -> (Setter, Outcome) {
+    let state = Arc::new(Mutex::new(State::Awaited(None)));
+    (Setter(Arc::clone(&state)), Outcome(state))
+}
+
+// === impl Setter ===
+
+impl Setter {
+    /// Returns whether the caller still waits.
+    pub(super) fn is_awaited(&self) -> bool {
+        matches!(*self.0.lock(), State::Awaited(_))
+    }
+
+    /// Sets the outcome, unless the caller waits no longer. Adds it to those that must be `woken`.
+    pub(super) fn set(self, outcome: TryOutcome, woken: &mut Wakers) {
+        woken.extend(self.end(State::Set(outcome)));
+    }
+
+    fn end(&self, with: State) -> Option<Waker> {
+        let mut state = self.0.lock();
+        match &mut *state {
+            State::Awaited(waker) => {
+                let waker = waker.take();
+                *state = with;
+                waker
+            }
+            State::Set(_) | State::Left | State::Lost => None,
+        }
+    }
+}
+
+impl Drop for Setter {
+    fn drop(&mut self) {
+        if let Some(waker) = self.end(State::Lost) {
+            waker.wake();
+        }
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// Returns the outcome if it is set; otherwise it is not awaited any more.
+    pub(in super::super) fn take_or_leave(&mut self) -> Option<TryOutcome> {
+        match std::mem::replace(&mut *self.0.lock(), State::Left) {
+            State::Set(outcome) => Some(outcome),
+            State::Awaited(_) | State::Left | State::Lost => None,
+        }
+    }
+}
+
+impl Future for Outcome {
+    type Output = Option<TryOutcome>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.0.lock();
+        match &mut *state {
+            State::Awaited(Some(waker)) => waker.clone_from(context.waker()),
+            State::Awaited(none) => *none = Some(context.waker().clone()),
+            State::Set(outcome) => {
+                let outcome = *outcome;
+                *state = State::Left;
+                return Poll::Ready(Some(outcome));
+            }
+            State::Left | State::Lost => return Poll::Ready(None),
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Outcome {
+    fn drop(&mut self) {
+        self.take_or_leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        task::Wake,
+    };
+
+    use super::*;
+    use crate::store::coordinated::delivery::{Delivery, Undecided};
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    const UNDECIDED: TryOutcome = Err(Undecided { delivery: Delivery::NotApplied, late: false });
+
+    #[test]
+    fn a_caller_is_woken_by_whoever_has_set_its_outcome() {
+        let (woken, mut wakers) = (Arc::<Woken>::default(), Wakers::new());
+        let waker = Arc::clone(&woken).into();
+        let mut context = Context::from_waker(&waker);
+        let (setter, mut outcome) = channel();
+        assert!(Pin::new(&mut outcome).poll(&mut context).is_pending() && setter.is_awaited());
+        setter.set(UNDECIDED, &mut wakers);
+        assert_eq!((wakers.len(), woken.0.load(Ordering::Relaxed)), (1, 0));
+        assert!(matches!(Pin::new(&mut outcome).poll(&mut context), Poll::Ready(Some(Err(_)))));
+        assert!(outcome.take_or_leave().is_none());
+    }
+
+    #[test]
+    fn whoever_leaves_has_its_outcome_or_is_not_awaited_any_more() {
+        let mut wakers = Wakers::new();
+        let (setter, mut outcome) = channel();
+        assert!(outcome.take_or_leave().is_none() && !setter.is_awaited());
+        setter.set(UNDECIDED, &mut wakers);
+        assert!(outcome.take_or_leave().is_none());
+        let (setter, mut outcome) = channel();
+        setter.set(UNDECIDED, &mut wakers);
+        assert!(outcome.take_or_leave().is_some() && wakers.is_empty());
+        let (setter, outcome) = channel();
+        drop(outcome);
+        assert!(!setter.is_awaited());
+    }
+
+    #[test]
+    fn an_outcome_that_nobody_sets_is_none() {
+        let woken = Arc::<Woken>::default();
+        let waker = Arc::clone(&woken).into();
+        let mut context = Context::from_waker(&waker);
+        let (setter, mut outcome) = channel();
+        assert!(Pin::new(&mut outcome).poll(&mut context).is_pending());
+        drop(setter);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(matches!(Pin::new(&mut outcome).poll(&mut context), Poll::Ready(None)));
+    }
+}
