@@ -24,24 +24,24 @@ enum State {
     /// The caller waits; with its waker, once it was polled.
     Awaited(Option<Waker>),
     Set(TryOutcome),
-    /// The caller waits no longer, or has its outcome.
+    /// The caller waits no longer.
     Left,
     /// Nobody will set it.
     Lost,
 }
 
-/// The counter's end, by which the outcome is set.
+/// The counter's end, by which the outcome is set. Empty once it was.
 #[derive(Debug)]
-pub(super) struct Setter(Arc<Mutex<State>>);
+pub(super) struct Setter(Option<Arc<Mutex<State>>>);
 
-/// The caller's end: a future of the outcome, which is none if the counter was evicted.
+/// The caller's end: a future of the outcome, which is none if the counter was evicted. Empty once it was returned.
 #[derive(Debug)]
-pub(in super::super) struct Outcome(Arc<Mutex<State>>);
+pub(in super::super) struct Outcome(Option<Arc<Mutex<State>>>);
 
 /// Returns both ends.
 pub(super) fn channel() -> (Setter, Outcome) {
     let state = Arc::new(Mutex::new(State::Awaited(None)));
-    (Setter(Arc::clone(&state)), Outcome(state))
+    (Setter(Some(Arc::clone(&state))), Outcome(Some(state)))
 }
 
 // === impl Setter ===
@@ -49,16 +49,19 @@ pub(super) fn channel() -> (Setter, Outcome) {
 impl Setter {
     /// Returns whether the caller still waits.
     pub(super) fn is_awaited(&self) -> bool {
-        matches!(*self.0.lock(), State::Awaited(_))
+        self.0.as_ref().is_some_and(|state| matches!(*state.lock(), State::Awaited(_)))
     }
 
     /// Sets the outcome, unless the caller waits no longer. Adds it to those that must be `woken`.
-    pub(super) fn set(self, outcome: TryOutcome, woken: &mut Wakers) {
-        woken.extend(self.end(State::Set(outcome)));
+    pub(super) fn set(mut self, outcome: TryOutcome, woken: &mut Wakers) {
+        if let Some(waker) = self.end(State::Set(outcome)) {
+            woken.push(waker);
+        }
     }
 
-    fn end(&self, with: State) -> Option<Waker> {
-        let mut state = self.0.lock();
+    fn end(&mut self, with: State) -> Option<Waker> {
+        let ended = self.0.take()?;
+        let mut state = ended.lock();
         match &mut *state {
             State::Awaited(waker) => {
                 let waker = waker.take();
@@ -83,29 +86,35 @@ impl Drop for Setter {
 impl Outcome {
     /// Returns the outcome if it is set; otherwise it is not awaited any more.
     pub(in super::super) fn take_or_leave(&mut self) -> Option<TryOutcome> {
-        match std::mem::replace(&mut *self.0.lock(), State::Left) {
-            State::Set(outcome) => Some(outcome),
-            State::Awaited(_) | State::Left | State::Lost => None,
+        let left = self.0.take()?;
+        let mut state = left.lock();
+        if let State::Set(outcome) = *state {
+            return Some(outcome);
         }
+        *state = State::Left;
+        None
     }
 }
 
 impl Future for Outcome {
     type Output = Option<TryOutcome>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.0.lock();
-        match &mut *state {
-            State::Awaited(Some(waker)) => waker.clone_from(context.waker()),
-            State::Awaited(none) => *none = Some(context.waker().clone()),
-            State::Set(outcome) => {
-                let outcome = *outcome;
-                *state = State::Left;
-                return Poll::Ready(Some(outcome));
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(awaited) = &self.0 else { return Poll::Ready(None) };
+        let outcome = match &mut *awaited.lock() {
+            State::Awaited(Some(waker)) => {
+                waker.clone_from(context.waker());
+                return Poll::Pending;
             }
-            State::Left | State::Lost => return Poll::Ready(None),
-        }
-        Poll::Pending
+            State::Awaited(none) => {
+                *none = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            State::Set(outcome) => Some(*outcome),
+            State::Left | State::Lost => None,
+        };
+        self.0 = None;
+        Poll::Ready(outcome)
     }
 }
 
