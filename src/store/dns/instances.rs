@@ -78,6 +78,10 @@ impl DnsInstances {
                 Number { instances: UNKNOWN_INSTANCES, is_known: false, smaller: None, fails: false };
             self.numbers.insert(name.clone(), number);
         }
+        if new.is_empty() {
+            // rules that are loaded again and again must not put the next look-up off
+            return;
+        }
         let first = timeout(FIRST, self.look_up(&new)).await;
         self.record(first.unwrap_or_default(), now);
         self.next_look_up = Instant::now() + self.pause();
