@@ -233,6 +233,15 @@ mod tests {
         assert_eq!(instances.of("another").get(), 100);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn loads_of_known_names_put_no_look_up_off() {
+        let mut instances = with("weir");
+        let due = instances.next_look_up;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        instances.follow(&BTreeSet::from(["weir".into()]), at(1)).await;
+        assert_eq!(instances.next_look_up, due);
+    }
+
     /// Without a name server each is one of a hundred.
     #[tokio::test(start_paused = true)]
     async fn names_that_are_not_found_do_not_delay_a_load() {
