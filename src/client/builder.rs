@@ -275,7 +275,7 @@ impl Builder {
         #[cfg(feature = "dns")]
         rules.load_first(domains).await?;
         #[cfg(not(feature = "dns"))]
-        rules.load(domains, |_| config::UNKNOWN_INSTANCES);
+        rules.load(domains, |_| crate::limit::part::UNKNOWN_INSTANCES);
         let waiters = WaiterThread::start(&limiter, Arc::clone(&clock))?;
         Ok(Limiter::new(Arc::new(Inner {
             limiter,

@@ -34,6 +34,6 @@ impl Inner {
         #[cfg(feature = "dns")]
         self.rules.load(domains);
         #[cfg(not(feature = "dns"))]
-        self.rules.load(domains, |_| crate::config::UNKNOWN_INSTANCES);
+        self.rules.load(domains, |_| crate::limit::part::UNKNOWN_INSTANCES);
     }
 }

@@ -63,8 +63,6 @@ pub use load::{Loaded, Options, load, load_documents, load_file, load_input, par
 pub use mapper::read_mapper;
 #[cfg(feature = "server")]
 pub use source::{DirectorySource, RuleSource};
-#[cfg(any(feature = "client", feature = "server"))]
-pub use split::UNKNOWN_INSTANCES;
 pub use split::{divide_by_names, names_of_instances};
 #[cfg(feature = "server")]
 pub use watch::Watch;

@@ -91,10 +91,6 @@ pub(super) fn apply(
     None
 }
 
-/// The number of instances of a name that was not looked up.
-#[cfg(any(feature = "client", feature = "server"))]
-pub const UNKNOWN_INSTANCES: NonZeroU16 = NonZeroU16::new(100).expect("not zero");
-
 /// Divides the limits of `nodes` whose rules take the number of instances from DNS, by the `number` of each name.
 pub fn divide_by_names(nodes: &mut [RuleNode], number: &impl Fn(&str) -> NonZeroU16) {
     for node in nodes {

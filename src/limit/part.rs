@@ -12,6 +12,9 @@ use super::{
     units::{Period, Timestamp},
 };
 
+/// The number of instances that is assumed while nothing is known of them. Each then has a hundredth of a limit.
+pub const UNKNOWN_INSTANCES: NonZeroU16 = NonZeroU16::new(100).expect("not zero");
+
 /// The place of an instance among those that split limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {

@@ -13,8 +13,8 @@ use tokio::sync::{Notify, oneshot};
 use super::Rules;
 use crate::{
     clock::Clock,
-    config::{UNKNOWN_INSTANCES, names_of_instances},
-    limit::Domain,
+    config::names_of_instances,
+    limit::{Domain, part::UNKNOWN_INSTANCES},
     runtime,
     store::dns::{DnsInstances, DnsSettings},
 };

@@ -31,9 +31,6 @@ use crate::{
     store::{Decisions, MemoryStore, remote::Remote},
 };
 
-/// The number of instances that is assumed if the store has never replied. Each then has a hundredth of the limit.
-const UNKNOWN_INSTANCES: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
-
 /// The largest step back of the store's clock, as this instance estimates it, that is not followed: windows do not
 /// begin again.
 const LARGEST_STEP: Period = Period::from_secs(1);
@@ -307,7 +304,7 @@ impl<R: Remote> Split<R> {
                 next = next.max(wait);
                 (part, begins(&epochs, tier, at))
             } else {
-                (Place::unranked(UNKNOWN_INSTANCES).of_tier(tier), at)
+                (Place::unranked(part::UNKNOWN_INSTANCES.into()).of_tier(tier), at)
             };
             is_certain &= match policy {
                 // a few rejections more, rather than a hit too many

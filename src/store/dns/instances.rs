@@ -10,10 +10,7 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{addresses::count_addresses, name::DnsName, resolver::NameServers};
-use crate::{
-    config::UNKNOWN_INSTANCES,
-    limit::{Period, Timestamp},
-};
+use crate::limit::{Period, Timestamp, part::UNKNOWN_INSTANCES};
 
 /// The longest wait for the first numbers, when rules are loaded.
 const FIRST: Duration = Duration::from_secs(2);

@@ -50,11 +50,11 @@ use self::{
     versions::Version,
 };
 pub(super) use self::{
-    outcome::{Outcome, Wakers},
+    outcome::{Outcome, Tried, TryOutcome, Wakers},
     place::{QueuePlace, Slot, Turn, Urgency},
     records::Dropped,
     reply::Applied,
-    talk::{Asks, Link, Sent, Tried, TryOutcome},
+    talk::{Asks, Link, Sent},
     tiers::has_strict_bucket,
 };
 use crate::{

@@ -14,7 +14,23 @@ use std::{
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::talk::TryOutcome;
+use crate::{
+    limit::{Decision, Hits, Timestamp},
+    store::coordinated::delivery::Undecided,
+};
+
+/// What the store has decided about a try.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Tried {
+    pub(in super::super) decision: Decision,
+    /// The instant of the decision, on the store's clock.
+    pub(in super::super) at: Timestamp,
+    /// The hits that a reservation has received.
+    pub(in super::super) reserved: Hits,
+}
+
+/// What becomes of a try.
+pub(in super::super) type TryOutcome = Result<Tried, Undecided>;
 
 /// The callers to wake when the lock of their counter is free.
 pub(in super::super) type Wakers = SmallVec<[Waker; 1]>;
@@ -132,7 +148,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::store::coordinated::delivery::{Delivery, Undecided};
+    use crate::store::coordinated::delivery::Delivery;
 
     #[derive(Default)]
     struct Woken(AtomicUsize);

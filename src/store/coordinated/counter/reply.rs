@@ -5,9 +5,9 @@ use std::{borrow::Cow, sync::Arc};
 
 use super::{
     LocalCounter,
-    outcome::Wakers,
+    outcome::{Tried, Wakers},
     records::Dropped,
-    talk::{Asks, Early, Link, Sent, Tried, Try},
+    talk::{Asks, Early, Link, Sent, Try},
     tiers::{flows, take_off},
 };
 use crate::{

@@ -13,14 +13,13 @@ use smallvec::SmallVec;
 use super::{
     Generation, LocalCounter,
     limits::joined,
-    outcome::{self, Outcome, Setter, Wakers},
+    outcome::{self, Outcome, Setter, Tried, Wakers},
     records::{Dropped, PendingDelta},
     tiers::flows,
 };
 use crate::{
     limit::{
-        Coordination, CounterKey, Decision, Hits, LimitCheck, OverLimitPolicy, Period, ReservationRequest,
-        Timestamp,
+        Coordination, CounterKey, Hits, LimitCheck, OverLimitPolicy, Period, ReservationRequest, Timestamp,
     },
     store::{
         coordinated::{delivery::Undecided, store_time::StoreTime},
@@ -44,19 +43,6 @@ pub(in super::super) struct Link {
     /// Whether the store is so far away that no decision should wait for two replies.
     pub(in super::super) is_far: bool,
 }
-
-/// What the store has decided about a try.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Tried {
-    pub(in super::super) decision: Decision,
-    /// The instant of the decision, on the store's clock.
-    pub(in super::super) at: Timestamp,
-    /// The hits that a reservation has received.
-    pub(in super::super) reserved: Hits,
-}
-
-/// What becomes of a try.
-pub(in super::super) type TryOutcome = Result<Tried, Undecided>;
 
 /// What one decision asks the store.
 #[derive(Debug)]
