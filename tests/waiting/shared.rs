@@ -397,24 +397,35 @@ async fn an_outage_is_decided_by_the_rules_policy() {
     }
 }
 
-/// Under `split`, the part of the instance says when a caller is served that comes now.
-#[tokio::test(start_paused = true)]
-async fn whoever_comes_too_late_for_the_part_of_its_instance_is_told_at_once() {
-    let world = World::new();
-    let fleet = world.split_fleet().await;
+/// Has `callers` wait at the first instance of `fleet`, and one more come who cannot be served within 900 ms: it is told
+/// at once that the window after the next one would serve it. Returns the callers, when it came, and the wait that it
+/// needs.
+async fn told_at_once(
+    fleet: &[Arc<Instance>],
+    callers: usize,
+) -> (JoinSet<Option<Rejection>>, Timestamp, Period) {
     let mut calls = JoinSet::new();
-    for _ in 0..50 {
+    for _ in 0..callers {
         let instance = Arc::clone(&fleet[0]);
-        calls.spawn(async move { instance.acquire(1, Duration::from_secs(5)).await.rejection });
+        calls.spawn(async move { instance.acquire(1, Duration::from_secs(9)).await.rejection });
     }
     sleep(Duration::from_millis(10)).await;
     let begun = fleet[0].clock.now();
     let late = fleet[0].acquire(1, Duration::from_millis(900)).await;
     assert_eq!(late.waited, Period::default());
     let Some(Rejection::Timeout { retry_after }) = late.rejection else { panic!("{late:?}") };
-    // 20 are admitted in this window, 20 in the next one, and ten and this one behind them
     let served = begun.window_end(Period::from_secs(1)).after(Period::from_secs(1));
     assert!(retry_after.as_nanos().abs_diff(served.since(begun).as_nanos()) <= 2_000_000, "{retry_after:?}");
+    (calls, begun, retry_after)
+}
+
+/// Under `split`, the part of the instance says when a caller is served that comes now.
+#[tokio::test(start_paused = true)]
+async fn whoever_comes_too_late_for_the_part_of_its_instance_is_told_at_once() {
+    let world = World::new();
+    let fleet = world.split_fleet().await;
+    // 20 are admitted in this window, 20 in the next one, and ten and the late one behind them
+    let (calls, _, retry_after) = told_at_once(&fleet, 50).await;
     let in_time = fleet[0].acquire(1, retry_after.into()).await;
     assert_eq!(in_time.rejection, None);
     assert!(in_time.waited >= retry_after, "{in_time:?}");
@@ -428,19 +439,8 @@ async fn whoever_comes_too_late_for_the_part_of_its_instance_is_told_at_once() {
 async fn whoever_comes_too_late_for_all_of_a_limit_whose_parts_move_is_told_at_once() {
     let world = World::new();
     let fleet = world.split_fleet_of("split: by_demand").await;
-    let mut calls = JoinSet::new();
-    for _ in 0..80 {
-        let instance = Arc::clone(&fleet[0]);
-        calls.spawn(async move { instance.acquire(1, Duration::from_secs(9)).await.rejection });
-    }
-    sleep(Duration::from_millis(10)).await;
-    let begun = fleet[0].clock.now();
-    let late = fleet[0].acquire(1, Duration::from_millis(900)).await;
-    assert_eq!(late.waited, Period::default());
-    let Some(Rejection::Timeout { retry_after }) = late.rejection else { panic!("{late:?}") };
     // its even part of 20 is used in this window, and all 40 of the next one are for others
-    let served = begun.window_end(Period::from_secs(1)).after(Period::from_secs(1));
-    assert!(retry_after.as_nanos().abs_diff(served.since(begun).as_nanos()) <= 2_000_000, "{retry_after:?}");
+    let (calls, begun, retry_after) = told_at_once(&fleet, 80).await;
     // who may be in time is kept, until the next window's part is known
     let kept = fleet[0].acquire(1, retry_after.into()).await;
     let next_window = begun.window_end(Period::from_secs(1)).since(begun);
