@@ -28,6 +28,12 @@ impl Target {
         self.tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)
     }
 
+    /// Returns whether rejected hits count.
+    #[cfg(feature = "coordinated")]
+    pub(super) fn counts_rejected(&self) -> bool {
+        self.over_limit_policy == OverLimitPolicy::Count
+    }
+
     /// Returns whether it counts in the counter of `tier` of the same entries.
     #[cfg(feature = "coordinated")]
     pub(super) fn counts_in(&self, tier: &Tier) -> bool {

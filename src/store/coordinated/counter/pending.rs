@@ -146,7 +146,7 @@ impl LocalCounter {
             return (SmallVec::new(), None, Dropped::default());
         }
         let mut dropped = self.drop_pending_of_ended(now);
-        let is_one_window = self.counts_rejected();
+        let is_one_window = self.target.counts_rejected();
         while let Some(first) = self.unacknowledged.pending().first() {
             let tiers = &first.limit.tiers;
             let sent = self.unacknowledged.in_flight();

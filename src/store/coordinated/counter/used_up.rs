@@ -5,14 +5,9 @@
 //! by an instance that is not alone and has no requests, since it does not hear that others use the limit up.
 
 use super::{LocalCounter, tiers::flows};
-use crate::limit::{OverLimitPolicy, Timestamp};
+use crate::limit::Timestamp;
 
 impl LocalCounter {
-    /// Returns whether rejected hits count.
-    pub(in super::super) fn counts_rejected(&self) -> bool {
-        self.target.over_limit_policy == OverLimitPolicy::Count
-    }
-
     /// Makes the leases of fixed windows pending, to return them to the store, if not a single hit fits until they end.
     pub(super) fn return_useless(&mut self, now: Timestamp) {
         if !self.leases().is_empty() && !flows(&self.target.tiers) && self.remaining(now) == 0 {

@@ -33,7 +33,7 @@ fn tick(interval: Period) -> Period {
 /// each key, so that counters that became busy together are not flushed together from then on.
 fn pause(key: CounterKey, counter: &LocalCounter) -> Period {
     let pause = shortened(counter.plan.schedule.pause(), key.hash());
-    let pause = if counter.counts_rejected() { pause.min(LONGEST_SHARED_PAUSE) } else { pause };
+    let pause = if counter.target.counts_rejected() { pause.min(LONGEST_SHARED_PAUSE) } else { pause };
     pause.max(counter.plan.schedule.interval())
 }
 

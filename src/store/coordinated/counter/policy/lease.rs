@@ -185,7 +185,7 @@ impl<'a> LeasePolicy<'a> {
             // a lease ends with its hold, but the hits would count for the rest of the window
             _ if is_mixed(tiers) => 0,
             ..=1 => capacity(tiers) / 8,
-            _ if has_bucket(tiers) || self.view.counts_rejected() => 0,
+            _ if has_bucket(tiers) || self.view.target.counts_rejected() => 0,
             instances => capacity(tiers) / 100 / instances,
         }
     }
@@ -268,7 +268,7 @@ impl<'a> LeasePolicy<'a> {
     /// Returns whether the store has to know the number of all hits, rejected ones included, while there are other
     /// instances.
     fn is_shared_count(&self) -> bool {
-        !self.view.is_alone() && self.view.counts_rejected()
+        !self.view.is_alone() && self.view.target.counts_rejected()
     }
 
     /// Returns whether tokens of a bucket are scarce, and how long to send no call although some return to it. Under

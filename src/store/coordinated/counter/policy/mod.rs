@@ -12,7 +12,7 @@ use super::{
     tiers::remaining,
 };
 use crate::{
-    limit::{Coordination, Hits, OverLimitPolicy, Period, Timestamp, algorithm::CounterState},
+    limit::{Coordination, Hits, Period, Timestamp, algorithm::CounterState},
     store::remote::Target,
 };
 
@@ -41,11 +41,6 @@ impl View<'_> {
     /// Returns whether no other instance uses the store.
     const fn is_alone(&self) -> bool {
         self.instances <= 1
-    }
-
-    /// Returns whether rejected hits count.
-    fn counts_rejected(&self) -> bool {
-        self.target.over_limit_policy == OverLimitPolicy::Count
     }
 
     /// Returns the hits that may be admitted without a call.
