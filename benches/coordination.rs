@@ -135,8 +135,10 @@ async fn run(redis: &Redis, mode: Coordination) {
     }
     latencies.sort_unstable();
     let micros = |share: f64| latencies[(DECISIONS as f64 * share) as usize].as_nanos() as f64 / 1_000.0;
-    let (calls, commands) =
-        (store.coordination_metrics().calls.get() as f64, store.coordination_metrics().commands.get() as f64);
+    let (calls, commands) = (
+        store.coordination_metrics().store.calls.get() as f64,
+        store.coordination_metrics().store.commands.get() as f64,
+    );
     println!(
         "{:<10} {:>10.2} {:>10.2} {:>10.2} {:>18.4} {:>18.4}",
         mode.name(),
@@ -218,7 +220,7 @@ fn in_flight(redis: &Redis) {
         "keys", "in flight", "decisions/s", "p50", "p99", "commands"
     );
     for (keys, callers) in [(1, 1), (1, 64), (10_000, 1), (10_000, 64)] {
-        let before = store.coordination_metrics().commands.get();
+        let before = store.coordination_metrics().store.commands.get();
         let (rules, begun) = (Arc::new(rules(Coordination::Strict)), Instant::now());
         let mut latencies: Vec<Duration> = runtime.block_on(async {
             let mut calling = tokio::task::JoinSet::new();
@@ -247,7 +249,7 @@ fn in_flight(redis: &Redis) {
             calling.join_all().await.into_iter().flatten().collect()
         });
         let seconds = begun.elapsed().as_millis();
-        let commands = store.coordination_metrics().commands.get() - before;
+        let commands = store.coordination_metrics().store.commands.get() - before;
         latencies.sort_unstable();
         let at = |percent: usize| latencies[latencies.len() * percent / 100].as_micros();
         let made = latencies.len() as u64;

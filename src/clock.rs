@@ -11,6 +11,12 @@ use crate::limit::{Period, Timestamp};
 pub trait Clock: Send + Sync + 'static {
     /// Returns the current time. It may step back between calls.
     fn now(&self) -> Timestamp;
+
+    /// Returns whether it shows the system's time, so that the system's timers measure it too. Not one that a test or a
+    /// simulation sets.
+    fn is_system(&self) -> bool {
+        false
+    }
 }
 
 /// The system's wall clock. All instances align windows to the epoch, so monotonic time cannot be used.
@@ -28,6 +34,10 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp::from_nanos(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn is_system(&self) -> bool {
+        true
     }
 }
 

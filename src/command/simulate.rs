@@ -364,7 +364,7 @@ impl Simulate {
     ) -> io::Result<SimulationOutcome> {
         let rules = scenario.rules(self.coordination_of(mode));
         let make = |instance| self.store(scenario, instance);
-        run(scenario, &rules, make, |store| store.coordination_metrics().fallback.get(), progress)
+        run(scenario, &rules, make, |store| store.coordination_metrics().decisions.fallback.get(), progress)
     }
 
     /// Opens the store of an instance.

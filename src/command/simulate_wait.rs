@@ -94,7 +94,7 @@ fn run_mode(
         max_wait,
         rules,
         make,
-        |store| store.coordination_metrics().fallback.get(),
+        |store| store.coordination_metrics().decisions.fallback.get(),
         |done| progress.show(completed + part * done),
     );
     progress.end();

@@ -77,7 +77,7 @@ async fn late_hits_of_a_rejected_request_are_given_back() {
         assert_eq!(over(&decisions), [false, true], "the fallback leaves the one hit to another instance");
         assert_eq!(decisions[0].remaining, 100);
     }
-    assert_eq!(pair.stores[0].coordination_metrics().delivery_unknown.get(), 0);
+    assert_eq!(pair.stores[0].coordination_metrics().hits.delivery_unknown.get(), 0);
     pair.shared.set(Condition::Up);
     sleep(Duration::from_secs(3)).await;
     assert_eq!(pair.counted(), 0);

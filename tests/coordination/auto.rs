@@ -73,7 +73,7 @@ async fn a_burst_on_an_unknown_counter_of_a_large_limit_overshoots_by_a_tenth_at
                 admitted * 10 >= limit * 9,
                 "{admitted} of {limit}, {instances} instances, {algorithm:?}"
             );
-            assert_eq!(sum(&fleet.instances, |metrics| metrics.fallback.get()), 0);
+            assert_eq!(sum(&fleet.instances, |metrics| metrics.decisions.fallback.get()), 0);
         }
     }
 }
@@ -100,7 +100,7 @@ async fn a_burst_in_each_period_overshoots_by_a_tenth_at_most() {
                         "{admitted} of {limit} in turn {turn}, {instances} instances, {algorithm:?}, {round_trip:?}"
                     );
                 }
-                assert_eq!(sum(&fleet.instances, |metrics| metrics.fallback.get()), 0);
+                assert_eq!(sum(&fleet.instances, |metrics| metrics.decisions.fallback.get()), 0);
             }
         }
     }
@@ -128,13 +128,13 @@ async fn an_uneven_burst_of_exactly_the_limit_is_admitted() {
 async fn after_a_burst_no_decision_waits() {
     let fleet = fleet(3, daily(3_000)).await;
     assert_eq!(burst(&fleet.instances, 500).await, 1_500);
-    assert_eq!(sum(&fleet.instances, |metrics| metrics.bursts.get()), 3);
+    assert_eq!(sum(&fleet.instances, |metrics| metrics.switches.bursts.get()), 3);
     sleep(Duration::from_secs(12)).await;
-    let waited = sum(&fleet.instances, |metrics| metrics.waited.get());
+    let waited = sum(&fleet.instances, |metrics| metrics.decisions.waited.get());
     assert!(waited > 0);
     let outcomes = fleet.offer(200, Duration::from_secs(3), &[1, 1, 1]).await;
     assert!(outcomes.iter().all(|outcome| outcome.admitted && outcome.waited == Duration::ZERO));
-    assert_eq!(sum(&fleet.instances, |metrics| metrics.waited.get()), waited);
+    assert_eq!(sum(&fleet.instances, |metrics| metrics.decisions.waited.get()), waited);
 }
 
 /// Also if the limit is only a little too large for `lease`.
@@ -143,12 +143,12 @@ async fn after_a_burst_a_counter_is_what_it_was_before() {
     for limit in [120, 200] {
         let fleet = fleet(2, daily(limit)).await;
         assert_eq!(burst(&fleet.instances, 15).await, 30);
-        assert_eq!(sum(&fleet.instances, |metrics| metrics.bursts.get()), 2, "{limit}");
+        assert_eq!(sum(&fleet.instances, |metrics| metrics.switches.bursts.get()), 2, "{limit}");
         sleep(Duration::from_secs(12)).await;
         fleet.offer(20, Duration::from_secs(1), &[1, 1]).await;
         let by_lease = || {
-            sum(&fleet.instances, |metrics| metrics.waited.get())
-                + sum(&fleet.instances, |metrics| metrics.leased.get())
+            sum(&fleet.instances, |metrics| metrics.decisions.waited.get())
+                + sum(&fleet.instances, |metrics| metrics.decisions.leased.get())
         };
         let before = by_lease();
         let outcomes = fleet.offer(20, Duration::from_secs(2), &[1, 1]).await;
@@ -187,7 +187,7 @@ async fn no_decision_about_a_large_limit_waits() {
     assert!(outcomes.iter().all(|outcome| outcome.waited == Duration::ZERO));
     let admitted = outcomes.iter().filter(|outcome| outcome.admitted).count();
     assert!((100..=102).contains(&admitted), "{admitted}");
-    assert_eq!(sum(&fleet.instances, |metrics| metrics.waited.get()), 0);
+    assert_eq!(sum(&fleet.instances, |metrics| metrics.decisions.waited.get()), 0);
 }
 
 /// Sends `rate` hits a second to `instances` in turn, for `time`. Returns how many were admitted.
@@ -215,29 +215,32 @@ async fn the_mode_follows_the_number_of_instances_and_every_hit_counts_once() {
         for tier in [small, per_minute] {
             let mut fleet = fleet(2, tier.clone()).await;
             let mut admitted = offer(&fleet.instances, 20, Duration::from_secs(3)).await;
-            assert_eq!(sum(&fleet.instances, |metrics| metrics.leased.get()), 0);
+            assert_eq!(sum(&fleet.instances, |metrics| metrics.decisions.leased.get()), 0);
             fleet
                 .join(3, rule(Coordination::Auto, std::slice::from_ref(&tier), OverLimitPolicy::Ignore))
                 .await;
             admitted += offer(&fleet.instances, 10, Duration::from_secs(4)).await;
-            assert_eq!(sum(&fleet.instances[..2], |metrics| metrics.to_lease.get()), 2, "{tier:?}");
-            let exact = sum(&fleet.instances, |metrics| metrics.leased.get())
-                + sum(&fleet.instances, |metrics| metrics.waited.get());
+            assert_eq!(sum(&fleet.instances[..2], |metrics| metrics.switches.to_lease.get()), 2, "{tier:?}");
+            let exact = sum(&fleet.instances, |metrics| metrics.decisions.leased.get())
+                + sum(&fleet.instances, |metrics| metrics.decisions.waited.get());
             assert!(exact > 10, "{tier:?}");
             for left in fleet.instances.drain(2..) {
                 left.store.close().await;
             }
-            let waited = sum(&fleet.instances, |metrics| metrics.waited.get());
+            let waited = sum(&fleet.instances, |metrics| metrics.decisions.waited.get());
             sleep(Duration::from_secs(2)).await;
             admitted += offer(&fleet.instances, 4, FORGOTTEN).await;
-            assert_eq!(sum(&fleet.instances, |metrics| metrics.to_interval.get()), 2, "{tier:?}");
-            let waited_since = sum(&fleet.instances, |metrics| metrics.waited.get()) - waited;
+            assert_eq!(sum(&fleet.instances, |metrics| metrics.switches.to_interval.get()), 2, "{tier:?}");
+            let waited_since = sum(&fleet.instances, |metrics| metrics.decisions.waited.get()) - waited;
             admitted += offer(&fleet.instances, 4, Duration::from_secs(2)).await;
-            assert_eq!(sum(&fleet.instances, |metrics| metrics.waited.get()) - waited, waited_since);
+            assert_eq!(
+                sum(&fleet.instances, |metrics| metrics.decisions.waited.get()) - waited,
+                waited_since
+            );
             for instance in &fleet.instances {
                 instance.store.close().await;
                 let metrics = instance.store.coordination_metrics();
-                assert_eq!((metrics.unreported.get(), metrics.stranded.get()), (0, 0), "{tier:?}");
+                assert_eq!((metrics.hits.unreported.get(), metrics.hits.stranded.get()), (0, 0), "{tier:?}");
             }
             if tier.period == daily(1).period {
                 assert_eq!(fleet.counted(tier.clone()), admitted, "{tier:?}");
@@ -256,7 +259,7 @@ async fn an_instance_that_does_not_know_the_others_yet_is_exact() {
     let mut fleet = Fleet { clock, shared, instances: Vec::new() };
     fleet.add(2, &rule, Network { round_trip: Duration::from_millis(4), ..Network::default() });
     assert_eq!(burst(&fleet.instances, 100).await, 100);
-    assert_eq!(sum(&fleet.instances, |metrics| metrics.fallback.get()), 0);
+    assert_eq!(sum(&fleet.instances, |metrics| metrics.decisions.fallback.get()), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -270,7 +273,10 @@ async fn auto_uses_the_modes_that_the_store_supports() {
             burst(&fleet.instances, 1).await;
             sleep(Duration::from_millis(20)).await;
         }
-        let counts = [sum(&fleet.instances, |m| m.local.get()), sum(&fleet.instances, |m| m.waited.get())];
+        let counts = [
+            sum(&fleet.instances, |m| m.decisions.local.get()),
+            sum(&fleet.instances, |m| m.decisions.waited.get()),
+        ];
         assert_eq!(counts, expected, "limit {limit}");
     }
 }

@@ -45,7 +45,7 @@ impl Run {
     }
 
     fn calls_per_decision(&self) -> f64 {
-        self.share(self.sum(|metrics| metrics.calls.get()))
+        self.share(self.sum(|metrics| metrics.store.calls.get()))
     }
 
     fn admitted(&self) -> usize {
@@ -58,9 +58,9 @@ impl Run {
         // instances with little load request small leases
         let most = if weights == SKEWED { 0.13 } else { 0.115 };
         assert!(calls < most, "{calls} calls per decision, {load} times, {weights:?}");
-        let waited = self.share(self.sum(|metrics| metrics.waited.get()));
+        let waited = self.share(self.sum(|metrics| metrics.decisions.waited.get()));
         assert!(waited < 0.04, "{waited} of the decisions waited, {load} times");
-        assert_eq!(self.sum(|metrics| metrics.fallback.get()), 0);
+        assert_eq!(self.sum(|metrics| metrics.decisions.fallback.get()), 0);
     }
 }
 
@@ -84,9 +84,9 @@ async fn a_lease_never_exceeds_the_limit_and_uses_all_of_it_with_few_calls() {
             "{} calls per decision at {limit}, {load}",
             run.calls_per_decision()
         );
-        let waited = run.share(run.sum(|metrics| metrics.waited.get()));
+        let waited = run.share(run.sum(|metrics| metrics.decisions.waited.get()));
         assert!(waited < 0.04, "{waited} of the decisions waited");
-        assert_eq!(run.sum(|metrics| metrics.fallback.get()), 0);
+        assert_eq!(run.sum(|metrics| metrics.decisions.fallback.get()), 0);
     }
 }
 
@@ -117,7 +117,8 @@ async fn a_lease_of_a_sliding_window_uses_nearly_all_of_it_in_steady_overload() 
     for (load, spread) in [2, 4, 10].into_iter().flat_map(|load| SPREADS.map(|spread| (load, spread))) {
         let run = Run::spread(Coordination::Lease, &tier, load, 6, &spread).await;
         // a short hold costs calls, but far fewer than a call a decision
-        let (calls, waited) = (run.calls_per_decision(), run.share(run.sum(|metrics| metrics.waited.get())));
+        let (calls, waited) =
+            (run.calls_per_decision(), run.share(run.sum(|metrics| metrics.decisions.waited.get())));
         assert!(calls < 0.4 && waited < 0.25, "{calls} calls per decision, {waited} waited, {load} times");
         let most = most_in_any(&run.outcomes, tier.period);
         assert!(most <= 500, "{most} in some interval, {load} times");
@@ -152,7 +153,7 @@ async fn interval_overshoots_by_little_and_never_waits() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let windows = every_window(&run.outcomes, tier.period).into_iter();
         let excess: u64 = windows.map(|admitted| admitted.saturating_sub(limit.into())).sum();
-        let reported = run.sum(|metrics| metrics.overshoot.get());
+        let reported = run.sum(|metrics| metrics.hits.overshoot.get());
         assert!(
             reported.abs_diff(excess) <= 2 + excess / 10,
             "{reported} reported, {excess} above the limit"
@@ -175,8 +176,12 @@ async fn a_lost_reply_is_counted_in_the_metrics() {
         let metrics = store.coordination_metrics();
         // an instance that is alone leases an eighth of the limit ahead
         let requested = if mode == Coordination::Lease { 2 } else { 1 };
-        assert_eq!((metrics.delivery_unknown.get(), metrics.fallback.get()), (requested, 1), "{mode:?}");
-        assert!(metrics.failures.get() >= 1, "{mode:?}");
+        assert_eq!(
+            (metrics.hits.delivery_unknown.get(), metrics.decisions.fallback.get()),
+            (requested, 1),
+            "{mode:?}"
+        );
+        assert!(metrics.store.failures.get() >= 1, "{mode:?}");
     }
 }
 
@@ -187,7 +192,7 @@ async fn in_local_mode_every_instance_has_the_whole_limit() {
     for admitted in by_window(&run.outcomes, tier.period) {
         assert_eq!(admitted, 500);
     }
-    assert_eq!(run.sum(|metrics| metrics.calls.get()), 0);
+    assert_eq!(run.sum(|metrics| metrics.store.calls.get()), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -77,10 +77,10 @@ async fn impatient_callers_do_not_make_the_store_unavailable() {
                 instance.hit_within(Some(Duration::from_millis(1)), scope).await;
                 assert!(!instance.store.is_store_unavailable(), "{mode:?}, {scope:?}");
             }
-            let waited = instance.store.coordination_metrics().waited.get();
+            let waited = instance.store.coordination_metrics().decisions.waited.get();
             instance.hit_within(None, scope).await;
             // under `lease`, one of the late replies has brought a lease
-            let more = instance.store.coordination_metrics().waited.get() - waited;
+            let more = instance.store.coordination_metrics().decisions.waited.get() - waited;
             assert_eq!(more, u64::from(mode == Coordination::Strict), "{mode:?}, {scope:?}");
             sleep(Duration::from_secs(2)).await;
             let counted = fleet.counted_under(daily(100), OverLimitPolicy::Ignore);

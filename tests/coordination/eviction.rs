@@ -100,7 +100,8 @@ async fn every_eviction_is_counted_by_what_becomes_of_its_hits() {
     // its report is acknowledged by then
     sleep(Duration::from_secs(3)).await;
     cramped.hit("b", 1).await;
-    let counts = || (cramped.metrics().evicted_reported.get(), cramped.metrics().evicted.get());
+    let counts =
+        || (cramped.metrics().evictions.evicted_reported.get(), cramped.metrics().evictions.evicted.get());
     assert_eq!(counts(), (1, 0));
     cramped.hit("c", 1).await;
     assert_eq!((counts(), cramped.store.counters()), ((1, 1), 1));
@@ -124,7 +125,7 @@ async fn a_late_reply_does_not_touch_the_counter_that_has_taken_the_place_of_ano
     sleep(Duration::from_secs(3)).await;
     assert_eq!(cramped.counted("a"), 800);
     let metrics = cramped.metrics();
-    let lost = (metrics.delivery_unknown.get(), metrics.stranded.get());
+    let lost = (metrics.hits.delivery_unknown.get(), metrics.hits.stranded.get());
     assert_eq!(lost, (0, 0));
     // its estimate is that of the store
     assert!(cramped.ask("a", 200, false).await && !cramped.ask("a", 1, false).await);
@@ -138,15 +139,15 @@ async fn what_a_rejected_report_of_an_evicted_counter_gives_back_is_stranded() {
     sleep(Duration::from_secs(3)).await;
     cramped.ask("a", 4, true).await;
     // within a pause, which is at most a second, the report leaves
-    let sent = cramped.metrics().commands.get();
-    while cramped.metrics().commands.get() == sent {
+    let sent = cramped.metrics().store.commands.get();
+    while cramped.metrics().store.commands.get() == sent {
         sleep(Duration::from_millis(1)).await;
     }
     cramped.shared.set(Condition::Rejecting);
     cramped.hit("b", 1).await;
     cramped.set_after(200, Condition::Up).await;
     sleep(Duration::from_secs(3)).await;
-    assert_eq!((cramped.counted("a"), cramped.metrics().stranded.get()), (10, 4));
+    assert_eq!((cramped.counted("a"), cramped.metrics().hits.stranded.get()), (10, 4));
 }
 
 /// The request for a lease carries a report. The store rejects both, and the counter was evicted meanwhile.
@@ -168,7 +169,10 @@ async fn what_a_rejected_request_for_a_lease_has_reported_is_recorded() {
     sleep(Duration::from_secs(5)).await;
     let leased = counted - 10;
     assert_eq!(cramped.counted("a"), counted + 500);
-    assert_eq!((cramped.metrics().stranded.get(), cramped.metrics().unreported.get()), (leased + 4, 0));
+    assert_eq!(
+        (cramped.metrics().hits.stranded.get(), cramped.metrics().hits.unreported.get()),
+        (leased + 4, 0)
+    );
 }
 
 /// A lease that is granted to an evicted counter is used by nobody. The decision that it came with is made
@@ -192,7 +196,7 @@ async fn what_is_granted_to_an_evicted_counter_is_recorded() {
         cramped.store.close().await;
         assert_eq!(cramped.counted("a"), granted);
         let metrics = cramped.metrics();
-        assert_eq!((metrics.stranded.get(), metrics.delivery_unknown.get()), (granted - 100, 0));
+        assert_eq!((metrics.hits.stranded.get(), metrics.hits.delivery_unknown.get()), (granted - 100, 0));
     }
 }
 
@@ -211,7 +215,7 @@ async fn what_an_evicted_counter_may_have_been_granted_is_unknown() {
     });
     assert!(admitted, "the fallback decides");
     let metrics = cramped.metrics();
-    assert_eq!((metrics.stranded.get(), metrics.delivery_unknown.get()), (1, cramped.counted("a")));
+    assert_eq!((metrics.hits.stranded.get(), metrics.hits.delivery_unknown.get()), (1, cramped.counted("a")));
 }
 
 #[tokio::test(start_paused = true)]
@@ -224,7 +228,7 @@ async fn nothing_is_unknown_of_a_request_that_was_not_sent() {
         drop(first);
     }
     sleep(Duration::from_secs(1)).await;
-    assert_eq!((cramped.counted("a"), cramped.metrics().delivery_unknown.get()), (0, 0));
+    assert_eq!((cramped.counted("a"), cramped.metrics().hits.delivery_unknown.get()), (0, 0));
 }
 
 /// They ask for the counter that takes its place, and do not wait until their budget ends.
@@ -238,7 +242,7 @@ async fn decisions_that_wait_for_others_do_not_wait_for_an_evicted_counter() {
         cramped.ask("b", 0, false).now_or_never();
     });
     assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
-    assert_eq!(cramped.metrics().fallback.get(), 0);
+    assert_eq!(cramped.metrics().decisions.fallback.get(), 0);
 }
 
 /// The reply to its report says how many hits it has counted, which is no lease.
@@ -260,5 +264,5 @@ async fn what_an_evicted_counter_has_reported_is_not_stranded() {
     });
     assert!(admitted);
     cramped.store.close().await;
-    assert_eq!((cramped.metrics().stranded.get(), cramped.counted("a")), (0, 30));
+    assert_eq!((cramped.metrics().hits.stranded.get(), cramped.counted("a")), (0, 30));
 }

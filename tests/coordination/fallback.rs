@@ -127,7 +127,7 @@ async fn hits_whose_return_the_store_may_have_counted_are_not_given_back_again()
     instance.give_back().await;
     fleet.shared.set(Condition::Up);
     instance.store.close().await;
-    assert_eq!((fleet.counted(daily(10)), fleet.metrics().delivery_unknown.get()), (4, 0));
+    assert_eq!((fleet.counted(daily(10)), fleet.metrics().hits.delivery_unknown.get()), (4, 0));
 }
 
 /// The store has counted it nevertheless, as its late reply shows.
@@ -140,7 +140,7 @@ async fn a_late_hit_that_was_rejected_without_the_store_is_given_back() {
     fleet.shared.set(Condition::Up);
     sleep(Duration::from_secs(3)).await;
     instance.store.close().await;
-    assert_eq!((fleet.counted(daily(10)), fleet.metrics().delivery_unknown.get()), (0, 0));
+    assert_eq!((fleet.counted(daily(10)), fleet.metrics().hits.delivery_unknown.get()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,7 +154,7 @@ async fn three_decisions_that_exceed_their_budget_are_the_last_that_wait() {
             let budget = Duration::from_millis(if decision <= 3 { 15 } else { 0 });
             assert_eq!(begun.elapsed(), budget, "{mode:?}, decision {decision}");
         }
-        assert_eq!(fleet.metrics().fallback.get(), 5);
+        assert_eq!(fleet.metrics().decisions.fallback.get(), 5);
     }
 }
 
@@ -210,7 +210,7 @@ async fn a_fetch_is_one_command_whatever_it_reports() {
 #[tokio::test(start_paused = true)]
 async fn the_metrics_show_each_count_under_its_name() {
     let fleet = fleet(Coordination::Strict, OnStoreFailure::Local).await;
-    let before = fleet.metrics().calls.get();
+    let before = fleet.metrics().store.calls.get();
     assert!(fleet.instances[0].hit().await);
     fleet.shared.set(Condition::Frozen);
     assert!(fleet.instances[0].hit().await);

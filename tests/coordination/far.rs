@@ -19,7 +19,7 @@ async fn fleet() -> Fleet {
 
 impl Fleet {
     fn calls(&self) -> u64 {
-        self.instances.iter().map(|instance| instance.store.coordination_metrics().calls.get()).sum()
+        self.instances.iter().map(|instance| instance.store.coordination_metrics().store.calls.get()).sum()
     }
 
     async fn admitted(&self, rate: u64, seconds: u64, weights: &[u32]) -> u64 {

@@ -109,7 +109,7 @@ async fn leases_are_returned_before_a_limit_of_a_request_decides() {
 #[tokio::test(start_paused = true)]
 async fn concurrent_decisions_share_a_fetch() {
     let fleet = alone(1_000).await;
-    let sent = || fleet.instances[0].store.coordination_metrics().commands.get();
+    let sent = || fleet.instances[0].store.coordination_metrics().store.commands.get();
     let (before, begun) = (sent(), Instant::now());
     let hits = (0..50).map(|_| {
         let instance = Arc::clone(&fleet.instances[0]);

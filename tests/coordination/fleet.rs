@@ -212,7 +212,7 @@ impl Instance {
     /// Returns the decisions that were not made by the store, and the hits whose fate is unknown.
     pub(crate) fn failures(&self) -> (u64, u64) {
         let metrics = self.store.coordination_metrics();
-        (metrics.fallback.get(), metrics.delivery_unknown.get())
+        (metrics.decisions.fallback.get(), metrics.hits.delivery_unknown.get())
     }
 }
 

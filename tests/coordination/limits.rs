@@ -115,7 +115,7 @@ async fn hits_under_two_limits_in_turn_are_decided_by_the_store() {
         assert_eq!(over(&decided), [false]);
     });
     join_all(hits).await;
-    assert_eq!(pair.stores[0].coordination_metrics().fallback.get(), 0);
+    assert_eq!(pair.stores[0].coordination_metrics().decisions.fallback.get(), 0);
 }
 
 /// A connection whose client reads no responses polls none of its decisions.
@@ -131,7 +131,7 @@ async fn a_hit_does_not_wait_for_a_decision_under_another_limit_that_is_not_poll
         let (third, wait) = timed(pair.ask(Scope::Descriptor, 0, &[own(1, 1_200_000)])).await;
         assert!(over(&third) == [false] && wait <= 2 * Network::default().round_trip, "{wait:?}");
         assert_eq!(over(&first.await), [false]);
-        assert_eq!(pair.stores[0].coordination_metrics().fallback.get(), 0);
+        assert_eq!(pair.stores[0].coordination_metrics().decisions.fallback.get(), 0);
     }
 }
 
@@ -177,8 +177,8 @@ async fn a_reload_that_adds_a_window_makes_only_the_first_hits_wait() {
         let instance = &fleet.instances[0];
         // several at once share a fetch
         assert_eq!(join_all((0..8).map(|_| instance.hit())).await, [true; 8]);
-        let waited = || instance.store.coordination_metrics().waited.get();
-        let leased = || instance.store.coordination_metrics().leased.get();
+        let waited = || instance.store.coordination_metrics().decisions.waited.get();
+        let leased = || instance.store.coordination_metrics().decisions.leased.get();
         let (waited_before, leased_before) = (waited(), leased());
         for _ in 0..60 {
             assert!(instance.hit_under(&rules, Scope::Descriptor).await);

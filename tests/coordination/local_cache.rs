@@ -54,7 +54,7 @@ async fn a_rejection_of_the_store_is_repeated_without_a_call() {
             (pair.commands(0) - commands, begun.elapsed().is_zero()),
             (u64::from(!local_cache), local_cache)
         );
-        let denied = pair.stores[0].coordination_metrics().denied.get();
+        let denied = pair.stores[0].coordination_metrics().decisions.denied.get();
         assert_eq!(denied, u64::from(local_cache));
     }
 }
@@ -158,7 +158,7 @@ async fn a_request_that_counts_all_or_none_is_rejected_without_a_command() {
             );
             assert_eq!(pair.commands(0) == commands, i > 2, "{keys:?}, {i}");
         }
-        assert_eq!(pair.stores[0].coordination_metrics().denied.get(), 3);
+        assert_eq!(pair.stores[0].coordination_metrics().decisions.denied.get(), 3);
     }
 }
 

@@ -93,7 +93,7 @@ async fn counters_are_removed_soon_after_their_windows_in_an_outage() {
         assert!(most <= RATE * 16, "{mode:?}: {most} counters");
         sleep(Duration::from_secs(WINDOW + 12)).await;
         assert_eq!(instance.store.counters(), 0, "{mode:?}");
-        assert!(instance.store.coordination_metrics().unreported.get() > 0);
+        assert!(instance.store.coordination_metrics().hits.unreported.get() > 0);
     }
 }
 
@@ -109,8 +109,8 @@ async fn keys_far_from_their_limits_share_calls() {
     let instance = &fleet.instances[0];
     let rules = instance.rules_with(rule);
     let (calls, commands) = (
-        || instance.store.coordination_metrics().calls.get(),
-        || instance.store.coordination_metrics().commands.get(),
+        || instance.store.coordination_metrics().store.calls.get(),
+        || instance.store.coordination_metrics().store.commands.get(),
     );
     let (calls_before, commands_before) = (calls(), commands());
     // one hit every 5 ms, of another key each time: each key is used once in 2.5 s, and so is reported each time

@@ -37,7 +37,8 @@ fn simulate(scenario: &Scenario, mode: Coordination) -> SimulationMetrics {
             CoordinationSettings { instance: format!("i{number}"), ..CoordinationSettings::default() };
         Coordinated::new(remote, Arc::new(clock), settings)
     };
-    let outcome = run(scenario, &rules, make, |store| store.coordination_metrics().fallback.get(), |_| {});
+    let outcome =
+        run(scenario, &rules, make, |store| store.coordination_metrics().decisions.fallback.get(), |_| {});
     SimulationMetrics::of(scenario, &outcome.expect("it runs"))
 }
 

@@ -178,7 +178,7 @@ async fn hits_of_two_windows_are_reported_to_each_node_by_itself() {
 #[tokio::test(start_paused = true)]
 async fn decisions_about_the_window_of_another_node_do_not_use_the_fallback() {
     let setup = Setup::start(Coordination::Interval).await;
-    let fallback = || setup.store.coordination_metrics().fallback.get();
+    let fallback = || setup.store.coordination_metrics().decisions.fallback.get();
     setup.freeze.send_replace(true);
     while !setup.store.is_store_unavailable() {
         setup.hit("a", 1).await;
@@ -204,12 +204,12 @@ async fn leases_of_a_window_do_not_wait_for_the_node_of_the_window_before_it() {
             let metrics = setup.store.coordination_metrics();
             setup.wait_for_the_next_minute(Duration::from_millis(early)).await;
             setup.freeze.send_replace(true);
-            let before = metrics.fallback.get();
+            let before = metrics.decisions.fallback.get();
             let values: Vec<String> = (0..20).map(|i| format!("v{i}")).collect();
             for value in &values {
                 setup.hit(value, hits).await;
             }
-            assert_eq!(metrics.fallback.get() - before, 20, "nobody replies");
+            assert_eq!(metrics.decisions.fallback.get() - before, 20, "nobody replies");
             setup.wait_for_the_next_minute(Duration::ZERO).await;
             // until the silence is noticed, decisions wait for the requests in flight, in vain, but the other node
             // replies
@@ -217,16 +217,16 @@ async fn leases_of_a_window_do_not_wait_for_the_node_of_the_window_before_it() {
             for value in &values[..5] {
                 setup.hit(value, 1).await;
             }
-            let before = metrics.fallback.get();
+            let before = metrics.decisions.fallback.get();
             setup.hit("w", 1).await;
-            assert_eq!(metrics.fallback.get(), before, "{hits} hits, {early} ms before");
+            assert_eq!(metrics.decisions.fallback.get(), before, "{hits} hits, {early} ms before");
             sleep(Duration::from_secs(1)).await;
-            let before = metrics.fallback.get();
+            let before = metrics.decisions.fallback.get();
             for value in &values {
                 setup.hit(value, hits).await;
                 setup.hit(value, hits).await;
             }
-            assert_eq!(metrics.fallback.get(), before, "{hits} hits, {early} ms before");
+            assert_eq!(metrics.decisions.fallback.get(), before, "{hits} hits, {early} ms before");
             setup.store.close().await;
             for (i, value) in values.iter().enumerate() {
                 let counted = 2 * u64::from(hits) + u64::from(i < 5);

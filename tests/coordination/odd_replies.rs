@@ -141,7 +141,7 @@ async fn hits_that_the_store_does_not_grant_although_they_fit_are_rejected() {
         setup.oddity.send_replace(Oddity::GrantsNothing);
         assert!(setup.hit().await.over, "{instances}, {algorithm:?}");
         assert_eq!(setup.requests.load(Ordering::Relaxed), 1, "{instances}, {algorithm:?}");
-        assert_eq!(setup.stores[0].coordination_metrics().fallback.get(), 0);
+        assert_eq!(setup.stores[0].coordination_metrics().decisions.fallback.get(), 0);
         setup.oddity.send_replace(Oddity::None);
         assert!(!setup.hit().await.over, "{instances}");
     }
@@ -165,7 +165,11 @@ async fn the_fallback_decides_if_a_reply_has_no_counts() {
         setup.oddity.send_replace(Oddity::ShowsNothing);
         assert!(!setup.hit().await.over);
         let metrics = setup.stores[0].coordination_metrics();
-        assert_eq!((metrics.fallback.get(), metrics.delivery_unknown.get()), (1, 1), "{mode:?}");
+        assert_eq!(
+            (metrics.decisions.fallback.get(), metrics.hits.delivery_unknown.get()),
+            (1, 1),
+            "{mode:?}"
+        );
     }
 }
 
@@ -179,7 +183,11 @@ async fn the_fallback_decides_if_a_reply_that_several_wait_for_has_no_counts() {
         let (first, second) = tokio::join!(setup.hit(), setup.hit());
         assert!(!first.over && !second.over);
         let metrics = setup.stores[0].coordination_metrics();
-        assert_eq!((metrics.fallback.get(), metrics.delivery_unknown.get()), (2, requested), "{instances}");
+        assert_eq!(
+            (metrics.decisions.fallback.get(), metrics.hits.delivery_unknown.get()),
+            (2, requested),
+            "{instances}"
+        );
     }
 }
 

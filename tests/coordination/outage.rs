@@ -22,7 +22,7 @@ impl Instance {
     /// Returns the number of decisions from leases and by the fallback.
     fn decisions(&self) -> (u64, u64) {
         let metrics = self.store.coordination_metrics();
-        (metrics.leased.get(), metrics.fallback.get())
+        (metrics.decisions.leased.get(), metrics.decisions.fallback.get())
     }
 
     /// Waits until the instance considers the store unavailable, or available if `unavailable` is false.

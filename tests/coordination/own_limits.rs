@@ -126,7 +126,7 @@ async fn a_decision_in_order_delays_those_of_the_rule_no_longer_than_the_budget(
         }
         assert!(requests.join_all().await.into_iter().all(|is_admitted| is_admitted));
         let metrics = pair.stores.iter().map(Coordinated::coordination_metrics);
-        let fallback: Vec<u64> = metrics.map(|metrics| metrics.fallback.get()).collect();
+        let fallback: Vec<u64> = metrics.map(|metrics| metrics.decisions.fallback.get()).collect();
         assert_eq!(fallback, [0, 0], "{tier}, {at_once} at once");
     }
 }

@@ -106,7 +106,7 @@ impl Pair {
 
     /// Returns the number of commands that instance `i` has sent.
     pub(crate) fn commands(&self, i: usize) -> u64 {
-        self.stores[i].coordination_metrics().commands.get()
+        self.stores[i].coordination_metrics().store.commands.get()
     }
 
     /// Sends a hit for `key` to instance `i`. Returns whether it was admitted.

@@ -128,6 +128,6 @@ async fn a_hit_that_was_leased_ahead_goes_back_when_the_limit_is_used_up() {
         sleep(12 * SECOND).await;
         assert_eq!(fleet.all_counted(10), 22, "{mode:?}");
         let metrics = fleet.instances[0].store.coordination_metrics();
-        assert_eq!((metrics.stranded.get(), metrics.unreported.get()), (0, 0), "{mode:?}");
+        assert_eq!((metrics.hits.stranded.get(), metrics.hits.unreported.get()), (0, 0), "{mode:?}");
     }
 }

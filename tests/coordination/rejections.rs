@@ -41,7 +41,7 @@ async fn a_rejected_client_is_admitted_after_another_instance_gave_a_hit_back() 
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_is_alone_does_not_ask() {
     let fleet = fleet(1, Coordination::Interval).await;
-    let sent = || fleet.instances[0].store.coordination_metrics().commands.get();
+    let sent = || fleet.instances[0].store.coordination_metrics().store.commands.get();
     let before = sent();
     for _ in 0..50 {
         assert!(!fleet.instances[0].hit().await);

@@ -71,7 +71,7 @@ async fn local_reservations_are_made_in_memory() {
         assert_eq!(instance.reserve(1, 200).await.hits, Hits(0));
         instance.release(all, 30).await;
         assert_eq!(instance.reserve(1, 200).await.hits, Hits(30));
-        assert_eq!(instance.store.coordination_metrics().calls.get(), 0);
+        assert_eq!(instance.store.coordination_metrics().store.calls.get(), 0);
     }
 }
 
@@ -175,7 +175,7 @@ async fn hits_that_the_store_may_have_granted_without_a_reply_are_counted() {
         fleet.shared.set(condition);
         let instance = &fleet.instances[0];
         assert_eq!(instance.reserve(1, 30).await.hits, Hits(30));
-        assert_eq!(instance.store.coordination_metrics().delivery_unknown.get(), 0);
+        assert_eq!(instance.store.coordination_metrics().hits.delivery_unknown.get(), 0);
         fleet.shared.set(Condition::Up);
         instance.store.close().await;
         // by the store, or by a report
@@ -219,7 +219,7 @@ async fn a_rejected_reservation_leaves_later_ones_what_leases_leave() {
         for _ in 0..20 {
             assert!(instance.hit().await);
         }
-        assert_eq!(instance.store.coordination_metrics().leased.get(), 20);
+        assert_eq!(instance.store.coordination_metrics().decisions.leased.get(), 20);
         assert_eq!(instance.reserve(1, 10_000).await.hits, Hits((10_000 - 21) / 2), "{is_tried}");
     }
 }

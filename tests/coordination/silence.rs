@@ -66,17 +66,17 @@ async fn the_next_flush_notices_a_frozen_store_and_is_not_repeated() {
     let noticed = frozen.elapsed();
     let longest = Duration::from_millis(1_000 + 500 + 10);
     assert!((Duration::from_millis(500)..longest).contains(&noticed), "{noticed:?}");
-    assert_eq!(fleet.sum(|metrics| metrics.fallback.get()), 0);
+    assert_eq!(fleet.sum(|metrics| metrics.decisions.fallback.get()), 0);
 
     // reported hits are not reported again, and new hits stay pending
-    let calls = fleet.sum(|metrics| metrics.calls.get());
+    let calls = fleet.sum(|metrics| metrics.store.calls.get());
     for _ in 0..30 {
         sent += fleet.hit_each(1).await;
         sleep(Duration::from_millis(100)).await;
         assert_eq!(fleet.unavailable(), 3);
     }
-    assert_eq!(fleet.sum(|metrics| metrics.calls.get()), calls);
-    assert_eq!(fleet.sum(|metrics| metrics.fallback.get()), 90);
+    assert_eq!(fleet.sum(|metrics| metrics.store.calls.get()), calls);
+    assert_eq!(fleet.sum(|metrics| metrics.decisions.fallback.get()), 90);
 
     fleet.shared.set(Condition::Up);
     sleep(Duration::from_millis(20)).await;
@@ -86,7 +86,7 @@ async fn the_next_flush_notices_a_frozen_store_and_is_not_repeated() {
     while fleet.counted(tier()) < sent && up.elapsed() < Duration::from_millis(1_200) {
         sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!((fleet.counted(tier()), fleet.sum(|metrics| metrics.delivery_unknown.get())), (sent, 0));
+    assert_eq!((fleet.counted(tier()), fleet.sum(|metrics| metrics.hits.delivery_unknown.get())), (sent, 0));
 }
 
 /// An idle instance notices a frozen store, too.
@@ -113,7 +113,7 @@ async fn a_slow_store_stays_available() {
             sleep(Duration::from_millis(100)).await;
             assert_eq!(fleet.unavailable(), 0, "{millis} ms");
         }
-        assert_eq!(fleet.sum(|metrics| metrics.fallback.get()), 0);
+        assert_eq!(fleet.sum(|metrics| metrics.decisions.fallback.get()), 0);
     }
 }
 

@@ -31,7 +31,7 @@ async fn fleet_of(instances: usize, limit: u32) -> Fleet {
 async fn it_costs_one_command_and_leaves_nothing_to_report_or_to_return() {
     let fleet = fleet(LIMIT).await;
     let instance = &fleet.instances[0];
-    let sent = || instance.store.coordination_metrics().commands.get();
+    let sent = || instance.store.coordination_metrics().store.commands.get();
     let before = sent();
     assert!(instance.hit().await);
     assert_eq!((sent() - before, fleet.counted(daily(LIMIT))), (1, 1));
@@ -44,7 +44,7 @@ async fn what_is_leased_ahead_with_it_needs_no_other_command() {
     for (instances, limit) in FAR {
         let fleet = fleet_of(instances, limit).await;
         let instance = &fleet.instances[0];
-        let sent = || instance.store.coordination_metrics().commands.get();
+        let sent = || instance.store.coordination_metrics().store.commands.get();
         let before = sent();
         for hit in 0..=AHEAD {
             assert!(instance.hit().await);

@@ -458,7 +458,10 @@ async fn no_decision_calls_the_store() {
     for (instance, calls) in fleet.instances.iter().zip(calls) {
         assert_eq!(instance.store.remote().calls(), calls);
         let metrics = instance.store.coordination_metrics();
-        assert_eq!((metrics.split.get(), metrics.waited.get(), metrics.fallback.get()), (300, 0, 0));
+        assert_eq!(
+            (metrics.decisions.split.get(), metrics.decisions.waited.get(), metrics.decisions.fallback.get()),
+            (300, 0, 0)
+        );
         assert_eq!(instance.store.counters(), 0, "nothing is kept for the store");
     }
 }

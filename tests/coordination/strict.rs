@@ -8,9 +8,14 @@ use tokio::{
     time::{Instant, sleep},
 };
 use weir::{
-    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Scope, Tier, Timestamp},
+    clock::Clock as _,
+    limit::{
+        Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Period,
+        Request, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+    },
     store::{
-        coordinated::CoordinationSettings,
+        Store as _,
+        coordinated::{Coordinated, CoordinationSettings},
         simulated::{Condition, Network, SimulatedClock, SimulatedStore},
     },
 };
@@ -39,7 +44,7 @@ impl Fleet {
     /// Returns the number of calls and of the commands in them.
     fn calls_and_commands(&self) -> (u64, u64) {
         let metrics = self.instances[0].store.coordination_metrics();
-        (metrics.calls.get(), metrics.commands.get())
+        (metrics.store.calls.get(), metrics.store.commands.get())
     }
 }
 
@@ -52,6 +57,64 @@ async fn concurrent_decisions_share_calls() {
     let after = fleet.calls_and_commands();
     // and a command, since they are equal
     assert_eq!((after.0 - before.0, after.1 - before.1), (1, 1));
+}
+
+/// Returns a command's part of the decisions, and the wait that 99 of 100 do not exceed, of `callers` who each ask again
+/// when they have their answer, for `keys` in turn.
+async fn ask_again_and_again(keys: usize, callers: usize, round_trip: Duration) -> (f64, Duration) {
+    const TIMES: usize = 50;
+    let clock = SimulatedClock::new(EPOCH);
+    let shared = SimulatedStore::new(clock.clone(), 7);
+    let network = Network { round_trip, timeout: Duration::from_secs(10), ..Network::default() };
+    let settings = CoordinationSettings {
+        instance: "i0".into(),
+        budget: Period::from_secs(1),
+        ..CoordinationSettings::default()
+    };
+    let store = Coordinated::new(shared.connect(network), Arc::new(clock.clone()), settings);
+    let node = RuleNode {
+        rule: Some(rule(Coordination::Strict, &[daily(u32::MAX)], OverLimitPolicy::Ignore)),
+        ..RuleNode::new("k", Values::Any)
+    };
+    let rules = RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::random());
+    // until the round trip is known
+    sleep(Duration::from_millis(2_500)).await;
+    let metrics = store.coordination_metrics();
+    let sent = metrics.store.commands.get();
+    let calling = (0..callers).map(async |caller| {
+        let mut waits = Vec::new();
+        for time in 0..TIMES {
+            let value = ((caller + time) % keys).to_string();
+            let entries = [Entry { key: "k", value: &value }].into_iter().collect();
+            let descriptor = Descriptor { entries, ..Descriptor::default() };
+            let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+            let (begun, matched) = (Instant::now(), Matched::new(&rules, &request));
+            let decided = store.take(&matched.checks, Scope::Descriptor, clock.now()).await;
+            assert!(!decided.expect("a coordinated store always decides")[0].over);
+            waits.push(begun.elapsed());
+        }
+        waits
+    });
+    let mut waits: Vec<Duration> = join_all(calling).await.into_iter().flatten().collect();
+    waits.sort_unstable();
+    let sent = u32::try_from(metrics.store.commands.get() - sent).expect("it is small");
+    let made = u32::try_from(waits.len()).expect("it is small");
+    (f64::from(sent) / f64::from(made), waits[waits.len() * 99 / 100])
+}
+
+/// Callers of one key need few commands nevertheless.
+#[tokio::test(start_paused = true)]
+async fn decisions_wait_for_little_more_than_their_own_round_trip() {
+    let round_trip = Duration::from_millis(80);
+    for (keys, callers) in
+        [(1, 1), (1, 3), (1, 20), (1, 64), (1, 1_000), (7, 64), (1_000, 64), (1_000, 1_000)]
+    {
+        let (commands, waited) = ask_again_and_again(keys, callers, round_trip).await;
+        assert!(waited <= round_trip * 6 / 5, "{callers} callers of {keys} keys: {waited:?}");
+        if keys == 1 && callers >= 64 {
+            assert!(commands <= 0.2, "{callers} callers: {commands} commands a decision");
+        }
+    }
 }
 
 /// The counts in the reply are those after all of them.
@@ -115,7 +178,7 @@ async fn cancelled_commands_are_not_sent() {
             assert!(hits.join_all().await.into_iter().all(|admitted| admitted));
         }
         let all = 4 + waiting as u64;
-        assert_eq!(fleet.instances[0].store.coordination_metrics().fallback.get(), all);
+        assert_eq!(fleet.instances[0].store.coordination_metrics().decisions.fallback.get(), all);
         // the four calls in flight, and a report of those that the fallback has admitted at once; others are reported
         // after them
         let sent = 4 + u64::from(waiting > 4_096);
@@ -225,7 +288,7 @@ async fn a_rejected_read_is_no_late_one() {
         assert_eq!((read.over, begun.elapsed()), (false, Network::default().round_trip));
     }
     let metrics = pair.stores[0].coordination_metrics();
-    assert_eq!((metrics.failures.get(), metrics.fallback.get()), (0, 5));
+    assert_eq!((metrics.store.failures.get(), metrics.decisions.fallback.get()), (0, 5));
 }
 
 /// The store carries out the read before the hit, whose reply arrives first. So long before that it cannot be an

@@ -41,11 +41,11 @@ async fn it_withholds_none_of_the_hits_that_are_leased_ahead() {
         }
         let (last, first) = (instance.hit().await, first.await);
         assert!(last != first, "one was left for both");
-        let before = instance.store.coordination_metrics().commands.get();
+        let before = instance.store.coordination_metrics().store.commands.get();
         for _ in 0..5 {
             assert!(!instance.hit().await);
         }
-        let sent = instance.store.coordination_metrics().commands.get() - before;
+        let sent = instance.store.coordination_metrics().store.commands.get() - before;
         assert_eq!((sent, fleet.counted(daily(limit))), (0, limit.into()));
         assert_eq!(instance.failures(), (0, 0));
     }
@@ -150,7 +150,7 @@ async fn limits_of_requests_wait_for_what_is_leased_ahead_to_be_returned() {
             let decided = join_all(requests).await.concat();
             assert_eq!(decided, [false; 5], "{hits} hits, under {tiers:?}");
             assert_eq!(over(&first.await), [false]);
-            assert_eq!(pair.stores[0].coordination_metrics().fallback.get(), 0);
+            assert_eq!(pair.stores[0].coordination_metrics().decisions.fallback.get(), 0);
         }
     }
 }
@@ -171,13 +171,13 @@ async fn a_request_that_is_dropped_while_it_waits_holds_nothing() {
             });
             let request = Request { domain: "d", descriptors: descriptors.collect(), hits };
             let matched = Matched::new(&rules, &request);
-            let before = instance.store.coordination_metrics().commands.get();
+            let before = instance.store.coordination_metrics().store.commands.get();
             let mut request =
                 Box::pin(instance.store.take(&matched.checks, Scope::Descriptor, instance.now()));
             assert!((&mut request).now_or_never().is_none(), "it waits");
             // until all were sent
             sleep(Duration::from_millis(5)).await;
-            let sent = instance.store.coordination_metrics().commands.get() - before;
+            let sent = instance.store.coordination_metrics().store.commands.get() - before;
             assert!(sent >= KEYS as u64, "{sent} commands");
             drop(request);
             let closing = Instant::now();

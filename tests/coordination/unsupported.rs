@@ -38,7 +38,13 @@ impl Fleet {
     fn decisions(&self) -> [u64; 5] {
         let metrics = self.instances.iter().map(|instance| instance.store.coordination_metrics());
         metrics.fold([0; 5], |sum, m| {
-            let counts = [m.local.get(), m.leased.get(), m.waited.get(), m.fallback.get(), m.failures.get()];
+            let counts = [
+                m.decisions.local.get(),
+                m.decisions.leased.get(),
+                m.decisions.waited.get(),
+                m.decisions.fallback.get(),
+                m.store.failures.get(),
+            ];
             std::array::from_fn(|i| sum[i] + counts[i])
         })
     }
@@ -60,7 +66,7 @@ async fn local_replaces_every_mode_for_an_unsupported_algorithm() {
             let fleet = fleet(mode, &tiers, OverLimitPolicy::Ignore).await;
             assert_eq!(fleet.hit_all(100).await, 100, "{mode:?}: each instance has the whole limit");
             assert_eq!(fleet.decisions(), [200, 0, 0, 0, 0], "{mode:?}");
-            let calls = fleet.instances[0].store.coordination_metrics().calls.get();
+            let calls = fleet.instances[0].store.coordination_metrics().store.calls.get();
             assert_eq!(calls, 0, "{mode:?}");
         }
     }

@@ -193,8 +193,8 @@ impl Case {
         let all = fleet.died.iter().chain(fleet.instances.iter().map(|(instance, ..)| instance));
         let unknown = all
             .map(|instance| {
-                instance.coordination_metrics().delivery_unknown.get()
-                    + instance.coordination_metrics().unreported.get()
+                instance.coordination_metrics().hits.delivery_unknown.get()
+                    + instance.coordination_metrics().hits.unreported.get()
             })
             .sum();
         let path = "simulated|key=value".into();

@@ -29,8 +29,8 @@ use weir::{
     },
 };
 
-/// The most concurrent calls with decisions, and two with leases and reports.
-const MOST_CALLS: usize = 6;
+/// Sixteen concurrent calls with decisions, and two with reports.
+const MOST_CALLS: usize = 18;
 
 /// A handle whose calls yield and wait at random.
 struct Unsteady {
@@ -191,16 +191,16 @@ pub(crate) async fn run(case: &Case, longest: Duration, calm: impl FnOnce()) -> 
     calm();
     // a store that seemed silent replies to a heartbeat
     sleep(Duration::from_millis(2_500)).await;
-    let fallbacks = store.coordination_metrics().fallback.get();
+    let fallbacks = store.coordination_metrics().decisions.fallback.get();
     for (key, admitted) in admitted.iter_mut().enumerate() {
         *admitted += u64::from(!hit(&store, &rules, key, clock.now()).await);
     }
     // no slot of a call and no wake-up is lost
-    prop_assert_eq!(store.coordination_metrics().fallback.get(), fallbacks);
+    prop_assert_eq!(store.coordination_metrics().decisions.fallback.get(), fallbacks);
     sleep(Duration::from_secs(1)).await;
     store.close().await;
     let metrics = store.coordination_metrics();
-    let (unknown, stranded) = (metrics.delivery_unknown.get(), metrics.stranded.get());
+    let (unknown, stranded) = (metrics.hits.delivery_unknown.get(), metrics.hits.stranded.get());
     for (key, value) in KEYS.iter().enumerate() {
         let tier = Tier { requests: case.limit, period: DAY, algorithm: Algorithm::FixedWindow };
         let target = Target {

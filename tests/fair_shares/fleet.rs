@@ -210,8 +210,8 @@ impl Fleet {
         let (mut waited, mut stranded) = (0, 0);
         for (_, instance) in &live {
             calls += instance.remote().calls();
-            waited += instance.coordination_metrics().waited.get();
-            stranded += instance.coordination_metrics().stranded.get();
+            waited += instance.coordination_metrics().decisions.waited.get();
+            stranded += instance.coordination_metrics().hits.stranded.get();
         }
         let mut result = FleetResult {
             cycles: vec![vec![(0, 0); self.members.len()]; self.cycles as usize],

@@ -43,9 +43,9 @@ async fn without_the_server_on_store_failure_decides_and_a_restarted_one_counts_
         server.restart();
         until("it is connected again", async || weir.store.remote().state().is_connected()).await;
         until("it counts again", async || {
-            let before = weir.store.coordination_metrics().waited.get();
+            let before = weir.store.coordination_metrics().decisions.waited.get();
             weir.send("x", 0).await;
-            weir.store.coordination_metrics().waited.get() > before
+            weir.store.coordination_metrics().decisions.waited.get() > before
         })
         .await;
         // Memcached keeps nothing on disk
@@ -119,9 +119,9 @@ async fn a_frozen_server_delays_no_decision_for_longer_than_the_breaker_takes() 
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     server.signal("CONT");
     until("it is used again", async || !weir.store.is_store_unavailable()).await;
-    let before = weir.store.coordination_metrics().fallback.get();
+    let before = weir.store.coordination_metrics().decisions.fallback.get();
     assert!(!weir.send("w", 1).await.over);
-    assert_eq!(weir.store.coordination_metrics().fallback.get(), before);
+    assert_eq!(weir.store.coordination_metrics().decisions.fallback.get(), before);
 }
 
 /// Each second a key belongs to another server.
@@ -152,7 +152,7 @@ async fn a_frozen_server_of_two_delays_nothing_when_windows_end() {
         assert!(begun.elapsed() < Duration::from_millis(2_500), "{:?}", begun.elapsed());
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
-    assert!(weir.store.coordination_metrics().waited.get() > 0, "the other server counts");
+    assert!(weir.store.coordination_metrics().decisions.waited.get() > 0, "the other server counts");
     servers[0].signal("CONT");
     until("it is used again", async || !weir.store.is_store_unavailable()).await;
 }

@@ -54,7 +54,7 @@ async fn strict_admits_exactly_the_limit() {
             let fleet = fleet(&server, 2, &[window(50, YEAR)], policy, mode).await;
             assert_eq!(burst(&fleet, 300, 1).await, 50, "{policy:?} {mode:?}");
             assert_eq!(burst(&fleet, 10, 1).await, 0);
-            assert_eq!(sum(&fleet, |metrics| metrics.fallback.get()), 0);
+            assert_eq!(sum(&fleet, |metrics| metrics.decisions.fallback.get()), 0);
         }
     }
 }
@@ -99,13 +99,14 @@ async fn interval_exceeds_a_limit_by_little_and_counts_every_hit() {
         assert!(admitted >= 2_000 && overshoot <= 200, "{admitted}");
         // nobody has waited for Memcached
         assert_eq!(
-            sum(&fleet, |metrics| metrics.waited.get()) + sum(&fleet, |metrics| metrics.fallback.get()),
+            sum(&fleet, |metrics| metrics.decisions.waited.get())
+                + sum(&fleet, |metrics| metrics.decisions.fallback.get()),
             0
         );
         for instance in &fleet {
             instance.store.close().await;
         }
-        assert_eq!(sum(&fleet, |metrics| metrics.unreported.get()), 0);
+        assert_eq!(sum(&fleet, |metrics| metrics.hits.unreported.get()), 0);
     }
 }
 
@@ -115,13 +116,13 @@ async fn auto_is_exact_for_small_limits_and_does_not_wait_for_large_ones() {
     let policy = OverLimitPolicy::Ignore;
     let small = fleet(&server, 2, &[window(20, YEAR)], policy, Coordination::Auto).await;
     assert_eq!(burst(&small, 200, 1).await, 20);
-    assert_eq!(sum(&small, |metrics| metrics.waited.get()), 200);
+    assert_eq!(sum(&small, |metrics| metrics.decisions.waited.get()), 200);
     for instance in &small {
         instance.store.close().await;
     }
     let large = fleet(&server, 2, &[window(1_000_000, YEAR)], policy, Coordination::Auto).await;
     assert_eq!(burst(&large, 200, 1).await, 200);
-    assert_eq!(sum(&large, |metrics| metrics.waited.get()), 0);
+    assert_eq!(sum(&large, |metrics| metrics.decisions.waited.get()), 0);
 }
 
 #[tokio::test]
@@ -145,7 +146,7 @@ async fn rules_that_memcached_cannot_count_are_local() {
                 Arc::new(Instance::new(settings(&[&server]), &tiers, OverLimitPolicy::Ignore, mode))
             });
             assert_eq!(burst(&instances, 40, 1).await, 10, "{mode:?}: each instance has the whole limit");
-            assert_eq!(sum(&instances, |metrics| metrics.local.get()), 40);
+            assert_eq!(sum(&instances, |metrics| metrics.decisions.local.get()), 40);
         }
     }
 }

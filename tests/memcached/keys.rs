@@ -118,7 +118,7 @@ async fn a_counter_with_a_value_of_someone_else_is_rejected_and_decided_without_
     assert_eq!(server.send(&set), "STORED");
     assert!(weir.send("v", 1).await.over, "on_store_failure is deny");
     assert!(weir.send("v", 0).await.over);
-    assert_eq!(weir.store.coordination_metrics().fallback.get(), 2);
+    assert_eq!(weir.store.coordination_metrics().decisions.fallback.get(), 2);
     assert!(!weir.send("w", 1).await.over, "other counters are not affected");
     assert!(!weir.store.is_store_unavailable());
 }

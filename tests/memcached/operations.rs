@@ -88,7 +88,7 @@ async fn compare(
             step
         );
     }
-    prop_assert_eq!(weir.store.coordination_metrics().fallback.get(), 0);
+    prop_assert_eq!(weir.store.coordination_metrics().decisions.fallback.get(), 0);
     Ok(())
 }
 

@@ -117,9 +117,9 @@ async fn a_name_server_that_does_not_answer_delays_no_decision() {
     good.answer(Answers::Records(records(&[&server])));
     weir.wait_until_connected().await;
     until("it counts", async || {
-        let before = weir.store.coordination_metrics().waited.get();
+        let before = weir.store.coordination_metrics().decisions.waited.get();
         weir.send("x", 0).await;
-        weir.store.coordination_metrics().waited.get() > before
+        weir.store.coordination_metrics().decisions.waited.get() > before
     })
     .await;
     assert!(!weir.send("w", 5).await.over && weir.send("w", 1).await.over);
@@ -168,7 +168,11 @@ async fn counters_of_a_removed_server_move_and_no_decision_fails() {
     second.kill();
     decide().await;
     assert_ne!(count(&first, "v0"), moved);
-    assert_eq!(weir.store.coordination_metrics().fallback.get(), 0, "the store has made every decision");
+    assert_eq!(
+        weir.store.coordination_metrics().decisions.fallback.get(),
+        0,
+        "the store has made every decision"
+    );
 }
 
 #[tokio::test]

@@ -7,8 +7,8 @@ use weir::{
     DecisionSettings, Limiter,
     clock::Clock as _,
     limit::{
-        Code, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit as RuleLimit, Period, Request, Rule,
-        RuleNode, RuleSet, RuntimeLimit, Scope, Timestamp, Values, Verdict,
+        Algorithm, Code, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit as RuleLimit, Period,
+        Request, Rule, RuleNode, RuleSet, RuntimeLimit, Scope, Timestamp, Values, Verdict,
     },
     observe::Stats,
     store::{
@@ -120,6 +120,8 @@ struct Run<'a, S> {
     hasher: KeyHasher,
     limits: Vec<Limit>,
     models: Models,
+    /// Whether an answer differed because instances pause, so that the rest of the case says nothing.
+    is_paused: bool,
 }
 
 impl<'a, S: Store> Run<'a, S> {
@@ -145,6 +147,7 @@ impl<'a, S: Store> Run<'a, S> {
             hasher: KeyHasher::random(),
             limits,
             models: Models::default(),
+            is_paused: false,
         }
     }
 
@@ -176,7 +179,7 @@ impl<'a, S: Store> Run<'a, S> {
                     }
                     self.settle(*instance, asks).await;
                     if let Err(differs) = self.request(*instance, asks, &checks).await {
-                        if self.models.are_too_many {
+                        if self.models.are_too_many || self.is_paused {
                             return Ok(());
                         }
                         return Err(format!("step {i}, {step:?}: {differs}"));
@@ -238,15 +241,23 @@ impl<'a, S: Store> Run<'a, S> {
             self.models.follow(&instants, checks, &got, |model, now| model.answer_together(checks, now))
         } else {
             let mut expected = Vec::new();
-            for (check, got) in checks.iter().zip(&got) {
+            let all = got.clone();
+            for (i, (check, got)) in checks.iter().zip(&got).enumerate() {
                 let counts_rejected = check.limit.reference && !self.case.together;
+                let is_restarted = decides_in_store && self.is_restarted_later(i, checks, &all);
+                let reset = got.reset;
                 let (of, got) = (std::slice::from_ref(check), std::slice::from_ref(got));
-                let answer = |model: &mut Model, now| vec![model.answer(check, counts_rejected, now)];
+                let answer = |model: &mut Model, now| {
+                    let answer = model.answer(check, counts_rejected, now);
+                    let reset = if is_restarted { reset } else { answer.reset };
+                    vec![Answer { reset, ..answer }]
+                };
                 expected.extend(self.models.follow(&instants, of, got, answer));
             }
             expected
         };
         if got != expected {
+            self.is_paused = self.may_pause(checks, &got, &expected);
             return Err(format!("\n      got {got:?}\n expected {expected:?}"));
         }
         let over = expected.iter().any(|answer| answer.over);
@@ -254,6 +265,33 @@ impl<'a, S: Store> Run<'a, S> {
             return Err(format!("the request's code is {code:?}"));
         }
         Ok(())
+    }
+
+    /// Returns whether a later one of `checks`, with the answers `got`, restarts the wait of a strict bucket of check `i`.
+    /// Tries of one command are one after the other in the store, whose states are those after all of them.
+    fn is_restarted_later(&self, i: usize, checks: &[Check], got: &[Answer]) -> bool {
+        let is_strict = checks[i].limit.tiers().iter().any(|tier| tier.bucket().strict);
+        let mut later = (i + 1..checks.len()).filter(|j| checks[*j].name == checks[i].name);
+        self.limiters.len() > 1 && is_strict && later.any(|j| got[j].over)
+    }
+
+    /// Returns whether the answers `got` may differ from the `expected` ones because several instances pause: a check of
+    /// the request has taken hits of a bucket under a lease, and has left less than all of them could use.
+    fn may_pause(&self, checks: &[Check], got: &[Answer], expected: &[Answer]) -> bool {
+        let leases =
+            matches!(self.mode, Mode::Mixed | Mode::Coordinated(Coordination::Lease | Coordination::Auto));
+        let first = got.iter().zip(expected).position(|(got, expected)| got != expected);
+        first.is_some_and(|i| {
+            let is_bucket = |tier: &weir::limit::Tier| matches!(tier.algorithm, Algorithm::TokenBucket(_));
+            let has_bucket = checks[i].limit.tiers().iter().any(is_bucket);
+            let mut earlier = (0..i).filter(|j| checks[*j].name == checks[i].name && !got[*j].over);
+            leases
+                && self.limiters.len() > 1
+                && has_bucket
+                && got[i].over
+                && !expected[i].over
+                && earlier.next().is_some()
+        })
     }
 
     fn check(&self, ask: &Ask) -> Check {

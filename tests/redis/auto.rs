@@ -67,7 +67,7 @@ async fn no_key_of_many_with_small_limits_is_exceeded() {
     let admitted = burst(&fleet, 240, 10).await;
     assert!(admitted.iter().all(|admitted| (2..=3).contains(admitted)), "{admitted:?}");
     assert!(admitted.iter().sum::<u64>() >= 240 * 3 * 95 / 100, "{admitted:?}");
-    assert_eq!(sum(&fleet, |metrics| metrics.fallback.get()), 0);
+    assert_eq!(sum(&fleet, |metrics| metrics.decisions.fallback.get()), 0);
 }
 
 /// One hit less for each instance than the limit that needs no lease.
@@ -100,7 +100,10 @@ async fn no_decision_about_a_large_limit_waits() {
     for _ in 0..100 {
         assert_eq!(burst(&fleet, 1, 30).await, [30]);
     }
-    assert_eq!((sum(&fleet, |m| m.waited.get()), sum(&fleet, |m| m.fallback.get())), (0, 0));
+    assert_eq!(
+        (sum(&fleet, |m| m.decisions.waited.get()), sum(&fleet, |m| m.decisions.fallback.get())),
+        (0, 0)
+    );
 }
 
 /// Two instances join a single one while requests arrive, and leave again. Redis counts every admitted hit once.
@@ -112,25 +115,25 @@ async fn no_hit_is_lost_or_doubled_while_the_mode_changes() {
     let mut admitted = 0;
     // before the reply to its first heartbeat an instance assumes that there are others
     until("the instance counts by itself", async || {
-        let leased = sum(&fleet, |metrics| metrics.leased.get());
+        let leased = sum(&fleet, |metrics| metrics.decisions.leased.get());
         admitted += burst(&fleet, 1, 1).await[0];
-        sum(&fleet, |metrics| metrics.leased.get()) == leased
+        sum(&fleet, |metrics| metrics.decisions.leased.get()) == leased
     })
     .await;
     let [leased, to_lease, to_interval] = [
-        sum(&fleet, |m| m.leased.get()),
-        sum(&fleet, |m| m.to_lease.get()),
-        sum(&fleet, |m| m.to_interval.get()),
+        sum(&fleet, |m| m.decisions.leased.get()),
+        sum(&fleet, |m| m.switches.to_lease.get()),
+        sum(&fleet, |m| m.switches.to_interval.get()),
     ];
     for _ in 0..5 {
         admitted += burst(&fleet, 1, 5).await[0];
     }
-    assert_eq!(sum(&fleet, |metrics| metrics.leased.get()), leased);
+    assert_eq!(sum(&fleet, |metrics| metrics.decisions.leased.get()), leased);
     join(&mut fleet, 2, &server, &tier).await;
     for _ in 0..10 {
         admitted += burst(&fleet, 1, 6).await[0];
     }
-    assert_eq!(sum(&fleet[..1], |metrics| metrics.to_lease.get()), to_lease + 1);
+    assert_eq!(sum(&fleet[..1], |metrics| metrics.switches.to_lease.get()), to_lease + 1);
     for left in fleet.drain(1..) {
         left.store.close().await;
     }
@@ -139,7 +142,7 @@ async fn no_hit_is_lost_or_doubled_while_the_mode_changes() {
         sleep(Duration::from_millis(200)).await;
         // the mode is chosen again when a request arrives
         admitted += burst(&fleet, 1, 1).await[0];
-        sum(&fleet, |metrics| metrics.to_interval.get()) == to_interval + 1
+        sum(&fleet, |metrics| metrics.switches.to_interval.get()) == to_interval + 1
     })
     .await;
     for _ in 0..10 {

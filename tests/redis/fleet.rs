@@ -158,14 +158,14 @@ async fn is_exact(mode: Coordination) {
     for admitted in certain_by_window(&outcomes, tier.period) {
         assert!(admitted <= 500, "{mode:?}: {admitted} of 500 in a window");
     }
-    let fallback = sum(&fleet, |metrics| metrics.fallback.get());
+    let fallback = sum(&fleet, |metrics| metrics.decisions.fallback.get());
     assert!(fallback < outcomes.len() as u64 / 2, "{mode:?}: {fallback} of {} without redis", outcomes.len());
     // three times the limit is offered, even if the machine is slow
     if outcomes.len() >= 2 * 1_500 && fallback == 0 {
         assert!(admitted(&outcomes) >= 990, "{mode:?}: {} of 1000", admitted(&outcomes));
     }
     if mode == Coordination::Lease {
-        let calls = sum(&fleet, |metrics| metrics.calls.get());
+        let calls = sum(&fleet, |metrics| metrics.store.calls.get());
         assert!(calls * 10 < outcomes.len() as u64, "{calls} calls for {} decisions", outcomes.len());
     }
 }
@@ -194,7 +194,7 @@ async fn five_instances_overshoot_by_no_more_than_the_hits_between_two_syncs() {
     if outcomes.len() >= 2 * 1_500 {
         assert!(admitted(&outcomes) >= 1_000, "it admits the whole limit");
     }
-    assert_eq!(sum(&fleet, |metrics| metrics.waited.get()), 0);
+    assert_eq!(sum(&fleet, |metrics| metrics.decisions.waited.get()), 0);
 }
 
 #[tokio::test]
@@ -274,7 +274,7 @@ async fn without_redis_each_mode_uses_on_store_failure_and_reports_its_hits_once
             assert!(instance.send().await, "{mode:?}");
         }
         // in `interval` mode an instance decides by its own count anyway
-        let fallback = sum(std::slice::from_ref(&instance), |metrics| metrics.fallback.get());
+        let fallback = sum(std::slice::from_ref(&instance), |metrics| metrics.decisions.fallback.get());
         assert!(fallback > 0 || mode == Coordination::Interval, "{mode:?}");
         server.restart();
         until("the store is available", async || !instance.store.is_store_unavailable()).await;

@@ -156,7 +156,7 @@ fn by_cycle(outcomes: &[Outcome], start: Timestamp, cycles: u32) -> Vec<Counts> 
 }
 
 fn fallbacks(fleet: &[Arc<Instance>]) -> u64 {
-    fleet.iter().map(|instance| instance.store.coordination_metrics().fallback.get()).sum()
+    fleet.iter().map(|instance| instance.store.coordination_metrics().decisions.fallback.get()).sum()
 }
 
 /// The sum never exceeds the capacity, and nearly all of it is used, while two instances die and another one joins.

@@ -5,13 +5,13 @@
 //! Then the store decides what it has to, in parallel, and then this instance. If one of these rejects the request
 //! after all, because another request was faster, the hits of the others are given back before the request is answered.
 
-use futures_util::{FutureExt as _, future::join_all};
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
     budget::Budget,
-    counter::{Asks, LocalCounter, has_strict_bucket},
+    counter::{Answer, Ask, Asks, Denial, has_strict_bucket},
     delivery::{Delivery, Undecided},
     modes::{CoordinationModes, Counted, Made, record_mode, recorded},
 };
@@ -103,7 +103,7 @@ impl<R: Remote> CoordinationModes<R> {
                 let earlier = earlier_hits(checks, &outlooks[..i]);
                 let decision = self.reject(check, earlier, begun, now, record).await;
                 if outlook == Outlook::Cached {
-                    self.metrics.denied.add(1);
+                    self.metrics.decisions.denied.add(1);
                     // another instance may give back what it took for a request that it then rejected
                     self.table.with_counter(check, at, |counter| counter.look_for_returned(at));
                 }
@@ -171,21 +171,22 @@ impl<R: Remote> CoordinationModes<R> {
             let over = self.split.look(&self.memory, check, Hits(0), hits, self.split.time_at(now)).over;
             return if over { Outlook::Rejects } else { Outlook::Fits };
         }
+        let ask = Ask { hits, ..Ask::of(check, Scope::Request) };
         self.table.with_counter(check, time.now, |counter| {
             self.table.record_dropped(counter.expire_leases(time));
             if self.client.is_unavailable_for(&counter.target, time.now) {
                 return Outlook::Asks;
             }
-            let fits = counter.fits(hits, time.now);
-            match mode {
-                Coordination::Strict if fits => Outlook::Asks,
-                Coordination::Strict if self.strict.has_cached(counter, check, hits, time.now) => {
-                    Outlook::Cached
+            match counter.answer(mode, &ask, &self.table.situation(time)) {
+                Answer::Reject(Denial::Cached) => Outlook::Cached,
+                Answer::Wait(_) if mode == Coordination::Strict && !counter.fits(hits, time.now) => {
+                    Outlook::Doubtful
                 }
-                Coordination::Strict => Outlook::Doubtful,
-                _ if !fits => Outlook::Rejects,
-                Coordination::Lease if hits == Hits(0) || counter.leased_hits() < hits.0 => Outlook::Asks,
-                _ => Outlook::Fits,
+                Answer::Wait(_) | Answer::Reject(Denial::Pause) if counter.fits(hits, time.now) => {
+                    Outlook::Asks
+                }
+                _ if counter.fits(hits, time.now) => Outlook::Fits,
+                _ => Outlook::Rejects,
             }
         })
     }
@@ -199,8 +200,10 @@ impl<R: Remote> CoordinationModes<R> {
         let at = self.client.time().now;
         let (direction, hits) = (check.direction, check.hits);
         let hits = if direction == Direction::Take { hits } else { Hits(0) };
-        let look = |counter: &mut LocalCounter| self.table.ask(counter, check, hits, Asks::Look);
-        let waiting = self.table.with_counter(check, at, look);
+        let is_own = check.rule.id().is_none();
+        let waiting = self.table.with_counter_of(check, at, |key, counter| {
+            self.table.ask((key, counter), is_own, hits, Asks::Look)
+        });
         let full = Undecided { delivery: Delivery::NotApplied, late: false };
         self.status_of(waiting.ok_or(full)?, budget).await
     }
@@ -239,15 +242,16 @@ impl<R: Remote> CoordinationModes<R> {
     ) -> Decision {
         let at = self.client.time_at(now).now;
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
-        record_mode(record, self.mode(check, at));
-        if self.mode(check, at) == Coordination::Local {
+        let mode = self.mode(check, at);
+        record_mode(record, mode);
+        if mode == Coordination::Local {
             if hits > Hits(0) && self.memory.look(check, hits, now).over {
                 return self.memory.decide(std::slice::from_ref(check), Scope::Request, now)[0];
             }
             let together = self.memory.look_after(check, earlier, hits, now);
             return if together.over { together } else { self.memory.look(check, Hits(0), now) };
         }
-        if self.mode(check, at) == Coordination::Split {
+        if mode == Coordination::Split {
             let at = self.split.time_at(now);
             if hits > Hits(0) && self.split.look(&self.memory, check, Hits(0), hits, at).over {
                 return self.split.decide(&self.memory, check, Scope::Request, at);
@@ -256,7 +260,7 @@ impl<R: Remote> CoordinationModes<R> {
             let together = look(earlier, hits);
             return if together.over { together } else { look(Hits(0), Hits(0)) };
         }
-        if self.mode(check, at) == Coordination::Strict
+        if mode == Coordination::Strict
             && hits > Hits(0)
             && has_strict_bucket(check.tiers())
             && self.look(check, hits, now).over
@@ -317,12 +321,17 @@ impl<R: Remote> CoordinationModes<R> {
             Counted::ByMode => match self.mode(check, at) {
                 Coordination::Local => self.memory.give_back(check, now),
                 Coordination::Split => self.split.undo(&self.memory, check, at),
-                // a counter's mode is never `auto`
-                Coordination::Interval | Coordination::Auto => self.interval.undo(check, at),
-                Coordination::Lease => self.lease.undo(check, at),
-                Coordination::Strict => {
-                    let undoing = self.strict.undo(check, at, budget).map(Ok);
-                    let _ = recorded(record, 1, undoing).await;
+                mode => {
+                    let is_own = check.rule.id().is_none();
+                    let waiting = self.table.with_counter_of(check, at, |key, counter| {
+                        counter.undo(mode, check.hits, at);
+                        // if the store has not received that within the budget, it will later
+                        let waits = mode == Coordination::Strict;
+                        waits.then(|| self.table.ask((key, counter), is_own, Hits(0), Asks::Look)).flatten()
+                    });
+                    if let Some(waiting) = waiting {
+                        let _ = recorded(record, 1, self.status_of(waiting, budget)).await;
+                    }
                 }
             },
         }

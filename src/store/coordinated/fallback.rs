@@ -36,9 +36,39 @@ impl<R: Remote> Fallback<R> {
     /// store may have counted them already, and no hit may count twice.
     pub(super) fn decide(&self, check: &LimitCheck<'_>, delivery: Delivery, now: Timestamp) -> Decision {
         if delivery == Delivery::Unknown {
-            self.table.metrics.delivery_unknown.add(check.hits.0);
+            self.table.metrics.hits.delivery_unknown.add(check.hits.0);
         }
-        self.count(check, delivery, now)
+        self.table.with_counter(check, now, |counter| self.decide_on(counter, check, delivery, now))
+    }
+
+    /// As [`Fallback::decide`], on the counter of `check`.
+    pub(super) fn decide_on(
+        &self,
+        counter: &mut LocalCounter,
+        check: &LimitCheck<'_>,
+        delivery: Delivery,
+        now: Timestamp,
+    ) -> Decision {
+        self.table.metrics.decisions.fallback.add(1);
+        let policy = self.policy(check);
+        let instances = self.client.instances();
+        let (direction, hits) = (check.direction, check.hits);
+        let reported = is_reported(delivery, counter);
+        let decision = match (direction, policy) {
+            (Direction::GiveBack, _) | (Direction::Take, OnStoreFailure::Local) => {
+                counter.count_fallback(instances, direction, hits, reported, now)
+            }
+            (Direction::Take, OnStoreFailure::Allow) => counter.admit(hits, reported, now),
+            (Direction::Take, OnStoreFailure::Deny) => {
+                Decision { over: true, remaining: 0, reset: DENY_RETRY, ..counter.look(Hits(0), now) }
+            }
+        };
+        if let Delivery::OnWay(id) = delivery
+            && !decision.over
+        {
+            counter.answer_given_up(id, hits, now);
+        }
+        decision
     }
 
     /// Gives back the hits of a decision that admitted `check` at the instant `at`. Hits whose delivery is unknown are
@@ -63,7 +93,7 @@ impl<R: Remote> Fallback<R> {
         delivery: Delivery,
         now: Timestamp,
     ) -> Reservation {
-        self.table.metrics.fallback.add(1);
+        self.table.metrics.decisions.fallback.add(1);
         let at = self.client.time_at(now).now;
         let instances = self.client.instances();
         let policy = self.policy(check);
@@ -96,31 +126,6 @@ impl<R: Remote> Fallback<R> {
             .declared()
             .and_then(|rule| rule.coordination.on_store_failure)
             .unwrap_or(self.on_store_failure)
-    }
-
-    fn count(&self, check: &LimitCheck<'_>, delivery: Delivery, now: Timestamp) -> Decision {
-        self.table.metrics.fallback.add(1);
-        let policy = self.policy(check);
-        let instances = self.client.instances();
-        let (direction, hits) = (check.direction, check.hits);
-        self.table.with_counter(check, now, |counter| {
-            let reported = is_reported(delivery, counter);
-            let decision = match (direction, policy) {
-                (Direction::GiveBack, _) | (Direction::Take, OnStoreFailure::Local) => {
-                    counter.count_fallback(instances, direction, hits, reported, now)
-                }
-                (Direction::Take, OnStoreFailure::Allow) => counter.admit(hits, reported, now),
-                (Direction::Take, OnStoreFailure::Deny) => {
-                    Decision { over: true, remaining: 0, reset: DENY_RETRY, ..counter.look(Hits(0), now) }
-                }
-            };
-            if let Delivery::OnWay(id) = delivery
-                && !decision.over
-            {
-                counter.answer_given_up(id, hits, now);
-            }
-            decision
-        })
     }
 }
 

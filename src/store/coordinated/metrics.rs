@@ -1,106 +1,155 @@
 //! The metrics of coordination.
 
+use super::counter::How;
 use crate::observe::{BusyCounter, Counter, Metric, Source};
 
 /// The counters of the coordinated store since the start.
 #[derive(Debug, Default)]
 pub struct CoordinationMetrics {
-    /// Decisions made from this instance's own count: `local` and `interval`.
+    /// Decisions, by how they were made.
+    pub decisions: DecisionCounts,
+    /// What was sent to the store.
+    pub store: CallCounts,
+    /// Hits that went another way than they should.
+    pub hits: HitCounts,
+    /// Changes of modes under `auto`.
+    pub switches: SwitchCounts,
+    /// Counters that were removed because memory was full.
+    pub evictions: EvictionCounts,
+}
+
+/// Decisions, by how they were made.
+#[derive(Debug, Default)]
+pub struct DecisionCounts {
+    /// From this instance's own count: `local` and `interval`.
     pub local: BusyCounter,
-    /// Decisions made by this instance's part of a limit that instances split.
+    /// By this instance's part of a limit that instances split.
     pub split: BusyCounter,
-    /// Decisions made from a lease, without a call.
+    /// From a lease, without a call.
     pub leased: BusyCounter,
-    /// Rejections made from an earlier reply of the store: denied until some instant.
+    /// Rejected by what the store's earlier replies have told, without a call: `lease` and the cache of `strict`.
     pub denied: BusyCounter,
-    /// Decisions that waited for the store.
+    /// They waited for the store.
     pub waited: Counter,
-    /// Decisions made by `on_store_failure`, because the store did not reply.
+    /// By `on_store_failure`, because the store did not reply.
     pub fallback: Counter,
-    /// Calls of the store, each a batch.
+}
+
+/// What was sent to the store.
+#[derive(Debug, Default)]
+pub struct CallCounts {
+    /// Calls, each a batch.
     pub calls: Counter,
-    /// Commands in all those batches.
+    /// Commands in all of them.
     pub commands: Counter,
     /// Calls that failed, and decisions that had no reply in time.
     pub failures: Counter,
-    /// Hits that were never reported to the store, because their window had ended or their counter was evicted.
+}
+
+/// Hits that went another way than they should.
+#[derive(Debug, Default)]
+pub struct HitCounts {
+    /// Never reported to the store, because their window had ended or their counter was evicted.
     pub unreported: Counter,
-    /// Hits that the store may or may not have counted or granted: the connection broke, or there was no reply in time.
+    /// The store may or may not have counted or granted them: the connection broke, or there was no reply in time.
     pub delivery_unknown: Counter,
-    /// Leased hits that were not used before their lease ended.
+    /// Leased, and not used before their lease ended.
     pub stranded: Counter,
-    /// Hits above the limit of a window that this instance admitted, seen when it reported them.
+    /// Above the limit of a window, and admitted here, as their report has shown.
     pub overshoot: Counter,
-    /// Hits that were asked for of a pool, and that came too late to be demand.
+    /// Asked for of a pool, too late to be demand.
     pub lost_demand: Counter,
-    /// Counters that changed from `interval` to `lease` under `auto`.
+}
+
+/// Changes of modes under `auto`.
+#[derive(Debug, Default)]
+pub struct SwitchCounts {
+    /// Counters that changed from `interval` to `lease`.
     pub to_lease: Counter,
-    /// Bursts for which `auto` changed a counter from `interval` to `lease`.
+    /// Bursts for which a counter changed from `interval` to `lease`.
     pub bursts: Counter,
-    /// Counters that changed from `lease` to `interval` under `auto`.
+    /// Counters that changed from `lease` to `interval`.
     pub to_interval: Counter,
-    /// Counters that were evicted with pending hits, because memory was full.
+}
+
+/// Counters that were removed because memory was full.
+#[derive(Debug, Default)]
+pub struct EvictionCounts {
+    /// With pending hits.
     pub evicted: Counter,
-    /// Counters that were evicted, because memory was full, with all of their hits in the store.
+    /// With all of their hits in the store.
     pub evicted_reported: Counter,
 }
 
 // === impl CoordinationMetrics ===
 
+impl CoordinationMetrics {
+    /// Returns the counter of the decisions that were made without the store in this way.
+    pub(super) const fn of(&self, how: How) -> &BusyCounter {
+        match how {
+            How::Counted => &self.decisions.local,
+            How::Spent => &self.decisions.leased,
+            How::Denied => &self.decisions.denied,
+        }
+    }
+}
+
 impl Source for CoordinationMetrics {
     fn metrics(&self) -> Vec<Metric> {
+        let Self { decisions, store, hits, switches, .. } = self;
         let decisions = [
-            ("local", self.local.get()),
-            ("split", self.split.get()),
-            ("leased", self.leased.get()),
-            ("denied", self.denied.get()),
-            ("waited", self.waited.get()),
-            ("fallback", self.fallback.get()),
+            ("local", decisions.local.get()),
+            ("split", decisions.split.get()),
+            ("leased", decisions.leased.get()),
+            ("denied", decisions.denied.get()),
+            ("waited", decisions.waited.get()),
+            ("fallback", decisions.fallback.get()),
         ];
         let decisions = decisions.into_iter().map(|(how, made)| {
             Metric::counter("weir.decisions", "Decisions, by how they were made.", made).label("how", how)
         });
-        let switches = [("lease", &self.to_lease), ("interval", &self.to_interval)].map(|(to, counter)| {
-            let help = "Counters whose coordination mode `auto` has changed.";
-            Metric::counter("weir.coordination.switches", help, counter.get()).label("to", to)
-        });
+        let modes =
+            [("lease", &switches.to_lease), ("interval", &switches.to_interval)].map(|(to, counter)| {
+                let help = "Counters whose coordination mode `auto` has changed.";
+                Metric::counter("weir.coordination.switches", help, counter.get()).label("to", to)
+            });
         let counters = [
             (
                 "weir.coordination.bursts",
                 "Bursts for which `auto` has coordinated a counter by leases.",
-                &self.bursts,
+                &switches.bursts,
             ),
-            ("weir.store.calls", "Batches sent to the shared store.", &self.calls),
-            ("weir.store.commands", "Commands in all batches.", &self.commands),
-            ("weir.store.failures", "Batches and decisions without a reply in time.", &self.failures),
+            ("weir.store.calls", "Batches sent to the shared store.", &store.calls),
+            ("weir.store.commands", "Commands in all batches.", &store.commands),
+            ("weir.store.failures", "Batches and decisions without a reply in time.", &store.failures),
             (
                 "weir.hits.unreported",
                 "Hits never reported to the store, because their window had ended or their counter was evicted.",
-                &self.unreported,
+                &hits.unreported,
             ),
             (
                 "weir.hits.delivery_unknown",
                 "Hits that the store may or may not have counted, because the connection broke.",
-                &self.delivery_unknown,
+                &hits.delivery_unknown,
             ),
             (
                 "weir.hits.stranded",
                 "Leased hits not used before their lease ended, and hits given back that were not reported.",
-                &self.stranded,
+                &hits.stranded,
             ),
             (
                 "weir.hits.overshoot",
                 "Hits above the limit of a window that were admitted here, seen when they were reported.",
-                &self.overshoot,
+                &hits.overshoot,
             ),
             (
                 "weir.pools.lost_demand",
                 "Hits asked for of a pool whose report came too late to be demand.",
-                &self.lost_demand,
+                &hits.lost_demand,
             ),
         ];
         decisions
-            .chain(switches)
+            .chain(modes)
             .chain(counters.map(|(name, help, counter)| Metric::counter(name, help, counter.get())))
             .collect()
     }

@@ -3,12 +3,12 @@
 //! Five coordination modes keep the counts together, each with its price and its bound: see `docs/coordination.md`.
 //!
 //! - `local`: instances do not share counts.
-//! - `interval` (`interval.rs`): every instance counts by itself; counts are exchanged at an interval.
-//! - `lease` (`lease.rs`): every instance reserves some of the limit in advance.
-//! - `strict` (`strict.rs`): the shared store makes every decision.
+//! - `interval`: every instance counts by itself; counts are exchanged at an interval.
+//! - `lease`: every instance reserves some of the limit in advance.
+//! - `strict`: the shared store makes every decision.
 //! - `split` (`split.rs`): every instance has its own part of the limit, and asks nobody.
 //!
-//! `auto` (`auto.rs`) chooses `lease` or `interval` for each counter.
+//! `auto` chooses `lease` or `interval` for each counter.
 //!
 //! In every mode a decision waits no longer than its budget. Past it, and while the store is unavailable,
 //! `on_store_failure` decides (`fallback.rs`).
@@ -19,15 +19,12 @@
 //! client. The state of one counter is in `counter/`, which is pure.
 
 mod all_or_none;
-mod auto;
 mod buckets;
 mod budget;
 mod client;
 mod counter;
 mod delivery;
 mod fallback;
-mod interval;
-mod lease;
 mod metrics;
 mod modes;
 mod pools;
@@ -35,9 +32,7 @@ mod reservation;
 mod settings;
 mod source;
 mod split;
-mod step;
 mod store_time;
-mod strict;
 mod table;
 mod target;
 // the tests that use it need the simulated store
@@ -58,14 +53,10 @@ use self::{
     client::{AskedHits, StoreClient},
     delivery::{Delivery, Undecided},
     fallback::Fallback,
-    interval::Interval,
-    lease::Lease,
-    modes::CoordinationModes,
+    modes::{CoordinationModes, Step},
     pools::SharedPools,
     reservation::Reservations,
     split::Split,
-    step::Step,
-    strict::Strict,
     table::{CounterTable, flush},
 };
 use super::{Decisions, MemoryStore, Store, StoreError, TakeOptions, remote::Remote};
@@ -93,8 +84,8 @@ pub struct Coordinated<R: Remote> {
 // === impl Coordinated ===
 
 impl<R: Remote> Coordinated<R> {
-    /// Creates a store in front of `remote`, which need not be reachable yet. Must be called within a tokio runtime,
-    /// which then runs the background work.
+    /// Creates a store in front of `remote`, which need not be reachable yet. Must be called within a tokio runtime with
+    /// time and IO, which then runs the background work.
     #[expect(clippy::needless_pass_by_value, reason = "callers make the settings for one store")]
     pub fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
         let metrics = Arc::<CoordinationMetrics>::default();
@@ -116,9 +107,6 @@ impl<R: Remote> Coordinated<R> {
         let reservations = Reservations::new(shared());
         let modes = CoordinationModes {
             memory: MemoryStore::new(settings.max_counters),
-            interval: Interval::new(shared()),
-            lease: Lease::new(shared()),
-            strict: Strict::new(shared()),
             fallback: Fallback::new(shared(), on_store_failure),
             split: Split::new(Arc::clone(&client), on_store_failure, Arc::clone(&metrics)),
             pools,
@@ -332,7 +320,7 @@ impl<R: Remote> Store for Coordinated<R> {
     ) -> Result<Decisions, StoreError> {
         let has_pools = checks.iter().any(|check| check.pool.is_some());
         if checks.iter().all(|check| self.modes.table.requested_mode(check) == Coordination::Local) {
-            self.modes.metrics.local.add(checks.len() as u64);
+            self.modes.metrics.decisions.local.add(checks.len() as u64);
             if has_pools {
                 self.modes.memory.divide_pools_between(self.modes.client.instances());
             }

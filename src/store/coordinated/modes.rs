@@ -9,19 +9,17 @@ use tokio::time::Instant;
 use super::{
     budget::{Budget, deadline},
     client::StoreClient,
+    counter::{Ask, Asks, Decided, LocalCounter, Tried},
     delivery::{Delivery, Undecided},
     fallback::Fallback,
-    interval::Interval,
-    lease::Lease,
     metrics::CoordinationMetrics,
     pools::SharedPools,
     split::Split,
-    step::Step,
-    strict::Strict,
+    store_time::StoreTime,
     table::{CounterTable, Waiting},
 };
 use crate::{
-    limit::{Coordination, Decision, Hits, LimitCheck, Period, Scope, Timestamp},
+    limit::{Coordination, CounterKey, Decision, Hits, LimitCheck, Period, Scope, Timestamp},
     observe::DecisionRecord,
     store::{Decisions, MemoryStore, remote::Remote},
 };
@@ -32,15 +30,25 @@ pub(super) struct CoordinationModes<R: Remote> {
     pub(super) memory: MemoryStore,
     pub(super) table: Arc<CounterTable<R>>,
     pub(super) client: Arc<StoreClient<R>>,
-    pub(super) interval: Interval<R>,
-    pub(super) lease: Lease<R>,
-    pub(super) strict: Strict<R>,
     pub(super) split: Split<R>,
     pub(super) fallback: Fallback<R>,
     pub(super) pools: Arc<SharedPools<R>>,
     pub(super) metrics: Arc<CoordinationMetrics>,
     /// The longest that a decision waits for the store.
     pub(super) budget: Period,
+}
+
+/// A decision that needed no wait, or what it waits for.
+pub(super) enum Step {
+    Done(Decision),
+    /// Done without the store, which is unavailable.
+    Fallback(Decision),
+    /// The store decides.
+    Wait(Waiting),
+    /// The hits were given back here; the store counts that and says how it stands.
+    Report(Waiting),
+    /// Too many decisions wait for the store.
+    Full,
 }
 
 /// A decision, and how its hits are given back.
@@ -61,6 +69,23 @@ pub(super) enum Counted {
     ByFallback(Delivery),
 }
 
+// === impl Step ===
+
+impl Step {
+    /// Returns whether the decision waits for the store.
+    pub(super) const fn waits(&self) -> bool {
+        self.decision().is_none()
+    }
+
+    /// Returns the decision, if there is one.
+    pub(super) const fn decision(&self) -> Option<Decision> {
+        match self {
+            Self::Done(decision) | Self::Fallback(decision) => Some(*decision),
+            Self::Wait(_) | Self::Report(_) | Self::Full => None,
+        }
+    }
+}
+
 // === impl CoordinationModes ===
 
 impl<R: Remote> CoordinationModes<R> {
@@ -73,50 +98,72 @@ impl<R: Remote> CoordinationModes<R> {
         record: Option<&DecisionRecord>,
     ) -> Step {
         let mut mode = self.table.requested_mode(check);
-        let time = self.client.time_at(now);
-        if mode.is_coordinated() && self.client.is_unavailable() {
-            let (target, supported) = self.table.target_and_mode(check, time.now);
-            mode = supported;
-            if mode.is_coordinated() && self.client.is_unavailable_for(&target, time.now) {
-                record_mode(record, mode);
-                let held = match mode {
-                    Coordination::Lease => self.lease.decide_from_held(check, scope, time),
-                    _ => None,
-                };
-                return held.map_or_else(
-                    || {
-                        record_fallback(record);
-                        Step::Fallback(self.fallback.decide(check, Delivery::NotApplied, time.now))
-                    },
-                    Step::Done,
-                );
-            }
+        let mut step = None;
+        if mode.is_coordinated() {
+            let time = self.client.time_at(now);
+            (mode, step) = self.table.with_counter_of(check, time.now, |key, counter| {
+                // the store may not support the requested mode
+                let mode = self.table.mode_of(counter, check);
+                let ask = Ask::of(check, scope);
+                let decide = || self.decide_on((key, counter), mode, &ask, check, time, record);
+                (mode, mode.is_coordinated().then(decide))
+            });
         }
-        loop {
-            let step = match mode {
-                Coordination::Auto => Err(self.table.expected_mode(check)),
-                Coordination::Local => Ok(Step::Done(self.decide_locally(check, scope, now))),
-                Coordination::Split => {
-                    let at = self.split.time_at(now);
-                    Ok(Step::Done(self.split.decide(&self.memory, check, scope, at)))
-                }
-                Coordination::Interval => self.interval.decide(check, scope, time.now).map(Step::Done),
-                Coordination::Lease => self.lease.decide(check, scope, time),
-                Coordination::Strict => self.strict.decide(check, scope, time.now),
-            };
-            match step {
-                Ok(step) => {
-                    record_mode(record, mode);
-                    return step;
-                }
-                // `auto`, or the store does not support the requested mode
-                Err(supported) => mode = supported,
+        record_mode(record, mode);
+        step.unwrap_or_else(|| {
+            Step::Done(if mode == Coordination::Split {
+                self.split.decide(&self.memory, check, scope, self.split.time_at(now))
+            } else {
+                self.decide_locally(check, scope, now)
+            })
+        })
+    }
+
+    /// Decides `ask`, of `check`, on its counter, by the policy of `mode`.
+    #[inline]
+    fn decide_on(
+        &self,
+        (key, counter): (CounterKey, &mut LocalCounter),
+        mode: Coordination,
+        ask: &Ask,
+        check: &LimitCheck<'_>,
+        time: StoreTime,
+        record: Option<&DecisionRecord>,
+    ) -> Step {
+        self.table.record_dropped(counter.expire_leases(time));
+        let situation = self.table.situation(time);
+        if self.client.is_unavailable() && self.client.is_unavailable_for(&counter.target, time.now) {
+            // what is held is used first
+            let held =
+                (mode == Coordination::Lease).then(|| counter.decide_from_held(ask, &situation)).flatten();
+            if let Some(decision) = held {
+                self.metrics.decisions.leased.add(1);
+                return Step::Done(decision);
+            }
+            record_fallback(record);
+            let decision = self.fallback.decide_on(counter, check, Delivery::NotApplied, time.now);
+            return Step::Fallback(decision);
+        }
+        match counter.decide(mode, ask, &situation) {
+            Decided::Now(decision, how) => {
+                self.metrics.of(how).add(1);
+                Step::Done(decision)
+            }
+            Decided::Wait(asks) => {
+                let hits = if asks == Asks::Look { Hits(0) } else { ask.hits };
+                let waiting = self.table.ask((key, counter), ask.is_own, hits, asks);
+                waiting.map_or(Step::Full, Step::Wait)
+            }
+            Decided::Report => {
+                let status = counter.look(Hits(0), time.now);
+                let waiting = self.table.ask((key, counter), ask.is_own, Hits(0), Asks::Look);
+                waiting.map_or(Step::Done(status), Step::Report)
             }
         }
     }
 
     fn decide_locally(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
-        self.metrics.local.add(1);
+        self.metrics.decisions.local.add(1);
         self.memory.decide(std::slice::from_ref(check), scope, now)[0]
     }
 
@@ -140,7 +187,7 @@ impl<R: Remote> CoordinationModes<R> {
     pub(super) fn mode(&self, check: &LimitCheck<'_>, now: Timestamp) -> Coordination {
         match self.table.requested_mode(check) {
             mode @ (Coordination::Local | Coordination::Split) => mode,
-            _ => self.table.target_and_mode(check, now).1,
+            _ => self.table.with_counter(check, now, |counter| self.table.mode_of(counter, check)),
         }
     }
 
@@ -164,22 +211,24 @@ impl<R: Remote> CoordinationModes<R> {
                 let commands = waiting.commands;
                 recorded(record, commands, self.wait(check, scope, waiting, budget, now)).await
             }
-            Step::Counted(waiting) => {
+            Step::Report(waiting) => {
                 let outcome = recorded(record, 1, self.status_of(waiting, budget)).await;
                 if outcome.is_err() {
                     record_fallback(record);
-                    self.metrics.fallback.add(1);
+                    self.metrics.decisions.fallback.add(1);
                     let decision = self.look(check, Hits(0), now);
                     return Made { decision, counted: Counted::ByMode, at };
                 }
-                outcome
+                outcome.map(|(decision, at)| Made { decision, counted: Counted::ByMode, at })
             }
             Step::Full => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
         };
         match decided {
-            Ok((decision, at)) => {
-                self.metrics.waited.add(1);
-                Made { decision, counted: Counted::ByMode, at }
+            Ok(made) => {
+                if made.counted == Counted::ByMode {
+                    self.metrics.decisions.waited.add(1);
+                }
+                made
             }
             Err(undecided) => {
                 if !is_of_caller {
@@ -231,20 +280,23 @@ impl<R: Remote> CoordinationModes<R> {
         mut waiting: Waiting,
         budget: Period,
         now: Timestamp,
-    ) -> Result<(Decision, Timestamp), Undecided> {
+    ) -> Result<Made, Undecided> {
         let deadline = deadline(budget);
         loop {
             if let Some(outcome) = self.table.outcome(waiting, deadline).await {
-                return outcome.map(|tried| (tried.decision, tried.at));
+                let by_mode = |Tried { decision, at, .. }| Made { decision, counted: Counted::ByMode, at };
+                return outcome.map(by_mode);
             }
             // its counter was evicted: the one that takes its place is asked
             let now = self.client.local_time_since(now);
+            let at = self.client.time_at(now).now;
             waiting = match self.step(check, scope, now, None) {
-                Step::Wait(waiting) | Step::Counted(waiting) => waiting,
-                Step::Done(decision) => return Ok((decision, self.client.time_at(now).now)),
-                Step::Fallback(_) | Step::Full => {
-                    return Err(Undecided { delivery: Delivery::NotApplied, late: false });
+                Step::Wait(waiting) | Step::Report(waiting) => waiting,
+                Step::Done(decision) => return Ok(Made { decision, counted: Counted::ByMode, at }),
+                Step::Fallback(decision) => {
+                    return Ok(Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at });
                 }
+                Step::Full => return Err(Undecided { delivery: Delivery::NotApplied, late: false }),
             };
         }
     }

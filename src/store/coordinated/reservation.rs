@@ -50,8 +50,9 @@ impl<R: Remote> Reservations<R> {
         let at = self.client.time_at(now).now;
         let want = request.fit(Hits(u64::MAX));
         let asks = Asks::Reserve(request);
-        let waiting =
-            self.table.with_counter(check, at, |counter| self.table.ask(counter, check, want, asks));
+        let is_own = check.rule.id().is_none();
+        let ask = |key, counter: &mut _| self.table.ask((key, counter), is_own, want, asks);
+        let waiting = self.table.with_counter_of(check, at, ask);
         let failed = Undecided { delivery: Delivery::NotApplied, late: false };
         let outcome = self.table.outcome(waiting.ok_or(failed)?, deadline(budget)).await;
         let Tried { decision, at: store_now, reserved: hits } = outcome.unwrap_or(Err(failed))?;

@@ -15,8 +15,8 @@ impl<R: Remote + Source> Source for Coordinated<R> {
         let coordination = self.coordination_metrics();
         let mut metrics = coordination.metrics();
         let evicted = [
-            (HitsOfEvicted::Kept, coordination.evicted_reported.get()),
-            (HitsOfEvicted::Lost, coordination.evicted.get()),
+            (HitsOfEvicted::Kept, coordination.evictions.evicted_reported.get()),
+            (HitsOfEvicted::Lost, coordination.evictions.evicted.get()),
         ];
         let (live, max) = (self.counters(), self.max_counters());
         metrics.extend(TableMetrics { table: "coordinated", live, max, evicted: &evicted }.metrics());

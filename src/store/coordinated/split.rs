@@ -272,9 +272,9 @@ impl<R: Remote> Split<R> {
 
     fn count(&self, own: &Own<'_>) {
         if own.policy.is_some() {
-            self.metrics.fallback.add(1);
+            self.metrics.decisions.fallback.add(1);
         } else {
-            self.metrics.split.add(1);
+            self.metrics.decisions.split.add(1);
         }
     }
 

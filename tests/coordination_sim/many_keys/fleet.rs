@@ -234,10 +234,10 @@ impl<'a> Run<'a> {
         (self.report.missing, self.report.excess, self.report.excess_flowing) = self.differences(0);
         for instance in &self.instances {
             let metrics = instance.coordination_metrics();
-            self.report.unknown += metrics.delivery_unknown.get();
-            self.report.unreported += metrics.unreported.get();
-            self.report.stranded += metrics.stranded.get();
-            self.report.evicted += metrics.evicted.get();
+            self.report.unknown += metrics.hits.delivery_unknown.get();
+            self.report.unreported += metrics.hits.unreported.get();
+            self.report.stranded += metrics.hits.stranded.get();
+            self.report.evicted += metrics.evictions.evicted.get();
         }
         for (i, account) in self.accounts.iter().enumerate() {
             let (_, requests, algorithm) = RULES[i / VALUES];

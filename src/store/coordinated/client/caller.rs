@@ -75,8 +75,8 @@ impl<R: Remote> Caller<R> {
         urgency: Urgency,
         silent: impl FnMut(),
     ) -> (Result<Replies, RemoteError>, Timestamp) {
-        self.metrics.calls.add(1);
-        self.metrics.commands.add(commands.len() as u64);
+        self.metrics.store.calls.add(1);
+        self.metrics.store.commands.add(commands.len() as u64);
         let first =
             commands.first().map(|first| FailedCount { target: Arc::clone(&first.target), at: first.at });
         let sent = self.clock.now();
@@ -102,7 +102,7 @@ impl<R: Remote> Caller<R> {
     /// Records a call that failed, or a decision that had no reply in time.
     pub(super) fn record_failure(&self, node: StoreNode, failed: Option<FailedCount>) {
         self.breaker.record_failure(node, failed);
-        self.metrics.failures.add(1);
+        self.metrics.store.failures.add(1);
     }
 
     /// Waits for the reply to `call`, which went to `node`, however late: the call is never repeated, so its reply must

@@ -4,6 +4,7 @@
 //! nodes that do not reply ([`breaker`]), sends what counters have to say ([`sender`]) and counts the instances
 //! ([`heartbeat`]).
 
+mod alarm;
 mod breaker;
 mod caller;
 mod clock;
@@ -65,7 +66,7 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         let membership = Membership::new(settings.instance.clone(), settings.heartbeat, clock.now());
         Self {
             caller: Caller::new(remote, clock, metrics),
-            sender: Sender::new(),
+            sender: Sender::new(settings.budget.into()),
             membership,
             runtime: Handle::current(),
         }

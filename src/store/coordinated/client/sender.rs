@@ -1,24 +1,39 @@
 //! Sends the exchanges of counters, and has their replies applied where they arrive.
 //!
 //! Counters queue here, by node: their commands, or themselves, to be composed when a call leaves, so that late tries
-//! join. One task sends what is queued in as few calls as possible, so that concurrent decisions share the cost of a
-//! call. What no decision waits for is sent in calls of its own.
+//! join. One task sends what is queued in few calls, so that concurrent decisions share the cost of a call. What no
+//! decision waits for is sent in calls of its own.
+//!
+//! A call for decisions leaves at once if none is in flight to its node, or if it is full, and otherwise an eighth of a
+//! round trip after the one before. So a decision waits for little more than its own round trip, and those that arrive
+//! meanwhile share a call. Without that distance the first decisions would use up all calls, and others would wait until
+//! one returns.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
-use tokio::{sync::Notify, task::yield_now};
+use tokio::{sync::Notify, task::yield_now, time::Instant};
 
-use super::caller::{Caller, RECHECK};
+use super::{
+    alarm::Alarm,
+    caller::{Caller, RECHECK},
+};
 use crate::{
     limit::{CounterKey, Timestamp},
     store::remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Urgency},
 };
 
-/// The most concurrent calls for decisions to one node: more than one, so that the node is not idle while replies are
-/// in transit; few, so that commands that arrive meanwhile share a call.
-const MAX_CALLS: usize = 4;
+/// The most concurrent calls for decisions to one node: twice as many as leave in a round trip, for those whose replies
+/// are late, and where the budget is shorter than the distance.
+const MAX_CALLS: usize = 16;
+
+/// The parts of a round trip that pass between two calls.
+const PARTS: u32 = 8;
+
+/// The most concurrent calls if a part of a round trip is too short to be measured: more than one, so that the node is
+/// not idle while replies are in transit; few, so that commands that arrive meanwhile share a call.
+const FEW_CALLS: usize = 4;
 
 /// The most commands of decisions in one call.
 const MAX_BATCH: usize = 512;
@@ -73,6 +88,8 @@ pub(super) struct Sender<S> {
     queues: Mutex<BTreeMap<StoreNode, NodeQueue<S>>>,
     /// Notified when there are commands that may be sent.
     ready: Notify,
+    /// The longest that a decision waits.
+    budget: Duration,
 }
 
 /// What waits for calls to one node.
@@ -86,6 +103,28 @@ struct NodeQueue<S> {
     background: Outbox<S>,
     /// Calls for decisions in flight.
     calls: usize,
+    /// When the last of them left. None if it carried nothing.
+    left_at: Option<Instant>,
+    /// A moving average of the time that they take. None before the first reply.
+    round_trip: Option<Duration>,
+}
+
+/// The times that say when calls for decisions leave.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// The longest that a decision waits.
+    budget: Duration,
+    /// The shortest distance that is measured.
+    finest: Duration,
+}
+
+/// When calls for decisions to a node leave.
+#[derive(Clone, Copy, Debug)]
+struct NodePace {
+    /// The most that are in flight.
+    most: usize,
+    /// The time between two while any is in flight.
+    distance: Duration,
 }
 
 /// A call to `node`.
@@ -97,11 +136,27 @@ struct Batch<S> {
     counters: Vec<CounterKey>,
 }
 
+// === impl Pace ===
+
+impl Pace {
+    /// Returns the pace of calls that take the time `round_trip`, if that is known.
+    fn with(self, round_trip: Option<Duration>) -> NodePace {
+        let Some(round_trip) = round_trip.filter(|time| *time / PARTS >= self.finest) else {
+            return NodePace { most: FEW_CALLS, distance: Duration::ZERO };
+        };
+        // half of what a decision may wait besides: the reply may be later than others
+        let spare = self.budget.saturating_sub(round_trip) / 2;
+        let distance = if spare < self.finest { Duration::ZERO } else { spare.min(round_trip / PARTS) };
+        NodePace { most: MAX_CALLS, distance }
+    }
+}
+
 // === impl Sender ===
 
 impl<S: Send> Sender<S> {
-    pub(super) fn new() -> Self {
-        Self { queues: Mutex::default(), ready: Notify::new() }
+    /// Creates a sender of what decisions wait for, but no longer than the `budget`.
+    pub(super) fn new(budget: Duration) -> Self {
+        Self { queues: Mutex::default(), ready: Notify::new(), budget }
     }
 
     /// Queues `command`, which is for `node`, and what is remembered of it. Returns the latter if too many wait.
@@ -121,10 +176,13 @@ impl<S: Send> Sender<S> {
         if queue.waiting.len() + queue.counters.len() >= MAX_QUEUE {
             return Err(what);
         }
+        // others that wait have told
+        let is_first = !queue.has_decisions();
         add(queue, what);
-        let is_ready = queue.calls < MAX_CALLS;
         drop(queues);
-        self.notify(is_ready);
+        if is_first {
+            self.ready.notify_one();
+        }
         Ok(())
     }
 
@@ -140,46 +198,50 @@ impl<S: Send> Sender<S> {
             }
         }
         drop(queues);
-        self.notify(true);
-    }
-
-    fn notify(&self, is_ready: bool) {
-        // otherwise all calls are in flight, and what is queued is sent when one of them returns
-        if is_ready {
-            self.ready.notify_one();
-        }
+        self.ready.notify_one();
     }
 
     /// Sends what is queued, and what `exchanges` composes, until it is dropped.
     pub(super) async fn run<R: Remote>(&self, caller: &Caller<R>, exchanges: &impl Exchanges<S>) {
         let mut calls = FuturesUnordered::new();
+        let mut alarm = Alarm::new(caller.clock.is_system());
+        let pace = Pace { budget: self.budget, finest: alarm.finest() };
+        let mut next = None;
         loop {
             tokio::select! {
                 // a fixed order, so that simulations are reproducible
                 biased;
-                Some((node, urgency)) = calls.next() => self.finish_call(node, urgency),
+                Some((node, urgency, took)) = calls.next() => self.finish_call(node, urgency, Some(took)),
                 () = self.ready.notified() => {}
+                () = alarm.wait(next.unwrap_or_default()), if next.is_some() => {}
             }
-            while let Some(batch) = self.next_batch() {
+            while let Some(batch) = self.next_batch(pace) {
                 let batch = self.compose(caller, exchanges, batch);
                 // all tries of its counters may have been given up
                 if batch.outbox.is_empty() {
-                    self.finish_call(batch.node, batch.urgency);
+                    self.finish_call(batch.node, batch.urgency, None);
                 } else {
                     calls.push(call(caller, exchanges, batch));
                 }
             }
+            next = self.time_to_next(pace);
         }
     }
 
     /// Takes a batch that may be sent now.
-    fn next_batch(&self) -> Option<Batch<S>> {
+    fn next_batch(&self, pace: Pace) -> Option<Batch<S>> {
         let mut queues = self.queues.lock();
-        let batch = queues.iter_mut().find_map(|(node, queue)| queue.next_batch(*node));
+        let batch = queues.iter_mut().find_map(|(node, queue)| queue.next_batch(*node, pace));
         if batch.is_none() && queues.len() > MAX_IDLE_NODES {
-            queues.retain(|_, queue| queue.calls > 0);
+            queues.retain(|_, queue| queue.calls > 0 || queue.has_decisions());
         }
         batch
+    }
+
+    /// Returns the time until more may be sent, if that is not when a call returns.
+    fn time_to_next(&self, pace: Pace) -> Option<Duration> {
+        let queues = self.queues.lock();
+        queues.values().filter_map(|queue| queue.time_to_next(pace)).min()
     }
 
     /// Leaves out of `batch` what nobody waits for, and adds the commands of its counters.
@@ -213,12 +275,12 @@ impl<S: Send> Sender<S> {
         batch
     }
 
-    /// Records that a call to `node` has returned.
-    fn finish_call(&self, node: StoreNode, urgency: Urgency) {
+    /// Records that a call to `node` has returned, and the time that it `took`; none if it had nothing to carry.
+    fn finish_call(&self, node: StoreNode, urgency: Urgency, took: Option<Duration>) {
         if urgency == Urgency::Decision
             && let Some(queue) = self.queues.lock().get_mut(&node)
         {
-            queue.calls -= 1;
+            queue.finish_call(took);
         }
     }
 }
@@ -228,7 +290,8 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
     caller: &Caller<R>,
     exchanges: &E,
     Batch { node, urgency, outbox: Outbox { commands, sent }, .. }: Batch<S>,
-) -> (StoreNode, Urgency) {
+) -> (StoreNode, Urgency, Duration) {
+    let begun = Instant::now();
     let mut sent: Vec<Option<S>> = sent.into_iter().map(Some).collect();
     let silent = || {
         // the present windows of counters must not wait for those of a node that does not reply
@@ -239,6 +302,7 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
         }
     };
     let (outcome, mut received) = caller.call(node, commands, urgency, silent).await;
+    let took = begun.elapsed();
     let (mut replies, now) = match outcome {
         Ok(Replies { now, replies }) => (replies, now),
         Err(error) => (vec![Err(error); sent.len()], Timestamp::default()),
@@ -257,18 +321,45 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
             received = caller.clock.now();
         }
     }
-    (node, urgency)
+    (node, urgency, took)
 }
 
 // === impl NodeQueue ===
 
 impl<S> NodeQueue<S> {
+    /// Returns whether decisions wait.
+    const fn has_decisions(&self) -> bool {
+        !(self.waiting.is_empty() && self.counters.is_empty())
+    }
+
+    /// Returns the time until a call for decisions may leave. None if none waits, or if that is when a call returns.
+    fn time_to_next(&self, pace: Pace) -> Option<Duration> {
+        let NodePace { most, distance } = pace.with(self.round_trip);
+        if !self.has_decisions() || self.calls >= most {
+            return None;
+        }
+        let is_full = self.waiting.len() >= MAX_BATCH || self.counters.len() >= MAX_BATCH;
+        let left_at = self.left_at.filter(|_| self.calls > 0 && !is_full);
+        Some(left_at.map_or(Duration::ZERO, |left_at| distance.saturating_sub(left_at.elapsed())))
+    }
+
+    /// Records that a call has returned, and the time that it `took`.
+    fn finish_call(&mut self, took: Option<Duration>) {
+        self.calls -= 1;
+        if let Some(took) = took {
+            self.round_trip = Some(self.round_trip.map_or(took, |average| (average * 7 + took) / 8));
+        } else {
+            self.left_at = None;
+        }
+    }
+
     /// Takes what may be sent now to `node`, whose queue it is.
-    fn next_batch(&mut self, node: StoreNode) -> Option<Batch<S>> {
+    fn next_batch(&mut self, node: StoreNode, pace: Pace) -> Option<Batch<S>> {
         let (urgency, outbox, counters) = if !self.background.is_empty() {
             (Urgency::Background, self.background.take(MAX_BACKGROUND), Vec::new())
-        } else if self.calls < MAX_CALLS && !(self.waiting.is_empty() && self.counters.is_empty()) {
+        } else if self.time_to_next(pace) == Some(Duration::ZERO) {
             self.calls += 1;
+            self.left_at = Some(Instant::now());
             (Urgency::Decision, self.waiting.take(MAX_BATCH), take_first(&mut self.counters, MAX_BATCH))
         } else {
             return None;
@@ -279,7 +370,8 @@ impl<S> NodeQueue<S> {
 
 impl<S> Default for NodeQueue<S> {
     fn default() -> Self {
-        Self { waiting: Outbox::default(), counters: Vec::new(), background: Outbox::default(), calls: 0 }
+        let (waiting, background) = (Outbox::default(), Outbox::default());
+        Self { waiting, counters: Vec::new(), background, calls: 0, left_at: None, round_trip: None }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{
     LocalCounter,
     records::{HeldLease, PendingDelta},
-    tiers::{has_ended, negative, positive, remaining},
+    tiers::{fits, has_ended, negative, positive, remaining, take_off},
 };
 use crate::limit::{
     Decision, Direction, Hits, OverLimitPolicy, Timestamp,
@@ -62,6 +62,12 @@ impl LocalCounter {
         if hits > Hits(0) {
             self.push_pending(delta);
         }
+    }
+
+    /// Gives back hits that were counted at `at` for a request which was then rejected.
+    pub(in super::super) fn uncount(&mut self, hits: Hits, at: Timestamp) {
+        take_off(&self.target.tiers, &mut self.estimate, hits, at);
+        self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..self.delta(0, at) });
     }
 
     /// Decides without the store as if every one of `instances` received the same hits: each hit counts once for each
@@ -152,18 +158,14 @@ impl LocalCounter {
     }
 
     fn look_at(&self, states: &[CounterState], hits: Hits, now: Timestamp) -> Decision {
-        let over = !self.fits_in(states, hits, now);
+        let over = !fits(&self.target.tiers, states, hits, now);
         let hits = if over { hits } else { Hits(0) };
         decision_from_store(&self.target.tiers, states, OverLimitPolicy::Ignore, over, hits, now)
     }
 
     /// Returns whether `hits` fit by the estimate.
     pub(in super::super) fn fits(&self, hits: Hits, now: Timestamp) -> bool {
-        self.fits_in(&self.estimate, hits, now)
-    }
-
-    fn fits_in(&self, states: &[CounterState], hits: Hits, now: Timestamp) -> bool {
-        states.iter().zip(&self.target.tiers).all(|(state, tier)| state.probe(tier, now, hits).fits)
+        fits(&self.target.tiers, &self.estimate, hits, now)
     }
 
     /// Returns the hits that all tiers would still admit, by the estimate.

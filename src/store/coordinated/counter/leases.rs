@@ -6,13 +6,13 @@ use super::{
     LocalCounter,
     policy::LeasePolicy,
     records::{Dropped, HeldLease, PendingDelta, left_in},
-    tiers::{flows, has_ended, has_flowed_back, is_mixed, same_windows, saturated},
+    tiers::{flows, has_ended, has_flowed_back, is_mixed, same_windows, saturated, take_off},
 };
 use crate::{
     limit::{
-        Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
+        Coordination, Hits, Period, Tier, Timestamp,
         algorithm::{CounterState, IdleAt},
-        capacity, decide,
+        capacity,
     },
     store::{coordinated::store_time::StoreTime, remote::Reply},
 };
@@ -143,31 +143,8 @@ impl LocalCounter {
         has_flowed_back(tiers, at, until, now) && !(self.plan.instances <= 1 && is_mixed(tiers))
     }
 
-    /// Decides about `hits` by the estimate. Leases must cover them if they are admitted; otherwise, none: the store
-    /// has to be asked first.
-    pub(in super::super) fn decide_leased(
-        &mut self,
-        instances: usize,
-        policy: OverLimitPolicy,
-        hits: Hits,
-        now: Timestamp,
-    ) -> Option<Decision> {
-        self.follow_instances(instances);
-        if !self.fits(hits, now) {
-            let decision = self.count(instances, Direction::Take, policy, hits, now);
-            return Some(self.until_pause_ends(decision, now));
-        }
-        if self.leased_hits() >= hits.0 {
-            let decision = decide(&self.target.tiers, &mut self.estimate, policy, Direction::Take, hits, now);
-            self.spend(hits.0, now);
-            return Some(decision);
-        }
-        // until there is enough for every instance
-        (now < self.plan.denied_until).then(|| self.until_pause_ends(self.rejected(hits, now), now))
-    }
-
-    /// Spends leased hits.
-    fn spend(&mut self, hits: u64, now: Timestamp) {
+    /// Takes `hits` from the leases, which have as many.
+    pub(super) fn spend_held(&mut self, hits: u64, now: Timestamp) {
         let mut needed = hits;
         let held = self.rare.leases_mut();
         if let Some(first) = held.first_mut()
@@ -234,5 +211,34 @@ impl LocalCounter {
             && self.lease_policy().keeps_all()
             && !self.has_unacknowledged()
             && !self.plan.wants_read
+    }
+
+    /// Puts hits back that were spent at `at` for a request which was then rejected: into a lease of the same windows,
+    /// if there is one. The store may count them until sooner than those of another lease, so where hits become
+    /// available again gradually, and others take them, it gets them back.
+    pub(in super::super) fn unspend(&mut self, hits: Hits, at: Timestamp) {
+        let tiers = &self.target.tiers;
+        let stays = self.plan.instances > 1 && flows(tiers) || self.is_away();
+        let leases = if stays { &mut [] } else { self.rare.leases_mut() };
+        let held = leases.iter_mut().find_map(|lease| {
+            let left = lease.left.checked_add(u32::try_from(hits.0).ok()?)?;
+            same_windows(tiers, lease.granted_at, at).then_some((left, lease))
+        });
+        match held {
+            Some((left, lease)) => {
+                lease.left = left;
+                take_off(&self.target.tiers, &mut self.estimate, hits, at);
+            }
+            None => self.uncount(hits, at),
+        }
+    }
+
+    /// Makes the leases of fixed windows pending, to return them to the store, if not a single hit fits until they end.
+    /// Where rejected hits count, as in envoyproxy/ratelimit, others read the store's count, which is soon the number of
+    /// all hits.
+    pub(super) fn return_useless(&mut self, now: Timestamp) {
+        if !self.leases().is_empty() && !flows(&self.target.tiers) && self.remaining(now) == 0 {
+            self.return_leases();
+        }
     }
 }

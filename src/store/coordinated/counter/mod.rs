@@ -7,10 +7,9 @@
 //! counted in the next. Hits that the store granted in advance are a *lease*.
 
 mod adoption;
-mod burst;
 mod counting;
+mod decide;
 mod demand;
-mod denials;
 mod leases;
 mod limits;
 mod outcome;
@@ -29,17 +28,25 @@ mod talk;
 mod tests;
 mod tiers;
 mod unacknowledged;
-mod undo;
 mod urgency;
 mod usage;
-mod used_up;
 mod versions;
 
 use std::sync::Arc;
 
+pub(super) use self::{
+    decide::{Decided, How, Situation},
+    outcome::{Outcome, Tried, TryOutcome, Wakers},
+    place::{QueuePlace, Slot, Turn, Urgency},
+    policy::{Answer, Ask, Denial, Switch, auto},
+    records::Dropped,
+    reply::Applied,
+    talk::{Asks, Link, Sent, Tries},
+    tiers::has_strict_bucket,
+};
 use self::{
     demand::Demand,
-    policy::{Leasing, View},
+    policy::{AutoPolicy, Leasing, View},
     rare::Rare,
     reply_time::ReplyTime,
     schedule::FlushSchedule,
@@ -48,14 +55,6 @@ use self::{
     unacknowledged::Unacknowledged,
     usage::UsageRate,
     versions::Version,
-};
-pub(super) use self::{
-    outcome::{Outcome, Tried, TryOutcome, Wakers},
-    place::{QueuePlace, Slot, Turn, Urgency},
-    records::Dropped,
-    reply::Applied,
-    talk::{Asks, Link, Sent},
-    tiers::has_strict_bucket,
 };
 use crate::{
     limit::{
@@ -278,11 +277,18 @@ impl LocalCounter {
             estimate: &self.estimate,
             demand: &self.demand,
             leases: self.leases(),
+            unacknowledged: &self.unacknowledged,
+            last_reply_at: self.heard.last_reply_at.get(),
             instances: self.plan.instances.into(),
             denied_until: self.plan.denied_until,
             last_check_at: self.last_check_at,
             sync_interval: self.plan.schedule.interval(),
         }
+    }
+
+    /// Returns what decides whether its mode changes under `auto`, as one of `instances`.
+    pub(super) fn auto_policy(&self, instances: Option<usize>, round_trip: Period) -> AutoPolicy<'_> {
+        AutoPolicy::new(self.view(), instances, round_trip)
     }
 
     /// Returns whether it is settled, and nothing but its estimate differs from an unused counter.

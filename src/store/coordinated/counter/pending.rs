@@ -1,4 +1,4 @@
-//! Pending hits: collected, sent to the store, and acknowledged by its reply.
+//! Pending hits: collected, and sent to the store.
 
 use std::sync::Arc;
 
@@ -6,37 +6,18 @@ use smallvec::SmallVec;
 
 use super::{
     LocalCounter,
-    adoption::{adopts, close_empty_span},
     limits::joined,
-    records::{DeliveryOutcome, Dropped, PendingDelta},
-    talk::Talk,
-    tiers::{flows, has_ended, same_windows, saturated},
-    usage::MeasuredReply,
-    versions::Version,
+    records::{Dropped, PendingDelta},
+    tiers::{flows, has_ended, same_windows},
 };
 use crate::{
-    limit::{Hits, Period, Tier, Timestamp},
-    store::{
-        coordinated::delivery::Delivery,
-        remote::{Exchange, Reply, Report, Target},
-    },
+    limit::{Tier, Timestamp},
+    store::remote::{Exchange, Report, Target},
 };
 
 /// The number of pending deltas above which those of ended windows are merged at once. The sweep merges them every few
 /// seconds.
 const MANY: usize = 16;
-
-/// The inaccuracy of the time of a reply.
-const INACCURACY: Period = Period::from_millis(20);
-
-/// The time by which a reply is at most earlier than that to an earlier command, unless the store's clock has stepped
-/// back.
-const CLOCK_STEP: Period = Period::from_secs(1);
-
-/// Returns the sum of `hits`, of which a request may have any number.
-fn sum(hits: impl Iterator<Item = u64>) -> u64 {
-    hits.fold(0, u64::saturating_add)
-}
 
 impl LocalCounter {
     /// Returns whether there is something to send: hits, or the wish to know the store's count.
@@ -191,112 +172,6 @@ impl LocalCounter {
         (reports, beside, dropped)
     }
 
-    /// Applies the `delivery` of the reports that were taken last. If they were definitely not applied, they are
-    /// pending again.
-    pub(super) fn apply_delivery(&mut self, delivery: Delivery) -> DeliveryOutcome {
-        let mut outcome = DeliveryOutcome::default();
-        let sent = self.unacknowledged.in_flight();
-        match delivery {
-            Delivery::Applied => {
-                outcome.admitted = sent.last().map_or(0, PendingDelta::admitted);
-                let taken = sum(sent.iter().map(PendingDelta::taken));
-                self.plan.acknowledged = self.plan.acknowledged.saturating_add(saturated(taken));
-            }
-            Delivery::NotApplied => {
-                self.unacknowledged.return_flight();
-                return outcome;
-            }
-            Delivery::Unknown | Delivery::OnWay(_) => {
-                outcome.unknown = sum(sent.iter().map(|delta| delta.owed().all()));
-                if !sent.is_empty() {
-                    self.lose_versions();
-                }
-            }
-        }
-        self.unacknowledged.end_flight();
-        outcome
-    }
-
-    /// Lets a reply of the instant `now` be applied, although one of a later instant was.
-    pub(super) fn accept_time(&mut self, now: Timestamp) {
-        if let Some(last) = self.heard.last_reply_at.get() {
-            self.heard.last_reply_at.set(last.min(now));
-        }
-    }
-
-    /// Adopts the store's counters, adds what it does not know yet, takes away what only this instance may use, and
-    /// plans the next flush. `number` is that of the command. A reply that a later one has overtaken changes nothing.
-    /// Returns whether it was applied.
-    pub(super) fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) -> bool {
-        let precedes = |other: u32| number != other && other.wrapping_sub(number) < u32::MAX / 2;
-        let is_late = self.heard.last_reply_at.get().is_some_and(|last| {
-            // some replies have an estimated time. The clock has stepped back if the reply to a later command is of a
-            // much earlier one
-            let is_earlier =
-                now.after(INACCURACY) < last && (now.after(CLOCK_STEP) > last || !self.is_later(number));
-            is_earlier || (now <= last && precedes(self.heard.applied))
-        });
-        if reply.counters.len() != self.target.tiers.len() || is_late {
-            // what the reply to the later command was applied to may have been incomplete
-            let before: SmallVec<[Version; 1]> =
-                (0..self.target.tiers.len()).map(|i| self.version(i)).collect();
-            self.set_versions(|i| {
-                let is_same = is_late && before[i] == Version::of(reply.version(i));
-                if is_same { before[i] } else { Version::LOST }
-            });
-            self.plan.wants_read |= is_late && number == self.numbers.flushed;
-            return false;
-        }
-        self.heard.applied = number;
-        let unknown = if precedes(self.numbers.flushed) { self.unacknowledged.in_flight() } else { &[][..] };
-        let (held, talk) = (self.rare.leases(), self.rare.talk());
-        let lease_limit = (!held.is_empty()).then(|| Arc::clone(self.lease_limit()));
-        for (i, tier) in self.target.tiers.iter().enumerate() {
-            let is_same = reply.version(i) > 0 && self.version(i).known() == Some(reply.version(i));
-            let state = &mut self.estimate[i];
-            if !adopts(state, reply, i, is_same || reply.adopted.contains(i)) {
-                continue;
-            }
-            state.clone_from(&reply.counters[i]);
-            for delta in unknown
-                .iter()
-                .chain(self.unacknowledged.pending())
-                .chain(talk.into_iter().flat_map(Talk::admitted))
-            {
-                delta.apply(tier, state, now);
-            }
-            if lease_limit.as_ref().is_some_and(|limit| limit.counts_in(tier)) {
-                for lease in held {
-                    lease.exclude(tier, state, now);
-                }
-                close_empty_span(tier, state);
-            }
-        }
-        self.set_versions(|i| Version::of(reply.version(i)));
-        self.end_fallback();
-        if self.is_away() {
-            // says nothing about the limit of the rule
-            self.heard.last_reply_at.set(now);
-            return true;
-        }
-        // the hits counted here during the first flush are the first measurement of the rate
-        let meanwhile = if self.heard.last_reply_at.get().is_none() { self.unacknowledged_hits() } else { 0 };
-        let own = u64::from(std::mem::take(&mut self.plan.acknowledged)).saturating_add(meanwhile);
-        let measured = MeasuredReply {
-            used: self.used(now),
-            own,
-            instances: self.plan.instances.into(),
-            interval: self.plan.schedule.interval(),
-            last: self.heard.last_reply_at.get(),
-            now,
-        };
-        self.plan.usage.record(&mut self.plan.measured_replies, measured);
-        self.heard.last_reply_at.set(now);
-        self.plan_flush(now);
-        self.return_useless(now);
-        true
-    }
-
     /// Drops pending hits whose windows have ended, which the store would not count any more, and merges the others as
     /// far as possible.
     pub(in super::super) fn drop_ended(&mut self, now: Timestamp) -> Dropped {
@@ -322,8 +197,7 @@ impl LocalCounter {
 
     /// Returns the hits that were admitted here since the store's last reply and count in the limit in use.
     pub(super) fn unacknowledged_hits(&self) -> u64 {
-        let own = self.unacknowledged.all().iter().filter(|delta| delta.limit.overlaps(&self.target));
-        sum(own.map(PendingDelta::admitted))
+        self.unacknowledged.admitted_under(&self.target)
     }
 
     /// Returns the hits that are lost with the counter.
@@ -343,21 +217,6 @@ impl LocalCounter {
         }
         carried
     }
-
-    /// Returns the hits that are counted in the tier that has the fewest left.
-    fn used(&self, now: Timestamp) -> u64 {
-        self.look(Hits(0), now).before.0
-    }
-
-    /// Returns how many of the `admitted` hits, which the store has just counted according to `reply`, are above a
-    /// limit. The hits counted last are the excess, so every excess hit is reported once, by the instance that admitted
-    /// it.
-    pub(super) fn overshoot(&self, reply: &Reply, admitted: u64, now: Timestamp) -> u64 {
-        let over = reply.counters.iter().zip(&self.target.tiers).map(|(state, tier)| {
-            state.probe(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
-        });
-        over.max().unwrap_or_default().min(admitted)
-    }
 }
 
 #[cfg(test)]
@@ -365,10 +224,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::{super::Generation, *};
-    use crate::{
-        limit::{Algorithm, OverLimitPolicy, Tier},
-        store::remote::Target,
-    };
+    use crate::limit::{Algorithm, OverLimitPolicy, Period};
 
     fn counter(periods: &[Period], now: Timestamp) -> LocalCounter {
         let tier = |period: &Period| Tier { requests: 5, period: *period, algorithm: Algorithm::FixedWindow };

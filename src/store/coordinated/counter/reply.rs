@@ -8,7 +8,7 @@ use super::{
     outcome::{Tried, Wakers},
     records::Dropped,
     talk::{Asks, Early, Link, Sent, Try},
-    tiers::{flows, take_off},
+    tiers::{fits, flows, take_off},
 };
 use crate::{
     limit::{
@@ -41,11 +41,6 @@ pub(in super::super) struct Applied {
 fn taken(reply: &Reply, i: usize, run: &Run) -> u32 {
     let all = if run.hits == 0 { run.tries } else { 0 };
     reply.taken.get(i).copied().unwrap_or(all).min(run.tries)
-}
-
-/// Returns whether `hits` fit.
-fn fits(tiers: &[Tier], states: &[CounterState], hits: Hits, now: Timestamp) -> bool {
-    tiers.iter().zip(states).all(|(tier, state)| state.probe(tier, now, hits).fits)
 }
 
 /// Returns how `states` stand; over, if `hits` do not fit.
@@ -348,7 +343,7 @@ impl LocalCounter {
             asked.succeed(tried, &mut applied.woken);
         }
         if granted > 0 {
-            self.decide_from_held(link, &mut applied.woken);
+            self.decide_waiting_from_held(link, &mut applied.woken);
         }
     }
 
@@ -360,15 +355,16 @@ impl LocalCounter {
             && asked.is_awaited()
             && self.leased_hits() >= asked.hits.0
             && self.fits(asked.hits, now);
-        let decision =
-            is_covered.then(|| self.decide_leased(link.instances, policy, asked.hits, now)).flatten();
-        let Some(decision) = decision else { return Some(asked) };
+        if !is_covered {
+            return Some(asked);
+        }
+        let decision = self.spend(policy, asked.hits, now);
         asked.succeed(Tried { decision, at: now, reserved: Hits(0) }, woken);
         None
     }
 
     /// Decides the tries that wait from what is held, as far as that goes.
-    fn decide_from_held(&mut self, link: &Link, woken: &mut Wakers) {
+    fn decide_waiting_from_held(&mut self, link: &Link, woken: &mut Wakers) {
         if !self.has_tries() {
             return;
         }

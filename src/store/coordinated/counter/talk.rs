@@ -18,9 +18,7 @@ use super::{
     tiers::flows,
 };
 use crate::{
-    limit::{
-        Coordination, CounterKey, Hits, LimitCheck, OverLimitPolicy, Period, ReservationRequest, Timestamp,
-    },
+    limit::{Coordination, CounterKey, Hits, OverLimitPolicy, Period, ReservationRequest, Timestamp},
     store::{
         coordinated::{delivery::Undecided, store_time::StoreTime},
         remote::{Command, Exchange, Hold, Reply, Report, Run, Target},
@@ -57,6 +55,9 @@ pub(in super::super) struct Try {
     pub(super) asks: Asks,
     pub(super) outcome: Setter,
 }
+
+/// Tries in order of arrival.
+pub(in super::super) type Tries = SmallVec<[Try; 1]>;
 
 /// What a try does with its hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,18 +309,9 @@ impl LocalCounter {
         number != self.heard.applied && number.wrapping_sub(self.heard.applied) < u32::MAX / 2
     }
 
-    /// Adds what `check` asks to the tries that wait. Returns its number and what receives its outcome; none if too
-    /// many wait.
+    /// Adds a try to those that wait. Returns its number and what receives its outcome; none if too many wait. The limit
+    /// in use came with the request if it `is_own`.
     pub(in super::super) fn add_try(
-        &mut self,
-        check: &LimitCheck<'_>,
-        hits: Hits,
-        asks: Asks,
-    ) -> Option<(u32, Outcome)> {
-        self.push_try(check.rule.id().is_none(), hits, asks)
-    }
-
-    pub(in super::super) fn push_try(
         &mut self,
         is_own: bool,
         hits: Hits,
@@ -405,7 +397,7 @@ impl LocalCounter {
     }
 
     /// Removes the tries that wait.
-    pub(in super::super) fn take_tries(&mut self) -> SmallVec<[Try; 1]> {
+    pub(in super::super) fn take_tries(&mut self) -> Tries {
         let tries = self.rare.talk_mut().map(|talk| std::mem::take(&mut talk.tries)).unwrap_or_default();
         self.end_talk();
         tries

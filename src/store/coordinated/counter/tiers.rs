@@ -16,6 +16,12 @@ pub(super) fn remaining(tiers: &[Tier], states: &[CounterState], now: Timestamp)
     left.min().unwrap_or_default()
 }
 
+/// Returns whether all `tiers` would admit `hits` by their `states`.
+#[inline]
+pub(super) fn fits(tiers: &[Tier], states: &[CounterState], hits: Hits, now: Timestamp) -> bool {
+    tiers.iter().zip(states).all(|(tier, state)| state.probe(tier, now, hits).fits)
+}
+
 /// Returns whether hits become available again gradually, rather than with the next window.
 pub(super) fn flows(tiers: &[Tier]) -> bool {
     tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::records::PendingDelta;
+use crate::store::remote::Target;
 
 /// The hits that the store has not acknowledged, oldest first: those in flight, and then the pending ones. Takes eight
 /// bytes while there are none, as nearly always, and one allocation otherwise.
@@ -29,6 +30,12 @@ impl Unacknowledged {
     /// Returns all of them.
     pub(super) fn all(&self) -> &[PendingDelta] {
         self.0.as_ref().map_or(&[], |deltas| &deltas.list)
+    }
+
+    /// Returns the hits that were admitted here and count in `limit`.
+    pub(super) fn admitted_under(&self, limit: &Target) -> u64 {
+        let own = self.all().iter().filter(|delta| delta.limit.overlaps(limit));
+        own.map(PendingDelta::admitted).fold(0, u64::saturating_add)
     }
 
     /// Returns those that were sent, and to which the store has not replied yet.
@@ -147,10 +154,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{
-        limit::{OverLimitPolicy, Timestamp},
-        store::remote::Target,
-    };
+    use crate::limit::{OverLimitPolicy, Timestamp};
 
     fn hits(deltas: &[PendingDelta]) -> Vec<i64> {
         deltas.iter().map(|delta| delta.change.hits).collect()

@@ -77,8 +77,8 @@ impl<R: Remote> SharedPools<R> {
     }
 
     async fn call(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
-        self.metrics.calls.add(1);
-        self.metrics.commands.add(1);
+        self.metrics.store.calls.add(1);
+        self.metrics.store.commands.add(1);
         self.client.call_pool(command).await
     }
 
@@ -109,7 +109,7 @@ impl<R: Remote> SharedPools<R> {
             }
             PoolOutcome::Leased(_) | PoolOutcome::Kept => return false,
         };
-        self.metrics.lost_demand.add(table.dropped);
+        self.metrics.hits.lost_demand.add(table.dropped);
         let (target, sharing) = (Arc::clone(&exchange.command.target), Arc::clone(&exchange.sharing));
         let (members, cycle) = (table.members.len(), table.cycle);
         let (step, is_last, is_final) = {

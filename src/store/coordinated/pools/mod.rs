@@ -125,9 +125,9 @@ impl<R: Remote> SharedPools<R> {
         Some(match answer {
             Answer::Decided(decision, by) => {
                 let counter = match by {
-                    By::Lease => &self.metrics.leased,
-                    By::Denial => &self.metrics.denied,
-                    By::Count => &self.metrics.local,
+                    By::Lease => &self.metrics.decisions.leased,
+                    By::Denial => &self.metrics.decisions.denied,
+                    By::Count => &self.metrics.decisions.local,
                 };
                 counter.add(1);
                 PoolStep::Decided(decision)
@@ -154,7 +154,7 @@ impl<R: Remote> SharedPools<R> {
     ) -> Result<PoolDecision, Undecided> {
         match timeout(budget.into(), reply).await {
             Ok(Ok(TryReply::Decided(decision))) => {
-                self.metrics.waited.add(1);
+                self.metrics.decisions.waited.add(1);
                 Ok(decision)
             }
             Ok(Ok(TryReply::Undecided(delivery))) => Err(Undecided { delivery, late: false }),
@@ -282,10 +282,10 @@ impl<R: Remote> SharedPools<R> {
     }
 
     fn record(&self, Lost { stranded, unreported, demand, unknown }: Lost) {
-        self.metrics.stranded.add(stranded);
-        self.metrics.unreported.add(unreported);
-        self.metrics.lost_demand.add(demand);
-        self.metrics.delivery_unknown.add(unknown);
+        self.metrics.hits.stranded.add(stranded);
+        self.metrics.hits.unreported.add(unreported);
+        self.metrics.hits.lost_demand.add(demand);
+        self.metrics.hits.delivery_unknown.add(unknown);
     }
 
     /// Runs `work` beside all decisions.

@@ -149,7 +149,7 @@ impl<R: Remote> CoordinationModes<R> {
             return (made.decision, Taken::Plain(made));
         }
         let Some(mode) = self.pool_mode(check) else {
-            self.metrics.local.add(1);
+            self.metrics.decisions.local.add(1);
             return (
                 self.memory.decide(std::slice::from_ref(check), scope, turn.now)[0],
                 Taken::Shared(None),
@@ -222,7 +222,7 @@ impl<R: Remote> CoordinationModes<R> {
             }
         }
         record_fallback(turn.record);
-        self.metrics.fallback.add(1);
+        self.metrics.decisions.fallback.add(1);
         let (hits, now) = (clamp(check.hits), turn.now);
         let decided = match self.fallback.policy(check) {
             OnStoreFailure::Local => self.pools.decide_alone(check, hits, now),

@@ -7,11 +7,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::CounterTable;
 use crate::{
-    limit::{Coordination, CounterKey, Hits, LimitCheck, Period, Timestamp},
+    limit::{Coordination, CounterKey, Hits, Period, Timestamp},
     store::{
         coordinated::{
             client::{ExchangeOutcome, Exchanges},
-            counter::{Applied, Asks, Generation, Link, LocalCounter, Outcome, Sent, TryOutcome, Wakers},
+            counter::{
+                Applied, Asks, Generation, Link, LocalCounter, Outcome, Sent, Situation, TryOutcome, Wakers,
+            },
             delivery::{Delivery, Undecided},
             store_time::StoreTime,
         },
@@ -46,6 +48,11 @@ struct Awaited<'a, R: Remote> {
     waiting: Option<Waiting>,
 }
 
+/// Wakes callers. No lock may be held: on another processor they run at once.
+pub(super) fn wake(woken: Wakers) {
+    woken.into_iter().for_each(Waker::wake);
+}
+
 impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
     type Link = Link;
 
@@ -73,8 +80,8 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
                 self.record_evicted(carried.unwrap_or_default(), Delivery::of(&outcome));
                 return self.record(sent.decide_alone(outcome));
             };
-            let woken = self.apply_to(counter, sent, outcome, link);
-            self.send_tries(key, counter, link);
+            let mut woken = self.apply_to(counter, sent, outcome, link);
+            woken.extend(self.send_tries(key, counter, link));
             if outcome.is_err() && carried.is_some() {
                 self.enqueue_again(key, counter, link.time.now);
             } else {
@@ -82,7 +89,7 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
             }
             woken
         });
-        woken.into_iter().for_each(Waker::wake);
+        wake(woken);
     }
 }
 
@@ -108,10 +115,13 @@ impl<R: Remote> CounterTable<R> {
         Some(given_up.unwrap_or_else(|| late(Delivery::Unknown)))
     }
 
-    /// Sends the tries of `counter` that need not wait, and what it wants to hold.
-    pub(super) fn send_tries(&self, key: CounterKey, counter: &mut LocalCounter, link: &Link) {
+    /// Sends the tries of `counter` that need not wait, and what it wants to hold. Returns the callers to wake when no
+    /// lock is held: too many decisions wait for the node.
+    #[must_use]
+    pub(super) fn send_tries(&self, key: CounterKey, counter: &mut LocalCounter, link: &Link) -> Wakers {
+        let mut woken = Wakers::new();
         if !counter.can_send_tries(link) {
-            return;
+            return woken;
         }
         let (now, target) = (link.time.now, &counter.target);
         // under `strict`, tries that come before the call leaves join it
@@ -120,22 +130,19 @@ impl<R: Remote> CounterTable<R> {
             self.compose_of(key, counter, link, |command, sent| {
                 rejected.extend(self.client.queue(command, sent).err());
             });
-            let mut woken = Wakers::new();
             for sent in &mut rejected {
                 let full =
                     RemoteError::NotSent("too many decisions are already waiting for the node".to_owned());
                 woken.extend(self.apply_to(counter, sent, Err(&full), link));
             }
-            woken.into_iter().for_each(Waker::wake);
         } else if self.client.queue_counter(key, target, now) {
             counter.note_queued();
         } else {
-            let mut woken = Wakers::new();
             for asked in counter.take_tries() {
                 asked.fail(Undecided { delivery: Delivery::NotApplied, late: false }, &mut woken);
             }
-            woken.into_iter().for_each(Waker::wake);
         }
+        woken
     }
 
     /// Sends the commands of `counter` that leave now.
@@ -162,8 +169,8 @@ impl<R: Remote> CounterTable<R> {
 
     /// Returns the callers to wake when no lock is held.
     fn record(&self, applied: Applied) -> Wakers {
-        self.metrics.delivery_unknown.add(applied.unknown);
-        self.metrics.overshoot.add(applied.overshoot);
+        self.metrics.hits.delivery_unknown.add(applied.unknown);
+        self.metrics.hits.overshoot.add(applied.overshoot);
         self.record_dropped(applied.dropped);
         applied.woken
     }
@@ -187,16 +194,28 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Asks the store about `hits` of `check`, whose `counter` is locked. None if too many decisions wait for it.
+    /// Returns what a decision at `time` has to know besides its counter.
+    pub(in super::super) fn situation(&self, time: StoreTime) -> Situation {
+        Situation {
+            time,
+            instances: self.client.instances(),
+            round_trip: self.client.round_trip(),
+            budget: self.budget,
+            local_cache: self.local_cache,
+        }
+    }
+
+    /// Asks the store about `hits`, whose `counter` of `key` is locked, and whose limit came with the request if it
+    /// `is_own`. None if too many decisions wait for it.
     pub(in super::super) fn ask(
         &self,
-        counter: &mut LocalCounter,
-        check: &LimitCheck<'_>,
+        (key, counter): (CounterKey, &mut LocalCounter),
+        is_own: bool,
         hits: Hits,
         asks: Asks,
     ) -> Option<Waiting> {
-        let (id, outcome) = counter.add_try(check, hits, asks)?;
-        let (key, generation) = (self.key_of(check), counter.generation());
+        let (id, outcome) = counter.add_try(is_own, hits, asks)?;
+        let generation = counter.generation();
         // the first one sends the command that others may join
         let commands = u32::from(counter.is_first_try());
         let limit = Arc::clone(&counter.target);

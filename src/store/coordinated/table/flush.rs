@@ -7,13 +7,13 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{CounterTable, shards::Entry};
+use super::{CounterTable, exchanges::wake, shards::Entry};
 use crate::{
     limit::{CounterKey, Period},
     store::{
         coordinated::{
             client::Outbox,
-            counter::{Link, LocalCounter, Sent, Slot},
+            counter::{Link, LocalCounter, Sent, Slot, Wakers},
         },
         remote::Remote,
     },
@@ -70,33 +70,33 @@ async fn flush_due<R: Remote>(table: &CounterTable<R>, sweep_at: Instant) {
 /// one of `shards`.
 fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option<Slot>) {
     let link = table.link_now();
-    let mut all = Outbox::with_capacity(shards.len());
+    let (mut all, mut woken) = (Outbox::with_capacity(shards.len()), Wakers::new());
     for shard in shards {
         for Entry { key, counter } in table.shards.lock_of(*shard).all_of(*shard) {
             if table.queue.is_due(*key, &mut counter.place, slot) {
-                flush_counter(table, *key, counter, &link, &mut all);
+                woken.extend(flush_counter(table, *key, counter, &link, &mut all));
             }
         }
     }
     table.client.send_in_background(all);
+    wake(woken);
 }
 
-/// Adds what `counter`, which is due, has to send to `all`.
+/// Adds what `counter`, which is due, has to send to `all`. Returns the callers to wake when no lock is held.
 fn flush_counter<R: Remote>(
     table: &CounterTable<R>,
     key: CounterKey,
     counter: &mut LocalCounter,
     link: &Link,
     all: &mut Outbox<Sent>,
-) {
+) -> Wakers {
     let time = link.time;
     // pending hits are kept while the node does not reply; the heartbeat detects when it does again
     let is_available = !table.client.is_unavailable_for(&counter.target, time.now);
     if is_available && counter.has_leases() && counter.lease_policy().should_renew(link.lead, time.now) {
         // due again after the reply
         counter.want_lease();
-        table.send_tries(key, counter, link);
-        return;
+        return table.send_tries(key, counter, link);
     }
     return_ended(table, counter, link);
     if is_available && counter.can_flush() {
@@ -104,6 +104,7 @@ fn flush_counter<R: Remote>(
     }
     // what is not in flight now is due again
     table.enqueue(key, counter, time.now);
+    Wakers::new()
 }
 
 /// Returns the leases of `counter` that have ended or are about to, and those that it does not need.

@@ -19,7 +19,7 @@ use self::{
 };
 use super::{
     client::StoreClient,
-    counter::{Dropped, Generation, LocalCounter},
+    counter::{Dropped, Generation, LocalCounter, Tries},
     delivery::Delivery,
     metrics::CoordinationMetrics,
     settings::CoordinationSettings,
@@ -104,19 +104,32 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Runs `act` on the counter of `check`, which is created if it does not exist, and queues the counter if it then
-    /// has pending hits.
+    /// As [`CounterTable::with_counter_of`], for those who need no key.
+    #[inline]
     pub(super) fn with_counter<T>(
         &self,
         check: &LimitCheck<'_>,
         now: Timestamp,
         act: impl FnOnce(&mut LocalCounter) -> T,
     ) -> T {
+        self.with_counter_of(check, now, |_, counter| act(counter))
+    }
+
+    /// Runs `act` on the counter of `check` and its key. The counter is created if it does not exist, and queued if it
+    /// then has something to send.
+    pub(super) fn with_counter_of<T>(
+        &self,
+        check: &LimitCheck<'_>,
+        now: Timestamp,
+        act: impl FnOnce(CounterKey, &mut LocalCounter) -> T,
+    ) -> T {
         let key = self.key_of(check);
+        // dropped after the lock, which wakes their callers
+        let mut orphans = Tries::new();
         let mut shard = self.shards.lock(key);
         let counter = match shard.get_mut(key) {
             Some(counter) => counter,
-            None => self.insert(&mut shard, key, check, now),
+            None => self.insert(&mut shard, key, check, &mut orphans, now),
         };
         let is_new = counter.choice.requested_mode.is_none();
         if counter.update_rule(check, now) || is_new {
@@ -129,14 +142,16 @@ impl<R: Remote> CounterTable<R> {
         // after that, so that requests with limits of their own do not move the counter between modes
         let replaced = counter.apply_own_limit(check, now);
         counter.last_check_at = now;
-        let result = act(counter);
+        let result = act(key, counter);
         if let Some(replaced) = replaced {
             counter.restore_limit(replaced, now);
         }
-        if counter.has_to_send() {
-            self.send_tries(key, counter, &self.link_at(self.client.time_as_of(now)));
-        }
+        let sends = counter.has_to_send();
+        let link = || self.link_at(self.client.time_as_of(now));
+        let woken = sends.then(|| self.send_tries(key, counter, &link()));
         self.enqueue(key, counter, now);
+        drop(shard);
+        woken.into_iter().for_each(exchanges::wake);
         result
     }
 
@@ -175,6 +190,7 @@ impl<R: Remote> CounterTable<R> {
         shard: &'a mut Shard,
         key: CounterKey,
         check: &LimitCheck<'_>,
+        orphans: &mut Tries,
         now: Timestamp,
     ) -> &'a mut LocalCounter {
         let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed));
@@ -182,11 +198,11 @@ impl<R: Remote> CounterTable<R> {
         let counter = LocalCounter::new(target, self.sync_interval_of(check), generation, now);
         self.shards.insert(shard, key, counter, |mut evicted| {
             // their decisions ask the counter that takes its place
-            drop(evicted.take_tries());
+            orphans.extend(evicted.take_tries());
             if evicted.is_settled() {
-                self.metrics.evicted_reported.add(1);
+                self.metrics.evictions.evicted_reported.add(1);
             } else {
-                self.metrics.evicted.add(1);
+                self.metrics.evictions.evicted.add(1);
                 // what is in flight is counted when its outcome is known
                 self.record_dropped(evicted.owed_hits());
             }
@@ -203,14 +219,14 @@ impl<R: Remote> CounterTable<R> {
         match delivery {
             Delivery::Applied => {}
             Delivery::NotApplied => self.record_dropped(carried),
-            Delivery::Unknown | Delivery::OnWay(_) => self.metrics.delivery_unknown.add(carried.all()),
+            Delivery::Unknown | Delivery::OnWay(_) => self.metrics.hits.delivery_unknown.add(carried.all()),
         }
     }
 
     /// Counts hits that a counter has dropped.
     pub(super) fn record_dropped(&self, dropped: Dropped) {
-        self.metrics.unreported.add(dropped.unreported);
-        self.metrics.stranded.add(dropped.stranded);
+        self.metrics.hits.unreported.add(dropped.unreported);
+        self.metrics.hits.stranded.add(dropped.stranded);
     }
 }
 

@@ -1,34 +1,18 @@
 //! The coordination mode of a counter: which one its rule requests, and which one decides a check.
 
-use std::sync::Arc;
-
-use super::{super::auto, CounterTable};
+use super::CounterTable;
 use crate::{
     limit::{Coordination, Direction, LimitCheck, Period, Tier, Timestamp},
     store::{
-        coordinated::counter::LocalCounter,
-        remote::{Remote, Target},
+        coordinated::counter::{LocalCounter, Switch, auto},
+        remote::Remote,
     },
 };
 
 impl<R: Remote> CounterTable<R> {
-    /// Runs `act` on the counter of `check` if its coordination mode is `mode`. Otherwise returns the counter's mode.
-    pub(in super::super) fn with_mode<T>(
-        &self,
-        check: &LimitCheck<'_>,
-        mode: Coordination,
-        now: Timestamp,
-        act: impl FnOnce(&mut LocalCounter) -> T,
-    ) -> Result<T, Coordination> {
-        self.with_counter(check, now, |counter| match self.mode_of(counter, check) {
-            of_counter if of_counter == mode => Ok(act(counter)),
-            of_counter => Err(of_counter),
-        })
-    }
-
     /// Returns the coordination mode in which `counter` decides `check`: that of its rule, or `strict` if that is too
     /// inexact for the limit that comes with the request. A limit with other tiers has the mode of a rule of its own.
-    fn mode_of(&self, counter: &LocalCounter, check: &LimitCheck<'_>) -> Coordination {
+    pub(in super::super) fn mode_of(&self, counter: &LocalCounter, check: &LimitCheck<'_>) -> Coordination {
         if counter.is_away() {
             let requested = match self.requested_mode(check) {
                 Coordination::Auto => self.expected_mode(check),
@@ -69,33 +53,21 @@ impl<R: Remote> CounterTable<R> {
         check: &LimitCheck<'_>,
         now: Timestamp,
     ) {
-        let instances = self.client.most_instances_lately();
-        // a burst is no reason to stay
-        let current = if counter.choice.is_in_burst { Coordination::Interval } else { counter.choice.mode };
-        let wanted = auto::next(current, &counter.target.tiers, instances);
-        let is_exact = matches!(counter.choice.mode, Coordination::Lease | Coordination::Strict);
-        if wanted == Coordination::Lease {
-            counter.choice.is_in_burst = false;
-            if !is_exact {
-                self.metrics.to_lease.add(1);
-                self.switch_mode(counter, wanted);
-            }
-        } else if check.direction == Direction::Take
-            && (counter.choice.is_in_burst || !is_exact)
-            && counter.is_burst(check.hits, auto::or_unknown(instances), self.client.round_trip(), now)
-        {
-            if !counter.choice.is_in_burst {
-                counter.choice.is_in_burst = true;
-                self.metrics.bursts.add(1);
-                self.switch_mode(counter, Coordination::Lease);
-            }
-        } else if is_exact
-            && (!counter.choice.is_in_burst || counter.is_burst_over(self.client.round_trip(), now))
-        {
-            if !std::mem::take(&mut counter.choice.is_in_burst) {
-                self.metrics.to_interval.add(1);
-            }
-            self.switch_mode(counter, wanted);
+        let policy = counter.auto_policy(self.client.most_instances_lately(), self.client.round_trip());
+        let taking = (check.direction == Direction::Take).then_some(check.hits);
+        let switch = policy.switch(&counter.choice, taking, || counter.is_settled(), now);
+        let Some(switch) = switch else { return };
+        let was_in_burst = std::mem::replace(&mut counter.choice.is_in_burst, switch == Switch::Burst);
+        let wanted = if switch == Switch::Large { Coordination::Interval } else { Coordination::Lease };
+        let before = counter.choice.mode;
+        self.switch_mode(counter, wanted);
+        match switch {
+            // the store may support neither
+            Switch::Small if counter.choice.mode == before => {}
+            Switch::Small => self.metrics.switches.to_lease.add(1),
+            Switch::Burst => self.metrics.switches.bursts.add(1),
+            Switch::Large if was_in_burst => {}
+            Switch::Large => self.metrics.switches.to_interval.add(1),
         }
     }
 
@@ -106,7 +78,7 @@ impl<R: Remote> CounterTable<R> {
     }
 
     /// Returns the coordination mode that the counter of `check`, whose rule requests `auto`, probably has.
-    pub(in super::super) fn expected_mode(&self, check: &LimitCheck<'_>) -> Coordination {
+    fn expected_mode(&self, check: &LimitCheck<'_>) -> Coordination {
         auto::first(check.tiers(), self.client.most_instances_lately())
     }
 
@@ -125,15 +97,6 @@ impl<R: Remote> CounterTable<R> {
     /// Returns the coordination mode of what requests none.
     pub(in super::super) const fn default_coordination(&self) -> Coordination {
         self.coordination
-    }
-
-    /// Returns the target of `check` and its coordination mode.
-    pub(in super::super) fn target_and_mode(
-        &self,
-        check: &LimitCheck<'_>,
-        now: Timestamp,
-    ) -> (Arc<Target>, Coordination) {
-        self.with_counter(check, now, |counter| (Arc::clone(&counter.target), self.mode_of(counter, check)))
     }
 }
 

@@ -30,7 +30,7 @@ fn sizes(script: &Script, node: u64) -> Vec<usize> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_four_calls_of_512_commands_are_on_their_way_to_a_node() {
+async fn until_the_round_trip_is_known_four_calls_of_512_commands_are_on_their_way_to_a_node() {
     let script = Script::new();
     script.set(1, Answer::After(SLOW));
     let (client, _tasks) = script.start();
@@ -51,21 +51,37 @@ async fn at_most_four_calls_of_512_commands_are_on_their_way_to_a_node() {
     assert!(script.calls().iter().all(|call| call.urgency == Urgency::Decision));
 }
 
+/// So that none waits for long, and others share calls.
 #[tokio::test(start_paused = true)]
-async fn a_node_has_four_calls_at_a_time_however_many_it_has_answered() {
+async fn an_eighth_of_a_round_trip_passes_between_two_calls() {
+    const ROUND_TRIP: u64 = 80;
+    let script = Script::new();
+    script.set(1, Answer::After(Duration::from_millis(ROUND_TRIP)));
+    let settings = CoordinationSettings { budget: Period::from_secs(1), ..CoordinationSettings::default() };
+    let (client, _tasks) = script.start_with(settings);
+    // the first reply says how long it takes
+    queue(&client, take(1, 1)).await.expect("the client lives").expect("the store replies");
+    for _ in 0..2 * ROUND_TRIP {
+        drop_later(queue(&client, take(1, 1)));
+        sleep(Duration::from_millis(1)).await;
+    }
+    let sizes = &sizes(&script, 1)[1..];
+    assert_eq!(sizes[0], 1, "none was in flight");
+    assert!(sizes[1..].iter().all(|size| (10..=11).contains(size)), "{sizes:?}");
+    assert!((15..=16).contains(&sizes.len()), "{sizes:?}");
+}
+
+/// Decisions would be made without the store if they waited for a distance.
+#[tokio::test(start_paused = true)]
+async fn calls_that_take_longer_than_the_budget_leave_at_once_but_sixteen_at_most() {
     let script = Script::new();
     script.set(1, Answer::After(SLOW));
     let (client, _tasks) = script.start();
-    for round in 1..=3 {
-        for call in 1..=6 {
-            drop_later(queue(&client, take(1, 1)));
-            sleep(Duration::from_millis(1)).await;
-            assert_eq!(sizes(&script, 1).len(), 5 * (round - 1) + call.min(4));
-        }
-        // the last two share a call
-        sleep(2 * SLOW).await;
-        assert_eq!(sizes(&script, 1).len(), 5 * round);
-        assert_eq!(sizes(&script, 1).iter().sum::<usize>(), 6 * round);
+    queue(&client, take(1, 1)).await.expect("the client lives").expect("the store replies");
+    for call in 1..=20 {
+        drop_later(queue(&client, take(1, 1)));
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!(sizes(&script, 1).len() - 1, call.min(16));
     }
 }
 

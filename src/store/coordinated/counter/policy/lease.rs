@@ -1,13 +1,13 @@
 //! The policy of `lease`: when to request a lease, how many hits, and how long to keep them. One call should serve many
 //! decisions, and no instance should hold hits that another one lacks.
 
-use super::View;
+use super::{Answer, Ask, Denial, View};
 use crate::{
-    limit::{Algorithm, Coordination, Period, Timestamp, capacity},
+    limit::{Algorithm, Coordination, Direction, Hits, Period, Timestamp, capacity},
     store::{
         coordinated::counter::{
             records::HeldLease,
-            talk::Link,
+            talk::{Asks, Link},
             tiers::{flows, has_bucket, hold, is_mixed, lone_hold, longest_pause},
         },
         remote::Hold,
@@ -59,6 +59,22 @@ pub(in super::super) struct Pause {
 impl<'a> LeasePolicy<'a> {
     pub(in super::super) const fn new(view: View<'a>) -> Self {
         Self { view }
+    }
+
+    /// Returns what becomes of `ask`.
+    #[inline]
+    pub(in super::super) fn answer(&self, ask: &Ask, now: Timestamp) -> Answer {
+        match ask.direction {
+            Direction::GiveBack => Answer::Count,
+            Direction::Take if ask.hits == Hits(0) => Answer::Wait(Asks::Look),
+            Direction::Take if !self.view.fits(ask.hits, now) => Answer::Reject(Denial::Estimate),
+            Direction::Take if self.view.leased() >= ask.hits.0 => Answer::Spend,
+            // until there is enough for every instance
+            Direction::Take if now < self.view.denied_until => Answer::Reject(Denial::Pause),
+            // what is held is of the rule's limit
+            Direction::Take if ask.is_own => Answer::Wait(Asks::Take(ask.policy)),
+            Direction::Take => Answer::Wait(Asks::Lease(ask.policy)),
+        }
     }
 
     /// Returns what to hold beside the `needed` hits of decisions that wait, as of `now`. None if nothing. `returned`
@@ -312,10 +328,10 @@ impl<'a> LeasePolicy<'a> {
 mod tests {
     use super::*;
     use crate::{
-        limit::{Hits, OverLimitPolicy, Tier, algorithm::CounterState},
+        limit::{OverLimitPolicy, Tier, algorithm::CounterState},
         store::{
             coordinated::{
-                counter::{demand::Demand, policy::View},
+                counter::{demand::Demand, policy::View, unacknowledged::Unacknowledged},
                 store_time::StoreTime,
                 test_tiers::{START, bucket, fixed, millis, sliding},
             },
@@ -329,6 +345,7 @@ mod tests {
         estimate: Vec<CounterState>,
         demand: Demand,
         leases: Vec<HeldLease>,
+        unacknowledged: Unacknowledged,
         instances: u64,
         denied_until: Timestamp,
         now: Timestamp,
@@ -343,6 +360,7 @@ mod tests {
                 target,
                 demand: Demand::default(),
                 leases: Vec::new(),
+                unacknowledged: Unacknowledged::default(),
                 instances,
                 denied_until: Timestamp::default(),
                 now: START,
@@ -356,6 +374,8 @@ mod tests {
                 estimate: &self.estimate,
                 demand: &self.demand,
                 leases: &self.leases,
+                unacknowledged: &self.unacknowledged,
+                last_reply_at: None,
                 instances: self.instances,
                 denied_until: self.denied_until,
                 last_check_at: self.now,

@@ -1,20 +1,71 @@
 //! The policies of the coordination modes: what a mode does with a counter follows from what it sees of it, without
 //! changing it.
 
+pub(in super::super) mod auto;
+pub(super) mod interval;
 mod lease;
 mod leasing;
+mod strict;
 
-pub(in super::super) use self::lease::LeasePolicy;
-pub(super) use self::{lease::Scarcity, leasing::Leasing};
+pub(in super::super) use self::{
+    auto::{AutoPolicy, Switch},
+    lease::LeasePolicy,
+};
+pub(super) use self::{
+    lease::Scarcity,
+    leasing::Leasing,
+    strict::{StrictPolicy, latest_arrival},
+};
 use super::{
     demand::Demand,
     records::{HeldLease, left_in},
-    tiers::remaining,
+    talk::Asks,
+    tiers::{fits, remaining},
+    unacknowledged::Unacknowledged,
 };
 use crate::{
-    limit::{Coordination, Hits, Period, Timestamp, algorithm::CounterState},
+    limit::{
+        Coordination, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp,
+        algorithm::CounterState,
+    },
     store::remote::Target,
 };
+
+/// What a decision asks of a counter.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Ask {
+    pub(in super::super) direction: Direction,
+    pub(in super::super) hits: Hits,
+    /// What becomes of hits that are rejected.
+    pub(in super::super) policy: OverLimitPolicy,
+    /// Whether the limit came with the request.
+    pub(in super::super) is_own: bool,
+}
+
+/// What a policy answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Answer {
+    /// The estimate admits the hits, which are reported, or rejects them.
+    Count,
+    /// What is held covers the hits.
+    Spend,
+    Reject(Denial),
+    /// The store decides.
+    Wait(Asks),
+    /// The hits are given back here; the store counts that and says how it stands.
+    Report,
+}
+
+/// Why hits are rejected without the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Denial {
+    /// They do not fit by the estimate.
+    Estimate,
+    /// The store has too few for all instances.
+    Pause,
+    /// The store has denied all until later.
+    Cached,
+}
 
 /// What a policy sees of a counter.
 #[derive(Clone, Copy, Debug)]
@@ -27,12 +78,28 @@ pub(super) struct View<'a> {
     pub(super) demand: &'a Demand,
     /// What is held under the limit in use, in order of the ends.
     pub(super) leases: &'a [HeldLease],
+    /// What the store has not acknowledged.
+    pub(super) unacknowledged: &'a Unacknowledged,
+    pub(super) last_reply_at: Option<Timestamp>,
     /// The number of instances, this one included.
     pub(super) instances: u64,
     /// The instant until which the store has denied all hits.
     pub(super) denied_until: Timestamp,
     pub(super) last_check_at: Timestamp,
     pub(super) sync_interval: Period,
+}
+
+// === impl Ask ===
+
+impl Ask {
+    pub(in super::super) fn of(check: &LimitCheck<'_>, scope: Scope) -> Self {
+        Self {
+            direction: check.direction,
+            hits: check.hits,
+            policy: check.over_limit_policy_in(scope),
+            is_own: check.rule.id().is_none(),
+        }
+    }
 }
 
 // === impl View ===
@@ -53,6 +120,12 @@ impl View<'_> {
     #[inline]
     pub(super) fn remaining(&self, now: Timestamp) -> u64 {
         remaining(&self.target.tiers, self.estimate, now)
+    }
+
+    /// Returns whether all tiers would admit `hits`.
+    #[inline]
+    pub(super) fn fits(&self, hits: Hits, now: Timestamp) -> bool {
+        fits(&self.target.tiers, self.estimate, hits, now)
     }
 
     /// Returns the time until `hits` fit, if no others are taken.

@@ -93,7 +93,7 @@ fn a_hit_that_was_admitted_while_its_try_was_on_its_way_counts_once() {
             fixture.lease(5);
             fixture.wait(millis(100));
             let asks = Asks::Lease(OverLimitPolicy::Ignore);
-            let (id, outcome) = fixture.counter.push_try(false, Hits(5), asks).expect("there is room");
+            let (id, outcome) = fixture.counter.add_try(false, Hits(5), asks).expect("there is room");
             let composed = fixture.compose();
             drop(outcome);
             fixture.wait(millis(10));
@@ -298,32 +298,37 @@ fn hits_of_unknown_delivery_count_here_and_are_not_reported() {
     }
 }
 
+/// Returns whether `hits` more would be a burst for one of `instances`.
+fn is_burst(fixture: &Fixture, hits: u64, instances: usize, round_trip: Period) -> bool {
+    fixture.counter.auto_policy(Some(instances), round_trip).is_burst(Hits(hits), fixture.now)
+}
+
 /// A burst is more than a tenth of the limit if all instances take as much, and several times the demand.
 #[test]
 fn a_burst_is_unexpected_and_large() {
     let none = Period::default();
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
     fixture.count(2);
-    assert!(!fixture.counter.is_burst(Hits(3), 2, none, fixture.now));
-    assert!(fixture.counter.is_burst(Hits(4), 2, none, fixture.now));
-    assert!(!fixture.counter.is_burst(Hits(1), 3, none, fixture.now));
-    assert!(fixture.counter.is_burst(Hits(2), 3, none, fixture.now));
-    assert!(!fixture.counter.is_burst(Hits(90), 1, none, fixture.now), "nobody else takes any");
+    assert!(!is_burst(&fixture, 3, 2, none));
+    assert!(is_burst(&fixture, 4, 2, none));
+    assert!(!is_burst(&fixture, 1, 3, none));
+    assert!(is_burst(&fixture, 2, 3, none));
+    assert!(!is_burst(&fixture, 90, 1, none), "nobody else takes any");
     // with a hit each millisecond, 20 are expected within two round trips of 10 ms, and 30 more since the first that is
     // not reported
     let mut busy = Fixture::new(&[fixed(100, 60)], 2);
     busy.demand(millis(1), 600);
-    assert!(!busy.counter.is_burst(Hits(55), 2, millis(10), busy.now));
-    assert!(busy.counter.is_burst(Hits(70), 2, millis(10), busy.now));
+    assert!(!is_burst(&busy, 55, 2, millis(10)));
+    assert!(is_burst(&busy, 70, 2, millis(10)));
     busy.read();
     busy.count(1);
     busy.demand(millis(1), 30);
-    assert!(!busy.counter.is_burst(Hits(124), 2, millis(10), busy.now));
-    assert!(busy.counter.is_burst(Hits(169), 2, millis(10), busy.now));
+    assert!(!is_burst(&busy, 124, 2, millis(10)));
+    assert!(is_burst(&busy, 169, 2, millis(10)));
     // three times as many as are expected are none
     let expected = busy.counter.demand.in_the_next(millis(50), busy.now);
-    assert!(!busy.counter.is_burst(Hits(3 * expected - 1), 2, millis(10), busy.now));
-    assert!(busy.counter.is_burst(Hits(3 * expected), 2, millis(10), busy.now));
+    assert!(!is_burst(&busy, 3 * expected - 1, 2, millis(10)));
+    assert!(is_burst(&busy, 3 * expected, 2, millis(10)));
 }
 
 /// Whether there was one before.
@@ -332,8 +337,7 @@ fn what_arrives_at_once_is_a_burst_however_much_is_expected_in_the_time_since_th
     let mut fixture = Fixture::new(&[sliding(1_000, 60)], 2);
     for _ in 0..2 {
         for hit in 0..200 {
-            let is_burst = fixture.counter.is_burst(Hits(1), 2, millis(10), fixture.now);
-            assert_eq!(is_burst, hit >= 50);
+            assert_eq!(is_burst(&fixture, 1, 2, millis(10)), hit >= 50);
             fixture.counter.demand.record(1, fixture.now);
             fixture.count(1);
         }
@@ -349,14 +353,14 @@ fn what_arrives_at_once_is_a_burst_however_much_is_expected_in_the_time_since_th
         usual.flush();
     }
     usual.wait(Period::from_secs(15));
-    assert!(!usual.counter.is_burst(Hits(2_000), 10, millis(2), usual.now));
+    assert!(!is_burst(&usual, 2_000, 10, millis(2)));
     // so are the first hits, within a fiftieth of a second
     let mut slow = Fixture::new(&[sliding(1_000, 60)], 2);
     for _ in 0..50 {
         slow.demand(Period::from_nanos(200_000), 1);
         slow.count(1);
     }
-    assert!(slow.counter.is_burst(Hits(1), 2, millis(50), slow.now));
+    assert!(is_burst(&slow, 1, 2, millis(50)));
 }
 
 #[test]
@@ -369,17 +373,20 @@ fn a_look_says_whether_hits_fit_and_counts_none() {
     }
 }
 
+/// Returns whether the store has known for a moment what a burst has left.
+fn is_burst_over(fixture: &Fixture, now: Timestamp) -> bool {
+    fixture.counter.auto_policy(Some(2), Period::default()).is_burst_over(now)
+}
+
 #[test]
 fn a_burst_is_over_when_its_leases_are_used_or_its_demand_is_known() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
-    assert!(fixture.counter.is_burst_over(millis(0), fixture.now), "nothing is left of it");
+    assert!(fixture.counter.is_settled(), "nothing is left of it");
     fixture.count(1);
-    assert!(
-        !fixture.counter.is_burst_over(millis(0), fixture.now.after(Period::from_secs(9))),
-        "no reply yet"
-    );
+    assert!(!fixture.counter.is_settled());
+    assert!(!is_burst_over(&fixture, fixture.now.after(Period::from_secs(9))), "no reply yet");
     fixture.hold(1, Period::default());
-    assert!(!fixture.counter.is_burst_over(millis(0), fixture.now));
-    assert!(!fixture.counter.is_burst_over(millis(0), fixture.now.after(millis(10))));
-    assert!(fixture.counter.is_burst_over(millis(0), fixture.now.after(millis(11))));
+    assert!(!is_burst_over(&fixture, fixture.now));
+    assert!(!is_burst_over(&fixture, fixture.now.after(millis(10))));
+    assert!(is_burst_over(&fixture, fixture.now.after(millis(11))));
 }

@@ -122,7 +122,7 @@ fn leases_are_of_one_limit() {
     let (limit, now) = (limit(&fixture, &other), fixture.now);
     fixture.counter.under(&limit, now, |counter| {
         assert_eq!(counter.leased_hits(), 0);
-        assert!(counter.decide_leased(2, OverLimitPolicy::Ignore, Hits(1), now).is_none());
+        assert!(decide_leased(counter, 2, 1, now).is_none());
     });
     assert_eq!(fixture.counter.leased_hits(), 4);
     // the store counts them, and the estimate does not, whichever limit a reply is about

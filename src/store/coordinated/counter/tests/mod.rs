@@ -19,7 +19,7 @@ mod scarcity;
 
 use std::sync::Arc;
 
-use super::{Asks, Generation, Link, LocalCounter, Outcome, Sent};
+use super::{Answer, Ask, Asks, Decided, Denial, Generation, Link, LocalCounter, Outcome, Sent, Situation};
 use crate::{
     limit::{
         Algorithm, Bucket, Coordination, CounterKey, Decision, Direction, Hits, OverLimitPolicy, Period,
@@ -45,6 +45,34 @@ impl LocalCounter {
     /// Applies `reply` as that to its last command.
     fn apply_last_reply(&mut self, reply: &Reply, now: Timestamp) -> bool {
         self.apply_reply_to(reply, self.numbers.sent, now)
+    }
+}
+
+/// A request of `hits`.
+const fn taking(hits: u64) -> Ask {
+    Ask {
+        direction: Direction::Take,
+        hits: Hits(hits),
+        policy: OverLimitPolicy::Ignore,
+        is_own: false,
+    }
+}
+
+fn situation(instances: usize, now: Timestamp) -> Situation {
+    let time = StoreTime { now, latest: now };
+    Situation { time, instances, round_trip: millis(1), budget: millis(15), local_cache: true }
+}
+
+/// Decides about `hits` under `lease`, without the store. None if it has to be asked.
+fn decide_leased(
+    counter: &mut LocalCounter,
+    instances: usize,
+    hits: u64,
+    now: Timestamp,
+) -> Option<Decision> {
+    match counter.decide(Coordination::Lease, &taking(hits), &situation(instances, now)) {
+        Decided::Now(decision, _) => Some(decision),
+        Decided::Wait(_) | Decided::Report => None,
     }
 }
 
@@ -95,7 +123,7 @@ impl Fixture {
 
     /// Decides about `hits` by the estimate and the leases.
     fn decide(&mut self, hits: u64) -> Option<Decision> {
-        self.counter.decide_leased(self.instances, OverLimitPolicy::Ignore, Hits(hits), self.now)
+        decide_leased(&mut self.counter, self.instances, hits, self.now)
     }
 
     /// Takes hits as another instance does, and returns how many it received.
@@ -177,7 +205,7 @@ impl Fixture {
 
     /// Adds a decision about `hits` that waits.
     fn ask(&mut self, hits: u64, asks: Asks) {
-        let (_, outcome) = self.counter.push_try(false, Hits(hits), asks).expect("there is room");
+        let (_, outcome) = self.counter.add_try(false, Hits(hits), asks).expect("there is room");
         self.waiting.push(outcome);
     }
 

@@ -1,0 +1,224 @@
+//! Decides by the policy of a mode, and carries out what it answers.
+
+use super::{
+    LocalCounter,
+    policy::{Answer, Ask, Denial, LeasePolicy, Scarcity, StrictPolicy, interval, latest_arrival},
+    talk::Asks,
+    tiers::longest_pause,
+};
+use crate::{
+    limit::{
+        Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide,
+        decision_from_store,
+    },
+    store::coordinated::store_time::StoreTime,
+};
+
+/// What a decision has to know besides the counter.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Situation {
+    pub(in super::super) time: StoreTime,
+    pub(in super::super) instances: usize,
+    pub(in super::super) round_trip: Period,
+    /// The longest that a decision waits.
+    pub(in super::super) budget: Period,
+    /// Whether hits that the store has denied until some instant are rejected without a call under `strict`.
+    pub(in super::super) local_cache: bool,
+}
+
+/// What a decision has come to.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) enum Decided {
+    Now(Decision, How),
+    /// The store decides.
+    Wait(Asks),
+    /// The hits were given back here; the store counts that and says how it stands.
+    Report,
+}
+
+/// How a decision was made without the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum How {
+    /// By the estimate.
+    Counted,
+    /// From what is held.
+    Spent,
+    /// Rejected by what is known.
+    Denied,
+}
+
+impl LocalCounter {
+    /// Returns what the policy of `mode` answers to `ask`.
+    pub(in super::super) fn answer(&self, mode: Coordination, ask: &Ask, situation: &Situation) -> Answer {
+        match mode {
+            Coordination::Lease => LeasePolicy::new(self.view()).answer(ask, situation.time.now),
+            Coordination::Strict => {
+                StrictPolicy::new(self.view()).answer(ask, situation.local_cache, situation.time.now)
+            }
+            _ => Answer::Count,
+        }
+    }
+
+    /// Decides `ask` by the policy of `mode`.
+    pub(in super::super) fn decide(
+        &mut self,
+        mode: Coordination,
+        ask: &Ask,
+        situation: &Situation,
+    ) -> Decided {
+        let (now, instances) = (situation.time.now, situation.instances);
+        let &Ask { direction, hits, policy, .. } = ask;
+        self.follow_instances(instances);
+        if direction == Direction::Take && mode != Coordination::Strict && hits > Hits(0) {
+            // more hits than fit are rejected, and predict no need
+            self.record_demand(hits, now);
+        }
+        match self.answer(mode, ask, situation) {
+            Answer::Count => {
+                let decision = self.count(instances, direction, policy, hits, now);
+                if mode == Coordination::Interval {
+                    let sync_interval = self.plan.schedule.interval();
+                    let age = interval::read_from_age(ask, decision.over, instances, sync_interval);
+                    age.into_iter().for_each(|age| self.refresh(age, now));
+                }
+                Decided::Now(decision, How::Counted)
+            }
+            Answer::Spend => {
+                let decision = self.spend(policy, hits, now);
+                // the next lease has to arrive before this one is used up
+                let soon = Period::from_nanos(2 * situation.round_trip.as_nanos());
+                if self.lease_policy().runs_low(soon, now) {
+                    self.want_lease();
+                }
+                Decided::Now(decision, How::Spent)
+            }
+            Answer::Reject(denial) => Decided::Now(self.reject(denial, ask, instances, now), How::Denied),
+            Answer::Wait(asks) => Decided::Wait(asks),
+            Answer::Report => {
+                self.count(instances, direction, policy, hits, now);
+                self.date_last_report(latest_arrival(&self.target.tiers, now, situation.budget));
+                Decided::Report
+            }
+        }
+    }
+
+    /// Decides `ask` from what is held while the store is unavailable. None if too little is held.
+    pub(in super::super) fn decide_from_held(
+        &mut self,
+        ask: &Ask,
+        situation: &Situation,
+    ) -> Option<Decision> {
+        let now = situation.time.now;
+        self.follow_instances(situation.instances);
+        if ask.direction == Direction::Take && ask.hits > Hits(0) {
+            self.record_demand(ask.hits, now);
+        }
+        let is_covered = self.answer(Coordination::Lease, ask, situation) == Answer::Spend;
+        let decision = is_covered.then(|| self.spend(ask.policy, ask.hits, now))?;
+        self.note_in_fallback(ask.hits, now);
+        Some(decision)
+    }
+
+    /// Takes `hits`, which fit, from what is held.
+    pub(super) fn spend(&mut self, policy: OverLimitPolicy, hits: Hits, now: Timestamp) -> Decision {
+        let decision = decide(&self.target.tiers, &mut self.estimate, policy, Direction::Take, hits, now);
+        self.spend_held(hits.0, now);
+        decision
+    }
+
+    /// Gives back `hits` that were counted at `at` by the policy of `mode`, for a request which was then rejected.
+    pub(in super::super) fn undo(&mut self, mode: Coordination, hits: Hits, at: Timestamp) {
+        if mode == Coordination::Lease {
+            self.unspend(hits, at);
+        } else {
+            // the newest hits, which are those of this request
+            self.uncount(hits, at);
+        }
+    }
+
+    fn reject(&mut self, denial: Denial, ask: &Ask, instances: usize, now: Timestamp) -> Decision {
+        let decision = match denial {
+            Denial::Cached => {
+                // counts no hits
+                let policy = OverLimitPolicy::Ignore;
+                let decision = self.count(instances, Direction::Take, policy, ask.hits, now);
+                self.deny_while_empty(now);
+                return Decision { cached: true, ..decision };
+            }
+            Denial::Estimate => self.count(instances, Direction::Take, ask.policy, ask.hits, now),
+            // until there is enough for every instance
+            Denial::Pause => self.rejected(ask.hits, now),
+        };
+        let decision = self.until_pause_ends(decision, now);
+        if self.is_pause_ending(now) {
+            self.want_lease();
+        }
+        if !self.is_denied(now) {
+            self.look_for_returned(now);
+        }
+        decision
+    }
+
+    /// Has a rejection last until the end of the pause, if there is one: a retry time before the next call would be
+    /// wrong.
+    pub(super) fn until_pause_ends(&self, decision: Decision, now: Timestamp) -> Decision {
+        if !decision.over {
+            return decision;
+        }
+        // the clock may have stepped back since the pause began
+        let pause = self.plan.denied_until.since(now).min(longest_pause(&self.target.tiers));
+        Decision { reset: decision.reset.max(pause), ..decision }
+    }
+
+    /// Denies all hits that are not leased until another call is worthwhile. The store has just granted all that was
+    /// asked for, or only a part.
+    pub(super) fn pause_if_scarce(&mut self, is_partial: bool, round_trip: Period, now: Timestamp) {
+        let was_scarce = self.leasing().is_some_and(|leasing| leasing.is_scarce);
+        let scarcity = self.lease_policy().scarcity(was_scarce, is_partial, round_trip, now);
+        let pause = scarcity.and_then(|scarcity| scarcity.pause);
+        self.plan.denied_until = pause.map_or(Timestamp::default(), |pause| pause.until);
+        if let Some(Scarcity { is_scarce, .. }) = scarcity
+            && (is_scarce != was_scarce || pause.is_some())
+        {
+            let leasing = self.leasing_mut();
+            leasing.is_scarce = is_scarce;
+            leasing.probe_at = pause.map_or(leasing.probe_at, |pause| pause.call_at);
+        }
+    }
+
+    /// Returns whether the pause is so nearly over that a lease should be requested for its end.
+    pub(in super::super) fn is_pause_ending(&mut self, now: Timestamp) -> bool {
+        let denied_until = self.plan.denied_until;
+        now < denied_until && self.leasing_mut().ends_pause(denied_until, now)
+    }
+
+    /// Notes that the store has admitted hits.
+    pub(in super::super) fn note_admission(&mut self) {
+        if let Some(leasing) = self.rare.more_mut().and_then(|more| more.leasing.as_deref_mut()) {
+            leasing.note_admission();
+        }
+    }
+
+    /// Wishes to know the store's count from time to time while this instance rejects hits, because another one may
+    /// have given some back.
+    pub(in super::super) fn look_for_returned(&mut self, now: Timestamp) {
+        let interval = self.plan.schedule.interval();
+        self.plan.wants_read |= self.plan.instances > 1 && self.leasing_mut().looks(interval, now);
+    }
+
+    /// Denies all hits until one fits, if none does now.
+    pub(in super::super) fn deny_while_empty(&mut self, now: Timestamp) {
+        let wait = self.view().wait_for(1, now);
+        self.plan.denied_until =
+            if wait == Period::default() { Timestamp::default() } else { now.after(wait) };
+    }
+
+    pub(super) fn rejected(&self, hits: Hits, now: Timestamp) -> Decision {
+        decision_from_store(&self.target.tiers, &self.estimate, OverLimitPolicy::Ignore, true, hits, now)
+    }
+
+    /// Returns whether the store has denied all hits until an instant after `now`.
+    pub(in super::super) fn is_denied(&self, now: Timestamp) -> bool {
+        now < self.plan.denied_until
+    }
+}

@@ -1,0 +1,50 @@
+//! The policy of `strict`: the shared store makes every decision.
+
+use super::{super::talk::Asks, Answer, Ask, Denial, View};
+use crate::{
+    limit::{Algorithm, Direction, Hits, Period, Tier, Timestamp},
+    store::coordinated::counter::tiers::has_strict_bucket,
+};
+
+/// Decides what the store is asked.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct StrictPolicy<'a> {
+    view: View<'a>,
+}
+
+// === impl StrictPolicy ===
+
+impl<'a> StrictPolicy<'a> {
+    pub(in super::super) const fn new(view: View<'a>) -> Self {
+        Self { view }
+    }
+
+    /// Returns what becomes of `ask`. With `local_cache`, hits that the store has denied until later are rejected
+    /// without it.
+    pub(in super::super) fn answer(&self, ask: &Ask, local_cache: bool, now: Timestamp) -> Answer {
+        match ask.direction {
+            Direction::GiveBack => Answer::Report,
+            Direction::Take if ask.hits == Hits(0) => Answer::Wait(Asks::Look),
+            Direction::Take if local_cache && self.is_cached(ask.hits, now) => Answer::Reject(Denial::Cached),
+            Direction::Take => Answer::Wait(Asks::Take(ask.policy)),
+        }
+    }
+
+    /// Returns whether the store has denied all hits until later than `now`, and neither `hits` nor a single one fit by
+    /// the estimate: some may have been given back since. Not with a strict bucket, since the store has to notice the
+    /// try before the next decision.
+    fn is_cached(&self, hits: Hits, now: Timestamp) -> bool {
+        now < self.view.denied_until
+            && !has_strict_bucket(&self.view.target.tiers)
+            && !self.view.fits(hits, now)
+            && !self.view.fits(Hits(1), now)
+    }
+}
+
+/// Returns the latest instant at which a report arrives that is sent at `at`, in the same fixed windows. The store
+/// counts a report of the future as of its arrival, as it does tries.
+pub(in super::super) fn latest_arrival(tiers: &[Tier], at: Timestamp, budget: Period) -> Timestamp {
+    let fixed = tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
+    let lasts = fixed.map(|tier| at.window_end(tier.period).since(at).as_nanos() - 1);
+    at.after(Period::from_nanos(lasts.fold(budget.as_nanos(), u64::min)))
+}
