@@ -18,10 +18,6 @@ use crate::{
 };
 
 /// Any store: an `enum` instead of a trait object, so that a decision in memory allocates nothing.
-#[cfg_attr(
-    any(feature = "redis", feature = "memcached", feature = "disk"),
-    expect(clippy::large_enum_variant, reason = "a process has one, which does not move")
-)]
 pub enum AnyStore {
     /// Keeps all counters in this process's memory.
     Memory(MemoryStore),

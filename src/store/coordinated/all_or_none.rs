@@ -14,6 +14,7 @@ use super::{
     counter::{Answer, Ask, Asks, Denial, has_strict_bucket},
     delivery::{Delivery, Undecided},
     modes::{CoordinationModes, Counted, Made, record_mode, recorded},
+    table::Waiting,
 };
 use crate::{
     limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp},
@@ -202,7 +203,7 @@ impl<R: Remote> CoordinationModes<R> {
         let hits = if direction == Direction::Take { hits } else { Hits(0) };
         let is_own = check.rule.id().is_none();
         let waiting = self.table.with_counter_of(check, at, |key, counter| {
-            self.table.ask((key, counter), is_own, hits, Asks::Look)
+            Waiting::ask((key, counter), is_own, hits, Asks::Look)
         });
         let full = Undecided { delivery: Delivery::NotApplied, late: false };
         self.status_of(waiting.ok_or(full)?, budget).await
@@ -266,8 +267,8 @@ impl<R: Remote> CoordinationModes<R> {
             && self.look(check, hits, now).over
         {
             // in the order of other decisions; too few hits are left for it, unless others were given back just now
-            let made = self.take(check, begun, now, record).await;
-            return self.undo(check, made, begun.rest(), now, record).await;
+            let taken = self.take(check, begun, now, record).await;
+            return self.undo(check, taken, begun.rest(), now, record).await;
         }
         let instances = self.client.instances();
         self.table.with_counter(check, at, |counter| {
@@ -321,13 +322,13 @@ impl<R: Remote> CoordinationModes<R> {
             Counted::ByMode => match self.mode(check, at) {
                 Coordination::Local => self.memory.give_back(check, now),
                 Coordination::Split => self.split.undo(&self.memory, check, at),
-                mode => {
+                coordinated => {
                     let is_own = check.rule.id().is_none();
                     let waiting = self.table.with_counter_of(check, at, |key, counter| {
-                        counter.undo(mode, check.hits, at);
+                        counter.undo(coordinated, check.hits, at);
                         // if the store has not received that within the budget, it will later
-                        let waits = mode == Coordination::Strict;
-                        waits.then(|| self.table.ask((key, counter), is_own, Hits(0), Asks::Look)).flatten()
+                        let waits = coordinated == Coordination::Strict;
+                        waits.then(|| Waiting::ask((key, counter), is_own, Hits(0), Asks::Look)).flatten()
                     });
                     if let Some(waiting) = waiting {
                         let _ = recorded(record, 1, self.status_of(waiting, budget)).await;

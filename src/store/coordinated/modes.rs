@@ -151,12 +151,12 @@ impl<R: Remote> CoordinationModes<R> {
             }
             Decided::Wait(asks) => {
                 let hits = if asks == Asks::Look { Hits(0) } else { ask.hits };
-                let waiting = self.table.ask((key, counter), ask.is_own, hits, asks);
+                let waiting = Waiting::ask((key, counter), ask.is_own, hits, asks);
                 waiting.map_or(Step::Full, Step::Wait)
             }
             Decided::Report => {
                 let status = counter.look(Hits(0), time.now);
-                let waiting = self.table.ask((key, counter), ask.is_own, Hits(0), Asks::Look);
+                let waiting = Waiting::ask((key, counter), ask.is_own, Hits(0), Asks::Look);
                 waiting.map_or(Step::Done(status), Step::Report)
             }
         }

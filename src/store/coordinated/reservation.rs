@@ -7,7 +7,7 @@ use super::{
     client::StoreClient,
     counter::{Asks, Tried},
     delivery::{Delivery, Undecided},
-    table::CounterTable,
+    table::{CounterTable, Waiting},
 };
 use crate::{
     limit::{
@@ -51,7 +51,7 @@ impl<R: Remote> Reservations<R> {
         let want = request.fit(Hits(u64::MAX));
         let asks = Asks::Reserve(request);
         let is_own = check.rule.id().is_none();
-        let ask = |key, counter: &mut _| self.table.ask((key, counter), is_own, want, asks);
+        let ask = |key, counter: &mut _| Waiting::ask((key, counter), is_own, want, asks);
         let waiting = self.table.with_counter_of(check, at, ask);
         let failed = Undecided { delivery: Delivery::NotApplied, late: false };
         let outcome = self.table.outcome(waiting.ok_or(failed)?, deadline(budget)).await;

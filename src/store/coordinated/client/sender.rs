@@ -103,7 +103,7 @@ struct NodeQueue<S> {
     background: Outbox<S>,
     /// Calls for decisions in flight.
     calls: usize,
-    /// When the last of them left. None if it carried nothing.
+    /// When the last of them left.
     left_at: Option<Instant>,
     /// A moving average of the time that they take. None before the first reply.
     round_trip: Option<Duration>,
@@ -211,7 +211,7 @@ impl<S: Send> Sender<S> {
             tokio::select! {
                 // a fixed order, so that simulations are reproducible
                 biased;
-                Some((node, urgency, took)) = calls.next() => self.finish_call(node, urgency, Some(took)),
+                Some((node, urgency, took)) = calls.next() => self.finish_call(node, urgency, took),
                 () = self.ready.notified() => {}
                 () = alarm.wait(next.unwrap_or_default()), if next.is_some() => {}
             }
@@ -275,7 +275,7 @@ impl<S: Send> Sender<S> {
         batch
     }
 
-    /// Records that a call to `node` has returned, and the time that it `took`; none if it had nothing to carry.
+    /// Records that a call to `node` has returned, and the time that its reply `took`, if it has one.
     fn finish_call(&self, node: StoreNode, urgency: Urgency, took: Option<Duration>) {
         if urgency == Urgency::Decision
             && let Some(queue) = self.queues.lock().get_mut(&node)
@@ -290,7 +290,7 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
     caller: &Caller<R>,
     exchanges: &E,
     Batch { node, urgency, outbox: Outbox { commands, sent }, .. }: Batch<S>,
-) -> (StoreNode, Urgency, Duration) {
+) -> (StoreNode, Urgency, Option<Duration>) {
     let begun = Instant::now();
     let mut sent: Vec<Option<S>> = sent.into_iter().map(Some).collect();
     let silent = || {
@@ -302,7 +302,7 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
         }
     };
     let (outcome, mut received) = caller.call(node, commands, urgency, silent).await;
-    let took = begun.elapsed();
+    let took = outcome.is_ok().then(|| begun.elapsed());
     let (mut replies, now) = match outcome {
         Ok(Replies { now, replies }) => (replies, now),
         Err(error) => (vec![Err(error); sent.len()], Timestamp::default()),
@@ -343,13 +343,11 @@ impl<S> NodeQueue<S> {
         Some(left_at.map_or(Duration::ZERO, |left_at| distance.saturating_sub(left_at.elapsed())))
     }
 
-    /// Records that a call has returned, and the time that it `took`.
+    /// Records that a call has returned, and the time that its reply `took`, if it has one.
     fn finish_call(&mut self, took: Option<Duration>) {
         self.calls -= 1;
         if let Some(took) = took {
             self.round_trip = Some(self.round_trip.map_or(took, |average| (average * 7 + took) / 8));
-        } else {
-            self.left_at = None;
         }
     }
 

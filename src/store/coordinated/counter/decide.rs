@@ -79,7 +79,9 @@ impl LocalCounter {
                 if mode == Coordination::Interval {
                     let sync_interval = self.plan.schedule.interval();
                     let age = interval::read_from_age(ask, decision.over, instances, sync_interval);
-                    age.into_iter().for_each(|age| self.refresh(age, now));
+                    if let Some(age) = age {
+                        self.refresh(age, now);
+                    }
                 }
                 Decided::Now(decision, How::Counted)
             }

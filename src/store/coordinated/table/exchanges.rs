@@ -204,22 +204,25 @@ impl<R: Remote> CounterTable<R> {
             local_cache: self.local_cache,
         }
     }
+}
 
+// === impl Waiting ===
+
+impl Waiting {
     /// Asks the store about `hits`, whose `counter` of `key` is locked, and whose limit came with the request if it
     /// `is_own`. None if too many decisions wait for it.
     pub(in super::super) fn ask(
-        &self,
         (key, counter): (CounterKey, &mut LocalCounter),
         is_own: bool,
         hits: Hits,
         asks: Asks,
-    ) -> Option<Waiting> {
+    ) -> Option<Self> {
         let (id, outcome) = counter.add_try(is_own, hits, asks)?;
         let generation = counter.generation();
         // the first one sends the command that others may join
         let commands = u32::from(counter.is_first_try());
         let limit = Arc::clone(&counter.target);
-        Some(Waiting { key, generation, id, limit, hits, asks, outcome, commands })
+        Some(Self { key, generation, id, limit, hits, asks, outcome, commands })
     }
 }
 

@@ -124,21 +124,21 @@ impl Script {
 
     /// Returns a client, without background work.
     fn client(&self) -> Arc<Client> {
-        self.client_with(CoordinationSettings::default())
+        self.client_with(&CoordinationSettings::default())
     }
 
-    fn client_with(&self, settings: CoordinationSettings) -> Arc<Client> {
-        let settings = CoordinationSettings { instance: "here".into(), ..settings };
+    fn client_with(&self, settings: &CoordinationSettings) -> Arc<Client> {
+        let settings = CoordinationSettings { instance: "here".into(), ..settings.clone() };
         let metrics = Arc::<CoordinationMetrics>::default();
         Arc::new(StoreClient::new(self.clone(), Arc::new(self.0.clock.clone()), &settings, metrics))
     }
 
     /// Returns a client that sends heartbeats and batches, and what runs them.
     fn start(&self) -> (Arc<Client>, JoinSet<()>) {
-        self.start_with(CoordinationSettings::default())
+        self.start_with(&CoordinationSettings::default())
     }
 
-    fn start_with(&self, settings: CoordinationSettings) -> (Arc<Client>, JoinSet<()>) {
+    fn start_with(&self, settings: &CoordinationSettings) -> (Arc<Client>, JoinSet<()>) {
         let (client, mut tasks) = (self.client_with(settings), JoinSet::new());
         client.start(Arc::new(NoCounters), &mut tasks);
         (client, tasks)

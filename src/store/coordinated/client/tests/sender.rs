@@ -58,7 +58,7 @@ async fn an_eighth_of_a_round_trip_passes_between_two_calls() {
     let script = Script::new();
     script.set(1, Answer::After(Duration::from_millis(ROUND_TRIP)));
     let settings = CoordinationSettings { budget: Period::from_secs(1), ..CoordinationSettings::default() };
-    let (client, _tasks) = script.start_with(settings);
+    let (client, _tasks) = script.start_with(&settings);
     // the first reply says how long it takes
     queue(&client, take(1, 1)).await.expect("the client lives").expect("the store replies");
     for _ in 0..2 * ROUND_TRIP {

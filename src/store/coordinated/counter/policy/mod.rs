@@ -6,6 +6,8 @@ pub(super) mod interval;
 mod lease;
 mod leasing;
 mod strict;
+#[cfg(test)]
+mod tests;
 
 pub(in super::super) use self::{
     auto::{AutoPolicy, Switch},
