@@ -8,11 +8,8 @@ use tokio::time::sleep;
 const TICK: Duration = Duration::from_millis(1);
 
 /// What wakes the sender.
-#[derive(Debug, Default)]
-pub(super) struct Alarm {
-    #[cfg(all(target_os = "linux", feature = "remote"))]
-    precise: Option<precise::Timer>,
-}
+#[derive(Debug)]
+pub(super) struct Alarm(Option<precise::Timer>);
 
 // === impl Alarm ===
 
@@ -20,29 +17,17 @@ impl Alarm {
     /// Creates an alarm. It uses tokio's timers unless it `follows_system`: time that a test or a simulation sets passes
     /// by these.
     pub(super) fn new(follows_system: bool) -> Self {
-        #[cfg(all(target_os = "linux", feature = "remote"))]
-        let alarm = Self { precise: follows_system.then(|| precise::Timer::new().ok()).flatten() };
-        #[cfg(not(all(target_os = "linux", feature = "remote")))]
-        let alarm = {
-            let _ = follows_system;
-            Self::default()
-        };
-        alarm
+        Self(follows_system.then(precise::Timer::new).and_then(Result::ok))
     }
 
     /// Returns the shortest time that it measures.
-    pub(super) fn finest(&self) -> Duration {
-        #[cfg(all(target_os = "linux", feature = "remote"))]
-        if self.precise.is_some() {
-            return precise::FINEST;
-        }
-        TICK
+    pub(super) const fn finest(&self) -> Duration {
+        if self.0.is_some() { precise::FINEST } else { TICK }
     }
 
     /// Waits for `time`, or a little longer.
     pub(super) async fn wait(&mut self, time: Duration) {
-        #[cfg(all(target_os = "linux", feature = "remote"))]
-        if let Some(timer) = &mut self.precise
+        if let Some(timer) = &mut self.0
             && timer.wait(time).await.is_ok()
         {
             return;
@@ -94,6 +79,28 @@ mod precise {
                     read => return read.map(drop),
                 }
             }
+        }
+    }
+}
+
+/// There are none elsewhere.
+#[cfg(not(all(target_os = "linux", feature = "remote")))]
+mod precise {
+    use std::{io, time::Duration};
+
+    pub(super) const FINEST: Duration = super::TICK;
+
+    #[derive(Debug)]
+    pub(super) enum Timer {}
+
+    impl Timer {
+        pub(super) fn new() -> io::Result<Self> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        #[expect(clippy::unused_async, reason = "as that of Linux")]
+        pub(super) async fn wait(&mut self, _time: Duration) -> io::Result<()> {
+            match *self {}
         }
     }
 }

@@ -10,6 +10,7 @@ mod adoption;
 mod counting;
 mod decide;
 mod demand;
+mod exchange;
 mod leases;
 mod limits;
 mod outcome;
@@ -36,12 +37,13 @@ use std::sync::Arc;
 
 pub(super) use self::{
     decide::{Decided, How, Situation},
+    exchange::Sent,
     outcome::{Outcome, Tried, TryOutcome, Wakers},
     place::{QueuePlace, Slot, Turn, Urgency},
     policy::{Answer, Ask, Denial, Switch, auto},
     records::Dropped,
     reply::Applied,
-    talk::{Asks, Link, Sent, Tries},
+    talk::{Asks, Link, Tries},
     tiers::has_strict_bucket,
 };
 use self::{

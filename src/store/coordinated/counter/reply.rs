@@ -5,9 +5,10 @@ use std::{borrow::Cow, sync::Arc};
 
 use super::{
     LocalCounter,
+    exchange::Sent,
     outcome::{Tried, Wakers},
     records::Dropped,
-    talk::{Asks, Early, Link, Sent, Try},
+    talk::{Asks, Early, Link, Try},
     tiers::{fits, flows, take_off},
 };
 use crate::{
@@ -276,7 +277,7 @@ impl LocalCounter {
         let number = sent.number;
         let (rejects, taken) = sent.outcomes(reply, now);
         let is_leasing = self.choice.mode == Coordination::Lease && !sent.is_own && !self.is_away();
-        let asks_lease = |asked: &Try| matches!(asked.asks, Asks::Lease(_));
+        let asks_lease = Try::leases;
         let hold = sent.hold_ahead();
         let granted = hold.map_or(0, |_| reply.granted);
         let mut unclaimed = self.unclaimed(sent, reply);

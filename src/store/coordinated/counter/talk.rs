@@ -1,27 +1,19 @@
-//! The conversation of a counter with the store: the tries of decisions that wait, and the exchanges that are on their
-//! way.
-//!
-//! One exchange at a time is about the ledger: it carries what is pending, and what is to be held. Tries join it if it
-//! has not left yet, and wait for it if it carries hits that the store has to count first, or brings hits that may
-//! cover them. Others pass beside it. Tries that leave together share a command, and equal ones in a row cost the store
-//! what one costs.
+//! The conversation of a counter with the store: the tries of decisions that wait, and what is on its way.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::{
-    Generation, LocalCounter,
-    limits::joined,
+    LocalCounter,
     outcome::{self, Outcome, Setter, Tried, Wakers},
-    records::{Dropped, PendingDelta},
-    tiers::flows,
+    records::PendingDelta,
 };
 use crate::{
-    limit::{Coordination, CounterKey, Hits, OverLimitPolicy, Period, ReservationRequest, Timestamp},
+    limit::{Hits, OverLimitPolicy, Period, ReservationRequest, Timestamp},
     store::{
         coordinated::{delivery::Undecided, store_time::StoreTime},
-        remote::{Command, Exchange, Hold, Reply, Report, Run, Target},
+        remote::{Reply, Target},
     },
 };
 
@@ -103,19 +95,19 @@ pub(super) struct Early {
 
 /// Commands of one number that were sent together.
 #[derive(Clone, Copy, Debug)]
-struct OnWay {
-    number: u32,
+pub(super) struct OnWay {
+    pub(super) number: u32,
     /// Those that have no reply yet.
-    left: u32,
-    at: Timestamp,
+    pub(super) left: u32,
+    pub(super) at: Timestamp,
 }
 
 /// An exchange on its way that is about the ledger.
 #[derive(Clone, Copy, Debug)]
-struct Ledger {
-    number: u32,
+pub(super) struct Ledger {
+    pub(super) number: u32,
     /// The hits that are to be held.
-    want: u64,
+    pub(super) want: u64,
 }
 
 /// A try on its way whose caller has been answered without the store.
@@ -124,29 +116,6 @@ struct GivenUp {
     id: u32,
     /// The hits that were admitted and are in the estimate, as what would report them.
     admitted: Option<PendingDelta>,
-}
-
-/// What is remembered of a command until its reply.
-#[derive(Debug)]
-pub(in super::super) struct Sent {
-    pub(in super::super) key: CounterKey,
-    /// The generation of the counter.
-    pub(in super::super) generation: Generation,
-    /// The number of the exchange among those of the counter.
-    pub(super) number: u32,
-    /// The limit of its tries.
-    pub(in super::super) target: Arc<Target>,
-    /// Further tiers that it is about, of other limits. They follow those of `target` in the command.
-    pub(super) beside: Option<Arc<Target>>,
-    /// Whether the limit came with the requests.
-    pub(super) is_own: bool,
-    /// The tries that it carries, run after run; or a reservation, which the hold is for.
-    pub(super) tries: SmallVec<[Try; 1]>,
-    /// Equal tries in a row. One that only reads has no try.
-    pub(in super::super) runs: SmallVec<[Run; 1]>,
-    /// The hits that its reports carry. None if it has none.
-    pub(in super::super) carried: Option<Dropped>,
-    pub(super) hold: Option<Hold>,
 }
 
 // === impl Talk ===
@@ -166,6 +135,11 @@ impl Try {
         self.outcome.is_awaited()
     }
 
+    /// Returns whether what is held meanwhile may cover it.
+    pub(super) const fn leases(&self) -> bool {
+        matches!(self.asks, Asks::Lease(_))
+    }
+
     /// Returns whether it takes nothing.
     pub(super) const fn looks(&self) -> bool {
         matches!(self.asks, Asks::Look)
@@ -179,121 +153,6 @@ impl Try {
     /// Notes for its caller, who must be `woken`, that it is `undecided`.
     pub(in super::super) fn fail(self, undecided: Undecided, woken: &mut Wakers) {
         self.outcome.set(Err(undecided), woken);
-    }
-
-    /// Returns the run that it is alone.
-    const fn run(&self) -> Run {
-        let (hits, counts_rejected) = match self.asks {
-            Asks::Take(policy) | Asks::Lease(policy) => {
-                (self.hits.0, matches!(policy, OverLimitPolicy::Count))
-            }
-            Asks::Look | Asks::Reserve(_) => (0, false),
-        };
-        Run { hits, tries: 1, counts_rejected }
-    }
-}
-
-// === impl Sent ===
-
-impl Sent {
-    fn new(key: CounterKey, counter: &LocalCounter, number: u32) -> Self {
-        Self {
-            key,
-            generation: counter.numbers.generation,
-            number,
-            target: Arc::clone(&counter.target),
-            beside: None,
-            is_own: false,
-            tries: SmallVec::new(),
-            runs: SmallVec::new(),
-            carried: None,
-            hold: None,
-        }
-    }
-
-    /// Adds `next`, if the store can decide it in the same command. Returns it otherwise.
-    fn add(&mut self, next: Try) -> Result<(), Try> {
-        let is_empty = self.tries.is_empty() && self.runs.is_empty() && self.carried.is_none();
-        if is_empty {
-            if !Arc::ptr_eq(&self.target, &next.target) {
-                self.target = Arc::clone(&next.target);
-            }
-            self.is_own = next.is_own;
-        }
-        let is_same = Arc::ptr_eq(&self.target, &next.target) || *self.target == *next.target;
-        let is_read = self.tries.is_empty() && !self.runs.is_empty();
-        if is_read || !is_same || self.is_own != next.is_own || self.is_reserving() {
-            return Err(next);
-        }
-        if let Asks::Reserve(request) = next.asks {
-            if !is_empty {
-                return Err(next);
-            }
-            let (least, want) = (request.fit(request.least.max(Hits(1))), request.fit(Hits(u64::MAX)));
-            self.hold = Some(Hold { least: least.0, want: want.0, time: request.hold });
-        } else {
-            let run = next.run();
-            let is_full = self.runs.len() == Exchange::MAX_RUNS || flows(&self.target.tiers);
-            match self.runs.last_mut() {
-                Some(last) if last.hits == run.hits && last.counts_rejected == run.counts_rejected => {
-                    last.tries = last.tries.saturating_add(1);
-                }
-                // the states after other hits would not say when the status before them ends
-                Some(_) if is_full => return Err(next),
-                _ => self.runs.push(run),
-            }
-        }
-        self.tries.push(next);
-        Ok(())
-    }
-
-    fn command(&self, reports: SmallVec<[Report; 1]>, at: Timestamp) -> Command {
-        let runs = SmallVec::from_slice(&self.runs);
-        let beside = self.beside.as_ref().map_or(0, |beside| beside.tiers.len());
-        let beside = u8::try_from(beside).unwrap_or(u8::MAX);
-        let target = self
-            .beside
-            .as_ref()
-            .map_or_else(|| Arc::clone(&self.target), |beside| joined(&self.target, beside));
-        Command { target, at, exchange: Exchange { reports, runs, hold: self.hold, beside } }
-    }
-
-    /// Returns whether its hold is for a reservation, which is its only try.
-    pub(super) fn is_reserving(&self) -> bool {
-        self.tries.first().is_some_and(|asked| matches!(asked.asks, Asks::Reserve(_)))
-    }
-
-    /// Returns the hold that is for the counter itself.
-    pub(super) fn hold_ahead(&self) -> Option<Hold> {
-        self.hold.filter(|_| !self.is_reserving())
-    }
-
-    /// Returns each run, and its tries.
-    pub(super) fn runs(&self) -> impl Iterator<Item = (&Run, &[Try])> {
-        let mut rest = &self.tries[..];
-        self.runs.iter().map(move |run| {
-            let (tries, others) = rest.split_at(rest.len().min(run.tries as usize));
-            rest = others;
-            (run, tries)
-        })
-    }
-
-    /// Has `command`, which it is remembered of, hold `hits` more than it does, for `time` at least.
-    #[cfg(test)]
-    pub(in super::super) fn hold_more(&mut self, command: &mut Command, hits: u64, time: Period) {
-        let hold = self.hold.unwrap_or(Hold { least: 1, want: 0, time });
-        self.hold = Some(Hold { want: hold.want + hits, time: hold.time.max(time), ..hold });
-        command.exchange.hold = self.hold;
-    }
-
-    /// Returns whether it does more than the tries of callers who wait no longer.
-    pub(in super::super) fn is_needed(&self) -> bool {
-        self.carried.is_some() || self.tries.is_empty() || self.tries.iter().any(Try::is_awaited)
-    }
-
-    /// Returns whether the store decides something, so that it is about the open windows.
-    pub(super) fn decides(&self) -> bool {
-        !self.runs.is_empty() || self.hold.is_some()
     }
 }
 
@@ -328,14 +187,6 @@ impl LocalCounter {
         }
         tries.push(Try { id, target, is_own, hits, asks, outcome: setter });
         Some((id, outcome))
-    }
-
-    /// Returns whether tries can leave now.
-    pub(in super::super) fn can_send_tries(&self, link: &Link) -> bool {
-        let Some(talk) = self.rare.talk().filter(|talk| !talk.is_queued) else { return false };
-        let mut ahead = 0;
-        talk.wants_lease && !self.has_ledger_on_way()
-            || talk.tries.iter().any(|asked| !self.must_wait(asked, &mut ahead, link))
     }
 
     /// Returns whether the last try is the only one that waits.
@@ -446,6 +297,15 @@ impl LocalCounter {
         given_up.swap_remove(place).admitted
     }
 
+    /// Notes that commands are on their way, and if one is about the ledger, which.
+    pub(super) fn note_on_way(&mut self, sent: OnWay, ledger: Option<Ledger>) {
+        let talk = self.rare.make_talk();
+        talk.on_way.push(sent);
+        if ledger.is_some() {
+            talk.ledger = ledger;
+        }
+    }
+
     /// Notes that command `number` has its outcome.
     pub(super) fn end_command(&mut self, number: u32) {
         let Some(talk) = self.rare.talk_mut() else { return };
@@ -460,14 +320,6 @@ impl LocalCounter {
             // before leases arrive, beside which it would take more space
             self.end_talk();
         }
-    }
-
-    /// Returns the commands that leave now, and what is remembered of each.
-    #[cfg(test)]
-    pub(in super::super) fn composed(&mut self, link: &Link) -> Vec<(Command, Sent)> {
-        let mut composed = Vec::new();
-        self.compose(CounterKey::default(), link, |command, sent| composed.push((command, sent)));
-        composed
     }
 
     /// Notes that `want` hits are to be held by the exchange that is on its way.
@@ -485,181 +337,5 @@ impl LocalCounter {
         if self.rare.talk().is_some_and(is_over) {
             self.rare.take_talk();
         }
-    }
-
-    /// Returns whether `asked` has to wait for the reply to the exchange on its way that is about the ledger. `ahead`
-    /// are the hits of those before it that wait for what is to be held.
-    fn must_wait(&self, asked: &Try, ahead: &mut u64, link: &Link) -> bool {
-        if !self.has_ledger_on_way() {
-            return false;
-        }
-        let want = self.requested_hits();
-        let in_flight = self.unacknowledged.in_flight();
-        let is_about = |limit: &Target| limit.overlaps(&asked.target);
-        if !is_about(&self.target) && !in_flight.iter().any(|delta| is_about(&delta.limit)) {
-            return false;
-        }
-        if self.plan.instances <= 1 || asked.looks() {
-            return true;
-        }
-        let Asks::Lease(_) = asked.asks else {
-            // the store has to count them before
-            let mut counted = in_flight.iter().filter(|delta| is_about(&delta.limit));
-            return counted.any(|delta| delta.taken() > 0) || self.must_return(asked, link.time.now);
-        };
-        // several instances must not wait for their reports in a burst
-        if in_flight.iter().any(|delta| !delta.change.is_addition()) {
-            return true;
-        }
-        let hits = asked.hits.0;
-        let is_covered = want > 0 && ahead.saturating_add(hits) <= want;
-        let held = want.saturating_add(self.leased_hits());
-        let has_no_room = held > 0 && !self.fits(Hits(held.saturating_add(hits)), link.time.now);
-        let waits = is_covered || (has_no_room && !link.is_far);
-        *ahead = ahead.saturating_add(if waits { hits } else { 0 });
-        waits
-    }
-
-    /// Returns whether what is held has to go back before the store decides `asked`: there is no room for it besides,
-    /// or the limit came with the request and the times of all hits matter.
-    fn must_return(&self, asked: &Try, now: Timestamp) -> bool {
-        if self.choice.mode != Coordination::Lease || matches!(asked.asks, Asks::Look | Asks::Reserve(_)) {
-            return false;
-        }
-        let held = self.leased_hits().saturating_add(self.requested_hits());
-        let all = asked.hits.plus(Hits(held));
-        let has_room = || {
-            let mut tiers = asked.target.tiers.iter().enumerate();
-            tiers.all(|(i, tier)| {
-                let hits = if self.target.counts_in(tier) { all } else { asked.hits };
-                self.known(&asked.target, i).is_none_or(|(state, _)| state.probe(tier, now, hits).fits)
-            })
-        };
-        held > 0
-            && self.target.overlaps(&asked.target)
-            && (asked.is_own && flows(&asked.target.tiers) || !has_room())
-    }
-
-    /// Returns the tries that leave now, whether no exchange is on its way that is about the ledger, and whether hits
-    /// are to be held.
-    fn take_ready_tries(&mut self, link: &Link) -> (SmallVec<[Try; 1]>, bool, bool) {
-        let is_free = !self.has_ledger_on_way();
-        let Some(talk) = self.rare.talk_mut() else { return (SmallVec::new(), is_free, false) };
-        talk.is_queued = false;
-        // the hits of a decision that waits no longer must not count twice
-        if !talk.tries.iter().all(Try::is_awaited) {
-            talk.tries.retain(|asked| asked.is_awaited());
-        }
-        let tries = std::mem::take(&mut talk.tries);
-        if is_free {
-            return (tries, true, std::mem::take(&mut talk.wants_lease));
-        }
-        let mut ahead = 0;
-        let (stay, leave): (SmallVec<_>, _) =
-            tries.into_iter().partition(|asked| self.must_wait(asked, &mut ahead, link));
-        self.rare.make_talk().tries = stay;
-        (leave, false, false)
-    }
-
-    /// Has the commands `leave` that may now, with what is to be remembered of each until its reply: those of tries,
-    /// and if no other exchange is about the ledger, what is pending, and a hold. `key` is that of the counter. Returns
-    /// what was dropped.
-    pub(in super::super) fn compose(
-        &mut self,
-        key: CounterKey,
-        link: &Link,
-        mut leave: impl FnMut(Command, Sent),
-    ) -> Dropped {
-        self.follow_instances(link.instances);
-        let (at, mut dropped) = (link.time.now, Dropped::default());
-        let (tries, is_free, mut wants_lease) = self.take_ready_tries(link);
-        let number = self.next_number();
-        let (mut reports, mut returned) = (SmallVec::new(), 0);
-        let mut beside = None;
-        let is_lease = self.choice.mode == Coordination::Lease;
-        let leases = |asked: &Try| matches!(asked.asks, Asks::Lease(_));
-        wants_lease &= is_lease;
-        if is_free {
-            wants_lease |= is_lease && tries.iter().any(leases);
-            if tries.iter().any(|asked| self.must_return(asked, at)) {
-                returned = self.leased_hits();
-                self.return_leases();
-            }
-            if wants_lease {
-                returned += self.return_leases_before(at.after(link.lead));
-            }
-            (reports, beside, dropped) = self.take_reports(number, at);
-        }
-        let mut carried = (!reports.is_empty()).then(|| self.carried_hits());
-        let needed = tries.iter().filter(|asked| leases(asked)).map(|asked| asked.hits.0);
-        let needed = needed.fold(0, u64::saturating_add);
-        // no try that follows may find hits held that it needs
-        let is_of_rule = |asked: &Try| !asked.is_own && asked.target.has_counters_of(&self.target);
-        let may_hold = wants_lease && tries.iter().all(is_of_rule);
-        let hold = may_hold.then(|| self.lease_policy().next_hold(needed, returned, link, at)).flatten();
-        let is_late = self.counted_until() > at || self.is_overcounted();
-        let overlaps = tries.iter().any(|asked| asked.target.overlaps(&self.target));
-        let decides = hold.is_some() || (is_lease || is_late) && overlaps;
-        if is_free && reports.is_empty() && (decides || self.plan.wants_read && self.is_overcounted()) {
-            // the store has this instance's exact state before it decides
-            let exact = self.replacement(&self.target, at);
-            reports.extend(exact.map(|replaces| Report {
-                at,
-                since: at,
-                replaces: Some(replaces),
-                ..Report::default()
-            }));
-            carried = (!reports.is_empty()).then(Dropped::default);
-        }
-        let others = if self.plan.wants_read { self.other_tiers() } else { None };
-        let is_read_anyway = others.is_none()
-            && (hold.is_some() || tries.iter().any(|asked| asked.target.has_counters_of(&self.target)));
-        let reads = is_free && self.plan.wants_read && carried.is_none() && !is_read_anyway;
-        if carried.is_none() && hold.is_none() && !reads && tries.is_empty() {
-            self.end_talk();
-            return dropped;
-        }
-        let is_ledger = is_free
-            && (carried.is_some()
-                || hold.is_some()
-                || reads
-                || is_lease && needed > 0 && (self.plan.instances <= 1 || flows(&self.target.tiers)));
-        // an exchange that has nothing but reports is known by these
-        let is_known = hold.is_none() && tries.is_empty() && !self.unacknowledged.in_flight().is_empty();
-        if is_free {
-            // a report says less of them than is wished for
-            self.plan.wants_read &= carried.is_some() && beside.is_none() && others.is_some();
-            self.end_overcounting();
-        }
-        let mut last = Sent::new(key, self, number);
-        (last.beside, last.carried) = (beside, carried);
-        if reads {
-            last.beside = others;
-            last.runs.push(Run { hits: 0, tries: 1, counts_rejected: false });
-        }
-        let oldest = reports.first().map_or(at, |report| report.at);
-        let mut left = 1;
-        for asked in tries {
-            if let Err(asked) = last.add(asked) {
-                left += 1;
-                let full = std::mem::replace(&mut last, Sent::new(key, self, number));
-                leave(full.command(std::mem::take(&mut reports), at), full);
-                let is_added = last.add(asked).is_ok();
-                debug_assert!(is_added, "an empty command takes in any try");
-            }
-        }
-        let hold = hold.filter(|_| !last.is_reserving());
-        last.hold = last.hold.or(hold);
-        if is_known {
-            self.end_talk();
-        } else {
-            let talk = self.rare.make_talk();
-            talk.on_way.push(OnWay { number, left, at: oldest });
-            if is_ledger {
-                talk.ledger = Some(Ledger { number, want: hold.map_or(0, |hold| hold.want) });
-            }
-        }
-        leave(last.command(reports, at), last);
-        dropped
     }
 }

@@ -1,0 +1,393 @@
+//! Exchanges: what leaves of a counter together.
+//!
+//! One exchange at a time is about the ledger: it carries what is pending, and what is to be held. Tries join it if it
+//! has not left yet, and wait for it if it carries hits that the store has to count first, or brings hits that may
+//! cover them. Others pass beside it. Tries that leave together share a command, and equal ones in a row cost the store
+//! what one costs.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{
+    Generation, LocalCounter,
+    limits::joined,
+    records::Dropped,
+    talk::{Asks, Ledger, Link, OnWay, Tries, Try},
+    tiers::flows,
+};
+#[cfg(test)]
+use crate::limit::Period;
+use crate::{
+    limit::{Coordination, CounterKey, Hits, OverLimitPolicy, Timestamp},
+    store::remote::{Command, Exchange, Hold, Report, Run, Target},
+};
+
+/// What is remembered of a command until its reply.
+#[derive(Debug)]
+pub(in super::super) struct Sent {
+    pub(in super::super) key: CounterKey,
+    /// The generation of the counter.
+    pub(in super::super) generation: Generation,
+    /// The number of the exchange among those of the counter.
+    pub(super) number: u32,
+    /// The limit of its tries.
+    pub(in super::super) target: Arc<Target>,
+    /// Further tiers that it is about, of other limits. They follow those of `target` in the command.
+    pub(super) beside: Option<Arc<Target>>,
+    /// Whether the limit came with the requests.
+    pub(super) is_own: bool,
+    /// The tries that it carries, run after run; or a reservation, which the hold is for.
+    pub(super) tries: Tries,
+    /// Equal tries in a row. One that only reads has no try.
+    pub(in super::super) runs: SmallVec<[Run; 1]>,
+    /// The hits that its reports carry. None if it has none.
+    pub(in super::super) carried: Option<Dropped>,
+    pub(super) hold: Option<Hold>,
+}
+
+/// What an exchange does about the ledger.
+#[derive(Debug, Default)]
+struct LedgerPart {
+    reports: SmallVec<[Report; 1]>,
+    /// The hits that the reports carry. None if there are none.
+    carried: Option<Dropped>,
+    /// Further tiers that it is about, of other limits.
+    beside: Option<Arc<Target>>,
+    hold: Option<Hold>,
+    /// Whether it reads what nothing else in it does.
+    reads: bool,
+}
+
+// === impl LedgerPart ===
+
+impl LedgerPart {
+    const fn is_nothing(&self) -> bool {
+        self.carried.is_none() && self.hold.is_none() && !self.reads
+    }
+}
+
+/// Returns the run that `asked` is alone.
+const fn run_of(asked: &Try) -> Run {
+    let (hits, counts_rejected) = match asked.asks {
+        Asks::Take(policy) | Asks::Lease(policy) => (asked.hits.0, matches!(policy, OverLimitPolicy::Count)),
+        Asks::Look | Asks::Reserve(_) => (0, false),
+    };
+    Run { hits, tries: 1, counts_rejected }
+}
+
+// === impl Sent ===
+
+impl Sent {
+    fn new(key: CounterKey, counter: &LocalCounter, number: u32) -> Self {
+        Self {
+            key,
+            generation: counter.numbers.generation,
+            number,
+            target: Arc::clone(&counter.target),
+            beside: None,
+            is_own: false,
+            tries: Tries::new(),
+            runs: SmallVec::new(),
+            carried: None,
+            hold: None,
+        }
+    }
+
+    /// Adds `next`, if the store can decide it in the same command. Returns it otherwise.
+    fn add(&mut self, next: Try) -> Result<(), Try> {
+        let is_empty = self.tries.is_empty() && self.runs.is_empty() && self.carried.is_none();
+        if is_empty {
+            if !Arc::ptr_eq(&self.target, &next.target) {
+                self.target = Arc::clone(&next.target);
+            }
+            self.is_own = next.is_own;
+        }
+        let is_same = Arc::ptr_eq(&self.target, &next.target) || *self.target == *next.target;
+        let is_read = self.tries.is_empty() && !self.runs.is_empty();
+        if is_read || !is_same || self.is_own != next.is_own || self.is_reserving() {
+            return Err(next);
+        }
+        if let Asks::Reserve(request) = next.asks {
+            if !is_empty {
+                return Err(next);
+            }
+            let (least, want) = (request.fit(request.least.max(Hits(1))), request.fit(Hits(u64::MAX)));
+            self.hold = Some(Hold { least: least.0, want: want.0, time: request.hold });
+        } else {
+            let run = run_of(&next);
+            let is_full = self.runs.len() == Exchange::MAX_RUNS || flows(&self.target.tiers);
+            match self.runs.last_mut() {
+                Some(last) if last.hits == run.hits && last.counts_rejected == run.counts_rejected => {
+                    last.tries = last.tries.saturating_add(1);
+                }
+                // the states after other hits would not say when the status before them ends
+                Some(_) if is_full => return Err(next),
+                _ => self.runs.push(run),
+            }
+        }
+        self.tries.push(next);
+        Ok(())
+    }
+
+    fn command(&self, reports: SmallVec<[Report; 1]>, at: Timestamp) -> Command {
+        let runs = SmallVec::from_slice(&self.runs);
+        let beside = self.beside.as_ref().map_or(0, |beside| beside.tiers.len());
+        let beside = u8::try_from(beside).unwrap_or(u8::MAX);
+        let target = self
+            .beside
+            .as_ref()
+            .map_or_else(|| Arc::clone(&self.target), |beside| joined(&self.target, beside));
+        Command { target, at, exchange: Exchange { reports, runs, hold: self.hold, beside } }
+    }
+
+    /// Returns whether its hold is for a reservation, which is its only try.
+    pub(super) fn is_reserving(&self) -> bool {
+        self.tries.first().is_some_and(|asked| matches!(asked.asks, Asks::Reserve(_)))
+    }
+
+    /// Returns the hold that is for the counter itself.
+    pub(super) fn hold_ahead(&self) -> Option<Hold> {
+        self.hold.filter(|_| !self.is_reserving())
+    }
+
+    /// Returns each run, and its tries.
+    pub(super) fn runs(&self) -> impl Iterator<Item = (&Run, &[Try])> {
+        let mut rest = &self.tries[..];
+        self.runs.iter().map(move |run| {
+            let (tries, others) = rest.split_at(rest.len().min(run.tries as usize));
+            rest = others;
+            (run, tries)
+        })
+    }
+
+    /// Has `command`, which it is remembered of, hold `hits` more than it does, for `time` at least.
+    #[cfg(test)]
+    pub(in super::super) fn hold_more(&mut self, command: &mut Command, hits: u64, time: Period) {
+        let hold = self.hold.unwrap_or(Hold { least: 1, want: 0, time });
+        self.hold = Some(Hold { want: hold.want + hits, time: hold.time.max(time), ..hold });
+        command.exchange.hold = self.hold;
+    }
+
+    /// Returns whether it does more than the tries of callers who wait no longer.
+    pub(in super::super) fn is_needed(&self) -> bool {
+        self.carried.is_some() || self.tries.is_empty() || self.tries.iter().any(Try::is_awaited)
+    }
+
+    /// Returns whether the store decides something, so that it is about the open windows.
+    pub(super) fn decides(&self) -> bool {
+        !self.runs.is_empty() || self.hold.is_some()
+    }
+}
+
+impl LocalCounter {
+    /// Returns whether tries can leave now.
+    pub(in super::super) fn can_send_tries(&self, link: &Link) -> bool {
+        let Some(talk) = self.rare.talk().filter(|talk| !talk.is_queued) else { return false };
+        let mut ahead = 0;
+        talk.wants_lease && !self.has_ledger_on_way()
+            || talk.tries.iter().any(|asked| !self.must_wait(asked, &mut ahead, link))
+    }
+
+    /// Returns the commands that leave now, and what is remembered of each.
+    #[cfg(test)]
+    pub(in super::super) fn composed(&mut self, link: &Link) -> Vec<(Command, Sent)> {
+        let mut composed = Vec::new();
+        self.compose(CounterKey::default(), link, |command, sent| composed.push((command, sent)));
+        composed
+    }
+
+    /// Returns whether `asked` has to wait for the reply to the exchange on its way that is about the ledger. `ahead`
+    /// are the hits of those before it that wait for what is to be held.
+    fn must_wait(&self, asked: &Try, ahead: &mut u64, link: &Link) -> bool {
+        if !self.has_ledger_on_way() {
+            return false;
+        }
+        let want = self.requested_hits();
+        let in_flight = self.unacknowledged.in_flight();
+        let is_about = |limit: &Target| limit.overlaps(&asked.target);
+        if !is_about(&self.target) && !in_flight.iter().any(|delta| is_about(&delta.limit)) {
+            return false;
+        }
+        if self.plan.instances <= 1 || asked.looks() {
+            return true;
+        }
+        let Asks::Lease(_) = asked.asks else {
+            // the store has to count them before
+            let mut counted = in_flight.iter().filter(|delta| is_about(&delta.limit));
+            return counted.any(|delta| delta.taken() > 0) || self.must_return(asked, link.time.now);
+        };
+        // several instances must not wait for their reports in a burst
+        if in_flight.iter().any(|delta| !delta.change.is_addition()) {
+            return true;
+        }
+        let hits = asked.hits.0;
+        let is_covered = want > 0 && ahead.saturating_add(hits) <= want;
+        let held = want.saturating_add(self.leased_hits());
+        let has_no_room = held > 0 && !self.fits(Hits(held.saturating_add(hits)), link.time.now);
+        let waits = is_covered || (has_no_room && !link.is_far);
+        *ahead = ahead.saturating_add(if waits { hits } else { 0 });
+        waits
+    }
+
+    /// Returns whether what is held has to go back before the store decides `asked`: there is no room for it besides,
+    /// or the limit came with the request and the times of all hits matter.
+    fn must_return(&self, asked: &Try, now: Timestamp) -> bool {
+        if self.choice.mode != Coordination::Lease || matches!(asked.asks, Asks::Look | Asks::Reserve(_)) {
+            return false;
+        }
+        let held = self.leased_hits().saturating_add(self.requested_hits());
+        let all = asked.hits.plus(Hits(held));
+        let has_room = || {
+            let mut tiers = asked.target.tiers.iter().enumerate();
+            tiers.all(|(i, tier)| {
+                let hits = if self.target.counts_in(tier) { all } else { asked.hits };
+                self.known(&asked.target, i).is_none_or(|(state, _)| state.probe(tier, now, hits).fits)
+            })
+        };
+        held > 0
+            && self.target.overlaps(&asked.target)
+            && (asked.is_own && flows(&asked.target.tiers) || !has_room())
+    }
+
+    /// Returns the tries that leave now, whether no exchange is on its way that is about the ledger, and whether hits
+    /// are to be held.
+    fn take_ready_tries(&mut self, link: &Link) -> (Tries, bool, bool) {
+        let is_free = !self.has_ledger_on_way();
+        let Some(talk) = self.rare.talk_mut() else { return (Tries::new(), is_free, false) };
+        talk.is_queued = false;
+        // the hits of a decision that waits no longer must not count twice
+        if !talk.tries.iter().all(Try::is_awaited) {
+            talk.tries.retain(|asked| asked.is_awaited());
+        }
+        let tries = std::mem::take(&mut talk.tries);
+        if is_free {
+            return (tries, true, std::mem::take(&mut talk.wants_lease));
+        }
+        let mut ahead = 0;
+        let (stay, leave): (Tries, Tries) =
+            tries.into_iter().partition(|asked| self.must_wait(asked, &mut ahead, link));
+        self.rare.make_talk().tries = stay;
+        (leave, false, false)
+    }
+
+    /// Has the commands `leave` that may now, with what is to be remembered of each until its reply: those of tries,
+    /// and if no other exchange is about the ledger, what is pending, and a hold. `key` is that of the counter. Returns
+    /// what was dropped.
+    pub(in super::super) fn compose(
+        &mut self,
+        key: CounterKey,
+        link: &Link,
+        mut leave: impl FnMut(Command, Sent),
+    ) -> Dropped {
+        self.follow_instances(link.instances);
+        let (tries, is_free, wants_lease) = self.take_ready_tries(link);
+        let (number, at) = (self.next_number(), link.time.now);
+        let (part, dropped) = if is_free {
+            self.compose_ledger(&tries, wants_lease, number, link)
+        } else {
+            (LedgerPart::default(), Dropped::default())
+        };
+        if part.is_nothing() && tries.is_empty() {
+            self.end_talk();
+            return dropped;
+        }
+        // the next one waits for its reply, which says the state that it has left
+        let leases = self.choice.mode == Coordination::Lease && needed_hits(&tries) > 0;
+        let is_alone_or_flows = self.plan.instances <= 1 || flows(&self.target.tiers);
+        let is_ledger = !part.is_nothing() || is_free && leases && is_alone_or_flows;
+        // an exchange that has nothing but reports is known by these
+        let is_known = part.hold.is_none() && tries.is_empty() && !self.unacknowledged.in_flight().is_empty();
+        let LedgerPart { mut reports, carried, beside, hold, reads } = part;
+        let oldest = reports.first().map_or(at, |report| report.at);
+        let mut last = Sent::new(key, self, number);
+        (last.beside, last.carried) = (beside, carried);
+        if reads {
+            last.runs.push(Run { hits: 0, tries: 1, counts_rejected: false });
+        }
+        let mut left = 1;
+        for asked in tries {
+            if let Err(asked) = last.add(asked) {
+                left += 1;
+                let full = std::mem::replace(&mut last, Sent::new(key, self, number));
+                leave(full.command(std::mem::take(&mut reports), at), full);
+                let is_added = last.add(asked).is_ok();
+                debug_assert!(is_added, "an empty command takes in any try");
+            }
+        }
+        let hold = hold.filter(|_| !last.is_reserving());
+        last.hold = last.hold.or(hold);
+        if is_known {
+            self.end_talk();
+        } else {
+            let ledger = is_ledger.then(|| Ledger { number, want: hold.map_or(0, |hold| hold.want) });
+            self.note_on_way(OnWay { number, left, at: oldest }, ledger);
+        }
+        leave(last.command(reports, at), last);
+        dropped
+    }
+
+    /// Returns what exchange `number`, which carries `tries`, does about the ledger, and what was dropped.
+    fn compose_ledger(
+        &mut self,
+        tries: &[Try],
+        wants_lease: bool,
+        number: u32,
+        link: &Link,
+    ) -> (LedgerPart, Dropped) {
+        let at = link.time.now;
+        let is_lease = self.choice.mode == Coordination::Lease;
+        let wants_lease = is_lease && (wants_lease || tries.iter().any(Try::leases));
+        let mut returned = 0;
+        if tries.iter().any(|asked| self.must_return(asked, at)) {
+            returned = self.leased_hits();
+            self.return_leases();
+        }
+        if wants_lease {
+            returned += self.return_leases_before(at.after(link.lead));
+        }
+        let (mut reports, mut beside, dropped) = self.take_reports(number, at);
+        let mut carried = (!reports.is_empty()).then(|| self.carried_hits());
+        // no try that follows may find hits held that it needs
+        let is_of_rule = |asked: &Try| !asked.is_own && asked.target.has_counters_of(&self.target);
+        let may_hold = wants_lease && tries.iter().all(is_of_rule);
+        let needed = needed_hits(tries);
+        let hold = may_hold.then(|| self.lease_policy().next_hold(needed, returned, link, at)).flatten();
+        if reports.is_empty() && self.sends_state(tries, hold.is_some(), at) {
+            let exact = self.replacement(&self.target, at);
+            let report = |replaces| Report { at, since: at, replaces: Some(replaces), ..Report::default() };
+            reports.extend(exact.map(report));
+            carried = (!reports.is_empty()).then(Dropped::default);
+        }
+        let others = if self.plan.wants_read { self.other_tiers() } else { None };
+        let is_read_anyway = others.is_none()
+            && (hold.is_some() || tries.iter().any(|asked| asked.target.has_counters_of(&self.target)));
+        let reads = self.plan.wants_read && carried.is_none() && !is_read_anyway;
+        let has_others = others.is_some();
+        if carried.is_some() || hold.is_some() || reads || !tries.is_empty() {
+            // a report says less of them than is wished for
+            self.plan.wants_read &= carried.is_some() && beside.is_none() && has_others;
+            self.end_overcounting();
+        }
+        if reads {
+            beside = others;
+        }
+        (LedgerPart { reports, carried, beside, hold, reads }, dropped)
+    }
+
+    /// Returns whether the store has to have this instance's exact state before it decides `tries`, and what is held if
+    /// it `holds`; nothing is reported.
+    fn sends_state(&self, tries: &[Try], holds: bool, at: Timestamp) -> bool {
+        let is_late = self.counted_until() > at || self.is_overcounted();
+        let is_about = |asked: &Try| asked.target.overlaps(&self.target);
+        let is_lease = self.choice.mode == Coordination::Lease;
+        let decides = holds || (is_lease || is_late) && tries.iter().any(is_about);
+        decides || self.plan.wants_read && self.is_overcounted()
+    }
+}
+
+/// Returns the hits that `tries` need and that are leased with others.
+fn needed_hits(tries: &[Try]) -> u64 {
+    let needed = tries.iter().filter(|asked| asked.leases()).map(|asked| asked.hits.0);
+    needed.fold(0, u64::saturating_add)
+}
