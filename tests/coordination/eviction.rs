@@ -107,6 +107,22 @@ async fn every_eviction_is_counted_by_what_becomes_of_its_hits() {
     assert_eq!((counts(), cramped.store.counters()), ((1, 1), 1));
 }
 
+/// The try is on its way, so the hit is not pending, and nobody will be told what becomes of it.
+#[tokio::test(start_paused = true)]
+async fn a_hit_that_the_fallback_has_admitted_for_a_try_on_its_way_is_of_unknown_outcome_after_an_eviction() {
+    let cramped = Cramped::new(Coordination::Strict).await;
+    cramped.shared.set(Condition::Frozen);
+    cramped.hit("a", 3).await;
+    let lost = || (cramped.metrics().hits.delivery_unknown.get(), cramped.metrics().evictions.evicted.get());
+    assert_eq!((lost(), cramped.metrics().decisions.fallback.get()), ((0, 0), 1));
+    cramped.hit("b", 1).await;
+    assert_eq!((lost(), cramped.store.counters()), ((3, 1), 1));
+    cramped.shared.set(Condition::Up);
+    sleep(Duration::from_secs(3)).await;
+    assert!(cramped.counted("a") <= 3);
+    assert_eq!((lost().0, cramped.counted("b")), (3, 1));
+}
+
 /// The reply to a counter's report must not acknowledge what the next counter of the same key has sent since: the store
 /// rejects that.
 #[tokio::test(start_paused = true)]

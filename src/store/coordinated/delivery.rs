@@ -12,9 +12,17 @@ pub(super) enum Delivery {
     /// The connection broke or there was no reply in time. The command must not be repeated: its hits could count
     /// twice.
     Unknown,
-    /// It is not known yet: try of this number was sent, and its outcome decides whether the hits of the answer are
-    /// reported.
-    OnWay(u32),
+    /// It is not known yet: this try was sent, and its outcome decides whether the hits of the answer are reported.
+    OnWay(SentTry),
+}
+
+/// A try that was sent, whose caller waits no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SentTry {
+    /// The generation of its counter.
+    pub(super) generation: u32,
+    /// Its number among those of the counter.
+    pub(super) id: u32,
 }
 
 /// The failure of a decision that was requested from the store.

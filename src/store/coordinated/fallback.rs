@@ -63,10 +63,10 @@ impl<R: Remote> Fallback<R> {
                 Decision { over: true, remaining: 0, reset: DENY_RETRY, ..counter.look(Hits(0), now) }
             }
         };
-        if let Delivery::OnWay(id) = delivery
+        if let Delivery::OnWay(sent) = delivery
             && !decision.over
         {
-            counter.answer_given_up(id, hits, now);
+            counter.answer_given_up(sent, hits, now);
         }
         decision
     }
@@ -77,8 +77,8 @@ impl<R: Remote> Fallback<R> {
         let instances = self.client.instances();
         self.table.with_counter(check, at, |counter| {
             let reported = is_reported(delivery, counter);
-            if let Delivery::OnWay(id) = delivery {
-                counter.answer_given_up(id, Hits(0), at);
+            if let Delivery::OnWay(sent) = delivery {
+                counter.answer_given_up(sent, Hits(0), at);
             }
             counter.count_fallback(instances, Direction::GiveBack, check.hits, reported, at);
         });
@@ -134,7 +134,7 @@ impl<R: Remote> Fallback<R> {
 fn is_reported(delivery: Delivery, counter: &LocalCounter) -> bool {
     match delivery {
         Delivery::NotApplied => true,
-        Delivery::OnWay(id) => !counter.is_given_up(id),
+        Delivery::OnWay(sent) => counter.has_outcome_of(sent),
         Delivery::Applied | Delivery::Unknown => false,
     }
 }

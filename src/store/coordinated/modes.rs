@@ -209,7 +209,8 @@ impl<R: Remote> CoordinationModes<R> {
             }
             Step::Wait(waiting) => {
                 let commands = waiting.commands;
-                recorded(record, commands, self.wait(check, scope, waiting, budget, now)).await
+                let waited = self.wait(check, scope, waiting, budget, now, record);
+                recorded(record, commands, waited).await
             }
             Step::Report(waiting) => {
                 let outcome = recorded(record, 1, self.status_of(waiting, budget)).await;
@@ -280,6 +281,7 @@ impl<R: Remote> CoordinationModes<R> {
         mut waiting: Waiting,
         budget: Period,
         now: Timestamp,
+        record: Option<&DecisionRecord>,
     ) -> Result<Made, Undecided> {
         let deadline = deadline(budget);
         loop {
@@ -290,7 +292,7 @@ impl<R: Remote> CoordinationModes<R> {
             // its counter was evicted: the one that takes its place is asked
             let now = self.client.local_time_since(now);
             let at = self.client.time_at(now).now;
-            waiting = match self.step(check, scope, now, None) {
+            waiting = match self.step(check, scope, now, record) {
                 Step::Wait(waiting) | Step::Report(waiting) => waiting,
                 Step::Done(decision) => return Ok(Made { decision, counted: Counted::ByMode, at }),
                 Step::Fallback(decision) => {

@@ -35,6 +35,9 @@ const PARTS: u32 = 8;
 /// not idle while replies are in transit; few, so that commands that arrive meanwhile share a call.
 const FEW_CALLS: usize = 4;
 
+/// The calls in flight up to which a full one leaves at once.
+const FULL_CALLS: usize = 8;
+
 /// The most commands of decisions in one call.
 const MAX_BATCH: usize = 512;
 
@@ -134,6 +137,8 @@ struct Batch<S> {
     outbox: Outbox<S>,
     /// Counters whose commands are to be sent with the others.
     counters: Vec<CounterKey>,
+    /// When the call before it left.
+    left_before: Option<Instant>,
 }
 
 // === impl Pace ===
@@ -144,10 +149,12 @@ impl Pace {
         let Some(round_trip) = round_trip.filter(|time| *time / PARTS >= self.finest) else {
             return NodePace { most: FEW_CALLS, distance: Duration::ZERO };
         };
-        // half of what a decision may wait besides: the reply may be later than others
-        let spare = self.budget.saturating_sub(round_trip) / 2;
-        let distance = if spare < self.finest { Duration::ZERO } else { spare.min(round_trip / PARTS) };
-        NodePace { most: MAX_CALLS, distance }
+        // half of what a decision may wait besides, since the reply may be later than others, but so long that the calls
+        // of a round trip are not used up before it ends
+        let spare = self.budget.saturating_sub(round_trip);
+        let distance = (round_trip / PARTS).min((spare / 2).max(round_trip / (2 * PARTS)));
+        let is_possible = spare > Duration::ZERO && distance >= self.finest;
+        NodePace { most: MAX_CALLS, distance: if is_possible { distance } else { Duration::ZERO } }
     }
 }
 
@@ -176,11 +183,12 @@ impl<S: Send> Sender<S> {
         if queue.waiting.len() + queue.counters.len() >= MAX_QUEUE {
             return Err(what);
         }
-        // others that wait have told
         let is_first = !queue.has_decisions();
         add(queue, what);
+        // others that wait have told
+        let tells = is_first || queue.has_more_than(MAX_BATCH - 1);
         drop(queues);
-        if is_first {
+        if tells {
             self.ready.notify_one();
         }
         Ok(())
@@ -219,7 +227,7 @@ impl<S: Send> Sender<S> {
                 let batch = self.compose(caller, exchanges, batch);
                 // all tries of its counters may have been given up
                 if batch.outbox.is_empty() {
-                    self.finish_call(batch.node, batch.urgency, None);
+                    self.cancel_call(&batch);
                 } else {
                     calls.push(call(caller, exchanges, batch));
                 }
@@ -273,6 +281,16 @@ impl<S: Send> Sender<S> {
             });
         }
         batch
+    }
+
+    /// Records that `batch` had nothing to carry.
+    fn cancel_call(&self, batch: &Batch<S>) {
+        if batch.urgency == Urgency::Decision
+            && let Some(queue) = self.queues.lock().get_mut(&batch.node)
+        {
+            queue.calls -= 1;
+            queue.left_at = batch.left_before;
+        }
     }
 
     /// Records that a call to `node` has returned, and the time that its reply `took`, if it has one.
@@ -332,13 +350,19 @@ impl<S> NodeQueue<S> {
         !(self.waiting.is_empty() && self.counters.is_empty())
     }
 
+    /// Returns whether more than `most` wait that can leave in one call.
+    const fn has_more_than(&self, most: usize) -> bool {
+        self.waiting.len() > most || self.counters.len() > most
+    }
+
     /// Returns the time until a call for decisions may leave. None if none waits, or if that is when a call returns.
     fn time_to_next(&self, pace: Pace) -> Option<Duration> {
         let NodePace { most, distance } = pace.with(self.round_trip);
         if !self.has_decisions() || self.calls >= most {
             return None;
         }
-        let is_full = self.waiting.len() >= MAX_BATCH || self.counters.len() >= MAX_BATCH;
+        // nothing more can join a full one; but many of them would only wait at the node
+        let is_full = self.calls < FULL_CALLS && self.has_more_than(MAX_BATCH - 1);
         let left_at = self.left_at.filter(|_| self.calls > 0 && !is_full);
         Some(left_at.map_or(Duration::ZERO, |left_at| distance.saturating_sub(left_at.elapsed())))
     }
@@ -353,6 +377,7 @@ impl<S> NodeQueue<S> {
 
     /// Takes what may be sent now to `node`, whose queue it is.
     fn next_batch(&mut self, node: StoreNode, pace: Pace) -> Option<Batch<S>> {
+        let left_before = self.left_at;
         let (urgency, outbox, counters) = if !self.background.is_empty() {
             (Urgency::Background, self.background.take(MAX_BACKGROUND), Vec::new())
         } else if self.time_to_next(pace) == Some(Duration::ZERO) {
@@ -362,7 +387,7 @@ impl<S> NodeQueue<S> {
         } else {
             return None;
         };
-        Some(Batch { node, urgency, outbox, counters })
+        Some(Batch { node, urgency, outbox, counters, left_before })
     }
 }
 
@@ -436,4 +461,36 @@ impl<S> Outbox<S> {
 fn take_first<T>(list: &mut Vec<T>, most: usize) -> Vec<T> {
     let rest = list.split_off(most.min(list.len()));
     std::mem::replace(list, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_distance_of_two_calls_fits_into_a_round_trip_and_the_budget() {
+        let micros = Duration::from_micros;
+        for (round_trip, finest, most, distance) in [
+            (None, 50, FEW_CALLS, 0),
+            (Some(399), 50, FEW_CALLS, 0),
+            (Some(400), 50, MAX_CALLS, 50),
+            (Some(4_000), 50, MAX_CALLS, 500),
+            (Some(12_000), 50, MAX_CALLS, 1_500),
+            // half of what the budget of 15 ms leaves
+            (Some(13_000), 50, MAX_CALLS, 1_000),
+            // sixteen calls of a round trip
+            (Some(14_400), 50, MAX_CALLS, 900),
+            (Some(15_000), 50, MAX_CALLS, 0),
+            (Some(90_000), 50, MAX_CALLS, 0),
+            // by tokio's timers
+            (Some(7_999), 1_000, FEW_CALLS, 0),
+            (Some(8_000), 1_000, MAX_CALLS, 1_000),
+            (Some(13_001), 1_000, MAX_CALLS, 0),
+            (Some(14_400), 1_000, MAX_CALLS, 0),
+        ] {
+            let pace = Pace { budget: micros(15_000), finest: micros(finest) };
+            let NodePace { most: calls, distance: time } = pace.with(round_trip.map(micros));
+            assert_eq!((calls, time), (most, micros(distance)), "{round_trip:?}");
+        }
+    }
 }

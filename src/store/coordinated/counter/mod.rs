@@ -242,6 +242,7 @@ impl LocalCounter {
             && self.leases().is_empty()
             && !self.has_tries()
             && !self.has_ledger_on_way()
+            && self.given_up_hits() == 0
     }
 
     /// Requests a read of the store's count, if the last reply is older than `age`: a check with no hits, for example,

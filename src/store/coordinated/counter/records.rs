@@ -77,6 +77,11 @@ pub(super) fn left_in(leases: &[HeldLease]) -> u64 {
 // === impl Dropped ===
 
 impl Dropped {
+    /// Hits that were taken, and that nobody has used.
+    pub(in super::super) const fn stranded(hits: Hits) -> Self {
+        Self { unreported: 0, stranded: hits.0 }
+    }
+
     /// Adds hits that were dropped.
     pub(super) const fn add(&mut self, unreported: u64, stranded: u64) {
         self.unreported = self.unreported.saturating_add(unreported);

@@ -12,9 +12,10 @@ use crate::{
         coordinated::{
             client::{ExchangeOutcome, Exchanges},
             counter::{
-                Applied, Asks, Generation, Link, LocalCounter, Outcome, Sent, Situation, TryOutcome, Wakers,
+                Applied, Asks, Dropped, Generation, Link, LocalCounter, Outcome, Sent, Situation, TryOutcome,
+                Wakers,
             },
-            delivery::{Delivery, Undecided},
+            delivery::{Delivery, SentTry, Undecided},
             store_time::StoreTime,
         },
         remote::{Command, Remote, RemoteError, StoreNode, Target},
@@ -104,12 +105,14 @@ impl<R: Remote> CounterTable<R> {
         if let Ok(outcome) = replied {
             return outcome;
         }
-        let Waiting { key, generation, id, mut outcome, .. } = waiting?;
+        let Waiting { key, generation, id, hits, asks, mut outcome, .. } = waiting?;
+        let taking = if matches!(asks, Asks::Look | Asks::Reserve(_)) { Hits(0) } else { hits };
         let given_up = self.with_generation(key, generation, |counter| {
             // tries are decided under the lock: it may just have been
             outcome.take_or_leave().unwrap_or_else(|| {
-                let is_sent = counter.give_up(id);
-                late(if is_sent { Delivery::OnWay(id) } else { Delivery::NotApplied })
+                let is_sent = counter.give_up(id, taking);
+                let sent = SentTry { generation: generation.0, id };
+                late(if is_sent { Delivery::OnWay(sent) } else { Delivery::NotApplied })
             })
         });
         Some(given_up.unwrap_or_else(|| late(Delivery::Unknown)))
@@ -248,13 +251,17 @@ impl<R: Remote> Drop for Awaited<'_, R> {
             Asks::Look => false,
         };
         if is_taken {
-            self.table.with_generation(key, generation, |counter| {
+            let given_back = self.table.with_generation(key, generation, |counter| {
                 counter.under(&limit, tried.at, |counter| match asks {
                     Asks::Reserve(request) => counter.give_back_reserved(request, tried),
                     _ => counter.unspend(hits, tried.at),
                 });
                 self.table.enqueue(key, counter, tried.at);
             });
+            if given_back.is_none() {
+                // its counter was evicted
+                self.table.record_dropped(Dropped::stranded(hits.max(tried.reserved)));
+            }
         }
     }
 }

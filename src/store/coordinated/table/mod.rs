@@ -199,6 +199,8 @@ impl<R: Remote> CounterTable<R> {
         self.shards.insert(shard, key, counter, |mut evicted| {
             // their decisions ask the counter that takes its place
             orphans.extend(evicted.take_tries());
+            // the store may take what the fallback has decided meanwhile
+            self.metrics.hits.delivery_unknown.add(evicted.given_up_hits());
             if evicted.is_settled() {
                 self.metrics.evictions.evicted_reported.add(1);
             } else {

@@ -71,6 +71,21 @@ async fn an_eighth_of_a_round_trip_passes_between_two_calls() {
     assert!((15..=16).contains(&sizes.len()), "{sizes:?}");
 }
 
+/// Nothing more could join them.
+#[tokio::test(start_paused = true)]
+async fn full_calls_leave_at_once() {
+    let script = Script::new();
+    script.set(1, Answer::After(Duration::from_millis(80)));
+    let settings = CoordinationSettings { budget: Period::from_secs(1), ..CoordinationSettings::default() };
+    let (client, _tasks) = script.start_with(&settings);
+    queue(&client, take(1, 1)).await.expect("the client lives").expect("the store replies");
+    (0..3 * 512 + 7).for_each(|_| drop_later(queue(&client, take(1, 1))));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(sizes(&script, 1)[1..], [512; 3]);
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(sizes(&script, 1)[1..], [512, 512, 512, 7]);
+}
+
 /// Decisions would be made without the store if they waited for a distance.
 #[tokio::test(start_paused = true)]
 async fn calls_that_take_longer_than_the_budget_leave_at_once_but_sixteen_at_most() {

@@ -1,6 +1,7 @@
 //! The local estimate: what it adopts of a reply, and what it counts without one.
 
 use super::*;
+use crate::store::coordinated::delivery::SentTry;
 use crate::{
     limit::algorithm::{CounterState, FixedWindow},
     store::remote::TierSet,
@@ -97,11 +98,12 @@ fn a_hit_that_was_admitted_while_its_try_was_on_its_way_counts_once() {
             let composed = fixture.compose();
             drop(outcome);
             fixture.wait(millis(10));
-            assert!(fixture.counter.give_up(id), "it was sent");
+            assert!(fixture.counter.give_up(id, Hits(5)), "it was sent");
             let (instances, now) = (fixture.instances, fixture.now);
             let decision = fixture.counter.count_fallback(instances, Direction::Take, Hits(5), false, now);
             assert!(!decision.over);
-            fixture.counter.answer_given_up(id, Hits(5), now);
+            let sent = SentTry { generation: fixture.counter.generation().0, id };
+            fixture.counter.answer_given_up(sent, Hits(5), now);
             fixture.deliver(composed);
             let used = fixture.counter.look(Hits(0), now).before;
             assert_eq!(used, Hits(10), "{tier:?}, {instances} instances");
