@@ -97,39 +97,42 @@ impl<R: Remote> CoordinationModes<R> {
         now: Timestamp,
         record: Option<&DecisionRecord>,
     ) -> Step {
-        let mut mode = self.table.requested_mode(check);
-        let mut step = None;
-        if mode.is_coordinated() {
+        let requested = self.table.requested_mode(check);
+        if requested.is_coordinated() {
             let time = self.client.time_at(now);
-            (mode, step) = self.table.with_counter_of(check, time.now, |key, counter| {
-                // the store may not support the requested mode
+            let step = self.table.with_counter_of(check, time.now, |key, counter| {
                 let mode = self.table.mode_of(counter, check);
-                let ask = Ask::of(check, scope);
-                let decide = || self.decide_on((key, counter), mode, &ask, check, time, record);
-                (mode, mode.is_coordinated().then(decide))
+                if !mode.is_coordinated() {
+                    return None;
+                }
+                record_mode(record, mode);
+                Some(self.decide_on((key, counter), mode, check, scope, time, record))
             });
+            if let Some(step) = step {
+                return step;
+            }
         }
-        record_mode(record, mode);
-        step.unwrap_or_else(|| {
-            Step::Done(if mode == Coordination::Split {
-                self.split.decide(&self.memory, check, scope, self.split.time_at(now))
-            } else {
-                self.decide_locally(check, scope, now)
-            })
-        })
+        if requested == Coordination::Split {
+            record_mode(record, requested);
+            return Step::Done(self.split.decide(&self.memory, check, scope, self.split.time_at(now)));
+        }
+        // it is requested, or the store supports no other mode
+        record_mode(record, Coordination::Local);
+        Step::Done(self.decide_locally(check, scope, now))
     }
 
-    /// Decides `ask`, of `check`, on its counter, by the policy of `mode`.
+    /// Decides `check` on its counter, by the policy of `mode`.
     #[inline]
     fn decide_on(
         &self,
         (key, counter): (CounterKey, &mut LocalCounter),
         mode: Coordination,
-        ask: &Ask,
         check: &LimitCheck<'_>,
+        scope: Scope,
         time: StoreTime,
         record: Option<&DecisionRecord>,
     ) -> Step {
+        let ask = &Ask::of(check, scope);
         self.table.record_dropped(counter.expire_leases(time));
         let situation = self.table.situation(time);
         if self.client.is_unavailable() && self.client.is_unavailable_for(&counter.target, time.now) {
@@ -345,6 +348,7 @@ pub(super) async fn recorded<T>(
     outcome
 }
 
+#[inline]
 pub(super) fn record_mode(record: Option<&DecisionRecord>, mode: Coordination) {
     if let Some(record) = record {
         record.add_mode(mode.name());

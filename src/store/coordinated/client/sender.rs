@@ -137,7 +137,9 @@ struct Batch<S> {
     outbox: Outbox<S>,
     /// Counters whose commands are to be sent with the others.
     counters: Vec<CounterKey>,
-    /// When the call before it left.
+    /// When it leaves. None if no decision waits for it.
+    left_at: Option<Instant>,
+    /// When the one before it left.
     left_before: Option<Instant>,
 }
 
@@ -307,9 +309,8 @@ impl<S: Send> Sender<S> {
 async fn call<R: Remote, S, E: Exchanges<S>>(
     caller: &Caller<R>,
     exchanges: &E,
-    Batch { node, urgency, outbox: Outbox { commands, sent }, .. }: Batch<S>,
+    Batch { node, urgency, outbox: Outbox { commands, sent }, left_at, .. }: Batch<S>,
 ) -> (StoreNode, Urgency, Option<Duration>) {
-    let begun = Instant::now();
     let mut sent: Vec<Option<S>> = sent.into_iter().map(Some).collect();
     let silent = || {
         // the present windows of counters must not wait for those of a node that does not reply
@@ -320,7 +321,7 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
         }
     };
     let (outcome, mut received) = caller.call(node, commands, urgency, silent).await;
-    let took = outcome.is_ok().then(|| begun.elapsed());
+    let took = left_at.filter(|_| outcome.is_ok()).map(|left_at| left_at.elapsed());
     let (mut replies, now) = match outcome {
         Ok(Replies { now, replies }) => (replies, now),
         Err(error) => (vec![Err(error); sent.len()], Timestamp::default()),
@@ -357,14 +358,18 @@ impl<S> NodeQueue<S> {
 
     /// Returns the time until a call for decisions may leave. None if none waits, or if that is when a call returns.
     fn time_to_next(&self, pace: Pace) -> Option<Duration> {
-        let NodePace { most, distance } = pace.with(self.round_trip);
-        if !self.has_decisions() || self.calls >= most {
+        if !self.has_decisions() {
             return None;
         }
+        if self.calls == 0 {
+            return Some(Duration::ZERO);
+        }
+        let NodePace { most, distance } = pace.with(self.round_trip);
         // nothing more can join a full one; but many of them would only wait at the node
         let is_full = self.calls < FULL_CALLS && self.has_more_than(MAX_BATCH - 1);
-        let left_at = self.left_at.filter(|_| self.calls > 0 && !is_full);
-        Some(left_at.map_or(Duration::ZERO, |left_at| distance.saturating_sub(left_at.elapsed())))
+        let left_at = self.left_at.filter(|_| !is_full && distance > Duration::ZERO);
+        let rest = || left_at.map_or(Duration::ZERO, |left_at| distance.saturating_sub(left_at.elapsed()));
+        (self.calls < most).then(rest)
     }
 
     /// Records that a call has returned, and the time that its reply `took`, if it has one.
@@ -377,17 +382,18 @@ impl<S> NodeQueue<S> {
 
     /// Takes what may be sent now to `node`, whose queue it is.
     fn next_batch(&mut self, node: StoreNode, pace: Pace) -> Option<Batch<S>> {
-        let left_before = self.left_at;
+        let (left_before, mut left_at) = (self.left_at, None);
         let (urgency, outbox, counters) = if !self.background.is_empty() {
             (Urgency::Background, self.background.take(MAX_BACKGROUND), Vec::new())
         } else if self.time_to_next(pace) == Some(Duration::ZERO) {
             self.calls += 1;
-            self.left_at = Some(Instant::now());
+            left_at = Some(Instant::now());
+            self.left_at = left_at;
             (Urgency::Decision, self.waiting.take(MAX_BATCH), take_first(&mut self.counters, MAX_BATCH))
         } else {
             return None;
         };
-        Some(Batch { node, urgency, outbox, counters, left_before })
+        Some(Batch { node, urgency, outbox, counters, left_at, left_before })
     }
 }
 

@@ -49,6 +49,8 @@ pub(in super::super) enum How {
 
 impl LocalCounter {
     /// Returns what the policy of `mode` answers to `ask`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(in super::super) fn answer(&self, mode: Coordination, ask: &Ask, situation: &Situation) -> Answer {
         match mode {
             Coordination::Lease => LeasePolicy::new(self.view()).answer(ask, situation.time.now),
@@ -60,6 +62,8 @@ impl LocalCounter {
     }
 
     /// Decides `ask` by the policy of `mode`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs a hundred instructions")]
     pub(in super::super) fn decide(
         &mut self,
         mode: Coordination,

@@ -283,11 +283,10 @@ impl LocalCounter {
         self.follow_instances(link.instances);
         let (tries, is_free, wants_lease) = self.take_ready_tries(link);
         let (number, at) = (self.next_number(), link.time.now);
-        let (part, dropped) = if is_free {
-            self.compose_ledger(&tries, wants_lease, number, link)
-        } else {
-            (LedgerPart::default(), Dropped::default())
-        };
+        let (mut part, mut dropped) = (LedgerPart::default(), Dropped::default());
+        if is_free {
+            dropped = self.compose_ledger(&mut part, &tries, wants_lease, number, link);
+        }
         if part.is_nothing() && tries.is_empty() {
             self.end_talk();
             return dropped;
@@ -327,14 +326,16 @@ impl LocalCounter {
         dropped
     }
 
-    /// Returns what exchange `number`, which carries `tries`, does about the ledger, and what was dropped.
+    /// Composes the `part` of exchange `number`, which carries `tries`, that is about the ledger. Returns what was
+    /// dropped.
     fn compose_ledger(
         &mut self,
+        part: &mut LedgerPart,
         tries: &[Try],
         wants_lease: bool,
         number: u32,
         link: &Link,
-    ) -> (LedgerPart, Dropped) {
+    ) -> Dropped {
         let at = link.time.now;
         let is_lease = self.choice.mode == Coordination::Lease;
         let wants_lease = is_lease && (wants_lease || tries.iter().any(Try::leases));
@@ -346,33 +347,33 @@ impl LocalCounter {
         if wants_lease {
             returned += self.return_leases_before(at.after(link.lead));
         }
-        let (mut reports, mut beside, dropped) = self.take_reports(number, at);
-        let mut carried = (!reports.is_empty()).then(|| self.carried_hits());
+        let (reports, beside, dropped) = self.take_reports(number, at);
+        (part.reports, part.beside) = (reports, beside);
+        part.carried = (!part.reports.is_empty()).then(|| self.carried_hits());
         // no try that follows may find hits held that it needs
         let is_of_rule = |asked: &Try| !asked.is_own && asked.target.has_counters_of(&self.target);
         let may_hold = wants_lease && tries.iter().all(is_of_rule);
         let needed = needed_hits(tries);
-        let hold = may_hold.then(|| self.lease_policy().next_hold(needed, returned, link, at)).flatten();
-        if reports.is_empty() && self.sends_state(tries, hold.is_some(), at) {
+        part.hold = may_hold.then(|| self.lease_policy().next_hold(needed, returned, link, at)).flatten();
+        if part.reports.is_empty() && self.sends_state(tries, part.hold.is_some(), at) {
             let exact = self.replacement(&self.target, at);
             let report = |replaces| Report { at, since: at, replaces: Some(replaces), ..Report::default() };
-            reports.extend(exact.map(report));
-            carried = (!reports.is_empty()).then(Dropped::default);
+            part.reports.extend(exact.map(report));
+            part.carried = (!part.reports.is_empty()).then(Dropped::default);
         }
         let others = if self.plan.wants_read { self.other_tiers() } else { None };
         let is_read_anyway = others.is_none()
-            && (hold.is_some() || tries.iter().any(|asked| asked.target.has_counters_of(&self.target)));
-        let reads = self.plan.wants_read && carried.is_none() && !is_read_anyway;
-        let has_others = others.is_some();
-        if carried.is_some() || hold.is_some() || reads || !tries.is_empty() {
+            && (part.hold.is_some() || tries.iter().any(|asked| asked.target.has_counters_of(&self.target)));
+        part.reads = self.plan.wants_read && part.carried.is_none() && !is_read_anyway;
+        if !part.is_nothing() || !tries.is_empty() {
             // a report says less of them than is wished for
-            self.plan.wants_read &= carried.is_some() && beside.is_none() && has_others;
+            self.plan.wants_read &= part.carried.is_some() && part.beside.is_none() && others.is_some();
             self.end_overcounting();
         }
-        if reads {
-            beside = others;
+        if part.reads {
+            part.beside = others;
         }
-        (LedgerPart { reports, carried, beside, hold, reads }, dropped)
+        dropped
     }
 
     /// Returns whether the store has to have this instance's exact state before it decides `tries`, and what is held if

@@ -114,7 +114,8 @@ impl LocalCounter {
 
     /// Returns whether the store has to learn soon that the limit is used up: the last reply did not say so, or what is
     /// returned is not in it.
-    pub(super) fn is_newly_used_up(&self, now: Timestamp) -> bool {
+    #[inline]
+    fn is_newly_used_up(&self, now: Timestamp) -> bool {
         let Some(last) = self.unacknowledged.pending().last() else { return false };
         (last.unused > 0 || (last.rejected > 0 && self.plan.remaining_at_reply > 0))
             && self.remaining(now) == 0

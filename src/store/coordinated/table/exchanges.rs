@@ -82,7 +82,9 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
                 return self.record(sent.decide_alone(outcome));
             };
             let mut woken = self.apply_to(counter, sent, outcome, link);
-            woken.extend(self.send_tries(key, counter, link));
+            if counter.can_send_tries(link) {
+                woken.extend(self.send_tries(key, counter, link));
+            }
             if outcome.is_err() && carried.is_some() {
                 self.enqueue_again(key, counter, link.time.now);
             } else {

@@ -125,7 +125,7 @@ impl<R: Remote> CounterTable<R> {
     ) -> T {
         let key = self.key_of(check);
         // dropped after the lock, which wakes their callers
-        let mut orphans = Tries::new();
+        let mut orphans = None;
         let mut shard = self.shards.lock(key);
         let counter = match shard.get_mut(key) {
             Some(counter) => counter,
@@ -146,12 +146,14 @@ impl<R: Remote> CounterTable<R> {
         if let Some(replaced) = replaced {
             counter.restore_limit(replaced, now);
         }
-        let sends = counter.has_to_send();
-        let link = || self.link_at(self.client.time_as_of(now));
-        let woken = sends.then(|| self.send_tries(key, counter, &link()));
-        self.enqueue(key, counter, now);
-        drop(shard);
-        woken.into_iter().for_each(exchanges::wake);
+        if counter.has_to_send() {
+            let woken = self.send_tries(key, counter, &self.link_at(self.client.time_as_of(now)));
+            self.enqueue(key, counter, now);
+            drop(shard);
+            exchanges::wake(woken);
+        } else {
+            self.enqueue(key, counter, now);
+        }
         result
     }
 
@@ -190,7 +192,7 @@ impl<R: Remote> CounterTable<R> {
         shard: &'a mut Shard,
         key: CounterKey,
         check: &LimitCheck<'_>,
-        orphans: &mut Tries,
+        orphans: &mut Option<Box<Tries>>,
         now: Timestamp,
     ) -> &'a mut LocalCounter {
         let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed));
@@ -198,7 +200,10 @@ impl<R: Remote> CounterTable<R> {
         let counter = LocalCounter::new(target, self.sync_interval_of(check), generation, now);
         self.shards.insert(shard, key, counter, |mut evicted| {
             // their decisions ask the counter that takes its place
-            orphans.extend(evicted.take_tries());
+            let tries = evicted.take_tries();
+            if !tries.is_empty() {
+                orphans.get_or_insert_default().extend(tries);
+            }
             // the store may take what the fallback has decided meanwhile
             self.metrics.hits.delivery_unknown.add(evicted.given_up_hits());
             if evicted.is_settled() {
