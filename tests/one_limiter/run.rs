@@ -241,18 +241,16 @@ impl<'a, S: Store> Run<'a, S> {
             self.models.follow(&instants, checks, &got, |model, now| model.answer_together(checks, now))
         } else {
             let mut expected = Vec::new();
-            let all = got.clone();
-            for (i, (check, got)) in checks.iter().zip(&got).enumerate() {
+            for (i, (check, own)) in checks.iter().zip(&got).enumerate() {
                 let counts_rejected = check.limit.reference && !self.case.together;
-                let is_restarted = decides_in_store && self.is_restarted_later(i, checks, &all);
-                let reset = got.reset;
-                let (of, got) = (std::slice::from_ref(check), std::slice::from_ref(got));
+                let is_restarted = decides_in_store && self.is_restarted_later(i, checks, &got);
+                let (of, answers) = (std::slice::from_ref(check), std::slice::from_ref(own));
                 let answer = |model: &mut Model, now| {
                     let answer = model.answer(check, counts_rejected, now);
-                    let reset = if is_restarted { reset } else { answer.reset };
+                    let reset = if is_restarted { own.reset } else { answer.reset };
                     vec![Answer { reset, ..answer }]
                 };
-                expected.extend(self.models.follow(&instants, of, got, answer));
+                expected.extend(self.models.follow(&instants, of, answers, answer));
             }
             expected
         };

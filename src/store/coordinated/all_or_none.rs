@@ -178,16 +178,13 @@ impl<R: Remote> CoordinationModes<R> {
             if self.client.is_unavailable_for(&counter.target, time.now) {
                 return Outlook::Asks;
             }
+            let fits = counter.fits(hits, time.now);
             match counter.answer(mode, &ask, &self.table.situation(time)) {
                 Answer::Reject(Denial::Cached) => Outlook::Cached,
-                Answer::Wait(_) if mode == Coordination::Strict && !counter.fits(hits, time.now) => {
-                    Outlook::Doubtful
-                }
-                Answer::Wait(_) | Answer::Reject(Denial::Pause) if counter.fits(hits, time.now) => {
-                    Outlook::Asks
-                }
-                _ if counter.fits(hits, time.now) => Outlook::Fits,
-                _ => Outlook::Rejects,
+                Answer::Wait(_) if mode == Coordination::Strict && !fits => Outlook::Doubtful,
+                _ if !fits => Outlook::Rejects,
+                Answer::Wait(_) | Answer::Reject(Denial::Pause) => Outlook::Asks,
+                _ => Outlook::Fits,
             }
         })
     }

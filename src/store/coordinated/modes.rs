@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     budget::{Budget, deadline},
     client::StoreClient,
-    counter::{Ask, Asks, Decided, LocalCounter, Tried},
+    counter::{Ask, Asks, Decided, LocalCounter},
     delivery::{Delivery, Undecided},
     fallback::Fallback,
     metrics::CoordinationMetrics,
@@ -67,6 +67,15 @@ pub(super) enum Counted {
     ByMode,
     /// In the fallback. The store may have applied the command as well, as the delivery says.
     ByFallback(Delivery),
+}
+
+// === impl Made ===
+
+impl Made {
+    /// A decision whose hits were counted at `at` where the coordination mode counts.
+    const fn by_mode(decision: Decision, at: Timestamp) -> Self {
+        Self { decision, counted: Counted::ByMode, at }
+    }
 }
 
 // === impl Step ===
@@ -206,7 +215,7 @@ impl<R: Remote> CoordinationModes<R> {
     ) -> Made {
         let at = self.client.time_at(now).now;
         let decided = match step {
-            Step::Done(decision) => return Made { decision, counted: Counted::ByMode, at },
+            Step::Done(decision) => return Made::by_mode(decision, at),
             Step::Fallback(decision) => {
                 return Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at };
             }
@@ -216,14 +225,13 @@ impl<R: Remote> CoordinationModes<R> {
                 recorded(record, commands, waited).await
             }
             Step::Report(waiting) => {
-                let outcome = recorded(record, 1, self.status_of(waiting, budget)).await;
-                if outcome.is_err() {
+                let status = recorded(record, 1, self.status_of(waiting, budget)).await;
+                let Ok((decision, at)) = status else {
                     record_fallback(record);
                     self.metrics.decisions.fallback.add(1);
-                    let decision = self.look(check, Hits(0), now);
-                    return Made { decision, counted: Counted::ByMode, at };
-                }
-                outcome.map(|(decision, at)| Made { decision, counted: Counted::ByMode, at })
+                    return Made::by_mode(self.look(check, Hits(0), now), at);
+                };
+                Ok(Made::by_mode(decision, at))
             }
             Step::Full => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
         };
@@ -289,15 +297,14 @@ impl<R: Remote> CoordinationModes<R> {
         let deadline = deadline(budget);
         loop {
             if let Some(outcome) = self.table.outcome(waiting, deadline).await {
-                let by_mode = |Tried { decision, at, .. }| Made { decision, counted: Counted::ByMode, at };
-                return outcome.map(by_mode);
+                return outcome.map(|tried| Made::by_mode(tried.decision, tried.at));
             }
             // its counter was evicted: the one that takes its place is asked
             let now = self.client.local_time_since(now);
             let at = self.client.time_at(now).now;
             waiting = match self.step(check, scope, now, record) {
                 Step::Wait(waiting) | Step::Report(waiting) => waiting,
-                Step::Done(decision) => return Ok(Made { decision, counted: Counted::ByMode, at }),
+                Step::Done(decision) => return Ok(Made::by_mode(decision, at)),
                 Step::Fallback(decision) => {
                     return Ok(Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at });
                 }

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The most concurrent calls for decisions to one node: twice as many as leave in a round trip, for those whose replies
-/// are late, and where the budget is shorter than the distance.
+/// are late, and where the budget shortens the distance.
 const MAX_CALLS: usize = 16;
 
 /// The parts of a round trip that pass between two calls.

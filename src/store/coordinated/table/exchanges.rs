@@ -82,9 +82,7 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
                 return self.record(sent.decide_alone(outcome));
             };
             let mut woken = self.apply_to(counter, sent, outcome, link);
-            if counter.can_send_tries(link) {
-                woken.extend(self.send_tries(key, counter, link));
-            }
+            self.send_tries(key, counter, link, &mut woken);
             if outcome.is_err() && carried.is_some() {
                 self.enqueue_again(key, counter, link.time.now);
             } else {
@@ -120,13 +118,17 @@ impl<R: Remote> CounterTable<R> {
         Some(given_up.unwrap_or_else(|| late(Delivery::Unknown)))
     }
 
-    /// Sends the tries of `counter` that need not wait, and what it wants to hold. Returns the callers to wake when no
-    /// lock is held: too many decisions wait for the node.
-    #[must_use]
-    pub(super) fn send_tries(&self, key: CounterKey, counter: &mut LocalCounter, link: &Link) -> Wakers {
-        let mut woken = Wakers::new();
+    /// Sends the tries of `counter` that need not wait, and what it wants to hold. If too many decisions wait for the
+    /// node, adds their callers to those that must be `woken`.
+    pub(super) fn send_tries(
+        &self,
+        key: CounterKey,
+        counter: &mut LocalCounter,
+        link: &Link,
+        woken: &mut Wakers,
+    ) {
         if !counter.can_send_tries(link) {
-            return woken;
+            return;
         }
         let (now, target) = (link.time.now, &counter.target);
         // under `strict`, tries that come before the call leaves join it
@@ -144,10 +146,9 @@ impl<R: Remote> CounterTable<R> {
             counter.note_queued();
         } else {
             for asked in counter.take_tries() {
-                asked.fail(Undecided { delivery: Delivery::NotApplied, late: false }, &mut woken);
+                asked.fail(Undecided { delivery: Delivery::NotApplied, late: false }, woken);
             }
         }
-        woken
     }
 
     /// Sends the commands of `counter` that leave now.

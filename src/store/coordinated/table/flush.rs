@@ -74,7 +74,7 @@ fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option
     for shard in shards {
         for Entry { key, counter } in table.shards.lock_of(*shard).all_of(*shard) {
             if table.queue.is_due(*key, &mut counter.place, slot) {
-                woken.extend(flush_counter(table, *key, counter, &link, &mut all));
+                flush_counter(table, *key, counter, &link, &mut all, &mut woken);
             }
         }
     }
@@ -82,21 +82,22 @@ fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option
     wake(woken);
 }
 
-/// Adds what `counter`, which is due, has to send to `all`. Returns the callers to wake when no lock is held.
+/// Adds what `counter`, which is due, has to send to `all`, and the callers that must be `woken`.
 fn flush_counter<R: Remote>(
     table: &CounterTable<R>,
     key: CounterKey,
     counter: &mut LocalCounter,
     link: &Link,
     all: &mut Outbox<Sent>,
-) -> Wakers {
+    woken: &mut Wakers,
+) {
     let time = link.time;
     // pending hits are kept while the node does not reply; the heartbeat detects when it does again
     let is_available = !table.client.is_unavailable_for(&counter.target, time.now);
     if is_available && counter.has_leases() && counter.lease_policy().should_renew(link.lead, time.now) {
         // due again after the reply
         counter.want_lease();
-        return table.send_tries(key, counter, link);
+        return table.send_tries(key, counter, link, woken);
     }
     return_ended(table, counter, link);
     if is_available && counter.can_flush() {
@@ -104,7 +105,6 @@ fn flush_counter<R: Remote>(
     }
     // what is not in flight now is due again
     table.enqueue(key, counter, time.now);
-    Wakers::new()
 }
 
 /// Returns the leases of `counter` that have ended or are about to, and those that it does not need.

@@ -19,7 +19,7 @@ use self::{
 };
 use super::{
     client::StoreClient,
-    counter::{Dropped, Generation, LocalCounter, Tries},
+    counter::{Dropped, Generation, LocalCounter, Tries, Wakers},
     delivery::Delivery,
     metrics::CoordinationMetrics,
     settings::CoordinationSettings,
@@ -147,7 +147,8 @@ impl<R: Remote> CounterTable<R> {
             counter.restore_limit(replaced, now);
         }
         if counter.has_to_send() {
-            let woken = self.send_tries(key, counter, &self.link_at(self.client.time_as_of(now)));
+            let (link, mut woken) = (self.link_at(self.client.time_as_of(now)), Wakers::new());
+            self.send_tries(key, counter, &link, &mut woken);
             self.enqueue(key, counter, now);
             drop(shard);
             exchanges::wake(woken);
