@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::CounterTable;
 use crate::{
-    limit::{Coordination, CounterKey, Hits, Period, Timestamp},
+    limit::{CounterKey, Hits, Period, Timestamp},
     store::{
         coordinated::{
             client::{ExchangeOutcome, Exchanges},
@@ -131,8 +131,7 @@ impl<R: Remote> CounterTable<R> {
             return;
         }
         let (now, target) = (link.time.now, &counter.target);
-        // under `strict`, tries that come before the call leaves join it
-        if counter.is_silent() && counter.choice.mode != Coordination::Strict {
+        if counter.is_silent() {
             let mut rejected = SmallVec::<[Sent; 0]>::new();
             self.compose_of(key, counter, link, |command, sent| {
                 rejected.extend(self.client.queue(command, sent).err());
