@@ -455,3 +455,88 @@ fn a_request_with_another_limit_leaves_what_is_known_of_the_rules_tiers() {
     ];
     assert_eq!(run(&case, Mode::Coordinated(Coordination::Lease)), Ok(()));
 }
+
+/// The answer names the tier that has the least left, of those of the rule.
+#[test]
+fn a_lease_after_an_outage_with_a_limit_of_a_request_reports_the_tier_with_the_least_left() {
+    let fixed = |requests, millis| tier(requests, millis, Algorithm::FixedWindow);
+    let own = |requests, millis| Some(Limit { tiers: vec![fixed(requests, millis)], reference: false });
+    let ask = |key, hits, gives_back, own| {
+        Step::Request(0, vec![Ask { key, value: 0, hits, gives_back, own }])
+    };
+    let mut case = case(vec![fixed(2, 1_000), fixed(2, 60_000)], &[]);
+    case.steps = vec![
+        Step::Outage(true),
+        ask(0, 1, false, own(1, 1_000)),
+        ask(2, 1, false, None),
+        Step::Outage(false),
+        ask(2, 2, true, own(0, 60_000)),
+        ask(2, 1, false, None),
+        Step::Wait(Period::from_millis(496)),
+        ask(2, 1, false, None),
+    ];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Lease)), Ok(()));
+}
+
+#[test]
+fn a_limit_of_a_request_after_an_outage_leaves_the_reset_of_the_others() {
+    let sliding = tier(5, 2_000, Algorithm::SlidingWindow);
+    let fixed = |requests, millis| tier(requests, millis, Algorithm::FixedWindow);
+    let own = Limit { tiers: vec![fixed(17, 60_000), fixed(1, 1_000)], reference: false };
+    let ask = |hits, own| Step::Request(0, vec![Ask { key: 0, value: 0, hits, gives_back: false, own }]);
+    let wait = |millis| Step::Wait(Period::from_millis(millis));
+    let mut case = case(vec![sliding, fixed(17, 60_000)], &[]);
+    case.steps = vec![
+        Step::Outage(true),
+        ask(1, None),
+        wait(166),
+        ask(4, None),
+        Step::Outage(false),
+        ask(1, Some(own)),
+        wait(400),
+        ask(1, None),
+    ];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Strict)), Ok(()));
+}
+
+#[test]
+fn what_was_given_back_in_an_outage_counts_in_tiers_of_a_reload() {
+    let limit = |tiers: &[Tier]| Limit { tiers: tiers.to_vec(), reference: false };
+    let sliding = |requests, millis| tier(requests, millis, Algorithm::SlidingWindow);
+    let fixed = |requests, millis| tier(requests, millis, Algorithm::FixedWindow);
+    let long = sliding(106, 300_000);
+    let ask = |value, hits, gives_back| Ask { key: 2, value, hits, gives_back, own: None };
+    let take = |hits| Step::Request(0, vec![ask(0, hits, false)]);
+    let back = |hits| Step::Request(0, vec![ask(0, hits, true)]);
+    let wait = |millis| Step::Wait(Period::from_millis(millis));
+    let mut case = case(vec![long.clone(), fixed(4_685, 65_536), sliding(8, 2_000)], &[]);
+    case.steps = vec![
+        Step::Outage(true),
+        wait(210_601),
+        Step::Request(0, vec![ask(0, 1, true), ask(0, 1, false)]),
+        Step::Reload(2, limit(&[long.clone(), sliding(8, 3_600_000)])),
+        take(1),
+        wait(147),
+        take(1),
+        wait(8_216),
+        take(45),
+        wait(60_007),
+        take(1),
+        wait(24),
+        Step::Outage(false),
+        wait(248_379),
+        take(1),
+        Step::Outage(true),
+        wait(2_000),
+        back(1),
+        wait(370),
+        take(3),
+        wait(18_793),
+        Step::Reload(2, limit(&[long, fixed(4_685, 65_536), sliding(45, 1_000)])),
+        Step::Outage(false),
+        wait(1),
+        Step::Request(0, vec![ask(1, 1, false)]),
+        take(1),
+    ];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Interval)), Ok(()));
+}

@@ -80,6 +80,8 @@ impl LocalCounter {
                 }
             }
         }
+        let carried = self.carried_hits();
+        self.books.settled(carried.unreported, carried.stranded);
         self.unacknowledged.end_flight();
         outcome
     }

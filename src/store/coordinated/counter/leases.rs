@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     LocalCounter,
     policy::LeasePolicy,
-    records::{Dropped, HeldLease, PendingDelta, left_in},
+    records::{Dropped, HeldLease, left_in},
     tiers::{flows, has_ended, has_flowed_back, is_mixed, same_windows, saturated, take_off},
 };
 use crate::{
@@ -80,9 +80,10 @@ impl LocalCounter {
         });
         let until = ends.min().unwrap_or(now);
         let lease = HeldLease::new(Hits(hits), now, until);
+        self.books.held(hits);
         if self.is_away() {
             // granted under a limit that a reload has replaced
-            self.push_pending(PendingDelta::unused(&Arc::clone(&self.target), lease));
+            self.push_unused(&Arc::clone(&self.target), lease);
         } else {
             self.rare.add_lease(lease);
         }
@@ -125,12 +126,14 @@ impl LocalCounter {
                 && lease.left().0 <= self.lease_policy().idle_allowance()
             {
                 // the estimate, which does not count them, has to replace the store's state
+                self.books.spent(lease.left().0);
                 self.leasing_mut().is_overcounted = true;
                 self.plan.wants_read = true;
             } else if ended || is_kept {
+                self.books.spent(lease.left().0);
                 dropped.stranded += lease.left().0;
             } else {
-                self.push_pending(PendingDelta::unused(&self.target, lease));
+                self.push_unused(&Arc::clone(&self.target), lease);
             }
         }
         dropped
@@ -146,6 +149,7 @@ impl LocalCounter {
     /// Takes `hits` from the leases, which have as many.
     pub(super) fn spend_held(&mut self, hits: u64, now: Timestamp) {
         let mut needed = hits;
+        self.books.spent(hits);
         let held = self.rare.leases_mut();
         if let Some(first) = held.first_mut()
             && first.left().0 > hits
@@ -169,7 +173,7 @@ impl LocalCounter {
         }
         let limit = Arc::clone(self.lease_limit());
         for lease in self.rare.take_leases() {
-            self.push_pending(PendingDelta::unused(&limit, lease));
+            self.push_unused(&limit, lease);
         }
     }
 
@@ -199,7 +203,7 @@ impl LocalCounter {
         while let Some(i) = next(self) {
             let lease = self.rare.take_lease(i);
             returned += lease.left().0;
-            self.push_pending(PendingDelta::unused(&self.target, lease));
+            self.push_unused(&Arc::clone(&self.target), lease);
         }
         returned
     }
@@ -227,6 +231,7 @@ impl LocalCounter {
         match held {
             Some((left, lease)) => {
                 lease.left = left;
+                self.books.held(hits.0);
                 take_off(&self.target.tiers, &mut self.estimate, hits, at);
             }
             None => self.uncount(hits, at),

@@ -7,6 +7,7 @@
 //! counted in the next. Hits that the store granted in advance are a *lease*.
 
 mod adoption;
+mod books;
 mod counting;
 mod decide;
 mod demand;
@@ -47,6 +48,7 @@ pub(super) use self::{
     tiers::has_strict_bucket,
 };
 use self::{
+    books::Books,
     demand::Demand,
     policy::{AutoPolicy, Leasing, View},
     rare::Rare,
@@ -97,6 +99,7 @@ pub(super) struct LocalCounter {
     numbers: Numbers,
     heard: Heard,
     pub(super) plan: Plan,
+    books: Books,
 }
 
 /// Which coordination mode a counter has, and why.
@@ -185,6 +188,7 @@ impl LocalCounter {
                 measured_replies: 0,
                 wants_read: false,
             },
+            books: Books::default(),
             target,
         }
     }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{
     LocalCounter,
     limits::joined,
-    records::{Dropped, PendingDelta},
+    records::{Dropped, HeldLease, PendingDelta},
     tiers::{flows, has_ended, same_windows},
 };
 use crate::{
@@ -32,6 +32,7 @@ impl LocalCounter {
 
     /// Adds `hits` that were counted at `now` to the pending ones.
     pub(in super::super) fn add_pending(&mut self, hits: i64, now: Timestamp) {
+        self.books.counted(hits.try_into().unwrap_or_default());
         match self.unacknowledged.pending_mut().last_mut() {
             Some(last)
                 if hits > 0
@@ -47,6 +48,18 @@ impl LocalCounter {
     /// Returns a record of `hits` at `at` under the limit in use, which are given back if they are negative.
     pub(super) fn delta(&self, hits: i64, at: Timestamp) -> PendingDelta {
         PendingDelta::of(&self.target, hits, at)
+    }
+
+    /// Makes hits pending that were admitted, and are in the estimate.
+    pub(super) fn push_admitted(&mut self, delta: PendingDelta) {
+        self.books.counted(delta.taken());
+        self.push_pending(delta);
+    }
+
+    /// Makes the unused hits of `lease`, which was held under `limit`, pending, to return them to the store.
+    pub(super) fn push_unused(&mut self, limit: &Arc<Target>, lease: HeldLease) {
+        self.books.returned(lease.left().0);
+        self.push_pending(PendingDelta::unused(limit, lease));
     }
 
     pub(super) fn push_pending(&mut self, delta: PendingDelta) {
@@ -85,6 +98,7 @@ impl LocalCounter {
     /// Merges pending deltas that differ only in windows that have ended, which the store does not count any more.
     /// During an outage there is one delta for each window that has not ended, however many windows have passed.
     fn merge_ended(&mut self, now: Timestamp) {
+        self.books.merged(now);
         self.unacknowledged.merge_pending(|kept, later| {
             for earlier in kept.iter_mut().rev() {
                 let is_same_in = |tier: &Tier| {
@@ -143,6 +157,7 @@ impl LocalCounter {
             let unused = first.unused;
             if unused > 0 && self.must_keep(tiers, first.at, first.unused_until, now) {
                 dropped.add(0, unused);
+                self.books.settled(0, unused);
                 self.unacknowledged.pending_mut()[0].unused = 0;
             }
             // a flush that was not applied is sent with what was counted since
@@ -192,6 +207,7 @@ impl LocalCounter {
             }
             !ended
         });
+        self.books.settled(dropped.unreported, dropped.stranded);
         dropped
     }
 

@@ -212,7 +212,7 @@ impl LocalCounter {
                 let hits = if asked.looks() { 0 } else { asked.hits.0 };
                 applied.unknown = applied.unknown.saturating_add(hits);
             } else if let Some(delta) = given_up {
-                self.push_pending(delta);
+                self.push_admitted(delta);
             }
         }
     }
@@ -236,7 +236,7 @@ impl LocalCounter {
                 if let Some(delta) = self.take_given_up(asked.id)
                     && !run.counts_rejected
                 {
-                    self.push_pending(delta);
+                    self.push_admitted(delta);
                 }
             }
         }

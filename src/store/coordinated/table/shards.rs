@@ -114,6 +114,7 @@ impl Shards {
         mut evicted: impl FnMut(LocalCounter),
     ) -> &'a mut LocalCounter {
         let mut remove = |entry: Box<Entry>| {
+            entry.counter.check_books();
             self.forget(&entry.counter);
             evicted(entry.counter);
         };
@@ -189,6 +190,7 @@ impl Shards {
             let Shard { table, long_names, .. } = &mut *shard;
             table.retain(|entry| {
                 let Entry { key, counter } = &mut **entry;
+                counter.check_books();
                 let mut is_idle = counter.is_idle(now);
                 if !is_idle && !counter.is_quiet() {
                     let is_leased = counter.leased_hits() > 0;
@@ -222,7 +224,9 @@ impl Shards {
 impl Shard {
     /// Returns the counter of `key`.
     pub(super) fn get_mut(&mut self, key: CounterKey) -> Option<&mut LocalCounter> {
-        self.table.find_mut(bucket(key), |entry| entry.key == key).map(|entry| &mut entry.counter)
+        let entry = self.table.find_mut(bucket(key), |entry| entry.key == key)?;
+        entry.counter.check_books();
+        Some(&mut entry.counter)
     }
 
     /// Returns the counters for whose keys [`CounterKey::shard`] returns `shard`: those of the same entries.
