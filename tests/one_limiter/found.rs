@@ -461,9 +461,8 @@ fn a_request_with_another_limit_leaves_what_is_known_of_the_rules_tiers() {
 fn a_lease_after_an_outage_with_a_limit_of_a_request_reports_the_tier_with_the_least_left() {
     let fixed = |requests, millis| tier(requests, millis, Algorithm::FixedWindow);
     let own = |requests, millis| Some(Limit { tiers: vec![fixed(requests, millis)], reference: false });
-    let ask = |key, hits, gives_back, own| {
-        Step::Request(0, vec![Ask { key, value: 0, hits, gives_back, own }])
-    };
+    let ask =
+        |key, hits, gives_back, own| Step::Request(0, vec![Ask { key, value: 0, hits, gives_back, own }]);
     let mut case = case(vec![fixed(2, 1_000), fixed(2, 60_000)], &[]);
     case.steps = vec![
         Step::Outage(true),

@@ -36,17 +36,6 @@ mod versions;
 
 use std::sync::Arc;
 
-pub(super) use self::{
-    decide::{Decided, How, Situation},
-    exchange::Sent,
-    outcome::{Outcome, Tried, TryOutcome, Wakers},
-    place::{QueuePlace, Slot, Turn, Urgency},
-    policy::{Answer, Ask, Denial, Switch, auto},
-    records::Dropped,
-    reply::Applied,
-    talk::{Asks, Link, Tries},
-    tiers::has_strict_bucket,
-};
 use self::{
     books::Books,
     demand::Demand,
@@ -59,6 +48,17 @@ use self::{
     unacknowledged::Unacknowledged,
     usage::UsageRate,
     versions::Version,
+};
+pub(super) use self::{
+    decide::{Decided, How, Situation},
+    exchange::Sent,
+    outcome::{Outcome, Tried, TryOutcome, Wakers},
+    place::{QueuePlace, Slot, Turn, Urgency},
+    policy::{Answer, Ask, Denial, Switch, auto},
+    records::Dropped,
+    reply::Applied,
+    talk::{Asks, Link, Tries},
+    tiers::has_strict_bucket,
 };
 use crate::{
     limit::{
