@@ -99,7 +99,7 @@ struct Report {
 }
 
 /// Why a request was not decided. Callers see the texts, which are exactly those of envoyproxy/ratelimit.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum LimitError {
     /// The request names no domain.
     #[error("rate limit domain must not be empty")]
@@ -217,22 +217,23 @@ impl<S: Store> Limiter<S> {
             return self.decide_in(memory, request, now, options.record, encode);
         }
         let loaded = self.loaded.load();
-        let decided = match find(loaded.as_deref(), request) {
+        let found = find(loaded.as_deref(), request);
+        let decided = match &found {
             Ok((loaded, matched)) => {
                 let options = TakeOptions { all_quotas: self.settings.modes.quota, ..options };
-                let scope = self.scope_of(&matched);
+                let scope = self.scope_of(matched);
                 let taken = if scope == Scope::Request && matched.has_shadows() {
                     // boxed to keep the future of all other requests small
-                    Box::pin(self.take_before_shadows(loaded, &matched, now, options)).await
+                    Box::pin(self.take_before_shadows(loaded, matched, now, options)).await
                 } else {
                     self.store.take_with(&matched.checks, scope, now, options).await
                 };
                 taken.map_err(LimitError::from).map(|decisions| {
-                    let encode = traced(options.record, &matched, encode);
-                    self.conclude(loaded, request, &matched, &decisions, now, encode)
+                    let encode = traced(options.record, matched, encode);
+                    self.conclude(loaded, request, matched, &decisions, now, encode)
                 })
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.clone()),
         };
         self.count_error(decided)
     }

@@ -249,7 +249,7 @@ pub struct TakeOptions<'a> {
 }
 
 /// The reason why a store gave up.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// A store that counts over the network could not be reached in time.
     #[error("the store is unavailable: {0}")]

@@ -229,6 +229,7 @@ impl<S: Store> Services<S> {
         account: &Arc<Account>,
     ) -> (CallKind, impl Future<Output = ()>) {
         let kind = if call.uri().path() == Service::<S>::PATH { CallKind::Decision } else { CallKind::Other };
+        let mut call = call;
         let handled = async move {
             if let Err(status) = request_headers::check(&call, account) {
                 // an error means that the call was aborted
@@ -238,7 +239,7 @@ impl<S: Store> Services<S> {
             match kind {
                 CallKind::Decision => {
                     let arrival = self.connections.bounds().arrival;
-                    let response = self.service.handle(call, now, account, arrival).await;
+                    let response = self.service.handle(&mut call, now, account, arrival).await;
                     if let Err(error) = send(respond, response, account) {
                         tracing::debug!(%error, "call aborted");
                     }

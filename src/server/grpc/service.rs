@@ -100,7 +100,7 @@ impl<S: Store> Service<S> {
     /// waits longer than the caller does.
     pub(super) async fn handle(
         &self,
-        mut call: Request<RecvStream>,
+        call: &mut Request<RecvStream>,
         now: Timestamp,
         account: &Arc<Account>,
         arrival: Duration,
@@ -109,7 +109,7 @@ impl<S: Store> Service<S> {
         let response = async {
             let mut wait = timeout::longest_wait(call.headers())?;
             let (read, now) = {
-                let mut reading = pin!(message::read(&mut call, account, arrival));
+                let mut reading = pin!(message::read(call, account, arrival));
                 if let Some(read) = reading.as_mut().now_or_never() {
                     (read, now)
                 } else {

@@ -5,6 +5,8 @@
 //! Then the store decides what it has to, in parallel, and then this instance. If one of these rejects the request
 //! after all, because another request was faster, the hits of the others are given back before the request is answered.
 
+use std::pin::pin;
+
 use futures_util::{FutureExt as _, future::join_all};
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -99,7 +101,7 @@ impl<R: Remote> CoordinationModes<R> {
                     outlook == Outlook::GivesBack && self.mode(check, at) == Coordination::Strict;
                 if !is_known && (outlook.is_asked() || is_unknown) {
                     // a failure leaves the estimate as it is
-                    let _ = recorded(record, 1, self.status(check, begun.rest())).await;
+                    let _ = recorded(record, 1, pin!(self.status(check, begun.rest()))).await;
                 }
                 let earlier = earlier_hits(checks, &outlooks[..i]);
                 let decision = self.reject(check, earlier, begun, now, record).await;
@@ -216,7 +218,7 @@ impl<R: Remote> CoordinationModes<R> {
     ) {
         let asked = checks.iter().zip(&*outlooks).map(async |(check, outlook)| match outlook {
             Outlook::Doubtful => {
-                let status = recorded(record, 1, self.status(check, begun.rest())).await;
+                let status = recorded(record, 1, pin!(self.status(check, begun.rest()))).await;
                 status.is_ok_and(|(decision, _)| decision.over)
             }
             _ => false,
@@ -329,7 +331,7 @@ impl<R: Remote> CoordinationModes<R> {
                     });
                     if let Some(waiting) = waiting {
                         // the decision does not depend on it
-                        let undoing = self.status_of(waiting, budget).map(Ok);
+                        let undoing = pin!(self.status_of(waiting, budget).map(Ok));
                         let _ = recorded(record, 1, undoing).await;
                     }
                 }

@@ -345,12 +345,13 @@ impl<R: Remote> Store for Coordinated<R> {
             return Ok(Box::pin(self.modes.take_all_or_none(checks, budget, now, record, all_quotas)).await);
         }
         if let [check] = checks {
-            let step = self.modes.step(check, scope, now, record);
-            if let Some(decision) = step.decision() {
-                return Ok(smallvec![decision]);
-            }
+            let step = match self.modes.step(check, scope, now, record) {
+                Step::Done(decision) | Step::Fallback(decision) => return Ok(smallvec![decision]),
+                step => step,
+            };
             let budget = Budget::of(self.modes.budget, wait);
-            return Ok(smallvec![self.modes.finish(check, scope, step, budget, now, record).await.decision]);
+            let made = self.modes.finish(check, scope, step, budget, now, record).await;
+            return Ok(smallvec![made.decision]);
         }
         // the store carries out commands for one counter in their order
         let is_strict =

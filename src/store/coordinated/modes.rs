@@ -1,6 +1,6 @@
 //! The coordination modes together: picks the mode of a check, and has it decide within its budget.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
@@ -204,7 +204,7 @@ impl<R: Remote> CoordinationModes<R> {
     }
 
     /// Completes `step`, which waits no longer than `budget`.
-    pub(super) async fn finish(
+    pub(super) fn finish(
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
@@ -212,44 +212,47 @@ impl<R: Remote> CoordinationModes<R> {
         Budget { longest: budget, is_of_caller }: Budget,
         now: Timestamp,
         record: Option<&DecisionRecord>,
-    ) -> Made {
+    ) -> impl Future<Output = Made> {
         let at = self.client.time_at(now).now;
-        let decided = match step {
-            Step::Done(decision) => return Made::by_mode(decision, at),
-            Step::Fallback(decision) => {
-                return Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at };
-            }
-            Step::Wait(waiting) => {
-                let commands = waiting.commands;
-                let waited = self.wait(check, scope, waiting, budget, now, record);
-                recorded(record, commands, waited).await
-            }
-            Step::Report(waiting) => {
-                let status = recorded(record, 1, self.status_of(waiting, budget)).await;
-                let Ok((decision, at)) = status else {
+        // a block, which has `step` once: an `async fn` would have its argument too
+        async move {
+            let decided = match step {
+                Step::Done(decision) => return Made::by_mode(decision, at),
+                Step::Fallback(decision) => {
+                    return Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at };
+                }
+                Step::Wait(waiting) => {
+                    let commands = waiting.commands;
+                    let waited = pin!(self.wait(check, scope, waiting, budget, now, record));
+                    recorded(record, commands, waited).await
+                }
+                Step::Report(waiting) => {
+                    let status = recorded(record, 1, pin!(self.status_of(waiting, budget))).await;
+                    let Ok((decision, at)) = status else {
+                        record_fallback(record);
+                        self.metrics.decisions.fallback.add(1);
+                        return Made::by_mode(self.look(check, Hits(0), now), at);
+                    };
+                    Ok(Made::by_mode(decision, at))
+                }
+                Step::Full => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
+            };
+            match decided {
+                Ok(made) => {
+                    if made.counted == Counted::ByMode {
+                        self.metrics.decisions.waited.add(1);
+                    }
+                    made
+                }
+                Err(undecided) => {
+                    if !is_of_caller {
+                        self.record_late(check, undecided);
+                    }
                     record_fallback(record);
-                    self.metrics.decisions.fallback.add(1);
-                    return Made::by_mode(self.look(check, Hits(0), now), at);
-                };
-                Ok(Made::by_mode(decision, at))
-            }
-            Step::Full => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
-        };
-        match decided {
-            Ok(made) => {
-                if made.counted == Counted::ByMode {
-                    self.metrics.decisions.waited.add(1);
+                    let (delivery, at) = (undecided.delivery, self.client.time_since(now).now);
+                    let decision = self.fallback.decide(check, delivery, at);
+                    Made { decision, counted: Counted::ByFallback(delivery), at }
                 }
-                made
-            }
-            Err(undecided) => {
-                if !is_of_caller {
-                    self.record_late(check, undecided);
-                }
-                record_fallback(record);
-                let (delivery, at) = (undecided.delivery, self.client.time_since(now).now);
-                let decision = self.fallback.decide(check, delivery, at);
-                Made { decision, counted: Counted::ByFallback(delivery), at }
             }
         }
     }
@@ -343,7 +346,7 @@ impl<R: Remote> CoordinationModes<R> {
 pub(super) async fn recorded<T>(
     record: Option<&DecisionRecord>,
     commands: u32,
-    call: impl Future<Output = Result<T, Undecided>>,
+    call: impl Future<Output = Result<T, Undecided>> + Unpin,
 ) -> Result<T, Undecided> {
     let begun = record.map(|record| (record, std::time::Instant::now()));
     let outcome = call.await;

@@ -182,7 +182,7 @@ impl RedisRemote {
             Urgency::Decision => None,
         };
         let mut pools = Vec::with_capacity(commands.len());
-        let mut requests = [Vec::new(), Vec::new()];
+        let mut requests = [Vec::with_capacity(commands.len()), Vec::new()];
         for (i, command) in commands.into_iter().enumerate() {
             if urgency == Urgency::Background && i % ENCODED_AT_ONCE == ENCODED_AT_ONCE - 1 {
                 tokio::task::yield_now().await;

@@ -16,7 +16,7 @@ use super::{
     cluster::Cluster,
     command::{CommandOutcome, Retry, malformed_reply},
     protocol::{PipelineReply, RedisProtocol, ServerConnection},
-    request::{ExchangedBatch, NodeBatch, NodeRequest, Route, RoutedRequest},
+    request::{BoxedRequest, ExchangedBatch, NodeBatch, NodeRequest, Route, RoutedRequest},
     resolver::Resolver,
     settings::{Endpoint, Topology},
 };
@@ -111,7 +111,8 @@ impl Pool {
         replies.resize_with(requests.len(), || None);
         let mut now = None;
         let mut batches = FuturesUnordered::new();
-        let mut waiting: Vec<_> = requests.into_iter().enumerate().map(RoutedRequest::new).collect();
+        let mut waiting: Vec<_> =
+            requests.into_iter().enumerate().map(RoutedRequest::new).map(Box::new).collect();
         loop {
             let pause = waiting.iter().map(|request| request.route.pause).max().unwrap_or_default();
             for batch in self.batches(waiting, urgency, &mut replies) {
@@ -147,7 +148,7 @@ impl Pool {
     /// once.
     fn batches<R: NodeRequest>(
         &self,
-        requests: Vec<RoutedRequest<R>>,
+        requests: Vec<BoxedRequest<R>>,
         urgency: Urgency,
         replies: &mut [Option<Result<R::Reply, RemoteError>>],
     ) -> Vec<NodeBatch<R>> {
@@ -219,7 +220,7 @@ impl Pool {
     async fn send<R: NodeRequest>(
         &self,
         server: &ServerConnection,
-        requests: &[RoutedRequest<R>],
+        requests: &[BoxedRequest<R>],
         urgency: Urgency,
         deadline: Instant,
     ) -> Result<PipelineReply, RemoteError> {

@@ -51,10 +51,13 @@ pub(super) struct RoutedRequest<R> {
     pub(super) attempts: usize,
 }
 
+/// Boxed, since it passes through several lists on its way.
+pub(super) type BoxedRequest<R> = Box<RoutedRequest<R>>;
+
 /// The requests that go to one server in one pipeline.
 pub(super) struct NodeBatch<R> {
     pub(super) server: ServerConnection,
-    pub(super) requests: Vec<RoutedRequest<R>>,
+    pub(super) requests: Vec<BoxedRequest<R>>,
     /// The cost that more requests may have.
     pub(super) room: usize,
 }
@@ -64,7 +67,7 @@ pub(super) struct ExchangedBatch<R: NodeRequest> {
     pub(super) server: ServerConnection,
     /// The server's clock, if it replied.
     pub(super) now: Option<Timestamp>,
-    pub(super) outcomes: Vec<(RoutedRequest<R>, CommandOutcome<R::Reply>)>,
+    pub(super) outcomes: Vec<(BoxedRequest<R>, CommandOutcome<R::Reply>)>,
 }
 
 // === impl RoutedRequest ===

@@ -4,6 +4,8 @@
 //! pool rejects them: until then they may reject other requests, but only of a member that the pool has nothing for. A
 //! pool would withhold hits from others.
 
+use std::pin::pin;
+
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
@@ -216,7 +218,7 @@ impl<R: Remote> CoordinationModes<R> {
             PoolStep::Wait(reply) => Some(reply),
         };
         if let Some(reply) = reply {
-            let received = self.pools.receive(check, reply, longest, is_of_caller, turn.now);
+            let received = pin!(self.pools.receive(check, reply, longest, is_of_caller, turn.now));
             if let Ok(decision) = recorded(turn.record, 1, received).await {
                 return decision;
             }

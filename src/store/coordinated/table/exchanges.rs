@@ -97,15 +97,24 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
 impl<R: Remote> CounterTable<R> {
     /// Waits for the outcome of `waiting`, but no longer than until `deadline`. None if its counter was evicted
     /// meanwhile.
-    pub(in super::super) async fn outcome(&self, waiting: Waiting, deadline: Instant) -> Option<TryOutcome> {
-        let late = |delivery| Err(Undecided { delivery, late: true });
+    pub(in super::super) fn outcome(
+        &self,
+        waiting: Waiting,
+        deadline: Instant,
+    ) -> impl Future<Output = Option<TryOutcome>> {
+        // a block, which has it once: an `async fn` would have its argument too
         let mut awaited = Awaited { table: self, waiting: Some(waiting) };
-        let replied = timeout_at(deadline, awaited.receive()).await;
-        let waiting = awaited.waiting.take();
-        if let Ok(outcome) = replied {
-            return outcome;
+        async move {
+            let replied = timeout_at(deadline, awaited.receive()).await;
+            let waiting = awaited.waiting.take();
+            replied.unwrap_or_else(|_| Some(self.give_up(waiting?)))
         }
-        let Waiting { key, generation, id, hits, asks, mut outcome, .. } = waiting?;
+    }
+
+    /// Gives `waiting` up, whose deadline has passed.
+    fn give_up(&self, waiting: Waiting) -> TryOutcome {
+        let late = |delivery| Err(Undecided { delivery, late: true });
+        let Waiting { key, generation, id, hits, asks, mut outcome, .. } = waiting;
         let taking = if matches!(asks, Asks::Look | Asks::Reserve(_)) { Hits(0) } else { hits };
         let given_up = self.with_generation(key, generation, |counter| {
             // tries are decided under the lock: it may just have been
@@ -115,7 +124,7 @@ impl<R: Remote> CounterTable<R> {
                 late(if is_sent { Delivery::OnWay(sent) } else { Delivery::NotApplied })
             })
         });
-        Some(given_up.unwrap_or_else(|| late(Delivery::Unknown)))
+        given_up.unwrap_or_else(|| late(Delivery::Unknown))
     }
 
     /// Sends the tries of `counter` that need not wait, and what it wants to hold. If too many decisions wait for the
