@@ -175,8 +175,8 @@ async fn descriptors_of_one_counter_have_to_fit_together() {
         let status: Vec<_> = decisions.iter().map(|d| (d.over, d.before.0, d.remaining)).collect();
         assert_eq!(status, [(false, 0, 3), (true, 2, 1)], "{mode:?}");
         let sent = match mode {
-            // a read; one for each descriptor, since the store decides; and one that gives hits back
-            Coordination::Strict => 4,
+            // a read; one for both hits, since the store decides; and one that gives hits back
+            Coordination::Strict => 3,
             // a read
             Coordination::Lease => 1,
             _ => 0,

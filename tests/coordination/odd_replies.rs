@@ -129,6 +129,12 @@ impl Setup {
         let decisions = self.stores[0].take(&matched.checks, Scope::Descriptor, self.clock.now()).await;
         decisions.expect("a coordinated store always decides")[0]
     }
+
+    /// A hit that comes when those of now are on their way.
+    async fn hit_meanwhile(&self) -> Decision {
+        sleep(Network::default().round_trip / 4).await;
+        self.hit().await
+    }
 }
 
 /// The store's verdict is final. To ask again and again would be of no use, and would cost ever more calls.
@@ -152,7 +158,7 @@ async fn hits_that_the_store_does_not_grant_although_they_fit_are_rejected() {
 async fn a_decision_counts_only_the_requests_for_its_own_hits() {
     let setup = Setup::start(1, Coordination::Lease, Algorithm::SlidingWindow).await;
     setup.oddity.send_replace(Oddity::GrantsNothing);
-    let (first, second) = tokio::join!(setup.hit(), setup.hit());
+    let (first, second) = tokio::join!(setup.hit(), setup.hit_meanwhile());
     assert!(first.over && second.over);
     assert_eq!(setup.requests.load(Ordering::Relaxed), 2);
 }
@@ -180,7 +186,7 @@ async fn the_fallback_decides_if_a_reply_that_several_wait_for_has_no_counts() {
     for (instances, requested) in [(1, 14), (2, 2)] {
         let setup = Setup::start(instances, Coordination::Lease, Algorithm::FixedWindow).await;
         setup.oddity.send_replace(Oddity::ShowsNothing);
-        let (first, second) = tokio::join!(setup.hit(), setup.hit());
+        let (first, second) = tokio::join!(setup.hit(), setup.hit_meanwhile());
         assert!(!first.over && !second.over);
         let metrics = setup.stores[0].coordination_metrics();
         assert_eq!(

@@ -160,13 +160,6 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.caller.store_clock.offset()
     }
 
-    /// Queues `command`, which decisions wait for, and what is remembered of it. Returns the latter if too many others
-    /// precede.
-    pub(super) fn queue(&self, command: Command, sent: S) -> Result<(), S> {
-        let node = self.node(&command.target, command.counted_at());
-        self.sender.queue(node, command, sent)
-    }
-
     /// Has the store carry out `command` at once.
     #[cfg(test)]
     pub(super) async fn call(&self, command: Command) -> Result<Replies, RemoteError> {
@@ -175,8 +168,8 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
     }
 
     /// Queues the counter of `key`, whose tries about `target` wait as of `at`. Returns whether there was room.
-    pub(super) fn queue_counter(&self, key: CounterKey, target: &Target, at: Timestamp) -> bool {
-        self.sender.queue_counter(self.node(target, at), key)
+    pub(super) fn queue(&self, key: CounterKey, target: &Target, at: Timestamp) -> bool {
+        self.sender.queue(self.node(target, at), key)
     }
 
     /// Sends what no decision waits for.

@@ -1,8 +1,8 @@
 //! Sends the exchanges of counters, and has their replies applied where they arrive.
 //!
-//! Counters queue here, by node: their commands, or themselves, to be composed when a call leaves, so that late tries
-//! join. One task sends what is queued in few calls, so that concurrent decisions share the cost of a call. What no
-//! decision waits for is sent in calls of its own.
+//! Counters queue here, by node. What they send is composed when a call leaves, so that late tries join. One task sends
+//! what is queued in few calls, so that concurrent decisions share the cost of a call. What no decision waits for is
+//! sent in calls of its own.
 //!
 //! A call for decisions leaves at once if none is in flight to its node, or if it is full, and otherwise an eighth of a
 //! round trip after the one before. So a decision waits for little more than its own round trip, and those that arrive
@@ -13,6 +13,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::{sync::Notify, task::yield_now, time::Instant};
 
 use super::{
@@ -38,14 +39,14 @@ const FEW_CALLS: usize = 4;
 /// The calls in flight up to which a full one leaves at once.
 const FULL_CALLS: usize = 8;
 
-/// The most commands of decisions in one call.
+/// The most counters whose decisions are in one call.
 const MAX_BATCH: usize = 512;
 
 /// The most of other commands in one call: few, so that a decision that has to be made in the store does not wait for
 /// long behind it.
 const MAX_BACKGROUND: usize = 256;
 
-/// The most decisions that may wait for one node.
+/// The most counters whose decisions may wait for one node.
 const MAX_QUEUE: usize = 4_096;
 
 /// The nodes whose queues are kept while they are empty: nodes come and go.
@@ -65,9 +66,6 @@ pub(in super::super) trait Exchanges<S>: Send + Sync + 'static {
     /// Sends the commands of the counter of `key`, and what is remembered of each.
     fn compose(&self, key: CounterKey, send: impl FnMut(Command, S));
 
-    /// Returns whether what was composed is still of use.
-    fn is_needed(&self, sent: &S) -> bool;
-
     /// Returns whether the counter's present window is counted by another node than `node`, which does not reply.
     fn is_elsewhere(&self, sent: &S, node: StoreNode) -> bool;
 
@@ -85,11 +83,11 @@ pub(in super::super) struct Outbox<S> {
     sent: Vec<S>,
 }
 
-/// Queues commands by node and sends them in batches.
+/// Queues counters by node, and sends their commands in batches.
 #[derive(Debug)]
 pub(super) struct Sender<S> {
     queues: Mutex<BTreeMap<StoreNode, NodeQueue<S>>>,
-    /// Notified when there are commands that may be sent.
+    /// Notified when there is something that may be sent.
     ready: Notify,
     /// The longest that a decision waits.
     budget: Duration,
@@ -98,9 +96,7 @@ pub(super) struct Sender<S> {
 /// What waits for calls to one node.
 #[derive(Debug)]
 struct NodeQueue<S> {
-    /// Commands that decisions wait for, in order of arrival.
-    waiting: Outbox<S>,
-    /// Counters whose tries wait, in order of arrival.
+    /// Counters whose decisions wait, in order of arrival.
     counters: Vec<CounterKey>,
     /// What no decision waits for.
     background: Outbox<S>,
@@ -135,12 +131,22 @@ struct Batch<S> {
     node: StoreNode,
     urgency: Urgency,
     outbox: Outbox<S>,
-    /// Counters whose commands are to be sent with the others.
-    counters: Vec<CounterKey>,
-    /// When it leaves. None if no decision waits for it.
+    /// When it leaves, if the time that it takes says something of others.
     left_at: Option<Instant>,
-    /// When the one before it left.
-    left_before: Option<Instant>,
+}
+
+/// What may leave now.
+enum Next<S> {
+    /// What no decision waits for.
+    Background(Batch<S>),
+    /// The commands of counters, to `node`.
+    Counters {
+        node: StoreNode,
+        counters: Vec<CounterKey>,
+        left_at: Option<Instant>,
+        /// When the call before it left.
+        left_before: Option<Instant>,
+    },
 }
 
 // === impl Pace ===
@@ -168,32 +174,21 @@ impl<S: Send> Sender<S> {
         Self { queues: Mutex::default(), ready: Notify::new(), budget }
     }
 
-    /// Queues `command`, which is for `node`, and what is remembered of it. Returns the latter if too many wait.
-    pub(super) fn queue(&self, node: StoreNode, command: Command, sent: S) -> Result<(), S> {
-        self.add(node, sent, |queue, sent| queue.waiting.push(command, sent))
-    }
-
     /// Queues the counter of `key`, whose tries wait for a call to `node`. Returns whether there was room.
-    pub(super) fn queue_counter(&self, node: StoreNode, key: CounterKey) -> bool {
-        self.add(node, key, |queue, key| queue.counters.push(key)).is_ok()
-    }
-
-    /// Adds `what` to the queue of `node`. Returns it if too many wait.
-    fn add<T>(&self, node: StoreNode, what: T, add: impl FnOnce(&mut NodeQueue<S>, T)) -> Result<(), T> {
+    pub(super) fn queue(&self, node: StoreNode, key: CounterKey) -> bool {
         let mut queues = self.queues.lock();
-        let queue = queues.entry(node).or_default();
-        if queue.waiting.len() + queue.counters.len() >= MAX_QUEUE {
-            return Err(what);
+        let counters = &mut queues.entry(node).or_default().counters;
+        if counters.len() >= MAX_QUEUE {
+            return false;
         }
-        let is_first = !queue.has_decisions();
-        add(queue, what);
+        counters.push(key);
         // others that wait have told
-        let tells = is_first || queue.has_more_than(MAX_BATCH - 1);
+        let tells = counters.len() == 1 || counters.len() >= MAX_BATCH;
         drop(queues);
         if tells {
             self.ready.notify_one();
         }
-        Ok(())
+        true
     }
 
     /// Sends `outbox`, each command to the node that `node_of` returns, in calls that no decision waits for.
@@ -225,27 +220,22 @@ impl<S: Send> Sender<S> {
                 () = self.ready.notified() => {}
                 () = alarm.wait(next.unwrap_or_default()), if next.is_some() => {}
             }
-            while let Some(batch) = self.next_batch(pace) {
-                let batch = self.compose(caller, exchanges, batch);
-                // all tries of its counters may have been given up
-                if batch.outbox.is_empty() {
-                    self.cancel_call(&batch);
-                } else {
-                    calls.push(call(caller, exchanges, batch));
-                }
+            while let Some(next) = self.next(pace) {
+                let batches = self.compose(caller, exchanges, next);
+                calls.extend(batches.into_iter().map(|batch| call(caller, exchanges, batch)));
             }
             next = self.time_to_next(pace);
         }
     }
 
-    /// Takes a batch that may be sent now.
-    fn next_batch(&self, pace: Pace) -> Option<Batch<S>> {
+    /// Takes what may be sent now.
+    fn next(&self, pace: Pace) -> Option<Next<S>> {
         let mut queues = self.queues.lock();
-        let batch = queues.iter_mut().find_map(|(node, queue)| queue.next_batch(*node, pace));
-        if batch.is_none() && queues.len() > MAX_IDLE_NODES {
-            queues.retain(|_, queue| queue.calls > 0 || queue.has_decisions());
+        let next = queues.iter_mut().find_map(|(node, queue)| queue.next(*node, pace));
+        if next.is_none() && queues.len() > MAX_IDLE_NODES {
+            queues.retain(|_, queue| queue.calls > 0 || !queue.counters.is_empty());
         }
-        batch
+        next
     }
 
     /// Returns the time until more may be sent, if that is not when a call returns.
@@ -254,45 +244,46 @@ impl<S: Send> Sender<S> {
         queues.values().filter_map(|queue| queue.time_to_next(pace)).min()
     }
 
-    /// Leaves out of `batch` what nobody waits for, and adds the commands of its counters.
+    /// Returns the calls that `next` makes: one, unless the tries of its counters have been given up, or some of them
+    /// are counted by another node in the window that is open by now.
     fn compose<R: Remote>(
         &self,
         caller: &Caller<R>,
         exchanges: &impl Exchanges<S>,
-        mut batch: Batch<S>,
-    ) -> Batch<S> {
-        if batch.urgency == Urgency::Decision {
-            let mut needless = batch.outbox.remove_unless(|sent| exchanges.is_needed(sent));
-            if !needless.is_empty() {
-                let not_sent = RemoteError::NotSent("nobody waits for it".to_owned());
-                let link = exchanges.link(caller.clock.now());
-                for sent in &mut needless {
-                    exchanges.apply(sent, Err(&not_sent), &link);
-                }
-            }
-        }
-        for key in std::mem::take(&mut batch.counters) {
+        next: Next<S>,
+    ) -> SmallVec<[Batch<S>; 1]> {
+        let (to, counters, left_at, left_before) = match next {
+            Next::Background(batch) => return SmallVec::from_iter([batch]),
+            Next::Counters { node, counters, left_at, left_before } => (node, counters, left_at, left_before),
+        };
+        let mut batches = SmallVec::<[Batch<S>; 1]>::new();
+        for key in counters {
             exchanges.compose(key, |command, sent| {
                 let node = caller.remote.node(&command.target, command.counted_at());
-                if node == batch.node {
-                    batch.outbox.push(command, sent);
-                } else {
-                    // of another window, which must not hold up this one
-                    self.queues.lock().entry(node).or_default().waiting.push(command, sent);
-                }
+                let place = batches.iter().position(|batch| batch.node == node).unwrap_or_else(|| {
+                    let left_at = left_at.filter(|_| node == to);
+                    batches.push(Batch {
+                        node,
+                        urgency: Urgency::Decision,
+                        outbox: Outbox::default(),
+                        left_at,
+                    });
+                    batches.len() - 1
+                });
+                batches[place].outbox.push(command, sent);
             });
         }
-        batch
-    }
-
-    /// Records that `batch` had nothing to carry.
-    fn cancel_call(&self, batch: &Batch<S>) {
-        if batch.urgency == Urgency::Decision
-            && let Some(queue) = self.queues.lock().get_mut(&batch.node)
-        {
-            queue.calls -= 1;
-            queue.left_at = batch.left_before;
+        let mut queues = self.queues.lock();
+        for batch in &batches {
+            queues.entry(batch.node).or_default().calls += 1;
         }
+        if let Some(queue) = queues.get_mut(&to) {
+            queue.calls -= 1;
+            if !batches.iter().any(|batch| batch.node == to) {
+                queue.left_at = left_before;
+            }
+        }
+        batches
     }
 
     /// Records that a call to `node` has returned, and the time that its reply `took`, if it has one.
@@ -346,19 +337,9 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
 // === impl NodeQueue ===
 
 impl<S> NodeQueue<S> {
-    /// Returns whether decisions wait.
-    const fn has_decisions(&self) -> bool {
-        !(self.waiting.is_empty() && self.counters.is_empty())
-    }
-
-    /// Returns whether more than `most` wait that can leave in one call.
-    const fn has_more_than(&self, most: usize) -> bool {
-        self.waiting.len() > most || self.counters.len() > most
-    }
-
     /// Returns the time until a call for decisions may leave. None if none waits, or if that is when a call returns.
     fn time_to_next(&self, pace: Pace) -> Option<Duration> {
-        if !self.has_decisions() {
+        if self.counters.is_empty() {
             return None;
         }
         if self.calls == 0 {
@@ -366,7 +347,7 @@ impl<S> NodeQueue<S> {
         }
         let NodePace { most, distance } = pace.with(self.round_trip);
         // nothing more can join a full one; but many of them would only wait at the node
-        let is_full = self.calls < FULL_CALLS && self.has_more_than(MAX_BATCH - 1);
+        let is_full = self.calls < FULL_CALLS && self.counters.len() >= MAX_BATCH;
         let left_at = self.left_at.filter(|_| !is_full && distance > Duration::ZERO);
         let rest = || left_at.map_or(Duration::ZERO, |left_at| distance.saturating_sub(left_at.elapsed()));
         (self.calls < most).then(rest)
@@ -381,26 +362,30 @@ impl<S> NodeQueue<S> {
     }
 
     /// Takes what may be sent now to `node`, whose queue it is.
-    fn next_batch(&mut self, node: StoreNode, pace: Pace) -> Option<Batch<S>> {
-        let (left_before, mut left_at) = (self.left_at, None);
-        let (urgency, outbox, counters) = if !self.background.is_empty() {
-            (Urgency::Background, self.background.take(MAX_BACKGROUND), Vec::new())
-        } else if self.time_to_next(pace) == Some(Duration::ZERO) {
-            self.calls += 1;
-            left_at = Some(Instant::now());
-            self.left_at = left_at;
-            (Urgency::Decision, self.waiting.take(MAX_BATCH), take_first(&mut self.counters, MAX_BATCH))
-        } else {
+    fn next(&mut self, node: StoreNode, pace: Pace) -> Option<Next<S>> {
+        if !self.background.is_empty() {
+            let outbox = self.background.take(MAX_BACKGROUND);
+            return Some(Next::Background(Batch {
+                node,
+                urgency: Urgency::Background,
+                outbox,
+                left_at: None,
+            }));
+        }
+        if self.time_to_next(pace) != Some(Duration::ZERO) {
             return None;
-        };
-        Some(Batch { node, urgency, outbox, counters, left_at, left_before })
+        }
+        self.calls += 1;
+        let left_before = self.left_at.replace(Instant::now());
+        let counters = take_first(&mut self.counters, MAX_BATCH);
+        Some(Next::Counters { node, counters, left_at: self.left_at, left_before })
     }
 }
 
 impl<S> Default for NodeQueue<S> {
     fn default() -> Self {
-        let (waiting, background) = (Outbox::default(), Outbox::default());
-        Self { waiting, counters: Vec::new(), background, calls: 0, left_at: None, round_trip: None }
+        let background = Outbox::default();
+        Self { counters: Vec::new(), background, calls: 0, left_at: None, round_trip: None }
     }
 }
 
@@ -421,10 +406,6 @@ impl<S> Outbox<S> {
         self.commands.is_empty()
     }
 
-    const fn len(&self) -> usize {
-        self.commands.len()
-    }
-
     pub(in super::super) fn push(&mut self, command: Command, sent: S) {
         self.commands.push(command);
         self.sent.push(sent);
@@ -442,24 +423,6 @@ impl<S> Outbox<S> {
     /// Takes the first commands, at most `most`.
     fn take(&mut self, most: usize) -> Self {
         Self { commands: take_first(&mut self.commands, most), sent: take_first(&mut self.sent, most) }
-    }
-
-    /// Removes the commands that are not needed. Returns what is remembered of them.
-    fn remove_unless(&mut self, is_needed: impl Fn(&S) -> bool) -> Vec<S> {
-        let mut removed = Vec::new();
-        if self.sent.iter().all(&is_needed) {
-            return removed;
-        }
-        // in one pass: while a node hangs, most may have been given up
-        let Self { commands, sent } = std::mem::take(self);
-        for (command, sent) in commands.into_iter().zip(sent) {
-            if is_needed(&sent) {
-                self.push(command, sent);
-            } else {
-                removed.push(sent);
-            }
-        }
-        removed
     }
 }
 

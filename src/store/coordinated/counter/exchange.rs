@@ -169,11 +169,6 @@ impl Sent {
         command.exchange.hold = self.hold;
     }
 
-    /// Returns whether it does more than the tries of callers who wait no longer.
-    pub(in super::super) fn is_needed(&self) -> bool {
-        self.carried.is_some() || self.tries.is_empty() || self.tries.iter().any(Try::is_awaited)
-    }
-
     /// Returns whether the store decides something, so that it is about the open windows.
     pub(super) fn decides(&self) -> bool {
         !self.runs.is_empty() || self.hold.is_some()

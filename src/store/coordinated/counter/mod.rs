@@ -99,6 +99,7 @@ pub(super) struct LocalCounter {
     numbers: Numbers,
     heard: Heard,
     pub(super) plan: Plan,
+    /// Of no size unless debug assertions are compiled.
     books: Books,
 }
 

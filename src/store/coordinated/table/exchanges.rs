@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, task::Waker};
 
-use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
 use super::CounterTable;
@@ -18,7 +17,7 @@ use crate::{
             delivery::{Delivery, SentTry, Undecided},
             store_time::StoreTime,
         },
-        remote::{Command, Remote, RemoteError, StoreNode, Target},
+        remote::{Command, Remote, StoreNode, Target},
     },
 };
 
@@ -64,10 +63,6 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
     fn compose(&self, key: CounterKey, send: impl FnMut(Command, Sent)) {
         // the tries of a counter that was evicted have failed
         self.with_existing(key, |counter| self.compose_of(key, counter, &self.link_now(), send));
-    }
-
-    fn is_needed(&self, sent: &Sent) -> bool {
-        sent.is_needed()
     }
 
     fn is_elsewhere(&self, sent: &Sent, node: StoreNode) -> bool {
@@ -127,8 +122,8 @@ impl<R: Remote> CounterTable<R> {
         given_up.unwrap_or_else(|| late(Delivery::Unknown))
     }
 
-    /// Sends the tries of `counter` that need not wait, and what it wants to hold. If too many decisions wait for the
-    /// node, adds their callers to those that must be `woken`.
+    /// Queues `counter` if there are tries that need not wait, or hits that it wants to hold. If too many decisions wait
+    /// for the node, adds the callers of its tries to those that must be `woken`.
     pub(super) fn send_tries(
         &self,
         key: CounterKey,
@@ -139,18 +134,7 @@ impl<R: Remote> CounterTable<R> {
         if !counter.can_send_tries(link) {
             return;
         }
-        let (now, target) = (link.time.now, &counter.target);
-        if counter.is_silent() {
-            let mut rejected = SmallVec::<[Sent; 0]>::new();
-            self.compose_of(key, counter, link, |command, sent| {
-                rejected.extend(self.client.queue(command, sent).err());
-            });
-            for sent in &mut rejected {
-                let full =
-                    RemoteError::NotSent("too many decisions are already waiting for the node".to_owned());
-                woken.extend(self.apply_to(counter, sent, Err(&full), link));
-            }
-        } else if self.client.queue_counter(key, target, now) {
+        if self.client.queue(key, &counter.target, link.time.now) {
             counter.note_queued();
         } else {
             for asked in counter.take_tries() {

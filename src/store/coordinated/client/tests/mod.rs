@@ -4,7 +4,14 @@ mod calls;
 mod heartbeats;
 mod sender;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -16,7 +23,9 @@ use tokio::{
 use super::{ExchangeOutcome, Exchanges, StoreClient};
 use crate::{
     clock::Clock as _,
-    limit::{Algorithm, Coordination, CounterKey, OverLimitPolicy, Period, Tier, Timestamp},
+    limit::{
+        Algorithm, Coordination, CounterKey, Entry, KeyHasher, OverLimitPolicy, Period, Tier, Timestamp,
+    },
     store::{
         coordinated::{CoordinationSettings, metrics::CoordinationMetrics},
         remote::{
@@ -50,6 +59,11 @@ struct State {
     calls: Mutex<Vec<Call>>,
     heartbeats: Mutex<Vec<(String, Period)>>,
     instances: Mutex<usize>,
+    /// The counters whose decisions wait, each with one command.
+    queued: Mutex<VecDeque<(CounterKey, Command, Waiting)>>,
+    hasher: KeyHasher,
+    /// The number of counters so far.
+    counters: AtomicUsize,
 }
 
 /// How a node answers.
@@ -79,18 +93,20 @@ type Waiting = Option<oneshot::Sender<Outcome>>;
 
 type Client = StoreClient<Script, Waiting>;
 
-/// There are no counters: all commands are queued.
-struct NoCounters;
-
-impl Exchanges<Waiting> for NoCounters {
+impl Exchanges<Waiting> for Script {
     type Link = ();
 
     fn link(&self, _: Timestamp) {}
 
-    fn compose(&self, _: CounterKey, _: impl FnMut(Command, Waiting)) {}
-
-    fn is_needed(&self, waiting: &Waiting) -> bool {
-        waiting.as_ref().is_some_and(|waiting| !waiting.is_closed())
+    fn compose(&self, key: CounterKey, mut send: impl FnMut(Command, Waiting)) {
+        let mut queued = self.0.queued.lock();
+        let place = queued.iter().position(|(queued, ..)| *queued == key);
+        let queued = place.and_then(|place| queued.remove(place));
+        if let Some((_, command, waiting)) = queued
+            && waiting.as_ref().is_some_and(|waiting| !waiting.is_closed())
+        {
+            send(command, waiting);
+        }
     }
 
     fn is_elsewhere(&self, _: &Waiting, _: StoreNode) -> bool {
@@ -119,6 +135,9 @@ impl Script {
             calls: Mutex::default(),
             heartbeats: Mutex::default(),
             instances: Mutex::new(1),
+            queued: Mutex::default(),
+            hasher: KeyHasher::random(),
+            counters: AtomicUsize::new(0),
         }))
     }
 
@@ -140,7 +159,7 @@ impl Script {
 
     fn start_with(&self, settings: &CoordinationSettings) -> (Arc<Client>, JoinSet<()>) {
         let (client, mut tasks) = (self.client_with(settings), JoinSet::new());
-        client.start(Arc::new(NoCounters), &mut tasks);
+        client.start(Arc::new(self.clone()), &mut tasks);
         (client, tasks)
     }
 

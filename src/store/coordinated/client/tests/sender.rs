@@ -8,10 +8,15 @@ const SLOW: Duration = Duration::from_millis(100);
 
 const BUDGET: Period = Period::from_millis(15);
 
-/// Queues `command`. Returns what receives its outcome.
+/// Queues a counter that has `command` to send. Returns what receives its outcome.
 fn queue(client: &Client, command: Command) -> oneshot::Receiver<Outcome> {
     let (waiting, outcome) = oneshot::channel();
-    if let Err(Some(waiting)) = client.queue(command, Some(waiting)) {
+    let State { queued, hasher, counters, .. } = &*client.caller.remote.0;
+    let number = counters.fetch_add(1, Ordering::Relaxed).to_string();
+    let key = hasher.key("d", &[Entry { key: "k", value: &number }], |_| None);
+    if client.queue(key, &command.target, command.at) {
+        queued.lock().push_back((key, command, Some(waiting)));
+    } else {
         let _ = waiting.send(Err(RemoteError::NotSent("full".into())));
     }
     outcome
