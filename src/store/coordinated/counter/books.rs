@@ -8,8 +8,10 @@
 //! merged, moved and converted in many places, none of which may change the sums. And what is owed in the open window
 //! is in the estimate, whatever replies it has adopted: an estimate that is too low admits hits above the limit.
 
-use super::LocalCounter;
+use super::{Ask, Decided, LocalCounter};
 use crate::limit::Timestamp;
+#[cfg(debug_assertions)]
+use crate::limit::{Decision, Direction, OverLimitPolicy};
 
 /// The sums that the records of a counter must have.
 #[derive(Debug, Default)]
@@ -98,15 +100,15 @@ impl Books {
     const fn add(&mut self, _owed: i128, _held: i128) {}
 }
 
+#[cfg(debug_assertions)]
 impl LocalCounter {
     /// Checks the records against the books.
     ///
     /// # Panics
     ///
     /// In builds with debug assertions, if they differ.
-    #[cfg(debug_assertions)]
     pub(in super::super) fn check_books(&self) {
-        use super::records::left_in;
+        use super::talk::Talk;
         use crate::limit::{Hits, algorithm::CounterState};
 
         let all = self.unacknowledged.all();
@@ -114,8 +116,8 @@ impl LocalCounter {
         if is_full {
             return;
         }
-        let recorded = all.iter().map(|delta| i128::from(delta.taken()) - i128::from(delta.returned())).sum();
-        assert_eq!((owed, held), (recorded, left_in(self.rare.leases()).into()), "{self:?}");
+        assert_eq!((owed, held), self.recorded(), "{self:?}");
+        let own_hits = || all.iter().chain(self.rare.talk().into_iter().flat_map(Talk::admitted));
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter()) {
             let CounterState::FixedWindow(window) = state else { continue };
             let now = self.last_check_at.max(merged_at);
@@ -123,9 +125,7 @@ impl LocalCounter {
                 continue;
             }
             let mut own = CounterState::unused(tier, now);
-            for delta in all {
-                delta.apply(tier, &mut own, now);
-            }
+            own_hits().for_each(|delta| delta.apply(tier, &mut own, now));
             // a floor has the hits that are held, which are not in the estimate
             if self.lease_limit().counts_in(tier) {
                 self.rare.leases().iter().for_each(|lease| lease.exclude(tier, &mut own, now));
@@ -135,9 +135,48 @@ impl LocalCounter {
         }
     }
 
-    /// As in builds with debug assertions, but without a check.
-    #[cfg(not(debug_assertions))]
+    /// Returns the hits that its records owe to the store, and those that they hold.
+    fn recorded(&self) -> (i128, i128) {
+        let owed = self.unacknowledged.all().iter();
+        let owed = owed.map(|delta| i128::from(delta.taken()) - i128::from(delta.returned())).sum();
+        (owed, super::records::left_in(self.rare.leases()).into())
+    }
+
+    /// Returns the hits that were admitted here and are not in the store, less those of others that are held: what is
+    /// granted or returned does not change it.
+    pub(super) fn balance(&self) -> i128 {
+        let (owed, held) = self.recorded();
+        owed - held
+    }
+
+    /// Checks that what was `decided` about `ask` has changed the balance that was `before` by as many hits as were
+    /// admitted or given back, and by those that are rejected and count.
+    pub(super) fn check_balance(&self, before: i128, ask: &Ask, decided: &Decided) {
+        let hits = match (decided, ask.direction) {
+            (Decided::Wait(_), _) => 0,
+            (_, Direction::GiveBack) => -i128::from(ask.hits.0),
+            (Decided::Now(Decision { over: true, cached, .. }, _), Direction::Take)
+                if *cached || ask.policy == OverLimitPolicy::Ignore =>
+            {
+                0
+            }
+            (_, Direction::Take) => i128::from(ask.hits.0),
+        };
+        let is_same = self.balance() - before == hits || self.books.sums.is_full;
+        assert!(is_same, "{before} before {ask:?} is {decided:?}: {self:?}");
+    }
+}
+
+/// As in builds with debug assertions, but nothing is checked.
+#[cfg(not(debug_assertions))]
+#[expect(clippy::unused_self, reason = "nothing is checked")]
+impl LocalCounter {
     #[inline]
-    #[expect(clippy::unused_self, reason = "nothing is checked")]
     pub(in super::super) const fn check_books(&self) {}
+
+    #[inline]
+    pub(super) const fn balance(&self) {}
+
+    #[inline]
+    pub(super) const fn check_balance(&self, (): (), _ask: &Ask, _decided: &Decided) {}
 }

@@ -77,7 +77,8 @@ impl LocalCounter {
             // more hits than fit are rejected, and predict no need
             self.record_demand(hits, now);
         }
-        match self.answer(mode, ask, situation) {
+        let before = self.balance();
+        let decided = match self.answer(mode, ask, situation) {
             Answer::Count => {
                 let decision = self.count(instances, direction, policy, hits, now);
                 if mode == Coordination::Interval {
@@ -105,7 +106,9 @@ impl LocalCounter {
                 self.date_last_report(latest_arrival(&self.target.tiers, now, situation.budget));
                 Decided::Report
             }
-        }
+        };
+        self.check_balance(before, ask, &decided);
+        decided
     }
 
     /// Decides `ask` from what is held while the store is unavailable. None if too little is held.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     LocalCounter,
     policy::LeasePolicy,
-    records::{Dropped, HeldLease, left_in},
+    records::{Dropped, HeldLease, PendingDelta, left_in},
     tiers::{flows, has_ended, has_flowed_back, is_mixed, same_windows, saturated, take_off},
 };
 use crate::{
@@ -83,7 +83,7 @@ impl LocalCounter {
         self.books.held(hits);
         if self.is_away() {
             // granted under a limit that a reload has replaced
-            self.push_unused(&Arc::clone(&self.target), lease);
+            self.push_unused(PendingDelta::unused(&self.target, lease));
         } else {
             self.rare.add_lease(lease);
         }
@@ -133,7 +133,7 @@ impl LocalCounter {
                 self.books.spent(lease.left().0);
                 dropped.stranded += lease.left().0;
             } else {
-                self.push_unused(&Arc::clone(&self.target), lease);
+                self.push_unused(PendingDelta::unused(&self.target, lease));
             }
         }
         dropped
@@ -173,7 +173,7 @@ impl LocalCounter {
         }
         let limit = Arc::clone(self.lease_limit());
         for lease in self.rare.take_leases() {
-            self.push_unused(&limit, lease);
+            self.push_unused(PendingDelta::unused(&limit, lease));
         }
     }
 
@@ -203,7 +203,7 @@ impl LocalCounter {
         while let Some(i) = next(self) {
             let lease = self.rare.take_lease(i);
             returned += lease.left().0;
-            self.push_unused(&Arc::clone(&self.target), lease);
+            self.push_unused(PendingDelta::unused(&self.target, lease));
         }
         returned
     }

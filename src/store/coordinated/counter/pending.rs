@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{
     LocalCounter,
     limits::joined,
-    records::{Dropped, HeldLease, PendingDelta},
+    records::{Dropped, PendingDelta},
     tiers::{flows, has_ended, same_windows},
 };
 use crate::{
@@ -56,10 +56,10 @@ impl LocalCounter {
         self.push_pending(delta);
     }
 
-    /// Makes the unused hits of `lease`, which was held under `limit`, pending, to return them to the store.
-    pub(super) fn push_unused(&mut self, limit: &Arc<Target>, lease: HeldLease) {
-        self.books.returned(lease.left().0);
-        self.push_pending(PendingDelta::unused(limit, lease));
+    /// Makes hits of a lease that are given back unused pending, to return them to the store.
+    pub(super) fn push_unused(&mut self, delta: PendingDelta) {
+        self.books.returned(delta.unused);
+        self.push_pending(delta);
     }
 
     pub(super) fn push_pending(&mut self, delta: PendingDelta) {

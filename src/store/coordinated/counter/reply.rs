@@ -158,7 +158,8 @@ impl LocalCounter {
         self.end_command(sent.number);
         let mut applied = Applied::default();
         let mut admitted = 0;
-        if sent.carried.is_some() {
+        if let Some(carried) = sent.carried {
+            debug_assert_eq!(carried, self.carried_hits(), "they stay what was sent");
             let delivered = self.apply_delivery(Delivery::of(&outcome));
             (applied.unknown, admitted) = (delivered.unknown, delivered.admitted);
         }

@@ -232,7 +232,7 @@ impl Shard {
     /// Returns the counters for whose keys [`CounterKey::shard`] returns `shard`: those of the same entries.
     pub(super) fn all_of(&mut self, shard: u64) -> impl Iterator<Item = &mut Entry> {
         let found = self.table.iter_hash_mut(bucket_of(shard)).map(|entry| &mut **entry);
-        found.filter(move |entry| entry.key.shard() == shard)
+        found.filter(move |entry| entry.key.shard() == shard).inspect(|entry| entry.counter.check_books())
     }
 
     /// Removes the counter of a sample that is missed least: one whose hits are all in the store, since the others'
