@@ -1,6 +1,6 @@
 //! A hit of a rule whose counter is known, under a coordination mode.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, future::join_all};
 use tokio::runtime::{Builder, Runtime};
@@ -103,7 +103,8 @@ impl Hit {
 
     /// Decides the request.
     pub(crate) fn decide(&self) -> Decision {
-        let decisions = self.store.take(&self.matched.checks, Scope::Descriptor, self.now).now_or_never();
-        decisions.expect("no decision waits").expect("a decision")[0]
+        // where it is: a caller who awaits it does not move it either
+        let decisions = pin!(self.store.take(&self.matched.checks, Scope::Descriptor, self.now));
+        decisions.now_or_never().expect("no decision waits").expect("a decision")[0]
     }
 }

@@ -237,3 +237,41 @@ async fn an_instance_shows_its_counters_and_how_far_its_clock_is_behind() {
     assert!(fleet.instances[0].hit().await);
     assert_eq!((store.counters(), store.counter_name_bytes()), (1, "d|k=v".len()));
 }
+
+/// It is one of this instance alone.
+#[tokio::test(start_paused = true)]
+async fn a_decision_of_the_fallback_knows_the_leased_hits_that_were_used_meanwhile() {
+    // ten hits are leased ahead of the first one
+    let fleet = Fleet::new(3, Coordination::Lease, &[daily(3_000)], Network::default()).await;
+    let instance = &fleet.instances[0];
+    assert!(instance.hit().await);
+    fleet.become_available(Condition::Down).await;
+    // each counts for all three
+    assert!(instance.hits(50).await);
+    for _ in 0..10 {
+        assert!(instance.hit().await);
+    }
+    let rules = instance.rules_with(rule(Coordination::Lease, &[daily(3_000)], OverLimitPolicy::Ignore));
+    let decision = instance.decide(&rules, Scope::Descriptor, false).await;
+    let used = 1 + 3 * 50 + 10 + 3;
+    assert_eq!(decision.remaining, (3_000 - used) / 3);
+    let metrics = fleet.metrics();
+    assert_eq!((metrics.decisions.leased.get(), metrics.decisions.fallback.get()), (10, 2));
+}
+
+/// Its caller has the answer of the fallback when the store rejects the command.
+#[tokio::test(start_paused = true)]
+async fn a_hit_of_the_fallback_is_reported_when_its_command_was_not_carried_out() {
+    for mode in [Coordination::Strict, Coordination::Lease] {
+        let fleet = fleet(mode, OnStoreFailure::Allow).await;
+        fleet.shared.set(Condition::Frozen);
+        assert!(fleet.instances[0].hit().await, "the fallback admits it");
+        fleet.shared.set(Condition::Rejecting);
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(fleet.counted(daily(10)), 0, "{mode:?}");
+        fleet.shared.set(Condition::Up);
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(fleet.counted(daily(10)), 1, "{mode:?}");
+        assert_eq!(fleet.metrics().hits.delivery_unknown.get(), 0, "{mode:?}");
+    }
+}

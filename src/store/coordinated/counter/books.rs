@@ -108,7 +108,7 @@ impl LocalCounter {
     ///
     /// In builds with debug assertions, if they differ.
     pub(in super::super) fn check_books(&self) {
-        use super::talk::Talk;
+        use super::{records::PendingDelta, talk::Talk};
         use crate::limit::{Hits, algorithm::CounterState};
 
         let all = self.unacknowledged.all();
@@ -124,14 +124,14 @@ impl LocalCounter {
             if window.end() <= now {
                 continue;
             }
-            let mut own = CounterState::unused(tier, now);
-            own_hits().for_each(|delta| delta.apply(tier, &mut own, now));
-            // a floor has the hits that are held, which are not in the estimate
-            if self.lease_limit().counts_in(tier) {
-                self.rare.leases().iter().for_each(|lease| lease.exclude(tier, &mut own, now));
-            }
-            let used = |state: &CounterState| state.probe(tier, now, Hits(0)).used;
-            assert!(used(state) >= used(&own), "{tier}: {state:?} is below {own:?} in {self:?}");
+            let is_of_window = |delta: &&PendingDelta| {
+                delta.limit.counts_in(tier) && delta.last_at.window_end(tier.period) == window.end()
+            };
+            let own = own_hits().filter(is_of_window).fold(0_u64, |own, delta| {
+                own.saturating_sub(delta.unused).saturating_add_signed(delta.change.hits)
+            });
+            let used = state.probe(tier, now, Hits(0)).used.0;
+            assert!(used >= own, "{tier}: {used} is below {own} in {self:?}");
         }
     }
 

@@ -171,11 +171,14 @@ async fn what_no_decision_waits_for_is_sent_in_calls_of_256_commands_of_its_own(
         sleep(Duration::from_millis(1)).await;
     }
     let (waiting, outcomes): (Vec<_>, Vec<_>) = (0..300).map(|_| oneshot::channel()).unzip();
-    let mut outbox = Outbox::default();
-    for waiting in waiting {
-        outbox.push(take(1, 7), Some(waiting));
+    let mut waiting = waiting.into_iter();
+    for part in [100, 200] {
+        let mut outbox = Outbox::default();
+        for waiting in waiting.by_ref().take(part) {
+            outbox.push(take(1, 7), Some(waiting));
+        }
+        client.send_in_background(outbox);
     }
-    client.send_in_background(outbox);
     for outcome in outcomes {
         let (reply, _) = outcome.await.expect("the client lives").expect("the store replies");
         assert_eq!(reply.granted, 7);
