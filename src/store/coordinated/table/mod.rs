@@ -146,15 +146,14 @@ impl<R: Remote> CounterTable<R> {
         if let Some(replaced) = replaced {
             counter.restore_limit(replaced, now);
         }
+        let mut woken = Wakers::new();
         if counter.has_to_send() {
-            let (link, mut woken) = (self.link_at(self.client.time_as_of(now)), Wakers::new());
+            let link = self.link_at(self.client.time_as_of(now));
             self.send_tries(key, counter, &link, &mut woken);
-            self.enqueue(key, counter, now);
-            drop(shard);
-            exchanges::wake(woken);
-        } else {
-            self.enqueue(key, counter, now);
         }
+        self.enqueue(key, counter, now);
+        drop(shard);
+        exchanges::wake(woken);
         result
     }
 

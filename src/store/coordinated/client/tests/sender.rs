@@ -91,6 +91,25 @@ async fn full_calls_leave_at_once() {
     assert_eq!(sizes(&script, 1)[1..], [512, 512, 512, 7]);
 }
 
+/// It has not left.
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_decisions_were_given_up_delays_no_other() {
+    let script = Script::new();
+    script.set(1, Answer::After(Duration::from_millis(80)));
+    let settings = CoordinationSettings { budget: Period::from_secs(1), ..CoordinationSettings::default() };
+    let (client, _tasks) = script.start_with(&settings);
+    queue(&client, take(1, 1)).await.expect("the client lives").expect("the store replies");
+    drop_later(queue(&client, take(1, 2)));
+    sleep(Duration::from_millis(1)).await;
+    drop(queue(&client, take(1, 3)));
+    // it would have left after ten
+    sleep(Duration::from_millis(11)).await;
+    drop_later(queue(&client, take(1, 4)));
+    sleep(Duration::from_millis(1)).await;
+    let sent: Vec<u64> = script.calls().iter().flat_map(|call| &call.commands).map(hits_of).collect();
+    assert_eq!(sent, [1, 2, 4]);
+}
+
 /// Decisions would be made without the store if they waited for a distance.
 #[tokio::test(start_paused = true)]
 async fn calls_that_take_longer_than_the_budget_leave_at_once_but_sixteen_at_most() {
@@ -186,6 +205,27 @@ async fn what_no_decision_waits_for_is_sent_in_calls_of_256_commands_of_its_own(
     assert_eq!(sizes(&script, 1), [1, 1, 1, 1, 256, 44]);
     let background = script.calls().into_iter().filter(|call| call.urgency == Urgency::Background);
     assert_eq!(background.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_sent_together_goes_to_the_node_of_each_command() {
+    let script = Script::new();
+    let (client, _tasks) = script.start();
+    let (mut outbox, mut outcomes) = (Outbox::default(), Vec::new());
+    for (node, hits) in [(1, 3), (2, 5), (1, 7)] {
+        let (waiting, outcome) = oneshot::channel();
+        outbox.push(take(node, hits), Some(waiting));
+        outcomes.push(outcome);
+    }
+    client.send_in_background(outbox);
+    for outcome in outcomes {
+        outcome.await.expect("the client lives").expect("the store replies");
+    }
+    let sent =
+        script.calls().into_iter().map(|call| (call.node.0, call.commands.iter().map(hits_of).collect()));
+    let mut sent: Vec<(u64, Vec<u64>)> = sent.collect();
+    sent.sort_unstable();
+    assert_eq!(sent, [(1, vec![3, 7]), (2, vec![5])]);
 }
 
 #[tokio::test(start_paused = true)]
