@@ -146,14 +146,16 @@ impl<R: Remote> CounterTable<R> {
         if let Some(replaced) = replaced {
             counter.restore_limit(replaced, now);
         }
-        let mut woken = Wakers::new();
-        if counter.has_to_send() {
-            let link = self.link_at(self.client.time_as_of(now));
+        let woken = counter.has_to_send().then(|| {
+            let (link, mut woken) = (self.link_at(self.client.time_as_of(now)), Wakers::new());
             self.send_tries(key, counter, &link, &mut woken);
-        }
+            woken
+        });
         self.enqueue(key, counter, now);
-        drop(shard);
-        exchanges::wake(woken);
+        if let Some(woken) = woken {
+            drop(shard);
+            exchanges::wake(woken);
+        }
         result
     }
 
