@@ -139,14 +139,8 @@ struct Batch<S> {
 enum Next<S> {
     /// What no decision waits for.
     Background(Batch<S>),
-    /// The commands of counters, to `node`.
-    Counters {
-        node: StoreNode,
-        counters: Vec<CounterKey>,
-        left_at: Option<Instant>,
-        /// When the call before it left.
-        left_before: Option<Instant>,
-    },
+    /// The commands of counters, to a node.
+    Counters(StoreNode, Vec<CounterKey>),
 }
 
 // === impl Pace ===
@@ -211,20 +205,24 @@ impl<S: Send> Sender<S> {
         let mut calls = FuturesUnordered::new();
         let mut alarm = Alarm::new(caller.clock.is_system());
         let pace = Pace { budget: self.budget, finest: alarm.finest() };
-        let mut next = None;
+        let (mut next, mut is_more) = (None, false);
         loop {
             tokio::select! {
                 // a fixed order, so that simulations are reproducible
                 biased;
                 Some((node, urgency, took)) = calls.next() => self.finish_call(node, urgency, took),
                 () = self.ready.notified() => {}
+                // after the last call has left, and what others have received is applied
+                () = yield_now(), if is_more => {}
                 () = alarm.wait(next.unwrap_or_default()), if next.is_some() => {}
             }
-            while let Some(next) = self.next(pace) {
-                let batches = self.compose(caller, exchanges, next);
+            let ready = self.next(pace);
+            is_more = ready.is_some();
+            if let Some(ready) = ready {
+                let batches = self.compose(caller, exchanges, ready);
                 calls.extend(batches.into_iter().map(|batch| call(caller, exchanges, batch)));
             }
-            next = self.time_to_next(pace);
+            next = self.time_to_next(pace).filter(|_| !is_more);
         }
     }
 
@@ -252,37 +250,32 @@ impl<S: Send> Sender<S> {
         exchanges: &impl Exchanges<S>,
         next: Next<S>,
     ) -> SmallVec<[Batch<S>; 1]> {
-        let (to, counters, left_at, left_before) = match next {
+        let (to, counters) = match next {
             Next::Background(batch) => return SmallVec::from_iter([batch]),
-            Next::Counters { node, counters, left_at, left_before } => (node, counters, left_at, left_before),
+            Next::Counters(node, counters) => (node, counters),
         };
         let mut batches = SmallVec::<[Batch<S>; 1]>::new();
         for key in counters {
             exchanges.compose(key, |command, sent| {
                 let node = caller.remote.node(&command.target, command.counted_at());
                 let place = batches.iter().position(|batch| batch.node == node).unwrap_or_else(|| {
-                    let left_at = left_at.filter(|_| node == to);
-                    batches.push(Batch {
-                        node,
-                        urgency: Urgency::Decision,
-                        outbox: Outbox::default(),
-                        left_at,
-                    });
+                    let (urgency, outbox) = (Urgency::Decision, Outbox::default());
+                    batches.push(Batch { node, urgency, outbox, left_at: None });
                     batches.len() - 1
                 });
                 batches[place].outbox.push(command, sent);
             });
         }
         let mut queues = self.queues.lock();
-        for batch in &batches {
-            queues.entry(batch.node).or_default().calls += 1;
-        }
-        if let Some(queue) = queues.get_mut(&to) {
-            queue.calls -= 1;
-            if !batches.iter().any(|batch| batch.node == to) {
-                queue.left_at = left_before;
+        for batch in &mut batches {
+            let queue = queues.entry(batch.node).or_default();
+            queue.calls += 1;
+            if batch.node == to {
+                batch.left_at = Some(Instant::now());
+                queue.left_at = batch.left_at;
             }
         }
+        drop(queues);
         batches
     }
 
@@ -375,10 +368,7 @@ impl<S> NodeQueue<S> {
         if self.time_to_next(pace) != Some(Duration::ZERO) {
             return None;
         }
-        self.calls += 1;
-        let left_before = self.left_at.replace(Instant::now());
-        let counters = take_first(&mut self.counters, MAX_BATCH);
-        Some(Next::Counters { node, counters, left_at: self.left_at, left_before })
+        Some(Next::Counters(node, take_first(&mut self.counters, MAX_BATCH)))
     }
 }
 

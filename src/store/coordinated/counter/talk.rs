@@ -213,6 +213,11 @@ impl LocalCounter {
         all.max_by_key(|(number, _)| self.numbers.sent.wrapping_sub(*number)).map(|(_, at)| at)
     }
 
+    /// Returns whether the sender has it in its queue, and carries whatever it has to send.
+    pub(in super::super) fn is_queued(&self) -> bool {
+        self.rare.talk().is_some_and(|talk| talk.is_queued)
+    }
+
     /// Notes that the sender has it in its queue.
     pub(in super::super) fn note_queued(&mut self) {
         self.rare.make_talk().is_queued = true;
@@ -221,6 +226,14 @@ impl LocalCounter {
     /// Has hits held with the next exchange, although no decision waits for them.
     pub(in super::super) fn want_lease(&mut self) {
         self.rare.make_talk().wants_lease = true;
+    }
+
+    /// Has no hits held with the next exchange for which no decision waits.
+    pub(in super::super) fn want_no_lease(&mut self) {
+        if let Some(talk) = self.rare.talk_mut() {
+            talk.wants_lease = false;
+            self.end_talk();
+        }
     }
 
     /// Returns whether an exchange is on its way that is about the ledger. What is pending waits for its reply.
@@ -348,7 +361,8 @@ impl LocalCounter {
     /// Frees the talk if nothing of it is needed.
     pub(super) fn end_talk(&mut self) {
         let is_over = |talk: &Talk| {
-            talk.tries.is_empty() && talk.on_way.is_empty() && talk.early.is_none() && !talk.wants_lease
+            let waits = talk.is_queued || talk.wants_lease || !talk.tries.is_empty();
+            !waits && talk.on_way.is_empty() && talk.early.is_none()
         };
         if self.rare.talk().is_some_and(is_over) {
             self.rare.take_talk();

@@ -60,9 +60,20 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
         self.link_at(self.client.time_at(now))
     }
 
-    fn compose(&self, key: CounterKey, send: impl FnMut(Command, Sent)) {
+    fn compose(&self, key: CounterKey, mut send: impl FnMut(Command, Sent)) {
+        let link = self.link_now();
         // the tries of a counter that was evicted have failed
-        self.with_existing(key, |counter| self.compose_of(key, counter, &self.link_now(), send));
+        self.with_existing(key, |counter| {
+            let mut is_sent = false;
+            self.compose_of(key, counter, &link, |command, sent| {
+                is_sent = true;
+                send(command, sent);
+            });
+            if !is_sent {
+                // there is no reply after which it would be due again
+                self.enqueue(key, counter, link.time.now);
+            }
+        });
     }
 
     fn is_elsewhere(&self, sent: &Sent, node: StoreNode) -> bool {
@@ -137,6 +148,7 @@ impl<R: Remote> CounterTable<R> {
         if self.client.queue(key, &counter.target, link.time.now) {
             counter.note_queued();
         } else {
+            counter.want_no_lease();
             for asked in counter.take_tries() {
                 asked.fail(Undecided { delivery: Delivery::NotApplied, late: false }, woken);
             }

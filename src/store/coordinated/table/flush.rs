@@ -100,6 +100,10 @@ fn flush_counter<R: Remote>(
         return table.send_tries(key, counter, link, woken);
     }
     return_ended(table, counter, link);
+    if counter.is_queued() {
+        // what decisions wait for must not leave behind other reports
+        return;
+    }
     if is_available && counter.can_flush() {
         table.compose_of(key, counter, link, |command, sent| all.push(command, sent));
     }
@@ -127,8 +131,8 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &CounterTable<R>) {
                 if counter.can_flush() {
                     table.compose_of(key, counter, &link, |command, sent| composed.push(command, sent));
                 }
-                // what is held by an exchange on its way has to be returned too
-                unreported |= !counter.is_settled() || !counter.is_silent();
+                // what is held by an exchange on its way, or by one to come, has to be returned too
+                unreported |= !counter.is_settled() || !counter.is_silent() || counter.is_queued();
             });
             if !unreported {
                 return;

@@ -42,6 +42,8 @@ struct State {
     instances: Mutex<usize>,
     /// The commands of each call, without those that read the clock.
     calls: Mutex<Vec<Vec<Command>>>,
+    /// The commands of calls that no decision waits for.
+    background: Mutex<Vec<Command>>,
 }
 
 impl Remote for TwoNodes {
@@ -59,6 +61,11 @@ impl Remote for TwoNodes {
             now,
             replies: commands.iter().map(|command| Ok(server.execute(command, now))).collect(),
         })
+    }
+
+    async fn call_in_background(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        self.0.background.lock().extend_from_slice(&commands);
+        self.call(commands).await
     }
 
     async fn heartbeat(&self, _heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
@@ -91,6 +98,7 @@ impl Fixture {
             silent: Mutex::default(),
             instances: Mutex::new(1),
             calls: Mutex::default(),
+            background: Mutex::default(),
         }));
         let settings = CoordinationSettings { max_counters, ..CoordinationSettings::default() };
         let metrics = Arc::<CoordinationMetrics>::default();

@@ -5,7 +5,10 @@ use tokio::{
     time::{Duration, Instant, sleep},
 };
 
-use super::{super::flush, *};
+use super::{
+    super::{Waiting, flush},
+    *,
+};
 
 /// The seconds of a year: the node of a counter stays the same meanwhile.
 const YEAR: u64 = 365 * 86_400;
@@ -179,4 +182,37 @@ async fn hits_under_several_limits_wait_for_a_node_that_does_not_reply() {
     fixture.end_outage("v").await;
     sleep(Duration::from_millis(500)).await;
     assert_eq!(fixture.reported(), 9);
+}
+
+/// All calls for decisions are on their way, so a counter with a decision that waits becomes due first.
+#[tokio::test(start_paused = true)]
+async fn what_a_decision_waits_for_does_not_leave_in_the_background() {
+    let fixture = Fixture::new(Coordination::Interval, &[fixed(100, YEAR)]);
+    let tasks = fixture.start_flushing();
+    let target = fixture.with_counter("v", |counter| Arc::clone(&counter.target));
+    *fixture.store.0.silent.lock() = Some(fixture.table.client.node(&target, fixture.now()));
+    let ask = |value: &str| {
+        fixture.with_check(value, None, |check| {
+            fixture.table.with_counter_of(check, fixture.now(), |key, counter| {
+                Waiting::ask((key, counter), false, Hits(1), Asks::Take(OverLimitPolicy::Ignore))
+            })
+        })
+    };
+    let mut waiting = Vec::new();
+    for value in ["a", "b", "c", "d"] {
+        waiting.extend(ask(value));
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(fixture.store.0.calls.lock().len(), 4);
+    fixture.count("v", 5);
+    fixture.count("w", 7);
+    waiting.extend(ask("v"));
+    sleep(Duration::from_millis(900)).await;
+    assert_eq!(waiting.len(), 5, "all of them wait");
+    // the report of the counter without a decision left
+    let background: Vec<_> = fixture.store.0.background.lock().clone();
+    let reported = background.iter().flat_map(|command| &command.exchange.reports);
+    assert_eq!(reported.map(|report| report.change.hits).collect::<Vec<_>>(), [7]);
+    assert!(background.iter().all(|command| command.exchange.runs.is_empty()));
+    drop(tasks);
 }
