@@ -213,9 +213,10 @@ impl LocalCounter {
         all.max_by_key(|(number, _)| self.numbers.sent.wrapping_sub(*number)).map(|(_, at)| at)
     }
 
-    /// Returns whether the sender has it in its queue, and carries whatever it has to send.
-    pub(in super::super) fn is_queued(&self) -> bool {
-        self.rare.talk().is_some_and(|talk| talk.is_queued)
+    /// Returns whether tries or a lease wait to be sent, and the sender has it in its queue.
+    pub(in super::super) fn waits_for_call(&self) -> bool {
+        let waits = |talk: &Talk| talk.is_queued && (talk.wants_lease || !talk.tries.is_empty());
+        self.rare.talk().is_some_and(waits)
     }
 
     /// Notes that the sender has it in its queue.

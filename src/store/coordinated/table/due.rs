@@ -85,8 +85,8 @@ impl<R: Remote> CounterTable<R> {
         self.queue.push(key, &mut counter.place, urgency, delay, grid);
     }
 
-    /// Queues `counter`, whose report has failed. However urgent it is, the next one waits: a store that rejects
-    /// reports, for want of memory, say, would have one in every round trip.
+    /// Queues `counter`, whose report has failed, or leaves with what decisions wait for. However urgent it is, the
+    /// next one waits: a store that rejects reports, for want of memory, say, would have one in every round trip.
     pub(in super::super) fn enqueue_again(
         &self,
         key: CounterKey,

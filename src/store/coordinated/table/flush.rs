@@ -100,9 +100,9 @@ fn flush_counter<R: Remote>(
         return table.send_tries(key, counter, link, woken);
     }
     return_ended(table, counter, link);
-    if counter.is_queued() {
-        // what decisions wait for must not leave behind other reports
-        return;
+    if counter.waits_for_call() {
+        // which carries the reports too: decisions must not leave behind those of others
+        return table.enqueue_again(key, counter, time.now);
     }
     if is_available && counter.can_flush() {
         table.compose_of(key, counter, link, |command, sent| all.push(command, sent));
@@ -132,7 +132,7 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &CounterTable<R>) {
                     table.compose_of(key, counter, &link, |command, sent| composed.push(command, sent));
                 }
                 // what is held by an exchange on its way, or by one to come, has to be returned too
-                unreported |= !counter.is_settled() || !counter.is_silent() || counter.is_queued();
+                unreported |= !counter.is_settled() || !counter.is_silent() || counter.waits_for_call();
             });
             if !unreported {
                 return;
