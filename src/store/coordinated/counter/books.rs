@@ -108,7 +108,7 @@ impl LocalCounter {
     ///
     /// In builds with debug assertions, if they differ.
     pub(in super::super) fn check_books(&self) {
-        use super::{records::PendingDelta, talk::Talk};
+        use super::records::PendingDelta;
         use crate::limit::{Hits, algorithm::CounterState};
 
         let all = self.unacknowledged.all();
@@ -117,7 +117,6 @@ impl LocalCounter {
             return;
         }
         assert_eq!((owed, held), self.recorded(), "{self:?}");
-        let own_hits = || all.iter().chain(self.rare.talk().into_iter().flat_map(Talk::admitted));
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter()) {
             let CounterState::FixedWindow(window) = state else { continue };
             let now = self.last_check_at.max(merged_at);
@@ -127,7 +126,7 @@ impl LocalCounter {
             let is_of_window = |delta: &&PendingDelta| {
                 delta.limit.counts_in(tier) && delta.last_at.window_end(tier.period) == window.end()
             };
-            let own = own_hits().filter(is_of_window).fold(0_u64, |own, delta| {
+            let own = all.iter().filter(is_of_window).fold(0_u64, |own, delta| {
                 own.saturating_sub(delta.unused).saturating_add_signed(delta.change.hits)
             });
             let used = state.probe(tier, now, Hits(0)).used.0;
