@@ -205,24 +205,20 @@ impl<S: Send> Sender<S> {
         let mut calls = FuturesUnordered::new();
         let mut alarm = Alarm::new(caller.clock.is_system());
         let pace = Pace { budget: self.budget, finest: alarm.finest() };
-        let (mut next, mut is_more) = (None, false);
+        let mut next = None;
         loop {
             tokio::select! {
                 // a fixed order, so that simulations are reproducible
                 biased;
                 Some((node, urgency, took)) = calls.next() => self.finish_call(node, urgency, took),
                 () = self.ready.notified() => {}
-                // after the last call has left, and what others have received is applied
-                () = yield_now(), if is_more => {}
                 () = alarm.wait(next.unwrap_or_default()), if next.is_some() => {}
             }
-            let ready = self.next(pace);
-            is_more = ready.is_some();
-            if let Some(ready) = ready {
+            while let Some(ready) = self.next(pace) {
                 let batches = self.compose(caller, exchanges, ready);
                 calls.extend(batches.into_iter().map(|batch| call(caller, exchanges, batch)));
             }
-            next = self.time_to_next(pace).filter(|_| !is_more);
+            next = self.time_to_next(pace);
         }
     }
 
