@@ -126,6 +126,11 @@ struct GivenUp {
 // === impl Talk ===
 
 impl Talk {
+    /// Returns whether tries or a lease wait to be sent.
+    fn has_wishes(&self) -> bool {
+        self.wants_lease || !self.tries.is_empty()
+    }
+
     /// Returns the hits of tries that were given up and are in the estimate, as what would report them.
     pub(super) fn admitted(&self) -> impl Iterator<Item = &PendingDelta> {
         self.given_up.iter().filter_map(|given| given.admitted.as_ref())
@@ -215,8 +220,7 @@ impl LocalCounter {
 
     /// Returns whether tries or a lease wait to be sent, and the sender has it in its queue.
     pub(in super::super) fn waits_for_call(&self) -> bool {
-        let waits = |talk: &Talk| talk.is_queued && (talk.wants_lease || !talk.tries.is_empty());
-        self.rare.talk().is_some_and(waits)
+        self.rare.talk().is_some_and(|talk| talk.is_queued && talk.has_wishes())
     }
 
     /// Notes that the sender has it in its queue.
@@ -257,8 +261,7 @@ impl LocalCounter {
 
     /// Returns whether tries or a lease wait to be sent, for which the sender does not have it in its queue.
     pub(in super::super) fn has_to_send(&self) -> bool {
-        let waits = |talk: &Talk| !talk.is_queued && (talk.wants_lease || !talk.tries.is_empty());
-        self.rare.talk().is_some_and(waits)
+        self.rare.talk().is_some_and(|talk| !talk.is_queued && talk.has_wishes())
     }
 
     /// Returns whether tries wait.
@@ -362,7 +365,7 @@ impl LocalCounter {
     /// Frees the talk if nothing of it is needed.
     pub(super) fn end_talk(&mut self) {
         let is_over = |talk: &Talk| {
-            let waits = talk.is_queued || talk.wants_lease || !talk.tries.is_empty();
+            let waits = talk.is_queued || talk.has_wishes();
             !waits && talk.on_way.is_empty() && talk.early.is_none()
         };
         if self.rare.talk().is_some_and(is_over) {
