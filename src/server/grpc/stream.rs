@@ -30,6 +30,9 @@ use crate::{
 /// not read its responses.
 const BATCH: usize = 256;
 
+/// The most places of calls that have waited which a connection keeps: 2 kB each.
+const SLOTS: usize = 32;
+
 /// Reads and handles one connection's calls.
 pub(super) struct StreamDriver<'a, I, H, F> {
     connection: h2::server::Connection<I, UnreadBytes>,
@@ -41,8 +44,9 @@ pub(super) struct StreamDriver<'a, I, H, F> {
     handle: H,
     /// Calls that were read and are not handled yet.
     batch: VecDeque<(Request<RecvStream>, SendResponse<UnreadBytes>)>,
-    /// The slot of the next call's future. Calls that need not wait reuse it, so that they allocate nothing.
-    slot: Option<Pin<Box<F>>>,
+    /// The places of the next calls' futures. Calls that need not wait use the last one again and again, and those that
+    /// have waited leave theirs, so that few allocate one.
+    slots: Vec<Pin<Box<F>>>,
     waiting: FuturesUnordered<Waiting<'a, F>>,
     /// Set when calls have arrived.
     active: &'a AtomicBool,
@@ -59,7 +63,8 @@ pub(super) enum CallKind {
 
 /// A call that has to wait.
 struct Waiting<'a, F> {
-    handled: Pin<Box<F>>,
+    /// None once it has completed.
+    handled: Option<Pin<Box<F>>>,
     /// Counts the call when it completes or is cancelled.
     _timer: Option<CallTimer<'a>>,
 }
@@ -87,7 +92,7 @@ where
             now,
             handle,
             batch: VecDeque::new(),
-            slot: None,
+            slots: Vec::new(),
             waiting: FuturesUnordered::new(),
             active,
         }
@@ -114,8 +119,10 @@ where
             // before the connection, which then writes their responses; calls that began to wait in the last round must
             // be polled here once to register their wakers
             while !self.must_wait()
-                && let Poll::Ready(Some(())) = self.waiting.poll_next_unpin(context)
-            {}
+                && let Poll::Ready(Some(slot)) = self.waiting.poll_next_unpin(context)
+            {
+                self.slots.extend(slot.filter(|_| self.slots.len() < SLOTS));
+            }
             let more = self.read(context);
             // the connection wakes the task when the client has read responses
             if self.batch.is_empty() || self.must_wait() {
@@ -157,19 +164,21 @@ where
             && let Some((call, respond)) = self.batch.pop_front()
         {
             let (kind, handled) = (self.handle)(call, respond, now);
-            let slot = match &mut self.slot {
-                Some(slot) => {
+            let mut slot = match self.slots.pop() {
+                Some(mut slot) => {
                     slot.set(handled);
                     slot
                 }
-                none => none.insert(Box::pin(handled)),
+                None => Box::pin(handled),
             };
             match (slot.as_mut().poll(context), kind) {
-                (Poll::Ready(()), CallKind::Decision) => decided += 1,
-                (Poll::Ready(()), CallKind::Other) => {}
+                (Poll::Ready(()), kind) => {
+                    decided += u64::from(kind == CallKind::Decision);
+                    self.slots.push(slot);
+                }
                 (Poll::Pending, kind) => {
                     let timer = (kind == CallKind::Decision).then(|| self.stats.begin_at(begun));
-                    self.waiting.extend(self.slot.take().map(|handled| Waiting { handled, _timer: timer }));
+                    self.waiting.push(Waiting { handled: Some(slot), _timer: timer });
                 }
             }
         }
@@ -179,9 +188,13 @@ where
 }
 
 impl<F: Future<Output = ()>> Future for Waiting<'_, F> {
-    type Output = ();
+    /// Its place, for another call.
+    type Output = Option<Pin<Box<F>>>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        self.handled.as_mut().poll(context)
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(handled) = &mut self.handled {
+            std::task::ready!(handled.as_mut().poll(context));
+        }
+        Poll::Ready(self.handled.take())
     }
 }

@@ -156,9 +156,9 @@ impl RedisRemote {
             run(self.per_second.as_ref(), per_second, urgency)
         );
         let now = self.now().or(main.now.max(per_second.now));
-        let mut replies = [main.replies, per_second.replies].map(Vec::into_iter);
-        let replies: Vec<Result<Reply, RemoteError>> =
-            pools.into_iter().filter_map(|pool| replies[pool].next()).collect();
+        let mut of_pools = [main.replies, per_second.replies].map(Vec::into_iter);
+        let mut replies = Vec::with_capacity(pools.len());
+        replies.extend(pools.into_iter().filter_map(|pool| of_pools[pool].next()));
         match (now, replies.iter().all(Result::is_err)) {
             // no command was carried out and no clock was reported, so the whole call has failed
             (None, true) => {

@@ -2,14 +2,14 @@
 //! were certainly not carried out.
 
 use std::{
+    borrow::Cow,
     hash::{DefaultHasher, Hash, Hasher as _},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use redis::Value;
-use smallvec::SmallVec;
+
 use tokio::time;
 
 use super::{
@@ -178,7 +178,7 @@ impl Pool {
                         Some(last) => *last = batches.len(),
                         None => open.push(batches.len()),
                     }
-                    batches.push(NodeBatch { server, requests: vec![request], room });
+                    batches.push(NodeBatch { server: server.into_owned(), requests: vec![request], room });
                 }
             }
         }
@@ -209,8 +209,9 @@ impl Pool {
         let outcomes = requests.into_iter().map(|request| {
             // the reply to `ASKING` goes before the decisive one
             let skipped = usize::from(request.route.is_asking);
-            let own: SmallVec<[Value; 2]> = values.by_ref().take(request.replies()).collect();
-            let outcome = own.get(skipped).map(|value| request.request.outcome(value));
+            let mut own = values.by_ref().take(request.replies());
+            let outcome = own.nth(skipped).map(|value| request.request.outcome(&value));
+            own.for_each(drop);
             (request, outcome.unwrap_or_else(|| CommandOutcome::Done(Err(malformed_reply()))))
         });
         ExchangedBatch { outcomes: outcomes.collect(), server, now: received.now }
@@ -237,11 +238,11 @@ impl Pool {
     }
 
     /// Returns the server to send a request for `key` to.
-    fn server(&self, key: &str, route: &Route) -> Result<ServerConnection, RemoteError> {
+    fn server(&self, key: &str, route: &Route) -> Result<Cow<'_, ServerConnection>, RemoteError> {
         match (&self.servers, &route.server) {
-            (PoolServers::One(server), _) => Ok(server.clone()),
-            (PoolServers::Cluster(cluster), Some(address)) => Ok(cluster.server(address)),
-            (PoolServers::Cluster(cluster), None) => cluster.server_of_key(key),
+            (PoolServers::One(server), _) => Ok(Cow::Borrowed(server)),
+            (PoolServers::Cluster(cluster), Some(address)) => Ok(Cow::Owned(cluster.server(address))),
+            (PoolServers::Cluster(cluster), None) => cluster.server_of_key(key).map(Cow::Owned),
         }
     }
 

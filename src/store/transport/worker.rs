@@ -250,8 +250,10 @@ impl<P: Protocol> ConnectionWorker<P> {
             let started = Instant::now();
             let reply = time::timeout(within, exchange).await;
             if is_counted {
-                state.in_flight.fetch_sub(1, Ordering::Relaxed);
-                state.returned.notify_one();
+                // below the bound it has already sent what it had
+                if state.in_flight.fetch_sub(1, Ordering::Relaxed) >= MAX_IN_FLIGHT {
+                    state.returned.notify_one();
+                }
             }
             metrics.pipeline(calls.len(), started.elapsed());
             let error = match reply {
