@@ -34,6 +34,12 @@ pub enum OnStoreFailure {
     Deny,
 }
 
+impl OnStoreFailure {
+    /// The retry time of a rejection under `deny`. The length of an outage is not known.
+    #[cfg(feature = "coordinated")]
+    pub(crate) const DENY_RETRY: Period = Period::from_secs(1);
+}
+
 /// A rule's coordination settings; those it omits default to the service's settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCoordination {

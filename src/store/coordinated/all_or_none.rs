@@ -9,18 +9,16 @@ use std::pin::pin;
 
 use futures_util::{FutureExt as _, future::join_all};
 use smallvec::SmallVec;
-use tokio::time::Instant;
 
 use super::{
-    budget::Budget,
     counter::{Answer, Ask, Asks, Denial, has_strict_bucket},
     delivery::{Delivery, Undecided},
-    modes::{CoordinationModes, Counted, Made, record_mode, recorded},
+    modes::{CoordinationModes, Made, record_mode, recorded},
     table::Waiting,
+    turn::Turn,
 };
 use crate::{
-    limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp},
-    observe::DecisionRecord,
+    limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Scope, Timestamp},
     store::{Decisions, remote::Remote},
 };
 
@@ -41,20 +39,6 @@ enum Outlook {
     GivesBack,
 }
 
-/// When a request has begun to be decided, and how long it may wait from then on.
-#[derive(Clone, Copy, Debug)]
-struct Begun {
-    budget: Budget,
-    at: Instant,
-}
-
-impl Begun {
-    /// Returns what is left of the budget.
-    fn rest(self) -> Period {
-        self.budget.rest(self.at).longest
-    }
-}
-
 impl Outlook {
     /// Returns whether it does not fit.
     const fn rejects(self) -> bool {
@@ -68,17 +52,14 @@ impl Outlook {
 }
 
 impl<R: Remote> CoordinationModes<R> {
-    /// Decides `checks` and counts their hits only if all of them are admitted. Waits for the store within `budget`.
-    /// None of the checks rejects the request alone if they are `all_quotas`.
+    /// Decides `checks` and counts their hits only if all of them are admitted. None of the checks rejects the request alone if they are `all_quotas`.
     pub(super) async fn take_all_or_none(
         &self,
         checks: &[LimitCheck<'_>],
-        budget: Budget,
-        now: Timestamp,
-        record: Option<&DecisionRecord>,
+        turn: Turn<'_>,
         all_quotas: bool,
     ) -> Decisions {
-        let begun = Begun { budget, at: Instant::now() };
+        let Turn { now, record, .. } = turn;
         let mut outlooks: SmallVec<[Outlook; 4]> = SmallVec::new();
         for check in checks {
             let earlier = earlier_hits(checks, &outlooks);
@@ -91,7 +72,7 @@ impl<R: Remote> CoordinationModes<R> {
         // then no other status changes the answer, and no command is sent for one
         let is_known = checks.iter().zip(&outlooks).any(is_rejected_by_cache);
         if checks.len() > 1 && !outlooks.iter().any(|outlook| outlook.rejects()) {
-            self.ask_doubtful(checks, &mut outlooks, begun, record).await;
+            self.ask_doubtful(checks, &mut outlooks, turn).await;
         }
         if outlooks.iter().any(|outlook| outlook.rejects()) {
             let rejected = (0..checks.len()).map(async |i| {
@@ -101,10 +82,10 @@ impl<R: Remote> CoordinationModes<R> {
                     outlook == Outlook::GivesBack && self.mode(check, at) == Coordination::Strict;
                 if !is_known && (outlook.is_asked() || is_unknown) {
                     // a failure leaves the estimate as it is
-                    let _ = recorded(record, 1, pin!(self.status(check, begun.rest()))).await;
+                    let _ = recorded(record, 1, pin!(self.status(check, turn))).await;
                 }
                 let earlier = earlier_hits(checks, &outlooks[..i]);
-                let decision = self.reject(check, earlier, begun, now, record).await;
+                let decision = self.reject(check, earlier, turn).await;
                 if outlook == Outlook::Cached {
                     self.metrics.decisions.denied.add(1);
                     // another instance may give back what it took for a request that it then rejected
@@ -117,45 +98,38 @@ impl<R: Remote> CoordinationModes<R> {
             return join_all(rejected).await.into_iter().collect();
         }
         let asked = checks.iter().enumerate().map(async |(i, check)| match outlooks[i] {
-            outlook if outlook.is_asked() => Some(self.take(check, begun, now, record).await),
+            outlook if outlook.is_asked() => Some(self.take(check, turn).await),
             // the store has to count them first
             Outlook::Fits if self.precedes_asked(&checks[i..], &outlooks[i..]) => {
-                Some(self.take(check, begun, now, record).await)
+                Some(self.take(check, turn).await)
             }
             _ => None,
         });
         let mut made: Vec<Option<Made>> = join_all(asked).await;
         for (i, check) in checks.iter().enumerate() {
             if outlooks[i] == Outlook::Fits && made[i].is_none() && !is_rejected(&made) {
-                made[i] = Some(self.take(check, begun, now, record).await);
+                made[i] = Some(self.take(check, turn).await);
             }
         }
         if !is_rejected(&made) {
             // hits are given back once the request is known to be admitted
             let made = checks.iter().zip(made).map(async |(check, made)| match made {
                 Some(made) => made.decision,
-                None => self.take(check, begun, now, record).await.decision,
+                None => self.take(check, turn).await.decision,
             });
             return join_all(made).await.into_iter().collect();
         }
-        let budget = begun.rest();
         let undoing = checks.iter().zip(made).map(async |(check, made)| match made {
-            Some(made) => self.undo(check, made, budget, now, record).await,
+            Some(made) => self.undo(check, made, turn).await,
             None => self.look(check, Hits(0), now),
         });
         join_all(undoing).await.into_iter().collect()
     }
 
-    /// Decides `check`, of a request that has `begun`, and counts its hits.
-    async fn take(
-        &self,
-        check: &LimitCheck<'_>,
-        begun: Begun,
-        now: Timestamp,
-        record: Option<&DecisionRecord>,
-    ) -> Made {
-        let step = self.step(check, Scope::Request, now, record);
-        self.finish(check, Scope::Request, step, begun.budget.rest(begun.at), now, record).await
+    /// Decides `check`, and counts its hits.
+    async fn take(&self, check: &LimitCheck<'_>, turn: Turn<'_>) -> Made {
+        let step = self.step(check, Scope::Request, turn.now, turn.record);
+        self.finish(check, Scope::Request, step, turn).await
     }
 
     /// Returns what this instance knows about `check`, after `earlier` hits of its request.
@@ -181,7 +155,7 @@ impl<R: Remote> CoordinationModes<R> {
                 return Outlook::Asks;
             }
             let fits = counter.fits(hits, time.now);
-            match counter.answer(mode, &ask, &self.table.situation(time)) {
+            match counter.answer(mode, &ask, &self.table.link_at(time)) {
                 Answer::Reject(Denial::Cached) => Outlook::Cached,
                 Answer::Wait(_) if mode == Coordination::Strict && !fits => Outlook::Doubtful,
                 _ if !fits => Outlook::Rejects,
@@ -191,11 +165,11 @@ impl<R: Remote> CoordinationModes<R> {
         })
     }
 
-    /// Returns the status of `check` as the store knows it. Waits no longer than `budget`.
+    /// Returns the status of `check` as the store knows it.
     async fn status(
         &self,
         check: &LimitCheck<'_>,
-        budget: Period,
+        turn: Turn<'_>,
     ) -> Result<(Decision, Timestamp), Undecided> {
         let at = self.client.time().now;
         let (direction, hits) = (check.direction, check.hits);
@@ -205,20 +179,14 @@ impl<R: Remote> CoordinationModes<R> {
             Waiting::ask((key, counter), is_own, hits, Asks::Look)
         });
         let full = Undecided { delivery: Delivery::NotApplied, late: false };
-        self.status_of(waiting.ok_or(full)?, budget).await
+        self.status_of(waiting.ok_or(full)?, turn).await
     }
 
     /// Has the store say whether the doubtful checks fit.
-    async fn ask_doubtful(
-        &self,
-        checks: &[LimitCheck<'_>],
-        outlooks: &mut [Outlook],
-        begun: Begun,
-        record: Option<&DecisionRecord>,
-    ) {
+    async fn ask_doubtful(&self, checks: &[LimitCheck<'_>], outlooks: &mut [Outlook], turn: Turn<'_>) {
         let asked = checks.iter().zip(&*outlooks).map(async |(check, outlook)| match outlook {
             Outlook::Doubtful => {
-                let status = recorded(record, 1, pin!(self.status(check, begun.rest()))).await;
+                let status = recorded(turn.record, 1, pin!(self.status(check, turn))).await;
                 status.is_ok_and(|(decision, _)| decision.over)
             }
             _ => false,
@@ -232,14 +200,8 @@ impl<R: Remote> CoordinationModes<R> {
 
     /// Returns the decision about `check`, of a request that is rejected, after `earlier` hits of that request. Counts
     /// nothing, but strict buckets notice a try that does not fit.
-    async fn reject(
-        &self,
-        check: &LimitCheck<'_>,
-        earlier: Hits,
-        begun: Begun,
-        now: Timestamp,
-        record: Option<&DecisionRecord>,
-    ) -> Decision {
+    async fn reject(&self, check: &LimitCheck<'_>, earlier: Hits, turn: Turn<'_>) -> Decision {
+        let Turn { now, record, .. } = turn;
         let at = self.client.time_at(now).now;
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
         let mode = self.mode(check, at);
@@ -266,8 +228,8 @@ impl<R: Remote> CoordinationModes<R> {
             && self.look(check, hits, now).over
         {
             // in the order of other decisions; too few hits are left for it, unless others were given back just now
-            let taken = self.take(check, begun, now, record).await;
-            return self.undo(check, taken, begun.rest(), now, record).await;
+            let taken = self.take(check, turn).await;
+            return self.undo(check, taken, turn).await;
         }
         let instances = self.client.instances();
         self.table.with_counter(check, at, |counter| {
@@ -302,23 +264,15 @@ impl<R: Remote> CoordinationModes<R> {
         }
     }
 
-    /// Gives back hits that were taken for `check`, because another check of the request was rejected. Waits for the
-    /// store no longer than `budget`.
-    pub(super) async fn undo(
-        &self,
-        check: &LimitCheck<'_>,
-        made: Made,
-        budget: Period,
-        now: Timestamp,
-        record: Option<&DecisionRecord>,
-    ) -> Decision {
-        let Made { decision, counted, at } = made;
+    /// Gives back hits that were taken for `check`, because another check of the request was rejected.
+    pub(super) async fn undo(&self, check: &LimitCheck<'_>, made: Made, turn: Turn<'_>) -> Decision {
+        let (Made { decision, fallback, at }, Turn { now, record, .. }) = (made, turn);
         if decision.over || check.hits == Hits(0) {
             return decision;
         }
-        match counted {
-            Counted::ByFallback(delivery) => self.fallback.undo(check, delivery, at),
-            Counted::ByMode => match self.mode(check, at) {
+        match fallback {
+            Some(delivery) => self.undo_without_store(check, delivery, at),
+            None => match self.mode(check, at) {
                 Coordination::Local => self.memory.give_back(check, now),
                 Coordination::Split => self.split.undo(&self.memory, check, at),
                 coordinated => {
@@ -331,7 +285,7 @@ impl<R: Remote> CoordinationModes<R> {
                     });
                     if let Some(waiting) = waiting {
                         // the decision does not depend on it
-                        let undoing = pin!(self.status_of(waiting, budget).map(Ok));
+                        let undoing = pin!(self.status_of(waiting, turn).map(Ok));
                         let _ = recorded(record, 1, undoing).await;
                     }
                 }

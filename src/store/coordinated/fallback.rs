@@ -1,48 +1,31 @@
 //! Makes decisions by `on_store_failure` when the store has not replied within the budget, or is unavailable.
 
-use std::sync::Arc;
-
-use super::{client::StoreClient, counter::LocalCounter, delivery::Delivery, table::CounterTable};
+use super::{counter::LocalCounter, delivery::Delivery, modes::CoordinationModes};
 use crate::{
     limit::{
-        Decision, Direction, Hits, LimitCheck, OnStoreFailure, Period, Reservation, ReservationRequest,
-        Timestamp,
+        Decision, Direction, Hits, LimitCheck, OnStoreFailure, Reservation, ReservationRequest, Timestamp,
     },
     store::remote::Remote,
 };
 
-/// The retry time of a rejection under `deny`. The length of an outage is not known.
-pub(super) const DENY_RETRY: Period = Period::from_secs(1);
-
-/// Decides without the store.
-pub(super) struct Fallback<R> {
-    table: Arc<CounterTable<R>>,
-    client: Arc<StoreClient<R>>,
-    /// The policy of rules that set none.
-    on_store_failure: OnStoreFailure,
-}
-
-// === impl Fallback ===
-
-impl<R: Remote> Fallback<R> {
-    pub(super) fn new(
-        (table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>),
-        on_store_failure: OnStoreFailure,
-    ) -> Self {
-        Self { table, client, on_store_failure }
-    }
-
-    /// Decides `check`. Admitted hits are reported when the store is available again, unless `delivery` is unknown: the
+impl<R: Remote> CoordinationModes<R> {
+    /// Decides `check` without the store. Admitted hits are reported when the store is available again, unless `delivery` is unknown: the
     /// store may have counted them already, and no hit may count twice.
-    pub(super) fn decide(&self, check: &LimitCheck<'_>, delivery: Delivery, now: Timestamp) -> Decision {
+    pub(super) fn decide_without_store(
+        &self,
+        check: &LimitCheck<'_>,
+        delivery: Delivery,
+        now: Timestamp,
+    ) -> Decision {
         if delivery == Delivery::Unknown {
             self.table.metrics.hits.delivery_unknown.add(check.hits.0);
         }
-        self.table.with_counter(check, now, |counter| self.decide_on(counter, check, delivery, now))
+        self.table
+            .with_counter(check, now, |counter| self.decide_on_without_store(counter, check, delivery, now))
     }
 
-    /// As [`Fallback::decide`], on the counter of `check`.
-    pub(super) fn decide_on(
+    /// As [`CoordinationModes::decide_without_store`], on the counter of `check`.
+    pub(super) fn decide_on_without_store(
         &self,
         counter: &mut LocalCounter,
         check: &LimitCheck<'_>,
@@ -50,7 +33,7 @@ impl<R: Remote> Fallback<R> {
         now: Timestamp,
     ) -> Decision {
         self.table.metrics.decisions.fallback.add(1);
-        let policy = self.policy(check);
+        let policy = self.failure_policy(check);
         let instances = self.client.instances();
         let (direction, hits) = (check.direction, check.hits);
         let reported = is_reported(delivery, counter);
@@ -59,9 +42,12 @@ impl<R: Remote> Fallback<R> {
                 counter.count_fallback(instances, direction, hits, reported, now)
             }
             (Direction::Take, OnStoreFailure::Allow) => counter.admit(hits, reported, now),
-            (Direction::Take, OnStoreFailure::Deny) => {
-                Decision { over: true, remaining: 0, reset: DENY_RETRY, ..counter.look(Hits(0), now) }
-            }
+            (Direction::Take, OnStoreFailure::Deny) => Decision {
+                over: true,
+                remaining: 0,
+                reset: OnStoreFailure::DENY_RETRY,
+                ..counter.look(Hits(0), now)
+            },
         };
         if let Delivery::OnWay(sent) = delivery
             && !decision.over
@@ -73,7 +59,7 @@ impl<R: Remote> Fallback<R> {
 
     /// Gives back the hits of a decision that admitted `check` at the instant `at`. Hits whose delivery is unknown are
     /// given back here only: nothing was reported that could be taken back.
-    pub(super) fn undo(&self, check: &LimitCheck<'_>, delivery: Delivery, at: Timestamp) {
+    pub(super) fn undo_without_store(&self, check: &LimitCheck<'_>, delivery: Delivery, at: Timestamp) {
         let instances = self.client.instances();
         self.table.with_counter(check, at, |counter| {
             let reported = is_reported(delivery, counter);
@@ -84,9 +70,9 @@ impl<R: Remote> Fallback<R> {
         });
     }
 
-    /// Reserves hits without the store. As with [`Fallback::decide`], hits whose delivery is unknown are not reported;
+    /// Reserves hits without the store. As with decisions, hits whose delivery is unknown are not reported;
     /// nor are they given back when they are released.
-    pub(super) fn reserve(
+    pub(super) fn reserve_without_store(
         &self,
         check: &LimitCheck<'_>,
         request: ReservationRequest,
@@ -96,7 +82,7 @@ impl<R: Remote> Fallback<R> {
         self.table.metrics.decisions.fallback.add(1);
         let at = self.client.time_at(now).now;
         let instances = self.client.instances();
-        let policy = self.policy(check);
+        let policy = self.failure_policy(check);
         self.table.with_counter(check, at, |counter| {
             let hits = match policy {
                 OnStoreFailure::Local => counter.fit_fallback(instances, request, at),
@@ -112,7 +98,7 @@ impl<R: Remote> Fallback<R> {
             }
             let mut reservation = counter.local_reservation(hits, request, at, now);
             if hits == Hits(0) {
-                reservation.decision.reset = reservation.decision.reset.max(DENY_RETRY);
+                reservation.decision.reset = reservation.decision.reset.max(OnStoreFailure::DENY_RETRY);
             }
             reservation.counted.is_reported = reported;
             reservation
@@ -120,7 +106,7 @@ impl<R: Remote> Fallback<R> {
     }
 
     /// Returns what decides about `check` without the store.
-    pub(super) fn policy(&self, check: &LimitCheck<'_>) -> OnStoreFailure {
+    pub(super) fn failure_policy(&self, check: &LimitCheck<'_>) -> OnStoreFailure {
         check
             .rule
             .declared()

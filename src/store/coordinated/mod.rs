@@ -20,7 +20,6 @@
 
 mod all_or_none;
 mod buckets;
-mod budget;
 mod client;
 mod counter;
 mod delivery;
@@ -35,6 +34,7 @@ mod split;
 mod store_time;
 mod table;
 mod target;
+mod turn;
 // the tests that use it need the simulated store
 #[cfg(all(test, feature = "server"))]
 mod test_tiers;
@@ -49,15 +49,13 @@ pub use metrics::CoordinationMetrics;
 pub use settings::CoordinationSettings;
 
 use self::{
-    budget::Budget,
     client::{AskedHits, StoreClient},
     delivery::{Delivery, Undecided},
-    fallback::Fallback,
     modes::{CoordinationModes, Step},
     pools::SharedPools,
-    reservation::Reservations,
     split::Split,
     table::{CounterTable, flush},
+    turn::Turn,
 };
 use super::{Decisions, MemoryStore, Store, StoreError, TakeOptions, remote::Remote};
 use crate::{
@@ -74,7 +72,6 @@ use crate::{
 /// Memory in front of a shared store.
 pub struct Coordinated<R: Remote> {
     modes: CoordinationModes<R>,
-    reservations: Reservations<R>,
     /// What applies to rules that name nothing else.
     defaults: SharedCounts,
     /// The background work, which ends with the store.
@@ -103,19 +100,17 @@ impl<R: Remote> Coordinated<R> {
         let pools = SharedPools::new(Arc::clone(&client), &settings, Arc::clone(&metrics));
         tasks.spawn(Arc::clone(&pools).sweep());
         let CoordinationSettings { budget, on_store_failure, .. } = settings;
-        let shared = || (Arc::clone(&table), Arc::clone(&client));
-        let reservations = Reservations::new(shared());
         let modes = CoordinationModes {
             memory: MemoryStore::new(settings.max_counters),
-            fallback: Fallback::new(shared(), on_store_failure),
             split: Split::new(Arc::clone(&client), on_store_failure, Arc::clone(&metrics)),
             pools,
             table,
             client,
             metrics,
             budget,
+            on_store_failure,
         };
-        Self { modes, reservations, defaults, _tasks: tasks }
+        Self { modes, defaults, _tasks: tasks }
     }
 
     /// Returns the metrics of coordination.
@@ -195,18 +190,17 @@ impl<R: Remote> Coordinated<R> {
         now: Timestamp,
         TakeOptions { record, wait, .. }: TakeOptions<'_>,
     ) -> Decisions {
-        let budget = || Budget::of(self.modes.budget, wait);
+        let turn = || Turn::begin(now, self.modes.budget, wait, record);
         if let [check] = checks {
             match self.modes.decide_pool_at_once(check, now, record) {
                 Some(Ok(decision)) => return smallvec![decision],
                 Some(Err(step)) => {
-                    let finish = self.modes.finish_pool(check, step, budget(), now, record);
-                    return smallvec![Box::pin(finish).await];
+                    return smallvec![Box::pin(self.modes.finish_pool(check, step, turn())).await];
                 }
                 None => {}
             }
         }
-        Box::pin(self.modes.take_with_pools(checks, scope, budget(), now, record)).await
+        Box::pin(self.modes.take_with_pools(checks, scope, turn())).await
     }
 
     /// Reserves hits, and waits no longer than `budget` for the shared store.
@@ -236,11 +230,11 @@ impl<R: Remote> Coordinated<R> {
         let reserved = if self.modes.client.is_unavailable_for(&target, at) {
             Err(Undecided { delivery: Delivery::NotApplied, late: false })
         } else {
-            self.reservations.reserve(check, &target, request, budget, now).await
+            self.modes.reserve_in_store(check, &target, request, budget, now).await
         };
         Ok(reserved.unwrap_or_else(|undecided| {
             self.modes.record_late(check, undecided);
-            self.modes.fallback.reserve(check, request, undecided.delivery, now)
+            self.modes.reserve_without_store(check, request, undecided.delivery, now)
         }))
     }
 }
@@ -334,6 +328,7 @@ impl<R: Remote> Store for Coordinated<R> {
                 .take_with_pools(checks, scope, now, TakeOptions { record, wait, all_quotas })
                 .await);
         }
+        let turn = || Turn::begin(now, self.modes.budget, wait, record);
         if scope == Scope::Request
             && let Some(decisions) = self.modes.split_together(checks, now, record)
         {
@@ -341,17 +336,14 @@ impl<R: Remote> Store for Coordinated<R> {
         }
         if scope == Scope::Request {
             // boxed to keep the future of all other requests small
-            let budget = Budget::of(self.modes.budget, wait);
-            return Ok(Box::pin(self.modes.take_all_or_none(checks, budget, now, record, all_quotas)).await);
+            return Ok(Box::pin(self.modes.take_all_or_none(checks, turn(), all_quotas)).await);
         }
         if let [check] = checks {
             let step = match self.modes.step(check, scope, now, record) {
                 Step::Done(decision) | Step::Fallback(decision) => return Ok(smallvec![decision]),
                 step => step,
             };
-            let budget = Budget::of(self.modes.budget, wait);
-            let made = self.modes.finish(check, scope, step, budget, now, record).await;
-            return Ok(smallvec![made.decision]);
+            return Ok(smallvec![self.modes.finish(check, scope, step, turn()).await.decision]);
         }
         // the store carries out commands for one counter in their order
         let is_strict =
@@ -359,17 +351,15 @@ impl<R: Remote> Store for Coordinated<R> {
         // but the local cache does not know of hits that are about to be given back
         let gives_back = |check: &LimitCheck<'_>| check.direction == Direction::GiveBack;
         if has_repeated(checks) && (!checks.iter().all(is_strict) || checks.iter().any(gives_back)) {
-            let budget = Budget::of(self.modes.budget, wait);
-            return Ok(Box::pin(self.modes.take_in_turn(checks, scope, budget, now, record)).await);
+            return Ok(Box::pin(self.modes.take_in_turn(checks, scope, turn())).await);
         }
         let steps: SmallVec<[Step; 2]> =
             checks.iter().map(|check| self.modes.step(check, scope, now, record)).collect();
         let waits = steps.iter().any(Step::waits);
         let decisions: Decisions = if waits {
-            let budget = Budget::of(self.modes.budget, wait);
+            let turn = turn();
             let decisions = checks.iter().zip(steps);
-            let decisions =
-                decisions.map(|(check, step)| self.modes.finish(check, scope, step, budget, now, record));
+            let decisions = decisions.map(|(check, step)| self.modes.finish(check, scope, step, turn));
             join_all(decisions).await.into_iter().map(|made| made.decision).collect()
         } else {
             steps.iter().filter_map(Step::decision).collect()
@@ -409,7 +399,7 @@ impl<R: Remote> Store for Coordinated<R> {
             return Ok(());
         }
         let hits = unused.min(reservation.hits);
-        self.reservations.release(check, reservation.counted, hits, at);
+        self.modes.release_in_store(check, reservation.counted, hits, at);
         Ok(())
     }
 

@@ -4,22 +4,23 @@ use std::{pin::pin, sync::Arc};
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tokio::time::Instant;
 
 use super::{
-    budget::{Budget, deadline},
     client::StoreClient,
     counter::{Ask, Asks, Decided, LocalCounter},
     delivery::{Delivery, Undecided},
-    fallback::Fallback,
     metrics::CoordinationMetrics,
     pools::SharedPools,
     split::Split,
     store_time::StoreTime,
     table::{CounterTable, Waiting},
+    turn::Turn,
 };
 use crate::{
-    limit::{Coordination, CounterKey, Decision, Hits, LimitCheck, Period, Scope, Timestamp},
+    limit::{
+        Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OnStoreFailure, Period, Scope,
+        Timestamp,
+    },
     observe::DecisionRecord,
     store::{Decisions, MemoryStore, remote::Remote},
 };
@@ -31,11 +32,12 @@ pub(super) struct CoordinationModes<R: Remote> {
     pub(super) table: Arc<CounterTable<R>>,
     pub(super) client: Arc<StoreClient<R>>,
     pub(super) split: Split<R>,
-    pub(super) fallback: Fallback<R>,
     pub(super) pools: Arc<SharedPools<R>>,
     pub(super) metrics: Arc<CoordinationMetrics>,
     /// The longest that a decision waits for the store.
     pub(super) budget: Period,
+    /// What decides without the store for rules that say nothing.
+    pub(super) on_store_failure: OnStoreFailure,
 }
 
 /// A decision that needed no wait, or what it waits for.
@@ -43,30 +45,19 @@ pub(super) enum Step {
     Done(Decision),
     /// Done without the store, which is unavailable.
     Fallback(Decision),
-    /// The store decides.
+    /// The store decides; or if hits are given back, which is done, it says how it stands.
     Wait(Waiting),
-    /// The hits were given back here; the store counts that and says how it stands.
-    Report(Waiting),
-    /// Too many decisions wait for the store.
-    Full,
 }
 
 /// A decision, and how its hits are given back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Made {
     pub(super) decision: Decision,
-    pub(super) counted: Counted,
+    /// If its hits were counted in the fallback, whether the store has applied the command as well. None if they were
+    /// counted where the coordination mode counts.
+    pub(super) fallback: Option<Delivery>,
     /// When the hits were counted, on the store's clock.
     pub(super) at: Timestamp,
-}
-
-/// Where the hits of a decision were counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counted {
-    /// Where the coordination mode counts.
-    ByMode,
-    /// In the fallback. The store may have applied the command as well, as the delivery says.
-    ByFallback(Delivery),
 }
 
 // === impl Made ===
@@ -74,7 +65,12 @@ pub(super) enum Counted {
 impl Made {
     /// A decision whose hits were counted at `at` where the coordination mode counts.
     const fn by_mode(decision: Decision, at: Timestamp) -> Self {
-        Self { decision, counted: Counted::ByMode, at }
+        Self { decision, fallback: None, at }
+    }
+
+    /// A decision whose hits were counted at `at` in the fallback.
+    const fn by_fallback(decision: Decision, delivery: Delivery, at: Timestamp) -> Self {
+        Self { decision, fallback: Some(delivery), at }
     }
 }
 
@@ -90,7 +86,7 @@ impl Step {
     pub(super) const fn decision(&self) -> Option<Decision> {
         match self {
             Self::Done(decision) | Self::Fallback(decision) => Some(*decision),
-            Self::Wait(_) | Self::Report(_) | Self::Full => None,
+            Self::Wait(_) => None,
         }
     }
 }
@@ -127,7 +123,8 @@ impl<R: Remote> CoordinationModes<R> {
         }
         // it is requested, or the store supports no other mode
         record_mode(record, Coordination::Local);
-        Step::Done(self.decide_locally(check, scope, now))
+        self.metrics.decisions.local.add(1);
+        Step::Done(self.memory.decide(std::slice::from_ref(check), scope, now)[0])
     }
 
     /// Decides `check` on its counter, by the policy of `mode`.
@@ -143,40 +140,34 @@ impl<R: Remote> CoordinationModes<R> {
     ) -> Step {
         let ask = &Ask::of(check, scope);
         self.table.record_dropped(counter.expire_leases(time));
-        let situation = self.table.situation(time);
+        let link = self.table.link_at(time);
         if self.client.is_unavailable() && self.client.is_unavailable_for(&counter.target, time.now) {
             // what is held is used first
-            let held =
-                (mode == Coordination::Lease).then(|| counter.decide_from_held(ask, &situation)).flatten();
+            let held = (mode == Coordination::Lease).then(|| counter.decide_from_held(ask, &link)).flatten();
             if let Some(decision) = held {
                 self.metrics.decisions.leased.add(1);
                 return Step::Done(decision);
             }
-            record_fallback(record);
-            let decision = self.fallback.decide_on(counter, check, Delivery::NotApplied, time.now);
-            return Step::Fallback(decision);
-        }
-        match counter.decide(mode, ask, &situation) {
-            Decided::Now(decision, how) => {
-                self.metrics.of(how).add(1);
-                Step::Done(decision)
-            }
-            Decided::Wait(asks) => {
-                let hits = if asks == Asks::Look { Hits(0) } else { ask.hits };
-                let waiting = Waiting::ask((key, counter), ask.is_own, hits, asks);
-                waiting.map_or(Step::Full, Step::Wait)
-            }
-            Decided::Report => {
-                let status = counter.look(Hits(0), time.now);
-                let waiting = Waiting::ask((key, counter), ask.is_own, Hits(0), Asks::Look);
-                waiting.map_or(Step::Done(status), Step::Report)
+        } else {
+            match counter.decide(mode, ask, &link) {
+                Decided::Now(decision, answer) => {
+                    self.metrics.of(answer).add(1);
+                    return Step::Done(decision);
+                }
+                Decided::Wait(asks) => {
+                    let hits = if asks == Asks::Look { Hits(0) } else { ask.hits };
+                    if let Some(waiting) = Waiting::ask((key, &mut *counter), ask.is_own, hits, asks) {
+                        return Step::Wait(waiting);
+                    }
+                    // too many wait
+                    if ask.direction == Direction::GiveBack {
+                        return Step::Done(counter.look(Hits(0), time.now));
+                    }
+                }
             }
         }
-    }
-
-    fn decide_locally(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
-        self.metrics.decisions.local.add(1);
-        self.memory.decide(std::slice::from_ref(check), scope, now)[0]
+        record_fallback(record);
+        Step::Fallback(self.decide_on_without_store(counter, check, Delivery::NotApplied, time.now))
     }
 
     /// Decides `checks`, and counts their hits only if all of them are admitted, if instances split the limits of all
@@ -203,46 +194,35 @@ impl<R: Remote> CoordinationModes<R> {
         }
     }
 
-    /// Completes `step`, which waits no longer than `budget`.
+    /// Completes `step`.
     pub(super) fn finish(
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
         step: Step,
-        Budget { longest: budget, is_of_caller }: Budget,
-        now: Timestamp,
-        record: Option<&DecisionRecord>,
+        turn: Turn<'_>,
     ) -> impl Future<Output = Made> {
+        let Turn { now, is_of_caller, record, .. } = turn;
         let at = self.client.time_at(now).now;
         // a block, which has `step` once: an `async fn` would have its argument too
         async move {
-            let decided = match step {
+            let waiting = match step {
                 Step::Done(decision) => return Made::by_mode(decision, at),
-                Step::Fallback(decision) => {
-                    return Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at };
-                }
-                Step::Wait(waiting) => {
-                    let commands = waiting.commands;
-                    let waited = pin!(self.wait(check, scope, waiting, budget, now, record));
-                    recorded(record, commands, waited).await
-                }
-                Step::Report(waiting) => {
-                    let status = recorded(record, 1, pin!(self.status_of(waiting, budget))).await;
-                    let Ok((decision, at)) = status else {
-                        record_fallback(record);
-                        self.metrics.decisions.fallback.add(1);
-                        return Made::by_mode(self.look(check, Hits(0), now), at);
-                    };
-                    Ok(Made::by_mode(decision, at))
-                }
-                Step::Full => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
+                Step::Fallback(decision) => return Made::by_fallback(decision, Delivery::NotApplied, at),
+                Step::Wait(waiting) => waiting,
             };
-            match decided {
+            let commands = waiting.commands;
+            match recorded(record, commands, pin!(self.wait(check, scope, waiting, turn))).await {
                 Ok(made) => {
-                    if made.counted == Counted::ByMode {
+                    if made.fallback.is_none() {
                         self.metrics.decisions.waited.add(1);
                     }
                     made
+                }
+                Err(_) if check.direction == Direction::GiveBack => {
+                    record_fallback(record);
+                    self.metrics.decisions.fallback.add(1);
+                    Made::by_mode(self.look(check, Hits(0), now), at)
                 }
                 Err(undecided) => {
                     if !is_of_caller {
@@ -250,34 +230,30 @@ impl<R: Remote> CoordinationModes<R> {
                     }
                     record_fallback(record);
                     let (delivery, at) = (undecided.delivery, self.client.time_since(now).now);
-                    let decision = self.fallback.decide(check, delivery, at);
-                    Made { decision, counted: Counted::ByFallback(delivery), at }
+                    Made::by_fallback(self.decide_without_store(check, delivery, at), delivery, at)
                 }
             }
         }
     }
 
-    /// Decides `checks`, of which some are for one counter: those one after the other, in one `budget`.
+    /// Decides `checks`, of which some are for one counter: those one after the other.
     pub(super) async fn take_in_turn(
         &self,
         checks: &[LimitCheck<'_>],
         scope: Scope,
-        budget: Budget,
-        now: Timestamp,
-        record: Option<&DecisionRecord>,
+        turn: Turn<'_>,
     ) -> Decisions {
-        let begun = Instant::now();
         let is_first = |i: &usize| checks[..*i].iter().all(|other| other.key != checks[*i].key);
         let turns = (0..checks.len()).filter(is_first).map(async |first| {
-            let (mut decided, mut now) = (SmallVec::<[(usize, Decision); 1]>::new(), now);
+            let (mut decided, mut turn) = (SmallVec::<[(usize, Decision); 1]>::new(), turn);
             for (i, check) in
                 (first..).zip(&checks[first..]).filter(|(_, check)| check.key == checks[first].key)
             {
-                let step = self.step(check, scope, now, record);
-                let (waits, budget) = (step.waits(), budget.rest(begun));
-                decided.push((i, self.finish(check, scope, step, budget, now, record).await.decision));
+                let step = self.step(check, scope, turn.now, turn.record);
+                let waits = step.waits();
+                decided.push((i, self.finish(check, scope, step, turn).await.decision));
                 if waits {
-                    now = self.client.local_time_since(now);
+                    turn.now = self.client.local_time_since(turn.now);
                 }
             }
             decided
@@ -293,25 +269,24 @@ impl<R: Remote> CoordinationModes<R> {
         check: &LimitCheck<'_>,
         scope: Scope,
         mut waiting: Waiting,
-        budget: Period,
-        now: Timestamp,
-        record: Option<&DecisionRecord>,
+        Turn { now, until, record, .. }: Turn<'_>,
     ) -> Result<Made, Undecided> {
-        let deadline = deadline(budget);
         loop {
-            if let Some(outcome) = self.table.outcome(waiting, deadline).await {
+            if let Some(outcome) = self.table.outcome(waiting, until).await {
                 return outcome.map(|tried| Made::by_mode(tried.decision, tried.at));
             }
-            // its counter was evicted: the one that takes its place is asked
+            // its counter was evicted: the one that takes its place is asked, but counts no return twice
+            if check.direction == Direction::GiveBack {
+                return Err(Undecided { delivery: Delivery::NotApplied, late: false });
+            }
             let now = self.client.local_time_since(now);
             let at = self.client.time_at(now).now;
             waiting = match self.step(check, scope, now, record) {
-                Step::Wait(waiting) | Step::Report(waiting) => waiting,
+                Step::Wait(waiting) => waiting,
                 Step::Done(decision) => return Ok(Made::by_mode(decision, at)),
                 Step::Fallback(decision) => {
-                    return Ok(Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at });
+                    return Ok(Made::by_fallback(decision, Delivery::NotApplied, at));
                 }
-                Step::Full => return Err(Undecided { delivery: Delivery::NotApplied, late: false }),
             };
         }
     }
@@ -320,10 +295,10 @@ impl<R: Remote> CoordinationModes<R> {
     pub(super) async fn status_of(
         &self,
         waiting: Waiting,
-        budget: Period,
+        turn: Turn<'_>,
     ) -> Result<(Decision, Timestamp), Undecided> {
         let undecided = Undecided { delivery: Delivery::NotApplied, late: false };
-        match self.table.outcome(waiting, deadline(budget)).await {
+        match self.table.outcome(waiting, turn.until).await {
             Some(Ok(tried)) => Ok((tried.decision, tried.at)),
             Some(Err(failed)) => Err(Undecided { delivery: Delivery::NotApplied, ..failed }),
             None => Err(undecided),

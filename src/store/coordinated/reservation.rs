@@ -1,13 +1,12 @@
 //! Reservations: hits that a caller takes in advance from the shared store, and releases if it does not use them.
 
-use std::sync::Arc;
+use tokio::time::Instant;
 
 use super::{
-    budget::deadline,
-    client::StoreClient,
     counter::{Asks, Tried},
     delivery::{Delivery, Undecided},
-    table::{CounterTable, Waiting},
+    modes::CoordinationModes,
+    table::Waiting,
 };
 use crate::{
     limit::{
@@ -17,22 +16,10 @@ use crate::{
     store::remote::{Remote, Target},
 };
 
-/// Reserves hits in the shared store.
-pub(super) struct Reservations<R> {
-    table: Arc<CounterTable<R>>,
-    client: Arc<StoreClient<R>>,
-}
-
-// === impl Reservations ===
-
-impl<R: Remote> Reservations<R> {
-    pub(super) fn new((table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>)) -> Self {
-        Self { table, client }
-    }
-
+impl<R: Remote> CoordinationModes<R> {
     /// Reserves hits of `target`, the one of `check`, within the `budget`. `now` is on this instance's clock. If the
     /// store cannot grant hits, they are reserved from the local estimate, with the bound of `interval`.
-    pub(super) async fn reserve(
+    pub(super) async fn reserve_in_store(
         &self,
         check: &LimitCheck<'_>,
         target: &Target,
@@ -54,7 +41,7 @@ impl<R: Remote> Reservations<R> {
         let ask = |key, counter: &mut _| Waiting::ask((key, counter), is_own, want, asks);
         let waiting = self.table.with_counter_of(check, at, ask);
         let failed = Undecided { delivery: Delivery::NotApplied, late: false };
-        let outcome = self.table.outcome(waiting.ok_or(failed)?, deadline(budget)).await;
+        let outcome = self.table.outcome(waiting.ok_or(failed)?, Instant::now() + budget.into()).await;
         let Tried { decision, at: store_now, reserved: hits } = outcome.unwrap_or(Err(failed))?;
         // the store reserved the hits no earlier than `now`, so they may be used at least until then
         let fixed = target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
@@ -67,7 +54,13 @@ impl<R: Remote> Reservations<R> {
 
     /// Gives back `hits` that were reserved for `span`. They are sent with the next flush, after all hits that were
     /// counted here before, so a release does not wait and an outage does not lose it.
-    pub(super) fn release(&self, check: &LimitCheck<'_>, span: ReservedSpan, hits: Hits, now: Timestamp) {
+    pub(super) fn release_in_store(
+        &self,
+        check: &LimitCheck<'_>,
+        span: ReservedSpan,
+        hits: Hits,
+        now: Timestamp,
+    ) {
         self.table.with_counter(check, now, |counter| {
             let can_grant = self.client.supports(&counter.target, Coordination::Lease);
             counter.release(span, hits, can_grant, now);

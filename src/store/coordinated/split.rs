@@ -17,7 +17,6 @@ use std::{
 
 use super::{
     client::{AskedHits, Epochs, StoreClient},
-    fallback::DENY_RETRY,
     metrics::CoordinationMetrics,
 };
 use crate::{
@@ -143,7 +142,7 @@ impl<R: Remote> Split<R> {
         let looked = own.report(memory.look_after(&check.of_part(&own.part), earlier, hits, at), hits);
         match own.policy {
             Some(OnStoreFailure::Deny) if hits > Hits(0) => {
-                Decision { over: true, remaining: 0, reset: DENY_RETRY, ..looked }
+                Decision { over: true, remaining: 0, reset: OnStoreFailure::DENY_RETRY, ..looked }
             }
             Some(OnStoreFailure::Allow) => Decision { over: false, ..looked },
             _ => looked,
@@ -213,7 +212,7 @@ impl<R: Remote> Split<R> {
         let mut reserved = memory.reserve_now(&check.of_part(&own.part), request, at);
         reserved.decision = own.report(reserved.decision, request.least.max(Hits(1)));
         if is_stopped {
-            reserved.decision.reset = DENY_RETRY;
+            reserved.decision.reset = OnStoreFailure::DENY_RETRY;
         }
         // on the caller's clock
         reserved.until = now.after(reserved.until.since(at));
@@ -316,7 +315,7 @@ impl<R: Remote> Split<R> {
         if is_certain && !epochs.is_answered() {
             // the store will say soon which part this instance has
             tiers = check.tiers().iter().map(part::nothing_of).collect();
-            next = DENY_RETRY;
+            next = OnStoreFailure::DENY_RETRY;
         }
         let policy = (!is_certain).then_some(policy);
         Own { part: OwnPart { of: check.rule.copied(), tiers }, policy, next }
@@ -392,7 +391,7 @@ fn part_of(
 
 /// Returns the time after which a caller tries again whose hits do not fit the whole part.
 fn at_least_for_retry(part: u32, hits: Hits) -> Period {
-    if hits > Hits(part.into()) { DENY_RETRY } else { Period::default() }
+    if hits > Hits(part.into()) { OnStoreFailure::DENY_RETRY } else { Period::default() }
 }
 
 /// Returns the time before the end of a window of `tier` in which no more is admitted than the next one has room for.
@@ -477,7 +476,7 @@ impl Own<'_> {
         Some(if self.policy == Some(OnStoreFailure::Allow) {
             Decision { over: false, ..looked }
         } else {
-            Decision { over: true, remaining: 0, reset: DENY_RETRY, ..looked }
+            Decision { over: true, remaining: 0, reset: OnStoreFailure::DENY_RETRY, ..looked }
         })
     }
 

@@ -1,41 +1,41 @@
-//! The longest that a decision waits for the shared store.
+//! A request whose decisions wait for the shared store.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::limit::Period;
+use crate::{
+    limit::{Period, Timestamp},
+    observe::DecisionRecord,
+};
 
-/// The longest that a decision waits, and who says so.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Budget {
-    pub(super) longest: Period,
-    /// Whether it is less than `WEIR_DECISION_BUDGET` because the caller waits no longer. That it runs out says nothing
-    /// about the store then: callers who do not wait must not open the breaker for all others.
+/// A request that is being decided. All of its waits end together, however many there are.
+#[derive(Clone, Copy)]
+pub(super) struct Turn<'a> {
+    /// The instant of the request, on this instance's clock.
+    pub(super) now: Timestamp,
+    /// When its waits end.
+    pub(super) until: Instant,
+    /// Whether that is before `WEIR_DECISION_BUDGET` ends because the caller waits no longer. That it runs out says
+    /// nothing about the store then: callers who do not wait must not open the breaker for all others.
     pub(super) is_of_caller: bool,
+    pub(super) record: Option<&'a DecisionRecord>,
 }
 
-// === impl Budget ===
+// === impl Turn ===
 
-impl Budget {
-    /// Returns the smaller of `own`, which is `WEIR_DECISION_BUDGET`, and what the caller allows.
-    pub(super) fn of(own: Period, caller: Option<Duration>) -> Self {
-        let caller = caller.map(|wait| Period::from_nanos(nanos(wait))).filter(|caller| *caller < own);
-        Self { longest: caller.unwrap_or(own), is_of_caller: caller.is_some() }
+impl<'a> Turn<'a> {
+    /// Begins to decide a request of the instant `now`, whose caller waits for `wait` at most, and no longer than
+    /// `budget`, which is `WEIR_DECISION_BUDGET`.
+    pub(super) fn begin(
+        now: Timestamp,
+        budget: Period,
+        wait: Option<Duration>,
+        record: Option<&'a DecisionRecord>,
+    ) -> Self {
+        let budget = budget.into();
+        let of_caller = wait.filter(|wait| *wait < budget);
+        let until = Instant::now() + of_caller.unwrap_or(budget);
+        Self { now, until, is_of_caller: of_caller.is_some(), record }
     }
-
-    /// Returns what is left for a decision that has `begun`.
-    pub(super) fn rest(self, begun: Instant) -> Self {
-        let rest = self.longest.as_nanos().saturating_sub(nanos(begun.elapsed()));
-        Self { longest: Period::from_nanos(rest), ..self }
-    }
-}
-
-/// Returns the instant at which a decision that begins now, and may take the time `budget`, ends.
-pub(super) fn deadline(budget: Period) -> Instant {
-    Instant::now() + budget.into()
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

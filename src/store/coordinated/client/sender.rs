@@ -22,12 +22,18 @@ use super::{
 };
 use crate::{
     limit::{CounterKey, Timestamp},
-    store::remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Urgency},
+    store::{
+        coordinated::counter::{Wakers, wake},
+        remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Urgency},
+    },
 };
 
 /// The most concurrent calls for decisions to one node: twice as many as leave in a round trip, for those whose replies
 /// are late, and where the budget shortens the distance.
 const MAX_CALLS: usize = 16;
+
+/// The most concurrent ones if they are full: nothing more can join one, so it leaves at once.
+const FULL_CALLS: usize = 32;
 
 /// The parts of a round trip that pass between two calls.
 const PARTS: u32 = 8;
@@ -36,11 +42,9 @@ const PARTS: u32 = 8;
 /// not idle while replies are in transit; few, so that commands that arrive meanwhile share a call.
 const FEW_CALLS: usize = 4;
 
-/// The calls in flight up to which a full one leaves at once.
-const FULL_CALLS: usize = 8;
-
-/// The most counters whose decisions are in one call.
-const MAX_BATCH: usize = 512;
+/// The most counters whose decisions are in one call: few, so that the node works on some while others are composed and
+/// applied.
+const MAX_BATCH: usize = 64;
 
 /// The most of other commands in one call: few, so that a decision that has to be made in the store does not wait for
 /// long behind it.
@@ -52,7 +56,7 @@ const MAX_QUEUE: usize = 4_096;
 /// The nodes whose queues are kept while they are empty: nodes come and go.
 const MAX_IDLE_NODES: usize = 16;
 
-/// The replies that are applied before other tasks have their turn.
+/// The commands or replies that are of one instant, and the replies that are applied before other tasks have their turn.
 const AT_ONCE: usize = 32;
 
 /// What composes the commands of the counters in the queue, and applies the replies.
@@ -64,13 +68,13 @@ pub(in super::super) trait Exchanges<S>: Send + Sync + 'static {
     fn link(&self, now: Timestamp) -> Self::Link;
 
     /// Sends the commands of the counter of `key`, and what is remembered of each.
-    fn compose(&self, key: CounterKey, send: impl FnMut(Command, S));
+    fn compose(&self, key: CounterKey, link: &Self::Link, send: impl FnMut(Command, S));
 
     /// Returns whether the counter's present window is counted by another node than `node`, which does not reply.
     fn is_elsewhere(&self, sent: &S, node: StoreNode) -> bool;
 
-    /// Applies the outcome of a command.
-    fn apply(&self, sent: &mut S, outcome: ExchangeOutcome<'_>, link: &Self::Link);
+    /// Applies the outcome of a command. Adds the callers whose decisions it has made to those to be `woken`.
+    fn apply(&self, sent: &mut S, outcome: ExchangeOutcome<'_>, link: &Self::Link, woken: &mut Wakers);
 }
 
 /// What becomes of a command: the reply, and the store's clock when it carried out the call.
@@ -106,6 +110,8 @@ struct NodeQueue<S> {
     left_at: Option<Instant>,
     /// A moving average of the time that they take. None before the first reply.
     round_trip: Option<Duration>,
+    /// The most that may be in flight, as of the last look.
+    most: usize,
 }
 
 /// The times that say when calls for decisions leave.
@@ -171,13 +177,14 @@ impl<S: Send> Sender<S> {
     /// Queues the counter of `key`, whose tries wait for a call to `node`. Returns whether there was room.
     pub(super) fn queue(&self, node: StoreNode, key: CounterKey) -> bool {
         let mut queues = self.queues.lock();
-        let counters = &mut queues.entry(node).or_default().counters;
+        let NodeQueue { counters, calls, most, .. } = queues.entry(node).or_default();
         if counters.len() >= MAX_QUEUE {
             return false;
         }
         counters.push(key);
-        // others that wait have told
-        let tells = counters.len() == 1 || counters.len() >= MAX_BATCH;
+        // others that wait have told, and a call that returns looks by itself
+        let is_full = counters.len().is_multiple_of(MAX_BATCH) && *calls < FULL_CALLS;
+        let tells = is_full || counters.len() == 1 && *calls < *most;
         drop(queues);
         if tells {
             self.ready.notify_one();
@@ -234,8 +241,8 @@ impl<S: Send> Sender<S> {
 
     /// Returns the time until more may be sent, if that is not when a call returns.
     fn time_to_next(&self, pace: Pace) -> Option<Duration> {
-        let queues = self.queues.lock();
-        queues.values().filter_map(|queue| queue.time_to_next(pace)).min()
+        let mut queues = self.queues.lock();
+        queues.values_mut().filter_map(|queue| queue.time_to_next(pace)).min()
     }
 
     /// Returns the calls that `next` makes: one, unless the tries of its counters have been given up, or some of them
@@ -251,16 +258,19 @@ impl<S: Send> Sender<S> {
             Next::Counters(node, counters) => (node, counters),
         };
         let mut batches = SmallVec::<[Batch<S>; 1]>::new();
-        for key in counters {
-            exchanges.compose(key, |command, sent| {
-                let node = caller.remote.node(&command.target, command.counted_at());
-                let place = batches.iter().position(|batch| batch.node == node).unwrap_or_else(|| {
-                    let (urgency, outbox) = (Urgency::Decision, Outbox::default());
-                    batches.push(Batch { node, urgency, outbox, left_at: None });
-                    batches.len() - 1
+        let most = counters.len();
+        for keys in counters.chunks(AT_ONCE) {
+            let link = exchanges.link(caller.clock.now());
+            for key in keys {
+                exchanges.compose(*key, &link, |command, sent| {
+                    let node = caller.remote.node(&command.target, command.counted_at());
+                    let place = batches.iter().position(|batch| batch.node == node).unwrap_or_else(|| {
+                        batches.push(Batch::new(node, Urgency::Decision, Outbox::with_capacity(most)));
+                        batches.len() - 1
+                    });
+                    batches[place].outbox.push(command, sent);
                 });
-                batches[place].outbox.push(command, sent);
-            });
+            }
         }
         let mut queues = self.queues.lock();
         for batch in &mut batches {
@@ -289,16 +299,18 @@ impl<S: Send> Sender<S> {
 async fn call<R: Remote, S, E: Exchanges<S>>(
     caller: &Caller<R>,
     exchanges: &E,
-    Batch { node, urgency, outbox: Outbox { commands, sent }, left_at, .. }: Batch<S>,
+    Batch { node, urgency, outbox: Outbox { commands, sent }, left_at }: Batch<S>,
 ) -> (StoreNode, Urgency, Option<Duration>) {
     let mut sent: Vec<Option<S>> = sent.into_iter().map(Some).collect();
     let silent = || {
         // the present windows of counters must not wait for those of a node that does not reply
         let is_moved = |sent: &mut S| exchanges.is_elsewhere(sent, node);
+        let mut woken = Wakers::new();
         for mut sent in sent.iter_mut().filter_map(|sent| sent.take_if(is_moved)) {
             let link = exchanges.link(caller.clock.now());
-            exchanges.apply(&mut sent, Err(&RemoteError::TimedOut(RECHECK)), &link);
+            exchanges.apply(&mut sent, Err(&RemoteError::TimedOut(RECHECK)), &link, &mut woken);
         }
+        wake(&mut woken);
     };
     let (outcome, mut received) = caller.call(node, commands, urgency, silent).await;
     let took = left_at.filter(|_| outcome.is_ok()).map(|left_at| left_at.elapsed());
@@ -307,13 +319,16 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
         Err(error) => (vec![Err(error); sent.len()], Timestamp::default()),
     };
     replies.resize_with(sent.len(), || Err(RemoteError::Unreachable("it sent too few replies".into())));
+    let mut woken = Wakers::new();
     for (sent, replies) in sent.chunks_mut(AT_ONCE).zip(replies.chunks(AT_ONCE)) {
         let link = exchanges.link(received);
         for (sent, reply) in sent.iter_mut().zip(replies) {
             if let Some(sent) = sent {
-                exchanges.apply(sent, reply.as_ref().map(|reply| (reply, now)), &link);
+                exchanges.apply(sent, reply.as_ref().map(|reply| (reply, now)), &link, &mut woken);
             }
         }
+        // together: their threads are not interrupted for each
+        wake(&mut woken);
         if replies.len() == AT_ONCE {
             // what other calls have received does not wait for all of them
             yield_now().await;
@@ -323,21 +338,29 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
     (node, urgency, took)
 }
 
+// === impl Batch ===
+
+impl<S> Batch<S> {
+    const fn new(node: StoreNode, urgency: Urgency, outbox: Outbox<S>) -> Self {
+        Self { node, urgency, outbox, left_at: None }
+    }
+}
+
 // === impl NodeQueue ===
 
 impl<S> NodeQueue<S> {
     /// Returns the time until a call for decisions may leave. None if none waits, or if that is when a call returns.
-    fn time_to_next(&self, pace: Pace) -> Option<Duration> {
+    fn time_to_next(&mut self, pace: Pace) -> Option<Duration> {
         if self.counters.is_empty() {
             return None;
         }
-        if self.calls == 0 {
+        let is_full = self.counters.len() >= MAX_BATCH;
+        if self.calls == 0 || is_full && self.calls < FULL_CALLS {
             return Some(Duration::ZERO);
         }
         let NodePace { most, distance } = pace.with(self.round_trip);
-        // nothing more can join a full one; but many of them would only wait at the node
-        let is_full = self.calls < FULL_CALLS && self.counters.len() >= MAX_BATCH;
-        let left_at = self.left_at.filter(|_| !is_full && distance > Duration::ZERO);
+        self.most = most;
+        let left_at = self.left_at.filter(|_| distance > Duration::ZERO);
         let rest = || left_at.map_or(Duration::ZERO, |left_at| distance.saturating_sub(left_at.elapsed()));
         (self.calls < most).then(rest)
     }
@@ -354,12 +377,7 @@ impl<S> NodeQueue<S> {
     fn next(&mut self, node: StoreNode, pace: Pace) -> Option<Next<S>> {
         if !self.background.is_empty() {
             let outbox = self.background.take(MAX_BACKGROUND);
-            return Some(Next::Background(Batch {
-                node,
-                urgency: Urgency::Background,
-                outbox,
-                left_at: None,
-            }));
+            return Some(Next::Background(Batch::new(node, Urgency::Background, outbox)));
         }
         if self.time_to_next(pace) != Some(Duration::ZERO) {
             return None;
@@ -370,8 +388,8 @@ impl<S> NodeQueue<S> {
 
 impl<S> Default for NodeQueue<S> {
     fn default() -> Self {
-        let background = Outbox::default();
-        Self { counters: Vec::new(), background, calls: 0, left_at: None, round_trip: None }
+        let (background, most) = (Outbox::default(), FEW_CALLS);
+        Self { counters: Vec::new(), background, calls: 0, left_at: None, round_trip: None, most }
     }
 }
 

@@ -81,7 +81,7 @@ impl LocalCounter {
             }
         }
         let carried = self.carried_hits();
-        self.books.settled(carried.unreported, carried.stranded);
+        self.books.settle(carried.unreported, carried.stranded);
         self.unacknowledged.end_flight();
         outcome
     }

@@ -40,7 +40,7 @@ impl LocalCounter {
 
     /// Makes `hits` pending that count although they were rejected.
     pub(super) fn push_pending_rejected(&mut self, hits: Hits, now: Timestamp) {
-        self.books.counted(hits.0);
+        self.books.owe(hits.0);
         self.push_pending(PendingDelta { rejected: hits.0, ..self.delta(positive(hits.0), now) });
     }
 
@@ -61,7 +61,7 @@ impl LocalCounter {
         let floor = leases.map(|lease| lease.left().0).sum::<u64>().max(delta.change.floor);
         delta.change = CountChange { hits: negative(hits.0), floor };
         if hits > Hits(0) {
-            self.books.given_back(hits.0);
+            self.books.owe(-i128::from(hits.0));
             self.push_pending(delta);
         }
     }
@@ -69,7 +69,7 @@ impl LocalCounter {
     /// Gives back hits that were counted at `at` for a request which was then rejected.
     pub(in super::super) fn uncount(&mut self, hits: Hits, at: Timestamp) {
         take_off(&self.target.tiers, &mut self.estimate, hits, at);
-        self.books.given_back(hits.0);
+        self.books.owe(-i128::from(hits.0));
         self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..self.delta(0, at) });
     }
 

@@ -3,59 +3,31 @@
 use super::{
     LocalCounter,
     policy::{Answer, Ask, Denial, LeasePolicy, Scarcity, StrictPolicy, interval, latest_arrival},
-    talk::Asks,
+    talk::{Asks, Link},
     tiers::longest_pause,
 };
-use crate::{
-    limit::{
-        Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide,
-        decision_from_store,
-    },
-    store::coordinated::store_time::StoreTime,
+use crate::limit::{
+    Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide, decision_from_store,
 };
-
-/// What a decision has to know besides the counter.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Situation {
-    pub(in super::super) time: StoreTime,
-    pub(in super::super) instances: usize,
-    pub(in super::super) round_trip: Period,
-    /// The longest that a decision waits.
-    pub(in super::super) budget: Period,
-    /// Whether hits that the store has denied until some instant are rejected without a call under `strict`.
-    pub(in super::super) local_cache: bool,
-}
 
 /// What a decision has come to.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Decided {
-    Now(Decision, How),
-    /// The store decides.
+    /// Decided as the policy has answered.
+    Now(Decision, Answer),
+    /// The store decides; or if hits are given back, which is done, it says how it stands.
     Wait(Asks),
-    /// The hits were given back here; the store counts that and says how it stands.
-    Report,
-}
-
-/// How a decision was made without the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum How {
-    /// By the estimate.
-    Counted,
-    /// From what is held.
-    Spent,
-    /// Rejected by what is known.
-    Denied,
 }
 
 impl LocalCounter {
     /// Returns what the policy of `mode` answers to `ask`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
-    pub(in super::super) fn answer(&self, mode: Coordination, ask: &Ask, situation: &Situation) -> Answer {
+    pub(in super::super) fn answer(&self, mode: Coordination, ask: &Ask, link: &Link) -> Answer {
         match mode {
-            Coordination::Lease => LeasePolicy::new(self.view()).answer(ask, situation.time.now),
+            Coordination::Lease => LeasePolicy::new(self.view()).answer(ask, link.time.now),
             Coordination::Strict => {
-                StrictPolicy::new(self.view()).answer(ask, situation.local_cache, situation.time.now)
+                StrictPolicy::new(self.view()).answer(ask, link.local_cache, link.time.now)
             }
             _ => Answer::Count,
         }
@@ -64,13 +36,8 @@ impl LocalCounter {
     /// Decides `ask` by the policy of `mode`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs a hundred instructions")]
-    pub(in super::super) fn decide(
-        &mut self,
-        mode: Coordination,
-        ask: &Ask,
-        situation: &Situation,
-    ) -> Decided {
-        let (now, instances) = (situation.time.now, situation.instances);
+    pub(in super::super) fn decide(&mut self, mode: Coordination, ask: &Ask, link: &Link) -> Decided {
+        let (now, instances) = (link.time.now, link.instances);
         let &Ask { direction, hits, policy, .. } = ask;
         self.follow_instances(instances);
         if direction == Direction::Take && mode != Coordination::Strict && hits > Hits(0) {
@@ -78,7 +45,8 @@ impl LocalCounter {
             self.record_demand(hits, now);
         }
         let before = self.balance();
-        let decided = match self.answer(mode, ask, situation) {
+        let answer = self.answer(mode, ask, link);
+        let decided = match answer {
             Answer::Count => {
                 let decision = self.count(instances, direction, policy, hits, now);
                 if mode == Coordination::Interval {
@@ -88,23 +56,23 @@ impl LocalCounter {
                         self.refresh(age, now);
                     }
                 }
-                Decided::Now(decision, How::Counted)
+                Decided::Now(decision, answer)
             }
             Answer::Spend => {
                 let decision = self.spend(policy, hits, now);
                 // the next lease has to arrive before this one is used up
-                let soon = Period::from_nanos(2 * situation.round_trip.as_nanos());
+                let soon = Period::from_nanos(2 * link.round_trip.as_nanos());
                 if self.lease_policy().runs_low(soon, now) {
                     self.want_lease();
                 }
-                Decided::Now(decision, How::Spent)
+                Decided::Now(decision, answer)
             }
-            Answer::Reject(denial) => Decided::Now(self.reject(denial, ask, instances, now), How::Denied),
+            Answer::Reject(denial) => Decided::Now(self.reject(denial, ask, instances, now), answer),
             Answer::Wait(asks) => Decided::Wait(asks),
             Answer::Report => {
                 self.count(instances, direction, policy, hits, now);
-                self.date_last_report(latest_arrival(&self.target.tiers, now, situation.budget));
-                Decided::Report
+                self.date_last_report(latest_arrival(&self.target.tiers, now, link.budget));
+                Decided::Wait(Asks::Look)
             }
         };
         self.check_balance(before, ask, &decided);
@@ -112,17 +80,13 @@ impl LocalCounter {
     }
 
     /// Decides `ask` from what is held while the store is unavailable. None if too little is held.
-    pub(in super::super) fn decide_from_held(
-        &mut self,
-        ask: &Ask,
-        situation: &Situation,
-    ) -> Option<Decision> {
-        let now = situation.time.now;
-        self.follow_instances(situation.instances);
+    pub(in super::super) fn decide_from_held(&mut self, ask: &Ask, link: &Link) -> Option<Decision> {
+        let now = link.time.now;
+        self.follow_instances(link.instances);
         if ask.direction == Direction::Take && ask.hits > Hits(0) {
             self.record_demand(ask.hits, now);
         }
-        let is_covered = self.answer(Coordination::Lease, ask, situation) == Answer::Spend;
+        let is_covered = self.answer(Coordination::Lease, ask, link) == Answer::Spend;
         let decision = is_covered.then(|| self.spend(ask.policy, ask.hits, now))?;
         self.note_in_fallback(ask.hits, now);
         Some(decision)

@@ -220,7 +220,7 @@ impl LocalCounter {
         let is_covered = want > 0 && ahead.saturating_add(hits) <= want;
         let held = want.saturating_add(self.leased_hits());
         let has_no_room = held > 0 && !self.fits(Hits(held.saturating_add(hits)), link.time.now);
-        let waits = is_covered || (has_no_room && !link.is_far);
+        let waits = is_covered || (has_no_room && !link.is_far());
         *ahead = ahead.saturating_add(if waits { hits } else { 0 });
         waits
     }
@@ -340,7 +340,7 @@ impl LocalCounter {
             self.return_leases();
         }
         if wants_lease {
-            returned += self.return_leases_before(at.after(link.lead));
+            returned += self.return_leases_before(at.after(link.lead()));
         }
         let (reports, beside, dropped) = self.take_reports(number, at);
         (part.reports, part.beside) = (reports, beside);

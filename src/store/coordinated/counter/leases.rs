@@ -80,7 +80,7 @@ impl LocalCounter {
         });
         let until = ends.min().unwrap_or(now);
         let lease = HeldLease::new(Hits(hits), now, until);
-        self.books.held(hits);
+        self.books.hold(hits);
         if self.is_away() {
             // granted under a limit that a reload has replaced
             self.push_unused(PendingDelta::unused(&self.target, lease));
@@ -126,11 +126,11 @@ impl LocalCounter {
                 && lease.left().0 <= self.lease_policy().idle_allowance()
             {
                 // the estimate, which does not count them, has to replace the store's state
-                self.books.spent(lease.left().0);
+                self.books.hold(-i128::from(lease.left().0));
                 self.leasing_mut().is_overcounted = true;
                 self.plan.wants_read = true;
             } else if ended || is_kept {
-                self.books.spent(lease.left().0);
+                self.books.hold(-i128::from(lease.left().0));
                 dropped.stranded += lease.left().0;
             } else {
                 self.push_unused(PendingDelta::unused(&self.target, lease));
@@ -149,7 +149,7 @@ impl LocalCounter {
     /// Takes `hits` from the leases, which have as many.
     pub(super) fn spend_held(&mut self, hits: u64, now: Timestamp) {
         let mut needed = hits;
-        self.books.spent(hits);
+        self.books.hold(-i128::from(hits));
         let held = self.rare.leases_mut();
         if let Some(first) = held.first_mut()
             && first.left().0 > hits
@@ -231,7 +231,7 @@ impl LocalCounter {
         match held {
             Some((left, lease)) => {
                 lease.left = left;
-                self.books.held(hits.0);
+                self.books.hold(hits.0);
                 take_off(&self.target.tiers, &mut self.estimate, hits, at);
             }
             None => self.uncount(hits, at),

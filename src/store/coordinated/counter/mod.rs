@@ -50,14 +50,14 @@ use self::{
     versions::Version,
 };
 pub(super) use self::{
-    decide::{Decided, How, Situation},
+    decide::Decided,
     exchange::Sent,
-    outcome::{Outcome, Tried, TryOutcome, Wakers},
+    outcome::{Outcome, Tried, TryOutcome, Wakers, wake},
     place::{QueuePlace, Slot, Turn, Urgency},
     policy::{Answer, Ask, Denial, Switch, auto},
     records::Dropped,
     reply::Applied,
-    talk::{Asks, Link, Tries},
+    talk::{Asks, Link, Tries, lead},
     tiers::has_strict_bucket,
 };
 use crate::{

@@ -35,6 +35,11 @@ pub(in super::super) type TryOutcome = Result<Tried, Undecided>;
 /// The callers to wake when the lock of their counter is free.
 pub(in super::super) type Wakers = SmallVec<[Waker; 1]>;
 
+/// Wakes the callers of `woken`. No lock may be held: on another processor they run at once.
+pub(in super::super) fn wake(woken: &mut Wakers) {
+    woken.drain(..).for_each(Waker::wake);
+}
+
 #[derive(Debug)]
 enum State {
     /// The caller waits; with its waker, once it was polled.

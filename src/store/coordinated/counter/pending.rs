@@ -32,7 +32,7 @@ impl LocalCounter {
 
     /// Adds `hits` that were counted at `now` to the pending ones.
     pub(in super::super) fn add_pending(&mut self, hits: i64, now: Timestamp) {
-        self.books.counted(hits.try_into().unwrap_or_default());
+        self.books.owe(hits.max(0));
         match self.unacknowledged.pending_mut().last_mut() {
             Some(last)
                 if hits > 0
@@ -52,13 +52,14 @@ impl LocalCounter {
 
     /// Makes hits pending that were admitted, and are in the estimate.
     pub(super) fn push_admitted(&mut self, delta: PendingDelta) {
-        self.books.counted(delta.taken());
+        self.books.owe(delta.taken());
         self.push_pending(delta);
     }
 
     /// Makes hits of a lease that are given back unused pending, to return them to the store.
     pub(super) fn push_unused(&mut self, delta: PendingDelta) {
-        self.books.returned(delta.unused);
+        self.books.owe(-i128::from(delta.unused));
+        self.books.hold(-i128::from(delta.unused));
         self.push_pending(delta);
     }
 
@@ -157,7 +158,7 @@ impl LocalCounter {
             let unused = first.unused;
             if unused > 0 && self.must_keep(tiers, first.at, first.unused_until, now) {
                 dropped.add(0, unused);
-                self.books.settled(0, unused);
+                self.books.settle(0, unused);
                 self.unacknowledged.pending_mut()[0].unused = 0;
             }
             // a flush that was not applied is sent with what was counted since
@@ -207,7 +208,7 @@ impl LocalCounter {
             }
             !ended
         });
-        self.books.settled(dropped.unreported, dropped.stranded);
+        self.books.settle(dropped.unreported, dropped.stranded);
         dropped
     }
 

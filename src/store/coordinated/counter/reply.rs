@@ -146,14 +146,12 @@ impl Sent {
 type Verdicts = SmallVec<[Tried; 1]>;
 
 impl LocalCounter {
-    /// Applies the `outcome` of the command that is remembered as `sent`, and tells the callers of its tries. With
-    /// `local_cache`, tries that the store has rejected are noted.
+    /// Applies the `outcome` of the command that is remembered as `sent`, and tells the callers of its tries.
     pub(in super::super) fn apply(
         &mut self,
         sent: &mut Sent,
         outcome: ExchangeOutcome<'_>,
         link: &Link,
-        local_cache: bool,
     ) -> Applied {
         self.end_command(sent.number);
         let mut applied = Applied::default();
@@ -182,7 +180,7 @@ impl LocalCounter {
                 if sent.carried.is_some() {
                     applied.overshoot = self.overshoot(reply, admitted, now);
                 }
-                self.apply_reply_of(sent, reply, link, local_cache, now, &mut applied);
+                self.apply_reply_of(sent, reply, link, now, &mut applied);
                 if let Some(replaced) = replaced {
                     self.restore_limit(replaced, now);
                 }
@@ -271,7 +269,6 @@ impl LocalCounter {
         sent: &mut Sent,
         reply: &Reply,
         link: &Link,
-        local_cache: bool,
         now: Timestamp,
         applied: &mut Applied,
     ) {
@@ -291,7 +288,7 @@ impl LocalCounter {
         }
         self.keep_granted(taken.saturating_add(granted), now);
         // the cache is that of mode `strict`, which the counter need not have
-        let is_cached = rejects && local_cache && self.choice.mode == Coordination::Strict;
+        let is_cached = rejects && link.local_cache && self.choice.mode == Coordination::Strict;
         if is_cached {
             // it needs the counts of the rejection, even if an estimated time puts it before an earlier reply
             self.accept_time(now);

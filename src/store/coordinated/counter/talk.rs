@@ -23,18 +23,31 @@ use crate::{
 /// The most tries of one counter that wait.
 const MAX_TRIES: usize = 4_096;
 
+/// The shortest time that a lease should last, unless [`ROUND_TRIPS`] take longer.
+const HORIZON: Period = Period::from_millis(50);
+
+/// The number of round trips that a lease should last.
+const ROUND_TRIPS: u64 = 8;
+
+/// How late the queue may be, in nanoseconds.
+const LATE: u64 = 6_000_000;
+
 /// What the way to the store is like now.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Link {
     pub(in super::super) time: StoreTime,
     pub(in super::super) instances: usize,
     pub(in super::super) round_trip: Period,
-    /// The time that a lease should last.
-    pub(in super::super) horizon: Period,
-    /// How long before its end a lease has to be returned to arrive in time.
-    pub(in super::super) lead: Period,
-    /// Whether the store is so far away that no decision should wait for two replies.
-    pub(in super::super) is_far: bool,
+    /// The longest that a decision waits.
+    pub(in super::super) budget: Period,
+    /// Whether hits that the store has denied until some instant are rejected without a call under `strict`.
+    pub(in super::super) local_cache: bool,
+}
+
+/// Returns how long before its end a lease has to be returned to arrive in time: two of the `round_trip`, and what the
+/// queue may be late.
+pub(in super::super) const fn lead(round_trip: Period) -> Period {
+    Period::from_nanos(round_trip.as_nanos().saturating_mul(2).saturating_add(LATE))
 }
 
 /// What one decision asks the store.
@@ -121,6 +134,29 @@ struct GivenUp {
     hits: Hits,
     /// The hits that were admitted and are in the estimate, as what would report them.
     admitted: Option<PendingDelta>,
+}
+
+// === impl Link ===
+
+impl Link {
+    fn trips(&self, count: u64) -> Period {
+        Period::from_nanos(self.round_trip.as_nanos().saturating_mul(count))
+    }
+
+    /// Returns the time that a lease should last.
+    pub(super) fn horizon(&self) -> Period {
+        HORIZON.max(self.trips(ROUND_TRIPS))
+    }
+
+    /// Returns how long before its end a lease has to be returned to arrive in time.
+    pub(in super::super) const fn lead(&self) -> Period {
+        lead(self.round_trip)
+    }
+
+    /// Returns whether the store is so far away that no decision should wait for two replies.
+    pub(super) fn is_far(&self) -> bool {
+        self.trips(3) > self.budget
+    }
 }
 
 // === impl Talk ===

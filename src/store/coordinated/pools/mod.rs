@@ -23,7 +23,7 @@ use std::{
 use tokio::{
     runtime::Handle,
     sync::oneshot,
-    time::{sleep, timeout},
+    time::{sleep, timeout_at},
 };
 
 use self::{
@@ -35,6 +35,7 @@ use super::{
     delivery::{Delivery, Undecided},
     metrics::CoordinationMetrics,
     settings::CoordinationSettings,
+    turn::Turn,
 };
 use crate::{
     limit::{Coordination, LimitCheck, OverLimitPolicy, Period, Timestamp, share::PoolDecision},
@@ -142,17 +143,14 @@ impl<R: Remote> SharedPools<R> {
         })
     }
 
-    /// Waits for the decision of the store about `check`, at most for `budget`. That it runs out is the store's fault,
-    /// unless it `is_of_caller`.
+    /// Waits for the decision of the store about `check`.
     pub(super) async fn receive(
         &self,
         check: &LimitCheck<'_>,
         reply: oneshot::Receiver<TryReply>,
-        budget: Period,
-        is_of_caller: bool,
-        now: Timestamp,
+        Turn { now, until, is_of_caller, .. }: Turn<'_>,
     ) -> Result<PoolDecision, Undecided> {
-        match timeout(budget.into(), reply).await {
+        match timeout_at(until, reply).await {
             Ok(Ok(TryReply::Decided(decision))) => {
                 self.metrics.decisions.waited.add(1);
                 Ok(decision)

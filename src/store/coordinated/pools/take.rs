@@ -7,7 +7,6 @@
 use std::pin::pin;
 
 use futures_util::future::join_all;
-use tokio::time::Instant;
 
 use super::PoolStep;
 use crate::{
@@ -19,24 +18,14 @@ use crate::{
     store::{
         Decisions,
         coordinated::{
-            budget::Budget,
-            fallback::DENY_RETRY,
             has_repeated,
             modes::{CoordinationModes, Made, record_fallback, record_mode, recorded},
+            turn::Turn,
         },
         pools::{combined, decision_of},
         remote::Remote,
     },
 };
-
-/// A request in progress.
-#[derive(Clone, Copy)]
-struct Turn<'a> {
-    budget: Budget,
-    begun: Instant,
-    now: Timestamp,
-    record: Option<&'a DecisionRecord>,
-}
 
 /// How the hits of a check are given back.
 enum Taken {
@@ -61,7 +50,7 @@ impl<R: Remote> CoordinationModes<R> {
     /// Returns whether a store that did not reply is not asked again in the cycle: each instance decides by its part
     /// then, and grants of the store would come on top.
     fn stays_away(&self, check: &LimitCheck<'_>) -> bool {
-        self.fallback.policy(check) == OnStoreFailure::Local
+        self.failure_policy(check) == OnStoreFailure::Local
     }
 
     /// Decides `check`, if it only counts in a pool and that needs no wait.
@@ -87,11 +76,8 @@ impl<R: Remote> CoordinationModes<R> {
         &self,
         check: &LimitCheck<'_>,
         step: PoolStep,
-        budget: Budget,
-        now: Timestamp,
-        record: Option<&DecisionRecord>,
+        turn: Turn<'_>,
     ) -> Decision {
-        let turn = Turn { budget, begun: Instant::now(), now, record };
         decision_of(self.finish_step(check, step, turn).await, check.hits)
     }
 
@@ -100,11 +86,8 @@ impl<R: Remote> CoordinationModes<R> {
         &self,
         checks: &[LimitCheck<'_>],
         scope: Scope,
-        budget: Budget,
-        now: Timestamp,
-        record: Option<&DecisionRecord>,
+        turn: Turn<'_>,
     ) -> Decisions {
-        let turn = Turn { budget, begun: Instant::now(), now, record };
         self.memory.divide_pools_between(self.client.instances());
         if scope == Scope::Descriptor || checks.len() == 1 {
             if has_repeated(checks) {
@@ -146,8 +129,7 @@ impl<R: Remote> CoordinationModes<R> {
     async fn take_one(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> (Decision, Taken) {
         if check.pool.is_none() {
             let step = self.step(check, scope, turn.now, turn.record);
-            let rest = turn.budget.rest(turn.begun);
-            let made = self.finish(check, scope, step, rest, turn.now, turn.record).await;
+            let made = self.finish(check, scope, step, turn).await;
             return (made.decision, Taken::Plain(made));
         }
         let Some(mode) = self.pool_mode(check) else {
@@ -170,8 +152,7 @@ impl<R: Remote> CoordinationModes<R> {
             _ if rejection.is_some() => combined(Decision { over: false, ..own }, rejection),
             (Some(beside), Some(taken)) if own.over => {
                 // the pool has rejected what they have taken
-                let rest = turn.budget.rest(turn.begun).longest;
-                self.undo(beside, taken, rest, turn.now, turn.record).await;
+                self.undo(beside, taken, turn).await;
                 own
             }
             (_, taken) => combined(own, taken.map(|taken| taken.decision)),
@@ -181,8 +162,7 @@ impl<R: Remote> CoordinationModes<R> {
 
     async fn take_beside(&self, beside: &LimitCheck<'_>, turn: Turn<'_>) -> Made {
         let step = self.step(beside, Scope::Request, turn.now, turn.record);
-        let rest = turn.budget.rest(turn.begun);
-        self.finish(beside, Scope::Request, step, rest, turn.now, turn.record).await
+        self.finish(beside, Scope::Request, step, turn).await
     }
 
     /// Decides `check` in its pool. Its hits are demand only, unless they `fit` beside it.
@@ -211,14 +191,13 @@ impl<R: Remote> CoordinationModes<R> {
     }
 
     async fn finish_step(&self, check: &LimitCheck<'_>, step: PoolStep, turn: Turn<'_>) -> PoolDecision {
-        let Budget { longest, is_of_caller } = turn.budget.rest(turn.begun);
         let reply = match step {
             PoolStep::Decided(decision) => return decision,
             PoolStep::Away => None,
             PoolStep::Wait(reply) => Some(reply),
         };
         if let Some(reply) = reply {
-            let received = pin!(self.pools.receive(check, reply, longest, is_of_caller, turn.now));
+            let received = pin!(self.pools.receive(check, reply, turn));
             if let Ok(decision) = recorded(turn.record, 1, received).await {
                 return decision;
             }
@@ -226,12 +205,16 @@ impl<R: Remote> CoordinationModes<R> {
         record_fallback(turn.record);
         self.metrics.decisions.fallback.add(1);
         let (hits, now) = (clamp(check.hits), turn.now);
-        let decided = match self.fallback.policy(check) {
+        let decided = match self.failure_policy(check) {
             OnStoreFailure::Local => self.pools.decide_alone(check, hits, now),
             OnStoreFailure::Allow => self.pools.decide_anyway(check, hits, true, now),
             OnStoreFailure::Deny => {
                 let decided = self.pools.decide_anyway(check, hits, false, now);
-                decided.map(|decided| PoolDecision { remaining: 0, reset: DENY_RETRY, ..decided })
+                decided.map(|decided| PoolDecision {
+                    remaining: 0,
+                    reset: OnStoreFailure::DENY_RETRY,
+                    ..decided
+                })
             }
         };
         decided.unwrap_or(NOTHING)
@@ -254,12 +237,11 @@ impl<R: Remote> CoordinationModes<R> {
 
     /// Gives back what `check` has taken, and returns how it stands then.
     async fn give_one_back(&self, check: &LimitCheck<'_>, how: Taken, turn: Turn<'_>) -> Decision {
-        let rest = turn.budget.rest(turn.begun).longest;
         match how {
-            Taken::Plain(made) => return self.undo(check, made, rest, turn.now, turn.record).await,
+            Taken::Plain(made) => return self.undo(check, made, turn).await,
             Taken::Shared(made) => {
                 if let (Some(beside), Some(made)) = (check.beside(check.hits), made) {
-                    self.undo(&beside, made, rest, turn.now, turn.record).await;
+                    self.undo(&beside, made, turn).await;
                 }
             }
         }
@@ -278,7 +260,7 @@ impl<R: Remote> CoordinationModes<R> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Reservation {
-        let turn = Turn { budget: Budget::of(self.budget, None), begun: Instant::now(), now, record: None };
+        let turn = Turn::begin(now, self.budget, None, None);
         let looked = self.look_at(check, Hits(0), turn);
         let fitting = request.fit(Hits(looked.remaining.into()));
         let hits = if fitting == Hits(0) { request.least.max(Hits(1)) } else { fitting };
@@ -314,9 +296,7 @@ impl<R: Remote> CoordinationModes<R> {
         }
         if let Some(beside) = check.beside(hits) {
             let beside = LimitCheck { direction: Direction::GiveBack, ..beside };
-            let turn =
-                Turn { budget: Budget::of(self.budget, None), begun: Instant::now(), now, record: None };
-            self.take_beside(&beside, turn).await;
+            self.take_beside(&beside, Turn::begin(now, self.budget, None, None)).await;
         }
     }
 }

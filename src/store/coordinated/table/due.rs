@@ -4,7 +4,7 @@ use super::CounterTable;
 use crate::{
     limit::{CounterKey, Period, Timestamp},
     store::{
-        coordinated::counter::{LocalCounter, Urgency},
+        coordinated::counter::{LocalCounter, Urgency, lead},
         remote::Remote,
     },
 };
@@ -116,19 +116,15 @@ impl<R: Remote> CounterTable<R> {
         if !counter.has_leases() {
             return;
         }
-        let Some((at, is_punctual)) = counter.lease_policy().due_at(self.lease_lead()) else { return };
+        let Some((at, is_punctual)) = counter.lease_policy().due_at(lead(self.client.round_trip())) else {
+            return;
+        };
         if is_punctual {
             self.queue.push(key, &mut counter.place, Urgency::Lease, at.since(now), Period::default());
         } else if !counter.place.is_due_for(Urgency::Lease) {
             let delay = at.since(now).max(LEASE_CHECK);
             self.queue.push(key, &mut counter.place, Urgency::Lease, delay, LONGEST_GRID);
         }
-    }
-
-    /// Returns how long before its end a lease has to be returned to arrive in time: two round trips, and what the
-    /// queue may be late.
-    pub(in super::super) fn lease_lead(&self) -> Period {
-        Period::from_nanos(self.client.round_trip().as_nanos().saturating_mul(2).saturating_add(6_000_000))
     }
 }
 

@@ -1,18 +1,17 @@
 //! The exchanges of counters: what is asked, what leaves, and what becomes of it.
 
-use std::{sync::Arc, task::Waker};
+use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 
 use super::CounterTable;
 use crate::{
-    limit::{CounterKey, Hits, Period, Timestamp},
+    limit::{CounterKey, Hits, Timestamp},
     store::{
         coordinated::{
             client::{ExchangeOutcome, Exchanges},
             counter::{
-                Applied, Asks, Dropped, Generation, Link, LocalCounter, Outcome, Sent, Situation, TryOutcome,
-                Wakers,
+                Applied, Asks, Dropped, Generation, Link, LocalCounter, Outcome, Sent, TryOutcome, Wakers,
             },
             delivery::{Delivery, SentTry, Undecided},
             store_time::StoreTime,
@@ -20,12 +19,6 @@ use crate::{
         remote::{Command, Remote, StoreNode, Target},
     },
 };
-
-/// The shortest time that a lease should last, unless [`ROUND_TRIPS`] take longer.
-const HORIZON: Period = Period::from_millis(50);
-
-/// The number of round trips that a lease should last.
-const ROUND_TRIPS: u64 = 8;
 
 /// A decision that waits for the store. If it is dropped, its try is not sent any more, or what the store takes for it
 /// is given back.
@@ -48,11 +41,6 @@ struct Awaited<'a, R: Remote> {
     waiting: Option<Waiting>,
 }
 
-/// Wakes callers. No lock may be held: on another processor they run at once.
-pub(super) fn wake(woken: Wakers) {
-    woken.into_iter().for_each(Waker::wake);
-}
-
 impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
     type Link = Link;
 
@@ -60,12 +48,11 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
         self.link_at(self.client.time_at(now))
     }
 
-    fn compose(&self, key: CounterKey, mut send: impl FnMut(Command, Sent)) {
-        let link = self.link_now();
+    fn compose(&self, key: CounterKey, link: &Link, mut send: impl FnMut(Command, Sent)) {
         // the tries of a counter that was evicted have failed
         self.with_existing(key, |counter| {
             let mut is_sent = false;
-            self.compose_of(key, counter, &link, |command, sent| {
+            self.compose_of(key, counter, link, |command, sent| {
                 is_sent = true;
                 send(command, sent);
             });
@@ -80,23 +67,21 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
         self.client.node(&sent.target, self.client.time().now) != node
     }
 
-    fn apply(&self, sent: &mut Sent, outcome: ExchangeOutcome<'_>, link: &Link) {
+    fn apply(&self, sent: &mut Sent, outcome: ExchangeOutcome<'_>, link: &Link, woken: &mut Wakers) {
         let (key, carried) = (sent.key, sent.carried);
-        let woken = self.with_generation_or_none(key, sent.generation, |counter| {
+        self.with_generation_or_none(key, sent.generation, |counter| {
             let Some(counter) = counter else {
                 self.record_evicted(carried.unwrap_or_default(), Delivery::of(&outcome));
-                return self.record(sent.decide_alone(outcome));
+                return self.record(sent.decide_alone(outcome), woken);
             };
-            let mut woken = self.apply_to(counter, sent, outcome, link);
-            self.send_tries(key, counter, link, &mut woken);
+            self.record(counter.apply(sent, outcome, link), woken);
+            self.send_tries(key, counter, link, woken);
             if outcome.is_err() && carried.is_some() {
                 self.enqueue_again(key, counter, link.time.now);
             } else {
                 self.enqueue(key, counter, link.time.now);
             }
-            woken
         });
-        wake(woken);
     }
 }
 
@@ -167,22 +152,12 @@ impl<R: Remote> CounterTable<R> {
         self.record_dropped(counter.compose(key, link, send));
     }
 
-    fn apply_to(
-        &self,
-        counter: &mut LocalCounter,
-        sent: &mut Sent,
-        outcome: ExchangeOutcome<'_>,
-        link: &Link,
-    ) -> Wakers {
-        self.record(counter.apply(sent, outcome, link, self.local_cache))
-    }
-
-    /// Returns the callers to wake when no lock is held.
-    fn record(&self, applied: Applied) -> Wakers {
+    /// Adds the callers to those that must be `woken` when no lock is held.
+    fn record(&self, applied: Applied, woken: &mut Wakers) {
         self.metrics.hits.delivery_unknown.add(applied.unknown);
         self.metrics.hits.overshoot.add(applied.overshoot);
         self.record_dropped(applied.dropped);
-        applied.woken
+        woken.extend(applied.woken);
     }
 
     /// Returns what the way to the store is like now.
@@ -191,22 +166,8 @@ impl<R: Remote> CounterTable<R> {
     }
 
     /// Returns what the way to the store is like, as of `time`.
-    pub(super) fn link_at(&self, time: StoreTime) -> Link {
-        let round_trip = self.client.round_trip();
-        let trips = |count: u64| Period::from_nanos(round_trip.as_nanos().saturating_mul(count));
+    pub(in super::super) fn link_at(&self, time: StoreTime) -> Link {
         Link {
-            time,
-            instances: self.client.instances(),
-            round_trip,
-            horizon: HORIZON.max(trips(ROUND_TRIPS)),
-            lead: self.lease_lead(),
-            is_far: trips(3) > self.budget,
-        }
-    }
-
-    /// Returns what a decision at `time` has to know besides its counter.
-    pub(in super::super) fn situation(&self, time: StoreTime) -> Situation {
-        Situation {
             time,
             instances: self.client.instances(),
             round_trip: self.client.round_trip(),

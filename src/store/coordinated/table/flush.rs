@@ -7,13 +7,13 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{CounterTable, exchanges::wake, shards::Entry};
+use super::{CounterTable, shards::Entry};
 use crate::{
     limit::{CounterKey, Period},
     store::{
         coordinated::{
             client::Outbox,
-            counter::{Link, LocalCounter, Sent, Slot, Wakers},
+            counter::{Link, LocalCounter, Sent, Slot, Wakers, wake},
         },
         remote::Remote,
     },
@@ -79,7 +79,7 @@ fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option
         }
     }
     table.client.send_in_background(all);
-    wake(woken);
+    wake(&mut woken);
 }
 
 /// Adds what `counter`, which is due, has to send to `all`, and the callers that must be `woken`.
@@ -94,7 +94,7 @@ fn flush_counter<R: Remote>(
     let time = link.time;
     // pending hits are kept while the node does not reply; the heartbeat detects when it does again
     let is_available = !table.client.is_unavailable_for(&counter.target, time.now);
-    if is_available && counter.has_leases() && counter.lease_policy().should_renew(link.lead, time.now) {
+    if is_available && counter.has_leases() && counter.lease_policy().should_renew(link.lead(), time.now) {
         // due again after the reply
         counter.want_lease();
         return table.send_tries(key, counter, link, woken);
@@ -116,7 +116,7 @@ fn return_ended<R: Remote>(table: &CounterTable<R>, counter: &mut LocalCounter, 
     // an instance that is not alone any more returns other leases
     counter.follow_instances(link.instances);
     table.record_dropped(counter.expire_leases(link.time));
-    counter.return_ending(link.instances, link.lead, link.time.now);
+    counter.return_ending(link.instances, link.lead(), link.time.now);
 }
 
 /// Returns every lease and reports all pending hits, for [`FINAL_FLUSH`] at most. Repeats, because a counter

@@ -19,7 +19,7 @@ use self::{
 };
 use super::{
     client::StoreClient,
-    counter::{Dropped, Generation, LocalCounter, Tries, Wakers},
+    counter::{Dropped, Generation, LocalCounter, Tries, Wakers, wake},
     delivery::Delivery,
     metrics::CoordinationMetrics,
     settings::CoordinationSettings,
@@ -152,9 +152,9 @@ impl<R: Remote> CounterTable<R> {
             woken
         });
         self.enqueue(key, counter, now);
-        if let Some(woken) = woken {
+        if let Some(mut woken) = woken {
             drop(shard);
-            exchanges::wake(woken);
+            wake(&mut woken);
         }
         result
     }

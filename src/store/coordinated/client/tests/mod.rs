@@ -27,7 +27,7 @@ use crate::{
         Algorithm, Coordination, CounterKey, Entry, KeyHasher, OverLimitPolicy, Period, Tier, Timestamp,
     },
     store::{
-        coordinated::{CoordinationSettings, metrics::CoordinationMetrics},
+        coordinated::{CoordinationSettings, counter::Wakers, metrics::CoordinationMetrics},
         remote::{
             Command, Exchange, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target,
             Urgency,
@@ -98,7 +98,7 @@ impl Exchanges<Waiting> for Script {
 
     fn link(&self, _: Timestamp) {}
 
-    fn compose(&self, key: CounterKey, mut send: impl FnMut(Command, Waiting)) {
+    fn compose(&self, key: CounterKey, (): &(), mut send: impl FnMut(Command, Waiting)) {
         let mut queued = self.0.queued.lock();
         let place = queued.iter().position(|(queued, ..)| *queued == key);
         let queued = place.and_then(|place| queued.remove(place));
@@ -113,7 +113,7 @@ impl Exchanges<Waiting> for Script {
         false
     }
 
-    fn apply(&self, waiting: &mut Waiting, outcome: ExchangeOutcome<'_>, (): &()) {
+    fn apply(&self, waiting: &mut Waiting, outcome: ExchangeOutcome<'_>, (): &(), _: &mut Wakers) {
         if let Some(waiting) = waiting.take() {
             let _ = waiting.send(outcome.map(|(reply, at)| (reply.clone(), at)).map_err(Clone::clone));
         }

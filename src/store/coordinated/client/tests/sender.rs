@@ -35,15 +35,29 @@ fn sizes(script: &Script, node: u64) -> Vec<usize> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn until_the_round_trip_is_known_four_calls_of_512_commands_are_on_their_way_to_a_node() {
+async fn until_the_round_trip_is_known_four_calls_are_on_their_way_to_a_node() {
     let script = Script::new();
     script.set(1, Answer::After(SLOW));
     let (client, _tasks) = script.start();
-    let replies: Vec<_> = (0..5 * 512 + 7).map(|i| queue(&client, take(1, i))).collect();
-    sleep(SLOW / 2).await;
-    assert_eq!(sizes(&script, 1), [512; 4]);
+    for _ in 0..6 {
+        drop_later(queue(&client, take(1, 1)));
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(sizes(&script, 1), [1; 4]);
     sleep(SLOW).await;
-    assert_eq!(sizes(&script, 1), [512, 512, 512, 512, 512, 7]);
+    assert_eq!(sizes(&script, 1), [1, 1, 1, 1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_calls_leave_at_once_before_the_round_trip_is_known() {
+    let script = Script::new();
+    script.set(1, Answer::After(SLOW));
+    let (client, _tasks) = script.start();
+    let replies: Vec<_> = (0..5 * 64 + 7).map(|i| queue(&client, take(1, i))).collect();
+    sleep(SLOW / 2).await;
+    assert_eq!(sizes(&script, 1), [64; 5]);
+    sleep(SLOW).await;
+    assert_eq!(sizes(&script, 1), [64, 64, 64, 64, 64, 7]);
     // each command has its own reply, with the time of its call
     for (i, reply) in (0..).zip(replies) {
         let (reply, now) = reply.await.expect("the client lives").expect("the store replies");
@@ -52,7 +66,7 @@ async fn until_the_round_trip_is_known_four_calls_of_512_commands_are_on_their_w
     }
     // in the order in which they were queued
     let sent: Vec<u64> = script.calls().iter().flat_map(|call| &call.commands).map(hits_of).collect();
-    assert!(sent.is_sorted() && sent.len() == 5 * 512 + 7);
+    assert!(sent.is_sorted() && sent.len() == 5 * 64 + 7);
     assert!(script.calls().iter().all(|call| call.urgency == Urgency::Decision));
 }
 
@@ -84,11 +98,11 @@ async fn full_calls_leave_at_once() {
     let settings = CoordinationSettings { budget: Period::from_secs(1), ..CoordinationSettings::default() };
     let (client, _tasks) = script.start_with(&settings);
     queue(&client, take(1, 1)).await.expect("the client lives").expect("the store replies");
-    (0..3 * 512 + 7).for_each(|_| drop_later(queue(&client, take(1, 1))));
+    (0..3 * 64 + 7).for_each(|_| drop_later(queue(&client, take(1, 1))));
     sleep(Duration::from_millis(1)).await;
-    assert_eq!(sizes(&script, 1)[1..], [512; 3]);
+    assert_eq!(sizes(&script, 1)[1..], [64; 3]);
     sleep(Duration::from_millis(10)).await;
-    assert_eq!(sizes(&script, 1)[1..], [512, 512, 512, 7]);
+    assert_eq!(sizes(&script, 1)[1..], [64, 64, 64, 7]);
 }
 
 /// It has not left.

@@ -89,16 +89,16 @@ impl<'a> LeasePolicy<'a> {
         let tiers = &self.view.target.tiers;
         let longest = if self.view.is_alone() { lone_hold(tiers) } else { hold(tiers) };
         // a lease would end before it could be used
-        if flows(tiers) && longest < self.shortest_hold(link.lead) {
+        if flows(tiers) && longest < self.shortest_hold(link.lead()) {
             return None;
         }
-        let want = self.ahead(needed, returned, link.horizon, now);
+        let want = self.ahead(needed, returned, link.horizon(), now);
         let time = if self.view.is_alone() || has_bucket(tiers) {
             longest
         } else {
             // as long as the hits are expected to last, since a sliding window counts them until then
             let used_up = self.view.demand.time_for(needed + want, now).as_nanos();
-            let time = used_up.saturating_add(used_up / 2).saturating_add(2 * link.lead.as_nanos());
+            let time = used_up.saturating_add(used_up / 2).saturating_add(2 * link.lead().as_nanos());
             Period::from_nanos(time).min(longest)
         };
         (want > 0).then_some(Hold { least: 1, want, time })

@@ -85,9 +85,8 @@ impl Seen {
             time: StoreTime { now: self.now, latest: self.now },
             instances: 2,
             round_trip: millis(2),
-            horizon: millis(50),
-            lead: millis(10),
-            is_far: false,
+            budget: millis(15),
+            local_cache: true,
         };
         self.policy().next_hold(needed, 0, &link, self.now).map_or(0, |hold| hold.want)
     }

@@ -79,7 +79,7 @@ fn a_look_that_overtakes_a_hold_does_not_hide_the_held_hit() {
         assert_eq!(fixture.deliver(beside), 1);
         for (reply, mut sent) in late {
             let link = fixture.link();
-            fixture.counter.apply(&mut sent, Ok((&reply, fixture.now)), &link, false);
+            fixture.counter.apply(&mut sent, Ok((&reply, fixture.now)), &link);
         }
         assert_eq!((fixture.counter.leased_hits(), fixture.counter.remaining(fixture.now)), (4, 6));
     }

@@ -138,7 +138,7 @@ fn the_pause_rejects_what_no_lease_covers_until_it_ends() {
 fn a_denial_is_cached_until_it_ends_or_something_is_given_back() {
     let mut fixture = Fixture::new(&[fixed(10, 60)], 3);
     let cached = |fixture: &Fixture, hits| {
-        let answer = fixture.counter.answer(Coordination::Strict, &taking(hits), &situation(3, fixture.now));
+        let answer = fixture.counter.answer(Coordination::Strict, &taking(hits), &link(3, fixture.now));
         answer == Answer::Reject(Denial::Cached)
     };
     assert_eq!(fixture.take_elsewhere(10), 10);

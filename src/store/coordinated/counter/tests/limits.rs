@@ -107,7 +107,7 @@ fn exact_states_are_adopted_tier_by_tier() {
     let reply = fixture.store.execute(&composed[0].0, fixture.now);
     assert!(reply.adopted.contains(0) && !reply.adopted.contains(1));
     let (_, mut sent) = composed.into_iter().next().expect("one");
-    fixture.counter.apply(&mut sent, Ok((&reply, fixture.now)), &fixture.link(), false);
+    fixture.counter.apply(&mut sent, Ok((&reply, fixture.now)), &fixture.link());
     assert_eq!(stored(&mut fixture, &[minute.clone(), hour.clone()]), [7, 16]);
     assert_eq!(used(&fixture, &[minute, hour]), [7, 16]);
 }

@@ -19,7 +19,7 @@ mod scarcity;
 
 use std::sync::Arc;
 
-use super::{Answer, Ask, Asks, Decided, Denial, Generation, Link, LocalCounter, Outcome, Sent, Situation};
+use super::{Answer, Ask, Asks, Decided, Denial, Generation, Link, LocalCounter, Outcome, Sent};
 use crate::{
     limit::{
         Algorithm, Bucket, Coordination, CounterKey, Decision, Direction, Hits, OverLimitPolicy, Period,
@@ -58,9 +58,9 @@ const fn taking(hits: u64) -> Ask {
     }
 }
 
-fn situation(instances: usize, now: Timestamp) -> Situation {
+fn link(instances: usize, now: Timestamp) -> Link {
     let time = StoreTime { now, latest: now };
-    Situation { time, instances, round_trip: millis(1), budget: millis(15), local_cache: true }
+    Link { time, instances, round_trip: millis(1), budget: millis(15), local_cache: true }
 }
 
 /// Decides about `hits` under `lease`, without the store. None if it has to be asked.
@@ -70,9 +70,9 @@ fn decide_leased(
     hits: u64,
     now: Timestamp,
 ) -> Option<Decision> {
-    match counter.decide(Coordination::Lease, &taking(hits), &situation(instances, now)) {
+    match counter.decide(Coordination::Lease, &taking(hits), &link(instances, now)) {
         Decided::Now(decision, _) => Some(decision),
-        Decided::Wait(_) | Decided::Report => None,
+        Decided::Wait(_) => None,
     }
 }
 
@@ -151,14 +151,7 @@ impl Fixture {
     }
 
     fn link(&self) -> Link {
-        Link {
-            time: self.time(),
-            instances: self.instances,
-            round_trip: millis(2),
-            horizon: millis(50),
-            lead: millis(10),
-            is_far: false,
-        }
+        Link { round_trip: millis(2), ..link(self.instances, self.now) }
     }
 
     /// Returns what leaves now.
@@ -187,7 +180,7 @@ impl Fixture {
         for (reply, mut sent) in replies {
             let runs = sent.runs.iter().zip(&reply.taken);
             granted += reply.granted + runs.map(|(run, taken)| run.hits * u64::from(*taken)).sum::<u64>();
-            self.counter.apply(&mut sent, Ok((&reply, self.now)), &self.link(), false);
+            self.counter.apply(&mut sent, Ok((&reply, self.now)), &self.link());
         }
         granted
     }

@@ -239,7 +239,7 @@ fn reports_that_were_not_applied_are_pending_again_and_lost_ones_are_accounted_f
     assert!(composed.len() == 1 && !read.counter.is_settled());
     for (_, mut sent) in composed {
         let failed = RemoteError::NotSent("no connection".into());
-        read.counter.apply(&mut sent, Err(&failed), &read.link(), false);
+        read.counter.apply(&mut sent, Err(&failed), &read.link());
     }
     assert!(read.counter.is_settled());
 }

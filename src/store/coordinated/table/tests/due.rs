@@ -76,7 +76,7 @@ async fn a_lease_is_returned_two_round_trips_and_a_late_turn_before_its_end() {
     let fixture = Fixture::new(Coordination::Lease, &[sliding(100, 60)]);
     let round_trip = fixture.table.client.round_trip().as_nanos();
     assert!(round_trip > 0);
-    assert_eq!(fixture.table.lease_lead().as_nanos(), 2 * round_trip + 6_000_000);
+    assert_eq!(fixture.table.link_now().lead().as_nanos(), 2 * round_trip + 6_000_000);
 }
 
 /// Of a check with no hits, for example, or after a burst under `auto`.

@@ -162,7 +162,7 @@ impl Fixture {
         for (command, mut sent) in composed {
             let reply = self.store.0.server.lock().execute(&command, self.now());
             granted += reply.granted;
-            counter.apply(&mut sent, Ok((&reply, self.now())), link, false);
+            counter.apply(&mut sent, Ok((&reply, self.now())), link);
         }
         granted
     }
