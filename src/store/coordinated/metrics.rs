@@ -1,6 +1,6 @@
 //! The metrics of coordination.
 
-use super::counter::Answer;
+use super::counter::How;
 use crate::observe::{BusyCounter, Counter, Metric, Source};
 
 /// The counters of the coordinated store since the start.
@@ -84,12 +84,12 @@ pub struct EvictionCounts {
 // === impl CoordinationMetrics ===
 
 impl CoordinationMetrics {
-    /// Returns the counter of the decisions that were made without the store as the policy has answered.
-    pub(super) const fn of(&self, answer: Answer) -> &BusyCounter {
-        match answer {
-            Answer::Spend => &self.decisions.leased,
-            Answer::Reject(_) => &self.decisions.denied,
-            Answer::Count | Answer::Wait(_) | Answer::Report => &self.decisions.local,
+    /// Returns the counter of the decisions that were made without the store in this way.
+    pub(super) const fn of(&self, how: How) -> &BusyCounter {
+        match how {
+            How::Counted => &self.decisions.local,
+            How::Spent => &self.decisions.leased,
+            How::Denied => &self.decisions.denied,
         }
     }
 }

@@ -341,7 +341,7 @@ impl<R: Remote> Store for Coordinated<R> {
         if let [check] = checks {
             let step = match self.modes.step(check, scope, now, record) {
                 Step::Done(decision) | Step::Fallback(decision) => return Ok(smallvec![decision]),
-                step => step,
+                step @ Step::Wait(_) => step,
             };
             return Ok(smallvec![self.modes.finish(check, scope, step, turn()).await.decision]);
         }

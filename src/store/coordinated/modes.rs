@@ -150,8 +150,8 @@ impl<R: Remote> CoordinationModes<R> {
             }
         } else {
             match counter.decide(mode, ask, &link) {
-                Decided::Now(decision, answer) => {
-                    self.metrics.of(answer).add(1);
+                Decided::Now(decision, how) => {
+                    self.metrics.of(how).add(1);
                     return Step::Done(decision);
                 }
                 Decided::Wait(asks) => {

@@ -11,7 +11,6 @@ mod clock;
 mod demands;
 mod epochs;
 mod heartbeat;
-mod pool_call;
 mod sender;
 #[cfg(all(test, feature = "simulated"))]
 mod tests;
@@ -32,12 +31,13 @@ pub(super) use self::{
 use super::{
     counter::Sent, metrics::CoordinationMetrics, settings::CoordinationSettings, store_time::StoreTime,
 };
-#[cfg(test)]
-use crate::store::remote::{RemoteError, Replies, Urgency};
 use crate::{
     clock::Clock,
     limit::{Coordination, CounterKey, Period, Tier, Timestamp, part::Place},
-    store::remote::{Command, Remote, StoreNode, Target},
+    store::{
+        pool_command::{PoolCommand, PoolReply},
+        remote::{Command, Remote, RemoteError, StoreNode, Target},
+    },
 };
 
 /// The modes in the order of fallback: a mode that the store does not support is replaced by the next one.
@@ -160,13 +160,6 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.caller.store_clock.offset()
     }
 
-    /// Has the store carry out `command` at once.
-    #[cfg(test)]
-    pub(super) async fn call(&self, command: Command) -> Result<Replies, RemoteError> {
-        let node = self.node(&command.target, command.at);
-        self.caller.call(node, vec![command], Urgency::Background, || {}).await.0
-    }
-
     /// Queues the counter of `key`, whose tries about `target` wait as of `at`. Returns whether there was room.
     pub(super) fn queue(&self, key: CounterKey, target: &Target, at: Timestamp) -> bool {
         self.sender.queue(self.node(target, at), key)
@@ -210,12 +203,6 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.caller.breaker.is_open()
     }
 
-    /// Returns whether the breaker is open for `node`.
-    #[cfg(test)]
-    pub(super) fn is_silent(&self, node: StoreNode) -> bool {
-        self.caller.breaker.is_open() && self.caller.breaker.is_open_for(node)
-    }
-
     /// Returns whether the breaker is open for the node that counts `target`.
     pub(super) fn is_unavailable_for(&self, target: &Target, at: Timestamp) -> bool {
         self.caller.breaker.is_open() && self.caller.breaker.is_open_for(self.node(target, at))
@@ -224,5 +211,25 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
     /// Deregisters this instance and stops the heartbeats.
     pub(super) async fn leave(&self) {
         self.membership.leave(&self.caller).await;
+    }
+}
+
+impl<R: Remote> StoreClient<R> {
+    /// Has the store carry out `command`, which is about a pool of fair shares, and waits for the reply, however late it is.
+    pub(in super::super) async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
+        let caller = &self.caller;
+        let period = command.target.tiers[0].period.as_nanos();
+        let at = Timestamp::from_nanos(command.cycle.saturating_mul(period));
+        let node = self.node(&command.target, at);
+        let failed = FailedCount { target: Arc::clone(&command.target), at };
+        let sent = caller.clock.now();
+        let reply = caller.wait_for_reply(node, Some(&failed), caller.remote.call_pool(command), || {}).await;
+        if let Ok(reply) = &reply {
+            caller.breaker.record_reply(node);
+            caller.store_clock.record(sent, caller.clock.now(), reply.now);
+        } else {
+            caller.record_failure(node, Some(failed));
+        }
+        reply
     }
 }

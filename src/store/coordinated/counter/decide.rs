@@ -13,10 +13,20 @@ use crate::limit::{
 /// What a decision has come to.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Decided {
-    /// Decided as the policy has answered.
-    Now(Decision, Answer),
+    Now(Decision, How),
     /// The store decides; or if hits are given back, which is done, it says how it stands.
     Wait(Asks),
+}
+
+/// How a decision was made without the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum How {
+    /// By the estimate.
+    Counted,
+    /// From what is held.
+    Spent,
+    /// Rejected by what is known.
+    Denied,
 }
 
 impl LocalCounter {
@@ -45,8 +55,7 @@ impl LocalCounter {
             self.record_demand(hits, now);
         }
         let before = self.balance();
-        let answer = self.answer(mode, ask, link);
-        let decided = match answer {
+        let decided = match self.answer(mode, ask, link) {
             Answer::Count => {
                 let decision = self.count(instances, direction, policy, hits, now);
                 if mode == Coordination::Interval {
@@ -56,7 +65,7 @@ impl LocalCounter {
                         self.refresh(age, now);
                     }
                 }
-                Decided::Now(decision, answer)
+                Decided::Now(decision, How::Counted)
             }
             Answer::Spend => {
                 let decision = self.spend(policy, hits, now);
@@ -65,9 +74,9 @@ impl LocalCounter {
                 if self.lease_policy().runs_low(soon, now) {
                     self.want_lease();
                 }
-                Decided::Now(decision, answer)
+                Decided::Now(decision, How::Spent)
             }
-            Answer::Reject(denial) => Decided::Now(self.reject(denial, ask, instances, now), answer),
+            Answer::Reject(denial) => Decided::Now(self.reject(denial, ask, instances, now), How::Denied),
             Answer::Wait(asks) => Decided::Wait(asks),
             Answer::Report => {
                 self.count(instances, direction, policy, hits, now);

@@ -16,8 +16,6 @@ use super::{
     talk::{Asks, Ledger, Link, OnWay, Tries, Try},
     tiers::flows,
 };
-#[cfg(test)]
-use crate::limit::Period;
 use crate::{
     limit::{Coordination, CounterKey, Hits, OverLimitPolicy, Timestamp},
     store::remote::{Command, Exchange, Hold, Report, Run, Target},
@@ -161,14 +159,6 @@ impl Sent {
         })
     }
 
-    /// Has `command`, which it is remembered of, hold `hits` more than it does, for `time` at least.
-    #[cfg(test)]
-    pub(in super::super) fn hold_more(&mut self, command: &mut Command, hits: u64, time: Period) {
-        let hold = self.hold.unwrap_or(Hold { least: 1, want: 0, time });
-        self.hold = Some(Hold { want: hold.want + hits, time: hold.time.max(time), ..hold });
-        command.exchange.hold = self.hold;
-    }
-
     /// Returns whether the store decides something, so that it is about the open windows.
     pub(super) fn decides(&self) -> bool {
         !self.runs.is_empty() || self.hold.is_some()
@@ -182,14 +172,6 @@ impl LocalCounter {
         let mut ahead = 0;
         talk.wants_lease && !self.has_ledger_on_way()
             || talk.tries.iter().any(|asked| !self.must_wait(asked, &mut ahead, link))
-    }
-
-    /// Returns the commands that leave now, and what is remembered of each.
-    #[cfg(test)]
-    pub(in super::super) fn composed(&mut self, link: &Link) -> Vec<(Command, Sent)> {
-        let mut composed = Vec::new();
-        self.compose(CounterKey::default(), link, |command, sent| composed.push((command, sent)));
-        composed
     }
 
     /// Returns whether `asked` has to wait for the reply to the exchange on its way that is about the ledger. `ahead`

@@ -50,7 +50,7 @@ use self::{
     versions::Version,
 };
 pub(super) use self::{
-    decide::Decided,
+    decide::{Decided, How},
     exchange::Sent,
     outcome::{Outcome, Tried, TryOutcome, Wakers, wake},
     place::{QueuePlace, Slot, Turn, Urgency},

@@ -171,8 +171,8 @@ impl<R: Remote> CounterTable<R> {
             time,
             instances: self.client.instances(),
             round_trip: self.client.round_trip(),
-            budget: self.budget,
-            local_cache: self.local_cache,
+            budget: self.settings.budget,
+            local_cache: self.settings.local_cache,
         }
     }
 }

@@ -25,7 +25,7 @@ use super::{
     settings::CoordinationSettings,
 };
 use crate::{
-    limit::{Coordination, CounterKey, LimitCheck, OverLimitPolicy, Period, Timestamp},
+    limit::{Coordination, CounterKey, LimitCheck, OverLimitPolicy, Timestamp},
     store::remote::{Remote, Target},
 };
 
@@ -34,20 +34,9 @@ pub(super) struct CounterTable<R> {
     shards: Shards,
     queue: AttentionQueue,
     client: Arc<StoreClient<R>>,
-    /// The sync interval of rules that have none of their own.
-    sync_interval: Period,
-    /// Whether flushes may be sent before their interval ends, and so wait longer while the limit is far.
-    early_sync: bool,
-    /// The time in which all counters are looked over once.
-    sweep: Period,
-    /// The coordination mode of rules that have none of their own.
-    coordination: Coordination,
-    /// Whether counters that the store has denied until some instant are denied without a call under `strict`.
-    pub(super) local_cache: bool,
+    settings: CoordinationSettings,
     /// The generation of the next counter.
     generations: AtomicU32,
-    /// The longest that a decision waits.
-    pub(super) budget: Period,
     /// Also used by the modes, to count their decisions.
     pub(super) metrics: Arc<CoordinationMetrics>,
 }
@@ -65,13 +54,8 @@ impl<R: Remote> CounterTable<R> {
             shards: Shards::new(settings.max_counters, settings.max_counter_bytes),
             queue: AttentionQueue::new(),
             client,
-            sync_interval: settings.sync_interval,
-            early_sync: settings.early_sync,
-            sweep: settings.sweep,
-            coordination: settings.coordination,
-            local_cache: settings.local_cache,
+            settings: settings.clone(),
             generations: AtomicU32::new(1),
-            budget: settings.budget,
             metrics,
         }
     }

@@ -85,18 +85,18 @@ impl<R: Remote> CounterTable<R> {
     /// Returns the sync interval of the rule of `check`.
     pub(super) fn sync_interval_of(&self, check: &LimitCheck<'_>) -> Period {
         let own = check.rule.declared().and_then(|rule| rule.coordination.sync_interval);
-        own.unwrap_or(self.sync_interval)
+        own.unwrap_or(self.settings.sync_interval)
     }
 
     /// Returns the coordination mode that the rule of `check` requests.
     pub(in super::super) fn requested_mode(&self, check: &LimitCheck<'_>) -> Coordination {
-        let requested = check.rule.coordination().unwrap_or(self.coordination);
+        let requested = check.rule.coordination().unwrap_or(self.settings.coordination);
         if requested == Coordination::Split { split_or_other(check) } else { requested }
     }
 
     /// Returns the coordination mode of what requests none.
     pub(in super::super) const fn default_coordination(&self) -> Coordination {
-        self.coordination
+        self.settings.coordination
     }
 }
 

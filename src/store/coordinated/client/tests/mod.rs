@@ -93,6 +93,19 @@ type Waiting = Option<oneshot::Sender<Outcome>>;
 
 type Client = StoreClient<Script, Waiting>;
 
+impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
+    /// Has the store carry out `command` at once.
+    pub(in crate::store::coordinated) async fn call(&self, command: Command) -> Result<Replies, RemoteError> {
+        let node = self.node(&command.target, command.at);
+        self.caller.call(node, vec![command], Urgency::Background, || {}).await.0
+    }
+
+    /// Returns whether the breaker is open for `node`.
+    pub(in crate::store::coordinated) fn is_silent(&self, node: StoreNode) -> bool {
+        self.caller.breaker.is_open() && self.caller.breaker.is_open_for(node)
+    }
+}
+
 impl Exchanges<Waiting> for Script {
     type Link = ();
 

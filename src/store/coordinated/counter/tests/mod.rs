@@ -46,6 +46,13 @@ impl LocalCounter {
     fn apply_last_reply(&mut self, reply: &Reply, now: Timestamp) -> bool {
         self.apply_reply_to(reply, self.numbers.sent, now)
     }
+
+    /// Returns the commands that leave now, and what is remembered of each.
+    pub(in crate::store::coordinated) fn composed(&mut self, link: &Link) -> Vec<(Command, Sent)> {
+        let mut composed = Vec::new();
+        self.compose(CounterKey::default(), link, |command, sent| composed.push((command, sent)));
+        composed
+    }
 }
 
 /// A request of `hits`.
@@ -73,6 +80,20 @@ fn decide_leased(
     match counter.decide(Coordination::Lease, &taking(hits), &link(instances, now)) {
         Decided::Now(decision, _) => Some(decision),
         Decided::Wait(_) => None,
+    }
+}
+
+impl Sent {
+    /// Has `command`, which it is remembered of, hold `hits` more than it does, for `time` at least.
+    pub(in crate::store::coordinated) fn hold_more(
+        &mut self,
+        command: &mut Command,
+        hits: u64,
+        time: Period,
+    ) {
+        let hold = self.hold.unwrap_or(Hold { least: 1, want: 0, time });
+        self.hold = Some(Hold { want: hold.want + hits, time: hold.time.max(time), ..hold });
+        command.exchange.hold = self.hold;
     }
 }
 
