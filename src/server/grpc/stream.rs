@@ -30,7 +30,8 @@ use crate::{
 /// not read its responses.
 const BATCH: usize = 256;
 
-/// The most places of calls that have waited which a connection keeps: 2 kB each.
+/// The most places of calls that have waited which a connection keeps, 2 kB each, and no more than one beside each that
+/// waits: an idle connection has one.
 const SLOTS: usize = 32;
 
 /// Reads and handles one connection's calls.
@@ -110,6 +111,7 @@ where
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         let ended = self.poll_calls(context);
+        self.slots.truncate(self.waiting.len() + 1);
         self.open.report();
         ended
     }

@@ -52,7 +52,8 @@ impl Outlook {
 }
 
 impl<R: Remote> CoordinationModes<R> {
-    /// Decides `checks` and counts their hits only if all of them are admitted. None of the checks rejects the request alone if they are `all_quotas`.
+    /// Decides `checks` and counts their hits only if all of them are admitted. None of the checks rejects the request
+    /// alone if they are `all_quotas`.
     pub(super) async fn take_all_or_none(
         &self,
         checks: &[LimitCheck<'_>],

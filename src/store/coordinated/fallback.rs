@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl<R: Remote> CoordinationModes<R> {
-    /// Decides `check` without the store. Admitted hits are reported when the store is available again, unless `delivery` is unknown: the
-    /// store may have counted them already, and no hit may count twice.
+    /// Decides `check` without the store. Admitted hits are reported when the store is available again, unless
+    /// `delivery` is unknown: the store may have counted them already, and no hit may count twice.
     pub(super) fn decide_without_store(
         &self,
         check: &LimitCheck<'_>,

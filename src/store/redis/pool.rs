@@ -9,7 +9,6 @@ use std::{
 };
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-
 use tokio::time;
 
 use super::{

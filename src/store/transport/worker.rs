@@ -46,7 +46,7 @@ const BRIEF: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The most pipelines of decisions in flight on one connection: one for each call that coordination has on its way to a
-/// node, so that none waits here. What would be more waits, and those that arrive meanwhile share a pipeline.
+/// node, unless more of them are full. What would be more waits, and those that arrive meanwhile share a pipeline.
 pub(super) const MAX_IN_FLIGHT: usize = 16;
 
 /// The calls that the worker takes from its channel at once.

@@ -42,7 +42,7 @@ const PARTS: u32 = 8;
 /// not idle while replies are in transit; few, so that commands that arrive meanwhile share a call.
 const FEW_CALLS: usize = 4;
 
-/// The most counters whose decisions are in one call: few, so that the node works on some while others are composed and
+/// The most counters whose decisions are in one call: few, so that the node works on one call while replies to others are
 /// applied.
 const MAX_BATCH: usize = 64;
 
@@ -110,7 +110,7 @@ struct NodeQueue<S> {
     left_at: Option<Instant>,
     /// A moving average of the time that they take. None before the first reply.
     round_trip: Option<Duration>,
-    /// The most that may be in flight, as of the last look.
+    /// The most that may be in flight, by that time, unless they are full.
     most: usize,
 }
 
@@ -217,7 +217,7 @@ impl<S: Send> Sender<S> {
             tokio::select! {
                 // a fixed order, so that simulations are reproducible
                 biased;
-                Some((node, urgency, took)) = calls.next() => self.finish_call(node, urgency, took),
+                Some((node, urgency, took)) = calls.next() => self.finish_call(node, urgency, took, pace),
                 () = self.ready.notified() => {}
                 () = alarm.wait(next.unwrap_or_default()), if next.is_some() => {}
             }
@@ -241,8 +241,8 @@ impl<S: Send> Sender<S> {
 
     /// Returns the time until more may be sent, if that is not when a call returns.
     fn time_to_next(&self, pace: Pace) -> Option<Duration> {
-        let mut queues = self.queues.lock();
-        queues.values_mut().filter_map(|queue| queue.time_to_next(pace)).min()
+        let queues = self.queues.lock();
+        queues.values().filter_map(|queue| queue.time_to_next(pace)).min()
     }
 
     /// Returns the calls that `next` makes: one, unless the tries of its counters have been given up, or some of them
@@ -286,11 +286,11 @@ impl<S: Send> Sender<S> {
     }
 
     /// Records that a call to `node` has returned, and the time that its reply `took`, if it has one.
-    fn finish_call(&self, node: StoreNode, urgency: Urgency, took: Option<Duration>) {
+    fn finish_call(&self, node: StoreNode, urgency: Urgency, took: Option<Duration>, pace: Pace) {
         if urgency == Urgency::Decision
             && let Some(queue) = self.queues.lock().get_mut(&node)
         {
-            queue.finish_call(took);
+            queue.finish_call(took, pace);
         }
     }
 }
@@ -350,7 +350,7 @@ impl<S> Batch<S> {
 
 impl<S> NodeQueue<S> {
     /// Returns the time until a call for decisions may leave. None if none waits, or if that is when a call returns.
-    fn time_to_next(&mut self, pace: Pace) -> Option<Duration> {
+    fn time_to_next(&self, pace: Pace) -> Option<Duration> {
         if self.counters.is_empty() {
             return None;
         }
@@ -359,17 +359,17 @@ impl<S> NodeQueue<S> {
             return Some(Duration::ZERO);
         }
         let NodePace { most, distance } = pace.with(self.round_trip);
-        self.most = most;
         let left_at = self.left_at.filter(|_| distance > Duration::ZERO);
         let rest = || left_at.map_or(Duration::ZERO, |left_at| distance.saturating_sub(left_at.elapsed()));
         (self.calls < most).then(rest)
     }
 
     /// Records that a call has returned, and the time that its reply `took`, if it has one.
-    fn finish_call(&mut self, took: Option<Duration>) {
+    fn finish_call(&mut self, took: Option<Duration>, pace: Pace) {
         self.calls -= 1;
         if let Some(took) = took {
             self.round_trip = Some(self.round_trip.map_or(took, |average| (average * 7 + took) / 8));
+            self.most = pace.with(self.round_trip).most;
         }
     }
 
