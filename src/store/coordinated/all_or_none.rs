@@ -99,24 +99,24 @@ impl<R: Remote> CoordinationModes<R> {
             return join_all(rejected).await.into_iter().collect();
         }
         let asked = checks.iter().enumerate().map(async |(i, check)| match outlooks[i] {
-            outlook if outlook.is_asked() => Some(self.take(check, turn).await),
+            outlook if outlook.is_asked() => Some(self.take(check, Scope::Request, turn).await),
             // the store has to count them first
             Outlook::Fits if self.precedes_asked(&checks[i..], &outlooks[i..]) => {
-                Some(self.take(check, turn).await)
+                Some(self.take(check, Scope::Request, turn).await)
             }
             _ => None,
         });
         let mut made: Vec<Option<Made>> = join_all(asked).await;
         for (i, check) in checks.iter().enumerate() {
             if outlooks[i] == Outlook::Fits && made[i].is_none() && !is_rejected(&made) {
-                made[i] = Some(self.take(check, turn).await);
+                made[i] = Some(self.take(check, Scope::Request, turn).await);
             }
         }
         if !is_rejected(&made) {
             // hits are given back once the request is known to be admitted
             let made = checks.iter().zip(made).map(async |(check, made)| match made {
                 Some(made) => made.decision,
-                None => self.take(check, turn).await.decision,
+                None => self.take(check, Scope::Request, turn).await.decision,
             });
             return join_all(made).await.into_iter().collect();
         }
@@ -125,12 +125,6 @@ impl<R: Remote> CoordinationModes<R> {
             None => self.look(check, Hits(0), now),
         });
         join_all(undoing).await.into_iter().collect()
-    }
-
-    /// Decides `check`, and counts its hits.
-    async fn take(&self, check: &LimitCheck<'_>, turn: Turn<'_>) -> Made {
-        let step = self.step(check, Scope::Request, turn.now, turn.record);
-        self.finish(check, Scope::Request, step, turn).await
     }
 
     /// Returns what this instance knows about `check`, after `earlier` hits of its request.
@@ -229,7 +223,7 @@ impl<R: Remote> CoordinationModes<R> {
             && self.look(check, hits, now).over
         {
             // in the order of other decisions; too few hits are left for it, unless others were given back just now
-            let taken = self.take(check, turn).await;
+            let taken = self.take(check, Scope::Request, turn).await;
             return self.undo(check, taken, turn).await;
         }
         let instances = self.client.instances();

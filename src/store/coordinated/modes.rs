@@ -194,6 +194,12 @@ impl<R: Remote> CoordinationModes<R> {
         }
     }
 
+    /// Decides `check`, and counts its hits.
+    pub(super) async fn take(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> Made {
+        let step = self.step(check, scope, turn.now, turn.record);
+        self.finish(check, scope, step, turn).await
+    }
+
     /// Completes `step`.
     pub(super) fn finish(
         &self,

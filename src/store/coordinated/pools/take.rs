@@ -128,8 +128,7 @@ impl<R: Remote> CoordinationModes<R> {
 
     async fn take_one(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> (Decision, Taken) {
         if check.pool.is_none() {
-            let step = self.step(check, scope, turn.now, turn.record);
-            let made = self.finish(check, scope, step, turn).await;
+            let made = self.take(check, scope, turn).await;
             return (made.decision, Taken::Plain(made));
         }
         let Some(mode) = self.pool_mode(check) else {
@@ -142,7 +141,7 @@ impl<R: Remote> CoordinationModes<R> {
         record_mode(turn.record, mode);
         let beside = check.beside(check.hits);
         let taken = match &beside {
-            Some(beside) => Some(self.take_beside(beside, turn).await),
+            Some(beside) => Some(self.take(beside, Scope::Request, turn).await),
             None => None,
         };
         let rejection = taken.filter(|taken| taken.decision.over).map(|taken| taken.decision);
@@ -158,11 +157,6 @@ impl<R: Remote> CoordinationModes<R> {
             (_, taken) => combined(own, taken.map(|taken| taken.decision)),
         };
         (decision, Taken::Shared(taken))
-    }
-
-    async fn take_beside(&self, beside: &LimitCheck<'_>, turn: Turn<'_>) -> Made {
-        let step = self.step(beside, Scope::Request, turn.now, turn.record);
-        self.finish(beside, Scope::Request, step, turn).await
     }
 
     /// Decides `check` in its pool. Its hits are demand only, unless they `fit` beside it.
@@ -296,7 +290,7 @@ impl<R: Remote> CoordinationModes<R> {
         }
         if let Some(beside) = check.beside(hits) {
             let beside = LimitCheck { direction: Direction::GiveBack, ..beside };
-            self.take_beside(&beside, Turn::begin(now, self.budget, None, None)).await;
+            self.take(&beside, Scope::Request, Turn::begin(now, self.budget, None, None)).await;
         }
     }
 }
