@@ -34,7 +34,7 @@ use redis::Value;
 use self::{
     command::{CommandOutcome, EncodedCommand, PreparedCommand},
     pool::Pool,
-    request::NodeRequest,
+    request::{NodeRequest, RoutedRequest},
     share::ShareRequest,
     steps::{StepsReply, StepsRequest},
 };
@@ -156,9 +156,12 @@ impl RedisRemote {
             run(self.per_second.as_ref(), per_second, urgency)
         );
         let now = self.now().or(main.now.max(per_second.now));
-        let mut of_pools = [main.replies, per_second.replies].map(Vec::into_iter);
-        let mut replies = Vec::with_capacity(pools.len());
-        replies.extend(pools.into_iter().filter_map(|pool| of_pools[pool].next()));
+        let replies = if per_second.replies.is_empty() {
+            main.replies
+        } else {
+            let mut of_pools = [main.replies, per_second.replies].map(Vec::into_iter);
+            pools.into_iter().filter_map(|pool| of_pools[pool].next()).collect()
+        };
         match (now, replies.iter().all(Result::is_err)) {
             // no command was carried out and no clock was reported, so the whole call has failed
             (None, true) => {
@@ -176,7 +179,7 @@ impl RedisRemote {
         &self,
         commands: Vec<Command>,
         urgency: Urgency,
-    ) -> (Vec<usize>, [Vec<CommandRequest<'_>>; 2]) {
+    ) -> (Vec<usize>, [Vec<RoutedRequest<CommandRequest<'_>>>; 2]) {
         let _turn = match urgency {
             Urgency::Background => Some(self.background.lock().await),
             Urgency::Decision => None,
@@ -189,7 +192,8 @@ impl RedisRemote {
             }
             let pool = self.pool_of(&command.target);
             pools.push(pool);
-            requests[pool].push(self.request(command));
+            let request = RoutedRequest::new(requests[pool].len(), self.request(command));
+            requests[pool].push(request);
         }
         (pools, requests)
     }
@@ -217,14 +221,13 @@ impl Remote for RedisRemote {
             std::iter::once(now).chain(heartbeat::arguments(&heartbeat)).map(String::into_bytes).collect();
         let keys = name::members(&self.keys.prefix);
         let encoded = EncodedCommand::Run { script: &script::HEARTBEAT, keys, arguments };
-        let done = self.main.run(vec![HeartbeatRequest(encoded)], Urgency::Decision).await;
-        done.replies.into_iter().next().unwrap_or_else(|| Err(command::malformed_reply()))
+        self.main.run_one(HeartbeatRequest(encoded), Urgency::Decision).await.1
     }
 
     async fn take_steps(&self, path: &str, request: &StepRequest) -> Result<Option<StepReply>, RemoteError> {
         let key = name::steps(&self.keys.prefix, path);
         let Some(request) = StepsRequest::take(key, request, self.now()) else { return Ok(None) };
-        match steps::only(self.main.run(vec![request], Urgency::Decision).await.replies)? {
+        match self.main.run_one(request, Urgency::Decision).await.1? {
             StepsReply::Taken(reply) => Ok(Some(reply)),
             StepsReply::Deleted(_) => Err(command::malformed_reply()),
         }
@@ -232,7 +235,7 @@ impl Remote for RedisRemote {
 
     async fn delete_steps(&self, path: &str) -> Result<bool, RemoteError> {
         let request = StepsRequest::delete(name::steps(&self.keys.prefix, path));
-        match steps::only(self.main.run(vec![request], Urgency::Decision).await.replies)? {
+        match self.main.run_one(request, Urgency::Decision).await.1? {
             StepsReply::Deleted(deleted) => Ok(deleted),
             StepsReply::Taken(_) => Err(command::malformed_reply()),
         }
@@ -251,9 +254,9 @@ impl Remote for RedisRemote {
         };
         let pool =
             self.per_second.as_ref().filter(|_| self.pool_of(&command.target) == 1).unwrap_or(&self.main);
-        let done = pool.run(vec![request], urgency).await;
-        let outcome = done.replies.into_iter().next().unwrap_or_else(|| Err(command::malformed_reply()))?;
-        let now = self.now().or(done.now).ok_or_else(command::malformed_reply)?;
+        let (now, outcome) = pool.run_one(request, urgency).await;
+        let outcome = outcome?;
+        let now = self.now().or(now).ok_or_else(command::malformed_reply)?;
         Ok(PoolReply { now, outcome })
     }
 
@@ -278,7 +281,7 @@ impl Remote for RedisRemote {
 
 async fn run(
     pool: Option<&Pool>,
-    requests: Vec<CommandRequest<'_>>,
+    requests: Vec<RoutedRequest<CommandRequest<'_>>>,
     urgency: Urgency,
 ) -> pool::PoolReplies<Reply> {
     match pool {

@@ -15,7 +15,7 @@ use super::{
     cluster::Cluster,
     command::{CommandOutcome, Retry, malformed_reply},
     protocol::{PipelineReply, RedisProtocol, ServerConnection},
-    request::{BoxedRequest, ExchangedBatch, NodeBatch, NodeRequest, Route, RoutedRequest},
+    request::{ExchangedBatch, NodeBatch, NodeRequest, Route, RoutedRequest},
     resolver::Resolver,
     settings::{Endpoint, Topology},
 };
@@ -96,7 +96,7 @@ impl Pool {
     /// none delays the requests of another.
     pub(super) async fn run<R: NodeRequest>(
         &self,
-        requests: Vec<R>,
+        requests: Vec<RoutedRequest<R>>,
         urgency: Urgency,
     ) -> PoolReplies<R::Reply> {
         self.metrics.calls.add(1);
@@ -110,30 +110,34 @@ impl Pool {
         replies.resize_with(requests.len(), || None);
         let mut now = None;
         let mut batches = FuturesUnordered::new();
-        let mut waiting: Vec<_> =
-            requests.into_iter().enumerate().map(RoutedRequest::new).map(Box::new).collect();
+        let mut waiting = requests;
         loop {
             let pause = waiting.iter().map(|request| request.route.pause).max().unwrap_or_default();
             for batch in self.batches(waiting, urgency, &mut replies) {
                 batches.push(self.exchange(batch, pause, urgency, deadline));
             }
-            let Some(exchanged) = batches.next().await else { break };
-            now = now.max(exchanged.now);
+            let Some(ExchangedBatch { server, requests, received }) = batches.next().await else { break };
             waiting = Vec::new();
-            for (mut request, outcome) in exchanged.outcomes {
-                let reply = match outcome {
-                    CommandOutcome::Done(reply) => reply,
-                    CommandOutcome::Retry(retry) => {
-                        match self.route_for_retry(retry, &mut request, &exchanged.server, deadline) {
-                            Ok(()) => {
-                                waiting.push(request);
-                                continue;
-                            }
-                            Err(error) => Err(error),
-                        }
-                    }
+            let mut values = received.map(|received| {
+                now = now.max(received.now);
+                received.values.into_iter()
+            });
+            for mut request in requests {
+                let outcome = match &mut values {
+                    Ok(values) => request.take_outcome(values),
+                    Err(error) => CommandOutcome::Done(Err(error.clone())),
                 };
-                replies[request.index] = Some(reply);
+                let retry = match outcome {
+                    CommandOutcome::Done(reply) => {
+                        replies[request.index] = Some(reply);
+                        continue;
+                    }
+                    CommandOutcome::Retry(retry) => retry,
+                };
+                match self.route_for_retry(retry, &mut request, &server, deadline) {
+                    Ok(()) => waiting.push(request),
+                    Err(error) => replies[request.index] = Some(Err(error)),
+                }
             }
             self.metrics.retries.add(waiting.len() as u64);
         }
@@ -143,21 +147,38 @@ impl Pool {
         PoolReplies { now, replies }
     }
 
+    /// Runs one request. Returns the clock of the server that replied, and the reply.
+    pub(super) async fn run_one<R: NodeRequest>(
+        &self,
+        request: R,
+        urgency: Urgency,
+    ) -> (Option<Timestamp>, Result<R::Reply, RemoteError>) {
+        let PoolReplies { now, replies } = self.run(vec![RoutedRequest::new(0, request)], urgency).await;
+        (now, replies.into_iter().next().unwrap_or_else(|| Err(malformed_reply())))
+    }
+
     /// Divides `requests` into batches for one server each. Those that no server is known for get their `replies` at
     /// once.
     fn batches<R: NodeRequest>(
         &self,
-        requests: Vec<BoxedRequest<R>>,
+        requests: Vec<RoutedRequest<R>>,
         urgency: Urgency,
         replies: &mut [Option<Result<R::Reply, RemoteError>>],
     ) -> Vec<NodeBatch<R>> {
+        let cost_of = |request: &RoutedRequest<R>| request.request.encoded().cost();
+        if let PoolServers::One(server) = &self.servers
+            && !requests.is_empty()
+            && requests.iter().map(cost_of).sum::<usize>() <= server.cost(urgency)
+        {
+            // most calls are like this one, and requests are large to move
+            return vec![NodeBatch { server: server.clone(), requests, room: 0 }];
+        }
         let mut batches: Vec<NodeBatch<R>> = Vec::new();
         // the last batch of each server, which is the only one with room
         let mut open: Vec<usize> = Vec::new();
         for request in requests {
-            let encoded = request.request.encoded();
-            let (cost, server) = (encoded.cost(), self.server(encoded.key(), &request.route));
-            let server = match server {
+            let cost = cost_of(&request);
+            let server = match self.server(request.request.encoded().key(), &request.route) {
                 Ok(server) => server,
                 Err(error) => {
                     replies[request.index] = Some(Err(error));
@@ -184,7 +205,7 @@ impl Pool {
         batches
     }
 
-    /// Sends `batch` after `pause`, and waits for the outcomes until `deadline`.
+    /// Sends `batch` after `pause`, and waits for the replies until `deadline`.
     async fn exchange<R: NodeRequest>(
         &self,
         batch: NodeBatch<R>,
@@ -196,31 +217,15 @@ impl Pool {
             time::sleep(pause).await;
         }
         let NodeBatch { server, requests, .. } = batch;
-        let received = match self.send(&server, &requests, urgency, deadline).await {
-            Ok(received) => received,
-            Err(error) => {
-                let failed = |request| (request, CommandOutcome::Done(Err(error.clone())));
-                let outcomes = requests.into_iter().map(failed).collect();
-                return ExchangedBatch { server, now: None, outcomes };
-            }
-        };
-        let mut values = received.values.into_iter();
-        let outcomes = requests.into_iter().map(|request| {
-            // the reply to `ASKING` goes before the decisive one
-            let skipped = usize::from(request.route.is_asking);
-            let mut own = values.by_ref().take(request.replies());
-            let outcome = own.nth(skipped).map(|value| request.request.outcome(&value));
-            own.for_each(drop);
-            (request, outcome.unwrap_or_else(|| CommandOutcome::Done(Err(malformed_reply()))))
-        });
-        ExchangedBatch { outcomes: outcomes.collect(), server, now: received.now }
+        let received = self.send(&server, &requests, urgency, deadline).await;
+        ExchangedBatch { server, requests, received }
     }
 
     /// Sends `requests` to `server` in one pipeline, and waits for the replies until `deadline`.
     async fn send<R: NodeRequest>(
         &self,
         server: &ServerConnection,
-        requests: &[BoxedRequest<R>],
+        requests: &[RoutedRequest<R>],
         urgency: Urgency,
         deadline: Instant,
     ) -> Result<PipelineReply, RemoteError> {

@@ -5,10 +5,13 @@ use std::time::Duration;
 use redis::Value;
 
 use super::{
-    command::{CommandOutcome, EncodedCommand},
-    protocol::ServerConnection,
+    command::{CommandOutcome, EncodedCommand, malformed_reply},
+    protocol::{PipelineReply, ServerConnection},
 };
-use crate::{limit::Timestamp, store::transport::Address};
+use crate::{
+    limit::Timestamp,
+    store::{remote::RemoteError, transport::Address},
+};
 
 /// A request to the node that holds its key, which may be sent more than once.
 pub(super) trait NodeRequest {
@@ -51,34 +54,35 @@ pub(super) struct RoutedRequest<R> {
     pub(super) attempts: usize,
 }
 
-/// Boxed, since it passes through several lists on its way.
-pub(super) type BoxedRequest<R> = Box<RoutedRequest<R>>;
-
 /// The requests that go to one server in one pipeline.
 pub(super) struct NodeBatch<R> {
     pub(super) server: ServerConnection,
-    pub(super) requests: Vec<BoxedRequest<R>>,
+    pub(super) requests: Vec<RoutedRequest<R>>,
     /// The cost that more requests may have.
     pub(super) room: usize,
 }
 
-/// The requests of a batch, each with its outcome.
-pub(super) struct ExchangedBatch<R: NodeRequest> {
+/// The requests of a batch, and what was received for all of them.
+pub(super) struct ExchangedBatch<R> {
     pub(super) server: ServerConnection,
-    /// The server's clock, if it replied.
-    pub(super) now: Option<Timestamp>,
-    pub(super) outcomes: Vec<(BoxedRequest<R>, CommandOutcome<R::Reply>)>,
+    pub(super) requests: Vec<RoutedRequest<R>>,
+    pub(super) received: Result<PipelineReply, RemoteError>,
 }
 
 // === impl RoutedRequest ===
 
 impl<R: NodeRequest> RoutedRequest<R> {
-    pub(super) fn new((index, request): (usize, R)) -> Self {
+    pub(super) fn new(index: usize, request: R) -> Self {
         Self { index, request, route: Route::default(), attempts: 1 }
     }
 
-    /// Returns the number of replies to its commands.
-    pub(super) fn replies(&self) -> usize {
-        self.request.encoded().commands() * if self.route.is_asking { 2 } else { 1 }
+    /// Takes the replies to its commands from `values`, and interprets them.
+    pub(super) fn take_outcome(&self, values: &mut impl Iterator<Item = Value>) -> CommandOutcome<R::Reply> {
+        // the reply to `ASKING` goes before each
+        let asking = usize::from(self.route.is_asking);
+        let mut own = values.take(self.request.encoded().commands() * (1 + asking));
+        let outcome = own.nth(asking).map(|value| self.request.outcome(&value));
+        own.for_each(drop);
+        outcome.unwrap_or_else(|| CommandOutcome::Done(Err(malformed_reply())))
     }
 }

@@ -14,7 +14,6 @@ use crate::{
         Timestamp,
         request_bucket::{StepReply, StepRequest},
     },
-    store::remote::RemoteError,
 };
 
 /// The largest numbers that the script computes with exactly, excluded.
@@ -87,9 +86,4 @@ fn taken(parts: &[Value]) -> Option<StepReply> {
     };
     let [tokens, session_start] = parts else { return None };
     Some(StepReply { tokens: number(tokens)?, session_start: number(session_start)? })
-}
-
-/// Returns the only reply of a call.
-pub(super) fn only(replies: Vec<Result<StepsReply, RemoteError>>) -> Result<StepsReply, RemoteError> {
-    replies.into_iter().next().unwrap_or_else(|| Err(command::malformed_reply()))
 }

@@ -16,7 +16,7 @@ const IN_FLIGHT: usize = 2;
 const RECENT: Duration = Duration::from_secs(10);
 
 /// The cost of one pipeline of decisions. A server needs about 3 us for a unit.
-const DECISIONS: usize = 128;
+const DECISIONS: usize = 256;
 
 /// The cost of one background pipeline while decisions are expected, which wait for what the server has begun.
 const SHORT: usize = 32;
