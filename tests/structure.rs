@@ -117,9 +117,13 @@ fn module_of(file: &Path) -> Module {
     module
 }
 
-/// The text before the unit tests, which may import whatever they like.
+/// The text before the unit tests, which may import whatever they like. Those in a file of their own end nothing.
 fn without_tests(text: &str) -> &str {
-    text.split("#[cfg(test)]\nmod ").next().unwrap_or_default()
+    let begins = |at: &usize| {
+        text[*at..].lines().nth(1).is_some_and(|line| line.starts_with("mod ") && line.ends_with('{'))
+    };
+    let tests = text.match_indices("#[cfg(test)]\n").map(|(at, _)| at).find(begins);
+    &text[..tests.unwrap_or(text.len())]
 }
 
 /// The paths of all `use` declarations, or of those that re-export, each written out.

@@ -9,10 +9,10 @@ use super::{
     client::StoreClient,
     counter::{Ask, Asks, Decided, LocalCounter},
     delivery::{Delivery, Undecided},
+    link::StoreTime,
     metrics::CoordinationMetrics,
     pools::SharedPools,
     split::Split,
-    store_time::StoreTime,
     table::{CounterTable, Waiting},
     turn::Turn,
 };

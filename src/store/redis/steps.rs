@@ -9,11 +9,9 @@ use super::{
     request::NodeRequest,
     script,
 };
-use crate::{
-    limit::{
-        Timestamp,
-        request_bucket::{StepReply, StepRequest},
-    },
+use crate::limit::{
+    Timestamp,
+    request_bucket::{StepReply, StepRequest},
 };
 
 /// The largest numbers that the script computes with exactly, excluded.

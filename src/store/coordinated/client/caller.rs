@@ -19,7 +19,7 @@ use crate::{
     clock::Clock,
     limit::{Period, Timestamp},
     store::{
-        coordinated::{metrics::CoordinationMetrics, store_time::StoreTime},
+        coordinated::{link::StoreTime, metrics::CoordinationMetrics},
         remote::{Command, Remote, RemoteError, Replies, StoreNode, Urgency},
     },
 };

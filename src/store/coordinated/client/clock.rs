@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::{
     limit::{Period, Timestamp},
-    store::coordinated::store_time::StoreTime,
+    store::coordinated::link::StoreTime,
 };
 
 /// The assumed drift between two clocks, in parts per million.

@@ -28,9 +28,7 @@ pub(super) use self::{
     epochs::Epochs,
     sender::{ExchangeOutcome, Exchanges, Outbox},
 };
-use super::{
-    counter::Sent, metrics::CoordinationMetrics, settings::CoordinationSettings, store_time::StoreTime,
-};
+use super::{counter::Sent, link::StoreTime, metrics::CoordinationMetrics, settings::CoordinationSettings};
 use crate::{
     clock::Clock,
     limit::{Coordination, CounterKey, Period, Tier, Timestamp, part::Place},

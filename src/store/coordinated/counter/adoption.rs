@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 
 use super::{
     LocalCounter,
+    heard::Version,
     records::{DeliveryOutcome, PendingDelta},
     talk::Talk,
     tiers::{flows, saturated},
     usage::MeasuredReply,
-    versions::Version,
 };
 use crate::{
     limit::{

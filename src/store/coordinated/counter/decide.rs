@@ -2,12 +2,15 @@
 
 use super::{
     LocalCounter,
-    policy::{Answer, Ask, Denial, LeasePolicy, Scarcity, StrictPolicy, interval, latest_arrival},
-    talk::{Asks, Link},
+    policy::{Answer, Ask, Asks, Denial, LeasePolicy, Scarcity, StrictPolicy, interval, latest_arrival},
     tiers::longest_pause,
 };
-use crate::limit::{
-    Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide, decision_from_store,
+use crate::{
+    limit::{
+        Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide,
+        decision_from_store,
+    },
+    store::coordinated::link::Link,
 };
 
 /// What a decision has come to.

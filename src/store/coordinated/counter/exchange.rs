@@ -12,14 +12,20 @@ use smallvec::SmallVec;
 use super::{
     Generation, LocalCounter,
     limits::joined,
+    outcome::{self, Outcome},
+    policy::Asks,
     records::Dropped,
-    talk::{Asks, Ledger, Link, OnWay, Tries, Try},
+    talk::{Ledger, OnWay, Talk, Tries, Try},
     tiers::flows,
 };
 use crate::{
     limit::{Coordination, CounterKey, Hits, OverLimitPolicy, Timestamp},
+    store::coordinated::link::Link,
     store::remote::{Command, Exchange, Hold, Report, Run, Target},
 };
+
+/// The most tries of one counter that wait.
+const MAX_TRIES: usize = 4_096;
 
 /// What is remembered of a command until its reply.
 #[derive(Debug)]
@@ -166,6 +172,133 @@ impl Sent {
 }
 
 impl LocalCounter {
+    /// Returns the number of the next exchange, or of a try. Exchanges leave in this order.
+    pub(super) const fn next_number(&mut self) -> u32 {
+        self.numbers.sent = self.numbers.sent.wrapping_add(1);
+        self.numbers.sent
+    }
+
+    /// Adds a try to those that wait. Returns its number and what receives its outcome; none if too many wait. The limit
+    /// in use came with the request if it `is_own`.
+    pub(in super::super) fn add_try(
+        &mut self,
+        is_own: bool,
+        hits: Hits,
+        asks: Asks,
+    ) -> Option<(u32, Outcome)> {
+        let (id, target) = (self.next_number(), Arc::clone(&self.target));
+        let (setter, outcome) = outcome::channel();
+        let tries = &mut self.rare.make_talk().tries;
+        if tries.len() >= MAX_TRIES {
+            tries.retain(|asked| asked.is_awaited());
+            if tries.len() >= MAX_TRIES {
+                return None;
+            }
+        }
+        tries.push(Try { id, target, is_own, hits, asks, outcome: setter });
+        Some((id, outcome))
+    }
+
+    /// Returns whether the last try is the only one that waits.
+    pub(in super::super) fn is_first_try(&self) -> bool {
+        self.rare.talk().is_some_and(|talk| talk.tries.len() == 1)
+    }
+
+    /// Returns whether no exchange is on its way.
+    pub(in super::super) fn is_silent(&self) -> bool {
+        self.unanswered_since().is_none()
+    }
+
+    /// Returns the instant whose windows the oldest exchange on its way is about. Decisions may wait for it.
+    pub(in super::super) fn unanswered_since(&self) -> Option<Timestamp> {
+        let of_reports = self.unacknowledged.in_flight().first();
+        let of_reports = of_reports.map(|delta| (self.numbers.flushed, delta.last_at));
+        let others = self.rare.talk().and_then(|talk| talk.on_way.first());
+        let all = of_reports.into_iter().chain(others.map(|sent| (sent.number, sent.at)));
+        all.max_by_key(|(number, _)| self.numbers.sent.wrapping_sub(*number)).map(|(_, at)| at)
+    }
+
+    /// Returns whether tries or a lease wait to be sent, and the sender has it in its queue.
+    pub(in super::super) fn waits_for_call(&self) -> bool {
+        self.rare.talk().is_some_and(|talk| talk.is_queued && talk.has_wishes())
+    }
+
+    /// Notes that the sender has it in its queue.
+    pub(in super::super) fn note_queued(&mut self) {
+        self.rare.make_talk().is_queued = true;
+    }
+
+    /// Has hits held with the next exchange, although no decision waits for them.
+    pub(in super::super) fn want_lease(&mut self) {
+        self.rare.make_talk().wants_lease = true;
+    }
+
+    /// Has no hits held with the next exchange for which no decision waits.
+    pub(in super::super) fn want_no_lease(&mut self) {
+        if let Some(talk) = self.rare.talk_mut() {
+            talk.wants_lease = false;
+            self.end_talk();
+        }
+    }
+
+    /// Returns whether an exchange is on its way that is about the ledger. What is pending waits for its reply.
+    pub(in super::super) fn has_ledger_on_way(&self) -> bool {
+        !self.unacknowledged.in_flight().is_empty()
+            || self.rare.talk().is_some_and(|talk| talk.ledger.is_some())
+    }
+
+    /// Returns the hits that are to be held by an exchange on its way.
+    pub(super) fn requested_hits(&self) -> u64 {
+        self.rare.talk().and_then(|talk| talk.ledger).map_or(0, |ledger| ledger.want)
+    }
+
+    /// Returns whether hits are to be held by an exchange on its way, and that is another one than `number`, whose
+    /// commands precede the one that holds them.
+    pub(super) fn has_hold_beside(&self, number: u32) -> bool {
+        let ledger = self.rare.talk().and_then(|talk| talk.ledger);
+        ledger.is_some_and(|ledger| ledger.want > 0 && ledger.number != number)
+    }
+
+    /// Returns whether tries or a lease wait to be sent, for which the sender does not have it in its queue.
+    pub(in super::super) fn has_to_send(&self) -> bool {
+        self.rare.talk().is_some_and(|talk| !talk.is_queued && talk.has_wishes())
+    }
+
+    /// Returns whether tries wait.
+    pub(in super::super) fn has_tries(&self) -> bool {
+        self.rare.talk().is_some_and(|talk| !talk.tries.is_empty())
+    }
+
+    /// Removes the tries that wait.
+    pub(in super::super) fn take_tries(&mut self) -> Tries {
+        let tries = self.rare.talk_mut().map(|talk| std::mem::take(&mut talk.tries)).unwrap_or_default();
+        self.end_talk();
+        tries
+    }
+
+    /// Notes that commands are on their way, and if one is about the ledger, which.
+    pub(super) fn note_on_way(&mut self, sent: OnWay, ledger: Option<Ledger>) {
+        let talk = self.rare.make_talk();
+        talk.on_way.push(sent);
+        if ledger.is_some() {
+            talk.ledger = ledger;
+        }
+    }
+
+    /// Notes that `want` hits are to be held by the exchange that is on its way.
+    #[cfg(test)]
+    pub(super) fn want_for_test(&mut self, want: u64) {
+        let talk = self.rare.make_talk();
+        talk.ledger = talk.on_way.last().map(|sent| Ledger { number: sent.number, want });
+    }
+
+    /// Frees the talk if nothing of it is needed.
+    pub(super) fn end_talk(&mut self) {
+        if self.rare.talk().is_some_and(Talk::is_over) {
+            self.rare.take_talk();
+        }
+    }
+
     /// Returns whether tries can leave now.
     pub(in super::super) fn can_send_tries(&self, link: &Link) -> bool {
         let Some(talk) = self.rare.talk().filter(|talk| !talk.is_queued) else { return false };

@@ -14,7 +14,7 @@ use crate::{
         algorithm::{CounterState, IdleAt},
         capacity,
     },
-    store::{coordinated::store_time::StoreTime, remote::Reply},
+    store::{coordinated::link::StoreTime, remote::Reply},
 };
 
 // === impl LocalCounter ===

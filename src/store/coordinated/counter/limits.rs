@@ -7,7 +7,13 @@
 
 use std::sync::Arc;
 
-use super::{LocalCounter, reply_time::ReplyTime, states::States, tiers::has_bucket, versions::Version};
+use super::{
+    LocalCounter,
+    heard::{ReplyTime, Version},
+    rare::{OtherLimits, OtherTier},
+    states::States,
+    tiers::{flows, has_bucket},
+};
 use crate::{
     limit::{Direction, LimitCheck, Tier, Timestamp, algorithm::CounterState},
     store::remote::Target,
@@ -16,28 +22,6 @@ use crate::{
 /// The most tiers of a counter that are kept aside, and the most in one command: callers choose the periods of their
 /// limits.
 const MAX_TIERS: usize = 16;
-
-/// What is known of other limits than the one in use.
-#[derive(Debug, Default)]
-pub(super) struct OtherLimits {
-    /// The tiers that the limit in use does not have.
-    tiers: Vec<OtherTier>,
-    /// The rule's limit, while one with other tiers is in use. Leases are held under it.
-    of_rule: Option<Arc<Target>>,
-    /// The limit of the last request that had its own.
-    of_request: Option<Arc<Target>>,
-}
-
-/// What is known of a tier that the limit in use does not have.
-#[derive(Clone, Debug)]
-struct OtherTier {
-    tier: Tier,
-    state: CounterState,
-    version: Version,
-    replied_at: ReplyTime,
-    /// Its state as if every instance counted the same hits, while the store is unavailable.
-    fallback: Option<CounterState>,
-}
 
 /// What another limit replaces while it is in use.
 #[derive(Debug)]
@@ -153,6 +137,36 @@ impl LocalCounter {
         }
         let other = self.others()?.tiers.iter().find(|other| other.tier.shares_counter(tier))?;
         Some((&other.state, other.version))
+    }
+
+    /// Returns the version of tier `i` of the limit in use, if it is a sliding window or a bucket.
+    pub(super) fn version(&self, i: usize) -> Version {
+        let each = self.rare.more().and_then(|more| more.versions.as_deref());
+        each.and_then(|versions| versions.get(i).copied()).unwrap_or(self.heard.version)
+    }
+
+    /// Returns whether that of a tier of the limit in use is lost.
+    pub(super) fn has_lost_version(&self) -> bool {
+        (0..self.target.tiers.len()).any(|i| self.version(i) == Version::LOST)
+    }
+
+    /// Notes the versions of the tiers of the limit in use. A command that changes all of them gives all the same, so
+    /// that few counters have different ones.
+    pub(super) fn set_versions(&mut self, versions: impl Fn(usize) -> Version) {
+        let tiers = &self.target.tiers;
+        let mut flowing = (0..tiers.len()).filter(|i| flows(std::slice::from_ref(&tiers[*i])));
+        let first = flowing.next().map_or(Version::NONE, &versions);
+        if flowing.all(|i| versions(i) == first) {
+            self.heard.version = first;
+            if let Some(more) = self.rare.more_mut()
+                && more.versions.take().is_some()
+            {
+                self.rare.shrink();
+            }
+        } else {
+            let each = (0..tiers.len()).map(versions).collect();
+            self.rare.make_more().versions = Some(each);
+        }
     }
 
     /// Notes that the store may have applied a command that had no reply.

@@ -7,11 +7,13 @@
 //! counted in the next. Hits that the store granted in advance are a *lease*.
 
 mod adoption;
+mod audit;
 mod books;
 mod counting;
 mod decide;
 mod demand;
 mod exchange;
+mod heard;
 mod leases;
 mod limits;
 mod outcome;
@@ -21,7 +23,6 @@ mod policy;
 mod rare;
 mod records;
 mod reply;
-mod reply_time;
 mod reservations;
 mod schedule;
 mod states;
@@ -32,32 +33,30 @@ mod tiers;
 mod unacknowledged;
 mod urgency;
 mod usage;
-mod versions;
 
 use std::sync::Arc;
 
 use self::{
     books::Books,
     demand::Demand,
-    policy::{AutoPolicy, Leasing, View},
+    heard::Heard,
+    policy::{AutoPolicy, Leasing, ModeChoice, View},
     rare::Rare,
-    reply_time::ReplyTime,
     schedule::FlushSchedule,
     states::States,
     tiers::saturated,
     unacknowledged::Unacknowledged,
     usage::UsageRate,
-    versions::Version,
 };
 pub(super) use self::{
     decide::{Decided, How},
     exchange::Sent,
     outcome::{Outcome, Tried, TryOutcome, Wakers, wake},
     place::{QueuePlace, Slot, Turn, Urgency},
-    policy::{Answer, Ask, Denial, Switch, auto},
+    policy::{Answer, Ask, Asks, Denial, Switch, auto},
     records::Dropped,
     reply::Applied,
-    talk::{Asks, Link, Tries, lead},
+    talk::Tries,
     tiers::has_strict_bucket,
 };
 use crate::{
@@ -103,17 +102,6 @@ pub(super) struct LocalCounter {
     books: Books,
 }
 
-/// Which coordination mode a counter has, and why.
-#[derive(Debug)]
-pub(super) struct ModeChoice {
-    /// The coordination mode: the requested one, or the nearest that the store supports for the target.
-    pub(super) mode: Coordination,
-    /// Whether `auto` has chosen `lease` because of a burst, rather than because of the limit.
-    pub(super) is_in_burst: bool,
-    /// The mode that the rule requests. None until `mode` has been chosen for the current target.
-    pub(super) requested_mode: Option<Coordination>,
-}
-
 /// The numbers of the commands of a counter, modulo 2^32.
 #[derive(Debug)]
 struct Numbers {
@@ -123,19 +111,6 @@ struct Numbers {
     flushed: u32,
     /// That of the counter.
     generation: Generation,
-}
-
-/// What the store's replies have told of a counter besides its states.
-#[derive(Debug)]
-struct Heard {
-    /// The version of the store's sliding windows and buckets as of its last reply, if all have the same.
-    version: Version,
-    /// On the store's clock.
-    last_reply_at: ReplyTime,
-    /// The instant from which the store counts none of the granted hits, used or not.
-    granted_until: IdleAt,
-    /// The number of the command whose reply was applied last.
-    applied: u32,
 }
 
 /// When the store is asked next, and what that depends on.
@@ -173,12 +148,7 @@ impl LocalCounter {
             place: QueuePlace::default(),
             choice: ModeChoice { mode: Coordination::Local, is_in_burst: false, requested_mode: None },
             numbers: Numbers { sent: 0, flushed: 0, generation },
-            heard: Heard {
-                version: Version::NONE,
-                last_reply_at: ReplyTime::default(),
-                granted_until: IdleAt::default(),
-                applied: 0,
-            },
+            heard: Heard::default(),
             plan: Plan {
                 denied_until: Timestamp::default(),
                 schedule: FlushSchedule::new(interval),

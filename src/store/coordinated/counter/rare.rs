@@ -1,12 +1,17 @@
 //! What few local counters have at a time: leases, and the states of what they wait for.
 
+use std::sync::Arc;
+
 use super::{
-    limits::OtherLimits,
+    heard::{ReplyTime, Version},
     policy::Leasing,
     records::{HeldLease, HeldLeases},
     states::States,
     talk::Talk,
-    versions::Version,
+};
+use crate::{
+    limit::{Tier, algorithm::CounterState},
+    store::remote::Target,
 };
 
 /// What few local counters have at a time. A single lease, which is the most frequent, needs no allocation.
@@ -37,6 +42,28 @@ pub(super) struct More {
     pub(super) versions: Option<Box<[Version]>>,
     /// What is known of other limits of the same entries. None if there are none.
     pub(super) others: Option<Box<OtherLimits>>,
+}
+
+/// What is known of other limits than the one in use.
+#[derive(Debug, Default)]
+pub(super) struct OtherLimits {
+    /// The tiers that the limit in use does not have.
+    pub(super) tiers: Vec<OtherTier>,
+    /// The rule's limit, while one with other tiers is in use. Leases are held under it.
+    pub(super) of_rule: Option<Arc<Target>>,
+    /// The limit of the last request that had its own.
+    pub(super) of_request: Option<Arc<Target>>,
+}
+
+/// What is known of a tier that the limit in use does not have.
+#[derive(Clone, Debug)]
+pub(super) struct OtherTier {
+    pub(super) tier: Tier,
+    pub(super) state: CounterState,
+    pub(super) version: Version,
+    pub(super) replied_at: ReplyTime,
+    /// Its state as if every instance counted the same hits, while the store is unavailable.
+    pub(super) fallback: Option<CounterState>,
 }
 
 // === impl Rare ===

@@ -7,8 +7,9 @@ use super::{
     LocalCounter,
     exchange::Sent,
     outcome::{Tried, Wakers},
-    records::Dropped,
-    talk::{Asks, Early, Link, Try},
+    policy::Asks,
+    records::{Dropped, PendingDelta},
+    talk::{Early, GivenUp, Talk, Try},
     tiers::{fits, flows, take_off},
 };
 use crate::{
@@ -19,7 +20,8 @@ use crate::{
     store::{
         coordinated::{
             client::ExchangeOutcome,
-            delivery::{Delivery, Undecided},
+            delivery::{Delivery, SentTry, Undecided},
+            link::Link,
         },
         remote::{Reply, Run},
     },
@@ -146,6 +148,81 @@ impl Sent {
 type Verdicts = SmallVec<[Tried; 1]>;
 
 impl LocalCounter {
+    /// Returns whether exchange `number` is later than the one whose reply was applied last.
+    pub(super) const fn is_later(&self, number: u32) -> bool {
+        number != self.heard.applied && number.wrapping_sub(self.heard.applied) < u32::MAX / 2
+    }
+
+    /// Gives up try `id` of `hits`, whose caller waits no longer. Returns whether it was sent: then its outcome is still
+    /// expected.
+    pub(in super::super) fn give_up(&mut self, id: u32, hits: Hits) -> bool {
+        let Some(talk) = self.rare.talk_mut() else { return false };
+        let waiting = talk.tries.len();
+        talk.tries.retain(|asked| asked.id != id);
+        let is_sent = talk.tries.len() == waiting;
+        if is_sent {
+            talk.given_up.push(GivenUp { id, hits, admitted: None });
+        }
+        self.end_talk();
+        is_sent
+    }
+
+    /// Returns whether the outcome of `sent`, which was given up, is known. That of a counter that was evicted will not
+    /// be.
+    pub(in super::super) fn has_outcome_of(&self, sent: SentTry) -> bool {
+        let is_awaited = |talk: &Talk| talk.given_up.iter().any(|given| given.id == sent.id);
+        sent.generation == self.numbers.generation.0 && !self.rare.talk().is_some_and(is_awaited)
+    }
+
+    /// Returns the hits of tries that were given up and whose outcome is still expected.
+    pub(in super::super) fn given_up_hits(&self) -> u64 {
+        let given_up = self.rare.talk().into_iter().flat_map(|talk| &talk.given_up);
+        given_up.fold(0, |sum, given| sum.saturating_add(given.hits.0))
+    }
+
+    /// Returns whether hits were admitted for try `id`, which was given up.
+    pub(super) fn is_admitted_meanwhile(&self, id: u32) -> bool {
+        let mut given_up = self.rare.talk().into_iter().flat_map(|talk| &talk.given_up);
+        given_up.any(|given| given.id == id && given.admitted.is_some())
+    }
+
+    /// Notes that `sent`, which was given up, has been answered: as many `hits` were admitted at `at`, and are in the
+    /// estimate.
+    pub(in super::super) fn answer_given_up(&mut self, sent: SentTry, hits: Hits, at: Timestamp) {
+        if sent.generation != self.numbers.generation.0 {
+            return;
+        }
+        let admitted = (hits > Hits(0)).then(|| PendingDelta::taken_at(&self.target, hits, at));
+        let given_up = self.rare.talk_mut().map(|talk| &mut talk.given_up);
+        if let Some(given) = given_up.and_then(|all| all.iter_mut().find(|given| given.id == sent.id)) {
+            given.admitted = admitted;
+        }
+    }
+
+    /// Removes try `id` from those that were given up. Returns the hits that were admitted for it, as what would report
+    /// them.
+    pub(super) fn take_given_up(&mut self, id: u32) -> Option<PendingDelta> {
+        let given_up = &mut self.rare.talk_mut()?.given_up;
+        let place = given_up.iter().position(|given| given.id == id)?;
+        given_up.swap_remove(place).admitted
+    }
+
+    /// Notes that command `number` has its outcome.
+    pub(super) fn end_command(&mut self, number: u32) {
+        let Some(talk) = self.rare.talk_mut() else { return };
+        if let Some(i) = talk.on_way.iter().position(|sent| sent.number == number) {
+            talk.on_way[i].left = talk.on_way[i].left.saturating_sub(1);
+            if talk.on_way[i].left == 0 {
+                talk.on_way.remove(i);
+                talk.ledger.take_if(|ledger| ledger.number == number);
+            }
+        }
+        if talk.given_up.is_empty() {
+            // before leases arrive, beside which it would take more space
+            self.end_talk();
+        }
+    }
+
     /// Applies the `outcome` of the command that is remembered as `sent`, and tells the callers of its tries.
     pub(in super::super) fn apply(
         &mut self,

@@ -4,7 +4,10 @@ use super::CounterTable;
 use crate::{
     limit::{CounterKey, Period, Timestamp},
     store::{
-        coordinated::counter::{LocalCounter, Urgency, lead},
+        coordinated::{
+            counter::{LocalCounter, Urgency},
+            link::lead,
+        },
         remote::Remote,
     },
 };

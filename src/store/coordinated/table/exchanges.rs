@@ -10,11 +10,9 @@ use crate::{
     store::{
         coordinated::{
             client::{ExchangeOutcome, Exchanges},
-            counter::{
-                Applied, Asks, Dropped, Generation, Link, LocalCounter, Outcome, Sent, TryOutcome, Wakers,
-            },
+            counter::{Applied, Asks, Dropped, Generation, LocalCounter, Outcome, Sent, TryOutcome, Wakers},
             delivery::{Delivery, SentTry, Undecided},
-            store_time::StoreTime,
+            link::{Link, StoreTime},
         },
         remote::{Command, Remote, StoreNode, Target},
     },

@@ -13,7 +13,8 @@ use crate::{
     store::{
         coordinated::{
             client::Outbox,
-            counter::{Link, LocalCounter, Sent, Slot, Wakers, wake},
+            counter::{LocalCounter, Sent, Slot, Wakers, wake},
+            link::Link,
         },
         remote::Remote,
     },

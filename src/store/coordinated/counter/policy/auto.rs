@@ -7,7 +7,7 @@
 //!
 //! A burst is more hits than the schedule of syncs can keep up with.
 
-use super::{super::ModeChoice, View};
+use super::View;
 use crate::limit::{Coordination, Hits, Period, Tier, Timestamp, capacity};
 
 /// The number of instances that is assumed until the first heartbeat is replied to. Limits that are large for so many
@@ -23,6 +23,17 @@ const TIMES_EXPECTED: u64 = 3;
 /// The time after the store's last reply from which the demand measured meanwhile is enough to detect the end of a
 /// burst.
 const SETTLED_AFTER: Period = Period::from_millis(10);
+
+/// Which coordination mode a counter has, and why.
+#[derive(Debug)]
+pub(in super::super::super) struct ModeChoice {
+    /// The coordination mode: the requested one, or the nearest that the store supports for the target.
+    pub(in super::super::super) mode: Coordination,
+    /// Whether `auto` has chosen `lease` because of a burst, rather than because of the limit.
+    pub(in super::super::super) is_in_burst: bool,
+    /// The mode that the rule requests. None until `mode` has been chosen for the current target.
+    pub(in super::super::super) requested_mode: Option<Coordination>,
+}
 
 /// Decides when the mode of a counter changes.
 #[derive(Clone, Copy, Debug)]

@@ -1,14 +1,16 @@
 //! The policy of `lease`: when to request a lease, how many hits, and how long to keep them. One call should serve many
 //! decisions, and no instance should hold hits that another one lacks.
 
-use super::{Answer, Ask, Denial, View};
+use super::{Answer, Ask, Asks, Denial, View};
 use crate::{
     limit::{Algorithm, Coordination, Direction, Hits, Period, Timestamp, capacity},
     store::{
-        coordinated::counter::{
-            records::HeldLease,
-            talk::{Asks, Link},
-            tiers::{flows, has_bucket, hold, is_mixed, lone_hold, longest_pause},
+        coordinated::{
+            counter::{
+                records::HeldLease,
+                tiers::{flows, has_bucket, hold, is_mixed, lone_hold, longest_pause},
+            },
+            link::Link,
         },
         remote::Hold,
     },

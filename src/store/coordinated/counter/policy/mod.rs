@@ -10,7 +10,7 @@ mod strict;
 mod tests;
 
 pub(in super::super) use self::{
-    auto::{AutoPolicy, Switch},
+    auto::{AutoPolicy, ModeChoice, Switch},
     lease::LeasePolicy,
 };
 pub(super) use self::{
@@ -21,14 +21,13 @@ pub(super) use self::{
 use super::{
     demand::Demand,
     records::{HeldLease, left_in},
-    talk::Asks,
     tiers::{fits, remaining},
     unacknowledged::Unacknowledged,
 };
 use crate::{
     limit::{
-        Coordination, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp,
-        algorithm::CounterState,
+        Coordination, Direction, Hits, LimitCheck, OverLimitPolicy, Period, ReservationRequest, Scope,
+        Timestamp, algorithm::CounterState,
     },
     store::remote::Target,
 };
@@ -56,6 +55,19 @@ pub(in super::super) enum Answer {
     Wait(Asks),
     /// The hits are given back here; the store counts that and says how it stands.
     Report,
+}
+
+/// What a try does with its hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Asks {
+    /// Takes them. Rejected hits count under [`OverLimitPolicy::Count`].
+    Take(OverLimitPolicy),
+    /// As `Take`. Hits that are held meanwhile are used too, and more are held with them.
+    Lease(OverLimitPolicy),
+    /// Looks whether they fit, without counting them, after everything that was counted here.
+    Look,
+    /// Takes between the fewest and the most hits that are of use, for a time.
+    Reserve(ReservationRequest),
 }
 
 /// Why hits are rejected without the store.

@@ -1,6 +1,6 @@
 //! The policy of `strict`: the shared store makes every decision.
 
-use super::{super::talk::Asks, Answer, Ask, Denial, View};
+use super::{Answer, Ask, Asks, Denial, View};
 use crate::{
     limit::{Algorithm, Direction, Hits, Period, Tier, Timestamp},
     store::coordinated::counter::tiers::has_strict_bucket,

@@ -7,8 +7,8 @@ use super::{AutoPolicy, LeasePolicy, StrictPolicy, View, auto::Switch, interval:
 use crate::{
     limit::{Algorithm, Bucket, Refill, Tier},
     store::coordinated::{
-        counter::{ModeChoice, talk::Link},
-        store_time::StoreTime,
+        counter::policy::ModeChoice,
+        link::{Link, StoreTime},
         test_tiers::{START, bucket, fixed, millis, sliding},
     },
 };

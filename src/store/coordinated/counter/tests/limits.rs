@@ -1,7 +1,7 @@
 //! Several limits of the same entries: a tier has one count under all of them.
 
 use super::*;
-use crate::{limit::algorithm::CounterState, store::coordinated::counter::versions::Version};
+use crate::{limit::algorithm::CounterState, store::coordinated::counter::heard::Version};
 
 /// Returns the limit of `tiers` for the entries of `fixture`.
 fn limit(fixture: &Fixture, tiers: &[Tier]) -> Arc<Target> {

@@ -19,7 +19,7 @@ mod scarcity;
 
 use std::sync::Arc;
 
-use super::{Answer, Ask, Asks, Decided, Denial, Generation, Link, LocalCounter, Outcome, Sent};
+use super::{Answer, Ask, Asks, Decided, Denial, Generation, LocalCounter, Outcome, Sent};
 use crate::{
     limit::{
         Algorithm, Bucket, Coordination, CounterKey, Decision, Direction, Hits, OverLimitPolicy, Period,
@@ -28,7 +28,7 @@ use crate::{
     store::{
         coordinated::{
             delivery::Delivery,
-            store_time::StoreTime,
+            link::{Link, StoreTime},
             test_tiers::{START, bucket, fixed, millis, sliding},
         },
         remote::{Command, Exchange, Hold, RemoteError, Replacement, Reply, Report, Target},

@@ -23,7 +23,8 @@ use crate::{
         coordinated::{
             CoordinationMetrics, CoordinationSettings,
             client::StoreClient,
-            counter::{Asks, Link, LocalCounter, Sent},
+            counter::{Asks, LocalCounter, Sent},
+            link::Link,
             test_tiers::{START, fixed, millis, sliding},
         },
         remote::{Command, Exchange, Heartbeat, Members, Remote, RemoteError, Replies, StoreNode, Target},
