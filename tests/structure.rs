@@ -82,7 +82,7 @@ impl Tree {
         for (module, file) in &self.files {
             let text = fs::read_to_string(file).expect("the file can be read");
             let exported = uses(&text, true);
-            let imported = uses(without_tests(&text), false)
+            let imported = uses(&text, false)
                 .into_iter()
                 .filter(|path| !exported.contains(path))
                 .filter_map(|path| self.defining(&absolute(module, path)))
@@ -117,16 +117,8 @@ fn module_of(file: &Path) -> Module {
     module
 }
 
-/// The text before the unit tests, which may import whatever they like. Those in a file of their own end nothing.
-fn without_tests(text: &str) -> &str {
-    let begins = |at: &usize| {
-        text[*at..].lines().nth(1).is_some_and(|line| line.starts_with("mod ") && line.ends_with('{'))
-    };
-    let tests = text.match_indices("#[cfg(test)]\n").map(|(at, _)| at).find(begins);
-    &text[..tests.unwrap_or(text.len())]
-}
-
-/// The paths of all `use` declarations, or of those that re-export, each written out.
+/// The paths of all `use` declarations at the beginning of a line, or of those that re-export, each written out. Unit
+/// tests in the same file may import whatever they like: theirs are indented.
 fn uses(text: &str, only_exports: bool) -> Vec<Module> {
     let mut paths = Vec::new();
     let mut rest = text;

@@ -14,9 +14,6 @@ use crate::support::{FakeRedis, Op, compatible, connected, settings, until};
 
 const AT: Timestamp = Timestamp::from_secs(3_600);
 
-/// The most commands of one pipeline of decisions.
-const DECISIONS: usize = 128;
-
 /// The most commands of one pipeline of background commands while there are decisions.
 const BACKGROUND: usize = 32;
 
@@ -69,13 +66,22 @@ async fn the_commands_of_decisions_in_flight_are_bounded() {
     // what was sent meanwhile arrives before what is sent next
     let other = FakeRedis::start().await;
     connected(settings(other.address())).await.call(commands("other", 1)).await.expect("it replies");
-    assert!(server.received("INCRBY decision") <= 16 * DECISIONS);
+    assert_eq!(server.received("INCRBY decision"), 16 * 100);
     server.hold(false);
     for call in calls {
         let replies = call.await.expect("it ends").expect("it replies").replies;
         assert!(replies.iter().all(Result::is_ok));
     }
     assert_eq!(server.received("INCRBY decision"), COUNT);
+}
+
+#[tokio::test]
+async fn a_long_call_of_decisions_is_divided() {
+    let (server, remote) = start().await;
+    let before = server.received("TIME");
+    let replies = remote.call(commands("decision", 300)).await.expect("it replies").replies;
+    assert_eq!(replies.iter().filter(|reply| reply.is_ok()).count(), 300);
+    assert_eq!(server.received("TIME") - before, 2, "each pipeline asks for the time");
 }
 
 #[tokio::test]

@@ -58,7 +58,7 @@ pub(super) struct RoutedRequest<R> {
 pub(super) struct NodeBatch<R> {
     pub(super) server: ServerConnection,
     pub(super) requests: Vec<RoutedRequest<R>>,
-    /// The cost that more requests may have.
+    /// The cost that more requests may have, while requests are divided.
     pub(super) room: usize,
 }
 

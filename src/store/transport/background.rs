@@ -15,7 +15,7 @@ const IN_FLIGHT: usize = 2;
 /// The time after a decision in which others are expected.
 const RECENT: Duration = Duration::from_secs(10);
 
-/// The cost of one pipeline of decisions. A server needs about 3 us for a unit.
+/// The cost of one call of decisions: the scripts of a full call of coordination. A server needs about 3 us for a unit.
 const DECISIONS: usize = 256;
 
 /// The cost of one background pipeline while decisions are expected, which wait for what the server has begun.

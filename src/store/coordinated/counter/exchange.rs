@@ -20,8 +20,10 @@ use super::{
 };
 use crate::{
     limit::{Coordination, CounterKey, Hits, OverLimitPolicy, Timestamp},
-    store::coordinated::link::Link,
-    store::remote::{Command, Exchange, Hold, Report, Run, Target},
+    store::{
+        coordinated::link::Link,
+        remote::{Command, Exchange, Hold, Report, Run, Target},
+    },
 };
 
 /// The most tries of one counter that wait.

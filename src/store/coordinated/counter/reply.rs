@@ -1,5 +1,6 @@
 //! The one place where replies are applied to a counter: they acknowledge what was reported, bring hits to hold and
-//! states to adopt, and decide the tries that they carried.
+//! states to adopt, and decide the tries that they carried. Tries that were given up are here too, since their replies
+//! are still expected.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -153,8 +154,8 @@ impl LocalCounter {
         number != self.heard.applied && number.wrapping_sub(self.heard.applied) < u32::MAX / 2
     }
 
-    /// Gives up try `id` of `hits`, whose caller waits no longer. Returns whether it was sent: then its outcome is still
-    /// expected.
+    /// Gives up try `id` of `hits`, whose caller waits no longer. Returns whether it was sent: then its outcome is
+    /// still expected.
     pub(in super::super) fn give_up(&mut self, id: u32, hits: Hits) -> bool {
         let Some(talk) = self.rare.talk_mut() else { return false };
         let waiting = talk.tries.len();

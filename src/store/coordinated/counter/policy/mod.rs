@@ -9,14 +9,15 @@ mod strict;
 #[cfg(test)]
 mod tests;
 
-pub(in super::super) use self::{
-    auto::{AutoPolicy, ModeChoice, Switch},
-    lease::LeasePolicy,
-};
 pub(super) use self::{
+    auto::ModeChoice,
     lease::Scarcity,
     leasing::Leasing,
     strict::{StrictPolicy, latest_arrival},
+};
+pub(in super::super) use self::{
+    auto::{AutoPolicy, Switch},
+    lease::LeasePolicy,
 };
 use super::{
     demand::Demand,
