@@ -11,9 +11,10 @@ use futures_util::{FutureExt as _, future::join_all};
 use smallvec::SmallVec;
 
 use super::{
+    Coordinated,
     counter::{Answer, Ask, Asks, Denial, has_strict_bucket},
     delivery::{Delivery, Undecided},
-    modes::{CoordinationModes, Made, record_mode, recorded},
+    modes::{Made, record_mode, recorded},
     table::Waiting,
     turn::Turn,
 };
@@ -51,7 +52,7 @@ impl Outlook {
     }
 }
 
-impl<R: Remote> CoordinationModes<R> {
+impl<R: Remote> Coordinated<R> {
     /// Decides `checks` and counts their hits only if all of them are admitted. None of the checks rejects the request
     /// alone if they are `all_quotas`.
     pub(super) async fn take_all_or_none(
@@ -99,24 +100,24 @@ impl<R: Remote> CoordinationModes<R> {
             return join_all(rejected).await.into_iter().collect();
         }
         let asked = checks.iter().enumerate().map(async |(i, check)| match outlooks[i] {
-            outlook if outlook.is_asked() => Some(self.take(check, Scope::Request, turn).await),
+            outlook if outlook.is_asked() => Some(self.take_check(check, Scope::Request, turn).await),
             // the store has to count them first
             Outlook::Fits if self.precedes_asked(&checks[i..], &outlooks[i..]) => {
-                Some(self.take(check, Scope::Request, turn).await)
+                Some(self.take_check(check, Scope::Request, turn).await)
             }
             _ => None,
         });
         let mut made: Vec<Option<Made>> = join_all(asked).await;
         for (i, check) in checks.iter().enumerate() {
             if outlooks[i] == Outlook::Fits && made[i].is_none() && !is_rejected(&made) {
-                made[i] = Some(self.take(check, Scope::Request, turn).await);
+                made[i] = Some(self.take_check(check, Scope::Request, turn).await);
             }
         }
         if !is_rejected(&made) {
             // hits are given back once the request is known to be admitted
             let made = checks.iter().zip(made).map(async |(check, made)| match made {
                 Some(made) => made.decision,
-                None => self.take(check, Scope::Request, turn).await.decision,
+                None => self.take_check(check, Scope::Request, turn).await.decision,
             });
             return join_all(made).await.into_iter().collect();
         }
@@ -223,17 +224,16 @@ impl<R: Remote> CoordinationModes<R> {
             && self.look(check, hits, now).over
         {
             // in the order of other decisions; too few hits are left for it, unless others were given back just now
-            let taken = self.take(check, Scope::Request, turn).await;
+            let taken = self.take_check(check, Scope::Request, turn).await;
             return self.undo(check, taken, turn).await;
         }
-        let instances = self.client.instances();
         self.table.with_counter(check, at, |counter| {
             if check.hits == Hits(0) {
                 // as a check in a request of its own does
                 counter.refresh(counter.plan.schedule.interval(), at);
             }
             if hits > Hits(0) && !counter.fits(hits, at) {
-                return counter.count(instances, Direction::Take, OverLimitPolicy::Ignore, hits, at);
+                return counter.count(Direction::Take, OverLimitPolicy::Ignore, hits, at);
             }
             let together = counter.look_after(earlier, hits, at);
             if together.over { together } else { counter.look(Hits(0), at) }

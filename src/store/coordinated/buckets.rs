@@ -41,8 +41,8 @@ impl<R: Remote> Coordinated<R> {
         request: &BucketRequest,
         now: Timestamp,
     ) -> Result<BucketReply, StoreError> {
-        if self.modes.table.default_coordination() == Coordination::Local {
-            return Ok(self.modes.memory.decide_bucket_now(name, request, now));
+        if self.table.default_coordination() == Coordination::Local {
+            return Ok(self.memory.decide_bucket_now(name, request, now));
         }
         match request {
             BucketRequest::Step(request) => {
@@ -62,8 +62,8 @@ impl<R: Remote> Coordinated<R> {
         deletes: bool,
         now: Timestamp,
     ) -> Result<Option<Period>, StoreError> {
-        if self.modes.table.default_coordination() == Coordination::Local {
-            return Ok(self.modes.memory.find_buckets_now(name, deletes, now));
+        if self.table.default_coordination() == Coordination::Local {
+            return Ok(self.memory.find_buckets_now(name, deletes, now));
         }
         if !deletes {
             return Err(UNKNOWN_PACE);
@@ -87,10 +87,10 @@ impl<R: Remote> Coordinated<R> {
         &self,
         reply: impl Future<Output = Result<T, RemoteError>>,
     ) -> Result<T, StoreError> {
-        if self.modes.client.is_unavailable() {
+        if self.client.is_unavailable() {
             return Err(StoreError::Unavailable("it does not reply".into()));
         }
-        let budget = self.modes.budget;
+        let budget = self.budget;
         let replied = timeout(Duration::from(budget), reply).await;
         replied
             .unwrap_or(Err(RemoteError::TimedOut(budget)))

@@ -1,6 +1,6 @@
 //! Makes decisions by `on_store_failure` when the store has not replied within the budget, or is unavailable.
 
-use super::{counter::LocalCounter, delivery::Delivery, modes::CoordinationModes};
+use super::{Coordinated, counter::LocalCounter, delivery::Delivery};
 use crate::{
     limit::{
         Decision, Direction, Hits, LimitCheck, OnStoreFailure, Reservation, ReservationRequest, Timestamp,
@@ -8,7 +8,7 @@ use crate::{
     store::remote::Remote,
 };
 
-impl<R: Remote> CoordinationModes<R> {
+impl<R: Remote> Coordinated<R> {
     /// Decides `check` without the store. Admitted hits are reported when the store is available again, unless
     /// `delivery` is unknown: the store may have counted them already, and no hit may count twice.
     pub(super) fn decide_without_store(
@@ -24,7 +24,7 @@ impl<R: Remote> CoordinationModes<R> {
             .with_counter(check, now, |counter| self.decide_on_without_store(counter, check, delivery, now))
     }
 
-    /// As [`CoordinationModes::decide_without_store`], on the counter of `check`.
+    /// As [`Coordinated::decide_without_store`], on the counter of `check`.
     pub(super) fn decide_on_without_store(
         &self,
         counter: &mut LocalCounter,
@@ -34,12 +34,11 @@ impl<R: Remote> CoordinationModes<R> {
     ) -> Decision {
         self.table.metrics.decisions.fallback.add(1);
         let policy = self.failure_policy(check);
-        let instances = self.client.instances();
         let (direction, hits) = (check.direction, check.hits);
         let reported = is_reported(delivery, counter);
         let decision = match (direction, policy) {
             (Direction::GiveBack, _) | (Direction::Take, OnStoreFailure::Local) => {
-                counter.count_fallback(instances, direction, hits, reported, now)
+                counter.count_fallback(direction, hits, reported, now)
             }
             (Direction::Take, OnStoreFailure::Allow) => counter.admit(hits, reported, now),
             (Direction::Take, OnStoreFailure::Deny) => Decision {
@@ -60,13 +59,12 @@ impl<R: Remote> CoordinationModes<R> {
     /// Gives back the hits of a decision that admitted `check` at the instant `at`. Hits whose delivery is unknown are
     /// given back here only: nothing was reported that could be taken back.
     pub(super) fn undo_without_store(&self, check: &LimitCheck<'_>, delivery: Delivery, at: Timestamp) {
-        let instances = self.client.instances();
         self.table.with_counter(check, at, |counter| {
             let reported = is_reported(delivery, counter);
             if let Delivery::OnWay(sent) = delivery {
                 counter.answer_given_up(sent, Hits(0), at);
             }
-            counter.count_fallback(instances, Direction::GiveBack, check.hits, reported, at);
+            counter.count_fallback(Direction::GiveBack, check.hits, reported, at);
         });
     }
 
@@ -81,11 +79,10 @@ impl<R: Remote> CoordinationModes<R> {
     ) -> Reservation {
         self.table.metrics.decisions.fallback.add(1);
         let at = self.client.time_at(now).now;
-        let instances = self.client.instances();
         let policy = self.failure_policy(check);
         self.table.with_counter(check, at, |counter| {
             let hits = match policy {
-                OnStoreFailure::Local => counter.fit_fallback(instances, request, at),
+                OnStoreFailure::Local => counter.fit_fallback(request, at),
                 OnStoreFailure::Allow => request.fit(Hits(u64::MAX)),
                 OnStoreFailure::Deny => Hits(0),
             };
@@ -94,7 +91,7 @@ impl<R: Remote> CoordinationModes<R> {
             match policy {
                 _ if hits == Hits(0) => {}
                 OnStoreFailure::Allow => drop(counter.admit(hits, reported, at)),
-                _ => counter.reserve_fallback(instances, hits, reported, at),
+                _ => drop(counter.count_fallback(Direction::Take, hits, reported, at)),
             }
             let mut reservation = counter.local_reservation(hits, request, at, now);
             if hits == Hits(0) {
@@ -111,7 +108,7 @@ impl<R: Remote> CoordinationModes<R> {
             .rule
             .declared()
             .and_then(|rule| rule.coordination.on_store_failure)
-            .unwrap_or(self.on_store_failure)
+            .unwrap_or(self.defaults.on_store_failure)
     }
 }
 

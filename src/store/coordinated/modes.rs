@@ -1,44 +1,30 @@
 //! The coordination modes together: picks the mode of a check, and has it decide within its budget.
 
-use std::{pin::pin, sync::Arc};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::{
-    client::StoreClient,
+    Coordinated,
+    client::AskedHits,
     counter::{Ask, Asks, Decided, LocalCounter},
     delivery::{Delivery, Undecided},
     link::StoreTime,
-    metrics::CoordinationMetrics,
-    pools::SharedPools,
-    split::Split,
-    table::{CounterTable, Waiting},
+    table::Waiting,
     turn::Turn,
 };
 use crate::{
     limit::{
-        Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OnStoreFailure, Period, Scope,
-        Timestamp,
+        Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Period, Reservation,
+        ReservationRequest, Scope, SharedCounts, Timestamp,
+        line::Estimate,
+        part::Place,
+        request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::DecisionRecord,
-    store::{Decisions, MemoryStore, remote::Remote},
+    store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, remote::Remote},
 };
-
-/// The coordination modes, and what they share.
-pub(super) struct CoordinationModes<R: Remote> {
-    /// The counters of `local` rules.
-    pub(super) memory: MemoryStore,
-    pub(super) table: Arc<CounterTable<R>>,
-    pub(super) client: Arc<StoreClient<R>>,
-    pub(super) split: Split<R>,
-    pub(super) pools: Arc<SharedPools<R>>,
-    pub(super) metrics: Arc<CoordinationMetrics>,
-    /// The longest that a decision waits for the store.
-    pub(super) budget: Period,
-    /// What decides without the store for rules that say nothing.
-    pub(super) on_store_failure: OnStoreFailure,
-}
 
 /// A decision that needed no wait, or what it waits for.
 pub(super) enum Step {
@@ -58,6 +44,12 @@ pub(super) struct Made {
     pub(super) fallback: Option<Delivery>,
     /// When the hits were counted, on the store's clock.
     pub(super) at: Timestamp,
+}
+
+/// Returns whether two of `checks` count on the same counter, so that the second one has to see the hits of the first
+/// one.
+pub(super) fn has_repeated(checks: &[LimitCheck<'_>]) -> bool {
+    checks.iter().enumerate().any(|(i, check)| checks[..i].iter().any(|other| other.key == check.key))
 }
 
 // === impl Made ===
@@ -91,9 +83,185 @@ impl Step {
     }
 }
 
-// === impl CoordinationModes ===
+// === impl Coordinated ===
 
-impl<R: Remote> CoordinationModes<R> {
+impl<R: Remote> Store for Coordinated<R> {
+    fn longest_wait(&self) -> Duration {
+        self.budget.into()
+    }
+
+    fn shared_counts(&self) -> SharedCounts {
+        SharedCounts {
+            store: Some(self.remote().shared_store()),
+            instances: Some(self.instances()),
+            ..self.defaults
+        }
+    }
+
+    fn memory(&self) -> Option<&MemoryStore> {
+        Some(self.memory())
+    }
+
+    fn lines_for(&self, check: &LimitCheck<'_>) -> Option<&MemoryStore> {
+        // the counters of other modes are not in this memory alone
+        let is_local = self.table.requested_mode(check) == Coordination::Local;
+        is_local.then(|| self.memory())
+    }
+
+    fn place(&self, check: &LimitCheck<'_>, now: Timestamp) -> Place {
+        if self.table.requested_mode(check) == Coordination::Split {
+            // nobody else asks for this instance's part
+            return Place::ALONE;
+        }
+        self.client.place(now)
+    }
+
+    fn note_demand(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        if self.table.requested_mode(check) == Coordination::Split {
+            self.split.note_demand(check, now);
+        }
+    }
+
+    fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
+        if self.table.requested_mode(check) == Coordination::Split {
+            return self.split.estimate(&self.memory, check, now);
+        }
+        let at = self.client.time_at(now).now;
+        let counters = self.table.with_counter(check, at, |counter| counter.estimated().into());
+        Some(Estimate { counters, at, part: None })
+    }
+
+    async fn reserve_for_waiters(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        patience: Period,
+        now: Timestamp,
+    ) -> Result<Reservation, StoreError> {
+        if check.pool.is_none() && self.table.requested_mode(check) == Coordination::Split {
+            let asked = AskedHits { waiting: request.want, ..AskedHits::default() };
+            return Ok(self.split.reserve(&self.memory, check, request, asked, now));
+        }
+        self.reserve_within(check, request, patience, now).await
+    }
+
+    async fn take_with(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        TakeOptions { record, wait, all_quotas }: TakeOptions<'_>,
+    ) -> Result<Decisions, StoreError> {
+        let has_pools = checks.iter().any(|check| check.pool.is_some());
+        if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Local) {
+            self.metrics.decisions.local.add(checks.len() as u64);
+            if has_pools {
+                self.memory.divide_pools_between(self.client.instances());
+            }
+            if let Some(record) = record.filter(|_| !checks.is_empty()) {
+                record.add_mode(Coordination::Local.name());
+            }
+            return Ok(self.memory.decide(checks, scope, now));
+        }
+        if has_pools {
+            return Ok(self
+                .take_with_pools(checks, scope, now, TakeOptions { record, wait, all_quotas })
+                .await);
+        }
+        let turn = || Turn::begin(now, self.budget, wait, record);
+        if scope == Scope::Request
+            && let Some(decisions) = self.split_together(checks, now, record)
+        {
+            return Ok(decisions);
+        }
+        if scope == Scope::Request {
+            // boxed to keep the future of all other requests small
+            return Ok(Box::pin(self.take_all_or_none(checks, turn(), all_quotas)).await);
+        }
+        if let [check] = checks {
+            let step = match self.step(check, scope, now, record) {
+                Step::Done(decision) | Step::Fallback(decision) => return Ok(smallvec![decision]),
+                step @ Step::Wait(_) => step,
+            };
+            return Ok(smallvec![self.finish(check, scope, step, turn()).await.decision]);
+        }
+        // the store carries out commands for one counter in their order
+        let is_strict = |check: &LimitCheck<'_>| self.table.requested_mode(check) == Coordination::Strict;
+        // but the local cache does not know of hits that are about to be given back
+        let gives_back = |check: &LimitCheck<'_>| check.direction == Direction::GiveBack;
+        if has_repeated(checks) && (!checks.iter().all(is_strict) || checks.iter().any(gives_back)) {
+            return Ok(Box::pin(self.take_in_turn(checks, scope, turn())).await);
+        }
+        let steps: SmallVec<[Step; 2]> =
+            checks.iter().map(|check| self.step(check, scope, now, record)).collect();
+        let waits = steps.iter().any(Step::waits);
+        let decisions: Decisions = if waits {
+            let turn = turn();
+            let decisions = checks.iter().zip(steps);
+            let decisions = decisions.map(|(check, step)| self.finish(check, scope, step, turn));
+            join_all(decisions).await.into_iter().map(|made| made.decision).collect()
+        } else {
+            steps.iter().filter_map(Step::decision).collect()
+        };
+        Ok(decisions)
+    }
+
+    async fn reserve(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> Result<Reservation, StoreError> {
+        self.reserve_within(check, request, self.budget, now).await
+    }
+
+    async fn release(
+        &self,
+        check: &LimitCheck<'_>,
+        reservation: Reservation,
+        unused: Hits,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let at = self.client.time_at(now).now;
+        if let Some(mode) = self.pool_mode(check) {
+            let hits = unused.min(reservation.hits);
+            let from = reservation.counted.from;
+            Box::pin(self.release_shared(check, mode, from, hits, now)).await;
+            return Ok(());
+        }
+        if check.pool.is_some() || self.mode(check, at) == Coordination::Local {
+            self.memory.release_now(check, reservation, unused, now);
+            return Ok(());
+        }
+        if self.mode(check, at) == Coordination::Split {
+            self.split.release(&self.memory, check, reservation, unused, now);
+            return Ok(());
+        }
+        let hits = unused.min(reservation.hits);
+        self.release_in_store(check, reservation.counted, hits, at);
+        Ok(())
+    }
+
+    async fn decide_bucket(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> Result<BucketReply, StoreError> {
+        self.decide_bucket_of(name, request, now).await
+    }
+
+    async fn find_buckets(
+        &self,
+        name: &BucketName<'_>,
+        deletes: bool,
+        now: Timestamp,
+    ) -> Result<Option<Period>, StoreError> {
+        self.find_buckets_of(name, deletes, now).await
+    }
+}
+
+impl<R: Remote> Coordinated<R> {
     /// Decides `check`, if that needs no wait.
     pub(super) fn step(
         &self,
@@ -195,7 +363,7 @@ impl<R: Remote> CoordinationModes<R> {
     }
 
     /// Decides `check`, and counts its hits.
-    pub(super) async fn take(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> Made {
+    pub(super) async fn take_check(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> Made {
         let step = self.step(check, scope, turn.now, turn.record);
         self.finish(check, scope, step, turn).await
     }

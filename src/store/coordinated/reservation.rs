@@ -3,9 +3,10 @@
 use tokio::time::Instant;
 
 use super::{
+    Coordinated,
+    client::AskedHits,
     counter::{Asks, Tried},
     delivery::{Delivery, Undecided},
-    modes::CoordinationModes,
     table::Waiting,
 };
 use crate::{
@@ -13,13 +14,51 @@ use crate::{
         Algorithm, Coordination, Hits, LimitCheck, Period, Reservation, ReservationRequest, ReservedSpan,
         Timestamp,
     },
-    store::remote::{Remote, Target},
+    store::{
+        StoreError,
+        remote::{Remote, Target},
+    },
 };
 
-impl<R: Remote> CoordinationModes<R> {
+impl<R: Remote> Coordinated<R> {
+    /// Reserves hits, and waits no longer than `budget` for the shared store.
+    pub(super) async fn reserve_within(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        budget: Period,
+        now: Timestamp,
+    ) -> Result<Reservation, StoreError> {
+        if check.pool.is_some() {
+            if let Some(mode) = self.pool_mode(check) {
+                return Ok(Box::pin(self.reserve_shared(check, mode, request, now)).await);
+            }
+            return Ok(self.memory.reserve_now(check, request, now));
+        }
+        let at = self.client.time_at(now).now;
+        match self.mode(check, at) {
+            Coordination::Local => return Ok(self.memory.reserve_now(check, request, now)),
+            Coordination::Split => {
+                let asked = AskedHits { new: request.want, ..AskedHits::default() };
+                return Ok(self.split.reserve(&self.memory, check, request, asked, now));
+            }
+            _ => {}
+        }
+        let target = self.table.target(check, at);
+        let reserved = if self.client.is_unavailable_for(&target, at) {
+            Err(Undecided { delivery: Delivery::NotApplied, late: false })
+        } else {
+            self.reserve_in_store(check, &target, request, budget, now).await
+        };
+        Ok(reserved.unwrap_or_else(|undecided| {
+            self.record_late(check, undecided);
+            self.reserve_without_store(check, request, undecided.delivery, now)
+        }))
+    }
+
     /// Reserves hits of `target`, the one of `check`, within the `budget`. `now` is on this instance's clock. If the
     /// store cannot grant hits, they are reserved from the local estimate, with the bound of `interval`.
-    pub(super) async fn reserve_in_store(
+    async fn reserve_in_store(
         &self,
         check: &LimitCheck<'_>,
         target: &Target,
@@ -28,9 +67,9 @@ impl<R: Remote> CoordinationModes<R> {
         now: Timestamp,
     ) -> Result<Reservation, Undecided> {
         if !self.client.supports(target, Coordination::Lease) {
-            let (instances, at) = (self.client.instances(), self.client.time_at(now).now);
+            let at = self.client.time_at(now).now;
             return Ok(self.table.with_counter(check, at, |counter| {
-                let hits = counter.reserve(instances, request, at);
+                let hits = counter.reserve(request, at);
                 counter.local_reservation(hits, request, at, now)
             }));
         }

@@ -48,7 +48,7 @@ impl<R: Remote + Source> Source for Coordinated<R> {
             ),
         ]);
         let mut pools = PoolSummary::default();
-        self.modes.pools.summarize(&mut pools);
+        self.pools.summarize(&mut pools);
         let memory = self.memory();
         metrics.extend(memory.usage_metrics(memory.usage().evicted, pools));
         metrics.extend(self.remote().metrics());

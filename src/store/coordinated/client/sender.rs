@@ -77,7 +77,7 @@ pub(in super::super) trait Exchanges<S>: Send + Sync + 'static {
     fn apply(&self, sent: &mut S, outcome: ExchangeOutcome<'_>, link: &Self::Link, woken: &mut Wakers);
 }
 
-/// What becomes of a command: the reply, and the store's clock when it carried out the call.
+/// What becomes of a command: the reply, and the store's clock when it carried it out.
 pub(in super::super) type ExchangeOutcome<'a> = Result<(&'a Reply, Timestamp), &'a RemoteError>;
 
 /// Commands, and what is remembered of each until its reply.
@@ -324,7 +324,8 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
         let link = exchanges.link(received);
         for (sent, reply) in sent.iter_mut().zip(replies) {
             if let Some(sent) = sent {
-                exchanges.apply(sent, reply.as_ref().map(|reply| (reply, now)), &link, &mut woken);
+                let outcome = reply.as_ref().map(|reply| (reply, reply.at.unwrap_or(now)));
+                exchanges.apply(sent, outcome, &link, &mut woken);
             }
         }
         // together: their threads are not interrupted for each

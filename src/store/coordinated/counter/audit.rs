@@ -34,10 +34,10 @@ impl LocalCounter {
             };
             let admitted = self.rare.talk().into_iter().flat_map(Talk::admitted);
             let all = self.unacknowledged.all().iter().chain(admitted);
-            let own = all.filter(is_of_window).fold(0_u64, |own, delta| {
-                own.saturating_sub(delta.unused).saturating_add_signed(delta.change.hits)
-            });
-            let used = state.probe(tier, now, Hits(0)).used.0;
+            // all together, since the records are not in the order of their hits
+            let own = all.filter(is_of_window);
+            let own = own.map(|delta| i128::from(delta.taken()) - i128::from(delta.returned())).sum::<i128>();
+            let used = i128::from(state.probe(tier, now, Hits(0)).used.0);
             assert!(used >= own, "{tier}: {used} is below {own} in {self:?}");
         }
     }

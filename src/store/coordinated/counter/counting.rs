@@ -15,13 +15,11 @@ impl LocalCounter {
     /// Decides by the estimate, and counts: hits that are not leased become pending.
     pub(in super::super) fn count(
         &mut self,
-        instances: usize,
         direction: Direction,
         policy: OverLimitPolicy,
         hits: Hits,
         now: Timestamp,
     ) -> Decision {
-        self.follow_instances(instances);
         let decision = decide(&self.target.tiers, &mut self.estimate, policy, direction, hits, now);
         if direction == Direction::GiveBack {
             self.pend_given_back(hits, now);
@@ -73,27 +71,24 @@ impl LocalCounter {
         self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..self.delta(0, at) });
     }
 
-    /// Decides without the store as if every one of `instances` received the same hits: each hit counts once for each
-    /// of them. They become pending if they have to be `reported`: not if the store may have counted them already.
+    /// Decides without the store as if every instance received the same hits: each hit counts once for each of them. They become pending if they have to be `reported`: not if the store may have counted them already.
     pub(in super::super) fn count_fallback(
         &mut self,
-        instances: usize,
         direction: Direction,
         hits: Hits,
         reported: bool,
         now: Timestamp,
     ) -> Decision {
-        self.follow_instances(instances);
+        let instances = u64::from(self.plan.instances);
         if instances <= 1 {
             // its estimate also has what was counted after an earlier decision of this kind, here
             self.end_fallback();
             if reported {
-                return self.count(instances, direction, OverLimitPolicy::Ignore, hits, now);
+                return self.count(direction, OverLimitPolicy::Ignore, hits, now);
             }
             let policy = OverLimitPolicy::Ignore;
             return decide(&self.target.tiers, &mut self.estimate, policy, direction, hits, now);
         }
-        let instances = instances as u64;
         let more = self.rare.make_more();
         let states = more.fallback.get_or_insert_with(|| Box::new(self.estimate.clone()));
         let all = Hits(hits.0.saturating_mul(instances));

@@ -50,9 +50,8 @@ impl LocalCounter {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs a hundred instructions")]
     pub(in super::super) fn decide(&mut self, mode: Coordination, ask: &Ask, link: &Link) -> Decided {
-        let (now, instances) = (link.time.now, link.instances);
+        let now = link.time.now;
         let &Ask { direction, hits, policy, .. } = ask;
-        self.follow_instances(instances);
         if direction == Direction::Take && mode != Coordination::Strict && hits > Hits(0) {
             // more hits than fit are rejected, and predict no need
             self.record_demand(hits, now);
@@ -60,10 +59,9 @@ impl LocalCounter {
         let before = self.balance();
         let decided = match self.answer(mode, ask, link) {
             Answer::Count => {
-                let decision = self.count(instances, direction, policy, hits, now);
+                let decision = self.count(direction, policy, hits, now);
                 if mode == Coordination::Interval {
-                    let sync_interval = self.plan.schedule.interval();
-                    let age = interval::read_from_age(ask, decision.over, instances, sync_interval);
+                    let age = interval::read_from_age(ask, decision.over, self.view());
                     if let Some(age) = age {
                         self.refresh(age, now);
                     }
@@ -79,10 +77,10 @@ impl LocalCounter {
                 }
                 Decided::Now(decision, How::Spent)
             }
-            Answer::Reject(denial) => Decided::Now(self.reject(denial, ask, instances, now), How::Denied),
+            Answer::Reject(denial) => Decided::Now(self.reject(denial, ask, now), How::Denied),
             Answer::Wait(asks) => Decided::Wait(asks),
             Answer::Report => {
-                self.count(instances, direction, policy, hits, now);
+                self.count(direction, policy, hits, now);
                 self.date_last_report(latest_arrival(&self.target.tiers, now, link.budget));
                 Decided::Wait(Asks::Look)
             }
@@ -94,7 +92,6 @@ impl LocalCounter {
     /// Decides `ask` from what is held while the store is unavailable. None if too little is held.
     pub(in super::super) fn decide_from_held(&mut self, ask: &Ask, link: &Link) -> Option<Decision> {
         let now = link.time.now;
-        self.follow_instances(link.instances);
         if ask.direction == Direction::Take && ask.hits > Hits(0) {
             self.record_demand(ask.hits, now);
         }
@@ -121,16 +118,16 @@ impl LocalCounter {
         }
     }
 
-    fn reject(&mut self, denial: Denial, ask: &Ask, instances: usize, now: Timestamp) -> Decision {
+    fn reject(&mut self, denial: Denial, ask: &Ask, now: Timestamp) -> Decision {
         let decision = match denial {
             Denial::Cached => {
                 // counts no hits
                 let policy = OverLimitPolicy::Ignore;
-                let decision = self.count(instances, Direction::Take, policy, ask.hits, now);
+                let decision = self.count(Direction::Take, policy, ask.hits, now);
                 self.deny_while_empty(now);
                 return Decision { cached: true, ..decision };
             }
-            Denial::Estimate => self.count(instances, Direction::Take, ask.policy, ask.hits, now),
+            Denial::Estimate => self.count(Direction::Take, ask.policy, ask.hits, now),
             // until there is enough for every instance
             Denial::Pause => self.rejected(ask.hits, now),
         };

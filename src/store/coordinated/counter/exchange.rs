@@ -12,10 +12,9 @@ use smallvec::SmallVec;
 use super::{
     Generation, LocalCounter,
     limits::joined,
-    outcome::{self, Outcome},
     policy::Asks,
     records::Dropped,
-    talk::{Ledger, OnWay, Talk, Tries, Try},
+    talk::{Ledger, OnWay, Outcome, Talk, Tries, Try, channel},
     tiers::flows,
 };
 use crate::{
@@ -189,7 +188,7 @@ impl LocalCounter {
         asks: Asks,
     ) -> Option<(u32, Outcome)> {
         let (id, target) = (self.next_number(), Arc::clone(&self.target));
-        let (setter, outcome) = outcome::channel();
+        let (setter, outcome) = channel();
         let tries = &mut self.rare.make_talk().tries;
         if tries.len() >= MAX_TRIES {
             tries.retain(|asked| asked.is_awaited());
@@ -392,7 +391,6 @@ impl LocalCounter {
         link: &Link,
         mut leave: impl FnMut(Command, Sent),
     ) -> Dropped {
-        self.follow_instances(link.instances);
         let (tries, is_free, wants_lease) = self.take_ready_tries(link);
         let (number, at) = (self.next_number(), link.time.now);
         let (mut part, mut dropped) = (LedgerPart::default(), Dropped::default());

@@ -181,8 +181,7 @@ impl LocalCounter {
     /// could arrive, `lead` from now, all of them if the counter is not in mode `lease` any more, and more than a few
     /// if it is abandoned: no check has arrived for longer than the sync interval, and for longer than is likely at the
     /// last demand.
-    pub(in super::super) fn return_ending(&mut self, instances: usize, lead: Period, now: Timestamp) {
-        self.follow_instances(instances);
+    pub(in super::super) fn return_ending(&mut self, lead: Period, now: Timestamp) {
         if !self.has_leases() {
             return;
         }
@@ -208,10 +207,9 @@ impl LocalCounter {
         returned
     }
 
-    /// Returns whether nothing has to be done at `time` but keep a lease until its window ends, as one of `instances`.
-    pub(in super::super) fn is_keeping(&self, instances: usize, time: StoreTime) -> bool {
+    /// Returns whether nothing has to be done at `time` but keep a lease until its window ends.
+    pub(in super::super) fn is_keeping(&self, time: StoreTime) -> bool {
         self.rare.only_lease().is_some_and(|lease| time.latest < lease.until)
-            && usize::from(self.plan.instances) == instances
             && self.lease_policy().keeps_all()
             && !self.has_unacknowledged()
             && !self.plan.wants_read

@@ -6,17 +6,16 @@
 //! sent yet are *pending*; they belong to the instant at which they were counted, since hits of one window must not be
 //! counted in the next. Hits that the store granted in advance are a *lease*.
 
-mod adoption;
 mod audit;
 mod books;
 mod counting;
 mod decide;
 mod demand;
 mod exchange;
+mod given_up;
 mod heard;
 mod leases;
 mod limits;
-mod outcome;
 mod pending;
 mod place;
 mod policy;
@@ -51,12 +50,11 @@ use self::{
 pub(super) use self::{
     decide::{Decided, How},
     exchange::Sent,
-    outcome::{Outcome, Tried, TryOutcome, Wakers, wake},
     place::{QueuePlace, Slot, Turn, Urgency},
     policy::{Answer, Ask, Asks, Denial, Switch, auto},
     records::Dropped,
     reply::Applied,
-    talk::Tries,
+    talk::{Outcome, Tried, Tries, TryOutcome, Wakers, wake},
     tiers::has_strict_bucket,
 };
 use crate::{

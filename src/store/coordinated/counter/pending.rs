@@ -8,11 +8,11 @@ use super::{
     LocalCounter,
     limits::joined,
     records::{Dropped, PendingDelta},
-    tiers::{flows, has_ended, same_windows},
+    tiers::{flows, same_windows},
 };
 use crate::{
-    limit::{Tier, Timestamp},
-    store::remote::{Exchange, Report, Target},
+    limit::{Algorithm, Hits, Timestamp, algorithm::CounterState},
+    store::remote::{ExactState, Exchange, Replacement, Report, Target},
 };
 
 /// The number of pending deltas above which those of ended windows are merged at once. The sweep merges them every few
@@ -37,7 +37,7 @@ impl LocalCounter {
             Some(last)
                 if hits > 0
                     && last.limit.has_counters_of(&self.target)
-                    && same_windows(&self.target.tiers, last.at, now) =>
+                    && same_windows(&self.target.tiers, last.last_at, now) =>
             {
                 last.add(hits, now);
             }
@@ -64,22 +64,8 @@ impl LocalCounter {
     }
 
     pub(super) fn push_pending(&mut self, delta: PendingDelta) {
-        if delta.is_none() {
-            return;
-        }
         let pending = self.unacknowledged.pending_mut();
-        if pending.last_mut().is_some_and(|last| last.takes_in(&delta)) {
-            return;
-        }
-        // hits under several limits in turn are one record for each limit
-        let last = pending.iter_mut().rev().take(MANY);
-        let mut movable = last.take_while(|earlier| delta.only_adds() && earlier.only_adds());
-        let is_same = |earlier: &PendingDelta| {
-            earlier.limit.has_counters_of(&delta.limit)
-                && same_windows(&delta.limit.tiers, earlier.at, delta.at)
-        };
-        if let Some(earlier) = movable.find(|earlier| is_same(earlier)) {
-            earlier.append(&delta);
+        if delta.is_none() || PendingDelta::merge(pending, &delta, Timestamp::default()) {
             return;
         }
         let at = delta.at;
@@ -100,23 +86,7 @@ impl LocalCounter {
     /// During an outage there is one delta for each window that has not ended, however many windows have passed.
     fn merge_ended(&mut self, now: Timestamp) {
         self.books.merged(now);
-        self.unacknowledged.merge_pending(|kept, later| {
-            for earlier in kept.iter_mut().rev() {
-                let is_same_in = |tier: &Tier| {
-                    let alone = std::slice::from_ref(tier);
-                    same_windows(alone, earlier.last_at, later.at) || has_ended(tier, later.last_at, now)
-                };
-                if earlier.limit.has_counters_of(&later.limit) && later.limit.tiers.iter().all(is_same_in) {
-                    earlier.append(later);
-                    return true;
-                }
-                if !earlier.only_adds() || !later.only_adds() {
-                    // its place behind this one matters
-                    return false;
-                }
-            }
-            false
-        });
+        self.unacknowledged.merge_pending(now);
     }
 
     pub(super) fn is_overcounted(&self) -> bool {
@@ -188,6 +158,38 @@ impl LocalCounter {
         (reports, beside, dropped)
     }
 
+    /// Returns the exact states of the sliding windows and buckets of `target`, for a store in which they have not
+    /// changed since its last reply. None if there are no such tiers, or if it is not known what the store has counted
+    /// in any.
+    pub(super) fn replacement(&self, target: &Target, now: Timestamp) -> Option<Box<Replacement>> {
+        if !flows(&target.tiers) {
+            return None;
+        }
+        let states: SmallVec<_> = (0..target.tiers.len()).map(|i| self.exact_state(target, i, now)).collect();
+        states.iter().any(Option::is_some).then(|| Box::new(Replacement(states)))
+    }
+
+    /// Returns the exact state of tier `i` of `target`, if it is a sliding window or a bucket and it is known what the
+    /// store has counted.
+    fn exact_state(&self, target: &Target, i: usize, now: Timestamp) -> Option<ExactState> {
+        let tier = &target.tiers[i];
+        if tier.algorithm == Algorithm::FixedWindow {
+            return None;
+        }
+        let (state, version) = self.known(target, i)?;
+        let (mut state, version) = (state.clone(), version.known()?);
+        let mut own = CounterState::unused(tier, now);
+        self.unacknowledged.in_flight().iter().for_each(|delta| delta.apply(tier, &mut own, now));
+        let leases = if self.lease_limit().counts_in(tier) { self.rare.leases() } else { &[] };
+        for lease in leases {
+            lease.include(tier, &mut state, now);
+            lease.include(tier, &mut own, now);
+        }
+        let is_own = state.probe(tier, now, Hits(0)).used <= own.probe(tier, now, Hits(0)).used
+            && state.availability(tier, now).reset <= own.availability(tier, now).reset;
+        Some(ExactState { version, is_own, state })
+    }
+
     /// Drops pending hits whose windows have ended, which the store would not count any more, and merges the others as
     /// far as possible.
     pub(in super::super) fn drop_ended(&mut self, now: Timestamp) -> Dropped {
@@ -241,7 +243,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::{super::Generation, *};
-    use crate::limit::{Algorithm, OverLimitPolicy, Period};
+    use crate::limit::{OverLimitPolicy, Period, Tier};
 
     fn counter(periods: &[Period], now: Timestamp) -> LocalCounter {
         let tier = |period: &Period| Tier { requests: 5, period: *period, algorithm: Algorithm::FixedWindow };

@@ -153,13 +153,18 @@ impl PendingDelta {
         self.last_at = self.last_at.max(at);
     }
 
-    /// Takes in `later`, if both are of the same tiers and windows, or if it is itself no more than a rejected try,
-    /// which no window counts. Returns whether it has.
-    pub(super) fn takes_in(&mut self, later: &Self) -> bool {
+    /// Takes in `later`, if both are of the same tiers, and of the same windows but for those that have ended at `now`,
+    /// which the store does not count any more; or if it is itself no more than a rejected try, which no window counts.
+    /// Returns whether it has.
+    pub(super) fn takes_in(&mut self, later: &Self, now: Timestamp) -> bool {
         if !self.limit.has_counters_of(&later.limit) {
             return false;
         }
-        if same_windows(&self.limit.tiers, self.at, later.at) {
+        let is_same_in = |tier: &Tier| {
+            let alone = std::slice::from_ref(tier);
+            same_windows(alone, self.last_at, later.at) || has_ended(tier, later.last_at, now)
+        };
+        if later.limit.tiers.iter().all(is_same_in) {
             self.append(later);
             return true;
         }
@@ -170,8 +175,21 @@ impl PendingDelta {
         is_only_a_try
     }
 
-    /// Returns whether its place among others of the kind, which only add hits, does not matter.
-    pub(super) fn only_adds(&self) -> bool {
+    /// Has one of `records` [take in](Self::takes_in) `later`, which follows them: the last one, or an earlier one if
+    /// those between only add hits, as `later` does, so that their order does not matter. Returns whether one has.
+    pub(super) fn merge(records: &mut [Self], later: &Self, now: Timestamp) -> bool {
+        for earlier in records.iter_mut().rev() {
+            if earlier.takes_in(later, now) {
+                return true;
+            }
+            if !earlier.only_adds() || !later.only_adds() {
+                break;
+            }
+        }
+        false
+    }
+
+    fn only_adds(&self) -> bool {
         self.change.is_addition() && self.unused == 0 && self.rejected_at == Timestamp::default()
     }
 
@@ -181,7 +199,7 @@ impl PendingDelta {
     }
 
     /// Appends `later`, which is of the same windows.
-    pub(super) fn append(&mut self, later: &Self) {
+    fn append(&mut self, later: &Self) {
         // the store gives the unused hits back first, so those that it has not counted yet are taken back here
         let uncounted = later.unused.min(self.taken());
         self.change.append(negative(uncounted));

@@ -1,33 +1,43 @@
 //! The one place where replies are applied to a counter: they acknowledge what was reported, bring hits to hold and
-//! states to adopt, and decide the tries that they carried. Tries that were given up are here too, since their replies
-//! are still expected.
+//! states to adopt, and decide the tries that they carried.
 
 use std::{borrow::Cow, sync::Arc};
+
+use smallvec::SmallVec;
 
 use super::{
     LocalCounter,
     exchange::Sent,
-    outcome::{Tried, Wakers},
+    heard::Version,
     policy::Asks,
-    records::{Dropped, PendingDelta},
-    talk::{Early, GivenUp, Talk, Try},
-    tiers::{fits, flows, take_off},
+    records::{DeliveryOutcome, Dropped, PendingDelta},
+    talk::{Early, Talk, Tried, Try, Wakers},
+    tiers::{fits, flows, saturated, take_off},
+    usage::MeasuredReply,
 };
 use crate::{
     limit::{
         Coordination, Decision, Hits, OverLimitPolicy, Period, ReservationRequest, ReservedSpan, Tier,
-        Timestamp, algorithm::CounterState, decision_from_store,
+        Timestamp,
+        algorithm::{CounterState, SlidingWindow},
+        decision_from_store,
     },
     store::{
         coordinated::{
             client::ExchangeOutcome,
-            delivery::{Delivery, SentTry, Undecided},
+            delivery::{Delivery, Undecided},
             link::Link,
         },
         remote::{Reply, Run},
     },
 };
-use smallvec::SmallVec;
+
+/// The inaccuracy of the time of a reply from a store without a clock.
+const INACCURACY: Period = Period::from_millis(20);
+
+/// The time by which a reply is at most earlier than that to an earlier command, unless the store's clock has stepped
+/// back.
+const CLOCK_STEP: Period = Period::from_secs(1);
 
 /// What the outcome of a command has led to.
 #[derive(Debug, Default)]
@@ -52,6 +62,32 @@ fn look(tiers: &[Tier], states: &[CounterState], hits: Hits, now: Timestamp) -> 
     let over = !fits(tiers, states, hits, now);
     let hits = if over { hits } else { Hits(0) };
     decision_from_store(tiers, states, OverLimitPolicy::Ignore, over, hits, now)
+}
+
+/// Returns the sum of `hits`, of which a request may have any number.
+fn sum(hits: impl Iterator<Item = u64>) -> u64 {
+    hits.fold(0, u64::saturating_add)
+}
+
+/// Returns whether state `i` of `reply` replaces `state`. It does not if the state is exact, since the store has
+/// adopted it or has not changed since (`is_exact`), or if the reply is about an earlier window.
+fn adopts(state: &CounterState, reply: &Reply, i: usize, is_exact: bool) -> bool {
+    match (state, &reply.counters[i]) {
+        (CounterState::FixedWindow(known), CounterState::FixedWindow(stored)) => stored.end() >= known.end(),
+        _ => !is_exact,
+    }
+}
+
+/// Lets the next hit begin a span of its own if the newest one is empty: that one began with hits that were leased and
+/// not used, at the end of their lease.
+fn close_empty_span(tier: &Tier, state: &mut CounterState) {
+    if let Some(window) = state.sliding_window()
+        && window.spans().last().is_some_and(|span| span.hits == 0)
+    {
+        let spans = window.spans().iter().filter(|span| span.hits > 0).copied();
+        let window = SlidingWindow::new(Timestamp::default(), spans);
+        *state = CounterState::from_sliding_window(window, tier);
+    }
 }
 
 // === impl Sent ===
@@ -154,60 +190,6 @@ impl LocalCounter {
         number != self.heard.applied && number.wrapping_sub(self.heard.applied) < u32::MAX / 2
     }
 
-    /// Gives up try `id` of `hits`, whose caller waits no longer. Returns whether it was sent: then its outcome is
-    /// still expected.
-    pub(in super::super) fn give_up(&mut self, id: u32, hits: Hits) -> bool {
-        let Some(talk) = self.rare.talk_mut() else { return false };
-        let waiting = talk.tries.len();
-        talk.tries.retain(|asked| asked.id != id);
-        let is_sent = talk.tries.len() == waiting;
-        if is_sent {
-            talk.given_up.push(GivenUp { id, hits, admitted: None });
-        }
-        self.end_talk();
-        is_sent
-    }
-
-    /// Returns whether the outcome of `sent`, which was given up, is known. That of a counter that was evicted will not
-    /// be.
-    pub(in super::super) fn has_outcome_of(&self, sent: SentTry) -> bool {
-        let is_awaited = |talk: &Talk| talk.given_up.iter().any(|given| given.id == sent.id);
-        sent.generation == self.numbers.generation.0 && !self.rare.talk().is_some_and(is_awaited)
-    }
-
-    /// Returns the hits of tries that were given up and whose outcome is still expected.
-    pub(in super::super) fn given_up_hits(&self) -> u64 {
-        let given_up = self.rare.talk().into_iter().flat_map(|talk| &talk.given_up);
-        given_up.fold(0, |sum, given| sum.saturating_add(given.hits.0))
-    }
-
-    /// Returns whether hits were admitted for try `id`, which was given up.
-    pub(super) fn is_admitted_meanwhile(&self, id: u32) -> bool {
-        let mut given_up = self.rare.talk().into_iter().flat_map(|talk| &talk.given_up);
-        given_up.any(|given| given.id == id && given.admitted.is_some())
-    }
-
-    /// Notes that `sent`, which was given up, has been answered: as many `hits` were admitted at `at`, and are in the
-    /// estimate.
-    pub(in super::super) fn answer_given_up(&mut self, sent: SentTry, hits: Hits, at: Timestamp) {
-        if sent.generation != self.numbers.generation.0 {
-            return;
-        }
-        let admitted = (hits > Hits(0)).then(|| PendingDelta::taken_at(&self.target, hits, at));
-        let given_up = self.rare.talk_mut().map(|talk| &mut talk.given_up);
-        if let Some(given) = given_up.and_then(|all| all.iter_mut().find(|given| given.id == sent.id)) {
-            given.admitted = admitted;
-        }
-    }
-
-    /// Removes try `id` from those that were given up. Returns the hits that were admitted for it, as what would report
-    /// them.
-    pub(super) fn take_given_up(&mut self, id: u32) -> Option<PendingDelta> {
-        let given_up = &mut self.rare.talk_mut()?.given_up;
-        let place = given_up.iter().position(|given| given.id == id)?;
-        given_up.swap_remove(place).admitted
-    }
-
     /// Notes that command `number` has its outcome.
     pub(super) fn end_command(&mut self, number: u32) {
         let Some(talk) = self.rare.talk_mut() else { return };
@@ -252,7 +234,6 @@ impl LocalCounter {
         match outcome {
             Ok((reply, now)) if reply.counters.len() == sent.target.tiers.len() => {
                 let now = sent.dated(reply, now);
-                self.share_taken(sent, reply);
                 let is_other = sent.is_own || !self.target.has_counters_of(&sent.target);
                 let replaced = is_other.then(|| self.replace_limit(Arc::clone(&sent.target), now));
                 if sent.carried.is_some() {
@@ -268,6 +249,129 @@ impl LocalCounter {
         self.apply_early();
         self.end_talk();
         applied
+    }
+
+    /// Applies the `delivery` of the reports that were taken last. If they were definitely not applied, they are
+    /// pending again.
+    pub(super) fn apply_delivery(&mut self, delivery: Delivery) -> DeliveryOutcome {
+        let mut outcome = DeliveryOutcome::default();
+        let sent = self.unacknowledged.in_flight();
+        match delivery {
+            Delivery::Applied => {
+                outcome.admitted = sent.last().map_or(0, PendingDelta::admitted);
+                let taken = sum(sent.iter().map(PendingDelta::taken));
+                self.plan.acknowledged = self.plan.acknowledged.saturating_add(saturated(taken));
+            }
+            Delivery::NotApplied => {
+                self.unacknowledged.return_flight();
+                return outcome;
+            }
+            Delivery::Unknown | Delivery::OnWay(_) => {
+                outcome.unknown = sum(sent.iter().map(|delta| delta.owed().all()));
+                if !sent.is_empty() {
+                    self.lose_versions();
+                }
+            }
+        }
+        let carried = self.carried_hits();
+        self.books.settle(carried.unreported, carried.stranded);
+        self.unacknowledged.end_flight();
+        outcome
+    }
+
+    /// Lets a reply of the instant `now` be applied, although one of a later instant was.
+    pub(super) fn accept_time(&mut self, now: Timestamp) {
+        if let Some(last) = self.heard.last_reply_at.get() {
+            self.heard.last_reply_at.set(last.min(now));
+        }
+    }
+
+    /// Adopts the store's counters, adds what it does not know yet, takes away what only this instance may use, and
+    /// plans the next flush. `number` is that of the command. A reply that a later one has overtaken changes nothing.
+    /// Returns whether it was applied.
+    pub(super) fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) -> bool {
+        let precedes = |other: u32| number != other && other.wrapping_sub(number) < u32::MAX / 2;
+        let inaccuracy = if reply.at.is_some() { Period::default() } else { INACCURACY };
+        let is_late = self.heard.last_reply_at.get().is_some_and(|last| {
+            // the clock has stepped back if the reply to a later command is of a much earlier time
+            let is_earlier =
+                now.after(inaccuracy) < last && (now.after(CLOCK_STEP) > last || !self.is_later(number));
+            is_earlier || (now <= last && precedes(self.heard.applied))
+        });
+        if reply.counters.len() != self.target.tiers.len() || is_late {
+            // what the reply to the later command was applied to may have been incomplete
+            let before: SmallVec<[Version; 1]> =
+                (0..self.target.tiers.len()).map(|i| self.version(i)).collect();
+            self.set_versions(|i| {
+                let is_same = is_late && before[i] == Version::of(reply.version(i));
+                if is_same { before[i] } else { Version::LOST }
+            });
+            self.plan.wants_read |= is_late && number == self.numbers.flushed;
+            return false;
+        }
+        self.heard.applied = number;
+        let unknown = if precedes(self.numbers.flushed) { self.unacknowledged.in_flight() } else { &[][..] };
+        let (held, talk) = (self.rare.leases(), self.rare.talk());
+        let lease_limit = (!held.is_empty()).then(|| Arc::clone(self.lease_limit()));
+        for (i, tier) in self.target.tiers.iter().enumerate() {
+            let is_same = reply.version(i) > 0 && self.version(i).known() == Some(reply.version(i));
+            let state = &mut self.estimate[i];
+            if !adopts(state, reply, i, is_same || reply.adopted.contains(i)) {
+                continue;
+            }
+            state.clone_from(&reply.counters[i]);
+            for delta in unknown
+                .iter()
+                .chain(self.unacknowledged.pending())
+                .chain(talk.into_iter().flat_map(Talk::admitted))
+            {
+                delta.apply(tier, state, now);
+            }
+            if lease_limit.as_ref().is_some_and(|limit| limit.counts_in(tier)) {
+                for lease in held {
+                    lease.exclude(tier, state, now);
+                }
+                close_empty_span(tier, state);
+            }
+        }
+        self.set_versions(|i| Version::of(reply.version(i)));
+        self.end_fallback();
+        if self.is_away() {
+            // says nothing about the limit of the rule
+            self.heard.last_reply_at.set(now);
+            return true;
+        }
+        // the hits counted here during the first flush are the first measurement of the rate
+        let meanwhile = if self.heard.last_reply_at.get().is_none() { self.unacknowledged_hits() } else { 0 };
+        let own = u64::from(std::mem::take(&mut self.plan.acknowledged)).saturating_add(meanwhile);
+        let measured = MeasuredReply {
+            used: self.used(now),
+            own,
+            instances: self.plan.instances.into(),
+            interval: self.plan.schedule.interval(),
+            last: self.heard.last_reply_at.get(),
+            now,
+        };
+        self.plan.usage.record(&mut self.plan.measured_replies, measured);
+        self.heard.last_reply_at.set(now);
+        self.plan_flush(now);
+        self.return_useless(now);
+        true
+    }
+
+    /// Returns the hits that are counted in the tier that has the fewest left.
+    fn used(&self, now: Timestamp) -> u64 {
+        self.look(Hits(0), now).before.0
+    }
+
+    /// Returns how many of the `admitted` hits, which the store has just counted according to `reply`, are above a
+    /// limit. The hits counted last are the excess, so every excess hit is reported once, by the instance that admitted
+    /// it.
+    pub(super) fn overshoot(&self, reply: &Reply, admitted: u64, now: Timestamp) -> u64 {
+        let over = reply.counters.iter().zip(&self.target.tiers).map(|(state, tier)| {
+            state.probe(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
+        });
+        over.max().unwrap_or_default().min(admitted)
     }
 
     /// Notes that a command has failed: its tries are undecided. Hits that were admitted meanwhile are pending, unless
@@ -295,46 +399,32 @@ impl LocalCounter {
     }
 
     /// Has the tries of callers who still wait take their hits first, and then those that were admitted meanwhile. What
-    /// the store has not taken for the latter is pending.
-    fn share_taken(&mut self, sent: &mut Sent, reply: &Reply) {
+    /// the store has not taken for the latter is pending; what it has leaves the estimate, to come back with the reply.
+    /// Returns the hits that the store has taken, and that nobody has asked for any more.
+    fn share_taken(&mut self, sent: &mut Sent, reply: &Reply) -> u64 {
         if sent.tries.iter().all(Try::is_awaited) {
-            return;
+            return 0;
         }
+        let mut unclaimed = 0_u64;
         let mut rest = &mut sent.tries[..];
         for (i, run) in sent.runs.iter().enumerate() {
             let (tries, others) = rest.split_at_mut(rest.len().min(run.tries as usize));
             rest = others;
-            tries.sort_by_key(|asked| {
+            // each is looked at once, since a caller may leave meanwhile
+            tries.sort_by_cached_key(|asked| {
                 if asked.is_awaited() { 0 } else { 1 + u8::from(!self.is_admitted_meanwhile(asked.id)) }
             });
             let taken = taken(reply, i, run) as usize;
-            for asked in tries.iter().skip(taken).filter(|asked| !asked.is_awaited()) {
-                // where rejected hits count, the store has counted them
-                if let Some(delta) = self.take_given_up(asked.id)
-                    && !run.counts_rejected
-                {
-                    self.push_admitted(delta);
-                }
-            }
-        }
-    }
-
-    /// Returns the hits of `sent` that the store has taken, and that nobody has asked for any more. Those that were
-    /// admitted meanwhile leave the estimate, to come back with the reply.
-    fn unclaimed(&mut self, sent: &Sent, reply: &Reply) -> u64 {
-        let mut unclaimed = 0_u64;
-        for (i, (run, tries)) in sent.runs().enumerate() {
-            let taken = taken(reply, i, run) as usize;
-            let gone = tries.iter().take(taken).filter(|asked| !asked.is_awaited());
-            for asked in gone {
-                match self.take_given_up(asked.id) {
-                    // it is the hit that was admitted meanwhile, which the reply brings into the estimate
-                    Some(admitted) => {
+            for (j, asked) in tries.iter().enumerate().filter(|(_, asked)| !asked.is_awaited()) {
+                match (self.take_given_up(asked.id), j < taken) {
+                    (Some(admitted), true) => {
                         let hits = Hits(admitted.taken());
                         take_off(&self.target.tiers, &mut self.estimate, hits, admitted.at);
                     }
-                    None if run.counts_rejected => {}
-                    None => unclaimed = unclaimed.saturating_add(run.hits),
+                    (None, true) if !run.counts_rejected => unclaimed = unclaimed.saturating_add(run.hits),
+                    // where rejected hits count, the store has counted them
+                    (Some(admitted), false) if !run.counts_rejected => self.push_admitted(admitted),
+                    _ => {}
                 }
             }
         }
@@ -356,7 +446,7 @@ impl LocalCounter {
         let asks_lease = Try::leases;
         let hold = sent.hold_ahead();
         let granted = hold.map_or(0, |_| reply.granted);
-        let mut unclaimed = self.unclaimed(sent, reply);
+        let mut unclaimed = self.share_taken(sent, reply);
         if let Some(hold) = hold {
             self.hold_granted(granted, reply, hold.time, now);
         }

@@ -11,18 +11,14 @@ use crate::limit::{
 };
 
 impl LocalCounter {
-    /// Returns the hits that `request` receives as if every one of `instances` made the same request. Counts nothing.
-    pub(in super::super) fn fit_fallback(
-        &self,
-        instances: usize,
-        request: ReservationRequest,
-        now: Timestamp,
-    ) -> Hits {
+    /// Returns the hits that `request` receives as if every instance made the same request. Counts nothing.
+    pub(in super::super) fn fit_fallback(&self, request: ReservationRequest, now: Timestamp) -> Hits {
+        let instances = u64::from(self.plan.instances);
         let fallback = self.rare.more().and_then(|more| more.fallback.as_deref());
         let states = fallback.filter(|_| instances > 1).unwrap_or(&self.estimate);
         let left = states.iter().zip(&self.target.tiers);
         let left = left.map(|(state, tier)| u64::from(state.availability(tier, now).remaining)).min();
-        request.fit(Hits(left.unwrap_or_default() / instances as u64))
+        request.fit(Hits(left.unwrap_or_default() / instances.max(1)))
     }
 
     /// Returns how long hits that are reserved at `now` may be used: for `hold`, or until the first fixed window ends.
@@ -32,14 +28,9 @@ impl LocalCounter {
     }
 
     /// Reserves hits by the estimate, for a store that cannot grant any.
-    pub(in super::super) fn reserve(
-        &mut self,
-        instances: usize,
-        request: ReservationRequest,
-        now: Timestamp,
-    ) -> Hits {
+    pub(in super::super) fn reserve(&mut self, request: ReservationRequest, now: Timestamp) -> Hits {
         let hits = request.fit(Hits(self.remaining(now)));
-        let decision = self.count(instances, Direction::Take, OverLimitPolicy::Ignore, hits, now);
+        let decision = self.count(Direction::Take, OverLimitPolicy::Ignore, hits, now);
         if decision.over { Hits(0) } else { hits }
     }
 
@@ -104,16 +95,5 @@ impl LocalCounter {
         } else {
             self.delta(negative(hits.0), span.from)
         });
-    }
-
-    /// Counts `hits` that are reserved without the store, and `reported` as by [`LocalCounter::count_fallback`].
-    pub(in super::super) fn reserve_fallback(
-        &mut self,
-        instances: usize,
-        hits: Hits,
-        reported: bool,
-        now: Timestamp,
-    ) {
-        let _ = self.count_fallback(instances, Direction::Take, hits, reported, now);
     }
 }

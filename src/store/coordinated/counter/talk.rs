@@ -1,16 +1,22 @@
 //! The conversation of a counter with the store: the tries of decisions that wait, and what is on its way.
+//!
+//! The outcome of a try is set while the counter is locked, so that whoever gives a try up under the lock knows whether
+//! it was decided. The caller is woken once the lock is free: on another processor it would otherwise run at once, and
+//! wait for the lock.
 
-use std::sync::Arc;
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::{
-    outcome::{Setter, Tried, Wakers},
-    policy::Asks,
-    records::PendingDelta,
-};
+use super::{policy::Asks, records::PendingDelta};
 use crate::{
-    limit::{Hits, Timestamp},
+    limit::{Decision, Hits, Timestamp},
     store::{
         coordinated::delivery::Undecided,
         remote::{Reply, Target},
@@ -90,6 +96,52 @@ pub(super) struct GivenUp {
     pub(super) admitted: Option<PendingDelta>,
 }
 
+/// What the store has decided about a try.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Tried {
+    pub(in super::super) decision: Decision,
+    /// The instant of the decision, on the store's clock.
+    pub(in super::super) at: Timestamp,
+    /// The hits that a reservation has received.
+    pub(in super::super) reserved: Hits,
+}
+
+/// What becomes of a try.
+pub(in super::super) type TryOutcome = Result<Tried, Undecided>;
+
+/// The callers to wake when the lock of their counter is free.
+pub(in super::super) type Wakers = SmallVec<[Waker; 1]>;
+
+/// Wakes the callers of `woken`. No lock may be held: on another processor they run at once.
+pub(in super::super) fn wake(woken: &mut Wakers) {
+    woken.drain(..).for_each(Waker::wake);
+}
+
+#[derive(Debug)]
+enum State {
+    /// The caller waits; with its waker, once it was polled.
+    Awaited(Option<Waker>),
+    Set(TryOutcome),
+    /// The caller waits no longer.
+    Left,
+    /// Nobody will set it.
+    Lost,
+}
+
+/// The counter's end, by which the outcome is set. Empty once it was.
+#[derive(Debug)]
+pub(super) struct Setter(Option<Arc<Mutex<State>>>);
+
+/// The caller's end: a future of the outcome, which is none if the counter was evicted. Empty once it was returned.
+#[derive(Debug)]
+pub(in super::super) struct Outcome(Option<Arc<Mutex<State>>>);
+
+/// Returns both ends.
+pub(super) fn channel() -> (Setter, Outcome) {
+    let state = Arc::new(Mutex::new(State::Awaited(None)));
+    (Setter(Some(Arc::clone(&state))), Outcome(Some(state)))
+}
+
 // === impl Talk ===
 
 impl Talk {
@@ -136,5 +188,147 @@ impl Try {
     /// Notes for its caller, who must be `woken`, that it is `undecided`.
     pub(in super::super) fn fail(self, undecided: Undecided, woken: &mut Wakers) {
         self.outcome.set(Err(undecided), woken);
+    }
+}
+
+// === impl Setter ===
+
+impl Setter {
+    /// Returns whether the caller still waits.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.0.as_ref().is_some_and(|state| matches!(*state.lock(), State::Awaited(_)))
+    }
+
+    /// Sets the outcome, unless the caller waits no longer. Adds it to those that must be `woken`.
+    pub(super) fn set(mut self, outcome: TryOutcome, woken: &mut Wakers) {
+        if let Some(waker) = self.end(State::Set(outcome)) {
+            woken.push(waker);
+        }
+    }
+
+    fn end(&mut self, with: State) -> Option<Waker> {
+        let ended = self.0.take()?;
+        let mut state = ended.lock();
+        match &mut *state {
+            State::Awaited(waker) => {
+                let waker = waker.take();
+                *state = with;
+                waker
+            }
+            State::Set(_) | State::Left | State::Lost => None,
+        }
+    }
+}
+
+impl Drop for Setter {
+    fn drop(&mut self) {
+        if let Some(waker) = self.end(State::Lost) {
+            waker.wake();
+        }
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// Returns the outcome if it is set; otherwise it is not awaited any more.
+    pub(in super::super) fn take_or_leave(&mut self) -> Option<TryOutcome> {
+        let left = self.0.take()?;
+        let mut state = left.lock();
+        if let State::Set(outcome) = *state {
+            return Some(outcome);
+        }
+        *state = State::Left;
+        None
+    }
+}
+
+impl Future for Outcome {
+    type Output = Option<TryOutcome>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(awaited) = &self.0 else { return Poll::Ready(None) };
+        let outcome = match &mut *awaited.lock() {
+            State::Awaited(Some(waker)) => {
+                waker.clone_from(context.waker());
+                return Poll::Pending;
+            }
+            State::Awaited(none) => {
+                *none = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            State::Set(outcome) => Some(*outcome),
+            State::Left | State::Lost => None,
+        };
+        self.0 = None;
+        Poll::Ready(outcome)
+    }
+}
+
+impl Drop for Outcome {
+    fn drop(&mut self) {
+        self.take_or_leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        task::Wake,
+    };
+
+    use super::*;
+    use crate::store::coordinated::delivery::Delivery;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    const UNDECIDED: TryOutcome = Err(Undecided { delivery: Delivery::NotApplied, late: false });
+
+    #[test]
+    fn a_caller_is_woken_by_whoever_has_set_its_outcome() {
+        let (woken, mut wakers) = (Arc::<Woken>::default(), Wakers::new());
+        let waker = Arc::clone(&woken).into();
+        let mut context = Context::from_waker(&waker);
+        let (setter, mut outcome) = channel();
+        assert!(Pin::new(&mut outcome).poll(&mut context).is_pending() && setter.is_awaited());
+        setter.set(UNDECIDED, &mut wakers);
+        assert_eq!((wakers.len(), woken.0.load(Ordering::Relaxed)), (1, 0));
+        assert!(matches!(Pin::new(&mut outcome).poll(&mut context), Poll::Ready(Some(Err(_)))));
+        assert!(outcome.take_or_leave().is_none());
+    }
+
+    #[test]
+    fn whoever_leaves_has_its_outcome_or_is_not_awaited_any_more() {
+        let mut wakers = Wakers::new();
+        let (setter, mut outcome) = channel();
+        assert!(outcome.take_or_leave().is_none() && !setter.is_awaited());
+        setter.set(UNDECIDED, &mut wakers);
+        assert!(outcome.take_or_leave().is_none());
+        let (setter, mut outcome) = channel();
+        setter.set(UNDECIDED, &mut wakers);
+        assert!(outcome.take_or_leave().is_some() && wakers.is_empty());
+        let (setter, outcome) = channel();
+        drop(outcome);
+        assert!(!setter.is_awaited());
+    }
+
+    #[test]
+    fn an_outcome_that_nobody_sets_is_none() {
+        let woken = Arc::<Woken>::default();
+        let waker = Arc::clone(&woken).into();
+        let mut context = Context::from_waker(&waker);
+        let (setter, mut outcome) = channel();
+        assert!(Pin::new(&mut outcome).poll(&mut context).is_pending());
+        drop(setter);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(matches!(Pin::new(&mut outcome).poll(&mut context), Poll::Ready(None)));
     }
 }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::records::PendingDelta;
-use crate::store::remote::Target;
+use crate::{limit::Timestamp, store::remote::Target};
 
 /// The hits that the store has not acknowledged, oldest first: those in flight, and then the pending ones. Takes eight
 /// bytes while there are none, as nearly always, and one allocation otherwise.
@@ -68,7 +68,10 @@ impl Unacknowledged {
     pub(super) fn is_first_taken_in(&mut self) -> bool {
         let Some(deltas) = &mut self.0 else { return false };
         let (in_flight, pending) = deltas.list.split_at_mut(deltas.in_flight);
-        in_flight.last_mut().zip(pending.first()).is_some_and(|(last, first)| last.takes_in(first))
+        in_flight
+            .last_mut()
+            .zip(pending.first())
+            .is_some_and(|(last, first)| last.takes_in(first, Timestamp::default()))
     }
 
     /// Removes the first pending one.
@@ -111,15 +114,14 @@ impl Unacknowledged {
         taken
     }
 
-    /// Removes each pending one for which `merge` returns true, after it has been merged into one of those before it,
-    /// which are the first argument.
-    pub(super) fn merge_pending(&mut self, merge: impl Fn(&mut [PendingDelta], &PendingDelta) -> bool) {
+    /// [Merges](PendingDelta::merge) pending ones as far as windows that have ended at `now` do not tell them apart.
+    pub(super) fn merge_pending(&mut self, now: Timestamp) {
         if self.pending().len() < 2 {
             return;
         }
         let mut kept = List::new();
         for later in self.take_pending() {
-            if !merge(&mut kept, &later) {
+            if !PendingDelta::merge(&mut kept, &later, now) {
                 kept.push(later);
             }
         }
@@ -154,7 +156,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::limit::{OverLimitPolicy, Timestamp};
+    use crate::limit::OverLimitPolicy;
 
     fn hits(deltas: &[PendingDelta]) -> Vec<i64> {
         deltas.iter().map(|delta| delta.change.hits).collect()
@@ -174,12 +176,7 @@ mod tests {
         all.send_first();
         all.send_first();
         assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![1, 2], vec![3, 4]));
-        all.merge_pending(|kept, later| {
-            kept.last_mut().is_some_and(|earlier| {
-                earlier.append(later);
-                true
-            })
-        });
+        all.merge_pending(Timestamp::default());
         assert_eq!((hits(all.all()), all.in_flight().len(), all.pending_mut().len()), (vec![1, 2, 7], 2, 1));
         assert!(all.is_first_taken_in());
         assert_eq!(hits(all.all()), [1, 9, 7]);

@@ -26,19 +26,13 @@ impl LocalCounter {
     /// - the limit is used up, which the store's last reply did not say: then within an interval.
     ///
     /// In the other cases the hits wait for a batch only if the limit is so far away that this does not matter.
-    pub(in super::super) fn urgency(
-        &self,
-        instances: usize,
-        round_trip: Period,
-        tick: Period,
-        now: Timestamp,
-    ) -> Urgency {
-        self.urgency_of_limit(instances, round_trip, tick, now).max(self.urgency_of_others(instances, now))
+    pub(in super::super) fn urgency(&self, round_trip: Period, tick: Period, now: Timestamp) -> Urgency {
+        self.urgency_of_limit(round_trip, tick, now).max(self.urgency_of_others(now))
     }
 
     /// Returns how soon hits that are pending under limits with other tiers have to be sent: within an interval, since
     /// nothing is planned for them, or at once where their limit is close.
-    fn urgency_of_others(&self, instances: usize, now: Timestamp) -> Urgency {
+    fn urgency_of_others(&self, now: Timestamp) -> Urgency {
         let of_delta = |delta: &PendingDelta| {
             let own = delta.admitted();
             if own == 0 {
@@ -48,7 +42,7 @@ impl LocalCounter {
                 (0..delta.limit.tiers.len()).filter_map(|i| Some((i, self.known(&delta.limit, i)?.0)));
             let left =
                 known.map(|(i, state)| state.availability(&delta.limit.tiers[i], now).remaining.into()).min();
-            let by_all = own.saturating_mul(instances.max(1) as u64);
+            let by_all = own.saturating_mul(self.plan.instances.max(1).into());
             let remaining = left.unwrap_or(u64::MAX).saturating_add(own);
             if by_all.saturating_mul(NEAR) >= remaining { Urgency::Now } else { Urgency::Interval }
         };
@@ -58,20 +52,14 @@ impl LocalCounter {
     }
 
     /// As [`LocalCounter::urgency`], for the limit in use.
-    fn urgency_of_limit(
-        &self,
-        instances: usize,
-        round_trip: Period,
-        tick: Period,
-        now: Timestamp,
-    ) -> Urgency {
+    fn urgency_of_limit(&self, round_trip: Period, tick: Period, now: Timestamp) -> Urgency {
         let own = self.unacknowledged_hits();
         // rejected hits and hits that are given back make nothing overshoot
         if own == 0 {
             let is_soon = self.plan.wants_read || self.is_newly_used_up(now);
             return if is_soon { Urgency::Interval } else { Urgency::Pause };
         }
-        let instances = instances.max(1) as u64;
+        let instances = u64::from(self.plan.instances.max(1));
         let unknown = self.heard.last_reply_at.get().is_none_or(|last_reply_at| {
             now.since(last_reply_at).as_nanos() > 2 * self.plan.schedule.pause().as_nanos()
         });

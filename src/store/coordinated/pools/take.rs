@@ -7,6 +7,7 @@
 use std::pin::pin;
 
 use futures_util::future::join_all;
+use smallvec::smallvec;
 
 use super::PoolStep;
 use crate::{
@@ -16,10 +17,10 @@ use crate::{
     },
     observe::DecisionRecord,
     store::{
-        Decisions,
+        Decisions, TakeOptions,
         coordinated::{
-            has_repeated,
-            modes::{CoordinationModes, Made, record_fallback, record_mode, recorded},
+            Coordinated,
+            modes::{Made, has_repeated, record_fallback, record_mode, recorded},
             turn::Turn,
         },
         pools::{combined, decision_of},
@@ -35,7 +36,7 @@ enum Taken {
     Plain(Made),
 }
 
-impl<R: Remote> CoordinationModes<R> {
+impl<R: Remote> Coordinated<R> {
     /// Returns the mode in which the instances share the pool of `check`; none if it has none, or each instance has its
     /// own.
     pub(in super::super) fn pool_mode(&self, check: &LimitCheck<'_>) -> Option<Coordination> {
@@ -54,7 +55,7 @@ impl<R: Remote> CoordinationModes<R> {
     }
 
     /// Decides `check`, if it only counts in a pool and that needs no wait.
-    pub(in super::super) fn decide_pool_at_once(
+    fn decide_pool_at_once(
         &self,
         check: &LimitCheck<'_>,
         now: Timestamp,
@@ -72,17 +73,33 @@ impl<R: Remote> CoordinationModes<R> {
     }
 
     /// Decides the only check of a request, which waits for the store at `step`.
-    pub(in super::super) async fn finish_pool(
-        &self,
-        check: &LimitCheck<'_>,
-        step: PoolStep,
-        turn: Turn<'_>,
-    ) -> Decision {
+    async fn finish_pool(&self, check: &LimitCheck<'_>, step: PoolStep, turn: Turn<'_>) -> Decision {
         decision_of(self.finish_step(check, step, turn).await, check.hits)
     }
 
     /// Decides `checks`, of which some have pools.
     pub(in super::super) async fn take_with_pools(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        TakeOptions { record, wait, .. }: TakeOptions<'_>,
+    ) -> Decisions {
+        let turn = || Turn::begin(now, self.budget, wait, record);
+        if let [check] = checks {
+            match self.decide_pool_at_once(check, now, record) {
+                Some(Ok(decision)) => return smallvec![decision],
+                Some(Err(step)) => {
+                    return smallvec![Box::pin(self.finish_pool(check, step, turn())).await];
+                }
+                None => {}
+            }
+        }
+        Box::pin(self.take_all_with_pools(checks, scope, turn())).await
+    }
+
+    /// As [`Coordinated::take_with_pools`], if not at once.
+    async fn take_all_with_pools(
         &self,
         checks: &[LimitCheck<'_>],
         scope: Scope,
@@ -128,7 +145,7 @@ impl<R: Remote> CoordinationModes<R> {
 
     async fn take_one(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> (Decision, Taken) {
         if check.pool.is_none() {
-            let made = self.take(check, scope, turn).await;
+            let made = self.take_check(check, scope, turn).await;
             return (made.decision, Taken::Plain(made));
         }
         let Some(mode) = self.pool_mode(check) else {
@@ -141,7 +158,7 @@ impl<R: Remote> CoordinationModes<R> {
         record_mode(turn.record, mode);
         let beside = check.beside(check.hits);
         let taken = match &beside {
-            Some(beside) => Some(self.take(beside, Scope::Request, turn).await),
+            Some(beside) => Some(self.take_check(beside, Scope::Request, turn).await),
             None => None,
         };
         let rejection = taken.filter(|taken| taken.decision.over).map(|taken| taken.decision);
@@ -290,7 +307,7 @@ impl<R: Remote> CoordinationModes<R> {
         }
         if let Some(beside) = check.beside(hits) {
             let beside = LimitCheck { direction: Direction::GiveBack, ..beside };
-            self.take(&beside, Scope::Request, Turn::begin(now, self.budget, None, None)).await;
+            self.take_check(&beside, Scope::Request, Turn::begin(now, self.budget, None, None)).await;
         }
     }
 }

@@ -64,7 +64,7 @@ impl<R: Remote> CounterTable<R> {
         let interval = counter.plan.schedule.interval();
         let tick = tick(interval);
         let urgency = if self.settings.early_sync {
-            counter.urgency(self.client.instances(), self.client.round_trip(), tick, now)
+            counter.urgency(self.client.round_trip(), tick, now)
         } else {
             Urgency::Pause
         };

@@ -47,8 +47,9 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
     }
 
     fn compose(&self, key: CounterKey, link: &Link, mut send: impl FnMut(Command, Sent)) {
-        // the tries of a counter that was evicted have failed
-        self.with_existing(key, |counter| {
+        self.with_existing(key, None, |counter| {
+            // the tries of a counter that was evicted have failed
+            let Some(counter) = counter else { return };
             let mut is_sent = false;
             self.compose_of(key, counter, link, |command, sent| {
                 is_sent = true;
@@ -67,7 +68,7 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
 
     fn apply(&self, sent: &mut Sent, outcome: ExchangeOutcome<'_>, link: &Link, woken: &mut Wakers) {
         let (key, carried) = (sent.key, sent.carried);
-        self.with_generation_or_none(key, sent.generation, |counter| {
+        self.with_existing(key, Some(sent.generation), |counter| {
             let Some(counter) = counter else {
                 self.record_evicted(carried.unwrap_or_default(), Delivery::of(&outcome));
                 return self.record(sent.decide_alone(outcome), woken);
@@ -105,15 +106,15 @@ impl<R: Remote> CounterTable<R> {
         let late = |delivery| Err(Undecided { delivery, late: true });
         let Waiting { key, generation, id, hits, asks, mut outcome, .. } = waiting;
         let taking = if matches!(asks, Asks::Look | Asks::Reserve(_)) { Hits(0) } else { hits };
-        let given_up = self.with_generation(key, generation, |counter| {
+        self.with_existing(key, Some(generation), |counter| {
+            let Some(counter) = counter else { return late(Delivery::Unknown) };
             // tries are decided under the lock: it may just have been
             outcome.take_or_leave().unwrap_or_else(|| {
                 let is_sent = counter.give_up(id, taking);
                 let sent = SentTry { generation: generation.0, id };
                 late(if is_sent { Delivery::OnWay(sent) } else { Delivery::NotApplied })
             })
-        });
-        given_up.unwrap_or_else(|| late(Delivery::Unknown))
+        })
     }
 
     /// Queues `counter` if there are tries that need not wait, or hits that it wants to hold. If too many decisions wait
@@ -146,6 +147,7 @@ impl<R: Remote> CounterTable<R> {
         link: &Link,
         send: impl FnMut(Command, Sent),
     ) {
+        counter.follow_instances(link.instances);
         self.record_dropped(counter.expire_leases(link.time));
         self.record_dropped(counter.compose(key, link, send));
     }
@@ -217,17 +219,17 @@ impl<R: Remote> Drop for Awaited<'_, R> {
             Asks::Look => false,
         };
         if is_taken {
-            let given_back = self.table.with_generation(key, generation, |counter| {
+            self.table.with_existing(key, Some(generation), |counter| {
+                let Some(counter) = counter else {
+                    // it was evicted
+                    return self.table.record_dropped(Dropped::stranded(hits.max(tried.reserved)));
+                };
                 counter.under(&limit, tried.at, |counter| match asks {
                     Asks::Reserve(request) => counter.give_back_reserved(request, tried),
                     _ => counter.unspend(hits, tried.at),
                 });
                 self.table.enqueue(key, counter, tried.at);
             });
-            if given_back.is_none() {
-                // its counter was evicted
-                self.table.record_dropped(Dropped::stranded(hits.max(tried.reserved)));
-            }
         }
     }
 }

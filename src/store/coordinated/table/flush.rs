@@ -117,7 +117,7 @@ fn return_ended<R: Remote>(table: &CounterTable<R>, counter: &mut LocalCounter, 
     // an instance that is not alone any more returns other leases
     counter.follow_instances(link.instances);
     table.record_dropped(counter.expire_leases(link.time));
-    counter.return_ending(link.instances, link.lead(), link.time.now);
+    counter.return_ending(link.lead(), link.time.now);
 }
 
 /// Returns every lease and reports all pending hits, for [`FINAL_FLUSH`] at most. Repeats, because a counter
@@ -151,11 +151,11 @@ fn sweep<R: Remote>(table: &CounterTable<R>) {
     let link = table.link_now();
     let time = link.time;
     table.shards.sweep(SWEEP_STEPS, time.now, |key, counter| {
-        if counter.is_keeping(link.instances, time) {
+        counter.follow_instances(link.instances);
+        if counter.is_keeping(time) {
             return;
         }
         table.record_dropped(counter.drop_ended(time.now));
-        counter.follow_instances(link.instances);
         table.record_dropped(counter.expire_leases(time));
         if counter.is_quiet() {
             return;

@@ -249,7 +249,9 @@ fn the_store_decides_under_strict_unless_the_cache_knows_that_nothing_fits() {
 /// What is counted is reported, and the reply says the rest.
 #[test]
 fn interval_reads_where_nothing_is_counted() {
-    let age = |hits, over, instances| read_from_age(&taking(hits), over, instances, millis(100));
+    let age = |hits, over, instances| {
+        read_from_age(&taking(hits), over, Seen::new(&[fixed(9, 1)], instances).view())
+    };
     let second = Some(Period::from_secs(1));
     let ages = [age(0, false, 1), age(1, false, 2), age(1, true, 1), age(1, true, 2), age(0, true, 2)];
     assert_eq!(ages, [Some(millis(100)), None, None, second, Some(millis(100))]);

@@ -100,7 +100,8 @@ fn a_hit_that_was_admitted_while_its_try_was_on_its_way_counts_once() {
             fixture.wait(millis(10));
             assert!(fixture.counter.give_up(id, Hits(5)), "it was sent");
             let (instances, now) = (fixture.instances, fixture.now);
-            let decision = fixture.counter.count_fallback(instances, Direction::Take, Hits(5), false, now);
+            let decision =
+                fixture.counter.among(instances).count_fallback(Direction::Take, Hits(5), false, now);
             assert!(!decision.over);
             let sent = SentTry { generation: fixture.counter.generation().0, id };
             fixture.counter.answer_given_up(sent, Hits(5), now);
@@ -259,7 +260,7 @@ fn without_the_store_every_hit_counts_for_each_instance() {
     fixture.take_elsewhere(5);
     fixture.read();
     let fall_back = |fixture: &mut Fixture, direction, hits| {
-        fixture.counter.count_fallback(3, direction, Hits(hits), true, fixture.now)
+        fixture.counter.among(3).count_fallback(direction, Hits(hits), true, fixture.now)
     };
     for left in [4, 3, 2] {
         let decision = fall_back(&mut fixture, Direction::Take, 1);
@@ -285,16 +286,16 @@ fn hits_of_unknown_delivery_count_here_and_are_not_reported() {
         fixture.read();
         let now = fixture.now;
         let counter = &mut fixture.counter;
-        counter.count_fallback(instances, Direction::Take, Hits(5), false, now);
+        counter.among(instances).count_fallback(Direction::Take, Hits(5), false, now);
         counter.admit(Hits(2), false, now);
-        counter.reserve_fallback(instances, Hits(3), false, now);
+        counter.among(instances).count_fallback(Direction::Take, Hits(3), false, now);
         assert_eq!((counter.remaining(now), counter.has_unacknowledged()), (289, false));
-        counter.count_fallback(instances, Direction::GiveBack, Hits(30), false, now);
+        counter.among(instances).count_fallback(Direction::GiveBack, Hits(30), false, now);
         assert_eq!((counter.remaining(now), counter.has_unacknowledged()), (300, false));
         // others are
-        counter.count_fallback(instances, Direction::Take, Hits(4), true, now);
+        counter.among(instances).count_fallback(Direction::Take, Hits(4), true, now);
         counter.admit(Hits(2), true, now);
-        counter.count_fallback(instances, Direction::GiveBack, Hits(1), true, now);
+        counter.among(instances).count_fallback(Direction::GiveBack, Hits(1), true, now);
         fixture.flush();
         assert_eq!(fixture.left_in_store(), 294);
     }

@@ -144,7 +144,7 @@ fn a_rate_that_is_not_known_plans_nothing() {
 }
 
 fn urgency(fixture: &Fixture) -> Urgency {
-    fixture.counter.urgency(fixture.instances, Period::default(), millis(10), fixture.now)
+    fixture.counter.urgency(Period::default(), millis(10), fixture.now)
 }
 
 /// While an instance does not know the others, hits are sent at once if all may take a sixteenth of the limit, or the
@@ -200,7 +200,7 @@ fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     busy.read();
     busy.counter.plan.schedule.plan(millis(4_000));
     busy.count(150);
-    let within = |round_trip| busy.counter.urgency(2, millis(round_trip), millis(10), busy.now);
+    let within = |round_trip| busy.counter.urgency(millis(round_trip), millis(10), busy.now);
     assert_eq!((within(10), within(300)), (Urgency::Pause, Urgency::Now));
 }
 

@@ -9,7 +9,7 @@ fn count_elsewhere(fixture: &mut Fixture) {
     let (instances, now) = (fixture.instances, fixture.now);
     let decision = fixture.counter.under(&other, now, |counter| {
         assert!(counter.is_away());
-        counter.count(instances, Direction::Take, OverLimitPolicy::Ignore, Hits(1), now)
+        counter.among(instances).count(Direction::Take, OverLimitPolicy::Ignore, Hits(1), now)
     });
     assert!(!decision.over && !fixture.counter.is_away());
 }
@@ -24,13 +24,13 @@ fn full() -> Fixture {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
     fixture.hold(4, Period::default());
     count_elsewhere(&mut fixture);
-    fixture.counter.count_fallback(2, Direction::Take, Hits(3), true, fixture.now);
+    fixture.counter.among(2).count_fallback(Direction::Take, Hits(3), true, fixture.now);
     fixture
 }
 
 /// Returns the hits that are left as if every instance counted the same ones, if they are known.
 fn left_without_store(fixture: &mut Fixture) -> u32 {
-    fixture.counter.count_fallback(2, Direction::Take, Hits(0), true, fixture.now).remaining
+    fixture.counter.among(2).count_fallback(Direction::Take, Hits(0), true, fixture.now).remaining
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn tiers_that_are_forgotten_take_neither_leases_nor_the_fallback_along() {
         } else {
             fixture.counter.return_leases();
             fixture.flush();
-            fixture.counter.count_fallback(2, Direction::Take, Hits(3), true, fixture.now);
+            fixture.counter.among(2).count_fallback(Direction::Take, Hits(3), true, fixture.now);
         }
         fixture.counter.forget_others(START.after(hour));
         assert!(!knows_others(&fixture));

@@ -12,9 +12,9 @@ fn limit(fixture: &Fixture, tiers: &[Tier]) -> Arc<Target> {
 fn count_under(fixture: &mut Fixture, tiers: &[Tier], hits: u64) -> Decision {
     let (limit, instances, now) = (limit(fixture, tiers), fixture.instances, fixture.now);
     let policy = OverLimitPolicy::Ignore;
-    fixture
-        .counter
-        .under(&limit, now, |counter| counter.count(instances, Direction::Take, policy, Hits(hits), now))
+    fixture.counter.under(&limit, now, |counter| {
+        counter.among(instances).count(Direction::Take, policy, Hits(hits), now)
+    })
 }
 
 /// Returns the hits that each of `tiers` counts here.
@@ -186,6 +186,6 @@ fn hits_near_another_limit_are_reported_at_once() {
     for (limit, expected) in [(1_000, Urgency::Interval), (10, Urgency::Now)] {
         let hour = fixed(limit, if limit > 10 { 3_600 } else { 7_200 });
         count_under(&mut fixture, &[hour], 4);
-        assert_eq!(fixture.counter.urgency(2, millis(2), millis(10), fixture.now), expected, "{limit}");
+        assert_eq!(fixture.counter.among(2).urgency(millis(2), millis(10), fixture.now), expected, "{limit}");
     }
 }

@@ -47,9 +47,16 @@ impl LocalCounter {
         self.apply_reply_to(reply, self.numbers.sent, now)
     }
 
+    /// Returns it as one of so many `instances`.
+    pub(in crate::store::coordinated) fn among(&mut self, instances: usize) -> &mut Self {
+        self.follow_instances(instances);
+        self
+    }
+
     /// Returns the commands that leave now, and what is remembered of each.
     pub(in crate::store::coordinated) fn composed(&mut self, link: &Link) -> Vec<(Command, Sent)> {
         let mut composed = Vec::new();
+        self.follow_instances(link.instances);
         self.compose(CounterKey::default(), link, |command, sent| composed.push((command, sent)));
         composed
     }
@@ -77,7 +84,7 @@ fn decide_leased(
     hits: u64,
     now: Timestamp,
 ) -> Option<Decision> {
-    match counter.decide(Coordination::Lease, &taking(hits), &link(instances, now)) {
+    match counter.among(instances).decide(Coordination::Lease, &taking(hits), &link(instances, now)) {
         Decided::Now(decision, _) => Some(decision),
         Decided::Wait(_) => None,
     }
@@ -134,12 +141,12 @@ impl Fixture {
     /// Decides about `hits` by the estimate alone.
     fn count(&mut self, hits: u64) -> Decision {
         let policy = self.counter.target.over_limit_policy;
-        self.counter.count(self.instances, Direction::Take, policy, Hits(hits), self.now)
+        self.counter.among(self.instances).count(Direction::Take, policy, Hits(hits), self.now)
     }
 
     fn give_back(&mut self, hits: u64) {
         let policy = self.counter.target.over_limit_policy;
-        self.counter.count(self.instances, Direction::GiveBack, policy, Hits(hits), self.now);
+        self.counter.among(self.instances).count(Direction::GiveBack, policy, Hits(hits), self.now);
     }
 
     /// Decides about `hits` by the estimate and the leases.

@@ -21,10 +21,10 @@ fn without_the_store_an_instance_reserves_its_part_of_what_is_left() {
     fixture.take_elsewhere(20);
     fixture.read();
     let fit = |fixture: &Fixture, least, want| {
-        fixture.counter.fit_fallback(4, request(least, want, 100), fixture.now).0
+        fixture.counter.fit_fallback(request(least, want, 100), fixture.now).0
     };
     assert_eq!([fit(&fixture, 1, 50), fit(&fixture, 1, 7), fit(&fixture, 21, 50)], [20, 7, 0]);
-    fixture.counter.reserve_fallback(4, Hits(6), true, fixture.now);
+    fixture.counter.among(4).count_fallback(Direction::Take, Hits(6), true, fixture.now);
     // those that were admitted here count for all four
     assert_eq!(fit(&fixture, 1, 50), 14);
     assert_eq!((fixture.counter.owed_hits().unreported, fixture.counter.remaining(fixture.now)), (6, 74));
@@ -39,12 +39,13 @@ fn without_the_store_an_instance_reserves_its_part_of_what_is_left() {
 #[test]
 fn without_the_store_an_instance_that_is_alone_decides_by_its_estimate() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
-    fixture.counter.reserve_fallback(2, Hits(6), true, fixture.now);
-    let fit = |instances| fixture.counter.fit_fallback(instances, request(1, 100, 100), fixture.now).0;
+    fixture.counter.among(2).count_fallback(Direction::Take, Hits(6), true, fixture.now);
+    let mut fit =
+        |instances| fixture.counter.among(instances).fit_fallback(request(1, 100, 100), fixture.now).0;
     // the other instance may have taken 6 as well, or has left
-    assert_eq!([2, 1].map(fit), [44, 94]);
+    assert_eq!([2, 1].map(&mut fit), [44, 94]);
     let left_after = |fixture: &mut Fixture, hits| {
-        fixture.counter.count_fallback(1, Direction::Take, Hits(hits), true, fixture.now).remaining
+        fixture.counter.among(1).count_fallback(Direction::Take, Hits(hits), true, fixture.now).remaining
     };
     assert_eq!(left_after(&mut fixture, 4), 90);
     fixture.count(10);
@@ -58,7 +59,7 @@ fn a_reservation_by_the_estimate_takes_what_is_left_but_not_less_than_the_least(
         let mut fixture = Fixture::new(&[fixed(10, 60)], 2);
         fixture.count(7);
         fixture.flush();
-        let hits = fixture.counter.reserve(2, request(least, want, 100), fixture.now);
+        let hits = fixture.counter.among(2).reserve(request(least, want, 100), fixture.now);
         assert_eq!(hits, Hits(received), "{least} to {want}");
         assert_eq!(fixture.counter.owed_hits().unreported, received);
         assert_eq!(fixture.counter.remaining(fixture.now), 3 - received);
@@ -149,14 +150,14 @@ fn without_the_store_hits_of_a_window_that_has_ended_are_not_given_back_to_the_n
     for is_reported in [true, false] {
         for waits in [1, 60] {
             let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
-            fixture.counter.reserve_fallback(2, Hits(20), is_reported, fixture.now);
+            fixture.counter.among(2).count_fallback(Direction::Take, Hits(20), is_reported, fixture.now);
             let reserved = ReservedSpan { is_reported, ..span_of(fixture.now, millis(1_000)) };
             fixture.wait(Period::from_secs(waits));
-            fixture.counter.reserve_fallback(2, Hits(20), is_reported, fixture.now);
+            fixture.counter.among(2).count_fallback(Direction::Take, Hits(20), is_reported, fixture.now);
             fixture.counter.release(reserved, Hits(10), true, fixture.now);
             // each counts for both instances
             let left = if waits == 1 { 20 } else { 30 };
-            let fit = fixture.counter.fit_fallback(2, request(1, 100, 100), fixture.now);
+            let fit = fixture.counter.among(2).fit_fallback(request(1, 100, 100), fixture.now);
             assert_eq!(fit, Hits(left), "{is_reported}, after {waits} s");
         }
     }

@@ -59,7 +59,7 @@ fn the_bytes_of_names_are_bounded() {
             over_limit_policy: OverLimitPolicy::Ignore,
         });
         let mut counter = LocalCounter::new(target, Period::from_millis(100), Generation(1), start);
-        counter.count(1, Direction::Take, OverLimitPolicy::Ignore, Hits(pending), start);
+        counter.among(1).count(Direction::Take, OverLimitPolicy::Ignore, Hits(pending), start);
         shards.insert(&mut shards.lock(key), key, counter, |_| {});
         key
     };
@@ -176,7 +176,7 @@ proptest! {
                 let (bytes, before) = (target.path.len(), shards.name_bytes());
                 let mut counter = LocalCounter::new(target, Period::from_millis(100), Generation(1), now);
                 if pending {
-                    counter.count(1, Direction::Take, OverLimitPolicy::Ignore, Hits(1), now);
+                    counter.among(1).count(Direction::Take, OverLimitPolicy::Ignore, Hits(1), now);
                 }
                 let mut evicted = Vec::new();
                 let mut shard = shards.lock(key);

@@ -24,7 +24,7 @@ async fn requests_with_limits_of_their_own_have_the_counter_of_the_rule() {
     fixture.with_check("v", Some(&own), |check| {
         fixture.table.with_counter(check, now, |counter| {
             assert_eq!(counter.remaining(now), 93);
-            counter.count(1, Direction::Take, OverLimitPolicy::Ignore, Hits(2), now);
+            counter.among(1).count(Direction::Take, OverLimitPolicy::Ignore, Hits(2), now);
         });
         assert_eq!(fixture.table.key_of(check), fixture.key("v"));
     });

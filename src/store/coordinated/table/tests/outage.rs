@@ -44,7 +44,7 @@ impl Fixture {
     }
 
     fn has_reported(&self, value: &str) -> bool {
-        self.table.with_existing(self.key(value), |counter| counter.is_settled()).expect("it is there")
+        self.table.with_existing(self.key(value), None, |counter| counter.expect("it is there").is_settled())
     }
 }
 
@@ -67,8 +67,9 @@ async fn the_queue_does_not_grow_in_an_outage_while_counters_are_evicted() {
     assert_eq!(fixture.commands(), 0);
     // those that are left are reported, once each
     let last = (39_000..40_000_u32).map(|i| i.to_string());
-    let kept: Vec<String> =
-        last.filter(|value| fixture.table.with_existing(fixture.key(value), |_| ()).is_some()).collect();
+    let kept: Vec<String> = last
+        .filter(|value| fixture.table.with_existing(fixture.key(value), None, |counter| counter.is_some()))
+        .collect();
     assert!(kept.len() > ROOM / 4, "{}", kept.len());
     fixture.end_outage(&kept[0]).await;
     let evicted = fixture.table.metrics.evictions.evicted.get();
@@ -155,7 +156,9 @@ async fn no_lease_is_renewed_by_a_node_that_does_not_reply() {
         fixture.with_counter("v", |counter| counter.demand.record(5, now));
     }
     assert_eq!(fixture.commands(), 0);
-    let pending = fixture.table.with_existing(key, |counter| (counter.leased_hits(), counter.can_flush()));
+    let pending = fixture.table.with_existing(key, None, |counter| {
+        counter.map(|counter| (counter.leased_hits(), counter.can_flush()))
+    });
     assert_eq!(pending, Some((0, true)));
     fixture.end_outage("v").await;
     // a pause
@@ -174,7 +177,7 @@ async fn hits_under_several_limits_wait_for_a_node_that_does_not_reply() {
     let own = [fixed(100, YEAR), fixed(1_000, 3_600)];
     fixture.with_check("v", Some(&own), |check| {
         fixture.table.with_counter(check, now, |counter| {
-            counter.count(1, Direction::Take, OverLimitPolicy::Ignore, Hits(2), now);
+            counter.among(1).count(Direction::Take, OverLimitPolicy::Ignore, Hits(2), now);
         });
     });
     sleep(Duration::from_secs(10)).await;
