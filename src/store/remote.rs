@@ -346,7 +346,7 @@ pub struct Reply {
     pub granted: u64,
     /// The number of tries that were admitted, for each run.
     pub taken: SmallVec<[u32; 1]>,
-    /// The store's clock when it carried out the command; none if the store has no clock. Among replies about one
+    /// The store's clock when it carried out the command; none if the reply does not carry it. Among replies about one
     /// target the later one has the later counters.
     pub at: Option<Timestamp>,
     /// The counters after the command, one for each tier, on the store's clock.
@@ -391,9 +391,9 @@ impl Reply {
     }
 
     /// Returns the instant of a command about `tiers` that took hits or looked at the counters: `now`, or the nearest
-    /// one in the windows that counted it. A call has one clock for all of its commands, and some may have been carried
-    /// out before a window ended, and others afterwards; and the window may be one that has begun by another clock,
-    /// which is ahead, but no more than [`MAX_AHEAD`].
+    /// one in the windows that counted it. A reply that carries no time has that of its call, some of whose commands
+    /// may have been carried out before a window ended, and others afterwards; and the window may be one that has begun
+    /// by another clock, which is ahead, but no more than [`MAX_AHEAD`].
     pub(crate) fn instant(&self, tiers: &[Tier], now: Timestamp) -> Timestamp {
         tiers.iter().zip(&self.counters).fold(now, |at, (tier, state)| match state {
             CounterState::FixedWindow(window) => {

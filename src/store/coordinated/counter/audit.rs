@@ -32,12 +32,13 @@ impl LocalCounter {
             let is_of_window = |delta: &&PendingDelta| {
                 delta.limit.counts_in(tier) && delta.last_at.window_end(tier.period) == window.end()
             };
+            // the hits of tries that were given up may precede any of the others
             let admitted = self.rare.talk().into_iter().flat_map(Talk::admitted);
-            let all = self.unacknowledged.all().iter().chain(admitted);
-            // all together, since the records are not in the order of their hits
-            let own = all.filter(is_of_window);
-            let own = own.map(|delta| i128::from(delta.taken()) - i128::from(delta.returned())).sum::<i128>();
-            let used = i128::from(state.probe(tier, now, Hits(0)).used.0);
+            let all = admitted.chain(self.unacknowledged.all());
+            let own = all.filter(is_of_window).fold(0_u64, |own, delta| {
+                own.saturating_sub(delta.unused).saturating_add_signed(delta.change.hits)
+            });
+            let used = state.probe(tier, now, Hits(0)).used.0;
             assert!(used >= own, "{tier}: {used} is below {own} in {self:?}");
         }
     }

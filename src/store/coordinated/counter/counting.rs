@@ -71,7 +71,8 @@ impl LocalCounter {
         self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..self.delta(0, at) });
     }
 
-    /// Decides without the store as if every instance received the same hits: each hit counts once for each of them. They become pending if they have to be `reported`: not if the store may have counted them already.
+    /// Decides without the store as if every instance received the same hits: each hit counts once for each of them.
+    /// They become pending if they have to be `reported`: not if the store may have counted them already.
     pub(in super::super) fn count_fallback(
         &mut self,
         direction: Direction,

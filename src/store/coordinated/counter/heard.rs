@@ -17,7 +17,8 @@ pub(super) struct Heard {
     pub(super) applied: u32,
 }
 
-/// The instant of the store's last reply, if there was one, in eight bytes.
+/// The instant of the store's last reply, if there was one, in eight bytes: the last bit says whether it is estimated,
+/// since the reply did not carry it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReplyTime(Option<NonZeroU64>);
 
@@ -30,12 +31,17 @@ pub(super) struct Version(u64);
 impl ReplyTime {
     /// Returns the instant; none if the store has not replied yet.
     pub(super) fn get(self) -> Option<Timestamp> {
-        self.0.map(|nanos| Timestamp::from_nanos(nanos.get()))
+        self.0.map(|nanos| Timestamp::from_nanos(nanos.get() & !1))
     }
 
-    /// Sets it to `at`, or to a nanosecond later if that is the epoch.
-    pub(super) fn set(&mut self, at: Timestamp) {
-        self.0 = Some(NonZeroU64::new(at.as_nanos()).unwrap_or(NonZeroU64::MIN));
+    /// Returns whether that is estimated.
+    pub(super) fn is_estimated(self) -> bool {
+        self.0.is_some_and(|nanos| nanos.get() & 1 == 1)
+    }
+
+    /// Sets it to `at`, to two nanoseconds.
+    pub(super) fn set(&mut self, at: Timestamp, is_estimated: bool) {
+        self.0 = NonZeroU64::new((at.as_nanos() & !1).max(2) | u64::from(is_estimated));
     }
 }
 

@@ -123,7 +123,7 @@ pub(super) struct Plan {
     /// Hits that the store has applied since its last reply, up to 2^32 - 1.
     acknowledged: u32,
     usage: UsageRate,
-    /// The number of instances as of the last decision, up to 65,535.
+    /// The number of instances when it was found last, up to 65,535.
     instances: u16,
     /// The number of replies that `usage` was measured from while that matters.
     measured_replies: u8,

@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// The inaccuracy of the time of a reply from a store without a clock.
+/// The inaccuracy of the time of a reply that does not carry it.
 const INACCURACY: Period = Period::from_millis(20);
 
 /// The time by which a reply is at most earlier than that to an earlier command, unless the store's clock has stepped
@@ -263,6 +263,11 @@ impl LocalCounter {
                 self.plan.acknowledged = self.plan.acknowledged.saturating_add(saturated(taken));
             }
             Delivery::NotApplied => {
+                let flushed = self.numbers.flushed;
+                if !sent.is_empty() && flushed != self.heard.applied && !self.is_later(flushed) {
+                    // the reply to what was sent afterwards was taken to include them
+                    self.lose_versions();
+                }
                 self.unacknowledged.return_flight();
                 return outcome;
             }
@@ -282,7 +287,8 @@ impl LocalCounter {
     /// Lets a reply of the instant `now` be applied, although one of a later instant was.
     pub(super) fn accept_time(&mut self, now: Timestamp) {
         if let Some(last) = self.heard.last_reply_at.get() {
-            self.heard.last_reply_at.set(last.min(now));
+            let is_estimated = self.heard.last_reply_at.is_estimated();
+            self.heard.last_reply_at.set(last.min(now), is_estimated);
         }
     }
 
@@ -291,7 +297,9 @@ impl LocalCounter {
     /// Returns whether it was applied.
     pub(super) fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) -> bool {
         let precedes = |other: u32| number != other && other.wrapping_sub(number) < u32::MAX / 2;
-        let inaccuracy = if reply.at.is_some() { Period::default() } else { INACCURACY };
+        let is_estimated = reply.at.is_none();
+        let is_exact = !is_estimated && !self.heard.last_reply_at.is_estimated();
+        let inaccuracy = if is_exact { Period::default() } else { INACCURACY };
         let is_late = self.heard.last_reply_at.get().is_some_and(|last| {
             // the clock has stepped back if the reply to a later command is of a much earlier time
             let is_earlier =
@@ -299,14 +307,16 @@ impl LocalCounter {
             is_earlier || (now <= last && precedes(self.heard.applied))
         });
         if reply.counters.len() != self.target.tiers.len() || is_late {
-            // what the reply to the later command was applied to may have been incomplete
+            // what the reply that was applied says may have been incomplete, and where what was reported here was added
+            // to it, the store had counted that already
+            let is_of_reports = number == self.numbers.flushed;
             let before: SmallVec<[Version; 1]> =
                 (0..self.target.tiers.len()).map(|i| self.version(i)).collect();
             self.set_versions(|i| {
-                let is_same = is_late && before[i] == Version::of(reply.version(i));
+                let is_same = is_late && !is_of_reports && before[i] == Version::of(reply.version(i));
                 if is_same { before[i] } else { Version::LOST }
             });
-            self.plan.wants_read |= is_late && number == self.numbers.flushed;
+            self.plan.wants_read |= is_late && is_of_reports;
             return false;
         }
         self.heard.applied = number;
@@ -338,7 +348,7 @@ impl LocalCounter {
         self.end_fallback();
         if self.is_away() {
             // says nothing about the limit of the rule
-            self.heard.last_reply_at.set(now);
+            self.heard.last_reply_at.set(now, is_estimated);
             return true;
         }
         // the hits counted here during the first flush are the first measurement of the rate
@@ -353,7 +363,7 @@ impl LocalCounter {
             now,
         };
         self.plan.usage.record(&mut self.plan.measured_replies, measured);
-        self.heard.last_reply_at.set(now);
+        self.heard.last_reply_at.set(now, is_estimated);
         self.plan_flush(now);
         self.return_useless(now);
         true
@@ -410,7 +420,7 @@ impl LocalCounter {
         for (i, run) in sent.runs.iter().enumerate() {
             let (tries, others) = rest.split_at_mut(rest.len().min(run.tries as usize));
             rest = others;
-            // each is looked at once, since a caller may leave meanwhile
+            // by keys that stay the same while it sorts: a caller may leave meanwhile
             tries.sort_by_cached_key(|asked| {
                 if asked.is_awaited() { 0 } else { 1 + u8::from(!self.is_admitted_meanwhile(asked.id)) }
             });

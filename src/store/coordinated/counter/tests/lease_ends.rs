@@ -265,15 +265,6 @@ fn a_lone_lease_is_returned_when_another_instance_appears() {
     }
 }
 
-/// Also if it learns of the other in a decision without the store, which then counts each hit for both.
-#[test]
-fn a_lone_lease_is_returned_when_another_instance_appears_while_the_store_is_away() {
-    let mut fixture = Fixture::new(&[bucket(100, 60)], 1);
-    fixture.hold(9, Period::from_secs(20));
-    fixture.counter.among(2).count_fallback(Direction::Take, Hits(1), true, fixture.now);
-    assert_eq!((returning(&fixture), fixture.counter.leased_hits()), (9, 0));
-}
-
 /// The clock's latest reading counts: the window must certainly not be over.
 #[test]
 fn a_lease_ends_by_the_latest_reading_of_the_clock() {

@@ -102,6 +102,36 @@ fn the_store_keeps_counting_leased_hits_when_it_adopts_a_state() {
     }
 }
 
+/// A reply to what was sent before a report, and carried out after it, counts the report already. The estimate that adds
+/// it once more must not take the place of the store's state.
+#[test]
+fn a_reply_that_overtakes_that_to_a_report_leaves_no_exact_state() {
+    let mut fixture = Fixture::new(&[sliding(10, 60)], 3);
+    fixture.counter.change_mode(Coordination::Strict);
+    fixture.take_elsewhere(1);
+    fixture.read();
+    // it does not fit, so that both replies have the same version
+    fixture.ask(8, Asks::Take(OverLimitPolicy::Ignore));
+    let beside = fixture.compose();
+    fixture.count(2);
+    let reported = fixture.take();
+    let carry_out = |fixture: &mut Fixture, composed: Composed| {
+        fixture.wait(millis(1));
+        let now = fixture.now;
+        let execute = |(command, sent)| (fixture.store.execute(&command, now), sent, now);
+        composed.into_iter().map(execute).collect::<Vec<_>>()
+    };
+    let reported = carry_out(&mut fixture, reported);
+    let beside = carry_out(&mut fixture, beside);
+    for (reply, mut sent, at) in beside.into_iter().chain(reported) {
+        fixture.counter.apply(&mut sent, Ok((&reply, at)), &fixture.link());
+    }
+    assert_eq!(fixture.exact(), None);
+    fixture.flush();
+    assert_eq!((fixture.counter.remaining(fixture.now), fixture.left_in_store()), (7, 7));
+    assert!(fixture.exact().is_some());
+}
+
 #[test]
 fn hits_leased_in_one_window_are_not_taken_from_the_next() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
@@ -244,7 +274,7 @@ fn reports_that_were_not_applied_are_pending_again_and_lost_ones_are_accounted_f
     assert!(read.counter.is_settled());
 }
 
-/// The reply to a command that was carried out earlier knows less. Times of replies are 20 ms inexact.
+/// The reply to a command that was carried out earlier knows less. Times of replies that do not carry them are 20 ms inexact.
 #[test]
 fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
     let tier = fixed(100, 60);
@@ -281,6 +311,21 @@ fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
         assert!(fixture.counter.apply_reply_to(&reply(70, 0), numbers[2], at(10)));
         assert_eq!(fixture.counter.remaining(at(100)), 30);
     }
+    // those of two replies that carry it are exact
+    for (first, second, ms, is_applied) in [
+        (true, true, 99, false),
+        (true, true, 100, true),
+        (true, false, 80, true),
+        (false, true, 80, true),
+        (false, true, 79, false),
+    ] {
+        let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
+        let numbers = [fixture.counter.next_number(), fixture.counter.next_number()];
+        let timed = |is_exact: bool, ms| Reply { at: is_exact.then(|| at(ms)), ..reply(60, 0) };
+        assert!(fixture.counter.apply_reply_to(&timed(first, 100), numbers[0], at(100)));
+        let applied = fixture.counter.apply_reply_to(&timed(second, ms), numbers[1], at(ms));
+        assert_eq!(applied, is_applied, "{first}, {second}, {ms} ms");
+    }
     // what it says about the version is a warning
     for (version, is_lost) in [(7, false), (8, true)] {
         let mut fixture = Fixture::new(&[sliding(100, 60)], 2);
@@ -288,6 +333,8 @@ fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
             counters: [CounterState::unused(&sliding(100, 60), START)].into(),
             ..Reply::default()
         };
+        // it is not that of a report
+        fixture.counter.next_number();
         fixture.counter.apply_last_reply(&Reply { versions: [7].into(), ..state() }, at(100));
         assert!(!fixture.counter.apply_last_reply(&Reply { versions: [version].into(), ..state() }, at(10)));
         assert_eq!(fixture.counter.has_lost_version(), is_lost);

@@ -24,7 +24,7 @@ async fn requests_with_limits_of_their_own_have_the_counter_of_the_rule() {
     fixture.with_check("v", Some(&own), |check| {
         fixture.table.with_counter(check, now, |counter| {
             assert_eq!(counter.remaining(now), 93);
-            counter.among(1).count(Direction::Take, OverLimitPolicy::Ignore, Hits(2), now);
+            counter.count(Direction::Take, OverLimitPolicy::Ignore, Hits(2), now);
         });
         assert_eq!(fixture.table.key_of(check), fixture.key("v"));
     });
@@ -80,6 +80,40 @@ async fn the_lease_of_a_busy_counter_is_renewed_before_it_ends() {
     // it may be used for six tenths of a second
     assert!((500..=600).contains(&begun.elapsed().as_millis()), "after {:?}", begun.elapsed());
     assert_eq!(renewals(), 1);
+}
+
+/// A lone instance holds for long what others lack.
+#[tokio::test(start_paused = true)]
+async fn a_counter_learns_of_other_instances_when_it_is_found_and_by_the_sweep() {
+    for is_found in [true, false] {
+        let fixture = Fixture::new(Coordination::Lease, &[sliding(100_000, 60)]);
+        let held = |expected: u64| {
+            let held = fixture.table.with_existing(fixture.key("v"), None, |counter| {
+                counter.map(|counter| counter.leased_hits())
+            });
+            assert_eq!(held, Some(expected), "is found: {is_found}");
+        };
+        let mut tasks = JoinSet::new();
+        fixture.table.client.start(Arc::clone(&fixture.table), &mut tasks);
+        let now = fixture.now().as_nanos();
+        let granted = fixture.with_counter("v", |counter| {
+            for i in (0..600).rev() {
+                counter.demand.record(1, Timestamp::from_nanos(now - i * 1_000_000));
+            }
+            fixture.lease(counter, 1, 1)
+        });
+        assert!(granted > 100);
+        *fixture.store.0.instances.lock() = 2;
+        sleep(Duration::from_millis(1_100)).await;
+        held(granted);
+        if is_found {
+            fixture.with_counter("v", |_| ());
+        } else {
+            tasks.spawn(flush::run(Arc::clone(&fixture.table)));
+            sleep(Duration::from_secs(6)).await;
+        }
+        held(0);
+    }
 }
 
 #[tokio::test(start_paused = true)]

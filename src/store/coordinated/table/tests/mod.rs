@@ -140,7 +140,7 @@ impl Fixture {
     fn count(&self, value: &str, hits: u64) {
         let now = self.now();
         let decision = self.with_counter(value, |counter| {
-            counter.among(1).count(Direction::Take, OverLimitPolicy::Ignore, Hits(hits), now)
+            counter.count(Direction::Take, OverLimitPolicy::Ignore, Hits(hits), now)
         });
         assert!(!decision.over);
     }

@@ -177,7 +177,7 @@ async fn hits_under_several_limits_wait_for_a_node_that_does_not_reply() {
     let own = [fixed(100, YEAR), fixed(1_000, 3_600)];
     fixture.with_check("v", Some(&own), |check| {
         fixture.table.with_counter(check, now, |counter| {
-            counter.among(1).count(Direction::Take, OverLimitPolicy::Ignore, Hits(2), now);
+            counter.count(Direction::Take, OverLimitPolicy::Ignore, Hits(2), now);
         });
     });
     sleep(Duration::from_secs(10)).await;
