@@ -87,6 +87,7 @@ impl LocalCounter {
             if reported {
                 return self.count(direction, OverLimitPolicy::Ignore, hits, now);
             }
+            self.lose_versions();
             let policy = OverLimitPolicy::Ignore;
             return decide(&self.target.tiers, &mut self.estimate, policy, direction, hits, now);
         }
@@ -136,7 +137,8 @@ impl LocalCounter {
             }
         }
         match direction {
-            _ if !reported => {}
+            // it is not known whether they are in the store too
+            _ if !reported => self.lose_versions(),
             Direction::Take => self.push_admitted(self.delta(positive(hits.0), now)),
             Direction::GiveBack => self.pend_given_back(hits, now),
         }

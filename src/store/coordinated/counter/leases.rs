@@ -6,7 +6,9 @@ use super::{
     LocalCounter,
     policy::LeasePolicy,
     records::{Dropped, HeldLease, PendingDelta, left_in},
-    tiers::{flows, has_ended, has_flowed_back, is_mixed, same_windows, saturated, take_off},
+    tiers::{
+        flows, has_ended, has_flowed_back, hold, is_mixed, lone_hold, same_windows, saturated, take_off,
+    },
 };
 use crate::{
     limit::{
@@ -49,6 +51,13 @@ impl LocalCounter {
             self.return_leases();
         }
         self.plan.instances = u16::try_from(instances).unwrap_or(u16::MAX);
+    }
+
+    /// Returns whether hits that are held for `time` were asked for as by an instance that is alone, which this one is
+    /// not any more.
+    pub(super) fn outlasts_others(&self, time: Period) -> bool {
+        let tiers = &self.lease_limit().tiers;
+        self.plan.instances > 1 && flows(tiers) && time >= lone_hold(tiers).max(hold(tiers))
     }
 
     /// Returns the instant until which the store may count hits that it has granted at other times than those of their

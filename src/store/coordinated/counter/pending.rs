@@ -8,6 +8,7 @@ use super::{
     LocalCounter,
     limits::joined,
     records::{Dropped, PendingDelta},
+    talk::Talk,
     tiers::{flows, same_windows},
 };
 use crate::{
@@ -174,6 +175,11 @@ impl LocalCounter {
     fn exact_state(&self, target: &Target, i: usize, now: Timestamp) -> Option<ExactState> {
         let tier = &target.tiers[i];
         if tier.algorithm == Algorithm::FixedWindow {
+            return None;
+        }
+        let mut admitted = self.rare.talk().into_iter().flat_map(Talk::admitted);
+        if admitted.any(|delta| delta.limit.counts_in(tier)) {
+            // the store may take them for their tries
             return None;
         }
         let (state, version) = self.known(target, i)?;

@@ -28,7 +28,7 @@ use crate::{
             delivery::{Delivery, Undecided},
             link::Link,
         },
-        remote::{Reply, Run},
+        remote::{Reply, Run, TierSet},
     },
 };
 
@@ -263,11 +263,6 @@ impl LocalCounter {
                 self.plan.acknowledged = self.plan.acknowledged.saturating_add(saturated(taken));
             }
             Delivery::NotApplied => {
-                let flushed = self.numbers.flushed;
-                if !sent.is_empty() && flushed != self.heard.applied && !self.is_later(flushed) {
-                    // the reply to what was sent afterwards was taken to include them
-                    self.lose_versions();
-                }
                 self.unacknowledged.return_flight();
                 return outcome;
             }
@@ -307,27 +302,36 @@ impl LocalCounter {
             is_earlier || (now <= last && precedes(self.heard.applied))
         });
         if reply.counters.len() != self.target.tiers.len() || is_late {
-            // what the reply that was applied says may have been incomplete, and where what was reported here was added
-            // to it, the store had counted that already
-            let is_of_reports = number == self.numbers.flushed;
+            // what the reply to the later command was applied to may have been incomplete
             let before: SmallVec<[Version; 1]> =
                 (0..self.target.tiers.len()).map(|i| self.version(i)).collect();
             self.set_versions(|i| {
-                let is_same = is_late && !is_of_reports && before[i] == Version::of(reply.version(i));
+                let is_same = is_late && before[i] == Version::of(reply.version(i));
                 if is_same { before[i] } else { Version::LOST }
             });
-            self.plan.wants_read |= is_late && is_of_reports;
+            self.plan.wants_read |= is_late && number == self.numbers.flushed;
             return false;
         }
         self.heard.applied = number;
-        let unknown = if precedes(self.numbers.flushed) { self.unacknowledged.in_flight() } else { &[][..] };
+        let in_flight = self.unacknowledged.in_flight();
+        let unknown = if precedes(self.numbers.flushed) { in_flight } else { &[] };
+        let mut lost = TierSet::default();
         let (held, talk) = (self.rare.leases(), self.rare.talk());
         let lease_limit = (!held.is_empty()).then(|| Arc::clone(self.lease_limit()));
         for (i, tier) in self.target.tiers.iter().enumerate() {
             let is_same = reply.version(i) > 0 && self.version(i).known() == Some(reply.version(i));
+            let is_lost = self.version(i) == Version::LOST;
             let state = &mut self.estimate[i];
-            if !adopts(state, reply, i, is_same || reply.adopted.contains(i)) {
+            let is_adopted = reply.adopted.contains(i);
+            if !adopts(state, reply, i, is_same || is_adopted) {
+                if is_adopted && is_lost {
+                    lost.insert(i);
+                }
                 continue;
+            }
+            if in_flight.iter().any(|delta| delta.limit.counts_in(tier)) {
+                // whether it includes them already is only guessed
+                lost.insert(i);
             }
             state.clone_from(&reply.counters[i]);
             for delta in unknown
@@ -344,7 +348,10 @@ impl LocalCounter {
                 close_empty_span(tier, state);
             }
         }
-        self.set_versions(|i| Version::of(reply.version(i)));
+        // the store has adopted a state that is not the estimate's any more
+        self.plan.wants_read |=
+            (0..self.target.tiers.len()).any(|i| lost.contains(i) && reply.adopted.contains(i));
+        self.set_versions(|i| if lost.contains(i) { Version::LOST } else { Version::of(reply.version(i)) });
         self.end_fallback();
         if self.is_away() {
             // says nothing about the limit of the rule
@@ -456,18 +463,20 @@ impl LocalCounter {
         let asks_lease = Try::leases;
         let hold = sent.hold_ahead();
         let granted = hold.map_or(0, |_| reply.granted);
+        let mut kept = granted;
         let mut unclaimed = self.share_taken(sent, reply);
         if let Some(hold) = hold {
             self.hold_granted(granted, reply, hold.time, now);
         }
         if is_leasing && unclaimed > 0 && !flows(&sent.target.tiers) {
             // others can use them in the same windows
+            kept = kept.saturating_add(unclaimed);
             self.hold_granted(std::mem::take(&mut unclaimed), reply, Period::default(), now);
         }
         self.keep_granted(taken.saturating_add(granted), now);
         // the cache is that of mode `strict`, which the counter need not have
         let is_cached = rejects && link.local_cache && self.choice.mode == Coordination::Strict;
-        if is_cached {
+        if is_cached && reply.at.is_none() {
             // it needs the counts of the rejection, even if an estimated time puts it before an earlier reply
             self.accept_time(now);
         }
@@ -481,7 +490,7 @@ impl LocalCounter {
         if !reply.adopted.is_empty() && is_applied {
             self.repeat(sent, reply, now);
         }
-        self.plan.wants_read |= !is_applied && granted > 0;
+        self.plan.wants_read |= !is_applied && kept > 0;
         if is_cached {
             self.deny_while_empty(now);
         }
@@ -521,6 +530,9 @@ impl LocalCounter {
         }
         if granted > 0 {
             self.decide_waiting_from_held(link, &mut applied.woken);
+        }
+        if hold.is_some_and(|hold| self.outlasts_others(hold.time)) {
+            self.return_leases();
         }
     }
 

@@ -73,8 +73,8 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
                 self.record_evicted(carried.unwrap_or_default(), Delivery::of(&outcome));
                 return self.record(sent.decide_alone(outcome), woken);
             };
-            counter.follow_instances(link.instances);
             self.record(counter.apply(sent, outcome, link), woken);
+            counter.follow_instances(link.instances);
             self.send_tries(key, counter, link, woken);
             if outcome.is_err() && carried.is_some() {
                 self.enqueue_again(key, counter, link.time.now);

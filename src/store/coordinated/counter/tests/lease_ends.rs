@@ -32,7 +32,7 @@ fn a_lease_that_is_not_used_is_returned_but_for_a_few_hits() {
             }
             let name = format!("{held} of {tiers:?} held by one of {instances}");
             let mut fixture = Fixture::new(&tiers, instances);
-            fixture.hold(held, Period::from_secs(30));
+            fixture.hold(held, Period::from_secs(29));
             let until = fixture.counter.leases()[0].until;
             let due = fixture.counter.lease_policy().due_at(millis(10)).map(|(at, _)| at);
             // five expected intervals of an unknown demand are ten seconds
@@ -262,6 +262,21 @@ fn a_lone_lease_is_returned_when_another_instance_appears() {
         let held = fixture.counter.leased_hits();
         fixture.counter.follow_instances(3);
         assert_eq!((returning(&fixture), fixture.counter.leased_hits()), (0, held));
+    }
+}
+
+/// What was asked for as by a lone instance would be kept for half of the period.
+#[test]
+fn a_lone_lease_that_arrives_when_there_is_another_instance_is_returned() {
+    for (tier, is_returned) in [(bucket(100, 60), true), (sliding(100, 60), true), (fixed(100, 60), false)] {
+        let mut fixture = Fixture::new(&[tier], 1);
+        let composed = fixture.request(1);
+        let want = held(&composed).expect("it keeps a few").want;
+        fixture.instances = 2;
+        fixture.counter.follow_instances(2);
+        fixture.deliver(composed);
+        let expected = if is_returned { (want, 0) } else { (0, want) };
+        assert_eq!((returning(&fixture), fixture.counter.leased_hits()), expected);
     }
 }
 

@@ -5,7 +5,7 @@ use proptest::{option, prelude::*};
 use super::*;
 use crate::{
     limit::{algorithm::CounterState, algorithm::FixedWindow},
-    store::coordinated::counter::records::PendingDelta,
+    store::coordinated::{counter::records::PendingDelta, delivery::SentTry},
 };
 
 const SECOND: Period = Period::from_secs(1);
@@ -130,6 +130,62 @@ fn a_reply_that_overtakes_that_to_a_report_leaves_no_exact_state() {
     fixture.flush();
     assert_eq!((fixture.counter.remaining(fixture.now), fixture.left_in_store()), (7, 7));
     assert!(fixture.exact().is_some());
+}
+
+/// The estimate is not what the store has adopted if a reply beside the report has replaced it meanwhile.
+#[test]
+fn a_state_that_is_adopted_after_the_estimate_was_replaced_is_read_again() {
+    let mut fixture = Fixture::new(&[sliding(10, 60)], 2);
+    fixture.take_elsewhere(1);
+    fixture.read();
+    fixture.count(2);
+    let reported = fixture.take();
+    fixture.counter.lose_versions();
+    // one that does not fit, and changes nothing
+    fixture.ask(10, Asks::Lease(OverLimitPolicy::Ignore));
+    let beside = fixture.compose();
+    assert_eq!(beside.len(), 1);
+    fixture.deliver(beside);
+    fixture.wait(millis(1));
+    fixture.deliver(reported);
+    assert_eq!(fixture.exact(), None);
+    fixture.flush();
+    assert_eq!((fixture.counter.remaining(fixture.now), fixture.left_in_store()), (7, 7));
+    assert!(fixture.exact().is_some());
+}
+
+/// The store may have taken them, or may take them yet.
+#[test]
+fn hits_that_were_admitted_without_the_store_are_in_no_exact_state() {
+    let known = |mode| {
+        let mut fixture = Fixture::new(&[bucket(10, 60)], 2);
+        fixture.counter.change_mode(mode);
+        fixture.take_elsewhere(1);
+        fixture.read();
+        assert!(fixture.exact().is_some());
+        fixture
+    };
+    let mut fixture = known(Coordination::Strict);
+    let asks = Asks::Take(OverLimitPolicy::Ignore);
+    let (id, _outcome) = fixture.counter.add_try(false, Hits(1), asks).expect("there is room");
+    let on_way = fixture.compose();
+    assert!(fixture.counter.give_up(id, Hits(1)));
+    assert!(fixture.exact().is_some());
+    let sent = SentTry { generation: fixture.counter.generation().0, id };
+    fixture.counter.answer_given_up(sent, Hits(1), fixture.now);
+    assert_eq!(fixture.exact(), None);
+    fixture.deliver(on_way);
+    assert!(fixture.exact().is_some());
+    let unreported: [fn(&mut Fixture); 3] = [
+        |fixture| _ = fixture.counter.count_fallback(Direction::Take, Hits(1), false, fixture.now),
+        |fixture| _ = fixture.counter.among(1).count_fallback(Direction::Take, Hits(1), false, fixture.now),
+        |fixture| _ = fixture.counter.admit(Hits(1), false, fixture.now),
+    ];
+    for count in unreported {
+        let mut fixture = known(Coordination::Lease);
+        count(&mut fixture);
+        assert_eq!(fixture.exact(), None);
+    }
 }
 
 #[test]
