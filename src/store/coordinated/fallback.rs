@@ -48,10 +48,11 @@ impl<R: Remote> Coordinated<R> {
                 ..counter.look(Hits(0), now)
             },
         };
-        if let Delivery::OnWay(sent) = delivery
-            && !decision.over
-        {
-            counter.answer_given_up(sent, hits, now);
+        if !decision.over && hits > Hits(0) {
+            if let Delivery::OnWay(sent) = delivery {
+                counter.answer_given_up(sent, hits, now);
+            }
+            counter.note_unreported(delivery);
         }
         decision
     }
@@ -65,6 +66,7 @@ impl<R: Remote> Coordinated<R> {
                 counter.answer_given_up(sent, Hits(0), at);
             }
             counter.count_fallback(Direction::GiveBack, check.hits, reported, at);
+            counter.note_unreported(delivery);
         });
     }
 
@@ -92,6 +94,9 @@ impl<R: Remote> Coordinated<R> {
                 _ if hits == Hits(0) => {}
                 OnStoreFailure::Allow => drop(counter.admit(hits, reported, at)),
                 _ => drop(counter.count_fallback(Direction::Take, hits, reported, at)),
+            }
+            if hits > Hits(0) && !reported {
+                counter.note_unreported(delivery);
             }
             let mut reservation = counter.local_reservation(hits, request, at, now);
             if hits == Hits(0) {

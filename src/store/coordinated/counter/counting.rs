@@ -87,7 +87,6 @@ impl LocalCounter {
             if reported {
                 return self.count(direction, OverLimitPolicy::Ignore, hits, now);
             }
-            self.lose_versions();
             let policy = OverLimitPolicy::Ignore;
             return decide(&self.target.tiers, &mut self.estimate, policy, direction, hits, now);
         }
@@ -137,8 +136,7 @@ impl LocalCounter {
             }
         }
         match direction {
-            // it is not known whether they are in the store too
-            _ if !reported => self.lose_versions(),
+            _ if !reported => {}
             Direction::Take => self.push_admitted(self.delta(positive(hits.0), now)),
             Direction::GiveBack => self.pend_given_back(hits, now),
         }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     limit::{Hits, Timestamp},
-    store::coordinated::delivery::SentTry,
+    store::coordinated::delivery::{Delivery, SentTry},
 };
 
 impl LocalCounter {
@@ -54,6 +54,19 @@ impl LocalCounter {
         let given_up = self.rare.talk_mut().map(|talk| &mut talk.given_up);
         if let Some(given) = given_up.and_then(|all| all.iter_mut().find(|given| given.id == sent.id)) {
             given.admitted = admitted;
+        }
+    }
+
+    /// Notes that the estimate counts hits that are not reported, since the store may have counted them: it is what has
+    /// become of `delivery`. Those of a try that is on its way are known by that.
+    pub(in super::super) fn note_unreported(&mut self, delivery: Delivery) {
+        let is_doubtful = match delivery {
+            Delivery::NotApplied => false,
+            Delivery::OnWay(sent) => sent.generation != self.numbers.generation.0,
+            Delivery::Applied | Delivery::Unknown => true,
+        };
+        if is_doubtful {
+            self.lose_versions();
         }
     }
 

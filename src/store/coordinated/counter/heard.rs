@@ -51,7 +51,7 @@ impl Version {
     /// Nothing is counted there, as far as it is known.
     pub(super) const NONE: Self = Self(0);
 
-    /// It is not known how the store's state differs from the last reply. Versions in the store are below 2^48.
+    /// It is not known how the store's state differs from the estimate. Versions in the store are below 2^48.
     pub(super) const LOST: Self = Self(u64::MAX);
 
     pub(super) const fn of(version: u64) -> Self {

@@ -6,9 +6,7 @@ use super::{
     LocalCounter,
     policy::LeasePolicy,
     records::{Dropped, HeldLease, PendingDelta, left_in},
-    tiers::{
-        flows, has_ended, has_flowed_back, hold, is_mixed, lone_hold, same_windows, saturated, take_off,
-    },
+    tiers::{flows, has_ended, has_flowed_back, is_mixed, lone_hold, same_windows, saturated, take_off},
 };
 use crate::{
     limit::{
@@ -57,7 +55,7 @@ impl LocalCounter {
     /// not any more.
     pub(super) fn outlasts_others(&self, time: Period) -> bool {
         let tiers = &self.lease_limit().tiers;
-        self.plan.instances > 1 && flows(tiers) && time >= lone_hold(tiers).max(hold(tiers))
+        self.plan.instances > 1 && flows(tiers) && time >= lone_hold(tiers)
     }
 
     /// Returns the instant until which the store may count hits that it has granted at other times than those of their

@@ -169,7 +169,7 @@ impl LocalCounter {
         }
     }
 
-    /// Notes that the store may have applied a command that had no reply.
+    /// Notes that it is not known what the store counts besides the estimate.
     pub(in super::super) fn lose_versions(&mut self) {
         self.set_versions(|_| Version::LOST);
         if let Some(others) = self.others_mut() {

@@ -315,18 +315,13 @@ impl LocalCounter {
         self.heard.applied = number;
         let in_flight = self.unacknowledged.in_flight();
         let unknown = if precedes(self.numbers.flushed) { in_flight } else { &[] };
-        let mut lost = TierSet::default();
+        let (exact, mut lost) = (self.exact_in(reply), TierSet::default());
         let (held, talk) = (self.rare.leases(), self.rare.talk());
         let lease_limit = (!held.is_empty()).then(|| Arc::clone(self.lease_limit()));
         for (i, tier) in self.target.tiers.iter().enumerate() {
             let is_same = reply.version(i) > 0 && self.version(i).known() == Some(reply.version(i));
-            let is_lost = self.version(i) == Version::LOST;
             let state = &mut self.estimate[i];
-            let is_adopted = reply.adopted.contains(i);
-            if !adopts(state, reply, i, is_same || is_adopted) {
-                if is_adopted && is_lost {
-                    lost.insert(i);
-                }
+            if !adopts(state, reply, i, is_same || exact.contains(i)) {
                 continue;
             }
             if in_flight.iter().any(|delta| delta.limit.counts_in(tier)) {
@@ -348,9 +343,6 @@ impl LocalCounter {
                 close_empty_span(tier, state);
             }
         }
-        // the store has adopted a state that is not the estimate's any more
-        self.plan.wants_read |=
-            (0..self.target.tiers.len()).any(|i| lost.contains(i) && reply.adopted.contains(i));
         self.set_versions(|i| if lost.contains(i) { Version::LOST } else { Version::of(reply.version(i)) });
         self.end_fallback();
         if self.is_away() {
@@ -481,14 +473,15 @@ impl LocalCounter {
             self.accept_time(now);
         }
         let may_count_hold = self.has_hold_beside(number) && self.lease_limit().overlaps(&self.target);
+        let exact = self.exact_in(reply);
         let is_applied = if may_count_hold {
             self.keep_early(sent, reply, number, now);
             false
         } else {
             self.apply_reply_to(reply, number, now)
         };
-        if !reply.adopted.is_empty() && is_applied {
-            self.repeat(sent, reply, now);
+        if !exact.is_empty() && is_applied {
+            self.repeat(sent, reply, exact, now);
         }
         self.plan.wants_read |= !is_applied && kept > 0;
         if is_cached {
@@ -597,14 +590,23 @@ impl LocalCounter {
         }
     }
 
-    /// Repeats in the exact states what the store has done after it has adopted them.
-    fn repeat(&mut self, sent: &Sent, reply: &Reply, now: Timestamp) {
+    /// Returns the tiers whose states the store has adopted according to `reply`, and that are still the estimate's: not
+    /// if it was replaced meanwhile, or may be wrong.
+    fn exact_in(&self, reply: &Reply) -> TierSet {
+        let mut exact = TierSet::default();
+        let adopted = (0..self.target.tiers.len()).filter(|i| reply.adopted.contains(*i));
+        adopted.filter(|i| self.version(*i) != Version::LOST).for_each(|i| exact.insert(i));
+        exact
+    }
+
+    /// Repeats in the `exact` states what the store has done after it has adopted them.
+    fn repeat(&mut self, sent: &Sent, reply: &Reply, exact: TierSet, now: Timestamp) {
         for (i, run) in sent.runs.iter().enumerate() {
             let taken = taken(reply, i, run);
             let counted = if run.counts_rejected { run.tries } else { taken };
             let hits = Hits(run.hits.saturating_mul(counted.into()));
             let states = self.target.tiers.iter().zip(self.estimate.iter_mut()).enumerate();
-            for (_, (tier, state)) in states.filter(|(i, _)| reply.adopted.contains(*i)) {
+            for (_, (tier, state)) in states.filter(|(i, _)| exact.contains(*i)) {
                 state.take(tier, now, hits);
                 if run.hits > 0 && taken < run.tries && !state.probe(tier, now, Hits(run.hits)).fits {
                     state.reject(tier, now);
