@@ -57,8 +57,8 @@ impl LocalCounter {
         }
     }
 
-    /// Notes that the estimate counts hits that are not reported, since the store may have counted them: it is what has
-    /// become of `delivery`. Those of a try that is on its way are known by that.
+    /// Notes that hits which the store was asked for, with this `delivery`, were counted here without it. If it may have
+    /// counted them too, and no reply will tell, no state of this counter is exact.
     pub(in super::super) fn note_unreported(&mut self, delivery: Delivery) {
         let is_doubtful = match delivery {
             Delivery::NotApplied => false,

@@ -153,6 +153,24 @@ fn a_state_that_is_adopted_after_the_estimate_was_replaced_is_taken_from_the_rep
     assert!(fixture.exact().is_some());
 }
 
+/// The local cache needs the counts of a rejection, but not if the store has counted fewer since.
+#[test]
+fn a_rejection_that_a_later_reply_has_overtaken_changes_nothing() {
+    let mut fixture = Fixture::new(&[fixed(10, 60)], 2);
+    fixture.counter.change_mode(Coordination::Strict);
+    fixture.take_elsewhere(10);
+    fixture.ask(0, Asks::Look);
+    let look = fixture.compose();
+    fixture.ask(1, Asks::Take(OverLimitPolicy::Ignore));
+    let (command, mut sent) = fixture.compose().pop().expect("a try");
+    let (rejected, at) = (fixture.store.execute(&command, fixture.now), fixture.now);
+    fixture.wait(millis(1));
+    fixture.execute(Exchange::of_report(Report::of(fixture.now, -5)));
+    fixture.deliver(look);
+    fixture.counter.apply(&mut sent, Ok((&rejected, at)), &fixture.link());
+    assert_eq!((rejected.taken[0], fixture.counter.remaining(fixture.now)), (0, 5));
+}
+
 /// The store may have taken them, or may take them yet.
 #[test]
 fn hits_that_were_admitted_without_the_store_are_in_no_exact_state() {
