@@ -69,6 +69,8 @@ pub mod store;
 pub mod tls;
 #[cfg(feature = "server")]
 pub mod trace;
+#[cfg(feature = "coordinated")]
+mod wakeup;
 #[cfg(feature = "server")]
 pub mod xds;
 

@@ -20,6 +20,8 @@ pub(crate) fn spawn<F: Future<Output = ()>>(
             Err(error) => drop(started.send(Err(error))),
             Ok(runtime) => {
                 drop(started.send(Ok(())));
+                #[cfg(feature = "coordinated")]
+                runtime.spawn(crate::wakeup::ThreadWakeups::attach().run());
                 runtime.block_on(async { make().await });
             }
         }

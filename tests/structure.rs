@@ -11,7 +11,8 @@ use std::{
 };
 
 /// What each room may import from, as the diagram in ARCHITECTURE.md shows it: the rooms that stand below it.
-const LAYERS: [&[&str]; 11] = [
+const LAYERS: [&[&str]; 12] = [
+    &["wakeup"],
     &["limit", "net", "proto", "runtime", "spelling", "tls"],
     &["clock", "grpc_client", "observe"],
     &["otlp"],

@@ -22,10 +22,8 @@ use super::{
 };
 use crate::{
     limit::{CounterKey, Timestamp},
-    store::{
-        coordinated::counter::{Wakers, wake},
-        remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Urgency},
-    },
+    store::remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Urgency},
+    wakeup::{Wakeups, wake_all},
 };
 
 /// The most concurrent calls for decisions to one node: twice as many as leave in a round trip, for those whose replies
@@ -57,7 +55,7 @@ const MAX_QUEUE: usize = 4_096;
 const MAX_IDLE_NODES: usize = 16;
 
 /// The commands or replies that are of one instant, and the replies that are applied before other tasks have their turn.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 64;
 
 /// What composes the commands of the counters in the queue, and applies the replies.
 pub(in super::super) trait Exchanges<S>: Send + Sync + 'static {
@@ -74,7 +72,7 @@ pub(in super::super) trait Exchanges<S>: Send + Sync + 'static {
     fn is_elsewhere(&self, sent: &S, node: StoreNode) -> bool;
 
     /// Applies the outcome of a command. Adds the callers whose decisions it has made to those to be `woken`.
-    fn apply(&self, sent: &mut S, outcome: ExchangeOutcome<'_>, link: &Self::Link, woken: &mut Wakers);
+    fn apply(&self, sent: &mut S, outcome: ExchangeOutcome<'_>, link: &Self::Link, woken: &mut Wakeups);
 }
 
 /// What becomes of a command: the reply, and the store's clock when it carried it out.
@@ -305,12 +303,12 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
     let silent = || {
         // the present windows of counters must not wait for those of a node that does not reply
         let is_moved = |sent: &mut S| exchanges.is_elsewhere(sent, node);
-        let mut woken = Wakers::new();
+        let mut woken = Wakeups::new();
         for mut sent in sent.iter_mut().filter_map(|sent| sent.take_if(is_moved)) {
             let link = exchanges.link(caller.clock.now());
             exchanges.apply(&mut sent, Err(&RemoteError::TimedOut(RECHECK)), &link, &mut woken);
         }
-        wake(&mut woken);
+        wake_all(&mut woken);
     };
     let (outcome, mut received) = caller.call(node, commands, urgency, silent).await;
     let took = left_at.filter(|_| outcome.is_ok()).map(|left_at| left_at.elapsed());
@@ -319,7 +317,7 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
         Err(error) => (vec![Err(error); sent.len()], Timestamp::default()),
     };
     replies.resize_with(sent.len(), || Err(RemoteError::Unreachable("it sent too few replies".into())));
-    let mut woken = Wakers::new();
+    let mut woken = Wakeups::new();
     for (sent, replies) in sent.chunks_mut(AT_ONCE).zip(replies.chunks(AT_ONCE)) {
         let link = exchanges.link(received);
         for (sent, reply) in sent.iter_mut().zip(replies) {
@@ -328,8 +326,8 @@ async fn call<R: Remote, S, E: Exchanges<S>>(
                 exchanges.apply(sent, outcome, &link, &mut woken);
             }
         }
-        // together: their threads are not interrupted for each
-        wake(&mut woken);
+        // together: each of their threads is woken once
+        wake_all(&mut woken);
         if replies.len() == AT_ONCE {
             // what other calls have received does not wait for all of them
             yield_now().await;

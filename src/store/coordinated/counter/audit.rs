@@ -5,7 +5,15 @@ use super::{
     records::{PendingDelta, left_in},
     talk::Talk,
 };
-use crate::limit::{Decision, Direction, Hits, OverLimitPolicy, Timestamp, algorithm::CounterState};
+use crate::limit::{
+    Decision, Direction, Hits, OverLimitPolicy, Tier, Timestamp,
+    algorithm::{CountChange, CounterState},
+};
+
+/// Returns the hits that `tier` has used in `state` at `now`.
+fn used(tier: &Tier, state: &CounterState, now: Timestamp) -> u64 {
+    state.probe(tier, now, Hits(0)).used.0
+}
 
 impl LocalCounter {
     /// Checks the records against the books.
@@ -22,25 +30,30 @@ impl LocalCounter {
         }
     }
 
-    /// Checks that the estimate of open windows at `now` has what the store lacks.
+    /// Checks that the estimate at `now` has what the store lacks: whatever it has adopted, it is no lower than a counter
+    /// of those hits alone, counted as early as they may have been.
     fn check_estimate(&self, now: Timestamp) {
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter()) {
-            let CounterState::FixedWindow(window) = state else { continue };
-            if window.end() <= now {
-                continue;
-            }
-            let is_of_window = |delta: &&PendingDelta| {
-                delta.limit.counts_in(tier) && delta.last_at.window_end(tier.period) == window.end()
-            };
-            // the hits of tries that were given up may precede any of the others
-            let admitted = self.rare.talk().into_iter().flat_map(Talk::admitted);
-            let all = admitted.chain(self.unacknowledged.all());
-            let own = all.filter(is_of_window).fold(0_u64, |own, delta| {
-                own.saturating_sub(delta.unused).saturating_add_signed(delta.change.hits)
-            });
-            let used = state.probe(tier, now, Hits(0)).used.0;
+            let (used, own) = (used(tier, state, now), self.own_hits(tier, state, now));
             assert!(used >= own, "{tier}: {used} is below {own} in {self:?}");
         }
+    }
+
+    /// Returns what `tier`, whose estimate is `state`, has used at `now` of the hits that the store lacks.
+    fn own_hits(&self, tier: &Tier, state: &CounterState, now: Timestamp) -> u64 {
+        // the hits of tries that were given up may precede any of the others
+        let admitted = self.rare.talk().into_iter().flat_map(Talk::admitted);
+        let deltas = admitted.chain(self.unacknowledged.all()).filter(|delta| delta.limit.counts_in(tier));
+        let hits = |delta: &PendingDelta| delta.change.hits.saturating_sub_unsigned(delta.unused);
+        if let CounterState::FixedWindow(window) = state {
+            let is_open = window.end() > now;
+            let is_of_window = |delta: &&PendingDelta| delta.last_at.window_end(tier.period) == window.end();
+            let own = deltas.filter(is_of_window).map(hits).fold(0, u64::saturating_add_signed);
+            return if is_open { own } else { 0 };
+        }
+        let mut own = CounterState::unused(tier, Timestamp::default());
+        deltas.for_each(|delta| own.add(tier, delta.at, CountChange::of(hits(delta)), now));
+        used(tier, &own, now)
     }
 
     /// Returns the hits that its records owe to the store, and those that they hold.

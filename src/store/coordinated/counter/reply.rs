@@ -11,7 +11,7 @@ use super::{
     heard::Version,
     policy::Asks,
     records::{DeliveryOutcome, Dropped, PendingDelta},
-    talk::{Early, Talk, Tried, Try, Wakers},
+    talk::{Early, Talk, Tried, Try},
     tiers::{fits, flows, saturated, take_off},
     usage::MeasuredReply,
 };
@@ -30,6 +30,7 @@ use crate::{
         },
         remote::{Reply, Run, TierSet},
     },
+    wakeup::Wakeups,
 };
 
 /// The inaccuracy of the time of a reply that does not carry it.
@@ -48,7 +49,7 @@ pub(in super::super) struct Applied {
     pub(in super::super) overshoot: u64,
     pub(in super::super) dropped: Dropped,
     /// The callers whose tries have their outcomes.
-    pub(in super::super) woken: Wakers,
+    pub(in super::super) woken: Wakeups,
 }
 
 /// Returns how many tries of run `i` have taken their hits.
@@ -530,7 +531,7 @@ impl LocalCounter {
     }
 
     /// Decides `asked` from what is held, although the store has rejected it. Returns it if that is not possible.
-    fn decide_again(&mut self, asked: Try, link: &Link, woken: &mut Wakers) -> Option<Try> {
+    fn decide_again(&mut self, asked: Try, link: &Link, woken: &mut Wakeups) -> Option<Try> {
         let now = link.time.now;
         let Asks::Lease(policy) = asked.asks else { return Some(asked) };
         let is_covered = policy != OverLimitPolicy::Count
@@ -546,7 +547,7 @@ impl LocalCounter {
     }
 
     /// Decides the tries that wait from what is held, as far as that goes.
-    fn decide_waiting_from_held(&mut self, link: &Link, woken: &mut Wakers) {
+    fn decide_waiting_from_held(&mut self, link: &Link, woken: &mut Wakeups) {
         if !self.has_tries() {
             return;
         }

@@ -8,7 +8,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
 };
 
 use parking_lot::Mutex;
@@ -21,6 +21,7 @@ use crate::{
         coordinated::delivery::Undecided,
         remote::{Reply, Target},
     },
+    wakeup::{Wakeup, Wakeups},
 };
 
 /// What one decision asks the store.
@@ -109,18 +110,10 @@ pub(in super::super) struct Tried {
 /// What becomes of a try.
 pub(in super::super) type TryOutcome = Result<Tried, Undecided>;
 
-/// The callers to wake when the lock of their counter is free.
-pub(in super::super) type Wakers = SmallVec<[Waker; 1]>;
-
-/// Wakes the callers of `woken`. No lock may be held: on another processor they run at once.
-pub(in super::super) fn wake(woken: &mut Wakers) {
-    woken.drain(..).for_each(Waker::wake);
-}
-
 #[derive(Debug)]
 enum State {
-    /// The caller waits; with its waker, once it was polled.
-    Awaited(Option<Waker>),
+    /// The caller waits; with what wakes it, once it was polled.
+    Awaited(Option<Wakeup>),
     Set(TryOutcome),
     /// The caller waits no longer.
     Left,
@@ -181,12 +174,12 @@ impl Try {
     }
 
     /// Sets what was decided for its caller, who must be `woken`.
-    pub(super) fn succeed(self, tried: Tried, woken: &mut Wakers) {
+    pub(super) fn succeed(self, tried: Tried, woken: &mut Wakeups) {
         self.outcome.set(Ok(tried), woken);
     }
 
     /// Notes for its caller, who must be `woken`, that it is `undecided`.
-    pub(in super::super) fn fail(self, undecided: Undecided, woken: &mut Wakers) {
+    pub(in super::super) fn fail(self, undecided: Undecided, woken: &mut Wakeups) {
         self.outcome.set(Err(undecided), woken);
     }
 }
@@ -200,20 +193,18 @@ impl Setter {
     }
 
     /// Sets the outcome, unless the caller waits no longer. Adds it to those that must be `woken`.
-    pub(super) fn set(mut self, outcome: TryOutcome, woken: &mut Wakers) {
-        if let Some(waker) = self.end(State::Set(outcome)) {
-            woken.push(waker);
-        }
+    pub(super) fn set(mut self, outcome: TryOutcome, woken: &mut Wakeups) {
+        woken.extend(self.end(State::Set(outcome)));
     }
 
-    fn end(&mut self, with: State) -> Option<Waker> {
+    fn end(&mut self, with: State) -> Option<Wakeup> {
         let ended = self.0.take()?;
         let mut state = ended.lock();
         match &mut *state {
-            State::Awaited(waker) => {
-                let waker = waker.take();
+            State::Awaited(wakeup) => {
+                let wakeup = wakeup.take();
                 *state = with;
-                waker
+                wakeup
             }
             State::Set(_) | State::Left | State::Lost => None,
         }
@@ -222,8 +213,8 @@ impl Setter {
 
 impl Drop for Setter {
     fn drop(&mut self) {
-        if let Some(waker) = self.end(State::Lost) {
-            waker.wake();
+        if let Some(wakeup) = self.end(State::Lost) {
+            wakeup.wake();
         }
     }
 }
@@ -249,12 +240,12 @@ impl Future for Outcome {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(awaited) = &self.0 else { return Poll::Ready(None) };
         let outcome = match &mut *awaited.lock() {
-            State::Awaited(Some(waker)) => {
-                waker.clone_from(context.waker());
+            State::Awaited(Some(wakeup)) => {
+                wakeup.update(context);
                 return Poll::Pending;
             }
             State::Awaited(none) => {
-                *none = Some(context.waker().clone());
+                *none = Some(Wakeup::of(context));
                 return Poll::Pending;
             }
             State::Set(outcome) => Some(*outcome),
@@ -294,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_caller_is_woken_by_whoever_has_set_its_outcome() {
-        let (woken, mut wakers) = (Arc::<Woken>::default(), Wakers::new());
+        let (woken, mut wakers) = (Arc::<Woken>::default(), Wakeups::new());
         let waker = Arc::clone(&woken).into();
         let mut context = Context::from_waker(&waker);
         let (setter, mut outcome) = channel();
@@ -307,7 +298,7 @@ mod tests {
 
     #[test]
     fn whoever_leaves_has_its_outcome_or_is_not_awaited_any_more() {
-        let mut wakers = Wakers::new();
+        let mut wakers = Wakeups::new();
         let (setter, mut outcome) = channel();
         assert!(outcome.take_or_leave().is_none() && !setter.is_awaited());
         setter.set(UNDECIDED, &mut wakers);

@@ -10,12 +10,13 @@ use crate::{
     store::{
         coordinated::{
             client::{ExchangeOutcome, Exchanges},
-            counter::{Applied, Asks, Dropped, Generation, LocalCounter, Outcome, Sent, TryOutcome, Wakers},
+            counter::{Applied, Asks, Dropped, Generation, LocalCounter, Outcome, Sent, TryOutcome},
             delivery::{Delivery, SentTry, Undecided},
             link::{Link, StoreTime},
         },
         remote::{Command, Remote, StoreNode, Target},
     },
+    wakeup::Wakeups,
 };
 
 /// A decision that waits for the store. If it is dropped, its try is not sent any more, or what the store takes for it
@@ -66,7 +67,7 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
         self.client.node(&sent.target, self.client.time().now) != node
     }
 
-    fn apply(&self, sent: &mut Sent, outcome: ExchangeOutcome<'_>, link: &Link, woken: &mut Wakers) {
+    fn apply(&self, sent: &mut Sent, outcome: ExchangeOutcome<'_>, link: &Link, woken: &mut Wakeups) {
         let (key, carried) = (sent.key, sent.carried);
         self.with_existing(key, Some(sent.generation), |counter| {
             let Some(counter) = counter else {
@@ -125,7 +126,7 @@ impl<R: Remote> CounterTable<R> {
         key: CounterKey,
         counter: &mut LocalCounter,
         link: &Link,
-        woken: &mut Wakers,
+        woken: &mut Wakeups,
     ) {
         if !counter.can_send_tries(link) {
             return;
@@ -154,7 +155,7 @@ impl<R: Remote> CounterTable<R> {
     }
 
     /// Adds the callers to those that must be `woken` when no lock is held.
-    fn record(&self, applied: Applied, woken: &mut Wakers) {
+    fn record(&self, applied: Applied, woken: &mut Wakeups) {
         self.metrics.hits.delivery_unknown.add(applied.unknown);
         self.metrics.hits.overshoot.add(applied.overshoot);
         self.record_dropped(applied.dropped);

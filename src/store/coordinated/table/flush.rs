@@ -13,11 +13,12 @@ use crate::{
     store::{
         coordinated::{
             client::Outbox,
-            counter::{LocalCounter, Sent, Slot, Wakers, wake},
+            counter::{LocalCounter, Sent, Slot},
             link::Link,
         },
         remote::Remote,
     },
+    wakeup::{Wakeups, wake_all},
 };
 
 /// The steps in which the sweep visits the whole table.
@@ -71,7 +72,7 @@ async fn flush_due<R: Remote>(table: &CounterTable<R>, sweep_at: Instant) {
 /// one of `shards`.
 fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option<Slot>) {
     let link = table.link_now();
-    let (mut all, mut woken) = (Outbox::with_capacity(shards.len()), Wakers::new());
+    let (mut all, mut woken) = (Outbox::with_capacity(shards.len()), Wakeups::new());
     for shard in shards {
         for Entry { key, counter } in table.shards.lock_of(*shard).all_of(*shard) {
             if table.queue.is_due(*key, &mut counter.place, slot) {
@@ -80,7 +81,7 @@ fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option
         }
     }
     table.client.send_in_background(all);
-    wake(&mut woken);
+    wake_all(&mut woken);
 }
 
 /// Adds what `counter`, which is due, has to send to `all`, and the callers that must be `woken`.
@@ -90,7 +91,7 @@ fn flush_counter<R: Remote>(
     counter: &mut LocalCounter,
     link: &Link,
     all: &mut Outbox<Sent>,
-    woken: &mut Wakers,
+    woken: &mut Wakeups,
 ) {
     let time = link.time;
     // pending hits are kept while the node does not reply; the heartbeat detects when it does again

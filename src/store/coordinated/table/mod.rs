@@ -18,7 +18,7 @@ use self::{
 };
 use super::{
     client::StoreClient,
-    counter::{Dropped, Generation, LocalCounter, Switch, Tries, Wakers, auto, wake},
+    counter::{Dropped, Generation, LocalCounter, Switch, Tries, auto},
     delivery::Delivery,
     metrics::CoordinationMetrics,
     settings::CoordinationSettings,
@@ -26,6 +26,7 @@ use super::{
 use crate::{
     limit::{Coordination, CounterKey, Direction, LimitCheck, OverLimitPolicy, Period, Tier, Timestamp},
     store::remote::{Remote, Target},
+    wakeup::{Wakeups, wake_all},
 };
 
 /// The local counters of all coordinated rules.
@@ -131,14 +132,14 @@ impl<R: Remote> CounterTable<R> {
             counter.restore_limit(replaced, now);
         }
         let woken = counter.has_to_send().then(|| {
-            let (link, mut woken) = (self.link_at(self.client.time_as_of(now)), Wakers::new());
+            let (link, mut woken) = (self.link_at(self.client.time_as_of(now)), Wakeups::new());
             self.send_tries(key, counter, &link, &mut woken);
             woken
         });
         self.enqueue(key, counter, now);
         if let Some(mut woken) = woken {
             drop(shard);
-            wake(&mut woken);
+            wake_all(&mut woken);
         }
         result
     }

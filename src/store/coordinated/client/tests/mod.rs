@@ -27,13 +27,14 @@ use crate::{
         Algorithm, Coordination, CounterKey, Entry, KeyHasher, OverLimitPolicy, Period, Tier, Timestamp,
     },
     store::{
-        coordinated::{CoordinationSettings, counter::Wakers, metrics::CoordinationMetrics},
+        coordinated::{CoordinationSettings, metrics::CoordinationMetrics},
         remote::{
             Command, Exchange, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target,
             Urgency,
         },
         simulated::SimulatedClock,
     },
+    wakeup::Wakeups,
 };
 
 const EPOCH: Timestamp = Timestamp::from_secs(1_700_000_000);
@@ -126,7 +127,7 @@ impl Exchanges<Waiting> for Script {
         false
     }
 
-    fn apply(&self, waiting: &mut Waiting, outcome: ExchangeOutcome<'_>, (): &(), _: &mut Wakers) {
+    fn apply(&self, waiting: &mut Waiting, outcome: ExchangeOutcome<'_>, (): &(), _: &mut Wakeups) {
         if let Some(waiting) = waiting.take() {
             let _ = waiting.send(outcome.map(|(reply, at)| (reply.clone(), at)).map_err(Clone::clone));
         }
