@@ -6,7 +6,7 @@ use super::{
     talk::Talk,
 };
 use crate::limit::{
-    Decision, Direction, Hits, OverLimitPolicy, Tier, Timestamp,
+    Algorithm, Decision, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
 };
 
@@ -30,30 +30,45 @@ impl LocalCounter {
         }
     }
 
-    /// Checks that the estimate at `now` has what the store lacks: whatever it has adopted, it is no lower than a counter
-    /// of those hits alone, counted as early as they may have been.
+    /// Checks that the estimate of windows at `now` has what the store lacks, whatever it has adopted. Not of buckets,
+    /// which may count fewer hits than were added: those above their burst are forgotten, or refill at once.
     fn check_estimate(&self, now: Timestamp) {
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter()) {
-            let (used, own) = (used(tier, state, now), self.own_hits(tier, state, now));
+            let (used, own) = match state {
+                CounterState::FixedWindow(window) if window.end() > now => {
+                    (used(tier, state, now), self.own_hits_until(window.end(), tier))
+                }
+                _ if tier.algorithm == Algorithm::SlidingWindow => {
+                    // hits of the last half of a period, since replies and other threads may have seen a later instant
+                    let later = now.after(Period::from_nanos(tier.period.as_nanos() / 2));
+                    (used(tier, state, later), used(tier, &self.own_sliding(tier, later), later))
+                }
+                _ => continue,
+            };
             assert!(used >= own, "{tier}: {used} is below {own} in {self:?}");
         }
     }
 
-    /// Returns what `tier`, whose estimate is `state`, has used at `now` of the hits that the store lacks.
-    fn own_hits(&self, tier: &Tier, state: &CounterState, now: Timestamp) -> u64 {
-        // the hits of tries that were given up may precede any of the others
+    /// Returns what the store lacks. The hits of tries that were given up may precede any of the others.
+    fn own_deltas(&self, tier: &Tier) -> impl Iterator<Item = &PendingDelta> {
         let admitted = self.rare.talk().into_iter().flat_map(Talk::admitted);
-        let deltas = admitted.chain(self.unacknowledged.all()).filter(|delta| delta.limit.counts_in(tier));
-        let hits = |delta: &PendingDelta| delta.change.hits.saturating_sub_unsigned(delta.unused);
-        if let CounterState::FixedWindow(window) = state {
-            let is_open = window.end() > now;
-            let is_of_window = |delta: &&PendingDelta| delta.last_at.window_end(tier.period) == window.end();
-            let own = deltas.filter(is_of_window).map(hits).fold(0, u64::saturating_add_signed);
-            return if is_open { own } else { 0 };
-        }
+        admitted.chain(self.unacknowledged.all()).filter(|delta| delta.limit.counts_in(tier))
+    }
+
+    /// Returns the hits that the store lacks in the window of `tier` that ends at `end`.
+    fn own_hits_until(&self, end: Timestamp, tier: &Tier) -> u64 {
+        let own = self.own_deltas(tier).filter(|delta| delta.last_at.window_end(tier.period) == end);
+        own.fold(0, |own, delta| own.saturating_sub(delta.unused).saturating_add_signed(delta.change.hits))
+    }
+
+    /// Returns a counter of the hits that the store lacks, counted as early as they may have been.
+    fn own_sliding(&self, tier: &Tier, now: Timestamp) -> CounterState {
         let mut own = CounterState::unused(tier, Timestamp::default());
-        deltas.for_each(|delta| own.add(tier, delta.at, CountChange::of(hits(delta)), now));
-        used(tier, &own, now)
+        for delta in self.own_deltas(tier) {
+            let hits = delta.change.hits.saturating_sub_unsigned(delta.unused);
+            own.add(tier, delta.at, CountChange::of(hits), now);
+        }
+        own
     }
 
     /// Returns the hits that its records owe to the store, and those that they hold.

@@ -22,6 +22,20 @@ fn used(tier: &Tier, hits: u64, at: Timestamp) -> CounterState {
     state
 }
 
+/// The check that all tests make after every access.
+#[test]
+fn an_estimate_without_own_hits_is_noticed() {
+    for tier in [fixed(100, 60), sliding(100, 60)] {
+        let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
+        fixture.count(10);
+        let mut is_noticed = |hits| {
+            fixture.counter.estimate = [used(&tier, hits, fixture.now)].into_iter().collect();
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fixture.counter.check_books())).is_err()
+        };
+        assert_eq!([9, 10, 11].map(&mut is_noticed), [true, false, false], "{tier}");
+    }
+}
+
 /// A state that the store has adopted from this instance is not exact any more in the store's coarser numbers.
 #[test]
 fn a_state_that_the_store_has_adopted_or_not_changed_stays_as_it_is() {
