@@ -24,9 +24,8 @@ impl LocalCounter {
     #[inline]
     pub(in super::super) fn check_books(&self) {
         if let Some(sums) = self.books.sums() {
-            let (kept, merged_at) = ((sums.owed, sums.held), sums.merged_at);
-            assert_eq!(kept, self.recorded(), "{self:?}");
-            self.check_estimate(self.last_check_at.max(merged_at));
+            assert_eq!((sums.owed, sums.held), self.recorded(), "{self:?}");
+            self.check_estimate(self.last_check_at.max(sums.seen_at));
         }
     }
 
@@ -39,7 +38,7 @@ impl LocalCounter {
                     (used(tier, state, now), self.own_hits_until(window.end(), tier))
                 }
                 _ if tier.algorithm == Algorithm::SlidingWindow => {
-                    // hits of the last half of a period, since replies and other threads may have seen a later instant
+                    // hits of the last half of a period, so that a little difference of clocks does not matter
                     let later = now.after(Period::from_nanos(tier.period.as_nanos() / 2));
                     (used(tier, state, later), used(tier, &self.own_sliding(tier, later), later))
                 }

@@ -25,8 +25,8 @@ pub(super) struct Sums {
     pub(super) held: i128,
     /// Whether there were more hits than the records can have.
     is_full: bool,
-    /// An instant of which windows that have ended are not told apart any more.
-    pub(super) merged_at: Timestamp,
+    /// The latest instant that it was looked at as of: what has ended at it may be forgotten.
+    pub(super) seen_at: Timestamp,
 }
 
 /// The hits above which the records, which keep 64 bits, may be less than the sums.
@@ -76,11 +76,11 @@ impl Books {
         }
     }
 
-    /// Notes that records which differ in windows that have ended at `now` may be one.
+    /// Notes that what has ended at `now` may be forgotten, or not be told apart any more.
     #[inline]
-    pub(super) fn merged(&mut self, now: Timestamp) {
+    pub(super) fn see(&mut self, now: Timestamp) {
         if let Some(sums) = self.sums_mut() {
-            sums.merged_at = sums.merged_at.max(now);
+            sums.seen_at = sums.seen_at.max(now);
         }
     }
 }

@@ -186,6 +186,12 @@ impl LocalCounter {
         true
     }
 
+    /// Notes that a check arrives at `now`.
+    pub(super) fn see_check(&mut self, now: Timestamp) {
+        self.last_check_at = now;
+        self.books.see(now);
+    }
+
     /// Changes the coordination mode. Leases are returned in any other mode than `lease`.
     pub(super) fn change_mode(&mut self, mode: Coordination) {
         if mode != self.choice.mode {

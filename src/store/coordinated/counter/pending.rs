@@ -86,7 +86,7 @@ impl LocalCounter {
     /// Merges pending deltas that differ only in windows that have ended, which the store does not count any more.
     /// During an outage there is one delta for each window that has not ended, however many windows have passed.
     fn merge_ended(&mut self, now: Timestamp) {
-        self.books.merged(now);
+        self.books.see(now);
         self.unacknowledged.merge_pending(now);
     }
 

@@ -215,6 +215,7 @@ impl LocalCounter {
         link: &Link,
     ) -> Applied {
         self.end_command(sent.number);
+        self.books.see(outcome.map_or(link.time.now, |(_, now)| link.time.now.max(now)));
         let mut applied = Applied::default();
         let mut admitted = 0;
         if let Some(carried) = sent.carried {

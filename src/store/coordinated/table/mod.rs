@@ -126,7 +126,7 @@ impl<R: Remote> CounterTable<R> {
         }
         // after that, so that requests with limits of their own do not move the counter between modes
         let replaced = counter.apply_own_limit(check, now);
-        counter.last_check_at = now;
+        counter.see_check(now);
         let result = act(key, counter);
         if let Some(replaced) = replaced {
             counter.restore_limit(replaced, now);
