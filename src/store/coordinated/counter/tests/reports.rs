@@ -505,3 +505,20 @@ fn an_exchange_of_reports_alone_is_known_by_them() {
     assert_eq!(state(&fixture), (false, true, None));
     assert!(fixture.counter.is_settled());
 }
+
+/// A reply without a time, about a window that has begun by the store's clock, is of that window, and so is the decision.
+#[test]
+fn a_decision_is_of_the_window_that_has_counted_it() {
+    let mut fixture = Fixture::new(&[fixed(10, 1)], 2);
+    fixture.counter.change_mode(Coordination::Strict);
+    fixture.wait(millis(999));
+    fixture.ask(3, Asks::Take(OverLimitPolicy::Ignore));
+    let (command, mut sent) = fixture.compose().pop().expect("a try");
+    let begun = fixture.now.after(millis(1));
+    let reply = Reply { at: None, ..fixture.store.execute(&command, begun) };
+    fixture.counter.apply(&mut sent, Ok((&reply, fixture.now)), &fixture.link());
+    let mut outcome = fixture.waiting.pop().expect("it waits");
+    let tried = outcome.take_or_leave().expect("it is set").expect("it is decided");
+    assert_eq!((tried.at, tried.decision.over), (begun, false));
+    assert_eq!(fixture.counter.remaining(begun), 7);
+}
