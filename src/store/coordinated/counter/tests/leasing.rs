@@ -295,3 +295,28 @@ fn hits_that_flow_back_are_put_back_into_no_other_lease() {
         assert_eq!(fixture.counter.remaining(fixture.now), 100);
     }
 }
+
+/// Where rejected hits count, others may use up the window of what is held.
+#[test]
+fn a_lease_goes_back_once_no_hit_is_left_and_not_before() {
+    for (elsewhere, left) in [(4, 3), (20, 0)] {
+        let mut fixture = Fixture::with_policy(&[fixed(10, 60)], 2, OverLimitPolicy::Count);
+        fixture.hold(3, Period::from_secs(30));
+        fixture.take_elsewhere(elsewhere);
+        fixture.read();
+        fixture.counter.return_useless(fixture.now);
+        assert_eq!(fixture.counter.leased_hits(), left, "{elsewhere} hits of another instance");
+    }
+}
+
+/// It costs no call then. One that is larger passes beside it.
+#[test]
+fn a_try_waits_for_a_hold_that_may_cover_it_and_for_no_other_one() {
+    for (more, leaves) in [(0, false), (1, true)] {
+        let mut fixture = Fixture::new(&[fixed(100_000, 60)], 2);
+        fixture.demand(millis(1), 600);
+        let (_, want) = requested(&fixture.request(1));
+        assert!(want > 1, "{want} hits are to be held");
+        assert_eq!(!fixture.request(want + more).is_empty(), leaves, "{more} more than {want}");
+    }
+}
