@@ -42,6 +42,20 @@ fn unused_hits_of_a_lease_leave_the_fixed_window_beside_a_bucket() {
     assert_eq!(run(&case, Mode::Coordinated(Coordination::Lease)), Ok(()));
 }
 
+/// The first descriptor takes all of a bucket, and the instance pauses for longer than a token takes.
+#[test]
+fn a_rejection_of_one_request_lasts_until_its_pause_ends() {
+    let ask = |hits| Ask { key: 0, value: 0, hits, gives_back: false, own: None };
+    let case = Case {
+        instances: 3,
+        steps: vec![Step::Request(0, vec![ask(4), ask(1)])],
+        ..case(vec![tier(12, 8_192, bucket(4))], &[])
+    };
+    for mode in [Coordination::Lease, Coordination::Auto] {
+        assert_eq!(run(&case, Mode::Coordinated(mode)), Ok(()));
+    }
+}
+
 #[test]
 fn a_state_replaces_one_that_counts_nothing_any_more() {
     let case = case(
