@@ -13,6 +13,7 @@ mod limits;
 mod pace;
 mod places;
 mod records;
+mod replies;
 mod reports;
 mod reservations;
 mod scarcity;
