@@ -516,10 +516,14 @@ impl LocalCounter {
             }
             if let Asks::Reserve(request) = asked.asks
                 && !asked.is_awaited()
-                && tried.reserved > Hits(0)
             {
-                // of a caller who waits no longer
-                self.give_back_reserved(request, tried);
+                // of a caller who waits no longer; no run has forgotten it
+                if let Some(admitted) = self.take_given_up(asked.id) {
+                    self.push_admitted(admitted);
+                }
+                if tried.reserved > Hits(0) {
+                    self.give_back_reserved(request, tried);
+                }
             }
             asked.succeed(tried, &mut applied.woken);
         }

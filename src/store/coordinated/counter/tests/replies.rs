@@ -146,6 +146,24 @@ fn a_reservation_under_another_limit_goes_back_if_its_caller_has_left_and_the_ru
     }
 }
 
+/// Otherwise a counter that always has an exchange on its way would remember all of them.
+#[test]
+fn a_reservation_that_was_given_up_is_forgotten_with_its_reply() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    let mut on_way = Composed::new();
+    for _ in 0..5 {
+        let asked = fixture.counter.add_try(false, Hits(5), reserve(1, 5)).expect("there is room");
+        let composed = fixture.compose();
+        leave(&mut fixture, asked, 0, false);
+        fixture.deliver(std::mem::replace(&mut on_way, composed));
+        assert_eq!(fixture.counter.rare.talk().expect("one is on its way").given_up.len(), 1);
+    }
+    fixture.deliver(on_way);
+    assert!(fixture.counter.rare.talk().is_none());
+    fixture.flush();
+    assert_eq!(fixture.left_in_store(), 100);
+}
+
 /// Each hit counts once: what was admitted meanwhile is in the store, or reported. The second of three tries was.
 #[test]
 fn what_the_store_takes_is_first_for_callers_who_wait_and_goes_back_if_nobody_wants_it() {
