@@ -76,7 +76,12 @@ impl Client {
     }
 
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
-        self.0.get_mut().write_all(bytes).await.expect("it is read");
+        assert!(self.try_send(bytes).await, "it is read");
+    }
+
+    /// Sends `bytes`. Returns whether the connection is open.
+    pub(crate) async fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.0.get_mut().write_all(bytes).await.is_ok()
     }
 
     /// Returns the next reply: `:1`, `+OK`, `-ERR …`, `"bulk"`, `[elements]`, `{key: value}` or `nil`.
