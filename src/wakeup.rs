@@ -23,7 +23,7 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Wakeup {
     waker: Waker,
-    /// The tasks that the thread wakes which it waits on. None if that wakes no task itself.
+    /// Where the thread that has polled the task leaves those that it wakes itself. None if it wakes none.
     thread: Option<Arc<Woken>>,
 }
 

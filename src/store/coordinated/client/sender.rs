@@ -54,8 +54,8 @@ const MAX_QUEUE: usize = 4_096;
 /// The nodes whose queues are kept while they are empty: nodes come and go.
 const MAX_IDLE_NODES: usize = 16;
 
-/// The commands or replies that are of one instant, and the replies that are applied before other tasks have their turn.
-const AT_ONCE: usize = 64;
+/// The replies that are of one instant, and that are applied before other tasks have their turn: those to a full call.
+const AT_ONCE: usize = MAX_BATCH;
 
 /// What composes the commands of the counters in the queue, and applies the replies.
 pub(in super::super) trait Exchanges<S>: Send + Sync + 'static {
@@ -257,18 +257,16 @@ impl<S: Send> Sender<S> {
         };
         let mut batches = SmallVec::<[Batch<S>; 1]>::new();
         let most = counters.len();
-        for keys in counters.chunks(AT_ONCE) {
-            let link = exchanges.link(caller.clock.now());
-            for key in keys {
-                exchanges.compose(*key, &link, |command, sent| {
-                    let node = caller.remote.node(&command.target, command.counted_at());
-                    let place = batches.iter().position(|batch| batch.node == node).unwrap_or_else(|| {
-                        batches.push(Batch::new(node, Urgency::Decision, Outbox::with_capacity(most)));
-                        batches.len() - 1
-                    });
-                    batches[place].outbox.push(command, sent);
+        let link = exchanges.link(caller.clock.now());
+        for key in counters {
+            exchanges.compose(key, &link, |command, sent| {
+                let node = caller.remote.node(&command.target, command.counted_at());
+                let place = batches.iter().position(|batch| batch.node == node).unwrap_or_else(|| {
+                    batches.push(Batch::new(node, Urgency::Decision, Outbox::with_capacity(most)));
+                    batches.len() - 1
                 });
-            }
+                batches[place].outbox.push(command, sent);
+            });
         }
         let mut queues = self.queues.lock();
         for batch in &mut batches {
