@@ -6,7 +6,9 @@
 //! So each hit that is admitted here raises the hits owed to the store by one, or takes one of those held; only the
 //! store's acknowledgement, a loss that a metric counts, or a return changes them otherwise. The records of both are
 //! merged, moved and converted in many places, none of which may change the sums. And what is owed in the open window
-//! is in the estimate, whatever replies it has adopted: an estimate that is too low admits hits above the limit.
+//! is in the estimate, whatever replies it has adopted: an estimate that is too low admits hits above the limit. Only
+//! what is in flight may be missing: a reply to a later command is taken to count it. If it did not, because the report
+//! was lost or came later, the next reply shows it.
 
 use crate::limit::Timestamp;
 
@@ -25,6 +27,8 @@ pub(super) struct Sums {
     pub(super) held: i128,
     /// Whether there were more hits than the records can have.
     is_full: bool,
+    /// Whether the estimate is a reply that was taken to count what was in flight.
+    pub(super) is_guessed: bool,
     /// The latest instant that it was looked at as of: what has ended at it may be forgotten.
     pub(super) seen_at: Timestamp,
 }
@@ -73,6 +77,15 @@ impl Books {
     pub(super) fn hold(&mut self, hits: impl Into<i128>) {
         if let Some(sums) = self.sums_mut() {
             sums.held += hits.into();
+        }
+    }
+
+    /// Notes that a reply was adopted, and whether it was taken to count what is in flight. What is known of the limit of
+    /// the rule stays if it is about another one.
+    #[inline]
+    pub(super) fn guess(&mut self, is_guessed: bool, is_away: bool) {
+        if let Some(sums) = self.sums_mut() {
+            sums.is_guessed = is_guessed || is_away && sums.is_guessed;
         }
     }
 

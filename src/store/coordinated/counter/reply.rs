@@ -345,6 +345,7 @@ impl LocalCounter {
                 close_empty_span(tier, state);
             }
         }
+        self.books.guess(unknown.is_empty() && !lost.is_empty(), self.is_away());
         self.set_versions(|i| if lost.contains(i) { Version::LOST } else { Version::of(reply.version(i)) });
         self.end_fallback();
         if self.is_away() {
