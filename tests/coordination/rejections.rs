@@ -11,7 +11,7 @@ use weir::{
 
 use crate::{
     fleet::{Fleet, daily, rule},
-    pair::Pair,
+    pair::{Ask, Pair, over},
 };
 
 async fn fleet(instances: usize, mode: Coordination) -> Fleet {
@@ -33,6 +33,25 @@ async fn a_rejected_client_is_admitted_after_another_instance_gave_a_hit_back() 
             attempts += 1;
             assert!(attempts < 40, "it does not ask the store: {mode:?}");
             sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_all_or_none_is_admitted_after_another_instance_gave_a_hit_back() {
+    for mode in [Coordination::Interval, Coordination::Lease] {
+        for keys in [&["small"][..], &["small", "large"], &["large", "small"]] {
+            let pair = Pair::new(mode, mode).await;
+            assert!(pair.hit(0, "small").await);
+            sleep(Duration::from_secs(2)).await;
+            assert!(over(&pair.request(0, keys).await).contains(&true));
+            pair.ask(Scope::Descriptor, 1, &[Ask { gives_back: true, ..Ask::hit("small") }]).await;
+            let mut attempts = 0;
+            while over(&pair.request(0, keys).await).contains(&true) {
+                attempts += 1;
+                assert!(attempts < 40, "it does not ask the store: {mode:?}, {keys:?}");
+                sleep(Duration::from_millis(100)).await;
+            }
         }
     }
 }

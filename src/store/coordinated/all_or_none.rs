@@ -123,7 +123,7 @@ impl<R: Remote> Coordinated<R> {
         }
         let undoing = checks.iter().zip(made).map(async |(check, made)| match made {
             Some(made) => self.undo(check, made, turn).await,
-            None => self.look(check, Hits(0), now),
+            None => self.look(check, Hits(0), Hits(0), now),
         });
         join_all(undoing).await.into_iter().collect()
     }
@@ -136,12 +136,8 @@ impl<R: Remote> Coordinated<R> {
         let hits = check.hits.plus(earlier);
         let time = self.client.time_at(now);
         let mode = self.mode(check, time.now);
-        if mode == Coordination::Local {
-            let over = self.memory.look(check, hits, now).over;
-            return if over { Outlook::Rejects } else { Outlook::Fits };
-        }
-        if mode == Coordination::Split {
-            let over = self.split.look(&self.memory, check, Hits(0), hits, self.split.time_at(now)).over;
+        if !mode.is_coordinated() {
+            let over = self.look(check, Hits(0), hits, now).over;
             return if over { Outlook::Rejects } else { Outlook::Fits };
         }
         let ask = Ask { hits, ..Ask::of(check, Scope::Request) };
@@ -194,50 +190,28 @@ impl<R: Remote> Coordinated<R> {
         }
     }
 
-    /// Returns the decision about `check`, of a request that is rejected, after `earlier` hits of that request. Counts
-    /// nothing, but strict buckets notice a try that does not fit.
+    /// Returns the decision about `check`, of a request that is rejected, after `earlier` hits of that request. What
+    /// does not fit by itself is decided as in a request of its own: a strict bucket notices the try, and the store is
+    /// asked now and then. Counts nothing.
     async fn reject(&self, check: &LimitCheck<'_>, earlier: Hits, turn: Turn<'_>) -> Decision {
         let Turn { now, record, .. } = turn;
         let at = self.client.time_at(now).now;
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
         let mode = self.mode(check, at);
-        record_mode(record, mode);
-        if mode == Coordination::Local {
-            if hits > Hits(0) && self.memory.look(check, hits, now).over {
-                return self.memory.decide(std::slice::from_ref(check), Scope::Request, now)[0];
-            }
-            let together = self.memory.look_after(check, earlier, hits, now);
-            return if together.over { together } else { self.memory.look(check, Hits(0), now) };
-        }
-        if mode == Coordination::Split {
-            let at = self.split.time_at(now);
-            if hits > Hits(0) && self.split.look(&self.memory, check, Hits(0), hits, at).over {
-                return self.split.decide(&self.memory, check, Scope::Request, at);
-            }
-            let look = |earlier, hits| self.split.look(&self.memory, check, earlier, hits, at);
-            let together = look(earlier, hits);
-            return if together.over { together } else { look(Hits(0), Hits(0)) };
-        }
-        if mode == Coordination::Strict
-            && hits > Hits(0)
-            && has_strict_bucket(check.tiers())
-            && self.look(check, hits, now).over
-        {
-            // in the order of other decisions; too few hits are left for it, unless others were given back just now
+        let is_noticed = mode != Coordination::Strict || has_strict_bucket(check.tiers());
+        if hits > Hits(0) && is_noticed && self.look(check, Hits(0), hits, now).over {
+            // it fits only if hits were given back just now
             let taken = self.take_check(check, Scope::Request, turn).await;
             return self.undo(check, taken, turn).await;
         }
-        self.table.with_counter(check, at, |counter| {
-            if check.hits == Hits(0) {
-                // as a check in a request of its own does
-                counter.refresh(counter.plan.schedule.interval(), at);
-            }
-            if hits > Hits(0) && !counter.fits(hits, at) {
-                return counter.count(Direction::Take, OverLimitPolicy::Ignore, hits, at);
-            }
-            let together = counter.look_after(earlier, hits, at);
-            if together.over { together } else { counter.look(Hits(0), at) }
-        })
+        record_mode(record, mode);
+        if mode.is_coordinated() && check.hits == Hits(0) {
+            // as a check in a request of its own does
+            self.table
+                .with_counter(check, at, |counter| counter.refresh(counter.plan.schedule.interval(), at));
+        }
+        let together = self.look(check, earlier, hits, now);
+        if together.over { together } else { self.look(check, Hits(0), Hits(0), now) }
     }
 
     /// Returns whether the store has to decide about a later one of `checks` that has the same counter as the first.
@@ -247,15 +221,16 @@ impl<R: Remote> Coordinated<R> {
         later.any(|(check, outlook)| outlook.is_asked() && self.table.key_of(check) == own)
     }
 
-    /// Returns how the counter of `check` stands by what this instance knows; over, if `hits` do not fit.
-    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
+    /// Returns how the counter of `check` stands by what this instance knows, after `earlier` hits that are not counted;
+    /// over, if `hits` do not fit then.
+    pub(super) fn look(&self, check: &LimitCheck<'_>, earlier: Hits, hits: Hits, now: Timestamp) -> Decision {
         let at = self.client.time_at(now).now;
         match self.mode(check, at) {
-            Coordination::Local => self.memory.look(check, hits, now),
+            Coordination::Local => self.memory.look_after(check, earlier, hits, now),
             Coordination::Split => {
-                self.split.look(&self.memory, check, Hits(0), hits, self.split.time_at(now))
+                self.split.look(&self.memory, check, earlier, hits, self.split.time_at(now))
             }
-            _ => self.table.with_counter(check, at, |counter| counter.look(hits, at)),
+            _ => self.table.with_counter(check, at, |counter| counter.look_after(earlier, hits, at)),
         }
     }
 
@@ -286,7 +261,7 @@ impl<R: Remote> Coordinated<R> {
                 }
             },
         }
-        self.look(check, Hits(0), now)
+        self.look(check, Hits(0), Hits(0), now)
     }
 }
 

@@ -396,7 +396,7 @@ impl<R: Remote> Coordinated<R> {
                 Err(_) if check.direction == Direction::GiveBack => {
                     record_fallback(record);
                     self.metrics.decisions.fallback.add(1);
-                    Made::by_mode(self.look(check, Hits(0), now), at)
+                    Made::by_mode(self.look(check, Hits(0), Hits(0), now), at)
                 }
                 Err(undecided) => {
                     if !is_of_caller {

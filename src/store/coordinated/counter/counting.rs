@@ -149,6 +149,9 @@ impl LocalCounter {
 
     /// As [`LocalCounter::look`], after `earlier` hits that are not counted either.
     pub(in super::super) fn look_after(&self, earlier: Hits, hits: Hits, now: Timestamp) -> Decision {
+        if earlier == Hits(0) {
+            return self.look(hits, now);
+        }
         let mut states = self.estimate.clone();
         for (state, tier) in states.iter_mut().zip(&self.target.tiers) {
             state.take(tier, now, earlier);

@@ -236,14 +236,14 @@ impl<R: Remote> Coordinated<R> {
         let Some(mode) = self.pool_mode(check) else {
             return match check.pool {
                 Some(_) => self.memory.look(check, hits, turn.now),
-                None => self.look(check, hits, turn.now),
+                None => self.look(check, Hits(0), hits, turn.now),
             };
         };
         let own = self.pools.look(check, mode, turn.now).unwrap_or(NOTHING);
         let over = hits.0 > u64::from(own.remaining);
         let own = Decision { over, ..decision_of(own, hits) };
         let beside = check.beside(hits);
-        combined(own, beside.map(|beside| self.look(&beside, hits, turn.now)))
+        combined(own, beside.map(|beside| self.look(&beside, Hits(0), hits, turn.now)))
     }
 
     /// Gives back what `check` has taken, and returns how it stands then.
