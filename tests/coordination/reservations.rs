@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use tokio::time::{Instant, sleep};
+use futures_util::{FutureExt as _, future::join};
+use tokio::{
+    task::yield_now,
+    time::{Instant, sleep},
+};
 use weir::{
     limit::{
         Coordination, Hits, OnStoreFailure, OverLimitPolicy, Period, Reservation, ReservationRequest, Rule,
@@ -181,6 +184,24 @@ async fn hits_that_the_store_may_have_granted_without_a_reply_are_counted() {
         // by the store, or by a report
         assert_eq!(fleet.counted(daily(100)), 30, "{condition:?}");
     }
+}
+
+/// The connection breaks while the command is on its way.
+#[tokio::test(start_paused = true)]
+async fn hits_that_the_store_may_have_granted_to_nobody_are_in_the_metric() {
+    let fleet = failing(OnStoreFailure::Local).await;
+    let instance = &fleet.instances[0];
+    let sent = || instance.store.coordination_metrics().store.commands.get();
+    let before = sent();
+    let break_down = async {
+        while sent() == before {
+            yield_now().await;
+        }
+        fleet.shared.set(Condition::Down);
+    };
+    let (reservation, ()) = join(instance.reserve(1, 30), break_down).await;
+    assert_eq!(reservation.hits, Hits(30));
+    assert_eq!(instance.store.coordination_metrics().hits.delivery_unknown.get(), 30);
 }
 
 #[tokio::test(start_paused = true)]

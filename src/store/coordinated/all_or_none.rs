@@ -19,7 +19,7 @@ use super::{
     turn::Turn,
 };
 use crate::{
-    limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Scope, Timestamp},
+    limit::{Coordination, Decision, Direction, Hits, LimitCheck, Scope, Timestamp},
     store::{Decisions, remote::Remote},
 };
 

@@ -35,7 +35,7 @@ impl<R: Remote> Coordinated<R> {
         self.table.metrics.decisions.fallback.add(1);
         let policy = self.failure_policy(check);
         let (direction, hits) = (check.direction, check.hits);
-        let reported = is_reported(delivery, counter);
+        let reported = counter.reports(delivery);
         let decision = match (direction, policy) {
             (Direction::GiveBack, _) | (Direction::Take, OnStoreFailure::Local) => {
                 counter.count_fallback(direction, hits, reported, now)
@@ -49,10 +49,7 @@ impl<R: Remote> Coordinated<R> {
             },
         };
         if !decision.over && hits > Hits(0) {
-            if let Delivery::OnWay(sent) = delivery {
-                counter.answer_given_up(sent, hits, now);
-            }
-            counter.note_unreported(delivery);
+            counter.note_answer(delivery, hits, now);
         }
         decision
     }
@@ -61,12 +58,9 @@ impl<R: Remote> Coordinated<R> {
     /// given back here only: nothing was reported that could be taken back.
     pub(super) fn undo_without_store(&self, check: &LimitCheck<'_>, delivery: Delivery, at: Timestamp) {
         self.table.with_counter(check, at, |counter| {
-            let reported = is_reported(delivery, counter);
-            if let Delivery::OnWay(sent) = delivery {
-                counter.answer_given_up(sent, Hits(0), at);
-            }
+            let reported = counter.reports(delivery);
             counter.count_fallback(Direction::GiveBack, check.hits, reported, at);
-            counter.note_unreported(delivery);
+            counter.note_answer(delivery, Hits(0), at);
         });
     }
 
@@ -95,8 +89,11 @@ impl<R: Remote> Coordinated<R> {
                 OnStoreFailure::Allow => drop(counter.admit(hits, reported, at)),
                 _ => drop(counter.count_fallback(Direction::Take, hits, reported, at)),
             }
+            if !reported {
+                self.table.metrics.hits.delivery_unknown.add(request.fit(Hits(u64::MAX)).0);
+            }
             if hits > Hits(0) && !reported {
-                counter.note_unreported(delivery);
+                counter.note_answer(delivery, hits, at);
             }
             let mut reservation = counter.local_reservation(hits, request, at, now);
             if hits == Hits(0) {
@@ -114,15 +111,5 @@ impl<R: Remote> Coordinated<R> {
             .declared()
             .and_then(|rule| rule.coordination.on_store_failure)
             .unwrap_or(self.defaults.on_store_failure)
-    }
-}
-
-/// Returns whether hits of this `delivery` are reported: not those that the store may have counted, and those of a try
-/// that is still on its way only once it is known that the store has not taken them.
-fn is_reported(delivery: Delivery, counter: &LocalCounter) -> bool {
-    match delivery {
-        Delivery::NotApplied => true,
-        Delivery::OnWay(sent) => counter.has_outcome_of(sent),
-        Delivery::Applied | Delivery::Unknown => false,
     }
 }

@@ -3,12 +3,11 @@
 use super::{
     LocalCounter,
     records::{HeldLease, PendingDelta},
-    tiers::{fits, has_ended, negative, positive, remaining, take_off},
+    tiers::{fits, has_ended, look, negative, positive, remaining, take_off},
 };
 use crate::limit::{
-    Decision, Direction, Hits, OverLimitPolicy, Timestamp,
-    algorithm::{CountChange, CounterState},
-    decide, decision_from_store,
+    Decision, Direction, Hits, OverLimitPolicy, Timestamp, algorithm::CountChange, decide,
+    decision_from_store,
 };
 
 impl LocalCounter {
@@ -26,7 +25,7 @@ impl LocalCounter {
         } else if !decision.over {
             self.add_pending(positive(hits.0), now);
         } else if policy == OverLimitPolicy::Count {
-            self.push_pending_rejected(hits, now);
+            self.push_pending(PendingDelta { rejected: hits.0, ..self.delta(positive(hits.0), now) });
         } else if self.is_rejected_by_strict_bucket(hits, now) {
             self.push_pending(PendingDelta { rejected_at: now, ..self.delta(0, now) });
         }
@@ -34,12 +33,6 @@ impl LocalCounter {
             self.return_useless(now);
         }
         decision
-    }
-
-    /// Makes `hits` pending that count although they were rejected.
-    pub(super) fn push_pending_rejected(&mut self, hits: Hits, now: Timestamp) {
-        self.books.owe(hits.0);
-        self.push_pending(PendingDelta { rejected: hits.0, ..self.delta(positive(hits.0), now) });
     }
 
     /// Returns whether a strict bucket rejects `hits`, and so notices the try: not if only another tier does.
@@ -59,7 +52,6 @@ impl LocalCounter {
         let floor = leases.map(|lease| lease.left().0).sum::<u64>().max(delta.change.floor);
         delta.change = CountChange { hits: negative(hits.0), floor };
         if hits > Hits(0) {
-            self.books.owe(-i128::from(hits.0));
             self.push_pending(delta);
         }
     }
@@ -67,7 +59,6 @@ impl LocalCounter {
     /// Gives back hits that were counted at `at` for a request which was then rejected.
     pub(in super::super) fn uncount(&mut self, hits: Hits, at: Timestamp) {
         take_off(&self.target.tiers, &mut self.estimate, hits, at);
-        self.books.owe(-i128::from(hits.0));
         self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..self.delta(0, at) });
     }
 
@@ -137,14 +128,14 @@ impl LocalCounter {
         }
         match direction {
             _ if !reported => {}
-            Direction::Take => self.push_admitted(self.delta(positive(hits.0), now)),
+            Direction::Take => self.push_pending(self.delta(positive(hits.0), now)),
             Direction::GiveBack => self.pend_given_back(hits, now),
         }
     }
 
     /// Returns how the counter stands by the estimate, without counting: over, if `hits` do not fit.
     pub(in super::super) fn look(&self, hits: Hits, now: Timestamp) -> Decision {
-        self.look_at(&self.estimate, hits, now)
+        look(&self.target.tiers, &self.estimate, hits, now)
     }
 
     /// As [`LocalCounter::look`], after `earlier` hits that are not counted either.
@@ -156,13 +147,7 @@ impl LocalCounter {
         for (state, tier) in states.iter_mut().zip(&self.target.tiers) {
             state.take(tier, now, earlier);
         }
-        self.look_at(&states, hits, now)
-    }
-
-    fn look_at(&self, states: &[CounterState], hits: Hits, now: Timestamp) -> Decision {
-        let over = !fits(&self.target.tiers, states, hits, now);
-        let hits = if over { hits } else { Hits(0) };
-        decision_from_store(&self.target.tiers, states, OverLimitPolicy::Ignore, over, hits, now)
+        look(&self.target.tiers, &states, hits, now)
     }
 
     /// Returns whether `hits` fit by the estimate.

@@ -129,7 +129,10 @@ impl LocalCounter {
             }
             Denial::Estimate => self.count(Direction::Take, ask.policy, ask.hits, now),
             // until there is enough for every instance
-            Denial::Pause => self.rejected(ask.hits, now),
+            Denial::Pause => {
+                let policy = OverLimitPolicy::Ignore;
+                decision_from_store(&self.target.tiers, &self.estimate, policy, true, ask.hits, now)
+            }
         };
         let decision = self.until_pause_ends(decision, now);
         if self.is_pause_ending(now) {
@@ -174,13 +177,6 @@ impl LocalCounter {
         now < denied_until && self.leasing_mut().ends_pause(denied_until, now)
     }
 
-    /// Notes that the store has admitted hits.
-    pub(in super::super) fn note_admission(&mut self) {
-        if let Some(leasing) = self.rare.more_mut().and_then(|more| more.leasing.as_deref_mut()) {
-            leasing.note_admission();
-        }
-    }
-
     /// Wishes to know the store's count from time to time while this instance rejects hits, because another one may
     /// have given some back.
     pub(in super::super) fn look_for_returned(&mut self, now: Timestamp) {
@@ -193,10 +189,6 @@ impl LocalCounter {
         let wait = self.view().wait_for(1, now);
         self.plan.denied_until =
             if wait == Period::default() { Timestamp::default() } else { now.after(wait) };
-    }
-
-    pub(super) fn rejected(&self, hits: Hits, now: Timestamp) -> Decision {
-        decision_from_store(&self.target.tiers, &self.estimate, OverLimitPolicy::Ignore, true, hits, now)
     }
 
     /// Returns whether the store has denied all hits until an instant after `now`.

@@ -14,7 +14,7 @@ use super::{
     limits::joined,
     policy::Asks,
     records::Dropped,
-    talk::{Ledger, OnWay, Outcome, Talk, Tries, Try, channel},
+    talk::{OnWay, Outcome, Talk, Tries, Try, channel},
     tiers::flows,
 };
 use crate::{
@@ -51,27 +51,6 @@ pub(in super::super) struct Sent {
     pub(super) hold: Option<Hold>,
 }
 
-/// What an exchange does about the ledger.
-#[derive(Debug, Default)]
-struct LedgerPart {
-    reports: SmallVec<[Report; 1]>,
-    /// The hits that the reports carry. None if there are none.
-    carried: Option<Dropped>,
-    /// Further tiers that it is about, of other limits.
-    beside: Option<Arc<Target>>,
-    hold: Option<Hold>,
-    /// Whether it reads what nothing else in it does.
-    reads: bool,
-}
-
-// === impl LedgerPart ===
-
-impl LedgerPart {
-    const fn is_nothing(&self) -> bool {
-        self.carried.is_none() && self.hold.is_none() && !self.reads
-    }
-}
-
 /// Returns the run that `asked` is alone.
 const fn run_of(asked: &Try) -> Run {
     let (hits, counts_rejected) = match asked.asks {
@@ -99,9 +78,13 @@ impl Sent {
         }
     }
 
+    fn is_empty(&self) -> bool {
+        self.tries.is_empty() && self.runs.is_empty() && self.carried.is_none()
+    }
+
     /// Adds `next`, if the store can decide it in the same command. Returns it otherwise.
     fn add(&mut self, next: Try) -> Result<(), Try> {
-        let is_empty = self.tries.is_empty() && self.runs.is_empty() && self.carried.is_none();
+        let is_empty = self.is_empty();
         if is_empty {
             if !Arc::ptr_eq(&self.target, &next.target) {
                 self.target = Arc::clone(&next.target);
@@ -154,16 +137,6 @@ impl Sent {
     /// Returns the hold that is for the counter itself.
     pub(super) fn hold_ahead(&self) -> Option<Hold> {
         self.hold.filter(|_| !self.is_reserving())
-    }
-
-    /// Returns each run, and its tries.
-    pub(super) fn runs(&self) -> impl Iterator<Item = (&Run, &[Try])> {
-        let mut rest = &self.tries[..];
-        self.runs.iter().map(move |run| {
-            let (tries, others) = rest.split_at(rest.len().min(run.tries as usize));
-            rest = others;
-            (run, tries)
-        })
     }
 
     /// Returns whether the store decides something, so that it is about the open windows.
@@ -234,30 +207,23 @@ impl LocalCounter {
         self.rare.make_talk().wants_lease = true;
     }
 
-    /// Has no hits held with the next exchange for which no decision waits.
-    pub(in super::super) fn want_no_lease(&mut self) {
-        if let Some(talk) = self.rare.talk_mut() {
-            talk.wants_lease = false;
-            self.end_talk();
-        }
-    }
-
     /// Returns whether an exchange is on its way that is about the ledger. What is pending waits for its reply.
     pub(in super::super) fn has_ledger_on_way(&self) -> bool {
         !self.unacknowledged.in_flight().is_empty()
-            || self.rare.talk().is_some_and(|talk| talk.ledger.is_some())
+            || self.rare.talk().is_some_and(|talk| talk.on_way.iter().any(|sent| sent.is_ledger))
     }
 
     /// Returns the hits that are to be held by an exchange on its way.
     pub(super) fn requested_hits(&self) -> u64 {
-        self.rare.talk().and_then(|talk| talk.ledger).map_or(0, |ledger| ledger.want)
+        let on_way = self.rare.talk().into_iter().flat_map(|talk| &talk.on_way);
+        on_way.map(|sent| sent.want).sum()
     }
 
     /// Returns whether hits are to be held by an exchange on its way, and that is another one than `number`, whose
     /// commands precede the one that holds them.
     pub(super) fn has_hold_beside(&self, number: u32) -> bool {
-        let ledger = self.rare.talk().and_then(|talk| talk.ledger);
-        ledger.is_some_and(|ledger| ledger.want > 0 && ledger.number != number)
+        let mut on_way = self.rare.talk().into_iter().flat_map(|talk| &talk.on_way);
+        on_way.any(|sent| sent.number != number && sent.want > 0)
     }
 
     /// Returns whether tries or a lease wait to be sent, for which the sender does not have it in its queue.
@@ -270,27 +236,19 @@ impl LocalCounter {
         self.rare.talk().is_some_and(|talk| !talk.tries.is_empty())
     }
 
-    /// Removes the tries that wait.
+    /// Removes the tries that wait, and the wish for a lease.
     pub(in super::super) fn take_tries(&mut self) -> Tries {
-        let tries = self.rare.talk_mut().map(|talk| std::mem::take(&mut talk.tries)).unwrap_or_default();
+        let Some(talk) = self.rare.talk_mut() else { return Tries::new() };
+        talk.wants_lease = false;
+        let tries = std::mem::take(&mut talk.tries);
         self.end_talk();
         tries
-    }
-
-    /// Notes that commands are on their way, and if one is about the ledger, which.
-    pub(super) fn note_on_way(&mut self, sent: OnWay, ledger: Option<Ledger>) {
-        let talk = self.rare.make_talk();
-        talk.on_way.push(sent);
-        if ledger.is_some() {
-            talk.ledger = ledger;
-        }
     }
 
     /// Notes that `want` hits are to be held by the exchange that is on its way.
     #[cfg(test)]
     pub(super) fn want_for_test(&mut self, want: u64) {
-        let talk = self.rare.make_talk();
-        talk.ledger = talk.on_way.last().map(|sent| Ledger { number: sent.number, want });
+        self.rare.make_talk().on_way.last_mut().expect("one is on its way").want = want;
     }
 
     /// Frees the talk if nothing of it is needed.
@@ -393,27 +351,24 @@ impl LocalCounter {
     ) -> Dropped {
         let (tries, is_free, wants_lease) = self.take_ready_tries(link);
         let (number, at) = (self.next_number(), link.time.now);
-        let (mut part, mut dropped) = (LedgerPart::default(), Dropped::default());
-        if is_free {
-            dropped = self.compose_ledger(&mut part, &tries, wants_lease, number, link);
-        }
-        if part.is_nothing() && tries.is_empty() {
+        let mut last = Sent::new(key, self, number);
+        let (mut reports, hold, dropped) = if is_free {
+            self.compose_ledger(&mut last, &tries, wants_lease, link)
+        } else {
+            Default::default()
+        };
+        let is_about_ledger = !last.is_empty() || hold.is_some();
+        if !is_about_ledger && tries.is_empty() {
             self.end_talk();
             return dropped;
         }
         // the next one waits for its reply, which says the state that it has left
         let leases = self.choice.mode == Coordination::Lease && needed_hits(&tries) > 0;
         let is_alone_or_flows = self.plan.instances <= 1 || flows(&self.target.tiers);
-        let is_ledger = !part.is_nothing() || is_free && leases && is_alone_or_flows;
+        let is_ledger = is_about_ledger || is_free && leases && is_alone_or_flows;
         // an exchange that has nothing but reports is known by these
-        let is_known = part.hold.is_none() && tries.is_empty() && !self.unacknowledged.in_flight().is_empty();
-        let LedgerPart { mut reports, carried, beside, hold, reads } = part;
+        let is_known = hold.is_none() && tries.is_empty() && !self.unacknowledged.in_flight().is_empty();
         let oldest = reports.first().map_or(at, |report| report.at);
-        let mut last = Sent::new(key, self, number);
-        (last.beside, last.carried) = (beside, carried);
-        if reads {
-            last.runs.push(Run { hits: 0, tries: 1, counts_rejected: false });
-        }
         let mut left = 1;
         for asked in tries {
             if let Err(asked) = last.add(asked) {
@@ -429,23 +384,22 @@ impl LocalCounter {
         if is_known {
             self.end_talk();
         } else {
-            let ledger = is_ledger.then(|| Ledger { number, want: hold.map_or(0, |hold| hold.want) });
-            self.note_on_way(OnWay { number, left, at: oldest }, ledger);
+            let want = hold.map_or(0, |hold| hold.want);
+            self.rare.make_talk().on_way.push(OnWay { number, left, is_ledger, want, at: oldest });
         }
         leave(last.command(reports, at), last);
         dropped
     }
 
-    /// Composes the `part` of exchange `number`, which carries `tries`, that is about the ledger. Returns what was
-    /// dropped.
+    /// Composes the part of `sent`, the last command of an exchange that carries `tries`, that is about the ledger.
+    /// Returns its reports and its hold, and what was dropped.
     fn compose_ledger(
         &mut self,
-        part: &mut LedgerPart,
+        sent: &mut Sent,
         tries: &[Try],
         wants_lease: bool,
-        number: u32,
         link: &Link,
-    ) -> Dropped {
+    ) -> (SmallVec<[Report; 1]>, Option<Hold>, Dropped) {
         let at = link.time.now;
         let is_lease = self.choice.mode == Coordination::Lease;
         let wants_lease = is_lease && (wants_lease || tries.iter().any(Try::leases));
@@ -457,33 +411,34 @@ impl LocalCounter {
         if wants_lease {
             returned += self.return_leases_before(at.after(link.lead()));
         }
-        let (reports, beside, dropped) = self.take_reports(number, at);
-        (part.reports, part.beside) = (reports, beside);
-        part.carried = (!part.reports.is_empty()).then(|| self.carried_hits());
+        let (mut reports, beside, dropped) = self.take_reports(sent.number, at);
+        sent.beside = beside;
+        sent.carried = (!reports.is_empty()).then(|| self.carried_hits());
         // no try that follows may find hits held that it needs
         let is_of_rule = |asked: &Try| !asked.is_own && asked.target.has_counters_of(&self.target);
         let may_hold = wants_lease && tries.iter().all(is_of_rule);
         let needed = needed_hits(tries);
-        part.hold = may_hold.then(|| self.lease_policy().next_hold(needed, returned, link, at)).flatten();
-        if part.reports.is_empty() && self.sends_state(tries, part.hold.is_some(), at) {
+        let hold = may_hold.then(|| self.lease_policy().next_hold(needed, returned, link, at)).flatten();
+        if reports.is_empty() && self.sends_state(tries, hold.is_some(), at) {
             let exact = self.replacement(&self.target, at);
             let report = |replaces| Report { at, since: at, replaces: Some(replaces), ..Report::default() };
-            part.reports.extend(exact.map(report));
-            part.carried = (!part.reports.is_empty()).then(Dropped::default);
+            reports.extend(exact.map(report));
+            sent.carried = (!reports.is_empty()).then(Dropped::default);
         }
         let others = if self.plan.wants_read { self.other_tiers() } else { None };
         let is_read_anyway = others.is_none()
-            && (part.hold.is_some() || tries.iter().any(|asked| asked.target.has_counters_of(&self.target)));
-        part.reads = self.plan.wants_read && part.carried.is_none() && !is_read_anyway;
-        if !part.is_nothing() || !tries.is_empty() {
+            && (hold.is_some() || tries.iter().any(|asked| asked.target.has_counters_of(&self.target)));
+        let reads = self.plan.wants_read && sent.carried.is_none() && !is_read_anyway;
+        if sent.carried.is_some() || hold.is_some() || reads || !tries.is_empty() {
             // a report says less of them than is wished for
-            self.plan.wants_read &= part.carried.is_some() && part.beside.is_none() && others.is_some();
+            self.plan.wants_read &= sent.carried.is_some() && sent.beside.is_none() && others.is_some();
             self.end_overcounting();
         }
-        if part.reads {
-            part.beside = others;
+        if reads {
+            sent.beside = others;
+            sent.runs.push(Run { hits: 0, tries: 1, counts_rejected: false });
         }
-        dropped
+        (reports, hold, dropped)
     }
 
     /// Returns whether the store has to have this instance's exact state before it decides `tries`, and what is held if

@@ -78,7 +78,7 @@ impl LocalCounter {
     /// Holds `hits` of those that `reply` grants, which must be used within `hold`. To be called before the reply is
     /// applied to the estimate, which does not count them.
     pub(super) fn hold_granted(&mut self, hits: u64, reply: &Reply, hold: Period, now: Timestamp) {
-        if hits == 0 || reply.counters.len() != self.target.tiers.len() {
+        if hits == 0 {
             return;
         }
         let ends = reply.counters.iter().map(|state| match state {
@@ -101,8 +101,10 @@ impl LocalCounter {
     /// Has the store keep `hits` that it has just granted: those that were given back before the reply must not take
     /// them along.
     pub(super) fn keep_granted(&mut self, hits: u64, now: Timestamp) {
-        if hits > 0 {
-            self.note_admission();
+        if hits > 0
+            && let Some(leasing) = self.rare.more_mut().and_then(|more| more.leasing.as_deref_mut())
+        {
+            leasing.note_admission();
         }
         for delta in self.unacknowledged.pending_mut() {
             let is_given_back = !delta.change.is_addition() && delta.limit.overlaps(&self.target);
@@ -121,8 +123,9 @@ impl LocalCounter {
 
     fn expire_held(&mut self, time: StoreTime) -> Dropped {
         let mut dropped = Dropped::default();
-        while let Some(i) = self.leases().iter().position(|lease| lease.until <= time.latest) {
-            let lease = self.rare.take_lease(i);
+        while self.leases().first().is_some_and(|lease| lease.until <= time.latest)
+            && let Some(lease) = self.rare.pop_lease()
+        {
             let tiers = &self.target.tiers;
             let ended = tiers.iter().all(|tier| has_ended(tier, lease.granted_at, lease.until));
             let is_kept = self.must_keep(tiers, lease.granted_at, lease.until, time.latest);
@@ -157,29 +160,21 @@ impl LocalCounter {
     pub(super) fn spend_held(&mut self, hits: u64, now: Timestamp) {
         let mut needed = hits;
         self.books.hold(-i128::from(hits));
-        let held = self.rare.leases_mut();
-        if let Some(first) = held.first_mut()
-            && first.left().0 > hits
-        {
-            first.left -= saturated(hits);
-            return;
+        while let Some(first) = self.rare.leases_mut().first_mut() {
+            if first.left().0 > needed {
+                first.left -= saturated(needed);
+                return;
+            }
+            needed -= first.left().0;
+            self.rare.pop_lease();
         }
-        for lease in held {
-            let spent = needed.min(lease.left().0);
-            lease.left -= saturated(spent);
-            needed -= spent;
-        }
-        self.rare.retain_leases(|lease| lease.left > 0);
         self.forget_leasing(now);
     }
 
     /// Makes all unspent leased hits pending, to return them to the store.
     pub(in super::super) fn return_leases(&mut self) {
-        if !self.has_leases() {
-            return;
-        }
-        let limit = Arc::clone(self.lease_limit());
-        for lease in self.rare.take_leases() {
+        while let Some(lease) = self.rare.pop_lease() {
+            let limit = Arc::clone(self.lease_limit());
             self.push_unused(PendingDelta::unused(&limit, lease));
         }
     }
@@ -202,12 +197,13 @@ impl LocalCounter {
     /// their hits.
     pub(super) fn return_leases_before(&mut self, soon: Timestamp) -> u64 {
         let mut returned = 0;
-        let next = |counter: &Self| {
+        let ends = |counter: &Self| {
             let policy = counter.lease_policy();
-            counter.leases().iter().position(|lease| policy.returns_before(lease, soon))
+            counter.leases().first().is_some_and(|lease| policy.returns_before(lease, soon))
         };
-        while let Some(i) = next(self) {
-            let lease = self.rare.take_lease(i);
+        while ends(self)
+            && let Some(lease) = self.rare.pop_lease()
+        {
             returned += lease.left().0;
             self.push_unused(PendingDelta::unused(&self.target, lease));
         }

@@ -231,13 +231,6 @@ impl LocalCounter {
         }
     }
 
-    /// Forgets the states that the tiers kept aside have while the store is unavailable.
-    pub(super) fn forget_fallback_of_others(&mut self) {
-        if let Some(others) = self.others_mut() {
-            others.tiers.iter_mut().for_each(|other| other.fallback = None);
-        }
-    }
-
     fn others(&self) -> Option<&OtherLimits> {
         self.rare.more()?.others.as_deref()
     }

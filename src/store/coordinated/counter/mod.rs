@@ -297,10 +297,9 @@ impl LocalCounter {
 
     /// Forgets the states of the time in which the store was unavailable.
     pub(super) fn end_fallback(&mut self) {
-        self.forget_fallback_of_others();
-        if let Some(more) = self.rare.more_mut()
-            && more.fallback.take().is_some()
-        {
+        let Some(more) = self.rare.more_mut() else { return };
+        more.others.iter_mut().flat_map(|others| &mut others.tiers).for_each(|other| other.fallback = None);
+        if more.fallback.take().is_some() {
             self.rare.shrink();
         }
     }

@@ -33,7 +33,6 @@ impl LocalCounter {
 
     /// Adds `hits` that were counted at `now` to the pending ones.
     pub(in super::super) fn add_pending(&mut self, hits: i64, now: Timestamp) {
-        self.books.owe(hits.max(0));
         match self.unacknowledged.pending_mut().last_mut() {
             Some(last)
                 if hits > 0
@@ -41,6 +40,7 @@ impl LocalCounter {
                     && same_windows(&self.target.tiers, last.last_at, now) =>
             {
                 last.add(hits, now);
+                self.books.owe(hits);
             }
             _ => self.push_pending(self.delta(hits, now)),
         }
@@ -51,20 +51,15 @@ impl LocalCounter {
         PendingDelta::of(&self.target, hits, at)
     }
 
-    /// Makes hits pending that were admitted, and are in the estimate.
-    pub(super) fn push_admitted(&mut self, delta: PendingDelta) {
-        self.books.owe(delta.taken());
-        self.push_pending(delta);
-    }
-
     /// Makes hits of a lease that are given back unused pending, to return them to the store.
     pub(super) fn push_unused(&mut self, delta: PendingDelta) {
-        self.books.owe(-i128::from(delta.unused));
         self.books.hold(-i128::from(delta.unused));
         self.push_pending(delta);
     }
 
+    /// Makes `delta` pending, whose hits are in the estimate.
     pub(super) fn push_pending(&mut self, delta: PendingDelta) {
+        self.books.owe(i128::from(delta.taken()) - i128::from(delta.returned()));
         let pending = self.unacknowledged.pending_mut();
         if delta.is_none() || PendingDelta::merge(pending, &delta, Timestamp::default()) {
             return;
@@ -132,9 +127,7 @@ impl LocalCounter {
                 self.books.settle(0, unused);
                 self.unacknowledged.pending_mut()[0].unused = 0;
             }
-            // a flush that was not applied is sent with what was counted since
-            let is_taken_in = self.unacknowledged.is_first_taken_in();
-            if is_taken_in || self.unacknowledged.pending()[0].is_none() && !moves {
+            if self.unacknowledged.pending()[0].is_none() && !moves {
                 self.unacknowledged.remove_first_pending();
             } else {
                 self.unacknowledged.send_first();
@@ -188,8 +181,8 @@ impl LocalCounter {
         self.unacknowledged.in_flight().iter().for_each(|delta| delta.apply(tier, &mut own, now));
         let leases = if self.lease_limit().counts_in(tier) { self.rare.leases() } else { &[] };
         for lease in leases {
-            lease.include(tier, &mut state, now);
-            lease.include(tier, &mut own, now);
+            state.reserve(tier, now, lease.until, lease.left());
+            own.reserve(tier, now, lease.until, lease.left());
         }
         let is_own = state.probe(tier, now, Hits(0)).used <= own.probe(tier, now, Hits(0)).used
             && state.availability(tier, now).reset <= own.availability(tier, now).reset;
@@ -209,20 +202,15 @@ impl LocalCounter {
         if !self.unacknowledged.pending().iter().any(|delta| delta.has_ended(now)) {
             return dropped;
         }
-        self.unacknowledged.retain_pending(|delta| {
-            let ended = delta.has_ended(now);
-            if ended {
+        for delta in self.unacknowledged.take_pending() {
+            if delta.has_ended(now) {
                 dropped.add(delta.taken(), delta.returned());
+            } else {
+                self.unacknowledged.push(delta);
             }
-            !ended
-        });
+        }
         self.books.settle(dropped.unreported, dropped.stranded);
         dropped
-    }
-
-    /// Returns the hits that were admitted here since the store's last reply and count in the limit in use.
-    pub(super) fn unacknowledged_hits(&self) -> u64 {
-        self.unacknowledged.admitted_under(&self.target)
     }
 
     /// Returns the hits that are lost with the counter.
@@ -318,7 +306,7 @@ mod tests {
             counter.add_pending(i64::MAX, start.after(Period::from_secs(100 * i)));
         }
         assert_eq!(counter.owed_hits().unreported, u64::MAX);
-        assert_eq!(counter.unacknowledged_hits(), u64::MAX);
+        assert_eq!(counter.unacknowledged.admitted_under(&counter.target), u64::MAX);
         assert_eq!(counter.drop_ended(start.after(Period::from_secs(9_000))).unreported, u64::MAX);
     }
 }

@@ -106,41 +106,20 @@ impl Rare {
         held.insert(place, lease);
     }
 
-    /// Keeps the leases for which `keep` returns true.
-    pub(super) fn retain_leases(&mut self, mut keep: impl FnMut(&HeldLease) -> bool) {
+    /// Removes the lease that ends first.
+    pub(super) fn pop_lease(&mut self) -> Option<HeldLease> {
         match self {
-            Self::Lease(lease) if !keep(lease) => *self = Self::Nothing,
-            Self::Nothing | Self::Lease(_) | Self::Talk(_) => {}
-            Self::More(more) => more.held.retain(|lease| keep(lease)),
-        }
-    }
-
-    /// Removes lease `i` of those that are held.
-    ///
-    /// # Panics
-    ///
-    /// If there are fewer.
-    pub(super) fn take_lease(&mut self, i: usize) -> HeldLease {
-        let lease = self.leases()[i];
-        match self {
-            Self::More(more) => {
-                more.held.remove(i);
-            }
-            Self::Nothing | Self::Lease(_) | Self::Talk(_) => *self = Self::Nothing,
-        }
-        lease
-    }
-
-    /// Removes all leases.
-    pub(super) fn take_leases(&mut self) -> HeldLeases {
-        match self {
-            Self::More(more) => std::mem::take(&mut more.held),
-            Self::Nothing | Self::Talk(_) => HeldLeases::new(),
             Self::Lease(lease) => {
-                let held = HeldLeases::from([*lease]);
+                let lease = *lease;
                 *self = Self::Nothing;
-                held
+                Some(lease)
             }
+            Self::More(more) => {
+                let lease = (!more.held.is_empty()).then(|| more.held.remove(0));
+                self.shrink();
+                lease
+            }
+            Self::Nothing | Self::Talk(_) => None,
         }
     }
 
@@ -203,7 +182,7 @@ impl Rare {
     /// space.
     pub(super) fn make_more(&mut self) -> &mut More {
         if !matches!(self, Self::More(_)) {
-            let (held, talk) = (self.take_leases(), self.take_talk());
+            let (held, talk) = (self.pop_lease().into_iter().collect(), self.take_talk());
             *self = Self::More(Box::new(More { held, talk, ..More::default() }));
         }
         self.more_mut().expect("it has just been made")
@@ -261,21 +240,10 @@ mod tests {
         let measured = allocation_counter::measure(|| {
             rare.add_lease(lease(3, 10));
             rare.leases_mut()[0].left -= 1;
-            rare.retain_leases(|lease| lease.left > 1);
         });
         assert_eq!((measured.count_total, left(&rare), rare.more().is_none()), (0, vec![2], true));
-        for remove in [
-            |rare: &mut Rare| rare.take_leases().len(),
-            |rare: &mut Rare| usize::try_from(rare.take_lease(0).left).expect("it is small") / 2,
-            |rare: &mut Rare| {
-                rare.retain_leases(|_| false);
-                1
-            },
-        ] {
-            let mut rare = Rare::Lease(lease(2, 10));
-            assert_eq!(remove(&mut rare), 1);
-            assert!(rare.is_nothing());
-        }
+        assert_eq!(rare.pop_lease().map(|lease| lease.left), Some(2));
+        assert!(rare.is_nothing() && rare.pop_lease().is_none());
     }
 
     #[test]
@@ -285,11 +253,8 @@ mod tests {
             rare.add_lease(lease(left, hold));
         }
         assert_eq!(left(&rare), [3, 1, 4, 2]);
-        assert_eq!((rare.take_lease(0).left, rare.take_lease(1).left), (3, 4));
-        assert_eq!(left(&rare), [1, 2]);
-        assert_eq!(rare.take_leases().len(), 2);
-        assert!(rare.leases().is_empty());
-        rare.shrink();
+        let popped = std::iter::from_fn(|| rare.pop_lease()).map(|lease| lease.left);
+        assert_eq!(popped.collect::<Vec<_>>(), [3, 1, 4, 2]);
         assert!(rare.is_nothing());
     }
 

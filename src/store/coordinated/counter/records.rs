@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::tiers::{has_ended, negative, positive, same_windows, saturated};
+use super::tiers::{has_ended, negative, same_windows, saturated};
 use crate::{
     limit::{
-        Algorithm, Hits, Tier, Timestamp,
+        Hits, Tier, Timestamp,
         algorithm::{CountChange, CounterState},
     },
     store::remote::{Report, Target, TierSet, UnusedHits},
@@ -33,15 +33,6 @@ pub(super) struct PendingDelta {
     pub(super) unused_until: Timestamp,
     /// The last try that a strict bucket rejected. Zero if there was none.
     pub(super) rejected_at: Timestamp,
-}
-
-/// The outcome of sending pending hits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in super::super) struct DeliveryOutcome {
-    /// Hits of the last command that the store applied and that were admitted here.
-    pub(in super::super) admitted: u64,
-    /// Hits that the store may or may not have applied.
-    pub(in super::super) unknown: u64,
 }
 
 /// Hits that were dropped.
@@ -117,11 +108,6 @@ impl PendingDelta {
         Self { unused: left.into(), unused_until: until, ..Self::of(limit, 0, at) }
     }
 
-    /// A record of `hits` that were admitted at `at` under `limit`.
-    pub(super) fn taken_at(limit: &Arc<Target>, hits: Hits, at: Timestamp) -> Self {
-        Self::of(limit, positive(hits.0), at)
-    }
-
     /// Returns whether the store learns nothing from it.
     pub(super) fn is_none(&self) -> bool {
         self.change.is_none() && self.unused == 0 && self.rejected_at == Timestamp::default()
@@ -135,11 +121,6 @@ impl PendingDelta {
     /// Returns the hits that it gives back to the store.
     pub(super) fn returned(&self) -> u64 {
         u64::try_from(self.change.hits.saturating_neg()).unwrap_or_default().saturating_add(self.unused)
-    }
-
-    /// Returns the hits that are lost if the store never applies it.
-    pub(super) fn owed(&self) -> Dropped {
-        Dropped { unreported: self.taken(), stranded: self.returned() }
     }
 
     /// Returns the hits that it takes and that were admitted.
@@ -284,13 +265,6 @@ impl HeldLease {
                 }
             }
             _ => state.release(tier, now, self.until, self.left()),
-        }
-    }
-
-    /// Counts the hits that are left in `state`, as the store does.
-    pub(super) fn include(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
-        if tier.algorithm != Algorithm::FixedWindow {
-            state.reserve(tier, now, self.until, self.left());
         }
     }
 }

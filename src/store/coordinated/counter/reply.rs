@@ -10,15 +10,13 @@ use super::{
     exchange::Sent,
     heard::Version,
     policy::Asks,
-    records::{DeliveryOutcome, Dropped, PendingDelta},
+    records::{Dropped, PendingDelta},
     talk::{Early, Talk, Tried, Try},
-    tiers::{fits, flows, saturated, take_off},
-    usage::MeasuredReply,
+    tiers::{fits, flows, look, saturated, take_off},
 };
 use crate::{
     limit::{
-        Coordination, Decision, Hits, OverLimitPolicy, Period, ReservationRequest, ReservedSpan, Tier,
-        Timestamp,
+        Coordination, Hits, OverLimitPolicy, Period, ReservationRequest, ReservedSpan, Tier, Timestamp,
         algorithm::{CounterState, SlidingWindow},
         decision_from_store,
     },
@@ -58,18 +56,6 @@ fn taken(reply: &Reply, i: usize, run: &Run) -> u32 {
     reply.taken.get(i).copied().unwrap_or(all).min(run.tries)
 }
 
-/// Returns how `states` stand; over, if `hits` do not fit.
-fn look(tiers: &[Tier], states: &[CounterState], hits: Hits, now: Timestamp) -> Decision {
-    let over = !fits(tiers, states, hits, now);
-    let hits = if over { hits } else { Hits(0) };
-    decision_from_store(tiers, states, OverLimitPolicy::Ignore, over, hits, now)
-}
-
-/// Returns the sum of `hits`, of which a request may have any number.
-fn sum(hits: impl Iterator<Item = u64>) -> u64 {
-    hits.fold(0, u64::saturating_add)
-}
-
 /// Returns whether state `i` of `reply` replaces `state`. It does not if the state is exact, since the store has
 /// adopted it or has not changed since (`is_exact`), or if the reply is about an earlier window.
 fn adopts(state: &CounterState, reply: &Reply, i: usize, is_exact: bool) -> bool {
@@ -96,18 +82,16 @@ fn close_empty_span(tier: &Tier, state: &mut CounterState) {
 impl Sent {
     /// Returns whether `reply` rejects some tries, and the hits that it takes for others.
     fn outcomes(&self, reply: &Reply, now: Timestamp) -> (bool, u64) {
-        let (mut rejects, mut hits) = (false, 0_u64);
-        for (i, (run, tries)) in self.runs().enumerate() {
-            if run.hits > 0 {
-                let taken = taken(reply, i, run);
-                rejects |= taken < run.tries;
-                hits = hits.saturating_add(run.hits.saturating_mul(taken.into()));
-            } else {
-                let is_over = |asked: &Try| {
-                    asked.hits > Hits(0) && !fits(&self.target.tiers, &reply.counters, asked.hits, now)
-                };
-                rejects |= tries.iter().any(is_over);
-            }
+        let is_over = |asked: &Try| {
+            asked.hits > Hits(0)
+                && asked.looks()
+                && !fits(&self.target.tiers, &reply.counters, asked.hits, now)
+        };
+        let (mut rejects, mut hits) = (self.tries.iter().any(is_over), 0_u64);
+        for (i, run) in self.runs.iter().enumerate().filter(|(_, run)| run.hits > 0) {
+            let taken = taken(reply, i, run);
+            rejects |= taken < run.tries;
+            hits = hits.saturating_add(run.hits.saturating_mul(taken.into()));
         }
         (rejects, hits)
     }
@@ -161,6 +145,9 @@ impl Sent {
                 applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
                 let decided = self.decide(reply, Cow::Borrowed(&reply.counters), self.dated(reply, now));
                 for (asked, tried) in self.tries.drain(..).zip(decided) {
+                    if !asked.is_awaited() {
+                        applied.dropped.add(0, tried.taken(asked.asks, asked.hits).0);
+                    }
                     asked.succeed(tried, &mut applied.woken);
                 }
             }
@@ -168,6 +155,9 @@ impl Sent {
                 let delivery = Delivery::of_failed(&outcome);
                 applied.unknown = if delivery == Delivery::Unknown { want } else { 0 };
                 for asked in self.tries.drain(..) {
+                    if delivery == Delivery::Unknown && !asked.is_awaited() && !asked.looks() {
+                        applied.unknown = applied.unknown.saturating_add(asked.hits.0);
+                    }
                     asked.fail(Undecided { delivery, late: false }, &mut applied.woken);
                 }
             }
@@ -198,10 +188,9 @@ impl LocalCounter {
             talk.on_way[i].left = talk.on_way[i].left.saturating_sub(1);
             if talk.on_way[i].left == 0 {
                 talk.on_way.remove(i);
-                talk.ledger.take_if(|ledger| ledger.number == number);
             }
         }
-        if talk.given_up.is_empty() {
+        if talk.given_up().is_empty() {
             // before leases arrive, beside which it would take more space
             self.end_talk();
         }
@@ -220,8 +209,9 @@ impl LocalCounter {
         let mut admitted = 0;
         if let Some(carried) = sent.carried {
             debug_assert_eq!(carried, self.carried_hits(), "they stay what was sent");
-            let delivered = self.apply_delivery(Delivery::of(&outcome));
-            (applied.unknown, admitted) = (delivered.unknown, delivered.admitted);
+            let delivery = Delivery::of(&outcome);
+            admitted = self.apply_delivery(delivery);
+            applied.unknown = if delivery == Delivery::Unknown { carried.all() } else { 0 };
         }
         let mut of_limit = None;
         if let (Ok((reply, now)), Some(beside)) = (&outcome, &sent.beside) {
@@ -254,39 +244,20 @@ impl LocalCounter {
     }
 
     /// Applies the `delivery` of the reports that were taken last. If they were definitely not applied, they are
-    /// pending again.
-    pub(super) fn apply_delivery(&mut self, delivery: Delivery) -> DeliveryOutcome {
-        let mut outcome = DeliveryOutcome::default();
-        let sent = self.unacknowledged.in_flight();
-        match delivery {
-            Delivery::Applied => {
-                outcome.admitted = sent.last().map_or(0, PendingDelta::admitted);
-                let taken = sum(sent.iter().map(PendingDelta::taken));
-                self.plan.acknowledged = self.plan.acknowledged.saturating_add(saturated(taken));
-            }
-            Delivery::NotApplied => {
-                self.unacknowledged.return_flight();
-                return outcome;
-            }
-            Delivery::Unknown | Delivery::OnWay(_) => {
-                outcome.unknown = sum(sent.iter().map(|delta| delta.owed().all()));
-                if !sent.is_empty() {
-                    self.lose_versions();
-                }
-            }
+    /// pending again. Returns the hits of the last one that the store has applied and that were admitted here.
+    pub(super) fn apply_delivery(&mut self, delivery: Delivery) -> u64 {
+        if delivery == Delivery::NotApplied {
+            self.unacknowledged.return_flight();
+            return 0;
         }
-        let carried = self.carried_hits();
+        let (carried, mut admitted) = (self.carried_hits(), 0);
+        if delivery == Delivery::Applied {
+            admitted = self.unacknowledged.in_flight().last().map_or(0, PendingDelta::admitted);
+            self.plan.acknowledged = self.plan.acknowledged.saturating_add(saturated(carried.unreported));
+        }
         self.books.settle(carried.unreported, carried.stranded);
         self.unacknowledged.end_flight();
-        outcome
-    }
-
-    /// Lets a reply of the instant `now` be applied, although one of a later instant was.
-    pub(super) fn accept_time(&mut self, now: Timestamp) {
-        if let Some(last) = self.heard.last_reply_at.get() {
-            let is_estimated = self.heard.last_reply_at.is_estimated();
-            self.heard.last_reply_at.set(last.min(now), is_estimated);
-        }
+        admitted
     }
 
     /// Adopts the store's counters, adds what it does not know yet, takes away what only this instance may use, and
@@ -354,26 +325,21 @@ impl LocalCounter {
             return true;
         }
         // the hits counted here during the first flush are the first measurement of the rate
-        let meanwhile = if self.heard.last_reply_at.get().is_none() { self.unacknowledged_hits() } else { 0 };
-        let own = u64::from(std::mem::take(&mut self.plan.acknowledged)).saturating_add(meanwhile);
-        let measured = MeasuredReply {
-            used: self.used(now),
-            own,
-            instances: self.plan.instances.into(),
-            interval: self.plan.schedule.interval(),
-            last: self.heard.last_reply_at.get(),
-            now,
+        let meanwhile = if self.heard.last_reply_at.get().is_none() {
+            self.unacknowledged.admitted_under(&self.target)
+        } else {
+            0
         };
-        self.plan.usage.record(&mut self.plan.measured_replies, measured);
+        let own = u64::from(std::mem::take(&mut self.plan.acknowledged)).saturating_add(meanwhile);
+        // those of the tier that has the fewest left
+        let (used, by_all) =
+            (self.look(Hits(0), now).before.0, own.saturating_mul(self.plan.instances.into()));
+        let (interval, last) = (self.plan.schedule.interval(), self.heard.last_reply_at.get());
+        self.plan.usage.record(&mut self.plan.measured_replies, used, by_all, interval, last, now);
         self.heard.last_reply_at.set(now, is_estimated);
         self.plan_flush(now);
         self.return_useless(now);
         true
-    }
-
-    /// Returns the hits that are counted in the tier that has the fewest left.
-    fn used(&self, now: Timestamp) -> u64 {
-        self.look(Hits(0), now).before.0
     }
 
     /// Returns how many of the `admitted` hits, which the store has just counted according to `reply`, are above a
@@ -405,7 +371,7 @@ impl LocalCounter {
                 let hits = if asked.looks() { 0 } else { asked.hits.0 };
                 applied.unknown = applied.unknown.saturating_add(hits);
             } else if let Some(delta) = given_up {
-                self.push_admitted(delta);
+                self.push_pending(delta);
             }
         }
     }
@@ -435,7 +401,7 @@ impl LocalCounter {
                     }
                     (None, true) if !run.counts_rejected => unclaimed = unclaimed.saturating_add(run.hits),
                     // where rejected hits count, the store has counted them
-                    (Some(admitted), false) if !run.counts_rejected => self.push_admitted(admitted),
+                    (Some(admitted), false) if !run.counts_rejected => self.push_pending(admitted),
                     _ => {}
                 }
             }
@@ -471,10 +437,6 @@ impl LocalCounter {
         self.keep_granted(taken.saturating_add(granted), now);
         // the cache is that of mode `strict`, which the counter need not have
         let is_cached = rejects && link.local_cache && self.choice.mode == Coordination::Strict;
-        if is_cached && reply.at.is_none() {
-            // it needs the counts of the rejection, even if an estimated time puts it before an earlier reply
-            self.accept_time(now);
-        }
         let may_count_hold = self.has_hold_beside(number) && self.lease_limit().overlaps(&self.target);
         let exact = self.exact_in(reply);
         let is_applied = if may_count_hold {
@@ -520,7 +482,7 @@ impl LocalCounter {
             {
                 // of a caller who waits no longer; no run has forgotten it
                 if let Some(admitted) = self.take_given_up(asked.id) {
-                    self.push_admitted(admitted);
+                    self.push_pending(admitted);
                 }
                 if tried.reserved > Hits(0) {
                     self.give_back_reserved(request, tried);
@@ -554,17 +516,11 @@ impl LocalCounter {
 
     /// Decides the tries that wait from what is held, as far as that goes.
     fn decide_waiting_from_held(&mut self, link: &Link, woken: &mut Wakeups) {
-        if !self.has_tries() {
-            return;
-        }
-        let mut waiting = SmallVec::new();
-        for asked in self.take_tries() {
-            if let Some(asked) = self.decide_again(asked, link, woken) {
-                waiting.push(asked);
-            }
-        }
-        if !waiting.is_empty() {
-            self.rare.make_talk().tries = waiting;
+        let Some(talk) = self.rare.talk_mut() else { return };
+        let tries = std::mem::take(&mut talk.tries);
+        let waiting = tries.into_iter().filter_map(|asked| self.decide_again(asked, link, woken)).collect();
+        if let Some(talk) = self.rare.talk_mut() {
+            talk.tries = waiting;
         }
     }
 
@@ -576,12 +532,12 @@ impl LocalCounter {
             state.take(tier, now, Hits(taken));
         }
         let target = Arc::clone(&self.target);
-        let early = &mut self.rare.make_talk().early;
+        let early = &mut self.rare.make_talk().aside.get_or_insert_default().early;
         let is_newest = early.as_ref().is_none_or(|early| early.now <= now);
         // one of them alone is applied
         let is_of_all = early.as_ref().is_none_or(|early| early.target.has_counters_of(&target));
         if is_newest {
-            *early = Some(Box::new(Early { target, reply: reply.clone(), number, now }));
+            *early = Some(Early { target, reply: reply.clone(), number, now });
         }
         self.plan.wants_read |= !is_of_all;
     }
@@ -589,10 +545,9 @@ impl LocalCounter {
     /// Applies the reply that had to wait for the one to the exchange that holds hits.
     fn apply_early(&mut self) {
         if self.requested_hits() == 0
-            && let Some(talk) = self.rare.talk_mut()
-            && let Some(early) = talk.early.take()
+            && let Some(aside) = self.rare.talk_mut().and_then(|talk| talk.aside.as_mut())
+            && let Some(Early { target, reply, number, now }) = aside.early.take()
         {
-            let Early { target, reply, number, now } = *early;
             self.under(&target, now, |counter| counter.apply_reply_to(&reply, number, now));
         }
     }

@@ -89,7 +89,6 @@ impl LocalCounter {
             // it would take back hits of others
             return;
         }
-        self.books.owe(-i128::from(hits.0));
         self.push_pending(if can_grant {
             PendingDelta { unused: hits.0, unused_until: span.until, ..self.delta(0, span.from) }
         } else {

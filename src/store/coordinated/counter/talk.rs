@@ -49,16 +49,21 @@ pub(in super::super) struct Talk {
     /// The calls that were sent and have no reply yet, oldest first, but for one that carries nothing but reports: that
     /// is on its way as long as these are in flight.
     pub(super) on_way: SmallVec<[OnWay; 1]>,
-    /// The one of these that is about the ledger.
-    pub(super) ledger: Option<Ledger>,
-    /// Tries on their way whose callers wait no longer.
-    pub(super) given_up: SmallVec<[GivenUp; 0]>,
-    /// The newest reply beside a hold on its way, which it may count: it is applied after that.
-    pub(super) early: Option<Box<Early>>,
+    /// What few have.
+    pub(super) aside: Option<Box<Aside>>,
     /// Whether the sender has the counter in its queue.
     pub(super) is_queued: bool,
     /// Whether hits are to be held, although no decision waits for them.
     pub(super) wants_lease: bool,
+}
+
+/// What is expected of replies besides the outcomes of callers who wait.
+#[derive(Debug, Default)]
+pub(super) struct Aside {
+    /// Tries on their way whose callers wait no longer.
+    pub(super) given_up: SmallVec<[GivenUp; 1]>,
+    /// The newest reply beside a hold on its way, which it may count: it is applied after that.
+    pub(super) early: Option<Early>,
 }
 
 /// A reply that is applied later.
@@ -75,16 +80,12 @@ pub(super) struct Early {
 pub(super) struct OnWay {
     pub(super) number: u32,
     /// Those that have no reply yet.
-    pub(super) left: u32,
-    pub(super) at: Timestamp,
-}
-
-/// An exchange on its way that is about the ledger.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ledger {
-    pub(super) number: u32,
-    /// The hits that are to be held.
+    pub(super) left: u16,
+    /// Whether one of them is about the ledger.
+    pub(super) is_ledger: bool,
+    /// The hits that are to be held by that.
     pub(super) want: u64,
+    pub(super) at: Timestamp,
 }
 
 /// A try on its way whose caller has been answered without the store.
@@ -115,10 +116,8 @@ enum State {
     /// The caller waits; with what wakes it, once it was polled.
     Awaited(Option<Wakeup>),
     Set(TryOutcome),
-    /// The caller waits no longer.
-    Left,
-    /// Nobody will set it.
-    Lost,
+    /// The caller waits no longer, or nobody will set it.
+    Over,
 }
 
 /// The counter's end, by which the outcome is set. Empty once it was.
@@ -146,12 +145,17 @@ impl Talk {
     /// Returns whether nothing of it is needed.
     pub(super) fn is_over(&self) -> bool {
         let waits = self.is_queued || self.has_wishes();
-        !waits && self.on_way.is_empty() && self.early.is_none()
+        !waits && self.on_way.is_empty() && self.aside.as_ref().is_none_or(|aside| aside.early.is_none())
+    }
+
+    /// Returns the tries that were given up, and whose outcome is still expected.
+    pub(super) fn given_up(&self) -> &[GivenUp] {
+        self.aside.as_ref().map_or(&[], |aside| &aside.given_up)
     }
 
     /// Returns the hits of tries that were given up and are in the estimate, as what would report them.
     pub(super) fn admitted(&self) -> impl Iterator<Item = &PendingDelta> {
-        self.given_up.iter().filter_map(|given| given.admitted.as_ref())
+        self.given_up().iter().filter_map(|given| given.admitted.as_ref())
     }
 }
 
@@ -184,6 +188,19 @@ impl Try {
     }
 }
 
+// === impl Tried ===
+
+impl Tried {
+    /// Returns the hits that the store has taken for a try of `hits`.
+    pub(in super::super) fn taken(&self, asks: Asks, hits: Hits) -> Hits {
+        match asks {
+            Asks::Take(_) | Asks::Lease(_) if !self.decision.over => hits,
+            Asks::Reserve(_) => self.reserved,
+            _ => Hits(0),
+        }
+    }
+}
+
 // === impl Setter ===
 
 impl Setter {
@@ -206,14 +223,14 @@ impl Setter {
                 *state = with;
                 wakeup
             }
-            State::Set(_) | State::Left | State::Lost => None,
+            State::Set(_) | State::Over => None,
         }
     }
 }
 
 impl Drop for Setter {
     fn drop(&mut self) {
-        if let Some(wakeup) = self.end(State::Lost) {
+        if let Some(wakeup) = self.end(State::Over) {
             wakeup.wake();
         }
     }
@@ -229,7 +246,7 @@ impl Outcome {
         if let State::Set(outcome) = *state {
             return Some(outcome);
         }
-        *state = State::Left;
+        *state = State::Over;
         None
     }
 }
@@ -249,7 +266,7 @@ impl Future for Outcome {
                 return Poll::Pending;
             }
             State::Set(outcome) => Some(*outcome),
-            State::Left | State::Lost => None,
+            State::Over => None,
         };
         self.0 = None;
         Poll::Ready(outcome)
@@ -279,6 +296,12 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// The store's thread frees what the thread of a connection has allocated: glibc takes a lock for more.
+    #[test]
+    fn a_talk_is_one_of_the_chunks_that_any_thread_frees_at_once() {
+        assert!(size_of::<Talk>() <= 120, "{}", size_of::<Talk>());
     }
 
     const UNDECIDED: TryOutcome = Err(Undecided { delivery: Delivery::NotApplied, late: false });

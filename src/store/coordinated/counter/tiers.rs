@@ -1,8 +1,9 @@
 //! Properties of a target's tiers, and hits as they count in them.
 
 use crate::limit::{
-    Algorithm, Hits, Period, Tier, Timestamp,
+    Algorithm, Decision, Hits, OverLimitPolicy, Period, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
+    decision_from_store,
 };
 
 /// Returns `number`, or 2^32 - 1 if it is larger.
@@ -20,6 +21,13 @@ pub(super) fn remaining(tiers: &[Tier], states: &[CounterState], now: Timestamp)
 #[inline]
 pub(super) fn fits(tiers: &[Tier], states: &[CounterState], hits: Hits, now: Timestamp) -> bool {
     tiers.iter().zip(states).all(|(tier, state)| state.probe(tier, now, hits).fits)
+}
+
+/// Returns how `states` stand; over, if `hits` do not fit.
+pub(super) fn look(tiers: &[Tier], states: &[CounterState], hits: Hits, now: Timestamp) -> Decision {
+    let over = !fits(tiers, states, hits, now);
+    let hits = if over { hits } else { Hits(0) };
+    decision_from_store(tiers, states, OverLimitPolicy::Ignore, over, hits, now)
 }
 
 /// Returns whether hits become available again gradually, rather than with the next window.
@@ -62,14 +70,9 @@ pub(super) fn longest_pause(tiers: &[Tier]) -> Period {
 /// Returns how long an instance that is alone may use a grant: half of the shortest period, 1 ms to 30 s. Its own
 /// estimate is exact, so that the grant only says what another instance would see.
 pub(super) fn lone_hold(tiers: &[Tier]) -> Period {
-    let nanos = shortest_flow(tiers) / 2;
-    Period::from_nanos(nanos.clamp(1_000_000, 30_000_000_000))
-}
-
-/// Returns the shortest period of a sliding window or a bucket, in nanoseconds. Zero if there is none.
-fn shortest_flow(tiers: &[Tier]) -> u64 {
     let flowing = tiers.iter().filter(|tier| tier.algorithm != Algorithm::FixedWindow);
-    flowing.map(|tier| tier.period.as_nanos()).min().unwrap_or_default()
+    let shortest = flowing.map(|tier| tier.period.as_nanos()).min().unwrap_or_default();
+    Period::from_nanos((shortest / 2).clamp(1_000_000, 30_000_000_000))
 }
 
 /// Returns whether hits of the two instants are in the same windows of all tiers.

@@ -64,16 +64,6 @@ impl Unacknowledged {
         }
     }
 
-    /// Returns whether the last one in flight has taken in the first pending one, which is still to be removed.
-    pub(super) fn is_first_taken_in(&mut self) -> bool {
-        let Some(deltas) = &mut self.0 else { return false };
-        let (in_flight, pending) = deltas.list.split_at_mut(deltas.in_flight);
-        in_flight
-            .last_mut()
-            .zip(pending.first())
-            .is_some_and(|(last, first)| last.takes_in(first, Timestamp::default()))
-    }
-
     /// Removes the first pending one.
     pub(super) fn remove_first_pending(&mut self) {
         if let Some(deltas) = self.0.as_mut().filter(|deltas| deltas.in_flight < deltas.list.len()) {
@@ -94,16 +84,12 @@ impl Unacknowledged {
         }
     }
 
-    /// Notes that those in flight, of which those that say nothing are removed, are pending again.
+    /// Notes that those in flight are pending again, and merges them with what was counted since.
     pub(super) fn return_flight(&mut self) {
-        let Some(deltas) = &mut self.0 else { return };
-        let mut left_in_flight = std::mem::take(&mut deltas.in_flight);
-        deltas.list.retain(|delta| {
-            let is_in_flight = left_in_flight > 0;
-            left_in_flight = left_in_flight.saturating_sub(1);
-            !is_in_flight || !delta.is_none()
-        });
-        self.free_if_empty();
+        if let Some(deltas) = &mut self.0 {
+            deltas.in_flight = 0;
+        }
+        self.merge_pending(Timestamp::default());
     }
 
     /// Removes the pending ones.
@@ -119,25 +105,11 @@ impl Unacknowledged {
         if self.pending().len() < 2 {
             return;
         }
-        let mut kept = List::new();
         for later in self.take_pending() {
-            if !PendingDelta::merge(&mut kept, &later, now) {
-                kept.push(later);
+            if !PendingDelta::merge(self.pending_mut(), &later, now) {
+                self.push(later);
             }
         }
-        self.0.get_or_insert_default().list.extend(kept);
-    }
-
-    /// Keeps the pending ones for which `keep` returns true.
-    pub(super) fn retain_pending(&mut self, mut keep: impl FnMut(&PendingDelta) -> bool) {
-        let Some(deltas) = &mut self.0 else { return };
-        let mut left_in_flight = deltas.in_flight;
-        deltas.list.retain(|delta| {
-            let is_in_flight = left_in_flight > 0;
-            left_in_flight = left_in_flight.saturating_sub(1);
-            is_in_flight || keep(delta)
-        });
-        self.free_if_empty();
     }
 
     fn in_flight_len(&self) -> usize {
@@ -178,33 +150,24 @@ mod tests {
         assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![1, 2], vec![3, 4]));
         all.merge_pending(Timestamp::default());
         assert_eq!((hits(all.all()), all.in_flight().len(), all.pending_mut().len()), (vec![1, 2, 7], 2, 1));
-        assert!(all.is_first_taken_in());
-        assert_eq!(hits(all.all()), [1, 9, 7]);
-        all.push(delta(8));
-        all.retain_pending(|delta| delta.change.hits == 8);
-        assert_eq!(hits(all.all()), [1, 9, 8]);
         all.return_flight();
-        assert!(!all.is_first_taken_in(), "none is in flight");
-        assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![], vec![1, 9, 8]));
+        assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![], vec![10]), "merged");
+        all.push(delta(8));
         all.send_first();
-        all.remove_first_pending();
-        assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![1], vec![8]));
         all.end_flight();
         assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![], vec![8]));
-        all.send_first();
-        all.end_flight();
-        assert!(all.is_empty());
-        for hits in [1, 0, 2] {
-            all.push(delta(hits));
-            all.send_first();
-        }
-        all.send_first();
-        assert_eq!(hits(all.in_flight()), [1, 0, 2]);
-        all.return_flight();
-        assert_eq!(hits(&all.take_pending()), [1, 2]);
+        all.remove_first_pending();
         assert!(all.is_empty());
         all.push(delta(1));
-        all.retain_pending(|_| false);
+        all.push(delta(0));
+        all.send_first();
+        all.send_first();
+        all.send_first();
+        assert_eq!(hits(all.in_flight()), [1, 0]);
+        all.end_flight();
+        assert!(all.is_empty());
+        all.push(delta(2));
+        assert_eq!(hits(&all.take_pending()), [2]);
         assert!(all.is_empty());
     }
 }

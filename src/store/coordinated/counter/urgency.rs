@@ -53,7 +53,7 @@ impl LocalCounter {
 
     /// As [`LocalCounter::urgency`], for the limit in use.
     fn urgency_of_limit(&self, round_trip: Period, tick: Period, now: Timestamp) -> Urgency {
-        let own = self.unacknowledged_hits();
+        let own = self.unacknowledged.admitted_under(&self.target);
         // rejected hits and hits that are given back make nothing overshoot
         if own == 0 {
             let is_soon = self.plan.wants_read || self.is_newly_used_up(now);

@@ -20,22 +20,6 @@ pub(super) struct UsageRate {
     rate: f32,
 }
 
-/// A reply that a rate is measured from.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct MeasuredReply {
-    /// The hits that it counts.
-    pub(super) used: u64,
-    /// The hits that this instance has taken since the last reply.
-    pub(super) own: u64,
-    /// The number of instances.
-    pub(super) instances: u32,
-    /// The sync interval.
-    pub(super) interval: Period,
-    /// The instant of the last reply.
-    pub(super) last: Option<Timestamp>,
-    pub(super) now: Timestamp,
-}
-
 // === impl UsageRate ===
 
 #[expect(
@@ -50,11 +34,20 @@ impl UsageRate {
         Self { created: coarse(now), ..Self::default() }
     }
 
-    /// Records `reply`. `replies` is the number of those before it, which the counter keeps beside its other small
-    /// fields, where it takes less space. During the warm-up each of the other instances is assumed to take as many
-    /// hits as this one. The rate is unchanged in a new window and while no hit is admitted.
-    pub(super) fn record(&mut self, replies: &mut u8, reply: MeasuredReply) {
-        let MeasuredReply { used, own, instances, interval, last, now } = reply;
+    /// Records a reply of the instant `now`, which counts `used` hits. `replies` is the number of those before it, which
+    /// the counter keeps beside its other small fields, where it takes less space; the `last` one was of that instant.
+    /// `by_all` is what all instances have taken since then if each of the others has taken as many as this one, as is
+    /// assumed during the warm-up and the first sync `interval`. The rate is unchanged in a new window and while no hit
+    /// is admitted.
+    pub(super) fn record(
+        &mut self,
+        replies: &mut u8,
+        used: u64,
+        by_all: u64,
+        interval: Period,
+        last: Option<Timestamp>,
+        now: Timestamp,
+    ) {
         let age = coarse(now).wrapping_sub(self.created);
         // the clock of the node that replies first may be behind that of the one that the creation was dated by
         let first = if age > u32::MAX / 2 { 1 } else { age.max(1) };
@@ -64,7 +57,7 @@ impl UsageRate {
         let mut hits = if *replies == 0 { 0 } else { used.saturating_sub(self.used.into()) };
         if *replies < WARM_UP || age < interval.as_nanos() {
             *replies = replies.saturating_add(1);
-            hits = hits.max(own.saturating_mul(instances.into()));
+            hits = hits.max(by_all);
         }
         if time > 0 && hits > 0 {
             let rate = (hits as f64 / time as f64) as f32;
@@ -106,8 +99,7 @@ mod tests {
         ] {
             let mut usage = UsageRate::new(created);
             let interval = Period::from_millis(100);
-            usage
-                .record(&mut 0, MeasuredReply { used: 30, own: 10, instances: 3, interval, last: None, now });
+            usage.record(&mut 0, 30, 3 * 10, interval, None, now);
             // the instants are rounded
             let (measured, time) = (usage.time_for(30).as_nanos(), time.as_nanos());
             assert!(measured.abs_diff(time) <= shortest.as_nanos(), "{measured} ns at {now:?}");

@@ -134,7 +134,6 @@ impl<R: Remote> CounterTable<R> {
         if self.client.queue(key, &counter.target, link.time.now) {
             counter.note_queued();
         } else {
-            counter.want_no_lease();
             for asked in counter.take_tries() {
                 asked.fail(Undecided { delivery: Delivery::NotApplied, late: false }, woken);
             }
@@ -214,24 +213,22 @@ impl<R: Remote> Drop for Awaited<'_, R> {
         else {
             return;
         };
-        let Some(Ok(tried)) = outcome.take_or_leave() else { return };
-        let is_taken = match asks {
-            Asks::Take(_) | Asks::Lease(_) => hits > Hits(0) && !tried.decision.over,
-            Asks::Reserve(_) => tried.reserved > Hits(0),
-            Asks::Look => false,
-        };
-        if is_taken {
-            self.table.with_existing(key, Some(generation), |counter| {
-                let Some(counter) = counter else {
-                    // it was evicted
-                    return self.table.record_dropped(Dropped::stranded(hits.max(tried.reserved)));
-                };
-                counter.under(&limit, tried.at, |counter| match asks {
-                    Asks::Reserve(request) => counter.give_back_reserved(request, tried),
-                    _ => counter.unspend(hits, tried.at),
-                });
-                self.table.enqueue(key, counter, tried.at);
+        self.table.with_existing(key, Some(generation), |counter| {
+            // tries are decided under the lock
+            let Some(Ok(tried)) = outcome.take_or_leave() else { return };
+            let taken = tried.taken(asks, hits);
+            if taken == Hits(0) {
+                return;
+            }
+            let Some(counter) = counter else {
+                // it was evicted
+                return self.table.record_dropped(Dropped::stranded(taken));
+            };
+            counter.under(&limit, tried.at, |counter| match asks {
+                Asks::Reserve(request) => counter.give_back_reserved(request, tried),
+                _ => counter.unspend(hits, tried.at),
             });
-        }
+            self.table.enqueue(key, counter, tried.at);
+        });
     }
 }

@@ -1,7 +1,7 @@
 //! The local estimate: what it adopts of a reply, and what it counts without one.
 
 use super::*;
-use crate::store::coordinated::delivery::SentTry;
+use crate::store::coordinated::delivery::{Delivery, SentTry};
 use crate::{
     limit::algorithm::{CounterState, FixedWindow},
     store::remote::TierSet,
@@ -118,7 +118,7 @@ fn a_hit_that_was_admitted_while_its_try_was_on_its_way_counts_once() {
                 fixture.counter.among(instances).count_fallback(Direction::Take, Hits(5), false, now);
             assert!(!decision.over);
             let sent = SentTry { generation: fixture.counter.generation().0, id };
-            fixture.counter.answer_given_up(sent, Hits(5), now);
+            fixture.counter.note_answer(Delivery::OnWay(sent), Hits(5), now);
             fixture.deliver(composed);
             let used = fixture.counter.look(Hits(0), now).before;
             assert_eq!(used, Hits(10), "{tier:?}, {instances} instances");
@@ -212,10 +212,16 @@ fn rejected_hits_that_count_are_reported_but_not_admitted() {
     let mut fixture = Fixture::with_policy(&[fixed(10, 60)], 2, OverLimitPolicy::Count);
     assert!(!fixture.count(8).over);
     assert!(fixture.count(5).over);
-    assert_eq!((fixture.counter.unacknowledged_hits(), fixture.counter.owed_hits().unreported), (8, 13));
+    assert_eq!(
+        (
+            fixture.counter.unacknowledged.admitted_under(&fixture.counter.target),
+            fixture.counter.owed_hits().unreported
+        ),
+        (8, 13)
+    );
     let commands = fixture.take();
     assert_eq!(commands[0].0.exchange.reports.last().map(|report| report.change.hits), Some(13));
-    assert_eq!(fixture.counter.apply_delivery(Delivery::Applied).admitted, 8);
+    assert_eq!(fixture.counter.apply_delivery(Delivery::Applied), 8);
     let mut ignored = Fixture::new(&[fixed(10, 60)], 2);
     assert!(ignored.count(11).over);
     assert!(!ignored.counter.has_pending());

@@ -5,7 +5,7 @@ use crate::store::coordinated::counter::{
     Urgency,
     schedule::FlushSchedule,
     tiers::{has_flowed_back, hold, lone_hold},
-    usage::{MeasuredReply, UsageRate},
+    usage::UsageRate,
 };
 
 const NANO: Period = Period::from_nanos(1);
@@ -83,8 +83,7 @@ impl Measured {
 
     /// Records a reply of three instances.
     fn record(&mut self, used: u64, own: u64, interval: Period, last: Option<Timestamp>, now: Timestamp) {
-        let reply = MeasuredReply { used, own, instances: 3, interval, last, now };
-        self.rate.record(&mut self.replies, reply);
+        self.rate.record(&mut self.replies, used, 3 * own, interval, last, now);
     }
 }
 

@@ -66,15 +66,11 @@ fn hits_of_a_sliding_window_are_held_for_half_as_long_again_as_they_are_expected
 }
 
 #[test]
-fn a_reply_without_hits_or_counts_leaves_no_lease() {
+fn a_reply_without_hits_leaves_no_lease() {
     let mut empty = Fixture::new(&[fixed(100, 60)], 2);
     assert_eq!(empty.take_elsewhere(100), 100);
     assert_eq!(empty.lease(1), 0);
     assert!(empty.counter.leases().is_empty());
-    let mut other = Fixture::new(&[fixed(100, 60)], 2);
-    let reply = Reply { granted: 3, ..Reply::default() };
-    other.counter.hold_granted(3, &reply, millis(2), other.now);
-    assert!(other.counter.leases().is_empty(), "its window is not known");
 }
 
 #[test]

@@ -3,7 +3,10 @@
 use super::*;
 use crate::{
     limit::ReservationRequest,
-    store::coordinated::{counter::TryOutcome, delivery::SentTry},
+    store::coordinated::{
+        counter::TryOutcome,
+        delivery::{Delivery, SentTry},
+    },
 };
 
 const SECOND: Period = Period::from_secs(1);
@@ -26,7 +29,7 @@ fn leave(fixture: &mut Fixture, (id, outcome): (u32, Outcome), hits: u64, is_adm
         let (instances, now) = (fixture.instances, fixture.now);
         let sent = SentTry { generation: fixture.counter.generation().0, id };
         fixture.counter.among(instances).count_fallback(Direction::Take, Hits(hits), false, now);
-        fixture.counter.answer_given_up(sent, Hits(hits), now);
+        fixture.counter.note_answer(Delivery::OnWay(sent), Hits(hits), now);
     }
 }
 
@@ -59,11 +62,11 @@ fn under_strict_all_is_denied_once_the_store_has_rejected_a_hit_of_a_full_window
         fixture.execute(Exchange::of_report(Report::of(fixture.now, used)));
         fixture.ask(hits, asks);
         let (command, mut sent) = fixture.compose().pop().expect("one");
-        // its time, which is estimated, is before that of the earlier reply
+        // as Envoy's reference, which tells no time
         let reply = Reply { at: None, ..fixture.store.execute(&command, fixture.now) };
-        fixture.counter.apply(&mut sent, Ok((&reply, START)), &fixture.link());
+        fixture.counter.apply(&mut sent, Ok((&reply, fixture.now)), &fixture.link());
         let is_over = told(&mut fixture).expect("it is decided").decision.over;
-        assert_eq!([is_over, fixture.counter.is_denied(START)], [over, is_denied], "{used}, {hits}");
+        assert_eq!([is_over, fixture.counter.is_denied(fixture.now)], [over, is_denied], "{used}, {hits}");
     }
 }
 
@@ -87,6 +90,27 @@ fn an_exchange_whose_counter_was_evicted_answers_its_caller_and_accounts_for_wha
         let applied = sent.decide_alone(failure.unwrap_or(Ok((&reply, START))));
         let told = told(&mut fixture).map(|tried| (tried.decision.over, tried.reserved.0));
         assert_eq!(told.map_err(|failed| failed.delivery), decided, "{asks:?}");
+        assert_eq!((applied.dropped.stranded, applied.unknown), (stranded, unknown), "{asks:?}");
+    }
+}
+
+/// What the store has taken for nobody, or may have, is in no other metric.
+#[test]
+fn an_exchange_whose_counter_was_evicted_accounts_for_callers_who_have_left() {
+    let lost = RemoteError::TimedOut(SECOND);
+    for (asks, is_lost, stranded, unknown) in [
+        (Asks::Take(OverLimitPolicy::Ignore), false, 3, 0),
+        (Asks::Take(OverLimitPolicy::Ignore), true, 0, 3),
+        (Asks::Look, false, 0, 0),
+        (Asks::Look, true, 0, 0),
+        (reserve(2, 5), false, 5, 0),
+    ] {
+        let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+        fixture.ask(3, asks);
+        let (command, mut sent) = fixture.compose().pop().expect("one");
+        fixture.waiting.clear();
+        let reply = fixture.store.execute(&command, START);
+        let applied = sent.decide_alone(if is_lost { Err(&lost) } else { Ok((&reply, START)) });
         assert_eq!((applied.dropped.stranded, applied.unknown), (stranded, unknown), "{asks:?}");
     }
 }
@@ -156,7 +180,7 @@ fn a_reservation_that_was_given_up_is_forgotten_with_its_reply() {
         let composed = fixture.compose();
         leave(&mut fixture, asked, 0, false);
         fixture.deliver(std::mem::replace(&mut on_way, composed));
-        assert_eq!(fixture.counter.rare.talk().expect("one is on its way").given_up.len(), 1);
+        assert_eq!(fixture.counter.rare.talk().expect("one is on its way").given_up().len(), 1);
     }
     fixture.deliver(on_way);
     assert!(fixture.counter.rare.talk().is_none());

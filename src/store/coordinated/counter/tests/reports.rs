@@ -190,8 +190,7 @@ fn hits_that_were_admitted_without_the_store_are_in_no_exact_state() {
     assert!(fixture.counter.give_up(id, Hits(1)) && fixture.exact().is_some());
     fixture.counter.count_fallback(Direction::Take, Hits(1), false, fixture.now);
     let sent = SentTry { generation: fixture.counter.generation().0, id };
-    fixture.counter.answer_given_up(sent, Hits(1), fixture.now);
-    fixture.counter.note_unreported(Delivery::OnWay(sent));
+    fixture.counter.note_answer(Delivery::OnWay(sent), Hits(1), fixture.now);
     assert_eq!(fixture.exact(), None);
     fixture.deliver(on_way);
     assert!(fixture.exact().is_some());
@@ -205,7 +204,7 @@ fn hits_that_were_admitted_without_the_store_are_in_no_exact_state() {
     ] {
         let mut fixture = known(Coordination::Lease);
         fixture.counter.count_fallback(Direction::Take, Hits(1), false, fixture.now);
-        fixture.counter.note_unreported(delivery);
+        fixture.counter.note_answer(delivery, Hits(1), fixture.now);
         assert_eq!(fixture.exact().is_some(), is_known, "{delivery:?}");
     }
 }
@@ -329,8 +328,8 @@ fn reports_that_were_not_applied_are_pending_again_and_lost_ones_are_accounted_f
         fixture
     };
     let mut applied = start();
-    let outcome = applied.counter.apply_delivery(Delivery::Applied);
-    assert_eq!((outcome.admitted, outcome.unknown), (5, 0), "the overshoot is that of the last window");
+    let admitted = applied.counter.apply_delivery(Delivery::Applied);
+    assert_eq!(admitted, 5, "the overshoot is that of the last window");
     assert!(applied.counter.is_settled());
     let mut kept = start();
     kept.counter.apply_delivery(Delivery::NotApplied);
@@ -338,8 +337,7 @@ fn reports_that_were_not_applied_are_pending_again_and_lost_ones_are_accounted_f
     let reports = kept.reports();
     assert_eq!(reports.iter().map(|report| report.change.hits).collect::<Vec<_>>(), [4, 6]);
     let mut lost = start();
-    let outcome = lost.counter.apply_delivery(Delivery::Unknown);
-    assert_eq!((outcome.admitted, outcome.unknown, lost.counter.owed_hits().unreported), (0, 9, 0));
+    assert_eq!((lost.counter.apply_delivery(Delivery::Unknown), lost.counter.owed_hits().unreported), (0, 0));
     // a read that was not applied leaves nothing behind
     let mut read = Fixture::new(&[fixed(100, 60)], 2);
     read.counter.refresh(SECOND, read.now);
@@ -384,10 +382,6 @@ fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
         assert_eq!(applied, is_applied, "number {number} at {ms} ms");
         assert_eq!(fixture.counter.remaining(at(100)), if is_applied { 40 } else { 50 });
         assert!(!fixture.counter.has_lost_version());
-        // a reply that has waited for its turn is applied at its own instant
-        fixture.counter.accept_time(at(10));
-        assert!(fixture.counter.apply_reply_to(&reply(70, 0), numbers[2], at(10)));
-        assert_eq!(fixture.counter.remaining(at(100)), 30);
     }
     // those of two replies that carry it are exact
     for (first, second, ms, is_applied) in [
