@@ -2,7 +2,7 @@
 
 use super::{
     LocalCounter,
-    policy::{Answer, Ask, Asks, Denial, LeasePolicy, Scarcity, StrictPolicy, interval, latest_arrival},
+    policy::{Answer, Ask, Asks, Denial, Scarcity, interval, latest_arrival},
     tiers::longest_pause,
 };
 use crate::{
@@ -38,10 +38,8 @@ impl LocalCounter {
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(in super::super) fn answer(&self, mode: Coordination, ask: &Ask, link: &Link) -> Answer {
         match mode {
-            Coordination::Lease => LeasePolicy::new(self.view()).answer(ask, link.time.now),
-            Coordination::Strict => {
-                StrictPolicy::new(self.view()).answer(ask, link.local_cache, link.time.now)
-            }
+            Coordination::Lease => self.view().lease_answer(ask, link.time.now),
+            Coordination::Strict => self.view().strict_answer(ask, link.local_cache, link.time.now),
             _ => Answer::Count,
         }
     }
@@ -72,7 +70,7 @@ impl LocalCounter {
                 let decision = self.spend(policy, hits, now);
                 // the next lease has to arrive before this one is used up
                 let soon = Period::from_nanos(2 * link.round_trip.as_nanos());
-                if self.lease_policy().runs_low(soon, now) {
+                if self.view().runs_low(soon, now) {
                     self.want_lease();
                 }
                 Decided::Now(decision, How::Spent)
@@ -159,7 +157,7 @@ impl LocalCounter {
     /// asked for, or only a part.
     pub(super) fn pause_if_scarce(&mut self, is_partial: bool, round_trip: Period, now: Timestamp) {
         let was_scarce = self.leasing().is_some_and(|leasing| leasing.is_scarce);
-        let scarcity = self.lease_policy().scarcity(was_scarce, is_partial, round_trip, now);
+        let scarcity = self.view().scarcity(was_scarce, is_partial, round_trip, now);
         let pause = scarcity.and_then(|scarcity| scarcity.pause);
         self.plan.denied_until = pause.map_or(Timestamp::default(), |pause| pause.until);
         if let Some(Scarcity { is_scarce, .. }) = scarcity

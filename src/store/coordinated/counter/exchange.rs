@@ -418,7 +418,7 @@ impl LocalCounter {
         let is_of_rule = |asked: &Try| !asked.is_own && asked.target.has_counters_of(&self.target);
         let may_hold = wants_lease && tries.iter().all(is_of_rule);
         let needed = needed_hits(tries);
-        let hold = may_hold.then(|| self.lease_policy().next_hold(needed, returned, link, at)).flatten();
+        let hold = may_hold.then(|| self.view().next_hold(needed, returned, link, at)).flatten();
         if reports.is_empty() && self.sends_state(tries, hold.is_some(), at) {
             let exact = self.replacement(&self.target, at);
             let report = |replaces| Report { at, since: at, replaces: Some(replaces), ..Report::default() };

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::{
     LocalCounter,
-    policy::LeasePolicy,
     records::{Dropped, HeldLease, PendingDelta, left_in},
     tiers::{flows, has_ended, has_flowed_back, is_mixed, lone_hold, same_windows, saturated, take_off},
 };
@@ -29,12 +28,6 @@ impl LocalCounter {
     #[inline]
     pub(in super::super) fn has_leases(&self) -> bool {
         !self.rare.leases().is_empty()
-    }
-
-    /// Returns what decides about its leases.
-    #[inline]
-    pub(in super::super) fn lease_policy(&self) -> LeasePolicy<'_> {
-        LeasePolicy::new(self.view())
     }
 
     /// Returns the hits that may be admitted without a call.
@@ -88,8 +81,8 @@ impl LocalCounter {
         let until = ends.min().unwrap_or(now);
         let lease = HeldLease::new(Hits(hits), now, until);
         self.books.hold(hits);
-        if self.is_away() {
-            // granted under a limit that a reload has replaced
+        if self.is_away() || self.choice.mode != Coordination::Lease {
+            // granted under a limit that a reload has replaced, or before the mode changed
             self.push_unused(PendingDelta::unused(&self.target, lease));
         } else {
             self.rare.add_lease(lease);
@@ -133,7 +126,7 @@ impl LocalCounter {
                 && self.plan.instances <= 1
                 && !is_mixed(tiers)
                 && !self.has_lost_version()
-                && lease.left().0 <= self.lease_policy().idle_allowance()
+                && lease.left().0 <= self.view().idle_allowance()
             {
                 // the estimate, which does not count them, has to replace the store's state
                 self.books.hold(-i128::from(lease.left().0));
@@ -180,14 +173,13 @@ impl LocalCounter {
     }
 
     /// Makes unspent leased hits pending that this instance should not keep: those of a lease that ends before a return
-    /// could arrive, `lead` from now, all of them if the counter is not in mode `lease` any more, and more than a few
-    /// if it is abandoned: no check has arrived for longer than the sync interval, and for longer than is likely at the
-    /// last demand.
+    /// could arrive, `lead` from now, and all of them if the counter is abandoned and has more than a few: no check has
+    /// arrived for longer than the sync interval, and for longer than is likely at the last demand.
     pub(in super::super) fn return_ending(&mut self, lead: Period, now: Timestamp) {
         if !self.has_leases() {
             return;
         }
-        if self.choice.mode != Coordination::Lease || self.lease_policy().is_abandoned(now) {
+        if self.view().is_abandoned(now) {
             self.return_leases();
         }
         self.return_leases_before(now.after(lead));
@@ -198,8 +190,8 @@ impl LocalCounter {
     pub(super) fn return_leases_before(&mut self, soon: Timestamp) -> u64 {
         let mut returned = 0;
         let ends = |counter: &Self| {
-            let policy = counter.lease_policy();
-            counter.leases().first().is_some_and(|lease| policy.returns_before(lease, soon))
+            let view = counter.view();
+            view.leases.first().is_some_and(|lease| view.returns_before(lease, soon))
         };
         while ends(self)
             && let Some(lease) = self.rare.pop_lease()
@@ -213,7 +205,7 @@ impl LocalCounter {
     /// Returns whether nothing has to be done at `time` but keep a lease until its window ends.
     pub(in super::super) fn is_keeping(&self, time: StoreTime) -> bool {
         self.rare.only_lease().is_some_and(|lease| time.latest < lease.until)
-            && self.lease_policy().keeps_all()
+            && self.view().keeps_all()
             && !self.has_unacknowledged()
             && !self.plan.wants_read
     }

@@ -192,14 +192,12 @@ impl LocalCounter {
         self.books.see(now);
     }
 
-    /// Changes the coordination mode. Leases are returned in any other mode than `lease`.
+    /// Changes the coordination mode. Leases, which only `lease` has, are returned.
     pub(super) fn change_mode(&mut self, mode: Coordination) {
         if mode != self.choice.mode {
             // a pause of leases and the local cache of `strict` have different rules
             self.plan.denied_until = Timestamp::default();
             self.choice.mode = mode;
-        }
-        if mode != Coordination::Lease {
             self.return_leases();
         }
     }
@@ -252,10 +250,9 @@ impl LocalCounter {
 
     /// Returns what policies see of it.
     #[inline]
-    fn view(&self) -> View<'_> {
+    pub(super) fn view(&self) -> View<'_> {
         View {
             target: &self.target,
-            mode: self.choice.mode,
             estimate: &self.estimate,
             demand: &self.demand,
             leases: self.leases(),

@@ -119,7 +119,7 @@ impl<R: Remote> CounterTable<R> {
         if !counter.has_leases() {
             return;
         }
-        let Some((at, is_punctual)) = counter.lease_policy().due_at(lead(self.client.round_trip())) else {
+        let Some((at, is_punctual)) = counter.view().due_at(lead(self.client.round_trip())) else {
             return;
         };
         if is_punctual {

@@ -96,7 +96,7 @@ fn flush_counter<R: Remote>(
     let time = link.time;
     // pending hits are kept while the node does not reply; the heartbeat detects when it does again
     let is_available = !table.client.is_unavailable_for(&counter.target, time.now);
-    if is_available && counter.has_leases() && counter.lease_policy().should_renew(link.lead(), time.now) {
+    if is_available && counter.has_leases() && counter.view().should_renew(link.lead(), time.now) {
         // due again after the reply
         counter.want_lease();
         return table.send_tries(key, counter, link, woken);

@@ -3,7 +3,7 @@
 
 use super::{Answer, Ask, Asks, Denial, View};
 use crate::{
-    limit::{Algorithm, Coordination, Direction, Hits, Period, Timestamp, capacity},
+    limit::{Algorithm, Direction, Hits, Period, Timestamp, capacity},
     store::{
         coordinated::{
             counter::{
@@ -34,12 +34,6 @@ const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
 /// report, less than a second.
 const LONGEST_IDLE_HOLD: Period = Period::from_millis(400);
 
-/// Decides about the leases of a counter.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super::super) struct LeasePolicy<'a> {
-    view: View<'a>,
-}
-
 /// Whether the store has too few hits, and what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Scarcity {
@@ -56,23 +50,19 @@ pub(in super::super) struct Pause {
     pub(in super::super) call_at: Timestamp,
 }
 
-// === impl LeasePolicy ===
+// === impl View ===
 
-impl<'a> LeasePolicy<'a> {
-    pub(in super::super) const fn new(view: View<'a>) -> Self {
-        Self { view }
-    }
-
-    /// Returns what becomes of `ask`.
+impl View<'_> {
+    /// Returns what becomes of `ask` under `lease`.
     #[inline]
-    pub(in super::super) fn answer(&self, ask: &Ask, now: Timestamp) -> Answer {
+    pub(in super::super) fn lease_answer(&self, ask: &Ask, now: Timestamp) -> Answer {
         match ask.direction {
             Direction::GiveBack => Answer::Count,
             Direction::Take if ask.hits == Hits(0) => Answer::Wait(Asks::Look),
-            Direction::Take if !self.view.fits(ask.hits, now) => Answer::Reject(Denial::Estimate),
-            Direction::Take if self.view.leased() >= ask.hits.0 => Answer::Spend,
+            Direction::Take if !self.fits(ask.hits, now) => Answer::Reject(Denial::Estimate),
+            Direction::Take if self.leased() >= ask.hits.0 => Answer::Spend,
             // until there is enough for every instance
-            Direction::Take if now < self.view.denied_until => Answer::Reject(Denial::Pause),
+            Direction::Take if now < self.denied_until => Answer::Reject(Denial::Pause),
             // what is held is of the rule's limit
             Direction::Take if ask.is_own => Answer::Wait(Asks::Take(ask.policy)),
             Direction::Take => Answer::Wait(Asks::Lease(ask.policy)),
@@ -88,18 +78,18 @@ impl<'a> LeasePolicy<'a> {
         link: &Link,
         now: Timestamp,
     ) -> Option<Hold> {
-        let tiers = &self.view.target.tiers;
-        let longest = if self.view.is_alone() { lone_hold(tiers) } else { hold(tiers) };
+        let tiers = &self.target.tiers;
+        let longest = if self.is_alone() { lone_hold(tiers) } else { hold(tiers) };
         // a lease would end before it could be used
         if flows(tiers) && longest < self.shortest_hold(link.lead()) {
             return None;
         }
         let want = self.ahead(needed, returned, link.horizon(), now);
-        let time = if self.view.is_alone() || has_bucket(tiers) {
+        let time = if self.is_alone() || has_bucket(tiers) {
             longest
         } else {
             // as long as the hits are expected to last, since a sliding window counts them until then
-            let used_up = self.view.demand.time_for(needed + want, now).as_nanos();
+            let used_up = self.demand.time_for(needed + want, now).as_nanos();
             let time = used_up.saturating_add(used_up / 2).saturating_add(2 * link.lead().as_nanos());
             Period::from_nanos(time).min(longest)
         };
@@ -110,7 +100,7 @@ impl<'a> LeasePolicy<'a> {
     /// arrive after a round trip, by the latest clock that the store may have. Others of a bucket have to be returned
     /// before they flow back. `lead` is the time that a return takes, two round trips and what the queue may be late.
     fn shortest_hold(&self, lead: Period) -> Period {
-        let returns = !self.view.is_alone() && has_bucket(&self.view.target.tiers);
+        let returns = !self.is_alone() && has_bucket(&self.target.tiers);
         if returns { lead } else { Period::from_nanos(lead.as_nanos() / 2 + 2_000_000) }
     }
 
@@ -118,16 +108,16 @@ impl<'a> LeasePolicy<'a> {
     /// within the time that a lease should last, and those that are kept for after a lull. `returned` hits were held
     /// until now.
     fn ahead(&self, needed: u64, returned: u64, at_least: Period, now: Timestamp) -> u64 {
-        let View { target, demand, .. } = self.view;
+        let View { target, demand, .. } = *self;
         let mut likely = 0;
         if demand.is_known(now) {
-            let leased = self.view.leased();
+            let leased = self.leased();
             likely = demand.in_the_next(self.horizon(at_least, now), now).saturating_sub(leased);
             let share = self.share(now).max(returned);
-            likely = likely.min(if self.view.is_alone() { share } else { share.saturating_sub(leased) });
+            likely = likely.min(if self.is_alone() { share } else { share.saturating_sub(leased) });
             // so few save hardly a call, and are missing elsewhere; tokens that return to a bucket are rarely more
             let least = if has_bucket(&target.tiers) { 2 } else { MIN_AHEAD };
-            likely = if !self.view.is_alone() && likely < least { 0 } else { likely };
+            likely = if !self.is_alone() && likely < least { 0 } else { likely };
         }
         let kept = if needed > 0 { self.kept_ahead(now) } else { 0 };
         likely.saturating_sub(needed).max(kept).min(self.most_ahead(needed, now))
@@ -135,20 +125,20 @@ impl<'a> LeasePolicy<'a> {
 
     /// Returns the hits that are requested with those that decisions wait for, to be kept for after a lull.
     fn kept_ahead(&self, now: Timestamp) -> u64 {
-        if !self.view.is_alone() && flows(&self.view.target.tiers) {
+        if !self.is_alone() && flows(&self.target.tiers) {
             return 0;
         }
-        self.idle_allowance().min(self.view.remaining(now) / 8)
+        self.idle_allowance().min(self.remaining(now) / 8)
     }
 
     /// Returns the most hits that one of several instances may lease ahead. A bucket that is full again before such
     /// hits are used would admit them beyond its burst, so all instances together must lack more than flows back
     /// meanwhile.
     fn most_ahead(&self, needed: u64, now: Timestamp) -> u64 {
-        if self.view.is_alone() {
+        if self.is_alone() {
             return u64::MAX;
         }
-        let View { target, estimate, instances, .. } = self.view;
+        let View { target, estimate, instances, .. } = *self;
         let buckets = estimate.iter().zip(&target.tiers).filter_map(|(state, tier)| {
             let Algorithm::TokenBucket(bucket) = tier.algorithm else { return None };
             let left = u64::from(state.availability(tier, now).remaining);
@@ -156,13 +146,13 @@ impl<'a> LeasePolicy<'a> {
             let flows_back = u64::from(tier.requests) / 20 + 1;
             Some(lacks.saturating_sub(flows_back) / instances)
         });
-        buckets.min().map_or(u64::MAX, |most| most.saturating_sub(self.view.leased()))
+        buckets.min().map_or(u64::MAX, |most| most.saturating_sub(self.leased()))
     }
 
     /// Returns how long a lease should last: a quarter of the window's remaining time, or as long as it may be used or
     /// is kept.
     fn horizon(&self, at_least: Period, now: Timestamp) -> Period {
-        let times = self.view.target.tiers.iter().map(|tier| match tier.algorithm {
+        let times = self.target.tiers.iter().map(|tier| match tier.algorithm {
             Algorithm::FixedWindow => {
                 let rest = now.window_end(tier.period).since(now);
                 let quarter = Period::from_nanos(rest.as_nanos() / 4);
@@ -178,18 +168,18 @@ impl<'a> LeasePolicy<'a> {
     /// Returns how many of the remaining hits one instance may hold: an equal share. In a fixed window half of that,
     /// since hits that one instance still holds when it ends are lost to the others.
     fn share(&self, now: Timestamp) -> u64 {
-        let parts = self.view.instances * if flows(&self.view.target.tiers) { 1 } else { 2 };
-        (self.view.remaining(now) / parts).max(1)
+        let parts = self.instances * if flows(&self.target.tiers) { 1 } else { 2 };
+        (self.remaining(now) / parts).max(1)
     }
 
     /// Returns whether the next lease has to be requested, so that it arrives before what is held is used up, in about
     /// the time `soon`.
     #[inline]
     pub(in super::super::super) fn runs_low(&self, soon: Period, now: Timestamp) -> bool {
-        let leased = self.view.leased();
-        now >= self.view.denied_until
-            && leased < self.view.demand.in_the_next(soon, now)
-            && leased < self.view.remaining(now)
+        let leased = self.leased();
+        now >= self.denied_until
+            && leased < self.demand.in_the_next(soon, now)
+            && leased < self.remaining(now)
     }
 
     /// Returns the hits that this instance, one of several, may keep unused: all together at most one in a hundred.
@@ -198,12 +188,12 @@ impl<'a> LeasePolicy<'a> {
     /// from nobody.
     #[inline]
     pub(in super::super) fn idle_allowance(&self) -> u64 {
-        let tiers = &self.view.target.tiers;
-        match self.view.instances {
+        let tiers = &self.target.tiers;
+        match self.instances {
             // a lease ends with its hold, but the hits would count for the rest of the window
             _ if is_mixed(tiers) => 0,
             ..=1 => capacity(tiers) / 8,
-            _ if has_bucket(tiers) || self.view.target.counts_rejected() => 0,
+            _ if has_bucket(tiers) || self.target.counts_rejected() => 0,
             instances => capacity(tiers) / 100 / instances,
         }
     }
@@ -211,7 +201,7 @@ impl<'a> LeasePolicy<'a> {
     /// Returns whether what is held is no more than may be kept without a hit.
     #[inline]
     fn may_keep_all(&self) -> bool {
-        self.view.leased() <= self.idle_allowance()
+        self.leased() <= self.idle_allowance()
     }
 
     /// Returns whether more is held than may be kept without a hit, and no hit has arrived for longer than the sync
@@ -221,7 +211,7 @@ impl<'a> LeasePolicy<'a> {
     }
 
     fn abandoned_at(&self) -> Timestamp {
-        let View { demand, last_check_at, sync_interval, .. } = self.view;
+        let View { demand, last_check_at, sync_interval, .. } = *self;
         let longest = if self.is_shared_count() { LONGEST_IDLE_HOLD } else { LONGEST_ABANDONMENT };
         let expected = demand.time_for(ABANDONED_AFTER, last_check_at).min(longest);
         last_check_at.after(sync_interval.max(expected))
@@ -230,7 +220,7 @@ impl<'a> LeasePolicy<'a> {
     /// Returns whether what is left of `lease` goes back before its end, since it is of use to other instances.
     #[inline]
     fn returns(&self, lease: &HeldLease) -> bool {
-        !self.view.is_alone() && flows(&self.view.target.tiers) && lease.has_hold
+        !self.is_alone() && flows(&self.target.tiers) && lease.has_hold
     }
 
     /// Returns whether `lease` has to be returned because it ends no later than `soon`.
@@ -241,11 +231,10 @@ impl<'a> LeasePolicy<'a> {
     /// Returns whether a lease that ends within `lead` should be renewed in the call that returns what is left of it,
     /// since hits are likely and the store may have some.
     pub(in super::super::super) fn should_renew(&self, lead: Period, now: Timestamp) -> bool {
-        let first = self.view.leases.first();
+        let first = self.leases.first();
         first.is_some_and(|lease| self.returns_before(lease, now.after(lead)))
-            && self.view.mode == Coordination::Lease
-            && now >= self.view.denied_until
-            && self.view.demand.in_the_next(hold(&self.view.target.tiers), now) > 0
+            && now >= self.denied_until
+            && self.demand.in_the_next(hold(&self.target.tiers), now) > 0
     }
 
     /// Returns when leases have to be looked at: `lead` before one ends, or when they have to be returned if no check
@@ -253,11 +242,7 @@ impl<'a> LeasePolicy<'a> {
     /// ever returned, so that the sweep is early enough to forget it.
     #[inline]
     pub(in super::super::super) fn due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
-        let lease = self.view.leases.first()?;
-        if self.view.mode != Coordination::Lease {
-            // granted when the mode had changed already
-            return Some((Timestamp::default(), false));
-        }
+        let lease = self.leases.first()?;
         let is_kept = self.may_keep_all();
         if is_kept && self.is_single_window() {
             return None;
@@ -273,20 +258,20 @@ impl<'a> LeasePolicy<'a> {
 
     /// Returns whether nothing has to be done with what is held until its window ends.
     pub(in super::super) fn keeps_all(&self) -> bool {
-        self.view.mode == Coordination::Lease && self.is_single_window() && self.may_keep_all()
+        self.is_single_window() && self.may_keep_all()
     }
 
     /// Returns whether it is a single fixed window, whose leases end with it: unless they are returned before, they are
     /// forgotten.
     #[inline]
     fn is_single_window(&self) -> bool {
-        matches!(&self.view.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
+        matches!(&self.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
     }
 
     /// Returns whether the store has to know the number of all hits, rejected ones included, while there are other
     /// instances.
     fn is_shared_count(&self) -> bool {
-        !self.view.is_alone() && self.view.target.counts_rejected()
+        !self.is_alone() && self.target.counts_rejected()
     }
 
     /// Returns whether tokens of a bucket are scarce, and how long to send no call although some return to it. Under
@@ -301,18 +286,18 @@ impl<'a> LeasePolicy<'a> {
         round_trip: Period,
         now: Timestamp,
     ) -> Option<Scarcity> {
-        let View { target, demand, instances, .. } = self.view;
+        let View { target, demand, instances, .. } = *self;
         let tiers = &target.tiers;
-        if self.view.is_alone() || !has_bucket(tiers) {
+        if self.is_alone() || !has_bucket(tiers) {
             return None;
         }
         let usable = demand.in_the_next(hold(tiers), now);
         // 50 % more, because random arrivals are spread unevenly
         let all = usable.saturating_mul(instances).saturating_mul(3) / 2;
         let plenty = all.min(capacity(tiers) / 2).max(1);
-        let wait = self.view.wait_for(plenty, now);
+        let wait = self.wait_for(plenty, now);
         // a scarcity begins only when the store has run out, or has less than one for each instance
-        let is_empty = self.view.remaining(now) < instances;
+        let is_empty = self.remaining(now) < instances;
         let is_scarce = wait > Period::default() && (was_scarce || is_partial || is_empty);
         let time = wait.min(longest_pause(tiers));
         let is_worthwhile = is_scarce && demand.in_the_next(time, now) >= MIN_PAUSE_HITS;

@@ -9,16 +9,8 @@ mod strict;
 #[cfg(test)]
 mod tests;
 
-pub(super) use self::{
-    auto::ModeChoice,
-    lease::Scarcity,
-    leasing::Leasing,
-    strict::{StrictPolicy, latest_arrival},
-};
-pub(in super::super) use self::{
-    auto::{AutoPolicy, Switch},
-    lease::LeasePolicy,
-};
+pub(in super::super) use self::auto::{AutoPolicy, Switch};
+pub(super) use self::{auto::ModeChoice, lease::Scarcity, leasing::Leasing, strict::latest_arrival};
 use super::{
     demand::Demand,
     records::{HeldLease, left_in},
@@ -27,8 +19,8 @@ use super::{
 };
 use crate::{
     limit::{
-        Coordination, Direction, Hits, LimitCheck, OverLimitPolicy, Period, ReservationRequest, Scope,
-        Timestamp, algorithm::CounterState,
+        Direction, Hits, LimitCheck, OverLimitPolicy, Period, ReservationRequest, Scope, Timestamp,
+        algorithm::CounterState,
     },
     store::remote::Target,
 };
@@ -84,10 +76,9 @@ pub(in super::super) enum Denial {
 
 /// What a policy sees of a counter.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct View<'a> {
+pub(in super::super) struct View<'a> {
     /// The limit in use.
     pub(super) target: &'a Target,
-    pub(super) mode: Coordination,
     /// The estimate of the shared counters, one for each tier.
     pub(super) estimate: &'a [CounterState],
     pub(super) demand: &'a Demand,

@@ -6,38 +6,25 @@ use crate::{
     store::coordinated::counter::tiers::has_strict_bucket,
 };
 
-/// Decides what the store is asked.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct StrictPolicy<'a> {
-    view: View<'a>,
-}
+// === impl View ===
 
-// === impl StrictPolicy ===
-
-impl<'a> StrictPolicy<'a> {
-    pub(in super::super) const fn new(view: View<'a>) -> Self {
-        Self { view }
-    }
-
-    /// Returns what becomes of `ask`. With `local_cache`, hits that the store has denied until later are rejected
+impl View<'_> {
+    /// Returns what becomes of `ask` under `strict`. With `local_cache`, hits that the store has denied until later are rejected
     /// without it.
-    pub(in super::super) fn answer(&self, ask: &Ask, local_cache: bool, now: Timestamp) -> Answer {
+    pub(in super::super) fn strict_answer(&self, ask: &Ask, local_cache: bool, now: Timestamp) -> Answer {
         match ask.direction {
             Direction::GiveBack => Answer::Report,
             Direction::Take if ask.hits == Hits(0) => Answer::Wait(Asks::Look),
-            Direction::Take if local_cache && self.is_cached(ask.hits, now) => Answer::Reject(Denial::Cached),
+            Direction::Take if local_cache && self.is_cached(now) => Answer::Reject(Denial::Cached),
             Direction::Take => Answer::Wait(Asks::Take(ask.policy)),
         }
     }
 
-    /// Returns whether the store has denied all hits until later than `now`, and neither `hits` nor a single one fit by
+    /// Returns whether the store has denied all hits until later than `now`, and not a single one fits by
     /// the estimate: some may have been given back since. Not with a strict bucket, since the store has to notice the
     /// try before the next decision.
-    fn is_cached(&self, hits: Hits, now: Timestamp) -> bool {
-        now < self.view.denied_until
-            && !has_strict_bucket(&self.view.target.tiers)
-            && !self.view.fits(hits, now)
-            && !self.view.fits(Hits(1), now)
+    fn is_cached(&self, now: Timestamp) -> bool {
+        now < self.denied_until && !has_strict_bucket(&self.target.tiers) && !self.fits(Hits(1), now)
     }
 }
 

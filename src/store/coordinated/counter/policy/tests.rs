@@ -3,9 +3,9 @@
 // the tiers of tests are
 #![cfg(feature = "server")]
 
-use super::{AutoPolicy, LeasePolicy, StrictPolicy, View, auto::Switch, interval::read_from_age, *};
+use super::{AutoPolicy, View, auto::Switch, interval::read_from_age, *};
 use crate::{
-    limit::{Algorithm, Bucket, Refill, Tier},
+    limit::{Algorithm, Bucket, Coordination, Refill, Tier},
     store::coordinated::{
         counter::policy::ModeChoice,
         link::{Link, StoreTime},
@@ -44,7 +44,6 @@ impl Seen {
     fn view(&self) -> View<'_> {
         View {
             target: &self.target,
-            mode: Coordination::Lease,
             estimate: &self.estimate,
             demand: &self.demand,
             leases: &self.leases,
@@ -55,10 +54,6 @@ impl Seen {
             last_check_at: self.now,
             sync_interval: millis(100),
         }
-    }
-
-    fn policy(&self) -> LeasePolicy<'_> {
-        LeasePolicy::new(self.view())
     }
 
     fn lease(&mut self, hits: u64) {
@@ -88,7 +83,7 @@ impl Seen {
             budget: millis(15),
             local_cache: true,
         };
-        self.policy().next_hold(needed, 0, &link, self.now).map_or(0, |hold| hold.want)
+        self.view().next_hold(needed, 0, &link, self.now).map_or(0, |hold| hold.want)
     }
 }
 
@@ -104,7 +99,7 @@ fn a_stock_is_kept_only_beside_hits_that_are_needed_and_of_an_eighth_of_the_rest
 
 #[test]
 fn what_may_be_kept_unused_is_missing_nowhere() {
-    let allowance = |tiers: &[Tier], instances| Seen::new(tiers, instances).policy().idle_allowance();
+    let allowance = |tiers: &[Tier], instances| Seen::new(tiers, instances).view().idle_allowance();
     let window = fixed(1_000, 60);
     assert_eq!(
         [1, 2, 3, 11].map(|instances| allowance(std::slice::from_ref(&window), instances)),
@@ -115,7 +110,7 @@ fn what_may_be_kept_unused_is_missing_nowhere() {
     assert_eq!([1, 2].map(|instances| allowance(&[window.clone(), bucket(1_000, 60)], instances)), [0; 2]);
     let mut shared = Seen::new(&[window], 2);
     shared.target.over_limit_policy = OverLimitPolicy::Count;
-    assert_eq!(shared.policy().idle_allowance(), 0);
+    assert_eq!(shared.view().idle_allowance(), 0);
 }
 
 /// It would be missing elsewhere, and saves no call.
@@ -137,14 +132,14 @@ fn a_lease_is_requested_before_the_last_is_used_up_but_not_while_all_is_denied()
     assert!(expected >= 3);
     for (left, runs_low) in [(expected - 1, true), (expected, false)] {
         seen.lease(left.into());
-        assert_eq!(seen.policy().runs_low(soon, seen.now), runs_low, "{left}");
+        assert_eq!(seen.view().runs_low(soon, seen.now), runs_low, "{left}");
     }
     seen.leases.clear();
     seen.denied_until = seen.now.after(millis(1));
-    assert!(!seen.policy().runs_low(soon, seen.now));
-    assert!(seen.policy().runs_low(soon, seen.denied_until));
+    assert!(!seen.view().runs_low(soon, seen.now));
+    assert!(seen.view().runs_low(soon, seen.denied_until));
     seen.take(1_000);
-    assert!(!seen.policy().runs_low(soon, seen.denied_until), "nothing is left");
+    assert!(!seen.view().runs_low(soon, seen.denied_until), "nothing is left");
 }
 
 /// So that no decision waits for it: three expected hits and two round trips sooner, but not in the first half of
@@ -155,7 +150,7 @@ fn the_call_that_ends_a_pause_is_sent_a_little_earlier() {
         let mut seen = Seen::new(&[bucket(100, 10)], 3);
         seen.demand(millis(every), times);
         seen.take(100);
-        let scarcity = seen.policy().scarcity(false, true, millis(2), seen.now).expect("a bucket");
+        let scarcity = seen.view().scarcity(false, true, millis(2), seen.now).expect("a bucket");
         let pause = scarcity.pause.expect("it is empty");
         assert!(scarcity.is_scarce);
         assert_eq!(pause.until, seen.now.after(millis(1_000)), "a hit each {every} ms");
@@ -171,7 +166,7 @@ fn only_tokens_of_several_instances_are_scarce() {
         let mut seen = Seen::new(&[tier], instances);
         seen.demand(millis(1), 600);
         seen.take(taken);
-        let scarcity = seen.policy().scarcity(was_scarce, false, millis(2), seen.now);
+        let scarcity = seen.view().scarcity(was_scarce, false, millis(2), seen.now);
         scarcity.map(|scarcity| (scarcity.is_scarce, scarcity.pause.is_some()))
     };
     assert_eq!(scarcity(bucket(100, 10), 1, 100, true), None);
@@ -208,7 +203,7 @@ fn a_lease_is_spent_before_the_store_is_asked() {
         (taking(7), Answer::Reject(Denial::Estimate)),
         (ask(Direction::GiveBack, 7), Answer::Count),
     ] {
-        assert_eq!(seen.policy().answer(&asked, seen.now), answer, "{asked:?}");
+        assert_eq!(seen.view().lease_answer(&asked, seen.now), answer, "{asked:?}");
     }
     // in a pause what is held may be used
     seen.denied_until = seen.now.after(millis(1));
@@ -218,9 +213,9 @@ fn a_lease_is_spent_before_the_store_is_asked() {
         (4, Answer::Reject(Denial::Pause)),
         (7, Answer::Reject(Denial::Estimate)),
     ] {
-        assert_eq!(seen.policy().answer(&taking(hits), seen.now), answer, "{hits}");
+        assert_eq!(seen.view().lease_answer(&taking(hits), seen.now), answer, "{hits}");
     }
-    assert_eq!(seen.policy().answer(&taking(4), seen.denied_until), Answer::Wait(Asks::Lease(IGNORE)));
+    assert_eq!(seen.view().lease_answer(&taking(4), seen.denied_until), Answer::Wait(Asks::Lease(IGNORE)));
 }
 
 #[test]
@@ -239,7 +234,7 @@ fn the_store_decides_under_strict_unless_the_cache_knows_that_nothing_fits() {
         let mut seen = Seen::new(std::slice::from_ref(&tier), 2);
         seen.take(10 - left);
         seen.denied_until = if is_denied { seen.now.after(millis(1)) } else { seen.now };
-        let answer_to = |asked: &Ask| StrictPolicy::new(seen.view()).answer(asked, cache, seen.now);
+        let answer_to = |asked: &Ask| seen.view().strict_answer(asked, cache, seen.now);
         assert_eq!(answer_to(&taking(2)), answer, "{tier}, {left} left");
         assert_eq!(answer_to(&taking(0)), Answer::Wait(Asks::Look));
         assert_eq!(answer_to(&ask(Direction::GiveBack, 2)), Answer::Report);
