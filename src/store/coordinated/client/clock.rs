@@ -92,16 +92,8 @@ impl StoreClock {
     /// equal.
     pub(super) fn at(&self, now: Timestamp) -> StoreTime {
         self.best().map_or(StoreTime { now, latest: now }, |sample| {
-            let there = now.as_nanos().saturating_add_signed(sample.offset);
-            sample.of(now, Timestamp::from_nanos(there))
-        })
-    }
-
-    /// Returns `now`, which is on the store's clock, and the latest that it can be.
-    pub(super) fn as_of(&self, now: Timestamp) -> StoreTime {
-        self.best().map_or(StoreTime { now, latest: now }, |sample| {
-            let here = now.as_nanos().saturating_sub_signed(sample.offset);
-            sample.of(Timestamp::from_nanos(here), now)
+            let there = Timestamp::from_nanos(now.as_nanos().saturating_add_signed(sample.offset));
+            StoreTime { now: there, latest: there.after(Period::from_nanos(sample.error_at(now))) }
         })
     }
 
@@ -122,11 +114,6 @@ impl Sample {
     fn error_at(&self, now: Timestamp) -> u64 {
         let age = now.since(self.at).as_nanos();
         self.error.saturating_add(age / 1_000_000 * DRIFT)
-    }
-
-    /// Returns the instant `here` on this instance's clock, which is `there` on the store's.
-    fn of(&self, here: Timestamp, there: Timestamp) -> StoreTime {
-        StoreTime { now: there, latest: there.after(Period::from_nanos(self.error_at(here))) }
     }
 
     /// Returns whether both measurements cannot be correct. Then a clock was set, and the newer one is used.
@@ -193,11 +180,6 @@ mod tests {
         clock.record(ms(1_000), ms(1_010), ms(1_500));
         let then = clock.at(ms(1_010));
         assert!(then.latest >= ms(1_510) && then.latest <= ms(1_511), "{then:?}");
-        // an instant that is known on the store's clock is as uncertain
-        for at in [ms(900), ms(1_010), ms(61_010)] {
-            let (there, again) = (clock.at(at), clock.as_of(clock.at(at).now));
-            assert_eq!((again.now, again.latest), (there.now, there.latest));
-        }
     }
 
     #[test]

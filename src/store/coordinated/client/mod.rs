@@ -133,11 +133,6 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.caller.time()
     }
 
-    /// Returns `now` on the store's clock, and the latest that it can be.
-    pub(super) fn time_as_of(&self, now: Timestamp) -> StoreTime {
-        self.caller.store_clock.as_of(now)
-    }
-
     /// Converts `now` on this instance's clock to the store's.
     pub(super) fn time_at(&self, now: Timestamp) -> StoreTime {
         self.caller.store_clock.at(now)

@@ -132,7 +132,7 @@ impl<R: Remote> CounterTable<R> {
             counter.restore_limit(replaced, now);
         }
         let woken = counter.has_to_send().then(|| {
-            let (link, mut woken) = (self.link_at(self.client.time_as_of(now)), Wakeups::new());
+            let (link, mut woken) = (self.link_now(), Wakeups::new());
             self.send_tries(key, counter, &link, &mut woken);
             woken
         });
