@@ -26,14 +26,9 @@ use crate::{
     store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, remote::Remote},
 };
 
-/// A decision that needed no wait, or what it waits for.
-pub(super) enum Step {
-    Done(Decision),
-    /// Done without the store, which is unavailable.
-    Fallback(Decision),
-    /// The store decides; or if hits are given back, which is done, it says how it stands.
-    Wait(Waiting),
-}
+/// A decision that needed no wait, or what it waits for: the store decides; or if hits are given back, which is done, it
+/// says how it stands.
+pub(super) type Step = Result<Made, Waiting>;
 
 /// A decision, and how its hits are given back.
 #[derive(Clone, Copy, Debug)]
@@ -63,23 +58,6 @@ impl Made {
     /// A decision whose hits were counted at `at` in the fallback.
     const fn by_fallback(decision: Decision, delivery: Delivery, at: Timestamp) -> Self {
         Self { decision, fallback: Some(delivery), at }
-    }
-}
-
-// === impl Step ===
-
-impl Step {
-    /// Returns whether the decision waits for the store.
-    pub(super) const fn waits(&self) -> bool {
-        self.decision().is_none()
-    }
-
-    /// Returns the decision, if there is one.
-    pub(super) const fn decision(&self) -> Option<Decision> {
-        match self {
-            Self::Done(decision) | Self::Fallback(decision) => Some(*decision),
-            Self::Wait(_) => None,
-        }
     }
 }
 
@@ -180,8 +158,8 @@ impl<R: Remote> Store for Coordinated<R> {
         }
         if let [check] = checks {
             let step = match self.step(check, scope, now, record) {
-                Step::Done(decision) | Step::Fallback(decision) => return Ok(smallvec![decision]),
-                step @ Step::Wait(_) => step,
+                Ok(made) => return Ok(smallvec![made.decision]),
+                waiting => waiting,
             };
             return Ok(smallvec![self.finish(check, scope, step, turn()).await.decision]);
         }
@@ -194,16 +172,12 @@ impl<R: Remote> Store for Coordinated<R> {
         }
         let steps: SmallVec<[Step; 2]> =
             checks.iter().map(|check| self.step(check, scope, now, record)).collect();
-        let waits = steps.iter().any(Step::waits);
-        let decisions: Decisions = if waits {
-            let turn = turn();
-            let decisions = checks.iter().zip(steps);
-            let decisions = decisions.map(|(check, step)| self.finish(check, scope, step, turn));
-            join_all(decisions).await.into_iter().map(|made| made.decision).collect()
-        } else {
-            steps.iter().filter_map(Step::decision).collect()
-        };
-        Ok(decisions)
+        if steps.iter().all(Result::is_ok) {
+            return Ok(steps.iter().flatten().map(|made| made.decision).collect());
+        }
+        let turn = turn();
+        let made = checks.iter().zip(steps).map(|(check, step)| self.finish(check, scope, step, turn));
+        Ok(join_all(made).await.into_iter().map(|made| made.decision).collect())
     }
 
     async fn reserve(
@@ -287,12 +261,14 @@ impl<R: Remote> Coordinated<R> {
         }
         if requested == Coordination::Split {
             record_mode(record, requested);
-            return Step::Done(self.split.decide(&self.memory, check, scope, self.split.time_at(now)));
+            let at = self.split.time_at(now);
+            return Ok(Made::by_mode(self.split.decide(&self.memory, check, scope, at), at));
         }
         // it is requested, or the store supports no other mode
         record_mode(record, Coordination::Local);
         self.metrics.decisions.local.add(1);
-        Step::Done(self.memory.decide(std::slice::from_ref(check), scope, now)[0])
+        let decision = self.memory.decide(std::slice::from_ref(check), scope, now)[0];
+        Ok(Made::by_mode(decision, self.client.time_at(now).now))
     }
 
     /// Decides `check` on its counter, by the policy of `mode`.
@@ -314,28 +290,30 @@ impl<R: Remote> Coordinated<R> {
             let held = (mode == Coordination::Lease).then(|| counter.decide_from_held(ask, &link)).flatten();
             if let Some(decision) = held {
                 self.metrics.decisions.leased.add(1);
-                return Step::Done(decision);
+                return Ok(Made::by_mode(decision, time.now));
             }
         } else {
             match counter.decide(mode, ask, &link) {
                 Decided::Now(decision, how) => {
                     self.metrics.of(how).add(1);
-                    return Step::Done(decision);
+                    return Ok(Made::by_mode(decision, time.now));
                 }
                 Decided::Wait(asks) => {
                     let hits = if asks == Asks::Look { Hits(0) } else { ask.hits };
                     if let Some(waiting) = Waiting::ask((key, &mut *counter), ask.is_own, hits, asks) {
-                        return Step::Wait(waiting);
+                        return Err(waiting);
                     }
                     // too many wait
                     if ask.direction == Direction::GiveBack {
-                        return Step::Done(counter.look(Hits(0), time.now));
+                        return Ok(Made::by_mode(counter.look(Hits(0), time.now), time.now));
                     }
                 }
             }
         }
         record_fallback(record);
-        Step::Fallback(self.decide_on_without_store(counter, check, Delivery::NotApplied, time.now))
+        let delivery = Delivery::NotApplied;
+        let decision = self.decide_on_without_store(counter, check, delivery, time.now);
+        Ok(Made::by_fallback(decision, delivery, time.now))
     }
 
     /// Decides `checks`, and counts their hits only if all of them are admitted, if instances split the limits of all
@@ -377,13 +355,11 @@ impl<R: Remote> Coordinated<R> {
         turn: Turn<'_>,
     ) -> impl Future<Output = Made> {
         let Turn { now, is_of_caller, record, .. } = turn;
-        let at = self.client.time_at(now).now;
         // a block, which has `step` once: an `async fn` would have its argument too
         async move {
             let waiting = match step {
-                Step::Done(decision) => return Made::by_mode(decision, at),
-                Step::Fallback(decision) => return Made::by_fallback(decision, Delivery::NotApplied, at),
-                Step::Wait(waiting) => waiting,
+                Ok(made) => return made,
+                Err(waiting) => waiting,
             };
             let commands = waiting.commands;
             match recorded(record, commands, pin!(self.wait(check, scope, waiting, turn))).await {
@@ -396,7 +372,7 @@ impl<R: Remote> Coordinated<R> {
                 Err(_) if check.direction == Direction::GiveBack => {
                     record_fallback(record);
                     self.metrics.decisions.fallback.add(1);
-                    Made::by_mode(self.look(check, Hits(0), Hits(0), now), at)
+                    Made::by_mode(self.look(check, Hits(0), Hits(0), now), self.client.time_at(now).now)
                 }
                 Err(undecided) => {
                     if !is_of_caller {
@@ -424,7 +400,7 @@ impl<R: Remote> Coordinated<R> {
                 (first..).zip(&checks[first..]).filter(|(_, check)| check.key == checks[first].key)
             {
                 let step = self.step(check, scope, turn.now, turn.record);
-                let waits = step.waits();
+                let waits = step.is_err();
                 decided.push((i, self.finish(check, scope, step, turn).await.decision));
                 if waits {
                     turn.now = self.client.local_time_since(turn.now);
@@ -454,13 +430,9 @@ impl<R: Remote> Coordinated<R> {
                 return Err(Undecided { delivery: Delivery::NotApplied, late: false });
             }
             let now = self.client.local_time_since(now);
-            let at = self.client.time_at(now).now;
             waiting = match self.step(check, scope, now, record) {
-                Step::Wait(waiting) => waiting,
-                Step::Done(decision) => return Ok(Made::by_mode(decision, at)),
-                Step::Fallback(decision) => {
-                    return Ok(Made::by_fallback(decision, Delivery::NotApplied, at));
-                }
+                Ok(made) => return Ok(made),
+                Err(waiting) => waiting,
             };
         }
     }
