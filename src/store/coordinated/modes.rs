@@ -116,11 +116,8 @@ impl<R: Remote> Store for Coordinated<R> {
         patience: Period,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
-        if check.pool.is_none() && self.table.requested_mode(check) == Coordination::Split {
-            let asked = AskedHits { waiting: request.want, ..AskedHits::default() };
-            return Ok(self.split.reserve(&self.memory, check, request, asked, now));
-        }
-        self.reserve_within(check, request, patience, now).await
+        let asked = AskedHits { waiting: request.want, ..AskedHits::default() };
+        self.reserve_within(check, request, asked, patience, now).await
     }
 
     async fn take_with(
@@ -147,12 +144,14 @@ impl<R: Remote> Store for Coordinated<R> {
                 .await);
         }
         let turn = || Turn::begin(now, self.budget, wait, record);
-        if scope == Scope::Request
-            && let Some(decisions) = self.split_together(checks, now, record)
-        {
-            return Ok(decisions);
-        }
         if scope == Scope::Request {
+            if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Split)
+                && let Some(decisions) =
+                    self.split.decide_together(&self.memory, checks, self.split.time_at(now))
+            {
+                record_mode(record, Coordination::Split);
+                return Ok(decisions);
+            }
             // boxed to keep the future of all other requests small
             return Ok(Box::pin(self.take_all_or_none(checks, turn(), all_quotas)).await);
         }
@@ -186,7 +185,8 @@ impl<R: Remote> Store for Coordinated<R> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
-        self.reserve_within(check, request, self.budget, now).await
+        let asked = AskedHits { new: request.want, ..AskedHits::default() };
+        self.reserve_within(check, request, asked, self.budget, now).await
     }
 
     async fn release(
@@ -196,23 +196,23 @@ impl<R: Remote> Store for Coordinated<R> {
         unused: Hits,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        let at = self.client.time_at(now).now;
-        if let Some(mode) = self.pool_mode(check) {
-            let hits = unused.min(reservation.hits);
-            let from = reservation.counted.from;
-            Box::pin(self.release_shared(check, mode, from, hits, now)).await;
-            return Ok(());
-        }
-        if check.pool.is_some() || self.mode(check, at) == Coordination::Local {
-            self.memory.release_now(check, reservation, unused, now);
-            return Ok(());
-        }
-        if self.mode(check, at) == Coordination::Split {
-            self.split.release(&self.memory, check, reservation, unused, now);
-            return Ok(());
-        }
+        let (at, span) = (self.client.time_at(now).now, reservation.counted);
         let hits = unused.min(reservation.hits);
-        self.release_in_store(check, reservation.counted, hits, at);
+        if let Some(mode) = self.pool_mode(check) {
+            Box::pin(self.release_shared(check, mode, span.from, hits, now)).await;
+            return Ok(());
+        }
+        let mode = if check.pool.is_some() { Coordination::Local } else { self.mode(check, at) };
+        match mode {
+            Coordination::Local => self.memory.release_now(check, reservation, unused, now),
+            Coordination::Split => self.split.release(&self.memory, check, reservation, unused, now),
+            // sent with the next flush, after all hits that were counted here before, so that it does not wait and no
+            // outage loses it
+            _ => self.table.with_counter(check, at, |counter| {
+                let can_grant = self.client.supports(&counter.target, Coordination::Lease);
+                counter.release(span, hits, can_grant, at);
+            }),
+        }
         Ok(())
     }
 
@@ -314,22 +314,6 @@ impl<R: Remote> Coordinated<R> {
         let delivery = Delivery::NotApplied;
         let decision = self.decide_on_without_store(counter, check, delivery, time.now);
         Ok(Made::by_fallback(decision, delivery, time.now))
-    }
-
-    /// Decides `checks`, and counts their hits only if all of them are admitted, if instances split the limits of all
-    /// of them.
-    pub(super) fn split_together(
-        &self,
-        checks: &[LimitCheck<'_>],
-        now: Timestamp,
-        record: Option<&DecisionRecord>,
-    ) -> Option<Decisions> {
-        if checks.iter().any(|check| self.table.requested_mode(check) != Coordination::Split) {
-            return None;
-        }
-        let decisions = self.split.decide_together(&self.memory, checks, self.split.time_at(now))?;
-        record_mode(record, Coordination::Split);
-        Some(decisions)
     }
 
     /// Returns the coordination mode of `check`: the requested one, or the nearest that the store supports.

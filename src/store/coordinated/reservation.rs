@@ -21,11 +21,12 @@ use crate::{
 };
 
 impl<R: Remote> Coordinated<R> {
-    /// Reserves hits, and waits no longer than `budget` for the shared store.
+    /// Reserves hits, and waits no longer than `budget` for the shared store. What is `asked` is demand.
     pub(super) async fn reserve_within(
         &self,
         check: &LimitCheck<'_>,
         request: ReservationRequest,
+        asked: AskedHits,
         budget: Period,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
@@ -38,10 +39,7 @@ impl<R: Remote> Coordinated<R> {
         let at = self.client.time_at(now).now;
         match self.mode(check, at) {
             Coordination::Local => return Ok(self.memory.reserve_now(check, request, now)),
-            Coordination::Split => {
-                let asked = AskedHits { new: request.want, ..AskedHits::default() };
-                return Ok(self.split.reserve(&self.memory, check, request, asked, now));
-            }
+            Coordination::Split => return Ok(self.split.reserve(&self.memory, check, request, asked, now)),
             _ => {}
         }
         let target = self.table.target(check, at);
@@ -89,20 +87,5 @@ impl<R: Remote> Coordinated<R> {
         let counted =
             ReservedSpan { from: store_now, until: store_now.after(request.hold), is_reported: true };
         Ok(Reservation { hits, until, decision, counted })
-    }
-
-    /// Gives back `hits` that were reserved for `span`. They are sent with the next flush, after all hits that were
-    /// counted here before, so a release does not wait and an outage does not lose it.
-    pub(super) fn release_in_store(
-        &self,
-        check: &LimitCheck<'_>,
-        span: ReservedSpan,
-        hits: Hits,
-        now: Timestamp,
-    ) {
-        self.table.with_counter(check, now, |counter| {
-            let can_grant = self.client.supports(&counter.target, Coordination::Lease);
-            counter.release(span, hits, can_grant, now);
-        });
     }
 }
