@@ -89,7 +89,7 @@ impl<R: Remote> Coordinated<R> {
                 let earlier = earlier_hits(checks, &outlooks[..i]);
                 let decision = self.reject(check, earlier, turn).await;
                 if outlook == Outlook::Cached {
-                    self.metrics.decisions.denied.add(1);
+                    self.client.caller.metrics.decisions.denied.add(1);
                     // another instance may give back what it took for a request that it then rejected
                     self.table.with_counter(check, at, |counter| counter.look_for_returned(at));
                 }

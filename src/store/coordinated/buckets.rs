@@ -41,7 +41,7 @@ impl<R: Remote> Coordinated<R> {
         request: &BucketRequest,
         now: Timestamp,
     ) -> Result<BucketReply, StoreError> {
-        if self.table.default_coordination() == Coordination::Local {
+        if self.client.caller.settings.coordination == Coordination::Local {
             return Ok(self.memory.decide_bucket_now(name, request, now));
         }
         match request {
@@ -62,7 +62,7 @@ impl<R: Remote> Coordinated<R> {
         deletes: bool,
         now: Timestamp,
     ) -> Result<Option<Period>, StoreError> {
-        if self.table.default_coordination() == Coordination::Local {
+        if self.client.caller.settings.coordination == Coordination::Local {
             return Ok(self.memory.find_buckets_now(name, deletes, now));
         }
         if !deletes {
@@ -90,7 +90,7 @@ impl<R: Remote> Coordinated<R> {
         if self.client.is_unavailable() {
             return Err(StoreError::Unavailable("it does not reply".into()));
         }
-        let budget = self.budget;
+        let budget = self.client.caller.settings.budget;
         let replied = timeout(Duration::from(budget), reply).await;
         replied
             .unwrap_or(Err(RemoteError::TimedOut(budget)))

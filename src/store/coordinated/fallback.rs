@@ -18,7 +18,7 @@ impl<R: Remote> Coordinated<R> {
         now: Timestamp,
     ) -> Decision {
         if delivery == Delivery::Unknown {
-            self.table.metrics.hits.delivery_unknown.add(check.hits.0);
+            self.client.caller.metrics.hits.delivery_unknown.add(check.hits.0);
         }
         self.table
             .with_counter(check, now, |counter| self.decide_on_without_store(counter, check, delivery, now))
@@ -32,8 +32,8 @@ impl<R: Remote> Coordinated<R> {
         delivery: Delivery,
         now: Timestamp,
     ) -> Decision {
-        self.table.metrics.decisions.fallback.add(1);
-        let policy = self.failure_policy(check);
+        self.client.caller.metrics.decisions.fallback.add(1);
+        let policy = self.client.failure_policy(check);
         let (direction, hits) = (check.direction, check.hits);
         let reported = counter.reports(delivery);
         let decision = match (direction, policy) {
@@ -73,9 +73,9 @@ impl<R: Remote> Coordinated<R> {
         delivery: Delivery,
         now: Timestamp,
     ) -> Reservation {
-        self.table.metrics.decisions.fallback.add(1);
+        self.client.caller.metrics.decisions.fallback.add(1);
         let at = self.client.time_at(now).now;
-        let policy = self.failure_policy(check);
+        let policy = self.client.failure_policy(check);
         self.table.with_counter(check, at, |counter| {
             let hits = match policy {
                 OnStoreFailure::Local => counter.fit_fallback(request, at),
@@ -102,14 +102,5 @@ impl<R: Remote> Coordinated<R> {
             reservation.counted.is_reported = reported;
             reservation
         })
-    }
-
-    /// Returns what decides about `check` without the store.
-    pub(super) fn failure_policy(&self, check: &LimitCheck<'_>) -> OnStoreFailure {
-        check
-            .rule
-            .declared()
-            .and_then(|rule| rule.coordination.on_store_failure)
-            .unwrap_or(self.defaults.on_store_failure)
     }
 }

@@ -53,10 +53,7 @@ use self::{
     table::{CounterTable, flush},
 };
 use super::{MemoryStore, remote::Remote};
-use crate::{
-    clock::Clock,
-    limit::{Period, SharedCounts},
-};
+use crate::clock::Clock;
 
 /// Memory in front of a shared store.
 pub struct Coordinated<R: Remote> {
@@ -66,11 +63,6 @@ pub struct Coordinated<R: Remote> {
     client: Arc<StoreClient<R>>,
     split: Split<R>,
     pools: Arc<SharedPools<R>>,
-    metrics: Arc<CoordinationMetrics>,
-    /// The longest that a decision waits for the store.
-    budget: Period,
-    /// What applies to rules that name nothing else.
-    defaults: SharedCounts,
     /// The background work, which ends with the store.
     _tasks: JoinSet<()>,
 }
@@ -80,39 +72,23 @@ pub struct Coordinated<R: Remote> {
 impl<R: Remote> Coordinated<R> {
     /// Creates a store in front of `remote`, which need not be reachable yet. Must be called within a tokio runtime with
     /// time and IO, which then runs the background work.
-    #[expect(clippy::needless_pass_by_value, reason = "callers make the settings for one store")]
     pub fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
-        let metrics = Arc::<CoordinationMetrics>::default();
-        let defaults = SharedCounts {
-            mode: settings.coordination,
-            sync_interval: settings.sync_interval,
-            on_store_failure: settings.on_store_failure,
-            ..SharedCounts::default()
-        };
-        let client = Arc::new(StoreClient::new(remote, clock, &settings, Arc::clone(&metrics)));
-        let table = Arc::new(CounterTable::new(Arc::clone(&client), &settings, Arc::clone(&metrics)));
+        let memory = MemoryStore::new(settings.max_counters);
+        let client = Arc::new(StoreClient::new(remote, clock, settings));
+        let table = Arc::new(CounterTable::new(Arc::clone(&client)));
         let mut tasks = JoinSet::new();
         tasks.spawn(flush::run(Arc::clone(&table)));
         client.start(Arc::clone(&table), &mut tasks);
-        let pools = SharedPools::new(Arc::clone(&client), &settings, Arc::clone(&metrics));
+        let pools = SharedPools::new(Arc::clone(&client));
         tasks.spawn(Arc::clone(&pools).sweep());
-        Self {
-            memory: MemoryStore::new(settings.max_counters),
-            split: Split::new(Arc::clone(&client), settings.on_store_failure, Arc::clone(&metrics)),
-            pools,
-            table,
-            client,
-            metrics,
-            budget: settings.budget,
-            defaults,
-            _tasks: tasks,
-        }
+        let split = Split::new(Arc::clone(&client));
+        Self { memory, table, client, split, pools, _tasks: tasks }
     }
 
     /// Returns the metrics of coordination.
     #[must_use]
     pub fn coordination_metrics(&self) -> &CoordinationMetrics {
-        &self.metrics
+        &self.client.caller.metrics
     }
 
     /// Returns the counters of `local` rules. They are swept by the owner of the store.

@@ -65,14 +65,17 @@ impl Made {
 
 impl<R: Remote> Store for Coordinated<R> {
     fn longest_wait(&self) -> Duration {
-        self.budget.into()
+        self.client.caller.settings.budget.into()
     }
 
     fn shared_counts(&self) -> SharedCounts {
+        let settings = &self.client.caller.settings;
         SharedCounts {
             store: Some(self.remote().shared_store()),
+            mode: settings.coordination,
+            sync_interval: settings.sync_interval,
+            on_store_failure: settings.on_store_failure,
             instances: Some(self.instances()),
-            ..self.defaults
         }
     }
 
@@ -129,7 +132,7 @@ impl<R: Remote> Store for Coordinated<R> {
     ) -> Result<Decisions, StoreError> {
         let has_pools = checks.iter().any(|check| check.pool.is_some());
         if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Local) {
-            self.metrics.decisions.local.add(checks.len() as u64);
+            self.client.caller.metrics.decisions.local.add(checks.len() as u64);
             if has_pools {
                 self.memory.divide_pools_between(self.client.instances());
             }
@@ -143,7 +146,7 @@ impl<R: Remote> Store for Coordinated<R> {
                 .take_with_pools(checks, scope, now, TakeOptions { record, wait, all_quotas })
                 .await);
         }
-        let turn = || Turn::begin(now, self.budget, wait, record);
+        let turn = || Turn::begin(now, self.client.caller.settings.budget, wait, record);
         if scope == Scope::Request {
             if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Split)
                 && let Some(decisions) =
@@ -186,7 +189,7 @@ impl<R: Remote> Store for Coordinated<R> {
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
         let asked = AskedHits { new: request.want, ..AskedHits::default() };
-        self.reserve_within(check, request, asked, self.budget, now).await
+        self.reserve_within(check, request, asked, self.client.caller.settings.budget, now).await
     }
 
     async fn release(
@@ -266,7 +269,7 @@ impl<R: Remote> Coordinated<R> {
         }
         // it is requested, or the store supports no other mode
         record_mode(record, Coordination::Local);
-        self.metrics.decisions.local.add(1);
+        self.client.caller.metrics.decisions.local.add(1);
         let decision = self.memory.decide(std::slice::from_ref(check), scope, now)[0];
         Ok(Made::by_mode(decision, self.client.time_at(now).now))
     }
@@ -289,13 +292,13 @@ impl<R: Remote> Coordinated<R> {
             // what is held is used first
             let held = (mode == Coordination::Lease).then(|| counter.decide_from_held(ask, &link)).flatten();
             if let Some(decision) = held {
-                self.metrics.decisions.leased.add(1);
+                self.client.caller.metrics.decisions.leased.add(1);
                 return Ok(Made::by_mode(decision, time.now));
             }
         } else {
             match counter.decide(mode, ask, &link) {
                 Decided::Now(decision, how) => {
-                    self.metrics.of(how).add(1);
+                    self.client.caller.metrics.of(how).add(1);
                     return Ok(Made::by_mode(decision, time.now));
                 }
                 Decided::Wait(asks) => {
@@ -349,13 +352,13 @@ impl<R: Remote> Coordinated<R> {
             match recorded(record, commands, pin!(self.wait(check, scope, waiting, turn))).await {
                 Ok(made) => {
                     if made.fallback.is_none() {
-                        self.metrics.decisions.waited.add(1);
+                        self.client.caller.metrics.decisions.waited.add(1);
                     }
                     made
                 }
                 Err(_) if check.direction == Direction::GiveBack => {
                     record_fallback(record);
-                    self.metrics.decisions.fallback.add(1);
+                    self.client.caller.metrics.decisions.fallback.add(1);
                     Made::by_mode(self.look(check, Hits(0), Hits(0), now), self.client.time_at(now).now)
                 }
                 Err(undecided) => {

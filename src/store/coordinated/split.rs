@@ -15,10 +15,7 @@ use std::{
     },
 };
 
-use super::{
-    client::{AskedHits, Epochs, StoreClient},
-    metrics::CoordinationMetrics,
-};
+use super::client::{AskedHits, Epochs, StoreClient};
 use crate::{
     limit::{
         Algorithm, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OwnPart, Period, Reservation,
@@ -44,11 +41,8 @@ const GUARD: Period = Period::from_millis(2);
 /// Decides by this instance's parts.
 pub(super) struct Split<R> {
     client: Arc<StoreClient<R>>,
-    /// The policy of rules that set none.
-    on_store_failure: OnStoreFailure,
     /// The latest instant of a decision, in nanoseconds.
     latest: AtomicU64,
-    metrics: Arc<CoordinationMetrics>,
 }
 
 /// This instance's part of the limit of a check.
@@ -63,12 +57,8 @@ pub(super) struct Own<'a> {
 // === impl Split ===
 
 impl<R: Remote> Split<R> {
-    pub(super) const fn new(
-        client: Arc<StoreClient<R>>,
-        on_store_failure: OnStoreFailure,
-        metrics: Arc<CoordinationMetrics>,
-    ) -> Self {
-        Self { client, on_store_failure, latest: AtomicU64::new(0), metrics }
+    pub(super) const fn new(client: Arc<StoreClient<R>>) -> Self {
+        Self { client, latest: AtomicU64::new(0) }
     }
 
     /// Returns the instant on the store's clock when this instance's shows `now`. It does not step back by less than
@@ -270,10 +260,11 @@ impl<R: Remote> Split<R> {
     }
 
     fn count(&self, own: &Own<'_>) {
+        let decisions = &self.client.caller.metrics.decisions;
         if own.policy.is_some() {
-            self.metrics.decisions.fallback.add(1);
+            decisions.fallback.add(1);
         } else {
-            self.metrics.decisions.split.add(1);
+            decisions.split.add(1);
         }
     }
 
@@ -286,8 +277,7 @@ impl<R: Remote> Split<R> {
     fn own_asked<'c>(&self, check: &'c LimitCheck<'_>, asked: AskedHits, at: Timestamp) -> Own<'c> {
         let epochs = self.client.epochs();
         let follows_demand = check.rule.declared().is_some_and(|rule| rule.coordination.follows_demand);
-        let policy = check.rule.declared().and_then(|rule| rule.coordination.on_store_failure);
-        let policy = policy.unwrap_or(self.on_store_failure);
+        let policy = self.client.failure_policy(check);
         let is_lost = !epochs.is_answered() && self.client.is_unavailable();
         let (mut key, mut is_certain, mut next) = (None, !is_lost, Period::default());
         let mut tiers = Tiers::new();

@@ -19,7 +19,7 @@ use crate::{
     clock::Clock,
     limit::{Period, Timestamp},
     store::{
-        coordinated::{link::StoreTime, metrics::CoordinationMetrics},
+        coordinated::{CoordinationMetrics, CoordinationSettings, link::StoreTime},
         remote::{Command, Remote, RemoteError, Replies, StoreNode, Urgency},
     },
 };
@@ -38,9 +38,12 @@ const INITIAL_ROUND_TRIP: Period = Period::from_millis(1);
 const AVERAGED: u64 = 8;
 
 /// Calls a remote, and measures its clock, round trip and health by the replies.
-pub(super) struct Caller<R> {
+pub(in super::super) struct Caller<R> {
     pub(super) remote: R,
     pub(super) clock: Arc<dyn Clock>,
+    pub(in super::super) settings: CoordinationSettings,
+    /// Apart from what every decision reads, since many decisions write it.
+    pub(in super::super) metrics: Box<CoordinationMetrics>,
     pub(super) store_clock: StoreClock,
     pub(super) breaker: Breaker,
     /// A moving average of the time from a call to its reply, in nanoseconds: of [`AVERAGED`] calls, and of all of them
@@ -48,21 +51,21 @@ pub(super) struct Caller<R> {
     round_trip: AtomicU64,
     /// The replies that it is of, at most [`AVERAGED`].
     averaged: AtomicU64,
-    metrics: Arc<CoordinationMetrics>,
 }
 
 // === impl Caller ===
 
 impl<R: Remote> Caller<R> {
-    pub(super) fn new(remote: R, clock: Arc<dyn Clock>, metrics: Arc<CoordinationMetrics>) -> Self {
+    pub(super) fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
         Self {
             remote,
             clock,
+            settings,
+            metrics: Box::default(),
             store_clock: StoreClock::default(),
             breaker: Breaker::default(),
             round_trip: AtomicU64::new(INITIAL_ROUND_TRIP.as_nanos()),
             averaged: AtomicU64::new(0),
-            metrics,
         }
     }
 

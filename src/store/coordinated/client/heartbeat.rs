@@ -30,10 +30,6 @@ const fn certain_for(period: Period) -> Period {
 /// The registration of this instance among those that share the store.
 #[derive(Debug)]
 pub(super) struct Membership {
-    /// The name of this instance.
-    instance: String,
-    /// The time between two heartbeats.
-    period: Period,
     /// The number of instances, this one included. Zero until it is known.
     instances: AtomicUsize,
     /// The number of instances in each of the last heartbeats.
@@ -51,11 +47,9 @@ pub(super) struct Membership {
 // === impl Membership ===
 
 impl Membership {
-    /// Creates the registration of `instance`, which begins at `now`.
-    pub(super) fn new(instance: String, period: Period, now: Timestamp) -> Self {
+    /// Creates the registration, which begins at `now` and is renewed in each `period`.
+    pub(super) fn new(period: Period, now: Timestamp) -> Self {
         Self {
-            instance,
-            period,
             instances: AtomicUsize::new(0),
             lately: Mutex::default(),
             most_lately: AtomicUsize::new(0),
@@ -101,7 +95,7 @@ impl Membership {
             Timestamp::from_nanos(sent.now.as_nanos().saturating_sub(sent.latest.since(sent.now).as_nanos()));
         let most_lately = self.most_instances_lately().unwrap_or_default();
         let mut epochs = Epochs::clone(&self.epochs.load());
-        let certain_until = earliest.after(certain_for(self.period));
+        let certain_until = earliest.after(certain_for(caller.settings.heartbeat));
         epochs.follow(members, most_lately, members.now.unwrap_or(received.now), certain_until);
         self.epochs.store(Arc::new(epochs));
         // windows that have begun by now keep their parts
@@ -120,7 +114,7 @@ impl Membership {
     /// Sends heartbeats until it is dropped or the instance leaves. The store removes an instance after two missed
     /// heartbeats.
     pub(super) async fn run<R: Remote>(&self, caller: &Caller<R>) {
-        let mut ticks = interval(self.period.into());
+        let mut ticks = interval(caller.settings.heartbeat.into());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -134,14 +128,14 @@ impl Membership {
 
     /// Sends one heartbeat. Its reply also closes the breaker of the node that keeps the registered instances.
     async fn send<R: Remote>(&self, caller: &Caller<R>) {
-        let node = caller.remote.members_node();
-        let ttl = Period::from_nanos(2 * self.period.as_nanos());
+        let (node, period) = (caller.remote.members_node(), caller.settings.heartbeat);
+        let ttl = Period::from_nanos(2 * period.as_nanos());
         let sent = caller.clock.now();
         let first_epoch = self.epochs.load().first();
         let demands = self.demands.report(caller.store_clock.at(sent).now);
-        let heartbeat = Heartbeat { first_epoch, demands: &demands, ..Heartbeat::new(&self.instance, ttl) };
-        let heartbeat = caller.remote.heartbeat(heartbeat);
-        match timeout(self.period.into(), caller.wait_for_reply(node, None, heartbeat, || {})).await {
+        let heartbeat = Heartbeat::new(&caller.settings.instance, ttl);
+        let heartbeat = caller.remote.heartbeat(Heartbeat { first_epoch, demands: &demands, ..heartbeat });
+        match timeout(period.into(), caller.wait_for_reply(node, None, heartbeat, || {})).await {
             Ok(Ok(members)) => {
                 self.record(&members, sent, caller);
                 caller.breaker.record_reply(node);
@@ -172,7 +166,7 @@ impl Membership {
         FailedCount { target, at }: FailedCount,
     ) {
         let probe = caller.remote.call(vec![Command { target, at, exchange: Exchange::read() }]);
-        if let Ok(Ok(_)) = timeout(self.period.into(), probe).await {
+        if let Ok(Ok(_)) = timeout(caller.settings.heartbeat.into(), probe).await {
             caller.breaker.record_reply(node);
         }
     }
@@ -195,7 +189,7 @@ impl Membership {
         }
         let command = Command { target: Arc::new(target_of_clock), at: sent, exchange: Exchange::read() };
         // no decision waits for it, so that reports are not sent in shorter pipelines because of it
-        let call = timeout(self.period.into(), caller.remote.call_in_background(vec![command]));
+        let call = timeout(caller.settings.heartbeat.into(), caller.remote.call_in_background(vec![command]));
         if let Ok(Ok(replies)) = call.await {
             caller.store_clock.record(sent, caller.clock.now(), replies.now);
         }
@@ -204,7 +198,7 @@ impl Membership {
     /// Deregisters this instance and stops the heartbeats.
     pub(super) async fn leave<R: Remote>(&self, caller: &Caller<R>) {
         self.has_left.store(true, Ordering::Relaxed);
-        let left = caller.remote.heartbeat(Heartbeat::new(&self.instance, Period::default()));
-        let _ = timeout(self.period.into(), left).await;
+        let left = caller.remote.heartbeat(Heartbeat::new(&caller.settings.instance, Period::default()));
+        let _ = timeout(caller.settings.heartbeat.into(), left).await;
     }
 }

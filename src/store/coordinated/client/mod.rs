@@ -28,10 +28,10 @@ pub(super) use self::{
     epochs::Epochs,
     sender::{ExchangeOutcome, Exchanges, Outbox},
 };
-use super::{counter::Sent, link::StoreTime, metrics::CoordinationMetrics, settings::CoordinationSettings};
+use super::{counter::Sent, link::StoreTime, settings::CoordinationSettings};
 use crate::{
     clock::Clock,
-    limit::{Coordination, CounterKey, Period, Tier, Timestamp, part::Place},
+    limit::{Coordination, CounterKey, LimitCheck, OnStoreFailure, Period, Tier, Timestamp, part::Place},
     store::{
         pool_command::{PoolCommand, PoolReply},
         remote::{Command, Remote, RemoteError, StoreNode, Target},
@@ -44,7 +44,7 @@ const MODES: [Coordination; 4] =
 
 /// This instance's access to the shared store.
 pub(super) struct StoreClient<R, S = Sent> {
-    caller: Caller<R>,
+    pub(super) caller: Caller<R>,
     sender: Sender<S>,
     membership: Membership,
     /// Runs the background work. The threads that make decisions may end sooner.
@@ -55,16 +55,11 @@ pub(super) struct StoreClient<R, S = Sent> {
 
 impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
     /// Creates a client of `remote`, which need not be reachable yet. Must be called within a tokio runtime.
-    pub(super) fn new(
-        remote: R,
-        clock: Arc<dyn Clock>,
-        settings: &CoordinationSettings,
-        metrics: Arc<CoordinationMetrics>,
-    ) -> Self {
-        let membership = Membership::new(settings.instance.clone(), settings.heartbeat, clock.now());
+    pub(super) fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
+        let membership = Membership::new(settings.heartbeat, clock.now());
         Self {
-            caller: Caller::new(remote, clock, metrics),
-            sender: Sender::new(settings.budget.into()),
+            caller: Caller::new(remote, clock, settings),
+            sender: Sender::default(),
             membership,
             runtime: Handle::current(),
         }
@@ -191,6 +186,12 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.caller.record_failure(self.node(target, at), Some(failed));
     }
 
+    /// Returns what decides about `check` without the store.
+    pub(super) fn failure_policy(&self, check: &LimitCheck<'_>) -> OnStoreFailure {
+        let own = check.rule.declared().and_then(|rule| rule.coordination.on_store_failure);
+        own.unwrap_or(self.caller.settings.on_store_failure)
+    }
+
     /// Returns whether the breaker is open for any node.
     pub(super) fn is_unavailable(&self) -> bool {
         self.caller.breaker.is_open()
@@ -211,6 +212,8 @@ impl<R: Remote> StoreClient<R> {
     /// Has the store carry out `command`, which is about a pool of fair shares, and waits for the reply, however late it is.
     pub(in super::super) async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
         let caller = &self.caller;
+        caller.metrics.store.calls.add(1);
+        caller.metrics.store.commands.add(1);
         let period = command.target.tiers[0].period.as_nanos();
         let at = Timestamp::from_nanos(command.cycle.saturating_mul(period));
         let node = self.node(&command.target, at);

@@ -91,8 +91,6 @@ pub(super) struct Sender<S> {
     queues: Mutex<BTreeMap<StoreNode, NodeQueue<S>>>,
     /// Notified when there is something that may be sent.
     ready: Notify,
-    /// The longest that a decision waits.
-    budget: Duration,
 }
 
 /// What waits for calls to one node.
@@ -167,11 +165,6 @@ impl Pace {
 // === impl Sender ===
 
 impl<S: Send> Sender<S> {
-    /// Creates a sender of what decisions wait for, but no longer than the `budget`.
-    pub(super) fn new(budget: Duration) -> Self {
-        Self { queues: Mutex::default(), ready: Notify::new(), budget }
-    }
-
     /// Queues the counter of `key`, whose tries wait for a call to `node`. Returns whether there was room.
     pub(super) fn queue(&self, node: StoreNode, key: CounterKey) -> bool {
         let mut queues = self.queues.lock();
@@ -209,7 +202,7 @@ impl<S: Send> Sender<S> {
     pub(super) async fn run<R: Remote>(&self, caller: &Caller<R>, exchanges: &impl Exchanges<S>) {
         let mut calls = FuturesUnordered::new();
         let mut alarm = Alarm::new(caller.clock.is_system());
-        let pace = Pace { budget: self.budget, finest: alarm.finest() };
+        let pace = Pace { budget: caller.settings.budget.into(), finest: alarm.finest() };
         let mut next = None;
         loop {
             tokio::select! {
@@ -288,6 +281,12 @@ impl<S: Send> Sender<S> {
         {
             queue.finish_call(took, pace);
         }
+    }
+}
+
+impl<S> Default for Sender<S> {
+    fn default() -> Self {
+        Self { queues: Mutex::default(), ready: Notify::new() }
     }
 }
 

@@ -54,7 +54,7 @@ impl<R: Remote> SharedPools<R> {
         }
         let step = pool.ends(at).0.since(at);
         if pool.mode() == Coordination::Interval {
-            return step.min(self.sync_interval);
+            return step.min(self.client.caller.settings.sync_interval);
         }
         Period::from_nanos(step.as_nanos() + jitter.as_nanos())
     }
@@ -67,19 +67,13 @@ impl<R: Remote> SharedPools<R> {
                 .pools
                 .with(&slot, |pool| (pool.begin_fetch(&name, mode, self.instances(), at), pool.idle_at()));
             let Some(fetch) = fetch else { return };
-            let reply = self.call(fetch.command.clone()).await;
+            let reply = self.client.call_pool(fetch.command.clone()).await;
             let at = self.client.time().latest;
             self.pools.with(&slot, |pool| {
                 pool.end_fetch(&name, fetch, reply.map(|reply| reply.outcome), at);
                 ((), pool.idle_at())
             });
         }
-    }
-
-    async fn call(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
-        self.metrics.store.calls.add(1);
-        self.metrics.store.commands.add(1);
-        self.client.call_pool(command).await
     }
 
     /// Exchanges tables with the store. Returns whether it replied.
@@ -90,7 +84,7 @@ impl<R: Remote> SharedPools<R> {
         let reply = if is_away {
             Err(RemoteError::NotSent("the node does not reply".into()))
         } else {
-            self.call(exchange.command.clone()).await
+            self.client.call_pool(exchange.command.clone()).await
         };
         let PoolReply { now, outcome } = match reply {
             Ok(reply) => reply,
@@ -109,7 +103,7 @@ impl<R: Remote> SharedPools<R> {
             }
             PoolOutcome::Leased(_) | PoolOutcome::Kept => return false,
         };
-        self.metrics.hits.lost_demand.add(table.dropped);
+        self.client.caller.metrics.hits.lost_demand.add(table.dropped);
         let (target, sharing) = (Arc::clone(&exchange.command.target), Arc::clone(&exchange.sharing));
         let (members, cycle) = (table.members.len(), table.cycle);
         let (step, is_last, is_final) = {
@@ -142,7 +136,7 @@ impl<R: Remote> SharedPools<R> {
         if lends && mode != Coordination::Interval && kept_in.is_none_or(|kept_in| kept_in < step) {
             let op = PoolOp::Keep { step, kept, from_own };
             // without it nothing is kept for owners in this step
-            let _ = self.call(PoolCommand { cycle, op, ..exchange.command }).await;
+            let _ = self.client.call_pool(PoolCommand { cycle, op, ..exchange.command }).await;
         }
         true
     }

@@ -33,8 +33,6 @@ use self::{
 use super::{
     client::StoreClient,
     delivery::{Delivery, Undecided},
-    metrics::CoordinationMetrics,
-    settings::CoordinationSettings,
     turn::Turn,
 };
 use crate::{
@@ -55,9 +53,6 @@ type Slot = Arc<PoolSlot<InstancePool>>;
 pub(super) struct SharedPools<R: Remote> {
     pools: Pools<InstancePool>,
     client: Arc<StoreClient<R>>,
-    metrics: Arc<CoordinationMetrics>,
-    sync_interval: Period,
-    sweep: Period,
     /// A number of this instance, for the times of its exchanges.
     instance: u64,
     this: Weak<Self>,
@@ -76,30 +71,21 @@ pub(super) enum PoolStep {
 
 impl<R: Remote> SharedPools<R> {
     /// Must be called within a tokio runtime.
-    pub(super) fn new(
-        client: Arc<StoreClient<R>>,
-        settings: &CoordinationSettings,
-        metrics: Arc<CoordinationMetrics>,
-    ) -> Arc<Self> {
+    pub(super) fn new(client: Arc<StoreClient<R>>) -> Arc<Self> {
         let mut hasher = DefaultHasher::new();
-        settings.instance.hash(&mut hasher);
+        client.caller.settings.instance.hash(&mut hasher);
         let runtime = Handle::current();
         let beside = Beside::new(move |job| drop(runtime.spawn_blocking(job)));
-        Arc::new_cyclic(|this| Self {
-            pools: Pools::new(settings.max_counters, beside),
-            client,
-            metrics,
-            sync_interval: settings.sync_interval,
-            sweep: Period::from_nanos(settings.sweep.as_nanos() / SWEEPS),
-            instance: hasher.finish(),
-            this: Weak::clone(this),
-        })
+        let pools = Pools::new(client.caller.settings.max_counters, beside);
+        let instance = hasher.finish();
+        Arc::new_cyclic(|this| Self { pools, client, instance, this: Weak::clone(this) })
     }
 
     /// Removes idle pools, again and again.
     pub(super) async fn sweep(self: Arc<Self>) {
+        let pause = Period::from_nanos(self.client.caller.settings.sweep.as_nanos() / SWEEPS);
         for step in 0.. {
-            sleep(self.sweep.into()).await;
+            sleep(pause.into()).await;
             self.pools.sweep(step, self.client.time().now);
         }
     }
@@ -125,10 +111,11 @@ impl<R: Remote> SharedPools<R> {
         })?;
         Some(match answer {
             Answer::Decided(decision, by) => {
+                let decisions = &self.client.caller.metrics.decisions;
                 let counter = match by {
-                    By::Lease => &self.metrics.decisions.leased,
-                    By::Denial => &self.metrics.decisions.denied,
-                    By::Count => &self.metrics.decisions.local,
+                    By::Lease => &decisions.leased,
+                    By::Denial => &decisions.denied,
+                    By::Count => &decisions.local,
                 };
                 counter.add(1);
                 PoolStep::Decided(decision)
@@ -152,7 +139,7 @@ impl<R: Remote> SharedPools<R> {
     ) -> Result<PoolDecision, Undecided> {
         match timeout_at(until, reply).await {
             Ok(Ok(TryReply::Decided(decision))) => {
-                self.metrics.decisions.waited.add(1);
+                self.client.caller.metrics.decisions.waited.add(1);
                 Ok(decision)
             }
             Ok(Ok(TryReply::Undecided(delivery))) => Err(Undecided { delivery, late: false }),
@@ -280,10 +267,11 @@ impl<R: Remote> SharedPools<R> {
     }
 
     fn record(&self, Lost { stranded, unreported, demand, unknown }: Lost) {
-        self.metrics.hits.stranded.add(stranded);
-        self.metrics.hits.unreported.add(unreported);
-        self.metrics.hits.lost_demand.add(demand);
-        self.metrics.hits.delivery_unknown.add(unknown);
+        let hits = &self.client.caller.metrics.hits;
+        hits.stranded.add(stranded);
+        hits.unreported.add(unreported);
+        hits.lost_demand.add(demand);
+        hits.delivery_unknown.add(unknown);
     }
 
     /// Runs `work` beside all decisions.

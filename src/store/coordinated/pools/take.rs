@@ -51,7 +51,7 @@ impl<R: Remote> Coordinated<R> {
     /// Returns whether a store that did not reply is not asked again in the cycle: each instance decides by its part
     /// then, and grants of the store would come on top.
     fn stays_away(&self, check: &LimitCheck<'_>) -> bool {
-        self.failure_policy(check) == OnStoreFailure::Local
+        self.client.failure_policy(check) == OnStoreFailure::Local
     }
 
     /// Decides `check`, if it only counts in a pool and that needs no wait.
@@ -85,7 +85,7 @@ impl<R: Remote> Coordinated<R> {
         now: Timestamp,
         TakeOptions { record, wait, .. }: TakeOptions<'_>,
     ) -> Decisions {
-        let turn = || Turn::begin(now, self.budget, wait, record);
+        let turn = || Turn::begin(now, self.client.caller.settings.budget, wait, record);
         if let [check] = checks {
             match self.decide_pool_at_once(check, now, record) {
                 Some(Ok(decision)) => return smallvec![decision],
@@ -149,7 +149,7 @@ impl<R: Remote> Coordinated<R> {
             return (made.decision, Taken::Plain(made));
         }
         let Some(mode) = self.pool_mode(check) else {
-            self.metrics.decisions.local.add(1);
+            self.client.caller.metrics.decisions.local.add(1);
             return (
                 self.memory.decide(std::slice::from_ref(check), scope, turn.now)[0],
                 Taken::Shared(None),
@@ -214,9 +214,9 @@ impl<R: Remote> Coordinated<R> {
             }
         }
         record_fallback(turn.record);
-        self.metrics.decisions.fallback.add(1);
+        self.client.caller.metrics.decisions.fallback.add(1);
         let (hits, now) = (clamp(check.hits), turn.now);
-        let decided = match self.failure_policy(check) {
+        let decided = match self.client.failure_policy(check) {
             OnStoreFailure::Local => self.pools.decide_alone(check, hits, now),
             OnStoreFailure::Allow => self.pools.decide_anyway(check, hits, true, now),
             OnStoreFailure::Deny => {
@@ -271,7 +271,7 @@ impl<R: Remote> Coordinated<R> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Reservation {
-        let turn = Turn::begin(now, self.budget, None, None);
+        let turn = Turn::begin(now, self.client.caller.settings.budget, None, None);
         let looked = self.look_at(check, Hits(0), turn);
         let fitting = request.fit(Hits(looked.remaining.into()));
         let hits = if fitting == Hits(0) { request.least.max(Hits(1)) } else { fitting };
@@ -307,7 +307,8 @@ impl<R: Remote> Coordinated<R> {
         }
         if let Some(beside) = check.beside(hits) {
             let beside = LimitCheck { direction: Direction::GiveBack, ..beside };
-            self.take_check(&beside, Scope::Request, Turn::begin(now, self.budget, None, None)).await;
+            let turn = Turn::begin(now, self.client.caller.settings.budget, None, None);
+            self.take_check(&beside, Scope::Request, turn).await;
         }
     }
 }

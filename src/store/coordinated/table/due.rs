@@ -63,7 +63,7 @@ impl<R: Remote> CounterTable<R> {
         }
         let interval = counter.plan.schedule.interval();
         let tick = tick(interval);
-        let urgency = if self.settings.early_sync {
+        let urgency = if self.client.caller.settings.early_sync {
             counter.urgency(self.client.round_trip(), tick, now)
         } else {
             Urgency::Pause
@@ -75,7 +75,7 @@ impl<R: Remote> CounterTable<R> {
             return self.enqueue_in_outage(key, counter, tick);
         }
         let (delay, grid) = match urgency {
-            Urgency::Pause if !self.settings.early_sync => (interval, tick),
+            Urgency::Pause if !self.client.caller.settings.early_sync => (interval, tick),
             Urgency::Pause => {
                 let pause = pause(key, counter);
                 // with the others of the interval, unless it would be much too early then
@@ -107,7 +107,7 @@ impl<R: Remote> CounterTable<R> {
     /// urgent it is. Then the queue forgets those that were evicted meanwhile, and the others wait again.
     fn enqueue_in_outage(&self, key: CounterKey, counter: &mut LocalCounter, tick: Period) {
         if !counter.place.is_due_for(Urgency::Outage)
-            && let Some(pause) = outage_pause(self.len(), self.settings.sweep)
+            && let Some(pause) = outage_pause(self.len(), self.client.caller.settings.sweep)
         {
             let pause = shortened(pause, key.hash()).max(LONGEST_GRID);
             self.queue.push(key, &mut counter.place, Urgency::Outage, pause, tick);

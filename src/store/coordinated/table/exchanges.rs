@@ -9,6 +9,7 @@ use crate::{
     limit::{CounterKey, Hits, Timestamp},
     store::{
         coordinated::{
+            CoordinationSettings,
             client::{ExchangeOutcome, Exchanges},
             counter::{Applied, Asks, Dropped, Generation, LocalCounter, Outcome, Sent, TryOutcome},
             delivery::{Delivery, SentTry, Undecided},
@@ -155,8 +156,9 @@ impl<R: Remote> CounterTable<R> {
 
     /// Adds the callers to those that must be `woken` when no lock is held.
     fn record(&self, applied: Applied, woken: &mut Wakeups) {
-        self.metrics.hits.delivery_unknown.add(applied.unknown);
-        self.metrics.hits.overshoot.add(applied.overshoot);
+        let hits = &self.client.caller.metrics.hits;
+        hits.delivery_unknown.add(applied.unknown);
+        hits.overshoot.add(applied.overshoot);
         self.record_dropped(applied.dropped);
         woken.extend(applied.woken);
     }
@@ -168,13 +170,9 @@ impl<R: Remote> CounterTable<R> {
 
     /// Returns what the way to the store is like, as of `time`.
     pub(in super::super) fn link_at(&self, time: StoreTime) -> Link {
-        Link {
-            time,
-            instances: self.client.instances(),
-            round_trip: self.client.round_trip(),
-            budget: self.settings.budget,
-            local_cache: self.settings.local_cache,
-        }
+        let CoordinationSettings { budget, local_cache, .. } = self.client.caller.settings;
+        let (instances, round_trip) = (self.client.instances(), self.client.round_trip());
+        Link { time, instances, round_trip, budget, local_cache }
     }
 }
 

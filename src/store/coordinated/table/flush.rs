@@ -35,7 +35,7 @@ const FINAL_FLUSH_RETRY: Period = Period::from_millis(5);
 
 /// Flushes what is due, and sweeps the table, until it is dropped.
 pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
-    let step = Period::from_nanos(table.settings.sweep.as_nanos() / SWEEP_STEPS as u64);
+    let step = Period::from_nanos(table.client.caller.settings.sweep.as_nanos() / SWEEP_STEPS as u64);
     let next_sweep = || Instant::now() + step.into();
     let mut sweep_at = next_sweep();
     loop {

@@ -20,8 +20,6 @@ use super::{
     client::StoreClient,
     counter::{Dropped, Generation, LocalCounter, Switch, Tries, auto},
     delivery::Delivery,
-    metrics::CoordinationMetrics,
-    settings::CoordinationSettings,
 };
 use crate::{
     limit::{Coordination, CounterKey, Direction, LimitCheck, OverLimitPolicy, Period, Tier, Timestamp},
@@ -34,30 +32,18 @@ pub(super) struct CounterTable<R> {
     shards: Shards,
     queue: AttentionQueue,
     client: Arc<StoreClient<R>>,
-    settings: CoordinationSettings,
     /// The generation of the next counter.
     generations: AtomicU32,
-    /// Also used by the modes, to count their decisions.
-    pub(super) metrics: Arc<CoordinationMetrics>,
 }
 
 // === impl CounterTable ===
 
 impl<R: Remote> CounterTable<R> {
     /// Creates an empty table that flushes to `client`.
-    pub(super) fn new(
-        client: Arc<StoreClient<R>>,
-        settings: &CoordinationSettings,
-        metrics: Arc<CoordinationMetrics>,
-    ) -> Self {
-        Self {
-            shards: Shards::new(settings.max_counters, settings.max_counter_bytes),
-            queue: AttentionQueue::new(),
-            client,
-            settings: settings.clone(),
-            generations: AtomicU32::new(1),
-            metrics,
-        }
+    pub(super) fn new(client: Arc<StoreClient<R>>) -> Self {
+        let settings = &client.caller.settings;
+        let shards = Shards::new(settings.max_counters, settings.max_counter_bytes);
+        Self { shards, queue: AttentionQueue::new(), client, generations: AtomicU32::new(1) }
     }
 
     /// Returns the number of counters.
@@ -175,11 +161,11 @@ impl<R: Remote> CounterTable<R> {
                 orphans.get_or_insert_default().extend(tries);
             }
             // the store may take what the fallback has decided meanwhile
-            self.metrics.hits.delivery_unknown.add(evicted.given_up_hits());
+            self.client.caller.metrics.hits.delivery_unknown.add(evicted.given_up_hits());
             if evicted.is_settled() {
-                self.metrics.evictions.evicted_reported.add(1);
+                self.client.caller.metrics.evictions.evicted_reported.add(1);
             } else {
-                self.metrics.evictions.evicted.add(1);
+                self.client.caller.metrics.evictions.evicted.add(1);
                 // what is in flight is counted when its outcome is known
                 self.record_dropped(evicted.owed_hits());
             }
@@ -196,14 +182,17 @@ impl<R: Remote> CounterTable<R> {
         match delivery {
             Delivery::Applied => {}
             Delivery::NotApplied => self.record_dropped(carried),
-            Delivery::Unknown | Delivery::OnWay(_) => self.metrics.hits.delivery_unknown.add(carried.all()),
+            Delivery::Unknown | Delivery::OnWay(_) => {
+                self.client.caller.metrics.hits.delivery_unknown.add(carried.all());
+            }
         }
     }
 
     /// Counts hits that a counter has dropped.
     pub(super) fn record_dropped(&self, dropped: Dropped) {
-        self.metrics.hits.unreported.add(dropped.unreported);
-        self.metrics.hits.stranded.add(dropped.stranded);
+        let hits = &self.client.caller.metrics.hits;
+        hits.unreported.add(dropped.unreported);
+        hits.stranded.add(dropped.stranded);
     }
 }
 
@@ -258,10 +247,10 @@ impl<R: Remote> CounterTable<R> {
         match switch {
             // the store may support neither
             Switch::Small if counter.choice.mode == before => {}
-            Switch::Small => self.metrics.switches.to_lease.add(1),
-            Switch::Burst => self.metrics.switches.bursts.add(1),
+            Switch::Small => self.client.caller.metrics.switches.to_lease.add(1),
+            Switch::Burst => self.client.caller.metrics.switches.bursts.add(1),
             Switch::Large if was_in_burst => {}
-            Switch::Large => self.metrics.switches.to_interval.add(1),
+            Switch::Large => self.client.caller.metrics.switches.to_interval.add(1),
         }
     }
 
@@ -279,18 +268,13 @@ impl<R: Remote> CounterTable<R> {
     /// Returns the sync interval of the rule of `check`.
     pub(super) fn sync_interval_of(&self, check: &LimitCheck<'_>) -> Period {
         let own = check.rule.declared().and_then(|rule| rule.coordination.sync_interval);
-        own.unwrap_or(self.settings.sync_interval)
+        own.unwrap_or(self.client.caller.settings.sync_interval)
     }
 
     /// Returns the coordination mode that the rule of `check` requests.
     pub(in super::super) fn requested_mode(&self, check: &LimitCheck<'_>) -> Coordination {
-        let requested = check.rule.coordination().unwrap_or(self.settings.coordination);
+        let requested = check.rule.coordination().unwrap_or(self.client.caller.settings.coordination);
         if requested == Coordination::Split { split_or_other(check) } else { requested }
-    }
-
-    /// Returns the coordination mode of what requests none.
-    pub(in super::super) const fn default_coordination(&self) -> Coordination {
-        self.settings.coordination
     }
 }
 

@@ -27,7 +27,7 @@ use crate::{
         Algorithm, Coordination, CounterKey, Entry, KeyHasher, OverLimitPolicy, Period, Tier, Timestamp,
     },
     store::{
-        coordinated::{CoordinationSettings, metrics::CoordinationMetrics},
+        coordinated::CoordinationSettings,
         remote::{
             Command, Exchange, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target,
             Urgency,
@@ -162,8 +162,7 @@ impl Script {
 
     fn client_with(&self, settings: &CoordinationSettings) -> Arc<Client> {
         let settings = CoordinationSettings { instance: "here".into(), ..settings.clone() };
-        let metrics = Arc::<CoordinationMetrics>::default();
-        Arc::new(StoreClient::new(self.clone(), Arc::new(self.0.clock.clone()), &settings, metrics))
+        Arc::new(StoreClient::new(self.clone(), Arc::new(self.0.clock.clone()), settings))
     }
 
     /// Returns a client that sends heartbeats and batches, and what runs them.

@@ -47,7 +47,7 @@ async fn a_counter_that_needs_no_leases_any_more_returns_them_at_once() {
         assert_eq!((counter.choice.mode, counter.leased_hits()), (Coordination::Interval, 0));
         assert_eq!(counter.owed_hits().stranded, granted, "they are pending");
     });
-    assert_eq!(fixture.table.metrics.switches.to_interval.get(), 1);
+    assert_eq!(fixture.table.client.caller.metrics.switches.to_interval.get(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,8 +125,8 @@ async fn leases_that_have_ended_are_counted_as_lost_and_unused_counters_are_remo
     tasks.spawn(flush::run(Arc::clone(&fixture.table)));
     fixture.table.client.start_sender(Arc::clone(&fixture.table), &mut tasks);
     sleep(Duration::from_millis(1_500)).await;
-    assert_eq!((fixture.table.metrics.hits.stranded.get(), fixture.table.len()), (0, 2));
+    assert_eq!((fixture.table.client.caller.metrics.hits.stranded.get(), fixture.table.len()), (0, 2));
     sleep(Duration::from_secs(10)).await;
-    assert_eq!((fixture.table.metrics.hits.stranded.get(), fixture.table.len()), (granted, 0));
-    assert_eq!(fixture.table.metrics.hits.unreported.get(), 0);
+    assert_eq!((fixture.table.client.caller.metrics.hits.stranded.get(), fixture.table.len()), (granted, 0));
+    assert_eq!(fixture.table.client.caller.metrics.hits.unreported.get(), 0);
 }

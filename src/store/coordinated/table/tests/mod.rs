@@ -21,7 +21,7 @@ use crate::{
     },
     store::{
         coordinated::{
-            CoordinationMetrics, CoordinationSettings,
+            CoordinationSettings,
             client::StoreClient,
             counter::{Asks, LocalCounter, Sent},
             link::Link,
@@ -102,10 +102,9 @@ impl Fixture {
             background: Mutex::default(),
         }));
         let settings = CoordinationSettings { max_counters, ..CoordinationSettings::default() };
-        let metrics = Arc::<CoordinationMetrics>::default();
         let clock = Arc::new(store.0.clock.clone());
-        let client = Arc::new(StoreClient::new(store.clone(), clock, &settings, Arc::clone(&metrics)));
-        let table = Arc::new(CounterTable::new(client, &settings, metrics));
+        let client = Arc::new(StoreClient::new(store.clone(), clock, settings));
+        let table = Arc::new(CounterTable::new(client));
         let limit = Limit::Tiers { tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore };
         let coordination = RuleCoordination { mode: Some(mode), ..RuleCoordination::default() };
         let rule = Rule { coordination, ..Rule::new(limit) };

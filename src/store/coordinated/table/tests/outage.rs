@@ -72,11 +72,11 @@ async fn the_queue_does_not_grow_in_an_outage_while_counters_are_evicted() {
         .collect();
     assert!(kept.len() > ROOM / 4, "{}", kept.len());
     fixture.end_outage(&kept[0]).await;
-    let evicted = fixture.table.metrics.evictions.evicted.get();
+    let evicted = fixture.table.client.caller.metrics.evictions.evicted.get();
     sleep(Duration::from_millis(250)).await;
     assert!(kept.iter().all(|value| fixture.has_reported(value)));
     assert_eq!(fixture.commands() - 1, fixture.table.len());
-    assert_eq!((evicted, fixture.table.metrics.evictions.evicted.get()), (39_000, 39_000));
+    assert_eq!((evicted, fixture.table.client.caller.metrics.evictions.evicted.get()), (39_000, 39_000));
     drop(tasks);
 }
 
@@ -164,7 +164,7 @@ async fn no_lease_is_renewed_by_a_node_that_does_not_reply() {
     // a pause
     sleep(Duration::from_millis(1_100)).await;
     assert!(fixture.has_reported("v"));
-    assert_eq!((fixture.commands(), fixture.table.metrics.hits.stranded.get()), (2, 0));
+    assert_eq!((fixture.commands(), fixture.table.client.caller.metrics.hits.stranded.get()), (2, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -181,7 +181,7 @@ async fn hits_under_several_limits_wait_for_a_node_that_does_not_reply() {
         });
     });
     sleep(Duration::from_secs(10)).await;
-    assert_eq!((fixture.commands(), fixture.table.metrics.hits.delivery_unknown.get()), (0, 0));
+    assert_eq!((fixture.commands(), fixture.table.client.caller.metrics.hits.delivery_unknown.get()), (0, 0));
     fixture.end_outage("v").await;
     sleep(Duration::from_millis(500)).await;
     assert_eq!(fixture.reported(), 9);
