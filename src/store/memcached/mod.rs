@@ -226,11 +226,13 @@ impl Remote for MemcachedRemote {
         if ttl == Period::default() {
             return self.exchange(&key, self.instances.leave(&key)).await.map(|_| Members::default());
         }
-        let (heartbeat, commands) = self.instances.begin(&key, self.clock.now(), ttl);
+        let sent_at = self.clock.now();
+        let (heartbeat, commands) = self.instances.begin(&key, sent_at, ttl);
         match self.exchange(&key, commands).await {
             Ok(replies) => {
                 let counted = self.instances.finish(heartbeat, &replies);
-                counted.map(Members::from).ok_or_else(command::malformed_reply)
+                let counted = counted.ok_or_else(command::malformed_reply)?;
+                Ok(Members { now: Some(self.midway(sent_at)), ..counted.into() })
             }
             Err(error) => {
                 if error.is_definitely_not_applied() {

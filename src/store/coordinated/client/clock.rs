@@ -12,9 +12,6 @@ use crate::{
 /// The assumed drift between two clocks, in parts per million.
 const DRIFT: u64 = 200;
 
-/// The age at which the heartbeat repeats a measurement that no call has replaced.
-const STALE: Period = Period::from_secs(10);
-
 /// The offset between the store's clock and this instance's. Every decision reads it, so that readers write nothing:
 /// they read again if a measurement was recorded meanwhile (a sequence lock: Boehm, "Can Seqlocks Get Along With
 /// Programming Language Memory Models?", 2012).
@@ -95,11 +92,6 @@ impl StoreClock {
             let there = Timestamp::from_nanos(now.as_nanos().saturating_add_signed(sample.offset));
             StoreTime { now: there, latest: there.after(Period::from_nanos(sample.error_at(now))) }
         })
-    }
-
-    /// Returns whether a measurement is due, because there is none or it is old.
-    pub(super) fn is_stale(&self, now: Timestamp) -> bool {
-        self.best().is_none_or(|best| now.since(best.at) > STALE)
     }
 
     /// Returns how far the store's clock is ahead of this instance's, in nanoseconds; negative if it is behind, zero
@@ -213,14 +205,5 @@ mod tests {
         // a round trip of 409 ms is more precise by now
         clock.record(ms(1_000_601), ms(1_001_010), ms(1_000_700));
         assert!(clock.offset() < 0);
-    }
-
-    #[test]
-    fn a_measurement_is_due_after_ten_seconds() {
-        let clock = StoreClock::default();
-        assert!(clock.is_stale(ms(0)));
-        clock.record(ms(1_000), ms(1_010), ms(1_005));
-        assert!(!clock.is_stale(ms(11_010)));
-        assert!(clock.is_stale(Timestamp::from_nanos(ms(11_010).as_nanos() + 1)));
     }
 }

@@ -13,8 +13,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{breaker::FailedCount, caller::Caller, demands::Demands, epochs::Epochs};
 use crate::{
-    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier, Timestamp},
-    store::remote::{Command, EPOCH_AHEAD, Exchange, Heartbeat, Members, Remote, StoreNode, Target},
+    limit::{Period, Timestamp},
+    store::remote::{Command, EPOCH_AHEAD, Exchange, Heartbeat, Members, Remote, StoreNode},
 };
 
 /// The heartbeats for which the largest number of instances is remembered: after a restart of many instances, or when
@@ -122,7 +122,7 @@ impl Membership {
                 return;
             }
             // concurrently: a node that does not reply must not delay the heartbeat to the others
-            tokio::join!(self.measure_clock(caller), self.send(caller), self.probe_open_nodes(caller));
+            tokio::join!(self.send(caller), self.probe_open_nodes(caller));
         }
     }
 
@@ -168,30 +168,6 @@ impl Membership {
         let probe = caller.remote.call(vec![Command { target, at, exchange: Exchange::read() }]);
         if let Ok(Ok(_)) = timeout(caller.settings.heartbeat.into(), probe).await {
             caller.breaker.record_reply(node);
-        }
-    }
-
-    /// Measures the store's clock by taking no hits, if no call has measured it lately. This way even the first hits
-    /// are counted in the right window.
-    async fn measure_clock<R: Remote>(&self, caller: &Caller<R>) {
-        let sent = caller.clock.now();
-        if !caller.store_clock.is_stale(sent) {
-            return;
-        }
-        let target = |algorithm| Target {
-            path: "weir:clock_".into(),
-            tiers: [Tier { requests: 1, period: Period::from_secs(1), algorithm }].into(),
-            over_limit_policy: OverLimitPolicy::Ignore,
-        };
-        let mut target_of_clock = target(Algorithm::SlidingWindow);
-        if !caller.remote.supports(&target_of_clock, Coordination::Strict) {
-            target_of_clock = target(Algorithm::FixedWindow);
-        }
-        let command = Command { target: Arc::new(target_of_clock), at: sent, exchange: Exchange::read() };
-        // no decision waits for it, so that reports are not sent in shorter pipelines because of it
-        let call = timeout(caller.settings.heartbeat.into(), caller.remote.call_in_background(vec![command]));
-        if let Ok(Ok(replies)) = call.await {
-            caller.store_clock.record(sent, caller.clock.now(), replies.now);
         }
     }
 

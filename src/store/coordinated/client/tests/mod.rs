@@ -52,11 +52,9 @@ struct Script(Arc<State>);
 struct State {
     /// This instance's clock.
     clock: SimulatedClock,
-    begun: Instant,
     nodes: Mutex<BTreeMap<StoreNode, Answer>>,
     /// The node of all counters, if they have moved.
     moved: Mutex<Option<StoreNode>>,
-    has_sliding_windows: bool,
     calls: Mutex<Vec<Call>>,
     heartbeats: Mutex<Vec<(String, Period)>>,
     instances: Mutex<usize>,
@@ -82,8 +80,6 @@ struct Call {
     node: StoreNode,
     commands: Vec<Command>,
     urgency: Urgency,
-    /// When it was sent, after the start.
-    at: Duration,
 }
 
 /// What becomes of a command.
@@ -136,16 +132,10 @@ impl Exchanges<Waiting> for Script {
 
 impl Script {
     fn new() -> Self {
-        Self::with_sliding_windows(true)
-    }
-
-    fn with_sliding_windows(has_sliding_windows: bool) -> Self {
         Self(Arc::new(State {
             clock: SimulatedClock::new(EPOCH),
-            begun: Instant::now(),
             nodes: Mutex::default(),
             moved: Mutex::default(),
-            has_sliding_windows,
             calls: Mutex::default(),
             heartbeats: Mutex::default(),
             instances: Mutex::new(1),
@@ -181,16 +171,9 @@ impl Script {
         self.0.nodes.lock().insert(StoreNode(node), answer);
     }
 
-    /// Returns the calls so far, without those that read the clock.
+    /// Returns the calls so far.
     fn calls(&self) -> Vec<Call> {
-        let reads_clock = |call: &Call| call.commands[0].target.path.starts_with("weir:");
-        self.0.calls.lock().iter().filter(|call| !reads_clock(call)).cloned().collect()
-    }
-
-    /// Returns the calls so far that read the clock.
-    fn clock_calls(&self) -> Vec<Call> {
-        let reads_clock = |call: &&Call| call.commands[0].target.path.starts_with("weir:");
-        self.0.calls.lock().iter().filter(reads_clock).cloned().collect()
+        self.0.calls.lock().clone()
     }
 
     async fn answer(&self, node: StoreNode) -> Result<(), RemoteError> {
@@ -206,15 +189,18 @@ impl Script {
 
     async fn receive(&self, commands: Vec<Command>, urgency: Urgency) -> Result<Replies, RemoteError> {
         let node = self.node(&commands[0].target, commands[0].at);
-        let at = self.0.begun.elapsed();
-        self.0.calls.lock().push(Call { node, commands: commands.clone(), urgency, at });
+        self.0.calls.lock().push(Call { node, commands: commands.clone(), urgency });
         self.answer(node).await?;
         let replies = commands.iter().map(|command| {
             let taken = command.exchange.runs.iter().map(|run| run.tries).collect();
             Ok(Reply { taken, granted: command.exchange.tried(), ..Reply::default() })
         });
-        let now = self.0.clock.skewed(OFFSET).now();
-        Ok(Replies { now, replies: replies.collect() })
+        Ok(Replies { now: self.now(), replies: replies.collect() })
+    }
+
+    /// Returns the clock of the store.
+    fn now(&self) -> Timestamp {
+        self.0.clock.skewed(OFFSET).now()
     }
 }
 
@@ -230,12 +216,12 @@ impl Remote for Script {
     async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
         self.0.heartbeats.lock().push((heartbeat.instance.to_owned(), heartbeat.ttl));
         self.answer(self.members_node()).await?;
-        Ok((*self.0.instances.lock()).into())
+        let instances = *self.0.instances.lock();
+        Ok(Members { now: Some(self.now()), ..instances.into() })
     }
 
-    fn supports(&self, target: &Target, mode: Coordination) -> bool {
-        let is_sliding = target.tiers[0].algorithm == Algorithm::SlidingWindow;
-        mode != Coordination::Lease && (self.0.has_sliding_windows || !is_sliding)
+    fn supports(&self, _: &Target, mode: Coordination) -> bool {
+        mode != Coordination::Lease
     }
 
     /// Returns the node whose number the path begins with.

@@ -41,7 +41,7 @@ struct State {
     server: Mutex<SimulatedServer>,
     silent: Mutex<Option<StoreNode>>,
     instances: Mutex<usize>,
-    /// The commands of each call, without those that read the clock.
+    /// The commands of each call.
     calls: Mutex<Vec<Vec<Command>>>,
     /// The commands of calls that no decision waits for.
     background: Mutex<Vec<Command>>,
@@ -49,9 +49,7 @@ struct State {
 
 impl Remote for TwoNodes {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        if !commands[0].target.path.starts_with("weir:") {
-            self.0.calls.lock().push(commands.clone());
-        }
+        self.0.calls.lock().push(commands.clone());
         let node = self.node(&commands[0].target, commands[0].counted_at());
         if *self.0.silent.lock() == Some(node) {
             return pending().await;
