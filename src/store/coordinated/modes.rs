@@ -1,6 +1,6 @@
 //! The coordination modes together: picks the mode of a check, and has it decide within its budget.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, time::Duration};
 
 use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
@@ -341,7 +341,7 @@ impl<R: Remote> Coordinated<R> {
         step: Step,
         turn: Turn<'_>,
     ) -> impl Future<Output = Made> {
-        let Turn { now, is_of_caller, record, .. } = turn;
+        let Turn { now, record, .. } = turn;
         // a block, which has `step` once: an `async fn` would have its argument too
         async move {
             let waiting = match step {
@@ -362,9 +362,6 @@ impl<R: Remote> Coordinated<R> {
                     Made::by_mode(self.look(check, Hits(0), Hits(0), now), self.client.time_at(now).now)
                 }
                 Err(undecided) => {
-                    if !is_of_caller {
-                        self.record_late(check, undecided);
-                    }
                     record_fallback(record);
                     let (delivery, at) = (undecided.delivery, self.client.time_since(now).now);
                     Made::by_fallback(self.decide_without_store(check, delivery, at), delivery, at)
@@ -406,10 +403,11 @@ impl<R: Remote> Coordinated<R> {
         check: &LimitCheck<'_>,
         scope: Scope,
         mut waiting: Waiting,
-        Turn { now, until, record, .. }: Turn<'_>,
+        Turn { now, until, is_of_caller, record }: Turn<'_>,
     ) -> Result<Made, Undecided> {
+        let blames = !is_of_caller && check.direction == Direction::Take;
         loop {
-            if let Some(outcome) = self.table.outcome(waiting, until).await {
+            if let Some(outcome) = self.table.outcome(waiting, until, blames).await {
                 return outcome.map(|tried| Made::by_mode(tried.decision, tried.at));
             }
             // its counter was evicted: the one that takes its place is asked, but counts no return twice
@@ -431,21 +429,10 @@ impl<R: Remote> Coordinated<R> {
         turn: Turn<'_>,
     ) -> Result<(Decision, Timestamp), Undecided> {
         let undecided = Undecided { delivery: Delivery::NotApplied, late: false };
-        match self.table.outcome(waiting, turn.until).await {
+        match self.table.outcome(waiting, turn.until, false).await {
             Some(Ok(tried)) => Ok((tried.decision, tried.at)),
             Some(Err(failed)) => Err(Undecided { delivery: Delivery::NotApplied, ..failed }),
             None => Err(undecided),
-        }
-    }
-
-    pub(super) fn record_late(&self, check: &LimitCheck<'_>, undecided: Undecided) {
-        if undecided.late {
-            let now = self.client.time().now;
-            let (target, at) = self.table.with_counter(check, now, |counter| {
-                // it may have waited for what another node counts
-                (Arc::clone(&counter.target), counter.unanswered_since().unwrap_or(now))
-            });
-            self.client.record_late_decision(&target, at);
         }
     }
 }

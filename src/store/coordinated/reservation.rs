@@ -48,10 +48,8 @@ impl<R: Remote> Coordinated<R> {
         } else {
             self.reserve_in_store(check, &target, request, budget, now).await
         };
-        Ok(reserved.unwrap_or_else(|undecided| {
-            self.record_late(check, undecided);
-            self.reserve_without_store(check, request, undecided.delivery, now)
-        }))
+        Ok(reserved
+            .unwrap_or_else(|undecided| self.reserve_without_store(check, request, undecided.delivery, now)))
     }
 
     /// Reserves hits of `target`, the one of `check`, within the `budget`. `now` is on this instance's clock. If the
@@ -78,7 +76,7 @@ impl<R: Remote> Coordinated<R> {
         let ask = |key, counter: &mut _| Waiting::ask((key, counter), is_own, want, asks);
         let waiting = self.table.with_counter_of(check, at, ask);
         let failed = Undecided { delivery: Delivery::NotApplied, late: false };
-        let outcome = self.table.outcome(waiting.ok_or(failed)?, Instant::now() + budget.into()).await;
+        let outcome = self.table.outcome(waiting.ok_or(failed)?, Instant::now() + budget.into(), true).await;
         let Tried { decision, at: store_now, reserved: hits } = outcome.unwrap_or(Err(failed))?;
         // the store reserved the hits no earlier than `now`, so they may be used at least until then
         let fixed = target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);

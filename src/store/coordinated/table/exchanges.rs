@@ -88,34 +88,43 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
 }
 
 impl<R: Remote> CounterTable<R> {
-    /// Waits for the outcome of `waiting`, but no longer than until `deadline`. None if its counter was evicted
-    /// meanwhile.
+    /// Waits for the outcome of `waiting`, but no longer than until `deadline`; that it passes `blames` the store. None if
+    /// its counter was evicted meanwhile.
     pub(in super::super) fn outcome(
         &self,
         waiting: Waiting,
         deadline: Instant,
+        blames: bool,
     ) -> impl Future<Output = Option<TryOutcome>> {
         // a block, which has it once: an `async fn` would have its argument too
         let mut awaited = Awaited { table: self, waiting: Some(waiting) };
         async move {
             let replied = timeout_at(deadline, awaited.receive()).await;
             let waiting = awaited.waiting.take();
-            replied.unwrap_or_else(|_| Some(self.give_up(waiting?)))
+            replied.unwrap_or_else(|_| Some(self.give_up(waiting?, blames)))
         }
     }
 
-    /// Gives `waiting` up, whose deadline has passed.
-    fn give_up(&self, waiting: Waiting) -> TryOutcome {
-        let late = |delivery| Err(Undecided { delivery, late: true });
-        let Waiting { key, generation, id, hits, asks, mut outcome, .. } = waiting;
+    /// Gives `waiting` up, whose deadline has passed, which `blames` the store.
+    fn give_up(&self, waiting: Waiting, blames: bool) -> TryOutcome {
+        let Waiting { key, generation, id, limit, hits, asks, mut outcome, .. } = waiting;
         let taking = if matches!(asks, Asks::Look | Asks::Reserve(_)) { Hits(0) } else { hits };
+        let late = |delivery, asked_at: Option<Timestamp>| {
+            if blames {
+                // it may have waited for what another node counts
+                let at = asked_at.unwrap_or_else(|| self.client.time().now);
+                self.client.record_late_decision(&limit, at);
+            }
+            Err(Undecided { delivery, late: true })
+        };
         self.with_existing(key, Some(generation), |counter| {
-            let Some(counter) = counter else { return late(Delivery::Unknown) };
+            let Some(counter) = counter else { return late(Delivery::Unknown, None) };
             // tries are decided under the lock: it may just have been
             outcome.take_or_leave().unwrap_or_else(|| {
-                let is_sent = counter.give_up(id, taking);
                 let sent = SentTry { generation: generation.0, id };
-                late(if is_sent { Delivery::OnWay(sent) } else { Delivery::NotApplied })
+                let is_sent = counter.give_up(id, taking);
+                let delivery = if is_sent { Delivery::OnWay(sent) } else { Delivery::NotApplied };
+                late(delivery, counter.unanswered_since())
             })
         })
     }
