@@ -119,15 +119,6 @@ struct Pace {
     finest: Duration,
 }
 
-/// When calls for decisions to a node leave.
-#[derive(Clone, Copy, Debug)]
-struct NodePace {
-    /// The most that are in flight.
-    most: usize,
-    /// The time between two while any is in flight.
-    distance: Duration,
-}
-
 /// A call to `node`.
 struct Batch<S> {
     node: StoreNode,
@@ -148,17 +139,18 @@ enum Next<S> {
 // === impl Pace ===
 
 impl Pace {
-    /// Returns the pace of calls that take the time `round_trip`, if that is known.
-    fn with(self, round_trip: Option<Duration>) -> NodePace {
+    /// Returns the most calls that are in flight if they take the time `round_trip`, if that is known, and the time
+    /// between two while any is.
+    fn with(self, round_trip: Option<Duration>) -> (usize, Duration) {
         let Some(round_trip) = round_trip.filter(|time| *time / PARTS >= self.finest) else {
-            return NodePace { most: FEW_CALLS, distance: Duration::ZERO };
+            return (FEW_CALLS, Duration::ZERO);
         };
         // half of what a decision may wait besides, since the reply may be later than others, but so long that the calls
         // of a round trip are not used up before it ends
         let spare = self.budget.saturating_sub(round_trip);
         let distance = (round_trip / PARTS).min((spare / 2).max(round_trip / (2 * PARTS)));
         let is_possible = spare > Duration::ZERO && distance >= self.finest;
-        NodePace { most: MAX_CALLS, distance: if is_possible { distance } else { Duration::ZERO } }
+        (MAX_CALLS, if is_possible { distance } else { Duration::ZERO })
     }
 }
 
@@ -354,7 +346,7 @@ impl<S> NodeQueue<S> {
         if self.calls == 0 || is_full && self.calls < FULL_CALLS {
             return Some(Duration::ZERO);
         }
-        let NodePace { most, distance } = pace.with(self.round_trip);
+        let (most, distance) = pace.with(self.round_trip);
         let left_at = self.left_at.filter(|_| distance > Duration::ZERO);
         let rest = || left_at.map_or(Duration::ZERO, |left_at| distance.saturating_sub(left_at.elapsed()));
         (self.calls < most).then(rest)
@@ -365,7 +357,7 @@ impl<S> NodeQueue<S> {
         self.calls -= 1;
         if let Some(took) = took {
             self.round_trip = Some(self.round_trip.map_or(took, |average| (average * 7 + took) / 8));
-            self.most = pace.with(self.round_trip).most;
+            self.most = pace.with(self.round_trip).0;
         }
     }
 
@@ -458,8 +450,7 @@ mod tests {
             (Some(14_400), 1_000, MAX_CALLS, 0),
         ] {
             let pace = Pace { budget: micros(15_000), finest: micros(finest) };
-            let NodePace { most: calls, distance: time } = pace.with(round_trip.map(micros));
-            assert_eq!((calls, time), (most, micros(distance)), "{round_trip:?}");
+            assert_eq!(pace.with(round_trip.map(micros)), (most, micros(distance)), "{round_trip:?}");
         }
     }
 }
