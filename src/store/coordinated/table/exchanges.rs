@@ -72,7 +72,12 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
         let (key, carried) = (sent.key, sent.carried);
         self.with_existing(key, Some(sent.generation), |counter| {
             let Some(counter) = counter else {
-                self.record_evicted(carried.unwrap_or_default(), Delivery::of(&outcome));
+                let carried = carried.unwrap_or_default();
+                match Delivery::of(&outcome) {
+                    Delivery::Applied => {}
+                    Delivery::NotApplied => self.record_dropped(carried),
+                    _ => self.client.caller.metrics.hits.delivery_unknown.add(carried.all()),
+                }
                 return self.record(sent.decide_alone(outcome), woken);
             };
             self.record(counter.apply(sent, outcome, link), woken);
@@ -99,7 +104,8 @@ impl<R: Remote> CounterTable<R> {
         // a block, which has it once: an `async fn` would have its argument too
         let mut awaited = Awaited { table: self, waiting: Some(waiting) };
         async move {
-            let replied = timeout_at(deadline, awaited.receive()).await;
+            let outcome = async { (&mut awaited.waiting.as_mut()?.outcome).await };
+            let replied = timeout_at(deadline, outcome).await;
             let waiting = awaited.waiting.take();
             replied.unwrap_or_else(|_| Some(self.give_up(waiting?, blames)))
         }
@@ -206,13 +212,6 @@ impl Waiting {
 }
 
 // === impl Awaited ===
-
-impl<R: Remote> Awaited<'_, R> {
-    /// Waits for the outcome. None if the counter was evicted.
-    async fn receive(&mut self) -> Option<TryOutcome> {
-        (&mut self.waiting.as_mut()?.outcome).await
-    }
-}
 
 impl<R: Remote> Drop for Awaited<'_, R> {
     fn drop(&mut self) {

@@ -19,7 +19,6 @@ use self::{
 use super::{
     client::StoreClient,
     counter::{Dropped, Generation, LocalCounter, Switch, Tries, auto},
-    delivery::Delivery,
 };
 use crate::{
     limit::{Coordination, CounterKey, Direction, LimitCheck, OverLimitPolicy, Period, Tier, Timestamp},
@@ -175,17 +174,6 @@ impl<R: Remote> CounterTable<R> {
     /// Returns the target of `check`.
     pub(super) fn target(&self, check: &LimitCheck<'_>, now: Timestamp) -> Arc<Target> {
         self.with_counter(check, now, |counter| Arc::clone(&counter.target))
-    }
-
-    /// Counts the hits that the reports of an evicted counter have `carried` and that the store has not counted.
-    pub(super) fn record_evicted(&self, carried: Dropped, delivery: Delivery) {
-        match delivery {
-            Delivery::Applied => {}
-            Delivery::NotApplied => self.record_dropped(carried),
-            Delivery::Unknown | Delivery::OnWay(_) => {
-                self.client.caller.metrics.hits.delivery_unknown.add(carried.all());
-            }
-        }
     }
 
     /// Counts hits that a counter has dropped.
