@@ -21,7 +21,7 @@ use super::{
     counter::{Dropped, Generation, LocalCounter, Switch, Tries, auto},
 };
 use crate::{
-    limit::{Coordination, CounterKey, Direction, LimitCheck, OverLimitPolicy, Period, Tier, Timestamp},
+    limit::{Coordination, CounterKey, Direction, LimitCheck, OverLimitPolicy, Tier, Timestamp},
     store::remote::{Remote, Target},
     wakeup::{Wakeups, wake_all},
 };
@@ -103,7 +103,8 @@ impl<R: Remote> CounterTable<R> {
         counter.follow_instances(self.client.instances());
         let is_new = counter.choice.requested_mode.is_none();
         if counter.update_rule(check, now) || is_new {
-            counter.plan.schedule.set_interval(self.sync_interval_of(check));
+            let interval = check.rule.declared().and_then(|rule| rule.coordination.sync_interval);
+            counter.plan.schedule.set_interval(interval.unwrap_or(self.client.caller.settings.sync_interval));
             self.choose_mode(counter, check);
         }
         if counter.choice.requested_mode == Some(Coordination::Auto) {
@@ -152,7 +153,7 @@ impl<R: Remote> CounterTable<R> {
     ) -> &'a mut LocalCounter {
         let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed));
         let target = Arc::new(Target::of(check));
-        let counter = LocalCounter::new(target, self.sync_interval_of(check), generation, now);
+        let counter = LocalCounter::new(target, self.client.caller.settings.sync_interval, generation, now);
         self.shards.insert(shard, key, counter, |mut evicted| {
             // their decisions ask the counter that takes its place
             let tries = evicted.take_tries();
@@ -190,16 +191,12 @@ impl<R: Remote> CounterTable<R> {
     /// inexact for the limit that comes with the request. A limit with other tiers has the mode of a rule of its own.
     pub(in super::super) fn mode_of(&self, counter: &LocalCounter, check: &LimitCheck<'_>) -> Coordination {
         if counter.is_away() {
-            let requested = match self.requested_mode(check) {
-                Coordination::Auto => self.expected_mode(check),
-                requested => requested,
-            };
-            return self.client.nearest_mode(&counter.target, requested);
+            return self.client.nearest_mode(&counter.target, self.wanted_mode(check));
         }
         let is_too_small = check.rule.id().is_none()
             && counter.choice.mode == Coordination::Interval
             && self.requested_mode(check) == Coordination::Auto
-            && self.expected_mode(check) != Coordination::Interval;
+            && self.wanted_mode(check) != Coordination::Interval;
         if is_too_small && self.client.supports(&counter.target, Coordination::Strict) {
             Coordination::Strict
         } else {
@@ -213,11 +210,7 @@ impl<R: Remote> CounterTable<R> {
         if counter.choice.requested_mode != Some(requested) {
             counter.choice.requested_mode = Some(requested);
             counter.choice.is_in_burst = false;
-            let requested = match requested {
-                Coordination::Auto => auto::first(&counter.target.tiers, self.client.most_instances_lately()),
-                requested => requested,
-            };
-            self.switch_mode(counter, requested);
+            self.switch_mode(counter, self.wanted_mode(check));
         }
     }
 
@@ -248,15 +241,12 @@ impl<R: Remote> CounterTable<R> {
         counter.change_mode(self.client.nearest_mode(&counter.target, wanted));
     }
 
-    /// Returns the coordination mode that the counter of `check`, whose rule requests `auto`, probably has.
-    fn expected_mode(&self, check: &LimitCheck<'_>) -> Coordination {
-        auto::first(check.tiers(), self.client.most_instances_lately())
-    }
-
-    /// Returns the sync interval of the rule of `check`.
-    pub(super) fn sync_interval_of(&self, check: &LimitCheck<'_>) -> Period {
-        let own = check.rule.declared().and_then(|rule| rule.coordination.sync_interval);
-        own.unwrap_or(self.client.caller.settings.sync_interval)
+    /// Returns the coordination mode that a new counter of `check` has, if the store supports it.
+    fn wanted_mode(&self, check: &LimitCheck<'_>) -> Coordination {
+        match self.requested_mode(check) {
+            Coordination::Auto => auto::first(check.tiers(), self.client.most_instances_lately()),
+            requested => requested,
+        }
     }
 
     /// Returns the coordination mode that the rule of `check` requests.
