@@ -49,7 +49,7 @@ struct Member {
 }
 
 /// A limit whose parts follow demand: one fixed window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FollowedWindow {
     /// The hits in each window.
     pub limit: u32,

@@ -33,7 +33,7 @@ struct Limits {
 }
 
 /// A limit whose parts follow demand.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct FollowedLimit {
     window: FollowedWindow,
     /// Hits asked for since the last heartbeat.
@@ -94,7 +94,7 @@ impl Demands {
         if !by_key.contains_key(&key) && (!is_asked || by_key.len() >= MOST) {
             return even;
         }
-        let limit = by_key.entry(key).or_insert_with(|| FollowedLimit::new(window));
+        let limit = by_key.entry(key).or_default();
         limit.window = window;
         limit.asked = limit.asked.saturating_add(asked.new.0);
         if asked.waiting > Hits(0) && limit.waited_at != start {
@@ -138,7 +138,8 @@ impl Demands {
     pub(super) fn follow(&self, parts: &[KeyPart], now: Timestamp) {
         let by_key = &mut self.limits.lock().by_key;
         for told in parts {
-            by_key.entry(told.key).or_insert_with(|| FollowedLimit::new(told.window));
+            let limit = || FollowedLimit { window: told.window, ..FollowedLimit::default() };
+            by_key.entry(told.key).or_insert_with(limit);
         }
         for (key, limit) in by_key {
             limit.begin_window(limit.window.start(now));
@@ -157,17 +158,6 @@ impl Demands {
 // === impl FollowedLimit ===
 
 impl FollowedLimit {
-    fn new(window: FollowedWindow) -> Self {
-        Self {
-            window,
-            asked: 0,
-            waited_at: Timestamp::default(),
-            demand: 0,
-            present: Told::default(),
-            next: Told::default(),
-        }
-    }
-
     fn begin_window(&mut self, start: Timestamp) {
         if self.next.from <= start {
             self.present = self.next;
@@ -298,7 +288,7 @@ mod tests {
     fn demand_is_that_of_a_window() {
         let of = |seconds, asked: &[u64]| {
             let window = FollowedWindow { limit: 100, period: Period::from_secs(seconds) };
-            let mut limit = FollowedLimit::new(window);
+            let mut limit = FollowedLimit { window, ..FollowedLimit::default() };
             for asked in asked {
                 limit.asked = *asked;
                 limit.follow_demand(Period::from_secs(2));
