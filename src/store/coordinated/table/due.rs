@@ -40,11 +40,11 @@ fn pause(key: CounterKey, counter: &LocalCounter) -> Period {
     pause.max(counter.plan.schedule.interval())
 }
 
-/// Returns how long a counter of a table of `counters` waits for a node that does not reply before it is looked at
-/// again. None if the `sweep` looks at it sooner.
-fn outage_pause(counters: usize, sweep: Period) -> Option<Period> {
+/// Returns how long the counter of `key`, of a table of `counters`, waits for a node that does not reply before it is
+/// looked at again.
+fn outage_pause(key: CounterKey, counters: usize) -> Period {
     let pause = Period::from_nanos(OUTAGE_PAUSE.as_nanos().saturating_mul(counters as u64));
-    (pause < sweep).then(|| pause.max(LONGEST_GRID))
+    shortened(pause, key.hash()).max(LONGEST_GRID)
 }
 
 /// Returns `pause` less a part of its fourth quarter that `hash` chooses.
@@ -63,7 +63,10 @@ impl<R: Remote> CounterTable<R> {
         }
         let interval = counter.plan.schedule.interval();
         let tick = tick(interval);
-        let urgency = if self.client.caller.settings.early_sync {
+        let urgency = if self.client.is_unavailable_for(&counter.target, now) {
+            // the flush waits for the node, however urgent it is; those that are evicted meanwhile leave the queue
+            Urgency::Outage
+        } else if self.client.caller.settings.early_sync {
             counter.urgency(self.client.round_trip(), tick, now)
         } else {
             Urgency::Pause
@@ -71,10 +74,8 @@ impl<R: Remote> CounterTable<R> {
         if counter.place.is_due_for(urgency) {
             return;
         }
-        if self.client.is_unavailable_for(&counter.target, now) {
-            return self.enqueue_in_outage(key, counter, tick);
-        }
         let (delay, grid) = match urgency {
+            Urgency::Outage => (outage_pause(key, self.len()), tick),
             Urgency::Pause if !self.client.caller.settings.early_sync => (interval, tick),
             Urgency::Pause => {
                 let pause = pause(key, counter);
@@ -101,17 +102,6 @@ impl<R: Remote> CounterTable<R> {
         }
         let pause = counter.plan.schedule.interval().max(LONGEST_GRID);
         self.queue.push(key, &mut counter.place, Urgency::Interval, pause, LONGEST_GRID);
-    }
-
-    /// Queues `counter`, whose node does not reply, for the next look at that: the flush waits for the node, however
-    /// urgent it is. Then the queue forgets those that were evicted meanwhile, and the others wait again.
-    fn enqueue_in_outage(&self, key: CounterKey, counter: &mut LocalCounter, tick: Period) {
-        if !counter.place.is_due_for(Urgency::Outage)
-            && let Some(pause) = outage_pause(self.len(), self.client.caller.settings.sweep)
-        {
-            let pause = shortened(pause, key.hash()).max(LONGEST_GRID);
-            self.queue.push(key, &mut counter.place, Urgency::Outage, pause, tick);
-        }
     }
 
     /// Queues `counter` for the time at which it has to return a lease.
@@ -143,11 +133,9 @@ mod tests {
 
     #[test]
     fn the_more_counters_there_are_the_longer_each_waits_for_a_node_that_does_not_reply() {
-        let sweep = Period::from_secs(5);
-        let pauses =
-            [0, 10_000, 100_000, 499_999].map(|counters| outage_pause(counters, sweep).expect("one"));
+        let key = CounterKey::default();
+        let pauses = [0, 10_000, 100_000, 499_999].map(|counters| outage_pause(key, counters));
         assert_eq!(pauses.map(|pause| pause.as_nanos() / 10_000), [10_000, 10_000, 100_000, 499_999]);
-        assert_eq!([500_000, usize::MAX].map(|counters| outage_pause(counters, sweep)), [None; 2]);
     }
 
     #[test]
