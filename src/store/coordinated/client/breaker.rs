@@ -102,13 +102,6 @@ impl Breaker {
         let open = nodes.iter().filter(|(_, health)| health.is_open());
         open.map(|(node, health)| (*node, health.failed.clone())).collect()
     }
-
-    /// Removes `node`, which holds no counters any more.
-    pub(super) fn remove(&self, node: StoreNode) {
-        if self.nodes.lock().remove(&node).is_some_and(|health| health.is_open()) {
-            self.open.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
 }
 
 impl NodeHealth {
@@ -136,8 +129,7 @@ mod tests {
         assert_eq!(breaker.open_nodes().len(), 2);
         breaker.record_reply(StoreNode(2));
         assert!(breaker.is_open() && !breaker.is_open_for(StoreNode(2)));
-        breaker.remove(StoreNode(1));
-        breaker.remove(StoreNode(2));
+        breaker.record_reply(StoreNode(1));
         assert!(!breaker.is_open());
     }
 

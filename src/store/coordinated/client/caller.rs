@@ -140,14 +140,6 @@ impl<R: Remote> Caller<R> {
         }
     }
 
-    /// Returns the node that counts what `failed` names; without it, the node that keeps the heartbeats.
-    pub(super) fn node(&self, failed: Option<&FailedCount>) -> StoreNode {
-        failed.map_or_else(
-            || self.remote.members_node(),
-            |FailedCount { target, at }| self.remote.node(target, *at),
-        )
-    }
-
     /// Returns the moving average of the round trip.
     pub(super) fn round_trip(&self) -> Period {
         Period::from_nanos(self.round_trip.load(Ordering::Relaxed))

@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::{breaker::FailedCount, caller::Caller, demands::Demands, epochs::Epochs};
 use crate::{
     limit::{Period, Timestamp},
-    store::remote::{Command, EPOCH_AHEAD, Exchange, Heartbeat, Members, Remote, StoreNode},
+    store::remote::{Command, EPOCH_AHEAD, Exchange, Heartbeat, Members, Remote},
 };
 
 /// The heartbeats for which the largest number of instances is remembered: after a restart of many instances, or when
@@ -122,7 +122,7 @@ impl Membership {
                 return;
             }
             // concurrently: a node that does not reply must not delay the heartbeat to the others
-            tokio::join!(self.send(caller), self.probe_open_nodes(caller));
+            tokio::join!(self.send(caller), probe_open_nodes(caller));
         }
     }
 
@@ -144,37 +144,28 @@ impl Membership {
         }
     }
 
-    /// Probes every node whose breaker is open by taking no hits of a target that it failed to count.
-    async fn probe_open_nodes<R: Remote>(&self, caller: &Caller<R>) {
-        let probes = caller.breaker.open_nodes().into_iter().filter_map(|(node, failed)| {
-            // the counters of the target may have moved to another node by now
-            if caller.node(failed.as_ref()) != node {
-                caller.breaker.remove(node);
-                return None;
-            }
-            // the heartbeat already probes the node that keeps the registered instances
-            let failed = failed.filter(|_| node != caller.remote.members_node());
-            failed.map(|failed| self.probe(caller, node, failed))
-        });
-        join_all(probes).await;
-    }
-
-    async fn probe<R: Remote>(
-        &self,
-        caller: &Caller<R>,
-        node: StoreNode,
-        FailedCount { target, at }: FailedCount,
-    ) {
-        let probe = caller.remote.call(vec![Command { target, at, exchange: Exchange::read() }]);
-        if let Ok(Ok(_)) = timeout(caller.settings.heartbeat.into(), probe).await {
-            caller.breaker.record_reply(node);
-        }
-    }
-
     /// Deregisters this instance and stops the heartbeats.
     pub(super) async fn leave<R: Remote>(&self, caller: &Caller<R>) {
         self.has_left.store(true, Ordering::Relaxed);
         let left = caller.remote.heartbeat(Heartbeat::new(&caller.settings.instance, Period::default()));
         let _ = timeout(caller.settings.heartbeat.into(), left).await;
     }
+}
+
+/// Probes every node whose breaker is open by taking no hits of a target that it failed to count.
+async fn probe_open_nodes<R: Remote>(caller: &Caller<R>) {
+    let probes = caller.breaker.open_nodes().into_iter().map(async |(node, failed)| {
+        if node == caller.remote.members_node() {
+            // the heartbeat probes it
+            return;
+        }
+        // one that only heartbeats failed at does not keep the registered instances any more
+        if let Some(FailedCount { target, at }) = failed {
+            // which may have moved to another node by now: then that one replies
+            let probe = caller.remote.call(vec![Command { target, at, exchange: Exchange::read() }]);
+            let Ok(Ok(_)) = timeout(caller.settings.heartbeat.into(), probe).await else { return };
+        }
+        caller.breaker.record_reply(node);
+    });
+    join_all(probes).await;
 }
