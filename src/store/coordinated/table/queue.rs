@@ -3,6 +3,8 @@
 //! The flush loop takes what is due in chunks, so that no lock is held for longer than that takes, and counters that
 //! are due together leave together.
 
+use std::collections::BTreeMap;
+
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::Notify,
@@ -18,7 +20,7 @@ use crate::{
 const TICK: Period = Period::from_millis(5);
 
 /// The number of slots. A counter that is due later is looked at in the last one, and queued again.
-const SLOTS: usize = 1_024;
+const SLOTS: u64 = 1_024;
 
 /// A counter that is due after this time is looked at then, and queued again. Far less than the time for which the
 /// order of slots is known.
@@ -38,14 +40,10 @@ pub(super) struct AttentionQueue {
 
 #[derive(Debug)]
 struct Wheel {
-    /// The slots, each with chunks of counters, by the bits of their keys that [`CounterKey::shard`] returns. All
-    /// counters of the same entries have the same; the place of each says whether it is queued. A million counters may
-    /// be queued, for which half of a key is less memory.
-    slots: Box<[Vec<Vec<u64>>]>,
-    /// A bit for each slot that is not empty.
-    occupied: [u64; SLOTS / 64],
-    /// The counters that are due at once.
-    now: Vec<Vec<u64>>,
+    /// The slots that are not empty, each with chunks of counters, by the bits of their keys that [`CounterKey::shard`]
+    /// returns. All counters of the same entries have the same; the place of each says whether it is queued. A million
+    /// counters may be queued, for which half of a key is less memory. Those in slot 0 are due at once.
+    slots: BTreeMap<u64, Vec<Vec<u64>>>,
     /// The number of the first slot that was not taken yet, since the start.
     first: u64,
     /// The slot for which the flush loop wakes up; 0 if it is awake.
@@ -65,13 +63,7 @@ pub(super) struct Chunk {
 
 impl AttentionQueue {
     pub(super) fn new() -> Self {
-        let wheel = Wheel {
-            slots: (0..SLOTS).map(|_| Vec::new()).collect(),
-            occupied: [0; SLOTS / 64],
-            now: Vec::new(),
-            first: 1,
-            wakes_at: 0,
-        };
+        let wheel = Wheel { slots: BTreeMap::new(), first: 1, wakes_at: 0 };
         Self { started: Instant::now(), wheel: Mutex::new(wheel), earlier: Notify::new() }
     }
 
@@ -106,7 +98,7 @@ impl AttentionQueue {
         if !place.make_due(Slot::of(wheel.first), Urgency::Now) {
             return;
         }
-        add(&mut wheel.now, key);
+        wheel.add(key, 0);
         if wheel.wakes_at > 0 {
             wheel.wakes_at = 0;
             drop(wheel);
@@ -142,22 +134,23 @@ impl AttentionQueue {
     /// Takes up to [`CHUNK`] counters that are due, or were due when they were queued.
     pub(super) fn take(&self) -> Option<Chunk> {
         let last = self.elapsed() / TICK.as_nanos();
-        let mut wheel = self.wheel.lock();
-        wheel.wakes_at = 0;
-        if let Some(shards) = wheel.now.pop() {
-            return Some(Chunk { shards, slot: None });
+        let Wheel { slots, first, wakes_at } = &mut *self.wheel.lock();
+        *wakes_at = 0;
+        let due = slots.first_entry().filter(|slot| *slot.key() <= last);
+        *first = due.as_ref().map_or(last + 1, |slot| *slot.key()).max(*first);
+        let mut due = due?;
+        let (number, shards) = (*due.key(), due.get_mut().pop()?);
+        if due.get().is_empty() {
+            due.remove();
         }
-        let number = wheel.next_occupied().filter(|number| *number <= last);
-        wheel.first = number.unwrap_or(last + 1).max(wheel.first);
-        let number = number?;
-        wheel.pop(number).map(|shards| Chunk { shards, slot: Some(Slot::of(number)) })
+        Some(Chunk { shards, slot: (number > 0).then(|| Slot::of(number)) })
     }
 
     /// Waits until a counter is due.
     pub(super) async fn wait(&self) {
         let number = {
             let mut wheel = self.wheel.lock();
-            wheel.wakes_at = if wheel.now.is_empty() { wheel.next_occupied().unwrap_or(u64::MAX) } else { 0 };
+            wheel.wakes_at = wheel.slots.keys().next().copied().unwrap_or(u64::MAX);
             wheel.wakes_at
         };
         if number == u64::MAX {
@@ -183,65 +176,26 @@ impl AttentionQueue {
 impl Wheel {
     /// Adds `key` to `slot`, or to the nearest one that is held. Returns the slot.
     fn push(&mut self, key: CounterKey, slot: u64) -> u64 {
-        let slot = slot.clamp(self.first, self.first + SLOTS as u64 - 1);
-        let index = index(slot);
-        add(&mut self.slots[index], key);
-        self.occupied[index / 64] |= 1 << (index % 64);
+        let slot = slot.clamp(self.first, self.first + SLOTS - 1);
+        self.add(key, slot);
         slot
     }
 
-    /// Takes a chunk of `slot`.
-    fn pop(&mut self, slot: u64) -> Option<Vec<u64>> {
-        let index = index(slot);
-        let chunk = self.slots[index].pop();
-        if self.slots[index].is_empty() {
-            self.occupied[index / 64] &= !(1 << (index % 64));
+    /// Adds `key` to the last chunk of `slot`.
+    fn add(&mut self, key: CounterKey, slot: u64) {
+        let chunks = self.slots.entry(slot).or_default();
+        match chunks.last_mut() {
+            Some(chunk) if chunk.len() < CHUNK => chunk.push(key.shard()),
+            _ => chunks.push(vec![key.shard()]),
         }
-        chunk
-    }
-
-    /// Returns the first slot that is not empty.
-    fn next_occupied(&self) -> Option<u64> {
-        let first = index(self.first);
-        let words = self.occupied.len();
-        // the first word is visited twice: from its bit on, and at the end up to that bit
-        (0..=words).find_map(|turn| {
-            let word = (first / 64 + turn) % words;
-            let upper = u64::MAX << (first % 64);
-            let mask = if turn == 0 {
-                upper
-            } else if turn == words {
-                !upper
-            } else {
-                u64::MAX
-            };
-            let bits = self.occupied[word] & mask;
-            (bits != 0).then(|| {
-                let found = word * 64 + bits.trailing_zeros() as usize;
-                self.first + ((found + SLOTS - first) % SLOTS) as u64
-            })
-        })
     }
 
     /// Returns `slot`, or, if it has a full chunk, an earlier one of its grid, not before `least`, that has none.
     fn least_full(&self, slot: u64, least: u64, grid: u64) -> u64 {
-        let is_full = |slot: u64| self.slots[index(slot)].first().is_some_and(|chunk| chunk.len() == CHUNK);
+        let is_full = |slot: u64| self.slots.get(&slot).is_some_and(|chunks| chunks[0].len() == CHUNK);
         let least = least.max(self.first).max((slot + 1).saturating_sub(grid));
         let earlier = || (least..slot).rev().step_by(2);
         if is_full(slot) { earlier().find(|slot| !is_full(*slot)).unwrap_or(slot) } else { slot }
-    }
-}
-
-/// Returns the index of `slot`.
-fn index(slot: u64) -> usize {
-    usize::try_from(slot % SLOTS as u64).unwrap_or_default()
-}
-
-/// Adds `key` to the last of `chunks`.
-fn add(chunks: &mut Vec<Vec<u64>>, key: CounterKey) {
-    match chunks.last_mut() {
-        Some(chunk) if chunk.len() < CHUNK => chunk.push(key.shard()),
-        _ => chunks.push(vec![key.shard()]),
     }
 }
 
