@@ -100,7 +100,7 @@ impl<R: Remote> Coordinated<R> {
     /// Returns the shared store.
     #[must_use]
     pub fn remote(&self) -> &R {
-        self.client.remote()
+        &self.client.caller.remote
     }
 
     /// Returns the number of instances that share the store, this one included, as of the last heartbeat.
@@ -112,7 +112,7 @@ impl<R: Remote> Coordinated<R> {
     /// Returns the number of limits of which this instance has a part that follows demand.
     #[must_use]
     pub fn limits_by_demand(&self) -> usize {
-        self.client.demands().told()
+        self.client.membership.demands.told()
     }
 
     /// Returns whether the store, or a node of it, has stopped replying, so that no decision waits for it.
@@ -124,24 +124,19 @@ impl<R: Remote> Coordinated<R> {
     /// Returns the number of counters of coordinated rules that are held in memory.
     #[must_use]
     pub fn counters(&self) -> usize {
-        self.table.len()
-    }
-
-    /// Returns the most counters of coordinated rules that may be held in memory.
-    pub(super) fn max_counters(&self) -> usize {
-        self.table.max_counters()
+        self.table.shards.len()
     }
 
     /// Returns the bytes of the names of these counters.
     #[must_use]
     pub fn counter_name_bytes(&self) -> usize {
-        self.table.name_bytes()
+        self.table.shards.name_bytes()
     }
 
     /// Returns how far the store's clock is ahead of this instance's, in nanoseconds.
     #[must_use]
     pub fn clock_offset(&self) -> i64 {
-        self.client.clock_offset()
+        self.client.caller.store_clock.offset()
     }
 
     /// Reports all pending hits, returns unused leases, and deregisters this instance. Must be called after the last

@@ -363,7 +363,8 @@ impl<R: Remote> Coordinated<R> {
                 }
                 Err(undecided) => {
                     record_fallback(record);
-                    let (delivery, at) = (undecided.delivery, self.client.time_since(now).now);
+                    let delivery = undecided.delivery;
+                    let at = self.client.time_at(self.client.local_time_since(now)).now;
                     Made::by_fallback(self.decide_without_store(check, delivery, at), delivery, at)
                 }
             }

@@ -18,7 +18,7 @@ impl<R: Remote + Source> Source for Coordinated<R> {
             (HitsOfEvicted::Kept, coordination.evictions.evicted_reported.get()),
             (HitsOfEvicted::Lost, coordination.evictions.evicted.get()),
         ];
-        let (live, max) = (self.counters(), self.max_counters());
+        let (live, max) = (self.counters(), self.table.shards.max());
         metrics.extend(TableMetrics { table: "coordinated", live, max, evicted: &evicted }.metrics());
         metrics.extend([
             Metric::gauge(

@@ -161,7 +161,7 @@ impl<R: Remote> Split<R> {
     ) -> Option<Estimate> {
         let at = self.time_at(now);
         let own = self.own(check, at);
-        let epochs = self.client.epochs();
+        let epochs = self.client.membership.epochs();
         epochs.at(at).filter(|_| own.policy.is_none())?;
         if check.rule.declared().is_some_and(|rule| rule.coordination.follows_demand) {
             let ([tier], [part]) = (check.tiers(), &own.part.tiers[..]) else { return None };
@@ -238,7 +238,8 @@ impl<R: Remote> Split<R> {
         let (start, end) = (window.start(at), window.start(at).after(tier.period));
         let places = [epochs.at(begins(epochs, tier, at)), epochs.at(end)];
         let even = places.map(|place| place.map_or(0, |place| place.of_interval(tier.requests)));
-        let parts = self.client.demands().ask(window.key(counter), window, asked, [start, end], even);
+        let parts =
+            self.client.membership.demands.ask(window.key(counter), window, asked, [start, end], even);
         // nobody has a part by demand without one by number
         let [mut requests, next] =
             [0, 1].map(|i| if places[i].is_none() { 0 } else { parts[i].min(tier.requests) });
@@ -275,7 +276,7 @@ impl<R: Remote> Split<R> {
 
     /// Like [`Split::own`]. What is `asked` is demand.
     fn own_asked<'c>(&self, check: &'c LimitCheck<'_>, asked: AskedHits, at: Timestamp) -> Own<'c> {
-        let epochs = self.client.epochs();
+        let epochs = self.client.membership.epochs();
         let follows_demand = check.rule.declared().is_some_and(|rule| rule.coordination.follows_demand);
         let policy = self.client.failure_policy(check);
         let is_lost = !epochs.is_answered() && self.client.is_unavailable();

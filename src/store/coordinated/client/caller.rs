@@ -39,12 +39,12 @@ const AVERAGED: u64 = 8;
 
 /// Calls a remote, and measures its clock, round trip and health by the replies.
 pub(in super::super) struct Caller<R> {
-    pub(super) remote: R,
+    pub(in super::super) remote: R,
     pub(super) clock: Arc<dyn Clock>,
     pub(in super::super) settings: CoordinationSettings,
     /// Apart from what every decision reads, since many decisions write it.
     pub(in super::super) metrics: Box<CoordinationMetrics>,
-    pub(super) store_clock: StoreClock,
+    pub(in super::super) store_clock: StoreClock,
     pub(super) breaker: Breaker,
     /// A moving average of the time from a call to its reply, in nanoseconds: of [`AVERAGED`] calls, and of all of them
     /// before.
@@ -141,7 +141,7 @@ impl<R: Remote> Caller<R> {
     }
 
     /// Returns the moving average of the round trip.
-    pub(super) fn round_trip(&self) -> Period {
+    pub(in super::super) fn round_trip(&self) -> Period {
         Period::from_nanos(self.round_trip.load(Ordering::Relaxed))
     }
 

@@ -16,7 +16,7 @@ const DRIFT: u64 = 200;
 /// they read again if a measurement was recorded meanwhile (a sequence lock: Boehm, "Can Seqlocks Get Along With
 /// Programming Language Memory Models?", 2012).
 #[derive(Debug, Default)]
-pub(super) struct StoreClock {
+pub(in super::super) struct StoreClock {
     /// Odd while a measurement is written; zero before the first one.
     turn: AtomicU64,
     offset: AtomicI64,
@@ -96,7 +96,7 @@ impl StoreClock {
 
     /// Returns how far the store's clock is ahead of this instance's, in nanoseconds; negative if it is behind, zero
     /// before the first measurement.
-    pub(super) fn offset(&self) -> i64 {
+    pub(in super::super) fn offset(&self) -> i64 {
         self.best().map_or(0, |best| best.offset)
     }
 }

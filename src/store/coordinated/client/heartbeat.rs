@@ -29,7 +29,7 @@ const fn certain_for(period: Period) -> Period {
 
 /// The registration of this instance among those that share the store.
 #[derive(Debug)]
-pub(super) struct Membership {
+pub(in super::super) struct Membership {
     /// The number of instances, this one included. Zero until it is known.
     instances: AtomicUsize,
     /// The number of instances in each of the last heartbeats.
@@ -39,7 +39,7 @@ pub(super) struct Membership {
     /// Who splits limits with this instance.
     epochs: ArcSwap<Epochs>,
     /// The demand for limits whose parts follow it.
-    demands: Demands,
+    pub(in super::super) demands: Demands,
     /// Whether this instance has left and sends no more heartbeats.
     has_left: AtomicBool,
 }
@@ -68,18 +68,13 @@ impl Membership {
     }
 
     /// Returns the largest number of instances in the last [`MEMORY`] heartbeats. None until one was replied to.
-    pub(super) fn most_instances_lately(&self) -> Option<usize> {
+    pub(in super::super) fn most_instances_lately(&self) -> Option<usize> {
         Some(self.most_lately.load(Ordering::Relaxed)).filter(|most| *most > 0)
     }
 
     /// Returns who splits limits with this instance.
-    pub(super) fn epochs(&self) -> arc_swap::Guard<Arc<Epochs>> {
+    pub(in super::super) fn epochs(&self) -> arc_swap::Guard<Arc<Epochs>> {
         self.epochs.load()
-    }
-
-    /// Returns the demand for limits whose parts follow it.
-    pub(super) const fn demands(&self) -> &Demands {
-        &self.demands
     }
 
     /// Records the reply to a heartbeat that was sent at `sent`.

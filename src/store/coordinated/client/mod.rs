@@ -17,21 +17,18 @@ mod tests;
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use tokio::{
-    runtime::Handle,
-    task::{JoinHandle, JoinSet},
-};
+use tokio::task::JoinSet;
 
 use self::{breaker::FailedCount, caller::Caller, heartbeat::Membership, sender::Sender};
 pub(super) use self::{
-    demands::{AskedHits, Demands},
+    demands::AskedHits,
     epochs::Epochs,
     sender::{ExchangeOutcome, Exchanges, Outbox},
 };
 use super::{counter::Sent, link::StoreTime, settings::CoordinationSettings};
 use crate::{
     clock::Clock,
-    limit::{Coordination, CounterKey, LimitCheck, OnStoreFailure, Period, Tier, Timestamp, part::Place},
+    limit::{Coordination, CounterKey, LimitCheck, OnStoreFailure, Timestamp, part::Place},
     store::{
         pool_command::{PoolCommand, PoolReply},
         remote::{Command, Remote, RemoteError, StoreNode, Target},
@@ -46,23 +43,16 @@ const MODES: [Coordination; 4] =
 pub(super) struct StoreClient<R, S = Sent> {
     pub(super) caller: Caller<R>,
     sender: Sender<S>,
-    membership: Membership,
-    /// Runs the background work. The threads that make decisions may end sooner.
-    runtime: Handle,
+    pub(super) membership: Membership,
 }
 
 // === impl StoreClient ===
 
 impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
-    /// Creates a client of `remote`, which need not be reachable yet. Must be called within a tokio runtime.
+    /// Creates a client of `remote`, which need not be reachable yet.
     pub(super) fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
         let membership = Membership::new(settings.heartbeat, clock.now());
-        Self {
-            caller: Caller::new(remote, clock, settings),
-            sender: Sender::default(),
-            membership,
-            runtime: Handle::current(),
-        }
+        Self { caller: Caller::new(remote, clock, settings), sender: Sender::default(), membership }
     }
 
     /// Starts the heartbeat and the sender, which sends what `exchanges` composes.
@@ -78,29 +68,9 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         tasks.spawn(async move { client.sender.run(&client.caller, &*exchanges).await });
     }
 
-    /// Runs `work` in the background.
-    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-        self.runtime.spawn(work)
-    }
-
-    /// Returns the shared store.
-    pub(super) const fn remote(&self) -> &R {
-        &self.caller.remote
-    }
-
     /// Returns the number of instances, this one included; at least 1.
     pub(super) fn instances(&self) -> usize {
         self.membership.instances()
-    }
-
-    /// Returns the largest number of instances lately, this one included. None until a heartbeat was replied to.
-    pub(super) fn most_instances_lately(&self) -> Option<usize> {
-        self.membership.most_instances_lately()
-    }
-
-    /// Returns who splits limits with this instance.
-    pub(super) fn epochs(&self) -> arc_swap::Guard<Arc<Epochs>> {
-        self.membership.epochs()
     }
 
     /// Returns the place of this instance at the instant `now` of its clock. It has no rank if the store keeps no
@@ -110,17 +80,7 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
             let instances = u32::try_from(self.instances()).ok().and_then(NonZeroU32::new);
             Place::unranked(instances.unwrap_or(NonZeroU32::MIN))
         };
-        self.epochs().at(self.time_at(now).now).unwrap_or_else(unranked)
-    }
-
-    /// Returns the demand for limits whose parts follow it.
-    pub(super) const fn demands(&self) -> &Demands {
-        self.membership.demands()
-    }
-
-    /// Returns the moving average of the time from a call to its reply.
-    pub(super) fn round_trip(&self) -> Period {
-        self.caller.round_trip()
+        self.membership.epochs().at(self.time_at(now).now).unwrap_or_else(unranked)
     }
 
     /// Returns the store's time.
@@ -133,19 +93,9 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.caller.store_clock.at(now)
     }
 
-    /// Returns the store's time, but no earlier than when this instance's clock showed `now`.
-    pub(super) fn time_since(&self, now: Timestamp) -> StoreTime {
-        self.caller.store_clock.at(self.caller.clock.now().max(now))
-    }
-
     /// Returns the present instant on this instance's clock, but no earlier than `now`.
     pub(super) fn local_time_since(&self, now: Timestamp) -> Timestamp {
         self.caller.clock.now().max(now)
-    }
-
-    /// Returns how far the store's clock is ahead of this instance's, in nanoseconds.
-    pub(super) fn clock_offset(&self) -> i64 {
-        self.caller.store_clock.offset()
     }
 
     /// Queues the counter of `key`, whose tries about `target` wait as of `at`. Returns whether there was room.
@@ -167,11 +117,6 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
     /// Returns whether the store supports `mode` for `target`.
     pub(super) fn supports(&self, target: &Target, mode: Coordination) -> bool {
         !mode.is_coordinated() || self.caller.remote.supports(target, mode)
-    }
-
-    /// Returns a number for the place where the store counts `tiers`.
-    pub(super) fn home(&self, tiers: &[Tier]) -> u64 {
-        self.caller.remote.home(tiers)
     }
 
     /// Returns `requested`, or the nearest mode after it in [`MODES`] that the store supports for `target`.

@@ -55,6 +55,8 @@ pub(super) struct SharedPools<R: Remote> {
     client: Arc<StoreClient<R>>,
     /// A number of this instance, for the times of its exchanges.
     instance: u64,
+    /// Runs the background work. The threads that make decisions may end sooner.
+    runtime: Handle,
     this: Weak<Self>,
 }
 
@@ -74,11 +76,11 @@ impl<R: Remote> SharedPools<R> {
     pub(super) fn new(client: Arc<StoreClient<R>>) -> Arc<Self> {
         let mut hasher = DefaultHasher::new();
         client.caller.settings.instance.hash(&mut hasher);
-        let runtime = Handle::current();
-        let beside = Beside::new(move |job| drop(runtime.spawn_blocking(job)));
+        let (runtime, jobs) = (Handle::current(), Handle::current());
+        let beside = Beside::new(move |job| drop(jobs.spawn_blocking(job)));
         let pools = Pools::new(client.caller.settings.max_counters, beside);
         let instance = hasher.finish();
-        Arc::new_cyclic(|this| Self { pools, client, instance, this: Weak::clone(this) })
+        Arc::new_cyclic(|this| Self { pools, client, instance, runtime, this: Weak::clone(this) })
     }
 
     /// Removes idle pools, again and again.
@@ -145,7 +147,7 @@ impl<R: Remote> SharedPools<R> {
             Ok(Ok(TryReply::Undecided(delivery))) => Err(Undecided { delivery, late: false }),
             Ok(Err(_)) => Err(Undecided { delivery: Delivery::Unknown, late: false }),
             Err(_) => {
-                let at = self.client.time_since(now).now;
+                let at = self.client.time_at(self.client.local_time_since(now)).now;
                 let target =
                     self.with(check, Coordination::Lease, now, |pool, _, _| Arc::clone(&pool.target));
                 if let Some(target) = target.filter(|_| !is_of_caller) {
@@ -277,7 +279,7 @@ impl<R: Remote> SharedPools<R> {
     /// Runs `work` beside all decisions.
     fn spawn<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<Self>) -> F) {
         if let Some(this) = self.this.upgrade() {
-            drop(self.client.spawn(work(this)));
+            drop(self.runtime.spawn(work(this)));
         }
     }
 }

@@ -40,7 +40,7 @@ impl<R: Remote> Coordinated<R> {
     /// Returns the mode in which the instances share the pool of `check`; none if it has none, or each instance has its
     /// own.
     pub(in super::super) fn pool_mode(&self, check: &LimitCheck<'_>) -> Option<Coordination> {
-        check.pool.as_ref().filter(|_| self.client.remote().keeps_pools())?;
+        check.pool.as_ref().filter(|_| self.client.caller.remote.keeps_pools())?;
         match self.table.requested_mode(check) {
             Coordination::Local => None,
             Coordination::Auto => Some(Coordination::Lease),

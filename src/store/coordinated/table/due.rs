@@ -67,7 +67,7 @@ impl<R: Remote> CounterTable<R> {
             // the flush waits for the node, however urgent it is; those that are evicted meanwhile leave the queue
             Urgency::Outage
         } else if self.client.caller.settings.early_sync {
-            counter.urgency(self.client.round_trip(), tick, now)
+            counter.urgency(self.client.caller.round_trip(), tick, now)
         } else {
             Urgency::Pause
         };
@@ -75,7 +75,7 @@ impl<R: Remote> CounterTable<R> {
             return;
         }
         let (delay, grid) = match urgency {
-            Urgency::Outage => (outage_pause(key, self.len()), tick),
+            Urgency::Outage => (outage_pause(key, self.shards.len()), tick),
             Urgency::Pause if !self.client.caller.settings.early_sync => (interval, tick),
             Urgency::Pause => {
                 let pause = pause(key, counter);
@@ -109,9 +109,8 @@ impl<R: Remote> CounterTable<R> {
         if !counter.has_leases() {
             return;
         }
-        let Some((at, is_punctual)) = counter.view().due_at(lead(self.client.round_trip())) else {
-            return;
-        };
+        let due = counter.view().due_at(lead(self.client.caller.round_trip()));
+        let Some((at, is_punctual)) = due else { return };
         if is_punctual {
             self.queue.push(key, &mut counter.place, Urgency::Lease, at.since(now), Period::default());
         } else if !counter.place.is_due_for(Urgency::Lease) {

@@ -186,7 +186,7 @@ impl<R: Remote> CounterTable<R> {
     /// Returns what the way to the store is like, as of `time`.
     pub(in super::super) fn link_at(&self, time: StoreTime) -> Link {
         let CoordinationSettings { budget, local_cache, .. } = self.client.caller.settings;
-        let (instances, round_trip) = (self.client.instances(), self.client.round_trip());
+        let (instances, round_trip) = (self.client.instances(), self.client.caller.round_trip());
         Link { time, instances, round_trip, budget, local_cache }
     }
 }

@@ -28,7 +28,7 @@ use crate::{
 
 /// The local counters of all coordinated rules.
 pub(super) struct CounterTable<R> {
-    shards: Shards,
+    pub(super) shards: Shards,
     queue: AttentionQueue,
     client: Arc<StoreClient<R>>,
     /// The generation of the next counter.
@@ -45,21 +45,6 @@ impl<R: Remote> CounterTable<R> {
         Self { shards, queue: AttentionQueue::new(), client, generations: AtomicU32::new(1) }
     }
 
-    /// Returns the number of counters.
-    pub(super) fn len(&self) -> usize {
-        self.shards.len()
-    }
-
-    /// Returns the most counters that it may hold.
-    pub(super) const fn max_counters(&self) -> usize {
-        self.shards.max()
-    }
-
-    /// Returns the bytes of their names.
-    pub(super) fn name_bytes(&self) -> usize {
-        self.shards.name_bytes()
-    }
-
     /// Returns the key of the counter of `check`. Limits of the same entries have the same, whether they belong to a
     /// rule or to a request, unless the store counts them in different places.
     #[inline]
@@ -69,7 +54,7 @@ impl<R: Remote> CounterTable<R> {
             OverLimitPolicy::Count => check.key.of_tiers(check.tiers()),
             // the counter of the entries has the tiers beside the pool
             OverLimitPolicy::Ignore if check.pool.is_some() => check.key.of_tiers(check.tiers()),
-            OverLimitPolicy::Ignore => check.key.of_home(self.client.home(check.tiers())),
+            OverLimitPolicy::Ignore => check.key.of_home(self.client.caller.remote.home(check.tiers())),
         }
     }
 
@@ -217,7 +202,8 @@ impl<R: Remote> CounterTable<R> {
     /// Chooses the coordination mode of `counter`, whose rule requests `auto`, again: the number of instances may have
     /// changed, or `check` may be part of a burst.
     pub(super) fn choose_again(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) {
-        let policy = counter.auto_policy(self.client.most_instances_lately(), self.client.round_trip());
+        let policy = counter
+            .auto_policy(self.client.membership.most_instances_lately(), self.client.caller.round_trip());
         let taking = (check.direction == Direction::Take).then_some(check.hits);
         let switch = policy.switch(&counter.choice, taking, || counter.is_settled(), now);
         let Some(switch) = switch else { return };
@@ -244,7 +230,7 @@ impl<R: Remote> CounterTable<R> {
     /// Returns the coordination mode that a new counter of `check` has, if the store supports it.
     fn wanted_mode(&self, check: &LimitCheck<'_>) -> Coordination {
         match self.requested_mode(check) {
-            Coordination::Auto => auto::first(check.tiers(), self.client.most_instances_lately()),
+            Coordination::Auto => auto::first(check.tiers(), self.client.membership.most_instances_lately()),
             requested => requested,
         }
     }

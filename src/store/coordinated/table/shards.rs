@@ -24,7 +24,7 @@ const MIN_BUCKETS: usize = 64;
 
 /// The counters of all targets.
 #[derive(Debug)]
-pub(super) struct Shards {
+pub(in super::super) struct Shards {
     /// The shards, whose number is a power of two. A lock is held for one decision, or for one pass over a shard, never
     /// across a wait.
     all: Box<[Mutex<Shard>]>,
@@ -75,7 +75,7 @@ const fn bucket_of(shard: u64) -> u64 {
 
 impl Shards {
     /// Returns the most counters that it may hold.
-    pub(super) const fn max(&self) -> usize {
+    pub(in super::super) const fn max(&self) -> usize {
         self.max
     }
 
@@ -209,12 +209,12 @@ impl Shards {
     }
 
     /// Returns the number of counters.
-    pub(super) fn len(&self) -> usize {
+    pub(in super::super) fn len(&self) -> usize {
         self.live.load(Ordering::Relaxed)
     }
 
     /// Returns the bytes of the names of all counters.
-    pub(super) fn name_bytes(&self) -> usize {
+    pub(in super::super) fn name_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 }

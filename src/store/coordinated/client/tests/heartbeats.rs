@@ -21,22 +21,22 @@ async fn the_largest_number_of_instances_is_remembered_for_ten_heartbeats() {
     let script = Script::new();
     *script.0.instances.lock() = 7;
     let (client, _tasks) = script.start();
-    assert_eq!((client.instances(), client.most_instances_lately()), (1, None));
+    assert_eq!((client.instances(), client.membership.most_instances_lately()), (1, None));
     sleep(BEAT / 2).await;
     *script.0.instances.lock() = 2;
     for _ in 1..10 {
-        assert_eq!(client.most_instances_lately(), Some(7));
+        assert_eq!(client.membership.most_instances_lately(), Some(7));
         sleep(BEAT).await;
         assert_eq!(client.instances(), 2);
     }
     *script.0.instances.lock() = 3;
-    assert_eq!(client.most_instances_lately(), Some(7));
+    assert_eq!(client.membership.most_instances_lately(), Some(7));
     sleep(BEAT).await;
-    assert_eq!((client.instances(), client.most_instances_lately()), (3, Some(3)));
+    assert_eq!((client.instances(), client.membership.most_instances_lately()), (3, Some(3)));
     // this instance is alive, whatever the store has lost
     *script.0.instances.lock() = 0;
     sleep(BEAT).await;
-    assert_eq!((client.instances(), client.most_instances_lately()), (1, Some(3)));
+    assert_eq!((client.instances(), client.membership.most_instances_lately()), (1, Some(3)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -44,9 +44,9 @@ async fn every_heartbeat_registers_the_instance_for_two_beats_until_it_leaves() 
     let script = Script::new();
     *script.0.instances.lock() = 5;
     let (client, mut tasks) = script.start();
-    assert_eq!(client.most_instances_lately(), None);
+    assert_eq!(client.membership.most_instances_lately(), None);
     sleep(BEAT * 7 / 2).await;
-    assert_eq!((client.instances(), client.most_instances_lately()), (5, Some(5)));
+    assert_eq!((client.instances(), client.membership.most_instances_lately()), (5, Some(5)));
     let registered = ("here".to_owned(), Period::from_secs(2));
     assert_eq!(*script.0.heartbeats.lock(), vec![registered; 4]);
     client.leave().await;
@@ -127,8 +127,8 @@ async fn three_failed_heartbeats_make_the_store_unavailable() {
 async fn a_heartbeat_reads_the_clock() {
     let script = Script::new();
     let (client, _tasks) = script.start();
-    assert_eq!(client.clock_offset(), 0);
+    assert_eq!(client.caller.store_clock.offset(), 0);
     sleep(BEAT / 2).await;
-    assert_eq!(client.clock_offset(), OFFSET + 1_000_000);
+    assert_eq!(client.caller.store_clock.offset(), OFFSET + 1_000_000);
     assert!(script.calls().is_empty());
 }

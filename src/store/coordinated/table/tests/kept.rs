@@ -12,7 +12,7 @@ async fn the_table_knows_the_number_and_the_names_of_its_counters() {
     let fixture = Fixture::new(Coordination::Interval, &[fixed(100, 60)]);
     let name = |value| fixture.with_counter(value, |counter| counter.target.path.len());
     let bytes = name("a") + name("a-longer-one") + name("b");
-    assert_eq!((fixture.table.len(), fixture.table.name_bytes()), (3, bytes));
+    assert_eq!((fixture.table.shards.len(), fixture.table.shards.name_bytes()), (3, bytes));
 }
 
 /// The entries have one counter, whichever limit a request has.
@@ -29,7 +29,7 @@ async fn requests_with_limits_of_their_own_have_the_counter_of_the_rule() {
         assert_eq!(fixture.table.key_of(check), fixture.key("v"));
     });
     assert_eq!(fixture.with_counter("v", |counter| counter.remaining(now)), 91);
-    assert_eq!(fixture.table.len(), 1);
+    assert_eq!(fixture.table.shards.len(), 1);
 }
 
 /// `auto` needs no leases of a limit that is large for any likely number of instances.
@@ -125,8 +125,11 @@ async fn leases_that_have_ended_are_counted_as_lost_and_unused_counters_are_remo
     tasks.spawn(flush::run(Arc::clone(&fixture.table)));
     fixture.table.client.start_sender(Arc::clone(&fixture.table), &mut tasks);
     sleep(Duration::from_millis(1_500)).await;
-    assert_eq!((fixture.table.client.caller.metrics.hits.stranded.get(), fixture.table.len()), (0, 2));
+    assert_eq!((fixture.table.client.caller.metrics.hits.stranded.get(), fixture.table.shards.len()), (0, 2));
     sleep(Duration::from_secs(10)).await;
-    assert_eq!((fixture.table.client.caller.metrics.hits.stranded.get(), fixture.table.len()), (granted, 0));
+    assert_eq!(
+        (fixture.table.client.caller.metrics.hits.stranded.get(), fixture.table.shards.len()),
+        (granted, 0)
+    );
     assert_eq!(fixture.table.client.caller.metrics.hits.unreported.get(), 0);
 }
