@@ -90,7 +90,7 @@ impl<R: Remote> Coordinated<R> {
                 _ => drop(counter.count_fallback(Direction::Take, hits, reported, at)),
             }
             if !reported {
-                self.table.metrics.hits.delivery_unknown.add(request.fit(Hits(u64::MAX)).0);
+                self.client.caller.metrics.hits.delivery_unknown.add(request.fit(Hits(u64::MAX)).0);
             }
             if hits > Hits(0) && !reported {
                 counter.note_answer(delivery, hits, at);

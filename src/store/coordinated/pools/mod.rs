@@ -137,6 +137,7 @@ impl<R: Remote> SharedPools<R> {
         &self,
         check: &LimitCheck<'_>,
         reply: oneshot::Receiver<TryReply>,
+        mode: Coordination,
         Turn { now, until, is_of_caller, .. }: Turn<'_>,
     ) -> Result<PoolDecision, Undecided> {
         match timeout_at(until, reply).await {
@@ -148,8 +149,7 @@ impl<R: Remote> SharedPools<R> {
             Ok(Err(_)) => Err(Undecided { delivery: Delivery::Unknown, late: false }),
             Err(_) => {
                 let at = self.client.time_at(self.client.local_time_since(now)).now;
-                let target =
-                    self.with(check, Coordination::Lease, now, |pool, _, _| Arc::clone(&pool.target));
+                let target = self.with(check, mode, now, |pool, _, _| Arc::clone(&pool.target));
                 if let Some(target) = target.filter(|_| !is_of_caller) {
                     self.client.record_late_decision(&target, at);
                 }
@@ -164,11 +164,10 @@ impl<R: Remote> SharedPools<R> {
         &self,
         check: &LimitCheck<'_>,
         hits: u32,
+        mode: Coordination,
         now: Timestamp,
     ) -> Option<PoolDecision> {
-        self.with(check, Coordination::Lease, now, |pool, value, at| {
-            pool.decide_alone(value, hits, self.instances(), at)
-        })
+        self.with(check, mode, now, |pool, value, at| pool.decide_alone(value, hits, self.instances(), at))
     }
 
     /// Admits or rejects `hits` of `check`, which were counted as demand, whatever the pool has left.
@@ -177,9 +176,10 @@ impl<R: Remote> SharedPools<R> {
         check: &LimitCheck<'_>,
         hits: u32,
         is_admitted: bool,
+        mode: Coordination,
         now: Timestamp,
     ) -> Option<PoolDecision> {
-        self.with(check, Coordination::Lease, now, |pool, value, at| {
+        self.with(check, mode, now, |pool, value, at| {
             let decision = pool.look(value, at);
             pool.count_without_store(value, hits, is_admitted);
             PoolDecision { is_admitted, ..decision }

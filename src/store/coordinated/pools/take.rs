@@ -60,7 +60,7 @@ impl<R: Remote> Coordinated<R> {
         check: &LimitCheck<'_>,
         now: Timestamp,
         record: Option<&DecisionRecord>,
-    ) -> Option<Result<Decision, PoolStep>> {
+    ) -> Option<Result<Decision, (Coordination, PoolStep)>> {
         let mode = self.pool_mode(check)?;
         if check.direction == Direction::GiveBack || check.hits == Hits(0) || !check.own_tiers().is_empty() {
             return None;
@@ -68,13 +68,18 @@ impl<R: Remote> Coordinated<R> {
         record_mode(record, mode);
         Some(match self.pools.step(check, clamp(check.hits), mode, self.stays_away(check), now)? {
             PoolStep::Decided(decision) => Ok(decision_of(decision, check.hits)),
-            waiting => Err(waiting),
+            waiting => Err((mode, waiting)),
         })
     }
 
     /// Decides the only check of a request, which waits for the store at `step`.
-    async fn finish_pool(&self, check: &LimitCheck<'_>, step: PoolStep, turn: Turn<'_>) -> Decision {
-        decision_of(self.finish_step(check, step, turn).await, check.hits)
+    async fn finish_pool(
+        &self,
+        check: &LimitCheck<'_>,
+        (mode, step): (Coordination, PoolStep),
+        turn: Turn<'_>,
+    ) -> Decision {
+        decision_of(self.finish_step(check, mode, step, turn).await, check.hits)
     }
 
     /// Decides `checks`, of which some have pools.
@@ -192,7 +197,7 @@ impl<R: Remote> Coordinated<R> {
             self.pools.look(check, mode, turn.now)
         } else if fit {
             match self.pools.step(check, hits, mode, self.stays_away(check), turn.now) {
-                Some(step) => Some(self.finish_step(check, step, turn).await),
+                Some(step) => Some(self.finish_step(check, mode, step, turn).await),
                 None => None,
             }
         } else {
@@ -201,14 +206,20 @@ impl<R: Remote> Coordinated<R> {
         decided.unwrap_or(NOTHING)
     }
 
-    async fn finish_step(&self, check: &LimitCheck<'_>, step: PoolStep, turn: Turn<'_>) -> PoolDecision {
+    async fn finish_step(
+        &self,
+        check: &LimitCheck<'_>,
+        mode: Coordination,
+        step: PoolStep,
+        turn: Turn<'_>,
+    ) -> PoolDecision {
         let reply = match step {
             PoolStep::Decided(decision) => return decision,
             PoolStep::Away => None,
             PoolStep::Wait(reply) => Some(reply),
         };
         if let Some(reply) = reply {
-            let received = pin!(self.pools.receive(check, reply, turn));
+            let received = pin!(self.pools.receive(check, reply, mode, turn));
             if let Ok(decision) = recorded(turn.record, 1, received).await {
                 return decision;
             }
@@ -217,10 +228,10 @@ impl<R: Remote> Coordinated<R> {
         self.client.caller.metrics.decisions.fallback.add(1);
         let (hits, now) = (clamp(check.hits), turn.now);
         let decided = match self.client.failure_policy(check) {
-            OnStoreFailure::Local => self.pools.decide_alone(check, hits, now),
-            OnStoreFailure::Allow => self.pools.decide_anyway(check, hits, true, now),
+            OnStoreFailure::Local => self.pools.decide_alone(check, hits, mode, now),
+            OnStoreFailure::Allow => self.pools.decide_anyway(check, hits, true, mode, now),
             OnStoreFailure::Deny => {
-                let decided = self.pools.decide_anyway(check, hits, false, now);
+                let decided = self.pools.decide_anyway(check, hits, false, mode, now);
                 decided.map(|decided| PoolDecision {
                     remaining: 0,
                     reset: OnStoreFailure::DENY_RETRY,
