@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use super::{
     Coordinated,
-    counter::{Answer, Ask, Asks, Denial, has_strict_bucket},
-    delivery::{Delivery, Undecided},
+    counter::{Answer, Ask, Asks, Denial, TryOutcome, has_strict_bucket},
+    delivery::Undecided,
     modes::{Made, record_mode, recorded},
     table::Waiting,
     turn::Turn,
@@ -158,11 +158,7 @@ impl<R: Remote> Coordinated<R> {
     }
 
     /// Returns the status of `check` as the store knows it.
-    async fn status(
-        &self,
-        check: &LimitCheck<'_>,
-        turn: Turn<'_>,
-    ) -> Result<(Decision, Timestamp), Undecided> {
+    async fn status(&self, check: &LimitCheck<'_>, turn: Turn<'_>) -> TryOutcome {
         let at = self.client.time().now;
         let (direction, hits) = (check.direction, check.hits);
         let hits = if direction == Direction::Take { hits } else { Hits(0) };
@@ -170,24 +166,20 @@ impl<R: Remote> Coordinated<R> {
         let waiting = self.table.with_counter_of(check, at, |key, counter| {
             Waiting::ask((key, counter), is_own, hits, Asks::Look)
         });
-        let full = Undecided { delivery: Delivery::NotApplied, late: false };
-        self.status_of(waiting.ok_or(full)?, turn).await
+        let waiting = waiting.ok_or(Undecided::NOT_ASKED)?;
+        self.table.outcome(waiting, turn.until, false).await.unwrap_or(Err(Undecided::NOT_ASKED))
     }
 
     /// Has the store say whether the doubtful checks fit.
     async fn ask_doubtful(&self, checks: &[LimitCheck<'_>], outlooks: &mut [Outlook], turn: Turn<'_>) {
-        let asked = checks.iter().zip(&*outlooks).map(async |(check, outlook)| match outlook {
-            Outlook::Doubtful => {
-                let status = recorded(turn.record, 1, pin!(self.status(check, turn))).await;
-                status.is_ok_and(|(decision, _)| decision.over)
-            }
-            _ => false,
-        });
-        for (rejects, outlook) in join_all(asked).await.into_iter().zip(outlooks) {
-            if rejects {
+        let doubtful = checks.iter().zip(outlooks).filter(|(_, outlook)| **outlook == Outlook::Doubtful);
+        let asked = doubtful.map(async |(check, outlook)| {
+            let status = recorded(turn.record, 1, pin!(self.status(check, turn))).await;
+            if status.is_ok_and(|tried| tried.decision.over) {
                 *outlook = Outlook::Rejects;
             }
-        }
+        });
+        join_all(asked).await;
     }
 
     /// Returns the decision about `check`, of a request that is rejected, after `earlier` hits of that request. What
@@ -255,7 +247,7 @@ impl<R: Remote> Coordinated<R> {
                     });
                     if let Some(waiting) = waiting {
                         // the decision does not depend on it
-                        let undoing = pin!(self.status_of(waiting, turn).map(Ok));
+                        let undoing = pin!(self.table.outcome(waiting, turn.until, false).map(Ok));
                         let _ = recorded(record, 1, undoing).await;
                     }
                 }

@@ -37,6 +37,9 @@ pub(super) struct Undecided {
 // === impl Undecided ===
 
 impl Undecided {
+    /// The store was not asked.
+    pub(super) const NOT_ASKED: Self = Self { delivery: Delivery::NotApplied, late: false };
+
     /// Returns the reason, for traces.
     pub(super) const fn reason(self) -> &'static str {
         if self.late {

@@ -413,27 +413,13 @@ impl<R: Remote> Coordinated<R> {
             }
             // its counter was evicted: the one that takes its place is asked, but counts no return twice
             if check.direction == Direction::GiveBack {
-                return Err(Undecided { delivery: Delivery::NotApplied, late: false });
+                return Err(Undecided::NOT_ASKED);
             }
             let now = self.client.local_time_since(now);
             waiting = match self.step(check, scope, now, record) {
                 Ok(made) => return Ok(made),
                 Err(waiting) => waiting,
             };
-        }
-    }
-
-    /// Returns the status that `waiting` asks for, which counts nothing.
-    pub(super) async fn status_of(
-        &self,
-        waiting: Waiting,
-        turn: Turn<'_>,
-    ) -> Result<(Decision, Timestamp), Undecided> {
-        let undecided = Undecided { delivery: Delivery::NotApplied, late: false };
-        match self.table.outcome(waiting, turn.until, false).await {
-            Some(Ok(tried)) => Ok((tried.decision, tried.at)),
-            Some(Err(failed)) => Err(Undecided { delivery: Delivery::NotApplied, ..failed }),
-            None => Err(undecided),
         }
     }
 }

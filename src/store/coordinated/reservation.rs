@@ -6,7 +6,7 @@ use super::{
     Coordinated,
     client::AskedHits,
     counter::{Asks, Tried},
-    delivery::{Delivery, Undecided},
+    delivery::Undecided,
     table::Waiting,
 };
 use crate::{
@@ -44,7 +44,7 @@ impl<R: Remote> Coordinated<R> {
         }
         let target = self.table.target(check, at);
         let reserved = if self.client.is_unavailable_for(&target, at) {
-            Err(Undecided { delivery: Delivery::NotApplied, late: false })
+            Err(Undecided::NOT_ASKED)
         } else {
             self.reserve_in_store(check, &target, request, budget, now).await
         };
@@ -75,7 +75,7 @@ impl<R: Remote> Coordinated<R> {
         let is_own = check.rule.id().is_none();
         let ask = |key, counter: &mut _| Waiting::ask((key, counter), is_own, want, asks);
         let waiting = self.table.with_counter_of(check, at, ask);
-        let failed = Undecided { delivery: Delivery::NotApplied, late: false };
+        let failed = Undecided::NOT_ASKED;
         let outcome = self.table.outcome(waiting.ok_or(failed)?, Instant::now() + budget.into(), true).await;
         let Tried { decision, at: store_now, reserved: hits } = outcome.unwrap_or(Err(failed))?;
         // the store reserved the hits no earlier than `now`, so they may be used at least until then

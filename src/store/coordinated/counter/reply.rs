@@ -334,8 +334,8 @@ impl LocalCounter {
         // those of the tier that has the fewest left
         let (used, by_all) =
             (self.look(Hits(0), now).before.0, own.saturating_mul(self.plan.instances.into()));
-        let (interval, last) = (self.plan.schedule.interval(), self.heard.last_reply_at.get());
-        self.plan.usage.record(&mut self.plan.measured_replies, used, by_all, interval, last, now);
+        let (interval, before) = (self.plan.schedule.interval(), self.heard.last_reply_at.get());
+        self.plan.usage.record(&mut self.plan.measured_replies, used, by_all, interval, before, now);
         self.heard.last_reply_at.set(now, is_estimated);
         self.plan_flush(now);
         self.return_useless(now);

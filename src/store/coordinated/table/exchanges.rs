@@ -151,7 +151,7 @@ impl<R: Remote> CounterTable<R> {
             counter.note_queued();
         } else {
             for asked in counter.take_tries() {
-                asked.fail(Undecided { delivery: Delivery::NotApplied, late: false }, woken);
+                asked.fail(Undecided::NOT_ASKED, woken);
             }
         }
     }
