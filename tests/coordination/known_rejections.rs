@@ -7,7 +7,10 @@ use futures_util::future::join;
 use tokio::time::{Instant, sleep};
 use weir::{
     limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, RuntimeLimit, Scope, Tier},
-    store::{coordinated::CoordinationSettings, simulated::Network},
+    store::{
+        coordinated::CoordinationSettings,
+        simulated::{Condition, Network},
+    },
 };
 
 use crate::{
@@ -80,6 +83,21 @@ async fn every_descriptor_that_is_used_up_is_reported_as_rejected() {
     let pair = Pair::with(strict(1), strict(1)).await;
     assert!(pair.hit(1, "large").await && pair.hit(0, "small").await);
     assert_eq!(over(&pair.request(0, &["large", "small"]).await), [true, true]);
+}
+
+/// The status of a descriptor is not worth a wait for a node that does not reply.
+#[tokio::test(start_paused = true)]
+async fn a_rejected_request_waits_for_no_store_that_is_away() {
+    let pair = Pair::new(Coordination::Strict, Coordination::Local).await;
+    assert!(pair.hit(0, "small").await);
+    pair.shared.set(Condition::Frozen);
+    for _ in 0..100 {
+        pair.hit(0, "large").await;
+        sleep(Duration::from_millis(50)).await;
+    }
+    let begun = Instant::now();
+    assert_eq!(over(&pair.request(0, &["large", "small"]).await), [false, true]);
+    assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
 /// The hits that were given back are there before the read that rejects the request has its reply.

@@ -164,7 +164,9 @@ impl<R: Remote> Coordinated<R> {
         let hits = if direction == Direction::Take { hits } else { Hits(0) };
         let is_own = check.rule.id().is_none();
         let waiting = self.table.with_counter_of(check, at, |key, counter| {
-            Waiting::ask((key, counter), is_own, hits, Asks::Look)
+            // no decision waits for a node that does not reply
+            let is_away = self.client.is_unavailable_for(&counter.target, at);
+            if is_away { None } else { Waiting::ask((key, counter), is_own, hits, Asks::Look) }
         });
         let waiting = waiting.ok_or(Undecided::NOT_ASKED)?;
         self.table.outcome(waiting, turn.until, false).await.unwrap_or(Err(Undecided::NOT_ASKED))
@@ -190,20 +192,35 @@ impl<R: Remote> Coordinated<R> {
         let at = self.client.time_at(now).now;
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
         let mode = self.mode(check, at);
-        let is_noticed = mode != Coordination::Strict || has_strict_bucket(check.tiers());
-        if hits > Hits(0) && is_noticed && self.look(check, Hits(0), hits, now).over {
-            // it fits only if hits were given back just now
-            let taken = self.take_check(check, Scope::Request, turn).await;
-            return self.undo(check, taken, turn).await;
+        // whether they do not fit by themselves, and how it stands
+        let stands = |look: &dyn Fn(Hits, Hits) -> Decision| {
+            let alone = look(Hits(0), hits);
+            if hits > Hits(0) && alone.over {
+                return (true, alone);
+            }
+            let together = look(earlier, hits);
+            (false, if together.over { together } else { look(Hits(0), Hits(0)) })
+        };
+        let (mut is_noticed, stands) = if mode.is_coordinated() {
+            self.table.with_counter(check, at, |counter| {
+                if check.hits == Hits(0) {
+                    // as a check in a request of its own does
+                    counter.refresh(counter.plan.schedule.interval(), at);
+                }
+                let (is_over, stands) = stands(&|earlier, hits| counter.look_after(earlier, hits, at));
+                (is_over && !self.client.is_unavailable_for(&counter.target, at), stands)
+            })
+        } else {
+            stands(&|earlier, hits| self.look(check, earlier, hits, now))
+        };
+        is_noticed &= mode != Coordination::Strict || has_strict_bucket(check.tiers());
+        if !is_noticed {
+            record_mode(record, mode);
+            return stands;
         }
-        record_mode(record, mode);
-        if mode.is_coordinated() && check.hits == Hits(0) {
-            // as a check in a request of its own does
-            self.table
-                .with_counter(check, at, |counter| counter.refresh(counter.plan.schedule.interval(), at));
-        }
-        let together = self.look(check, earlier, hits, now);
-        if together.over { together } else { self.look(check, Hits(0), Hits(0), now) }
+        // it fits only if hits were given back just now
+        let taken = self.take_check(check, Scope::Request, turn).await;
+        self.undo(check, taken, turn).await
     }
 
     /// Returns whether the store has to decide about a later one of `checks` that has the same counter as the first.

@@ -4,6 +4,7 @@ use super::{Coordinated, counter::LocalCounter, delivery::Delivery};
 use crate::{
     limit::{
         Decision, Direction, Hits, LimitCheck, OnStoreFailure, Reservation, ReservationRequest, Timestamp,
+        capacity,
     },
     store::remote::Remote,
 };
@@ -90,7 +91,8 @@ impl<R: Remote> Coordinated<R> {
                 _ => drop(counter.count_fallback(Direction::Take, hits, reported, at)),
             }
             if !reported {
-                self.client.caller.metrics.hits.delivery_unknown.add(request.fit(Hits(u64::MAX)).0);
+                let most = request.fit(Hits(u64::MAX)).0.min(capacity(&counter.target.tiers));
+                self.client.caller.metrics.hits.delivery_unknown.add(most);
             }
             if hits > Hits(0) && !reported {
                 counter.note_answer(delivery, hits, at);

@@ -26,8 +26,8 @@ use crate::{
     store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, remote::Remote},
 };
 
-/// A decision that needed no wait, or what it waits for: the store decides; or if hits are given back, which is done, it
-/// says how it stands.
+/// A decision that needed no wait, or what it waits for: the store decides; or if hits are given back, which is done,
+/// it says how it stands.
 pub(super) type Step = Result<Made, Waiting>;
 
 /// A decision, and how its hits are given back.

@@ -154,9 +154,10 @@ async fn probe_open_nodes<R: Remote>(caller: &Caller<R>) {
             // the heartbeat probes it
             return;
         }
-        // one that only heartbeats failed at does not keep the registered instances any more
-        if let Some(FailedCount { target, at }) = failed {
-            // which may have moved to another node by now: then that one replies
+        // the registered instances, or the counters of the target, may have moved to another node by now
+        if let Some(FailedCount { target, at }) = failed
+            && caller.remote.node(&target, at) == node
+        {
             let probe = caller.remote.call(vec![Command { target, at, exchange: Exchange::read() }]);
             let Ok(Ok(_)) = timeout(caller.settings.heartbeat.into(), probe).await else { return };
         }

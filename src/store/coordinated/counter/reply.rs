@@ -145,9 +145,6 @@ impl Sent {
                 applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
                 let decided = self.decide(reply, Cow::Borrowed(&reply.counters), self.dated(reply, now));
                 for (asked, tried) in self.tries.drain(..).zip(decided) {
-                    if !asked.is_awaited() {
-                        applied.dropped.add(0, tried.taken(asked.asks, asked.hits).0);
-                    }
                     asked.succeed(tried, &mut applied.woken);
                 }
             }
@@ -155,9 +152,6 @@ impl Sent {
                 let delivery = Delivery::of_failed(&outcome);
                 applied.unknown = if delivery == Delivery::Unknown { want } else { 0 };
                 for asked in self.tries.drain(..) {
-                    if delivery == Delivery::Unknown && !asked.is_awaited() && !asked.looks() {
-                        applied.unknown = applied.unknown.saturating_add(asked.hits.0);
-                    }
                     asked.fail(Undecided { delivery, late: false }, &mut applied.woken);
                 }
             }
@@ -426,6 +420,8 @@ impl LocalCounter {
         let granted = hold.map_or(0, |_| reply.granted);
         let mut kept = granted;
         let mut unclaimed = self.share_taken(sent, reply);
+        // before what is granted may go back at once
+        self.keep_granted(taken.saturating_add(granted), now);
         if let Some(hold) = hold {
             self.hold_granted(granted, reply, hold.time, now);
         }
@@ -434,7 +430,6 @@ impl LocalCounter {
             kept = kept.saturating_add(unclaimed);
             self.hold_granted(std::mem::take(&mut unclaimed), reply, Period::default(), now);
         }
-        self.keep_granted(taken.saturating_add(granted), now);
         // the cache is that of mode `strict`, which the counter need not have
         let is_cached = rejects && link.local_cache && self.choice.mode == Coordination::Strict;
         let may_count_hold = self.has_hold_beside(number) && self.lease_limit().overlaps(&self.target);

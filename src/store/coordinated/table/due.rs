@@ -63,20 +63,22 @@ impl<R: Remote> CounterTable<R> {
         }
         let interval = counter.plan.schedule.interval();
         let tick = tick(interval);
-        let urgency = if self.client.is_unavailable_for(&counter.target, now) {
-            // the flush waits for the node, however urgent it is; those that are evicted meanwhile leave the queue
-            Urgency::Outage
-        } else if self.client.caller.settings.early_sync {
-            counter.urgency(self.client.caller.round_trip(), tick, now)
-        } else {
-            Urgency::Pause
-        };
+        let is_early = self.client.caller.settings.early_sync;
+        let round_trip = self.client.caller.round_trip();
+        let mut urgency = if is_early { counter.urgency(round_trip, tick, now) } else { Urgency::Pause };
         if counter.place.is_due_for(urgency) {
             return;
         }
+        if self.client.is_unavailable() && self.client.is_unavailable_for(&counter.target, now) {
+            // the flush waits for the node, however urgent it is; those that are evicted meanwhile leave the queue
+            urgency = Urgency::Outage;
+            if counter.place.is_due_for(urgency) {
+                return;
+            }
+        }
         let (delay, grid) = match urgency {
             Urgency::Outage => (outage_pause(key, self.shards.len()), tick),
-            Urgency::Pause if !self.client.caller.settings.early_sync => (interval, tick),
+            Urgency::Pause if !is_early => (interval, tick),
             Urgency::Pause => {
                 let pause = pause(key, counter);
                 // with the others of the interval, unless it would be much too early then

@@ -93,8 +93,8 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
 }
 
 impl<R: Remote> CounterTable<R> {
-    /// Waits for the outcome of `waiting`, but no longer than until `deadline`; that it passes `blames` the store. None if
-    /// its counter was evicted meanwhile.
+    /// Waits for the outcome of `waiting`, but no longer than until `deadline`; that it passes `blames` the store. None
+    /// if its counter was evicted meanwhile.
     pub(in super::super) fn outcome(
         &self,
         waiting: Waiting,

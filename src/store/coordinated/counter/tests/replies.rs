@@ -94,27 +94,6 @@ fn an_exchange_whose_counter_was_evicted_answers_its_caller_and_accounts_for_wha
     }
 }
 
-/// What the store has taken for nobody, or may have, is in no other metric.
-#[test]
-fn an_exchange_whose_counter_was_evicted_accounts_for_callers_who_have_left() {
-    let lost = RemoteError::TimedOut(SECOND);
-    for (asks, is_lost, stranded, unknown) in [
-        (Asks::Take(OverLimitPolicy::Ignore), false, 3, 0),
-        (Asks::Take(OverLimitPolicy::Ignore), true, 0, 3),
-        (Asks::Look, false, 0, 0),
-        (Asks::Look, true, 0, 0),
-        (reserve(2, 5), false, 5, 0),
-    ] {
-        let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
-        fixture.ask(3, asks);
-        let (command, mut sent) = fixture.compose().pop().expect("one");
-        fixture.waiting.clear();
-        let reply = fixture.store.execute(&command, START);
-        let applied = sent.decide_alone(if is_lost { Err(&lost) } else { Ok((&reply, START)) });
-        assert_eq!((applied.dropped.stranded, applied.unknown), (stranded, unknown), "{asks:?}");
-    }
-}
-
 /// Of two tries that were given up, one was admitted here meanwhile.
 #[test]
 fn when_an_exchange_fails_its_caller_is_told_and_no_hit_is_lost_or_counted_twice() {
