@@ -230,8 +230,8 @@ impl<R: Remote> Coordinated<R> {
         later.any(|(check, outlook)| outlook.is_asked() && self.table.key_of(check) == own)
     }
 
-    /// Returns how the counter of `check` stands by what this instance knows, after `earlier` hits that are not counted;
-    /// over, if `hits` do not fit then.
+    /// Returns how the counter of `check` stands by what this instance knows, after `earlier` hits that are not
+    /// counted; over, if `hits` do not fit then.
     pub(super) fn look(&self, check: &LimitCheck<'_>, earlier: Hits, hits: Hits, now: Timestamp) -> Decision {
         let at = self.client.time_at(now).now;
         match self.mode(check, at) {

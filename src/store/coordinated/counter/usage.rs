@@ -34,11 +34,11 @@ impl UsageRate {
         Self { created: coarse(now), ..Self::default() }
     }
 
-    /// Records a reply of the instant `now`, which counts `used` hits. `replies` is the number of those before it, which
-    /// the counter keeps beside its other small fields, where it takes less space; the `last` one was of that instant.
-    /// `by_all` is what all instances have taken since then if each of the others has taken as many as this one, as is
-    /// assumed during the warm-up and the first sync `interval`. The rate is unchanged in a new window and while no hit
-    /// is admitted.
+    /// Records a reply of the instant `now`, which counts `used` hits. `replies` is the number of those before it,
+    /// which the counter keeps beside its other small fields, where it takes less space; the `last` one was of that
+    /// instant. `by_all` is what all instances have taken since then if each of the others has taken as many as this
+    /// one, as is assumed during the warm-up and the first sync `interval`. The rate is unchanged in a new window and
+    /// while no hit is admitted.
     pub(super) fn record(
         &mut self,
         replies: &mut u8,
