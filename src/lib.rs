@@ -19,7 +19,7 @@
 //!
 //! | feature | adds |
 //! | --- | --- |
-//! | none | [`limit`], [`Limiter`], [`store::MemoryStore`] |
+//! | none | [`limit`], [`Limiter`], [`store::MemoryStore`], [`clock`] |
 //! | `yaml` | `config`: rules written in YAML |
 //! | `client` | `client`: acquires hits of limits, and waits for them; implies `yaml` |
 //! | `tower` | `client::LimitLayer`, which limits a client built with tower; implies `client` |
@@ -27,6 +27,8 @@
 //! | `simulated` | `store::simulated`: a shared store in memory, for simulations and tests; implies `coordinated` |
 //! | `redis` | `store::redis`: Redis as the shared store; implies `coordinated` |
 //! | `memcached` | `store::memcached`: Memcached as the shared store; implies `coordinated` |
+//! | `disk` | `store::disk`: counters in memory and on this instance's disk |
+//! | `dns` | the number of instances from DNS, for [`client`]; implies `client` |
 //! | `server` (default) | everything that the program `weir` does; implies all others |
 
 #[cfg(feature = "server")]

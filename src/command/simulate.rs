@@ -48,7 +48,7 @@ pub struct Simulate {
     /// Instances of weir that share the limit
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub instances: usize,
-    /// Coordination modes to simulate, separated by commas [default: all]
+    /// Coordination modes to simulate, separated by commas [default: all but split]
     #[arg(long, value_name = "MODE", value_delimiter = ',', value_parser = parse_mode)]
     pub coordination: Vec<Coordination>,
     /// Keys, each with the limit for itself; requests are for random keys [default: 2000, or fewer for 500000 requests;

@@ -80,7 +80,7 @@ impl RuleDescription<'_> {
                 "of N instances, each has the N-th part of the pool".to_owned()
             }
             _ if requested != Coordination::Local && rule.limit.is_smooth() => {
-                "an error, since it counts windows only; write 'coordination: local'".to_owned()
+                "an error, since it counts windows only; write 'coordination: split' or 'local'".to_owned()
             }
             _ if requested != Coordination::Local && !store.shares(rule) => {
                 "local, since it counts only single fixed windows".to_owned()

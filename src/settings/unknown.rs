@@ -8,7 +8,7 @@ use crate::spelling;
 const PREFIX: &str = "WEIR_";
 
 /// The variables that only weir has, without [`PREFIX`].
-const OWN: [&str; 37] = [
+const OWN: [&str; 38] = [
     "COORDINATION",
     "DATA_DIR",
     "DECISION_BUDGET",
@@ -46,6 +46,7 @@ const OWN: [&str; 37] = [
     "WORKERS",
     "XDS_ALGORITHM",
     "XDS_DEFAULTS",
+    "XDS_RESPONSE_TIMEOUT",
 ];
 
 /// Reports variables that look misspelled, and returns warnings about others that do not exist. Call it after all

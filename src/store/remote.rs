@@ -1,7 +1,8 @@
-//! The interface of a store that many instances share: one operation, the exchange, atomic over all tiers of a rule.
+//! The interface of a store that many instances share. Counters have one operation, the exchange, atomic over all tiers
+//! of a rule; instances, buckets that are refilled in steps, and pools have one each.
 //!
-//! Redis implements it, and so does a simulated store for tests, which control its time and failures. Coordination
-//! accesses the shared store only through this trait.
+//! Redis and Memcached implement it, and so does a simulated store for tests, which control its time and failures.
+//! Coordination accesses the shared store only through this trait.
 
 use std::{future::Future, sync::Arc};
 

@@ -9,6 +9,7 @@ mod network;
 mod refused;
 mod rendered;
 mod rollouts;
+mod rules_check;
 mod security;
 
 use std::{fs, path::PathBuf};

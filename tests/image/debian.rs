@@ -121,14 +121,25 @@ fn the_debian_package_installs_a_service_that_answers() {
         String::from_utf8_lossy(&output.stdout).contains("1 of 1 left").then_some(())
     });
 
-    // another process, such as an upgrade, restarts it; then it stops in peace
-    host.exec("dpkg --install /root/weir.deb");
+    // counters on disk survive another process, such as that of an upgrade
+    host.exec("echo WEIR_DATA_DIR=/var/lib/weir >> /etc/default/weir && systemctl restart weir");
     host.await_health();
+    let reply = host.exec("weir call --domain mine a=b");
+    assert!(reply.contains("0 of 1 left"), "{reply}");
+    host.exec("dpkg --force-confold --install /root/weir.deb");
+    host.await_health();
+    let reply = host.exec("weir call --domain mine --hits 0 a=b");
+    assert!(reply.contains("0 of 1 left"), "{reply}");
+
+    // it stops in peace
     host.exec("systemctl stop weir");
     assert_eq!(host.exec("systemctl show --property Result --value weir"), "success", "{}", host.log());
     host.exec("rm /etc/weir/rules/mine.yaml && dpkg --purge weir");
     assert_eq!(
-        host.exec("ls -d /etc/weir /usr/bin/weir /lib/systemd/system/weir.service 2> /dev/null || true"),
+        host.exec(
+            "ls -d /etc/weir /usr/bin/weir /lib/systemd/system/weir.service /var/lib/weir /var/lib/private/weir \
+             2> /dev/null || true"
+        ),
         ""
     );
 }

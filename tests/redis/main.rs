@@ -33,6 +33,7 @@ mod pools_fleet;
 mod priority;
 mod reference_counts;
 mod reports;
+mod rights;
 mod self_signed;
 mod split;
 mod startup;

@@ -35,8 +35,9 @@ pub fn check_shared(
     {
         report.error_with(rule.origin.clone(), || {
             format!(
-                "{} cannot share a limit with 'smooth: true', since it counts windows only; add 'coordination: local', \
-                 with this instance's part of the limit, or remove 'smooth'",
+                "{} cannot share a limit with 'smooth: true', since it counts windows only; add 'coordination: split', \
+                 which divides the limit between the instances, or 'coordination: local', with this instance's part of \
+                 the limit, or remove 'smooth'",
                 store.name()
             )
         });

@@ -23,19 +23,23 @@ pub(super) fn send(
     match response {
         Ok(message) => {
             let mut head = Response::new(());
-            let content_type = HeaderValue::from_static("application/grpc");
-            head.headers_mut().insert(header::CONTENT_TYPE, content_type);
+            *head.headers_mut() = single(header::CONTENT_TYPE, "application/grpc");
             let mut stream = respond.send_response(head, false)?;
             stream.send_data(UnreadBytes::new(message, Arc::clone(account)), false)?;
-            let mut trailers = HeaderMap::with_capacity(1);
-            trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
-            stream.send_trailers(trailers)
+            stream.send_trailers(single(GRPC_STATUS, "0"))
         }
         Err(status) => {
             tracing::debug!(code = ?status.code(), message = status.message(), "request failed");
             respond.send_response(status.into_http(), true).map(drop)
         }
     }
+}
+
+/// Returns a map of one header, with room for no more: other maps have room for eight.
+fn single(name: HeaderName, value: &'static str) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(1);
+    headers.insert(name, HeaderValue::from_static(value));
+    headers
 }
 
 /// Sends `data` as the caller's flow control window allows.

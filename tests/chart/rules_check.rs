@@ -1,0 +1,34 @@
+//! The Job that checks the rules before an upgrade rejects what a pod would reject.
+
+use serde_json::{Value, json};
+
+use crate::helm::{object, objects, render};
+
+/// Returns the variables of the Job.
+fn variables(set: &str) -> Value {
+    let yaml = render(&["--set", set]).unwrap_or_else(|error| panic!("{set}: {error}"));
+    let job = object(&objects(&yaml), "Job", "weir-check-rules").clone();
+    job["spec"]["template"]["spec"]["containers"][0]["env"].clone()
+}
+
+#[test]
+fn the_rules_are_checked_for_the_store_and_the_coordination_of_the_pods() {
+    let variable = |name: &str, value: &str| json!({ "name": name, "value": value });
+    let (redis, memcached) = (variable("BACKEND_TYPE", "redis"), variable("BACKEND_TYPE", "memcache"));
+    for (set, expected) in [
+        ("redis.url=redis:6379", json!([redis])),
+        ("redis.existingSecret.name=a", json!([redis])),
+        ("redis.trial.enabled=true", json!([redis])),
+        ("env.REDIS_URL=redis:6379", json!([redis])),
+        ("memcached.servers={memcached:11211}", json!([memcached])),
+        ("env.MEMCACHE_HOST_PORT=memcached:11211", json!([memcached])),
+        ("env.REDIS_URL=a,env.BACKEND_TYPE=memory", json!([variable("BACKEND_TYPE", "memory")])),
+        (
+            "redis.url=a:1,coordination.mode=split,env.MERGE_DOMAIN_CONFIG=true",
+            json!([redis, variable("MERGE_DOMAIN_CONFIG", "true"), variable("WEIR_COORDINATION", "split")]),
+        ),
+        ("log.level=debug", Value::Null),
+    ] {
+        assert_eq!(variables(set), expected, "{set}");
+    }
+}

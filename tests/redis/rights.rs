@@ -1,0 +1,104 @@
+//! The rights that `docs/security.md` gives weir's user of Redis.
+
+use std::collections::BTreeSet;
+
+use redis::Value;
+use weir::{
+    limit::{
+        Algorithm, Bucket, OverLimitPolicy, Period, Refill,
+        request_bucket::{StepLimit, StepRequest},
+    },
+    store::{
+        pool_command::{PoolCommand, PoolMember, PoolOp, PoolReport},
+        redis::{Auth, RedisRemote},
+        remote::{Heartbeat, Remote as _},
+    },
+};
+
+use crate::support::{Op, Server, compatible, connected, now, send, settings, target, tier};
+
+const SCRIPTS: [&str; 4] = [
+    include_str!("../../src/store/redis/heartbeat.lua"),
+    include_str!("../../src/store/redis/pool.lua"),
+    include_str!("../../src/store/redis/steps.lua"),
+    include_str!("../../src/store/redis/take.lua"),
+];
+
+/// Returns a server with the user of the page, and weir as that user.
+async fn with_least_rights() -> (Server, RedisRemote) {
+    let page = include_str!("../../docs/security.md");
+    let rights = page.lines().find_map(|line| line.strip_prefix("ACL SETUSER weir on >PASSWORD "));
+    let rights: Vec<&str> = rights.expect("the page names the rights").split(' ').collect();
+    let server = Server::start_with_password("s3cret", &[]);
+    let command = [&["ACL", "SETUSER", "weir", "on", ">hunter2"][..], &rights].concat();
+    assert_eq!(server.send::<String>(&command), "OK");
+    let mut settings = settings(server.address());
+    settings.main.auth = Some(Auth { user: Some("weir".into()), password: "hunter2".into() });
+    settings.prefix = "weir:".into();
+    let remote = connected(settings).await;
+    (server, remote)
+}
+
+#[tokio::test]
+async fn the_least_rights_of_the_page_suffice() {
+    let (_server, remote) = with_least_rights().await;
+    let at = now(&remote).await;
+    let counted = compatible("d_k_", 5, 60);
+    for hits in [1, 0] {
+        send(&remote, &counted, at, Op::Take { hits }).await.expect("it may count");
+    }
+    let bucket = Algorithm::TokenBucket(Bucket { burst: 5, refill: Refill::Continuous, strict: false });
+    for (i, algorithm) in [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket].into_iter().enumerate() {
+        let tiers = vec![tier(5, 60, algorithm), tier(50, 3_600, algorithm)];
+        let target = target(&format!("d|k={i}"), OverLimitPolicy::Ignore, tiers);
+        for _ in 0..6 {
+            send(&remote, &target, at, Op::Take { hits: 1 }).await.expect("it may run the script");
+        }
+    }
+    for name in ["one", "two", "one"] {
+        remote.heartbeat(Heartbeat::new(name, Period::from_secs(60))).await.expect("it may register");
+    }
+    let pool =
+        target("d|service=kyc|client", OverLimitPolicy::Ignore, vec![tier(9, 60, Algorithm::FixedWindow)]);
+    let member = PoolMember { name: "A".into(), is_named: false };
+    let report = PoolReport { member, asked: 1, granted: 1 };
+    let op = PoolOp::Exchange { reports: vec![report], late: Vec::new(), with_demands: true };
+    let cycle = at.as_nanos() / Period::from_secs(60).as_nanos();
+    let command = PoolCommand { target: pool, cycle, places: 9, forget_after: 2, op };
+    remote.call_pool(command).await.expect("it may keep pools");
+    let limit = StepLimit { max: 5, refill: 1, period_ms: 1_000 };
+    let request = StepRequest { limit, take: 1, at: None, strict: false, session: false };
+    remote.take_steps("d|bucket", &request).await.expect("it may keep buckets");
+    assert!(remote.delete_steps("d|bucket").await.expect("it may delete buckets"));
+}
+
+/// The script of a case that the test above does not reach has its commands, too.
+#[tokio::test]
+async fn the_rights_of_the_page_have_every_command_of_the_scripts() {
+    let (server, _remote) = with_least_rights().await;
+    let mut commands = BTreeSet::from(["EVAL", "EVALSHA", "EXPIRE", "GET", "INCRBY"]);
+    for script in SCRIPTS {
+        for call in script.split("call('").skip(1).filter_map(|rest| rest.split('\'').next()) {
+            commands.insert(call);
+        }
+    }
+    assert!(commands.len() > 20, "{commands:?}");
+    for command in commands {
+        let arguments = match command {
+            // the number of keys
+            "EVAL" | "EVALSHA" | "ZUNIONSTORE" => vec!["weir:a", "1", "weir:b"],
+            _ => vec!["weir:a"; arguments_of(&server, command)],
+        };
+        let tried = [&["ACL", "DRYRUN", "weir", command][..], &arguments].concat();
+        assert_eq!(server.send::<String>(&tried), "OK", "{tried:?}");
+    }
+    assert_ne!(server.send::<String>(&["ACL", "DRYRUN", "weir", "KEYS", "*"]), "OK");
+    assert_ne!(server.send::<String>(&["ACL", "DRYRUN", "weir", "GET", "other"]), "OK");
+}
+
+/// Returns the least number of arguments of `command`.
+fn arguments_of(server: &Server, command: &str) -> usize {
+    let infos: Vec<Vec<Value>> = server.send(&["COMMAND", "INFO", command]);
+    let Value::Int(arity) = infos[0][1] else { panic!("{infos:?}") };
+    usize::try_from(arity.unsigned_abs()).expect("a few") - 1
+}
