@@ -76,6 +76,13 @@ enum LinePlace {
     Asking(AskTicket),
 }
 
+/// What was taken for a caller. It is given back if this is dropped with it.
+struct Taken<'a, S: Store, C: Clock + ?Sized> {
+    limiter: &'a Limiter<S>,
+    clock: &'a C,
+    receipt: Option<Receipt>,
+}
+
 /// The counters that a request waits for.
 #[derive(Clone, Copy)]
 struct Counted<'a> {
@@ -85,7 +92,8 @@ struct Counted<'a> {
 
 /// What becomes of a request whose counters are elsewhere.
 enum Asked {
-    Decided(Acquired, Decision),
+    /// By these rules, which a reload may have replaced meanwhile.
+    Decided(Arc<Loaded>, Acquired, Decision),
     Waits(CounterKey, AskTicket),
 }
 
@@ -151,17 +159,21 @@ impl<S: Store> Limiter<S> {
                 Some(entered) => entered,
                 // boxed to keep the future of all other requests small
                 None => match Box::pin(self.ask_for(request, max_wait, started, clock)).await? {
-                    None => continue,
+                    None => {
+                        // its wait may have ended meanwhile
+                        now = clock.now();
+                        continue;
+                    }
                     Some(Asked::Waits(key, ticket)) => {
                         let home = Home::Asking(&self.asking);
                         (Counted { home, key }, LinePlace::Asking(ticket))
                     }
-                    Some(Asked::Decided(acquired, decision)) => {
-                        let loaded = self.current(request)?;
+                    Some(Asked::Decided(loaded, acquired, decision)) => {
                         let matched = Matched::new(&loaded.rules, request);
                         let mut decisions: Decisions = matched.enforced().iter().map(|_| decision).collect();
                         let home = Home::Asking(&self.asking);
-                        decisions.extend(self.decide_shadows(&matched, home, clock.now()).await);
+                        let shadows = self.decide_shadows(&matched, home, clock.now());
+                        decisions.extend(self.unless_it_leaves(&acquired, clock, shadows).await);
                         let encode = |verdict: &Verdict<'_>| encode(verdict, &acquired);
                         return Ok(self.conclude(
                             &loaded,
@@ -199,7 +211,8 @@ impl<S: Store> Limiter<S> {
                     }
                 }
             };
-            return Ok(self.report(&loaded, request, counted, &acquired, now, encode).await);
+            let reported = self.report(&loaded, request, counted, &acquired, now, encode);
+            return Ok(self.unless_it_leaves(&acquired, clock, reported).await);
         }
         self.acquire_at_once(request, started, now, encode).await
     }
@@ -226,18 +239,20 @@ impl<S: Store> Limiter<S> {
             let decision = taken[0];
             let sent = std::mem::replace(&mut now, clock.now());
             if !decision.over && has_ended(check.tiers(), sent, now) {
-                // hits that were counted in a window that has ended must not be used in the next one
+                // hits that were counted in a window that has ended must not be used in the next one; longer ones get
+                // them back
+                self.put_back(Receipt::of_store(check, sent), now);
                 return Ok(None);
             }
             if !decision.over {
                 let acquired = Acquired::granted(check, started, sent, now);
-                return Ok(Some(Asked::Decided(acquired, decision)));
+                return Ok(Some(Asked::Decided(Arc::clone(&loaded), acquired, decision)));
             }
             opening = decision.reset;
         } else {
             self.store.note_demand(check, now);
         }
-        let estimate = self.store.estimate(check, now);
+        let estimate = self.estimate(check, now);
         let place = self.store.place(check, now);
         match self.asking.enter(check, left(now), (estimate, opening), place, now) {
             Ok(ticket) => {
@@ -250,9 +265,23 @@ impl<S: Store> Limiter<S> {
             Err(rejection) => {
                 let acquired = Acquired::rejected(rejection, started, now);
                 let decision = rejected(self.look(check, now), rejection);
-                Ok(Some(Asked::Decided(acquired, decision)))
+                Ok(Some(Asked::Decided(Arc::clone(&loaded), acquired, decision)))
             }
         }
+    }
+
+    /// Awaits `done`, which asks the store about what does not decide. If the caller leaves meanwhile, what it has
+    /// `acquired` is given back.
+    async fn unless_it_leaves<T, C: Clock + ?Sized>(
+        &self,
+        acquired: &Acquired,
+        clock: &C,
+        done: impl Future<Output = T>,
+    ) -> T {
+        let mut taken = Taken { limiter: self, clock, receipt: acquired.receipt.clone() };
+        let done = done.await;
+        taken.receipt = None;
+        done
     }
 
     /// Returns whether a caller that waits for the limit of `check` may be decided as one that does not wait. Rejected
@@ -262,9 +291,15 @@ impl<S: Store> Limiter<S> {
         check.over_limit_policy() == OverLimitPolicy::Ignore && mode != Some(Coordination::Interval)
     }
 
+    /// Returns what is known of the counters of `check`, which are elsewhere. None if they follow other rules by now,
+    /// since a reload has changed the tiers.
+    pub(super) fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
+        self.store.estimate(check, now).filter(|estimate| estimate.is_of(check.tiers()))
+    }
+
     /// Returns what is known of the counters of `check`, which are elsewhere, as a decision about no hits.
     fn look(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
-        self.store.estimate(check, now).map_or(
+        self.estimate(check, now).map_or(
             Decision::unknown(Period::default()),
             |Estimate { counters, at, part }| {
                 let tiers = part.as_deref().unwrap_or(check.tiers());
@@ -335,7 +370,8 @@ impl<S: Store> Limiter<S> {
             let ((hits, taken_at), Some(loaded)) = (receipt.taken(), &*loaded) else { return };
             let request = names.request(hits);
             let matched = Matched::new(&loaded.rules, &request);
-            let Some(check) = matched.checks.first().filter(|check| waits(check)) else { return };
+            let is_same = |check: &&LimitCheck<'_>| waits(check) && receipt.is_of_counters_of(check);
+            let Some(check) = matched.checks.first().filter(is_same) else { return };
             let is_bucket = |tier: &Tier| matches!(tier.algorithm, Algorithm::TokenBucket(_));
             if is_old && check.tiers().iter().any(is_bucket) {
                 return;
@@ -581,6 +617,16 @@ impl Acquired {
 impl From<StoreError> for AcquireError {
     fn from(error: StoreError) -> Self {
         Self::Limit(error.into())
+    }
+}
+
+// === impl Taken ===
+
+impl<S: Store, C: Clock + ?Sized> Drop for Taken<'_, S, C> {
+    fn drop(&mut self) {
+        if let Some(receipt) = self.receipt.take() {
+            self.limiter.put_back(receipt, self.clock.now());
+        }
     }
 }
 

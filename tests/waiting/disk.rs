@@ -1,12 +1,18 @@
 //! The library over counters on disk.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::task::yield_now;
 use weir::{
     Acquired, DecisionSettings,
     client::{AcquireError, Limiter},
-    clock::{Clock as _, ManualClock},
+    clock::{Clock, ManualClock},
     config,
     limit::{Descriptor, Entry, Hits, KeyHasher, OnStoreFailure, Period, Request, RuleSet, Timestamp},
     observe::Stats,
@@ -94,6 +100,10 @@ impl OnDisk {
 
     /// Acquires `hits` without a wait.
     async fn acquire(&self, hits: u64) -> Acquired {
+        self.acquire_by(&*self.clock, hits).await
+    }
+
+    async fn acquire_by(&self, clock: &impl Clock, hits: u64) -> Acquired {
         let descriptor = Descriptor {
             entries: [Entry { key: "api", value: "x" }].into_iter().collect(),
             hits: Some(hits),
@@ -102,9 +112,8 @@ impl OnDisk {
         let request =
             Request { domain: "partners", descriptors: [descriptor].into_iter().collect(), hits: 0 };
         // so short that nobody is kept
-        let acquired = self
-            .limiter
-            .acquire(&request, Period::from_nanos(1), &*self.clock, |_, acquired| acquired.clone());
+        let acquired =
+            self.limiter.acquire(&request, Period::from_nanos(1), clock, |_, acquired| acquired.clone());
         acquired.await.expect("a decision")
     }
 
@@ -119,6 +128,27 @@ impl OnDisk {
             yield_now().await;
         }
     }
+}
+
+/// A clock that goes on whenever it is read.
+#[derive(Debug)]
+struct Ticking(AtomicU64);
+
+impl Clock for Ticking {
+    fn now(&self) -> Timestamp {
+        let read = self.0.fetch_add(1, Ordering::Relaxed);
+        assert!(read < 1_000, "the clock is read again and again");
+        Timestamp::from_secs(1_000_020).after(Period::from_nanos(1_000 * read))
+    }
+}
+
+/// The wait may end between two looks at the clock.
+#[tokio::test]
+async fn a_wait_that_ends_before_the_store_is_asked_is_none() {
+    let disk = OnDisk::new("{ requests: 1, per: 1h, algorithm: fixed_window }");
+    let clock = Ticking(AtomicU64::new(0));
+    assert_eq!(disk.acquire_by(&clock, 1).await.rejection, None);
+    assert!(disk.acquire_by(&clock, 1).await.rejection.is_some());
 }
 
 /// As in memory: with credit that others have had meanwhile, two bursts could have one instant.

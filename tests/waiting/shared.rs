@@ -10,7 +10,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use weir::{
     Acquired, DecisionSettings, Limiter,
     clock::Clock as _,
@@ -341,6 +344,102 @@ async fn lines_follow_reloads() {
     assert_eq!(told, Some(Rejection::Never));
     instance.load("domain: partners\ndescriptors:\n  - key: other\n");
     assert_eq!(gone.await.expect("no panic").0.rejection, None);
+}
+
+/// What is counted in the shadow of a limit takes another call to the store, in which the caller may leave.
+#[tokio::test(start_paused = true)]
+async fn callers_that_leave_while_a_shadow_is_counted_lose_no_hits() {
+    let limit = "{ requests: 10, per: 30s, algorithm: fixed_window, shadow: { requests: 5, per: 30s } }";
+    let world = World::new();
+    let instance = world.fleet(1, &rules(limit), Coordination::Strict).await.remove(0);
+    let window = |number| START.after(Period::from_secs(number * 30)).since(world.clock.now());
+    for number in 0..20 {
+        // at once, or in the line of the window before, until some milliseconds of this one
+        let (waits, millis) = (number % 2 == 1, number / 2);
+        sleep(Duration::from(window(number))).await;
+        if waits {
+            assert_eq!(instance.acquire(10, Duration::ZERO).await.rejection, None);
+        }
+        let begins = if waits { window(number + 1).into() } else { Duration::ZERO };
+        let leaves = begins + Duration::from_millis(millis);
+        if let Ok(told) = timeout(leaves, instance.acquire(10, Duration::from_secs(50))).await {
+            instance.limiter.put_back(told.receipt.expect("a receipt"), world.clock.now());
+        }
+        sleep(Duration::from_secs(2)).await;
+        let after = instance.acquire(10, Duration::ZERO).await;
+        assert_eq!(after.rejection, None, "{millis} ms, {waits}");
+        if waits {
+            instance.limiter.put_back(after.receipt.expect("a receipt"), world.clock.now());
+            sleep(Duration::from_secs(2)).await;
+        }
+    }
+}
+
+/// A request is decided by the rules that it began with, also if its rule has fewer tiers when the store replies.
+#[tokio::test(start_paused = true)]
+async fn a_reload_while_the_store_is_asked_changes_nothing() {
+    let two =
+        rules("{ tiers: [{ requests: 1000, per: 1s }, { requests: 2, per: 1h }], algorithm: fixed_window }");
+    let one = rules("{ requests: 1000, per: 1s, algorithm: fixed_window }");
+    let three = rules(
+        "{ tiers: [{ requests: 1000, per: 1s }, { requests: 9, per: 1h }, { requests: 9, per: 1d }], \
+         algorithm: fixed_window }",
+    );
+    for used in [0, 2] {
+        for (max_wait, other) in [(0, &one), (1, &one), (1, &three), (5_000, &one), (5_000, &three)] {
+            let world = World::new();
+            let instance = world.fleet(1, &two, Coordination::Strict).await.remove(0);
+            if used > 0 {
+                assert_eq!(instance.acquire(used, Duration::ZERO).await.rejection, None);
+            }
+            let asks = |max_wait| {
+                let instance = Arc::clone(&instance);
+                tokio::spawn(async move { instance.acquire(1, Duration::from_millis(max_wait)).await })
+            };
+            let asked = asks(max_wait);
+            sleep(Duration::from_micros(500)).await;
+            instance.load(other);
+            // which has the counter follow the new rules
+            let later = asks(0);
+            let rejection = asked.await.expect("no panic").rejection;
+            assert_eq!(rejection.is_some(), used > 0, "{used} {max_wait}: {rejection:?}");
+            assert_eq!(later.await.expect("no panic").rejection, None);
+        }
+    }
+}
+
+/// Hits that were taken of another window than a reload's are not taken off that.
+#[tokio::test(start_paused = true)]
+async fn hits_are_given_back_to_the_windows_that_counted_them() {
+    let world = World::new();
+    let of = |period: &str| rules(&format!("{{ requests: 10, per: {period}, algorithm: fixed_window }}"));
+    let instance = world.fleet(1, &of("1m"), Coordination::Strict).await.remove(0);
+    let first = instance.acquire(10, Duration::ZERO).await.receipt.expect("a receipt");
+    instance.load(&of("1h"));
+    assert_eq!(instance.acquire(10, Duration::ZERO).await.rejection, None);
+    instance.limiter.put_back(first, world.clock.now());
+    sleep(Duration::from_secs(2)).await;
+    assert!(instance.acquire(1, Duration::ZERO).await.rejection.is_some());
+}
+
+/// A reply that comes after the end of the window leaves nothing behind in longer windows.
+#[tokio::test(start_paused = true)]
+async fn hits_of_a_window_that_ends_on_the_way_are_given_back_to_longer_ones() {
+    let limit = "{ tiers: [{ requests: 10, per: 1s }, { requests: 30, per: 1h }], algorithm: fixed_window }";
+    let world = World::new();
+    let instance = world.fleet(1, &rules(limit), Coordination::Strict).await.remove(0);
+    for _ in 0..2 {
+        // the request reaches the store before the end of the second, and the reply comes after it
+        let until_end = 1_000_000_000 - world.clock.now().as_nanos() % 1_000_000_000;
+        sleep(Duration::from_nanos(until_end - 1_500_000)).await;
+        let acquired = instance.acquire(10, Duration::from_secs(3)).await;
+        assert_eq!(acquired.rejection, None);
+        sleep(Duration::from_millis(500)).await;
+    }
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(instance.acquire(10, Duration::ZERO).await.rejection, None);
+    sleep(Duration::from_secs(1)).await;
+    assert!(instance.acquire(1, Duration::ZERO).await.rejection.is_some());
 }
 
 #[tokio::test(start_paused = true)]

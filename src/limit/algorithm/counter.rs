@@ -127,6 +127,17 @@ impl CounterState {
         }
     }
 
+    /// Returns whether it is a state under `algorithm`.
+    #[must_use]
+    pub const fn is_of(&self, algorithm: Algorithm) -> bool {
+        match algorithm {
+            Algorithm::FixedWindow => matches!(self, Self::FixedWindow(_)),
+            Algorithm::SlidingWindow => matches!(self, Self::SlidingWindow(..) | Self::OneSpan { .. }),
+            Algorithm::TokenBucket(_) => matches!(self, Self::TokenBucket(..)),
+            Algorithm::SmoothWindow { .. } => matches!(self, Self::SmoothWindow(..)),
+        }
+    }
+
     /// Calls [`AlgorithmState::probe`].
     #[inline]
     #[must_use]

@@ -124,6 +124,18 @@ struct Held {
     span: ReservedSpan,
 }
 
+// === impl Estimate ===
+
+impl Estimate {
+    /// Returns whether it is about counters of `tiers`.
+    #[must_use]
+    pub fn is_of(&self, tiers: &[Tier]) -> bool {
+        let tiers = self.part.as_deref().unwrap_or(tiers);
+        tiers.len() == self.counters.len()
+            && tiers.iter().zip(&self.counters).all(|(tier, counter)| counter.is_of(tier.algorithm))
+    }
+}
+
 // === impl AskingLine ===
 
 impl AskingLine {
@@ -190,10 +202,8 @@ impl AskingLine {
         if is_first {
             self.forget_plan();
         }
-        if self.plan.is_none()
-            && let Some(estimate) = estimate
-        {
-            self.plan = Some(self.plan_of(&estimate, now));
+        if self.plan.is_none() {
+            self.plan = self.plan_of(estimate, now);
         }
         let at = self.clock(now);
         let served = |line: &Self| match &line.plan {
@@ -272,7 +282,7 @@ impl AskingLine {
         }
         self.held = Some(Held { hits: hits.0, granted_at: asked_at, until, span });
         self.serve(now, woken);
-        let plan = estimate.map(|estimate| self.plan_of(&estimate, now));
+        let plan = self.plan_of(estimate, now);
         if let Some(first) = self.waiters.first() {
             let at = self.clock(now);
             let ready =
@@ -462,13 +472,16 @@ impl AskingLine {
         true
     }
 
-    fn plan_of(&mut self, estimate: &Estimate, now: Timestamp) -> Plan {
+    /// Returns the plan by `estimate`, if it is of the tiers of this line: a reload reaches the counters and the lines
+    /// one after another.
+    fn plan_of(&mut self, estimate: Option<Estimate>, now: Timestamp) -> Option<Plan> {
+        let estimate = estimate.filter(|estimate| estimate.is_of(&self.tiers))?;
         let nanos = |at: Timestamp| i64::try_from(at.as_nanos()).unwrap_or(i64::MAX);
         self.ahead = nanos(estimate.at) - nanos(now);
         let tiers = estimate.part.as_deref().unwrap_or(&self.tiers);
         let plan = Plan::new(tiers, &estimate.counters, 0, Period::from_nanos(1), estimate.at);
         self.empty = Some(plan.clone());
-        plan
+        Some(plan)
     }
 
     fn forget_plan(&mut self) {

@@ -110,10 +110,11 @@ impl AskingLines {
         place: part::Place,
         now: Timestamp,
     ) -> Result<AskTicket, Rejection> {
-        let max_wait = self.room.longest(max_wait);
         let key = check.key;
         let turns = self.turns(key, place);
         let entered = self.with_line(key, now, Some(check), |line, _| {
+            // under the lock, which whoever closes the lines takes after it has closed the room
+            let max_wait = self.room.longest(max_wait);
             let room = self.room.has_room(line.waiting());
             line.set_turns(turns);
             line.enter(now, check.hits, max_wait, room, known)

@@ -87,7 +87,7 @@ impl<S: Store> Limiter<S> {
             until: reserved.until,
             span: reserved.counted,
             wait: reserved.decision.reset,
-            estimate: self.store.estimate(check, clock.now()),
+            estimate: self.estimate(check, clock.now()),
         };
         Some((supply, self.store.place(check, clock.now())))
     }

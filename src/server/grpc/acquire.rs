@@ -276,7 +276,8 @@ fn next_message(buffer: &mut BytesMut) -> Result<Option<Bytes>, Status> {
     if buffer.remaining() < PREFIX + length {
         return Ok(None);
     }
-    Ok(Some(buffer.split_to(PREFIX + length).freeze()))
+    // a copy, since a call that waits would keep all that was read together
+    Ok(Some(Bytes::copy_from_slice(&buffer.split_to(PREFIX + length))))
 }
 
 /// Returns `message` with gRPC's prefix.

@@ -101,6 +101,15 @@ impl Receipt {
         (self.hits, self.taken_at)
     }
 
+    /// Returns whether the hits were taken of the counters of `check`, also if its limits are others.
+    #[must_use]
+    pub fn is_of_counters_of(&self, check: &LimitCheck<'_>) -> bool {
+        let tiers = check.tiers();
+        self.key == check.key
+            && self.tiers.len() == tiers.len()
+            && self.tiers.iter().zip(tiers).all(|(own, other)| own.shares_counter(other))
+    }
+
     /// Returns whether the hits were taken by earlier rules than those of `rule`. A bucket then gets nothing back: how
     /// much has flowed in since is not known.
     #[must_use]

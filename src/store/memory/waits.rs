@@ -85,10 +85,11 @@ impl MemoryStore {
     /// Takes the hits of `check`, at least one, if that is possible within `max_wait`: now, or in turn. Callers [can
     /// wait](line::can_wait) for its tiers.
     pub fn enter(&self, check: &LimitCheck<'_>, max_wait: Period, now: Timestamp) -> Arrival {
-        let max_wait = self.wait_room.longest(max_wait);
         let (key, hits) = (check.key, check.hits);
         let arrival = self.on_shard(key, |shard| {
             let enter = |line: &mut Line, counters: &mut [CounterState], woken: &mut Vec<Waker>| {
+                // under the lock, which whoever closes the lines takes after it has closed the room
+                let max_wait = self.wait_room.longest(max_wait);
                 let room = self.wait_room.has_room(line.waiting());
                 line.enter(counters, now, hits, max_wait, room, woken)
             };

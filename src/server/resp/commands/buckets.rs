@@ -1,11 +1,17 @@
 //! `DEL`, `EXISTS` and `TTL` of all buckets of a key.
 
+use tokio::task::yield_now;
+
 use super::{action::BucketCommand, refusal::refuse_store};
 use crate::{
     limit::{NANOS_PER_SECOND, Timestamp, request_bucket::BucketName},
     server::resp::{reply::Replies, service::Service},
     store::Store,
 };
+
+/// The keys that are looked up before other connections have their turn: memory has all buckets of a key only by a look
+/// at many counters.
+const AT_ONCE: usize = 16;
 
 /// Carries `command` out on `keys`.
 pub(super) async fn carry_out<S: Store>(
@@ -17,7 +23,10 @@ pub(super) async fn carry_out<S: Store>(
 ) {
     let store = service.limiter.store();
     let mut found = 0;
-    for key in keys {
+    for (i, key) in keys.iter().enumerate() {
+        if i % AT_ONCE == AT_ONCE - 1 {
+            yield_now().await;
+        }
         let name = BucketName::new(service.hasher, key);
         match (store.find_buckets(&name, command == BucketCommand::Delete, now).await, command) {
             (Ok(full_after), BucketCommand::Ttl) => {
