@@ -129,7 +129,9 @@ pub(super) struct PoolSlot<P> {
     /// The name of its rule.
     rule: Box<str>,
     pool: Mutex<P>,
-    /// In nanoseconds since the Unix epoch.
+    /// Whether it was dropped, and its members are not counted any more. Written under the lock of the pool.
+    is_gone: AtomicBool,
+    /// In nanoseconds since the Unix epoch. The latest instant until it is used first.
     idle_at: AtomicU64,
     /// Whether somebody will look whether shares are due.
     is_queued: AtomicBool,
@@ -177,7 +179,8 @@ impl<P: Pooled + Send + 'static> Pools<P> {
             key,
             rule: rule(),
             pool: Mutex::new(make()),
-            idle_at: AtomicU64::new(0),
+            is_gone: AtomicBool::new(false),
+            idle_at: AtomicU64::new(u64::MAX),
             is_queued: AtomicBool::new(false),
         });
         let slot = Slot { key, shared: Arc::clone(&shared) };
@@ -187,24 +190,24 @@ impl<P: Pooled + Send + 'static> Pools<P> {
 
     /// Calls `act` with a pool, which is idle from the instant that `act` returns.
     pub(super) fn with<T>(&self, slot: &Arc<PoolSlot<P>>, act: impl FnOnce(&mut P) -> (T, Timestamp)) -> T {
-        let (done, before, after, is_due) = {
+        let (done, has_more, is_due) = {
             let mut pool = slot.pool.lock();
             let before = pool.members();
             let (done, idle_at) = act(&mut pool);
             slot.idle_at.store(idle_at.as_nanos(), Ordering::Relaxed);
-            (done, before, pool.members(), pool.is_due())
+            let after = pool.members();
+            if !slot.is_gone.load(Ordering::Relaxed) {
+                self.members.fetch_add(after.saturating_sub(before), Ordering::Relaxed);
+                self.members.fetch_sub(before.saturating_sub(after), Ordering::Relaxed);
+            }
+            (done, after > before, pool.is_due())
         };
         if is_due && !slot.is_queued.swap(true, Ordering::Relaxed) {
             let slot = Arc::clone(slot);
             (self.beside.0)(Box::new(move || slot.compute_shares(Computation::run)));
         }
-        if after > before {
-            self.members.fetch_add(after - before, Ordering::Relaxed);
-            if self.is_full(self.slots.load(Ordering::Relaxed)) {
-                self.evict(slot.key);
-            }
-        } else if after < before {
-            self.members.fetch_sub(before - after, Ordering::Relaxed);
+        if has_more && self.is_full(self.slots.load(Ordering::Relaxed)) {
+            self.evict(slot.key);
         }
         done
     }
@@ -257,8 +260,12 @@ impl<P: Pooled + Send + 'static> Pools<P> {
     fn remove(&self, table: &mut HashTable<Slot<P>>, key: CounterKey) -> bool {
         let Ok(entry) = table.find_entry(key.hash(), |slot| slot.key == key) else { return false };
         let (slot, _) = entry.remove();
-        let members = slot.shared.pool.lock().members();
-        self.members.fetch_sub(members, Ordering::Relaxed);
+        {
+            // whoever has it still uses it, but nobody else
+            let pool = slot.shared.pool.lock();
+            slot.shared.is_gone.store(true, Ordering::Relaxed);
+            self.members.fetch_sub(pool.members(), Ordering::Relaxed);
+        }
         self.slots.fetch_sub(1, Ordering::Relaxed);
         true
     }
@@ -316,6 +323,12 @@ pub(super) struct PoolSummary {
 // === impl PoolSummary ===
 
 impl PoolSummary {
+    /// Returns the number of the members of all pools.
+    #[cfg(test)]
+    pub(super) const fn members(&self) -> usize {
+        self.members
+    }
+
     /// Adds a member, and returns whether there may be more.
     fn add(&mut self, rule: &str, name: &str, member: &MemberState, [admitted, rejected]: [u64; 2]) -> bool {
         let borrowed = member.allowance.saturating_sub(member.default);

@@ -4,7 +4,10 @@
 //! takes the
 //! [`Shares`] when they are there.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use super::{
     Borrow, Lend, Sharing,
@@ -24,9 +27,14 @@ pub(super) struct Position {
     pub(super) granted: u32,
 }
 
+/// The number of a computation among those of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ComputationId(u64);
+
 /// Shares to compute.
 #[derive(Clone, Debug)]
 pub struct Computation {
+    pub(super) id: ComputationId,
     pub(super) members: Vec<(Arc<str>, MemberState)>,
     pub(super) position: Position,
     pub(super) capacity: u32,
@@ -37,6 +45,8 @@ pub struct Computation {
 /// The shares of the members of a pool, in the order of their places.
 #[derive(Clone, Debug)]
 pub struct Shares {
+    /// That of their [`Computation`], if there is one.
+    pub(super) id: Option<ComputationId>,
     /// The cycle that they were computed in.
     pub(super) cycle: u64,
     pub(super) parts: Vec<Part>,
@@ -53,6 +63,16 @@ pub(super) struct Part {
     pub(super) standing: Standing,
 }
 
+// === impl ComputationId ===
+
+impl ComputationId {
+    /// Returns a number that no other computation has.
+    pub(super) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 // === impl Computation ===
 
 impl Computation {
@@ -60,7 +80,7 @@ impl Computation {
     #[must_use]
     pub fn run(&self) -> Shares {
         let rule = PoolRule { capacity: self.capacity, cycle: self.cycle, sharing: &self.sharing };
-        compute(&rule, self.position, &self.members)
+        Shares { id: Some(self.id), ..compute(&rule, self.position, &self.members) }
     }
 }
 
@@ -118,5 +138,5 @@ pub(super) fn compute(
             census.add(standing);
             Part { allowance, default, standing }
         });
-    Shares { cycle, parts: parts.collect(), common, census }
+    Shares { id: None, cycle, parts: parts.collect(), common, census }
 }

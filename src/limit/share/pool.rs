@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Anonymous, Borrow, Lend, MAX_WEIGHTS, OTHER, Sharing,
     census::{Census, Standing},
-    computation::{Computation, Position, Shares, compute},
+    computation::{Computation, ComputationId, Position, Shares, compute},
     division::Division,
     member::MemberState,
     members::Members,
@@ -42,7 +42,7 @@ pub struct Pool {
     pub(super) is_beside: bool,
     /// Whether shares have to be computed, and whether somebody does.
     pub(super) is_due: bool,
-    pub(super) is_computing: bool,
+    pub(super) computing: Option<ComputationId>,
 }
 
 /// The instants at which a step begins and ends, and its cycle ends.
@@ -389,13 +389,19 @@ impl Pool {
     /// Returns whether shares are to be computed, and nobody does.
     #[must_use]
     pub const fn is_due(&self) -> bool {
-        self.is_due && !self.is_computing
+        self.is_due && self.computing.is_none()
     }
 
     /// Returns whether shares are being computed.
     #[must_use]
     pub const fn is_computing(&self) -> bool {
-        self.is_computing
+        self.computing.is_some()
+    }
+
+    /// Returns whether `shares` are those that are being computed for this pool.
+    #[must_use]
+    pub fn has_begun(&self, shares: &Shares) -> bool {
+        shares.id.is_some() && self.computing == shares.id
     }
 
     /// Begins to compute shares, if [`Pool::is_due`]. Copies all members, some ten instructions for each.
@@ -409,15 +415,20 @@ impl Pool {
         if !self.is_due() {
             return None;
         }
-        (self.is_due, self.is_computing) = (false, true);
+        let id = ComputationId::next();
+        (self.is_due, self.computing) = (false, Some(id));
         let position = self.position();
         let (members, sharing) = (self.members.row().to_vec(), Arc::clone(sharing));
-        Some(Computation { members, position, capacity, cycle, sharing })
+        Some(Computation { id, members, position, capacity, cycle, sharing })
     }
 
-    /// Installs the shares of a [`Computation`] of this pool. They are of no use if another cycle has begun.
+    /// Installs the shares of the [`Computation`] that this pool has begun last. They are of no use if another cycle
+    /// has begun. Ignores those of others, whose members are not these.
     pub fn install(&mut self, shares: Shares) {
-        self.is_computing = false;
+        if !self.has_begun(&shares) {
+            return;
+        }
+        self.computing = None;
         if self.cycle == Some(shares.cycle) {
             self.apply(shares);
         }

@@ -78,7 +78,7 @@ impl Pool {
     /// Returns the pool at the start of the next cycle, as far as it is known now.
     #[must_use]
     pub fn next(&self, rule: &PoolRule<'_>) -> Self {
-        let mut next = Self { is_computing: false, ..self.clone() };
+        let mut next = Self { computing: None, ..self.clone() };
         if let Some(cycle) = self.cycle {
             next.begin_cycle(rule.sharing.forget_after, cycle + 1, 0);
             next.allow(rule);

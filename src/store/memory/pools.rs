@@ -250,7 +250,8 @@ mod tests {
             let key = keys.key("d", &[Entry { key: "service", value: &value }], |_| None);
             let sharing = Arc::new(Sharing::default());
             let make = || MemoryPool { pool: Pool::beside(), capacity: 1, cycle: CYCLE, sharing };
-            pools.find(key, || "rule".into(), make);
+            let slot = pools.find(key, || "rule".into(), make);
+            pools.with(&slot, |_| ((), Timestamp::default()));
         }
         assert_eq!(pools.all().len(), 1_024);
         pools.sweep(0, start());
@@ -259,6 +260,52 @@ mod tests {
             pools.sweep(step, start());
         }
         assert!(pools.all().is_empty());
+    }
+
+    /// Whoever still has a pool that was dropped does not have its members counted.
+    #[test]
+    fn the_members_of_a_dropped_pool_are_not_counted() {
+        let mut both = Both::new(Beside::new(drop));
+        let now = start();
+        assert!(both.decide("a", 1, now).is_admitted);
+        for step in 0..16 {
+            both.pools.sweep(step, now);
+        }
+        both.fill(now);
+        let members = |both: &Both| {
+            let mut summary = PoolSummary::default();
+            both.pools.summarize(&mut summary);
+            summary.members()
+        };
+        assert_eq!(members(&both), 0);
+        // fewer are no less than none
+        let forgotten = now.after(Period::from_secs(1_000_000));
+        both.advance(forgotten);
+        assert_eq!(members(&both), 0);
+    }
+
+    /// Two pools of one slot, such as one of this instance alone beside one of all, may be computed at a time.
+    #[test]
+    fn shares_of_other_members_are_ignored() {
+        let rule = PoolRule { capacity: CAPACITY, cycle: CYCLE, sharing: &Arc::new(Sharing::default()) };
+        let sharing = Arc::new(Sharing::default());
+        let filled = |members: usize| {
+            let mut pool = Pool::beside();
+            for i in 0..members {
+                pool.decide(&rule, &name(i), 1, true, start());
+            }
+            pool
+        };
+        let (mut many, mut few) = (filled(100), filled(40));
+        let of_many = many.begin_shares(CAPACITY, CYCLE, &sharing).expect("they are due");
+        let of_few = few.begin_shares(CAPACITY, CYCLE, &sharing).expect("they are due");
+        let before = allowances(&few);
+        few.install(of_many.run());
+        assert!(few.is_computing() && allowances(&few) == before);
+        few.install(of_few.run());
+        assert!(!few.is_computing() && allowances(&few) != before);
+        many.install(of_few.run());
+        assert!(many.is_computing());
     }
 
     fn name(i: usize) -> String {

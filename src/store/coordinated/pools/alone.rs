@@ -41,7 +41,7 @@ impl Alone {
 
     /// Installs `shares`, if they are those that [`Alone::begin_shares`] has begun. Returns them otherwise.
     pub(super) fn install(&mut self, shares: Shares) -> Option<Shares> {
-        if !self.pool.is_computing() {
+        if !self.pool.has_begun(&shares) {
             return Some(shares);
         }
         self.pool.install(shares);

@@ -157,7 +157,7 @@ impl Pooled for InstancePool {
             None => Some(shares),
         };
         // a table may have brought others meanwhile
-        if let Some(shares) = left.filter(|_| self.view.is_computing()) {
+        if let Some(shares) = left.filter(|shares| self.view.has_begun(shares)) {
             Arc::make_mut(&mut self.view).install(shares);
         }
     }
