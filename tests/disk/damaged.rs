@@ -275,6 +275,45 @@ fn weir_goes_on_with_what_is_left() {
     }
 }
 
+/// Tables of which nothing, not the beginning, or no byte is left.
+#[test]
+fn weir_goes_on_without_a_table() {
+    // everything is in tables, also the number of the last batch
+    let whole = Disk::new();
+    let opened = whole.open();
+    (0..COUNTERS).for_each(|i| take(&opened, i, 9));
+    opened.close();
+    for kind in ["0/tables/*", "1/tables/*"] {
+        for left in [None, Some("cut"), Some("flipped")] {
+            let mut damaged = whole.copy();
+            let path = damaged.settings.dir.join(find(&whole.settings.dir, kind));
+            match left {
+                None => fs::remove_file(&path).expect("it is there"),
+                Some("cut") => fs::write(&path, "").expect("it can be written"),
+                _ => {
+                    let mut contents = fs::read(&path).expect("the file");
+                    contents[..12].iter_mut().for_each(|byte| *byte ^= 0x10);
+                    fs::write(&path, &contents).expect("the file");
+                }
+            }
+            let refused = damaged.try_open().err().expect("it is damaged");
+            assert!(refused.is_damage(), "{kind} {left:?}: {refused}");
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            assert!(refused.to_string().contains(&format!("tables/{name} is damaged")), "{refused}");
+            damaged.settings.on_damage = OnDamage::Continue;
+            let opened = damaged.open();
+            assert!(opened.metric("weir.disk.damaged") > 0, "{kind} {left:?}");
+            // nothing is counted meanwhile
+            opened.close();
+            damaged.settings.on_damage = OnDamage::Refuse;
+            let opened = damaged.open();
+            opened.take("new", 3);
+            opened.written();
+            assert_eq!(opened.hits("new"), 3);
+        }
+    }
+}
+
 /// Without `continue`, damage that is found later leaves decisions to `on_store_failure`, and the files as they are.
 #[test]
 fn unreadable_counters_are_left_to_on_store_failure() {

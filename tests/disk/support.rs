@@ -13,8 +13,9 @@ use tokio::runtime::{Builder, Runtime};
 use weir::{
     clock::{Clock as _, ManualClock},
     limit::{
-        Algorithm, Bucket, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
-        OverLimitPolicy, Period, Refill, Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+        Algorithm, Bucket, Decision, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, LimitCheck, Matched,
+        OnStoreFailure, OverLimitPolicy, Period, Refill, Request, Reservation, ReservationRequest, Rule,
+        RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
         request_bucket::{
             BucketName, BucketReply, BucketRequest, Pace, PacedRequest, StepLimit, StepRequest,
         },
@@ -140,15 +141,30 @@ impl Opened {
 
     /// Takes `hits` of a value as `options` say.
     pub(crate) fn take_with(&self, value: &str, hits: u32, options: TakeOptions<'_>) -> Decision {
+        self.with_checks(value, hits, |checks| {
+            let taken = self.store.take_with(checks, Scope::Descriptor, self.clock.now(), options);
+            self.runtime.block_on(taken).expect("a decision")[0]
+        })
+    }
+
+    /// Reserves `hits` of a value.
+    pub(crate) fn reserve(&self, value: &str, hits: u32) -> Reservation {
+        self.with_checks(value, hits, |checks| {
+            let hits = Hits(hits.into());
+            let request = ReservationRequest { least: hits, want: hits, hold: Period::from_secs(DAY) };
+            let reserved = self.store.reserve(&checks[0], request, self.clock.now());
+            self.runtime.block_on(reserved).expect("a reservation")
+        })
+    }
+
+    fn with_checks<T>(&self, value: &str, hits: u32, act: impl FnOnce(&[LimitCheck<'_>]) -> T) -> T {
         let descriptor = Descriptor {
             entries: [Entry { key: "k", value }].into_iter().collect(),
             hits: Some(u64::from(hits)),
             ..Descriptor::default()
         };
         let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits };
-        let matched = Matched::new(&self.rules, &request);
-        let taken = self.store.take_with(&matched.checks, Scope::Descriptor, self.clock.now(), options);
-        self.runtime.block_on(taken).expect("a decision")[0]
+        act(&Matched::new(&self.rules, &request).checks)
     }
 
     /// Returns the hits that a value has.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir::{
-    limit::{Algorithm, OnStoreFailure, Period},
+    limit::{Algorithm, Hits, OnStoreFailure, Period},
     observe::DecisionRecord,
     store::{TakeOptions, disk::DiskSync},
 };
@@ -135,4 +135,8 @@ fn answers_wait_for_their_sync_within_the_budget() {
     let late = opened.take("v", 1);
     assert!(late.over && late.reset == Period::from_secs(1), "{late:?}");
     assert_eq!(opened.hits("v"), 21, "it counts");
+    // what a caller that waits would be served with
+    let late = opened.reserve("v", 1);
+    assert_eq!((late.hits, late.decision.over, late.decision.reset), (Hits(0), true, Period::from_secs(1)));
+    assert_eq!(opened.hits("v"), 21, "nothing is reserved");
 }

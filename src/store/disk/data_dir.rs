@@ -176,7 +176,7 @@ impl DataDir {
     ) -> Result<OpenData, DiskError> {
         let mut lost = self.known_damage(on_damage)?;
         let has_engine = self.engine_dir().join(VERSION_FILE).exists();
-        let progress = self.open_progress(has_engine, on_damage, &mut lost)?;
+        let mut progress = self.open_progress(has_engine, on_damage, &mut lost)?;
         let promised = progress.get().promised();
         if promised > 0 && !has_engine {
             let file = self.engine_dir().join(VERSION_FILE);
@@ -186,7 +186,13 @@ impl DataDir {
         let (engine, dropped) = self.open_engine(expiry, on_damage, now, &mut lost)?;
         // a power failure must not take the names of files whose contents are synced
         sync_dir(&self.path)?;
-        let last_batch = engine.last_batch()?;
+        let last_batch = match engine.last_batch() {
+            Err(error) if error.is_damage() && on_damage == OnDamage::Continue => {
+                lost.push(error.to_string());
+                0
+            }
+            read => read?,
+        };
         for end in dropped.iter().filter(|end| !end.is_last || last_batch < promised) {
             self.damage(on_damage, &mut lost, damaged_end(end, promised.saturating_sub(last_batch)))?;
         }
@@ -200,7 +206,13 @@ impl DataDir {
                 "dropped changes that were not written completely when the process or the system stopped"
             );
         }
-        Ok(OpenData { engine, progress, last_batch: last_batch.max(promised), lost })
+        let last_batch = last_batch.max(promised);
+        if !lost.is_empty() {
+            // from now on this is what must be there
+            engine.write(last_batch, &[], true)?;
+            progress.record(last_batch, last_batch)?;
+        }
+        Ok(OpenData { engine, progress, last_batch, lost })
     }
 
     /// Opens the engine. With [`OnDamage::Continue`], sets aside damaged journals, newest first, so that what is left
@@ -220,10 +232,12 @@ impl DataDir {
                 Err(error) => return Err(error),
             };
             let is_journal = error.to_string().contains(".jnl");
-            lost.push(error.to_string());
-            match verify::journals(&dir)?.pop().filter(|_| is_journal) {
-                Some(journal) => self.set_aside(&journal.path, now)?,
-                None => self.set_aside(&dir, now)?,
+            if let Some(journal) = verify::journals(&dir)?.pop().filter(|_| is_journal) {
+                lost.push(error.to_string());
+                self.set_aside(&journal.path, now)?;
+            } else {
+                lost.push(format!("{error}; no counter can be read, and all are lost"));
+                self.set_aside(&dir, now)?;
             }
         }
     }

@@ -137,7 +137,10 @@ impl Engine {
             let counters = database.keyspace(COUNTERS, options)?;
             Ok((database, counters))
         };
-        let (database, counters) = open().map_err(|error| convert(dir, error))?;
+        let (database, counters) = open().map_err(|error| {
+            let error = convert(dir, error);
+            if error.is_damage() { damaged_table(dir).unwrap_or(error) } else { error }
+        })?;
         // the engine syncs the directories in which it makes files, and not those in which it makes directories
         sync_directories(dir).map_err(DiskError::io("sync", dir))?;
         Ok(Self { counters, database, dir: dir.to_owned(), damaged_table: OnceLock::new() })
@@ -247,8 +250,8 @@ impl Engine {
             return error;
         }
         // the engine does not tell the file
-        let found = self.damaged_table.get_or_init(|| match verify::tables(&self.dir, || {}) {
-            Err(DiskError::Damaged { file, what }) => Some((file, what)),
+        let found = self.damaged_table.get_or_init(|| match damaged_table(&self.dir) {
+            Some(DiskError::Damaged { file, what }) => Some((file, what)),
             _ => None,
         });
         found.clone().map_or(error, |(file, what)| DiskError::Damaged { file, what })
@@ -281,6 +284,11 @@ pub(super) fn allocated(dir: &Path) -> u64 {
         .sum()
 }
 
+/// Returns which table is damaged, if one is: the engine does not tell. Reads all of them.
+fn damaged_table(dir: &Path) -> Option<DiskError> {
+    verify::tables(dir, || {}).err().filter(DiskError::is_damage)
+}
+
 fn damaged(dir: &Path, what: &str) -> DiskError {
     DiskError::Damaged { file: dir.to_owned(), what: what.into() }
 }
@@ -288,7 +296,8 @@ fn damaged(dir: &Path, what: &str) -> DiskError {
 /// Converts an error of the engine in `dir`.
 fn convert(dir: &Path, error: Error) -> DiskError {
     let io = |source: io::Error| match source.kind() {
-        io::ErrorKind::UnexpectedEof => damaged(dir, "a file is cut off"),
+        // the second one from a look before the start of a file
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => damaged(dir, "a file is cut off"),
         _ => DiskError::Io { action: "use", path: dir.to_owned(), source },
     };
     match error {

@@ -53,12 +53,8 @@ impl DiskStore {
         let dir = DataDir::open_or_create(&settings.dir)?;
         let expiry = Arc::<Expiry>::default();
         let data = dir.open_data(&expiry, settings.on_damage, clock.now())?;
-        let OpenData { engine, mut progress, last_batch, lost } = data;
+        let OpenData { engine, progress, last_batch, lost } = data;
         report_lost(&lost);
-        if !lost.is_empty() {
-            // from now on this is what must be there
-            progress.record(last_batch, last_batch)?;
-        }
         let shared = Arc::new(Shared::new(settings, engine, expiry, clock));
         shared.metrics.damaged.add(lost.len() as u64);
         shared.expiry.set_now(shared.seconds());
@@ -282,7 +278,12 @@ impl Store for DiskStore {
         drop(pins);
         if self.is_synced_first() {
             let decisions = std::iter::once(reservation.decision).collect();
-            Box::pin(self.synced(checks, decisions, patience)).await;
+            let decision = Box::pin(self.synced(checks, decisions, patience)).await[0];
+            if decision.over && !reservation.decision.over {
+                let (hits, until, counted) = (reservation.hits, reservation.until, reservation.counted);
+                self.shared.memory.release_now(check, reservation, hits, now);
+                return Ok(Reservation { hits: Hits(0), until, decision, counted });
+            }
         }
         Ok(reservation)
     }

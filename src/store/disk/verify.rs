@@ -34,8 +34,8 @@ struct TableEntry {
     checksum: u128,
 }
 
-/// Verifies the lists of tables of all keyspaces of `engine`, and the tables of the engine's own keyspace, before the
-/// engine reads them: it deletes files that its lists do not name.
+/// Verifies the lists of tables of all keyspaces of `engine`, that the tables are there, and the tables of the engine's
+/// own keyspace, before the engine reads them: it deletes files that its lists do not name.
 ///
 /// # Errors
 ///
@@ -51,6 +51,9 @@ pub(super) fn lists(engine: &Path) -> Result<(), DiskError> {
             continue;
         }
         let tables = list(&keyspace)?;
+        if let Some(table) = tables.iter().find(|table| !table.path.exists()) {
+            return Err(damaged(table.path.clone(), "it is missing"));
+        }
         let is_own = keyspace.file_name().is_some_and(|name| name == "0");
         for table in tables.iter().filter(|_| is_own) {
             verify_table(table)?;

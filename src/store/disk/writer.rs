@@ -178,7 +178,8 @@ impl Writer {
         for pending in pending {
             let is_deleted = self.shared.memory.with_slot(pending.changed.key, |slot| {
                 let Some(slot) = slot else { return false };
-                slot.notes.pins -= 1;
+                // the counter may have been evicted and made anew meanwhile
+                slot.notes.pins = slot.notes.pins.saturating_sub(1);
                 slot.notes.expiry = pending.after;
                 // the search for what is deleted may not have found this record yet
                 pending.after > 0 && slot.counter.used() == Hits(0) && !slot.notes.is_logged
@@ -242,7 +243,7 @@ impl Writer {
         let key = changed.key;
         let is_needed = self.shared.memory.with_slot(key, |slot| {
             let Some(slot) = slot else { return false };
-            slot.notes.pins -= u16::from(was_in_batch);
+            slot.notes.pins = slot.notes.pins.saturating_sub(u16::from(was_in_batch));
             let is_there = was_in_batch && slot.notes.is_logged;
             slot.notes.is_logged = true;
             !is_there
