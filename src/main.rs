@@ -45,16 +45,15 @@ fn main() -> ExitCode {
 
 /// Formats the error with all its causes.
 fn chain(error: &dyn Error) -> String {
-    let (mut text, mut last) = (error.to_string(), error.to_string());
+    let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let next = error.to_string();
-        // an error that wraps another often has the same text
-        if next != last {
+        // an error that wraps another often has its text
+        if !text.ends_with(&next) {
             // writing to a string cannot fail
             let _ = write!(text, ": {next}");
         }
-        last = next;
         cause = error.source();
     }
     text

@@ -26,7 +26,8 @@ pub fn health(
 ) -> Result<bool, LocalPageError> {
     let listening = || settings::http_address(environment);
     let timeout = Duration::from_millis(check.timeout);
-    let (head, body) = get_page("/healthcheck", check.address, listening, timeout)?;
+    let (head, body) =
+        get_page("/healthcheck", "HTTP port, 8080 by default", check.address, listening, timeout)?;
     writeln!(out, "{}", body.trim()).map_err(LocalPageError::Print)?;
     Ok(is_ok(&head))
 }

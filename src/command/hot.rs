@@ -26,7 +26,13 @@ pub struct Hot {
 /// [`LocalPageError`].
 pub fn hot(hot: &Hot, environment: &dyn Environment, out: &mut impl Write) -> Result<bool, LocalPageError> {
     let timeout = Duration::from_millis(hot.timeout);
-    let (head, body) = get_page("/hot", hot.address, || settings::debug_address(environment), timeout)?;
+    let (head, body) = get_page(
+        "/hot",
+        "debug port, 6070 by default",
+        hot.address,
+        || settings::debug_address(environment),
+        timeout,
+    )?;
     write!(out, "{body}").map_err(LocalPageError::Print)?;
     Ok(is_ok(&head))
 }

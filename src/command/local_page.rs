@@ -25,15 +25,26 @@ pub enum LocalPageError {
         /// The cause.
         source: io::Error,
     },
+    /// Another server replies.
+    #[error("there is no page {path} at {address}: name weir's {port}")]
+    NoPage {
+        /// The page.
+        path: String,
+        /// The server's address.
+        address: SocketAddr,
+        /// The port that has it.
+        port: &'static str,
+    },
     /// The result cannot be printed.
     #[error("cannot print the result")]
     Print(#[source] io::Error),
 }
 
-/// Gets the page at `path` from `address`, or else from the first reachable one of `listening`. Returns its head and
-/// body.
+/// Gets the page at `path` of this `port` from `address`, or else from the first reachable one of `listening`. Returns
+/// its head and body.
 pub(super) fn get_page(
     path: &str,
+    port: &'static str,
     address: Option<SocketAddr>,
     listening: impl FnOnce() -> Result<Address, SettingErrors>,
     timeout: Duration,
@@ -45,14 +56,21 @@ pub(super) fn get_page(
         let to_address = |host| SocketAddr::new(host, listening.port);
         reachable(listening.host).into_iter().map(to_address).collect()
     };
-    let reply = get_first(path, &addresses, timeout)?;
+    let (address, reply) = get_first(path, &addresses, timeout)?;
     let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
+    if status(head) == Some("404") && body.trim().is_empty() {
+        return Err(LocalPageError::NoPage { path: path.to_owned(), address, port });
+    }
     Ok((head.to_owned(), body.to_owned()))
 }
 
 /// Returns whether `head` says that all is well.
 pub(super) fn is_ok(head: &str) -> bool {
-    head.split(' ').nth(1) == Some("200")
+    status(head) == Some("200")
+}
+
+fn status(head: &str) -> Option<&str> {
+    head.split(' ').nth(1)
 }
 
 /// Returns the addresses of this host at which a server may be that listens on `host`.
@@ -68,11 +86,15 @@ fn reachable(host: IpAddr) -> Vec<IpAddr> {
 }
 
 /// Gets the page from the first address that replies, or returns the error of the first one.
-fn get_first(path: &str, addresses: &[SocketAddr], timeout: Duration) -> Result<String, LocalPageError> {
+fn get_first(
+    path: &str,
+    addresses: &[SocketAddr],
+    timeout: Duration,
+) -> Result<(SocketAddr, String), LocalPageError> {
     let mut failed = None;
     for &address in addresses {
         match get(path, address, timeout) {
-            Ok(reply) => return Ok(reply),
+            Ok(reply) => return Ok((address, reply)),
             Err(source) => {
                 failed.get_or_insert(LocalPageError::NoReply { address, source });
             }

@@ -2,10 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::error::DisplayOrigin;
+use super::{
+    error::DisplayOrigin,
+    share::{ANONYMOUS, BORROW, LEND},
+};
 use crate::limit::{
     Algorithm, Bucket, CompiledRule, Coordination, Limit, OverLimitPolicy, Pattern, Refill, Rule, Scope,
-    SharedCounts, SharedStore, Tier, Values,
+    SharedCounts, SharedStore, Tier, Values, share::Sharing,
 };
 
 /// A rule, with what applies to it besides what it says itself.
@@ -33,6 +36,7 @@ impl RuleDescription<'_> {
                 }
                 let indent = if tiers.len() > 1 { "    " } else { "  " };
                 lines.extend(tiers.iter().map(|tier| format!("{indent}{tier}")));
+                lines.extend(rule.sharing.as_deref().map(share_line));
                 if *over_limit_policy == OverLimitPolicy::Ignore || self.scope == Scope::Request {
                     lines.push("  rejected requests do not count".to_owned());
                 }
@@ -159,6 +163,7 @@ impl RuleDescription<'_> {
             "declared_at": { "file": &*rule.origin.file, "line": rule.origin.line, "column": rule.origin.column },
             "unlimited": rule.limit == Limit::Unlimited,
             "tiers": rule.tiers().iter().map(tier_json).collect::<Vec<_>>(),
+            "share": rule.sharing.as_deref().map(described),
             "shadow": rule.shadow.as_ref().map(|shadow| shadow.tiers().iter().map(tier_json).collect::<Vec<_>>()),
             "rejected_requests_count":
                 self.scope == Scope::Descriptor && rule.limit.over_limit_policy() == OverLimitPolicy::Count,
@@ -185,6 +190,37 @@ impl RuleDescription<'_> {
         }
         json
     }
+}
+
+/// Returns the keys of `share`, as a rule file has them.
+fn described(sharing: &Sharing) -> Value {
+    let Sharing { borrow, lend, reserve, headroom, weights, anonymous, forget_after, max_members, min, max } =
+        sharing;
+    json!({
+        "borrow": name_of(&BORROW, *borrow),
+        "lend": name_of(&LEND, *lend),
+        "reserve": format!("{reserve}%"),
+        "headroom": format!("{headroom}%"),
+        "min": min,
+        "max": max,
+        "weights": weights,
+        "anonymous": name_of(&ANONYMOUS, *anonymous),
+        "forget_after": forget_after,
+        "max_members": max_members,
+    })
+}
+
+fn name_of<T: Copy + PartialEq>(names: &[(&'static str, T)], of: T) -> &'static str {
+    names.iter().find(|(_, value)| *value == of).map_or("", |(name, _)| name)
+}
+
+/// Returns how the members of a pool share it, as a rule file says it; keys without a value are left out.
+fn share_line(sharing: &Sharing) -> String {
+    let described = described(sharing);
+    let keys = described.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    let keys: Vec<String> =
+        keys.map(|(key, value)| format!("{key}: {}", value.to_string().replace('"', ""))).collect();
+    format!("  shared by its members: {}", keys.join(", "))
 }
 
 /// Returns what `split` makes of `rule`.

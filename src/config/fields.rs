@@ -1,6 +1,6 @@
 //! Typed access to the entries of one mapping, with an error for each value of another type.
 
-use std::rc::Rc;
+use std::{ops::RangeInclusive, rc::Rc};
 
 use super::{
     checks::misplaced,
@@ -103,14 +103,24 @@ impl<'n> Fields<'n> {
 
     /// Returns the number of `key`, which must be at least `least`.
     pub(super) fn count(&self, key: &str, least: u32, report: &mut FileReport) -> Option<Field<u32>> {
+        self.count_in(key, least..=u32::MAX, report)
+    }
+
+    /// As [`Fields::count`], of `range`.
+    pub(super) fn count_in(
+        &self,
+        key: &str,
+        range: RangeInclusive<u32>,
+        report: &mut FileReport,
+    ) -> Option<Field<u32>> {
         let field = self.get(key)?;
         let scalar = field.value.scalar();
         let count = match scalar.map(Scalar::meaning) {
-            Some(Meaning::Int(number)) => u32::try_from(number).ok().filter(|count| *count >= least),
+            Some(Meaning::Int(number)) => u32::try_from(number).ok().filter(|count| range.contains(count)),
             _ => None,
         };
         let Some(count) = count else {
-            let right = format!("a whole number from {least} to {}", u32::MAX);
+            let right = format!("a whole number from {} to {}", range.start(), range.end());
             report.error(field.at, wrong(key, &right, field.value));
             return None;
         };

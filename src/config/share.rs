@@ -1,6 +1,6 @@
 //! Reads `share`: how the values of a descriptor's key share a limit.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use super::{
     error::FileReport,
@@ -27,6 +27,9 @@ pub(super) fn read(fields: &Fields<'_>, tier: Option<&Tier>, report: &mut FileRe
     let default = Sharing::default();
     let borrow = one_of(&fields, "borrow", &BORROW, report).unwrap_or_default();
     let lend = one_of(&fields, "lend", &LEND, report);
+    let count = |key: &str, range: RangeInclusive<u32>, report: &mut FileReport| {
+        fields.count_in(key, range, report).map(|field| field.value)
+    };
     let sharing = Sharing {
         borrow,
         lend: lend.unwrap_or_default(),
@@ -34,10 +37,10 @@ pub(super) fn read(fields: &Fields<'_>, tier: Option<&Tier>, report: &mut FileRe
         headroom: percent(&fields, "headroom", report).unwrap_or(default.headroom),
         weights: weights(&fields, report),
         anonymous: one_of(&fields, "anonymous", &ANONYMOUS, report).unwrap_or_default(),
-        forget_after: bounded(&fields, "forget_after", 1, 1_000_000, report).unwrap_or(default.forget_after),
-        max_members: bounded(&fields, "max_members", 2, MAX_MEMBERS, report).unwrap_or(default.max_members),
-        min: bounded(&fields, "min", 0, u32::MAX, report).unwrap_or(default.min),
-        max: bounded(&fields, "max", 1, u32::MAX, report),
+        forget_after: count("forget_after", 1..=1_000_000, report).unwrap_or(default.forget_after),
+        max_members: count("max_members", 2..=MAX_MEMBERS, report).unwrap_or(default.max_members),
+        min: count("min", 0..=u32::MAX, report).unwrap_or(default.min),
+        max: count("max", 1..=u32::MAX, report),
     };
     check(&sharing, &fields, tier, lend.is_some(), report);
     Some(sharing)
@@ -54,6 +57,21 @@ fn check(
     let at = |key| fields.get(key).map_or(fields.at, |field: Field<_>| field.at);
     if let Some(max) = sharing.max.filter(|max| *max < sharing.min) {
         report.error(at("min"), format!("'min' ({}) exceeds 'max' ({max})", sharing.min));
+    }
+    if let Some(Tier { requests, .. }) = tier {
+        if sharing.min > *requests {
+            let min = sharing.min;
+            report.warn(
+                at("min"),
+                format!("'min' ({min}) exceeds the limit of all members ({requests}): nobody has it"),
+            );
+        }
+        if let Some(max) = sharing.max.filter(|max| max > requests) {
+            report.warn(
+                at("max"),
+                format!("'max' ({max}) has no effect, since all members together have {requests}"),
+            );
+        }
     }
     if sharing.borrow == Borrow::None && has_lend {
         report.warn(at("lend"), "'lend' has no effect with 'borrow: none'");
@@ -78,10 +96,11 @@ fn check(
     }
 }
 
-const BORROW: [(&str, Borrow); 3] =
+pub(super) const BORROW: [(&str, Borrow); 3] =
     [("by_demand", Borrow::ByDemand), ("max_min", Borrow::MaxMin), ("none", Borrow::None)];
-const LEND: [(&str, Lend); 2] = [("within_cycle", Lend::WithinCycle), ("next_cycle", Lend::NextCycle)];
-const ANONYMOUS: [(&str, Anonymous); 3] =
+pub(super) const LEND: [(&str, Lend); 2] =
+    [("within_cycle", Lend::WithinCycle), ("next_cycle", Lend::NextCycle)];
+pub(super) const ANONYMOUS: [(&str, Anonymous); 3] =
     [("deny", Anonymous::Deny), ("allow", Anonymous::Allow), ("share", Anonymous::Share)];
 
 /// Returns what the text of `key` stands for.
@@ -111,15 +130,6 @@ fn percent(fields: &Fields<'_>, key: &str, report: &mut FileReport) -> Option<u3
             .error(field.at, format!("invalid '{key}: {written}'; write a whole percentage from 0% to 100%"));
     }
     percent
-}
-
-fn bounded(fields: &Fields<'_>, key: &str, least: u32, most: u32, report: &mut FileReport) -> Option<u32> {
-    let Field { at, value, .. } = fields.count(key, least, report)?;
-    if value > most {
-        report.error(at, format!("'{key}' is {value}, and may be {most} at most"));
-        return None;
-    }
-    Some(value)
 }
 
 /// Reads `weights`: a mapping of members to whole numbers.

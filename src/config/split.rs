@@ -133,12 +133,9 @@ fn instances(fields: &Fields<'_>, report: &mut FileReport) -> Option<Field<Insta
         }
         return Some(Field { at: field.at, key_at: field.key_at, value: Instances::OfName(name?.into()) });
     }
-    let field = fields.count("instances", 1, report)?;
-    let number = u16::try_from(field.value).ok().and_then(NonZeroU16::new);
-    if number.is_none() {
-        report.error(field.at, format!("'instances' must be at most {}", u16::MAX));
-    }
-    Some(Field { at: field.at, key_at: field.key_at, value: Instances::Number(number?) })
+    let field = fields.count_in("instances", 1..=u16::MAX.into(), report)?;
+    let number = u16::try_from(field.value).ok().and_then(NonZeroU16::new)?;
+    Some(Field { at: field.at, key_at: field.key_at, value: Instances::Number(number) })
 }
 
 /// Returns whether `name` is a DNS name (RFC 1035).
@@ -409,7 +406,7 @@ mod tests {
         let shared = errors_of("requests: 100, per: 1s, share: {}, coordination: split");
         assert!(shared.contains("split.yaml:4:68: the members of a limit that is shared"), "{shared}");
         let large = errors_of("requests: 100, per: 1s, coordination: split, instances: 65536");
-        assert!(large.contains("split.yaml:4:75: 'instances' must be at most 65535"), "{large}");
+        assert!(large.contains("'instances' must be a whole number from 1 to 65535, not '65536'"), "{large}");
         let none = errors_of("requests: 100, per: 1s, coordination: split, instances: 0");
         assert!(none.contains("split.yaml:4:75: "), "{none}");
         let unlimited = errors_of("unlimited: true, instances: 4");

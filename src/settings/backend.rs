@@ -27,17 +27,34 @@ pub(super) struct SharedKeys {
 // === impl Backend ===
 
 impl Backend {
-    /// Reads `BACKEND_TYPE`. Without it, a variable that names servers or a directory decides.
-    pub(super) fn read(read: &Reader<'_>) -> Self {
+    /// Reads `BACKEND_TYPE`, and reports a value that is none. Without it, a variable that names servers or a directory decides.
+    pub(super) fn read(read: &mut Reader<'_>) -> Self {
+        if let Some(given) = read.given("BACKEND_TYPE") {
+            return Self::named(&given.value).unwrap_or_else(|| {
+                read.reject(given, "memory, disk, redis or memcache");
+                Self::Memory
+            });
+        }
         let is_given = |variable| read.given(variable).is_some();
-        match read.given("BACKEND_TYPE") {
-            Some(given) if given.value == "disk" => Self::Disk,
-            Some(given) if given.value == "redis" => Self::Redis,
-            Some(given) if given.value == "memcache" => Self::Memcached,
-            None if is_given("REDIS_URL") => Self::Redis,
-            None if is_given("MEMCACHE_HOST_PORT") || is_given("MEMCACHE_SRV") => Self::Memcached,
-            None if is_given("WEIR_DATA_DIR") => Self::Disk,
-            _ => Self::Memory,
+        if is_given("REDIS_URL") {
+            Self::Redis
+        } else if is_given("MEMCACHE_HOST_PORT") || is_given("MEMCACHE_SRV") {
+            Self::Memcached
+        } else if is_given("WEIR_DATA_DIR") {
+            Self::Disk
+        } else {
+            Self::Memory
+        }
+    }
+
+    /// Returns the one that `BACKEND_TYPE` calls `name`.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        match name {
+            "memory" => Some(Self::Memory),
+            "disk" => Some(Self::Disk),
+            "redis" => Some(Self::Redis),
+            "memcache" => Some(Self::Memcached),
+            _ => None,
         }
     }
 

@@ -129,7 +129,7 @@ pub fn file_options(environment: &dyn Environment) -> Result<config::Options, Se
 pub fn shared_counts(environment: &dyn Environment) -> Result<(SharedCounts, Scope), SettingErrors> {
     let flags = Flags::default();
     let mut reader = Reader::new(&flags, environment);
-    let store = match Backend::read(&reader) {
+    let store = match Backend::read(&mut reader) {
         Backend::Redis => Some(SharedStore::Redis),
         Backend::Memcached => Some(SharedStore::Memcached),
         Backend::Memory | Backend::Disk => None,
@@ -264,7 +264,9 @@ fn statsd(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<StatsdSet
         read.choice("STATSD_PROTOCOL", Protocol::Tcp, &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)]);
     let settings = StatsdSettings {
         host: read.text("STATSD_HOST", "localhost"),
-        port: read.port("STATSD_PORT", 8125),
+        port: read.parsed("STATSD_PORT", 8125, |text| {
+            text.parse().ok().filter(|port| *port > 0).ok_or("a port from 1 to 65535")
+        }),
         protocol: if dog { Protocol::Udp } else { protocol },
         dialect: if dog { Dialect::Dog } else { Dialect::Plain },
         tags: read.parsed("EXTRA_TAGS", Vec::new(), parse::pairs).into_iter().collect(),

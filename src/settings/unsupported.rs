@@ -53,9 +53,8 @@ pub(super) fn check(reader: &mut Reader<'_>, backend: Backend) -> Vec<String> {
 /// Checks the variables of the store: counts that are meant to be shared must not silently be counted per instance.
 fn store(reader: &mut Reader<'_>, backend: Backend, warnings: &mut Vec<String>) {
     match reader.given("BACKEND_TYPE") {
-        Some(given) if !["memory", "disk", "redis", "memcache"].contains(&given.value.as_str()) => {
-            return reader.reject(given, "memory, disk, redis or memcache");
-        }
+        // which is an error
+        Some(given) if Backend::named(&given.value).is_none() => return,
         Some(_) => {}
         None => {
             // has no effect without REDIS_URL, so counts that are meant to be shared would not be

@@ -25,6 +25,20 @@ fn health_is_that_of_the_server_of_the_same_environment() {
 }
 
 #[test]
+fn another_port_of_weir_is_told() {
+    let dir = rules(RULES);
+    let weir = Serving::start(path(&dir), &[NO_DELAY]);
+    for (command, port, right) in
+        [("hot", "http", "debug port, 6070 by default"), ("health", "debug", "HTTP port, 8080 by default")]
+    {
+        let wrong = run(&[command, "--address", weir.address(port)], &[]);
+        assert_eq!(wrong.status.code(), Some(1), "{command}");
+        let expected = format!("at {}: name weir's {right}", weir.address(port));
+        assert!(stderr(&wrong).contains(&expected), "{command}: {}", stderr(&wrong));
+    }
+}
+
+#[test]
 fn an_unhealthy_server_is_reported_with_its_reasons() {
     let dir = tempfile::tempdir().expect("a directory");
     let weir = Serving::start(path(&dir), &[NO_DELAY, ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")]);

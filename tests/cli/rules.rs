@@ -93,6 +93,18 @@ fn explain_exits_with_3_if_no_rule_matches() {
 }
 
 #[test]
+fn commands_about_rules_read_the_settings_of_the_store() {
+    let dir = rules(RULES);
+    let explain = ["explain", "--config", path(&dir), "--domain", "shop", "hello=world"];
+    for arguments in [&["check", path(&dir)][..], &explain] {
+        let output = run(arguments, &[("BACKEND_TYPE", "redid")]);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let text = stderr(&output);
+        assert!(text.contains("must be memory, disk, redis or memcache"), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
 fn explain_names_the_member_and_its_pool() {
     let dir = tempfile::tempdir().expect("a directory");
     let rules = "domain: platform\ndescriptors:\n- key: service\n  value: kyc\n  descriptors:\n  - key: client\n    \
@@ -102,6 +114,12 @@ fn explain_names_the_member_and_its_pool() {
         ("home-loan", &[][..], "  member: home-loan, with a weight of 2\n"),
         ("cards", &[], "  member: cards, or other if 49 others have a place\n"),
         ("", &[], "  member: none, since the value is empty: rejected\n"),
+        ("cards", &[], "  shared by its members: anonymous: deny, borrow: by_demand, "),
+        (
+            "cards",
+            &[],
+            ", lend: within_cycle, max_members: 50, min: 0, reserve: 10%, weights: {home-loan:2}\n",
+        ),
         ("cards", &[], "  with Redis: lease (WEIR_COORDINATION)\n"),
         (
             "cards",

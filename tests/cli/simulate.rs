@@ -181,6 +181,8 @@ fn simulate_reports_invalid_arguments() {
             &["--split", "by_demand", "--coordination", "split", "--algorithm", "sliding_window"],
             "one fixed window",
         ),
+        (&["--share", "--instances", "5"], "cannot be used with"),
+        (&["--share", "--coordination", "lease"], "cannot be used with"),
         (&["--keys", "1", "--svg", "/nowhere/x.svg"], "cannot write /nowhere/x.svg: "),
     ] {
         let output = run(&[&["simulate"], arguments].concat(), &[]);

@@ -76,7 +76,7 @@ fn errors_say_what_is_wrong_and_where() {
         ("{weights: {a: 0}}", "the weight of 'a' must be a whole number from 1 to 1048576"),
         ("{weights: {a: 1048576, b: 1}}", "the sum of all weights is 1048577, and may be 1048576 at most"),
         ("{max_members: 1}", "'max_members' must be a whole number from 2"),
-        ("{max_members: 2000}", "'max_members' is 2000, and may be 1024 at most"),
+        ("{max_members: 2000}", "'max_members' must be a whole number from 2 to 1024, not '2000'"),
         ("{forget_after: 0}", "'forget_after' must be a whole number from 1"),
         ("{min: 9, max: 3}", "'min' (9) exceeds 'max' (3)"),
         ("{borow: none}", "unknown key 'borow': did you mean 'borrow'?"),
@@ -98,6 +98,8 @@ fn what_has_no_effect_is_a_warning() {
     for (share, expected) in [
         ("{borrow: none, lend: next_cycle}", "'lend' has no effect with 'borrow: none'"),
         ("{weights: {a: 5000}}", "the sum of all weights is 5000"),
+        ("{min: 5000}", "'min' (5000) exceeds the limit of all members (4000): nobody has it"),
+        ("{max: 5000}", "'max' (5000) has no effect, since all members together have 4000"),
     ] {
         let found = warnings(&text(share));
         assert!(found.contains(expected), "{share}\n{found}");
