@@ -218,8 +218,8 @@ fn name_of<T: Copy + PartialEq>(names: &[(&'static str, T)], of: T) -> &'static 
 fn share_line(sharing: &Sharing) -> String {
     let described = described(sharing);
     let keys = described.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
-    let keys: Vec<String> =
-        keys.map(|(key, value)| format!("{key}: {}", value.to_string().replace('"', ""))).collect();
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let keys: Vec<String> = keys.map(|(key, value)| format!("{key}: {}", text(value))).collect();
     format!("  shared by its members: {}", keys.join(", "))
 }
 

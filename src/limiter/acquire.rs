@@ -16,9 +16,9 @@ use crate::{
     clock::Clock,
     limit::{
         Algorithm, Code, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Matched, Named,
-        OverLimitPolicy, Period, Request, RuleRef, RuleSet, Scope, SharedTiers, Tier, Timestamp, Verdict,
-        capacity, decision_from_store,
-        line::{Answer, Estimate, Rejection, can_wait, unused},
+        OverLimitPolicy, Period, Request, Reservation, RuleRef, RuleSet, Scope, SharedTiers, Tier, Timestamp,
+        Verdict, capacity, decision_from_store,
+        line::{Answer, Estimate, Rejection, Unused, can_wait, unused},
     },
     store::{Arrival, Decisions, MemoryStore, Receipt, Store, StoreError, TakeOptions, Ticket},
 };
@@ -240,8 +240,10 @@ impl<S: Store> Limiter<S> {
             let sent = std::mem::replace(&mut now, clock.now());
             if !decision.over && has_ended(check.tiers(), sent, now) {
                 // hits that were counted in a window that has ended must not be used in the next one; longer ones get
-                // them back
-                self.put_back(Receipt::of_store(check, sent), now);
+                // them back, before the next take
+                if let Some(unused) = self.unused_of(check, sent, check.hits, now) {
+                    self.give_back_unused(check, unused, now).await;
+                }
                 return Ok(None);
             }
             if !decision.over {
@@ -376,16 +378,39 @@ impl<S: Store> Limiter<S> {
             if is_old && check.tiers().iter().any(is_bucket) {
                 return;
             }
-            // on the clock of the store
-            let at = self.store.estimate(check, now).map_or(now, |estimate| estimate.at);
-            let taken_at =
-                Timestamp::from_nanos(at.as_nanos().saturating_sub(now.since(taken_at).as_nanos()));
-            if let Some(unused) = unused(check.tiers(), taken_at, hits, at) {
+            if let Some(unused) = self.unused_of(check, taken_at, hits, now) {
                 self.asking.give_back(check.key, Arc::clone(&names), unused);
             }
         } else if let Some(store) = self.store.memory() {
             store.put_back(receipt, is_old, now);
         }
+    }
+
+    /// Returns what a store that is elsewhere gets back of `hits` that it took for `check` at `taken_at`.
+    fn unused_of(
+        &self,
+        check: &LimitCheck<'_>,
+        taken_at: Timestamp,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Unused> {
+        // on the clock of the store
+        let at = self.store.estimate(check, now).map_or(now, |estimate| estimate.at);
+        let taken_at = Timestamp::from_nanos(at.as_nanos().saturating_sub(now.since(taken_at).as_nanos()));
+        unused(check.tiers(), taken_at, hits, at)
+    }
+
+    /// Has the store that has the counters of `check` get `unused` hits back.
+    pub(super) async fn give_back_unused(
+        &self,
+        check: &LimitCheck<'_>,
+        Unused { hits, span }: Unused,
+        now: Timestamp,
+    ) {
+        let decision = Decision::unknown(Period::default());
+        let reservation = Reservation { hits, until: span.until, decision, counted: span };
+        // hits that cannot be given back stay counted
+        let _ = self.store.release(check, reservation, hits, now).await;
     }
 
     /// Returns the number of callers that wait or have an answer to collect.

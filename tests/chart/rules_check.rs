@@ -27,6 +27,12 @@ fn the_rules_are_checked_for_the_store_and_the_coordination_of_the_pods() {
             "redis.url=a:1,coordination.mode=split,env.MERGE_DOMAIN_CONFIG=true",
             json!([redis, variable("MERGE_DOMAIN_CONFIG", "true"), variable("WEIR_COORDINATION", "split")]),
         ),
+        (
+            "redis.url=a:1,extraEnv[0].name=WEIR_COORDINATION,extraEnv[0].value=split",
+            json!([redis, variable("WEIR_COORDINATION", "split")]),
+        ),
+        ("extraEnv[0].name=REDIS_URL,extraEnv[0].valueFrom.secretKeyRef.name=a", json!([redis])),
+        ("env.REDIS_URL=", Value::Null),
         ("log.level=debug", Value::Null),
     ] {
         assert_eq!(variables(set), expected, "{set}");

@@ -118,7 +118,7 @@ fn explain_names_the_member_and_its_pool() {
         (
             "cards",
             &[],
-            ", lend: within_cycle, max_members: 50, min: 0, reserve: 10%, weights: {home-loan:2}\n",
+            ", lend: within_cycle, max_members: 50, min: 0, reserve: 10%, weights: {\"home-loan\":2}\n",
         ),
         ("cards", &[], "  with Redis: lease (WEIR_COORDINATION)\n"),
         (

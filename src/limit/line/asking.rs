@@ -130,8 +130,8 @@ impl Estimate {
     /// Returns whether it is about counters of `tiers`.
     #[must_use]
     pub fn is_of(&self, tiers: &[Tier]) -> bool {
-        let tiers = self.part.as_deref().unwrap_or(tiers);
         tiers.len() == self.counters.len()
+            && self.part.as_ref().is_none_or(|part| part.len() == tiers.len())
             && tiers.iter().zip(&self.counters).all(|(tier, counter)| counter.is_of(tier.algorithm))
     }
 }

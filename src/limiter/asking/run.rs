@@ -14,7 +14,7 @@ use super::{AskingLines, Work};
 use crate::{
     clock::Clock,
     limit::{
-        CounterKey, Decision, LimitCheck, Matched, Named, Period, Reservation, ReservationRequest,
+        CounterKey, LimitCheck, Matched, Named, Period, ReservationRequest,
         line::{Ask, Supply, Unused},
         part::Place,
     },
@@ -96,17 +96,14 @@ impl<S: Store> Limiter<S> {
         &self,
         key: CounterKey,
         names: &Named,
-        Unused { hits, span }: Unused,
+        unused: Unused,
         clock: &(impl Clock + ?Sized),
     ) {
         let Some(loaded) = self.loaded.load_full() else { return };
-        let request = names.request(hits);
+        let request = names.request(unused.hits);
         let matched = Matched::new(&loaded.rules, &request);
         let is_same = |check: &&LimitCheck<'_>| check.key == key;
         let Some(check) = matched.checks.first().filter(is_same) else { return };
-        let decision = Decision::unknown(Period::default());
-        let reservation = Reservation { hits, until: span.until, decision, counted: span };
-        // hits that cannot be given back stay counted
-        let _ = self.store.release(check, reservation, hits, clock.now()).await;
+        self.give_back_unused(check, unused, clock.now()).await;
     }
 }

@@ -189,7 +189,7 @@ impl DataDir {
         let last_batch = match engine.last_batch() {
             Err(error) if error.is_damage() && on_damage == OnDamage::Continue => {
                 lost.push(error.to_string());
-                0
+                promised
             }
             read => read?,
         };

@@ -138,8 +138,14 @@ impl Engine {
             Ok((database, counters))
         };
         let (database, counters) = open().map_err(|error| {
+            let is_journal = matches!(error, Error::JournalRecovery(_));
             let error = convert(dir, error);
-            if error.is_damage() { damaged_table(dir).unwrap_or(error) } else { error }
+            // a table that is cut off is read from before its start
+            let is_invalid = |error: &DiskError| {
+                matches!(error, DiskError::Io { source, .. } if source.kind() == io::ErrorKind::InvalidInput)
+            };
+            let may_be_a_table = !is_journal && (error.is_damage() || is_invalid(&error));
+            if may_be_a_table { damaged_table(dir).unwrap_or(error) } else { error }
         })?;
         // the engine syncs the directories in which it makes files, and not those in which it makes directories
         sync_directories(dir).map_err(DiskError::io("sync", dir))?;
@@ -296,8 +302,7 @@ fn damaged(dir: &Path, what: &str) -> DiskError {
 /// Converts an error of the engine in `dir`.
 fn convert(dir: &Path, error: Error) -> DiskError {
     let io = |source: io::Error| match source.kind() {
-        // the second one from a look before the start of a file
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => damaged(dir, "a file is cut off"),
+        io::ErrorKind::UnexpectedEof => damaged(dir, "a file is cut off"),
         _ => DiskError::Io { action: "use", path: dir.to_owned(), source },
     };
     match error {

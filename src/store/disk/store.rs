@@ -275,16 +275,16 @@ impl Store for DiskStore {
             }
         }
         let reservation = self.shared.memory.reserve_now(check, request, now);
-        drop(pins);
         if self.is_synced_first() {
             let decisions = std::iter::once(reservation.decision).collect();
             let decision = Box::pin(self.synced(checks, decisions, patience)).await[0];
             if decision.over && !reservation.decision.over {
                 let (hits, until, counted) = (reservation.hits, reservation.until, reservation.counted);
-                self.shared.memory.release_now(check, reservation, hits, now);
+                self.release(check, reservation, hits, now).await?;
                 return Ok(Reservation { hits: Hits(0), until, decision, counted });
             }
         }
+        drop(pins);
         Ok(reservation)
     }
 

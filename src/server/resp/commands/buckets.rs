@@ -1,6 +1,6 @@
 //! `DEL`, `EXISTS` and `TTL` of all buckets of a key.
 
-use tokio::task::yield_now;
+use tokio::task::coop::consume_budget;
 
 use super::{action::BucketCommand, refusal::refuse_store};
 use crate::{
@@ -8,10 +8,6 @@ use crate::{
     server::resp::{reply::Replies, service::Service},
     store::Store,
 };
-
-/// The keys that are looked up before other connections have their turn: memory has all buckets of a key only by a look
-/// at many counters.
-const AT_ONCE: usize = 16;
 
 /// Carries `command` out on `keys`.
 pub(super) async fn carry_out<S: Store>(
@@ -23,10 +19,10 @@ pub(super) async fn carry_out<S: Store>(
 ) {
     let store = service.limiter.store();
     let mut found = 0;
-    for (i, key) in keys.iter().enumerate() {
-        if i % AT_ONCE == AT_ONCE - 1 {
-            yield_now().await;
-        }
+    for key in keys {
+        // memory has all buckets of a key only by a look at many counters: other connections have their turn meanwhile,
+        // also among many commands
+        consume_budget().await;
         let name = BucketName::new(service.hasher, key);
         match (store.find_buckets(&name, command == BucketCommand::Delete, now).await, command) {
             (Ok(full_after), BucketCommand::Ttl) => {
