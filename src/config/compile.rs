@@ -5,10 +5,10 @@ use std::{collections::HashSet, sync::Arc};
 use super::{
     checks::duplicates,
     error::FileReport,
-    fields::Fields,
+    fields::{Field, Fields},
     keys::Level,
     metadata, rate_limit,
-    scalar::{Scalar, brief},
+    scalar::{Meaning, Scalar, brief},
     yaml::{Position, Value, YamlNode},
 };
 use crate::limit::{self, Domain, Pattern, Rule, Scope, Values};
@@ -140,6 +140,23 @@ impl Walk<'_> {
         shares
     }
 
+    /// Warns of flags that are on where there is no limit that they could be about: nested ones have their own.
+    fn warn_of_flags_without_limit(&mut self, fields: &Fields<'_>) {
+        for key in ["shadow_mode", "quota_mode", "detailed_metric"] {
+            let is_on = |field: &Field<&YamlNode>| {
+                field.value.scalar().map(Scalar::meaning) == Some(Meaning::Bool(true))
+            };
+            if let Some(field) = fields.get(key).filter(is_on) {
+                self.report.warn(
+                    field.key_at,
+                    format!(
+                        "'{key}' has no effect without 'rate_limit' beside it: it is not about nested descriptors"
+                    ),
+                );
+            }
+        }
+    }
+
     fn rule(&mut self, fields: &Fields<'_>) -> Option<Rule> {
         let shadow_mode = fields.flag("shadow_mode", self.report);
         let quota_mode = fields.flag("quota_mode", self.report);
@@ -152,7 +169,10 @@ impl Walk<'_> {
                  if that is intended",
             );
         }
-        let field = fields.get("rate_limit")?;
+        let Some(field) = fields.get("rate_limit") else {
+            self.warn_of_flags_without_limit(fields);
+            return None;
+        };
         let read = rate_limit::read(field.value, field.key_at, self.report)?;
         Some(Rule {
             limit: read.limit,

@@ -80,11 +80,13 @@ pub(super) fn apply(
             }
         }
         Some(Field { value: Instances::OfName(name), at, .. }) => {
-            warn_of_two(limit, at, report);
+            of_two(limit).into_iter().for_each(|message| report.warn(at, message));
             coordination.mode = Some(Coordination::Local);
             return Some(name);
         }
-        None if fields.get("instances").is_none() => warn_of_any_number(limit, mode.value.at, report),
+        None if fields.get("instances").is_none() => {
+            of_any_number(limit).for_each(|message| report.warn(mode.value.at, message));
+        }
         // its value is invalid
         None => {}
     }
@@ -186,33 +188,29 @@ fn divide(limit: &mut Limit, instances: NonZeroU16) {
     }
 }
 
-/// Warns of a limit that is small, whatever the number of instances is.
-fn warn_of_two(limit: &Limit, at: Position, report: &mut FileReport) {
+/// Returns what to warn of if two instances have too little of `limit`.
+fn of_two(limit: &Limit) -> Option<String> {
     let least = Coordination::COARSE_BELOW;
-    if limit.tiers().iter().any(|tier| u64::from(tier.capacity()) < 2 * least) {
-        report.warn(
-            at,
-            format!(
-                "two instances have fewer than {least} hits each of this limit, so that much of it stays unused: choose \
-                 'coordination: lease'"
-            ),
-        );
-    }
+    let is_small = limit.tiers().iter().any(|tier| u64::from(tier.capacity()) < 2 * least);
+    is_small.then(|| {
+        format!(
+            "two instances have fewer than {least} hits each of this limit, so that much of it stays unused: choose \
+             'coordination: lease'"
+        )
+    })
 }
 
-/// Warns of a limit that is small, or whose parts wait for long, whatever the number of instances is.
-fn warn_of_any_number(limit: &Limit, at: Position, report: &mut FileReport) {
-    warn_of_two(limit, at, report);
+/// Returns what to warn of if `limit` is split and small, or its parts wait for long, whatever the number of instances
+/// is.
+pub(super) fn of_any_number(limit: &Limit) -> impl Iterator<Item = String> {
     let longest = limit.tiers().iter().map(|tier| part::memory(tier, NonZeroU32::MIN)).max();
-    if let Some(longest) = longest.filter(|longest| *longest > LONG) {
-        report.warn(
-            at,
-            format!(
-                "an instance that starts later than the first ones has no part of this limit for up to {longest}, until \
-                 what others had is over: choose 'coordination: lease'"
-            ),
-        );
-    }
+    let late = longest.filter(|longest| *longest > LONG).map(|longest| {
+        format!(
+            "an instance that starts later than the first ones has no part of this limit for up to {longest}, until \
+             what others had is over: choose 'coordination: lease'"
+        )
+    });
+    of_two(limit).into_iter().chain(late)
 }
 
 /// Warns of parts of a `limit` of `number` instances that admit too little.

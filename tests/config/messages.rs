@@ -331,6 +331,13 @@ fn probable_mistakes_are_warnings() {
         &rate_limit("unit: day\nrequests_per_unit: 010"),
         &["?f.yaml:6:26: '010' starts with 0, so YAML reads it as octal: 8"],
     );
+    let shadowed = "domain: d\ndescriptors:\n- key: a\n  shadow_mode: true\n  quota_mode: false\n  descriptors:\n  - {key: b, rate_limit: {requests: 1, per: 1s}}\n";
+    assert_findings(
+        shadowed,
+        &[
+            "?f.yaml:4:3: 'shadow_mode' has no effect without 'rate_limit' beside it: it is not about nested descriptors",
+        ],
+    );
     assert_findings(&descriptor("key: 'k*'"), &["?f.yaml:3:10: '*' in a key is literal"]);
     let late = "domain: d\ndescriptors:\n- {key: a, value: x*}\n- {key: b, value: xy*}\n- {key: a, value: xy*}\n- {key: a, value: xyz}\n";
     assert_findings(late, &["?f.yaml:5:3: this descriptor never matches: 'x*' at f.yaml:3:3 is tried first"]);

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use super::super::{
     error::{ConfigErrors, ConfigWarning, Report},
     load::Loaded,
+    split,
 };
 use crate::limit::{Coordination, Limit, Rule, RuleNode, SharedStore};
 
@@ -52,7 +53,12 @@ pub fn check_shared(
         |rule: &Rule| rule.shadow.as_ref().is_some_and(|shadow| !shadow.is_single_fixed_window());
     shared
         .retain(|rule| store == SharedStore::Memcached && (!store.shares(rule) || is_unshared_shadow(rule)));
-    let warnings = warnings(&shared);
+    let mut warnings = warnings(&shared);
+    let mut split = Vec::new();
+    for domain in &loaded.domains {
+        find_split(&domain.nodes, default, &mut split);
+    }
+    warnings.extend(split.into_iter().take(MAX_WARNINGS).flat_map(|rule| warnings_of_parts(rule, store)));
     loaded.warnings.extend(warnings);
     loaded
         .warnings
@@ -83,6 +89,29 @@ fn warnings(unshared: &[&Rule]) -> Vec<ConfigWarning> {
         warnings.push(ConfigWarning { at: rule.origin.clone(), message });
     }
     warnings
+}
+
+/// Returns the warnings about the parts of a rule that is split: of one that says so itself, only those about `store`.
+fn warnings_of_parts(rule: &Rule, store: SharedStore) -> Vec<ConfigWarning> {
+    let of_size = split::of_any_number(&rule.limit).filter(|_| rule.coordination.mode.is_none());
+    let stay_even = rule.coordination.follows_demand && store == SharedStore::Memcached;
+    let stay_even =
+        stay_even.then(|| "Memcached keeps no parts that follow demand: they stay even".to_owned());
+    let messages = of_size.chain(stay_even);
+    messages.map(|message| ConfigWarning { at: rule.origin.clone(), message }).collect()
+}
+
+/// Finds the rules whose instances each have a part.
+fn find_split<'n>(nodes: &'n [RuleNode], default: Coordination, split: &mut Vec<&'n Rule>) {
+    for node in nodes {
+        let is_split = |rule: &&Rule| {
+            rule.coordination.mode.unwrap_or(default) == Coordination::Split
+                && rule.sharing.is_none()
+                && rule.limit != Limit::Unlimited
+        };
+        split.extend(node.rule.as_ref().filter(is_split));
+        find_split(&node.children, default, split);
+    }
 }
 
 /// Finds the rules that are to be shared.
@@ -151,6 +180,33 @@ descriptors:
         let found = warnings(Coordination::Local);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("shop.yaml:16:"), "{found:?}");
+    }
+
+    #[test]
+    fn rules_that_are_split_by_default_are_warned_of_as_others() {
+        let text = "\
+domain: shop
+descriptors:
+  - key: small
+    rate_limit: { requests: 5, per: 1h }
+  - key: large
+    rate_limit: { requests: 400, per: 1s }
+  - key: other
+    rate_limit: { requests: 5, per: 1h, coordination: lease }
+  - key: moving
+    rate_limit: { requests: 400, per: 1s, coordination: split, split: by_demand }
+";
+        for (store, default, places) in [
+            (SharedStore::Redis, Coordination::Split, &["4", "4"][..]),
+            (SharedStore::Redis, Coordination::Auto, &[]),
+            (SharedStore::Memcached, Coordination::Auto, &["10"]),
+        ] {
+            let loaded = parse("shop.yaml", text).expect("the rules are valid");
+            assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+            let warnings = check_shared(loaded, store, default).expect("nothing is smooth").warnings;
+            let lines: Vec<String> = warnings.iter().map(|warning| warning.at.line.to_string()).collect();
+            assert_eq!(lines, places, "{store:?} {default:?}: {warnings:?}");
+        }
     }
 
     #[test]
