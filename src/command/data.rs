@@ -64,7 +64,9 @@ pub enum DataError {
     #[error("{0}: stop it first")]
     InUse(DiskError),
     /// A line of standard input is wrong.
-    #[error("line {line}: {error}")]
+    #[error(
+        "line {line}: {error}; some counters of lines before it may be there: mend it, and import all again"
+    )]
     Line {
         /// Its number, from 1.
         line: usize,
@@ -106,10 +108,12 @@ pub fn data(
         }
         Action::Import => {
             let mut data = Data::open_or_create(dir, now).map_err(in_use)?;
-            let counters = input
-                .lines()
-                .enumerate()
-                .map(|(i, line)| parse(&line?).map_err(|error| DataError::Line { line: i + 1, error }));
+            let is_empty = |line: &io::Result<String>| line.as_ref().is_ok_and(|line| line.trim().is_empty());
+            let lines = input.lines().zip(1..).filter(|(line, _)| !is_empty(line));
+            let counters = lines.map(|(text, line)| {
+                let parsed = text.map_err(LineError::Read).and_then(|text| parse(&text));
+                parsed.map_err(|error| DataError::Line { line, error })
+            });
             let imported = data.import(counters)?;
             data.close()?;
             Ok(writeln!(out, "{imported} counters imported")?)

@@ -117,18 +117,32 @@ fn wrong_use_is_told() {
     let output = data(&disk, &["inspect"]);
     assert!(stderr(&output).contains("there are no data in"), "{}", stderr(&output));
     let dir = disk.settings.dir.to_str().expect("a plain path");
-    let mut import = weir(&["data", "import", "--dir", dir], &[])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it can be started");
     let line =
         "{\"counter\":\"d|k=v\",\"tier\":\"f1d\",\"expires\":\"1\",\"state\":{\"end\":\"1\",\"hits\":1}}\n";
-    let input = format!("{line}{}", line.replace("\"hits\":1", "\"hits\":\"one\""));
-    import.stdin.take().expect("it is piped").write_all(input.as_bytes()).expect("it reads");
-    let output = import.wait_with_output().expect("its output");
-    assert!(!output.status.success());
-    assert!(stderr(&output).contains("line 2: \"hits\" must be a whole number"), "{}", stderr(&output));
+    let wrong = line.replace("\"hits\":1", "\"hits\":\"one\"");
+    for (second, expected) in [
+        (wrong.as_bytes(), Some("line 2: \"hits\" must be a whole number")),
+        (
+            b"{]\n",
+            Some(
+                "line 2: it must be a JSON object: key must be a string, in column 2; some counters of lines",
+            ),
+        ),
+        (b"\xff\n", Some("line 2: it cannot be read: ")),
+        (b"\n \n", None),
+    ] {
+        let mut import = weir(&["data", "import", "--dir", dir], &[])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it can be started");
+        let input = [line.as_bytes(), second].concat();
+        import.stdin.take().expect("it is piped").write_all(&input).expect("it reads");
+        let output = import.wait_with_output().expect("its output");
+        assert_eq!(output.status.success(), expected.is_none(), "{}", stderr(&output));
+        assert!(stderr(&output).contains(expected.unwrap_or_default()), "{}", stderr(&output));
+    }
 }
 
 /// A copy that a killed command left is removed by the next start, and one in use is not.

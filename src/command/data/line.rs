@@ -24,8 +24,11 @@ const NANOS: u64 = 1_000_000_000;
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     /// It is no JSON object.
-    #[error("it must be a JSON object: {0}")]
+    #[error("it must be a JSON object: {}, in column {}", reason(.0), .0.column())]
     Json(#[from] serde_json::Error),
+    /// It cannot be read.
+    #[error("it cannot be read: {0}")]
+    Read(#[from] io::Error),
     /// A field is missing or wrong.
     #[error("{field:?} must be {expected}")]
     Field {
@@ -34,6 +37,12 @@ pub enum LineError {
         /// What it must be.
         expected: &'static str,
     },
+}
+
+/// Returns what `error` says without the number of a line, which is 1 for each.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" at line ").map_or(text.clone(), |(reason, _)| reason.to_owned())
 }
 
 /// Prints `counter`, unless it cannot be read, which `inspect` tells.
