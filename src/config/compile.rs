@@ -11,7 +11,7 @@ use super::{
     scalar::{Meaning, Scalar, brief},
     yaml::{Position, Value, YamlNode},
 };
-use crate::limit::{self, Domain, Pattern, Rule, Scope, Values};
+use crate::limit::{self, Domain, Origin, Pattern, Rule, Scope, Values};
 
 /// The domain that a file declares.
 pub(super) struct Declared {
@@ -72,6 +72,17 @@ impl Walk<'_> {
         let name = if values == Values::Any { key.to_owned() } else { format!("{key}_{values}") };
         let share_threshold = self.share_threshold(&fields, &values, &name);
         let rule = self.rule(&fields);
+        let has_one_counter = share_threshold
+            || matches!(values, Values::Of(_))
+            || matches!(&values, Values::One(pattern) if !pattern.is_wildcard());
+        if let Some(rule) = rule.as_ref().filter(|rule| rule.sharing.is_some() && has_one_counter) {
+            let Origin { line, column, .. } = rule.origin;
+            self.report.warn(
+                Position { line, column },
+                "'share' has no effect, since all values of this descriptor are one member: leave 'value' out, or give \
+                 it a wildcard and no 'share_threshold'",
+            );
+        }
         let enabled = fields.flag_or("enabled", true, self.report);
         let value_to_metric = fields.flag("value_to_metric", self.report);
         self.path.push(name);

@@ -104,6 +104,17 @@ fn what_has_no_effect_is_a_warning() {
         let found = warnings(&text(share));
         assert!(found.contains(expected), "{share}\n{found}");
     }
+    for (value, is_one) in [
+        ("value: a", true),
+        ("values: [a, b*]", true),
+        ("value: a*\n  share_threshold: true", true),
+        ("value: a*", false),
+        ("value: ''", false),
+    ] {
+        let text = text("{}").replace("- key: client\n", &format!("- key: client\n  {value}\n"));
+        let found = warnings(&text);
+        assert_eq!(found.contains("are one member"), is_one, "{value}: {found}");
+    }
     for mode in ["local", "interval", "lease", "strict", "auto"] {
         assert_eq!(warnings(&text(&format!("{{}}\n    coordination: {mode}"))), "");
     }
