@@ -94,7 +94,8 @@ struct Counted<'a> {
 enum Asked {
     /// By these rules, which a reload may have replaced meanwhile.
     Decided(Arc<Loaded>, Acquired, Decision),
-    Waits(CounterKey, AskTicket),
+    /// With what it gets once it is admitted: by the rules of now, since those of then may be others.
+    Waits(CounterKey, AskTicket, Receipt),
 }
 
 impl<S: Store> Limiter<S> {
@@ -122,6 +123,7 @@ impl<S: Store> Limiter<S> {
             Err(encode) => encode,
         };
         let mut now = started;
+        let mut promised = None;
         loop {
             let left = started.after(max_wait).since(now);
             let entered = {
@@ -164,7 +166,8 @@ impl<S: Store> Limiter<S> {
                         now = clock.now();
                         continue;
                     }
-                    Some(Asked::Waits(key, ticket)) => {
+                    Some(Asked::Waits(key, ticket, receipt)) => {
+                        promised = Some(receipt);
                         let home = Home::Asking(&self.asking);
                         (Counted { home, key }, LinePlace::Asking(ticket))
                     }
@@ -206,7 +209,11 @@ impl<S: Store> Limiter<S> {
                     let check = matched.checks.iter().find(|check| check.key == counted.key);
                     match (check, counted.home) {
                         (Some(check), Home::Memory(_)) => Acquired::admitted(check, started, at),
-                        (Some(check), Home::Asking(_)) => Acquired::granted(check, started, at, at),
+                        (Some(_), Home::Asking(_)) => Acquired {
+                            rejection: None,
+                            waited: at.since(started),
+                            receipt: promised.take().map(|receipt| receipt.taken_at(at)),
+                        },
                         (None, _) => Acquired { rejection: None, waited: at.since(started), receipt: None },
                     }
                 }
@@ -262,7 +269,7 @@ impl<S: Store> Limiter<S> {
                 if !self.is_current(&loaded) {
                     self.refresh_lines();
                 }
-                Ok(Some(Asked::Waits(check.key, ticket)))
+                Ok(Some(Asked::Waits(check.key, ticket, Receipt::of_store(check, now))))
             }
             Err(rejection) => {
                 let acquired = Acquired::rejected(rejection, started, now);

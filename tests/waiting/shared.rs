@@ -422,6 +422,28 @@ async fn hits_are_given_back_to_the_windows_that_counted_them() {
     assert!(instance.acquire(1, Duration::ZERO).await.rejection.is_some());
 }
 
+/// As above, for a caller that has waited under the old rules, and looks at its answer under the new ones.
+#[tokio::test(start_paused = true)]
+async fn hits_that_were_waited_for_are_given_back_to_the_windows_that_counted_them() {
+    let world = World::new();
+    let of = |period: &str| rules(&format!("{{ requests: 10, per: {period}, algorithm: fixed_window }}"));
+    let instance = world.fleet(1, &of("30s"), Coordination::Strict).await.remove(0);
+    assert_eq!(instance.acquire(10, Duration::ZERO).await.rejection, None);
+    let mut waits = Box::pin(instance.acquire(10, Duration::from_secs(50)));
+    assert!(timeout(Duration::from_secs(1), &mut waits).await.is_err());
+    // it is admitted meanwhile
+    sleep(Duration::from_secs(35)).await;
+    instance.load(&of("1h"));
+    assert_eq!(instance.acquire(10, Duration::ZERO).await.rejection, None);
+    let waited = waits.await;
+    assert_eq!(waited.rejection, None);
+    if let Some(receipt) = waited.receipt {
+        instance.limiter.put_back(receipt, world.clock.now());
+    }
+    sleep(Duration::from_secs(2)).await;
+    assert!(instance.acquire(1, Duration::ZERO).await.rejection.is_some());
+}
+
 /// A reply that comes after the end of the window leaves nothing behind in longer windows.
 #[tokio::test(start_paused = true)]
 async fn hits_of_a_window_that_ends_on_the_way_are_given_back_to_longer_ones() {

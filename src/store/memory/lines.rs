@@ -89,6 +89,12 @@ impl Receipt {
         Self { names, ..Self::new(check, taken_at) }
     }
 
+    /// Returns it with the instant at which the hits were taken.
+    #[must_use]
+    pub fn taken_at(self, taken_at: Timestamp) -> Self {
+        Self { taken_at, ..self }
+    }
+
     /// Returns the names of the counters, if they are not in this process's memory.
     #[must_use]
     pub const fn names(&self) -> Option<&Arc<Named>> {
