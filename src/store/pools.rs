@@ -196,9 +196,13 @@ impl<P: Pooled + Send + 'static> Pools<P> {
             let (done, idle_at) = act(&mut pool);
             slot.idle_at.store(idle_at.as_nanos(), Ordering::Relaxed);
             let after = pool.members();
-            if !slot.is_gone.load(Ordering::Relaxed) {
-                self.members.fetch_add(after.saturating_sub(before), Ordering::Relaxed);
-                self.members.fetch_sub(before.saturating_sub(after), Ordering::Relaxed);
+            // only if it changes: all pools share the number
+            if after != before && !slot.is_gone.load(Ordering::Relaxed) {
+                if after > before {
+                    self.members.fetch_add(after - before, Ordering::Relaxed);
+                } else {
+                    self.members.fetch_sub(before - after, Ordering::Relaxed);
+                }
             }
             (done, after > before, pool.is_due())
         };
