@@ -80,12 +80,16 @@ pub(super) fn apply(
             }
         }
         Some(Field { value: Instances::OfName(name), at, .. }) => {
-            of_two(limit).into_iter().for_each(|message| report.warn(at, message));
+            if let Some(message) = of_two(limit) {
+                report.warn(at, message);
+            }
             coordination.mode = Some(Coordination::Local);
             return Some(name);
         }
         None if fields.get("instances").is_none() => {
-            of_any_number(limit).for_each(|message| report.warn(mode.value.at, message));
+            for message in of_any_number(limit) {
+                report.warn(mode.value.at, message);
+            }
         }
         // its value is invalid
         None => {}

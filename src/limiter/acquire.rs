@@ -209,12 +209,8 @@ impl<S: Store> Limiter<S> {
                     let check = matched.checks.iter().find(|check| check.key == counted.key);
                     match (check, counted.home) {
                         (Some(check), Home::Memory(_)) => Acquired::admitted(check, started, at),
-                        (Some(_), Home::Asking(_)) => Acquired {
-                            rejection: None,
-                            waited: at.since(started),
-                            receipt: promised.take().map(|receipt| receipt.taken_at(at)),
-                        },
-                        (None, _) => Acquired { rejection: None, waited: at.since(started), receipt: None },
+                        (Some(_), Home::Asking(_)) => Acquired::promised(promised.take(), started, at),
+                        (None, _) => Acquired::promised(None, started, at),
                     }
                 }
             };
@@ -637,6 +633,12 @@ impl Acquired {
             waited: at.since(started),
             receipt: Some(Receipt::of_store(check, taken_at)),
         }
+    }
+
+    /// After a wait, with the receipt that was made when it began.
+    fn promised(receipt: Option<Receipt>, started: Timestamp, at: Timestamp) -> Self {
+        let receipt = receipt.map(|receipt| receipt.taken_at(at));
+        Self { rejection: None, waited: at.since(started), receipt }
     }
 
     fn rejected(rejection: Rejection, started: Timestamp, now: Timestamp) -> Self {
