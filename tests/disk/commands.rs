@@ -1,6 +1,10 @@
 //! `weir data`.
 
-use std::{fs, io::Write as _, process::Stdio};
+use std::{
+    fs,
+    io::Write as _,
+    process::{Output, Stdio},
+};
 
 use weir::{
     clock::{Clock as _, SystemClock},
@@ -19,9 +23,21 @@ fn disk() -> Disk {
     disk
 }
 
-fn data(disk: &Disk, arguments: &[&str]) -> std::process::Output {
+fn data(disk: &Disk, arguments: &[&str]) -> Output {
     let dir = disk.settings.dir.to_str().expect("a plain path");
     run(&[&["data"], arguments].concat(), &[("WEIR_DATA_DIR", dir)])
+}
+
+/// Imports `input` into the data in `dir`.
+fn import(dir: &str, input: &[u8]) -> Output {
+    let mut import = weir(&["data", "import", "--dir", dir], &[])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it can be started");
+    import.stdin.take().expect("it is piped").write_all(input).expect("it reads");
+    import.wait_with_output().expect("its output")
 }
 
 #[test]
@@ -65,14 +81,7 @@ fn a_backup_is_made_while_weir_runs_and_is_restored() {
     let before: Vec<_> = (0..500).map(|i| opened.take(&i.to_string(), 0)).collect();
     let other = Disk { clock: disk.clock.clone(), ..Disk::new() };
     let dir = other.settings.dir.to_str().expect("a plain path");
-    let mut import = weir(&["data", "import", "--dir", dir], &[])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it can be started");
-    import.stdin.take().expect("it is piped").write_all(&export.stdout).expect("it reads");
-    let output = import.wait_with_output().expect("its output");
+    let output = import(dir, &export.stdout);
     assert!(stdout(&output).ends_with("counters imported\n"), "{}{}", stdout(&output), stderr(&output));
     let restored = other.open_with(tiers());
     let after: Vec<_> = (0..500).map(|i| restored.take(&i.to_string(), 0)).collect();
@@ -131,15 +140,7 @@ fn wrong_use_is_told() {
         (b"\xff\n", Some("line 2: it cannot be read: ")),
         (b"\n \n", None),
     ] {
-        let mut import = weir(&["data", "import", "--dir", dir], &[])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("it can be started");
-        let input = [line.as_bytes(), second].concat();
-        import.stdin.take().expect("it is piped").write_all(&input).expect("it reads");
-        let output = import.wait_with_output().expect("its output");
+        let output = import(dir, &[line.as_bytes(), second].concat());
         assert_eq!(output.status.success(), expected.is_none(), "{}", stderr(&output));
         assert!(stderr(&output).contains(expected.unwrap_or_default()), "{}", stderr(&output));
     }

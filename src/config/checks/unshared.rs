@@ -25,9 +25,10 @@ pub fn check_shared(
     store: SharedStore,
     default: Coordination,
 ) -> Result<Loaded, ConfigErrors> {
-    let mut shared = Vec::new();
+    let (mut shared, mut split) = (Vec::new(), Vec::new());
     for domain in &loaded.domains {
-        find(&domain.nodes, default, &mut shared);
+        find(&domain.nodes, default, is_shared, &mut shared);
+        find(&domain.nodes, default, is_split, &mut split);
     }
     let mut report = Report::default();
     for rule in shared
@@ -54,10 +55,6 @@ pub fn check_shared(
     shared
         .retain(|rule| store == SharedStore::Memcached && (!store.shares(rule) || is_unshared_shadow(rule)));
     let mut warnings = warnings(&shared);
-    let mut split = Vec::new();
-    for domain in &loaded.domains {
-        find_split(&domain.nodes, default, &mut split);
-    }
     warnings.extend(split.into_iter().take(MAX_WARNINGS).flat_map(|rule| warnings_of_parts(rule, store)));
     loaded.warnings.extend(warnings);
     loaded
@@ -101,29 +98,31 @@ fn warnings_of_parts(rule: &Rule, store: SharedStore) -> Vec<ConfigWarning> {
     messages.map(|message| ConfigWarning { at: rule.origin.clone(), message }).collect()
 }
 
-/// Finds the rules whose instances each have a part.
-fn find_split<'n>(nodes: &'n [RuleNode], default: Coordination, split: &mut Vec<&'n Rule>) {
-    for node in nodes {
-        let is_split = |rule: &&Rule| {
-            rule.coordination.mode.unwrap_or(default) == Coordination::Split
-                && rule.sharing.is_none()
-                && rule.limit != Limit::Unlimited
-        };
-        split.extend(node.rule.as_ref().filter(is_split));
-        find_split(&node.children, default, split);
+/// Returns whether instances share the counters of `rule` in `mode`.
+fn is_shared(rule: &Rule, mode: Coordination) -> bool {
+    match mode {
+        Coordination::Local => false,
+        Coordination::Split => rule.sharing.is_some(),
+        _ => true,
     }
 }
 
-/// Finds the rules that are to be shared.
-fn find<'n>(nodes: &'n [RuleNode], default: Coordination, shared: &mut Vec<&'n Rule>) {
+/// Returns whether instances each have a part of `rule` in `mode`.
+fn is_split(rule: &Rule, mode: Coordination) -> bool {
+    mode == Coordination::Split && rule.sharing.is_none() && rule.limit != Limit::Unlimited
+}
+
+/// Finds the rules that are `wanted` in their coordination mode, which is `default` if they name none.
+fn find<'n>(
+    nodes: &'n [RuleNode],
+    default: Coordination,
+    wanted: fn(&Rule, Coordination) -> bool,
+    found: &mut Vec<&'n Rule>,
+) {
     for node in nodes {
-        let is_shared = |rule: &&Rule| match rule.coordination.mode.unwrap_or(default) {
-            Coordination::Local => false,
-            Coordination::Split => rule.sharing.is_some(),
-            _ => true,
-        };
-        shared.extend(node.rule.as_ref().filter(is_shared));
-        find(&node.children, default, shared);
+        let is_wanted = |rule: &&Rule| wanted(rule, rule.coordination.mode.unwrap_or(default));
+        found.extend(node.rule.as_ref().filter(is_wanted));
+        find(&node.children, default, wanted, found);
     }
 }
 
