@@ -7,7 +7,7 @@ use super::check::write_findings;
 use crate::{
     config::{ConfigErrors, DisplayOrigin, Loaded, RuleDescription},
     limit::{
-        Candidate, CompiledRule, Descriptor, DescriptorMatch, Entry, Explanation, KeyHasher, Matched,
+        Candidate, CompiledRule, Descriptor, DescriptorMatch, Entry, Explanation, KeyHasher, Lookup, Matched,
         Outcome, OverLimitPolicy, PassedOver, Request, RuleSet, Scope, SharedCounts, Step,
         share::{Anonymous, OTHER},
     },
@@ -56,12 +56,16 @@ pub fn explain(
     };
     let rules = RuleSet::new(&loaded.domains, KeyHasher::random());
     let scope = request.scope.max(rules.scope_of(request.domain).unwrap_or_default());
-    let descriptors: Vec<Vec<Entry<'_>>> =
-        request.descriptors.iter().map(|entries| borrowed(entries).collect()).collect();
+    let descriptors = request
+        .descriptors
+        .iter()
+        .map(|entries| Descriptor { entries: borrowed(entries).collect(), ..Descriptor::default() });
+    let asked = Request { domain: request.domain, descriptors: descriptors.collect(), hits: 1 };
+    let matched = Matched::new(&rules, &asked);
     let mut explained = Explained::Match;
     writeln!(out, "domain {}", request.domain)?;
-    for (i, entries) in descriptors.iter().enumerate() {
-        if descriptors.len() > 1 {
+    for (i, Descriptor { entries, .. }) in asked.descriptors.iter().enumerate() {
+        if asked.descriptors.len() > 1 {
             writeln!(out, "\ndescriptor {}", i + 1)?;
         }
         let explanation = rules.explain(request.domain, entries);
@@ -73,6 +77,15 @@ pub fn explain(
             let description = RuleDescription { compiled, scope, shared: request.shared };
             description.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
             write_pool(request.domain, compiled, &explanation.steps, out)?;
+            if let Some((number, by)) = replacing(&rules, &asked, compiled)
+                && matches!(matched.matches[i], DescriptorMatch::NoLimit)
+            {
+                writeln!(
+                    out,
+                    "  replaced by {} of descriptor {number}: this descriptor counts nothing",
+                    by.path
+                )?;
+            }
         } else {
             write_no_rule(request.domain, entries.len(), &explanation, out)?;
         }
@@ -80,8 +93,8 @@ pub fn explain(
             explained = Explained::NoMatch;
         }
     }
-    if descriptors.len() > 1 {
-        write_rejections(&rules, request.domain, &descriptors, scope, out)?;
+    if asked.descriptors.len() > 1 {
+        write_rejections(&matched, scope, out)?;
     }
     Ok(explained)
 }
@@ -207,19 +220,23 @@ fn write_pool(
     writeln!(out, "  member: {value}, or {OTHER} if {places} others have a place")
 }
 
+/// Returns the first rule of the request that replaces `replaced`, and the number of its descriptor.
+fn replacing<'a>(
+    rules: &'a RuleSet,
+    request: &Request<'_>,
+    replaced: &CompiledRule,
+) -> Option<(usize, &'a CompiledRule)> {
+    let name = replaced.rule.name.as_ref()?;
+    (1..).zip(&request.descriptors).find_map(|(number, descriptor)| {
+        match rules.find(request.domain, &descriptor.entries) {
+            Lookup::Rule(by) if by.rule.replaces.contains(name) => Some((number, by)),
+            _ => None,
+        }
+    })
+}
+
 /// Writes what the other descriptors count if one of them is over its limit.
-fn write_rejections(
-    rules: &RuleSet,
-    domain: &str,
-    descriptors: &[Vec<Entry<'_>>],
-    scope: Scope,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let descriptors = descriptors
-        .iter()
-        .map(|entries| Descriptor { entries: entries.iter().copied().collect(), ..Descriptor::default() });
-    let request = Request { domain, descriptors: descriptors.collect(), hits: 1 };
-    let matched = Matched::new(rules, &request);
+fn write_rejections(matched: &Matched<'_>, scope: Scope, out: &mut impl Write) -> io::Result<()> {
     // the descriptors with a limit, by their number
     let limited: Vec<_> = (1_usize..)
         .zip(&matched.matches)

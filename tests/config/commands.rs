@@ -393,6 +393,29 @@ descriptors:
     }
 }
 
+#[test]
+fn a_rule_that_another_one_replaces_is_not_shown_as_in_force() {
+    let rules = "domain: d
+descriptors:
+- key: all
+  rate_limit: {name: all, requests: 10, per: 1s}
+- key: tenant
+  rate_limit: {requests: 100, per: 1s, replaces: [{name: all}]}
+";
+    let (all, tenant): (&[_], &[_]) = (&[("all", "")], &[("tenant", "acme")]);
+    let replaced = "  replaced by d.tenant of descriptor 2: this descriptor counts nothing\n";
+    let shared = SharedCounts::default();
+    let (explained, output) = explained_with(rules, "d", &[all, tenant], shared);
+    assert_eq!(explained, Explained::Match);
+    let (first, second) = output.split_once("\ndescriptor 2\n").expect("two descriptors");
+    assert!(first.ends_with(replaced), "{output}");
+    assert!(!second.contains(replaced), "{output}");
+    for others in [&[all][..], &[all, all], &[tenant, tenant]] {
+        let (_, output) = explained_with(rules, "d", others, shared);
+        assert!(!output.contains("replaced"), "{output}");
+    }
+}
+
 const LIMITS: &str = "domain: d
 descriptors:
 - key: tiers
