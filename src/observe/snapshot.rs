@@ -12,8 +12,17 @@ use super::{
     stats::Stats,
 };
 
-/// How the names of the only stats that may go away end.
-pub(super) const DOMAIN_NOT_FOUND: &str = ".domain_not_found";
+/// How the names of the stats of unknown domains end.
+const DOMAIN_NOT_FOUND: &str = ".domain_not_found";
+
+/// How the names of the stats of the members of pools begin.
+const POOL: &str = "weir.pool.";
+
+/// Returns whether the stat `name` may go away, and begin again at zero: unknown domains and members of pools are
+/// forgotten.
+pub(super) fn may_go_away(name: &str) -> bool {
+    name.ends_with(DOMAIN_NOT_FOUND) || name.starts_with(POOL)
+}
 
 /// The current value of one stat.
 #[derive(Clone, Debug, PartialEq, Eq)]

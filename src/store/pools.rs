@@ -114,6 +114,28 @@ pub(super) struct Pools<P> {
     max_members: usize,
     evicted: AtomicU64,
     beside: Beside,
+    reported: Mutex<Reported>,
+}
+
+/// The hits of the members that have metrics. Several pools of a rule may have members of one name, whose sum must not
+/// fall when one of them is forgotten.
+#[derive(Debug, Default)]
+struct Reported {
+    members: BTreeMap<Series, ReportedMember>,
+    /// The number of the current report.
+    report: u64,
+}
+
+/// The names of a rule and of a member.
+type Series = (Arc<str>, Arc<str>);
+
+/// What the members of one name have counted since they are reported.
+#[derive(Debug, Default)]
+struct ReportedMember {
+    /// The hits that were admitted and rejected.
+    totals: [u64; 2],
+    /// The same of each pool, as of the report of this number, which is the last one.
+    pools: BTreeMap<CounterKey, (u64, [u64; 2])>,
 }
 
 #[derive(Debug)]
@@ -127,7 +149,7 @@ struct Slot<P> {
 pub(super) struct PoolSlot<P> {
     key: CounterKey,
     /// The name of its rule.
-    rule: Box<str>,
+    rule: Arc<str>,
     pool: Mutex<P>,
     /// Whether it was dropped, and its members are not counted any more. Written under the lock of the pool.
     is_gone: AtomicBool,
@@ -150,6 +172,7 @@ impl<P: Pooled + Send + 'static> Pools<P> {
             max_members: (max_counters / COUNTERS_PER_MEMBER).max(MAX_MEMBERS as usize),
             evicted: AtomicU64::new(0),
             beside,
+            reported: Mutex::default(),
         }
     }
 
@@ -177,7 +200,7 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         }
         let shared = Arc::new(PoolSlot {
             key,
-            rule: rule(),
+            rule: rule().into(),
             pool: Mutex::new(make()),
             is_gone: AtomicBool::new(false),
             idle_at: AtomicU64::new(u64::MAX),
@@ -278,19 +301,61 @@ impl<P: Pooled + Send + 'static> Pools<P> {
     pub(super) fn summarize(&self, summary: &mut PoolSummary) {
         summary.members += self.members.load(Ordering::Relaxed);
         summary.evicted += self.evicted.load(Ordering::Relaxed);
+        let mut reported = self.reported.lock();
+        reported.report += 1;
         for slot in self.all() {
             let ((used, capacity), members) = {
                 let pool = slot.pool.lock();
                 (pool.usage(), pool.report())
             };
             if capacity > 0 {
-                let usage = summary.pools.entry(slot.rule.clone()).or_default();
+                let usage = summary.pools.entry(Arc::clone(&slot.rule)).or_default();
                 usage[0] = usage[0].saturating_add(used.into());
                 usage[1] = usage[1].saturating_add(capacity.into());
             }
-            let mut members = members.iter();
-            members.all(|(name, member, totals)| summary.add(&slot.rule, name, member, *totals));
+            for (name, member, totals) in members {
+                let series = (Arc::clone(&slot.rule), name);
+                if reported.count(&series, slot.key, totals) {
+                    summary.add(series, &member);
+                }
+            }
         }
+        reported.forget_others();
+        for (series, member) in &reported.members {
+            summary.add_totals(series, member.totals);
+        }
+    }
+}
+
+// === impl Reported ===
+
+impl Reported {
+    /// Counts the `totals` of a member of the pool of `key`. Returns false if it has no metrics, for want of room.
+    fn count(&mut self, series: &Series, key: CounterKey, totals: [u64; 2]) -> bool {
+        if !self.members.contains_key(series) {
+            if self.members.len() >= MAX_REPORTED {
+                return false;
+            }
+            self.members.insert(series.clone(), ReportedMember::default());
+        }
+        let Some(member) = self.members.get_mut(series) else { return false };
+        let last = member.pools.insert(key, (self.report, totals)).map_or([0; 2], |(_, last)| last);
+        // a pool that has forgotten the member since begins again at zero
+        let has_restarted = totals.iter().zip(last).any(|(total, last)| *total < last);
+        let last = if has_restarted { [0; 2] } else { last };
+        for ((sum, total), last) in member.totals.iter_mut().zip(totals).zip(last) {
+            *sum = sum.saturating_add(total - last);
+        }
+        true
+    }
+
+    /// Forgets the members that are in no pool any more.
+    fn forget_others(&mut self) {
+        let current = self.report;
+        self.members.retain(|_, member| {
+            member.pools.retain(|_, (report, _)| *report == current);
+            !member.pools.is_empty()
+        });
     }
 }
 
@@ -318,10 +383,9 @@ pub(super) struct PoolSummary {
     members: usize,
     evicted: u64,
     /// The hits granted in the last cycle, and the capacities, by the name of the rule.
-    pools: BTreeMap<Box<str>, [u64; 2]>,
-    /// Those that have metrics, by the name of their rule and their own. Several pools of a rule may have members of
-    /// one name.
-    series: BTreeMap<(Box<str>, Box<str>), [u64; 6]>,
+    pools: BTreeMap<Arc<str>, [u64; 2]>,
+    /// Those that have metrics, by the name of their rule and their own.
+    series: BTreeMap<Series, [u64; 6]>,
 }
 
 // === impl PoolSummary ===
@@ -333,17 +397,24 @@ impl PoolSummary {
         self.members
     }
 
-    /// Adds a member, and returns whether there may be more.
-    fn add(&mut self, rule: &str, name: &str, member: &MemberState, [admitted, rejected]: [u64; 2]) -> bool {
+    /// Adds a member of a pool.
+    fn add(&mut self, series: Series, member: &MemberState) {
         let borrowed = member.allowance.saturating_sub(member.default);
         let lent = member.default.saturating_sub(member.allowance);
-        let hits = [member.demand, member.allowance, borrowed, lent].map(u64::from);
-        let values = [hits[0], hits[1], hits[2], hits[3], admitted, rejected];
-        let series = self.series.entry((rule.into(), name.into())).or_default();
-        for (sum, value) in series.iter_mut().zip(values) {
+        let [asked, share, borrowed, lent] = [member.demand, member.allowance, borrowed, lent].map(u64::from);
+        self.sum(series, [asked, share, borrowed, lent, 0, 0]);
+    }
+
+    /// Adds the hits of the members of one name that were admitted and rejected.
+    fn add_totals(&mut self, series: &Series, [admitted, rejected]: [u64; 2]) {
+        self.sum(series.clone(), [0, 0, 0, 0, admitted, rejected]);
+    }
+
+    fn sum(&mut self, series: Series, values: [u64; 6]) {
+        let sums = self.series.entry(series).or_default();
+        for (sum, value) in sums.iter_mut().zip(values) {
             *sum = sum.saturating_add(value);
         }
-        self.series.len() < MAX_REPORTED
     }
 
     /// Returns the metrics.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::line::{Delta, Line, Names};
 use crate::observe::{
     histogram::{Bucket, Distribution},
-    snapshot::{DOMAIN_NOT_FOUND, StatValue},
+    snapshot::{StatValue, may_go_away},
 };
 
 /// The totals of every counter and histogram that were sent since the start.
@@ -47,9 +47,9 @@ impl SentTotals {
         lines
     }
 
-    /// Forgets counters that are no longer among the `current` ones: those of unknown domains, which come and go.
+    /// Forgets counters that come and go, and are no longer among the `current` ones.
     pub(super) fn forget_missing(&mut self, current: &BTreeMap<String, StatValue>) {
-        self.counters.retain(|name, _| !name.ends_with(DOMAIN_NOT_FOUND) || current.contains_key(name));
+        self.counters.retain(|name, _| !may_go_away(name) || current.contains_key(name));
     }
 
     /// Records that `line` was sent.
@@ -72,10 +72,10 @@ impl SentTotals {
 }
 
 /// Returns by how much the counter `name` has grown from `sent` to `now`. A total begins again at zero when it passes
-/// 2^64, since requests choose how many hits they have. That of an unknown domain, which counts descriptors, does so
-/// when it was forgotten.
+/// 2^64, since requests choose how many hits they have. One that comes and goes never does, and begins again when it
+/// was forgotten.
 fn growth(name: &str, sent: u64, now: u64) -> u64 {
-    if now < sent && name.ends_with(DOMAIN_NOT_FOUND) { now } else { now.wrapping_sub(sent) }
+    if now < sent && may_go_away(name) { now } else { now.wrapping_sub(sent) }
 }
 
 #[cfg(test)]
@@ -148,13 +148,14 @@ mod tests {
                 totals.counters.len(),
             )
         };
-        assert_eq!(
-            flush(stats(&[("a.domain_not_found", 7), ("rule", 1)])).0,
-            ["a.domain_not_found:7|c", "rule:1|c"]
-        );
-        // it went and came back between two flushes
-        assert_eq!(flush(stats(&[("a.domain_not_found", 2), ("rule", 1)])).0, ["a.domain_not_found:2|c"]);
-        assert_eq!(flush(stats(&[("rule", 1)])), (Vec::new(), 1));
-        assert_eq!(flush(stats(&[("a.domain_not_found", 1), ("rule", 1)])).0, ["a.domain_not_found:1|c"]);
+        for name in ["a.domain_not_found", "weir.pool.admitted.rule.member"] {
+            let line = |total: u64| vec![format!("{name}:{total}|c")];
+            flush(stats(&[("rule", 1)]));
+            assert_eq!(flush(stats(&[(name, 7), ("rule", 1)])).0, line(7));
+            // it went and came back between two flushes
+            assert_eq!(flush(stats(&[(name, 2), ("rule", 1)])).0, line(2));
+            assert_eq!(flush(stats(&[("rule", 1)])), (Vec::new(), 1));
+            assert_eq!(flush(stats(&[(name, 1), ("rule", 1)])).0, line(1));
+        }
     }
 }

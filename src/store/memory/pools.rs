@@ -284,6 +284,63 @@ mod tests {
         assert_eq!(members(&both), 0);
     }
 
+    /// Members of one name in several pools of a rule have one metric, which counts on when one of them is forgotten.
+    #[test]
+    fn totals_of_members_never_fall_while_they_are_reported() {
+        let pools: Pools<MemoryPool> = Pools::new(1_000_000, Beside::new(drop));
+        let (keys, sharing) = (KeyHasher::random(), Arc::new(Sharing::default()));
+        let rule = PoolRule { capacity: CAPACITY, cycle: CYCLE, sharing: &sharing };
+        let slot = |tenant: &str| {
+            let key = keys.key("d", &[Entry { key: "tenant", value: tenant }], |_| None);
+            let sharing = Arc::clone(&sharing);
+            let make = || MemoryPool { pool: Pool::beside(), capacity: CAPACITY, cycle: CYCLE, sharing };
+            pools.find(key, || "rule".into(), make)
+        };
+        let take = |tenant: &str, member: &str, hits: u32, now: Timestamp| {
+            pools.with(&slot(tenant), |pooled| {
+                let decided = pooled.pool.decide(&rule, member, hits, true, now);
+                assert!(decided.is_admitted);
+                ((), pooled.pool.idle_at(&rule))
+            });
+        };
+        let admitted = || {
+            let mut summary = PoolSummary::default();
+            pools.summarize(&mut summary);
+            let metrics = summary.metrics().into_iter().filter(|metric| metric.name == "weir.pool.admitted");
+            metrics.map(|metric| (metric.labels[1].1.clone(), metric.value)).collect::<Vec<_>>()
+        };
+        let total = |name: &str, hits| (name.to_owned(), hits);
+        take("t1", "a", 10, start());
+        take("t2", "a", 5, start());
+        assert_eq!(admitted(), [total("a", 15)]);
+        let later = start().after(Period::from_secs(10_000));
+        take("t1", "a", 1, later);
+        assert_eq!(admitted(), [total("a", 16)]);
+        for step in 0..16 {
+            pools.sweep(step, later);
+        }
+        assert_eq!((pools.all().len(), admitted()), (1, vec![total("a", 16)]));
+        // one that was forgotten and comes back begins again
+        take("t2", "a", 2, later);
+        assert_eq!(admitted(), [total("a", 18)]);
+        let last = later.after(Period::from_secs(10_000));
+        take("t1", "b", 3, last);
+        for step in 0..16 {
+            pools.sweep(step, last);
+        }
+        assert_eq!(admitted(), [total("b", 3)]);
+        take("t1", "a", 4, last);
+        assert_eq!(admitted(), [total("a", 4), total("b", 3)]);
+        // those that are reported stay, whatever comes
+        for i in 0..3_000 {
+            take(&format!("0-{i}"), &format!("0-{i}"), 1, last);
+        }
+        take("t1", "a", 1, last);
+        let all = admitted();
+        assert!(all.contains(&total("a", 5)) && all.contains(&total("b", 3)));
+        assert_eq!(all.len(), 2_000);
+    }
+
     /// Two pools of one slot, such as one of this instance alone beside one of all, may be computed at a time.
     #[test]
     fn shares_of_other_members_are_ignored() {
