@@ -10,6 +10,8 @@ pub(super) struct Changes {
     exported: HashMap<String, Exported>,
     /// The number of the current export.
     export: u64,
+    /// When the page of the last export was read, in nanoseconds since the epoch; none before the first.
+    read_at: Option<u64>,
 }
 
 /// A value that the collector has.
@@ -33,9 +35,10 @@ pub(super) struct Reading {
 
 impl Changes {
     /// Returns what `value` has counted since the collector got the last value of its series, and since when that is;
-    /// none if it is the first one. A value that is lower than the last one began at 0 again.
+    /// none if that is since the start. A value that is lower than the last one began at 0 again, and a series that the
+    /// last page did not have began after it.
     pub(super) fn since(&mut self, key: &str, value: &Value) -> (Value, Option<u64>) {
-        let Some(last) = self.exported.get_mut(key) else { return (value.clone(), None) };
+        let Some(last) = self.exported.get_mut(key) else { return (value.clone(), self.read_at) };
         last.export = self.export;
         (minus(value, &last.value).unwrap_or_else(|| value.clone()), Some(last.at))
     }
@@ -48,10 +51,11 @@ impl Changes {
         }
     }
 
-    /// Ends an export of all series, and forgets those that its page did not have.
-    pub(super) fn end_export(&mut self) {
+    /// Ends an export of all series, whose page was read at `at`, and forgets those that the page did not have.
+    pub(super) fn end_export(&mut self, at: u64) {
         self.exported.retain(|_, exported| exported.export == self.export);
         self.export += 1;
+        self.read_at = Some(at);
     }
 }
 
@@ -61,8 +65,9 @@ fn minus(value: &Value, last: &Value) -> Option<Value> {
         (Value::Number(Number::Int(value)), Value::Number(Number::Int(last))) => {
             value.checked_sub(*last).filter(|more| *more >= 0).map(|more| Value::Number(Number::Int(more)))
         }
-        (Value::Number(Number::Double(value)), Value::Number(Number::Double(last))) => {
-            let more = value - last;
+        // a fraction may become a whole number
+        (Value::Number(value), Value::Number(last)) => {
+            let more = value.as_f64() - last.as_f64();
             (more >= 0.0).then_some(Value::Number(Number::Double(more)))
         }
         (Value::Histogram(value), Value::Histogram(last)) if value.bounds == last.bounds => {
@@ -93,7 +98,7 @@ mod tests {
         let since = values.iter().map(|(key, value)| changes.since(key, value)).collect();
         let reading = |(key, value): &(&str, Value)| Reading { key: (*key).into(), value: value.clone() };
         changes.exported(values.iter().map(reading).collect(), at);
-        changes.end_export();
+        changes.end_export(at);
         since
     }
 
@@ -112,6 +117,15 @@ mod tests {
     }
 
     #[test]
+    fn whole_numbers_and_fractions_are_subtracted() {
+        let (mut changes, double) = (Changes::default(), |value| Value::Number(Number::Double(value)));
+        export(&mut changes, &[("a", int(1))], 10);
+        assert_eq!(export(&mut changes, &[("a", double(1.5))], 20), [(double(0.5), Some(10))]);
+        assert_eq!(export(&mut changes, &[("a", int(2))], 30), [(double(0.5), Some(20))]);
+        assert_eq!(export(&mut changes, &[("a", double(0.5))], 40), [(double(0.5), Some(30))]);
+    }
+
+    #[test]
     fn an_export_that_failed_is_part_of_the_next_one() {
         let mut changes = Changes::default();
         export(&mut changes, &[("a", int(5))], 10);
@@ -125,6 +139,7 @@ mod tests {
         export(&mut changes, &[("a", int(5)), ("b", int(1))], 10);
         export(&mut changes, &[("b", int(1))], 20);
         assert_eq!(changes.exported.len(), 1);
-        assert_eq!(changes.since("a", &int(6)), (int(6), None));
+        // it began after the last page, which did not have it
+        assert_eq!(changes.since("a", &int(6)), (int(6), Some(20)));
     }
 }

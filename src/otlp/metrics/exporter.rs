@@ -123,7 +123,7 @@ impl Worker {
                 warning = Some(format!("the collector has rejected {rejected} points: {message}"));
             }
         }
-        self.messages.end_page();
+        self.messages.end_page(now);
         self.exports.succeeded.add(1);
         match warning {
             Some(warning) => self.log.failed(&warning),

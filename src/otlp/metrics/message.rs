@@ -102,9 +102,9 @@ impl Messages {
         self.changes.exported(readings, now);
     }
 
-    /// Records that all messages of a page were made.
-    pub(super) fn end_page(&mut self) {
-        self.changes.end_export();
+    /// Records that all messages of a page, which was read at `now`, were made.
+    pub(super) fn end_page(&mut self, now: u64) {
+        self.changes.end_export(now);
     }
 
     /// Returns a metric without points.
@@ -218,7 +218,7 @@ mod tests {
     fn all(messages: &mut Messages, page: &str, now: u64) -> Vec<Message> {
         let mut points = Points::of(page);
         let all = std::iter::from_fn(|| messages.next(&mut points, now)).collect();
-        messages.end_page();
+        messages.end_page(now);
         all
     }
 

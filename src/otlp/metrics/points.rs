@@ -236,6 +236,14 @@ impl Number {
             _ => text.parse().ok().map(Self::Double),
         }
     }
+
+    #[expect(clippy::cast_precision_loss, reason = "only numbers with fractions are subtracted as such")]
+    pub(super) const fn as_f64(self) -> f64 {
+        match self {
+            Self::Int(int) => int as f64,
+            Self::Double(double) => double,
+        }
+    }
 }
 
 #[cfg(test)]
