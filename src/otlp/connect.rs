@@ -1,7 +1,5 @@
 //! Opens connections to the collector.
 
-use tokio::task::spawn_blocking;
-
 use super::settings::{ExportSettings, Protocol};
 use crate::{
     grpc_client::{Stream, TargetTls, open},
@@ -21,12 +19,10 @@ pub(super) async fn connect(settings: &ExportSettings) -> Result<Box<dyn Stream>
 /// [`TlsError`], if a file cannot be used.
 pub(crate) async fn tls(settings: &ExportSettings) -> Result<Option<TargetTls>, TlsError> {
     let Some((files, names)) = settings.tls.clone() else { return Ok(None) };
-    let alpn: &[&[u8]] = match settings.protocol {
+    let alpn: &'static [&'static [u8]] = match settings.protocol {
         Protocol::Grpc => &[ALPN_H2],
         Protocol::Http => &[b"http/1.1"],
     };
-    match spawn_blocking(move || files.load(&names, alpn)).await {
-        Ok(config) => Ok(Some(TargetTls { config: config?, server_name: None })),
-        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-    }
+    let config = files.load_aside(names, alpn).await?;
+    Ok(Some(TargetTls { config, server_name: None }))
 }

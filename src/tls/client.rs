@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use tokio::task::spawn_blocking;
 use tokio_rustls::rustls::{ClientConfig, crypto::ring, pki_types::UnixTime};
 
 use super::{
@@ -60,6 +61,23 @@ impl ClientTls {
         };
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(Arc::new(config))
+    }
+
+    /// Does what [`ClientTls::load`] does, on a thread where that holds up nobody: the files of the system have some
+    /// hundred certificates.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`], as [`ClientTls::load`].
+    pub async fn load_aside(
+        self,
+        names: ClientTlsNames,
+        alpn: &'static [&'static [u8]],
+    ) -> Result<Arc<ClientConfig>, TlsError> {
+        match spawn_blocking(move || self.load(&names, alpn)).await {
+            Ok(loaded) => loaded,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        }
     }
 
     /// Returns the authorities that are valid now.

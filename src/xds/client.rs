@@ -19,7 +19,6 @@ use std::{
 use futures_util::Stream;
 use tokio::{
     sync::mpsc,
-    task::spawn_blocking,
     time::{sleep, timeout},
 };
 use tonic::{
@@ -43,7 +42,7 @@ use crate::{
     grpc_client::{TargetTls, connect},
     observe::text::shortened,
     proto::{envoy::service::discovery::v3::DiscoveryRequest, google::rpc::Status},
-    tls::{ALPN_H2, ClientTlsNames, TlsError},
+    tls::{ALPN_H2, ClientTlsNames},
 };
 
 /// How long one attempt to connect may take, if the control plane has not less time to answer.
@@ -229,8 +228,7 @@ impl Client {
         let tls = match self.settings.tls.clone() {
             None => None,
             Some(XdsTls { files, server_name }) => {
-                let loading = spawn_blocking(move || files.load(&NAMES, &[ALPN_H2])).await;
-                let loaded: Result<_, TlsError> = loading.map_err(|error| error.to_string())?;
+                let loaded = files.load_aside(NAMES, &[ALPN_H2]).await;
                 Some(TargetTls { config: loaded.map_err(|error| error.to_string())?, server_name })
             }
         };
@@ -286,14 +284,12 @@ impl Client {
         type_url: &str,
         resources: Result<Vec<Resource>, Exceeded>,
     ) -> Result<(), String> {
-        if type_url != TYPE_URL {
+        let resources = if type_url == TYPE_URL {
+            resources.map_err(|exceeded| exceeded.to_string())
+        } else {
             let type_url = shortened(type_url, MAX_TEXT);
-            return Err(format!("the response has the type '{type_url}' instead of '{TYPE_URL}'"));
-        }
-        let resources = resources.map_err(|exceeded| {
-            tracing::error!("{exceeded}; keeping the previous rules");
-            exceeded.to_string()
-        })?;
+            Err(format!("the response has the type '{type_url}' instead of '{TYPE_URL}'"))
+        };
         let hash = self.hash(&resources);
         if let Some((rejected, reason)) = &self.rejected
             && *rejected == hash
@@ -314,7 +310,11 @@ impl Client {
         }
     }
 
-    fn hash(&self, resources: &[Resource]) -> u64 {
+    fn hash(&self, resources: &Result<Vec<Resource>, String>) -> u64 {
+        let resources = match resources {
+            Ok(resources) => resources,
+            Err(reason) => return self.hasher.hash_one(reason),
+        };
         let hash = |one: &Resource| self.hasher.hash_one((&one.type_url, &one.value));
         let mut hashes: Vec<u64> = resources.iter().map(hash).collect();
         // the order is random in common control planes

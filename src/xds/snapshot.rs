@@ -7,7 +7,8 @@ use super::response::Resource;
 pub(super) struct Snapshot {
     /// Counts up; no two snapshots of a process have the same.
     pub(super) id: u64,
-    pub(super) resources: Vec<Resource>,
+    /// The reason if they cannot be used whatever they hold.
+    pub(super) resources: Result<Vec<Resource>, String>,
 }
 
 /// What became of a snapshot.

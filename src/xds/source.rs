@@ -108,8 +108,13 @@ impl RuleSource for XdsSource {
         if self.candidate.is_none() && self.accepted.is_none() {
             self.candidate = received(&mut self.snapshots).await;
         }
-        let candidate = self.candidate.as_ref().map(|candidate| &candidate.resources);
-        let resources = candidate.or(self.accepted.as_ref()).cloned().unwrap_or_default();
+        let resources = match &self.candidate {
+            Some(candidate) => candidate
+                .resources
+                .clone()
+                .map_err(|reason| ConfigErrors { errors: vec![error(reason)], warnings: Vec::new() })?,
+            None => self.accepted.clone().unwrap_or_default(),
+        };
         let (options, defaults) = (self.options, self.defaults.clone());
         match spawn_blocking(move || load(resources, options, &defaults)).await {
             Ok(loaded) => loaded.map(|loaded| Loaded { left_out: self.rejected_defaults.clone(), ..loaded }),
@@ -139,7 +144,7 @@ impl RuleSource for XdsSource {
             shortened(&errors.to_string(), MAX_ERRORS).into_owned()
         });
         if result.is_ok() {
-            self.accepted = Some(resources);
+            self.accepted = resources.ok();
         }
         // an error means that the client has ended, as at the end of the process
         let _ = self.outcomes.send(Outcome { id, result });
@@ -172,11 +177,15 @@ async fn file_changed(file: &mut Option<(std::path::PathBuf, Watch)>) {
     }
 }
 
+/// Returns an error of the control plane's response as a whole.
+fn error(message: String) -> ConfigError {
+    ConfigError { at: Origin { file: "xds".into(), line: 0, column: 0 }, message }
+}
+
 /// Checks `resources` together, as the files of a directory are: in the order of their names.
 fn load(resources: Vec<Resource>, options: Options, defaults: &RuleDefaults) -> Result<Loaded, ConfigErrors> {
     let (mut documents, mut errors): (Vec<Document>, Vec<ConfigError>) = (Vec::new(), Vec::new());
     let mut unreadable = 0;
-    let error = |message| ConfigError { at: Origin { file: "xds".into(), line: 0, column: 0 }, message };
     for resource in resources {
         match resource::document(resource) {
             Ok(document) => documents.push(document),

@@ -1,8 +1,10 @@
 //! Starts with bad rules or none.
 
+use weir::proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
+
 use crate::{
     control_plane::{ControlPlane, config},
-    service::Starting,
+    service::{Starting, Weir},
     wire::{descriptor, request},
 };
 
@@ -29,6 +31,34 @@ async fn a_bad_first_snapshot_is_not_healthy() {
     stream.send("3", "c", &[config("d", "", 1)]);
     stream.rejected("2", "c").await;
     assert!(weir.page("/healthcheck").await.starts_with("HTTP/1.1 200"));
+}
+
+/// Rules that are too many to be decoded are rejected as other bad ones are.
+#[tokio::test]
+async fn too_many_rules_are_bad_rules() {
+    let mut control_plane = ControlPlane::start().await;
+    let starting = Starting::new(&control_plane, &[FORCE]);
+    let mut stream = control_plane.stream().await;
+    stream.request().await;
+    let rule = config("d", "k", 1);
+    let many = RateLimitConfig { descriptors: vec![rule.descriptors[0].clone(); 22_000], ..rule.clone() };
+    stream.send("1", "a", std::slice::from_ref(&many));
+    assert!(stream.rejected("", "a").await.contains("more than 43690 resources"));
+    let mut weir = starting.ready().await;
+    assert!(weir.page("/healthcheck").await.starts_with("HTTP/1.1 500"));
+    let rejected = async |weir: &Weir| {
+        let page = weir.page("/metrics").await;
+        let value = page.lines().find_map(|line| line.strip_prefix("weir_rules_rejected "));
+        value.map(str::to_owned)
+    };
+    assert_eq!(rejected(&weir).await.as_deref(), Some("1"));
+    stream.accepted("2", "b", &[rule]).await;
+    assert_eq!(rejected(&weir).await.as_deref(), Some("0"));
+    assert!(weir.page("/healthcheck").await.starts_with("HTTP/1.1 200"));
+    stream.send("3", "c", &[many]);
+    stream.rejected("2", "c").await;
+    assert_eq!(rejected(&weir).await.as_deref(), Some("1"));
+    assert!(weir.decide(request("d", [descriptor([("k", "v")])])).await.is_ok());
 }
 
 #[tokio::test]

@@ -84,8 +84,10 @@ impl Protocol for MetaProtocol {
 
     async fn connect(&self) -> Result<(Address, MetaConnection), String> {
         let connecting = async {
-            let tls = self.tls.as_ref().map(|tls| tls.load(&TLS_NAMES, &[])).transpose();
-            let tls = tls.map_err(|error| error.to_string())?;
+            let tls = match self.tls.clone() {
+                Some(tls) => Some(tls.load_aside(TLS_NAMES, &[]).await.map_err(|error| error.to_string())?),
+                None => None,
+            };
             let connection = MetaConnection::new(connect_stream(&self.address, tls).await?);
             // reports a server without meta commands, or with too many connections
             let probe = connection.exchange(vec![vec![MetaCommand::subtract("weir:probe", 1)]]).await;

@@ -11,7 +11,7 @@ use tokio::{task::JoinHandle, time::timeout};
 use super::{
     reply_guard::ReplyGuard,
     script,
-    settings::{Auth, Endpoint, Tls},
+    settings::{Auth, Endpoint},
 };
 use crate::store::transport::{Address, Stream, connect_stream};
 
@@ -80,8 +80,11 @@ async fn open(
 }
 
 async fn open_stream(endpoint: &Endpoint, address: &Address) -> Result<Box<dyn Stream>, String> {
-    let tls = endpoint.tls.as_ref().map(Tls::load).transpose();
-    connect_stream(address, tls.map_err(|error| error.to_string())?).await
+    let tls = match &endpoint.tls {
+        Some(tls) => Some(tls.load_aside().await.map_err(|error| error.to_string())?),
+        None => None,
+    };
+    connect_stream(address, tls).await
 }
 
 async fn handshake(

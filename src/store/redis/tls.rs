@@ -14,9 +14,18 @@ const NAMES: ClientTlsNames = ClientTlsNames {
 };
 
 impl Tls {
-    /// Loads the files and returns the client configuration of one connection.
+    /// Loads the files and returns the client configuration of one connection. Blocks on file access.
     pub(super) fn load(&self) -> Result<Arc<ClientConfig>, TlsError> {
+        self.files().load(&NAMES, &[])
+    }
+
+    /// Does the same without blocking.
+    pub(super) async fn load_aside(&self) -> Result<Arc<ClientConfig>, TlsError> {
+        self.files().load_aside(NAMES, &[]).await
+    }
+
+    fn files(&self) -> ClientTls {
         let Self { ca, client, any_name } = self.clone();
-        ClientTls { ca, client, any_name }.load(&NAMES, &[])
+        ClientTls { ca, client, any_name }
     }
 }
