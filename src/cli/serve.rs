@@ -116,8 +116,10 @@ pub(super) fn run(flags: &Flags, ignored: &[String]) -> Result<ExitCode, Box<dyn
     log::init(&settings.log.level, settings.log.format)?;
     warn_of_ignored(ignored);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(settings))?;
-    Ok(ExitCode::SUCCESS)
+    let served = runtime.block_on(serve(settings));
+    // nothing is left to do but work that cannot be cancelled, such as a look-up of a name
+    runtime.shutdown_background();
+    served.map(|()| ExitCode::SUCCESS)
 }
 
 async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
