@@ -1,7 +1,7 @@
 //! When the certificates that weir uses end: as metrics, and as warnings in the log before they do.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -168,9 +168,16 @@ fn files(settings: &Settings) -> Vec<CertificateFile> {
     if let Some(tls) = settings.rules.xds.as_ref().and_then(|xds| xds.tls.as_ref()) {
         add_client("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", &tls.files);
     }
-    if let Some((tls, names)) = settings.trace.as_ref().and_then(|trace| trace.export.tls.as_ref()) {
+    let exports = [
+        settings.trace.as_ref().map(|trace| &trace.export),
+        settings.otlp_metrics.as_ref().map(|metrics| &metrics.export),
+    ];
+    for (tls, names) in exports.into_iter().flatten().filter_map(|export| export.tls.as_ref()) {
         add_client(names.ca, names.certificate, tls);
     }
+    // both exports may have the same settings
+    let mut seen = HashSet::new();
+    files.retain(|file| seen.insert(file.setting));
     files
 }
 

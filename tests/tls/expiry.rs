@@ -55,7 +55,15 @@ async fn every_certificate_has_a_metric_of_its_end() {
     let (_silent, redis) = silent_redis();
     let weir = Weir::start(
         &mounted,
-        &[("REDIS_URL", &redis), ("REDIS_TLS_CACERT", redis_ca.to_str().expect("UTF-8"))],
+        &[
+            ("REDIS_URL", &redis),
+            ("REDIS_TLS_CACERT", redis_ca.to_str().expect("UTF-8")),
+            // two exports with the same file
+            ("TRACING_ENABLED", "true"),
+            ("OTEL_METRICS_EXPORTER", "otlp"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:1"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", redis_ca.to_str().expect("UTF-8")),
+        ],
     )
     .await;
     // the files of clients are read soon after the start
@@ -65,8 +73,9 @@ async fn every_certificate_has_a_metric_of_its_end() {
     )
     .await;
     let left = lines(&weir, "weir_certificate_expires_seconds{").await;
-    assert_eq!(left.len(), 5, "{left:?}");
+    assert_eq!(left.len(), 6, "{left:?}");
     for labels in [
+        "setting=\"OTEL_EXPORTER_OTLP_CERTIFICATE\",position=\"1\",subject=\"CN=clients\"",
         "setting=\"REDIS_TLS_CACERT\",position=\"1\",subject=\"CN=clients\"",
         "setting=\"GRPC_CLIENT_TLS_CACERT\",position=\"2\",subject=\"CN=clients\"",
     ] {
