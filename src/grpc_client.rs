@@ -29,6 +29,10 @@ use tower::service_fn;
 /// pings would end the connection: grpc-go allows one in five minutes.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
+/// How long a TCP peer may not acknowledge what was sent. The system's own limit is about 15 minutes, and it checks no
+/// peer meanwhile.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+
 /// The address of a gRPC server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -280,7 +284,10 @@ pub(crate) async fn open(target: &Target, tls: Option<&TargetTls>) -> Result<Box
             stream.set_nodelay(true)?;
             let (idle, interval) = KEEP_ALIVE;
             let keep_alive = TcpKeepalive::new().with_time(idle).with_interval(interval);
-            SockRef::from(&stream).set_tcp_keepalive(&keep_alive)?;
+            let socket = SockRef::from(&stream);
+            socket.set_tcp_keepalive(&keep_alive)?;
+            #[cfg(target_os = "linux")]
+            socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
             secured(stream, target, tls).await
         }
     }

@@ -5,14 +5,20 @@ use std::{
     net::{SocketAddr, TcpStream},
     os::unix::net::UnixStream,
     path::Path,
+    time::Duration,
 };
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::{
     bind::{BindError, BoundAddress, bind_tcp},
     unix::{self, SocketFile},
 };
+
+/// The idle time after which the system checks whether a TCP peer still exists, and the time between two checks: a
+/// client that has vanished takes a place among the connections. The idle time is that of Redis.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_mins(5), Duration::from_secs(30));
 
 /// A listening TCP port or unix socket.
 #[derive(Debug)]
@@ -79,6 +85,9 @@ impl Listener {
                 let (stream, _) = listener.accept().await?;
                 // a response is one small packet, which must not wait for more data
                 stream.set_nodelay(true)?;
+                let (idle, interval) = KEEP_ALIVE;
+                let keep_alive = TcpKeepalive::new().with_time(idle).with_interval(interval);
+                SockRef::from(&stream).set_tcp_keepalive(&keep_alive)?;
                 stream.into_std().map(Accepted::Tcp)
             }
             ListenerKind::Unix { listener, .. } => listener.accept().await?.0.into_std().map(Accepted::Unix),
