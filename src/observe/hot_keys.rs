@@ -200,22 +200,24 @@ impl HotKeys {
             })
             .collect();
         let mut merged: HashMap<Key, (HotKey, u64), foldhash::fast::RandomState> = HashMap::default();
-        for counter in sketches.iter().flat_map(|sketch| &sketch.counters) {
-            let uncounted = || -> u64 { sketches.iter().map(|sketch| sketch.least()).sum() };
-            let (all, absent) = merged.entry(counter.key).or_insert_with(|| {
-                (HotKey { hits: 0, of_others: 0, variance: 0.0, ..counter.clone() }, uncounted())
-            });
-            all.hits += counter.hits;
-            all.of_others += counter.of_others;
-            all.variance += counter.variance;
-            all.used = counter.used;
-            // where it has a counter, nothing is missing
-            let own = sketches.iter().find(|sketch| std::ptr::eq(sketch.counter(counter.key), counter));
-            *absent = absent.saturating_sub(own.map_or(0, |sketch| sketch.least()));
+        let uncounted = sketches.iter().fold(0, |sum: u64, sketch| sum.saturating_add(sketch.least()));
+        for sketch in sketches {
+            let of_uncounted = sketch.least();
+            for counter in &sketch.counters {
+                let (all, absent) = merged.entry(counter.key).or_insert_with(|| {
+                    (HotKey { hits: 0, of_others: 0, variance: 0.0, ..counter.clone() }, uncounted)
+                });
+                all.hits = all.hits.saturating_add(counter.hits);
+                all.of_others = all.of_others.saturating_add(counter.of_others);
+                all.variance += counter.variance;
+                all.used = counter.used;
+                // where it has a counter, nothing is missing
+                *absent = absent.saturating_sub(of_uncounted);
+            }
         }
         drop(slices);
         let missing = |(mut key, absent): (HotKey, u64)| {
-            key.of_others += absent;
+            key.of_others = key.of_others.saturating_add(absent);
             key
         };
         let mut top: Vec<HotKey> = merged.into_values().map(missing).collect();
@@ -241,15 +243,15 @@ fn lane() -> usize {
 // === impl Slices ===
 
 impl Slices {
-    /// Returns the slice with that number, emptied if its place had an earlier one.
+    /// Returns the slice with that number, emptied if its place had another one.
     fn at(&mut self, number: u64) -> &mut Slice {
         if self.ring.is_empty() {
             self.ring.resize_with(SLICES, Slice::default);
         }
         let place = usize::try_from(number % SLICES as u64).unwrap_or_default();
         let slice = &mut self.ring[place];
-        // a clock that steps back adds to the later slice
-        if slice.number < number {
+        // a later one if the clock has stepped back by all slices
+        if slice.number != number {
             *slice = Slice { number, ..Slice::default() };
         }
         slice
@@ -303,11 +305,6 @@ impl Sketch {
         self.places.insert(key, place);
         place
     }
-
-    fn counter(&self, key: Key) -> *const HotKey {
-        self.places.get(&key).map_or(std::ptr::null(), |place| &raw const self.counters[*place])
-    }
-
     /// Returns the most hits that a key without a counter may have.
     fn least(&self) -> u64 {
         if self.counters.len() < COUNTERS {
@@ -374,6 +371,33 @@ mod tests {
         assert!(hot.top(By::Hits, MINUTE, end + 2 * MINUTE, 1).is_empty());
         assert_eq!(hot.top(By::Hits, 10 * MINUTE, end + 2 * MINUTE, 1)[0].hits, hits);
         assert!(hot.top(By::Hits, 10 * MINUTE, end + 12 * MINUTE, 1).is_empty());
+    }
+
+    #[test]
+    fn the_last_decisions_are_there_after_the_clock_has_stepped_back() {
+        let hot = HotKeys::default();
+        for slice in 0..SLICES as u64 {
+            decide(&hot, 1, false, NOW + slice * SLICE);
+        }
+        let before = NOW - 60 * MINUTE;
+        decide(&hot, 2, false, before);
+        let top = hot.top(By::Hits, MINUTE, before, 2);
+        assert_eq!((top.len(), &*top[0].name), (1, "k2"));
+    }
+
+    /// A request chooses how many hits it has.
+    #[test]
+    fn as_many_hits_as_there_can_be_stay_on_top() {
+        let hot = HotKeys::default();
+        for (key, hits) in [(1, u64::MAX), (2, 5), (1, 7)] {
+            let at = NOW + hits % 2 * SLICE;
+            let sample = Sample { weight: 1, key: [key, key], hits, is_rejected: false, used: 1.0, at };
+            hot.add(sample, || format!("k{key}"));
+            let sample = Sample { weight: 1, key: [key, key], hits, is_rejected: false, used: 1.0, at: NOW };
+            hot.add(sample, || format!("k{key}"));
+        }
+        let top = hot.top(By::Hits, MINUTE, NOW + SLICE, 1);
+        assert_eq!((&*top[0].name, top[0].hits), ("k1", u64::MAX));
     }
 
     #[test]
