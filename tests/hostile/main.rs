@@ -17,6 +17,7 @@ mod frames;
 mod headers;
 mod http;
 mod pages;
+mod redis;
 mod requests;
 mod responses;
 mod target;

@@ -64,6 +64,23 @@ async fn the_counters_are_those_of_grpc() {
     assert_eq!(weir.decide(request).await.statuses[0].limit_remaining, 0);
 }
 
+/// The limit of a member of a pool is its share.
+#[tokio::test]
+async fn a_limit_that_is_shared_is_reported_as_by_grpc() {
+    let rules = "domain: shop\ndescriptors:\n  - key: client\n    rate_limit: { requests: 4000, per: 1h, share: {} }\n";
+    let mut weir = start(rules, &[]).await;
+    let mut client = Client::to(&weir).await;
+    for value in ["a", "b"] {
+        let taken = client.ask(&format!("WEIR.TAKE shop client {value}")).await;
+        let request = wire::request("shop", [wire::descriptor([("client", value)])]);
+        let status = weir.decide(request).await.statuses.remove(0);
+        let requests = status.current_limit.expect("a limit").requests_per_unit;
+        let remaining = status.limit_remaining + 1;
+        let expected = format!("\"limit_remaining\" :{remaining} \"requests_per_unit\" :{requests} ");
+        assert!(taken.contains(&expected), "{expected}: {taken}");
+    }
+}
+
 #[tokio::test]
 async fn a_reset_gives_all_hits_back_if_it_is_allowed() {
     let weir = start(RULES, &[]).await;
@@ -72,7 +89,7 @@ async fn a_reset_gives_all_hits_back_if_it_is_allowed() {
         client.ask("WEIR.RESET shop tenant acme").await,
         "-ERR WEIR.RESET is off: WEIR_REDIS_RESET=true turns it on"
     );
-    let weir = start(RULES, &[("WEIR_REDIS_RESET", "true")]).await;
+    let mut weir = start(RULES, &[("WEIR_REDIS_RESET", "true")]).await;
     let mut client = Client::to(&weir).await;
     for descriptor in ["tenant acme", "tenant acme path /login", "window w"] {
         let take = format!("WEIR.TAKE shop {descriptor}");
@@ -86,6 +103,13 @@ async fn a_reset_gives_all_hits_back_if_it_is_allowed() {
         );
     }
     assert_eq!(client.ask("WEIR.RESET shop nothing x").await, ":0");
+    // more than any limit admits: those that are rejected count, too
+    let mut descriptor = wire::descriptor([("tenant", "acme")]);
+    descriptor.hits_addend = Some(u64::MAX);
+    weir.decide(wire::request("shop", [descriptor])).await;
+    assert!(client.ask("WEIR.TAKE shop tenant acme").await.contains("OVER_LIMIT"));
+    assert_eq!(client.ask("WEIR.RESET shop tenant acme").await, ":1");
+    assert!(client.ask("WEIR.TAKE shop tenant acme").await.contains("\"OK\""));
 }
 
 #[tokio::test]

@@ -82,7 +82,9 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Metered<I> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(context)
+        // TLS keeps what it has encrypted until the client reads
+        let outcome = Pin::new(&mut self.io).poll_flush(context);
+        self.record(outcome, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -6,14 +6,13 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::Poll,
-    time::Instant,
 };
 
 use smallvec::SmallVec;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     sync::watch,
-    time::timeout,
+    time::{Instant, timeout_at},
 };
 
 use super::{
@@ -21,9 +20,10 @@ use super::{
     parse::{Parsed, Ranges, parse},
     reply::Replies,
     service::Service,
-    session::Session,
+    session::{Queue, Session},
 };
 use crate::{
+    limit::Timestamp,
     server::{
         bounds::Bound,
         connections::{Connection, Hold, Metered},
@@ -66,6 +66,7 @@ pub(super) async fn serve<S: Store, I>(
         buffer: Vec::with_capacity(READ),
         hold,
         replies: Replies::default(),
+        begun: None,
         is_new: true,
     };
     let overrun = pin!(account.overrun(service.connections.bounds().sending));
@@ -89,6 +90,8 @@ struct Driver<'a, S, I> {
     /// Accounts for the buffer.
     hold: Hold,
     replies: Replies,
+    /// When the command began that has arrived in part.
+    begun: Option<Instant>,
     /// Whether nothing was read yet.
     is_new: bool,
 }
@@ -120,14 +123,13 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
             return Ok(false);
         }
         self.open.report();
-        let begun = !self.buffer.is_empty();
+        // a client that has begun a command has to finish it
+        let begun = (!self.buffer.is_empty()).then(|| *self.begun.get_or_insert_with(Instant::now));
         let reading = self.io.read_buf(&mut self.buffer);
         let arriving = async {
-            if !begun {
-                return reading.await;
-            }
-            // a client that has begun a command has to finish it
-            timeout(self.service.connections.bounds().arrival, reading).await.unwrap_or_else(|_| {
+            let Some(begun) = begun else { return reading.await };
+            let latest = begun + self.service.connections.bounds().arrival;
+            timeout_at(latest, reading).await.unwrap_or_else(|_| {
                 self.open.account().exceeded().add(Bound::RequestTimeout);
                 Err(io::Error::new(io::ErrorKind::TimedOut, "a command did not arrive in time"))
             })
@@ -163,18 +165,12 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
                     let arguments: SmallVec<[&[u8]; 12]> =
                         ranges.iter().map(|range| &rest[range.clone()]).collect();
                     let (session, replies) = (&mut self.session, &mut self.replies);
-                    let mut carried_out = pin!(commands::carry_out(
-                        self.service,
-                        session,
-                        self.open.account(),
-                        &arguments,
-                        now,
-                        replies
-                    ));
-                    if poll_once(carried_out.as_mut()).await.is_none() {
-                        carried_out.await;
-                        // the next command did not begin before this one ended
-                        now = self.service.clock.now();
+                    let account = self.open.account();
+                    let carried_out =
+                        commands::carry_out(self.service, session, account, &arguments, now, replies);
+                    now = after(self.service, now, carried_out).await;
+                    if let Some(queue) = self.session.executing.take() {
+                        now = self.execute(&queue, now).await?;
                     }
                     commands += 1;
                     at += length;
@@ -187,18 +183,31 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
                     self.session.is_closing = true;
                 }
             }
-            if self.replies.bytes().len() > WRITTEN_AT_ONCE {
-                self.write().await?;
-            }
+            self.write_many().await?;
         }
         buffer.drain(..at);
         self.buffer = buffer;
+        if at > 0 {
+            self.begun = None;
+        }
         // a connection that has to authenticate first is closed before others
         if self.session.is_authenticated && commands > 0 {
             self.open.account().record_calls(commands);
         }
         self.service.stats.errors.add(self.replies.take_errors());
         Ok(())
+    }
+
+    /// Carries out the commands of a transaction in their order, each by itself, the first as of `now`. Returns the time
+    /// for the next one.
+    async fn execute(&mut self, queue: &Queue, mut now: Timestamp) -> io::Result<Timestamp> {
+        for command in queue.commands() {
+            let (session, replies) = (&mut self.session, &mut self.replies);
+            let carried_out = commands::carry_out_queued(self.service, session, command, now, replies);
+            now = after(self.service, now, carried_out).await;
+            self.write_many().await?;
+        }
+        Ok(now)
     }
 
     /// Answers a line that is no array: refuses it, and closes the connection of a client that speaks HTTP, whose body
@@ -216,9 +225,14 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
     }
 
     fn reject(&self, reason: &str) {
-        if let Some(suppressed) = self.service.rejected.admit(Instant::now()) {
+        if let Some(suppressed) = self.service.rejected.admit(Instant::now().into_std()) {
             tracing::warn!(suppressed, "connection to the port of Redis' protocol rejected: {reason}");
         }
+    }
+
+    /// Writes all replies if they are many.
+    async fn write_many(&mut self) -> io::Result<()> {
+        if self.replies.bytes().len() > WRITTEN_AT_ONCE { self.write().await } else { Ok(()) }
     }
 
     /// Writes all replies.
@@ -245,6 +259,16 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
         self.replies.clear();
         self.io.flush().await
     }
+}
+
+/// Waits for a command, as of `now`. Returns the time for the next one: it does not begin before this one has ended.
+async fn after<S>(service: &Service<S>, now: Timestamp, carried_out: impl Future<Output = ()>) -> Timestamp {
+    let mut carried_out = pin!(carried_out);
+    if poll_once(carried_out.as_mut()).await.is_some() {
+        return now;
+    }
+    carried_out.await;
+    service.clock.now()
 }
 
 /// Polls `future`, which may be polled again if it is not ready.

@@ -27,6 +27,8 @@ pub(super) struct Session {
     pub(super) client_library: [Vec<u8>; 2],
     /// The commands since `MULTI`.
     pub(super) queue: Option<Queue>,
+    /// The commands that `EXEC` has carried out next.
+    pub(super) executing: Option<Queue>,
     /// Whether the connection is to be closed after the replies.
     pub(super) is_closing: bool,
 }
@@ -72,6 +74,7 @@ impl Session {
             name: Vec::new(),
             client_library: [Vec::new(), Vec::new()],
             queue: None,
+            executing: None,
             is_closing: false,
         }
     }

@@ -15,7 +15,7 @@ mod transaction;
 
 use std::sync::Arc;
 
-pub(super) use self::table::COMMANDS;
+pub(super) use self::{table::COMMANDS, transaction::carry_out_queued};
 
 use self::{
     action::{Action, Dialect},
@@ -54,10 +54,7 @@ pub(super) async fn carry_out<S: Store>(
         return refuse_number(spec, replies);
     }
     match spec.action {
-        Action::Transaction(action) => {
-            // boxed, since it carries out others
-            Box::pin(transaction::carry_out(service, session, account, action, now, replies)).await;
-        }
+        Action::Transaction(action) => transaction::carry_out(service, session, account, action, replies),
         _ if session.queue.is_some() && !spec.action.is_at_once() => {
             transaction::queue(session, index, arguments, replies);
         }

@@ -19,8 +19,8 @@ use crate::{
     trace::RequestSpan,
 };
 
-/// The hits that are given back: more than any limit admits.
-const ALL: u64 = u32::MAX as u64;
+/// The hits that are given back: as many as can have been counted.
+const ALL: u64 = u64::MAX;
 
 /// Carries `command` out with these arguments: the domain, then keys and values in turn, and for [`RuleCommand::Take`]
 /// `HITS` and their number.
@@ -123,7 +123,7 @@ fn write(verdict: &Verdict<'_>, replies: &mut Replies) {
     replies.integer(status.remaining.into());
     let Some(limit) = limit else { return };
     replies.bulk("requests_per_unit");
-    replies.integer(limit.tier.requests.into());
+    replies.integer(limit.requests.into());
     replies.bulk("unit");
     match limit.tier.unit() {
         Some(unit) => replies.bulk(unit.name()),

@@ -13,19 +13,18 @@ use crate::{
         resp::{
             reply::Replies,
             service::Service,
-            session::{Queue, Session},
+            session::{Queue, QueuedCommand, Session},
         },
     },
     store::Store,
 };
 
-/// Carries `command` out. The commands of a transaction are carried out in their order, each by itself.
-pub(super) async fn carry_out<S: Store>(
+/// Carries `command` out. The commands of a transaction are left to [`carry_out_queued`].
+pub(super) fn carry_out<S>(
     service: &Service<S>,
     session: &mut Session,
     account: &Arc<Account>,
     command: TransactionCommand,
-    now: Timestamp,
     replies: &mut Replies,
 ) {
     match (command, session.queue.take()) {
@@ -46,11 +45,7 @@ pub(super) async fn carry_out<S: Store>(
         }
         (TransactionCommand::Exec, Some(queue)) => {
             replies.array(queue.commands().len());
-            for command in queue.commands() {
-                let arguments: SmallVec<[&[u8]; 12]> = command.arguments().collect();
-                let action = COMMANDS[command.command].action;
-                carry_out_one(service, session, action, &arguments, now, replies).await;
-            }
+            session.executing = Some(queue);
         }
         (TransactionCommand::Discard, None) => replies.error("ERR DISCARD without MULTI"),
         (TransactionCommand::Discard, Some(_)) => replies.simple("OK"),
@@ -67,6 +62,19 @@ pub(super) async fn carry_out<S: Store>(
             replies.simple("RESET");
         }
     }
+}
+
+/// Carries out a command of a transaction, as of `now`.
+pub(in super::super) async fn carry_out_queued<S: Store>(
+    service: &Service<S>,
+    session: &mut Session,
+    command: &QueuedCommand,
+    now: Timestamp,
+    replies: &mut Replies,
+) {
+    let arguments: SmallVec<[&[u8]; 12]> = command.arguments().collect();
+    let action = COMMANDS[command.command].action;
+    carry_out_one(service, session, action, &arguments, now, replies).await;
 }
 
 /// Adds the command at `index` of the list to the open transaction.
