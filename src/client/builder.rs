@@ -18,7 +18,7 @@ use crate::store::dns::DnsSettings;
 use crate::{
     DecisionSettings, WaiterThread,
     clock::{Clock, SystemClock},
-    config::{self, ConfigErrors},
+    config::{self, ConfigErrors, Document, DocumentContent},
     limit::{Domain, Period},
     limiter,
     observe::Stats,
@@ -113,7 +113,7 @@ impl Builder {
         self
     }
 
-    /// Adds the rules of one file that is given as its text.
+    /// Adds the rules of one file that is given as its text. A domain is in one file only, as in a directory.
     #[must_use]
     pub fn rules_text(mut self, yaml: &str) -> Self {
         self.texts.push(yaml.to_owned());
@@ -230,10 +230,13 @@ impl Builder {
     )]
     pub async fn build(self) -> Result<Limiter, BuildError> {
         let mut files = RuleFiles { dir: self.dir, domains: self.domains };
-        for (i, text) in self.texts.iter().enumerate() {
-            let name = if self.texts.len() == 1 { "rules".to_owned() } else { format!("rules {}", i + 1) };
-            files.domains.extend(config::parse(&name, text)?.domains);
-        }
+        let is_one = self.texts.len() == 1;
+        let texts = self.texts.into_iter().zip(1..).map(|(text, number)| Document {
+            name: if is_one { "rules".to_owned() } else { format!("rules {number}") },
+            content: DocumentContent::Yaml(text),
+        });
+        let options = config::Options::default();
+        files.domains.extend(config::load_documents(texts.collect(), &options)?.domains);
         let domains = files.read()?;
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
         let max_counters = self.max_counters.unwrap_or(MAX_COUNTERS);

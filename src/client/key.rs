@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use super::{error::AcquireError, limiter::Limiter, permit::Permit};
+use super::{
+    error::AcquireError,
+    limiter::{Limiter, reject_empty},
+    permit::Permit,
+};
 use crate::{limit::Hits, limiter};
 
 /// The entries of a limiter's caller, whose rule and counter are found once, and again after each reload.
@@ -31,8 +35,9 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`AcquireError::Invalid`], if the domain is empty.
+    /// [`AcquireError::Invalid`], if the domain is empty, or there are no entries.
     pub fn key(&self, domain: &str, entries: &[(&str, &str)]) -> Result<Key, AcquireError> {
+        reject_empty(entries)?;
         let inner = self.inner.limiter.key(domain, entries);
         let inner = inner.map_err(|error| AcquireError::Invalid(error.into()))?;
         Ok(Key { limiter: self.clone(), inner })

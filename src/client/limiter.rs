@@ -40,6 +40,7 @@ impl Limiter {
         hits: Hits,
         max_wait: Duration,
     ) -> Result<Permit, AcquireError> {
+        reject_empty(entries)?;
         let entries = entries.iter().map(|(key, value)| Entry { key, value });
         let descriptor =
             Descriptor { entries: entries.collect(), hits: Some(hits.0), ..Descriptor::default() };
@@ -83,7 +84,7 @@ impl Limiter {
         Ok(())
     }
 
-    /// Replaces all rules by `domains`, as [`Limiter::reload`] does. Without the crate's feature `dns`, an instance has a
+    /// Replaces all rules by `domains`, as [`Limiter::reload`] does. Of several with one name, the last one counts. Without the crate's feature `dns`, an instance has a
     /// hundredth of limits that are divided by the addresses of a name.
     pub fn load(&self, domains: &[Domain]) {
         self.inner.load(domains.to_vec());
@@ -138,6 +139,11 @@ impl Limiter {
             None => Ok(Permit::new(&self.inner, acquired)),
         }
     }
+}
+
+/// Returns an error if there are no `entries`: nothing could have a limit.
+pub(super) fn reject_empty(entries: &[(&str, &str)]) -> Result<(), AcquireError> {
+    if entries.is_empty() { Err(AcquireError::Invalid(limiter::AcquireError::NoEntries)) } else { Ok(()) }
 }
 
 impl fmt::Debug for Limiter {

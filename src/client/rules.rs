@@ -3,7 +3,7 @@
 #[cfg(feature = "dns")]
 mod followed;
 
-use std::{num::NonZeroU16, path::PathBuf, sync::Arc};
+use std::{collections::HashSet, num::NonZeroU16, path::PathBuf, sync::Arc};
 
 #[cfg(feature = "dns")]
 pub(super) use self::followed::FollowedRules;
@@ -37,10 +37,27 @@ impl RuleFiles {
         if let Some(dir) = &self.dir {
             domains.extend(config::load(dir, &config::Options::default())?.domains);
         }
+        reject_duplicates(&domains)?;
         #[cfg(not(feature = "dns"))]
         reject_names(&domains)?;
         Ok(domains)
     }
+}
+
+/// Returns an error for each domain of several sources: only one of them could count.
+fn reject_duplicates(domains: &[Domain]) -> Result<(), ConfigErrors> {
+    let mut seen = HashSet::new();
+    let again = domains.iter().filter(|domain| !seen.insert(&domain.name));
+    let errors: Vec<_> = again
+        .map(|domain| config::ConfigError {
+            at: domain.nodes.first().map(|node| node.origin.clone()).unwrap_or_default(),
+            message: format!(
+                "the domain '{}' has rules of another source, too: write them in one",
+                domain.name
+            ),
+        })
+        .collect();
+    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors { errors, warnings: Vec::new() }) }
 }
 
 #[cfg(not(feature = "dns"))]

@@ -48,6 +48,9 @@ pub enum AcquireError {
          descriptor, whose rule may have several tiers, or do not wait"
     )]
     SeveralLimits(usize),
+    /// It names nothing that could have a limit.
+    #[error("entries must not be empty")]
+    NoEntries,
     /// A decision at once is not possible, since the counters are not in this process's memory.
     #[error(
         "the counters are not in this process, so a decision has to wait for their store: acquire with a wait of zero"
@@ -122,8 +125,8 @@ impl<S: Store> Limiter<S> {
             Ok(encoded) => return Ok(encoded),
             Err(encode) => encode,
         };
-        let mut now = started;
-        let mut promised = None;
+        let max_wait = self.asking.cut(max_wait);
+        let (mut now, mut promised) = (started, None);
         loop {
             let left = started.after(max_wait).since(now);
             let entered = {

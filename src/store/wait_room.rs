@@ -65,7 +65,12 @@ impl WaitRoom {
 
     /// Returns the wait of a caller that would wait for `max_wait`.
     pub(crate) fn longest(&self, max_wait: Period) -> Period {
-        if self.is_closed() { Period::default() } else { max_wait.min(self.bounds().longest) }
+        if self.is_closed() { Period::default() } else { self.cut(max_wait) }
+    }
+
+    /// Returns the part of `max_wait` that a call may wait at most.
+    pub(crate) fn cut(&self, max_wait: Period) -> Period {
+        max_wait.min(self.bounds().longest)
     }
 
     /// Returns whether a line in which so many are `waiting` has room for one more.

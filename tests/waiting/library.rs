@@ -60,12 +60,37 @@ async fn each_outcome_has_an_error() {
     permit.give_back();
     assert!(limiter.acquire_many("partners", &entries, 2, Duration::ZERO).await.is_ok());
     assert!(matches!(limiter.try_acquire("", &entries, Hits(1)), Err(AcquireError::Invalid(_))));
+    assert!(matches!(limiter.try_acquire("partners", &[], Hits(1)), Err(AcquireError::Invalid(_))));
+    let error =
+        limiter.acquire("partners", &[], Hits(1), Duration::ZERO).await.expect_err("nothing to limit");
+    assert_eq!(error.to_string(), "entries must not be empty");
     // a longer wait than the longest is cut to it
     let error = limiter.until_ready("partners", &entries).await.expect_err("longer than a minute");
     assert!(matches!(error, AcquireError::Timeout { .. }));
     // without a limit, everything is admitted
     assert!(limiter.until_ready("partners", &[("other", "x")]).await.is_ok());
     assert!(limiter.try_acquire("unknown", &entries, Hits(9)).is_ok());
+}
+
+/// One of them would be in force only.
+#[tokio::test]
+async fn a_domain_of_two_sources_is_an_error() {
+    let rules = |key: &str| {
+        format!(
+            "domain: partners\ndescriptors:\n  - key: {key}\n    rate_limit: {{ requests: 2, per: 1h }}\n"
+        )
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("rules.yaml"), rules("api")).expect("a file in it");
+    let built = Limiter::builder().rules_text(&rules("api")).rules_text(&rules("upload")).build().await;
+    let error = built.expect_err("two texts").to_string();
+    assert!(error.contains("rules 2:1:9") && error.contains("duplicate domain 'partners'"), "{error}");
+    let built = Limiter::builder().rules_text(&rules("upload")).rules_dir(dir.path()).build().await;
+    let error = built.expect_err("a text and a directory").to_string();
+    assert!(error.contains("the domain 'partners' has rules of another source, too"), "{error}");
+    let others = Limiter::builder().rules_text("domain: others").rules_text(&rules("api")).build().await;
+    let others = others.expect("two domains");
+    assert!(others.acquire_many("partners", &[("api", "x")], 3, Duration::ZERO).await.is_err());
 }
 
 /// A resolved key follows the rules.

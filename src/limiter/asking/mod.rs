@@ -90,6 +90,11 @@ impl AskingLines {
         self.room.waiters()
     }
 
+    /// Returns the part of `max_wait` that a call may wait at most, in however many lines.
+    pub(super) fn cut(&self, max_wait: Period) -> Period {
+        self.room.cut(max_wait)
+    }
+
     /// Returns the turns of an instance in this place, for the counters of `key`.
     fn turns(&self, key: CounterKey, place: part::Place) -> Turns {
         Turns { place, seed: self.seed.wrapping_add(key.hash()) }

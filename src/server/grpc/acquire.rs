@@ -125,7 +125,7 @@ impl<S: Store> AcquireService<S> {
         let message = acquire_message::decode(message, self.bounds.entries)
             .map_err(|error| self.undecodable(&error))?;
         if message.entries.is_empty() {
-            return Err(Status::invalid_argument("entries must not be empty"));
+            return Err(status(&AcquireError::NoEntries));
         }
         let max_wait = max_wait(&message)?.min(longest.map_or(Period::MAX, |longest| {
             Period::from_nanos(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX))
@@ -306,6 +306,7 @@ fn status(error: &AcquireError) -> Status {
     let text = error.to_string();
     match error {
         AcquireError::SeveralLimits(_)
+        | AcquireError::NoEntries
         | AcquireError::Limit(LimitError::EmptyDomain | LimitError::NoDescriptors) => {
             Status::invalid_argument(text)
         }
