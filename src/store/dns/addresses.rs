@@ -3,7 +3,7 @@
 use super::{
     message::RecordKind,
     name::DnsName,
-    resolver::{NameServers, look_up},
+    resolver::{NameServers, look_up_all},
 };
 
 /// Returns how many hosts `name` stands for: the number of its IPv4 addresses, or of its IPv6 addresses if there are
@@ -13,11 +13,7 @@ use super::{
 ///
 /// A text for people, if the name has no address, or no name server says so.
 pub(super) async fn count_addresses(name: &DnsName, name_servers: &NameServers) -> Result<usize, String> {
-    let look_up = |kind| look_up(name, kind, name_servers);
-    let (four, six) = futures_util::future::join(look_up(RecordKind::A), look_up(RecordKind::Aaaa)).await;
-    match (four, six) {
-        (Ok(four), six) => Ok(four.len().max(six.map_or(0, |six| six.len()))),
-        (Err(_), Ok(six)) => Ok(six.len()),
-        (Err(error), Err(_)) => Err(error),
-    }
+    let kinds = [RecordKind::A, RecordKind::Aaaa];
+    let found = look_up_all(name, kinds, name_servers).await?;
+    Ok(found.iter().map(Vec::len).max().unwrap_or_default())
 }

@@ -79,8 +79,8 @@ impl DnsInstances {
             // rules that are loaded again and again must not put the next look-up off
             return;
         }
-        let first = timeout(FIRST, self.look_up(&new)).await;
-        self.record(first.unwrap_or_default(), now);
+        let first = self.look_up(&new, FIRST).await;
+        self.record(first, now);
         self.next_look_up = Instant::now() + self.pause();
     }
 
@@ -100,7 +100,7 @@ impl DnsInstances {
             sleep_until(due.unwrap_or(self.next_look_up).min(self.next_look_up)).await;
             if Instant::now() >= self.next_look_up {
                 let names: Vec<Box<str>> = self.numbers.keys().cloned().collect();
-                let found = self.look_up(&names).await;
+                let found = self.look_up(&names, Duration::MAX).await;
                 let has_changed = self.record(found, now());
                 self.next_look_up = Instant::now() + self.pause();
                 if has_changed {
@@ -118,15 +118,18 @@ impl DnsInstances {
         if self.numbers.values().all(|number| number.is_known) { refresh } else { refresh / 5 }
     }
 
-    async fn look_up(&self, names: &[Box<str>]) -> Vec<(Box<str>, Result<usize, String>)> {
-        join_all(names.iter().map(async |name| {
+    /// Looks up `names`, each for no longer than `longest`. Returns what is known then.
+    async fn look_up(&self, names: &[Box<str>], longest: Duration) -> Vec<(Box<str>, Result<usize, String>)> {
+        let found = join_all(names.iter().map(async |name| {
             let found = match DnsName::parse(name) {
-                Some(parsed) => count_addresses(&parsed, &self.settings.name_servers).await,
+                Some(parsed) => {
+                    timeout(longest, count_addresses(&parsed, &self.settings.name_servers)).await.ok()?
+                }
                 None => Err(format!("{name} is no name")),
             };
-            (name.clone(), found)
-        }))
-        .await
+            Some((name.clone(), found))
+        }));
+        found.await.into_iter().flatten().collect()
     }
 
     /// Records what was found. Returns whether a number has changed.

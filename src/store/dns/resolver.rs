@@ -2,6 +2,7 @@
 
 use std::{fs, io, net::SocketAddr, time::Duration};
 
+use futures_util::future::join_all;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -59,6 +60,16 @@ pub(in super::super) async fn look_up(
     kind: RecordKind,
     name_servers: &NameServers,
 ) -> Result<Vec<Record>, String> {
+    let [records] = look_up_all(name, [kind], name_servers).await?;
+    Ok(records)
+}
+
+/// Looks up the records of `name` of each of `kinds` at `name_servers`, at least one in all. The error is for people.
+pub(super) async fn look_up_all<const N: usize>(
+    name: &DnsName,
+    kinds: [RecordKind; N],
+    name_servers: &NameServers,
+) -> Result<[Vec<Record>; N], String> {
     let config = match name_servers {
         NameServers::System => {
             // a few lines, which take no time
@@ -72,25 +83,37 @@ pub(in super::super) async fn look_up(
             ..ResolverConfig::default()
         },
     };
-    look_up_at(name, kind, &config).await
+    look_up_at(name, kinds, &config).await
 }
 
-/// Looks up `name`, and then the names below the domains that are searched. One that fails does not hide the next.
-async fn look_up_at(
+/// Looks up `name`, and then the names below the domains that are searched, until one has records of any kind. One that
+/// fails does not hide the next.
+async fn look_up_at<const N: usize>(
     name: &DnsName,
-    kind: RecordKind,
+    kinds: [RecordKind; N],
     config: &ResolverConfig,
-) -> Result<Vec<Record>, String> {
+) -> Result<[Vec<Record>; N], String> {
     let mut first_failure = None;
     for candidate in name.candidates(&config.search, config.ndots) {
-        match ask_any(config, &candidate, kind).await {
-            Ok(Some(records)) => return Ok(records),
-            Ok(None) => {}
-            Err(LookUpError::Failed(error)) => drop(first_failure.get_or_insert(error)),
-            Err(LookUpError::Unreachable(error)) => return Err(error),
+        let (mut found, mut unreachable) = (kinds.map(|_| Vec::new()), None);
+        let asked = join_all(kinds.iter().map(|kind| ask_any(config, &candidate, *kind))).await;
+        for (records, asked) in found.iter_mut().zip(asked) {
+            match asked {
+                Ok(some) => *records = some.unwrap_or_default(),
+                Err(LookUpError::Failed(error)) => drop(first_failure.get_or_insert(error)),
+                Err(LookUpError::Unreachable(error)) => unreachable = Some(error),
+            }
+        }
+        match unreachable {
+            _ if found.iter().any(|records| !records.is_empty()) => return Ok(found),
+            Some(error) => return Err(error),
+            None => {}
         }
     }
-    Err(first_failure.unwrap_or_else(|| format!("{name} has no {} records", kind.name())))
+    Err(first_failure.unwrap_or_else(|| {
+        let kinds = kinds.map(|kind| kind.name()).join(" or ");
+        format!("{name} has no {kinds} records")
+    }))
 }
 
 /// Asks the name servers one after the other until one answers. Returns none if there are no such records.
@@ -262,14 +285,29 @@ mod tests {
         let config = ResolverConfig { servers: vec![address], ..config };
         let name = DnsName::parse("_m._tcp.x").expect("it is valid");
         assert_eq!(
-            look_up_at(&name, RecordKind::Srv, &config).await,
-            Ok(vec![Record::Service { host: "m".into(), port: 11_211 }])
+            look_up_at(&name, [RecordKind::Srv], &config).await,
+            Ok([vec![Record::Service { host: "m".into(), port: 11_211 }]])
         );
         assert_eq!(*asked.lock(), ["_m._tcp.x.a", "_m._tcp.x.b"]);
         let absolute = DnsName::parse("_m._tcp.x.").expect("it is valid");
-        let error = look_up_at(&absolute, RecordKind::Srv, &config).await.expect_err("it fails");
+        let error = look_up_at(&absolute, [RecordKind::Srv], &config).await.expect_err("it fails");
         assert!(error.contains("fails with code 2"), "{error}");
         assert_eq!(asked.lock()[2..], ["_m._tcp.x"]);
+    }
+
+    /// Where a name has records of one kind, those of the other are not searched for elsewhere.
+    #[tokio::test]
+    async fn several_kinds_are_found_at_one_name() {
+        let (address, asked) = name_server("_m._tcp.x.b").await;
+        let config = ResolverConfig::parse("search a b c\noptions ndots:5 attempts:1\n");
+        let config = ResolverConfig { servers: vec![address], ..config };
+        let name = DnsName::parse("_m._tcp.x").expect("it is valid");
+        let found = look_up_at(&name, [RecordKind::A, RecordKind::Srv], &config).await.expect("one");
+        assert_eq!([found[0].len(), found[1].len()], [0, 1]);
+        assert_eq!(*asked.lock(), ["_m._tcp.x.a", "_m._tcp.x.a", "_m._tcp.x.b", "_m._tcp.x.b"]);
+        let absolute = DnsName::parse("_m._tcp.x.c.").expect("it is valid");
+        let error = look_up_at(&absolute, [RecordKind::A, RecordKind::Srv], &config).await;
+        assert!(error.expect_err("none").contains("fails with code 2"));
     }
 
     #[tokio::test]
@@ -279,7 +317,7 @@ mod tests {
         let servers = vec![silent.local_addr().expect("its address"), address];
         let config = ResolverConfig { servers, ..ResolverConfig::parse("options timeout:1 attempts:3") };
         let name = DnsName::parse("_m._tcp.x").expect("it is valid");
-        let error = look_up_at(&name, RecordKind::Srv, &config).await.expect_err("it fails");
+        let error = look_up_at(&name, [RecordKind::Srv], &config).await.expect_err("it fails");
         assert!(error.contains("fails with code 2"), "{error}");
         assert_eq!(asked.lock().len(), 3);
     }
@@ -317,8 +355,9 @@ mod tests {
     #[tokio::test]
     async fn without_a_name_server_the_error_says_so() {
         let name = DnsName::parse("_memcache._tcp.example.org").expect("it is valid");
-        let error =
-            look_up_at(&name, RecordKind::Srv, &ResolverConfig::default()).await.expect_err("there is none");
+        let error = look_up_at(&name, [RecordKind::Srv], &ResolverConfig::default())
+            .await
+            .expect_err("there is none");
         assert!(error.contains("names no server"), "{error}");
     }
 }
