@@ -77,7 +77,7 @@ fn variables_given_by_the_user_win() {
 fn the_grace_period_is_longer_than_all_that_stopping_may_take() {
     let deployment = deployment("stop.preStopSeconds=3,stop.delaySeconds=4,stop.timeoutSeconds=50");
     let pod = &deployment["spec"]["template"]["spec"];
-    assert_eq!(pod["terminationGracePeriodSeconds"], 3 + 4 + 50 + 10);
+    assert_eq!(pod["terminationGracePeriodSeconds"], 3 + 4 + 50 + 15);
     assert_eq!(pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"], 3);
     assert_eq!(
         variable(&deployment, "WEIR_STOP_DELAY"),

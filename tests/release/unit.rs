@@ -37,5 +37,5 @@ fn the_unit_is_hardened() {
 fn the_unit_waits_as_long_as_the_program_may_take_to_stop() {
     let text = fs::read_to_string(project("packaging/weir.service")).expect("text");
     let compose = fs::read_to_string(project("compose.yaml")).expect("text");
-    assert!(text.contains("\nTimeoutStopSec=41s\n") && compose.contains("stop_grace_period: 41s"));
+    assert!(text.contains("\nTimeoutStopSec=46s\n") && compose.contains("stop_grace_period: 46s"));
 }
