@@ -13,17 +13,19 @@ const PASS: Duration = Duration::from_secs(10);
 /// tick.
 const SHORTEST_TICK: Duration = Duration::from_millis(5);
 
-/// The age of an unknown domain grows by one in this time. It is forgotten at the age of 12, after an hour.
+/// The age of names grows by one in this time. An unknown domain is forgotten at the age of 12, after an hour, and a rule
+/// that is not in force at the age of 288, after a day.
 const AGING: Duration = Duration::from_mins(5);
 
-/// Forgets unknown domains that nobody has asked for in an hour. Never returns.
+/// Forgets unknown domains that nobody has asked for in an hour, and rules that were not in force for a day. Never
+/// returns.
 pub(super) async fn forget_names(stats: Arc<Stats>) {
     let mut ticks = interval(AGING);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        stats.age_unknown_domains();
+        stats.age_names();
     }
 }
 

@@ -9,6 +9,8 @@ use super::{counter::Counter, sharded::Sharded};
 pub struct RuleStats {
     /// The domain, then the steps below it. Never empty.
     name: Arc<[Box<str>]>,
+    /// Whether a rule has the name, and no caller has created it.
+    is_declared: bool,
     counters: Sharded<OwnCounts>,
 }
 
@@ -56,18 +58,22 @@ pub struct RuleCounts {
 impl RuleStats {
     /// Returns empty stats for the declared rule called `name`: its domain, then the steps below it.
     pub(super) fn new(name: Arc<[Box<str>]>) -> Self {
-        Self { name, counters: Sharded::default() }
+        Self { name, is_declared: true, counters: Sharded::default() }
     }
 
     /// Returns empty stats for one of the many names that callers create. All threads share its counters.
     pub(super) fn dynamic(name: Arc<[Box<str>]>) -> Self {
-        Self { name, counters: Sharded::single() }
+        Self { name, is_declared: false, counters: Sharded::single() }
     }
 
     /// Returns the name's parts: the domain, then the steps below it. Never empty.
     #[must_use]
     pub fn name(&self) -> &[Box<str>] {
         &self.name
+    }
+
+    pub(super) const fn is_declared(&self) -> bool {
+        self.is_declared
     }
 
     pub(super) fn shared_name(&self) -> Arc<[Box<str>]> {

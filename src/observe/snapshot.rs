@@ -18,9 +18,9 @@ const DOMAIN_NOT_FOUND: &str = ".domain_not_found";
 /// How the names of the stats of the members of pools begin.
 const POOL: &str = "weir.pool.";
 
-/// Returns whether the stat `name` may go away, and begin again at zero: unknown domains and members of pools are
-/// forgotten.
-pub(super) fn may_go_away(name: &str) -> bool {
+/// Returns whether the stat `name` may begin again at zero from one look at it to the next: unknown domains and members
+/// of pools are forgotten, and come back.
+pub(super) fn may_begin_again(name: &str) -> bool {
     name.ends_with(DOMAIN_NOT_FOUND) || name.starts_with(POOL)
 }
 

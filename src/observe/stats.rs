@@ -1,13 +1,13 @@
 //! The registry of all stats.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Weak},
 };
 
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 #[cfg(feature = "server")]
 use super::refined::Refinement;
@@ -30,12 +30,17 @@ const MAX_DYNAMIC_NAME: usize = 1_024;
 /// tier, and for a limit in the shadow of its rule twice and once more for each of its tiers.
 const MAX_DYNAMIC_BYTES: usize = 1 << 20;
 
-/// All stats of the process. Counters outlive the rules that they were made for.
+/// How often names may be aged before a rule that is not in force is forgotten: a day, if that is every five minutes.
+const MAX_ABSENCE: u16 = 288;
+
+/// All stats of the process. Counters outlive the rules that they were made for, by a day.
 ///
 /// A rule's name is a list: the domain, then the steps below it, such as `["shop", "tenant_acme"]`.
 #[derive(Debug)]
 pub struct Stats {
     rules: RwLock<Rules>,
+    /// How often names were aged since a rule was in force, of those that are not.
+    absent: Mutex<HashMap<SharedName, u16, foldhash::fast::RandomState>>,
     unknown_domains: UnknownDomains,
     /// Those of the current rules, replaced by a reload.
     rule_limits: ArcSwap<Vec<RuleLimit>>,
@@ -96,6 +101,7 @@ impl Stats {
     pub fn new(max_dynamic_names: usize) -> Self {
         Self {
             rules: RwLock::default(),
+            absent: Mutex::default(),
             unknown_domains: UnknownDomains::default(),
             rule_limits: ArcSwap::default(),
             methods: RwLock::default(),
@@ -210,9 +216,25 @@ impl Stats {
         self.unknown_domains.get()
     }
 
-    /// Forgets the domains without rules that nobody asked for while this was called twelve times.
-    pub fn age_unknown_domains(&self) {
+    /// Forgets names that nobody needs: domains without rules that nobody asked for while this was called twelve times,
+    /// and rules that were not in force while it was called 288 times, with the names that callers created for them.
+    pub fn age_names(&self) {
         self.unknown_domains.age();
+        let forgotten: HashSet<SharedName> = {
+            let (rules, mut absent) = (self.rules.read(), self.absent.lock());
+            let is_absent = |stats: &Arc<RuleStats>| stats.is_declared() && is_unused(stats);
+            *absent = rules
+                .by_name
+                .iter()
+                .filter(|(_, stats)| is_absent(stats))
+                .map(|(name, _)| (Arc::clone(name), absent.get(name).map_or(1, |calls| calls + 1)))
+                .collect();
+            let too_long = absent.iter().filter(|(_, calls)| **calls >= MAX_ABSENCE);
+            too_long.map(|(name, _)| Arc::clone(name)).collect()
+        };
+        if !forgotten.is_empty() {
+            self.rules.write().forget(&forgotten);
+        }
     }
 
     /// Returns the stats of a method, creating them if needed. Servers keep them, so that a call needs no look-up.
@@ -281,9 +303,28 @@ impl Stats {
     }
 }
 
+/// Returns whether nobody but the registry has these stats. Rules in force have theirs.
+fn is_unused(stats: &Arc<RuleStats>) -> bool {
+    Arc::strong_count(stats) == 1
+}
+
 // === impl Rules ===
 
 impl Rules {
+    /// Forgets rules that are still not in force, and the names that callers created for them.
+    fn forget(&mut self, rules: &HashSet<SharedName>) {
+        let Self { by_name, declared, dynamic, dynamic_bytes } = self;
+        by_name.retain(|name, stats| !rules.contains(name) || !is_unused(stats));
+        declared.retain(|(name, rule)| {
+            let stays = by_name.contains_key(rule);
+            if !stays && by_name.remove(name).is_some() {
+                *dynamic -= 1;
+                *dynamic_bytes -= name.iter().map(|part| part.len()).sum::<usize>();
+            }
+            stays
+        });
+    }
+
     /// Returns whether callers may create one more name, of `length` bytes, among up to `max`.
     fn has_room(&self, length: usize, max: usize) -> bool {
         length <= MAX_DYNAMIC_NAME
@@ -326,6 +367,37 @@ mod tests {
     }
 
     #[test]
+    fn rules_that_were_not_in_force_for_a_day_are_forgotten() {
+        let stats = Stats::new(2);
+        let kept = stats.rule(&name("kept"));
+        let gone = stats.rule(&name("gone"));
+        for (value, rule) in [("a", &gone), ("b", &kept)] {
+            assert!(stats.dynamic_rule_of(&name(value), rule).is_some());
+        }
+        assert!(stats.dynamic_rule_of(&name("c"), &kept).is_none());
+        let age = |calls: u16| (0..calls).for_each(|_| stats.age_names());
+        age(MAX_ABSENCE + 1);
+        assert_eq!(stats.rules().len(), 4);
+        drop(gone);
+        age(MAX_ABSENCE - 1);
+        // it was in force again for a moment
+        drop(stats.rule(&name("gone")));
+        let again = stats.rule(&name("gone"));
+        age(1);
+        drop(again);
+        age(MAX_ABSENCE - 1);
+        assert_eq!(stats.rules().len(), 4);
+        age(1);
+        let names: BTreeMap<String, bool> =
+            stats.rules().iter().map(|rule| (rule.name()[1].to_string(), rule.is_declared())).collect();
+        let expected = [("tenant_b", false), ("tenant_kept", true)];
+        assert_eq!(names, expected.map(|(name, declared)| (name.to_owned(), declared)).into());
+        // which makes room
+        assert!(stats.dynamic_rule_of(&name("c"), &kept).is_some());
+        assert!(stats.dynamic_rule_of(&name("d"), &kept).is_none());
+    }
+
+    #[test]
     fn the_length_of_names_that_callers_create_is_bounded() {
         let stats = Stats::default();
         assert!(stats.dynamic_rule(&name(&"x".repeat(1 << 20))).is_none());
@@ -354,7 +426,7 @@ mod tests {
         }
         assert_eq!((stats.unknown_domains().len(), stats.names_rejected.get()), (1_001, 3));
         for _ in 0..13 {
-            stats.age_unknown_domains();
+            stats.age_names();
         }
         assert_eq!(stats.unknown_domains().len(), 1);
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::line::{Delta, Line, Names};
 use crate::observe::{
     histogram::{Bucket, Distribution},
-    snapshot::{StatValue, may_go_away},
+    snapshot::{StatValue, may_begin_again},
 };
 
 /// The totals of every counter and histogram that were sent since the start.
@@ -47,9 +47,9 @@ impl SentTotals {
         lines
     }
 
-    /// Forgets counters that come and go, and are no longer among the `current` ones.
+    /// Forgets counters that are no longer among the `current` ones: they begin again at zero if they come back.
     pub(super) fn forget_missing(&mut self, current: &BTreeMap<String, StatValue>) {
-        self.counters.retain(|name, _| !may_go_away(name) || current.contains_key(name));
+        self.counters.retain(|name, _| current.contains_key(name));
     }
 
     /// Records that `line` was sent.
@@ -75,7 +75,7 @@ impl SentTotals {
 /// 2^64, since requests choose how many hits they have. One that comes and goes never does, and begins again when it
 /// was forgotten.
 fn growth(name: &str, sent: u64, now: u64) -> u64 {
-    if now < sent && may_go_away(name) { now } else { now.wrapping_sub(sent) }
+    if now < sent && may_begin_again(name) { now } else { now.wrapping_sub(sent) }
 }
 
 #[cfg(test)]
@@ -148,6 +148,7 @@ mod tests {
                 totals.counters.len(),
             )
         };
+        flush(stats(&[("a.rule", 3)]));
         for name in ["a.domain_not_found", "weir.pool.admitted.rule.member"] {
             let line = |total: u64| vec![format!("{name}:{total}|c")];
             flush(stats(&[("rule", 1)]));
