@@ -111,7 +111,7 @@ async fn look_up_at<const N: usize>(
         }
     }
     Err(first_failure.unwrap_or_else(|| {
-        let kinds = kinds.map(|kind| kind.name()).join(" or ");
+        let kinds = kinds.map(RecordKind::name).join(" or ");
         format!("{name} has no {kinds} records")
     }))
 }
