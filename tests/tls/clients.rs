@@ -8,12 +8,15 @@ use std::{
 };
 
 use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
-use tokio::net::TcpStream;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 use tokio_rustls::{
     TlsConnector,
     rustls::{ALL_VERSIONS, ClientConfig, ProtocolVersion, pki_types::ServerName, version},
 };
-use weir::grpc_client::{Target, TargetTls, connect};
+use weir::{
+    grpc_client::{Target, TargetTls, connect},
+    net::BoundAddress,
+};
 
 use crate::{
     authority::{Authority, Leaf, Pair},
@@ -290,4 +293,29 @@ fn a_tls_client_of_a_port_without_tls_is_rejected() {
     // the start of a ClientHello
     let log = log(&[], |serving| send(serving, &[0x16, 3, 1, 2, 0, 1, 0, 1]));
     assert!(log.contains("the client speaks TLS, and GRPC_SERVER_USE_TLS is not set"), "{log}");
+}
+
+/// What TLS has taken from weir, and the client does not read, is owed to the client.
+#[tokio::test]
+async fn a_client_of_redis_protocol_that_reads_nothing_is_closed() {
+    let authority = Authority::new("authority");
+    let mounted = Mounted::new(&authority.sign(&["localhost"]), None);
+    let variables = [
+        ("WEIR_REDIS_TLS", "true"),
+        ("WEIR_REDIS_PORT", "0"),
+        ("WEIR_REDIS_HOST", "127.0.0.1"),
+        ("WEIR_SEND_TIMEOUT", "200ms"),
+    ];
+    let weir = Weir::start(&mounted, &variables).await;
+    let Some(BoundAddress::Tcp(address)) = &weir.addresses.redis else { panic!("no port") };
+    let stream = TcpStream::connect(address).await.expect("it listens");
+    let name = ServerName::try_from("localhost").expect("a name");
+    let connector = TlsConnector::from(authority.client(None, ALL_VERSIONS, &[]));
+    let mut stream = connector.connect(name, stream).await.expect("a handshake");
+    // each reply is short enough for the buffers of TLS
+    let echo = format!("*2\r\n$4\r\nECHO\r\n$8000\r\n{}\r\n", "x".repeat(8_000));
+    let write = async { while stream.write_all(echo.as_bytes()).await.is_ok() {} };
+    tokio::time::timeout(DEADLINE, write).await.expect("it is closed");
+    weir.until_metric("weir_bounds_exceeded_total{bound=\"send_timeout\"}", 1.0).await;
+    weir.stop().await;
 }
