@@ -24,6 +24,8 @@ const MAX_AGE: u8 = 12;
 pub(super) struct UnknownDomains {
     named: RwLock<HashMap<String, Domain, foldhash::fast::RandomState>>,
     others: Counter,
+    #[cfg(feature = "server")]
+    warned: super::throttle::Throttle,
 }
 
 #[derive(Debug, Default)]
@@ -56,9 +58,29 @@ impl UnknownDomains {
             self.others.add(descriptors);
             return false;
         }
+        if !named.contains_key(name) {
+            self.warn(name);
+        }
         named.entry_ref(name).or_default().add(descriptors);
         true
     }
+
+    /// Tells of a domain that nobody has asked for lately: a typing error in it admits everything.
+    #[cfg(feature = "server")]
+    #[expect(clippy::disallowed_methods, reason = "messages are throttled by the time that passes")]
+    fn warn(&self, domain: &str) {
+        if let Some(suppressed) = self.warned.admit(std::time::Instant::now()) {
+            tracing::warn!(
+                domain,
+                suppressed,
+                "a request for a domain without rules is admitted; compare the domain of Envoy's filter with the rules"
+            );
+        }
+    }
+
+    #[cfg(not(feature = "server"))]
+    #[expect(clippy::unused_self, reason = "the server has a log")]
+    const fn warn(&self, _domain: &str) {}
 
     /// Returns every name with its descriptors, in no order. Descriptors of domains without a name of their own are the
     /// last.

@@ -257,11 +257,14 @@ impl<S: Store> JsonApi<S> {
         Ok(message)
     }
 
-    /// Returns `response` in JSON.
+    /// Returns `response` in JSON, with the fields in the order of their names.
     pub(super) fn json(&self, response: &RateLimitResponse) -> Result<serde_json::Value, String> {
+        serde_json::to_value(self.dynamic(response)?).map_err(|error| error.to_string())
+    }
+
+    fn dynamic(&self, response: &RateLimitResponse) -> Result<DynamicMessage, String> {
         let message = DynamicMessage::decode(self.response.clone(), response.encode_to_vec().as_slice());
-        let message = message.map_err(|error| error.to_string())?;
-        serde_json::to_value(&message).map_err(|error| error.to_string())
+        message.map_err(|error| error.to_string())
     }
 
     pub(super) fn encode(&self, response: &RateLimitResponse) -> Response {
@@ -270,8 +273,12 @@ impl<S: Store> JsonApi<S> {
             Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
             Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        match self.json(response) {
-            Ok(json) => (status, [(CONTENT_TYPE, "application/json")], json.to_string()).into_response(),
+        // with the fields in the order of their numbers, as envoyproxy/ratelimit writes them
+        let json = self
+            .message(response)
+            .and_then(|message| serde_json::to_string(&message).map_err(|error| error.to_string()));
+        match json {
+            Ok(json) => (status, [(CONTENT_TYPE, "application/json")], json).into_response(),
             Err(error) => {
                 tracing::error!(error, "cannot encode a response at /json");
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
