@@ -251,7 +251,7 @@ fn errors_have_their_places_and_say_what_would_be_right() {
         ("mappings:\n- match: a\n  name: a\n  labels:\n    a-b: x", "conf.yaml:5:5: invalid label 'a-b'"),
         ("mappings:\n- {match: a, name: a, labels: {le: x}}", "invalid label 'le'"),
         ("mappings:\n- {match: a, name: a, labels: [x]}", "'labels' must be a mapping of names and values"),
-        ("mappings:\n- {match: a, name: a, labels: {b: x, 'b': y}}", "the label 'b' is there twice"),
+        ("mappings:\n- {match: a, name: a, labels: {yes: x, 'yes': y}}", "the label 'yes' is there twice"),
         ("mappings:\n- {match: a, name: a, lables: {}}", "unknown key 'lables': did you mean 'labels'?"),
         ("mappings:\n- {match: a, name: a, ttl: 1m}", "2:28: weir's series do not expire"),
         ("defaults: {ttl: 1m}", "1:17: weir's series do not expire"),
@@ -320,6 +320,8 @@ fn all_errors_are_reported_and_missing_groups_are_warned_about() {
     let errors = read("mappings:\n- {match: a, ttl: 1s}\n- {match: 'a(', match_type: regex, name: a}")
         .expect_err("errors");
     assert_eq!(errors.errors.len(), 3, "{errors}");
+    let (_, warnings) = read("mappings:\n- {match: a, name: a, name: b}").expect("a mapper");
+    assert_eq!(warnings, ["conf.yaml:2:23: duplicate key 'name'; the first is at 2:14; the last one counts"]);
     let text = "mappings:\n- {match: a.*, name: a, labels: {l: $1_x, m: $2}}\n";
     let (mapper, warnings) = read(text).expect("a mapper");
     assert_eq!(

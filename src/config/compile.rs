@@ -28,12 +28,12 @@ struct Walk<'r> {
 }
 
 /// Compiles `root`, and reports all errors. Returns none if it names no domain.
-pub(super) fn compile(root: Option<&YamlNode>, report: &mut FileReport) -> Option<Declared> {
+pub(super) fn compile(root: &YamlNode, report: &mut FileReport) -> Option<Declared> {
     let no_domain = "config file cannot have empty domain";
-    let Some(root) = root.filter(|root| !root.is_null()) else {
+    if root.is_null() {
         report.error(Position::default(), no_domain);
         return None;
-    };
+    }
     let fields = Fields::new(root, Level::Root, "a rule file", report)?;
     let domain = fields.text("domain", report);
     if domain.is_none() && fields.get("domain").is_none_or(|domain| domain.value.scalar().is_some()) {

@@ -84,9 +84,14 @@ impl RuleDefaults {
 }
 
 fn read(text: &str, report: &mut FileReport) -> RuleDefaults {
-    let document = yaml::parse(text);
-    report.faults(document.faults, "error loading defaults");
-    let Some(root) = document.root.filter(|root| !root.is_null()) else { return RuleDefaults::default() };
+    let unreadable = "error loading defaults";
+    let mut document = yaml::parse(text);
+    // no other program reads this file, so nothing has to be tolerated
+    for warning in document.warnings.drain(..) {
+        report.error(warning.at, format!("{unreadable}: {}", warning.message));
+    }
+    let root = report.root_of(document, unreadable);
+    let Some(root) = root.filter(|root| !root.is_null()) else { return RuleDefaults::default() };
     let Some(fields) = Fields::new(&root, Level::Defaults, "a file of defaults", report) else {
         return RuleDefaults::default();
     };
@@ -296,6 +301,10 @@ mod tests {
             ("unit: hour", "unknown key 'unit'"),
             ("- a", "a file of defaults must be a mapping of algorithm"),
             ("a: [", "error loading defaults: "),
+            (
+                "algorithm: token_bucket\nalgorithm: token_bucket",
+                "defaults.yaml:2:1: error loading defaults: duplicate key 'algorithm'; the first is at 1:1",
+            ),
         ] {
             let errors = defaults(text).expect_err("invalid defaults").to_string();
             assert!(errors.contains(expected), "{text}: {errors}");

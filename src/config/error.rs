@@ -2,10 +2,11 @@
 
 use std::{
     fmt::{self, Write as _},
+    rc::Rc,
     sync::Arc,
 };
 
-use super::yaml::{Faults, Position};
+use super::yaml::{Document, Fault, Position, YamlNode};
 use crate::{
     limit::Origin,
     observe::text::{Escaped, shortened},
@@ -226,19 +227,14 @@ impl FileReport {
         self.errors.add(MAX_FINDINGS, self.origin(at), message);
     }
 
-    /// Adds the faults of the document as errors that begin with `start`.
-    pub(super) fn faults(&mut self, faults: Faults, start: &str) {
-        for fault in faults.first {
-            self.error(fault.at, format!("{start}: {}", fault.message));
+    /// Returns the root of `document`, and adds its warnings. Returns none if it has a fault, and adds an error that
+    /// begins with `start`.
+    pub(super) fn root_of(&mut self, document: Document, start: &str) -> Option<Rc<YamlNode>> {
+        for warning in document.warnings {
+            self.warn(warning.at, warning.message);
         }
-        if let Some((at, count)) = faults.more {
-            self.errors.first_omitted.get_or_insert(Origin {
-                file: Arc::clone(&self.file),
-                line: at.line,
-                column: at.column,
-            });
-            self.errors.omitted += count;
-        }
+        let report = |fault: Fault| self.error(fault.at, format!("{start}: {}", fault.message));
+        document.root.map_err(report).ok()
     }
 
     pub(super) fn warn(&mut self, at: Position, message: impl Into<String>) {

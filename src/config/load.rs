@@ -148,7 +148,7 @@ pub fn load_documents(documents: Vec<Document>, options: &Options) -> Result<Loa
         let mut report = FileReport::new(name.as_str().into());
         match content {
             DocumentContent::Yaml(text) => reading.document(&text, &mut report),
-            DocumentContent::Tree(value) => reading.root(Some(&documents::tree(value)), &mut report),
+            DocumentContent::Tree(value) => reading.root(&documents::tree(value), &mut report),
         }
         report.finish(&mut reading.report);
     }
@@ -202,16 +202,13 @@ impl Reading {
     }
 
     fn document(&mut self, text: &str, report: &mut FileReport) {
-        let document = yaml::parse(text);
-        let faulty = !document.faults.first.is_empty();
-        report.faults(document.faults, UNREADABLE);
-        // after a fault without a root, compiling would also report a missing domain
-        if !faulty || document.root.is_some() {
-            self.root(document.root.as_deref(), report);
+        // after a fault, compiling would also report a missing domain
+        if let Some(root) = report.root_of(yaml::parse(text), UNREADABLE) {
+            self.root(&root, report);
         }
     }
 
-    fn root(&mut self, root: Option<&YamlNode>, report: &mut FileReport) {
+    fn root(&mut self, root: &YamlNode, report: &mut FileReport) {
         if let Some(declared) = compile(root, report) {
             self.declare(declared, report);
         }

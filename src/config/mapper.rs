@@ -48,9 +48,8 @@ pub fn read_mapper(path: &Path) -> Result<(Mapper, Vec<ConfigWarning>), ConfigEr
 }
 
 fn read(text: &str, report: &mut FileReport) -> Mapper {
-    let document = yaml::parse(text);
-    report.faults(document.faults, "error loading mapper file");
-    let root = document.root.filter(|root| !root.is_null());
+    let root = report.root_of(yaml::parse(text), "error loading mapper file");
+    let root = root.filter(|root| !root.is_null());
     let Some(fields) =
         root.as_deref().and_then(|root| Fields::new(root, Level::Mapper, "a mapper file", report))
     else {

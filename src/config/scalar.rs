@@ -47,6 +47,11 @@ impl Scalar {
         self.plain && matches!(&*self.text, "" | "~" | "null" | "Null" | "NULL")
     }
 
+    /// Returns what identifies it among the keys of a mapping: text is the same in quotes and without.
+    pub(super) fn as_key(&self) -> Self {
+        Self { text: self.text.clone(), plain: self.meaning() != Meaning::Text }
+    }
+
     /// Returns whether it is the merge key `<<`.
     pub(super) fn is_merge(&self) -> bool {
         self.plain && *self.text == *"<<"

@@ -3,12 +3,21 @@
 //! The tree is built from the parser's events and not through serde, for three reasons: a value keeps its spelling
 //! (`007` has three characters), every duplicate key is reported, and an alias is shared instead of copied, so that an
 //! alias bomb is rejected before it takes memory.
+//!
+//! Entries of a mapping mean what they mean to yaml.v2, with which envoyproxy/ratelimit reads its rules: see [`Slot`].
 
-use std::{collections::HashMap, rc::Rc};
+use std::{
+    collections::{HashMap, hash_map},
+    mem,
+    rc::Rc,
+};
 
 use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use super::scalar::Scalar;
+
+/// An item of the parser.
+type ParsedEvent<'t> = Result<(Event<'t>, Span), ScanError>;
 
 /// The maximum nesting of lists and mappings, aliases resolved. Bounded because the walk of the tree is recursive; each
 /// level of rules takes two.
@@ -17,8 +26,8 @@ pub(super) const MAX_DEPTH: usize = 128;
 /// The maximum number of nodes in a document, about 150,000 rules. Each use of an alias counts all of its nodes.
 pub(super) const MAX_NODES: usize = 2_000_000;
 
-/// The most faults of a document that are described.
-const MAX_FAULTS: usize = 100;
+/// The most warnings of a document.
+const MAX_WARNINGS: usize = 100;
 
 /// A place in a document: line and column from 1, in characters. The default, 0, stands for the whole document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,11 +52,11 @@ pub(super) struct YamlNode {
 pub(super) enum Value {
     Scalar(Scalar),
     List(Vec<Rc<YamlNode>>),
-    /// In the order of writing, merged entries last. Keys are unique.
+    /// In the order in which the keys first appear. Scalar keys are unique.
     Map(Vec<(Rc<YamlNode>, Rc<YamlNode>)>),
 }
 
-/// An error in a document.
+/// An error or a warning in a document.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) at: Position,
@@ -55,33 +64,20 @@ pub(super) struct Fault {
 }
 
 /// A document, as far as it was parsed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Document {
-    /// None for a document without content, and after a fault that ended the parsing.
-    pub(super) root: Option<Rc<YamlNode>>,
-    /// The faults.
-    pub(super) faults: Faults,
+    /// The root, which is null if the document is empty; or the fault that ended the parsing.
+    pub(super) root: Result<Rc<YamlNode>, Fault>,
+    /// What is allowed but probably a mistake: the first ones.
+    pub(super) warnings: Vec<Fault>,
 }
 
-/// Errors in a document, in the order of reading: the first ones, and the place and number of the others.
-#[derive(Debug, Default)]
-pub(super) struct Faults {
-    pub(super) first: Vec<Fault>,
-    pub(super) more: Option<(Position, usize)>,
-}
-
-/// Parses `text`, which must hold one document.
+/// Parses the document of `text`.
 pub(super) fn parse(text: &str) -> Document {
     let mut builder = Builder::default();
-    for event in Parser::new_from_str(text) {
-        let read =
-            event.map_err(|error| Fault::from(&error)).and_then(|(event, span)| builder.add(event, span));
-        if let Err(fault) = read {
-            builder.faults.add(fault.at, || fault.message);
-            return Document { root: None, faults: builder.faults };
-        }
-    }
-    Document { root: builder.root, faults: builder.faults }
+    let read = builder.read(Parser::new_from_str(text));
+    let empty = || Rc::new(YamlNode::leaf(Scalar::new("", true), Position::default()));
+    Document { root: read.map(|()| builder.root.unwrap_or_else(empty)), warnings: builder.warnings.0 }
 }
 
 // === impl Position ===
@@ -126,14 +122,16 @@ impl From<&ScanError> for Fault {
     }
 }
 
-// === impl Faults ===
+/// The first warnings of a document.
+#[derive(Default)]
+struct Warnings(Vec<Fault>);
 
-impl Faults {
+// === impl Warnings ===
+
+impl Warnings {
     fn add(&mut self, at: Position, message: impl FnOnce() -> String) {
-        if self.first.len() < MAX_FAULTS {
-            self.first.push(Fault { at, message: message() });
-        } else {
-            self.more.get_or_insert((at, 0)).1 += 1;
+        if self.0.len() < MAX_WARNINGS {
+            self.0.push(Fault { at, message: message() });
         }
     }
 }
@@ -192,7 +190,7 @@ struct Builder {
     /// By the parser's anchor number, which is unique in a document.
     anchors: HashMap<usize, Rc<YamlNode>>,
     nodes: usize,
-    faults: Faults,
+    warnings: Warnings,
 }
 
 /// A list or mapping that is not closed yet.
@@ -209,25 +207,62 @@ enum Parts {
 
 #[derive(Default)]
 struct Entries {
-    written: Vec<(Rc<YamlNode>, Rc<YamlNode>)>,
-    /// The entries merged by `<<`, in the order of precedence.
-    merged: Vec<(Rc<YamlNode>, Rc<YamlNode>)>,
+    /// In the order in which they apply, those of `<<` among them.
+    applied: Vec<Entry>,
     /// The key that waits for its value.
     key: Option<Rc<YamlNode>>,
+}
+
+struct Entry {
+    key: Rc<YamlNode>,
+    value: Rc<YamlNode>,
+    /// Whether `<<` brought it.
+    merged: bool,
+}
+
+/// All entries of one key.
+///
+/// yaml.v2 decodes the entries of a mapping in the order of the file, each into the field of its key, and `<<` like the
+/// entries that it stands for: so a later entry overwrites an earlier one, whichever of them is merged. It decodes a
+/// mapping into the mapping that the field already has (`rate_limit` is a pointer to a struct, `metadata` a Go map), so
+/// the entries of both are combined. Values in a Go map are decoded anew each time, so those in `metadata` are replaced.
+struct Slot {
+    key: Rc<YamlNode>,
+    value: Rc<YamlNode>,
+    /// The mappings that are combined with the value, which is one then. Combined at the end and at once: a
+    /// combination for each entry would take quadratic time.
+    earlier: Vec<Rc<YamlNode>>,
+    /// The place of the first entry that is not merged.
+    written: Option<Position>,
 }
 
 // === impl Builder ===
 
 impl Builder {
+    /// Reads the first document with content.
+    fn read<'t>(&mut self, mut events: impl Iterator<Item = ParsedEvent<'t>>) -> Result<(), Fault> {
+        let is_done = |builder: &Self| builder.root.as_ref().is_some_and(|root| !root.is_null());
+        while !is_done(self) {
+            let Some(event) = events.next() else { break };
+            let (event, span) = event.map_err(|error| Fault::from(&error))?;
+            self.add(event, span)?;
+        }
+        if let Some(at) = next_document(events) {
+            self.warnings.add(at, || {
+                "only the first document of a file is read; move what follows '---' to a file of its own"
+                    .to_owned()
+            });
+        }
+        Ok(())
+    }
+
     fn add(&mut self, event: Event<'_>, span: Span) -> Result<(), Fault> {
         let at = Position::from(span);
         match event {
-            Event::DocumentStart(..) if self.root.as_ref().is_some_and(|root| root.is_null()) => {
-                self.root = None;
-            }
+            // a document without content is not the one of the file
+            Event::DocumentStart(..) => self.root = None,
             Event::Scalar(text, style, anchor, tag) => {
-                // the parser gives '~' for what is not written at all
-                let written = if span.is_empty() && style == ScalarStyle::Plain { "" } else { &*text };
+                let written = written(&text, style, span);
                 let scalar = Scalar::new(written, is_plain(style, tag.as_deref(), at)?);
                 self.node(Rc::new(YamlNode::leaf(scalar, at)), anchor)?;
             }
@@ -258,9 +293,11 @@ impl Builder {
         let node = match parts {
             Parts::List(items) => YamlNode::list(items, at),
             Parts::Map(entries) => {
-                let size: usize = entries.merged.iter().map(|(key, value)| key.size + value.size).sum();
+                let merged = entries.applied.iter().filter(|entry| entry.merged);
+                let size: usize = merged.map(|entry| entry.key.size + entry.value.size).sum();
                 self.count(size, at)?;
-                YamlNode::map(entries.finish(&mut self.faults), at)
+                let combines = !self.is_in_metadata();
+                YamlNode::map(finish(entries.applied, combines, &mut self.warnings), at)
             }
         };
         self.node(Rc::new(node), anchor)
@@ -282,16 +319,19 @@ impl Builder {
         match self.open.last_mut().map(|open| &mut open.parts) {
             Some(Parts::List(items)) => items.push(node),
             Some(Parts::Map(entries)) => entries.add(node)?,
-            None if self.root.is_none() => self.root = Some(node),
-            None if node.is_null() => {}
-            None => {
-                return Err(Fault::new(
-                    at,
-                    "a file holds one document; move the content after '---' to a file of its own",
-                ));
-            }
+            None => self.root = Some(node),
         }
         Ok(())
+    }
+
+    /// Returns whether the last node that was opened, or closed now, is `metadata` or below it.
+    fn is_in_metadata(&self) -> bool {
+        self.open.iter().any(|open| match &open.parts {
+            Parts::Map(Entries { key: Some(key), .. }) => {
+                key.scalar().is_some_and(|scalar| scalar.text() == "metadata")
+            }
+            Parts::Map(_) | Parts::List(_) => false,
+        })
     }
 
     fn count(&mut self, more: usize, at: Position) -> Result<(), Fault> {
@@ -308,6 +348,36 @@ impl Builder {
         }
         Ok(())
     }
+}
+
+/// Returns the start of the next document with content, or with a fault. The rest of it is not read.
+fn next_document<'t>(events: impl Iterator<Item = ParsedEvent<'t>>) -> Option<Position> {
+    let mut start = None;
+    for event in events {
+        let at = match event {
+            Ok((Event::DocumentStart(..), span)) => {
+                start = Some(Position::from(span));
+                continue;
+            }
+            Ok((Event::Scalar(text, style, ..), span)) => {
+                let is_plain = style == ScalarStyle::Plain;
+                if Scalar::new(written(&text, style, span), is_plain).is_null() {
+                    continue;
+                }
+                span.into()
+            }
+            Ok((Event::SequenceStart(..) | Event::MappingStart(..), span)) => span.into(),
+            Ok(_) => continue,
+            Err(error) => Position::from(Span::empty(*error.marker())),
+        };
+        return Some(start.unwrap_or(at));
+    }
+    None
+}
+
+/// Returns a scalar as it is written: the parser gives '~' for what is not written at all.
+fn written(text: &str, style: ScalarStyle, span: Span) -> &str {
+    if span.is_empty() && style == ScalarStyle::Plain { "" } else { text }
 }
 
 /// Returns whether a scalar's spelling decides its type. Otherwise it is text.
@@ -333,53 +403,107 @@ impl Entries {
         if key.scalar().is_some_and(Scalar::is_merge) {
             self.merge(&node)
         } else {
-            self.written.push((key, node));
+            self.applied.push(Entry { key, value: node, merged: false });
             Ok(())
         }
     }
 
     fn merge(&mut self, node: &YamlNode) -> Result<(), Fault> {
         match &node.value {
-            Value::Map(entries) => self.merged.extend(entries.iter().cloned()),
-            Value::List(maps) => {
-                for map in maps {
-                    match &map.value {
-                        Value::Map(entries) => self.merged.extend(entries.iter().cloned()),
-                        _ => return Err(Fault::new(map.at, "'<<' takes mappings, or a list of mappings")),
-                    }
-                }
-            }
-            Value::Scalar(_) => {
-                return Err(Fault::new(node.at, "'<<' takes a mapping, or a list of mappings"));
-            }
+            // the first one takes precedence, so it is applied last
+            Value::List(maps) => maps.iter().rev().try_for_each(|map| self.merge_map(map)),
+            Value::Map(_) | Value::Scalar(_) => self.merge_map(node),
         }
-        Ok(())
     }
 
-    /// Returns the entries. Written entries take precedence over merged ones, and earlier merges over later ones.
-    fn finish(self, faults: &mut Faults) -> Vec<(Rc<YamlNode>, Rc<YamlNode>)> {
-        let mut seen: HashMap<Scalar, Position> = HashMap::with_capacity(self.written.len());
-        let mut entries = Vec::with_capacity(self.written.len());
-        for (key, value) in self.written {
-            if let Some(scalar) = key.scalar()
-                && let Some(first) = seen.insert(scalar.clone(), key.at)
-            {
-                let Position { line, column } = first;
-                faults.add(key.at, || {
-                    format!("duplicate key '{}'; the first is at {line}:{column}", scalar.brief())
-                });
-                continue;
-            }
-            entries.push((key, value));
-        }
-        for (key, value) in self.merged {
-            let new = key.scalar().is_none_or(|scalar| seen.insert(scalar.clone(), key.at).is_none());
-            if new {
-                entries.push((key, value));
-            }
-        }
-        entries
+    fn merge_map(&mut self, node: &YamlNode) -> Result<(), Fault> {
+        let Value::Map(entries) = &node.value else {
+            return Err(Fault::new(node.at, "'<<' takes a mapping, or a list of mappings"));
+        };
+        self.applied.extend(entries.iter().map(Entry::merged));
+        Ok(())
     }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn merged((key, value): &(Rc<YamlNode>, Rc<YamlNode>)) -> Self {
+        Self { key: Rc::clone(key), value: Rc::clone(value), merged: true }
+    }
+}
+
+/// Returns what `entries` mean, which apply one after the other. Mappings of one key are combined if `combines`.
+fn finish(entries: Vec<Entry>, combines: bool, warnings: &mut Warnings) -> Vec<(Rc<YamlNode>, Rc<YamlNode>)> {
+    let mut places = HashMap::with_capacity(entries.len());
+    let mut slots: Vec<Slot> = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let place = entry.key.scalar().map(|scalar| places.entry(scalar.as_key()));
+        match place {
+            Some(hash_map::Entry::Occupied(place)) => {
+                let slot: &mut Slot = &mut slots[*place.get()];
+                slot.put(entry, combines, warnings);
+            }
+            Some(hash_map::Entry::Vacant(place)) => {
+                place.insert(slots.len());
+                slots.push(entry.into());
+            }
+            None => slots.push(entry.into()),
+        }
+    }
+    slots.into_iter().map(|slot| slot.finish(warnings)).collect()
+}
+
+// === impl Slot ===
+
+impl From<Entry> for Slot {
+    fn from(Entry { key, value, merged }: Entry) -> Self {
+        let written = (!merged).then_some(key.at);
+        Self { key, value, earlier: Vec::new(), written }
+    }
+}
+
+impl Slot {
+    /// Adds a later entry of the key.
+    fn put(&mut self, Entry { key, value, merged }: Entry, combines: bool, warnings: &mut Warnings) {
+        let is_map = |node: &YamlNode| matches!(node.value, Value::Map(_));
+        let combined = combines && is_map(&self.value) && is_map(&value);
+        if !merged {
+            match self.written {
+                Some(first) => warnings.add(key.at, || duplicate(&key, first, combined)),
+                None => self.written = Some(key.at),
+            }
+        }
+        let earlier = mem::replace(&mut self.value, value);
+        if combined {
+            self.earlier.push(earlier);
+        } else {
+            self.earlier.clear();
+        }
+        self.key = key;
+    }
+
+    fn finish(self, warnings: &mut Warnings) -> (Rc<YamlNode>, Rc<YamlNode>) {
+        if self.earlier.is_empty() {
+            return (self.key, self.value);
+        }
+        let at = self.value.at;
+        let entries = self.earlier.iter().chain([&self.value]).flat_map(|map| match &map.value {
+            Value::Map(entries) => entries.as_slice(),
+            Value::List(_) | Value::Scalar(_) => &[],
+        });
+        let combined = finish(entries.map(Entry::merged).collect(), false, warnings);
+        (self.key, Rc::new(YamlNode::map(combined, at)))
+    }
+}
+
+/// Returns the warning about a `key` that is written again; `first` is the place of the first.
+fn duplicate(key: &YamlNode, first: Position, combined: bool) -> String {
+    let name = key.scalar().map(Scalar::brief).unwrap_or_default();
+    let Position { line, column } = first;
+    let effect =
+        if combined { "their entries are combined, and later ones count" } else { "the last one counts" };
+    format!("duplicate key '{name}'; the first is at {line}:{column}; {effect}")
 }
 
 #[cfg(test)]

@@ -128,24 +128,81 @@ fn metadata_may_have_any_keys() {
     assert_eq!(serde_json::Value::Object(metadata.clone()), expected);
 }
 
+fn limits(descriptors: &str) -> Vec<Limit> {
+    nodes(descriptors).into_iter().filter_map(|node| Some(node.rule?.limit)).collect()
+}
+
+fn daily(requests: u32) -> Limit {
+    Limit::fixed_window(requests, Unit::Day.period())
+}
+
 #[test]
 fn anchors_aliases_and_merges_are_resolved() {
-    let nodes = nodes(
+    let limits = limits(
         "- key: a
   rate_limit: &limit {unit: day, requests_per_unit: 1, name: one}
 - key: b
   rate_limit: *limit
 - key: c
   rate_limit:
-    requests_per_unit: 2
     <<: *limit
+    requests_per_unit: 2
 - key: d
   rate_limit:
     <<: [{unit: hour}, *limit]",
     );
-    let limits: Vec<_> = nodes.into_iter().filter_map(|node| Some(node.rule?.limit)).collect();
-    let day = |requests| Limit::fixed_window(requests, Unit::Day.period());
-    assert_eq!(limits, [day(1), day(1), day(2), Limit::fixed_window(1, Unit::Hour.period())]);
+    assert_eq!(limits, [daily(1), daily(1), daily(2), Limit::fixed_window(1, Unit::Hour.period())]);
+}
+
+#[test]
+fn entries_apply_in_the_order_of_the_file() {
+    let limits = limits(
+        "- key: a
+  rate_limit: &limit {unit: day, requests_per_unit: 1000}
+- key: b
+  rate_limit: {requests_per_unit: 5, <<: *limit}
+- key: c
+  rate_limit: {<<: *limit, <<: {requests_per_unit: 9}}
+- key: d
+  rate_limit: {<<: *limit, requests_per_unit: 5, <<: {unit: day}}",
+    );
+    assert_eq!(limits, [1_000, 1_000, 9, 5].map(daily));
+}
+
+#[test]
+fn mappings_of_one_key_are_combined() {
+    let nodes = nodes(
+        "- &base
+  key: a
+  rate_limit: {unit: day, requests_per_unit: 10}
+  metadata: {team: x, nested: {a: 1}, list: [1]}
+- <<: *base
+  key: b
+  rate_limit: {requests_per_unit: 5}
+  metadata: {tier: 1, nested: {b: 2}, list: [2]}
+- <<: *base
+  key: c
+  rate_limit: {<<: {requests_per_unit: 6}}
+  metadata: null",
+    );
+    let rules: Vec<_> = nodes.into_iter().filter_map(|node| node.rule).collect();
+    assert_eq!(rules.iter().map(|rule| rule.limit.clone()).collect::<Vec<_>>(), [10, 5, 6].map(daily));
+    let metadata = |i: usize| rules[i].metadata.as_deref().cloned().map(serde_json::Value::Object);
+    assert_eq!(metadata(0), Some(json!({"team": "x", "nested": {"a": 1}, "list": [1]})));
+    assert_eq!(metadata(1), Some(json!({"team": "x", "tier": 1, "nested": {"b": 2}, "list": [2]})));
+    assert_eq!(metadata(2), None);
+}
+
+#[test]
+fn the_last_of_duplicate_keys_counts() {
+    let limits = limits(
+        "- key: a
+  rate_limit: {unit: hour, requests_per_unit: 5, requests_per_unit: 7, \"unit\": day}
+- key: b
+  rate_limit: {unit: day}
+  rate_limit: {requests_per_unit: 8}",
+    );
+    assert_eq!(limits, [7, 8].map(daily));
 }
 
 #[test]

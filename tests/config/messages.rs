@@ -310,15 +310,30 @@ fn invalid_yaml_is_an_error() {
         "domain: d\ndescriptors: &x [*x]\n",
         &["f.yaml:2:18: error loading config file: an anchor's value must not contain itself"],
     );
+}
+
+#[test]
+fn a_duplicate_key_is_a_warning() {
     assert_findings(
         "domain: d\ndescriptors: []\ndomain: e\n",
-        &["f.yaml:3:1: error loading config file: duplicate key 'domain'; the first is at 1:1"],
+        &["?f.yaml:3:1: duplicate key 'domain'; the first is at 1:1; the last one counts"],
     );
     assert_findings(
-        "domain: d\n---\ndomain: e\n",
-        &["f.yaml:3:1: error loading config file: a file holds one document"],
+        &descriptor("key: k\nrate_limit: {unit: day}\nrate_limit: {requests_per_unit: 1}"),
+        &["?f.yaml:5:5: duplicate key 'rate_limit'; the first is at 4:5; their entries are combined"],
     );
-    assert_findings("---\ndomain: d\n...\n---\n", &[]);
+}
+
+#[test]
+fn only_the_first_document_is_read() {
+    let warning = "only the first document of a file is read; move what follows '---' to a file of its own";
+    for rest in ["---\ndomain: e\n", "---\n'\n", "... # end\n[\n", "---\n---\nx\n"] {
+        let found = findings(&format!("domain: d\n{rest}"));
+        let is_there = found.len() == 1 && found[0].ends_with(warning) && found[0].starts_with("?f.yaml:");
+        assert!(is_there, "{rest}: {found:#?}");
+    }
+    assert_findings("domain: d\n---\ndomain: e\n", &[&format!("?f.yaml:2:1: {warning}")]);
+    assert_findings("# first\n---\ndomain: d\n...\n---\n", &[]);
 }
 
 #[test]

@@ -36,17 +36,16 @@ fn spellings_mean_what_they_did() {
 
 /// Returns the lines that a document means.
 fn outcome(document: &str) -> String {
-    let Document { root, faults } = parse(document);
-    let faults = faults.first.iter().map(|fault| {
-        let Position { line, column } = fault.at;
-        format!("=> {line}:{column}: {}", fault.message)
+    let Document { root, warnings } = parse(document);
+    let found = |start: &str, Fault { at: Position { line, column }, message }: Fault| {
+        format!("{start} {line}:{column}: {message}")
+    };
+    let mut lines: Vec<String> = warnings.into_iter().map(|warning| found("=> warning", warning)).collect();
+    lines.push(match root {
+        Ok(root) if root.at == Position::default() => "=> empty".to_owned(),
+        Ok(root) => format!("=> {}", shown(&root)),
+        Err(fault) => found("=>", fault),
     });
-    let mut lines: Vec<String> = faults.collect();
-    match root {
-        Some(root) => lines.push(format!("=> {}", shown(&root))),
-        None if lines.is_empty() => lines.push("=> empty".to_owned()),
-        None => {}
-    }
     lines.join("\n") + "\n"
 }
 
