@@ -26,6 +26,10 @@ pub(super) const MAX_DEPTH: usize = 128;
 /// The maximum number of nodes in a document, about 150,000 rules. Each use of an alias counts all of its nodes.
 pub(super) const MAX_NODES: usize = 2_000_000;
 
+/// The maximum of the bytes of all text in a document, four times the largest file. Each use of an alias counts all of
+/// its text, since rules hold a copy for each use.
+pub(super) const MAX_TEXT_BYTES: usize = 64 << 20;
+
 /// The most warnings of a document.
 const MAX_WARNINGS: usize = 100;
 
@@ -41,10 +45,17 @@ pub(super) struct Position {
 pub(super) struct YamlNode {
     pub(super) value: Value,
     pub(super) at: Position,
-    /// The number of nodes, including itself and all below it.
-    size: usize,
+    /// What it holds, including itself and all below it.
+    size: Size,
     /// The number of levels, including its own.
     height: usize,
+}
+
+/// What nodes hold, aliases resolved.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    nodes: usize,
+    text_bytes: usize,
 }
 
 /// The content of a node.
@@ -160,7 +171,8 @@ impl YamlNode {
     }
 
     pub(super) fn leaf(scalar: Scalar, at: Position) -> Self {
-        Self { value: Value::Scalar(scalar), at, size: 1, height: 1 }
+        let size = Size { nodes: 1, text_bytes: scalar.written().len() };
+        Self { value: Value::Scalar(scalar), at, size, height: 1 }
     }
 
     pub(super) fn list(items: Vec<Rc<Self>>, at: Position) -> Self {
@@ -175,11 +187,25 @@ impl YamlNode {
 }
 
 /// Returns the size and height of a node with these `parts`.
-fn measure<'a>(parts: impl IntoIterator<Item = &'a Rc<YamlNode>>) -> (usize, usize) {
+fn measure<'a>(parts: impl IntoIterator<Item = &'a Rc<YamlNode>>) -> (Size, usize) {
     let (size, height) = parts
         .into_iter()
-        .fold((0_usize, 0), |(size, height), node| (size.saturating_add(node.size), height.max(node.height)));
-    (size.saturating_add(1), height + 1)
+        .fold((Size::NODE, 0), |(size, height), node| (size.plus(node.size), height.max(node.height)));
+    (size, height + 1)
+}
+
+// === impl Size ===
+
+impl Size {
+    /// That of a list or mapping without its parts.
+    const NODE: Self = Self { nodes: 1, text_bytes: 0 };
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            nodes: self.nodes.saturating_add(other.nodes),
+            text_bytes: self.text_bytes.saturating_add(other.text_bytes),
+        }
+    }
 }
 
 /// Builds the tree from events. Keeps its own stack, so that nesting does not use the thread's.
@@ -189,7 +215,7 @@ struct Builder {
     open: Vec<Open>,
     /// By the parser's anchor number, which is unique in a document.
     anchors: HashMap<usize, Rc<YamlNode>>,
-    nodes: usize,
+    size: Size,
     warnings: Warnings,
 }
 
@@ -263,8 +289,9 @@ impl Builder {
             Event::DocumentStart(..) => self.root = None,
             Event::Scalar(text, style, anchor, tag) => {
                 let written = written(&text, style, span);
-                let scalar = Scalar::new(written, is_plain(style, tag.as_deref(), at)?);
-                self.node(Rc::new(YamlNode::leaf(scalar, at)), anchor)?;
+                let leaf = YamlNode::leaf(Scalar::new(written, is_plain(style, tag.as_deref(), at)?), at);
+                self.count(leaf.size, at)?;
+                self.node(Rc::new(leaf), anchor)?;
             }
             Event::SequenceStart(_, anchor, _) => self.open(at, anchor, Parts::List(Vec::new()))?,
             Event::MappingStart(_, anchor, _) => self.open(at, anchor, Parts::Map(Entries::default()))?,
@@ -290,11 +317,14 @@ impl Builder {
         let Some(Open { at, anchor, parts }) = self.open.pop() else {
             return Ok(());
         };
+        self.count(Size::NODE, at)?;
         let node = match parts {
             Parts::List(items) => YamlNode::list(items, at),
             Parts::Map(entries) => {
                 let merged = entries.applied.iter().filter(|entry| entry.merged);
-                let size: usize = merged.map(|entry| entry.key.size + entry.value.size).sum();
+                let size = merged.fold(Size::default(), |size, Entry { key, value, .. }| {
+                    size.plus(key.size).plus(value.size)
+                });
                 self.count(size, at)?;
                 let combines = !self.is_in_metadata();
                 YamlNode::map(finish(entries.applied, combines, &mut self.warnings), at)
@@ -305,7 +335,6 @@ impl Builder {
 
     /// Adds a new node.
     fn node(&mut self, node: Rc<YamlNode>, anchor: usize) -> Result<(), Fault> {
-        self.count(1, node.at)?;
         if anchor != 0 {
             self.anchors.insert(anchor, Rc::clone(&node));
         }
@@ -334,10 +363,16 @@ impl Builder {
         })
     }
 
-    fn count(&mut self, more: usize, at: Position) -> Result<(), Fault> {
-        self.nodes = self.nodes.saturating_add(more);
-        if self.nodes > MAX_NODES {
+    fn count(&mut self, more: Size, at: Position) -> Result<(), Fault> {
+        self.size = self.size.plus(more);
+        if self.size.nodes > MAX_NODES {
             return Err(Fault::new(at, format!("more than {MAX_NODES} values, aliases resolved")));
+        }
+        if self.size.text_bytes > MAX_TEXT_BYTES {
+            return Err(Fault::new(
+                at,
+                format!("more than {MAX_TEXT_BYTES} bytes of text, counted at each use of an alias"),
+            ));
         }
         Ok(())
     }

@@ -37,6 +37,29 @@ fn merges_that_expand_exponentially_are_rejected() {
 }
 
 #[test]
+fn text_that_aliases_repeat_is_bounded() {
+    let text = |uses: usize| {
+        let list = "*a,".repeat(uses);
+        format!(
+            "domain: d\ndescriptors:\n- key: k\n  rate_limit: {{unlimited: true}}\n  metadata: {{a: &a '{}', l: [{list}]}}\n",
+            "x".repeat(1 << 20)
+        )
+    };
+    let loaded = config::parse("f.yaml", &text(60)).unwrap_or_else(|errors| panic!("{errors}"));
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let error = rejected(&text(20_000));
+    assert!(error.starts_with("f.yaml:5:"), "{error}");
+    assert!(error.ends_with("more than 67108864 bytes of text, counted at each use of an alias"), "{error}");
+
+    let mut merges = format!("domain: d\ndescriptors:\n- &a {{key: k, value: '{}'}}\n", "x".repeat(1 << 20));
+    for i in 0..20_000 {
+        writeln!(merges, "- {{<<: *a, key: k{i}}}").expect("a string");
+    }
+    let error = rejected(&merges);
+    assert!(error.contains("bytes of text"), "{error}");
+}
+
+#[test]
 fn deep_nesting_is_rejected_in_every_style() {
     let flow = format!("domain: d\ndescriptors: {}{}", "[".repeat(3000), "]".repeat(3000));
     let block = format!("domain: d\ndescriptors:\n {}x", "- ".repeat(3000));
