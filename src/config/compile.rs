@@ -13,6 +13,10 @@ use super::{
 };
 use crate::limit::{self, Domain, Origin, Pattern, Rule, Scope, Values};
 
+/// The warning about a key with a `*`.
+const LITERAL_STAR: &str = "'*' in a key is literal here, but to envoyproxy/ratelimit it is a wildcard in the text \
+                            'key_value' of an entry; write a descriptor for each key, and wildcards in 'value'";
+
 /// The domain that a file declares.
 pub(super) struct Declared {
     pub(super) domain: Domain,
@@ -63,7 +67,7 @@ impl Walk<'_> {
             None => self.report.error(node.at, "descriptor has empty key"),
             // control planes make keys of names, which may have any characters
             Some(key) if key.value.contains('*') && key.at != Position::default() => {
-                self.report.warn(key.at, "'*' in a key is literal; wildcards work in values only");
+                self.report.warn(key.at, LITERAL_STAR);
             }
             Some(_) => {}
         }
@@ -139,8 +143,14 @@ impl Walk<'_> {
 
     fn share_threshold(&mut self, fields: &Fields<'_>, values: &Values, name: &str) -> bool {
         let shares = fields.flag("share_threshold", self.report);
-        if shares && !values.is_wildcard() {
-            let at = fields.get("share_threshold").map_or(fields.at, |field| field.key_at);
+        if !shares || values.is_wildcard() {
+            return shares;
+        }
+        let at = fields.get("share_threshold").map_or(fields.at, |field| field.key_at);
+        if name.contains('*') {
+            // envoyproxy/ratelimit accepts it, since a key may have the wildcard there
+            self.report.warn(at, "share_threshold has no effect without a wildcard in 'value'");
+        } else {
             self.report.error(
                 at,
                 format!(
@@ -148,7 +158,7 @@ impl Walk<'_> {
                 ),
             );
         }
-        shares
+        false
     }
 
     /// Warns of flags that are on where there is no limit that they could be about: nested ones have their own.

@@ -353,7 +353,19 @@ fn probable_mistakes_are_warnings() {
             "?f.yaml:4:3: 'shadow_mode' has no effect without 'rate_limit' beside it: it is not about nested descriptors",
         ],
     );
-    assert_findings(&descriptor("key: 'k*'"), &["?f.yaml:3:10: '*' in a key is literal"]);
+    assert_findings(
+        &descriptor("key: 'k*'"),
+        &[
+            "?f.yaml:3:10: '*' in a key is literal here, but to envoyproxy/ratelimit it is a wildcard in the text",
+        ],
+    );
+    assert_findings(
+        &descriptor("key: '*'\nvalue: v\nshare_threshold: true"),
+        &[
+            "?f.yaml:3:10: '*' in a key is literal here",
+            "?f.yaml:5:5: share_threshold has no effect without a wildcard in 'value'",
+        ],
+    );
     let late = "domain: d\ndescriptors:\n- {key: a, value: x*}\n- {key: b, value: xy*}\n- {key: a, value: xy*}\n- {key: a, value: xyz}\n";
     assert_findings(late, &["?f.yaml:5:3: this descriptor never matches: 'x*' at f.yaml:3:3 is tried first"]);
     let key_only = "domain: d\ndescriptors:\n- {key: a}\n- {key: a, value: '*'}\n";
