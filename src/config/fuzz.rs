@@ -1,6 +1,6 @@
 //! A fuzz target: the text of a rule file.
 
-use super::{error::ConfigErrors, load_input, parse};
+use super::{encoding::decode, error::ConfigErrors, load_input, parse};
 use crate::limit::{Entry, KeyHasher, Origin, RuleSet};
 
 const FILE: &str = "rules.yaml";
@@ -8,11 +8,11 @@ const FILE: &str = "rules.yaml";
 /// Compiles the rules of a file and looks each of them up. Errors must be at places in the file.
 pub(crate) fn rules(input: &[u8]) {
     let loaded = load_input(FILE, input);
-    let Ok(text) = std::str::from_utf8(input) else {
-        assert!(loaded.is_err(), "it is not UTF-8");
+    let Ok(text) = decode(input.to_vec()) else {
+        assert!(loaded.is_err(), "it is no text");
         return;
     };
-    let parsed = parse(FILE, text);
+    let parsed = parse(FILE, &text);
     assert_eq!(format!("{loaded:?}"), format!("{parsed:?}"), "the same, whatever it is read from");
     let findings: Vec<(Origin, String)> = match &parsed {
         Ok(loaded) => loaded.warnings.iter().map(|found| (found.at.clone(), found.message.clone())).collect(),

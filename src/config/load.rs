@@ -14,6 +14,7 @@ use super::{
     checks::{duplicates, hidden, ineffective},
     compile::{Declared, compile},
     documents::{self, Document, DocumentContent},
+    encoding::{Undecodable, decode},
     error::{ConfigError, ConfigErrors, ConfigWarning, DisplayOrigin, FileReport, Report},
     files::{self, Listing, RuleFile},
     yaml::{self, Position, YamlNode},
@@ -159,10 +160,8 @@ pub fn load_documents(documents: Vec<Document>, options: &Options) -> Result<Loa
 #[cfg(feature = "server")]
 pub(super) fn read_file(path: &Path, report: &mut FileReport) -> Option<String> {
     let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
-    let text = opened.and_then(|(size, file)| read(file, size)).and_then(|bytes| {
-        String::from_utf8(bytes).map_err(|_| io::Error::other("the file is not valid UTF-8"))
-    });
-    text.inspect_err(|error| report.error(Position::default(), format!("error loading file: {error}"))).ok()
+    let bytes = opened.and_then(|(size, file)| read(file, size));
+    text_of(bytes, "error loading file", report)
 }
 
 /// The state of a load: what was read so far.
@@ -188,15 +187,8 @@ impl Reading {
 
     fn bytes(&mut self, name: Arc<str>, bytes: io::Result<Vec<u8>>) {
         let mut report = FileReport::new(name);
-        match bytes {
-            Err(error) => report.error(Position::default(), format!("{UNREADABLE}: {error}")),
-            Ok(bytes) => match std::str::from_utf8(&bytes) {
-                Ok(text) => self.document(text, &mut report),
-                Err(error) => {
-                    let at = end_of(&bytes[..error.valid_up_to()]);
-                    report.error(at, format!("{UNREADABLE}: the file is not valid UTF-8"));
-                }
-            },
+        if let Some(text) = text_of(bytes, UNREADABLE, &mut report) {
+            self.document(&text, &mut report);
         }
         report.finish(&mut self.report);
     }
@@ -254,6 +246,16 @@ impl Reading {
     }
 }
 
+/// Returns the text of `bytes`, or reports why there is none, in an error that begins with `start`.
+fn text_of(bytes: io::Result<Vec<u8>>, start: &str, report: &mut FileReport) -> Option<String> {
+    match bytes.map(decode) {
+        Ok(Ok(text)) => return Some(text),
+        Ok(Err(Undecodable { at, message })) => report.error(at, format!("{start}: {message}")),
+        Err(error) => report.error(Position::default(), format!("{start}: {error}")),
+    }
+    None
+}
+
 fn name(path: &Path) -> Arc<str> {
     path.display().to_string().into()
 }
@@ -276,12 +278,4 @@ fn read(input: impl Read, size: u64) -> io::Result<Vec<u8>> {
         return Err(io::Error::other(message));
     }
     Ok(bytes)
-}
-
-/// Returns the position after `text`, which is valid UTF-8.
-fn end_of(text: &[u8]) -> Position {
-    let lines: Vec<&[u8]> = text.split(|b| *b == b'\n').collect();
-    let characters = lines.last().map_or(0, |line| String::from_utf8_lossy(line).chars().count());
-    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    Position { line: count(lines.len()), column: count(characters + 1) }
 }

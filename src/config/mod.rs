@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `source` | the trait through which the service loads rules, and the directory behind it |
 //! | `files`, `mount`, `watch` | the files to read and their names, also in a ConfigMap; the changes to them |
-//! | `load` | reads all files of a directory to [`limit::Domain`](crate::limit::Domain)s, or all errors |
+//! | `load`, `encoding` | reads all files of a directory to [`limit::Domain`](crate::limit::Domain)s, or all errors |
 //! | `yaml`, `scalar` | a document as a tree with positions; only `yaml` uses the YAML crate |
 //! | `keys`, `fields` | the keys of each level, and typed access to their values |
 //! | `documents`, `defaults` | rules that come as messages, and settings for those that their messages cannot express |
@@ -22,6 +22,7 @@ mod defaults;
 mod describe;
 mod documents;
 mod duration;
+mod encoding;
 mod error;
 mod fields;
 mod files;

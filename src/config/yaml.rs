@@ -326,8 +326,8 @@ impl Builder {
                     size.plus(key.size).plus(value.size)
                 });
                 self.count(size, at)?;
-                let combines = !self.is_in_metadata();
-                YamlNode::map(finish(entries.applied, combines, &mut self.warnings), at)
+                let deep = !self.is_in_metadata();
+                YamlNode::map(finish(entries.applied, deep, &mut self.warnings), at)
             }
         };
         self.node(Rc::new(node), anchor)
@@ -468,8 +468,8 @@ impl Entry {
     }
 }
 
-/// Returns what `entries` mean, which apply one after the other. Mappings of one key are combined if `combines`.
-fn finish(entries: Vec<Entry>, combines: bool, warnings: &mut Warnings) -> Vec<(Rc<YamlNode>, Rc<YamlNode>)> {
+/// Returns what `entries` mean, which apply one after the other. Mappings of one key are combined if `deep`.
+fn finish(entries: Vec<Entry>, deep: bool, warnings: &mut Warnings) -> Vec<(Rc<YamlNode>, Rc<YamlNode>)> {
     let mut places = HashMap::with_capacity(entries.len());
     let mut slots: Vec<Slot> = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -477,7 +477,7 @@ fn finish(entries: Vec<Entry>, combines: bool, warnings: &mut Warnings) -> Vec<(
         match place {
             Some(hash_map::Entry::Occupied(place)) => {
                 let slot: &mut Slot = &mut slots[*place.get()];
-                slot.put(entry, combines, warnings);
+                slot.put(entry, deep, warnings);
             }
             Some(hash_map::Entry::Vacant(place)) => {
                 place.insert(slots.len());
@@ -500,9 +500,9 @@ impl From<Entry> for Slot {
 
 impl Slot {
     /// Adds a later entry of the key.
-    fn put(&mut self, Entry { key, value, merged }: Entry, combines: bool, warnings: &mut Warnings) {
+    fn put(&mut self, Entry { key, value, merged }: Entry, deep: bool, warnings: &mut Warnings) {
         let is_map = |node: &YamlNode| matches!(node.value, Value::Map(_));
-        let combined = combines && is_map(&self.value) && is_map(&value);
+        let combined = deep && is_map(&self.value) && is_map(&value);
         if !merged {
             match self.written {
                 Some(first) => warnings.add(key.at, || duplicate(&key, first, combined)),

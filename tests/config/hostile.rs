@@ -120,6 +120,21 @@ fn bytes_that_are_not_utf8_are_rejected_with_their_position() {
 }
 
 #[test]
+fn utf16_is_read_by_its_byte_order_mark() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("a.yaml");
+    let written = "\u{feff}domain: d\ndescriptors:\n- {key: ä}\n".encode_utf16();
+    let bytes: Vec<u8> = written.flat_map(u16::to_le_bytes).collect();
+    fs::write(&file, &bytes).expect("a file");
+    let loaded = config::load_file(&file).expect("valid rules");
+    assert_eq!(loaded.domains[0].nodes[0].key, "ä");
+
+    fs::write(&file, &bytes[..bytes.len() - 1]).expect("a file");
+    let errors = config::load_file(&file).expect_err("errors").to_string();
+    assert!(errors.contains("a.yaml:3:11: error loading config file: the file ends within"), "{errors}");
+}
+
+#[test]
 fn large_values_of_unknown_keys_are_rejected() {
     let mut text = "domain: d\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for i in 1..4 {
