@@ -132,7 +132,7 @@ fn report_silence(store: &str, reason: &str) {
 }
 
 fn reason(state: &ConnectionStates) -> String {
-    if state.is_connected() { "no reply in time".to_owned() } else { state.failures() }
+    if state.is_connected() { "no reply in time, or only errors".to_owned() } else { state.failures() }
 }
 
 impl Loss {

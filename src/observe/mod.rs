@@ -34,7 +34,7 @@ pub mod stats;
 #[cfg(feature = "server")]
 pub mod statsd;
 pub mod text;
-#[cfg(feature = "server")]
+#[cfg(any(feature = "server", feature = "remote"))]
 pub mod throttle;
 mod unknown_domains;
 

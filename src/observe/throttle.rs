@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 /// The shortest time between two messages.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Admits one message per second, and counts the others.
+/// Admits one message per second, or in another time, and counts the others.
 #[derive(Debug, Default)]
 pub struct Throttle(Mutex<State>);
 
@@ -21,8 +21,13 @@ struct State {
 impl Throttle {
     /// Returns whether to log a message at `now`: if so, the number of messages suppressed since the last one.
     pub fn admit(&self, now: Instant) -> Option<u64> {
+        self.admit_one_in(INTERVAL, now)
+    }
+
+    /// The same for one message in each `interval`.
+    pub fn admit_one_in(&self, interval: Duration, now: Instant) -> Option<u64> {
         let mut state = self.0.lock();
-        if state.last.is_some_and(|last| now.saturating_duration_since(last) < INTERVAL) {
+        if state.last.is_some_and(|last| now.saturating_duration_since(last) < interval) {
             state.suppressed += 1;
             return None;
         }

@@ -417,6 +417,9 @@ pub enum RemoteError {
     /// The store did not reply in time. The command may have been carried out.
     #[error("the store did not reply within {0}")]
     TimedOut(Period),
+    /// The store rejected a part of the command, which it may have begun.
+    #[error("the store rejected a part of the command: {0}")]
+    Half(String),
     /// The store rejected the command, and did not carry it out.
     #[error("the store rejected the command: {0}")]
     Rejected(String),

@@ -275,7 +275,7 @@ impl<S: Store> JsonApi<S> {
         };
         // with the fields in the order of their numbers, as envoyproxy/ratelimit writes them
         let json = self
-            .message(response)
+            .dynamic(response)
             .and_then(|message| serde_json::to_string(&message).map_err(|error| error.to_string()));
         match json {
             Ok(json) => (status, [(CONTENT_TYPE, "application/json")], json).into_response(),

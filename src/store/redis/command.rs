@@ -246,7 +246,11 @@ pub(super) fn malformed_reply() -> RemoteError {
     RemoteError::Unreachable("its reply is malformed".into())
 }
 
-/// Interprets an error reply. Redis sends one only for a command that it has not carried out.
+/// What Redis 7 and Valkey say in the error of a script whose user may not run one of its commands.
+const DENIED: [&str; 2] = ["executing the script can't run", "ACL failure in script"];
+
+/// Interprets an error reply. Redis sends one only for a command that it has not carried out, but for a script that was
+/// denied a command: what it wrote before stays.
 pub(super) fn error_outcome<T>(error: &ServerError) -> CommandOutcome<T> {
     let detail = error.details().unwrap_or_default();
     let text = || format!("{} {detail}", error.code());
@@ -263,6 +267,9 @@ pub(super) fn error_outcome<T>(error: &ServerError) -> CommandOutcome<T> {
         // an error inside a script has a code of its own, and holds the original error in its text
         _ if detail.contains("READONLY You can't write") => Retry::ReadOnly(text()),
         _ if detail.contains("CLUSTERDOWN ") => Retry::ClusterDown(text()),
+        _ if DENIED.iter().any(|denied| detail.contains(denied)) => {
+            return CommandOutcome::Done(Err(RemoteError::Half(text())));
+        }
         _ => return CommandOutcome::Done(Err(RemoteError::Rejected(text()))),
     })
 }

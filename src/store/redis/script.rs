@@ -261,9 +261,11 @@ pub(super) fn micros(instant: Timestamp) -> u64 {
     instant.as_nanos() / 1_000
 }
 
-/// Parses the reply to `TIME`.
+/// Parses the reply to `TIME`. Envoy's proxy for Redis answers by itself, and gives all microseconds since the epoch for
+/// those of the second.
 pub(super) fn time(value: &Value) -> Option<Timestamp> {
     let (seconds, micros): (u64, u64) = redis::from_redis_value(value.clone()).ok()?;
+    let micros = micros % 1_000_000;
     Some(encoding::timestamp(seconds.saturating_mul(1_000_000).saturating_add(micros)))
 }
 
@@ -311,7 +313,6 @@ fn number<T: FromStr>(text: &str, field: &'static str) -> Result<T, DecodeError>
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     fn bulk(texts: &[&str]) -> Value {
@@ -321,6 +322,17 @@ mod tests {
     fn target(algorithm: Algorithm) -> Target {
         let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm };
         Target { path: "d_k_v_".into(), tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore }
+    }
+
+    #[test]
+    fn the_time_is_that_of_redis_and_of_envoys_proxy_for_it() {
+        let time_of = |micros: i64| {
+            time(&Value::Array(vec![Value::Int(1_795_823_000), Value::Int(micros)])).expect("a time")
+        };
+        let expected = encoding::timestamp(1_795_823_000_493_604);
+        assert_eq!(time_of(493_604), expected);
+        assert_eq!(time_of(1_795_823_000_493_604), expected);
+        assert_eq!(time(&Value::Nil), None);
     }
 
     #[test]

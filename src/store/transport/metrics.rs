@@ -1,10 +1,13 @@
 //! The metrics of the connections to a store.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::state::ServerState;
 use crate::{
-    observe::{Metric, counter::Counter, histogram::Histogram},
+    observe::{Metric, counter::Counter, histogram::Histogram, text::shortened, throttle::Throttle},
     store::remote::RemoteError,
 };
 
@@ -78,18 +81,36 @@ pub(in crate::store) struct TransportMetrics {
     pub(in crate::store) rejected: Counter,
     /// Round-trip times of pipelines.
     pub(in crate::store) round_trips: Histogram,
+    logged: Throttle,
 }
 
+/// The time in which one error reply is logged: there may be one for each command.
+const LOGGED: Duration = Duration::from_secs(10);
+
+/// The most characters of an error reply in the log.
+const MAX_TEXT: usize = 300;
+
 impl TransportMetrics {
-    /// Counts a command that was not carried out, or may not have been carried out.
+    /// Counts a command that was not carried out, or may not have been carried out. Logs what the store has replied.
     pub(in crate::store) fn error(&self, error: &RemoteError) {
+        if let RemoteError::Rejected(reply) | RemoteError::Half(reply) = error {
+            self.log(reply);
+        }
         let counter = match error {
             RemoteError::NotSent(_) => &self.not_sent,
-            RemoteError::Unreachable(_) => &self.unreachable,
+            RemoteError::Unreachable(_) | RemoteError::Half(_) => &self.unreachable,
             RemoteError::TimedOut(_) => &self.timed_out,
             RemoteError::Rejected(_) => &self.rejected,
         };
         counter.add(1);
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "messages are throttled by the time that passes")]
+    fn log(&self, reply: &str) {
+        if let Some(suppressed) = self.logged.admit_one_in(LOGGED, Instant::now()) {
+            let reply = shortened(reply, MAX_TEXT);
+            tracing::warn!(%reply, suppressed, "the store rejects commands");
+        }
     }
 
     /// Counts a pipeline of `calls` calls with a round trip of `round_trip`.
