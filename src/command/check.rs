@@ -8,6 +8,7 @@ use std::{
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
+use super::lines::write_line;
 use crate::{
     config::{ConfigError, ConfigErrors, ConfigWarning, DisplayOrigin, Loaded},
     limit::{Origin, RuleNode},
@@ -91,14 +92,19 @@ fn write_text(
     write_findings(&found.errors, &found.warnings, out)?;
     let warnings = count(found.warnings.len(), "warning");
     match counts {
-        Some(Counts { files, domains, rules }) if found.errors.is_empty() => writeln!(
+        Some(Counts { files, domains, rules }) if found.errors.is_empty() => write_line(
             out,
-            "{source}: ok: {}, {}, {}, {warnings}",
-            count(*files, "file"),
-            count(*domains, "domain"),
-            count(*rules, "rule"),
+            format_args!(
+                "{source}: ok: {}, {}, {}, {warnings}",
+                count(*files, "file"),
+                count(*domains, "domain"),
+                count(*rules, "rule"),
+            ),
         ),
-        _ => writeln!(out, "{source}: not ok: {}, {warnings}", count(found.errors.len(), "error")),
+        _ => {
+            let errors = count(found.errors.len(), "error");
+            write_line(out, format_args!("{source}: not ok: {errors}, {warnings}"))
+        }
     }
 }
 
@@ -125,10 +131,10 @@ pub(super) fn write_findings(
     out: &mut impl Write,
 ) -> io::Result<()> {
     for ConfigError { at, message } in errors {
-        writeln!(out, "{}: error: {message}", DisplayOrigin(at))?;
+        write_line(out, format_args!("{}: error: {message}", DisplayOrigin(at)))?;
     }
     for ConfigWarning { at, message } in warnings {
-        writeln!(out, "{}: warning: {message}", DisplayOrigin(at))?;
+        write_line(out, format_args!("{}: warning: {message}", DisplayOrigin(at)))?;
     }
     Ok(())
 }

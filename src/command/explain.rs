@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use super::check::write_findings;
+use super::{check::write_findings, lines::write_line};
 use crate::{
     config::{ConfigErrors, DisplayOrigin, Loaded, RuleDescription},
     limit::{
@@ -63,7 +63,7 @@ pub fn explain(
     let asked = Request { domain: request.domain, descriptors: descriptors.collect(), hits: 1 };
     let matched = Matched::new(&rules, &asked);
     let mut explained = Explained::Match;
-    writeln!(out, "domain {}", request.domain)?;
+    write_line(out, format_args!("domain {}", request.domain))?;
     for (i, Descriptor { entries, .. }) in asked.descriptors.iter().enumerate() {
         if asked.descriptors.len() > 1 {
             writeln!(out, "\ndescriptor {}", i + 1)?;
@@ -75,15 +75,17 @@ pub fn explain(
         writeln!(out)?;
         if let Outcome::Rule(compiled) = explanation.outcome {
             let description = RuleDescription { compiled, scope, shared: request.shared };
-            description.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
+            description.lines().iter().try_for_each(|line| write_line(out, format_args!("{line}")))?;
             write_pool(request.domain, compiled, &explanation.steps, out)?;
             if let Some((number, by)) = replacing(&rules, &asked, compiled)
                 && matches!(matched.matches[i], DescriptorMatch::NoLimit)
             {
-                writeln!(
+                write_line(
                     out,
-                    "  replaced by {} of descriptor {number}: this descriptor counts nothing",
-                    by.path
+                    format_args!(
+                        "  replaced by {} of descriptor {number}: this descriptor counts nothing",
+                        by.path
+                    ),
                 )?;
             }
         } else {
@@ -105,7 +107,7 @@ fn borrowed(entries: &[(String, String)]) -> impl Iterator<Item = Entry<'_>> {
 
 fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Result<()> {
     let Entry { key, value } = step.entry;
-    writeln!(out, "{number}. {}", step.entry)?;
+    write_line(out, format_args!("{number}. {}", step.entry))?;
     for attempt in &step.attempts {
         let candidate = match attempt.candidate {
             Candidate::Literal => format!("key {key}, value {value}"),
@@ -113,11 +115,13 @@ fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Resul
             Candidate::KeyOnly => format!("key {key}, any value"),
         };
         match attempt.origin {
-            Some(origin) => writeln!(out, "   > {candidate}: matches, {}", DisplayOrigin(origin))?,
-            None if matches!(attempt.candidate, Candidate::Wildcard(_)) => {
-                writeln!(out, "     {candidate}: does not match")?;
+            Some(origin) => {
+                write_line(out, format_args!("   > {candidate}: matches, {}", DisplayOrigin(origin)))?
             }
-            None => writeln!(out, "     {candidate}: not declared")?,
+            None if matches!(attempt.candidate, Candidate::Wildcard(_)) => {
+                write_line(out, format_args!("     {candidate}: does not match"))?;
+            }
+            None => write_line(out, format_args!("     {candidate}: not declared"))?,
         }
     }
     Ok(())
@@ -135,38 +139,44 @@ fn write_no_rule(
             writeln!(out, "no rule: no rules are declared")?;
         }
         Outcome::UnknownDomain(domains) => {
-            writeln!(out, "no rule: unknown domain '{domain}'; the domains are {}", domains.join(", "))?;
+            write_line(
+                out,
+                format_args!("no rule: unknown domain '{domain}'; the domains are {}", domains.join(", ")),
+            )?;
         }
         Outcome::NoEntries => writeln!(out, "no rule: a descriptor without entries matches nothing")?,
         Outcome::NoMatch => write_alternatives(&explanation.steps, out)?,
         Outcome::TooManyEntries { depth, limited } => {
-            write!(out, "no rule: the rules end at entry {depth} of {entries}")?;
-            if *limited {
-                write!(out, "; the limit there applies to descriptors that end there")?;
-            }
-            writeln!(out)?;
+            let there = if *limited { "; the limit there applies to descriptors that end there" } else { "" };
+            writeln!(out, "no rule: the rules end at entry {depth} of {entries}{there}")?;
         }
         Outcome::NoLimit { origin, below: false } => {
-            writeln!(
+            write_line(
                 out,
-                "no limit: {} has no rate_limit, so matching requests are admitted",
-                DisplayOrigin(origin)
+                format_args!(
+                    "no limit: {} has no rate_limit, so matching requests are admitted",
+                    DisplayOrigin(origin)
+                ),
             )?;
         }
-        Outcome::NoLimit { origin, below: true } => writeln!(
+        Outcome::NoLimit { origin, below: true } => write_line(
             out,
-            "no limit: the {entries} entries end at {}, which has no rate_limit; its nested rules need more entries",
-            DisplayOrigin(origin)
+            format_args!(
+                "no limit: the {entries} entries end at {}, which has no rate_limit; its nested rules need more entries",
+                DisplayOrigin(origin)
+            ),
         )?,
     }
     let Some(PassedOver { rule, chosen, entry }) = &explanation.passed_over else { return Ok(()) };
-    writeln!(
+    write_line(
         out,
-        "passed over: rule {} at {}, because {} is tried first for {entry}; weir does not go back, so write the nested rules below \
+        format_args!(
+            "passed over: rule {} at {}, because {} is tried first for {entry}; weir does not go back, so write the nested rules below \
          that one, too",
-        rule.path,
-        DisplayOrigin(&rule.rule.origin),
-        DisplayOrigin(chosen),
+            rule.path,
+            DisplayOrigin(&rule.rule.origin),
+            DisplayOrigin(chosen)
+        ),
     )
 }
 
@@ -180,7 +190,7 @@ fn write_alternatives(steps: &[Step<'_>], out: &mut impl Write) -> io::Result<()
     }
     writeln!(out, "declared there:")?;
     for alternative in alternatives {
-        writeln!(out, "  {alternative}")?;
+        write_line(out, format_args!("  {alternative}"))?;
     }
     match alternatives_total - alternatives.len() {
         0 => Ok(()),
@@ -201,9 +211,11 @@ fn write_pool(
     let Entry { key, value } = last.entry;
     let pool: Vec<String> = others.iter().map(|step| step.entry.to_string()).collect();
     let pool = [&[domain.to_owned()], pool.as_slice(), &[format!("{key}=*")]].concat().join(" ");
-    writeln!(out, "  pool: {pool}, of which each {key} has a share")?;
+    write_line(out, format_args!("  pool: {pool}, of which each {key} has a share"))?;
     match (value, sharing.anonymous) {
-        ("", Anonymous::Deny) => return writeln!(out, "  member: none, since the value is empty: rejected"),
+        ("", Anonymous::Deny) => {
+            return writeln!(out, "  member: none, since the value is empty: rejected");
+        }
         ("", Anonymous::Allow) => {
             return writeln!(
                 out,
@@ -214,10 +226,10 @@ fn write_pool(
     }
     let weight = sharing.weight(value);
     if sharing.weights.contains_key(value) {
-        return writeln!(out, "  member: {value}, with a weight of {weight}");
+        return write_line(out, format_args!("  member: {value}, with a weight of {weight}"));
     }
     let places = sharing.max_members - 1;
-    writeln!(out, "  member: {value}, or {OTHER} if {places} others have a place")
+    write_line(out, format_args!("  member: {value}, or {OTHER} if {places} others have a place"))
 }
 
 /// Returns the first rule of the request that replaces `replaced`, and the number of its descriptor.
@@ -264,7 +276,7 @@ fn write_rejections(matched: &Matched<'_>, scope: Scope, out: &mut impl Write) -
             [other] => format!(", and {other} counts it if it admits it"),
             others => format!(", and {} count it if they admit it", others.join(" and ")),
         };
-        writeln!(out, "{over}: {itself}{beside}")?;
+        write_line(out, format_args!("{over}: {itself}{beside}"))?;
     }
     if scope == Scope::Descriptor && limited.len() > 1 {
         writeln!(out, "(`all_or_nothing: true` beside `domain` lets such a request count nowhere)")?;

@@ -7,6 +7,7 @@ mod descriptors;
 mod explain;
 pub mod health;
 pub mod hot;
+mod lines;
 mod local_page;
 mod progress;
 pub mod simulate;

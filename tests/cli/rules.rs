@@ -138,3 +138,29 @@ fn explain_names_the_member_and_its_pool() {
         assert!(text.contains(expected), "{text}");
     }
 }
+
+#[test]
+fn what_others_wrote_stays_on_its_line() {
+    let twice = "- {key: \"k\\ninjected: ok\", rate_limit: {unlimited: true}}\n".repeat(2);
+    let checked = run_with_input(&["check", "-"], &format!("domain: d\ndescriptors:\n{twice}"));
+    let text = stdout(&checked);
+    assert!(text.contains(r"composite key 'd.k\ninjected: ok'"), "{text}");
+    assert!(!text.contains("\ninjected"), "{text}");
+    let dir = rules(
+        "domain: \"d\\nx\"\ndescriptors:\n- {key: \"k\\nx\", value: \"v\\nx*\", rate_limit: {name: \"n\\nx\", requests: 1, \
+         per: 1s}}\n- {key: \"l\\e[2J\", descriptors: [{key: \"m\\nx\"}]}\n",
+    );
+    for (domain, entries) in [
+        ("d\nx", &["k\nx=v\nx1"][..]),
+        ("d\nx", &["k\nx=other\nx"]),
+        ("d\nx", &["l\u{1b}[2J=\nx", "none\nx=\nx"]),
+        ("d\nx", &["l\u{1b}[2J=\nx"]),
+        ("e\nx", &["k\nx=v\nx1", "--and", "k\nx=v\nx2"]),
+        ("d\nx", &["k\nx=v\nx1", "--and", "k\nx=v\nx2"]),
+    ] {
+        let arguments = [&["explain", "--config", path(&dir), "--domain", domain], entries].concat();
+        let text = stdout(&run(&arguments, &[]));
+        assert!(text.contains(r"\nx"), "{text}");
+        assert!(!text.contains("\nx") && !text.contains('\u{1b}'), "{text}");
+    }
+}
