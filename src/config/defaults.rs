@@ -292,7 +292,9 @@ mod tests {
 
     #[test]
     fn errors_have_their_places() {
+        let many = format!("shadow: {{tiers: [{}]}}", ["{requests: 1, per: 1s}"; 65].join(","));
         for (text, expected) in [
+            (&*many, ": a limit has at most 64 tiers, and this one has 65"),
             ("shadow: {requests: 5}", "defaults.yaml:1:10: 'requests' requires 'per'"),
             ("share: {borrow: fair}", "defaults.yaml:1:17: unknown 'borrow: fair'"),
             ("algorithm: leaky", "defaults.yaml:1:12: unknown algorithm 'leaky'"),

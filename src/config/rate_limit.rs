@@ -18,6 +18,9 @@ use crate::limit::{
 /// The keys that set the coordination between instances.
 const COORDINATION: [&str; 5] = ["coordination", "sync_interval", "on_store_failure", "instances", "split"];
 
+/// The most tiers of one limit: each is a counter for each value, and every request is checked against all of them.
+const MAX_TIERS: usize = 64;
+
 /// A `rate_limit` that was read.
 pub(super) struct RateLimit {
     pub(super) limit: Limit,
@@ -169,6 +172,15 @@ fn tiers(
     }
     let inherited = tier::kind(fields, report).or(inherited);
     let list = fields.get("tiers")?;
+    if let Value::List(items) = &list.value.value
+        && let Some(item) = items.get(MAX_TIERS)
+    {
+        report.error(
+            item.at,
+            format!("a limit has at most {MAX_TIERS} tiers, and this one has {}", items.len()),
+        );
+        return None;
+    }
     let mut tiers: Vec<(Tier, Position)> = Vec::new();
     let mut all_valid = true;
     let mut shared: Option<(Tier, Sharing)> = None;

@@ -250,3 +250,20 @@ fn a_rule_sets_its_coordination() {
         &["?f.yaml:8:7: 'sync_interval' has no effect with 'coordination: lease'"],
     );
 }
+
+#[test]
+fn a_limit_has_at_most_64_tiers() {
+    let tiers = |count: u32, indent: &str| -> String {
+        (1..=count).map(|i| format!("{indent}- {{requests: {i}, per: {i}s}}\n")).collect()
+    };
+    for start in ["tiers:\n", "requests: 1\nper: 365d\nshadow:\n  tiers:\n"] {
+        let valid = rate_limit(&format!("{start}{}", tiers(64, "  ")));
+        assert!(config::parse("f.yaml", &valid).is_ok(), "{start}");
+        let text = rate_limit(&format!("{start}{}", tiers(8_000, "  ")));
+        let line = 1 + text.lines().position(|line| line.contains("{requests: 65,")).expect("the 65th tier");
+        let errors = config::parse("f.yaml", &text).expect_err("too many tiers").errors;
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert_eq!(errors[0].at.line as usize, line);
+        assert_eq!(errors[0].message, "a limit has at most 64 tiers, and this one has 8000");
+    }
+}
