@@ -82,11 +82,13 @@ impl SharedKeys {
         Self {
             prefix: read.text("CACHE_KEY_PREFIX", "").into(),
             unambiguous: read.bool("WEIR_UNAMBIGUOUS_KEYS"),
-            jitter_seconds: read.number(
+            // envoyproxy/ratelimit takes a negative number as 0
+            jitter_seconds: u64::try_from(read.number(
                 "EXPIRATION_JITTER_MAX_SECONDS",
-                300,
-                "a number of seconds, 0 or more",
-            ),
+                300_i64,
+                "a number of seconds",
+            ))
+            .unwrap_or(0),
             health_needs_connection: read.bool("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
         }
     }

@@ -58,7 +58,7 @@ pub(super) fn waits(read: &mut Reader<'_>) -> WaitBounds {
 
 fn count(read: &mut Reader<'_>, variable: &str, default: usize, what: &str) -> usize {
     read.parsed(variable, default, |text| {
-        let count = text.parse().ok().filter(|count| COUNT.contains(count));
+        let count = parse::integer(text).filter(|count| COUNT.contains(count));
         count.ok_or_else(|| format!("a number of {what}, from 1 to 1000000"))
     })
 }

@@ -35,7 +35,8 @@ pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordi
         on_store_failure: read.parsed("WEIR_ON_STORE_FAILURE", defaults.on_store_failure, |text| {
             OnStoreFailure::parse(text).ok_or("local, allow or deny")
         }),
-        local_cache: read.number("LOCAL_CACHE_SIZE_IN_BYTES", 0_u64, "a number of bytes, 0 for no cache") > 0,
+        local_cache: read.number("LOCAL_CACHE_SIZE_IN_BYTES", 0_i64, "a number of bytes, 0 for no cache")
+            != 0,
         max_counters,
         max_counter_bytes: read.parsed("WEIR_MAX_COUNTER_BYTES", defaults.max_counter_bytes, |text| {
             let bytes = parse::bytes(text).filter(|bytes| *bytes >= MIN_COUNTER_BYTES);

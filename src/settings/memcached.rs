@@ -32,7 +32,7 @@ pub(super) fn memcached(
     let uses_tls = read.bool("MEMCACHE_TLS");
     let any_name = read.bool("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION");
     let refresh = read.duration("MEMCACHE_SRV_REFRESH", Duration::ZERO);
-    read.number("MEMCACHE_MAX_IDLE_CONNS", 2_u32, "a number of connections, 0 or more");
+    read.number("MEMCACHE_MAX_IDLE_CONNS", 2_i64, "a number of connections");
     if backend != Backend::Memcached {
         return None;
     }

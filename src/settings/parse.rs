@@ -1,4 +1,4 @@
-//! Parses values. Durations and booleans have Go's syntax, as in envoyproxy/ratelimit.
+//! Parses values. Numbers, durations and booleans have Go's syntax, as in envoyproxy/ratelimit.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -22,6 +22,20 @@ pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
         rest = after;
     }
     if text.is_empty() || text == "+" { Err(EXPECTED) } else { Ok(Duration::from_nanos(nanos)) }
+}
+
+/// Parses a duration, or a negative one, which is none.
+pub(super) fn signed_duration(text: &str) -> Result<Option<Duration>, &'static str> {
+    match text.strip_prefix('-').filter(|rest| !rest.starts_with('+')) {
+        Some(rest) => duration(rest).map(|time| time.is_zero().then_some(time)),
+        None => duration(text).map(Some),
+    }
+}
+
+/// Parses a duration above 0.
+pub(super) fn positive_duration(text: &str) -> Result<Duration, &'static str> {
+    let time = duration(text)?;
+    if time.is_zero() { Err("a duration above 0, such as 10s") } else { Ok(time) }
 }
 
 fn unit_nanos(unit: &str) -> Option<u64> {
@@ -51,18 +65,43 @@ fn number_of_units(number: &str, unit: u64) -> Option<u64> {
     digits(whole)?.checked_mul(unit)?.checked_add(u64::try_from(part).ok()?)
 }
 
+/// Parses a whole number as Go's `strconv.ParseInt` does with base 0: such as `-5`, `1_000`, `0x3e8`, `0o1750`, `01750`
+/// or `0b11`.
+pub(super) fn integer<T: TryFrom<i128>>(text: &str) -> Option<T> {
+    let (is_negative, unsigned) = match text.strip_prefix('-') {
+        Some(unsigned) => (true, unsigned),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let (radix, digits) = radix(unsigned);
+    // an underscore stands between digits, and the prefix of a base counts as one
+    let groups = if radix == 10 { digits } else { digits.strip_prefix('_').unwrap_or(digits) };
+    let is_group = |group: &str| !group.is_empty() && group.chars().all(|char| char.is_digit(radix));
+    if !groups.split('_').all(is_group) {
+        return None;
+    }
+    let number = i128::from(u64::from_str_radix(&groups.replace('_', ""), radix).ok()?);
+    T::try_from(if is_negative { -number } else { number }).ok()
+}
+
+/// Returns the base of a number without a sign, and what follows the base's prefix.
+fn radix(unsigned: &str) -> (u32, &str) {
+    let Some(after_zero) = unsigned.strip_prefix('0').filter(|rest| !rest.is_empty()) else {
+        return (10, unsigned);
+    };
+    let bases = [(['x', 'X'], 16), (['o', 'O'], 8), (['b', 'B'], 2)];
+    let prefixed = |(letters, radix)| after_zero.strip_prefix(letters).map(|digits| (radix, digits));
+    bases.into_iter().find_map(prefixed).unwrap_or((8, after_zero))
+}
+
 /// Parses a size in bytes, such as `1048576`, `1024KiB` or `1MiB`.
 pub(super) fn bytes(text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let unit: u64 = match unit {
-        "" | "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(unit)
+    // first, since `0x1B` is a number
+    if let Some(bytes) = integer(text) {
+        return Some(bytes);
+    }
+    let units = [("KiB", 1_u64 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("B", 1)];
+    let (number, unit) = units.into_iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
+    integer::<u64>(number)?.checked_mul(unit)
 }
 
 /// Parses a boolean as Go's `strconv.ParseBool` does.
@@ -149,11 +188,67 @@ mod tests {
     }
 
     #[test]
+    fn numbers_have_gos_syntax() {
+        for (text, number) in [
+            ("0", 0),
+            ("+7", 7),
+            ("-7", -7),
+            ("1_000_000", 1_000_000),
+            ("0x100000", 1 << 20),
+            ("0X_fF", 255),
+            ("0o17", 15),
+            ("017", 15),
+            ("0_17", 15),
+            ("-0b1", -1),
+            ("00", 0),
+        ] {
+            assert_eq!(integer(text), Some(number), "{text}");
+        }
+        for text in [
+            "",
+            "+",
+            "-",
+            "+-1",
+            "--1",
+            "0x",
+            "0x_",
+            "08",
+            "0b2",
+            "1e3",
+            "1.0",
+            " 1",
+            "_1",
+            "1_",
+            "1__0",
+            "0_",
+            "0x+1",
+            "99999999999999999999",
+        ] {
+            assert_eq!(integer::<i64>(text), None, "{text}");
+        }
+        assert_eq!(
+            (integer::<u16>("65536"), integer::<u16>("-1"), integer("0xffff")),
+            (None, None, Some(65_535_u16))
+        );
+    }
+
+    #[test]
+    fn a_negative_duration_is_none() {
+        let second = Duration::from_secs(1);
+        for (text, expected) in [("1s", Some(second)), ("-1s", None), ("-0", Some(Duration::ZERO))] {
+            assert_eq!(signed_duration(text), Ok(expected), "{text}");
+        }
+        assert!(["-", "-+1s", "--1s", "-5"].into_iter().all(|text| signed_duration(text).is_err()));
+    }
+
+    #[test]
     fn sizes_have_binary_units() {
         let valid = [
             ("0", 0),
             ("1048576", 1 << 20),
             ("7B", 7),
+            ("0x7B", 0x7b),
+            ("1_0KiB", 10 << 10),
             ("3KiB", 3 << 10),
             ("64MiB", 64 << 20),
             ("2GiB", 2 << 30),

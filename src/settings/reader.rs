@@ -1,13 +1,11 @@
 //! Reads single settings, and collects their errors.
 
-use std::{
-    cell::RefCell, collections::BTreeSet, error::Error, fmt, net::IpAddr, str::FromStr, time::Duration,
-};
+use std::{cell::RefCell, collections::BTreeSet, error::Error, fmt, net::IpAddr, time::Duration};
 
 use super::{environment::Environment, flags::Flags, harmless::is_harmless, parse};
 
 /// The most characters of a value in an error.
-const MAX_SHOWN: usize = 200;
+pub(super) const MAX_SHOWN: usize = 200;
 
 /// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,8 +129,25 @@ impl<'a> Reader<'a> {
         self.parsed(variable, default, parse::duration)
     }
 
-    pub(super) fn number<T: FromStr>(&mut self, variable: &str, default: T, expected: &str) -> T {
-        self.parsed(variable, default, |text| text.parse().map_err(|_| expected))
+    /// Reads a duration of envoyproxy/ratelimit that has no use unless it is above 0. Any other one starts the service
+    /// there, so it stands for the default here, with a warning.
+    pub(super) fn duration_above_0(
+        &mut self,
+        variable: &str,
+        default: Duration,
+        warnings: &mut Vec<String>,
+    ) -> Duration {
+        match self.parsed(variable, Some(default), parse::signed_duration) {
+            Some(time) if !time.is_zero() => time,
+            _ => {
+                warnings.push(format!("{variable} is not above 0, so the default of {default:?} applies"));
+                default
+            }
+        }
+    }
+
+    pub(super) fn number<T: TryFrom<i128>>(&mut self, variable: &str, default: T, expected: &str) -> T {
+        self.parsed(variable, default, |text| parse::integer(text).ok_or(expected))
     }
 
     pub(super) fn port(&mut self, variable: &str, default: u16) -> u16 {

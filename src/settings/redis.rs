@@ -7,7 +7,6 @@ use redis::{ConnectionAddr, IntoConnectionInfo as _};
 
 use super::{
     backend::{Backend, SharedKeys},
-    parse,
     reader::{Given, Reader},
     tls,
 };
@@ -67,12 +66,14 @@ pub(super) fn redis(
 ) -> Option<RedisSettings> {
     // parsed even without effect, so that typing errors are reported
     let has_per_second = read.bool("REDIS_PERSECOND");
-    let backoff = backoff(read);
+    let mut about_redis = Vec::new();
+    let backoff = backoff(read, &mut about_redis);
     let connect_within = read.duration("REDIS_STARTUP_MAX_ELAPSED_TIME", Duration::ZERO);
     let connect_within = Some(connect_within).filter(|within| !within.is_zero());
     if backend != Backend::Redis {
         return None;
     }
+    warnings.append(&mut about_redis);
     let names = [Names { prefix: "REDIS_" }, Names { prefix: "REDIS_PERSECOND_" }];
     let main = endpoint(read, &names[0], warnings);
     let per_second = if has_per_second {
@@ -96,18 +97,11 @@ pub(super) fn redis(
     })
 }
 
-fn backoff(read: &mut Reader<'_>) -> Backoff {
+fn backoff(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Backoff {
     let default = Backoff::default();
-    let initial = positive(read, "REDIS_STARTUP_INITIAL_INTERVAL", default.initial);
-    let max = positive(read, "REDIS_STARTUP_MAX_INTERVAL", default.max);
+    let initial = read.duration_above_0("REDIS_STARTUP_INITIAL_INTERVAL", default.initial, warnings);
+    let max = read.duration_above_0("REDIS_STARTUP_MAX_INTERVAL", default.max, warnings);
     Backoff { initial, max: max.max(initial) }
-}
-
-fn positive(read: &mut Reader<'_>, variable: &str, default: Duration) -> Duration {
-    read.parsed(variable, default, |text| {
-        let duration = parse::duration(text)?;
-        if duration.is_zero() { Err("a duration above 0, such as 100ms or 10s") } else { Ok(duration) }
-    })
 }
 
 /// Reads one set of variables. Returns none if they are invalid.
@@ -120,7 +114,7 @@ fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) ->
             [("tcp", Some(Socket::Tcp)), ("unix", Some(Socket::Unix))];
         read.choice(&names.of("SOCKET_TYPE"), None, &SOCKETS)
     };
-    let timeout = positive(read, &names.of("TIMEOUT"), Duration::from_secs(10));
+    let timeout = read.duration_above_0(&names.of("TIMEOUT"), Duration::from_secs(10), warnings);
     let tls = read.bool(&names.of("TLS"));
     let files = tls_files(read);
     for (name, reason) in WITHOUT_EFFECT {

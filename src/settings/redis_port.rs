@@ -1,6 +1,7 @@
 //! Reads the settings of the server of Redis' protocol.
 
 use super::{
+    parse,
     reader::Reader,
     resolved::{Address, RedisPortSettings},
     tls,
@@ -28,16 +29,16 @@ pub(super) fn redis_port(
                 .push("WEIR_REDIS_PORT is a URL, as of a service called weir-redis: it has no effect".into());
             Ok(None)
         }
-        text => text.parse().map(Some).map_err(
-            |_| "true, which means 9049, false, or a port from 0 to 65535, where 0 selects a free port",
-        ),
+        text => parse::integer(text)
+            .map(Some)
+            .ok_or("true, which means 9049, false, or a port from 0 to 65535, where 0 selects a free port"),
     });
     let host = read.host("WEIR_REDIS_HOST");
     let auth = read.parsed("WEIR_REDIS_AUTH", None, |text| {
         Auth::parse(text).map(Some).ok_or("a password, or user:password")
     });
     let allows_reset = read.bool("WEIR_REDIS_RESET");
-    let is_encrypted = read.parsed("WEIR_REDIS_TLS", grpc.is_some(), super::parse::bool);
+    let is_encrypted = read.parsed("WEIR_REDIS_TLS", grpc.is_some(), parse::bool);
     let Some(port) = port else {
         for name in ["WEIR_REDIS_HOST", "WEIR_REDIS_AUTH", "WEIR_REDIS_RESET", "WEIR_REDIS_TLS"] {
             if read.given(name).is_some() {

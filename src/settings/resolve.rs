@@ -12,7 +12,7 @@ use super::{
     json, memcached,
     mogrifiers::mogrifiers,
     otlp_metrics, parse,
-    reader::{Reader, SettingErrors},
+    reader::{MAX_SHOWN, Reader, SettingErrors},
     redis, redis_port,
     resolved::{
         Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
@@ -29,6 +29,7 @@ use crate::{
         log::{self, LogFormat},
         prometheus::TimeUnit,
         statsd::{Dialect, Protocol, StatsdSettings},
+        text::shortened,
     },
     server::headers::{HeaderNames, HeaderStyle, ResponseHeaders},
     trace::random_instance_id,
@@ -50,7 +51,7 @@ impl Settings {
         let mut reader = Reader::new(flags, environment);
         let read = &mut reader;
         let max_counters = read.parsed("WEIR_MAX_COUNTERS", 500_000, |text| {
-            let counters = text.parse().ok().filter(|counters| *counters > 0);
+            let counters = parse::integer(text).filter(|counters| *counters > 0);
             counters.ok_or("a number of counters, at least 1")
         });
         let mut warnings = Vec::new();
@@ -84,7 +85,7 @@ impl Settings {
                 level: read.parsed("LOG_LEVEL", "WARN".to_owned(), |text| {
                     if log::is_level(text) { Ok(text.to_owned()) } else { Err(log::LEVELS) }
                 }),
-                format: read_log_format(read),
+                format: read_log_format(read, &mut warnings),
                 values: read.bool("WEIR_LOG_VALUES"),
             },
             limiter: limiter(read),
@@ -189,11 +190,22 @@ fn read_file_options(read: &mut Reader<'_>) -> config::Options {
 /// invalid format counts as text.
 #[must_use]
 pub fn log_format(flags: &Flags, environment: &dyn Environment) -> LogFormat {
-    read_log_format(&mut Reader::new(flags, environment))
+    read_log_format(&mut Reader::new(flags, environment), &mut Vec::new())
 }
 
-fn read_log_format(read: &mut Reader<'_>) -> LogFormat {
-    read.choice("LOG_FORMAT", LogFormat::Text, &[("text", LogFormat::Text), ("json", LogFormat::Json)])
+/// Reads the log format. Like envoyproxy/ratelimit, takes any value of the variable but `json` as text.
+fn read_log_format(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> LogFormat {
+    const VARIABLE: &str = "LOG_FORMAT";
+    const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+    if let Some(given) = read.given(VARIABLE)
+        && given.name == VARIABLE
+        && !FORMATS.iter().any(|(name, _)| name.eq_ignore_ascii_case(&given.value))
+    {
+        let value = shortened(&given.value, MAX_SHOWN);
+        warnings.push(format!("{VARIABLE} is {value:?}, neither text nor json, so the log is text"));
+        return LogFormat::Text;
+    }
+    read.choice(VARIABLE, LogFormat::Text, &FORMATS)
 }
 
 fn rules(read: &mut Reader<'_>, flags: &Flags, warnings: &mut Vec<String>) -> RulesSettings {
@@ -227,19 +239,35 @@ fn grpc(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> GrpcSettings {
     let host = read.host("GRPC_HOST");
     let port = read.port("GRPC_PORT", 8081);
     let socket = read.given("GRPC_UDS");
-    // 0 means no limit, as in envoyproxy/ratelimit
-    let age = |age: Duration| (!age.is_zero()).then_some(age);
+    let mut age = |variable, default| max_age(read, variable, default, warnings);
+    let max_age = age("GRPC_MAX_CONNECTION_AGE", 24 * HOUR);
+    let max_age_grace = age("GRPC_MAX_CONNECTION_AGE_GRACE", HOUR);
     GrpcSettings {
         address: socket
             .map_or(GrpcAddress::Tcp(Address { host, port }), |given| GrpcAddress::Unix(given.value.into())),
         tls: tls::server(read, warnings),
-        max_age: age(read.duration("GRPC_MAX_CONNECTION_AGE", 24 * HOUR)),
-        max_age_grace: age(read.duration("GRPC_MAX_CONNECTION_AGE_GRACE", HOUR)),
+        max_age,
+        max_age_grace,
         threads: read.parsed("WEIR_WORKERS", available_parallelism().map_or(1, NonZero::get), |text| {
-            let threads = text.parse().ok().filter(|threads| (1..=MAX_WORKERS).contains(threads));
+            let threads = parse::integer(text).filter(|threads| (1..=MAX_WORKERS).contains(threads));
             threads.ok_or("a number of threads, from 1 to 1024")
         }),
     }
+}
+
+/// Reads the maximum age of a connection. 0 means none, as in envoyproxy/ratelimit, where the first connection ends the
+/// process if it is negative.
+fn max_age(
+    read: &mut Reader<'_>,
+    variable: &str,
+    default: Duration,
+    warnings: &mut Vec<String>,
+) -> Option<Duration> {
+    let age = read.parsed(variable, Some(default), parse::signed_duration);
+    if age.is_none() {
+        warnings.push(format!("{variable} is below 0, which counts as 0: there is no maximum"));
+    }
+    age.filter(|age| !age.is_zero())
 }
 
 fn prometheus(read: &mut Reader<'_>) -> Option<PrometheusSettings> {
@@ -265,15 +293,12 @@ fn statsd(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<StatsdSet
     let settings = StatsdSettings {
         host: read.text("STATSD_HOST", "localhost"),
         port: read.parsed("STATSD_PORT", 8125, |text| {
-            text.parse().ok().filter(|port| *port > 0).ok_or("a port from 1 to 65535")
+            parse::integer(text).filter(|port| *port > 0).ok_or("a port from 1 to 65535")
         }),
         protocol: if dog { Protocol::Udp } else { protocol },
         dialect: if dog { Dialect::Dog } else { Dialect::Plain },
         tags: read.parsed("EXTRA_TAGS", Vec::new(), parse::pairs).into_iter().collect(),
-        interval: read.parsed("STATS_FLUSH_INTERVAL", Duration::from_secs(10), |text| {
-            let interval = parse::duration(text)?;
-            if interval.is_zero() { Err("a duration above 0, such as 10s") } else { Ok(interval) }
-        }),
+        interval: read.parsed("STATS_FLUSH_INTERVAL", Duration::from_secs(10), parse::positive_duration),
         mogrifiers: mogrifiers(read, dog, warnings),
     };
     (wanted && !read.bool("DISABLE_STATS")).then_some(settings)

@@ -42,7 +42,8 @@ pub(super) fn xds(
         RuleDefaults::of_algorithm(text).ok_or("fixed_window, sliding_window or token_bucket")
     });
     let defaults_file = read.given("WEIR_XDS_DEFAULTS").map(|given| PathBuf::from(given.value));
-    let response_timeout = positive(read, "WEIR_XDS_RESPONSE_TIMEOUT", 30);
+    let response_timeout =
+        read.parsed("WEIR_XDS_RESPONSE_TIMEOUT", Duration::from_secs(30), parse::positive_duration);
     if !is_wanted {
         for variable in ["WEIR_XDS_ALGORITHM", "WEIR_XDS_DEFAULTS", "WEIR_XDS_RESPONSE_TIMEOUT"] {
             if read.given(variable).is_some() {
@@ -52,6 +53,7 @@ pub(super) fn xds(
         }
         return None;
     }
+    let retry = Duration::from_secs(3);
     let server = Target::Tcp("localhost".into(), 18000);
     Some(XdsSettings {
         server: read.parsed("CONFIG_GRPC_XDS_SERVER_URL", server, |text| {
@@ -61,11 +63,15 @@ pub(super) fn xds(
         node_id: read.text("CONFIG_GRPC_XDS_NODE_ID", "default"),
         node_metadata: metadata(read, warnings),
         headers: read.parsed("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", Vec::new(), headers),
-        connect_retry: positive(read, "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", 3),
-        backoff: backoff(read),
+        connect_retry: read.duration_above_0(
+            "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+            retry,
+            warnings,
+        ),
+        backoff: backoff(read, warnings),
         response_timeout,
         max_message: read.parsed("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", MAX_MESSAGE, |text| {
-            let bytes: Option<usize> = text.parse().ok();
+            let bytes: Option<usize> = parse::integer(text);
             let bytes = bytes.map(|bytes| if bytes == 0 { MAX_MESSAGE } else { bytes });
             bytes.ok_or("a number of bytes, 0 for gRPC's default of 4 MiB")
         }),
@@ -75,9 +81,11 @@ pub(super) fn xds(
     })
 }
 
-fn backoff(read: &mut Reader<'_>) -> XdsBackoff {
-    let initial = positive(read, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", 10);
-    let max = positive(read, "XDS_CLIENT_BACKOFF_MAX_INTERVAL", 60).max(initial);
+fn backoff(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> XdsBackoff {
+    let mut interval =
+        |variable, seconds| read.duration_above_0(variable, Duration::from_secs(seconds), warnings);
+    let initial = interval("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", 10);
+    let max = interval("XDS_CLIENT_BACKOFF_MAX_INTERVAL", 60).max(initial);
     let factor = read.parsed("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", 0.5, |text| {
         // envoyproxy/ratelimit multiplies by it, so it may be above 1 there
         let factor = text.parse().ok().filter(|factor: &f64| *factor >= 0.0 && factor.is_finite());
@@ -85,13 +93,6 @@ fn backoff(read: &mut Reader<'_>) -> XdsBackoff {
     });
     let has_jitter = read.parsed("XDS_CLIENT_BACKOFF_JITTER", true, parse::bool);
     XdsBackoff { initial, max, jitter: if has_jitter { factor } else { 0.0 } }
-}
-
-fn positive(read: &mut Reader<'_>, variable: &str, default: u64) -> Duration {
-    read.parsed(variable, Duration::from_secs(default), |text| {
-        let duration = parse::duration(text)?;
-        if duration.is_zero() { Err("a duration above 0, such as 10s") } else { Ok(duration) }
-    })
 }
 
 fn tls(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<XdsTls> {

@@ -152,10 +152,10 @@ fn an_error_describes_a_valid_value() {
         (&[("REDIS_URL", "one:1"), ("REDIS_TYPE", "SENTINEL")], "mymaster,one:26379"),
         (&[("REDIS_URL", "one:1,two:2"), ("REDIS_TYPE", "SENTINEL")], "mymaster,one:26379"),
         (&[("REDIS_URL", "one:1,,two:2"), ("REDIS_TYPE", "CLUSTER")], "some nodes of the cluster"),
-        (&[("REDIS_URL", "redis:1"), ("REDIS_TIMEOUT", "0")], "above 0"),
+        (&[("REDIS_URL", "redis:1"), ("REDIS_TIMEOUT", "10")], "a duration such as"),
         (&[("REDIS_URL", "redis:1"), ("REDIS_TLS_CLIENT_CERT", "/c")], "together with REDIS_TLS_CLIENT_KEY"),
         (&[("REDIS_URL", "redis:1"), ("REDIS_TLS_CLIENT_KEY", "/k")], "together with REDIS_TLS_CLIENT_CERT"),
-        (&[("EXPIRATION_JITTER_MAX_SECONDS", "-1")], "a number of seconds"),
+        (&[("EXPIRATION_JITTER_MAX_SECONDS", "5m")], "a number of seconds"),
     ] {
         let error = rejected(variables);
         assert!(error.contains(expected) && error.lines().count() == 1, "{variables:?}: {error}");

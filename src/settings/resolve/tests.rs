@@ -79,20 +79,88 @@ fn all_invalid_settings_are_reported_at_once() {
         ("NEAR_LIMIT_RATIO", "0"),
         ("WEIR_MAX_COUNTERS", "0"),
         ("HOST", "nowhere"),
-        ("LOG_FORMAT", "xml"),
         ("LIMIT_RESET_HEADER", "a b"),
         ("STATS_FLUSH_INTERVAL", "0"),
     ]);
     let lines: Vec<&str> = errors.lines().map(str::trim_start).collect();
-    assert_eq!((lines.len(), lines[0]), (10, "9 invalid settings"), "{errors}");
+    assert_eq!((lines.len(), lines[0]), (9, "8 invalid settings"), "{errors}");
     for line in [
         "GRPC_PORT is \"70000\", but must be a port from 0 to 65535, where 0 selects a free port",
         "GRPC_MAX_CONNECTION_AGE is \"1 day\", but must be a duration such as 500ms, 10s, 1m, 1h30m or 24h; 0 needs \
          no unit",
-        "LOG_FORMAT is \"xml\", but must be text or json",
     ] {
         assert!(lines.contains(&line), "{line}\n{errors}");
     }
+}
+
+#[test]
+fn any_other_format_of_the_log_is_text() {
+    for (text, format) in [("JSON", LogFormat::Json), ("Text", LogFormat::Text)] {
+        let settings = resolved(&[("LOG_FORMAT", text)]);
+        assert_eq!((settings.log.format, settings.warnings.len()), (format, 0));
+    }
+    let settings = resolved(&[("LOG_FORMAT", "logfmt")]);
+    assert_eq!(settings.log.format, LogFormat::Text);
+    assert_eq!(settings.warnings, ["LOG_FORMAT is \"logfmt\", neither text nor json, so the log is text"]);
+    assert_eq!(log_format(&Flags::default(), &environment(&[("LOG_FORMAT", "logfmt")])), LogFormat::Text);
+    let flags = Flags { log_format: Some("logfmt".into()), ..Flags::default() };
+    let error = Settings::resolve(&flags, &environment(&[])).expect_err("a typing error").to_string();
+    assert_eq!(error, "--log-format is \"logfmt\", but must be text or json");
+}
+
+#[test]
+fn numbers_have_gos_syntax_everywhere() {
+    let settings = resolved(&[
+        ("GRPC_PORT", "0x1f91"),
+        ("PORT", "+8_080"),
+        ("WEIR_MAX_COUNTERS", "1_000_000"),
+        ("WEIR_WORKERS", "0b11"),
+        ("WEIR_MAX_ENTRIES", "0o17"),
+        ("WEIR_MAX_DESCRIPTORS", "017"),
+        ("WEIR_MAX_BUFFERED_BYTES", "0x10MiB"),
+        ("STATSD_HOST", "stats"),
+        ("STATSD_PORT", "0x1fbd"),
+        ("REDIS_URL", "redis:6379"),
+        ("LOCAL_CACHE_SIZE_IN_BYTES", "0x100000"),
+        ("EXPIRATION_JITTER_MAX_SECONDS", "-1"),
+    ]);
+    let GrpcAddress::Tcp(grpc) = settings.grpc.address else { panic!("no socket is configured") };
+    assert_eq!((grpc.port, settings.http.port, settings.grpc.threads), (8081, 8080, 3));
+    assert_eq!((settings.max_counters, settings.bounds.request.entries), (1_000_000, 15));
+    assert_eq!((settings.bounds.request.descriptors, settings.bounds.buffered), (15, 16 << 20));
+    assert_eq!(settings.statsd.map(|statsd| statsd.port), Some(8125));
+    assert!(settings.coordination.local_cache);
+    assert_eq!(settings.redis.map(|redis| redis.jitter_seconds), Some(0));
+    for (variable, value) in [("PORT", "-1"), ("PORT", "0x10000"), ("WEIR_WORKERS", "1_"), ("PORT", "08")] {
+        assert!(rejected(&[(variable, value)]).starts_with(variable), "{variable}");
+    }
+}
+
+#[test]
+fn times_without_use_stand_for_the_default() {
+    let settings = resolved(&[
+        ("REDIS_URL", "redis:6379"),
+        ("REDIS_STARTUP_INITIAL_INTERVAL", "0"),
+        ("REDIS_TIMEOUT", "-1s"),
+        ("GRPC_MAX_CONNECTION_AGE", "-1s"),
+    ]);
+    assert_eq!(
+        settings.warnings,
+        [
+            "REDIS_STARTUP_INITIAL_INTERVAL is not above 0, so the default of 50ms applies",
+            "REDIS_TIMEOUT is not above 0, so the default of 10s applies",
+            "GRPC_MAX_CONNECTION_AGE is below 0, which counts as 0: there is no maximum",
+        ]
+    );
+    assert_eq!(settings.redis.map(|redis| redis.main.timeout), Some(Duration::from_secs(10)));
+    assert_eq!((settings.grpc.max_age, settings.grpc.max_age_grace), (None, Some(HOUR)));
+    assert_eq!(resolved(&[("REDIS_STARTUP_INITIAL_INTERVAL", "0")]).warnings, [""; 0], "without a Redis");
+    let xds = resolved(&[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "0")]);
+    assert_eq!(xds.rules.xds.map(|xds| xds.backoff.initial), Some(Duration::from_secs(10)));
+    assert_eq!(xds.warnings.len(), 1, "{:?}", xds.warnings);
+    assert!(
+        rejected(&[("REDIS_TIMEOUT", "soon"), ("REDIS_URL", "redis:6379")]).contains("a duration such as")
+    );
 }
 
 #[test]
@@ -304,7 +372,6 @@ fn rules_may_come_from_a_control_plane() {
         ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "a b:c", "headers such as"),
         ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "token-bin:c", "headers such as"),
         ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "-1", "0 or more"),
-        ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "0", "above 0"),
         ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "4MB", "a number of bytes"),
         ("WEIR_XDS_RESPONSE_TIMEOUT", "0", "above 0"),
         ("WEIR_XDS_ALGORITHM", "leaky", "fixed_window, sliding_window or token_bucket"),
