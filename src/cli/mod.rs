@@ -129,9 +129,10 @@ struct Files {
 
 #[derive(Args, Debug)]
 struct Check {
-    /// Directory of rule files, one file, or - for standard input
-    #[arg(value_name = "PATH", default_value = "config")]
-    path: PathBuf,
+    /// Directory of rule files, one file, or - for standard input [env: RUNTIME_ROOT and others, as for weir serve]
+    /// [default: ./config]
+    #[arg(value_name = "PATH")]
+    path: Option<PathBuf>,
     /// Format of the result
     #[arg(long, value_enum, default_value_t)]
     format: CheckFormat,
@@ -144,9 +145,10 @@ struct Check {
 
 #[derive(Args, Debug)]
 struct Explain {
-    /// Directory of rule files, one file, or - for standard input
-    #[arg(long, value_name = "PATH", default_value = "config")]
-    config: PathBuf,
+    /// Directory of rule files, one file, or - for standard input [env: RUNTIME_ROOT and others, as for weir serve]
+    /// [default: ./config]
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
     /// Domain of the descriptors
     #[arg(long)]
     domain: String,
@@ -231,7 +233,7 @@ impl Check {
     /// Writes the result to standard output, and returns whether there are no errors.
     fn run(&self) -> Result<bool, Box<dyn Error>> {
         let (shared, _) = settings::shared_counts(&ProcessEnvironment)?;
-        let (source, loaded) = self.files.load(&self.path)?;
+        let (source, loaded) = self.files.load(self.path.as_deref())?;
         let loaded = loaded.and_then(|loaded| match shared.store {
             Some(store) => config::check_shared(loaded, store, shared.mode),
             None => Ok(loaded),
@@ -246,7 +248,7 @@ impl Check {
 impl Explain {
     /// Writes the explanation to standard output.
     fn run(&self) -> Result<Explained, Box<dyn Error>> {
-        let (_, loaded) = self.files.load(&self.config)?;
+        let (_, loaded) = self.files.load(self.config.as_deref())?;
         let (shared, scope) = settings::shared_counts(&ProcessEnvironment)?;
         let instances = self.instances.map(|instances| instances as usize);
         let request = ExplainedRequest {
@@ -262,10 +264,15 @@ impl Explain {
 // === impl Files ===
 
 impl Files {
-    /// Loads the rules at `path`: a directory, a file, or `-` for standard input. Returns the name of the source, too.
-    fn load(&self, path: &Path) -> Result<(String, Result<Loaded, ConfigErrors>), SettingErrors> {
+    /// Loads the rules at `path`: a directory, a file, or `-` for standard input; without one those that the service
+    /// would serve. Returns the name of the source, too.
+    fn load(&self, path: Option<&Path>) -> Result<(String, Result<Loaded, ConfigErrors>), SettingErrors> {
         let (stdin, options) = ("<stdin>", self.options()?);
-        Ok(match path {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => settings::rules_dir(&ProcessEnvironment)?,
+        };
+        Ok(match &*path {
             path if path.as_os_str() == "-" => {
                 (stdin.to_owned(), config::load_input(stdin, io::stdin().lock()))
             }

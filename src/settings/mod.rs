@@ -34,7 +34,7 @@ pub use environment::{Environment, ProcessEnvironment};
 pub use flags::Flags;
 pub(crate) use parse::duration as parse_duration;
 pub use reader::{SettingError, SettingErrors, SettingValue};
-pub use resolve::{debug_address, file_options, http_address, log_format, shared_counts};
+pub use resolve::{debug_address, file_options, http_address, log_format, rules_dir, shared_counts};
 pub use resolved::{
     Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RedisPortSettings, RulesSettings,
     Settings, StopSettings,

@@ -121,6 +121,24 @@ pub fn file_options(environment: &dyn Environment) -> Result<config::Options, Se
     reader.finish().map(|()| options)
 }
 
+/// Resolves the directory whose rules the service serves from `environment`, for commands that are given no path.
+///
+/// # Errors
+///
+/// All invalid settings among these; also if the service has its rules from a control plane.
+pub fn rules_dir(environment: &dyn Environment) -> Result<PathBuf, SettingErrors> {
+    let flags = Flags::default();
+    let mut reader = Reader::new(&flags, environment);
+    if let Some(given) = reader.given("CONFIG_TYPE").filter(|given| given.value == "GRPC_XDS_SOTW") {
+        reader.reject(
+            given,
+            "FILE, or the command needs a path: the service has its rules from a control plane",
+        );
+    }
+    let dir = read_rules_dir(&mut reader);
+    reader.finish().map(|()| dir)
+}
+
 /// Resolves how instances share their counts, and what a rejection affects in every domain, from `environment`, for
 /// commands that explain rules.
 ///
@@ -214,7 +232,7 @@ fn rules(read: &mut Reader<'_>, flags: &Flags, warnings: &mut Vec<String>) -> Ru
     let files = read_file_options(read);
     RulesSettings {
         xds: xds::xds(read, files.merge_domains, warnings),
-        dir: flags.config.as_ref().map_or_else(|| rules_dir(read), PathBuf::from),
+        dir: flags.config.as_ref().map_or_else(|| read_rules_dir(read), PathBuf::from),
         files,
         force_start: read.bool("FORCE_START_WITHOUT_INITIAL_CONFIG"),
         dns: crate::store::dns::DnsSettings::default(),
@@ -222,7 +240,7 @@ fn rules(read: &mut Reader<'_>, flags: &Flags, warnings: &mut Vec<String>) -> Ru
 }
 
 /// Returns envoyproxy/ratelimit's directory if a variable of its path is set, else `config` in the working directory.
-fn rules_dir(read: &mut Reader<'_>) -> PathBuf {
+fn read_rules_dir(read: &mut Reader<'_>) -> PathBuf {
     let root = read.given("RUNTIME_ROOT");
     let subdirectory = read.given("RUNTIME_SUBDIRECTORY");
     if root.is_none() && subdirectory.is_none() {

@@ -164,3 +164,25 @@ fn what_others_wrote_stays_on_its_line() {
         assert!(!text.contains("\nx") && !text.contains('\u{1b}'), "{text}");
     }
 }
+
+#[test]
+fn without_a_path_commands_read_what_the_service_would_serve() {
+    let root = tempfile::tempdir().expect("a directory");
+    let below = root.path().join("ratelimit/config");
+    fs::create_dir_all(&below).expect("a directory in it");
+    fs::write(below.join("rules.yaml"), RULES).expect("a file in that");
+    let variables = [("RUNTIME_ROOT", path(&root)), ("RUNTIME_SUBDIRECTORY", "ratelimit")];
+    let checked = run(&["check"], &variables);
+    let expected = format!("{}: ok: 1 file, 1 domain, 2 rules, 0 warnings\n", below.display());
+    assert_eq!(stdout(&checked), expected, "{}", stderr(&checked));
+    let explain = ["explain", "--domain", "shop", "hello=world"];
+    let explained = run(&explain, &variables);
+    let origin = format!("matches, {}/rules.yaml:4:5", below.display());
+    assert!(stdout(&explained).contains(&origin), "{} {}", stdout(&explained), stderr(&explained));
+    for command in [&["check"][..], &explain] {
+        let refused = run(command, &[("CONFIG_TYPE", "GRPC_XDS_SOTW"), variables[0]]);
+        assert_eq!(refused.status.code(), Some(1), "{command:?}");
+        assert!(stderr(&refused).contains("from a control plane"), "{command:?}: {}", stderr(&refused));
+        assert!(stdout(&run(&[command[0], "--help"], &[])).contains("RUNTIME_ROOT"), "{command:?}");
+    }
+}
