@@ -30,6 +30,9 @@ use crate::{
     },
 };
 
+/// The longest time that callers can wait.
+const LONGEST_WAIT: Duration = Duration::from_hours(1);
+
 /// The number of steps in a chart, about one per pixel.
 const STEPS: u32 = 800;
 
@@ -76,8 +79,8 @@ pub struct Simulate {
     /// When requests arrive
     #[arg(long, value_name = "WHEN", default_value = "random")]
     pub arrivals: Arrivals,
-    /// Simulate callers that wait for up to this time, 60s if none is given, as consumers of another API do
-    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "60s", value_parser = parse_time,
+    /// Simulate callers that wait for up to this time, at most 1h, 60s if none is given, as consumers of another API do
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "60s", value_parser = parse_wait,
         conflicts_with_all = ["suggest", "share"])]
     pub wait: Option<Duration>,
     /// How requests are spread over the instances
@@ -223,6 +226,12 @@ fn parse_time(text: &str) -> Result<Duration, &'static str> {
     settings::parse_duration(text)
 }
 
+/// Parses a time that callers may wait, which `WEIR_MAX_WAIT` bounds.
+fn parse_wait(text: &str) -> Result<Duration, &'static str> {
+    parse_time(text)
+        .and_then(|time| if time > LONGEST_WAIT { Err("callers wait for 1h at most") } else { Ok(time) })
+}
+
 fn parse_interval(text: &str) -> Result<Duration, &'static str> {
     parse_time(text).and_then(|time| if time.is_zero() { Err("it must be longer than 0") } else { Ok(time) })
 }
@@ -235,7 +244,7 @@ pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateErr
         return Ok(());
     }
     let scenario = args.scenario()?;
-    scenario.check()?;
+    if args.wait.is_some() { scenario.check_waiting() } else { scenario.check() }?;
     if scenario.keys > 1 && args.svg.is_some() {
         return Err(SimulateError::Chart);
     }

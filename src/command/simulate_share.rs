@@ -79,6 +79,18 @@ pub enum ShareError {
         /// The cause.
         source: DemandsError,
     },
+    /// There are more cycles than can be simulated.
+    #[error(
+        "{cycles} periods of {cycle} take too long, at most {most} can be simulated: take fewer or shorter ones"
+    )]
+    TooLong {
+        /// The number of cycles.
+        cycles: usize,
+        /// The length of each.
+        cycle: Period,
+        /// The most of this length.
+        most: u64,
+    },
     /// The results cannot be printed.
     #[error("cannot print the results")]
     Print(#[source] io::Error),
@@ -126,6 +138,10 @@ impl SimulateShare {
             Lend::WithinCycle => share::Lend::WithinCycle,
             Lend::NextCycle => share::Lend::NextCycle,
         };
+        let (cycles, most) = (demands.cycles.len(), Demands::most_cycles(cycle));
+        if cycles as u64 > most {
+            return Err(ShareError::TooLong { cycles, cycle, most });
+        }
         let sharing = Sharing { borrow, lend, reserve: self.reserve, ..Sharing::default() };
         let cycles = demands.run(capacity, cycle, &sharing);
         let (borrow, lend) = (named(&self.borrow), named(&self.lend));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::waiting::LONGEST_SLEEP;
 use crate::{
     limit::{
         Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleCoordination, RuleNode, RuleSet, Tier,
@@ -12,6 +13,12 @@ use crate::{
 
 /// The most requests of one simulation, which bounds its memory: every decision is kept until the end.
 const MAX_REQUESTS: f64 = 20e6;
+
+/// The most steps of background work of all instances in one simulation, of which a mode takes minutes.
+const MAX_STEPS: f64 = 5e6;
+
+/// The longest time that is simulated, in nanoseconds: 500 years, which leaves room to the end of timestamps.
+const MAX_TIME: f64 = 500.0 * 365.0 * 86_400e9;
 
 /// The domain of the simulated limit.
 pub(super) const DOMAIN: &str = "simulated";
@@ -102,6 +109,18 @@ pub enum ScenarioError {
         "{0:.0} requests are too many, at most {MAX_REQUESTS:.0} can be simulated: take fewer windows, fewer keys, or a smaller limit"
     )]
     TooMany(f64),
+    /// Takes too long.
+    #[error(
+        "{windows} periods of {period} take too long to simulate, of {instances} instances: take fewer or shorter ones"
+    )]
+    TooLong {
+        /// The number of periods.
+        windows: u32,
+        /// The limit's period.
+        period: Period,
+        /// The number of instances.
+        instances: usize,
+    },
 }
 
 // === impl Scenario ===
@@ -123,7 +142,25 @@ impl Scenario {
         } else if requests > MAX_REQUESTS {
             Err(ScenarioError::TooMany(requests))
         } else {
+            // its heartbeats
+            self.check_steps(self.rarer(Period::from_secs(1)))
+        }
+    }
+
+    /// Checks that the scenario can be simulated with callers that wait, whose lines are looked at often.
+    pub fn check_waiting(&self) -> Result<(), ScenarioError> {
+        self.check().and_then(|()| self.check_steps(LONGEST_SLEEP))
+    }
+
+    /// Checks that the scenario does not take too long if each instance works once in every `interval`.
+    fn check_steps(&self, interval: Period) -> Result<(), ScenarioError> {
+        let (windows, period, instances) = (self.windows, self.tier.period, self.instances);
+        let time = period.as_nanos() as f64 * f64::from(windows);
+        let steps = time / interval.as_nanos() as f64 * instances as f64;
+        if time <= MAX_TIME && steps <= MAX_STEPS {
             Ok(())
+        } else {
+            Err(ScenarioError::TooLong { windows, period, instances })
         }
     }
 
@@ -285,6 +322,14 @@ mod tests {
         assert!(matches!(Scenario { keys: 2_000, ..scenario() }.check(), Err(ScenarioError::TooMany(_))));
         assert_eq!(Scenario { keys: 0, ..scenario() }.check(), Err(ScenarioError::NoKeys));
         assert_eq!(Scenario { windows: 0, ..scenario() }.check(), Err(ScenarioError::NoWindows));
+        let days = |days: u64, windows, instances| {
+            let tier = Tier { requests: 1, period: Period::from_secs(days * 86_400), ..scenario().tier };
+            Scenario { tier, windows, instances, ..scenario() }.check()
+        };
+        assert_eq!((days(365, 10, 3), days(365, 400, 3), days(1, 10, 96)), (Ok(()), Ok(()), Ok(())));
+        for (windows, instances) in [(900, 3), (501, 1), (10, 1_000)] {
+            assert!(matches!(days(365, windows, instances), Err(ScenarioError::TooLong { .. })), "{windows}");
+        }
         let none = Tier { requests: 0, ..scenario().tier };
         assert_eq!(Scenario { tier: none, ..scenario() }.check(), Err(ScenarioError::NoLimit));
     }

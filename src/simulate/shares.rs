@@ -11,6 +11,9 @@ use crate::limit::{
 /// The most hits of all cycles and members together: each is a decision.
 const MAX_HITS: u64 = 50_000_000;
 
+/// The longest time that is simulated: 500 years, which leaves room to the end of timestamps.
+const MAX_TIME: Period = Period::from_secs(500 * 365 * 86_400);
+
 /// What the members ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demands {
@@ -102,13 +105,20 @@ impl Demands {
         Ok(Self { members, cycles })
     }
 
-    /// Sends the demands to a pool of `capacity`, spread evenly over each `cycle`.
+    /// Returns how many cycles of this length can be simulated.
+    #[must_use]
+    pub fn most_cycles(cycle: Period) -> u64 {
+        MAX_TIME.as_nanos() / cycle.as_nanos().max(1)
+    }
+
+    /// Sends the demands to a pool of `capacity`, spread evenly over each `cycle`. Those past [`Demands::most_cycles`]
+    /// are left out.
     #[must_use]
     pub fn run(&self, capacity: u32, cycle: Period, sharing: &Sharing) -> Vec<SharedCycle> {
         let rule = PoolRule { capacity, cycle, sharing };
         let mut pool = Pool::default();
         let mut ran = Vec::new();
-        for (number, demands) in (1_u64..).zip(&self.cycles) {
+        for (number, demands) in (1..=Self::most_cycles(cycle)).zip(&self.cycles) {
             let start = Timestamp::from_nanos(number * cycle.as_nanos());
             pool.advance(&rule, start);
             let share = |member: &String| {

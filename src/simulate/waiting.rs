@@ -29,7 +29,7 @@ use crate::{
 pub(super) const START: Duration = Duration::from_millis(10);
 
 /// The longest sleep of what makes the turns of lines in memory.
-const LONGEST_SLEEP: Period = Period::from_millis(100);
+pub(super) const LONGEST_SLEEP: Period = Period::from_millis(100);
 
 /// The outcome of a simulation of callers that wait.
 #[derive(Clone, Debug, PartialEq, Eq)]

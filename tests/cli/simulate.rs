@@ -190,3 +190,26 @@ fn simulate_reports_invalid_arguments() {
         assert!(stderr(&output).contains(message), "{arguments:?}: {}", stderr(&output));
     }
 }
+
+#[test]
+fn what_would_take_too_long_is_an_error() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let demands = dir.path().join("demands.csv");
+    fs::write(&demands, format!("a\n{}", "1\n".repeat(600))).expect("a file");
+    let demands = demands.to_str().expect("a plain path");
+    for (arguments, expected) in [
+        (
+            &["--share", demands, "--period", "365d"][..],
+            "600 periods of 365d take too long, at most 500 can be",
+        ),
+        (&["--period", "365d", "--windows", "900"], "900 periods of 365d take too long to simulate"),
+        (&["--wait", "1h", "--period", "30d"], "10 periods of 30d take too long to simulate"),
+        (&["--wait", "2500000h"], "callers wait for 1h at most"),
+    ] {
+        let output = run(&[&["simulate"], arguments].concat(), &[]);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
+    }
+    let valid = run(&["simulate", "--share", demands, "--period", "300d"], &[]);
+    assert_eq!(valid.status.code(), Some(0), "{}", stderr(&valid));
+}
