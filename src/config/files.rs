@@ -25,7 +25,10 @@ pub(super) struct Listing {
     pub(super) files: Vec<RuleFile>,
     /// Every directory that was read, and every version of a ConfigMap that a file is in, links resolved.
     pub(super) dirs: BTreeSet<PathBuf>,
-    /// The paths that could not be read.
+    /// The paths that are left out, with the reason. As in envoyproxy/ratelimit, these do not keep the others from being
+    /// used: an entry that nobody meant as rules would otherwise stop every load.
+    pub(super) skipped: Vec<(PathBuf, String)>,
+    /// The paths that could not be read, although rules may be there.
     pub(super) failures: Vec<(PathBuf, io::Error)>,
     /// Whether a ConfigMap seems to be changing, since a visible link is broken.
     pub(super) is_changing: bool,
@@ -42,6 +45,7 @@ impl Listing {
         self.files == other.files
             && self.dirs == other.dirs
             && self.is_changing == other.is_changing
+            && self.skipped == other.skipped
             && failures(self) == failures(other)
     }
 }
@@ -74,7 +78,7 @@ pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
         if !seen.insert(real.clone()) {
             continue;
         }
-        listing.dirs.insert(real);
+        listing.dirs.insert(real.clone());
         match fs::read_dir(&dir.path) {
             Ok(entries) => {
                 for entry in entries {
@@ -92,6 +96,15 @@ pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
                     }
                 }
             }
+            // such as the `lost+found` of a volume; the version of a ConfigMap is rules in any case
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied
+                    && dir.path != root
+                    && !mount::is_in_version(&real) =>
+            {
+                let reason = format!("the directory cannot be read, so rules in it have no effect: {error}");
+                listing.skipped.push((dir.path, reason));
+            }
             Err(error) => listing.failures.push((dir.path, error)),
         }
     }
@@ -101,6 +114,7 @@ pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
     listing.files =
         names.into_iter().map(|(real, ListedPath { path, .. })| RuleFile { path, real }).collect();
     listing.files.sort_by(|a, b| a.path.cmp(&b.path));
+    listing.skipped.sort();
     listing.failures.sort_by(|(a, _), (b, _)| a.cmp(b));
     listing
 }
@@ -125,12 +139,19 @@ fn classify(
             }
         }
         Ok(_) => {}
-        Err(error) => {
-            let broken = mount::broken(&found.path);
-            listing.is_changing |= broken.is_some();
-            if broken != Some(Broken::NotInVersion) {
+        Err(error) => match mount::broken(&found.path) {
+            // removed, or not added yet
+            Some(Broken::NotInVersion) if error.kind() == io::ErrorKind::NotFound => {
+                listing.is_changing = true;
+            }
+            // such as the lock of a file that an editor has open
+            Some(Broken::Dangling) => {
+                listing.skipped.push((found.path, "the link leads nowhere, so it has no effect".to_owned()));
+            }
+            broken => {
+                listing.is_changing |= broken == Some(Broken::NoVersion);
                 listing.failures.push((found.path, error));
             }
-        }
+        },
     }
 }

@@ -91,6 +91,9 @@ fn load_listed(dir: &Path, options: Options, listing: &Listing) -> Result<Loaded
         let what = if path == dir { "cannot read the rules directory" } else { "cannot read" };
         reading.report.error(whole_file(&name(path)), format!("{UNREADABLE}: {what}: {error}"));
     }
+    for (path, reason) in &listing.skipped {
+        reading.report.warn(whole_file(&name(path)), reason.clone());
+    }
     if listing.files.is_empty() && !reading.report.has_errors() {
         reading
             .report

@@ -6,18 +6,23 @@
 
 use std::{
     ffi::OsStr,
-    fs,
+    fs, io,
     os::unix::ffi::OsStrExt as _,
-    path::{Component, Path},
+    path::{Component, Path, PathBuf},
 };
 
-/// The reason why a link into a version is broken.
+/// The number of links that are followed on a path: Linux's own limit.
+pub(super) const MAX_LINKS: usize = 40;
+
+/// The reason why a link is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
     /// The current version does not have the file: it was removed or is not added yet.
     NotInVersion,
     /// There is no current version.
     NoVersion,
+    /// It leads nowhere, and not through a version on the way.
+    Dangling,
 }
 
 /// Returns whether `name` belongs to a version or to the link to one. Their files are rules only through visible links.
@@ -25,17 +30,47 @@ pub(super) fn is_internal(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"..")
 }
 
-/// Returns the reason why the link `path` is broken; none if it does not lead into a version.
+/// Returns whether the directory `real`, whose links are resolved, is a version or in one.
+pub(super) fn is_in_version(real: &Path) -> bool {
+    real.components().any(|part| is_internal(part.as_os_str()))
+}
+
+/// Returns the reason why the link `path` is broken, through all links that it leads to; none if it is no link, or may
+/// not be broken.
 pub(super) fn broken(path: &Path) -> Option<Broken> {
-    let target = fs::read_link(path).ok()?;
-    let mut version = path.parent()?.to_owned();
-    for part in target.components() {
-        version.push(part);
-        // `..` itself is another kind of component
-        if matches!(part, Component::Normal(name) if is_internal(name)) {
-            let exists = fs::metadata(&version).is_ok_and(|found| found.is_dir());
+    let mut current = fs::canonicalize(path.parent()?).ok()?;
+    let mut ahead = vec![PathBuf::from(path.file_name()?)];
+    let mut links = 0;
+    while let Some(step) = ahead.pop() {
+        let next = current.join(&step);
+        if links > 0 && step != Path::new("..") && is_internal(step.as_os_str()) {
+            let exists = fs::metadata(&next).is_ok_and(|found| found.is_dir());
             return Some(if exists { Broken::NotInVersion } else { Broken::NoVersion });
+        }
+        match fs::read_link(&next) {
+            Ok(_) if links == MAX_LINKS => return Some(Broken::Dangling),
+            Ok(target) => {
+                links += 1;
+                if target.is_absolute() {
+                    current = PathBuf::from("/");
+                }
+                ahead.extend(steps(&target));
+            }
+            Err(error) => match error.kind() {
+                // no link
+                io::ErrorKind::InvalidInput => current = next,
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                    return (links > 0).then_some(Broken::Dangling);
+                }
+                _ => return None,
+            },
         }
     }
     None
+}
+
+/// Returns the named steps of `path`, last first.
+pub(super) fn steps(path: &Path) -> Vec<PathBuf> {
+    let named = |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
+    path.components().rev().filter(named).map(|part| PathBuf::from(part.as_os_str())).collect()
 }

@@ -12,7 +12,7 @@ use std::{
     fs,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     os::unix::fs::MetadataExt as _,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -31,7 +31,10 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use super::{files, mount};
+use super::{
+    files,
+    mount::{self, MAX_LINKS, steps},
+};
 
 /// The time without events after which a change is reported: files are often written in several steps.
 const QUIET: Duration = Duration::from_millis(75);
@@ -41,9 +44,6 @@ const MAX_SETTLE: Duration = Duration::from_secs(1);
 
 /// The interval of the poll, which finds changes that the file system does not report.
 const POLL: Duration = Duration::from_secs(5);
-
-/// The number of links followed on the path to the directory: Linux's own limit.
-const MAX_LINKS: usize = 40;
 
 /// Watches a directory of rule files, or single files.
 #[derive(Debug)]
@@ -280,6 +280,7 @@ impl Snapshot {
         for (path, error) in listing.failures {
             (path, error.to_string()).hash(&mut hasher);
         }
+        listing.skipped.hash(&mut hasher);
         for file in listing.files {
             file.path.hash(&mut hasher);
             file.real.hash(&mut hasher);
@@ -347,12 +348,6 @@ fn link_dirs(path: &Path) -> BTreeSet<PathBuf> {
         }
     }
     dirs
-}
-
-/// Returns the named steps of `path`, last first.
-fn steps(path: &Path) -> Vec<PathBuf> {
-    let named = |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
-    path.components().rev().filter(named).map(|part| PathBuf::from(part.as_os_str())).collect()
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ mod man;
 mod rules;
 mod secrets;
 mod simulate;
+#[path = "../support/skipped.rs"]
+mod skipped;
 
 use std::{
     fs,

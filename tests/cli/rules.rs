@@ -2,7 +2,12 @@
 
 use std::{
     fs,
-    io::Write as _,
+    io::{ErrorKind, Write as _},
+    os::unix::{
+        fs::{MetadataExt as _, PermissionsExt as _, symlink},
+        process::CommandExt as _,
+    },
+    path::Path,
     process::{Output, Stdio},
 };
 
@@ -10,6 +15,7 @@ use crate::{
     RULES,
     child::{run, stderr, stdout, weir},
     path, rules,
+    skipped::skipped,
 };
 
 /// Runs weir with `text` as its standard input.
@@ -185,4 +191,62 @@ fn without_a_path_commands_read_what_the_service_would_serve() {
         assert!(stderr(&refused).contains("from a control plane"), "{command:?}: {}", stderr(&refused));
         assert!(stdout(&run(&[command[0], "--help"], &[])).contains("RUNTIME_ROOT"), "{command:?}");
     }
+}
+
+/// Checks the rules in `dir` as a user whom permissions hold back. None if that user cannot run the program.
+fn check_as_nobody(dir: &Path) -> Option<String> {
+    let owner = fs::metadata(dir).expect("a directory").uid();
+    let mut command = weir(&["check", dir.to_str().expect("a plain path")], &[]);
+    if owner == 0 {
+        command.uid(65_534).gid(65_534);
+    }
+    match command.output() {
+        Ok(output) => Some(stdout(&output)),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_directory_without_rights_is_a_warning_and_a_file_is_an_error() {
+    let permit = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("they can be set");
+    };
+    let dir = rules(RULES);
+    permit(dir.path(), 0o755);
+    let lost = dir.path().join("lost+found");
+    fs::create_dir(&lost).expect("a directory");
+    permit(&lost, 0o000);
+    let Some(text) = check_as_nobody(dir.path()) else {
+        return skipped("rights of rule files", "a user without rights cannot run the program");
+    };
+    let warning =
+        format!("{}: warning: the directory cannot be read, so rules in it have no", lost.display());
+    assert!(text.starts_with(&warning) && text.contains(": ok: 1 file, 1 domain"), "{text}");
+    permit(&lost, 0o755);
+    let file = dir.path().join("rules.yaml");
+    permit(&file, 0o000);
+    let text = check_as_nobody(dir.path()).expect("the program can be run");
+    assert!(text.starts_with(&format!("{}: error: error loading config file: ", file.display())), "{text}");
+    permit(&file, 0o644);
+
+    // the version of a ConfigMap is rules, and so is the directory itself
+    let version = dir.path().join("..version");
+    fs::create_dir(&version).expect("a directory");
+    fs::create_dir(version.join("below")).expect("a directory");
+    symlink("..version", dir.path().join("..data")).expect("a link");
+    symlink("..data/below", dir.path().join("below")).expect("a link");
+    for (closed, named) in
+        [(version.join("below"), dir.path().join("below")), (version, dir.path().join("below"))]
+    {
+        permit(&closed, 0o000);
+        let text = check_as_nobody(dir.path()).expect("the program can be run");
+        let error = format!("{}: error: error loading config file: cannot read: ", named.display());
+        assert!(text.starts_with(&error), "{text}");
+        permit(&closed, 0o755);
+    }
+    permit(dir.path(), 0o000);
+    let text = check_as_nobody(dir.path()).expect("the program can be run");
+    assert!(text.contains("cannot read the rules directory"), "{text}");
+    permit(dir.path(), 0o755);
 }

@@ -243,14 +243,49 @@ fn circular_links_are_read_once() {
 }
 
 #[test]
-fn a_dangling_link_is_an_error() {
+fn a_dangling_link_is_a_warning() {
     let dir = dir(&[("a.yaml", "domain: a")]);
-    symlink("gone", dir.path().join("b.yaml")).expect("a link");
-    symlink("c.yaml", dir.path().join("c.yaml")).expect("a link");
-    let errors = errors(dir.path(), Options::default());
-    assert_eq!(errors.len(), 2);
-    assert!(errors[0].starts_with("b.yaml: error loading config file: cannot read: "), "{errors:?}");
-    assert!(errors[1].starts_with("c.yaml: error loading config file: cannot read: "), "{errors:?}");
+    let links = [
+        (".#a.yaml", "user@host.4711:1763000000"),
+        ("b.yaml", "gone"),
+        ("c.yaml", "c.yaml"),
+        ("d.yaml", "a.yaml/below"),
+        ("e.yaml", "../b.yaml"),
+    ];
+    for (link, target) in links {
+        symlink(target, dir.path().join(link)).expect("a link");
+    }
+    let loaded = load(dir.path());
+    assert_eq!(names(&loaded), ["a"]);
+    let warnings: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
+    let expected = links.map(|(link, _)| {
+        format!("{}: the link leads nowhere, so it has no effect", dir.path().join(link).display())
+    });
+    assert_eq!(warnings, expected);
+    let options = Options { ignore_dotfiles: true, ..Options::default() };
+    assert_eq!(config::load(dir.path(), &options).expect("rules").warnings.len(), 4);
+}
+
+/// A link of one's own may lead into a ConfigMap that is mounted elsewhere.
+#[test]
+fn a_link_to_a_config_map_without_a_version_is_an_error_through_other_links() {
+    let map = config_map(&[("a.yaml", "domain: a")]);
+    let dir = dir(&[("z.yaml", "domain: z")]);
+    symlink(map.path(), dir.path().join("map")).expect("a link");
+    let rules = dir.path().join("rules");
+    fs::create_dir(&rules).expect("a directory");
+    symlink("../map/a.yaml", rules.join("a.yaml")).expect("a link");
+    assert_eq!(names(&load(&rules)), ["a"]);
+    fs::remove_file(map.path().join("..data")).expect("a removal");
+    let errors = errors(&rules, Options::default());
+    assert!(
+        errors.len() == 1 && errors[0].starts_with("a.yaml: error loading config file: cannot read: "),
+        "{errors:?}"
+    );
+    // the new version no longer has it
+    fs::create_dir(map.path().join("..new")).expect("a directory");
+    symlink("..new", map.path().join("..data")).expect("a link");
+    assert_eq!(load(&rules).files, 0);
 }
 
 #[test]
