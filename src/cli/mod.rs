@@ -128,6 +128,7 @@ struct Files {
 }
 
 #[derive(Args, Debug)]
+#[expect(clippy::doc_markdown, reason = "clap prints these comments verbatim")]
 struct Check {
     /// Directory of rule files, one file, or - for standard input [env: RUNTIME_ROOT and others, as for weir serve]
     /// [default: ./config]
@@ -144,6 +145,7 @@ struct Check {
 }
 
 #[derive(Args, Debug)]
+#[expect(clippy::doc_markdown, reason = "clap prints these comments verbatim")]
 struct Explain {
     /// Directory of rule files, one file, or - for standard input [env: RUNTIME_ROOT and others, as for weir serve]
     /// [default: ./config]

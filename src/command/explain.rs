@@ -116,7 +116,7 @@ fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Resul
         };
         match attempt.origin {
             Some(origin) => {
-                write_line(out, format_args!("   > {candidate}: matches, {}", DisplayOrigin(origin)))?
+                write_line(out, format_args!("   > {candidate}: matches, {}", DisplayOrigin(origin)))?;
             }
             None if matches!(attempt.candidate, Candidate::Wildcard(_)) => {
                 write_line(out, format_args!("     {candidate}: does not match"))?;

@@ -155,3 +155,12 @@ fn classify(
         },
     }
 }
+
+/// Returns the first path beside `dir` that begins with its name and a dot, such as `config.yaml` beside `config`.
+pub(super) fn beside(dir: &Path) -> Option<PathBuf> {
+    let start = [dir.file_name()?.as_bytes(), b"."].concat();
+    let entries = fs::read_dir(dir.parent()?).ok()?;
+    let found =
+        entries.filter_map(Result::ok).filter(|entry| entry.file_name().as_bytes().starts_with(&start));
+    found.map(|entry| entry.path()).min()
+}

@@ -88,8 +88,15 @@ pub fn load(dir: &Path, options: &Options) -> Result<Loaded, ConfigErrors> {
 fn load_listed(dir: &Path, options: Options, listing: &Listing) -> Result<Loaded, ConfigErrors> {
     let mut reading = Reading::new(options);
     for (path, error) in &listing.failures {
-        let what = if path == dir { "cannot read the rules directory" } else { "cannot read" };
-        reading.report.error(whole_file(&name(path)), format!("{UNREADABLE}: {what}: {error}"));
+        let (what, beside) = if path == dir {
+            (
+                "cannot read the rules directory",
+                files::beside(dir).as_deref().map(how_to_read).unwrap_or_default(),
+            )
+        } else {
+            ("cannot read", String::new())
+        };
+        reading.report.error(whole_file(&name(path)), format!("{UNREADABLE}: {what}: {error}{beside}"));
     }
     for (path, reason) in &listing.skipped {
         reading.report.warn(whole_file(&name(path)), reason.clone());
@@ -257,6 +264,15 @@ fn text_of(bytes: io::Result<Vec<u8>>, start: &str, report: &mut FileReport) -> 
         Err(error) => report.error(Position::default(), format!("{start}: {error}")),
     }
     None
+}
+
+/// Says how to have the rules in `beside` read, which envoyproxy/ratelimit reads with `RUNTIME_WATCH_ROOT`.
+fn how_to_read(beside: &Path) -> String {
+    format!(
+        "; {} is beside it and not read: move it into the directory, or name the one that it is in (--config, or \
+         RUNTIME_APPDIRECTORY=.)",
+        beside.display()
+    )
 }
 
 fn name(path: &Path) -> Arc<str> {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::waiting::LONGEST_SLEEP;
 use crate::{
     limit::{
         Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleCoordination, RuleNode, RuleSet, Tier,
@@ -19,6 +18,9 @@ const MAX_STEPS: f64 = 5e6;
 
 /// The longest time that is simulated, in nanoseconds: 500 years, which leaves room to the end of timestamps.
 const MAX_TIME: f64 = 500.0 * 365.0 * 86_400e9;
+
+/// The longest sleep of what makes the turns of lines in memory.
+pub(super) const LONGEST_SLEEP: Period = Period::from_millis(100);
 
 /// The domain of the simulated limit.
 pub(super) const DOMAIN: &str = "simulated";
@@ -324,7 +326,7 @@ mod tests {
         assert_eq!(Scenario { windows: 0, ..scenario() }.check(), Err(ScenarioError::NoWindows));
         let days = |days: u64, windows, instances| {
             let tier = Tier { requests: 1, period: Period::from_secs(days * 86_400), ..scenario().tier };
-            Scenario { tier, windows, instances, ..scenario() }.check()
+            Scenario { instances, tier, windows, ..scenario() }.check()
         };
         assert_eq!((days(365, 10, 3), days(365, 400, 3), days(1, 10, 96)), (Ok(()), Ok(()), Ok(())));
         for (windows, instances) in [(900, 3), (501, 1), (10, 1_000)] {

@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     SimulatedDecision, SimulationOutcome,
     run::{Fleet, Instance, offer},
-    scenario::{DOMAIN, Scenario},
+    scenario::{DOMAIN, LONGEST_SLEEP, Scenario},
 };
 use crate::{
     DecisionSettings, Limiter,
@@ -27,9 +27,6 @@ use crate::{
 
 /// The time from the start of a period in which the calls to the store are counted.
 pub(super) const START: Duration = Duration::from_millis(10);
-
-/// The longest sleep of what makes the turns of lines in memory.
-pub(super) const LONGEST_SLEEP: Period = Period::from_millis(100);
 
 /// The outcome of a simulation of callers that wait.
 #[derive(Clone, Debug, PartialEq, Eq)]

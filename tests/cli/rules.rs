@@ -250,3 +250,20 @@ fn a_directory_without_rights_is_a_warning_and_a_file_is_an_error() {
     assert!(text.contains("cannot read the rules directory"), "{text}");
     permit(dir.path(), 0o755);
 }
+
+#[test]
+fn rules_beside_the_directory_are_named_with_what_to_do() {
+    let root = rules(RULES);
+    let map = root.path().join("ratelimit");
+    fs::create_dir_all(map.join("..version")).expect("directories");
+    fs::rename(root.path().join("rules.yaml"), map.join("..version/config.yaml")).expect("a rename");
+    symlink("..version", map.join("..data")).expect("a link");
+    symlink("..data/config.yaml", map.join("config.yaml")).expect("a link");
+    let variables = [("RUNTIME_ROOT", path(&root)), ("RUNTIME_SUBDIRECTORY", "ratelimit")];
+    let checked = run(&["check"], &variables);
+    assert_eq!(checked.status.code(), Some(1));
+    let advice = format!("; {} is beside it and not read: move it into", map.join("config.yaml").display());
+    assert!(stdout(&checked).contains(&advice), "{}", stdout(&checked));
+    let checked = run(&["check"], &[variables[0], variables[1], ("RUNTIME_APPDIRECTORY", ".")]);
+    assert!(stdout(&checked).contains(": ok: 1 file, 1 domain, 2 rules"), "{}", stdout(&checked));
+}

@@ -253,13 +253,14 @@ fn a_rule_sets_its_coordination() {
 
 #[test]
 fn a_limit_has_at_most_64_tiers() {
-    let tiers = |count: u32, indent: &str| -> String {
-        (1..=count).map(|i| format!("{indent}- {{requests: {i}, per: {i}s}}\n")).collect()
+    let tiers = |count: u32| {
+        let tiers: Vec<_> = (1..=count).map(|i| format!("  - {{requests: {i}, per: {i}s}}")).collect();
+        tiers.join("\n")
     };
     for start in ["tiers:\n", "requests: 1\nper: 365d\nshadow:\n  tiers:\n"] {
-        let valid = rate_limit(&format!("{start}{}", tiers(64, "  ")));
+        let valid = rate_limit(&format!("{start}{}", tiers(64)));
         assert!(config::parse("f.yaml", &valid).is_ok(), "{start}");
-        let text = rate_limit(&format!("{start}{}", tiers(8_000, "  ")));
+        let text = rate_limit(&format!("{start}{}", tiers(8_000)));
         let line = 1 + text.lines().position(|line| line.contains("{requests: 65,")).expect("the 65th tier");
         let errors = config::parse("f.yaml", &text).expect_err("too many tiers").errors;
         assert_eq!(errors.len(), 1, "{errors:?}");
