@@ -62,6 +62,16 @@ fn there_are_no_rule_files_but_the_defaults() {
     assert_eq!(defaults, json!({ "domains": [{ "domain": "default/eg/*", "coordination": "lease" }] }));
 }
 
+/// YAML takes the indentation of a block's first line for that of all.
+#[test]
+fn defaults_may_be_a_text_that_begins_with_blanks() {
+    let text = "\n\n    domains:\n      - domain: a\n        coordination: lease\n";
+    let yaml =
+        render(&["--set", "rules.xds.server=a:1", "--set-literal", &format!("rules.xds.defaults={text}")]);
+    let objects = objects(&yaml.expect("it renders"));
+    assert_eq!(object(&objects, "ConfigMap", "weir-xds-defaults")["data"]["defaults.yaml"], text);
+}
+
 #[test]
 fn the_network_policy_admits_the_control_plane() {
     let objects = rendered();

@@ -5,6 +5,7 @@ mod control_plane;
 mod documents;
 #[path = "../support/helm.rs"]
 mod helm;
+mod names;
 mod network;
 mod refused;
 mod rendered;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::helm::render;
+use crate::helm::{CHART, helm, render};
 
 /// Renders with values as YAML, and returns Helm's error.
 fn error(values: &str) -> Option<String> {
@@ -24,6 +24,28 @@ fn values_of_a_wrong_name_or_kind_are_refused() {
         ("rules: { files: { shop.yaml: [] } }", "shop.yaml"),
         ("rules: { files: { ../shop.yaml: {} } }", "../shop.yaml"),
         ("rules: { files: { notes.txt: {} } }", "notes.txt"),
+        // YAML's numbers and booleans would become other texts
+        ("rules: { files: { a.yaml: { domain: 1.10 } } }", "a.yaml/domain"),
+        ("rules: { files: { a.yaml: { descriptors: [{ key: 010 }] } } }", "descriptors/0/key"),
+        (
+            "rules: { files: { a.yaml: { descriptors: [{ key: a, descriptors: [{ key: b, value: 2.0 }] }] } } }",
+            "descriptors/0/descriptors/0/value",
+        ),
+        ("rules: { files: { a.yaml: { descriptors: [{ key: a, values: [b, yes] }] } } }", "values/1"),
+        ("rules: { xds: { server: 'a:1', defaults: { domains: [{ domain: 2.0 }] } } }", "domains/0/domain"),
+        // null would become 0
+        ("autoscaling: { minReplicas: null }", "minReplicas"),
+        ("autoscaling: { maxReplicas: null }", "maxReplicas"),
+        ("probes: { startupPeriodSeconds: null }", "startupPeriodSeconds"),
+        ("probes: { readinessPeriodSeconds: null }", "readinessPeriodSeconds"),
+        ("probes: { livenessPeriodSeconds: null }", "livenessPeriodSeconds"),
+        ("stop: { delaySeconds: null }", "delaySeconds"),
+        ("stop: { timeoutSeconds: null }", "timeoutSeconds"),
+        ("stop: { preStopSeconds: null }", "preStopSeconds"),
+        ("redis: { trial: { memoryMi: null } }", "memoryMi"),
+        ("redisProtocol: { port: null }", "port"),
+        ("rules: { check: { timeoutSeconds: null } }", "timeoutSeconds"),
+        ("revisionHistoryLimit: null", "revisionHistoryLimit"),
         ("coordination: { mode: exact }", "mode"),
         ("coordination: { syncInterval: 100 }", "syncInterval"),
         ("coordination: { decisionBudget: 15 ms }", "decisionBudget"),
@@ -62,12 +84,45 @@ fn values_of_a_wrong_name_or_kind_are_refused() {
 #[test]
 fn values_that_do_not_go_together_are_refused() {
     for (values, reason) in [
-        ("replicas: 2", "without a shared store"),
+        ("replicas: 2", "2 pods without a shared store"),
+        // an autoscaler that the chart does not know
+        ("replicas: null", "N pods without a shared store"),
         ("autoscaling: { enabled: true }", "6 pods without a shared store"),
         (
             "autoscaling: { enabled: true, minReplicas: 5, maxReplicas: 4 }\nredis: { url: a }",
             "must not be below",
         ),
+        (
+            "autoscaling: { enabled: true, minReplicas: 0 }\nredis: { url: a }",
+            "minReplicas 0 needs autoscaling.method keda",
+        ),
+        (
+            "autoscaling: { enabled: true, method: keda, minReplicas: 0 }\nredis: { url: a }",
+            "autoscaling.triggers",
+        ),
+        (
+            "autoscaling: { enabled: true, method: keda, targetCPUPercent: 0, triggers: null }\nredis: { url: a }",
+            "needs autoscaling.targetCPUPercent or autoscaling.triggers",
+        ),
+        (
+            "autoscaling: { enabled: true, targetCPUPercent: 0 }\nredis: { url: a }",
+            "needs autoscaling.targetCPUPercent or autoscaling.metrics",
+        ),
+        ("fullnameOverride: 1weir", "1weir cannot be the name of a Service"),
+        ("fullnameOverride: a.b", "set fullnameOverride"),
+        ("commonLabels: { app.kubernetes.io/name: a }", "commonLabels must not have app.kubernetes.io/name"),
+        ("podLabels: { app.kubernetes.io/component: a }", "podLabels must not have"),
+        ("service: { labels: { app.kubernetes.io/instance: a } }", "service.labels must not have"),
+        ("env: { PORT: 9090 }", "must not set PORT"),
+        ("env: { GRPC_PORT: 9091 }", "must not set GRPC_PORT"),
+        ("extraEnv: [{ name: GRPC_UDS, value: /run/weir.sock }]", "must not set GRPC_UDS"),
+        ("env: { WEIR_REDIS_PORT: 6379 }", "set redisProtocol.enabled and redisProtocol.port"),
+        ("env: { WEIR_STOP_DELAY: 60s }", "set stop.delaySeconds"),
+        ("extraEnv: [{ name: WEIR_STOP_TIMEOUT, value: 90s }]", "set stop.timeoutSeconds"),
+        ("service: { ipFamilyPolicy: RequireDualStack }", "needs host"),
+        ("service: { ipFamilyPolicy: PreferDualStack }\nhost: 10.0.0.1", "needs host"),
+        // the HTTP port's
+        ("service: { ipFamilyPolicy: PreferDualStack }\nenv: { HOST: '::' }", "needs host"),
         ("rules: { existingConfigMap: a, files: { a.yaml: {} } }", "not both"),
         ("rules: { xds: { server: 'a:1' }, files: { a.yaml: {} } }", "not both"),
         ("rules: { xds: { nodeId: a } }", "no effect without rules.xds.server"),
@@ -137,4 +192,38 @@ fn an_old_kubernetes_is_refused() {
     assert!(error.contains(">=1.30.0-0"), "{error}");
     // vendors add suffixes
     assert!(render(&["--kube-version", "1.30.0-eks-1a2b3c"]).is_ok());
+}
+
+/// What looks like one of the refused values.
+#[test]
+fn values_with_a_meaning_are_accepted() {
+    for values in [
+        "rules: { files: { a.yaml: { domain: '2.0', descriptors: [{ key: a, value: null }, { key: b, values: ['1'] }] } } }",
+        // of no file, and of one whose errors `weir check` explains better
+        "rules: { files: { a.yaml: null, b.yaml: { descriptors: null, domain: a } } }",
+        "rules: { files: { a.yaml: null }, existingConfigMap: b }",
+        "redis: { url: 'a:1' }\nreplicas: null",
+        "redis: { url: 'a:1' }\nautoscaling: { enabled: true, method: keda, minReplicas: 0, triggers: [{ type: kafka }] }",
+        "redis: { url: 'a:1' }\nautoscaling: { enabled: true, targetCPUPercent: 0, metrics: [{ type: Pods }] }",
+        "env: { GRPC_HOST: '::' }\nservice: { ipFamilyPolicy: RequireDualStack }",
+        "host: '::'\nservice: { ipFamilyPolicy: PreferDualStack }",
+        "service: { ipFamilyPolicy: SingleStack }",
+        // by a condition of the chart that depends on it
+        "enabled: true",
+    ] {
+        assert_eq!(error(values), None, "{values}");
+    }
+}
+
+/// A release may have names that a Service may not have.
+#[test]
+fn a_release_whose_name_no_service_can_have_is_refused() {
+    let rendered = |arguments: &[&str]| {
+        let output = helm(&[&["template", "1.edge", CHART], arguments].concat());
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (succeeds, error) = rendered(&[]);
+    assert!(!succeeds && error.contains("1.edge-weir cannot be the name of a Service"), "{error}");
+    let (succeeds, error) = rendered(&["--set", "fullnameOverride=edge"]);
+    assert!(succeeds, "{error}");
 }

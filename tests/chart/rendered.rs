@@ -170,6 +170,15 @@ fn notes_lead_from_the_installation_to_envoy() {
     let trial = notes(&["--set", "redis.trial.enabled=true,rules.existingConfigMap=r,service.headless=true"]);
     assert!(trial.contains("WARNING: the counts are in a Valkey") && !trial.contains("there are no rules"));
     assert!(trial.contains("weir-headless.edge.svc.cluster.local"));
+    assert!(plain.contains("exec deploy/weir -- weir call --domain"));
+    // the pod has no certificate of a client, and its port takes no plain text
+    let tls = "tls.enabled=true,tls.existingSecret=a,tls.clients.caSecret=b";
+    let digest = format!("image.tag=1.2.3,image.digest=sha256:{}", "0".repeat(64));
+    let tls = notes(&["--set", tls, "--set", &digest]);
+    let call = "weir call --address https://localhost:8081 --tls-ca ca.crt --tls-server-name weir.edge.svc.cluster.local \
+                --tls-cert tls.crt --tls-key tls.key --domain";
+    assert!(tls.contains(call) && !tls.contains("exec deploy/weir"), "{tls}");
+    assert!(tls.contains("takes precedence over the tag 1.2.3"), "{tls}");
 }
 
 /// A variable that weir does not know, or a value that it does not take, would stop the pod or have no effect.

@@ -38,3 +38,35 @@ fn the_rules_are_checked_for_the_store_and_the_coordination_of_the_pods() {
         assert_eq!(variables(set), expected, "{set}");
     }
 }
+
+/// Clusters differ: sidecars would keep the Job from ending, quotas demand limits, and nodes have places for such pods.
+#[test]
+fn the_job_adapts_to_the_cluster() {
+    let job = |arguments: &[&str]| {
+        let yaml = render(arguments).unwrap_or_else(|error| panic!("{arguments:?}: {error}"));
+        object(&objects(&yaml), "Job", "weir-check-rules")["spec"].clone()
+    };
+    let plain = job(&[]);
+    let pod = &plain["template"];
+    assert_eq!(
+        pod["metadata"]["annotations"],
+        json!({ "sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled" })
+    );
+    assert_eq!(plain["activeDeadlineSeconds"], 120);
+    assert!(pod["spec"].get("affinity").is_none());
+
+    let affinity = r#"affinity={"nodeAffinity": {"a": "b"}, "podAffinity": {"c": "d"}}"#;
+    let check = r#"rules.check={"timeoutSeconds": 600, "podAnnotations": {"e": "f"}, "resources": {"limits": {"cpu": "1"}}}"#;
+    let adapted = job(&["--set-json", affinity, "--set-json", check]);
+    let pod = &adapted["template"];
+    assert_eq!(
+        (&adapted["activeDeadlineSeconds"], &pod["metadata"]["annotations"]["e"]),
+        (&json!(600), &json!("f"))
+    );
+    // weir's pods, which the other kinds may name, may not run yet
+    assert_eq!(pod["spec"]["affinity"], json!({ "nodeAffinity": { "a": "b" } }));
+    assert_eq!(
+        pod["spec"]["containers"][0]["resources"],
+        json!({ "requests": { "cpu": "10m", "memory": "32Mi" }, "limits": { "memory": "256Mi", "cpu": "1" } })
+    );
+}

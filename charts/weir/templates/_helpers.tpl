@@ -12,35 +12,45 @@
 {{- $name | trunc 50 | trimSuffix "-" }}
 {{- end }}
 
+{{/* Texts by name, of several mappings: the first one that has a name wins, so that no name is there twice. An overlay removes a name with
+null. */}}
+{{- define "weir.texts" -}}
+{{- $all := dict }}
+{{- range . }}
+{{- range $name, $text := . }}
+{{- if not (or (kindIs "invalid" $text) (hasKey $all $name)) }}{{ $_ := set $all $name $text }}{{ end }}
+{{- end }}
+{{- end }}
+{{- with $all }}{{ toYaml . }}{{ end }}
+{{- end }}
+
+{{/* The labels by which objects find the pods of a component: dict "root" . "component" "trial-store" */}}
+{{- define "weir.component" -}}
+{{- dict "app.kubernetes.io/name" (include "weir.name" .root) "app.kubernetes.io/instance" .root.Release.Name "app.kubernetes.io/component" .component | toYaml }}
+{{- end }}
+
 {{- define "weir.selector" -}}
-app.kubernetes.io/name: {{ include "weir.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/component: ratelimit
+{{- include "weir.component" (dict "root" . "component" "ratelimit") }}
 {{- end }}
 
+{{/* The labels of an object: dict "root" . "component" "ratelimit" "labels" {} */}}
 {{- define "weir.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-app.kubernetes.io/part-of: {{ include "weir.name" . }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $chart := printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- $own := dict "helm.sh/chart" $chart "app.kubernetes.io/version" .root.Chart.AppVersion "app.kubernetes.io/managed-by" .root.Release.Service }}
+{{- $_ := set $own "app.kubernetes.io/part-of" (include "weir.name" .root) }}
+{{- include "weir.texts" (list .labels (include "weir.component" . | fromYaml) .root.Values.commonLabels $own) }}
 {{- end }}
 
-{{/* The metadata of an object of the pod, with a suffix of its name: dict "root" . "suffix" "-rules" "labels" {} "annotations" {} */}}
+{{/* The metadata of an object with that suffix of its name, or with another `name`:
+dict "root" . "suffix" "-rules" "component" "ratelimit" "labels" {} "annotations" {} */}}
 {{- define "weir.metadata" -}}
-name: {{ include "weir.fullname" .root }}{{ .suffix }}
-namespace: {{ .root.Release.Namespace }}
+name: {{ .name | default (printf "%s%v" (include "weir.fullname" .root) .suffix) | toYaml }}
+namespace: {{ toYaml .root.Release.Namespace }}
 labels:
-  {{- include "weir.selector" .root | nindent 2 }}
-  {{- include "weir.labels" .root | nindent 2 }}
-  {{- with .labels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-{{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+  {{- include "weir.labels" (dict "root" .root "component" (.component | default "ratelimit") "labels" .labels) | nindent 2 }}
+{{- with include "weir.texts" (list .annotations .root.Values.commonAnnotations) }}
 annotations:
-  {{- toYaml . | nindent 2 }}
+  {{- . | nindent 2 }}
 {{- end }}
 {{- end }}
 
@@ -60,11 +70,11 @@ annotations:
 {{- .Values.rules.existingConfigMap | default (printf "%s-rules" (include "weir.fullname" .)) }}
 {{- end }}
 
-{{/* The rule files as the data of a ConfigMap. */}}
+{{/* The rule files as the data of a ConfigMap. An overlay removes one with null. */}}
 {{- define "weir.ruleFiles" -}}
 {{- $files := dict }}
 {{- range $name, $content := .Values.rules.files }}
-{{- $_ := set $files $name (ternary $content (toYaml $content) (kindIs "string" $content)) }}
+{{- if not (kindIs "invalid" $content) }}{{ $_ := set $files $name (ternary $content (toYaml $content) (kindIs "string" $content)) }}{{ end }}
 {{- end }}
 {{- toYaml $files }}
 {{- end }}
@@ -95,8 +105,7 @@ annotations:
 {{- define "weir.sharedStore" -}}
 {{- $variables := dict "REDIS_URL" true "MEMCACHE_HOST_PORT" true "MEMCACHE_SRV" true }}
 {{- if or .Values.redis.existingSecret.name (include "weir.redisUrl" .) (include "weir.hasMemcached" .) .Values.envFrom }}yes{{ end }}
-{{- range $name, $_ := .Values.env }}{{ if hasKey $variables $name }}yes{{ end }}{{ end }}
-{{- range .Values.extraEnv }}{{ if hasKey $variables .name }}yes{{ end }}{{ end }}
+{{- range $name, $_ := include "weir.givenVariables" . | fromYaml }}{{ if hasKey $variables $name }}yes{{ end }}{{ end }}
 {{- end }}
 
 {{- define "weir.hasRedis" -}}
@@ -107,10 +116,12 @@ annotations:
 {{- if or .Values.memcached.servers .Values.memcached.srv }}yes{{ end }}
 {{- end }}
 
-{{/* Variables that values give in text, by name; the text is empty for one from a Secret. */}}
+{{/* Variables that values give, by name, as text, which is empty for one from a Secret. An overlay removes one of `env` with null. */}}
 {{- define "weir.givenVariables" -}}
 {{- $given := dict }}
-{{- range $name, $value := .Values.env }}{{ $_ := set $given $name (toString $value) }}{{ end }}
+{{- range $name, $value := .Values.env }}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $given $name (include "weir.text" $value) }}{{ end }}
+{{- end }}
 {{- range .Values.extraEnv }}{{ $_ := set $given .name (.value | default "" | toString) }}{{ end }}
 {{- toYaml $given }}
 {{- end }}
@@ -268,7 +279,7 @@ chart cannot know (in a Secret, behind sentinels or SRV records) are the usual o
 {{- if $v.tls.clients.caSecret }}{{ $_ := set $all "GRPC_CLIENT_TLS_CACERT" (printf "/etc/weir/client-ca/%s" $v.tls.clients.caKey) }}{{ end }}
 {{- with $v.tls.clients.san }}{{ $_ := set $all "GRPC_CLIENT_TLS_SAN" . }}{{ end }}
 {{- end }}
-{{- range $name, $value := $v.env }}{{ $_ := set $all $name (include "weir.text" $value) }}{{ end }}
+{{- range $name, $text := include "weir.givenVariables" . | fromYaml }}{{ $_ := set $all $name $text }}{{ end }}
 {{- range $v.extraEnv }}{{ $_ := unset $all .name }}{{ end }}
 {{- toYaml $all }}
 {{- end }}
@@ -276,12 +287,13 @@ chart cannot know (in a Secret, behind sentinels or SRV records) are the usual o
 {{/* The container's list of variables, in a fixed order. */}}
 {{- define "weir.env" -}}
 {{- range $name, $value := include "weir.variables" . | fromYaml }}
+{{- /* weir's default takes the place of a null */}}
+{{- if not (kindIs "invalid" $value) }}
 - name: {{ $name }}
   value: {{ $value | toString | quote }}
 {{- end }}
-{{- $given := dict }}
-{{- range $name, $_ := .Values.env }}{{ $_ := set $given $name true }}{{ end }}
-{{- range .Values.extraEnv }}{{ $_ := set $given .name true }}{{ end }}
+{{- end }}
+{{- $given := include "weir.givenVariables" . | fromYaml }}
 {{- if and .Values.tracing.enabled (not (hasKey $given "TRACING_SERVICE_INSTANCE_ID")) }}
 - name: TRACING_SERVICE_INSTANCE_ID
   valueFrom:
@@ -295,7 +307,7 @@ chart cannot know (in a Secret, behind sentinels or SRV records) are the usual o
 {{- if and $key (not (hasKey $given $name)) }}
 - name: {{ $name }}
   valueFrom:
-    secretKeyRef: { name: {{ include "weir.redisSecret" $ }}, key: {{ $key }} }
+    secretKeyRef: { name: {{ include "weir.redisSecret" $ | toYaml }}, key: {{ toYaml $key }} }
 {{- end }}
 {{- end }}
 {{- end }}
@@ -303,7 +315,7 @@ chart cannot know (in a Secret, behind sentinels or SRV records) are the usual o
 {{- if and .enabled .authSecret (not (hasKey $given "WEIR_REDIS_AUTH")) }}
 - name: WEIR_REDIS_AUTH
   valueFrom:
-    secretKeyRef: { name: {{ .authSecret }}, key: {{ .authKey }} }
+    secretKeyRef: { name: {{ toYaml .authSecret }}, key: {{ toYaml .authKey }} }
 {{- end }}
 {{- end }}
 {{- with .Values.extraEnv }}
@@ -313,19 +325,55 @@ chart cannot know (in a Secret, behind sentinels or SRV records) are the usual o
 
 {{/* Rejects values that do not go together. */}}
 {{- define "weir.validate" -}}
-{{- $pods := int .Values.replicas }}
-{{- if .Values.autoscaling.enabled }}{{ $pods = int .Values.autoscaling.maxReplicas }}{{ end }}
-{{- if and (gt $pods 1) (not (include "weir.sharedStore" .)) (not .Values.allowUnsharedReplicas) }}
-{{- fail (printf "%d pods without a shared store would admit up to %d times each limit: set redis.url, redis.existingSecret.name, redis.trial.enabled or memcached.servers, or replicas to 1, or allowUnsharedReplicas to true if that is what you want" $pods $pods) }}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" (include "weir.fullname" .)) }}
+{{- fail (printf "%s cannot be the name of a Service, which begins with a letter and has no dots: set fullnameOverride" (include "weir.fullname" .)) }}
 {{- end }}
-{{- if and .Values.autoscaling.enabled (lt (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas)) }}
+{{- range $where, $labels := dict "commonLabels" .Values.commonLabels "podLabels" .Values.podLabels "service.labels" .Values.service.labels }}
+{{- range $name := include "weir.selector" $ | fromYaml | keys | sortAlpha }}
+{{- if hasKey ($labels | default dict) $name }}
+{{- fail (printf "%s must not have %s, by which Services find their pods: nameOverride changes the name" $where $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- /* null leaves the number to an autoscaler that the chart does not know */}}
+{{- $pods := ternary "N" .Values.replicas (kindIs "invalid" .Values.replicas) }}
+{{- if .Values.autoscaling.enabled }}{{ $pods = .Values.autoscaling.maxReplicas }}{{ end }}
+{{- if and (or (kindIs "string" $pods) (gt (int $pods) 1)) (not (include "weir.sharedStore" .)) (not .Values.allowUnsharedReplicas) }}
+{{- fail (printf "%v pods without a shared store would admit up to %v times each limit: set redis.url, redis.existingSecret.name, redis.trial.enabled or memcached.servers, or replicas to 1, or allowUnsharedReplicas to true if that is what you want" $pods $pods) }}
+{{- end }}
+{{- with .Values.autoscaling }}
+{{- $further := ternary .triggers .metrics (eq .method "keda") }}
+{{- if and .enabled (lt (int .maxReplicas) (int .minReplicas)) }}
 {{- fail "autoscaling.maxReplicas must not be below autoscaling.minReplicas" }}
 {{- end }}
-{{- if and .Values.rules.existingConfigMap .Values.rules.files }}
+{{- if and .enabled (not .targetCPUPercent) (not $further) }}
+{{- fail (printf "autoscaling by %s needs autoscaling.targetCPUPercent or autoscaling.%s" .method (ternary "triggers" "metrics" (eq .method "keda"))) }}
+{{- end }}
+{{- if and .enabled (eq (int .minReplicas) 0) (or (eq .method "hpa") (not $further)) }}
+{{- fail "autoscaling.minReplicas 0 needs autoscaling.method keda and autoscaling.triggers: without a pod there is no CPU use to scale by" }}
+{{- end }}
+{{- end }}
+{{- $given := include "weir.givenVariables" . | fromYaml }}
+{{- $reasons := dict "PORT" "probes, Service and monitors use port 8080" "GRPC_PORT" "probes, Service and policies use port 8081" }}
+{{- $_ := set $reasons "GRPC_UDS" "the Service needs a port" }}
+{{- $_ := set $reasons "WEIR_REDIS_PORT" "set redisProtocol.enabled and redisProtocol.port, which the Service has too" }}
+{{- $_ := set $reasons "WEIR_STOP_DELAY" "set stop.delaySeconds, which the pod's grace period includes" }}
+{{- $_ := set $reasons "WEIR_STOP_TIMEOUT" "set stop.timeoutSeconds, which the pod's grace period includes" }}
+{{- range $name, $reason := $reasons }}
+{{- if hasKey $given $name }}
+{{- fail (printf "env and extraEnv must not set %s: %s" $name $reason) }}
+{{- end }}
+{{- end }}
+{{- $host := $given.GRPC_HOST | default .Values.host }}
+{{- if and (hasSuffix "DualStack" (toString .Values.service.ipFamilyPolicy)) (not (contains ":" (toString $host))) }}
+{{- fail (printf "service.ipFamilyPolicy %s needs host \"::\": nothing would listen on the IPv6 addresses of the Service" .Values.service.ipFamilyPolicy) }}
+{{- end }}
+{{- $files := include "weir.ruleFiles" . | fromYaml }}
+{{- if and .Values.rules.existingConfigMap $files }}
 {{- fail "set rules.files or rules.existingConfigMap, not both" }}
 {{- end }}
 {{- with .Values.rules.xds }}
-{{- if and .server (or $.Values.rules.existingConfigMap $.Values.rules.files) }}
+{{- if and .server (or $.Values.rules.existingConfigMap $files) }}
 {{- fail "set rules.xds.server, or rules.files or rules.existingConfigMap, not both" }}
 {{- end }}
 {{- if and (not .server) (or .nodeId .algorithm .defaults .tls.enabled) }}
