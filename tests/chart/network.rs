@@ -17,13 +17,13 @@ fn rendered(values: &str) -> Vec<Value> {
     objects(&render(&["--values", file.to_str().expect("UTF-8")]).expect("it renders"))
 }
 
-/// Returns the ports that the pods may connect to, without that of DNS.
+/// Returns the ports that the pods may connect to, without those of DNS.
 fn egress(values: &str) -> BTreeSet<u64> {
     let objects = rendered(&format!("networkPolicy: {{ enabled: true }}\n{values}"));
     let policy = object(&objects, "NetworkPolicy", "weir");
     let ports = list(&policy["spec"], "egress").iter().flat_map(|rule| list(rule, "ports"));
     let numbers = ports.map(|port| port["port"].as_u64().expect("a number"));
-    numbers.filter(|port| *port != 53).collect()
+    numbers.filter(|port| ![53, 5353].contains(port)).collect()
 }
 
 #[test]
@@ -52,9 +52,32 @@ fn the_pods_may_connect_to_the_ports_of_their_store_and_control_plane() {
         ("env: { MEMCACHE_HOST_PORT: 'one:11213,two' }", &[11211, 11213]),
         ("rules: { xds: { server: 'dns:///control-plane:18001' } }", &[18001]),
         ("env: { CONFIG_TYPE: GRPC_XDS_SOTW, CONFIG_GRPC_XDS_SERVER_URL: 'control-plane:18002' }", &[18002]),
+        ("tracing: { enabled: true, endpoint: 'http://collector' }", &[80]),
+        ("tracing: { enabled: true, endpoint: 'https://collector/otlp' }", &[443]),
+        ("env: { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://collector:4318' }", &[4318]),
+        (
+            "tracing: { enabled: true, endpoint: 'http://traces:4317' }
+env: { OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: 'http://traces:4319/v1/traces' }
+extraEnv: [{ name: OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, value: 'metrics:4320' }]",
+            &[4317, 4319, 4320],
+        ),
+        ("env: { REDIS_URL: null, OTEL_EXPORTER_OTLP_ENDPOINT: null }", &[]),
     ] {
         assert_eq!(egress(values), expected.iter().copied().collect(), "{values}");
     }
+}
+
+/// A policy sees the pods' port, and OpenShift's DNS pods have another one than their Service.
+#[test]
+fn the_pods_may_ask_dns_on_both_of_its_ports() {
+    let objects = rendered("networkPolicy: { enabled: true }");
+    let ports = json!([
+        { "port": 53, "protocol": "UDP" },
+        { "port": 53, "protocol": "TCP" },
+        { "port": 5353, "protocol": "UDP" },
+        { "port": 5353, "protocol": "TCP" },
+    ]);
+    assert_eq!(object(&objects, "NetworkPolicy", "weir")["spec"]["egress"], json!([{ "ports": ports }]));
 }
 
 /// Ports that the chart cannot know take the place of the usual ones.
