@@ -37,7 +37,8 @@ rules:
 - The chart is in this repository, and not yet in one of charts. There is no published image: build it with `docker build --tag weir .`
 - **Rules** are applied by running pods: a change of `rules.files`, or of the ConfigMap that `rules.existingConfigMap` names,
   causes no rollout. Before each install and upgrade a Job checks them, so that rules with errors reach no pod. With `rules.xds`
-  they come from a control plane instead.
+  they come from a control plane instead. In a file that is a tree, as above, quote domains, keys and values that YAML reads as
+  numbers or booleans; the chart refuses them otherwise.
 - **Settings** are variables of the pod: a change rolls the Deployment, one pod at a time. Secrets that the chart does not
   write are read when a pod starts (certificates of the gRPC port: when they change), so restart the pods after a change of theirs.
 - **More than one pod** needs a shared store (`redis` or `memcached`). Without one the chart refuses to render, because each pod would

@@ -67,7 +67,7 @@ extraEnv: [{ name: OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, value: 'metrics:4320' }]
     }
 }
 
-/// A policy sees the pods' port, and OpenShift's DNS pods have another one than their Service.
+/// A policy sees the pods' port, and DNS pods may have another one than their Service.
 #[test]
 fn the_pods_may_ask_dns_on_both_of_its_ports() {
     let objects = rendered("networkPolicy: { enabled: true }");
