@@ -10,14 +10,19 @@ use crate::{config::ConfigErrors, net::BindError, server::grpc, store::disk::Dis
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// The initial rules are invalid.
-    #[error("cannot load the rules; FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without them\n{0}")]
+    #[error("cannot load the rules\n{0}\n(FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without rules)")]
     Rules(ConfigErrors),
     /// The defaults for rules from a control plane are invalid.
     #[error("cannot load the defaults of WEIR_XDS_DEFAULTS\n{0}")]
     Defaults(ConfigErrors),
     /// An address cannot be bound.
-    #[error(transparent)]
-    Bind(#[from] BindError),
+    #[error("{setting}")]
+    Bind {
+        /// Where the address comes from.
+        setting: &'static str,
+        /// The error.
+        source: BindError,
+    },
     /// The system does not know a listener's address.
     #[error("cannot determine a listener's address")]
     Address(#[from] io::Error),

@@ -8,7 +8,7 @@ use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use super::{addresses::Addresses, context::AppContext, error::AppError, shutdown::until_true};
 use crate::{
     config::Watch,
-    net::{BindError, ConnectionAge, Listener, bind_tcp, raise_open_files},
+    net::{ConnectionAge, Listener, bind_tcp, raise_open_files},
     server::{Certificates, Connections, bounds::Bounds, grpc, http, resp},
     settings::{Address, GrpcAddress, Settings},
 };
@@ -52,19 +52,26 @@ impl Servers {
     pub(super) async fn bind(
         settings: &Settings,
         certificates: Option<WatchedCertificates>,
-    ) -> Result<Self, BindError> {
+    ) -> Result<Self, AppError> {
+        let of = |setting| move |source| AppError::Bind { setting, source };
         let prometheus = match &settings.prometheus {
-            Some(prometheus) => {
-                Some((bind_tcp(socket_addr(prometheus.address)).await?, prometheus.path.clone()))
-            }
+            Some(prometheus) => Some((
+                bind_tcp(socket_addr(prometheus.address)).await.map_err(of("PROMETHEUS_ADDR"))?,
+                prometheus.path.clone(),
+            )),
             None => None,
         };
         let grpc = match &settings.grpc.address {
-            GrpcAddress::Tcp(address) => Listener::tcp(socket_addr(*address)).await?,
-            GrpcAddress::Unix(path) => Listener::unix(path).await?,
+            GrpcAddress::Tcp(address) => {
+                Listener::tcp(socket_addr(*address)).await.map_err(of("GRPC_PORT (--grpc-port)"))?
+            }
+            GrpcAddress::Unix(path) => Listener::unix(path).await.map_err(of("GRPC_UDS"))?,
         };
         let redis = match &settings.redis_port {
-            Some(redis) => Some((Listener::tcp(socket_addr(redis.address)).await?, redis.service)),
+            Some(redis) => Some((
+                Listener::tcp(socket_addr(redis.address)).await.map_err(of("WEIR_REDIS_PORT"))?,
+                redis.service,
+            )),
             None => None,
         };
         let encrypts_redis = settings.redis_port.as_ref().is_some_and(|redis| redis.tls.is_some());
@@ -72,8 +79,8 @@ impl Servers {
             grpc,
             redis,
             encrypts: [settings.grpc.tls.is_some(), encrypts_redis],
-            http: bind_tcp(socket_addr(settings.http)).await?,
-            debug: bind_tcp(socket_addr(settings.debug)).await?,
+            http: bind_tcp(socket_addr(settings.http)).await.map_err(of("PORT (--port)"))?,
+            debug: bind_tcp(socket_addr(settings.debug)).await.map_err(of("DEBUG_PORT (--debug-port)"))?,
             prometheus,
             age: ConnectionAge { max: settings.grpc.max_age, grace: settings.grpc.max_age_grace },
             certificates,

@@ -36,6 +36,10 @@ const CHANGE_POLL: Duration = Duration::from_millis(20);
 /// Begins every message about a file that cannot be read or parsed.
 const UNREADABLE: &str = "error loading config file";
 
+/// The same for a file that an editor may have made.
+const UNREADABLE_HIDDEN: &str =
+    "error loading config file (RUNTIME_IGNOREDOTFILES=true leaves out those whose names begin with a dot)";
+
 /// Configures how a directory is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -130,7 +134,7 @@ pub fn load_file(path: &Path) -> Result<Loaded, ConfigErrors> {
 /// All errors of the file.
 pub fn load_input(name: &str, input: impl Read) -> Result<Loaded, ConfigErrors> {
     let mut reading = Reading::new(Options::default());
-    reading.bytes(name.into(), read(input, 0));
+    reading.bytes(name.into(), UNREADABLE, read(input, 0));
     reading.finish(1)
 }
 
@@ -192,12 +196,14 @@ impl Reading {
 
     fn file(&mut self, file: &RuleFile) {
         let opened = File::open(&file.real).and_then(|file| Ok((file.metadata()?.len(), file)));
-        self.bytes(name(&file.path), opened.and_then(|(size, file)| read(file, size)));
+        let is_hidden = file.path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        let start = if is_hidden { UNREADABLE_HIDDEN } else { UNREADABLE };
+        self.bytes(name(&file.path), start, opened.and_then(|(size, file)| read(file, size)));
     }
 
-    fn bytes(&mut self, name: Arc<str>, bytes: io::Result<Vec<u8>>) {
+    fn bytes(&mut self, name: Arc<str>, start: &str, bytes: io::Result<Vec<u8>>) {
         let mut report = FileReport::new(name);
-        if let Some(text) = text_of(bytes, UNREADABLE, &mut report) {
+        if let Some(text) = text_of(bytes, start, &mut report) {
             self.document(&text, &mut report);
         }
         report.finish(&mut self.report);

@@ -33,6 +33,21 @@ pub(super) const MAX_TEXT_BYTES: usize = 64 << 20;
 /// The most warnings of a document.
 const MAX_WARNINGS: usize = 100;
 
+/// What helps against a fault, by a part of the parser's message.
+const HINTS: [(&str, &str); 5] = [
+    ("unknown anchor", ALIAS),
+    ("an anchor or alias", ALIAS),
+    ("while parsing a block", "; compare the indentation of this line with that of the lines around it"),
+    ("tabs disallowed", "; indent with spaces"),
+    (
+        "mapping values are not allowed",
+        "; a text that contains ': ' needs quotes, unless the indentation is wrong",
+    ),
+];
+
+const ALIAS: &str = ": a value that begins with '*' is an alias of YAML, and one that begins with '&' an anchor; write \
+                     it in quotes, such as '*.pdf'";
+
 /// A place in a document: line and column from 1, in characters. The default, 0, stands for the whole document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
@@ -115,21 +130,12 @@ impl Fault {
 impl From<&ScanError> for Fault {
     fn from(error: &ScanError) -> Self {
         let at = Position::from(Span::empty(*error.marker()));
-        match error.kind() {
-            // the parser reads ahead, so its own limit of nested brackets applies first
-            ErrorKind::RecursionLimitExceeded => Self::too_deep(at),
-            _ if ["unknown anchor", "an anchor or alias"].iter().any(|text| error.info().contains(text)) => {
-                Self::new(
-                    at,
-                    format!(
-                        "{}: a value that begins with '*' is an alias of YAML, and one that begins with '&' an anchor; write it in \
-                     quotes, such as '*.pdf'",
-                        error.info()
-                    ),
-                )
-            }
-            _ => Self::new(at, error.info()),
+        // the parser reads ahead, so its own limit of nested brackets applies first
+        if *error.kind() == ErrorKind::RecursionLimitExceeded {
+            return Self::too_deep(at);
         }
+        let hint = HINTS.iter().find(|(text, _)| error.info().contains(text));
+        Self::new(at, format!("{}{}", error.info(), hint.map_or("", |(_, hint)| hint)))
     }
 }
 

@@ -67,7 +67,6 @@ impl UnknownDomains {
 
     /// Tells of a domain that nobody has asked for lately: a typing error in it admits everything.
     #[cfg(feature = "server")]
-    #[expect(clippy::disallowed_methods, reason = "messages are throttled by the time that passes")]
     fn warn(&self, domain: &str) {
         if let Some(suppressed) = self.warned.admit(std::time::Instant::now()) {
             tracing::warn!(

@@ -52,7 +52,8 @@ struct Names {
 /// The parts of a URL other than the address.
 #[derive(Default)]
 struct Url {
-    auth: Option<Auth>,
+    user: Option<String>,
+    password: Option<String>,
     tls: bool,
     database: i64,
 }
@@ -151,11 +152,19 @@ fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) ->
     }
     Some(Endpoint {
         topology,
-        auth: auth(read, &names.of("AUTH")).or(url.auth),
+        auth: login(auth(read, &names.of("AUTH")), url.user, url.password),
         tls: (tls || url.tls).then_some(files),
         database: url.database,
         timeout,
     })
+}
+
+/// Returns the login of a variable, whose password takes precedence, and of a URL.
+fn login(given: Option<Auth>, user: Option<String>, password: Option<String>) -> Option<Auth> {
+    match given {
+        Some(given) => Some(Auth { user: given.user.or(user), ..given }),
+        None => password.map(|password| Auth { user, password }),
+    }
 }
 
 /// Reads `password` or `user:password`.
@@ -228,16 +237,35 @@ fn single(text: &str, socket: Option<Socket>) -> Result<(Topology, Url), &'stati
     }
 }
 
-/// Parses the part after `redis://` or `rediss://`.
+/// Parses the part after `redis://` or `rediss://`. As for envoyproxy/ratelimit, a query may have the `username`, the
+/// `password` and the database, `db`; other parts of it have no effect.
 fn url(rest: &str, tls: bool) -> Option<(Topology, Url)> {
-    let info = format!("redis://{rest}").into_connection_info().ok()?;
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let in_query = |key: &str| {
+        let parts = query.split('#').next().unwrap_or_default().split('&');
+        parts.filter_map(|part| part.split_once('=')).find(|(name, _)| *name == key).map(|(_, value)| value)
+    };
+    let info = format!("redis://{place}").into_connection_info().ok()?;
     let ConnectionAddr::Tcp(host, port) = info.addr() else { return None };
     let login = info.redis_settings();
-    let auth = login
-        .password()
-        .map(|password| Auth { user: login.username().map(str::to_owned), password: password.to_owned() });
+    let of_query = |key, of_place: Option<&str>| match in_query(key) {
+        // the text is encoded as it would be before the host
+        Some(text) => unescaped(text).map(Some),
+        None => Some(of_place.map(str::to_owned)),
+    };
+    let database = match in_query("db") {
+        Some(number) => number.parse().ok()?,
+        None => login.db(),
+    };
+    let (user, password) = (of_query("username", login.username())?, of_query("password", login.password())?);
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    Some((Topology::Single(Address::tcp(host, *port)), Url { auth, tls, database: login.db() }))
+    Some((Topology::Single(Address::tcp(host, *port)), Url { user, password, tls, database }))
+}
+
+/// Returns a text in which `%` and two digits stand for a byte.
+fn unescaped(text: &str) -> Option<String> {
+    let url = format!("redis://:{text}@localhost").into_connection_info().ok()?;
+    Some(url.redis_settings().password().unwrap_or_default().to_owned())
 }
 
 /// Parses `host`, `host:port` or `[::1]:port`.

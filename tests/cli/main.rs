@@ -290,7 +290,7 @@ fn a_port_in_use_is_reported() {
     let arguments = ["--config", path(&dir), "--grpc-host", "127.0.0.1", "--grpc-port", port];
     let second = run(&[&arguments[..], &["--port", "0", "--debug-port", "0"]].concat(), &[]);
     assert_eq!(second.status.code(), Some(1));
-    let expected = format!("weir: error: cannot listen on 127.0.0.1:{port}: ");
+    let expected = format!("weir: error: GRPC_PORT (--grpc-port): cannot listen on 127.0.0.1:{port}: ");
     assert!(stderr(&second).contains(&expected), "{}", stderr(&second));
 }
 

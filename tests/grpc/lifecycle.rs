@@ -101,7 +101,7 @@ async fn a_unix_socket_serves_and_is_removed_with_the_service() {
     let BoundAddress::Unix(path) = weir.addresses.grpc.clone() else { panic!("it listens on a socket") };
     assert!(path.exists());
     let second = Weir::try_start(RULES, &[("GRPC_UDS", path.to_str().expect("a plain path"))]).await;
-    let Err(AppError::Bind(error)) = second else { panic!("two services on one socket") };
+    let Err(AppError::Bind { source: error, .. }) = second else { panic!("two services on one socket") };
     assert_eq!(error.source.kind(), io::ErrorKind::AddrInUse);
     weir.decide(request("d", [descriptor([("k", "v")])])).await;
 
@@ -122,7 +122,7 @@ async fn a_stale_socket_is_replaced_but_a_file_is_kept() {
     timeout(DEADLINE, weir.stop()).await.expect("in time").expect("no panic").expect("no error");
 
     fs::write(&path, "precious").expect("a file");
-    assert!(matches!(Weir::try_start(RULES, &variables).await, Err(AppError::Bind(_))));
+    assert!(matches!(Weir::try_start(RULES, &variables).await, Err(AppError::Bind { .. })));
     assert_eq!(fs::read_to_string(&path).expect("it is still there"), "precious");
 }
 

@@ -54,9 +54,25 @@ fn variables_take_precedence_over_parts_of_the_url() {
     assert_eq!((main.auth, main.database), (Some(secret(Some("weir"), "p@ss")), 3));
     assert_eq!(main.tls, Some(Tls::default()));
     let main = redis_of(&[url, ("REDIS_AUTH", "other")]).main;
-    assert_eq!(main.auth, Some(secret(None, "other")));
+    assert_eq!(main.auth, Some(secret(Some("weir"), "other")));
+    let main = redis_of(&[("REDIS_URL", "redis://weir@redis:1"), ("REDIS_AUTH", "other")]).main;
+    assert_eq!(main.auth, Some(secret(Some("weir"), "other")));
     let main = redis_of(&[("REDIS_URL", "redis:1"), ("REDIS_AUTH", "me:a:b")]).main;
     assert_eq!(main.auth, Some(secret(Some("me"), "a:b")));
+}
+
+#[test]
+fn a_query_has_parts_of_the_url() {
+    for (query, login, database) in [
+        ("?db=3", None, 3),
+        ("/2?db=3&x=y#z", None, 3),
+        ("/2?password=p%40ss&username=weir", Some(secret(Some("weir"), "p@ss")), 2),
+        ("?password=a#db=4", Some(secret(None, "a")), 0),
+    ] {
+        let main = redis_of(&[("REDIS_URL", &format!("redis://redis:7000{query}"))]).main;
+        assert_eq!((main.auth, main.database), (login, database), "{query}");
+        assert_eq!(main.topology, Topology::Single(Address::tcp("redis", 7000)), "{query}");
+    }
 }
 
 #[test]

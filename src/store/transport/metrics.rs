@@ -105,7 +105,6 @@ impl TransportMetrics {
         counter.add(1);
     }
 
-    #[expect(clippy::disallowed_methods, reason = "messages are throttled by the time that passes")]
     fn log(&self, reply: &str) {
         if let Some(suppressed) = self.logged.admit_one_in(LOGGED, Instant::now()) {
             let reply = shortened(reply, MAX_TEXT);
