@@ -17,6 +17,12 @@ use crate::limit::{self, Domain, Origin, Pattern, Rule, Scope, Values};
 const LITERAL_STAR: &str = "'*' in a key is literal here, but to envoyproxy/ratelimit it is a wildcard in the text \
                             'key_value' of an entry; write a descriptor for each key, and wildcards in 'value'";
 
+/// The most bytes of keys and values on the paths to all rules of a file. Each rule has its whole path.
+const MAX_PATHS: usize = 64 << 20;
+
+/// The most wildcards of a value, which is divided by them.
+const MAX_STARS: usize = 100;
+
 /// The domain that a file declares.
 pub(super) struct Declared {
     pub(super) domain: Domain,
@@ -29,6 +35,8 @@ struct Walk<'r> {
     report: &'r mut FileReport,
     /// The domain and the composite keys of the enclosing descriptors.
     path: Vec<String>,
+    /// The bytes of the paths to the rules so far.
+    path_bytes: usize,
 }
 
 /// Compiles `root`, and reports all errors. Returns none if it names no domain.
@@ -44,7 +52,7 @@ pub(super) fn compile(root: &YamlNode, report: &mut FileReport) -> Option<Declar
         report.error(root.at, no_domain);
     }
     let name = domain.map_or("", |domain| domain.value);
-    let mut walk = Walk { report, path: vec![name.to_owned()] };
+    let mut walk = Walk { report, path: vec![name.to_owned()], path_bytes: 0 };
     let nodes = walk.descriptors(&fields);
     let all_or_nothing = fields.flag("all_or_nothing", walk.report);
     let scope = if all_or_nothing { Scope::Request } else { Scope::Descriptor };
@@ -87,6 +95,9 @@ impl Walk<'_> {
                  it a wildcard and no 'share_threshold'",
             );
         }
+        if rule.is_some() && !self.add_path(name.len(), node.at) {
+            return None;
+        }
         let enabled = fields.flag_or("enabled", true, self.report);
         let value_to_metric = fields.flag("value_to_metric", self.report);
         self.path.push(name);
@@ -111,10 +122,37 @@ impl Walk<'_> {
         (enabled && !key.is_empty()).then_some(node)
     }
 
+    /// Counts the path to a rule whose own level has `name` bytes. Returns whether there is room for it; tells of the
+    /// first one for which there is none. The rules of control planes are bounded before they are decoded.
+    fn add_path(&mut self, name: usize, at: Position) -> bool {
+        let had_room = self.path_bytes <= MAX_PATHS;
+        self.path_bytes += self.path.iter().map(String::len).sum::<usize>() + name;
+        let has_room = self.path_bytes <= MAX_PATHS || at == Position::default();
+        if had_room && !has_room {
+            self.report.error(
+                at,
+                format!(
+                    "the keys and values on the paths to the rules have more than {MAX_PATHS} bytes, since each rule has \
+                     all above it; write shorter ones"
+                ),
+            );
+        }
+        has_room
+    }
+
+    /// Returns the pattern `text`, or one that matches little if it has too many wildcards.
+    fn pattern(&mut self, text: &str, at: Position) -> Pattern {
+        if text.bytes().filter(|byte| *byte == b'*').count() <= MAX_STARS {
+            return Pattern::new(text);
+        }
+        self.report.error(at, format!("a value may have at most {MAX_STARS} '*'"));
+        Pattern::new("")
+    }
+
     fn values(&mut self, fields: &Fields<'_>) -> Values {
         let value = fields.text("value", self.report);
         let Some(list) = fields.get("values") else {
-            return value.map_or(Values::Any, |value| Values::One(Pattern::new(value.value)));
+            return value.map_or(Values::Any, |value| Values::One(self.pattern(value.value, value.at)));
         };
         if fields.get("value").is_some() {
             self.report.error(list.key_at, "'value' and 'values' cannot be combined");
@@ -132,7 +170,7 @@ impl Walk<'_> {
                     self.report.error(item.at, format!("'values' must be a list of texts, but has {kind}"));
                 }
                 Some("") => self.report.error(item.at, "a value in 'values' must not be empty"),
-                Some(text) if seen.insert(text) => patterns.push(Pattern::new(text)),
+                Some(text) if seen.insert(text) => patterns.push(self.pattern(text, item.at)),
                 Some(text) => {
                     self.report.error(item.at, format!("duplicate value '{}'", brief(text)));
                 }

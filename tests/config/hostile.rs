@@ -36,6 +36,32 @@ fn merges_that_expand_exponentially_are_rejected() {
     assert!(error.contains("more than 2000000 values") || error.contains("nested deeper"), "{error}");
 }
 
+/// Each rule has the keys and values above it.
+#[test]
+fn long_keys_above_many_rules_are_bounded() {
+    let rules = |key: usize, rules: usize| {
+        let leaf = |i: usize| format!("  - {{key: k{i}, rate_limit: {{requests: 1, per: 1s}}}}\n");
+        let leaves: String = (0..rules).map(leaf).collect();
+        format!("domain: d\ndescriptors:\n- key: {}\n  descriptors:\n{leaves}", "k".repeat(key))
+    };
+    // a megabyte fits 63 times beside the other texts
+    let error = rejected(&rules(1 << 20, 20_000));
+    assert!(error.starts_with("f.yaml:68:5: ") && error.contains("more than 67108864 bytes"), "{error}");
+    assert!(config::parse("f.yaml", &rules(1_000, 20_000)).is_ok());
+}
+
+#[test]
+fn the_wildcards_of_a_value_are_bounded() {
+    let value = |stars: usize| {
+        format!(
+            "domain: d\ndescriptors:\n- key: k\n  value: '{}'\n  rate_limit: {{requests: 1, per: 1s}}\n",
+            "*a".repeat(stars)
+        )
+    };
+    assert!(config::parse("f.yaml", &value(100)).is_ok());
+    assert!(rejected(&value(1_000_000)).ends_with("4:10: a value may have at most 100 '*'"));
+}
+
 #[test]
 fn text_that_aliases_repeat_is_bounded() {
     let text = |uses: usize| {
