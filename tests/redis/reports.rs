@@ -341,6 +341,35 @@ fn the_script_does_what_the_algorithms_in_rust_do() {
     assert!(adopted.get() > 200 && added.get() > 200, "{adopted:?} {added:?}");
 }
 
+#[test]
+fn hits_that_are_given_back_at_once_leave_no_counter() {
+    let redis = RedisWithClock::new();
+    redis.clock.set(START);
+    let tiers = [Tier { requests: 0, period: Period::from_millis(120), algorithm: Algorithm::SlidingWindow }];
+    let change = |hits: Vec<i64>, unused| Change {
+        ago: 0,
+        since: 0,
+        hits,
+        unused,
+        rejected: None,
+        replaces: Replaces::Nothing,
+        is_own: false,
+        except: 0,
+        unknown: 0,
+    };
+    let changes = vec![change(vec![1], None), change(Vec::new(), Some((1, 0)))];
+    let action = Action::Exchange { changes, runs: Vec::new(), hold: None, beside: 0 };
+    let mut compared = Compared {
+        redis: &redis,
+        model: SimulatedServer::default(),
+        in_turn: SimulatedServer::default(),
+        target: redis.target(&tiers),
+        writers: Default::default(),
+    };
+    let [in_redis, in_rust] = compared.step(&Step { later: 0, writer: 0, action });
+    assert_eq!([in_redis.version(0), in_rust.version(0)], [0, 0]);
+}
+
 /// An exchange is one command, and no different from its parts one after the other.
 #[test]
 fn an_exchange_does_what_its_parts_do_in_turn() {

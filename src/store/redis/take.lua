@@ -186,7 +186,8 @@ function sliding.save(tier)
     texts[2 * i + 2] = whole(tier.last[i] - opened)
     texts[2 * i + 3] = whole(tier.hits[i])
   end
-  if n > 0 or tier.text then
+  -- hits that came and went leave no counter behind
+  if tier.text or sum(tier) > 0 then
     write(tier, table.concat(texts, ' '), n > 0 and tier.last[n] + tier.period or now)
   end
 end
