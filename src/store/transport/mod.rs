@@ -6,6 +6,7 @@
 
 mod address;
 mod background;
+mod keep_alive;
 mod metrics;
 mod protocol;
 mod queue;

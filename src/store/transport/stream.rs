@@ -13,7 +13,7 @@ use tokio_rustls::{
     rustls::{ClientConfig, pki_types::ServerName},
 };
 
-use super::Address;
+use super::{Address, keep_alive::keep_alive};
 
 /// How long one address of a host may be silent before the next one is tried, too: as long as RFC 8305 recommends.
 const NEXT_AFTER: Duration = Duration::from_millis(250);
@@ -34,6 +34,7 @@ pub(in crate::store) async fn connect_stream(
     };
     // a pipeline is written at once, so delaying it to fill a segment gains nothing
     stream.set_nodelay(true).map_err(text)?;
+    keep_alive(&stream).map_err(text)?;
     let Some(tls) = tls else {
         return Ok(Box::new(stream));
     };
