@@ -1,6 +1,6 @@
 //! Connections to Redis: sockets, passwords, TLS, sentinels, clusters.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use weir::{
     limit::{Algorithm, OverLimitPolicy, Period, Timestamp},
@@ -11,8 +11,8 @@ use weir::{
 };
 
 use crate::support::{
-    Certificates, Cluster, MonitoredMaster, Op, Server, compatible, connected, now, send, settings, target,
-    tier, until,
+    Certificates, Cluster, FakeRedis, MonitoredMaster, Op, Server, compatible, connected, now, send,
+    settings, target, tier, until,
 };
 
 /// Returns whether hits are counted.
@@ -197,6 +197,47 @@ async fn a_frozen_master_is_replaced_when_a_replica_takes_over() {
     };
     until("the replica counts", async || take().await.is_ok_and(|reply| reply.is_ok())).await;
     assert!(remote.state().servers[0].name.contains(&monitored.replica.port().to_string()));
+}
+
+/// Returns `topology` with an address in front of the sentinels that accepts connections and never replies, and
+/// settings whose timeout is longer than any test.
+fn behind_a_hanging_sentinel(topology: Topology) -> (TcpListener, RedisSettings) {
+    let hanging = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let port = hanging.local_addr().expect("its address").port();
+    let Topology::Sentinel { master, mut sentinels, auth } = topology else { unreachable!("of sentinels") };
+    sentinels.insert(0, Address::tcp("127.0.0.1", port));
+    let mut settings = at(Topology::Sentinel { master, sentinels, auth });
+    settings.main.timeout = Duration::from_mins(1);
+    (hanging, settings)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_hangs_delays_no_failover() {
+    let mut monitored = MonitoredMaster::start(None).await;
+    let (_hanging, settings) = behind_a_hanging_sentinel(monitored.topology());
+    let remote = connected(settings).await;
+    assert!(counts(&remote).await);
+    monitored.master.kill();
+    until("the replica counts", async || counts(&remote).await).await;
+    assert!(remote.state().servers[0].name.contains(&monitored.replica.port().to_string()));
+}
+
+/// A sentinel that is cut off from the others still reports a master that has been replaced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_is_out_of_date_is_outvoted() {
+    let monitored = MonitoredMaster::start(None).await;
+    let outdated = FakeRedis::start().await;
+    let port = monitored.replica.port().to_string();
+    let reply = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len());
+    outdated.reply(move |command| (command[0] == "SENTINEL").then(|| reply.clone()));
+    let Topology::Sentinel { master, mut sentinels, auth } = monitored.topology() else { unreachable!() };
+    sentinels.insert(0, outdated.address());
+    let remote = connected(at(Topology::Sentinel { master, sentinels, auth })).await;
+    let polled = outdated.received("SENTINEL");
+    until("it is asked again", async || outdated.received("SENTINEL") > polled + 2).await;
+    let state = remote.state();
+    assert!(state.is_connected() && state.servers[0].name.contains(&monitored.master.port().to_string()));
+    assert!(outdated.received("HELLO") <= 2, "one connection to connect, and one to poll");
 }
 
 #[tokio::test]

@@ -42,8 +42,8 @@ pub(super) async fn connect(endpoint: &Endpoint, address: &Address) -> Result<Re
     within(endpoint, connecting).await
 }
 
-/// Connects to the sentinel at `address`.
-pub(super) async fn connect_sentinel(
+/// Connects to the server at `address`, which no script is sent to: a sentinel, or one that is only asked for slots.
+pub(super) async fn connect_without_scripts(
     endpoint: &Endpoint,
     address: &Address,
     auth: Option<&Auth>,

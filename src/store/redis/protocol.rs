@@ -56,11 +56,7 @@ impl Protocol for RedisProtocol {
     }
 
     async fn connect(&self) -> Result<(Address, RedisConnection), String> {
-        let address = self.resolver.find(&self.endpoint).await?;
-        let connection = connection::connect(&self.endpoint, &address).await;
-        let mut connection = connection.map_err(|error| format!("{address}: {error}"))?;
-        self.resolver.check(&address, &mut connection).await?;
-        Ok((address, connection))
+        self.resolver.connect(&self.endpoint).await
     }
 
     async fn moved(&self, address: &Address) -> Address {

@@ -2,8 +2,9 @@
 
 use std::{future, time::Duration};
 
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use redis::Value;
-use tokio::time;
+use tokio::time::{self, Instant};
 
 use super::{
     connection::{self, RedisConnection},
@@ -15,20 +16,37 @@ use crate::store::transport::Address;
 /// that another server has taken over.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The longest wait for a sentinel where others have replied: one that hangs must not delay the others.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Finds the address of a server.
 #[derive(Clone, Debug)]
 pub(super) enum Resolver {
     /// A fixed address.
     Fixed(Address),
     /// The master that sentinels report.
-    Sentinels {
-        /// The name of the master at the sentinels.
-        master: String,
-        /// The sentinels, at least one.
-        sentinels: Vec<Address>,
-        auth: Option<Auth>,
-    },
+    Sentinels(Sentinels),
 }
+
+/// The sentinels that know a master.
+#[derive(Clone, Debug)]
+pub(super) struct Sentinels {
+    /// The name of the master at the sentinels.
+    master: String,
+    /// The sentinels, at least one.
+    addresses: Vec<Address>,
+    auth: Option<Auth>,
+}
+
+/// A sentinel that is queried repeatedly.
+struct PolledSentinel<'a> {
+    sentinels: &'a Sentinels,
+    address: &'a Address,
+    /// The connection of the last query, so that not every query needs another one.
+    connection: Option<RedisConnection>,
+}
+
+// === impl Resolver ===
 
 impl Resolver {
     /// Returns the resolver for `topology`; none for a cluster, whose servers are found by slot.
@@ -36,7 +54,7 @@ impl Resolver {
         match topology.clone() {
             Topology::Single(address) => Some(Self::Fixed(address)),
             Topology::Sentinel { master, sentinels, auth } => {
-                Some(Self::Sentinels { master, sentinels, auth })
+                Some(Self::Sentinels(Sentinels { master, addresses: sentinels, auth }))
             }
             Topology::Cluster(_) => None,
         }
@@ -46,7 +64,7 @@ impl Resolver {
     pub(super) fn name(&self) -> String {
         match self {
             Self::Fixed(address) => address.to_string(),
-            Self::Sentinels { master, .. } => master.clone(),
+            Self::Sentinels(sentinels) => sentinels.master.clone(),
         }
     }
 
@@ -54,75 +72,148 @@ impl Resolver {
     pub(super) fn name_at(&self, address: &Address) -> String {
         match self {
             Self::Fixed(address) => address.to_string(),
-            Self::Sentinels { master, .. } => format!("{master} at {address}"),
+            Self::Sentinels(sentinels) => format!("{} at {address}", sentinels.master),
         }
     }
 
-    /// Finds the server's address.
-    pub(super) async fn find(&self, endpoint: &Endpoint) -> Result<Address, String> {
-        let (master, sentinels, auth) = match self {
-            Self::Fixed(address) => return Ok(address.clone()),
-            Self::Sentinels { master, sentinels, auth } => (master, sentinels, auth.as_ref()),
-        };
-        let mut errors = Vec::new();
-        for sentinel in sentinels {
-            match query_sentinel(endpoint, sentinel, auth, master).await {
-                Ok(address) => return Ok(address),
-                Err(error) => errors.push(format!("{sentinel}: {error}")),
+    /// Finds the server and connects to it.
+    pub(super) async fn connect(&self, endpoint: &Endpoint) -> Result<(Address, RedisConnection), String> {
+        match self {
+            Self::Fixed(address) => {
+                let connection = connection::connect(endpoint, address).await;
+                let connection = connection.map_err(|error| format!("{address}: {error}"))?;
+                Ok((address.clone(), connection))
             }
+            Self::Sentinels(sentinels) => sentinels.connect(endpoint).await,
         }
-        Err(format!("no sentinel knows {master}: {}", errors.join("; ")))
-    }
-
-    /// Checks that the server at `address` is a master if sentinels reported it: for a while after a failover they may
-    /// report a server that has become a replica.
-    pub(super) async fn check(
-        &self,
-        address: &Address,
-        connection: &mut RedisConnection,
-    ) -> Result<(), String> {
-        if let Self::Sentinels { master, .. } = self {
-            let role: Vec<Value> = connection.query(&redis::cmd("ROLE")).await?;
-            let role: Option<String> =
-                role.into_iter().next().and_then(|role| redis::from_redis_value(role).ok());
-            if role.as_deref() != Some("master") {
-                return Err(format!(
-                    "sentinels report {address} as the master of {master}, but it is not a master"
-                ));
-            }
-        }
-        Ok(())
     }
 
     /// Waits until the server is no longer at `address`, and returns its new address.
     pub(super) async fn moved(&self, endpoint: &Endpoint, address: &Address) -> Address {
-        if let Self::Fixed(_) = self {
-            return future::pending().await;
-        }
-        loop {
-            time::sleep(POLL_INTERVAL).await;
-            if let Ok(found) = self.find(endpoint).await
-                && found != *address
-            {
-                return found;
-            }
+        match self {
+            Self::Fixed(_) => future::pending().await,
+            Self::Sentinels(sentinels) => sentinels.moved(endpoint, address).await,
         }
     }
 }
 
-/// Returns the address of `master` that the sentinel at `sentinel` reports.
-async fn query_sentinel(
-    endpoint: &Endpoint,
-    sentinel: &Address,
-    auth: Option<&Auth>,
-    master: &str,
-) -> Result<Address, String> {
-    let mut connection = connection::connect_sentinel(endpoint, sentinel, auth).await?;
-    let mut command = redis::cmd("SENTINEL");
-    command.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
-    let reply = time::timeout(endpoint.timeout, connection.query::<Option<(String, u16)>>(&command)).await;
-    match reply.map_err(|_| format!("no reply within {:?}", endpoint.timeout))?? {
-        Some((host, port)) => Ok(Address::tcp(&host, port)),
-        None => Err(format!("it watches no master with the name {master}")),
+// === impl Sentinels ===
+
+impl Sentinels {
+    /// Asks all sentinels at once, and connects to the first server reported that is a master. For a while after a
+    /// failover some report a server that has become a replica, or is gone.
+    async fn connect(&self, endpoint: &Endpoint) -> Result<(Address, RedisConnection), String> {
+        let mut answers: FuturesUnordered<_> =
+            self.polled().map(async |mut sentinel| sentinel.query(endpoint).await).collect();
+        let mut attempts = FuturesUnordered::new();
+        let (mut reported, mut errors) = (Vec::new(), Vec::new());
+        loop {
+            let has_failed = attempts.is_empty() && !reported.is_empty();
+            tokio::select! {
+                Some(answer) = answers.next() => match answer {
+                    Ok(address) if reported.contains(&address) => {}
+                    Ok(address) => {
+                        reported.push(address.clone());
+                        attempts.push(self.connect_to(endpoint, address));
+                    }
+                    Err(error) => errors.push(error),
+                },
+                Some(connected) = attempts.next() => match connected {
+                    Ok(connected) => return Ok(connected),
+                    Err(error) => errors.push(error),
+                },
+                // the next attempt may find a new master; a sentinel that hangs must not delay it
+                () = time::sleep(PATIENCE), if has_failed => break,
+                else => break,
+            }
+        }
+        let errors = errors.join("; ");
+        Err(if reported.is_empty() { format!("no sentinel knows {}: {errors}", self.master) } else { errors })
+    }
+
+    /// Connects to the server at `address`, and checks that it is a master.
+    async fn connect_to(
+        &self,
+        endpoint: &Endpoint,
+        address: Address,
+    ) -> Result<(Address, RedisConnection), String> {
+        let connection = connection::connect(endpoint, &address).await;
+        let mut connection = connection.map_err(|error| format!("{address}: {error}"))?;
+        let role = time::timeout(endpoint.timeout, connection.query::<Vec<Value>>(&redis::cmd("ROLE"))).await;
+        let role = role.unwrap_or_else(|_| Err(format!("no reply within {:?}", endpoint.timeout)));
+        let role = role.map_err(|error| format!("{address}: {error}"))?.into_iter().next();
+        let role: Option<String> = role.and_then(|role| redis::from_redis_value(role).ok());
+        if role.as_deref() != Some("master") {
+            let master = &self.master;
+            return Err(format!(
+                "sentinels report {address} as the master of {master}, but it is not a master"
+            ));
+        }
+        Ok((address, connection))
+    }
+
+    /// Waits until more sentinels report another address than `address`, and returns it. A single one is not enough:
+    /// weir would move back and forth between what it reports and what the others do.
+    async fn moved(&self, endpoint: &Endpoint, address: &Address) -> Address {
+        let mut sentinels: Vec<_> = self.polled().collect();
+        loop {
+            time::sleep(POLL_INTERVAL).await;
+            let deadline = Instant::now() + PATIENCE;
+            let mut answers: FuturesUnordered<_> =
+                sentinels.iter_mut().map(|sentinel| sentinel.query(endpoint)).collect();
+            let mut reported = Vec::new();
+            while let Ok(Some(answer)) = time::timeout_at(deadline, answers.next()).await {
+                reported.extend(answer.ok());
+                // need not wait for one that hangs
+                if let Some((most, votes)) = most_reported(&reported)
+                    && most != address
+                    && 2 * votes > self.addresses.len()
+                {
+                    return most.clone();
+                }
+            }
+            let votes = reported.iter().filter(|reported| *reported == address).count();
+            if let Some((most, _)) = most_reported(&reported).filter(|(_, most)| *most > votes) {
+                return most.clone();
+            }
+        }
+    }
+
+    fn polled(&self) -> impl Iterator<Item = PolledSentinel<'_>> {
+        self.addresses.iter().map(|address| PolledSentinel { sentinels: self, address, connection: None })
+    }
+}
+
+/// Returns the address that is most often among `reported`, and how often.
+fn most_reported(reported: &[Address]) -> Option<(&Address, usize)> {
+    let votes = |of: &Address| reported.iter().filter(|reported| *reported == of).count();
+    reported.iter().map(|reported| (reported, votes(reported))).max_by_key(|(_, votes)| *votes)
+}
+
+// === impl PolledSentinel ===
+
+impl PolledSentinel<'_> {
+    /// Returns the address of the master that the sentinel reports. The error names the sentinel.
+    async fn query(&mut self, endpoint: &Endpoint) -> Result<Address, String> {
+        self.try_query(endpoint).await.map_err(|error| format!("{}: {error}", self.address))
+    }
+
+    async fn try_query(&mut self, endpoint: &Endpoint) -> Result<Address, String> {
+        let Sentinels { master, auth, .. } = self.sentinels;
+        // taken, so that a connection without its reply is not used again
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => connection::connect_without_scripts(endpoint, self.address, auth.as_ref()).await?,
+        };
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
+        let reply = connection.query::<Option<(String, u16)>>(&command);
+        let reply = time::timeout(endpoint.timeout, reply).await;
+        let reply = reply.map_err(|_| format!("no reply within {:?}", endpoint.timeout))??;
+        self.connection = Some(connection);
+        match reply {
+            Some((host, port)) => Ok(Address::tcp(&host, port)),
+            None => Err(format!("it watches no master with the name {master}")),
+        }
     }
 }
