@@ -3,8 +3,8 @@
 use std::future::Future;
 
 use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, ProtocolVersion, RedisConnectionInfo, RedisError,
-    Value, aio::MultiplexedConnection,
+    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, Pipeline, ProtocolVersion, RedisConnectionInfo,
+    RedisError, aio::MultiplexedConnection,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -33,10 +33,7 @@ pub(super) struct Driver(JoinHandle<()>);
 pub(super) async fn connect(endpoint: &Endpoint, address: &Address) -> Result<RedisConnection, String> {
     let connecting = async {
         let mut connection = open(endpoint, address, endpoint.auth.as_ref(), endpoint.database).await?;
-        // if a script cannot be loaded, the first command that needs it reports the error
-        for script in script::ALL {
-            let _ = connection.query::<Value>(redis::cmd("SCRIPT").arg("LOAD").arg(script.text)).await;
-        }
+        connection.load_scripts().await;
         Ok(connection)
     };
     within(endpoint, connecting).await
@@ -132,6 +129,16 @@ impl RedisConnection {
     /// Sends one command and returns its reply.
     pub(super) async fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, String> {
         command.query_async(&mut self.handle).await.map_err(|error| explain(&error))
+    }
+
+    /// Loads the scripts in one round trip, since a distant server leaves time for few of them. If a script cannot be
+    /// loaded, the first command that needs it reports the error.
+    async fn load_scripts(&mut self) {
+        let mut pipeline = Pipeline::with_capacity(script::ALL.len());
+        for script in script::ALL {
+            pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text);
+        }
+        let _ = self.handle.send_packed_commands(&pipeline, 0, pipeline.len()).await;
     }
 }
 
