@@ -138,6 +138,22 @@ async fn servers_that_redirect_to_each_other_do_not_move_the_slot_back_and_forth
     assert_eq!(second.received("INCRBY"), before);
 }
 
+#[tokio::test]
+async fn a_redirect_to_an_unknown_host_is_followed_by_a_look_up() {
+    let servers = servers().await;
+    let [first, second, third] = &servers;
+    servers.iter().for_each(|server| holder(server, first.port(), || None));
+    let remote = open(&servers).await;
+    assert_eq!(take(&remote).await, Ok(1));
+    for server in [second, third] {
+        holder(server, second.port(), || None);
+    }
+    let moved = format!("-MOVED 1 ?:{}\r\n", second.port());
+    holder(first, second.port(), move || Some(moved.clone()));
+    until("the second server counts", async || take(&remote).await.is_ok()).await;
+    assert_eq!(second.received("INCRBY"), 1);
+}
+
 /// A command waits for a real cluster to be whole again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_waits_until_the_majority_is_back() {

@@ -274,10 +274,11 @@ pub(super) fn error_outcome<T>(error: &ServerError) -> CommandOutcome<T> {
     })
 }
 
-/// Parses the server of a redirect such as `3999 127.0.0.1:6381`.
+/// Parses the server of a redirect such as `3999 127.0.0.1:6381`. Returns none if the host is not known to the server
+/// that redirects, which has `?` for one whose name was not announced.
 fn redirect(detail: &str) -> Option<Address> {
     let (host, port) = detail.split(' ').nth(1)?.rsplit_once(':')?;
-    if host.is_empty() { None } else { Some(Address::tcp(host, port.parse().ok()?)) }
+    if matches!(host, "" | "?") { None } else { Some(Address::tcp(host, port.parse().ok()?)) }
 }
 
 #[cfg(test)]
@@ -288,7 +289,7 @@ mod tests {
     fn redirects_are_parsed() {
         assert_eq!(redirect("3999 127.0.0.1:6381"), Some(Address::tcp("127.0.0.1", 6381)));
         assert_eq!(redirect("3999 ::1:6381"), Some(Address::tcp("::1", 6381)));
-        for detail in ["", "3999", "3999 :6381", "3999 host:port"] {
+        for detail in ["", "3999", "3999 :6381", "3999 ?:6381", "3999 host:port"] {
             assert_eq!(redirect(detail), None, "{detail}");
         }
     }

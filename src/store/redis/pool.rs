@@ -277,7 +277,11 @@ impl Pool {
                 cluster.moved(key, address.clone());
                 route.server = Some(address);
             }
-            (Retry::Moved(None), PoolServers::Cluster(cluster)) => cluster.refresh(),
+            (Retry::Moved(None), PoolServers::Cluster(cluster)) => {
+                // only a look-up of the slots can tell where the key is
+                route.pause = LONGEST_PAUSE.min(PAUSE * (1 << request.attempts.min(8)));
+                cluster.refresh();
+            }
             (Retry::Ask(address), PoolServers::Cluster(_)) => {
                 route.is_asking = true;
                 route.server = Some(address);

@@ -1,6 +1,6 @@
 //! The server of each slot of a cluster, as servers report it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use redis::Value;
 
@@ -116,13 +116,23 @@ fn parse_range(range: &Value, source: &Address) -> Option<(usize, usize, Address
     let (first, last): (usize, usize) = (number(first)?, number(last)?);
     let host: Option<String> = redis::from_redis_value(master.first()?.clone()).ok()?;
     let port = u16::try_from(number(master.get(1)?)?).ok()?;
+    let host = match host.as_deref() {
+        Some("" | "?") => metadata_ip(master),
+        _ => host,
+    };
     let host = match (host, source) {
-        (Some(host), _) if !host.is_empty() && host != "?" => host,
+        (Some(host), _) => host,
         // a server that does not know its own host name is at the address that was queried
-        (_, Address::Tcp(host, _)) => host.to_string(),
-        (_, Address::Unix(_)) => return None,
+        (None, Address::Tcp(host, _)) => host.to_string(),
+        (None, Address::Unix(_)) => return None,
     };
     (first <= last && last < usize::from(SLOTS)).then(|| (first, last, Address::tcp(&host, port)))
+}
+
+/// Returns the IP address in the metadata of a server whose preferred name, such as a host name, is not known.
+fn metadata_ip(server: &[Value]) -> Option<String> {
+    let metadata: HashMap<String, String> = redis::from_redis_value(server.get(3)?.clone()).ok()?;
+    metadata.get("ip").filter(|ip| !matches!(ip.as_str(), "" | "?")).cloned()
 }
 
 fn number(value: &Value) -> Option<usize> {
@@ -160,6 +170,33 @@ mod tests {
         assert_eq!(map.masters[usize::from(map.slots[99])], Address::tcp("b", 7003));
         assert_eq!(map.redirected(99, Address::tcp("a", 7000)), None, "once between two look-ups");
         assert!(map.redirected(98, Address::tcp("b", 7003)).is_some());
+    }
+
+    #[test]
+    fn a_server_without_its_preferred_name_is_at_the_address_of_its_metadata() {
+        let source = Address::tcp("source", 1);
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let held_by = |host: Value, metadata: Value| {
+            let server = Value::Array(vec![host, Value::Int(7_000), text("id"), metadata]);
+            let slots = Value::Array(vec![Value::Array(vec![Value::Int(0), Value::Int(9), server])]);
+            SlotMap::parse(&slots, &source).expect("the reply is valid").holder(5).cloned()
+        };
+        let of_version = |resp: u8, ip: &str| match resp {
+            2 => Value::Array(vec![text("ip"), text(ip)]),
+            _ => Value::Map(vec![(text("ip"), text(ip))]),
+        };
+        for resp in [2, 3] {
+            for host in ["?", ""] {
+                let at = Some(Address::tcp("10.0.0.7", 7_000));
+                assert_eq!(held_by(text(host), of_version(resp, "10.0.0.7")), at, "{host}, RESP{resp}");
+            }
+            let at = |host: &str| Some(Address::tcp(host, 7_000));
+            assert_eq!(held_by(text("?"), of_version(resp, "")), at("source"));
+            assert_eq!(held_by(text("name"), of_version(resp, "10.0.0.7")), at("name"));
+            // the servers are behind one address, and their own are of no use to clients
+            assert_eq!(held_by(Value::Nil, of_version(resp, "10.0.0.7")), at("source"));
+        }
+        assert_eq!(held_by(text("?"), Value::Array(vec![])), Some(Address::tcp("source", 7_000)));
     }
 
     /// Returns a map with the first half of the slots at `a`, and the rest at the port `rest`.
