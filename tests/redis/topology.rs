@@ -17,7 +17,9 @@ use weir::{
     },
 };
 
-use crate::support::{Cluster, FakeRedis, Op, compatible, connected, send, settings, target, tier, until};
+use crate::support::{
+    Cluster, FakeRedis, Op, compatible, connected, free_port, send, settings, target, tier, until,
+};
 
 const AT: Timestamp = Timestamp::from_secs(3_600);
 
@@ -139,10 +141,69 @@ async fn servers_that_redirect_to_each_other_do_not_move_the_slot_back_and_forth
 }
 
 #[tokio::test]
+async fn a_seed_that_hangs_does_not_delay_the_first_look_up() {
+    let servers = servers().await;
+    let [hanging, master, third] = &servers;
+    hanging.hold(true);
+    for server in [master, third] {
+        holder(server, master.port(), || None);
+    }
+    let mut settings = settings(master.address());
+    settings.main.topology = Topology::Cluster(servers.iter().map(FakeRedis::address).collect());
+    // longer than any test waits
+    settings.main.timeout = Duration::from_mins(1);
+    let remote = connected(settings).await;
+    assert_eq!(take(&remote).await, Ok(1));
+}
+
+#[tokio::test]
+async fn seeds_that_hang_are_named_while_they_are_waited_for() {
+    let hanging = FakeRedis::start().await;
+    hanging.hold(true);
+    let mut settings = settings(hanging.address());
+    settings.main.topology = Topology::Cluster(vec![hanging.address()]);
+    settings.main.timeout = Duration::from_mins(1);
+    let remote = RedisRemote::new(settings).expect("no files are needed");
+    assert_eq!(remote.state().failures(), "no server has replied yet");
+    let expected = format!("{}: no reply yet", hanging.address());
+    until("it is named", async || remote.state().failures() == expected).await;
+    assert!(remote.state().has_failed());
+}
+
+#[tokio::test]
+async fn seeds_are_asked_less_often_while_a_server_is_lost() {
+    let [master, seed, _] = servers().await;
+    let (port, lost) = (master.port(), free_port());
+    for server in [&master, &seed] {
+        server.reply(move |command| match command[0].as_str() {
+            "CLUSTER" => Some(format!(
+                "*2\r\n*3\r\n:0\r\n:16382\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n\
+                 *3\r\n:16383\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{lost}\r\n"
+            )),
+            // every command makes weir ask for the slots again
+            "INCRBY" => Some("-MOVED 1 ?:1\r\n".into()),
+            _ => None,
+        });
+    }
+    let mut settings = settings(seed.address());
+    settings.main.topology = Topology::Cluster(vec![seed.address()]);
+    let remote = RedisRemote::new(settings).expect("no files are needed");
+    until("the known server is asked often", async || {
+        let _ = take(&remote).await;
+        master.received("CLUSTER") >= 20
+    })
+    .await;
+    assert!(seed.received("CLUSTER") <= 10, "{}", seed.received("CLUSTER"));
+    assert_eq!(seed.received("SCRIPT"), 0, "it runs none");
+}
+
+#[tokio::test]
 async fn a_redirect_to_an_unknown_host_is_followed_by_a_look_up() {
     let servers = servers().await;
     let [first, second, third] = &servers;
-    servers.iter().for_each(|server| holder(server, first.port(), || None));
+    for server in &servers {
+        holder(server, first.port(), || None);
+    }
     let remote = open(&servers).await;
     assert_eq!(take(&remote).await, Ok(1));
     for server in [second, third] {

@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::join_all;
+use futures_util::{
+    future::join_all,
+    stream::{FuturesUnordered, StreamExt as _},
+};
 use parking_lot::Mutex;
 use redis::Value;
 use tokio::{
@@ -19,6 +22,7 @@ use tokio::{
 
 use super::{
     connection,
+    pace::{Pace, RETRY_INTERVAL},
     protocol::{RedisProtocol, ServerConnection},
     resolver::Resolver,
     settings::Endpoint,
@@ -30,13 +34,8 @@ use crate::store::{
     transport::{Address, Backoff, RandomGenerator, ServerState, TransportMetrics},
 };
 
-/// The interval between two look-ups of the slots while every server is connected.
-const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
-
-/// The interval while the map is unknown or a server is not connected, and the shortest interval between look-ups.
-const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-
-/// The longest wait for a server's map while another map is known: one that hangs must not delay the others.
+/// The longest wait for a server's map while another map is known: one that hangs must not delay the others. Also the
+/// time after which the first look-up counts as failed, although it goes on.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The known servers that one look-up asks, and as many seeds. An odd number has no ties.
@@ -58,8 +57,31 @@ pub(super) struct Cluster {
     map: watch::Sender<Option<Result<Arc<SlotMap>, String>>>,
     /// The number of look-ups so far.
     look_ups: AtomicUsize,
+    /// The seeds that have not replied to the last look-up, for the error while the first one goes on.
+    awaited: Mutex<AwaitedSeeds>,
     /// Notified when the map seems to be out of date.
     refresh: Notify,
+}
+
+/// A known server that a look-up asks.
+struct KnownServer {
+    address: Address,
+    state: ServerState,
+    connection: ServerConnection,
+}
+
+/// The seeds that a look-up waits for.
+struct AwaitedSeeds {
+    since: Instant,
+    seeds: Vec<Address>,
+    errors: Vec<String>,
+}
+
+/// What servers have replied to a look-up.
+#[derive(Default)]
+struct MapReplies {
+    maps: Vec<SlotMap>,
+    errors: Vec<String>,
 }
 
 // === impl Cluster ===
@@ -82,6 +104,11 @@ impl Cluster {
             servers: Mutex::default(),
             map: watch::Sender::new(None),
             look_ups: AtomicUsize::new(0),
+            awaited: Mutex::new(AwaitedSeeds {
+                since: Instant::now(),
+                seeds: Vec::new(),
+                errors: Vec::new(),
+            }),
             refresh: Notify::new(),
         });
         tokio::spawn(keep_up_to_date(Arc::downgrade(&cluster)));
@@ -155,13 +182,25 @@ impl Cluster {
 
     /// Returns the error of the last look-up, if no map is known.
     pub(super) fn error(&self) -> Option<String> {
-        self.map.borrow().as_ref().and_then(|map| map.as_ref().err().cloned())
+        match &*self.map.borrow() {
+            Some(map) => map.as_ref().err().cloned(),
+            None => self.awaited.lock().error(),
+        }
     }
 
     /// Looks up the slots, and opens and closes servers accordingly.
-    async fn look_up(&self) {
-        let found = self.find().await;
+    async fn look_up(&self, pace: &mut Pace) {
+        let found = self.find(pace).await;
+        let found = match found {
+            // too few servers have replied to change anything
+            Ok(None) => return,
+            Ok(Some(map)) => Ok(map),
+            Err(error) => Err(error),
+        };
         if let Ok(map) = &found {
+            if self.current().as_deref() != Some(map) {
+                pace.record_change();
+            }
             self.servers.lock().retain(|address, server| {
                 let is_master = map.masters().contains(address);
                 if !is_master {
@@ -181,17 +220,47 @@ impl Cluster {
         });
     }
 
-    /// Asks the known servers and the seeds, all at once, and returns the map that most of them have.
-    async fn find(&self) -> Result<SlotMap, String> {
-        let known: Vec<(Address, ServerConnection)> = {
+    /// Asks the known servers, and seeds unless most of these have the same map. Returns the map that most of them
+    /// have, or none if seeds are needed, but were asked a moment ago.
+    async fn find(&self, pace: &mut Pace) -> Result<Option<SlotMap>, String> {
+        let known = self.asked_servers();
+        let mut replies = MapReplies::default();
+        join_all(known.iter().map(KnownServer::ask)).await.into_iter().for_each(|reply| replies.add(reply));
+        let current = self.current();
+        let seeds = self.seeds.iter().filter(|seed| known.iter().all(|server| server.address != **seed));
+        let seeds: Vec<Address> = seeds.take(MAX_ASKED).cloned().collect();
+        if seeds.is_empty() || SlotMap::is_decided(&replies.maps, known.len()) {
+            pace.needs_no_seeds();
+        } else if pace.may_ask_seeds(Instant::now()) || current.is_none() {
+            // while no server is known nothing can be decided, so even slow seeds are waited for
+            let within = if known.is_empty() { self.endpoint.timeout } else { QUERY_TIMEOUT };
+            self.ask_seeds(seeds, within, &mut replies).await;
+        } else {
+            return Ok(None);
+        }
+        let MapReplies { maps, errors } = replies;
+        // seeds that are no longer used need not reply
+        let elected = SlotMap::elect(&maps, known.len().max(maps.len()), current.as_deref());
+        elected.map(Some).ok_or_else(|| errors.join("; "))
+    }
+
+    fn current(&self) -> Option<Arc<SlotMap>> {
+        self.map.borrow().as_ref().and_then(|map| map.as_ref().ok().cloned())
+    }
+
+    /// Returns the known servers that have a vote in this look-up.
+    fn asked_servers(&self) -> Vec<KnownServer> {
+        let servers: Vec<(Address, ServerConnection)> = {
             let servers = self.servers.lock();
             servers.iter().map(|(address, server)| (address.clone(), server.clone())).collect()
         };
-        let mut known: Vec<_> =
-            known.into_iter().map(|(address, server)| (address, server.state(), server)).collect();
+        let mut known: Vec<KnownServer> = servers
+            .into_iter()
+            .map(|(address, connection)| KnownServer { address, state: connection.state(), connection })
+            .collect();
         // a server that is gone for good has no vote, so that the others can outvote its absence
-        known.retain(|(_, state, _)| state.connected || state.since.elapsed() < VOTES_FOR);
-        known.sort_unstable_by(|(a, ..), (b, ..)| a.cmp(b));
+        known.retain(|server| server.state.connected || server.state.since.elapsed() < VOTES_FOR);
+        known.sort_unstable_by(|a, b| a.address.cmp(&b.address));
         // in a large cluster each look-up asks others
         if known.len() > MAX_ASKED {
             let turn = self.look_ups.fetch_add(1, Ordering::Relaxed) * MAX_ASKED;
@@ -199,42 +268,38 @@ impl Cluster {
             known.rotate_left(first);
             known.truncate(MAX_ASKED);
         }
-        let seeds = self.seeds.iter().filter(|seed| known.iter().all(|(address, ..)| address != *seed));
-        let seeds: Vec<&Address> = seeds.take(MAX_ASKED).collect();
-        let ask_known = known.iter().map(|(address, state, server)| async move {
-            if !state.connected {
-                return Err(format!("{address}: not connected"));
+        known
+    }
+
+    /// Asks `seeds`, all at once, and waits `within` for their `replies`, but only [`QUERY_TIMEOUT`] after the first
+    /// map.
+    async fn ask_seeds(&self, seeds: Vec<Address>, within: Duration, replies: &mut MapReplies) {
+        *self.awaited.lock() =
+            AwaitedSeeds { since: Instant::now(), seeds: seeds.clone(), errors: replies.errors.clone() };
+        let mut asked: FuturesUnordered<_> =
+            seeds.iter().map(|seed| async move { (seed, self.ask_seed(seed).await) }).collect();
+        let mut deadline = Instant::now() + within;
+        while let Ok(Some((seed, reply))) = time::timeout_at(deadline.into(), asked.next()).await {
+            if reply.is_ok() {
+                deadline = deadline.min(Instant::now() + QUERY_TIMEOUT);
             }
-            let query = async {
-                let deadline = Instant::now() + QUERY_TIMEOUT;
-                let reply = server.exchange(vec![command()], Urgency::Decision, deadline).await;
-                let reply = reply.map_err(|error| error.to_string())?;
-                SlotMap::parse(reply.values.first().unwrap_or(&Value::Nil), address)
-            };
-            answer(address, QUERY_TIMEOUT, query).await
-        });
-        // without a map nothing can be decided, so even slow seeds are waited for
-        let within = if known.is_empty() { self.endpoint.timeout } else { QUERY_TIMEOUT };
-        let ask_seeds = seeds.into_iter().map(|seed| async move {
-            let query = async {
-                let mut connection = connection::connect(&self.endpoint, seed).await?;
-                let value: Value = connection.query(&command()).await?;
-                SlotMap::parse(&value, seed)
-            };
-            answer(seed, within, query).await
-        });
-        let (known, seeds) = tokio::join!(join_all(ask_known), join_all(ask_seeds));
-        let voters = known.len();
-        let (mut maps, mut errors) = (Vec::new(), Vec::new());
-        for reply in known.into_iter().chain(seeds) {
-            match reply {
-                Ok(map) => maps.push(map),
-                Err(error) => errors.push(error),
-            }
+            self.awaited.lock().record(seed, reply.as_ref().err());
+            replies.add(reply);
         }
-        let current = self.map.borrow().as_ref().and_then(|map| map.as_ref().ok().cloned());
-        // seeds that are no longer used need not reply
-        SlotMap::elect(&maps, voters.max(maps.len()), current.as_deref()).ok_or_else(|| errors.join("; "))
+        drop(asked);
+        let silent =
+            self.awaited.lock().seeds.iter().map(|seed| format!("{seed}: no reply")).collect::<Vec<_>>();
+        replies.errors.extend(silent);
+    }
+
+    async fn ask_seed(&self, seed: &Address) -> Result<SlotMap, String> {
+        let auth = self.endpoint.auth.as_ref();
+        let query = async {
+            let mut connection = connection::connect_without_scripts(&self.endpoint, seed, auth).await?;
+            let value: Value = connection.query(&command()).await?;
+            SlotMap::parse(&value, seed)
+        };
+        query.await.map_err(|error| format!("{seed}: {error}"))
     }
 
     fn is_healthy(&self) -> bool {
@@ -243,15 +308,49 @@ impl Cluster {
     }
 }
 
-/// Waits for a map of the server at `address`, but no longer than `within`.
-async fn answer(
-    address: &Address,
-    within: Duration,
-    query: impl Future<Output = Result<SlotMap, String>>,
-) -> Result<SlotMap, String> {
-    match time::timeout(within, query).await {
-        Ok(map) => map.map_err(|error| format!("{address}: {error}")),
-        Err(_) => Err(format!("{address}: no reply")),
+// === impl KnownServer ===
+
+impl KnownServer {
+    /// Asks it for its map.
+    async fn ask(&self) -> Result<SlotMap, String> {
+        let Self { address, state, connection } = self;
+        if !state.connected {
+            return Err(format!("{address}: not connected"));
+        }
+        let deadline = Instant::now() + QUERY_TIMEOUT;
+        let reply = connection.exchange(vec![command()], Urgency::Decision, deadline).await;
+        let map = reply
+            .map_err(|error| error.to_string())
+            .and_then(|reply| SlotMap::parse(reply.values.first().unwrap_or(&Value::Nil), address));
+        map.map_err(|error| format!("{address}: {error}"))
+    }
+}
+
+// === impl AwaitedSeeds ===
+
+impl AwaitedSeeds {
+    /// Records that `seed` has replied, or failed with `error`.
+    fn record(&mut self, seed: &Address, error: Option<&String>) {
+        self.seeds.retain(|awaited| awaited != seed);
+        self.errors.extend(error.cloned());
+    }
+
+    /// Returns what has failed, and who has not replied yet, once that takes long.
+    fn error(&self) -> Option<String> {
+        let silent = self.seeds.iter().map(|seed| format!("{seed}: no reply yet"));
+        let errors: Vec<String> = self.errors.iter().cloned().chain(silent).collect();
+        (self.since.elapsed() >= QUERY_TIMEOUT && !errors.is_empty()).then(|| errors.join("; "))
+    }
+}
+
+// === impl MapReplies ===
+
+impl MapReplies {
+    fn add(&mut self, reply: Result<SlotMap, String>) {
+        match reply {
+            Ok(map) => self.maps.push(map),
+            Err(error) => self.errors.push(error),
+        }
     }
 }
 
@@ -263,15 +362,19 @@ fn command() -> redis::Cmd {
 
 /// Looks up the slots repeatedly, until the cluster is dropped.
 async fn keep_up_to_date(cluster: Weak<Cluster>) {
+    let mut pace = Pace::default();
     loop {
         let Some(cluster) = cluster.upgrade() else { return };
-        cluster.look_up().await;
-        let wait = if cluster.is_healthy() { REFRESH_INTERVAL } else { RETRY_INTERVAL };
+        cluster.look_up(&mut pace).await;
+        let was_healthy = cluster.is_healthy();
+        let wait = pace.wait(was_healthy, Instant::now());
         let started = time::Instant::now();
         // in short steps, because this task holds a reference and must end when it is the last one
         while started.elapsed() < wait {
-            let notified = time::timeout(RETRY_INTERVAL, cluster.refresh.notified()).await.is_ok();
-            if notified || Arc::strong_count(&cluster) == 1 || !cluster.is_healthy() {
+            let step = RETRY_INTERVAL.min(wait.saturating_sub(started.elapsed()));
+            let notified = time::timeout(step, cluster.refresh.notified()).await.is_ok();
+            let is_lost = was_healthy && !cluster.is_healthy();
+            if notified || is_lost || Arc::strong_count(&cluster) == 1 {
                 break;
             }
         }

@@ -11,6 +11,7 @@ mod connection;
 #[cfg(all(feature = "server", any(test, fuzzing)))]
 pub(crate) mod fuzz;
 mod heartbeat;
+mod pace;
 mod pool;
 mod protocol;
 mod reply_guard;

@@ -36,10 +36,12 @@ impl SlotMap {
         if let Value::ServerError(error) = value {
             return Err(format!("{} {}", error.code(), error.details().unwrap_or_default()));
         }
-        let ranges = parse(value).ok_or("its reply to CLUSTER SLOTS is malformed")?;
+        let mut ranges = parse(value).ok_or("its reply to CLUSTER SLOTS is malformed")?;
         if ranges.is_empty() {
             return Err("its cluster holds no slots".into());
         }
+        // before Redis 7 each server has an order of its own
+        ranges.sort_by_key(|(first, ..)| *first);
         let mut map = Self::empty();
         for (first, last, address) in ranges {
             let master = map.master(address);
@@ -67,6 +69,12 @@ impl SlotMap {
         map.slots[usize::from(slot)] = map.master(address);
         map.redirected.push(slot);
         Some(map)
+    }
+
+    /// Returns whether more than half of the `voters`, at least two, have the same map: nobody else can outvote them.
+    pub(super) fn is_decided(maps: &[Self], voters: usize) -> bool {
+        let same = |map: &Self| maps.iter().filter(|other| *other == map).count();
+        voters >= 2 && maps.iter().any(|map| 2 * same(map) > voters)
     }
 
     /// Returns the map that `maps` agree on, as far as they do: a slot is at the server that more than half of the
@@ -234,6 +242,18 @@ mod tests {
         assert_eq!(elect(&[&old, &new], 2, None), elect(&[&new, &old], 2, None));
         assert_eq!(elect(&[&new], 5, None), Some([1, 3]));
         assert_eq!(elect(&[], 3, Some(&old)), None);
+    }
+
+    #[test]
+    fn the_same_map_of_most_voters_is_decided() {
+        let (old, new) = (halves(1, 2), halves(1, 3));
+        let decided = |maps: &[&SlotMap], voters| {
+            SlotMap::is_decided(&maps.iter().copied().cloned().collect::<Vec<_>>(), voters)
+        };
+        assert!(decided(&[&new, &new], 2) && decided(&[&new, &old, &new], 3));
+        assert!(!decided(&[&new, &old], 2) && !decided(&[&new, &new], 4));
+        assert!(!decided(&[&new], 1), "the only master may have been replaced");
+        assert!(!decided(&[], 0));
     }
 
     #[test]

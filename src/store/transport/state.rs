@@ -48,6 +48,9 @@ impl ConnectionStates {
             None => format!("{}: no connection yet", server.name),
         };
         let servers = self.servers.iter().filter(|server| !server.connected).map(of_server);
-        servers.chain(self.error.clone()).collect::<Vec<_>>().join("; ")
+        // the first look-up of a cluster
+        let unknown =
+            (self.servers.is_empty() && self.error.is_none()).then(|| "no server has replied yet".to_owned());
+        servers.chain(self.error.clone()).chain(unknown).collect::<Vec<_>>().join("; ")
     }
 }

@@ -1,0 +1,117 @@
+//! How often the slots of a cluster are looked up.
+
+use std::time::{Duration, Instant};
+
+/// The interval between two look-ups of the slots while every server is connected, and the longest one between two of
+/// seeds.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The first interval while the map is unknown or a server is not connected, and the shortest interval between look-ups.
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The longest interval while the map is unknown or a server is not connected, since a replica may take over at any
+/// time.
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// How often the slots are looked up. Known servers are asked on their connections, which costs little. A seed costs a
+/// connection each time, so the intervals between two of these grow while nothing changes.
+pub(super) struct Pace {
+    was_healthy: bool,
+    /// The next interval while a server is not connected.
+    retry: Duration,
+    /// The next interval between two questions to the seeds.
+    seeds: Duration,
+    /// When the seeds may be asked next, if the last look-up wanted to.
+    seeds_due: Option<Instant>,
+    /// When the seeds were asked, and the interval after that.
+    seeds_asked: Option<(Instant, Duration)>,
+}
+
+// === impl Pace ===
+
+impl Pace {
+    /// Returns whether a look-up at `now` that needs the seeds may ask them. If so, they count as asked.
+    pub(super) fn may_ask_seeds(&mut self, now: Instant) -> bool {
+        let due = self.seeds_asked.map_or(now, |(asked, interval)| asked + interval);
+        self.seeds_due = (due > now).then_some(due);
+        if self.seeds_due.is_none() {
+            self.seeds_asked = Some((now, self.seeds));
+            self.seeds = (2 * self.seeds).min(REFRESH_INTERVAL);
+        }
+        self.seeds_due.is_none()
+    }
+
+    /// Records that the last look-up did not need the seeds.
+    pub(super) fn needs_no_seeds(&mut self) {
+        self.seeds_due = None;
+    }
+
+    /// Records that the map has changed, so that the next look-ups follow soon.
+    pub(super) fn record_change(&mut self) {
+        *self = Self { was_healthy: self.was_healthy, ..Self::default() };
+    }
+
+    /// Returns the wait at `now` until the next look-up.
+    pub(super) fn wait(&mut self, is_healthy: bool, now: Instant) -> Duration {
+        if is_healthy != self.was_healthy {
+            self.record_change();
+            self.was_healthy = is_healthy;
+        }
+        let wait = if is_healthy { REFRESH_INTERVAL } else { self.retry };
+        if !is_healthy {
+            self.retry = (2 * self.retry).min(LONGEST_RETRY);
+        }
+        self.seeds_due.map_or(wait, |due| wait.min(due.saturating_duration_since(now)))
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            was_healthy: false,
+            retry: RETRY_INTERVAL,
+            seeds: RETRY_INTERVAL,
+            seeds_due: None,
+            seeds_asked: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn look_ups_are_less_frequent_while_nothing_changes() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        let waits: Vec<Duration> = (0..5).map(|_| pace.wait(false, now)).collect();
+        assert_eq!(waits, [200, 400, 800, 1_000, 1_000].map(millis));
+        assert_eq!(pace.wait(true, now), millis(5_000));
+        assert_eq!(pace.wait(false, now), millis(200), "a server was lost");
+        assert_eq!(pace.wait(false, now), millis(400));
+        pace.record_change();
+        assert_eq!(pace.wait(false, now), millis(200));
+    }
+
+    #[test]
+    fn seeds_are_asked_less_and_less_often() {
+        let (mut pace, mut now) = (Pace::default(), Instant::now());
+        pace.wait(true, now);
+        assert!(pace.may_ask_seeds(now));
+        for interval in [200, 400, 800, 1_600, 3_200, 5_000, 5_000] {
+            assert!(!pace.may_ask_seeds(now));
+            assert_eq!(pace.wait(true, now), millis(interval), "the next look-up is when they may be asked");
+            now += millis(interval);
+            assert!(pace.may_ask_seeds(now));
+        }
+        assert!(!pace.may_ask_seeds(now));
+        pace.needs_no_seeds();
+        assert_eq!(pace.wait(true, now), millis(5_000));
+        pace.wait(false, now);
+        assert!(pace.may_ask_seeds(now), "a server was lost");
+    }
+}
