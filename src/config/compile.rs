@@ -125,10 +125,10 @@ impl Walk<'_> {
     /// Counts the path to a rule whose own level has `name` bytes. Returns whether there is room for it; tells of the
     /// first one for which there is none. The rules of control planes are bounded before they are decoded.
     fn add_path(&mut self, name: usize, at: Position) -> bool {
-        let had_room = self.path_bytes <= MAX_PATHS;
+        let was_full = self.path_bytes > MAX_PATHS;
         self.path_bytes += self.path.iter().map(String::len).sum::<usize>() + name;
         let has_room = self.path_bytes <= MAX_PATHS || at == Position::default();
-        if had_room && !has_room {
+        if !was_full && !has_room {
             self.report.error(
                 at,
                 format!(

@@ -55,6 +55,7 @@ enum LookUpError {
 }
 
 /// Looks up the records of `name` of type `kind` at `name_servers`; at least one. The error is for people.
+#[cfg(feature = "memcached")]
 pub(in super::super) async fn look_up(
     name: &DnsName,
     kind: RecordKind,
