@@ -144,8 +144,8 @@ fn classify(
             Some(Broken::NotInVersion) if error.kind() == io::ErrorKind::NotFound => {
                 listing.is_changing = true;
             }
-            // such as the lock of a file that an editor has open
-            Some(Broken::Dangling) => {
+            // such as the lock of a file that an editor has open; any other may be a rule file that is being replaced
+            Some(Broken::Dangling) if found.hidden => {
                 listing.skipped.push((found.path, "the link leads nowhere, so it has no effect".to_owned()));
             }
             broken => {

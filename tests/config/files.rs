@@ -243,14 +243,14 @@ fn circular_links_are_read_once() {
 }
 
 #[test]
-fn a_dangling_link_is_a_warning() {
+fn a_dangling_link_is_a_warning_if_its_name_is_hidden() {
     let dir = dir(&[("a.yaml", "domain: a")]);
     let links = [
         (".#a.yaml", "user@host.4711:1763000000"),
-        ("b.yaml", "gone"),
-        ("c.yaml", "c.yaml"),
-        ("d.yaml", "a.yaml/below"),
-        ("e.yaml", "../b.yaml"),
+        (".b.yaml", "gone"),
+        (".c.yaml", ".c.yaml"),
+        (".d.yaml", "a.yaml/below"),
+        (".e.yaml", "../b.yaml"),
     ];
     for (link, target) in links {
         symlink(target, dir.path().join(link)).expect("a link");
@@ -263,7 +263,14 @@ fn a_dangling_link_is_a_warning() {
     });
     assert_eq!(warnings, expected);
     let options = Options { ignore_dotfiles: true, ..Options::default() };
-    assert_eq!(config::load(dir.path(), &options).expect("rules").warnings.len(), 4);
+    assert_eq!(config::load(dir.path(), &options).expect("rules").warnings.len(), 0);
+    // the file that it leads to may be about to come back
+    symlink("gone", dir.path().join("b.yaml")).expect("a link");
+    let errors = errors(dir.path(), options);
+    assert!(
+        errors.len() == 1 && errors[0].contains("b.yaml: error loading config file: cannot read: "),
+        "{errors:?}"
+    );
 }
 
 /// A link of one's own may lead into a ConfigMap that is mounted elsewhere.
