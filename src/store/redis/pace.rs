@@ -14,7 +14,8 @@ pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// How often the slots are looked up. Known servers are asked on their connections, which costs little. A seed costs a
-/// connection each time, so the intervals between two of these grow while nothing changes.
+/// connection each time, so the intervals between two of these grow while nothing changes: to a second while a server is
+/// lost, whose replica may take over, and to five otherwise.
 pub(super) struct Pace {
     was_healthy: bool,
     /// The next interval while a server is not connected.
@@ -36,7 +37,8 @@ impl Pace {
         self.seeds_due = (due > now).then_some(due);
         if self.seeds_due.is_none() {
             self.seeds_asked = Some((now, self.seeds));
-            self.seeds = (2 * self.seeds).min(REFRESH_INTERVAL);
+            let longest = if self.was_healthy { REFRESH_INTERVAL } else { LONGEST_RETRY };
+            self.seeds = (2 * self.seeds).min(longest);
         }
         self.seeds_due.is_none()
     }
@@ -113,5 +115,11 @@ mod tests {
         assert_eq!(pace.wait(true, now), millis(5_000));
         pace.wait(false, now);
         assert!(pace.may_ask_seeds(now), "a server was lost");
+        for interval in [200, 400, 800, 1_000, 1_000] {
+            now += millis(interval - 1);
+            assert!(!pace.may_ask_seeds(now));
+            now += millis(1);
+            assert!(pace.may_ask_seeds(now), "a replica may take over at any time");
+        }
     }
 }
