@@ -165,7 +165,8 @@ impl<S: Store> Limiter<S> {
     /// Replaces the rules. Counts are kept: counters are found by domain and entries, not by rule. Callers that wait
     /// are told, by [`Limiter::serve_waiters`], if they cannot be served in time any more.
     pub fn load(&self, rules: RuleSet) {
-        let stats = rules.rules().iter().map(|rule| self.stats.rule(rule.path.parts())).collect();
+        let stats: Vec<_> = rules.rules().iter().map(|rule| self.stats.rule(rule.path.parts())).collect();
+        self.stats.set_in_force(&stats);
         let last_reports = LastReports::new(rules.rules().len());
         self.stats.set_rule_limits(rules.rules().iter().flat_map(rule_limits).collect());
         self.loaded.store(Some(Arc::new(Loaded { rules, stats, last_reports })));

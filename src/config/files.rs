@@ -2,12 +2,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
+    ffi::OsStr,
     fs, io,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
 };
 
 use super::mount::{self, Broken};
+
+/// The directory at the top of an ext file system, which only root may read.
+const LOST_AND_FOUND: &str = "lost+found";
 
 /// A file to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,10 +100,11 @@ pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
                     }
                 }
             }
-            // such as the `lost+found` of a volume; the version of a ConfigMap is rules in any case
+            // nobody keeps rules there; any other directory may have been readable a moment ago
             Err(error)
                 if error.kind() == io::ErrorKind::PermissionDenied
                     && dir.path != root
+                    && (dir.hidden || dir.path.file_name() == Some(OsStr::new(LOST_AND_FOUND)))
                     && !mount::is_in_version(&real) =>
             {
                 let reason = format!("the directory cannot be read, so rules in it have no effect: {error}");

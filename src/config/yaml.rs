@@ -514,6 +514,8 @@ impl Slot {
                 Some(first) => warnings.add(key.at, || duplicate(&key, first, combined)),
                 None => self.written = Some(key.at),
             }
+        } else if let Some(written) = self.written {
+            warnings.add(written, || overwritten(&key));
         }
         let earlier = mem::replace(&mut self.value, value);
         if combined {
@@ -536,6 +538,15 @@ impl Slot {
         let combined = finish(entries.map(Entry::merged).collect(), false, warnings);
         (self.key, Rc::new(YamlNode::map(combined, at)))
     }
+}
+
+/// Returns the warning about a written `key` that a later merge changes.
+fn overwritten(key: &YamlNode) -> String {
+    let name = key.scalar().map(Scalar::brief).unwrap_or_default();
+    format!(
+        "a '<<' below overwrites '{name}', or parts of it, since it comes later; write '<<' first if it is meant as a \
+         default"
+    )
 }
 
 /// Returns the warning about a `key` that is written again; `first` is the place of the first.

@@ -15,15 +15,6 @@ use super::{
 /// How the names of the stats of unknown domains end.
 const DOMAIN_NOT_FOUND: &str = ".domain_not_found";
 
-/// How the names of the stats of the members of pools begin.
-const POOL: &str = "weir.pool.";
-
-/// Returns whether the stat `name` may begin again at zero from one look at it to the next: unknown domains and members
-/// of pools are forgotten, and come back.
-pub(super) fn may_begin_again(name: &str) -> bool {
-    name.ends_with(DOMAIN_NOT_FOUND) || name.starts_with(POOL)
-}
-
 /// The current value of one stat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StatValue {

@@ -39,6 +39,8 @@ const MAX_ABSENCE: u16 = 288;
 #[derive(Debug)]
 pub struct Stats {
     rules: RwLock<Rules>,
+    /// The names of the rules in force.
+    in_force: ArcSwap<HashSet<SharedName>>,
     /// How often names were aged since a rule was in force, of those that are not.
     absent: Mutex<HashMap<SharedName, u16, foldhash::fast::RandomState>>,
     unknown_domains: UnknownDomains,
@@ -101,6 +103,7 @@ impl Stats {
     pub fn new(max_dynamic_names: usize) -> Self {
         Self {
             rules: RwLock::default(),
+            in_force: ArcSwap::default(),
             absent: Mutex::default(),
             unknown_domains: UnknownDomains::default(),
             rule_limits: ArcSwap::default(),
@@ -180,6 +183,11 @@ impl Stats {
         self.rules.read().by_name.values().cloned().collect()
     }
 
+    /// Says which rules are in force now. Those of others are forgotten after a day.
+    pub fn set_in_force(&self, rules: &[Arc<RuleStats>]) {
+        self.in_force.store(Arc::new(rules.iter().map(|rule| rule.shared_name()).collect()));
+    }
+
     /// Replaces the limits of the rules.
     pub fn set_rule_limits(&self, limits: Vec<RuleLimit>) {
         self.rule_limits.store(Arc::new(limits));
@@ -217,23 +225,24 @@ impl Stats {
     }
 
     /// Forgets names that nobody needs: domains without rules that nobody asked for while this was called twelve times,
-    /// and rules that were not in force while it was called 288 times, with the names that callers created for them.
+    /// and rules that were not in force while it was called 288 times.
     pub fn age_names(&self) {
         self.unknown_domains.age();
         let forgotten: HashSet<SharedName> = {
-            let (rules, mut absent) = (self.rules.read(), self.absent.lock());
-            let is_absent = |stats: &Arc<RuleStats>| stats.is_declared() && is_unused(stats);
+            let (rules, in_force, mut absent) = (self.rules.read(), self.in_force.load(), self.absent.lock());
             *absent = rules
                 .by_name
                 .iter()
-                .filter(|(_, stats)| is_absent(stats))
+                .filter(|(name, stats)| stats.is_declared() && !in_force.contains(*name))
                 .map(|(name, _)| (Arc::clone(name), absent.get(name).map_or(1, |calls| calls + 1)))
                 .collect();
             let too_long = absent.iter().filter(|(_, calls)| **calls >= MAX_ABSENCE);
             too_long.map(|(name, _)| Arc::clone(name)).collect()
         };
         if !forgotten.is_empty() {
-            self.rules.write().forget(&forgotten);
+            // names that callers created stay: another rule may have them now
+            let mut rules = self.rules.write();
+            rules.by_name.retain(|name, _| !forgotten.contains(name) || self.in_force.load().contains(name));
         }
     }
 
@@ -303,28 +312,9 @@ impl Stats {
     }
 }
 
-/// Returns whether nobody but the registry has these stats. Rules in force have theirs.
-fn is_unused(stats: &Arc<RuleStats>) -> bool {
-    Arc::strong_count(stats) == 1
-}
-
 // === impl Rules ===
 
 impl Rules {
-    /// Forgets rules that are still not in force, and the names that callers created for them.
-    fn forget(&mut self, rules: &HashSet<SharedName>) {
-        let Self { by_name, declared, dynamic, dynamic_bytes } = self;
-        by_name.retain(|name, stats| !rules.contains(name) || !is_unused(stats));
-        declared.retain(|(name, rule)| {
-            let stays = by_name.contains_key(rule);
-            if !stays && by_name.remove(name).is_some() {
-                *dynamic -= 1;
-                *dynamic_bytes -= name.iter().map(|part| part.len()).sum::<usize>();
-            }
-            stays
-        });
-    }
-
     /// Returns whether callers may create one more name, of `length` bytes, among up to `max`.
     fn has_room(&self, length: usize, max: usize) -> bool {
         length <= MAX_DYNAMIC_NAME
@@ -369,32 +359,26 @@ mod tests {
     #[test]
     fn rules_that_were_not_in_force_for_a_day_are_forgotten() {
         let stats = Stats::new(2);
-        let kept = stats.rule(&name("kept"));
-        let gone = stats.rule(&name("gone"));
-        for (value, rule) in [("a", &gone), ("b", &kept)] {
-            assert!(stats.dynamic_rule_of(&name(value), rule).is_some());
-        }
-        assert!(stats.dynamic_rule_of(&name("c"), &kept).is_none());
+        let [kept, gone] = ["kept", "gone"].map(|value| stats.rule(&name(value)));
+        let of_gone = stats.dynamic_rule_of(&name("a"), &gone).expect("there is room");
+        // a rule may have a name that callers had created before
+        stats.set_in_force(&[kept.clone(), gone.clone(), of_gone]);
         let age = |calls: u16| (0..calls).for_each(|_| stats.age_names());
         age(MAX_ABSENCE + 1);
-        assert_eq!(stats.rules().len(), 4);
-        drop(gone);
+        assert_eq!(stats.rules().len(), 3);
+        stats.set_in_force(std::slice::from_ref(&kept));
         age(MAX_ABSENCE - 1);
         // it was in force again for a moment
-        drop(stats.rule(&name("gone")));
-        let again = stats.rule(&name("gone"));
+        stats.set_in_force(&[kept.clone(), gone]);
         age(1);
-        drop(again);
+        stats.set_in_force(std::slice::from_ref(&kept));
         age(MAX_ABSENCE - 1);
-        assert_eq!(stats.rules().len(), 4);
+        assert_eq!(stats.rules().len(), 3);
         age(1);
         let names: BTreeMap<String, bool> =
             stats.rules().iter().map(|rule| (rule.name()[1].to_string(), rule.is_declared())).collect();
-        let expected = [("tenant_b", false), ("tenant_kept", true)];
+        let expected = [("tenant_a", false), ("tenant_kept", true)];
         assert_eq!(names, expected.map(|(name, declared)| (name.to_owned(), declared)).into());
-        // which makes room
-        assert!(stats.dynamic_rule_of(&name("c"), &kept).is_some());
-        assert!(stats.dynamic_rule_of(&name("d"), &kept).is_none());
     }
 
     #[test]

@@ -58,10 +58,12 @@ impl UnknownDomains {
             self.others.add(descriptors);
             return false;
         }
-        if !named.contains_key(name) {
+        let is_new = !named.contains_key(name);
+        named.entry_ref(name).or_default().add(descriptors);
+        drop(named);
+        if is_new {
             self.warn(name);
         }
-        named.entry_ref(name).or_default().add(descriptors);
         true
     }
 

@@ -76,7 +76,11 @@ impl ClientTls {
     ) -> Result<Arc<ClientConfig>, TlsError> {
         match spawn_blocking(move || self.load(&names, alpn)).await {
             Ok(loaded) => loaded,
-            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // the runtime ends, and this with it
+                Err(_) => std::future::pending().await,
+            },
         }
     }
 

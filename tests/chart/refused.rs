@@ -120,9 +120,9 @@ fn values_that_do_not_go_together_are_refused() {
         ("env: { WEIR_STOP_DELAY: 60s }", "set stop.delaySeconds"),
         ("extraEnv: [{ name: WEIR_STOP_TIMEOUT, value: 90s }]", "set stop.timeoutSeconds"),
         ("service: { ipFamilyPolicy: RequireDualStack }", "needs host"),
-        ("service: { ipFamilyPolicy: PreferDualStack }\nhost: 10.0.0.1", "needs host"),
+        ("service: { ipFamilyPolicy: RequireDualStack }\nhost: 10.0.0.1", "needs host"),
         // the HTTP port's
-        ("service: { ipFamilyPolicy: PreferDualStack }\nenv: { HOST: '::' }", "needs host"),
+        ("service: { ipFamilyPolicy: RequireDualStack }\nenv: { HOST: '::' }", "needs host"),
         ("rules: { existingConfigMap: a, files: { a.yaml: {} } }", "not both"),
         ("rules: { xds: { server: 'a:1' }, files: { a.yaml: {} } }", "not both"),
         ("rules: { xds: { nodeId: a } }", "no effect without rules.xds.server"),
@@ -206,7 +206,9 @@ fn values_with_a_meaning_are_accepted() {
         "redis: { url: 'a:1' }\nautoscaling: { enabled: true, method: keda, minReplicas: 0, triggers: [{ type: kafka }] }",
         "redis: { url: 'a:1' }\nautoscaling: { enabled: true, targetCPUPercent: 0, metrics: [{ type: Pods }] }",
         "env: { GRPC_HOST: '::' }\nservice: { ipFamilyPolicy: RequireDualStack }",
-        "host: '::'\nservice: { ipFamilyPolicy: PreferDualStack }",
+        "host: '::'\nservice: { ipFamilyPolicy: RequireDualStack }",
+        // a cluster with one family gives it that one
+        "service: { ipFamilyPolicy: PreferDualStack }",
         "service: { ipFamilyPolicy: SingleStack }",
         // by a condition of the chart that depends on it
         "enabled: true",

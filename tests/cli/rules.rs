@@ -224,6 +224,16 @@ fn a_directory_without_rights_is_a_warning_and_a_file_is_an_error() {
         format!("{}: warning: the directory cannot be read, so rules in it have no", lost.display());
     assert!(text.starts_with(&warning) && text.contains(": ok: 1 file, 1 domain"), "{text}");
     permit(&lost, 0o755);
+    // any other directory may hold rules
+    let tenants = dir.path().join("tenants");
+    fs::create_dir(&tenants).expect("a directory");
+    permit(&tenants, 0o000);
+    let text = check_as_nobody(dir.path()).expect("the program can be run");
+    assert!(
+        text.starts_with(&format!("{}: error: error loading config file: ", tenants.display())),
+        "{text}"
+    );
+    permit(&tenants, 0o755);
     let file = dir.path().join("rules.yaml");
     permit(&file, 0o000);
     let text = check_as_nobody(dir.path()).expect("the program can be run");

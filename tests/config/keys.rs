@@ -19,6 +19,24 @@ fn limit(rate_limit: &str) -> Limit {
 }
 
 #[test]
+fn a_merge_below_what_it_overwrites_is_a_warning() {
+    let text = |limit: &str| {
+        format!(
+            "domain: d\ndescriptors:\n- {{key: j, rate_limit: &limit {{unit: day, requests_per_unit: 1000}}}}\n- key: k\n  \
+             rate_limit: {limit}\n"
+        )
+    };
+    let loaded = config::parse("f.yaml", &text("{requests_per_unit: 5, <<: *limit}")).expect("rules");
+    let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
+    assert!(
+        warnings.iter().any(|warning| warning.contains("a '<<' below overwrites 'requests_per_unit'")),
+        "{warnings:?}"
+    );
+    let loaded = config::parse("f.yaml", &text("{<<: *limit, requests_per_unit: 5}")).expect("rules");
+    assert!(!loaded.warnings.iter().any(|warning| warning.to_string().contains("overwrites")));
+}
+
+#[test]
 fn the_syntax_of_envoyproxy_ratelimit_counts_rejected_requests() {
     assert_eq!(limit("unit: MiNuTe, requests_per_unit: 7"), Limit::fixed_window(7, Unit::Minute.period()));
     assert_eq!(

@@ -365,7 +365,7 @@ chart cannot know (in a Secret, behind sentinels or SRV records) are the usual o
 {{- end }}
 {{- end }}
 {{- $host := $given.GRPC_HOST | default .Values.host }}
-{{- if and (hasSuffix "DualStack" (toString .Values.service.ipFamilyPolicy)) (not (contains ":" (toString $host))) }}
+{{- if and (eq "RequireDualStack" (toString .Values.service.ipFamilyPolicy)) (not (contains ":" (toString $host))) }}
 {{- fail (printf "service.ipFamilyPolicy %s needs host \"::\": nothing would listen on the IPv6 addresses of the Service" .Values.service.ipFamilyPolicy) }}
 {{- end }}
 {{- $files := include "weir.ruleFiles" . | fromYaml }}

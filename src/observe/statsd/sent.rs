@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::line::{Delta, Line, Names};
 use crate::observe::{
     histogram::{Bucket, Distribution},
-    snapshot::{StatValue, may_begin_again},
+    snapshot::StatValue,
 };
 
 /// The totals of every counter and histogram that were sent since the start.
@@ -26,7 +26,7 @@ impl SentTotals {
                 StatValue::Counter(value) => {
                     let sent = self.counters.get(&name).copied().unwrap_or_default();
                     if value != sent {
-                        let by = growth(&name, sent, value);
+                        let by = growth(sent, value);
                         lines.push(Line::counter(name, by, names));
                     }
                 }
@@ -71,11 +71,10 @@ impl SentTotals {
     }
 }
 
-/// Returns by how much the counter `name` has grown from `sent` to `now`. A total begins again at zero when it passes
-/// 2^64, since requests choose how many hits they have. One that comes and goes never does, and begins again when it
-/// was forgotten.
-fn growth(name: &str, sent: u64, now: u64) -> u64 {
-    if now < sent && may_begin_again(name) { now } else { now.wrapping_sub(sent) }
+/// Returns by how much a counter has grown from `sent` to `now`. A total begins again at zero when it passes 2^64, since
+/// requests choose how many hits they have; and when its name was forgotten, such as a member of a pool, and came back.
+fn growth(sent: u64, now: u64) -> u64 {
+    if now < sent && sent < 1 << 63 { now } else { now.wrapping_sub(sent) }
 }
 
 #[cfg(test)]
@@ -149,7 +148,7 @@ mod tests {
             )
         };
         flush(stats(&[("a.rule", 3)]));
-        for name in ["a.domain_not_found", "weir.pool.admitted.rule.member"] {
+        for name in ["a.domain_not_found", "weir.pool.admitted.rule.member", "a.rule"] {
             let line = |total: u64| vec![format!("{name}:{total}|c")];
             flush(stats(&[("rule", 1)]));
             assert_eq!(flush(stats(&[(name, 7), ("rule", 1)])).0, line(7));

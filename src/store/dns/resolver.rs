@@ -96,19 +96,25 @@ async fn look_up_at<const N: usize>(
 ) -> Result<[Vec<Record>; N], String> {
     let mut first_failure = None;
     for candidate in name.candidates(&config.search, config.ndots) {
-        let (mut found, mut unreachable) = (kinds.map(|_| Vec::new()), None);
+        let (mut found, mut unreachable) = (kinds.map(|_| Vec::new()), Vec::new());
         let asked = join_all(kinds.iter().map(|kind| ask_any(config, &candidate, *kind))).await;
         for (records, asked) in found.iter_mut().zip(asked) {
             match asked {
                 Ok(some) => *records = some.unwrap_or_default(),
                 Err(LookUpError::Failed(error)) => drop(first_failure.get_or_insert(error)),
-                Err(LookUpError::Unreachable(error)) => unreachable = Some(error),
+                Err(LookUpError::Unreachable(error)) => unreachable.push(error),
             }
         }
-        match unreachable {
-            _ if found.iter().any(|records| !records.is_empty()) => return Ok(found),
-            Some(error) => return Err(error),
-            None => {}
+        if found.iter().any(|records| !records.is_empty()) {
+            return Ok(found);
+        }
+        // a name server may leave questions of one kind unanswered
+        let are_all = unreachable.len() == N;
+        if let Some(error) = unreachable.pop() {
+            if are_all {
+                return Err(error);
+            }
+            first_failure.get_or_insert(error);
         }
     }
     Err(first_failure.unwrap_or_else(|| {

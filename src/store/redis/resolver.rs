@@ -100,32 +100,42 @@ impl Resolver {
 // === impl Sentinels ===
 
 impl Sentinels {
-    /// Asks all sentinels at once, and connects to the first server reported that is a master. For a while after a
-    /// failover some report a server that has become a replica, or is gone.
+    /// Asks all sentinels at once, and connects to the master that most of them report. For a while after a failover some
+    /// report a server that has become a replica, or is gone.
     async fn connect(&self, endpoint: &Endpoint) -> Result<(Address, RedisConnection), String> {
         let mut answers: FuturesUnordered<_> =
             self.polled().map(async |mut sentinel| sentinel.query(endpoint).await).collect();
         let mut attempts = FuturesUnordered::new();
-        let (mut reported, mut errors) = (Vec::new(), Vec::new());
+        let (mut reported, mut errors) = (Vec::<Address>::new(), Vec::new());
+        let mut masters: Vec<(Address, RedisConnection)> = Vec::new();
+        let votes = |reported: &[Address], of: &Address| reported.iter().filter(|one| *one == of).count();
         loop {
-            let has_failed = attempts.is_empty() && !reported.is_empty();
+            let most = masters.iter().position(|(of, _)| 2 * votes(&reported, of) > self.addresses.len());
+            if let Some(most) = most {
+                return Ok(masters.swap_remove(most));
+            }
+            let has_failed = attempts.is_empty() && !reported.is_empty() && !answers.is_empty();
             tokio::select! {
                 Some(answer) = answers.next() => match answer {
-                    Ok(address) if reported.contains(&address) => {}
                     Ok(address) => {
-                        reported.push(address.clone());
-                        attempts.push(self.connect_to(endpoint, address));
+                        if !reported.contains(&address) {
+                            attempts.push(self.connect_to(endpoint, address.clone()));
+                        }
+                        reported.push(address);
                     }
                     Err(error) => errors.push(error),
                 },
                 Some(connected) = attempts.next() => match connected {
-                    Ok(connected) => return Ok(connected),
+                    Ok(master) => masters.push(master),
                     Err(error) => errors.push(error),
                 },
-                // the next attempt may find a new master; a sentinel that hangs must not delay it
-                () = time::sleep(PATIENCE), if has_failed => break,
+                // a sentinel or a server that hangs must not delay the master that there is, or the next attempt
+                () = time::sleep(PATIENCE), if has_failed || !masters.is_empty() => break,
                 else => break,
             }
+        }
+        if let Some(master) = masters.into_iter().max_by_key(|(of, _)| votes(&reported, of)) {
+            return Ok(master);
         }
         let errors = errors.join("; ");
         Err(if reported.is_empty() { format!("no sentinel knows {}: {errors}", self.master) } else { errors })
