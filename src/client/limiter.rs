@@ -84,8 +84,9 @@ impl Limiter {
         Ok(())
     }
 
-    /// Replaces all rules by `domains`, as [`Limiter::reload`] does. Of several with one name, the last one counts. Without the crate's feature `dns`, an instance has a
-    /// hundredth of limits that are divided by the addresses of a name.
+    /// Replaces all rules by `domains`, as [`Limiter::reload`] does. Of several with one name, the last one counts.
+    /// Without the crate's feature `dns`, an instance has a hundredth of limits that are divided by the addresses of a
+    /// name.
     pub fn load(&self, domains: &[Domain]) {
         self.inner.load(domains.to_vec());
     }

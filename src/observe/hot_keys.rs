@@ -305,6 +305,7 @@ impl Sketch {
         self.places.insert(key, place);
         place
     }
+
     /// Returns the most hits that a key without a counter may have.
     fn least(&self) -> u64 {
         if self.counters.len() < COUNTERS {
