@@ -3,7 +3,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use redis::{ConnectionAddr, IntoConnectionInfo as _};
+use redis::IntoConnectionInfo as _;
 
 use super::{
     backend::{Backend, SharedKeys},
@@ -16,6 +16,22 @@ use crate::store::redis::{Address, Auth, Backoff, Endpoint, RedisSettings, Tls, 
 const PORT: u16 = 6379;
 /// The default port of a sentinel.
 const SENTINEL_PORT: u16 = 26379;
+
+/// The variables that each set has, without its prefix.
+pub(super) const VARIABLES: [&str; 12] = [
+    "AUTH",
+    "CLUSTER_PIPELINE_PARALLELISM",
+    "PIPELINE_LIMIT",
+    "PIPELINE_WINDOW",
+    "POOL_ON_EMPTY_BEHAVIOR",
+    "POOL_SIZE",
+    "SENTINEL_AUTH",
+    "SOCKET_TYPE",
+    "TIMEOUT",
+    "TLS",
+    "TYPE",
+    "URL",
+];
 
 /// The variables that name files of TLS, for both sets.
 const TLS_FILES: [&str; 3] = ["REDIS_TLS_CACERT", "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"];
@@ -50,7 +66,7 @@ struct Names {
 }
 
 /// The parts of a URL other than the address.
-#[derive(Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 struct Url {
     user: Option<String>,
     password: Option<String>,
@@ -136,11 +152,21 @@ fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) ->
             return None;
         }
     };
+    let mut auth = auth_of(read, &names.of("AUTH"));
+    let sentinel_auth = auth_of(read, &names.of("SENTINEL_AUTH"));
     let topology = match topology {
+        // the URLs are those of the sentinels
         Topology::Sentinel { master, sentinels, .. } => {
-            Topology::Sentinel { master, sentinels, auth: auth(read, &names.of("SENTINEL_AUTH")) }
+            Topology::Sentinel { master, sentinels, auth: login(sentinel_auth, url.user, url.password) }
         }
-        topology => topology,
+        topology => {
+            if sentinel_auth.is_some() {
+                let (variable, kind) = (names.of("SENTINEL_AUTH"), names.of("TYPE"));
+                warnings.push(format!("{variable} is set, but has no effect: {kind} is not SENTINEL"));
+            }
+            auth = login(auth, url.user, url.password);
+            topology
+        }
     };
     if !tls && !url.tls {
         let switch = names.of("TLS");
@@ -152,10 +178,11 @@ fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) ->
     }
     Some(Endpoint {
         topology,
-        auth: login(auth(read, &names.of("AUTH")), url.user, url.password),
+        auth,
         tls: (tls || url.tls).then_some(files),
         database: url.database,
         timeout,
+        variables: names.prefix,
     })
 }
 
@@ -168,7 +195,7 @@ fn login(given: Option<Auth>, user: Option<String>, password: Option<String>) ->
 }
 
 /// Reads `password` or `user:password`.
-fn auth(read: &Reader<'_>, variable: &str) -> Option<Auth> {
+fn auth_of(read: &Reader<'_>, variable: &str) -> Option<Auth> {
     let given = read.given(variable)?.value;
     Some(match given.split_once(':') {
         Some((user, password)) => Auth {
@@ -187,66 +214,111 @@ fn tls_files(read: &mut Reader<'_>) -> Tls {
     Tls { ca, client, any_name }
 }
 
-/// Parses the value of a URL variable to the topology of Redis and the other parts of a URL.
+/// Parses the value of a URL variable to the topology of Redis and the other parts of its URLs.
 fn topology(text: &str, kind: Kind, socket: Option<Socket>) -> Result<(Topology, Url), &'static str> {
-    const SENTINEL: &str = "the name of the master and the sentinels, such as mymaster,one:26379,two:26379";
-    const CLUSTER: &str = "some nodes of the cluster, such as one:6379,two:6379";
-    let addresses = |text: &str, port: u16, expected: &'static str| {
-        let read: Option<Vec<Address>> = text.split(',').map(|text| address(text.trim(), port)).collect();
-        read.filter(|addresses| !addresses.is_empty()).ok_or(expected)
-    };
+    const SENTINEL: &str = "the name of the master and the sentinels, such as mymaster,one:26379,two:26379; a sentinel \
+                            with a password is redis://:password@one:26379";
+    const CLUSTER: &str =
+        "some nodes of the cluster, such as one:6379,two:6379 or redis://user:password@one:6379";
     match kind {
         Kind::Single => single(text, socket),
         Kind::Sentinel => {
             let (master, sentinels) = text.split_once(',').ok_or(SENTINEL)?;
-            let sentinels = addresses(sentinels, SENTINEL_PORT, SENTINEL)?;
+            let (sentinels, url) = list(sentinels, SENTINEL_PORT, SENTINEL)?;
             let master = master.trim().to_owned();
             // what Redis accepts as a name; anything else may be a password
             let is_named = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
             if master.is_empty() || !master.chars().all(is_named) {
                 return Err(SENTINEL);
             }
-            Ok((Topology::Sentinel { master, sentinels, auth: None }, Url::default()))
+            Ok((Topology::Sentinel { master, sentinels, auth: None }, url))
         }
-        Kind::Cluster => Ok((Topology::Cluster(addresses(text, PORT, CLUSTER)?), Url::default())),
+        Kind::Cluster => {
+            let (nodes, url) = list(text, PORT, CLUSTER)?;
+            Ok((Topology::Cluster(nodes), url))
+        }
     }
+}
+
+/// Parses servers with commas between them, each an address or a URL. All of them have the same other parts: the
+/// credentials may be missing from some, since the servers of a list share their users.
+fn list(text: &str, port: u16, expected: &'static str) -> Result<(Vec<Address>, Url), &'static str> {
+    let (mut addresses, mut common) = (Vec::new(), None::<Url>);
+    for text in text.split(',') {
+        let (address, url) = server(text.trim(), port).ok_or(expected)?;
+        addresses.push(address);
+        if url.database != 0 {
+            return Err("a list without databases: sentinels have none, and a cluster has only database 0");
+        }
+        let Some(common) = &mut common else {
+            common = Some(url);
+            continue;
+        };
+        if url.tls != common.tls {
+            return Err("a list in which every server begins with rediss://, or none does");
+        }
+        if (&url.user, &url.password) == (&None, &None) {
+            continue;
+        }
+        if (&common.user, &common.password) == (&None, &None) {
+            *common = url;
+        } else if *common != url {
+            return Err("a list in which all servers have the same user and password");
+        }
+    }
+    common.map(|common| (addresses, common)).ok_or(expected)
 }
 
 fn single(text: &str, socket: Option<Socket>) -> Result<(Topology, Url), &'static str> {
     const EXPECTED: &str =
         "host:port, a URL such as rediss://user:password@host:6379/0, or the path of a unix socket";
-    if let Some((scheme, rest)) = text.split_once("://") {
-        return match scheme {
-            "redis" | "rediss" => url(rest, scheme == "rediss").ok_or(EXPECTED),
-            // a query would be part of the path, and it may be a password
-            "unix" if rest.starts_with('/') && !rest.contains('?') => {
-                Ok((Topology::Single(Address::Unix(rest.into())), Url::default()))
-            }
-            _ => Err(EXPECTED),
-        };
-    }
+    const ONE: &str = "the address of one server; a list needs SENTINEL or CLUSTER as the type";
     let is_path = text.starts_with('/');
-    match socket.unwrap_or(if is_path { Socket::Unix } else { Socket::Tcp }) {
-        Socket::Unix if is_path => Ok((Topology::Single(Address::Unix(text.into())), Url::default())),
-        Socket::Unix => Err("the path of a unix socket, because the socket type is unix"),
-        Socket::Tcp if is_path => Err("host:port, because the socket type is tcp"),
-        Socket::Tcp => {
-            let address = address(text, PORT).ok_or(EXPECTED)?;
-            Ok((Topology::Single(address), Url::default()))
+    match text.strip_prefix("unix://") {
+        // a query would be part of the path, and it may be a password
+        Some(path) if path.starts_with('/') && !path.contains('?') => {
+            return Ok((Topology::Single(Address::Unix(path.into())), Url::default()));
         }
+        Some(_) => return Err(EXPECTED),
+        None => {}
+    }
+    if !text.contains("://") {
+        match socket.unwrap_or(if is_path { Socket::Unix } else { Socket::Tcp }) {
+            Socket::Unix if is_path => {
+                return Ok((Topology::Single(Address::Unix(text.into())), Url::default()));
+            }
+            Socket::Unix => return Err("the path of a unix socket, because the socket type is unix"),
+            Socket::Tcp if is_path => return Err("host:port, because the socket type is tcp"),
+            Socket::Tcp => {}
+        }
+    }
+    match server(text, PORT) {
+        Some((address, url)) => Ok((Topology::Single(address), url)),
+        None if text.contains(',') => Err(ONE),
+        None => Err(EXPECTED),
+    }
+}
+
+/// Parses `host`, `host:port`, `[::1]:port`, or a URL that begins with `redis://` or `rediss://`. Without a port it is
+/// `port`.
+fn server(text: &str, port: u16) -> Option<(Address, Url)> {
+    match text.split_once("://") {
+        None => Some((Address::parse(text, port)?, Url::default())),
+        Some(("redis", rest)) => url(rest, false, port),
+        Some(("rediss", rest)) => url(rest, true, port),
+        Some(_) => None,
     }
 }
 
 /// Parses the part after `redis://` or `rediss://`. As for envoyproxy/ratelimit, a query may have the `username`, the
 /// `password` and the database, `db`; other parts of it have no effect.
-fn url(rest: &str, tls: bool) -> Option<(Topology, Url)> {
+fn url(rest: &str, tls: bool, port: u16) -> Option<(Address, Url)> {
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let in_query = |key: &str| {
         let parts = query.split('#').next().unwrap_or_default().split('&');
         parts.filter_map(|part| part.split_once('=')).find(|(name, _)| *name == key).map(|(_, value)| value)
     };
     let info = format!("redis://{place}").into_connection_info().ok()?;
-    let ConnectionAddr::Tcp(host, port) = info.addr() else { return None };
     let login = info.redis_settings();
     let of_query = |key, of_place: Option<&str>| match in_query(key) {
         // the text is encoded as it would be before the host
@@ -258,20 +330,15 @@ fn url(rest: &str, tls: bool) -> Option<(Topology, Url)> {
         None => login.db(),
     };
     let (user, password) = (of_query("username", login.username())?, of_query("password", login.password())?);
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    Some((Topology::Single(Address::tcp(host, *port)), Url { user, password, tls, database }))
+    let authority = place.split(['/', '#']).next()?;
+    let address = Address::parse(authority.rsplit('@').next()?, port)?;
+    Some((address, Url { user, password, tls, database }))
 }
 
 /// Returns a text in which `%` and two digits stand for a byte.
 fn unescaped(text: &str) -> Option<String> {
     let url = format!("redis://:{text}@localhost").into_connection_info().ok()?;
     Some(url.redis_settings().password().unwrap_or_default().to_owned())
-}
-
-/// Parses `host`, `host:port` or `[::1]:port`.
-fn address(text: &str, default: u16) -> Option<Address> {
-    let text = text.strip_prefix("redis://").unwrap_or(text);
-    Address::parse(text, default)
 }
 
 // === impl Names ===

@@ -104,7 +104,8 @@ impl Settings {
             memcached,
             warnings,
         };
-        settings.warnings.extend(unknown::check(&mut reader));
+        let unknown = unknown::check(&mut reader, settings.redis.as_ref());
+        settings.warnings.extend(unknown);
         reader.finish().map(|()| settings)
     }
 }

@@ -1,8 +1,11 @@
 //! Finds variables of weir that do not exist. A misspelled one is an error, because its setting would silently have no
 //! effect.
 
-use super::reader::{Given, Reader};
-use crate::spelling;
+use super::{
+    reader::{Given, Reader},
+    redis::VARIABLES,
+};
+use crate::{spelling, store::redis::RedisSettings};
 
 /// Begins the variables that only weir has.
 const PREFIX: &str = "WEIR_";
@@ -49,10 +52,36 @@ const OWN: [&str; 38] = [
     "XDS_RESPONSE_TIMEOUT",
 ];
 
-/// Reports variables that look misspelled, and returns warnings about others that do not exist. Call it after all
-/// settings were read.
-pub(super) fn check(reader: &mut Reader<'_>) -> Vec<String> {
-    let mut warnings = Vec::new();
+/// Begins the variables of Memcached, and their usual misspelling.
+const MEMCACHED: [&str; 2] = ["MEMCACHE_", "MEMCACHED_"];
+
+/// What other programs call a setting of a store, all without a prefix.
+const PASSWORDS: [&str; 7] = ["PASSWORD", "PASSWD", "PASS", "USERNAME", "USER", "AUTH_PASSWORD", "AUTH_USER"];
+const SENTINEL_PASSWORDS: [&str; 4] =
+    ["SENTINEL_PASSWORD", "SENTINEL_PASS", "SENTINEL_USERNAME", "SENTINEL_USER"];
+const ADDRESSES: [&str; 16] = [
+    "ADDR",
+    "ADDRESS",
+    "ADDRESSES",
+    "ADDRS",
+    "CLUSTER_NODES",
+    "ENDPOINT",
+    "ENDPOINTS",
+    "HOST",
+    "HOSTNAME",
+    "HOSTS",
+    "NODES",
+    "PORT",
+    "SENTINELS",
+    "SERVER",
+    "SERVERS",
+    "URLS",
+];
+
+/// Reports variables that look misspelled, and returns warnings about others that do not exist. `redis` has the settings
+/// of Redis. Call it after all settings were read.
+pub(super) fn check(reader: &mut Reader<'_>, redis: Option<&RedisSettings>) -> Vec<String> {
+    let mut warnings = of_stores(reader, redis);
     for name in reader.names() {
         let Some(rest) = name.strip_prefix(PREFIX).filter(|rest| !OWN.contains(rest)) else {
             continue;
@@ -76,11 +105,80 @@ pub(super) fn check(reader: &mut Reader<'_>) -> Vec<String> {
     warnings
 }
 
+/// Returns warnings about variables that seem to be for a store and do not exist. They are no errors, since a variable
+/// may be there for another program, or as a part of the value of another variable.
+fn of_stores(reader: &Reader<'_>, redis: Option<&RedisSettings>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for name in reader.names() {
+        if reader.was_read(&name) {
+            continue;
+        }
+        let Some(meant) = meant_of_redis(&name, reader, redis).or_else(|| meant_of_memcached(&name, reader))
+        else {
+            continue;
+        };
+        if reader.given(&name).is_some_and(|given| !is_service_link(&name, &given.value)) {
+            warnings.push(format!(
+                "{name} is set, but has no effect: there is no such variable; did you mean {meant}?"
+            ));
+        }
+    }
+    warnings
+}
+
+/// Returns the variable that the unknown `name` probably stands for, unless that has its value already.
+fn meant_of_redis(name: &str, reader: &Reader<'_>, redis: Option<&RedisSettings>) -> Option<String> {
+    let (prefix, rest) = ["REDIS_PERSECOND_", "REDIS_"]
+        .into_iter()
+        .find_map(|prefix| Some((prefix, name.strip_prefix(prefix)?)))
+        .filter(|(_, rest)| !VARIABLES.contains(rest))?;
+    let endpoint = redis.and_then(|redis| match prefix {
+        "REDIS_" => Some(&redis.main),
+        _ => redis.per_second.as_ref(),
+    });
+    if PASSWORDS.contains(&rest) {
+        let has_none = endpoint.is_none_or(|endpoint| endpoint.auth.is_none());
+        return has_none.then(|| format!("{prefix}AUTH, which is the password or user:password"));
+    }
+    if SENTINEL_PASSWORDS.contains(&rest) {
+        let is_missing = reader.given(&format!("{prefix}SENTINEL_AUTH")).is_none();
+        return is_missing.then(|| format!("{prefix}SENTINEL_AUTH, which is the password or user:password"));
+    }
+    if ADDRESSES.contains(&rest) {
+        let is_missing = reader.given(&format!("{prefix}URL")).is_none();
+        return is_missing.then(|| format!("{prefix}URL, which is host:port"));
+    }
+    if matches!(rest, "DB" | "DATABASE") {
+        let has_none = endpoint.is_none_or(|endpoint| endpoint.database == 0);
+        return has_none.then(|| format!("{prefix}URL, such as redis://host:port/1"));
+    }
+    if matches!(rest, "SSL" | "USE_TLS" | "USE_SSL" | "TLS_ENABLED" | "SSL_ENABLED") {
+        let has_none = endpoint.is_none_or(|endpoint| endpoint.tls.is_none());
+        return has_none.then(|| format!("{prefix}TLS"));
+    }
+    spelling::nearest(rest, VARIABLES).map(|near| format!("{prefix}{near}"))
+}
+
+/// As [`meant_of_redis`], for Memcached.
+fn meant_of_memcached(name: &str, reader: &Reader<'_>) -> Option<String> {
+    let rest = MEMCACHED.into_iter().find_map(|prefix| name.strip_prefix(prefix))?;
+    let right = format!("MEMCACHE_{rest}");
+    if reader.was_read(&right) {
+        return Some(right);
+    }
+    let is_missing = ["MEMCACHE_HOST_PORT", "MEMCACHE_SRV"].iter().all(|name| reader.given(name).is_none());
+    let is_address = rest == "URL" || ADDRESSES.contains(&rest);
+    (is_missing && is_address).then(|| "MEMCACHE_HOST_PORT, which is host:port".to_owned())
+}
+
 /// Returns the existing variable that `rest`, without [`PREFIX`], probably stands for.
 fn meant(rest: &str, reader: &Reader<'_>) -> Option<String> {
     // a variable of envoyproxy/ratelimit with the prefix, such as WEIR_REDIS_URL
     if reader.was_read(rest) {
         return Some(rest.to_owned());
+    }
+    if rest.strip_prefix("REDIS_").is_some_and(|rest| PASSWORDS.contains(&rest)) {
+        return Some("WEIR_REDIS_AUTH, which is the password or user:password".to_owned());
     }
     let part = || OWN.into_iter().find(|own| own.contains(rest) || rest.contains(own));
     let own = spelling::nearest(rest, OWN).or_else(|| if rest.len() < 4 { None } else { part() });

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::{
     child::{Serving, run, stderr, weir},
-    support::{DEADLINE, Server, free_port},
+    support::{DEADLINE, MonitoredMaster, Server, free_port, until},
 };
 
 const NEEDED: (&str, &str) = ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
@@ -66,9 +66,11 @@ fn a_wrong_host_or_password_is_an_error_at_once_and_unhealthy_if_so_configured()
     let guarded = Server::start_with_password("right", &[]);
     let nowhere = format!("127.0.0.1:{}", free_port());
     let server = format!("127.0.0.1:{}", guarded.port());
-    for (url, password, reason) in
-        [(&nowhere, "right", "Connection refused"), (&server, "wrong", "WRONGPASS"), (&server, "", "NOAUTH")]
-    {
+    for (url, password, reason, right) in [
+        (&nowhere, "right", "Connection refused", ""),
+        (&server, "wrong", "WRONGPASS", "(correct REDIS_AUTH, or the user and password in REDIS_URL)"),
+        (&server, "", "NOAUTH", "(set REDIS_AUTH to the password, or to user:password)"),
+    ] {
         let variables = [("REDIS_URL", &**url), ("REDIS_AUTH", password), NEEDED];
         let weir = start(&rules, &variables);
         let response = health(&weir);
@@ -77,11 +79,80 @@ fn a_wrong_host_or_password_is_an_error_at_once_and_unhealthy_if_so_configured()
         let lines = stopped(weir);
         let lines = about_redis(&lines);
         assert_eq!(lines.len(), 1, "{lines:?}");
-        for part in ["ERROR", "cannot connect to redis", url, reason] {
+        for part in ["ERROR", "cannot connect to redis", url, reason, right] {
             assert!(lines[0].contains(part), "{part}: {lines:?}");
         }
         let weir = start(&rules, &variables[..2]);
         assert!(health(&weir).starts_with("HTTP/1.1 200 "), "health does not depend on Redis by default");
+    }
+}
+
+/// Returns the error of a start that needs a connection and gets none.
+fn refused(rules: &TempDir, variables: &[(&str, &str)]) -> String {
+    let arguments = ["--config", rules.path().to_str().expect("a plain path"), "--grpc-port", "0"];
+    let within = [("REDIS_STARTUP_MAX_ELAPSED_TIME", "300ms")];
+    let output = run(
+        &[&arguments[..], &["--port", "0", "--debug-port", "0"]].concat(),
+        &[&within, variables].concat(),
+    );
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    stderr(&output)
+}
+
+#[test]
+fn the_log_names_the_variable_of_each_refused_password() {
+    let (rules, open) = (rules(), Server::start());
+    let guarded = Server::start_with_password("right", &[]);
+    // Redis 5 and many proxies lack this command
+    let old = Server::start_with_password("right", &["--rename-command", "HELLO", ""]);
+    let sentinel = Server::start_sentinel("requirepass right", Some("right"));
+    let at = |server: &Server| format!("127.0.0.1:{}", server.port());
+    let (open, guarded, old, sentinel) = (at(&open), at(&guarded), at(&old), at(&sentinel));
+    let (monitored, with_wrong) =
+        (format!("mymaster,{sentinel}"), format!("mymaster,redis://:wr0ng@{sentinel}"));
+    let cluster = format!("redis://:wr0ng@{guarded}");
+    let sentinels = ("REDIS_TYPE", "SENTINEL");
+    let (main, second) = (("REDIS_URL", &*open), ("REDIS_PERSECOND", "true"));
+    for (variables, right) in [
+        (&[("REDIS_URL", &*old), ("REDIS_AUTH", "wr0ng")][..], "(correct REDIS_AUTH, or the user"),
+        (&[sentinels, ("REDIS_URL", &monitored), ("REDIS_AUTH", "right")], "(set REDIS_SENTINEL_AUTH to"),
+        (&[sentinels, ("REDIS_URL", &with_wrong)], "(correct REDIS_SENTINEL_AUTH, or the user"),
+        (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", &cluster)], "(correct REDIS_AUTH, or the user"),
+        (&[main, second, ("REDIS_PERSECOND_URL", &guarded)], "(set REDIS_PERSECOND_AUTH to the password"),
+        (
+            &[main, second, ("REDIS_PERSECOND_TYPE", "SENTINEL"), ("REDIS_PERSECOND_URL", &with_wrong)],
+            "(correct REDIS_PERSECOND_SENTINEL_AUTH, or the user and password in REDIS_PERSECOND_URL)",
+        ),
+    ] {
+        let error = refused(&rules, variables);
+        assert!(error.contains(right) && !error.contains("wr0ng"), "{variables:?}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_of_urls_have_the_passwords_of_their_servers() {
+    let rules = rules();
+    let monitored = MonitoredMaster::start(Some("s3cret")).await;
+    let node = Server::start_with_password("s3cret", &["--cluster-enabled", "yes"]);
+    node.send::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    until("the cluster is up", async || {
+        node.send::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+    })
+    .await;
+    let urls = |servers: &[Server]| {
+        let urls: Vec<String> =
+            servers.iter().map(|server| format!("redis://:s3cret@127.0.0.1:{}", server.port())).collect();
+        urls.join(",")
+    };
+    let sentinels = format!("mymaster,{}", urls(&monitored.sentinels));
+    let cluster = urls(std::slice::from_ref(&node));
+    for (kind, url) in [("SENTINEL", &sentinels), ("CLUSTER", &cluster)] {
+        // without a connection it would not start
+        let within = ("REDIS_STARTUP_MAX_ELAPSED_TIME", "20s");
+        let weir = start(&rules, &[("REDIS_TYPE", kind), ("REDIS_URL", url), within, NEEDED]);
+        await_health(&weir, "200");
+        let lines = stopped(weir);
+        assert!(about_redis(&lines).is_empty(), "{kind}: {lines:?}");
     }
 }
 

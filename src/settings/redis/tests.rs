@@ -95,6 +95,102 @@ fn sentinels_and_clusters_are_lists() {
 }
 
 #[test]
+fn lists_have_credentials_for_all_of_their_servers() {
+    let (sentinel, cluster) = (("REDIS_TYPE", "SENTINEL"), ("REDIS_TYPE", "CLUSTER"));
+    let (one, two) = (Address::tcp("one", 1), Address::tcp("two", 26379));
+    for (url, login) in [
+        ("mymaster,redis://:p%40ss@one:1,redis://:p%40ss@two", secret(None, "p@ss")),
+        ("mymaster, one:1, redis://weir:s3cret@two/", secret(Some("weir"), "s3cret")),
+        ("mymaster,redis://one:1?password=s3cret&username=weir,two", secret(Some("weir"), "s3cret")),
+    ] {
+        let main = redis_of(&[sentinel, ("REDIS_URL", url)]).main;
+        let sentinels = vec![one.clone(), two.clone()];
+        let auth = Some(login.clone());
+        assert_eq!(main.topology, Topology::Sentinel { master: "mymaster".into(), sentinels, auth }, "{url}");
+        assert_eq!((main.auth, main.tls), (None, None), "the servers have others");
+    }
+    let given = [sentinel, ("REDIS_URL", "m,redis://weir:old@one:1"), ("REDIS_SENTINEL_AUTH", "new")];
+    let Topology::Sentinel { auth, .. } = redis_of(&given).main.topology else { panic!("no sentinels") };
+    assert_eq!(auth, Some(secret(Some("weir"), "new")), "the variable takes precedence");
+
+    let two = Address::tcp("two", 6379);
+    for url in ["redis://weir:s3cret@one:1,two", "one:1,redis://weir:s3cret@two"] {
+        let per_second = [
+            ("REDIS_URL", "redis"),
+            ("REDIS_PERSECOND", "true"),
+            ("REDIS_PERSECOND_TYPE", "cluster"),
+            ("REDIS_PERSECOND_URL", url),
+        ];
+        let per_second = redis_of(&per_second).per_second.expect("a per-second redis");
+        for main in [redis_of(&[cluster, ("REDIS_URL", url)]).main, per_second] {
+            assert_eq!(main.topology, Topology::Cluster(vec![one.clone(), two.clone()]), "{url}");
+            assert_eq!(main.auth, Some(secret(Some("weir"), "s3cret")), "{url}");
+        }
+    }
+    let main = redis_of(&[cluster, ("REDIS_URL", "rediss://one:1,rediss://[::1]:2")]).main;
+    assert_eq!(main.topology, Topology::Cluster(vec![one, Address::tcp("::1", 2)]));
+    assert!(main.tls.is_some() && main.auth.is_none());
+
+    for (kind, url, expected) in [
+        (cluster, "redis://:s3cret@one,redis://:0ther@two", "all servers have the same user and password"),
+        (cluster, "redis://:s3cret@one/1,two", "a list without databases"),
+        (cluster, "redis://:s3cret@one,rediss://two", "every server begins with rediss://"),
+        (sentinel, "mymaster,http://:s3cret@one", "redis://:password@one:26379"),
+        (("REDIS_TYPE", "SINGLE"), "mymaster,redis://:s3cret@one", "a list needs SENTINEL or CLUSTER"),
+        (("REDIS_TYPE", "SINGLE"), "redis://:s3cret@one:1,redis://:s3cret@two:2", "a list needs SENTINEL"),
+    ] {
+        let error = rejected(&[kind, ("REDIS_URL", url)]);
+        assert!(error.contains(expected) && !error.contains("s3cret"), "{url}: {error}");
+    }
+}
+
+#[test]
+fn an_unknown_variable_of_a_store_says_what_would_be_right() {
+    for (name, meant) in [
+        ("REDIS_PASSWORD", "REDIS_AUTH, which is the password or user:password"),
+        ("REDIS_USERNAME", "REDIS_AUTH, which is the password or user:password"),
+        ("REDIS_PERSECOND_PASSWORD", "REDIS_PERSECOND_AUTH, which is the password or user:password"),
+        ("REDIS_SENTINEL_PASSWORD", "REDIS_SENTINEL_AUTH, which is the password or user:password"),
+        ("REDIS_HOST", "REDIS_URL, which is host:port"),
+        ("REDIS_DB", "REDIS_URL, such as redis://host:port/1"),
+        ("REDIS_SSL", "REDIS_TLS"),
+        ("REDIS_URI", "REDIS_URL"),
+        ("REDIS_TIMEOUTS", "REDIS_TIMEOUT"),
+        ("REDIS_PERSECOND_TIMEOT", "REDIS_PERSECOND_TIMEOUT"),
+        ("MEMCACHED_HOST_PORT", "MEMCACHE_HOST_PORT"),
+        ("MEMCACHED_HOST", "MEMCACHE_HOST_PORT, which is host:port"),
+    ] {
+        let warning =
+            format!("{name} is set, but has no effect: there is no such variable; did you mean {meant}?");
+        let warnings = resolve(&[(name, "s3cret")]).expect("a warning is enough").warnings;
+        assert_eq!(warnings, [warning]);
+    }
+    // parts of other variables, what Kubernetes sets, other programs' variables, and what is known but not used now
+    let complete = [
+        ("REDIS_URL", "redis://:s3cret@redis:6379/1"),
+        ("REDIS_PASSWORD", "s3cret"),
+        ("REDIS_HOST", "redis"),
+        ("REDIS_PORT", "6379"),
+        ("REDIS_DB", "1"),
+        ("REDIS_PORT_6379_TCP_ADDR", "10.0.0.1"),
+        ("REDIS_SERVICE_HOST", "10.0.0.1"),
+        ("REDIS_VERSION", "8"),
+        ("REDIS_PERSECOND_AUTH", "s3cret"),
+        ("REDIS_PERSECOND_TYPE", "SINGLE"),
+        ("MEMCACHED_VERSION", "1"),
+    ];
+    assert_eq!(resolve(&complete).expect("valid settings").warnings, [""; 0]);
+    assert_eq!(resolve(&[("REDIS_PORT", "tcp://10.0.0.1:6379")]).expect("valid").warnings, [""; 0]);
+    let unused = resolve(&[("REDIS_URL", "redis"), ("REDIS_SENTINEL_AUTH", "s3cret")]).expect("valid");
+    assert_eq!(
+        unused.warnings,
+        ["REDIS_SENTINEL_AUTH is set, but has no effect: REDIS_TYPE is not SENTINEL"]
+    );
+    let error = rejected(&[("WEIR_REDIS_PASSWORD", "s3cret")]);
+    assert!(error.contains("did you mean WEIR_REDIS_AUTH, which is the password"), "{error}");
+}
+
+#[test]
 fn the_per_second_redis_has_its_own_variables() {
     let redis = redis_of(&[
         ("REDIS_URL", "redis:1"),

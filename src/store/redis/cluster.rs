@@ -25,7 +25,7 @@ use super::{
     pace::{Pace, RETRY_INTERVAL},
     protocol::{RedisProtocol, ServerConnection},
     resolver::Resolver,
-    settings::Endpoint,
+    settings::{Endpoint, Login},
     slot,
     slot_map::SlotMap,
 };
@@ -293,11 +293,11 @@ impl Cluster {
     }
 
     async fn ask_seed(&self, seed: &Address) -> Result<SlotMap, String> {
-        let auth = self.endpoint.auth.as_ref();
         let query = async {
-            let mut connection = connection::connect_without_scripts(&self.endpoint, seed, auth).await?;
+            let mut connection =
+                connection::connect_without_scripts(&self.endpoint, seed, Login::Server).await?;
             let value: Value = connection.query(&command()).await?;
-            SlotMap::parse(&value, seed)
+            SlotMap::parse(&value, seed).map_err(|error| self.endpoint.with_login(error, Login::Server))
         };
         query.await.map_err(|error| format!("{seed}: {error}"))
     }

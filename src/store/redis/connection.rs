@@ -11,7 +11,7 @@ use tokio::{task::JoinHandle, time::timeout};
 use super::{
     reply_guard::ReplyGuard,
     script,
-    settings::{Auth, Endpoint},
+    settings::{Auth, Endpoint, Login},
 };
 use crate::store::transport::{Address, Stream, connect_stream};
 
@@ -32,7 +32,7 @@ pub(super) struct Driver(JoinHandle<()>);
 /// Connects to the server at `address` and loads the scripts there.
 pub(super) async fn connect(endpoint: &Endpoint, address: &Address) -> Result<RedisConnection, String> {
     let connecting = async {
-        let mut connection = open(endpoint, address, endpoint.auth.as_ref(), endpoint.database).await?;
+        let mut connection = open(endpoint, address, Login::Server, endpoint.database).await?;
         connection.load_scripts().await;
         Ok(connection)
     };
@@ -43,9 +43,9 @@ pub(super) async fn connect(endpoint: &Endpoint, address: &Address) -> Result<Re
 pub(super) async fn connect_without_scripts(
     endpoint: &Endpoint,
     address: &Address,
-    auth: Option<&Auth>,
+    login: Login,
 ) -> Result<RedisConnection, String> {
-    within(endpoint, open(endpoint, address, auth, 0)).await
+    within(endpoint, open(endpoint, address, login, 0)).await
 }
 
 async fn within<T>(
@@ -62,9 +62,10 @@ async fn within<T>(
 async fn open(
     endpoint: &Endpoint,
     address: &Address,
-    auth: Option<&Auth>,
+    login: Login,
     database: i64,
 ) -> Result<RedisConnection, String> {
+    let auth = endpoint.auth(login);
     let stream = open_stream(endpoint, address).await?;
     match handshake(stream, auth, database, ProtocolVersion::RESP3).await {
         Err(error) if lacks_resp3(&error) => {
@@ -73,7 +74,7 @@ async fn open(
         }
         connected => connected,
     }
-    .map_err(|error| explain(&error))
+    .map_err(|error| endpoint.with_login(explain(&error), login))
 }
 
 async fn open_stream(endpoint: &Endpoint, address: &Address) -> Result<Box<dyn Stream>, String> {

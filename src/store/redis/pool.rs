@@ -17,7 +17,7 @@ use super::{
     protocol::{PipelineReply, RedisProtocol, ServerConnection},
     request::{ExchangedBatch, NodeBatch, NodeRequest, Route, RoutedRequest},
     resolver::Resolver,
-    settings::{Endpoint, Topology},
+    settings::{Endpoint, Login, Topology},
 };
 use crate::{
     limit::Timestamp,
@@ -141,8 +141,16 @@ impl Pool {
             }
             self.metrics.retries.add(waiting.len() as u64);
         }
-        let replies: Vec<_> =
-            replies.into_iter().map(|reply| reply.unwrap_or_else(|| Err(malformed_reply()))).collect();
+        let reply = |reply: Option<Result<_, RemoteError>>| {
+            let reply = reply.unwrap_or_else(|| Err(malformed_reply()));
+            reply.map_err(|error| match error {
+                RemoteError::Rejected(text) => {
+                    RemoteError::Rejected(self.endpoint.with_login(text, Login::Server))
+                }
+                error => error,
+            })
+        };
+        let replies: Vec<_> = replies.into_iter().map(reply).collect();
         replies.iter().filter_map(|reply| reply.as_ref().err()).for_each(|error| self.metrics.error(error));
         PoolReplies { now, replies }
     }

@@ -8,7 +8,7 @@ use tokio::time::{self, Instant};
 
 use super::{
     connection::{self, RedisConnection},
-    settings::{Auth, Endpoint, Topology},
+    settings::{Endpoint, Login, Topology},
 };
 use crate::store::transport::Address;
 
@@ -35,7 +35,6 @@ pub(super) struct Sentinels {
     master: String,
     /// The sentinels, at least one.
     addresses: Vec<Address>,
-    auth: Option<Auth>,
 }
 
 /// A sentinel that is queried repeatedly.
@@ -53,8 +52,8 @@ impl Resolver {
     pub(super) fn of(topology: &Topology) -> Option<Self> {
         match topology.clone() {
             Topology::Single(address) => Some(Self::Fixed(address)),
-            Topology::Sentinel { master, sentinels, auth } => {
-                Some(Self::Sentinels(Sentinels { master, addresses: sentinels, auth }))
+            Topology::Sentinel { master, sentinels, auth: _ } => {
+                Some(Self::Sentinels(Sentinels { master, addresses: sentinels }))
             }
             Topology::Cluster(_) => None,
         }
@@ -151,7 +150,9 @@ impl Sentinels {
         let mut connection = connection.map_err(|error| format!("{address}: {error}"))?;
         let role = time::timeout(endpoint.timeout, connection.query::<Vec<Value>>(&redis::cmd("ROLE"))).await;
         let role = role.unwrap_or_else(|_| Err(format!("no reply within {:?}", endpoint.timeout)));
-        let role = role.map_err(|error| format!("{address}: {error}"))?.into_iter().next();
+        let role =
+            role.map_err(|error| format!("{address}: {}", endpoint.with_login(error, Login::Server)))?;
+        let role = role.into_iter().next();
         let role: Option<String> = role.and_then(|role| redis::from_redis_value(role).ok());
         if role.as_deref() != Some("master") {
             let master = &self.master;
@@ -209,17 +210,18 @@ impl PolledSentinel<'_> {
     }
 
     async fn try_query(&mut self, endpoint: &Endpoint) -> Result<Address, String> {
-        let Sentinels { master, auth, .. } = self.sentinels;
+        let Sentinels { master, .. } = self.sentinels;
         // taken, so that a connection without its reply is not used again
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => connection::connect_without_scripts(endpoint, self.address, auth.as_ref()).await?,
+            None => connection::connect_without_scripts(endpoint, self.address, Login::Sentinel).await?,
         };
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
         let reply = connection.query::<Option<(String, u16)>>(&command);
         let reply = time::timeout(endpoint.timeout, reply).await;
-        let reply = reply.map_err(|_| format!("no reply within {:?}", endpoint.timeout))??;
+        let reply = reply.map_err(|_| format!("no reply within {:?}", endpoint.timeout))?;
+        let reply = reply.map_err(|error| endpoint.with_login(error, Login::Sentinel))?;
         self.connection = Some(connection);
         match reply {
             Some((host, port)) => Ok(Address::tcp(&host, port)),

@@ -41,6 +41,17 @@ pub struct Endpoint {
     pub database: i64,
     /// `REDIS_TIMEOUT`: the longest time for one command, and for making one connection.
     pub timeout: Duration,
+    /// `REDIS_` or `REDIS_PERSECOND_`: begins the names of the variables that it was read from, for messages.
+    pub variables: &'static str,
+}
+
+/// Which servers credentials are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Login {
+    /// The servers with the counters.
+    Server,
+    /// The sentinels.
+    Sentinel,
 }
 
 /// The servers of a Redis, and how to find them: `REDIS_TYPE` and `REDIS_URL`.
@@ -106,7 +117,39 @@ impl Endpoint {
     /// Returns a Redis with `topology`, without authentication and TLS.
     #[must_use]
     pub fn new(topology: Topology) -> Self {
-        Self { topology, auth: None, tls: None, database: 0, timeout: Duration::from_secs(10) }
+        let timeout = Duration::from_secs(10);
+        Self { topology, auth: None, tls: None, database: 0, timeout, variables: "REDIS_" }
+    }
+
+    /// Returns the credentials for `login`.
+    pub(super) fn auth(&self, login: Login) -> Option<&Auth> {
+        match (login, &self.topology) {
+            (Login::Server, _) => self.auth.as_ref(),
+            (Login::Sentinel, Topology::Sentinel { auth, .. }) => auth.as_ref(),
+            (Login::Sentinel, _) => None,
+        }
+    }
+
+    /// Returns `error`, the text of a server or of its connection, with the variable to correct if the server has
+    /// refused the credentials or misses some.
+    pub(super) fn with_login(&self, error: String, login: Login) -> String {
+        const REFUSED: [&str; 5] = [
+            "WRONGPASS",
+            "NOAUTH",
+            // Redis 5, and what the client says with RESP2
+            "invalid password",
+            "no password is set",
+            "Password authentication failed",
+        ];
+        if !REFUSED.iter().any(|refused| error.contains(refused)) {
+            return error;
+        }
+        let (prefix, auth) = (self.variables, if login == Login::Server { "AUTH" } else { "SENTINEL_AUTH" });
+        let right = match self.auth(login) {
+            Some(_) => format!("correct {prefix}{auth}, or the user and password in {prefix}URL"),
+            None => format!("set {prefix}{auth} to the password, or to user:password"),
+        };
+        format!("{error} ({right})")
     }
 }
 
