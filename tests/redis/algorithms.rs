@@ -19,12 +19,12 @@ use weir::{
     },
     store::{
         pool_command::{PoolCommand, PoolReply},
-        redis::RedisRemote,
+        redis::{Address, RedisRemote},
         remote::{Command, Remote as _, RemoteError, Reply, Report, Target},
     },
 };
 
-use crate::support::{Op, Server, compatible, now, remote, send, settings, target, tier, until};
+use crate::support::{Lua54, Op, Server, compatible, now, remote, send, settings, target, tier, until};
 
 pub(crate) const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 
@@ -68,8 +68,8 @@ fn steps(most: i64) -> impl Strategy<Value = Vec<(i64, Op)>> {
 /// A Redis whose counters follow a clock that the test sets.
 pub(crate) struct RedisWithClock {
     pub(crate) clock: Arc<ManualClock>,
-    remote: RedisRemote,
-    runtime: tokio::runtime::Runtime,
+    pub(crate) remote: RedisRemote,
+    pub(crate) runtime: tokio::runtime::Runtime,
     _server: Server,
     /// The number of the case, so that every case has its own counters.
     case: AtomicU64,
@@ -78,10 +78,20 @@ pub(crate) struct RedisWithClock {
 impl RedisWithClock {
     pub(crate) fn new() -> Self {
         let server = Server::start();
+        Self::at(server.address(), server)
+    }
+
+    /// Starts one whose scripts run in Lua 5.4.
+    pub(crate) fn in_lua_5_4() -> Self {
+        let lua = Lua54::start();
+        Self::at(lua.address(), lua.server)
+    }
+
+    fn at(address: Address, server: Server) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let clock = Arc::new(ManualClock::at(START));
         let redis = runtime.block_on(async {
-            let mut settings = settings(server.address());
+            let mut settings = settings(address);
             // keys expire on Redis' own clock, which the test does not set
             settings.jitter_seconds = 1_000_000_000;
             let redis = RedisRemote::with_clock(settings, Arc::clone(&clock) as _);

@@ -25,6 +25,7 @@ mod faults;
 mod fleet;
 mod keys;
 mod killed;
+mod lua;
 mod members;
 mod network;
 mod pools;

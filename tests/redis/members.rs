@@ -10,20 +10,24 @@ use weir::{
         part::Place,
     },
     store::{
-        redis::RedisRemote,
+        redis::{Address, RedisRemote},
         remote::{Epoch, FirstEpoch, Heartbeat, KeyDemand, KeyPart, Members, Remote as _},
         simulated::{Random, SimulatedServer},
     },
 };
 
-use crate::support::{Server, settings, until};
+use crate::support::{Lua54, Server, settings, until};
 
 const NAMES: [&str; 5] = ["b", "a", "ä", "a-1", "B"];
 
 /// Connects to `server` with a clock that the test sets.
 async fn with_clock(server: &Server, prefix: &str) -> (RedisRemote, Arc<ManualClock>) {
+    with_clock_at(server.address(), prefix).await
+}
+
+async fn with_clock_at(server: Address, prefix: &str) -> (RedisRemote, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_700_000_000_100)));
-    let mut settings = settings(server.address());
+    let mut settings = settings(server);
     settings.prefix = prefix.into();
     let redis = RedisRemote::with_clock(settings, Arc::clone(&clock) as _).expect("it needs no files");
     until("redis is connected", async || redis.state().is_connected()).await;
@@ -37,12 +41,23 @@ async fn beat(redis: &RedisRemote, name: &str, ttl: Period) -> Members {
 #[tokio::test]
 async fn redis_keeps_the_epochs_of_the_model() {
     let server = Server::start();
+    keeps_the_epochs_of_the_model(&server, server.address(), 40).await;
+}
+
+#[tokio::test]
+async fn redis_keeps_the_epochs_of_the_model_in_lua_5_4() {
+    let lua = Lua54::start();
+    keeps_the_epochs_of_the_model(&lua.server, lua.address(), 10).await;
+}
+
+/// Compares `cases` random cases of the server at `address`, which keeps its keys in `server`.
+async fn keeps_the_epochs_of_the_model(server: &Server, address: Address, cases: u64) {
     // so long that no registration ends by Redis' own clock
     let ttl = Period::from_secs(60);
-    for seed in 0..40 {
+    for seed in 0..cases {
         // a hash tag of its own for each case
         let prefix = if seed % 2 == 0 { format!("{seed}:") } else { format!("p{{{seed}}}:") };
-        let (redis, clock) = with_clock(&server, &prefix).await;
+        let (redis, clock) = with_clock_at(address.clone(), &prefix).await;
         let (mut model, mut random) = (SimulatedServer::default(), Random::new(seed));
         // the first epochs that any instance may know
         let mut known: Vec<Option<Timestamp>> = vec![None];
@@ -83,14 +98,16 @@ fn demands(random: &mut Random, told: &[KeyPart]) -> Vec<KeyDemand> {
     (0..40_u64)
         .filter_map(|i| {
             let period = Period::from_secs(1 + i % 3);
-            let window = FollowedWindow { limit: 7 + 50 * u32::try_from(i).expect("few"), period };
+            // the product of the largest and its demand is above the integers of Lua 5.4
+            let limit = if i % 8 == 7 { 3 << 30 } else { 7 + 50 * u32::try_from(i).expect("few") };
+            let window = FollowedWindow { limit, period };
             let key = window.key(i << 58);
             let of_key: Vec<u64> =
                 told.iter().filter(|part| part.key == key).map(|told| told.part.version).collect();
             let any = usize::try_from(next(1 << 20)).expect("few");
             let acknowledged =
                 if of_key.is_empty() { 0 } else { of_key[of_key.len() - 1 - any % of_key.len().min(3)] };
-            let most = if next(3) == 0 { 3 * u64::from(window.limit) } else { 4 };
+            let most = if next(3) == 0 { (3 * u64::from(limit)).min(u32::MAX.into()) } else { 4 };
             let hits = u32::try_from(next(most)).expect("few");
             (next(4) > 0).then_some(KeyDemand { key, window, demand: Demand { hits, acknowledged } })
         })

@@ -108,9 +108,17 @@ fn sorted(mut outcome: PoolOutcome) -> PoolOutcome {
 
 #[test]
 fn the_script_does_what_the_simulated_store_does() {
-    let redis = RedisWithClock::new();
-    let mut runner = TestRunner::new(Config { failure_persistence: None, cases: 150, ..Config::default() });
-    let strategy = (steps(), 2..6_u32, 1..4_u32);
+    compare_with_the_simulated_store(&RedisWithClock::new(), 150);
+}
+
+#[test]
+fn the_script_does_in_lua_5_4_what_the_simulated_store_does() {
+    compare_with_the_simulated_store(&RedisWithClock::in_lua_5_4(), 50);
+}
+
+fn compare_with_the_simulated_store(redis: &RedisWithClock, cases: u32) {
+    let mut runner = TestRunner::new(Config { failure_persistence: None, cases, ..Config::default() });
+    let strategy = (steps(), 2..6_u32, prop_oneof![9 => 1..4_u32, 1 => Just(u32::MAX)]);
     let checked = runner.run(&strategy, |(steps, places, forget_after)| {
         let period = Period::from_millis(CYCLE);
         let target = redis.target(&[Tier { requests: 9, period, algorithm: Algorithm::FixedWindow }]);

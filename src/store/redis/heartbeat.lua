@@ -18,6 +18,9 @@
 -- period, hits and version; and for the epoch in force and all to come, in their order: the second, the number of
 -- members, and the rank of this instance, -1 if it is none of them.
 
+-- what Lua 5.1 has under the other name, for Lua 5.4: a global variable that does not exist is an error
+local unpack = table.unpack or unpack
+
 local micros = tonumber(ARGV[1])
 if not micros then
   local time = redis.call('TIME')
@@ -38,6 +41,7 @@ if last then
   redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(1, tonumber(last) - now)))
 end
 local count = redis.call('ZCARD', KEYS[1])
+-- in Lua 5.4 a reply must not have doubles; this is none
 local reply = {count, micros}
 if #KEYS == 1 then
   return reply
@@ -124,13 +128,16 @@ local members = in_force and redis.call('ZCARD', KEYS[3]) or 0
 local rank = in_force and redis.call('ZRANK', KEYS[3], instance)
 local parts = {}
 
+-- Returns doubles, as Lua 5.1 does: products of Lua 5.4's integers wrap.
 local function numbers(text)
   local list = {}
   for number in string.gmatch(text or '', '%d+') do
-    list[#list + 1] = tonumber(number)
+    list[#list + 1] = tonumber(number) + 0.0
   end
   return list
 end
+-- Returns a whole number without a fraction in Lua 5.4, for a reply.
+local integer = math.floor
 local function text(list)
   local texts = {}
   for i = 1, #list do
@@ -267,10 +274,10 @@ for i = 1, #keys do
       end
     end
     if not is_over then
-      parts[#parts + 1] = {key, limit, period, part, version}
+      parts[#parts + 1] = {key, integer(limit), integer(period), integer(part), integer(version)}
     end
   elseif limit then
-    parts[#parts + 1] = {key, limit, period, 0, 0}
+    parts[#parts + 1] = {key, integer(limit), integer(period), 0, 0}
   end
   if is_over then
     changed_keys = true

@@ -12,7 +12,15 @@
 -- member has asked for and was granted. The members have, by name, the last and the first cycle with demand.
 -- src/store/simulated/pools.rs does the same, and src/limit/share/grant.rs says what is granted.
 
-local redis_call, number = redis.call, tonumber
+-- what Lua 5.1 has under the other name, for Lua 5.4: a global variable that does not exist is an error
+local redis_call, unpack = redis.call, table.unpack or unpack
+
+-- Returns a double, as Lua 5.1 does: products of Lua 5.4's integers wrap.
+local function number(text)
+  local n = tonumber(text)
+  return n and n + 0.0
+end
+
 local op, now = ARGV[1], number(ARGV[2])
 if not now then
   local time = redis_call('TIME')

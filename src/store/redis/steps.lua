@@ -13,13 +13,20 @@ local key, field = KEYS[1], ARGV[1]
 if field == '' then
   return redis.call('DEL', key)
 end
-local max, refill, period, take = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local now = tonumber(ARGV[9])
+
+-- Returns a double, as Lua 5.1 does: products of Lua 5.4's integers wrap.
+local function number(text)
+  local n = tonumber(text)
+  return n and n + 0.0
+end
+
+local max, refill, period, take = number(ARGV[2]), number(ARGV[3]), number(ARGV[4]), number(ARGV[5])
+local now = number(ARGV[9])
 if not now then
   local time = redis.call('TIME')
-  now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  now = number(time[1]) * 1000 + math.floor(number(time[2]) / 1000)
 end
-local at = tonumber(ARGV[6]) or now
+local at = number(ARGV[6]) or now
 -- how long the buckets of a name with callers' times are kept after their last use, at least
 local KEPT = 7 * 86400000
 local MOST = 4503599627370496
@@ -33,7 +40,7 @@ local text = redis.call('HGET', key, field)
 if text then
   local a, b, c, d = string.match(text, '^(%d+) (%d+) ([01]) ?(%d*)$')
   if not a then return redis.error_reply('ERR the value of a bucket is malformed') end
-  taken, stepped_at, by_caller, start = tonumber(a), tonumber(b), by_caller or c == '1', tonumber(d)
+  taken, stepped_at, by_caller, start = number(a), number(b), by_caller or c == '1', number(d)
 end
 local steps = math.floor(math.max(0, at - stepped_at) / period)
 taken = math.max(0, math.min(taken, max) - steps * refill)

@@ -1,9 +1,9 @@
 -- Counts hits in the tiers of one target: in all of them, or in none.
 --
 -- Lua's numbers are doubles, so times are whole microseconds since the epoch and tokens are multiples of a power of
--- two; both are exact. Rounding never admits more. All values are read and validated before the first one is written,
--- so a script that fails has changed nothing; and Redis refuses the first write if it refuses any (OOM, READONLY,
--- MISCONF).
+-- two; both are exact. Lua 5.4 (Dragonfly) has integers, too, whose products wrap: one factor is always a double.
+-- Rounding never admits more. All values are read and validated before the first one is written, so a script that fails
+-- has changed nothing; and Redis refuses the first write if it refuses any (OOM, READONLY, MISCONF).
 --
 -- KEYS    one for each tier, and then one for each other window that a report is about
 -- ARGV    one, packed, because seventeen separate arguments took a large part of a call's time:
@@ -230,7 +230,7 @@ end
 
 function bucket.load(tier, text)
   -- small enough that rounding does not matter, large enough that all sums are exact
-  tier.unit = tier.burst < 1048576 and 2147483648 or 1048576
+  tier.unit = tier.burst < 1048576 and 2147483648.0 or 1048576.0
   -- the debt of hits that were admitted elsewhere is at most one burst
   tier.most = math.min(2 * tier.burst, 4294967295)
   tier.linger, tier.kept_as_of, tier.kept = BUCKET_LINGER, 0, 0
@@ -238,7 +238,7 @@ function bucket.load(tier, text)
     local mark, as_of, taken = string.match(text, '^([bd]) %d+ (%d+) ([%d.e+-]+)$')
     tier.kept_as_of, tier.kept = tonumber(as_of), tonumber(taken)
     if not tier.kept_as_of or not tier.kept or tier.kept < 0 then return false end
-    if tier.unit == 1048576 then
+    if tier.unit == 1048576.0 then
       -- a state of an instance has a smaller unit
       tier.kept = math.ceil(tier.kept * tier.unit) / tier.unit
     end

@@ -3,6 +3,7 @@
 mod certificates;
 mod cluster;
 mod fake;
+mod lua54;
 mod sentinel;
 mod server;
 mod weirs;
@@ -24,6 +25,7 @@ pub(crate) use self::{
     certificates::Certificates,
     cluster::Cluster,
     fake::FakeRedis,
+    lua54::Lua54,
     sentinel::MonitoredMaster,
     server::{Server, free_port},
     weirs::{Weir, Weirs},
