@@ -55,6 +55,9 @@ async fn errors_have_its_texts() {
         ("THROTTLE k 0 1 1", INVALID),
         ("THROTTLE k 1 0 1", INVALID),
         ("THROTTLE k 1 1 -1", INVALID),
+        ("THROTTLE k 1 1 1 -1", "-ERR Rate limit check failed: negative quantity: -1"),
+        // that is looked at first
+        ("THROTTLE k 0 1 1 -7", "-ERR Rate limit check failed: negative quantity: -7"),
         ("NOTHING", "-ERR unknown command 'NOTHING'"),
     ] {
         assert_eq!(client.ask(command).await, reply, "{command}");
@@ -62,12 +65,13 @@ async fn errors_have_its_texts() {
 }
 
 #[tokio::test]
-async fn a_key_is_one_bucket_for_both_commands_and_gets_tokens_back() {
+async fn a_key_is_one_bucket_for_both_commands_and_only_one_gives_tokens_back() {
     let weir = start("domain: d", &[]).await;
     let mut client = Client::to(&weir).await;
     assert_eq!(client.ask("CL.THROTTLE k 9 1 60 4").await, "[:0 :10 :6 :-1 :240]");
     assert_eq!(client.ask("THROTTLE k 10 1 60 2").await, "[:1 :10 :4 :360 :0]");
-    // throttlecrab refuses it
-    assert_eq!(client.ask("THROTTLE k 10 1 60 -3").await, "[:1 :10 :7 :180 :0]");
-    assert_eq!(client.ask("THROTTLE k 10 1 60 -300").await, "[:1 :10 :10 :0 :0]");
+    let refused = "-ERR Rate limit check failed: negative quantity: -3";
+    assert_eq!(client.ask("THROTTLE k 10 1 60 -3").await, refused);
+    assert_eq!(client.ask("THROTTLE k 10 1 60 0").await, "[:1 :10 :4 :360 :0]");
+    assert_eq!(client.ask("CL.THROTTLE k 9 1 60 -3").await, "[:0 :10 :7 :-1 :180]");
 }

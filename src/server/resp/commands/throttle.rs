@@ -70,6 +70,9 @@ impl Dialect {
             })?;
         }
         let [max_burst, count, seconds, quantity] = numbers;
+        if self == Self::Throttlecrab && quantity < 0 {
+            return Err(format!("ERR Rate limit check failed: negative quantity: {quantity}"));
+        }
         let tokens = match self {
             Self::RedisCell => max_burst.saturating_add(1),
             Self::Throttlecrab => max_burst,
