@@ -1,6 +1,8 @@
-//! A TCP proxy in front of Redis that replaces the seconds in each reply to `TIME`, and in the replies to heartbeats.
+//! A TCP proxy in front of Redis that replaces the time in each reply to `TIME`, and in the replies to heartbeats.
 //!
-//! weir cuts windows by the clock of Redis. With this proxy they do not depend on the hour at which the test runs.
+//! weir cuts windows by the clock of Redis. With this proxy they do not depend on the hour at which the test runs. That
+//! clock stands still: if its microseconds went on, it would step back at the end of each second, and weir takes no
+//! reply about a counter that is earlier than the last one.
 
 use std::net::SocketAddr;
 
@@ -18,7 +20,8 @@ const DIGITS: usize = 10;
 /// Digits of the microseconds that the reply to a heartbeat has as a number.
 const MICROS: usize = 16;
 
-/// Starts a proxy in front of `server` and returns its address. It shows `seconds` since the epoch.
+/// Starts a proxy in front of `server` and returns its address. It shows `seconds` since the epoch, and no
+/// fraction.
 pub(crate) async fn proxy(server: SocketAddr, seconds: u64) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let address = listener.local_addr().expect("a listener has an address");
@@ -42,7 +45,7 @@ async fn carry(client: TcpStream, server: SocketAddr, seconds: u64) {
         let (mut pending, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
         while let Ok(count @ 1..) = from_server.read(&mut buffer).await {
             pending.extend_from_slice(&buffer[..count]);
-            let complete = set_seconds(&mut pending, seconds);
+            let complete = freeze(&mut pending, seconds);
             if to_client.write_all(&pending[..complete]).await.is_err() {
                 return;
             }
@@ -55,8 +58,9 @@ async fn carry(client: TcpStream, server: SocketAddr, seconds: u64) {
     }
 }
 
-/// Replaces the seconds in `bytes`. Returns how many bytes are complete: the rest may be the begin of a time.
-fn set_seconds(bytes: &mut [u8], seconds: u64) -> usize {
+/// Sets the times in `bytes`. Returns how many bytes are complete: the rest may be the begin of a time.
+fn freeze(bytes: &mut [u8], seconds: u64) -> usize {
+    let seconds = format!("{seconds:0DIGITS$}");
     let mut at = 0;
     while at < bytes.len() {
         let rest = &mut bytes[at..];
@@ -66,7 +70,9 @@ fn set_seconds(bytes: &mut [u8], seconds: u64) -> usize {
                 return at;
             }
             if digits == MICROS {
-                rest[1..=DIGITS].copy_from_slice(format!("{seconds:0DIGITS$}").as_bytes());
+                let (whole, fraction) = rest[1..=MICROS].split_at_mut(DIGITS);
+                whole.copy_from_slice(seconds.as_bytes());
+                fraction.fill(b'0');
             }
             at += 1 + digits;
             continue;
@@ -74,22 +80,30 @@ fn set_seconds(bytes: &mut [u8], seconds: u64) -> usize {
         let begin = &rest[..rest.len().min(BEFORE.len())];
         if !BEFORE.starts_with(begin) {
             at += 1;
-        } else if let Some(digits) = rest.get_mut(BEFORE.len()..BEFORE.len() + DIGITS) {
-            digits.copy_from_slice(format!("{seconds:0DIGITS$}").as_bytes());
-            at += BEFORE.len() + DIGITS;
-        } else {
-            return at;
+            continue;
         }
+        // the seconds, the length of the microseconds, and these
+        let mut lines = rest.splitn_mut(6, |byte| *byte == b'\n').skip(2);
+        let (Some(whole), Some(_), Some(fraction), Some(_)) =
+            (lines.next(), lines.next(), lines.next(), lines.next())
+        else {
+            return at;
+        };
+        whole[..DIGITS].copy_from_slice(seconds.as_bytes());
+        let digits = fraction.len() - 1;
+        fraction[..digits].fill(b'0');
+        at += BEFORE.len() + DIGITS;
     }
     at
 }
 
 #[test]
-fn seconds_are_replaced_and_an_incomplete_reply_is_kept() {
-    let mut bytes = b"+OK\r\n*2\r\n$10\r\n1795300000\r\n$6\r\n123456\r\n*2\r\n$10\r\n17953".to_vec();
-    let complete = set_seconds(&mut bytes, 1_234_567_890);
-    assert_eq!(&bytes[..complete], b"+OK\r\n*2\r\n$10\r\n1234567890\r\n$6\r\n123456\r\n");
+fn times_are_replaced_and_an_incomplete_reply_is_kept() {
+    let mut bytes =
+        b"+OK\r\n*2\r\n$10\r\n1795300000\r\n$5\r\n12345\r\n*2\r\n$10\r\n1795300000\r\n$1\r\n7\r".to_vec();
+    let complete = freeze(&mut bytes, 1_234_567_890);
+    assert_eq!(&bytes[..complete], b"+OK\r\n*2\r\n$10\r\n1234567890\r\n$5\r\n00000\r\n");
     let mut bytes = b"*5\r\n:1\r\n:1795300000123456\r\n:1795300000\r\n:-1\r\n:17953000001234".to_vec();
-    let complete = set_seconds(&mut bytes, 1_234_567_890);
-    assert_eq!(&bytes[..complete], b"*5\r\n:1\r\n:1234567890123456\r\n:1795300000\r\n:-1\r\n");
+    let complete = freeze(&mut bytes, 1_234_567_890);
+    assert_eq!(&bytes[..complete], b"*5\r\n:1\r\n:1234567890000000\r\n:1795300000\r\n:-1\r\n");
 }
