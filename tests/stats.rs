@@ -56,6 +56,16 @@ async fn a_jump_over_both_thresholds_counts_on_both_sides() {
     assert_eq!(rule_stats(&service, "shop.tenant_acme"), [15, 5, 2, 5, 0]);
 }
 
+/// A request chooses how many hits it has.
+#[tokio::test]
+async fn counts_stay_at_the_most_that_there_can_be() {
+    let service = Service::new(vec![limited("tenant", "acme", 10)]);
+    for hits in [5, u64::MAX, u64::MAX - 2, 7] {
+        service.decide(&[("tenant", "acme")], hits).await;
+    }
+    assert_eq!(rule_stats(&service, "shop.tenant_acme"), [u64::MAX, 5, 2, u64::MAX, 0]);
+}
+
 #[tokio::test]
 async fn the_near_limit_ratio_is_a_setting() {
     let settings = DecisionSettings { near_limit_ratio: 0.5, ..DecisionSettings::default() };

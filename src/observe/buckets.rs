@@ -1,9 +1,8 @@
 //! The buckets of durations that every histogram has, and what is in them.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
+
+use super::counter::Counter;
 
 /// The inclusive upper bounds of the buckets; one more bucket holds longer durations.
 ///
@@ -36,8 +35,8 @@ pub const BOUNDS: [Duration; 20] = [
 /// Each bucket has its own sum: it costs the same as one sum, and buckets that are reported one by one stay exact.
 #[derive(Debug, Default)]
 pub(super) struct AtomicBucket {
-    count: AtomicU64,
-    nanos: AtomicU64,
+    count: Counter,
+    nanos: Counter,
 }
 
 /// A snapshot of a [`Histogram`](super::histogram::Histogram).
@@ -61,12 +60,25 @@ pub struct Bucket {
 impl AtomicBucket {
     /// Adds `n` durations of `nanos` nanoseconds each.
     pub(super) fn add(&self, n: u64, nanos: u64) {
-        self.count.fetch_add(n, Ordering::Relaxed);
-        self.nanos.fetch_add(nanos.saturating_mul(n), Ordering::Relaxed);
+        self.count.add(n);
+        self.nanos.add(nanos.saturating_mul(n));
     }
 
     pub(super) fn get(&self) -> Bucket {
-        Bucket { count: self.count.load(Ordering::Relaxed), nanos: self.nanos.load(Ordering::Relaxed) }
+        Bucket { count: self.count.get(), nanos: self.nanos.get() }
+    }
+}
+
+// === impl Bucket ===
+
+impl Bucket {
+    /// Returns the durations of both. A sum stays at 2^64 - 1: many callers that wait at once reach that in days.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            count: self.count.saturating_add(other.count),
+            nanos: self.nanos.saturating_add(other.nanos),
+        }
     }
 }
 
@@ -76,7 +88,7 @@ impl Distribution {
     /// Returns the number of durations in all buckets.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.buckets.iter().map(|bucket| bucket.count).sum()
+        self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.count))
     }
 
     /// Returns the sum of all durations.

@@ -2,7 +2,7 @@
 
 use super::{counter::Counter, sharded::Sharded};
 
-/// A value that only goes up, to which each thread adds in a place of its own.
+/// A value that only grows, as a [`Counter`] does, to which each thread adds in a place of its own.
 #[derive(Debug, Default)]
 pub struct BusyCounter(Sharded<Counter>);
 
@@ -18,6 +18,6 @@ impl BusyCounter {
     /// Returns the current value.
     #[must_use]
     pub fn get(&self) -> u64 {
-        self.0.all().map(Counter::get).sum()
+        self.0.all().map(Counter::get).fold(0, u64::saturating_add)
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A value that only grows.
+/// A value that only grows. At 2^64 - 1 it stays: requests choose how many hits they have, and a counter that wrapped
+/// would look as if the process had started again.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -13,11 +14,11 @@ pub struct Gauge(AtomicU64);
 // === impl Counter ===
 
 impl Counter {
-    /// Adds `n`.
+    /// Adds `n`, up to 2^64 - 1 in all.
     pub fn add(&self, n: u64) {
         // most counters of a request do not change, and a write invalidates the other cores' copy of the cache line
         if n != 0 {
-            self.0.fetch_add(n, Ordering::Relaxed);
+            self.0.update(Ordering::Relaxed, Ordering::Relaxed, |value| value.saturating_add(n));
         }
     }
 

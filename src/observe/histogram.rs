@@ -58,9 +58,7 @@ impl Histogram {
         let mut all = Distribution::default();
         for place in self.buckets.all() {
             for (sum, bucket) in all.buckets.iter_mut().zip(place) {
-                let Bucket { count, nanos } = bucket.get();
-                sum.count += count;
-                sum.nanos += nanos;
+                *sum = sum.plus(bucket.get());
             }
         }
         all

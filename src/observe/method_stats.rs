@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::{counter::Counter, histogram::Histogram, sharded::Sharded};
+use super::{busy_counter::BusyCounter, histogram::Histogram};
 
 /// The stats of one method, such as `ShouldRateLimit`.
 #[derive(Debug, Default)]
 pub struct MethodStats {
-    total_requests: Sharded<Counter>,
+    total_requests: BusyCounter,
     /// Response times, including calls that the caller cancelled.
     pub response_time: Histogram,
 }
@@ -32,7 +32,7 @@ impl MethodStats {
     /// Returns the number of calls that began.
     #[must_use]
     pub fn total_requests(&self) -> u64 {
-        self.total_requests.all().map(Counter::get).sum()
+        self.total_requests.get()
     }
 
     /// Counts a call that begins now.
@@ -42,13 +42,13 @@ impl MethodStats {
 
     /// Counts a call that began at `begun`.
     pub fn begin_at(&self, begun: Instant) -> CallTimer<'_> {
-        self.total_requests.own().add(1);
+        self.total_requests.add(1);
         CallTimer { stats: self, begun }
     }
 
     /// Counts `calls` completed calls that took `took` each.
     pub fn record(&self, calls: u64, took: Duration) {
-        self.total_requests.own().add(calls);
+        self.total_requests.add(calls);
         self.response_time.record_many(calls, took);
     }
 }

@@ -117,8 +117,7 @@ impl Refined {
                 Some(bound) => fixed.partition_point(|fixed| fixed < bound),
                 None => fixed.len(),
             };
-            let (all, bucket) = (&mut distribution.buckets[index], bucket.get());
-            *all = Bucket { count: all.count + bucket.count, nanos: all.nanos.saturating_add(bucket.nanos) };
+            distribution.buckets[index] = distribution.buckets[index].plus(bucket.get());
         }
         distribution
     }
@@ -162,11 +161,11 @@ impl Times {
     /// Returns the number of durations of at most `bound` nanoseconds, which is one of the bounds.
     pub(super) fn at_most(&self, bound: u64) -> u64 {
         let below = self.bounds.partition_point(|own| *own <= bound);
-        self.buckets[..below].iter().map(|bucket| bucket.count).sum()
+        self.buckets[..below].iter().fold(0, |sum, bucket| sum.saturating_add(bucket.count))
     }
 
     pub(super) fn count(&self) -> u64 {
-        self.buckets.iter().map(|bucket| bucket.count).sum()
+        self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.count))
     }
 
     /// Returns the sum of all durations in nanoseconds.
@@ -201,8 +200,7 @@ impl Times {
             return;
         }
         for (bucket, more) in self.buckets.iter_mut().zip(&more.buckets) {
-            bucket.count = bucket.count.saturating_add(more.count);
-            bucket.nanos = bucket.nanos.saturating_add(more.nanos);
+            *bucket = bucket.plus(*more);
         }
     }
 }

@@ -33,8 +33,8 @@ pub(super) struct Line {
 /// A change since the last line that was sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Delta {
-    /// The growth of a counter.
-    Counter { name: String, by: u64 },
+    /// The growth of a counter, to `total`.
+    Counter { name: String, total: u64 },
     /// The growth of one bucket of a histogram.
     Bucket { name: String, index: usize, by: Bucket },
 }
@@ -80,9 +80,10 @@ impl Names {
 // === impl Line ===
 
 impl Line {
-    pub(super) fn counter(name: String, by: u64, names: &mut Names) -> Self {
+    /// Returns the line for a counter that has grown by `by`, to `total`.
+    pub(super) fn counter(name: String, by: u64, total: u64, names: &mut Names) -> Self {
         let text = names.line(&name, format_args!("{by}|c"));
-        Self { text, delta: Some(Delta::Counter { name, by }) }
+        Self { text, delta: Some(Delta::Counter { name, total }) }
     }
 
     pub(super) fn gauge(name: &str, value: u64, names: &mut Names) -> Self {
@@ -126,7 +127,7 @@ mod tests {
 
     #[test]
     fn tags_are_written_in_the_receivers_dialect() {
-        let line = Line::counter("a.b".to_owned(), 3, &mut names(Dialect::Plain));
+        let line = Line::counter("a.b".to_owned(), 3, 3, &mut names(Dialect::Plain));
         assert_eq!(line.text, "a.b.__app=a_b,c_d.__zone=eu_1:3|c\n");
         let line = Line::gauge("a.b", 3, &mut names(Dialect::Dog));
         assert_eq!(line.text, "a.b:3|g|#app:a_b_c_d,zone:eu_1\n");
@@ -139,7 +140,7 @@ mod tests {
         let line = |dialect, tags: &[(&str, &str)]| {
             let tags = tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
             let mut names = Names::new(dialect, &tags, hits.clone());
-            Line::counter("rate_limit.shop".to_owned(), 3, &mut names).text
+            Line::counter("rate_limit.shop".to_owned(), 3, 3, &mut names).text
         };
         assert_eq!(line(Dialect::Dog, &[]), "hits:3|c|#domain:shop\n");
         assert_eq!(line(Dialect::Dog, &[("zone", "eu")]), "hits:3|c|#zone:eu,domain:shop\n");
