@@ -10,7 +10,7 @@ use tokio::{
 };
 use weir::{
     observe::{
-        RuleCounts, Stats,
+        RuleCounts, RuleLimit, Stats,
         statsd::{self, Dialect, Protocol, StatsdSettings},
     },
     settings::{Flags, Settings},
@@ -27,6 +27,7 @@ fn settings(port: u16, protocol: Protocol) -> StatsdSettings {
         interval: Duration::from_millis(5),
         dialect: Dialect::Plain,
         tags: BTreeMap::new(),
+        gauges: true,
         mogrifiers: Vec::new(),
     }
 }
@@ -115,6 +116,69 @@ async fn counters_are_sent_as_deltas() {
     running.abort();
 }
 
+/// Each has a name of its own for each rule, and many services charge by name.
+#[tokio::test]
+async fn gauges_are_sent_only_if_asked_for() {
+    for gauges in [None, Some("false"), Some("true")] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let variables = [
+            ("STATSD_HOST", Some("127.0.0.1")),
+            ("STATSD_PORT", Some(&*port)),
+            ("STATS_FLUSH_INTERVAL", Some("5ms")),
+            ("WEIR_STATSD_GAUGES", gauges),
+        ];
+        let given =
+            variables.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+        let environment: BTreeMap<String, String> = given.collect();
+        let settings = Settings::resolve(&Flags::default(), &environment).expect("valid settings");
+        let (stats, running) = start(settings.statsd.expect("stats are sent"));
+        let name: [Box<str>; 2] = ["shop".into(), "tenant".into()];
+        stats.set_rule_limits(vec![RuleLimit {
+            name: name.clone().into(),
+            requests: 7,
+            period: Duration::from_secs(60),
+            per: "1m".into(),
+            in_shadow: false,
+        }]);
+        stats.rule(&name).add(RuleCounts { total_hits: 3, ..RuleCounts::default() });
+        let stream = accept(&listener).await;
+        let mut received = Received::default();
+        for more in 1..=3 {
+            stats.config_load_success.add(1);
+            // each flush sends everything
+            assert!(received.read_until(&stream, |received| received.value(LOADED) == more).await);
+        }
+        assert_eq!(received.value("ratelimit.service.rate_limit.shop.tenant.total_hits"), 3);
+        let gauges_of: Vec<_> = received.lines.iter().filter(|line| line.contains("|g")).collect();
+        if gauges == Some("true") {
+            assert!(
+                gauges_of.iter().any(|line| *line == "weir.rule_limit.shop.tenant.1m:7|g"),
+                "{gauges_of:?}"
+            );
+        } else {
+            assert!(gauges_of.is_empty(), "{gauges_of:?}");
+        }
+        running.abort();
+    }
+}
+
+/// A request chooses how many hits it has.
+#[tokio::test]
+async fn a_counter_at_its_most_sends_what_was_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (stats, running) = start(settings(listener.local_addr().unwrap().port(), Protocol::Tcp));
+    let stream = accept(&listener).await;
+    let rule = stats.rule(&["shop".into(), "tenant".into()]);
+    let name = "ratelimit.service.rate_limit.shop.tenant.total_hits";
+    let mut received = Received::default();
+    for (hits, sum) in [(u64::MAX - 3, u64::MAX - 3), (5, u64::MAX)] {
+        rule.add(RuleCounts { total_hits: hits, ..RuleCounts::default() });
+        assert!(received.read_until(&stream, |received| received.value(name) == sum).await);
+    }
+    running.abort();
+}
+
 #[tokio::test]
 async fn deltas_accumulate_while_the_server_is_unreachable() {
     // a reserved address without a listener
@@ -128,7 +192,7 @@ async fn deltas_accumulate_while_the_server_is_unreachable() {
     assert!(received.read_until(&first, |received| received.value(LOADED) >= 5).await);
 
     drop(first);
-    // each flush sends the gauges, and so notices a lost connection
+    // each flush notices a lost connection, whether or not there is something to send
     let second = accept(&listener).await;
     stats.config_load_success.add(6);
     assert!(received.read_until(&second, |received| received.value(LOADED) >= 11).await);
@@ -224,6 +288,7 @@ async fn mogrifiers_give_the_names_of_envoyproxy_ratelimits_examples() {
         ("STATSD_HOST", "127.0.0.1"),
         ("STATSD_PORT", &port),
         ("STATS_FLUSH_INTERVAL", "5ms"),
+        ("WEIR_STATSD_GAUGES", "true"),
         ("EXTRA_TAGS", "zone:eu"),
         ("USE_DOG_STATSD_MOGRIFIERS", "DOMAIN,HITS"),
         ("DOG_STATSD_MOGRIFIER_DOMAIN_PATTERN", "^ratelimit\\.service\\.config_(.*)$"),

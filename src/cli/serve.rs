@@ -51,6 +51,7 @@ variable. All variables of envoyproxy/ratelimit are recognized.
   Stats      USE_STATSD, STATSD_HOST, STATSD_PORT (8125), STATSD_PROTOCOL (tcp),
              USE_DOG_STATSD, USE_DOG_STATSD_MOGRIFIERS,
              DOG_STATSD_MOGRIFIER_*, EXTRA_TAGS, STATS_FLUSH_INTERVAL (10s),
+             WEIR_STATSD_GAUGES (false; true: StatsD gets gauges, too),
              DISABLE_STATS, USE_PROMETHEUS, PROMETHEUS_ADDR (:9090),
              PROMETHEUS_PATH (/metrics), PROMETHEUS_MAPPER_YAML,
              PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS

@@ -318,6 +318,7 @@ fn statsd(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<StatsdSet
         dialect: if dog { Dialect::Dog } else { Dialect::Plain },
         tags: read.parsed("EXTRA_TAGS", Vec::new(), parse::pairs).into_iter().collect(),
         interval: read.parsed("STATS_FLUSH_INTERVAL", Duration::from_secs(10), parse::positive_duration),
+        gauges: read.bool("WEIR_STATSD_GAUGES"),
         mogrifiers: mogrifiers(read, dog, warnings),
     };
     (wanted && !read.bool("DISABLE_STATS")).then_some(settings)

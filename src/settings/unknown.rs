@@ -11,7 +11,7 @@ use crate::{spelling, store::redis::RedisSettings};
 const PREFIX: &str = "WEIR_";
 
 /// The variables that only weir has, without [`PREFIX`].
-const OWN: [&str; 38] = [
+const OWN: [&str; 39] = [
     "COORDINATION",
     "DATA_DIR",
     "DECISION_BUDGET",
@@ -41,6 +41,7 @@ const OWN: [&str; 38] = [
     "RESPONSE_HEADERS",
     "RULE_METADATA",
     "SEND_TIMEOUT",
+    "STATSD_GAUGES",
     "STOP_DELAY",
     "STOP_TIMEOUT",
     "SYNC_INTERVAL",

@@ -8,7 +8,10 @@ use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{client::StatsdClient, line::Names, sent::SentTotals, settings::StatsdSettings};
-use crate::observe::{snapshot::snapshot, stats::Stats};
+use crate::observe::{
+    snapshot::{StatValue, snapshot},
+    stats::Stats,
+};
 
 /// How long a shutdown waits for the final flush.
 const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -38,6 +41,7 @@ pub async fn run(settings: StatsdSettings, stats: Arc<Stats>, stop: impl Future<
 /// Sends the growth of the stats to one server.
 struct Exporter {
     stats: Arc<Stats>,
+    gauges: bool,
     names: Names,
     sent: SentTotals,
     client: StatsdClient,
@@ -51,6 +55,7 @@ impl Exporter {
     fn new(settings: StatsdSettings, stats: Arc<Stats>) -> Self {
         Self {
             stats,
+            gauges: settings.gauges,
             names: Names::new(settings.dialect, &settings.tags, settings.mogrifiers),
             sent: SentTotals::default(),
             client: StatsdClient::new(settings.host, settings.port, settings.protocol),
@@ -59,7 +64,8 @@ impl Exporter {
     }
 
     async fn flush(&mut self) {
-        let stats = snapshot(&self.stats);
+        let mut stats = snapshot(&self.stats);
+        stats.retain(|_, value| self.gauges || !matches!(value, StatValue::Gauge(_)));
         self.sent.forget_missing(&stats);
         let lines = self.sent.lines(stats, &mut self.names);
         let totals = &mut self.sent;

@@ -19,6 +19,8 @@ pub struct StatsdSettings {
     pub dialect: Dialect,
     /// `EXTRA_TAGS`, which every stat gets. Tags with an empty name or value are ignored.
     pub tags: BTreeMap<String, String>,
+    /// `WEIR_STATSD_GAUGES`: whether gauges are sent. All are weir's own, and many services charge by name.
+    pub gauges: bool,
     /// `USE_DOG_STATSD_MOGRIFIERS`, in the order in which they are tried. Without effect in [`Dialect::Plain`].
     pub mogrifiers: Vec<Mogrifier>,
 }

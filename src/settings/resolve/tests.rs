@@ -399,6 +399,7 @@ fn statsd_is_enabled_by_its_switches_or_its_host() {
         .expect("the host enables it");
     assert_eq!((named.host.as_str(), named.port, named.protocol), ("stats", 8125, Protocol::Tcp));
     assert_eq!(named.tags["env"], "prod");
+    assert!(!named.gauges);
     assert!(resolved(&[("STATSD_HOST", "stats"), ("USE_STATSD", "false")]).statsd.is_none());
     assert!(resolved(&[("STATSD_HOST", "stats"), ("DISABLE_STATS", "true")]).statsd.is_none());
     let dog = resolved(&[("USE_DOG_STATSD", "true"), ("USE_STATSD", "false")]).statsd;
