@@ -72,7 +72,7 @@ pub enum Bound {
     Connections,
     /// A connection closed, because all together held too many bytes and it held the most.
     BufferedBytes,
-    /// A connection closed, because its client read no responses.
+    /// A connection closed, or the call of a stream ended, because its client read no responses.
     SendTimeout,
     /// A request rejected, because its connection held too many bytes of unfinished requests.
     ConnectionBytes,

@@ -55,7 +55,7 @@ async fn too_many_connections_close_each_other_and_not_those_in_use() {
     }
     // weir accepts connections after the client believes that they are open
     target.until_exceeded("connections", 1_700).await;
-    target.until_open(201).await;
+    target.until_at_most("weir_connections_open ", 201).await;
     target.still_serves().await;
     target.assert_grown_below(30 * MB);
 }

@@ -54,10 +54,15 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Returns the header block of a call: POST and http from HPACK's static table, and a literal path and host.
+/// Returns the header block of a call of `path`: POST and http from HPACK's static table, and a literal path and host.
+pub(crate) fn header_block_of(path: &str) -> Vec<u8> {
+    let length = u8::try_from(path.len()).expect("it is short");
+    [&[0x83, 0x86, 0x04, length][..], path.as_bytes(), &[0x41, 1, b'w']].concat()
+}
+
+/// Returns the header block of an ordinary call.
 pub(crate) fn header_block() -> Vec<u8> {
-    let path = u8::try_from(METHOD.len()).expect("it is short");
-    [&[0x83, 0x86, 0x04, path][..], METHOD.as_bytes(), &[0x41, 1, b'w']].concat()
+    header_block_of(METHOD)
 }
 
 /// Returns the message with gRPC's prefix.

@@ -1,7 +1,9 @@
 //! Headers that take more memory than their bytes.
 
 use crate::{
-    frames::{Attacker, DATA, END_HEADERS, END_STREAM, HEADERS, frame, framed, header_block},
+    frames::{
+        Attacker, DATA, END_HEADERS, END_STREAM, HEADERS, frame, framed, header_block, header_block_of,
+    },
     target::{MB, Target},
 };
 
@@ -14,8 +16,7 @@ const PATHS: [&str; 3] = [
 
 /// Returns the header block of a call of `path` with `count` headers whose names have two letters.
 fn block(path: &str, count: u8) -> Vec<u8> {
-    let length = u8::try_from(path.len()).expect("it is short");
-    let mut block = [&[0x83, 0x86, 0x04, length][..], path.as_bytes(), &[0x41, 1, b'w']].concat();
+    let mut block = header_block_of(path);
     // content-type: application/grpc
     block.extend([&[0x0f, 0x10, 16][..], b"application/grpc"].concat());
     for i in 0..count {

@@ -134,11 +134,12 @@ impl Target {
         }
     }
 
-    /// Waits until no more than `most` connections are open.
-    pub(crate) async fn until_open(&mut self, most: u64) {
+    /// Waits until a metric is no more than `most`.
+    pub(crate) async fn until_at_most(&mut self, metric: &str, most: u64) {
         let begun = Instant::now();
-        while self.metric("weir_connections_open").await > most {
-            assert!(begun.elapsed() < DEADLINE, "more than {most} connections are open");
+        while self.metric(metric).await > most {
+            assert!(begun.elapsed() < DEADLINE, "{metric} is more than {most}");
+            self.still_serves().await;
             sleep(Duration::from_millis(20)).await;
         }
     }

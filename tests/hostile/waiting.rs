@@ -1,19 +1,13 @@
 //! Callers that would wait for a year, by the thousand, and callers that hang up at once.
 
-use std::time::Duration;
-
-use tokio::{
-    sync::mpsc,
-    task::JoinSet,
-    time::{Instant, sleep},
-};
+use tokio::{sync::mpsc, task::JoinSet};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
 use weir::proto::weir::v1::{
     AcquireRequest, acquire_request::Entry, acquire_response::Outcome, limiter_client::LimiterClient,
 };
 
-use crate::target::{DEADLINE, MB, Target};
+use crate::target::{MB, Target};
 
 /// The hits of the rule `waited`, which has none for nearly a minute once all were taken.
 const HITS: u64 = 1_000_000;
@@ -43,16 +37,6 @@ async fn exhausted(variables: &[(&str, &str)]) -> Target {
     target
 }
 
-/// Waits until no more than so many callers wait.
-async fn until_waiting(target: &mut Target, callers: u64) {
-    let begun = Instant::now();
-    while target.metric("weir_waiters ").await > callers {
-        assert!(begun.elapsed() < DEADLINE, "more than {callers} wait");
-        target.still_serves().await;
-        sleep(Duration::from_millis(20)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_that_wait_hold_a_bounded_number_of_bytes() {
     let mut target = exhausted(&[("WEIR_MAX_BUFFERED_BYTES", "16MiB")]).await;
@@ -76,7 +60,7 @@ async fn callers_that_wait_hold_a_bounded_number_of_bytes() {
     assert!(target.metric("weir_waiters ").await > 1_000, "those within the bound wait");
     target.still_serves().await;
     attacks.shutdown().await;
-    until_waiting(&mut target, 0).await;
+    target.until_at_most("weir_waiters ", 0).await;
     // the buffers of connections are beside the bound
     target.assert_grown_below(60 * MB);
 }
@@ -109,7 +93,7 @@ async fn callers_that_hang_up_at_once_push_nobody_back() {
         attack.expect("no panic");
         target.still_serves().await;
     }
-    until_waiting(&mut target, 1).await;
+    target.until_at_most("weir_waiters ", 1).await;
     assert!(target.metric("weir_waits_left_total ").await > 0, "some of them came into the line");
     // with the places of a hundred of them, the next one would have to wait for another window
     let next = connect(&target).await.acquire(request(HITS / 2, 1)).await.expect("a response").into_inner();

@@ -5,14 +5,14 @@ use std::{future::poll_fn, sync::Arc, time::Duration};
 use bytes::{Buf as _, Bytes, BytesMut};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use h2::{RecvStream, SendStream, server::SendResponse};
-use http::{HeaderMap, HeaderValue, Request as HttpRequest, Response, header};
+use http::{HeaderValue, Request as HttpRequest, Response, header};
 use prost::Message as _;
 use tonic::Status;
 
 use super::{
     acquire_message::{self, AcquireAnswer, AcquireMessage, AcquireMessageError},
     message::{self, PREFIX},
-    response::{send, send_data},
+    response::{end, send, send_data},
     timeout,
     tokens::Tokens,
     writer::Writer,
@@ -24,7 +24,7 @@ use crate::{
     limiter::{AcquireError, Acquired, LimitError},
     proto::weir::v1::{ReleaseRequest, ReleaseResponse, acquire_response::Outcome},
     server::{
-        bounds::RequestBounds,
+        bounds::{Bounds, RequestBounds},
         connections::{Account, CALL, UnreadBytes},
     },
     store::{Store, StoreError},
@@ -86,21 +86,21 @@ impl<S: Store> AcquireService<S> {
         self.acquire(message, None).await
     }
 
-    /// Handles `call`, which has to arrive within `arrival`. A call that its client resets gives its place up.
+    /// Handles `call` within the times of `bounds`. A call that its client resets gives its place up.
     pub(super) async fn handle(
         &self,
         method: Method,
         mut call: HttpRequest<RecvStream>,
         mut respond: SendResponse<UnreadBytes>,
         account: &Arc<Account>,
-        arrival: Duration,
+        bounds: &Bounds,
     ) {
         if method == Method::AcquireStream {
-            return self.handle_stream(call, respond, account).await;
+            return self.handle_stream(call, respond, account, bounds.sending).await;
         }
         let answer = async {
             let longest = timeout::longest_wait(call.headers())?;
-            let (sent, held) = message::read(&mut call, account, arrival).await?;
+            let (sent, held) = message::read(&mut call, account, bounds.arrival).await?;
             let message = message::unpack(&sent, call.headers())?;
             if method == Method::Release {
                 return self.release(&message);
@@ -187,33 +187,29 @@ impl<S: Store> AcquireService<S> {
         call: HttpRequest<RecvStream>,
         mut respond: SendResponse<UnreadBytes>,
         account: &Arc<Account>,
+        sending: Duration,
     ) {
         let mut head = Response::new(());
         head.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         let Ok(mut stream) = respond.send_response(head, false) else { return };
-        let ended = self.answer_all(call, &mut stream, account).await;
+        let ended = self.answer_all(call, &mut stream, account, sending).await;
         let status = match ended {
             Ok(true) => Status::ok(""),
             // the client has reset it
             Ok(false) => return tracing::debug!("call cancelled"),
             Err(status) => status,
         };
-        let mut trailers = HeaderMap::new();
-        let written = status.add_header(&mut trailers);
-        if let Err(error) = written
-            .map_err(|error| error.to_string())
-            .and_then(|()| stream.send_trailers(trailers).map_err(|error| error.to_string()))
-        {
-            tracing::debug!(error, "call aborted");
-        }
+        end(stream, &status);
     }
 
-    /// Answers all requests of a stream. Returns whether the client has ended it.
+    /// Answers all requests of a stream, whose client reads each answer within the time `sending`. Returns whether the
+    /// client has ended it.
     async fn answer_all(
         &self,
         call: HttpRequest<RecvStream>,
         stream: &mut SendStream<UnreadBytes>,
         account: &Arc<Account>,
+        sending: Duration,
     ) -> Result<bool, Status> {
         let (parts, mut body) = call.into_parts();
         let mut hold = account.hold(CALL)?;
@@ -241,9 +237,7 @@ impl<S: Store> AcquireService<S> {
             };
             if let Some(answered) = answered {
                 let response: Bytes = answered?;
-                send_data(stream, response, account)
-                    .await
-                    .map_err(|_| Status::cancelled("the call was aborted"))?;
+                send_data(stream, response, account, sending).await?;
             }
             while calls.len() < PIPELINED
                 && let Some(sent) = next_message(&mut buffer)?

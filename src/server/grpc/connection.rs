@@ -258,8 +258,7 @@ impl<S: Store> Services<S> {
         account: &Arc<Account>,
     ) {
         if let Some(method) = Method::at(call.uri().path()) {
-            let arrival = self.connections.bounds().arrival;
-            return self.acquire.handle(method, call, respond, account, arrival).await;
+            return self.acquire.handle(method, call, respond, account, self.connections.bounds()).await;
         }
         // until it ends, since its message is read elsewhere
         let weight = CALL + health_and_reflection::MAX_REQUEST + request_headers::weight(&call);
@@ -271,7 +270,9 @@ impl<S: Store> Services<S> {
                 return;
             }
         };
-        health_and_reflection::handle(self.health_and_reflection.clone(), call, respond, account).await;
+        let sending = self.connections.bounds().sending;
+        health_and_reflection::handle(self.health_and_reflection.clone(), call, respond, account, sending)
+            .await;
     }
 }
 

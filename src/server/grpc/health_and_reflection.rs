@@ -1,6 +1,6 @@
 //! Health and reflection: tonic's services, connected to this server's HTTP/2 streams.
 
-use std::{convert::Infallible, future::poll_fn, sync::Arc};
+use std::{convert::Infallible, future::poll_fn, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -10,23 +10,25 @@ use http_body_util::{BodyExt as _, StreamBody};
 use tonic::{body::Body, service::Routes};
 use tower::Service as _;
 
-use super::response::send_data;
+use super::response::{end, send_data};
 use crate::server::connections::{Account, UnreadBytes};
 
 /// The largest message of a request in bytes. The names of services and symbols are short.
 pub(super) const MAX_REQUEST: usize = 16 << 10;
 
-/// Handles `call`. `account` is that of its connection.
+/// Handles `call`, whose client reads each part of the response within the time `sending`. `account` is that of its
+/// connection.
 pub(super) async fn handle(
     mut routes: Routes,
     call: Request<RecvStream>,
     respond: SendResponse<UnreadBytes>,
     account: &Arc<Account>,
+    sending: Duration,
 ) {
     let call = call.map(|body| Body::new(StreamBody::new(stream::unfold(body, receive))));
     let response: Result<_, Infallible> = routes.call(call).await;
     let Ok(response) = response;
-    if let Err(error) = send(response, respond, account).await {
+    if let Err(error) = send(response, respond, account, sending).await {
         tracing::debug!(%error, "call aborted");
     }
 }
@@ -47,6 +49,7 @@ async fn send(
     response: Response<Body>,
     mut respond: SendResponse<UnreadBytes>,
     account: &Arc<Account>,
+    sending: Duration,
 ) -> Result<(), h2::Error> {
     let (head, mut body) = response.into_parts();
     let over = http_body::Body::is_end_stream(&body);
@@ -61,7 +64,12 @@ async fn send(
             _ = poll_fn(|context| stream.poll_reset(context)) => return Ok(()),
         };
         match frame.map(|frame| frame.map(http_body::Frame::into_data)) {
-            Some(Ok(Ok(data))) => send_data(&mut stream, data, account).await?,
+            Some(Ok(Ok(data))) => {
+                if let Err(status) = send_data(&mut stream, data, account, sending).await {
+                    end(stream, &status);
+                    return Ok(());
+                }
+            }
             Some(Ok(Err(frame))) => return stream.send_trailers(frame.into_trailers().unwrap_or_default()),
             Some(Err(status)) => {
                 tracing::debug!(%status, "call failed while streaming");

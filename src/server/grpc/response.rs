@@ -1,10 +1,11 @@
 //! Sends responses.
 
-use std::{future::poll_fn, sync::Arc};
+use std::{future::poll_fn, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use h2::{SendStream, server::SendResponse};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
+use tokio::time::timeout;
 use tonic::Status;
 
 use crate::server::{
@@ -43,19 +44,43 @@ fn single(name: HeaderName, value: &'static str) -> HeaderMap {
 }
 
 /// Sends `data` as the caller's flow control window allows.
+///
+/// # Errors
+///
+/// The status with which the call has to end: the caller has reset it, or has let nothing through for the time
+/// `sending`, or its connection holds too much.
 pub(super) async fn send_data(
     stream: &mut SendStream<UnreadBytes>,
     mut data: Bytes,
     account: &Arc<Account>,
-) -> Result<(), h2::Error> {
+    sending: Duration,
+) -> Result<(), Status> {
+    let aborted = |_| Status::cancelled("the call was aborted");
+    // what waits for the window is not among the unread responses yet
+    let _hold = account.hold(data.len())?;
     while !data.is_empty() {
         stream.reserve_capacity(data.len());
-        let room = poll_fn(|context| stream.poll_capacity(context)).await;
+        let room = timeout(sending, poll_fn(|context| stream.poll_capacity(context))).await;
+        let room = room.map_err(|_| {
+            account.exceeded().add(Bound::SendTimeout);
+            Status::resource_exhausted("the client reads no responses of this call")
+        })?;
         // no capacity means that the stream has ended, which sending reports
-        let room = room.transpose()?.map_or(data.len(), |room| room.min(data.len()));
-        stream.send_data(UnreadBytes::new(data.split_to(room), Arc::clone(account)), false)?;
+        let room = room.transpose().map_err(aborted)?.map_or(data.len(), |room| room.min(data.len()));
+        let part = UnreadBytes::new(data.split_to(room), Arc::clone(account));
+        stream.send_data(part, false).map_err(aborted)?;
     }
     Ok(())
+}
+
+/// Ends the call of `stream` with `status`.
+pub(super) fn end(mut stream: SendStream<UnreadBytes>, status: &Status) {
+    let mut trailers = HeaderMap::new();
+    let written = status.add_header(&mut trailers).map_err(|error| error.to_string());
+    let sent = written.and_then(|()| stream.send_trailers(trailers).map_err(|error| error.to_string()));
+    if let Err(error) = sent {
+        tracing::debug!(error, "call aborted");
+    }
 }
 
 /// Rejects a call of a connection with too many unread responses.
