@@ -12,6 +12,7 @@ use tokio::{sync::watch, task::JoinSet, time::sleep};
 
 use super::{
     addresses::Addresses,
+    clock::ClockSteps,
     context::AppContext,
     error::AppError,
     expiry::Expiry,
@@ -178,6 +179,9 @@ impl App {
         // dropped last
         let _store_thread = self.store_thread;
         let mut background = JoinSet::new();
+        let clock_steps = Arc::<ClockSteps>::default();
+        stats.register(&clock_steps);
+        background.spawn(clock_steps.follow(Arc::clone(&limiter), Arc::clone(&clock)));
         background.spawn(sweep::run(Arc::clone(&limiter), clock));
         background.spawn(sweep::forget_names(Arc::clone(&stats)));
         background.spawn(store_state::follow(Arc::clone(&limiter), health.clone(), self.health_needs_store));

@@ -1,6 +1,7 @@
 //! The service: wiring, start and stop order, background tasks.
 
 mod addresses;
+mod clock;
 mod context;
 mod error;
 mod expiry;

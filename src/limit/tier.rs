@@ -125,6 +125,22 @@ impl Tier {
         }
     }
 
+    /// Returns the longest that a request can have to wait for room, if no clock steps and hits are not reserved: the
+    /// period of a window, two of a smooth one, or the time in which a bucket fills that is in debt.
+    #[must_use]
+    pub const fn longest_wait(&self) -> Period {
+        let Algorithm::TokenBucket(bucket) = self.algorithm else {
+            let periods = if self.is_smooth() { 2 } else { 1 };
+            return Period::from_nanos(self.period.as_nanos().saturating_mul(periods));
+        };
+        if self.requests == 0 {
+            return Period::MAX;
+        }
+        // in steps it takes no longer than this
+        let refills = (2 * bucket.burst as u64).div_ceil(self.requests as u64);
+        Period::from_nanos(self.refill_period().as_nanos().saturating_mul(refills))
+    }
+
     /// Returns whether `other` uses the same counter of a key: it has the same kind of algorithm and the same period,
     /// unless a bucket has [any](Refill::AnyPace).
     #[must_use]

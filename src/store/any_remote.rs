@@ -65,6 +65,10 @@ impl Remote for AnyRemote {
         with_any!(self, remote => remote.shared_store())
     }
 
+    fn has_clock(&self) -> bool {
+        with_any!(self, remote => remote.has_clock())
+    }
+
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         with_any!(self, remote => remote.call(commands).await)
     }

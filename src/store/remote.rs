@@ -87,6 +87,11 @@ pub trait Remote: Send + Sync + 'static {
         SharedStore::Redis
     }
 
+    /// Returns whether this store has a clock that windows follow. Otherwise they follow that of each instance.
+    fn has_clock(&self) -> bool {
+        true
+    }
+
     /// Returns whether this store keeps the pools of fair shares. Without it each instance has the N-th part of every
     /// pool.
     fn keeps_pools(&self) -> bool {

@@ -5,6 +5,7 @@ mod in_process;
 #[path = "../support/wire.rs"]
 mod wire;
 
+mod clock;
 mod counting;
 mod fair_shares;
 mod hostile;

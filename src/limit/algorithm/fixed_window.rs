@@ -49,13 +49,6 @@ impl FixedWindow {
     fn open(&self, tier: &Tier, now: Timestamp) -> (Timestamp, Hits) {
         if now < self.end { (self.end, self.used) } else { (now.window_end(tier.period), Hits(0)) }
     }
-
-    /// Returns the time from `now` until a window ends at `end`: at most its period, also if the clock has stepped
-    /// back.
-    #[inline]
-    fn rest(tier: &Tier, end: Timestamp, now: Timestamp) -> Period {
-        end.since(now).min(tier.period)
-    }
 }
 
 impl AlgorithmState for FixedWindow {
@@ -96,15 +89,11 @@ impl AlgorithmState for FixedWindow {
     fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
         let (end, used) = self.open(tier, now);
         let left = u64::from(tier.requests).saturating_sub(used.0);
-        Availability { remaining: u32::try_from(left).unwrap_or(u32::MAX), reset: Self::rest(tier, end, now) }
+        Availability { remaining: u32::try_from(left).unwrap_or(u32::MAX), reset: end.since(now) }
     }
 
     fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
-        if self.probe(tier, now, hits).fits {
-            Period::default()
-        } else {
-            Self::rest(tier, self.open(tier, now).0, now)
-        }
+        if self.probe(tier, now, hits).fits { Period::default() } else { self.open(tier, now).0.since(now) }
     }
 
     fn used(&self) -> Hits {
@@ -181,6 +170,8 @@ mod tests {
         let mut window = FixedWindow::unused(&tier, at(60));
         window.take(&tier, at(60), Hits(1));
         assert!(!window.probe(&tier, at(59), Hits(1)).fits);
+        // and says how long it stays as it is
+        assert_eq!(window.wait(&tier, at(59), Hits(1)), Period::from_secs(61));
     }
 
     #[test]

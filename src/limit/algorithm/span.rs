@@ -20,10 +20,10 @@ impl Span {
         self.last.after(tier.period)
     }
 
-    /// Returns the time from `now` until the span no longer counts: at most a period, also if the clock has stepped
-    /// back, or if its hits are reserved.
+    /// Returns the time from `now` until the span no longer counts: more than a period if the clock has stepped back,
+    /// or if its hits are reserved.
     pub(super) fn expires_in(self, tier: &Tier, now: Timestamp) -> Period {
-        self.expires_at(tier).since(now).min(tier.period)
+        self.expires_at(tier).since(now)
     }
 
     /// Gives back up to `hits`, and returns how many.

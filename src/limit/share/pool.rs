@@ -282,8 +282,7 @@ impl Pool {
             let [from, until, end] = rule.span(now);
             self.span = Span { from, until, end };
         }
-        // a clock that has stepped back is further away from the end than that
-        Timestamp::from_nanos((cycle + 1).saturating_mul(rule.cycle.as_nanos())).since(now).min(rule.cycle)
+        Timestamp::from_nanos((cycle + 1).saturating_mul(rule.cycle.as_nanos())).since(now)
     }
 
     /// Begins `cycle` in its `step`, with the shares of the last one. Members that had no demand for more than

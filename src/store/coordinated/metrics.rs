@@ -44,6 +44,8 @@ pub struct CallCounts {
     pub commands: Counter,
     /// Calls that failed, and decisions that had no reply in time.
     pub failures: Counter,
+    /// Steps of the store's clock, forth and back.
+    pub clock_steps: Counter,
 }
 
 /// Hits that went another way than they should.
@@ -121,6 +123,7 @@ impl Source for CoordinationMetrics {
             ),
             ("weir.store.calls", "Batches sent to the shared store.", &store.calls),
             ("weir.store.commands", "Commands in all batches.", &store.commands),
+            ("weir.store.clock_steps", "Steps of the store's clock by a second or more.", &store.clock_steps),
             ("weir.store.failures", "Batches and decisions without a reply in time.", &store.failures),
             (
                 "weir.hits.unreported",

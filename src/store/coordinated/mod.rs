@@ -53,7 +53,7 @@ use self::{
     table::{CounterTable, flush},
 };
 use super::{MemoryStore, remote::Remote};
-use crate::clock::Clock;
+use crate::clock::{Clock, Reading};
 
 /// Memory in front of a shared store.
 pub struct Coordinated<R: Remote> {
@@ -137,6 +137,11 @@ impl<R: Remote> Coordinated<R> {
     #[must_use]
     pub fn clock_offset(&self) -> i64 {
         self.client.caller.store_clock.offset()
+    }
+
+    /// Follows steps of this instance's clock, of which `reading` is a look, before the next reply of the store does.
+    pub fn follow_clock(&self, reading: Reading) {
+        self.client.follow_clock(reading);
     }
 
     /// Reports all pending hits, returns unused leases, and deregisters this instance. Must be called after the last

@@ -128,58 +128,13 @@ impl<R: Remote> Store for Coordinated<R> {
         checks: &[LimitCheck<'_>],
         scope: Scope,
         now: Timestamp,
-        TakeOptions { record, wait, all_quotas }: TakeOptions<'_>,
+        options: TakeOptions<'_>,
     ) -> Result<Decisions, StoreError> {
-        let has_pools = checks.iter().any(|check| check.pool.is_some());
-        if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Local) {
-            self.client.caller.metrics.decisions.local.add(checks.len() as u64);
-            if has_pools {
-                self.memory.divide_pools_between(self.client.instances());
-            }
-            if let Some(record) = record.filter(|_| !checks.is_empty()) {
-                record.add_mode(Coordination::Local.name());
-            }
-            return Ok(self.memory.decide(checks, scope, now));
+        let mut decisions = self.take_checks(checks, scope, now, options).await;
+        for (check, decision) in checks.iter().zip(&mut decisions) {
+            self.bound_wait(check, decision, now);
         }
-        if has_pools {
-            return Ok(self
-                .take_with_pools(checks, scope, now, TakeOptions { record, wait, all_quotas })
-                .await);
-        }
-        let turn = || Turn::begin(now, self.client.caller.settings.budget, wait, record);
-        if scope == Scope::Request {
-            if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Split)
-                && let Some(decisions) =
-                    self.split.decide_together(&self.memory, checks, self.split.time_at(now))
-            {
-                record_mode(record, Coordination::Split);
-                return Ok(decisions);
-            }
-            // boxed to keep the future of all other requests small
-            return Ok(Box::pin(self.take_all_or_none(checks, turn(), all_quotas)).await);
-        }
-        if let [check] = checks {
-            let step = match self.step(check, scope, now, record) {
-                Ok(made) => return Ok(smallvec![made.decision]),
-                waiting => waiting,
-            };
-            return Ok(smallvec![self.finish(check, scope, step, turn()).await.decision]);
-        }
-        // the store carries out commands for one counter in their order
-        let is_strict = |check: &LimitCheck<'_>| self.table.requested_mode(check) == Coordination::Strict;
-        // but the local cache does not know of hits that are about to be given back
-        let gives_back = |check: &LimitCheck<'_>| check.direction == Direction::GiveBack;
-        if has_repeated(checks) && (!checks.iter().all(is_strict) || checks.iter().any(gives_back)) {
-            return Ok(Box::pin(self.take_in_turn(checks, scope, turn())).await);
-        }
-        let steps: SmallVec<[Step; 2]> =
-            checks.iter().map(|check| self.step(check, scope, now, record)).collect();
-        if steps.iter().all(Result::is_ok) {
-            return Ok(steps.iter().flatten().map(|made| made.decision).collect());
-        }
-        let turn = turn();
-        let made = checks.iter().zip(steps).map(|(check, step)| self.finish(check, scope, step, turn));
-        Ok(join_all(made).await.into_iter().map(|made| made.decision).collect())
+        Ok(decisions)
     }
 
     async fn reserve(
@@ -239,6 +194,78 @@ impl<R: Remote> Store for Coordinated<R> {
 }
 
 impl<R: Remote> Coordinated<R> {
+    /// Decides `checks`, as [`Store::take_with`] does.
+    async fn take_checks(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        TakeOptions { record, wait, all_quotas }: TakeOptions<'_>,
+    ) -> Decisions {
+        let has_pools = checks.iter().any(|check| check.pool.is_some());
+        if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Local) {
+            self.client.caller.metrics.decisions.local.add(checks.len() as u64);
+            if has_pools {
+                self.memory.divide_pools_between(self.client.instances());
+            }
+            if let Some(record) = record.filter(|_| !checks.is_empty()) {
+                record.add_mode(Coordination::Local.name());
+            }
+            return self.memory.decide(checks, scope, now);
+        }
+        if has_pools {
+            return self.take_with_pools(checks, scope, now, TakeOptions { record, wait, all_quotas }).await;
+        }
+        let turn = || Turn::begin(now, self.client.caller.settings.budget, wait, record);
+        if scope == Scope::Request {
+            if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Split)
+                && let Some(decisions) =
+                    self.split.decide_together(&self.memory, checks, self.split.time_at(now))
+            {
+                record_mode(record, Coordination::Split);
+                return decisions;
+            }
+            // boxed to keep the future of all other requests small
+            return Box::pin(self.take_all_or_none(checks, turn(), all_quotas)).await;
+        }
+        if let [check] = checks {
+            let step = match self.step(check, scope, now, record) {
+                Ok(made) => return smallvec![made.decision],
+                waiting => waiting,
+            };
+            return smallvec![self.finish(check, scope, step, turn()).await.decision];
+        }
+        // the store carries out commands for one counter in their order
+        let is_strict = |check: &LimitCheck<'_>| self.table.requested_mode(check) == Coordination::Strict;
+        // but the local cache does not know of hits that are about to be given back
+        let gives_back = |check: &LimitCheck<'_>| check.direction == Direction::GiveBack;
+        if has_repeated(checks) && (!checks.iter().all(is_strict) || checks.iter().any(gives_back)) {
+            return Box::pin(self.take_in_turn(checks, scope, turn())).await;
+        }
+        let steps: SmallVec<[Step; 2]> =
+            checks.iter().map(|check| self.step(check, scope, now, record)).collect();
+        if steps.iter().all(Result::is_ok) {
+            return steps.iter().flatten().map(|made| made.decision).collect();
+        }
+        let turn = turn();
+        let made = checks.iter().zip(steps).map(|(check, step)| self.finish(check, scope, step, turn));
+        join_all(made).await.into_iter().map(|made| made.decision).collect()
+    }
+
+    /// Cuts the wait that `decision` about `check` tells to the longest that its limit can imply, if its counter may have
+    /// been used while this instance was wrong about the store's clock: that ends with the next reply. A wait for the
+    /// store's clock itself, which was set back, is not cut.
+    fn bound_wait(&self, check: &LimitCheck<'_>, decision: &mut Decision, now: Timestamp) {
+        if let Some(tier) = check.tiers().get(decision.tier)
+            && decision.reset > tier.period
+            && self.table.requested_mode(check).is_coordinated()
+            && let Some(behind) = self.client.behind(self.client.time_at(now).now)
+        {
+            let longest = tier.longest_wait().as_nanos().saturating_add(behind.as_nanos());
+            decision.reset = decision.reset.min(Period::from_nanos(longest));
+        }
+    }
+
     /// Decides `check`, if that needs no wait.
     pub(super) fn step(
         &self,

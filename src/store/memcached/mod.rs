@@ -212,6 +212,10 @@ impl Remote for MemcachedRemote {
         SharedStore::Memcached
     }
 
+    fn has_clock(&self) -> bool {
+        false
+    }
+
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         self.run(commands, Urgency::Decision).await
     }

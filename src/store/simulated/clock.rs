@@ -7,7 +7,10 @@ use std::sync::{
 
 use tokio::time::Instant;
 
-use crate::{clock::Clock, limit::Timestamp};
+use crate::{
+    clock::Clock,
+    limit::{Period, Timestamp},
+};
 
 /// A wall clock that follows tokio's clock, so it shows simulated time while that is paused. Copies show the same time.
 /// Threads that are no part of the runtime know nothing of the pause: they see how long the simulation takes.
@@ -53,5 +56,9 @@ impl Clock for SimulatedClock {
     fn now(&self) -> Timestamp {
         let offset = self.offset.load(Ordering::Relaxed);
         Timestamp::from_nanos(self.right().as_nanos().saturating_add_signed(offset))
+    }
+
+    fn uptime(&self) -> Period {
+        self.right().since(self.epoch)
     }
 }

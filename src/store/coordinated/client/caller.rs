@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use futures_util::future::Either;
@@ -16,8 +17,9 @@ use super::{
     clock::StoreClock,
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, Reading},
     limit::{Period, Timestamp},
+    observe::throttle::Throttle,
     store::{
         coordinated::{CoordinationMetrics, CoordinationSettings, link::StoreTime},
         remote::{Command, Remote, RemoteError, Replies, StoreNode, Urgency},
@@ -34,6 +36,9 @@ pub(super) const RECHECK: Period = Period::from_millis(100);
 /// The round trip that is assumed before the first reply.
 const INITIAL_ROUND_TRIP: Period = Period::from_millis(1);
 
+/// The shortest time between two log lines about the store's clock. Nodes whose clocks differ step with each reply.
+const STEP_INTERVAL: Duration = Duration::from_mins(1);
+
 /// The calls that the round trip is an average of.
 const AVERAGED: u64 = 8;
 
@@ -45,6 +50,7 @@ pub(in super::super) struct Caller<R> {
     /// Apart from what every decision reads, since many decisions write it.
     pub(in super::super) metrics: Box<CoordinationMetrics>,
     pub(in super::super) store_clock: StoreClock,
+    reported_steps: Throttle,
     pub(super) breaker: Breaker,
     /// A moving average of the time from a call to its reply, in nanoseconds: of [`AVERAGED`] calls, and of all of them
     /// before.
@@ -63,6 +69,7 @@ impl<R: Remote> Caller<R> {
             settings,
             metrics: Box::default(),
             store_clock: StoreClock::default(),
+            reported_steps: Throttle::default(),
             breaker: Breaker::default(),
             round_trip: AtomicU64::new(INITIAL_ROUND_TRIP.as_nanos()),
             averaged: AtomicU64::new(0),
@@ -82,24 +89,45 @@ impl<R: Remote> Caller<R> {
         self.metrics.store.commands.add(commands.len() as u64);
         let first =
             commands.first().map(|first| FailedCount { target: Arc::clone(&first.target), at: first.at });
-        let sent = self.clock.now();
+        let sent = self.look();
         let call = match urgency {
             Urgency::Decision => Either::Left(self.remote.call(commands)),
             Urgency::Background => Either::Right(self.remote.call_in_background(commands)),
         };
         let replies = self.wait_for_reply(node, first.as_ref(), call, silent).await;
-        let received = self.clock.now();
+        let received = self.look();
         if let Ok(replies) = &replies {
             self.breaker.record_reply(node);
-            self.store_clock.record(sent, received, replies.now);
-            let (last, average) = (received.since(sent).as_nanos(), self.round_trip.load(Ordering::Relaxed));
+            self.measure(sent, received, replies.now);
+            let last = received.uptime.as_nanos().saturating_sub(sent.uptime.as_nanos());
+            let average = self.round_trip.load(Ordering::Relaxed);
             let averaged = (self.averaged.load(Ordering::Relaxed) + 1).min(AVERAGED);
             self.averaged.store(averaged, Ordering::Relaxed);
             self.round_trip.store(average - average / averaged + last / averaged, Ordering::Relaxed);
         } else {
             self.record_failure(node, first);
         }
-        (replies, received)
+        (replies, received.now)
+    }
+
+    /// Looks at this instance's clock.
+    pub(super) fn look(&self) -> Reading {
+        Reading::of(&*self.clock)
+    }
+
+    /// Records that the store's clock showed `there` at some instant between `sent` and `received`, and tells if it was
+    /// set.
+    pub(super) fn measure(&self, sent: Reading, received: Reading, there: Timestamp) {
+        if !self.remote.has_clock() {
+            return;
+        }
+        let Some(step) = self.store_clock.record(sent, received, there) else { return };
+        self.metrics.store.clock_steps.add(1);
+        if let Some(suppressed) = self.reported_steps.admit_one_in(STEP_INTERVAL, Instant::now()) {
+            let (by, direction) =
+                (Period::from_nanos(step.unsigned_abs()), if step < 0 { "back" } else { "forth" });
+            tracing::warn!(%by, suppressed, "the store's clock was set {direction}; windows follow it");
+        }
     }
 
     /// Records a call that failed, or a decision that had no reply in time.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 use parking_lot::Mutex;
 
 use crate::{
+    clock::{Reading, STEP},
     limit::{Period, Timestamp},
     store::coordinated::link::StoreTime,
 };
@@ -22,8 +23,14 @@ pub(in super::super) struct StoreClock {
     offset: AtomicI64,
     error: AtomicU64,
     at: AtomicU64,
-    /// Held to write.
-    writer: Mutex<()>,
+    /// What the store's clock showed last, as a reply has told.
+    heard: AtomicU64,
+    /// The latest instant that it ever showed. Later than `heard` if it was set back.
+    latest: AtomicU64,
+    /// The latest instant that this instance took for the store's, because its own clock was set forth.
+    strayed: AtomicU64,
+    /// Held to write. The last look at this instance's clock.
+    writer: Mutex<Option<Reading>>,
 }
 
 /// One measurement.
@@ -42,27 +49,68 @@ struct Sample {
 impl StoreClock {
     /// Records that the store's clock showed `store_time` at some instant between `sent` and `received` on this
     /// instance's. The measurement with the shortest round trip wins, until drift has made it less precise than a new
-    /// one.
-    pub(super) fn record(&self, sent: Timestamp, received: Timestamp, store_time: Timestamp) {
-        let round_trip = received.since(sent).as_nanos();
-        let middle = sent.as_nanos() + round_trip / 2;
+    /// one. Returns by how many nanoseconds the store's clock was set, forth or, if negative, back, if it was.
+    pub(super) fn record(&self, sent: Reading, received: Reading, store_time: Timestamp) -> Option<i64> {
+        let mut last = self.writer.lock();
+        if !self.follow_steps(&mut last, received) {
+            return None;
+        }
+        let round_trip = received.uptime.as_nanos().saturating_sub(sent.uptime.as_nanos());
+        let middle = received.now.as_nanos().saturating_sub(round_trip.div_ceil(2));
         let sample = Sample {
             offset: store_time.as_nanos().cast_signed().wrapping_sub(middle.cast_signed()),
             error: round_trip / 2,
-            at: received,
+            at: received.now,
         };
-        let _writer = self.writer.lock();
-        let is_better =
-            |best: Sample| sample.error <= best.error_at(received) || best.contradicts(&sample, received);
-        if self.best().is_none_or(is_better) {
-            let turn = self.turn.load(Ordering::Relaxed);
-            self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
-            fence(Ordering::Release);
-            self.offset.store(sample.offset, Ordering::Relaxed);
-            self.error.store(sample.error, Ordering::Relaxed);
-            self.at.store(sample.at.as_nanos(), Ordering::Relaxed);
-            self.turn.store(turn.wrapping_add(2), Ordering::Release);
+        let best = self.best();
+        let contradicted = best.filter(|best| best.contradicts(&sample, received.now));
+        if best.is_none_or(|best| sample.error <= best.error_at(received.now)) || contradicted.is_some() {
+            self.publish(sample);
         }
+        self.latest.fetch_max(store_time.as_nanos(), Ordering::Relaxed);
+        let difference = contradicted.map(|best| sample.offset.saturating_sub(best.offset));
+        let step = difference.filter(|step| step.unsigned_abs() >= STEP.as_nanos());
+        if step.is_some() {
+            self.heard.store(store_time.as_nanos(), Ordering::Relaxed);
+        } else {
+            self.heard.fetch_max(store_time.as_nanos(), Ordering::Relaxed);
+        }
+        step
+    }
+
+    /// Follows steps of this instance's clock, of which `reading` is a look: the store's clock makes none of them.
+    pub(super) fn follow(&self, reading: Reading) {
+        self.follow_steps(&mut self.writer.lock(), reading);
+    }
+
+    /// Returns whether `reading` is of the clock as it is now, not from before its last step.
+    fn follow_steps(&self, last: &mut Option<Reading>, reading: Reading) -> bool {
+        let step = last.and_then(|last| reading.step_since(&last));
+        if last.is_some_and(|last| reading.uptime < last.uptime) {
+            return step.is_none();
+        }
+        *last = Some(reading);
+        if let (Some(step), Some(best)) = (step, self.best()) {
+            let at = best.at.as_nanos().saturating_add_signed(step);
+            let offset = best.offset.wrapping_sub(step);
+            if step > 0 {
+                let taken_for = reading.now.as_nanos().saturating_add_signed(best.offset);
+                self.strayed.fetch_max(taken_for, Ordering::Relaxed);
+            }
+            self.publish(Sample { offset, at: Timestamp::from_nanos(at), ..best });
+        }
+        true
+    }
+
+    /// Has `sample` used. The lock of the writer is held.
+    fn publish(&self, sample: Sample) {
+        let turn = self.turn.load(Ordering::Relaxed);
+        self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.offset.store(sample.offset, Ordering::Relaxed);
+        self.error.store(sample.error, Ordering::Relaxed);
+        self.at.store(sample.at.as_nanos(), Ordering::Relaxed);
+        self.turn.store(turn.wrapping_add(2), Ordering::Release);
     }
 
     /// Returns the best measurement, if there is one.
@@ -90,8 +138,19 @@ impl StoreClock {
     pub(super) fn at(&self, now: Timestamp) -> StoreTime {
         self.best().map_or(StoreTime { now, latest: now }, |sample| {
             let there = Timestamp::from_nanos(now.as_nanos().saturating_add_signed(sample.offset));
+            let heard = Timestamp::from_nanos(self.heard.load(Ordering::Relaxed));
+            // this instance's clock was set back just now
+            let there = if heard.since(there) >= STEP { heard } else { there };
             StoreTime { now: there, latest: there.after(Period::from_nanos(sample.error_at(now))) }
         })
+    }
+
+    /// Returns whether counters may be ahead of `at`, an instant of the store's clock, because they were used while this
+    /// instance's clock was set forth and it did not know yet. If so, returns how long it takes until the store's clock
+    /// shows the latest instant again that it ever has: zero unless it was set back.
+    pub(super) fn behind(&self, at: Timestamp) -> Option<Period> {
+        (at.as_nanos() < self.strayed.load(Ordering::Relaxed))
+            .then(|| Timestamp::from_nanos(self.latest.load(Ordering::Relaxed)).since(at))
     }
 
     /// Returns how far the store's clock is ahead of this instance's, in nanoseconds; negative if it is behind, zero
@@ -122,16 +181,26 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
+    /// A look at a clock that has not stepped.
+    fn look(now: Timestamp) -> Reading {
+        Reading { now, uptime: now.since(Timestamp::default()) }
+    }
+
+    /// A look at a clock that is `ahead` by as many milliseconds, `millis` milliseconds after the start.
+    fn stepped(millis: u64, ahead: i64) -> Reading {
+        Reading { now: ms(millis.saturating_add_signed(ahead)), ..look(ms(millis)) }
+    }
+
     #[test]
     fn the_measurement_with_the_shortest_round_trip_is_used() {
         let clock = StoreClock::default();
         assert_eq!(clock.at(ms(5)).now, ms(5));
-        clock.record(ms(1_000), ms(1_010), ms(1_505));
+        clock.record(look(ms(1_000)), look(ms(1_010)), ms(1_505));
         assert_eq!((clock.at(ms(2_000)).now, clock.offset()), (ms(2_500), 500_000_000));
         // a slow reply is less precise
-        clock.record(ms(1_020), ms(1_100), ms(1_530));
+        clock.record(look(ms(1_020)), look(ms(1_100)), ms(1_530));
         assert_eq!(clock.at(ms(2_000)).now, ms(2_500));
-        clock.record(ms(1_200), ms(1_202), ms(1_702));
+        clock.record(look(ms(1_200)), look(ms(1_202)), ms(1_702));
         assert_eq!(clock.at(ms(2_000)).now, ms(2_501));
     }
 
@@ -145,8 +214,8 @@ mod tests {
                     // each contradicts the one before
                     let at = ms(1_000 * i);
                     clock.record(
-                        at,
-                        at.after(Period::from_nanos(2 * i)),
+                        look(at),
+                        look(at.after(Period::from_nanos(2 * i))),
                         at.after(Period::from_nanos(i + 2_000_000 * i)),
                     );
                 }
@@ -169,7 +238,7 @@ mod tests {
     fn the_latest_possible_time_is_never_too_early() {
         let clock = StoreClock::default();
         // the true offset may be anywhere from 490 to 500 ms
-        clock.record(ms(1_000), ms(1_010), ms(1_500));
+        clock.record(look(ms(1_000)), look(ms(1_010)), ms(1_500));
         let then = clock.at(ms(1_010));
         assert!(then.latest >= ms(1_510) && then.latest <= ms(1_511), "{then:?}");
     }
@@ -177,8 +246,8 @@ mod tests {
     #[test]
     fn a_newer_measurement_replaces_a_contradicting_one() {
         let clock = StoreClock::default();
-        clock.record(ms(1_000), ms(1_001), ms(1_000));
-        clock.record(ms(2_000), ms(2_050), ms(9_000));
+        clock.record(look(ms(1_000)), look(ms(1_001)), ms(1_000));
+        clock.record(look(ms(2_000)), look(ms(2_050)), ms(9_000));
         assert_eq!(clock.at(ms(2_050)).now, ms(9_025));
     }
 
@@ -186,9 +255,9 @@ mod tests {
     fn a_less_precise_measurement_that_can_be_correct_replaces_none() {
         let with_offset = |offset: u64| {
             let clock = StoreClock::default();
-            clock.record(ms(1_000), ms(1_001), Timestamp::from_nanos(1_000_500_000));
+            clock.record(look(ms(1_000)), look(ms(1_001)), Timestamp::from_nanos(1_000_500_000));
             // the middle of a round trip of 50 ms, and the offset
-            clock.record(ms(1_001), ms(1_051), Timestamp::from_nanos(1_026_000_000 + offset));
+            clock.record(look(ms(1_001)), look(ms(1_051)), Timestamp::from_nanos(1_026_000_000 + offset));
             clock.offset()
         };
         // half of each round trip, and a drift of 10 us in the 50 ms between the replies
@@ -199,11 +268,53 @@ mod tests {
     #[test]
     fn a_measurement_becomes_less_precise_by_200_microseconds_in_a_second() {
         let clock = StoreClock::default();
-        clock.record(ms(1_000), ms(1_010), ms(1_005));
+        clock.record(look(ms(1_000)), look(ms(1_010)), ms(1_005));
         let then = clock.at(ms(1_001_010));
         assert_eq!((then.now, then.latest), (ms(1_001_010), ms(1_001_010 + 5 + 200)));
         // a round trip of 409 ms is more precise by now
-        clock.record(ms(1_000_601), ms(1_001_010), ms(1_000_700));
+        clock.record(look(ms(1_000_601)), look(ms(1_001_010)), ms(1_000_700));
         assert!(clock.offset() < 0);
+    }
+
+    /// The store's time goes on as before, from the first decision on.
+    #[test]
+    fn a_step_of_this_clock_is_none_of_the_store() {
+        const HOUR: i64 = 3_600_000;
+        for step in [-HOUR, HOUR] {
+            let clock = StoreClock::default();
+            let base = u64::try_from(2 * HOUR).expect("later");
+            assert_eq!(clock.record(look(ms(base)), look(ms(base + 2)), ms(base + 501)), None);
+            let at = |millis| clock.at(stepped(millis, step).now).now;
+            if step < 0 {
+                // before anybody has noticed
+                assert_eq!(at(base + 10), ms(base + 501));
+            }
+            clock.follow(stepped(base + 20, step));
+            assert_eq!(at(base + 30), ms(base + 530));
+            let (sent, received) = (stepped(base + 30, step), stepped(base + 32, step));
+            assert_eq!(clock.record(sent, received, ms(base + 531)), None);
+            assert_eq!(at(base + 40), ms(base + 540));
+            // what was counted in the hour that was none is ahead
+            let behind = |at| clock.behind(ms(at));
+            assert_eq!(behind(base + 540), (step > 0).then(Period::default));
+            assert_eq!(behind(base + 3_600_540), None);
+        }
+        // the reply comes first
+        let clock = StoreClock::default();
+        clock.record(look(ms(5_000)), look(ms(5_002)), ms(5_001));
+        assert_eq!(clock.record(look(ms(6_000)), stepped(6_002, 9_000), ms(6_001)), None);
+        assert_eq!(clock.at(stepped(7_000, 9_000).now).now, ms(7_000));
+    }
+
+    #[test]
+    fn a_step_of_the_stores_clock_is_told_once_and_followed() {
+        let clock = StoreClock::default();
+        clock.record(look(ms(9_000)), look(ms(9_002)), ms(9_001));
+        assert_eq!(clock.record(look(ms(9_100)), look(ms(9_102)), ms(4_101)), Some(-5_000_000_000));
+        assert_eq!((clock.at(ms(9_200)).now, clock.behind(ms(4_200))), (ms(4_200), None));
+        assert_eq!(clock.record(look(ms(9_300)), look(ms(9_302)), ms(4_301)), None);
+        // less than a second is no step, but followed all the same
+        assert_eq!(clock.record(look(ms(9_400)), look(ms(9_402)), ms(5_301)), None);
+        assert_eq!(clock.offset(), -4_100_000_000);
     }
 }

@@ -13,6 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{breaker::FailedCount, caller::Caller, demands::Demands, epochs::Epochs};
 use crate::{
+    clock::Reading,
     limit::{Period, Timestamp},
     store::remote::{Command, EPOCH_AHEAD, Exchange, Heartbeat, Members, Remote},
 };
@@ -78,13 +79,13 @@ impl Membership {
     }
 
     /// Records the reply to a heartbeat that was sent at `sent`.
-    fn record<R: Remote>(&self, members: &Members, sent: Timestamp, caller: &Caller<R>) {
+    fn record<R: Remote>(&self, members: &Members, sent: Reading, caller: &Caller<R>) {
         self.record_number(members.instances);
-        let received = caller.clock.now();
+        let received = caller.look();
         if let Some(now) = members.now {
-            caller.store_clock.record(sent, received, now);
+            caller.measure(sent, received, now);
         }
-        let (sent, received) = (caller.store_clock.at(sent), caller.store_clock.at(received));
+        let (sent, received) = (caller.store_clock.at(sent.now), caller.store_clock.at(received.now));
         // by the earliest instant at which it can have been sent
         let earliest =
             Timestamp::from_nanos(sent.now.as_nanos().saturating_sub(sent.latest.since(sent.now).as_nanos()));
@@ -125,9 +126,9 @@ impl Membership {
     async fn send<R: Remote>(&self, caller: &Caller<R>) {
         let (node, period) = (caller.remote.members_node(), caller.settings.heartbeat);
         let ttl = Period::from_nanos(2 * period.as_nanos());
-        let sent = caller.clock.now();
+        let sent = caller.look();
         let first_epoch = self.epochs.load().first();
-        let demands = self.demands.report(caller.store_clock.at(sent).now);
+        let demands = self.demands.report(caller.store_clock.at(sent.now).now);
         let heartbeat = Heartbeat::new(&caller.settings.instance, ttl);
         let heartbeat = caller.remote.heartbeat(Heartbeat { first_epoch, demands: &demands, ..heartbeat });
         match timeout(period.into(), caller.wait_for_reply(node, None, heartbeat, || {})).await {

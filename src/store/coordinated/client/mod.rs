@@ -27,8 +27,8 @@ pub(super) use self::{
 };
 use super::{counter::Sent, link::StoreTime, settings::CoordinationSettings};
 use crate::{
-    clock::Clock,
-    limit::{Coordination, CounterKey, LimitCheck, OnStoreFailure, Timestamp, part::Place},
+    clock::{Clock, Reading},
+    limit::{Coordination, CounterKey, LimitCheck, OnStoreFailure, Period, Timestamp, part::Place},
     store::{
         pool_command::{PoolCommand, PoolReply},
         remote::{Command, Remote, RemoteError, StoreNode, Target},
@@ -91,6 +91,19 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
     /// Converts `now` on this instance's clock to the store's.
     pub(super) fn time_at(&self, now: Timestamp) -> StoreTime {
         self.caller.store_clock.at(now)
+    }
+
+    /// Returns whether counters may be ahead of the instant `at` of the store's clock, because this instance's clock was
+    /// set forth; and if so, how long it takes until the store's shows the latest instant again that it ever has.
+    pub(super) fn behind(&self, at: Timestamp) -> Option<Period> {
+        self.caller.store_clock.behind(at)
+    }
+
+    /// Follows steps of this instance's clock, of which `reading` is a look.
+    pub(super) fn follow_clock(&self, reading: Reading) {
+        if self.caller.remote.has_clock() {
+            self.caller.store_clock.follow(reading);
+        }
     }
 
     /// Returns the present instant on this instance's clock, but no earlier than `now`.
@@ -163,11 +176,11 @@ impl<R: Remote> StoreClient<R> {
         let at = Timestamp::from_nanos(command.cycle.saturating_mul(period));
         let node = self.node(&command.target, at);
         let failed = FailedCount { target: Arc::clone(&command.target), at };
-        let sent = caller.clock.now();
+        let sent = caller.look();
         let reply = caller.wait_for_reply(node, Some(&failed), caller.remote.call_pool(command), || {}).await;
         if let Ok(reply) = &reply {
             caller.breaker.record_reply(node);
-            caller.store_clock.record(sent, caller.clock.now(), reply.now);
+            caller.measure(sent, caller.look(), reply.now);
         } else {
             caller.record_failure(node, Some(failed));
         }
