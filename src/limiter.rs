@@ -37,7 +37,7 @@ use crate::{
     limit::{
         Code, CompiledRule, Decision, DescriptorMatch, Direction, Entry, Hits, Limit, LimitCheck, Matched,
         Modes, OverLimitPolicy, PlainCheck, PlainMatch, PlainMatches, Request, RulePath, RuleSet, Scope,
-        Status, Tally, Tier, Timestamp, Verdict,
+        Status, Tally, Tier, Timestamp, TooManyPatterns, Verdict,
     },
     observe::{
         DecisionRecord, Metric, OwnCounts, RuleCounts, RuleLimit, RuleStats, Source, Stats,
@@ -110,6 +110,9 @@ pub enum LimitError {
     /// No rules are loaded yet.
     #[error("no rate limit configuration loaded")]
     NoRules,
+    /// Finding its rules would take too long.
+    #[error(transparent)]
+    TooManyPatterns(#[from] TooManyPatterns),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -253,6 +256,7 @@ impl<S: Store> Limiter<S> {
             && record.is_none()
             && !self.settings.modes.describes()
             && !request.domain.is_empty()
+            && loaded.rules.has_few_patterns()
         {
             let counts_of = |rule: usize| loaded.stats[rule].prefetch();
             if let Some((check, scope, counts)) = PlainCheck::sole(&loaded.rules, request, counts_of) {
@@ -607,6 +611,7 @@ fn find<'a>(
 ) -> Result<(&'a Loaded, Matched<'a>), LimitError> {
     validate(request)?;
     let loaded = loaded.ok_or(LimitError::NoRules)?;
+    loaded.rules.check_patterns(request)?;
     let matched = Matched::with_prefetch(&loaded.rules, request, |rule| {
         loaded.stats[rule].prefetch();
     });

@@ -16,13 +16,36 @@ use hashbrown::HashMap;
 
 use super::{
     compiled_rule::{CompiledRule, Level, RuleId},
-    descriptor::Entry,
+    descriptor::{Entry, Request},
     inline_str::InlineStr,
     key::{CounterKey, KeyHasher, ValueHasher},
     name_map::NameMap,
     pattern::{Pattern, Values},
     rule::{Domain, Origin, RuleNode, Scope},
 };
+
+/// The most comparisons of values with patterns that a request may need: half a second of work at most.
+pub const MAX_COMPARISONS: u64 = 2_000_000;
+
+/// The patterns of a key up to which none are counted: by default, the largest message with the most entries needs fewer
+/// comparisons than [`MAX_COMPARISONS`] then.
+const FEW_PATTERNS: usize = 16;
+
+/// The bytes of a value for which a comparison counts once more.
+const BYTES_OF_COMPARISON: usize = 64;
+
+/// A request needs more than [`MAX_COMPARISONS`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the request needs up to {needed} comparisons with patterns, of which there are {patterns} for the key {key:?}, and \
+     {MAX_COMPARISONS} are allowed: send fewer descriptors or shorter values, or write fewer values with * for that key"
+)]
+pub struct TooManyPatterns {
+    /// The comparisons; one more for each 64 bytes of a value.
+    needed: u64,
+    key: String,
+    patterns: usize,
+}
 
 /// All loaded rules, compiled. Immutable: a reload creates another set.
 #[derive(Debug)]
@@ -36,6 +59,8 @@ pub struct RuleSet {
     ends: Vec<End>,
     rules: Vec<CompiledRule>,
     pub(super) hasher: KeyHasher,
+    /// The keys with more than [`FEW_PATTERNS`] patterns on one level, and how many these are.
+    many_patterns: HashMap<InlineStr, usize, foldhash::fast::RandomState>,
     /// Identifies the set among all sets that this process has loaded.
     number: NonZeroU32,
 }
@@ -106,6 +131,7 @@ impl RuleSet {
             ends: Vec::new(),
             rules: Vec::new(),
             hasher,
+            many_patterns: HashMap::default(),
             // wraps after four billion reloads, when the first numbers are no longer in use
             number: NonZeroU32::MIN.saturating_add(SETS.fetch_add(1, Ordering::Relaxed)),
         };
@@ -131,7 +157,11 @@ impl RuleSet {
             levels.push(Level::of(node));
             let branch = Branch { origin: node.origin.clone(), ..Branch::default() };
             let id = self.add_branch(branch, domain, levels);
-            self.nodes[parent].add_edges(node, id);
+            let patterns = self.nodes[parent].add_edges(node, id);
+            if patterns > FEW_PATTERNS {
+                let most = self.many_patterns.entry(node.key.as_str().into()).or_default();
+                *most = patterns.max(*most);
+            }
             if let Some(rule) = &node.rule {
                 // the size limit of rule files keeps the number of rules far below 2^32
                 let index = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
@@ -151,6 +181,35 @@ impl RuleSet {
             return Lookup::UnknownDomain;
         };
         self.find_below(root, entries).map_or(Lookup::NoRule, |(index, _)| Lookup::Rule(&self.rules[index]))
+    }
+
+    /// Returns whether no request needs too many comparisons with patterns.
+    #[inline]
+    #[must_use]
+    pub fn has_few_patterns(&self) -> bool {
+        self.many_patterns.is_empty()
+    }
+
+    /// Checks that the rules of `request` can be found in a bounded time.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyPatterns`], if its entries and the patterns of their keys are too many together.
+    pub fn check_patterns(&self, request: &Request<'_>) -> Result<(), TooManyPatterns> {
+        if self.has_few_patterns() {
+            return Ok(());
+        }
+        let (mut needed, mut worst) = (0_u64, None);
+        for entry in request.descriptors.iter().flat_map(|descriptor| &descriptor.entries) {
+            let Some(patterns) = self.many_patterns.get(entry.key) else { continue };
+            let length = entry.value.len() / BYTES_OF_COMPARISON + 1;
+            needed = needed.saturating_add((patterns * length) as u64);
+            worst = worst.max(Some((*patterns, entry.key)));
+        }
+        match worst.filter(|_| needed > MAX_COMPARISONS) {
+            Some((patterns, key)) => Err(TooManyPatterns { needed, key: key.to_owned(), patterns }),
+            None => Ok(()),
+        }
     }
 
     /// Returns the root of the rules for `domain`, if there are any.
@@ -213,8 +272,8 @@ pub(super) enum MatchedBy {
 }
 
 impl Branch {
-    /// Adds edges for `node`'s values to `id`.
-    fn add_edges(&mut self, node: &RuleNode, id: NodeId) {
+    /// Adds edges for `node`'s values to `id`. Returns the number of patterns of its key.
+    fn add_edges(&mut self, node: &RuleNode, id: NodeId) -> usize {
         let edges = self.keys.get_or_insert_with(&node.key, KeyEdges::default);
         if node.values == Values::Any {
             edges.any.get_or_insert(id);
@@ -226,6 +285,7 @@ impl Branch {
                 edges.wildcards.push((pattern.clone(), id));
             }
         }
+        edges.wildcards.len()
     }
 
     /// Returns the child for `entry`, and the kind of edge to it.

@@ -36,7 +36,7 @@ pub use descriptor::{Descriptor, Entry, Request};
 pub use explain::{Attempt, Candidate, Explanation, Outcome, PassedOver, Step};
 pub use key::{CounterKey, KeyHasher};
 pub use matched::{DescriptorMatch, LimitCheck, Matched, OwnPart, RuleRef};
-pub use matcher::{Lookup, RuleSet};
+pub use matcher::{Lookup, MAX_COMPARISONS, RuleSet, TooManyPatterns};
 pub use named::Named;
 pub use pattern::{Pattern, Values};
 pub use plain::{PlainCheck, PlainMatch, PlainMatches};

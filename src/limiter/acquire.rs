@@ -438,7 +438,9 @@ impl<S: Store> Limiter<S> {
     /// Returns the current rules.
     pub(super) fn current(&self, request: &Request<'_>) -> Result<Arc<Loaded>, LimitError> {
         validate(request)?;
-        self.loaded.load_full().ok_or(LimitError::NoRules)
+        let loaded = self.loaded.load_full().ok_or(LimitError::NoRules)?;
+        loaded.rules.check_patterns(request)?;
+        Ok(loaded)
     }
 
     pub(super) fn is_current(&self, loaded: &Arc<Loaded>) -> bool {

@@ -61,7 +61,8 @@ impl<S: Store> Limiter<S> {
     #[inline]
     fn plain<'a>(&self, loaded: &'a Loaded, request: &'a Request<'_>) -> Option<Plain<'a>> {
         let modes = &self.settings.modes;
-        if modes.shadow || modes.describes() || request.domain.is_empty() {
+        let is_checked = modes.shadow || modes.describes() || !loaded.rules.has_few_patterns();
+        if is_checked || request.domain.is_empty() {
             return None;
         }
         let counts_of = |rule: usize| loaded.stats[rule].prefetch();

@@ -66,6 +66,27 @@ fn counters_are_printed_also_while_weir_runs() {
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with("copy")), "{left:?}");
 }
 
+/// The engine would panic about a key of 64 KB, and weir never looks for one of more than 256 bytes.
+#[test]
+fn names_that_weir_never_writes_are_not_imported() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path().to_str().expect("a plain path");
+    let line = |name: &str, tier: &str| {
+        format!(
+            r#"{{"counter":"{name}","tier":"{tier}","expires":"9000000000","state":{{"end":"9000000000","hits":1}}}}"#
+        )
+    };
+    let long = "x".repeat(66_000);
+    for (name, tier, field) in [(&*long, "f1m", "counter"), ("d|k=v", &*format!("f{long}"), "tier")] {
+        let imported = import(dir, line(name, tier).as_bytes());
+        let said = stderr(&imported);
+        assert_eq!(imported.status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("line 1: {field:?} must be")), "{said}");
+    }
+    let most = "x".repeat(256);
+    assert_eq!(stdout(&import(dir, line(&most, "f1m").as_bytes())), "1 counters imported\n");
+}
+
 /// A backup of a running weir under load has all that was written before it, and becomes the data of another one.
 #[test]
 fn a_backup_is_made_while_weir_runs_and_is_restored() {

@@ -6,7 +6,7 @@ use weir::store::disk::DiskError;
 
 use crate::{
     child::{run, stderr},
-    support::Disk,
+    support::{Disk, until},
 };
 
 fn refused(disk: &Disk) -> DiskError {
@@ -87,4 +87,38 @@ fn settings_of_the_disk_are_checked() {
         assert!(!output.status.success());
         assert!(stderr(&output).contains(expected), "{}", stderr(&output));
     }
+}
+
+/// Files that are open can still be written, so that only a look at the directory tells.
+#[test]
+fn a_directory_that_goes_away_is_noticed_and_used_again_when_it_is_back() {
+    let disk = Disk::new();
+    let opened = disk.open();
+    let available = |expected: u64| {
+        until("the state of the disk", || opened.metric("weir.disk.available") == expected);
+    };
+    opened.take("v", 3);
+    opened.written();
+    let (dir, aside) = (&disk.settings.dir, disk.dir.path().join("aside"));
+    fs::rename(dir, &aside).expect("it is moved");
+    available(0);
+    // decisions go on in memory, and nothing is taken for written
+    opened.take("v", 4);
+    until("a change that is not written", || opened.metric("weir.disk.pending") == 1);
+    // another directory in its place is not the one that weir has locked
+    fs::create_dir(dir).expect("another one");
+    fs::write(dir.join("lock"), "").expect("a file");
+    opened.take("w", 1);
+    until("two changes that are not written", || opened.metric("weir.disk.pending") == 2);
+    assert_eq!(opened.metric("weir.disk.available"), 0);
+    fs::remove_dir_all(dir).expect("it is removed");
+    fs::rename(&aside, dir).expect("it is put back");
+    available(1);
+    opened.close();
+    let opened = disk.open();
+    assert_eq!((opened.hits("v"), opened.hits("w")), (7, 1));
+    fs::remove_dir_all(dir).expect("it is removed");
+    until("the state of the disk", || opened.metric("weir.disk.available") == 0);
+    assert!(opened.metric("weir.disk.write_failures") > 0);
+    assert_eq!(opened.hits("v"), 7);
 }

@@ -244,3 +244,30 @@ async fn a_client_without_http2_is_disconnected() {
         still_serves(&mut weir).await;
     }
 }
+
+/// Each value would be compared with each pattern, on a thread that serves others.
+#[tokio::test]
+async fn many_values_of_a_key_with_many_patterns_are_an_error() {
+    let mut rules = String::from("domain: d\ndescriptors:\n");
+    for i in 0..500 {
+        rules += &format!("  - {{ key: p, value: \"x{i}*\", rate_limit: {{ requests: 9, per: 1h }} }}\n");
+    }
+    rules += "  - { key: k, rate_limit: { requests: 9, per: 1h } }\n";
+    let mut weir = Weir::start(&rules).await;
+    let of = |key: &'static str, value: &str, count: usize| RateLimitRequest {
+        descriptors: vec![descriptor([(key, value)]); count],
+        ..request("d", [])
+    };
+    for (value, count) in [("y", 10_000), (&*"y".repeat(1 << 20), 1)] {
+        let status = weir.try_decide(of("p", value, count)).await.expect_err("too many");
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        let said = status.message();
+        let says = ["comparisons with patterns", "500 for the key \"p\"", "2000000 are allowed"];
+        assert!(says.iter().all(|part| said.contains(part)), "{said}");
+    }
+    // as many as are allowed, and keys without patterns
+    let response = weir.decide(of("p", "x7y", 4_000)).await;
+    assert_eq!(response.overall_code(), OverLimit);
+    assert_eq!(weir.decide(of("k", "y", 10_000)).await.overall_code(), OverLimit);
+    still_serves(&mut weir).await;
+}

@@ -283,3 +283,28 @@ fn a_full_line_rejects_newcomers_at_once() {
     let entered = line.enter(counters, start(), hits, millis(9_000), false, &mut Vec::new());
     assert_eq!(entered, Entered::Rejected(Rejection::Full { retry_after: Period::from_secs(2) }));
 }
+
+/// The wait is computed, and not found window by window: ten years have 3 * 10^14 of these.
+#[test]
+fn a_step_back_costs_nothing_that_grows_with_the_number_of_windows() {
+    let start = Timestamp::from_secs(1_700_000_000);
+    let (years, microsecond) = (Period::from_secs(10 * 365 * 86_400), Period::from_nanos(1_000));
+    let back = Timestamp::from_nanos(start.as_nanos() - years.as_nanos());
+    let hour = Tier { period: Period::from_secs(3_600), ..window(100) };
+    for tier in kinds(20) {
+        let tier = Tier { period: microsecond, ..tier };
+        for tiers in [vec![tier.clone()], vec![tier, hour.clone()]] {
+            let mut limited = Limited::new(&tiers, start);
+            while matches!(limited.enter(start, 1, Period::default()), Entered::Admitted) {}
+            for _ in 0..3 {
+                waits(limited.enter(start, 1, millis(1)));
+            }
+            limited.turn(back);
+            assert!(!limited.ask(back, 1), "{tiers:?}");
+            assert!(needed(&limited, back) > years, "{tiers:?}");
+            limited.change(tiers.into(), back);
+            // their deadlines are as far away as their turns
+            assert_eq!(limited.line.waiting(), 3);
+        }
+    }
+}

@@ -20,6 +20,12 @@ use crate::{
 
 const NANOS: u64 = 1_000_000_000;
 
+/// The bytes of the longest name of a counter: longer ones are shortened before they are written.
+const MAX_NAME: usize = 256;
+
+/// The bytes of the longest tier, that of a bucket which is refilled in steps.
+const MAX_TIER: usize = 64;
+
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
@@ -99,9 +105,13 @@ fn steps(bucket: StepBucket, by_caller: bool) -> Value {
 pub(super) fn parse(line: &str) -> Result<(String, String, CounterState), LineError> {
     let line: Value = serde_json::from_str(line)?;
     let field = |field, expected| LineError::Field { field, expected };
-    let counter = line["counter"].as_str().filter(|name| !name.is_empty() && !name.contains('}'));
-    let counter = counter.ok_or_else(|| field("counter", "the name of a counter"))?;
-    let tier = line["tier"].as_str().unwrap_or_default();
+    let is_name = |name: &&str| {
+        !name.is_empty() && name.len() <= MAX_NAME && !name.contains('}') && !name.starts_with('\0')
+    };
+    let counter = line["counter"].as_str().filter(is_name);
+    let counter = counter.ok_or_else(|| field("counter", "the name of a counter, of up to 256 bytes"))?;
+    let tier = line["tier"].as_str().filter(|tier| tier.len() <= MAX_TIER);
+    let tier = tier.ok_or_else(|| field("tier", TIER))?;
     let expires = instant(&line["expires"]).ok_or_else(|| field("expires", SECONDS))?;
     let state = &line["state"];
     let number =
@@ -237,6 +247,8 @@ mod tests {
         for (line, expected) in [
             ("", "must be a JSON object"),
             ("[]", "\"counter\" must be"),
+            (r#"{"counter":"\u0000batch","tier":"f1m"}"#, "\"counter\" must be"),
+            (r#"{"counter":"a"}"#, "\"tier\" must be"),
             (r#"{"counter":"a}b","tier":"f1m"}"#, "\"counter\" must be"),
             (r#"{"counter":"a","tier":"f1m"}"#, "\"expires\" must be seconds"),
             (r#"{"counter":"a","tier":"x","expires":"1"}"#, "\"tier\" must be an algorithm"),

@@ -307,6 +307,7 @@ fn status(error: &AcquireError) -> Status {
         AcquireError::MustAsk | AcquireError::Limit(LimitError::Store(StoreError::Unsupported(_))) => {
             Status::unimplemented(text)
         }
+        AcquireError::Limit(LimitError::TooManyPatterns(_)) => Status::resource_exhausted(text),
         AcquireError::Limit(LimitError::NoRules | LimitError::Store(_)) => Status::unavailable(text),
     }
 }

@@ -5,10 +5,14 @@ use tonic::Status;
 use super::decode::DecodeError;
 use crate::{LimitError, server::connections::TooManyBytes};
 
-/// Maps every error to Unknown with the error's text, like envoyproxy/ratelimit: callers may depend on the code.
+/// Maps every error to Unknown with the error's text, like envoyproxy/ratelimit: callers may depend on the code. A
+/// request that exceeds a bound of weir's own is like one with too many parts.
 impl From<LimitError> for Status {
     fn from(error: LimitError) -> Self {
-        Self::unknown(error.to_string())
+        match error {
+            LimitError::TooManyPatterns(_) => Self::resource_exhausted(error.to_string()),
+            _ => Self::unknown(error.to_string()),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     limit::{Code, Period, Request, line::Rejection},
-    limiter::AcquireError,
+    limiter::{AcquireError, LimitError},
     observe::throttle::Throttle,
     proto::envoy::service::ratelimit::v3::RateLimitResponse,
     server::{connections::Hold, conversion::response, log, wait},
@@ -148,7 +148,9 @@ impl Failure {
     const fn status(&self) -> StatusCode {
         match self {
             Self::Json(error) => error.status(),
-            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooLarge | Self::Acquire(AcquireError::Limit(LimitError::TooManyPatterns(_))) => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
             Self::Syntax(_) | Self::MaxWait(_) | Self::Acquire(_) => StatusCode::BAD_REQUEST,
         }
     }

@@ -138,7 +138,7 @@ fn objects(json: &[u8]) -> usize {
 impl JsonError {
     pub(super) const fn status(&self) -> StatusCode {
         match self {
-            Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooLarge(_) | Self::Limit(LimitError::TooManyPatterns(_)) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooManyBytes(_) => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::BAD_REQUEST,
         }

@@ -13,7 +13,7 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, Write as _},
-    os::unix::fs::DirBuilderExt as _,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     sync::Arc,
     thread,
@@ -52,7 +52,7 @@ pub(super) const COPY: &str = "copy-";
 #[derive(Debug)]
 pub(super) struct DataDir {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 /// The opened data.
@@ -112,7 +112,7 @@ impl DataDir {
                 Err(TryLockError::Error(error)) => return Err(DiskError::io("lock", &lock_file)(error)),
             }
         }
-        let dir = Self { path: path.to_owned(), _lock: lock };
+        let dir = Self { path: path.to_owned(), lock };
         match fs::read(&format_file) {
             Ok(text) => dir.check_format(&String::from_utf8_lossy(&text))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => dir.write_format()?,
@@ -155,6 +155,24 @@ impl DataDir {
     /// Returns its path.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Checks that its path still leads to it, and the engine is there.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskError::Gone`], if somebody has removed, moved or replaced it; or the system's error.
+    pub(super) fn check_there(&self) -> Result<(), DiskError> {
+        let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
+        let held = self.lock.metadata().map_err(DiskError::io("read", self.path.join(LOCK_FILE)))?;
+        let found = fs::metadata(self.path.join(LOCK_FILE));
+        let engine = fs::metadata(self.engine_dir().join(VERSION_FILE));
+        match found.and_then(|found| engine.map(|_| found)) {
+            Ok(found) if identity(&found) == identity(&held) => Ok(()),
+            Ok(_) => Err(DiskError::Gone(self.path.clone())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(DiskError::Gone(self.path.clone())),
+            Err(error) => Err(DiskError::io("read", &self.path)(error)),
+        }
     }
 
     /// Returns the directory of the engine.

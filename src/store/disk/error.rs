@@ -50,6 +50,11 @@ pub enum DiskError {
         /// What is wrong.
         what: String,
     },
+    /// The directory, or what is in it, has gone while it is in use.
+    #[error(
+        "the data directory {} was removed, moved or replaced while weir uses it: put it back, or start weir again", .0.display()
+    )]
+    Gone(PathBuf),
     /// The engine failed for another reason.
     #[error("the data in {} cannot be used: {what}", dir.display())]
     Engine {

@@ -101,6 +101,12 @@ impl Writer {
     /// Writes all changes. Returns whether it has.
     fn round(&mut self) -> bool {
         self.check_trouble();
+        // files that are open can be written even if nobody will find them again
+        if self.failure.is_none()
+            && let Err(error) = self.dir.check_there()
+        {
+            self.fail(&error);
+        }
         if let Some(failure) = &self.failure {
             let is_due = Instant::now() >= failure.next_attempt || self.shared.is_stopping();
             if !is_due || !self.recover() {
@@ -321,7 +327,7 @@ impl Writer {
     /// Opens the engine again, if there is room. Returns whether it is open.
     fn recover(&mut self) -> bool {
         self.failure = Some(Failure { next_attempt: Instant::now() + RETRY_INTERVAL });
-        if self.probe().is_err() {
+        if self.dir.check_there().is_err() || self.probe().is_err() {
             return false;
         }
         let mut engine = self.shared.engine.write();
