@@ -13,6 +13,7 @@ mod buckets;
 mod commands;
 mod damaged;
 mod directory;
+mod flood;
 mod killed;
 mod no_room;
 mod power;

@@ -147,6 +147,22 @@ impl Opened {
         })
     }
 
+    /// Takes `hits` of each of `values`, all at once.
+    pub(crate) fn take_all(&self, values: &[String], hits: u64) -> Vec<Decision> {
+        let request = |value| {
+            let entries = [Entry { key: "k", value }].into_iter().collect();
+            let descriptor = Descriptor { entries, hits: Some(hits), ..Descriptor::default() };
+            Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 0 }
+        };
+        let requests: Vec<Request<'_>> = values.iter().map(|value| request(value.as_str())).collect();
+        let matched: Vec<Matched<'_>> =
+            requests.iter().map(|request| Matched::new(&self.rules, request)).collect();
+        let now = self.clock.now();
+        let taken = matched.iter().map(|matched| self.store.take(&matched.checks, Scope::Descriptor, now));
+        let taken = self.runtime.block_on(futures_util::future::join_all(taken));
+        taken.into_iter().map(|decisions| decisions.expect("a decision")[0]).collect()
+    }
+
     /// Reserves `hits` of a value.
     pub(crate) fn reserve(&self, value: &str, hits: u32) -> Reservation {
         self.with_checks(value, hits, |checks| {

@@ -122,7 +122,12 @@ fn compact(shared: &Arc<Shared>, expired: u64, records: u64) -> Option<thread::J
             }
             Err(error) => shared.report(error),
         }
-        begun.elapsed()
+        let took = begun.elapsed();
+        // the filter forgets what was removed
+        if let Err(error) = find_all(&shared) {
+            shared.report(error);
+        }
+        took
     };
     thread::Builder::new().name("weir-disk-compact".into()).spawn(compact).ok()
 }
@@ -136,28 +141,38 @@ fn survey_all(shared: &Shared, engine_dir: &Path) {
         }
         begun = Instant::now();
     };
-    if let Err(error) = verify::tables(engine_dir, pause) {
-        shared.report(error);
-        return;
+    // first, since decisions about new counters wait for a read until all records are found
+    match find_all(shared) {
+        Ok(Some(found)) => shared.expiry.found(found),
+        Ok(None) => {}
+        Err(error) => shared.report(error),
     }
-    if let Err(error) = count(shared) {
+    if let Err(error) = verify::tables(engine_dir, pause) {
         shared.report(error);
     }
 }
 
-/// Counts all records by their expiry.
-fn count(shared: &Shared) -> Result<(), DiskError> {
+/// Finds all records: fills the filter anew, and counts them by their expiry. None if it ends early.
+fn find_all(shared: &Shared) -> Result<Option<ExpiryCounts>, DiskError> {
+    shared.filter.begin();
+    let found = count(shared);
+    shared.filter.end(found.as_ref().is_ok_and(Option::is_some));
+    found
+}
+
+fn count(shared: &Shared) -> Result<Option<ExpiryCounts>, DiskError> {
     let mut last: Option<Vec<u8>> = None;
     let mut found = ExpiryCounts::default();
     loop {
         let (begun, mut visited) = (Instant::now(), 0);
         {
             let engine = shared.engine.read();
-            let Some(engine) = engine.as_ref() else { return Ok(()) };
+            let Some(engine) = engine.as_ref() else { return Ok(None) };
             let after = last.take();
             engine.visit(&[], after.as_deref(), |key, value| {
                 visited += 1;
                 found.replace(0, expiry_of(value).unwrap_or_default());
+                shared.filter.insert(key);
                 if visited == COUNTED {
                     last = Some(key.to_vec());
                 }
@@ -165,11 +180,10 @@ fn count(shared: &Shared) -> Result<(), DiskError> {
             })?;
         }
         if last.is_none() {
-            shared.expiry.found(found);
-            return Ok(());
+            return Ok(Some(found));
         }
         if shared.is_stopping() {
-            return Ok(());
+            return Ok(None);
         }
         thread::sleep(begun.elapsed() * PAUSE);
     }

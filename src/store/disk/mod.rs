@@ -13,6 +13,7 @@ mod data_dir;
 mod engine;
 mod error;
 mod expiry;
+mod filter;
 #[cfg(all(feature = "server", any(test, fuzzing)))]
 pub(crate) mod fuzz;
 mod maintenance;

@@ -15,6 +15,7 @@ use super::{
     engine::Engine,
     error::DiskError,
     expiry::Expiry,
+    filter::KeyFilter,
     merge::merge,
     metrics::DiskMetrics,
     notes::{Changed, DiskNotes},
@@ -37,6 +38,8 @@ pub(super) struct Shared {
     /// None while it is opened again. Locked for writing only then.
     pub(super) engine: RwLock<Option<Engine>>,
     pub(super) expiry: Arc<Expiry>,
+    /// The records that may be on disk.
+    pub(super) filter: KeyFilter,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: DiskMetrics,
     /// Batches that were written, or may have been.
@@ -69,6 +72,7 @@ impl Shared {
             memory: MemoryStore::with_notes(settings.max_counters),
             engine: RwLock::new(Some(engine)),
             expiry,
+            filter: KeyFilter::default(),
             clock,
             metrics: DiskMetrics::default(),
             batches: AtomicU64::new(0),
@@ -121,39 +125,12 @@ impl Shared {
     pub(super) fn load(&self, counter: &Changed, pinned: bool) -> Result<(), DiskError> {
         for _ in 0..MAX_READS {
             let batches = self.batches.load(Ordering::Acquire);
-            let read = self.read(counter).inspect_err(|_| self.metrics.read_failures.add(1))?;
-            self.metrics.reads.add(1);
-            let now = self.clock.now();
-            let expiry = read.as_ref().map_or(0, record::expiry);
-            let state = read.filter(|state| state.idle_at() > now);
-            let pins = u16::from(pinned);
-            let notes = DiskNotes { expiry, is_read: true, pins, ..DiskNotes::default() };
-            let is_stale = std::cell::Cell::new(false);
-            let is_wanted = || {
-                // another reader may have added it before, and after a write it may have been evicted again
-                is_stale.set(self.batches.load(Ordering::Acquire) != batches);
-                !is_stale.get()
-            };
-            let unused = || counter.kind.unused(now);
-            self.memory.insert_if(
-                counter.key,
-                is_wanted,
-                || (state.clone().unwrap_or_else(unused), notes),
-                |slot| {
-                    if !slot.notes.is_read && is_wanted() {
-                        if let Some(state) = state.clone() {
-                            slot.counter = merge(state, &slot.counter, &counter.kind, now);
-                        }
-                        slot.notes.is_read = true;
-                        slot.notes.expiry = expiry;
-                    }
-                    if !is_stale.get() {
-                        slot.notes.pins += pins;
-                    }
-                },
-            );
-            if !is_stale.get() {
-                self.memory.bound_after_read(now);
+            let mut read = None;
+            if self.filter.may_have(&counter.name) {
+                read = self.read(counter).inspect_err(|_| self.metrics.read_failures.add(1))?;
+                self.metrics.reads.add(1);
+            }
+            if self.add_to_memory(counter, read, pinned, batches) {
                 return Ok(());
             }
         }
@@ -161,6 +138,58 @@ impl Shared {
             dir: self.settings.dir.clone(),
             what: "a counter was changed each time it was read".into(),
         })
+    }
+
+    /// Adds a counter that the disk has not to the memory, as [`Shared::load`] does, and without a read. Returns whether
+    /// it did: not if the disk may have it.
+    pub(super) fn load_new(&self, counter: &Changed) -> bool {
+        let batches = self.batches.load(Ordering::Acquire);
+        !self.filter.may_have(&counter.name) && self.add_to_memory(counter, None, true, batches)
+    }
+
+    /// Adds the state of a counter that was `read` after this number of `batches` to the memory. Returns false if another
+    /// one was written since, which may have changed it.
+    fn add_to_memory(
+        &self,
+        counter: &Changed,
+        read: Option<CounterState>,
+        pinned: bool,
+        batches: u64,
+    ) -> bool {
+        let now = self.clock.now();
+        let expiry = read.as_ref().map_or(0, record::expiry);
+        let state = read.filter(|state| state.idle_at() > now);
+        let pins = u16::from(pinned);
+        let notes = DiskNotes { expiry, is_read: true, pins, ..DiskNotes::default() };
+        let is_stale = std::cell::Cell::new(false);
+        let is_wanted = || {
+            // another reader may have added it before, and after a write it may have been evicted again
+            is_stale.set(self.batches.load(Ordering::Acquire) != batches);
+            !is_stale.get()
+        };
+        let unused = || counter.kind.unused(now);
+        self.memory.insert_if(
+            counter.key,
+            is_wanted,
+            || (state.clone().unwrap_or_else(unused), notes),
+            |slot| {
+                if !slot.notes.is_read && is_wanted() {
+                    if let Some(state) = state.clone() {
+                        slot.counter = merge(state, &slot.counter, &counter.kind, now);
+                    }
+                    slot.notes.is_read = true;
+                    slot.notes.expiry = expiry;
+                }
+                if !is_stale.get() {
+                    slot.notes.pins += pins;
+                }
+            },
+        );
+        if is_stale.get() {
+            return false;
+        }
+        self.memory.bound_after_read(now);
+        true
     }
 
     /// Runs `act` on the engine, unless it is being opened again.

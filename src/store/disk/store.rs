@@ -1,6 +1,10 @@
 //! Decisions of the store on disk.
 
-use std::{sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -27,7 +31,7 @@ use crate::{
         line::Estimate,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
-    observe::{Metric, Source},
+    observe::{Metric, Source, throttle::Throttle},
     store::{
         Decisions, MemoryStore, Store, StoreError, TakeOptions, WaitRoom, memory::Counted, pools::PoolSummary,
     },
@@ -38,6 +42,7 @@ pub struct DiskStore {
     pub(super) shared: Arc<Shared>,
     pub(super) readers: Readers,
     writer: Mutex<Option<JoinHandle<()>>>,
+    reported_fallback: Throttle,
 }
 
 // === impl DiskStore ===
@@ -62,7 +67,7 @@ impl DiskStore {
         let readers = Readers::start(&shared)?;
         let writer = Writer::new(Arc::clone(&shared), dir, progress, last_batch, maintenance);
         let writer = Mutex::new(Some(writer::start(writer)?));
-        Ok(Self { shared, readers, writer })
+        Ok(Self { shared, readers, writer, reported_fallback: Throttle::default() })
     }
 
     /// Returns the counters in memory. They are swept by the owner of the store.
@@ -131,25 +136,38 @@ impl DiskStore {
         self.read(&counted, patience).await
     }
 
-    /// Reads the counters of what is `counted` that are not in memory. Returns what keeps all of them there, or none if
-    /// they could not be read in time.
+    /// Reads the counters of what is `counted` that are not in memory, except for those that the disk has not. Returns
+    /// what keeps all of them there, or none if they could not be read in time.
     pub(super) async fn read(&self, counted: &[Counted<'_>], patience: Patience<'_>) -> Option<Pins> {
-        if self.shared.memory.is_crowded() && self.shared.metrics.available.get() == 1 {
-            // new counters come faster than changed ones are written
-            self.wait_for_round(0, patience).await;
-        }
-        let mut counters = Vec::new();
+        let (mut counters, mut new) = (Vec::new(), Vec::new());
         let mut known = Pins { shared: Arc::clone(&self.shared), keys: Vec::new() };
         for counted in counted {
             let key = counted.key();
             let pinned = self.shared.memory.with_slot(key, |slot| slot.map(|slot| slot.notes.pins += 1));
             if pinned.is_some() {
                 known.keys.push(key);
+                continue;
+            }
+            let counter = Changed::of(counted);
+            if self.shared.filter.may_have(&counter.name) { &mut counters } else { &mut new }.push(counter);
+        }
+        // while they come faster than changed ones are written; those that the disk has need not wait for them
+        while !new.is_empty()
+            && self.shared.memory.is_crowded()
+            && self.shared.metrics.available.get() == 1
+            && self.wait_for_round(0, patience).await
+        {}
+        for counter in new {
+            if self.shared.load_new(&counter) {
+                known.keys.push(counter.key);
             } else {
-                counters.push(Changed::of(counted));
+                counters.push(counter);
             }
         }
         let count = counters.len();
+        if count == 0 {
+            return Some(known);
+        }
         let read = self.readers.read(counters)?;
         let mut pins = patience.wait(count, async { read.await.ok().flatten() }).await?;
         pins.keys.append(&mut known.keys);
@@ -196,6 +214,14 @@ impl DiskStore {
     }
 
     pub(super) fn count_fallback(&self, decisions: usize, patience: Patience<'_>) {
+        if let Some(suppressed) = self.reported_fallback.admit(Instant::now()) {
+            tracing::warn!(
+                decisions,
+                suppressed,
+                "the disk did not answer within WEIR_DECISION_BUDGET or the timeout of the caller; decided by \
+                 on_store_failure"
+            );
+        }
         self.shared.metrics.fallback.add(decisions as u64);
         patience.record_fallback();
     }
