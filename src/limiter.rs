@@ -35,12 +35,12 @@ pub use self::{
 use self::{asking::AskingLines, rejections::LastReports};
 use crate::{
     limit::{
-        Code, CompiledRule, Decision, DescriptorMatch, Direction, Entry, Hits, Limit, LimitCheck, Matched,
-        Modes, OverLimitPolicy, PlainCheck, PlainMatch, PlainMatches, Request, RulePath, RuleSet, Scope,
-        Status, Tally, Tier, Timestamp, TooManyPatterns, Verdict,
+        Basis, Code, CompiledRule, Decision, DescriptorMatch, Direction, Entry, GiveBack, Hits, Limit,
+        LimitCheck, Matched, Modes, OverLimitPolicy, PlainCheck, PlainMatch, PlainMatches, Request, RulePath,
+        RuleSet, Scope, Status, Tally, Tier, Timestamp, TooManyPatterns, Verdict,
     },
     observe::{
-        DecisionRecord, Metric, OwnCounts, RuleCounts, RuleLimit, RuleStats, Source, Stats,
+        DecisionRecord, Metric, OwnCounts, RareCounts, RuleCounts, RuleLimit, RuleStats, Source, Stats,
         hot_keys::{HotKeyValues, HotKeys, Sample},
     },
     store::{Decisions, MemoryStore, Store, StoreError, TakeOptions},
@@ -233,7 +233,7 @@ impl<S: Store> Limiter<S> {
                     self.store.take_with(&matched.checks, scope, now, options).await
                 };
                 taken.map_err(LimitError::from).map(|decisions| {
-                    let encode = traced(options.record, matched, encode);
+                    let encode = traced(options.record, matched, &decisions, encode);
                     self.conclude(loaded, request, matched, &decisions, now, encode)
                 })
             }
@@ -287,7 +287,8 @@ impl<S: Store> Limiter<S> {
             } else {
                 memory.decide(&matched.checks, scope, now)
             };
-            self.conclude(loaded, request, &matched, &decisions, now, traced(record, &matched, encode))
+            let encode = traced(record, &matched, &decisions, encode);
+            self.conclude(loaded, request, &matched, &decisions, now, encode)
         }))
     }
 
@@ -396,6 +397,9 @@ impl<S: Store> Limiter<S> {
         if matched.has_shadows() {
             self.record_shadows(loaded, matched, decisions);
         }
+        if request.descriptors.iter().any(|descriptor| descriptor.refund) {
+            self.record_returns(loaded, request, matched, decisions);
+        }
         encode(&verdict)
     }
 
@@ -417,6 +421,36 @@ impl<S: Store> Limiter<S> {
         }
         if let Some(report) = self.report_of(verdict.code) {
             self.report_checks(report, loaded, checks, decisions, now);
+        }
+    }
+
+    /// Records the hits that `request` gives back, and those that it may not give back. None are of much use beyond the
+    /// limit, so that no descriptor counts for more.
+    #[cold]
+    fn record_returns(
+        &self,
+        loaded: &Loaded,
+        request: &Request<'_>,
+        matched: &Matched<'_>,
+        decisions: &[Decision],
+    ) {
+        let checks = matched.enforced();
+        // a rejected request of all or none gives nothing back
+        let is_void = self.scope_of(matched) == Scope::Request
+            && checks.iter().zip(decisions).any(|(_, decision)| decision.over);
+        for (descriptor, found) in request.descriptors.iter().zip(&matched.matches) {
+            let DescriptorMatch::Limited(i) = found else { continue };
+            let check = &checks[*i];
+            if !descriptor.refund || is_void {
+                continue;
+            }
+            let most = check.tiers().iter().map(Tier::capacity).max().unwrap_or_default();
+            let hits = request.hits_of(descriptor).0.min(most.into());
+            let counts = match matched.give_back_to(check) {
+                GiveBack::Allow => RareCounts { returned: hits, ..RareCounts::default() },
+                GiveBack::Deny => RareCounts { return_denied: hits, ..RareCounts::default() },
+            };
+            self.with_stats(loaded, check, Hits(hits), |stats| stats.add_rare(counts));
         }
     }
 
@@ -451,7 +485,12 @@ impl<S: Store> Limiter<S> {
         let (tiers, limit) = (check.tiers(), limit_of(check, decision));
         let policy = check.over_limit_policy_in(scope);
         let made = self.counts_of(decision, tiers, limit, policy, check.hits, check.rule.shadow_mode());
-        self.with_stats(loaded, check, |stats| stats.add(made));
+        self.with_stats(loaded, check, check.hits, |stats| {
+            stats.add(made);
+            if decision.basis == Basis::Fallback {
+                stats.add_rare(RareCounts { over_without_store: made.over_limit, ..RareCounts::default() });
+            }
+        });
     }
 
     /// Returns what a decision on `hits` adds to the stats of its rule, and counts those that a pace rejected.
@@ -474,7 +513,7 @@ impl<S: Store> Limiter<S> {
             total_hits: hits.0,
             over_limit: tally.over_limit,
             near_limit: tally.near_limit,
-            over_limit_with_local_cache: if decision.cached { tally.over_limit } else { 0 },
+            over_limit_with_local_cache: if decision.is_cached() { tally.over_limit } else { 0 },
             within_limit: tally.within_limit,
             shadow_mode: if decision.over && shadow_mode { tally.over_limit } else { 0 },
         }
@@ -516,7 +555,7 @@ impl<S: Store> Limiter<S> {
         let all = self.settings.reported_rejections == ReportedRejections::All;
         for (check, decision) in taken(checks, decisions) {
             let rejects = decision.over && !check.rule.shadow_mode();
-            if rejects && (all || loaded.last_reports.is_first(&check.rule, now)) {
+            if rejects && (all || loaded.last_reports.is_first(&check.rule, decision.basis, now)) {
                 let mode = |rule| self.store.shared_counts().mode_now(rule);
                 log.rejected(&Rejection {
                     check,
@@ -528,17 +567,23 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Calls `record` with the stats of `check`: the rule's, unless values are part of their name. When the bound on
+    /// Calls `record` with the stats of `check`, which are about `hits`: the rule's, unless values are part of their name. When the bound on
     /// such names is reached, falls back to the rule's; a limit override then has none.
     #[inline]
-    fn with_stats(&self, loaded: &Loaded, check: &LimitCheck<'_>, record: impl FnOnce(&RuleStats)) {
+    fn with_stats(
+        &self,
+        loaded: &Loaded,
+        check: &LimitCheck<'_>,
+        hits: Hits,
+        record: impl FnOnce(&RuleStats),
+    ) {
         match check.rule.compiled() {
             Some(rule) if rule.has_dynamic_stats() => {
                 self.dynamic_stats(loaded, rule, check.entries, record);
             }
             Some(rule) => record(&loaded.stats[rule.index()]),
             // a name that callers create for nothing but zeros would only take the place of another
-            None if check.hits == Hits(0) => {}
+            None if hits == Hits(0) => {}
             None => {
                 let path = RulePath::of_override(check.domain, check.entries);
                 if let Some(stats) = self.stats.dynamic_rule(path.parts()) {
@@ -622,11 +667,12 @@ fn find<'a>(
 fn traced<T>(
     record: Option<&DecisionRecord>,
     matched: &Matched<'_>,
+    decisions: &[Decision],
     encode: impl FnOnce(&Verdict<'_>) -> T,
 ) -> impl FnOnce(&Verdict<'_>) -> T {
     move |verdict| {
         if let Some(record) = record {
-            record_rules(record, matched, verdict);
+            record_rules(record, matched, decisions, verdict);
         }
         encode(verdict)
     }
@@ -634,12 +680,21 @@ fn traced<T>(
 
 /// Adds the rules that apply to `record`. The name of a limit that the request carries would contain its values.
 #[cold]
-fn record_rules(record: &DecisionRecord, matched: &Matched<'_>, verdict: &Verdict<'_>) {
+fn record_rules(
+    record: &DecisionRecord,
+    matched: &Matched<'_>,
+    decisions: &[Decision],
+    verdict: &Verdict<'_>,
+) {
     for (descriptor, status) in matched.matches.iter().zip(&verdict.statuses) {
+        let is_over = status.code == Code::OverLimit;
         let (rule, hits) = match descriptor {
             DescriptorMatch::NoLimit => continue,
             DescriptorMatch::Unlimited(rule) => (rule.path.to_string(), 0),
             DescriptorMatch::Limited(check) => {
+                if is_over && decisions[*check].basis == Basis::Fallback {
+                    record.set_rejected_by_fallback();
+                }
                 let check = &matched.checks[*check];
                 let hits = i64::try_from(check.hits.0).unwrap_or(i64::MAX);
                 let compiled = check.rule.compiled();
@@ -647,7 +702,7 @@ fn record_rules(record: &DecisionRecord, matched: &Matched<'_>, verdict: &Verdic
                 (rule, if check.direction == Direction::Take { hits } else { -hits })
             }
         };
-        record.add_rule(rule, hits, status.code == Code::OverLimit);
+        record.add_rule(rule, hits, is_over);
     }
 }
 

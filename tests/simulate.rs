@@ -51,7 +51,7 @@ impl Store for StoreOnly {
                 before: check.hits,
                 remaining: 0,
                 reset: Period::default(),
-                cached: false,
+                basis: weir::limit::Basis::Counters,
                 share: None,
             }
         };

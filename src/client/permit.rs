@@ -17,7 +17,11 @@ pub struct Permit {
 
 impl Permit {
     pub(super) fn new(inner: &Arc<Inner>, acquired: Acquired) -> Self {
-        Self { inner: Arc::clone(inner), waited: acquired.waited.into(), receipt: acquired.receipt }
+        Self {
+            inner: Arc::clone(inner),
+            waited: acquired.waited.into(),
+            receipt: acquired.receipt.filter(Receipt::is_returnable),
+        }
     }
 
     /// Returns the time from the call to the admission.
@@ -29,10 +33,10 @@ impl Permit {
     /// Gives the hits back, because they were not used, and serves whoever waits for them. A fixed window gets them
     /// only while it is open, a sliding window while they count. A bucket gets back less what has flowed in since,
     /// since it would have been full by that much earlier, so that a bucket with a burst of 1 gets nearly nothing;
-    /// nothing if rules were loaded meanwhile.
+    /// nothing if rules were loaded meanwhile. Under a rule with `give_back: deny` the hits stay taken.
     pub fn give_back(self) {
         if let Some(receipt) = self.receipt {
-            self.inner.limiter.put_back(receipt, self.inner.clock.now());
+            self.inner.limiter.give_back(receipt, self.inner.clock.now());
         }
     }
 }

@@ -56,7 +56,9 @@ pub(super) fn compile(root: &YamlNode, report: &mut FileReport) -> Option<Declar
     let nodes = walk.descriptors(&fields);
     let all_or_nothing = fields.flag("all_or_nothing", walk.report);
     let scope = if all_or_nothing { Scope::Request } else { Scope::Descriptor };
-    domain.map(|domain| Declared { domain: Domain { name: name.to_owned(), scope, nodes }, at: domain.at })
+    let give_back = rate_limit::give_back(&fields, walk.report);
+    let of = |at| Declared { domain: Domain { name: name.to_owned(), scope, give_back, nodes }, at };
+    domain.map(|domain| of(domain.at))
 }
 
 // === impl Walk ===
@@ -238,6 +240,7 @@ impl Walk<'_> {
             sharing: read.sharing.map(Arc::new),
             shadow: read.shadow,
             coordination: read.coordination,
+            give_back: read.give_back,
             instances_of: read.instances_of,
             name: read.name,
             replaces: read.replaces,

@@ -15,14 +15,14 @@ use super::{
     fields::Fields,
     keys::Level,
     load::read_file,
-    rate_limit::{coordination, shadow},
+    rate_limit::{coordination, give_back, shadow},
     share,
     tier::{self, Kind},
     yaml::{self, YamlNode},
 };
 use crate::limit::{
-    Algorithm, Bucket, Domain, Limit, OverLimitPolicy, Pattern, Refill, Rule, RuleCoordination, RuleNode,
-    Values, share::Sharing,
+    Algorithm, Bucket, Domain, GiveBack, Limit, OverLimitPolicy, Pattern, Refill, Rule, RuleCoordination,
+    RuleNode, Values, share::Sharing,
 };
 
 /// Algorithms, coordination and sharing for rules that set none, by domain.
@@ -36,6 +36,7 @@ pub struct RuleDefaults {
 struct Defaults {
     algorithm: Option<Kind>,
     coordination: RuleCoordination,
+    give_back: Option<GiveBack>,
     /// How the values of a key share a limit, if the rule is for any value of its last key.
     sharing: Option<Arc<Sharing>>,
     /// The limit in the shadow of each rule whose limit nothing shares.
@@ -78,6 +79,7 @@ impl RuleDefaults {
                 .or_else(|| self.domains.iter().find(|(pattern, _)| pattern.matches(&domain.name)));
             let all = || self.all.clone();
             let defaults = entry.map_or_else(all, |(_, defaults)| defaults.clone().or(&self.all));
+            domain.give_back = domain.give_back.or(defaults.give_back);
             defaults.apply(&mut domain.nodes);
         }
     }
@@ -118,6 +120,7 @@ impl Defaults {
         Self {
             algorithm,
             coordination: coordination(fields, report),
+            give_back: give_back(fields, report),
             sharing: share::read(fields, None, report).map(Arc::new),
             shadow: shadow(fields, algorithm, report),
         }
@@ -133,6 +136,7 @@ impl Defaults {
                 split_between: self.coordination.split_between,
                 follows_demand: self.coordination.follows_demand,
             },
+            give_back: self.give_back.or(other.give_back),
             sharing: self.sharing.or_else(|| other.sharing.clone()),
             shadow: self.shadow.or_else(|| other.shadow.clone()),
         }

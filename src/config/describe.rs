@@ -7,8 +7,8 @@ use super::{
     share::{ANONYMOUS, BORROW, LEND},
 };
 use crate::limit::{
-    Algorithm, Bucket, CompiledRule, Coordination, Limit, OverLimitPolicy, Pattern, Refill, Rule, Scope,
-    SharedCounts, SharedStore, Tier, Values, share::Sharing,
+    Algorithm, Bucket, CompiledRule, Coordination, GiveBack, Limit, OverLimitPolicy, Pattern, Refill, Rule,
+    Scope, SharedCounts, SharedStore, Tier, Values, share::Sharing,
 };
 
 /// A rule, with what applies to it besides what it says itself.
@@ -45,6 +45,9 @@ impl RuleDescription<'_> {
                         "  nor do requests that another descriptor's rule rejects (all or nothing)"
                             .to_owned(),
                     );
+                }
+                if self.compiled.give_back == GiveBack::Deny {
+                    lines.push("  hits cannot be given back (give_back: deny)".to_owned());
                 }
                 lines.extend(self.coordination_lines(rule));
                 lines.extend(rule.shadow.iter().flat_map(|shadow| self.shadow_lines(rule, shadow)));
@@ -168,6 +171,7 @@ impl RuleDescription<'_> {
             "rejected_requests_count":
                 self.scope == Scope::Descriptor && rule.limit.over_limit_policy() == OverLimitPolicy::Count,
             "all_or_nothing": self.scope == Scope::Request,
+            "give_back": compiled.give_back.name(),
             "name": rule.name,
             "replaces": rule.replaces,
             "coordination": Value::Null,

@@ -77,7 +77,7 @@ impl Level {
     #[expect(clippy::too_many_lines, reason = "a table")]
     pub(super) fn keys(self) -> &'static [&'static str] {
         match self {
-            Self::Root => &["domain", "descriptors", "all_or_nothing"],
+            Self::Root => &["domain", "descriptors", "all_or_nothing", "give_back"],
             Self::Descriptor => &[
                 "key",
                 "value",
@@ -109,6 +109,7 @@ impl Level {
                 "coordination",
                 "sync_interval",
                 "on_store_failure",
+                "give_back",
                 "instances",
                 "split",
                 "unlimited",
@@ -159,6 +160,7 @@ impl Level {
                 "coordination",
                 "sync_interval",
                 "on_store_failure",
+                "give_back",
                 "share",
                 "shadow",
                 "domains",
@@ -170,6 +172,7 @@ impl Level {
                 "coordination",
                 "sync_interval",
                 "on_store_failure",
+                "give_back",
                 "share",
                 "shadow",
             ],
@@ -256,22 +259,26 @@ impl Level {
 
     /// Returns the message about a `key` that has no effect at this level.
     pub(super) fn misplaced(self, key: &str) -> String {
+        let right = Self::places_of(key).join(" or ");
+        format!("'{key}' has no effect {} and is ignored; it has one {right}", self.place())
+    }
+
+    /// Returns the places in rule files in which `key` has an effect, but for tiers and shadows, which are limits.
+    fn places_of(key: &str) -> Vec<&'static str> {
         let levels = Self::ALL
             .into_iter()
             .filter(|level| !matches!(level, Self::Tier | Self::Shadow) && level.keys().contains(&key));
-        let right = levels.map(Self::place).collect::<Vec<_>>().join(" or ");
-        format!("'{key}' has no effect {} and is ignored; it has one {right}", self.place())
+        levels.map(Self::place).collect()
     }
 
     /// Returns the message about an unknown `key`, which begins like envoyproxy/ratelimit's.
     pub(super) fn unknown(self, key: &str) -> String {
         let right = self.keys().join(", ");
-        let elsewhere = Self::ALL.into_iter().find(|level| level.keys().contains(&key));
-        let elsewhere = elsewhere.filter(|_| Self::ALL.contains(&self));
-        let hint = match (elsewhere, spelling::nearest(key, self.keys().iter().copied())) {
-            (Some(level), _) => format!("it belongs {}; ", level.place()),
-            (None, Some(meant)) => format!("did you mean '{meant}'? "),
-            (None, None) => String::new(),
+        let elsewhere = if Self::ALL.contains(&self) { Self::places_of(key) } else { Vec::new() };
+        let hint = match (&*elsewhere, spelling::nearest(key, self.keys().iter().copied())) {
+            ([], Some(meant)) => format!("did you mean '{meant}'? "),
+            ([], None) => String::new(),
+            (places, _) => format!("it belongs {}; ", places.join(" or ")),
         };
         format!("config error, unknown key '{}': {hint}valid keys {} are {right}", brief(key), self.place())
     }

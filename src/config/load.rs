@@ -232,6 +232,7 @@ impl Reading {
             let merged = &mut self.domains[*index];
             merged.nodes.extend(domain.nodes);
             merged.scope = merged.scope.max(domain.scope);
+            merged.give_back = merged.give_back.max(domain.give_back);
         } else {
             let (name, first) = (&domain.name, DisplayOrigin(first));
             report.error(

@@ -12,7 +12,8 @@ use super::{
     yaml::{Position, Value, YamlNode},
 };
 use crate::limit::{
-    Coordination, Limit, OnStoreFailure, OverLimitPolicy, RuleCoordination, Tier, Unit, share::Sharing,
+    Coordination, GiveBack, Limit, OnStoreFailure, OverLimitPolicy, RuleCoordination, Tier, Unit,
+    share::Sharing,
 };
 
 /// The keys that set the coordination between instances.
@@ -29,6 +30,7 @@ pub(super) struct RateLimit {
     /// The limit that is counted in its shadow.
     pub(super) shadow: Option<Limit>,
     pub(super) coordination: RuleCoordination,
+    pub(super) give_back: Option<GiveBack>,
     /// The DNS name of the instances that split it.
     pub(super) instances_of: Option<Box<str>>,
     pub(super) name: Option<Box<str>>,
@@ -55,6 +57,7 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
         sharing,
         shadow,
         coordination,
+        give_back: give_back(&fields, report),
         instances_of,
         name: name.map(|name| name.value.into()),
         replaces,
@@ -157,6 +160,16 @@ pub(super) fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> Rule
     RuleCoordination { mode, sync_interval, on_store_failure, ..RuleCoordination::default() }
 }
 
+/// Reads `give_back`, if it is there.
+pub(super) fn give_back(fields: &Fields<'_>, report: &mut FileReport) -> Option<GiveBack> {
+    let field = fields.text("give_back", report)?;
+    let give_back = GiveBack::parse(field.value);
+    if give_back.is_none() {
+        report.error(field.at, format!("unknown give_back '{}'; write allow or deny", brief(field.value)));
+    }
+    give_back
+}
+
 /// Reads `tiers`, and the `algorithm` for tiers that name none. The one that is shared, if there is one, is the first
 /// one of the limit.
 fn tiers(
@@ -223,7 +236,7 @@ fn check_unlimited(fields: &Fields<'_>, report: &mut FileReport) {
         .into_iter()
         .chain(OURS)
         .chain(PACE)
-        .chain(["algorithm", "tiers", "share", "shadow"])
+        .chain(["algorithm", "tiers", "share", "shadow", "give_back"])
         .chain(COORDINATION)
     {
         let Some(field) = fields.get(key) else {

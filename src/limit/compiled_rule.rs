@@ -6,7 +6,7 @@ use super::{
     descriptor::Entry,
     key::{CounterKey, KeyHasher, ValueHasher},
     pattern::Values,
-    rule::{Limit, Rule, RuleNode},
+    rule::{GiveBack, Limit, Rule, RuleNode},
     share::Sharing,
     tier::SharedTiers,
 };
@@ -63,6 +63,8 @@ pub struct Details {
     pub shared_tiers: SharedTiers,
     /// The tiers of the limit in its shadow.
     pub(super) shadow_tiers: Option<SharedTiers>,
+    /// Whether callers may give its hits back.
+    pub give_back: GiveBack,
     /// The key of its one counter, if no value is part of it.
     static_key: Option<CounterKey>,
     /// Its domain, in one allocation that all rules of the domain share.
@@ -99,7 +101,7 @@ impl CompiledRule {
     pub(super) fn new(
         rule: Rule,
         id: RuleId,
-        domain: &Arc<str>,
+        (domain, give_back): (&Arc<str>, GiveBack),
         levels: &[Level],
         hasher: &KeyHasher,
     ) -> Self {
@@ -119,6 +121,7 @@ impl CompiledRule {
             details: Box::new(Details {
                 shared_tiers: rule.limit.tiers().iter().cloned().collect(),
                 shadow_tiers: rule.shadow.as_ref().map(|shadow| shadow.tiers().iter().cloned().collect()),
+                give_back: rule.give_back.unwrap_or(give_back),
                 rule,
                 static_key,
                 domain: Arc::clone(domain),

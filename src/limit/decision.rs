@@ -25,8 +25,8 @@ pub struct Decision {
     /// If over, the wait until this request would be admitted if no other request takes any hits; otherwise the time
     /// until the window ends or the bucket is full.
     pub reset: Period,
-    /// Whether the rejection came from a local cache without a call to the store, as in envoyproxy/ratelimit.
-    pub cached: bool,
+    /// What it was made from.
+    pub basis: Basis,
     /// The member's share of the reported tier, if it is a pool.
     pub share: Option<u32>,
 }
@@ -37,7 +37,27 @@ impl Decision {
     /// Returns that of a store that knows nothing of the counters.
     #[must_use]
     pub const fn unknown(reset: Period) -> Self {
-        Self { tier: 0, over: false, before: Hits(0), remaining: 0, reset, cached: false, share: None }
+        Self {
+            tier: 0,
+            over: false,
+            before: Hits(0),
+            remaining: 0,
+            reset,
+            basis: Basis::Counters,
+            share: None,
+        }
+    }
+
+    /// Returns whether a local cache rejected the hits, without a call to the store.
+    #[must_use]
+    pub const fn is_cached(&self) -> bool {
+        matches!(self.basis, Basis::LocalCache)
+    }
+
+    /// Returns the same decision, made without the store, as `on_store_failure` says.
+    #[must_use]
+    pub const fn by_fallback(self) -> Self {
+        Self { basis: Basis::Fallback, ..self }
     }
 
     /// Returns whether the pace of one of `tiers` rejected `hits`, although its window has room for them.
@@ -46,6 +66,18 @@ impl Decision {
         let rejects = |tier: &Tier| tier.is_smooth() && self.before.plus(hits) <= Hits(tier.requests.into());
         self.over && tiers.get(self.tier).is_some_and(rejects)
     }
+}
+
+/// What a decision is made from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Basis {
+    /// The counters of the limit.
+    #[default]
+    Counters,
+    /// A local cache that knows of the rejection without a call to the store, as in envoyproxy/ratelimit.
+    LocalCache,
+    /// `on_store_failure`, since the store did not reply in time.
+    Fallback,
 }
 
 /// Whether hits are taken or given back.
@@ -106,7 +138,7 @@ pub fn take_one(
         before: used,
         remaining: available.remaining,
         reset: available.reset,
-        cached: false,
+        basis: Basis::Counters,
         share: None,
     }
 }
@@ -128,7 +160,15 @@ pub fn take_two(
     let available = [a.take_and_look(first, now, hits), b.take_and_look(second, now, hits)];
     let tier = usize::from(is_nearer(&available[1], second, &available[0], first));
     let Availability { remaining, reset } = available[tier];
-    Decision { tier, over: false, before: probes[tier].used, remaining, reset, cached: false, share: None }
+    Decision {
+        tier,
+        over: false,
+        before: probes[tier].used,
+        remaining,
+        reset,
+        basis: Basis::Counters,
+        share: None,
+    }
 }
 
 /// Decides on `hits` like [`decide`], for a rule of several tiers.
@@ -218,7 +258,7 @@ fn longest_wait<T: Borrow<Tier>, C: Borrow<CounterState>>(
         before: probes[tier].used,
         remaining: counters[tier].borrow().availability(tiers[tier].borrow(), now).remaining,
         reset,
-        cached: false,
+        basis: Basis::Counters,
         share: None,
     }
 }
@@ -245,7 +285,7 @@ fn lowest_share<T: Borrow<Tier>, C: Borrow<CounterState>>(
         before: probes[tier].used,
         remaining: available.remaining,
         reset: available.reset,
-        cached: false,
+        basis: Basis::Counters,
         share: None,
     }
 }

@@ -11,7 +11,7 @@ use super::{
     descriptor::{Descriptor, Entry, Request},
     key::{CounterKey, KeyHasher, ValueHasher},
     matcher::{Root, RuleSet},
-    rule::{Limit, Rule, Scope},
+    rule::{GiveBack, Limit, Rule, Scope},
     runtime_limit::RuntimeLimit,
     share::Sharing,
     tier::{OverLimitPolicy, SharedTiers, Tier, Tiers},
@@ -31,6 +31,8 @@ pub struct Matched<'a> {
     pub unknown_domain: bool,
     /// What a rejection affects, as the domain says.
     pub scope: Scope,
+    /// Whether callers may give hits back to limits that come with requests, as the domain says.
+    give_back: GiveBack,
 }
 
 /// The match of one descriptor.
@@ -111,13 +113,14 @@ impl<'a> Matched<'a> {
             shadows: 0,
             unknown_domain: false,
             scope: Scope::default(),
+            give_back: GiveBack::default(),
         };
         let Some(root) = rules.root(request.domain) else {
             matched.unknown_domain = true;
             matched.matches.resize(request.descriptors.len(), DescriptorMatch::NoLimit);
             return matched;
         };
-        matched.scope = root.scope;
+        (matched.scope, matched.give_back) = (root.scope, root.give_back);
         let (mut replaces, mut has_shadows) = (false, false);
         // pushed one by one: `collect` costs more than the rest of this
         for descriptor in &request.descriptors {
@@ -182,9 +185,30 @@ impl<'a> Matched<'a> {
             domain: request.domain,
             entries,
             hits: request.hits_of(descriptor),
-            direction: if descriptor.refund { Direction::GiveBack } else { Direction::Take },
+            direction: Direction::Take,
         });
+        if descriptor.refund {
+            self.give_back_last();
+        }
         DescriptorMatch::Limited(self.checks.len() - 1)
+    }
+
+    /// Has the last check give its hits back, or none if its rule denies that.
+    #[cold]
+    fn give_back_last(&mut self) {
+        let Some(i) = self.checks.len().checked_sub(1) else { return };
+        let is_denied = self.give_back_to(&self.checks[i]) == GiveBack::Deny;
+        let check = &mut self.checks[i];
+        check.direction = Direction::GiveBack;
+        if is_denied {
+            check.hits = Hits(0);
+        }
+    }
+
+    /// Returns whether callers may give hits back to the limit of `check`.
+    #[must_use]
+    pub fn give_back_to(&self, check: &LimitCheck<'_>) -> GiveBack {
+        check.rule.give_back().unwrap_or(self.give_back)
     }
 
     /// Adds a check for each rule that has a limit in its shadow.
@@ -458,6 +482,12 @@ impl<'a> RuleRef<'a> {
     #[must_use]
     pub fn id(&self) -> Option<RuleId> {
         self.compiled().map(CompiledRule::id)
+    }
+
+    /// Returns whether callers may give its hits back; none for an override, for which its domain says it.
+    #[must_use]
+    pub fn give_back(&self) -> Option<GiveBack> {
+        self.compiled().map(|rule| rule.give_back)
     }
 
     /// Returns the coordination mode, if the rule sets one.

@@ -21,7 +21,7 @@ use super::{
     key::{CounterKey, KeyHasher, ValueHasher},
     name_map::NameMap,
     pattern::{Pattern, Values},
-    rule::{Domain, Origin, RuleNode, Scope},
+    rule::{Domain, GiveBack, Origin, RuleNode, Scope},
 };
 
 /// The most comparisons of values with patterns that a request may need: half a second of work at most.
@@ -77,6 +77,8 @@ pub(super) struct Root {
     pub(super) node: NodeId,
     /// What a rejection affects.
     pub(super) scope: Scope,
+    /// Whether callers may give hits back, for limits that come with requests.
+    pub(super) give_back: GiveBack,
 }
 
 /// What a descriptor finds at the node at which it ends.
@@ -137,9 +139,11 @@ impl RuleSet {
         };
         for domain in domains {
             let root = set.add_branch(Branch::default(), &domain.name, &[]);
-            let root_of = Root { node: root, scope: domain.scope };
+            let give_back = domain.give_back.unwrap_or_default();
+            let root_of = Root { node: root, scope: domain.scope, give_back };
             *set.domains.get_or_insert_with(&domain.name, || root_of) = root_of;
-            set.add_nodes(root, &domain.nodes, &domain.name.as_str().into(), &mut Vec::new());
+            let of = (&domain.name.as_str().into(), give_back);
+            set.add_nodes(root, &domain.nodes, of, &mut Vec::new());
         }
         set
     }
@@ -152,11 +156,18 @@ impl RuleSet {
         self.nodes.len() - 1
     }
 
-    fn add_nodes(&mut self, parent: NodeId, nodes: &[RuleNode], domain: &Arc<str>, levels: &mut Vec<Level>) {
+    /// Adds `nodes` of a domain below `parent`, at `levels`, with what the domain says about hits that are given back.
+    fn add_nodes(
+        &mut self,
+        parent: NodeId,
+        nodes: &[RuleNode],
+        of: (&Arc<str>, GiveBack),
+        levels: &mut Vec<Level>,
+    ) {
         for node in nodes {
             levels.push(Level::of(node));
             let branch = Branch { origin: node.origin.clone(), ..Branch::default() };
-            let id = self.add_branch(branch, domain, levels);
+            let id = self.add_branch(branch, of.0, levels);
             let patterns = self.nodes[parent].add_edges(node, id);
             if patterns > FEW_PATTERNS {
                 let most = self.many_patterns.entry(node.key.as_str().into()).or_default();
@@ -166,10 +177,10 @@ impl RuleSet {
                 // the size limit of rule files keeps the number of rules far below 2^32
                 let index = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
                 let rule_id = RuleId { set: self.number, index };
-                self.rules.push(CompiledRule::new(rule.clone(), rule_id, domain, levels, &self.hasher));
+                self.rules.push(CompiledRule::new(rule.clone(), rule_id, of, levels, &self.hasher));
                 self.ends[id].rule = Some(index);
             }
-            self.add_nodes(id, &node.children, domain, levels);
+            self.add_nodes(id, &node.children, of, levels);
             levels.pop();
         }
     }
@@ -251,6 +262,12 @@ impl RuleSet {
     #[must_use]
     pub fn rules(&self) -> &[CompiledRule] {
         &self.rules
+    }
+
+    /// Returns the rule that `id` identifies, if it is of this set.
+    #[must_use]
+    pub fn rule(&self, id: RuleId) -> Option<&CompiledRule> {
+        self.rules.get(id.index as usize).filter(|rule| rule.id() == id)
     }
 
     /// Returns the key under which `rule`, of this set and `domain`, counts a descriptor of `entries`.

@@ -31,7 +31,7 @@ mod verdict;
 
 pub use compiled_rule::{CompiledRule, Details, Level, RuleId, RulePath};
 pub use coordination::{Coordination, OnStoreFailure, RuleCoordination};
-pub use decision::{Decision, Direction, decide, decision_from_store, take_one, take_two};
+pub use decision::{Basis, Decision, Direction, decide, decision_from_store, take_one, take_two};
 pub use descriptor::{Descriptor, Entry, Request};
 pub use explain::{Attempt, Candidate, Explanation, Outcome, PassedOver, Step};
 pub use key::{CounterKey, KeyHasher};
@@ -41,7 +41,7 @@ pub use named::Named;
 pub use pattern::{Pattern, Values};
 pub use plain::{PlainCheck, PlainMatch, PlainMatches};
 pub use reservation::{Reservation, ReservationRequest, ReservedSpan, release, reserve};
-pub use rule::{Domain, Limit, Metadata, Origin, Rule, RuleNode, Scope};
+pub use rule::{Domain, GiveBack, Limit, Metadata, Origin, Rule, RuleNode, Scope};
 pub use runtime_limit::{RuntimeLimit, RuntimeLimitError};
 pub use shared_counts::{SharedCounts, SharedStore};
 pub use tally::Tally;

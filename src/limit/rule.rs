@@ -23,6 +23,8 @@ pub struct Domain {
     pub name: String,
     /// What a rejection of one descriptor of a request affects; the service's settings may widen it.
     pub scope: Scope,
+    /// Whether callers may give hits back, for rules that do not say it; [`GiveBack::Allow`] if it does not say it either.
+    pub give_back: Option<GiveBack>,
     /// The first level, in the order of declaration, which is the order in which wildcards are tried.
     pub nodes: Vec<RuleNode>,
 }
@@ -37,6 +39,16 @@ pub enum Scope {
     /// of a domain, or `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` for all domains. In envoyproxy/ratelimit, that
     /// variable still counts the rejected one.
     Request,
+}
+
+/// Whether callers may give back hits that were taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GiveBack {
+    /// They may, whether or not they took as many.
+    #[default]
+    Allow,
+    /// They may not: a descriptor that gives hits back has none.
+    Deny,
 }
 
 /// A node of the tree: a key, its values, and its children.
@@ -71,6 +83,8 @@ pub struct Rule {
     pub shadow: Option<Limit>,
     /// How the instances coordinate its counts.
     pub coordination: RuleCoordination,
+    /// Whether callers may give its hits back, if it says so itself.
+    pub give_back: Option<GiveBack>,
     /// The DNS name whose addresses are the instances between which the limit is divided when rules are loaded. Until
     /// then it is the whole limit.
     pub instances_of: Option<Box<str>>,
@@ -121,7 +135,7 @@ impl Domain {
     /// Creates a domain in which a rejection affects only the rejected descriptor.
     #[must_use]
     pub fn new(name: impl Into<String>, nodes: Vec<RuleNode>) -> Self {
-        Self { name: name.into(), scope: Scope::default(), nodes }
+        Self { name: name.into(), scope: Scope::default(), give_back: None, nodes }
     }
 }
 
@@ -136,6 +150,28 @@ impl Scope {
             Self::Descriptor => policy,
             Self::Request => OverLimitPolicy::Ignore,
         }
+    }
+}
+
+// === impl GiveBack ===
+
+impl GiveBack {
+    /// Every choice.
+    pub const ALL: [Self; 2] = [Self::Allow, Self::Deny];
+
+    /// Returns its name in the rule language.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+
+    /// Returns the choice of that name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|choice| choice.name() == name)
     }
 }
 
@@ -168,6 +204,7 @@ impl Rule {
             sharing: None,
             shadow: None,
             coordination: RuleCoordination::default(),
+            give_back: None,
             instances_of: None,
             name: None,
             replaces: Vec::new(),

@@ -30,7 +30,7 @@ impl Tally {
         // what was rejected may fit by the counter as it is now: another window may have begun meanwhile, or the
         // rejection was not that of the counter, such as with `on_store_failure: deny`
         let fits = after <= limit;
-        if policy == OverLimitPolicy::Ignore || decision.cached || before >= limit || fits {
+        if policy == OverLimitPolicy::Ignore || decision.is_cached() || before >= limit || fits {
             return Self { over_limit: all, ..Self::default() };
         }
         Self {
@@ -65,7 +65,7 @@ mod tests {
             before: Hits(before),
             remaining: 0,
             reset: Period::default(),
-            cached: false,
+            basis: crate::limit::decision::Basis::default(),
             share: None,
         };
         Tally::of(&decision, 10, policy, Hits(hits), 0.8)

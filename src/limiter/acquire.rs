@@ -20,6 +20,7 @@ use crate::{
         Verdict, capacity, decision_from_store,
         line::{Answer, Estimate, Rejection, Unused, can_wait, unused},
     },
+    observe::RareCounts,
     store::{Arrival, Decisions, MemoryStore, Receipt, Store, StoreError, TakeOptions, Ticket},
 };
 
@@ -365,6 +366,21 @@ impl<S: Store> Limiter<S> {
             store.close_lines(now);
         }
         self.asking.close(now);
+    }
+
+    /// Gives the hits of `receipt` back for its caller, as [`Limiter::put_back`] does, and counts them. Those of a rule
+    /// that denies this stay taken.
+    pub fn give_back(&self, receipt: Receipt, now: Timestamp) {
+        if !receipt.is_returnable() {
+            return;
+        }
+        if let Some((loaded, rule)) = self.loaded.load().as_deref().zip(receipt.rule())
+            && let Some(rule) = loaded.rules.rule(rule)
+        {
+            loaded.stats[rule.index()]
+                .add_rare(RareCounts { returned: receipt.taken().0.0, ..RareCounts::default() });
+        }
+        self.put_back(receipt, now);
     }
 
     /// Gives the hits of `receipt` back, as far as they still count: to a window that is open, and to a bucket less

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use super::{AcquireError, Acquired, LimitError, Limiter, Loaded};
 use crate::{
     limit::{
-        self, Code, CounterKey, Decision, Direction, Entry, Hits, LimitCheck, Matched, Named,
+        self, Code, CounterKey, Decision, Direction, Entry, GiveBack, Hits, LimitCheck, Matched, Named,
         OverLimitPolicy, Period, Request, RuleId, RuleRef, SharedTiers, Timestamp, line::Rejection,
     },
     observe::RuleStats,
@@ -55,6 +55,8 @@ struct KeyCounter {
     reports_none: bool,
     stats: Arc<RuleStats>,
     rule: RuleId,
+    /// Whether callers may give hits back.
+    is_returnable: bool,
     /// Whether it is in this process's memory.
     is_here: bool,
 }
@@ -227,6 +229,7 @@ impl<S: Store> Limiter<S> {
             reports_none: check.over_limit_policy() == OverLimitPolicy::Count,
             stats,
             rule: check.rule.id()?,
+            is_returnable: rule.give_back != GiveBack::Deny,
             is_here: self.store.lines_for(check).is_some(),
         })
     }
@@ -243,7 +246,8 @@ impl<S: Store> Limiter<S> {
 impl KeyCounter {
     /// Returns the receipt for `hits` that were taken at `taken_at`.
     fn receipt(&self, hits: Hits, taken_at: Timestamp) -> Receipt {
-        Receipt::of_key(self.key, self.tiers.clone(), Some(self.rule), hits, taken_at)
+        let rule = (Some(self.rule), self.is_returnable);
+        Receipt::of_key(self.key, self.tiers.clone(), rule, hits, taken_at)
     }
 }
 

@@ -5,7 +5,9 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use crate::limit::{CompiledRule, Coordination, Decision, LimitCheck, NANOS_PER_SECOND, RuleRef, Timestamp};
+use crate::limit::{
+    Basis, CompiledRule, Coordination, Decision, LimitCheck, NANOS_PER_SECOND, RuleRef, Timestamp,
+};
 
 /// `WEIR_LOG_REJECTIONS`: the rejections that are reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +40,8 @@ pub trait RejectionLog: fmt::Debug + Send + Sync + 'static {
     fn rejected(&self, rejection: &Rejection<'_>);
 }
 
-/// The minutes of the last reported rejections: one for each rule, and one for all limits that come with requests.
+/// The minutes of the last reported rejections: for each rule, and for all limits that come with requests, one of those
+/// that are by the count, and one of those made without the store, which the others must not hide.
 #[derive(Debug)]
 pub(super) struct LastReports(Box<[AtomicU32]>);
 
@@ -47,12 +50,13 @@ pub(super) struct LastReports(Box<[AtomicU32]>);
 impl LastReports {
     /// Returns those of `rules` rules without any rejection.
     pub(super) fn new(rules: usize) -> Self {
-        Self((0..=rules).map(|_| AtomicU32::new(u32::MAX)).collect())
+        Self((0..2 * (rules + 1)).map(|_| AtomicU32::new(u32::MAX)).collect())
     }
 
-    /// Returns whether a rejection by `rule` at `now` is the first of its minute.
-    pub(super) fn is_first(&self, rule: &RuleRef<'_>, now: Timestamp) -> bool {
-        let slot = rule.compiled().map_or(self.0.len() - 1, CompiledRule::index);
+    /// Returns whether a rejection by `rule` at `now` is the first of its minute on that `basis`.
+    pub(super) fn is_first(&self, rule: &RuleRef<'_>, basis: Basis, now: Timestamp) -> bool {
+        let rule = rule.compiled().map_or(self.0.len() / 2 - 1, CompiledRule::index);
+        let slot = 2 * rule + usize::from(basis == Basis::Fallback);
         // equal minutes of two centuries do no harm
         let minute = u32::try_from(now.as_nanos() / (60 * NANOS_PER_SECOND)).unwrap_or_default();
         let last = &self.0[slot];

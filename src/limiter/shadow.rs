@@ -54,7 +54,7 @@ impl<S: Store> Limiter<S> {
         let (limit, policy) = (check.tiers()[decision.tier].capacity(), check.over_limit_policy_in(scope));
         let tally = Tally::of(decision, limit, policy, check.hits, self.settings.near_limit_ratio);
         let counts = ShadowCounts { within_limit: tally.within_limit, over_limit: tally.over_limit };
-        self.with_stats(loaded, check, |stats| stats.add_shadow(counts));
+        self.with_stats(loaded, check, check.hits, |stats| stats.add_shadow(counts));
     }
 
     /// Decides like [`Limiter::take_before_shadows`], without an executor.

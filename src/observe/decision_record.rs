@@ -27,6 +27,8 @@ pub struct RecordedDecision {
     pub hits: i64,
     /// Whether a decision was made without the shared store, because it did not reply.
     pub fallback: bool,
+    /// Whether one of `rules_over` rejects although the shared store did not reply.
+    pub rejected_by_fallback: bool,
     /// The times during which the request waited for the shared store, in their order and without overlap.
     pub waits: Vec<StoreWait>,
 }
@@ -75,6 +77,11 @@ impl DecisionRecord {
     /// Records that a decision was made without the shared store, because it did not reply.
     pub fn set_fallback(&self) {
         self.0.lock().recorded.fallback = true;
+    }
+
+    /// Records that a rule rejects the request without the shared store, because that did not reply.
+    pub fn set_rejected_by_fallback(&self) {
+        self.0.lock().recorded.rejected_by_fallback = true;
     }
 
     /// Adds commands to the wait that ends next.

@@ -48,5 +48,5 @@ pub use metric::{Metric, Source};
 #[cfg(feature = "server")]
 pub use refined::Refinement;
 pub use rule_limit::RuleLimit;
-pub use rule_stats::{OwnCounts, RuleCounts, RuleStats, ShadowCounts};
+pub use rule_stats::{OwnCounts, RareCounts, RuleCounts, RuleStats, ShadowCounts};
 pub use stats::Stats;

@@ -12,6 +12,8 @@ pub struct RuleStats {
     /// Whether a rule has the name, and no caller has created it.
     is_declared: bool,
     counters: Sharded<OwnCounts>,
+    /// What few requests count. All threads share it.
+    rare: RareCounters,
 }
 
 /// What one thread has counted of a rule. A request writes one cache line of it.
@@ -25,6 +27,24 @@ pub struct OwnCounts {
     shadow_mode: Counter,
     shadow_within_limit: Counter,
     shadow_over_limit: Counter,
+}
+
+#[derive(Debug, Default)]
+struct RareCounters {
+    over_without_store: Counter,
+    returned: Counter,
+    return_denied: Counter,
+}
+
+/// Hits of one rule that few requests have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RareCounts {
+    /// Those of [`RuleCounts::over_limit`] that were rejected because the store did not reply.
+    pub over_without_store: u64,
+    /// Hits that callers gave back.
+    pub returned: u64,
+    /// Hits that callers may not give back, because the rule says so.
+    pub return_denied: u64,
 }
 
 /// Hits of one rule by what the limit in its shadow would have done with them.
@@ -58,12 +78,12 @@ pub struct RuleCounts {
 impl RuleStats {
     /// Returns empty stats for the declared rule called `name`: its domain, then the steps below it.
     pub(super) fn new(name: Arc<[Box<str>]>) -> Self {
-        Self { name, is_declared: true, counters: Sharded::default() }
+        Self { name, is_declared: true, counters: Sharded::default(), rare: RareCounters::default() }
     }
 
     /// Returns empty stats for one of the many names that callers create. All threads share its counters.
     pub(super) fn dynamic(name: Arc<[Box<str>]>) -> Self {
-        Self { name, is_declared: false, counters: Sharded::single() }
+        Self { name, is_declared: false, counters: Sharded::single(), rare: RareCounters::default() }
     }
 
     /// Returns the name's parts: the domain, then the steps below it. Never empty.
@@ -102,6 +122,24 @@ impl RuleStats {
         let counters = self.counters.own();
         counters.shadow_within_limit.add(counts.within_limit);
         counters.shadow_over_limit.add(counts.over_limit);
+    }
+
+    /// Adds hits of the kinds that few requests have.
+    #[cold]
+    pub fn add_rare(&self, counts: RareCounts) {
+        self.rare.over_without_store.add(counts.over_without_store);
+        self.rare.returned.add(counts.returned);
+        self.rare.return_denied.add(counts.return_denied);
+    }
+
+    /// Returns the current counts of hits that few requests have.
+    #[must_use]
+    pub fn rare(&self) -> RareCounts {
+        RareCounts {
+            over_without_store: self.rare.over_without_store.get(),
+            returned: self.rare.returned.get(),
+            return_denied: self.rare.return_denied.get(),
+        }
     }
 
     /// Returns the current counts of all threads in the shadow of the rule.
@@ -148,6 +186,20 @@ impl OwnCounts {
             over_limit_with_local_cache: self.over_limit_with_local_cache.get(),
             within_limit: self.within_limit.get(),
             shadow_mode: self.shadow_mode.get(),
+        }
+    }
+}
+
+// === impl RareCounts ===
+
+impl RareCounts {
+    /// Returns the sum with `other`.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            over_without_store: self.over_without_store.saturating_add(other.over_without_store),
+            returned: self.returned.saturating_add(other.returned),
+            return_denied: self.return_denied.saturating_add(other.return_denied),
         }
     }
 }

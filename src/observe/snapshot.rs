@@ -7,7 +7,7 @@ use super::{
     histogram::Distribution,
     metric::{Metric, MetricKind},
     rule_limit,
-    rule_stats::{RuleCounts, ShadowCounts},
+    rule_stats::{RareCounts, RuleCounts, ShadowCounts},
     sanitize::sanitize,
     stats::Stats,
 };
@@ -42,6 +42,12 @@ pub fn snapshot(stats: &Stats) -> BTreeMap<String, StatValue> {
             values.insert(format!("{prefix}.{name}"), StatValue::Counter(value));
         }
     }
+    for RareFamily { metric, series, .. } in rare_families(stats) {
+        for RareSeries { rule, reason, value } in series {
+            let reason = reason.map(|reason| format!(".{reason}")).unwrap_or_default();
+            values.insert(format!("{metric}.{}{reason}", rule.join(".")), StatValue::Counter(value));
+        }
+    }
     values.extend(stats.metrics().iter().map(own_metric));
     values
 }
@@ -64,6 +70,67 @@ pub(super) fn shadow_counts(stats: &Stats) -> BTreeMap<Vec<String>, ShadowCounts
         }
     }
     counts
+}
+
+/// A counter of rules that exists only for those that have counted something.
+pub(super) struct RareFamily {
+    /// The dotted name.
+    pub(super) metric: &'static str,
+    pub(super) help: &'static str,
+    pub(super) series: Vec<RareSeries>,
+}
+
+/// The value of one rule.
+pub(super) struct RareSeries {
+    /// The rule's sanitized name.
+    pub(super) rule: Vec<String>,
+    /// Why, if the metric tells that.
+    pub(super) reason: Option<&'static str>,
+    pub(super) value: u64,
+}
+
+/// Returns the counters of which most rules have none, sorted by rule.
+pub(super) fn rare_families(stats: &Stats) -> [RareFamily; 3] {
+    let mut rules: BTreeMap<Vec<String>, (RareCounts, u64)> = BTreeMap::new();
+    for rule in stats.rules().iter().filter(|rule| rule.rare() != RareCounts::default()) {
+        let name = rule.name().iter().map(|part| sanitize(part)).collect();
+        let (sum, over) = rules.entry(name).or_default();
+        *sum = sum.plus(rule.rare());
+        *over = over.saturating_add(rule.get().over_limit);
+    }
+    let [mut over_limit, mut returned, mut denied] = [const { Vec::new() }; 3];
+    for (rule, (counts, over)) in rules {
+        let push = |series: &mut Vec<RareSeries>, reason, value| {
+            series.push(RareSeries { rule: rule.clone(), reason, value });
+        };
+        if counts.over_without_store > 0 {
+            push(&mut over_limit, Some("limit"), over.saturating_sub(counts.over_without_store));
+            push(&mut over_limit, Some("store"), counts.over_without_store);
+        }
+        if counts.returned > 0 {
+            push(&mut returned, None, counts.returned);
+        }
+        if counts.return_denied > 0 {
+            push(&mut denied, None, counts.return_denied);
+        }
+    }
+    [
+        RareFamily {
+            metric: "weir.over_limit_hits",
+            help: "Hits past the limit, by what rejected them, of rules that rejected some without the store.",
+            series: over_limit,
+        },
+        RareFamily {
+            metric: "weir.hits_returned",
+            help: "Hits of the rule that callers gave back.",
+            series: returned,
+        },
+        RareFamily {
+            metric: "weir.hits_return_denied",
+            help: "Hits that callers would have given back, had the rule's give_back not denied it.",
+            series: denied,
+        },
+    ]
 }
 
 /// Returns the stats of envoyproxy/ratelimit by their dotted names.

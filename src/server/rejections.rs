@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    limit::{Coordination, NANOS_PER_SECOND, Timestamp},
+    limit::{Basis, Coordination, NANOS_PER_SECOND, Timestamp},
     limiter::{Rejection, RejectionLog, key_text},
     server::log::bounded,
 };
@@ -63,11 +63,12 @@ impl RejectionLog for RejectionLogger {
         let (domain, rule, descriptor) =
             (bounded(check.domain), bounded(&rule), key_text(check, self.values));
         let limit = check.tiers()[decision.tier].to_string();
+        let reason = if decision.basis == Basis::Fallback { "store" } else { "limit" };
         let mode = mode.map_or("default", Coordination::name);
         // to a tenth: nobody waits for a number of nanoseconds
         let retry_after = format!("{:.1?}", Duration::from(decision.reset));
         tracing::warn!(
-            %domain, %rule, %descriptor, hits = check.hits.0, %limit, %retry_after, %mode,
+            %domain, %rule, %descriptor, hits = check.hits.0, %limit, %retry_after, %mode, reason,
             "rejected"
         );
     }

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 
 use crate::{
     limit::{
-        CounterKey, Decision, Hits, Timestamp,
+        Basis, CounterKey, Decision, Hits, Timestamp,
         share::{Computation, MAX_MEMBERS, MemberState, PoolDecision, Shares},
     },
     observe::Metric,
@@ -467,7 +467,7 @@ pub(super) fn decision_of(decided: PoolDecision, hits: Hits) -> Decision {
         before: Hits(before.into()),
         remaining,
         reset,
-        cached: false,
+        basis: Basis::Counters,
         share: Some(share),
     }
 }

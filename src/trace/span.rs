@@ -249,7 +249,7 @@ impl Drop for RequestSpan {
 
 /// Returns the attributes of what was recorded. A request that failed early has none.
 fn decision_attributes(recorded: RecordedDecision) -> Vec<KeyValue> {
-    let RecordedDecision { rules, rules_over, modes, hits, fallback, waits } = recorded;
+    let RecordedDecision { rules, rules_over, modes, hits, fallback, rejected_by_fallback, waits } = recorded;
     if rules.is_empty() && modes.is_empty() {
         return Vec::new();
     }
@@ -263,6 +263,8 @@ fn decision_attributes(recorded: RecordedDecision) -> Vec<KeyValue> {
     ];
     if !rules_over.is_empty() {
         attributes.push(list("weir.rules_over_limit", rules_over));
+        let reason = if rejected_by_fallback { "store" } else { "limit" };
+        attributes.push(text("weir.rejection.reason", reason));
     }
     if fallback {
         attributes.push(flag("weir.store.fallback", true));

@@ -18,7 +18,7 @@ use weir::proto::{
 
 use super::{
     RULES, Weir,
-    in_process::{replace, uri},
+    in_process::{get, replace, uri},
     until, until_waiting,
 };
 
@@ -89,6 +89,36 @@ async fn hits_are_given_back_once_by_their_token() {
     weir.advance(61);
     let release = ReleaseRequest { token: late.token };
     assert!(!client.release(release).await.expect("a response").into_inner().known);
+}
+
+#[tokio::test]
+async fn a_rule_may_deny_that_hits_are_given_back() {
+    let rules = |more| {
+        format!(
+            "domain: partners\n{more}descriptors:\n- {{key: api, rate_limit: {{requests: 2, per: 1m}}}}\n"
+        )
+    };
+    for (more, denies) in [("give_back: deny\n", true), ("", false)] {
+        let weir = Weir::start(&rules(more)).await;
+        let mut client = client(&weir).await;
+        let admitted = acquire(&mut client, AcquireRequest { returnable: true, ..request("a", 2, 0) }).await;
+        assert_eq!((admitted.outcome(), admitted.token.is_empty()), (Outcome::Admitted, denies));
+        let release = ReleaseRequest { token: admitted.token };
+        assert_eq!(client.release(release).await.expect("a response").into_inner().known, !denies);
+        let outcome = acquire(&mut client, request("a", 1, 0)).await.outcome();
+        assert_eq!(outcome, if denies { Outcome::Timeout } else { Outcome::Admitted });
+        let returned = "weir_hits_returned_total{domain=\"partners\",key1=\"api\"} 2\n";
+        assert_eq!(get(weir.addresses.http, "/metrics").await.contains(returned), !denies);
+        // the place of a caller that leaves is not the caller's to keep
+        let mut waiting = client.clone();
+        let waits = tokio::spawn(async move { acquire(&mut waiting, request("b", 2, 60)).await });
+        waits.await.expect("it ends");
+        let mut waiting = client.clone();
+        let waits = tokio::spawn(async move { acquire(&mut waiting, request("b", 1, 60)).await });
+        until_waiting(&weir, 1).await;
+        waits.abort();
+        until_waiting(&weir, 0).await;
+    }
 }
 
 #[tokio::test]

@@ -166,6 +166,7 @@ fn rejections_are_logged_within_a_bound_and_without_values() {
     );
     assert!(line["descriptor"].as_str().is_some_and(|text| text.starts_with("hello=*** #")), "{line}");
     assert_eq!((&line["limit"], &line["mode"]), (&"2 requests per 365d".into(), &"local".into()));
+    assert_eq!(line["reason"], "limit");
     assert!(
         line["retry_after"].as_str().is_some_and(|text| text.ends_with('s') && text.len() < 14),
         "{line}"
@@ -174,6 +175,49 @@ fn rejections_are_logged_within_a_bound_and_without_values() {
     assert_eq!(all.len(), 10);
     assert!(all.iter().all(|line| line["descriptor"] == "hello=secret"), "{all:?}");
     assert!(lines(&[("WEIR_LOG_REJECTIONS", "off")]).is_empty());
+}
+
+/// Without Redis, `on_store_failure` decides. Its rejections must not look like those of a limit.
+#[test]
+fn rejections_without_the_store_say_so() {
+    let dir = rules(
+        "domain: shop\ndescriptors:\n  \
+         - {key: denied, rate_limit: {requests: 9, per: 365d, coordination: strict, on_store_failure: deny}}\n  \
+         - {key: own, rate_limit: {requests: 1, per: 365d, coordination: strict, on_store_failure: local}}\n  \
+         - {key: alone, rate_limit: {requests: 1, per: 365d, coordination: local}}\n",
+    );
+    // nothing listens there
+    let redis = [("REDIS_URL", "127.0.0.1:1"), ("WEIR_LOG_REJECTIONS", "all")];
+    let weir = Serving::start(path(&dir), &[&[NO_DELAY, JSON][..], &redis].concat());
+    for key in ["denied", "own", "alone"] {
+        let body = format!(
+            r#"{{"domain": "shop", "descriptors": [{{"entries": [{{"key": "{key}", "value": "x"}}]}}]}}"#
+        );
+        post(weir.address("http"), &[&*body; 3]);
+    }
+    let page = get(weir.address("http"), "/metrics");
+    let stats = get(weir.address("debug"), "/stats");
+    weir.signal("TERM");
+    let (_, output) = weir.ended();
+    let mut lines = objects(&output);
+    lines.retain(|line| line["@message"] == "rejected");
+    let reasons = |rule: &str| -> Vec<&str> {
+        let of_rule = lines.iter().filter(|line| line["rule"] == rule);
+        of_rule.map(|line| line["reason"].as_str().expect("a reason")).collect()
+    };
+    assert_eq!(reasons("shop.denied"), ["store"; 3]);
+    assert_eq!(reasons("shop.own"), ["store"; 2]);
+    assert_eq!(reasons("shop.alone"), ["limit"; 2]);
+    let name = "weir_over_limit_hits_total";
+    let series: Vec<&str> = page.lines().filter(|line| line.starts_with(name)).collect();
+    let expected: Vec<String> =
+        [("denied", "limit", 0), ("denied", "store", 3), ("own", "limit", 0), ("own", "store", 2)]
+            .map(|(key, reason, hits)| {
+                format!(r#"{name}{{domain="shop",key1="{key}",reason="{reason}"}} {hits}"#)
+            })
+            .into();
+    assert_eq!(series, expected, "none of a rule that the store has not failed");
+    assert!(stats.contains("weir.over_limit_hits.shop.denied.store: 3\n"), "{stats}");
 }
 
 #[test]

@@ -90,7 +90,7 @@ const REFERENCE_KEYS: [(&str, &str); 16] = [
 ];
 
 /// The keys that only weir has.
-const OWN_KEYS: [&str; 14] = [
+const OWN_KEYS: [&str; 15] = [
     "values",
     "enabled",
     "unit_multiplier",
@@ -104,6 +104,7 @@ const OWN_KEYS: [&str; 14] = [
     "coordination",
     "sync_interval",
     "on_store_failure",
+    "give_back",
     "colour",
 ];
 
@@ -211,9 +212,9 @@ fn invalid_values_of_keys_without_effect_are_errors() {
 #[test]
 fn keys_that_only_weir_has_are_errors_at_other_levels() {
     let valid: [(&str, &[&str]); 5] = [
-        ("root", &[]),
+        ("root", &["give_back"]),
         ("descriptor", &["values", "enabled"]),
-        ("rate_limit", &OWN_KEYS[2..13]),
+        ("rate_limit", &OWN_KEYS[2..14]),
         ("replaces", &[]),
         ("tiers", &OWN_KEYS[2..10]),
     ];

@@ -237,6 +237,7 @@ fn a_rule_sets_its_coordination() {
             "coordination: gossip",
             "f.yaml:7:21: unknown coordination 'gossip'; write auto, local, interval, lease, strict or split",
         ),
+        ("give_back: never", "f.yaml:7:18: unknown give_back 'never'; write allow or deny"),
         (
             "on_store_failure: panic",
             "f.yaml:7:25: unknown on_store_failure 'panic'; write local, allow or deny",

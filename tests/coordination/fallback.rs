@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use weir::{
-    limit::{Coordination, OnStoreFailure, OverLimitPolicy, Period, Scope, Tier, Timestamp},
+    limit::{Basis, Coordination, OnStoreFailure, OverLimitPolicy, Period, Scope, Tier, Timestamp},
     observe::{DecisionRecord, RecordedDecision, Source as _},
     store::{
         Store as _, TakeOptions,
@@ -71,6 +71,7 @@ async fn under_deny_everything_is_rejected_for_a_second_and_nothing_counts() {
                 })
                 .await;
             assert_eq!((decided.over, decided.remaining, decided.reset), (true, 0, Period::from_secs(1)));
+            assert_eq!(decided.basis, Basis::Fallback, "{mode:?}");
         }
         fleet.become_available(Condition::Up).await;
         instance.store.close().await;

@@ -46,7 +46,7 @@ async fn a_rejection_of_the_store_is_repeated_without_a_call() {
         }
         let (commands, begun) = (pair.commands(0), Instant::now());
         let first = pair.ask(Scope::Descriptor, 0, &[Ask::hit("small")]).await[0];
-        assert_eq!((first.over, first.remaining, first.cached), (true, 0, local_cache));
+        assert_eq!((first.over, first.remaining, first.is_cached()), (true, 0, local_cache));
         let now = pair.clock.right();
         let left = now.window_end(daily(2).period).since(now);
         assert!(first.reset.as_nanos().abs_diff(left.as_nanos()) <= 1_000_000, "{:?}", first.reset);
@@ -151,9 +151,11 @@ async fn a_request_that_counts_all_or_none_is_rejected_without_a_command() {
             let decisions = pair.request(0, keys).await;
             let small = decisions[keys.iter().position(|key| *key == "small").expect("it is asked for")];
             let large = keys.iter().position(|key| *key == "large").map(|large| decisions[large]);
-            assert_eq!((small.over, small.cached), (i >= 2, i > 2), "{keys:?}, {i}");
+            assert_eq!((small.over, small.is_cached()), (i >= 2, i > 2), "{keys:?}, {i}");
             assert!(
-                large.is_none_or(|large| !large.over && !large.cached && large.remaining == 99 - i.min(1)),
+                large.is_none_or(|large| !large.over
+                    && !large.is_cached()
+                    && large.remaining == 99 - i.min(1)),
                 "{i}"
             );
             assert_eq!(pair.commands(0) == commands, i > 2, "{keys:?}, {i}");
@@ -185,7 +187,7 @@ async fn where_other_limits_decide_the_store_is_asked_about_them() {
         let asks = [Ask::hit("large"), Ask::hit("small")];
         let decisions = pair.ask_with(Scope::Request, 0, &asks, options).await;
         assert_eq!((over(&decisions), decisions[0].remaining), (vec![false, true], 49));
-        assert!(decisions[1].cached && pair.commands(0) == commands + 1);
+        assert!(decisions[1].is_cached() && pair.commands(0) == commands + 1);
     }
 }
 

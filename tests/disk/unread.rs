@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir::{
-    limit::{Algorithm, Hits, OnStoreFailure, Period},
+    limit::{Algorithm, Basis, Hits, OnStoreFailure, Period},
     observe::DecisionRecord,
     store::{TakeOptions, disk::DiskSync},
 };
@@ -26,7 +26,9 @@ fn on_store_failure_decides_until_a_counter_is_read() {
         disk.settings.budget = NO_TIME;
         let opened = disk.open();
         // a read may arrive just before a decision, which then knows that three more are too many
-        let admitted: Vec<bool> = (0..50).map(|i| !opened.take(&i.to_string(), 3).over).collect();
+        let decisions: Vec<_> = (0..50).map(|i| opened.take(&i.to_string(), 3)).collect();
+        assert!(decisions.iter().any(|decision| decision.basis == Basis::Fallback), "{policy:?}");
+        let admitted: Vec<bool> = decisions.iter().map(|decision| !decision.over).collect();
         assert_eq!(admitted.iter().any(|admitted| *admitted), policy != OnStoreFailure::Deny, "{policy:?}");
         assert!(opened.metric("weir.disk.fallback") > 0);
         opened.close();

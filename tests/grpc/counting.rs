@@ -10,7 +10,7 @@ use weir::{
 };
 
 use crate::{
-    in_process::{NOW, Weir},
+    in_process::{NOW, Weir, get},
     wire::{descriptor, gist, hits, limited, refund, request},
 };
 
@@ -220,4 +220,54 @@ async fn with_stop_increment_a_rejected_request_counts_nothing() {
         assert_eq!(gist(&weir.decide(two()).await), (OverLimit, vec![(Ok, 3), (OverLimit, 0)]));
     }
     assert_eq!(gist(&weir.decide(hello()).await).1, [(Ok, 2)]);
+}
+
+/// A domain in which callers give nothing back, but for one rule.
+const DENYING: &str = "
+domain: shop
+give_back: deny
+descriptors:
+  - key: denied
+    rate_limit: { unit: hour, requests_per_unit: 9 }
+  - key: allowed
+    rate_limit: { requests: 9, per: 1h, give_back: allow }
+  - key: shadowed
+    rate_limit: { requests: 9, per: 1h, shadow: { requests: 1, per: 1h } }
+";
+
+#[tokio::test]
+async fn hits_are_given_back_only_where_that_is_not_denied() {
+    let mut weir = Weir::start(DENYING).await;
+    let of = |key| descriptor([(key, "x")]);
+    for (key, left) in [("denied", 4), ("allowed", 8), ("shadowed", 4)] {
+        weir.decide(request("shop", [hits(5, of(key))])).await;
+        let back = weir.decide(request("shop", [refund(4, of(key))])).await;
+        assert_eq!(gist(&back), (Ok, vec![(Ok, left)]), "{key}");
+    }
+    // what the request is rejected by is not that it gives hits back
+    weir.decide(request("shop", [hits(4, of("denied"))])).await;
+    let both = weir.decide(request("shop", [refund(u64::MAX, of("denied")), of("allowed")])).await;
+    assert_eq!(gist(&both), (Ok, vec![(Ok, 0), (Ok, 7)]));
+    // nor does a limit of the request's own have them back
+    let own = || limited(9, Unit::Hour.into(), of("own"));
+    weir.decide(request("shop", [hits(5, own())])).await;
+    assert_eq!(gist(&weir.decide(request("shop", [refund(4, own())])).await), (Ok, vec![(Ok, 4)]));
+    let page = get(weir.addresses.debug, "/metrics").await;
+    let series = |name: &str| -> Vec<String> {
+        let lines =
+            page.lines().filter_map(|line| line.strip_prefix(&format!("{name}{{domain=\"shop\",key1=")));
+        lines.map(str::to_owned).collect()
+    };
+    assert_eq!(series("weir_hits_returned_total"), [r#""allowed"} 4"#]);
+    // of hits without end, as many as the limit has
+    assert_eq!(
+        series("weir_hits_return_denied_total"),
+        [r#""denied"} 13"#, r#""own_x"} 4"#, r#""shadowed"} 4"#]
+    );
+    let page = get(weir.addresses.debug, "/rlconfig").await;
+    let line = "shop.denied: unit=HOUR requests_per_unit=9, shadow_mode: false, quota_mode: false, give_back: deny\n";
+    assert!(page.contains(line), "{page}");
+    assert_eq!(page.matches("give_back").count(), 2, "{page}");
+    let page = get(weir.addresses.debug, "/rules").await;
+    assert_eq!(page.matches("  hits cannot be given back (give_back: deny)\n").count(), 2, "{page}");
 }

@@ -113,6 +113,21 @@ async fn a_reset_gives_all_hits_back_if_it_is_allowed() {
 }
 
 #[tokio::test]
+async fn counters_of_rules_that_deny_it_are_not_reset() {
+    let rules =
+        "domain: shop\ngive_back: deny\ndescriptors:\n- {key: k, rate_limit: {requests: 3, per: 1h}}\n";
+    let weir = start(rules, &[("WEIR_REDIS_RESET", "true")]).await;
+    let mut client = Client::to(&weir).await;
+    client.ask("WEIR.TAKE shop k x HITS 2").await;
+    assert_eq!(
+        client.ask("WEIR.RESET shop k x").await,
+        "-ERR 'give_back: deny' is in force for the rule shop.k"
+    );
+    let peeked = client.ask("WEIR.PEEK shop k x").await;
+    assert!(peeked.contains("\"limit_remaining\" :1 "), "{peeked}");
+}
+
+#[tokio::test]
 async fn errors_say_what_is_wrong() {
     let weir = start(RULES, &[("WEIR_MAX_ENTRIES", "2")]).await;
     let mut client = Client::to(&weir).await;

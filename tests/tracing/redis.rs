@@ -68,6 +68,7 @@ async fn all_or_none_decisions_have_children_as_well() {
     let over = traced.decide(request("shop", over)).await;
     assert!(!over.children.is_empty());
     assert_eq!(over.attribute("weir.rules_over_limit").as_deref(), Some("shop.strict"));
+    assert_eq!(over.attribute("weir.rejection.reason").as_deref(), Some("limit"));
     assert_eq!(over.attribute("weir.coordination").as_deref(), Some("strict"));
 }
 
@@ -85,4 +86,15 @@ async fn a_call_that_fails_is_an_error_of_the_child() {
     assert_eq!(late.attribute("weir.store.fallback").as_deref(), Some("true"));
     // the request itself was answered
     assert_eq!(error(&late.span), None);
+}
+
+#[tokio::test]
+async fn a_rejection_because_redis_does_not_reply_says_so() {
+    let variables = [("WEIR_DECISION_BUDGET", "200ms"), ("WEIR_ON_STORE_FAILURE", "deny")];
+    let (redis, mut traced) = start(&variables).await;
+    redis.signal("STOP");
+    let denied = traced.decide(one("strict")).await;
+    redis.signal("CONT");
+    assert_eq!(denied.attribute("weir.rules_over_limit").as_deref(), Some("shop.strict"));
+    assert_eq!(denied.attribute("weir.rejection.reason").as_deref(), Some("store"));
 }

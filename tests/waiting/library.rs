@@ -164,3 +164,17 @@ async fn invalid_rules_are_an_error_with_their_place() {
     let error = error.expect_err("invalid rules").to_string();
     assert!(error.contains("rules:3:"), "{error}");
 }
+
+#[tokio::test]
+async fn a_permit_of_a_rule_that_denies_it_is_not_given_back() {
+    for (give_back, is_back) in [("deny", false), ("allow", true)] {
+        let rules = format!(
+            "domain: partners\ndescriptors:\n  - key: api\n    rate_limit: {{ requests: 2, per: 1h, give_back: {give_back} }}\n"
+        );
+        let limiter = Limiter::builder().rules_text(&rules).build().await.expect("a limiter");
+        let entries = [("api", "slow")];
+        let key = limiter.key("partners", &entries).expect("a key");
+        key.try_acquire(Hits(2)).expect("both hits").give_back();
+        assert_eq!(key.try_acquire(Hits(1)).is_ok(), is_back, "{give_back}");
+    }
+}

@@ -15,7 +15,7 @@ use crate::observe::{
     process, rule_limit,
     rule_stats::{RuleCounts, ShadowCounts},
     sanitize::sanitize,
-    snapshot::shadow_counts,
+    snapshot::{RareFamily, RareSeries, rare_families, shadow_counts},
     stats::Stats,
 };
 
@@ -59,6 +59,7 @@ pub fn render(stats: &Stats, names: &MetricNames) -> String {
     }
     rule_limits(&mut page, stats);
     shadows(&mut page, stats);
+    rare(&mut page, stats);
     own_metrics(&mut page, stats.metrics());
     for metric in process::metrics() {
         page.family(metric.name, metric.help, metric.kind);
@@ -135,6 +136,21 @@ fn shadows(page: &mut Page, stats: &Stats) {
         page.family(&name, help, "counter");
         for (labels, counts) in &rules {
             page.sample(&name, labels, counts.named()[i].1);
+        }
+    }
+}
+
+/// Writes what few rules have counted, under the labels of their counters.
+fn rare(page: &mut Page, stats: &Stats) {
+    for RareFamily { metric, help, series } in rare_families(stats) {
+        let name = metric.replace('.', "_") + "_total";
+        page.family(&name, help, "counter");
+        for RareSeries { rule, reason, value } in series {
+            let mut labels_of_rule = name_labels(&rule);
+            if let Some(reason) = reason {
+                labels_of_rule = format!("{labels_of_rule},{}", labels([("reason", reason)]));
+            }
+            page.sample(&name, &labels_of_rule, value);
         }
     }
 }

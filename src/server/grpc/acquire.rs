@@ -27,7 +27,7 @@ use crate::{
         bounds::{Bounds, RequestBounds},
         connections::{Account, CALL, UnreadBytes},
     },
-    store::{Store, StoreError},
+    store::{Receipt, Store, StoreError},
 };
 
 /// The largest message of a stream, in bytes: a request has one descriptor.
@@ -148,7 +148,8 @@ impl<S: Store> AcquireService<S> {
             Some(Rejection::Closed) => (Outcome::Closed, None),
         };
         // a receipt of other stores has the names of its counters, which could be long
-        let receipt = acquired.receipt.as_ref().filter(|receipt| returnable && receipt.names().is_none());
+        let has_token = |receipt: &&Receipt| receipt.is_returnable() && receipt.names().is_none();
+        let receipt = acquired.receipt.as_ref().filter(|_| returnable).filter(has_token);
         let token = receipt.map(|receipt| self.tokens.issue(receipt.clone(), self.clock.now()));
         let mut out = Writer::new();
         AcquireAnswer { outcome, waited: acquired.waited, retry_after, token, id }.encode(&mut out);
@@ -177,7 +178,7 @@ impl<S: Store> AcquireService<S> {
         let receipt = self.tokens.redeem(&message.token, now);
         let known = receipt.is_some();
         if let Some(receipt) = receipt {
-            self.limiter.put_back(receipt, now);
+            self.limiter.give_back(receipt, now);
         }
         Ok(framed(&ReleaseResponse { known }.encode_to_vec()))
     }

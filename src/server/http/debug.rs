@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     config::RuleDescription,
-    limit::{Algorithm, Bucket, CompiledRule, Refill, RuleSet, Tier},
+    limit::{Algorithm, Bucket, CompiledRule, GiveBack, Refill, RuleSet, Tier},
     limiter::Limiter,
     observe::{
         Stats,
@@ -164,8 +164,11 @@ fn rule_line(compiled: &CompiledRule) -> String {
         tiers => tiers.join(" and "),
     };
     let line = format!(
-        "{}: {limit}, shadow_mode: {}, quota_mode: {}",
-        compiled.path, rule.shadow_mode, rule.quota_mode
+        "{}: {limit}, shadow_mode: {}, quota_mode: {}{}",
+        compiled.path,
+        rule.shadow_mode,
+        rule.quota_mode,
+        if compiled.give_back == GiveBack::Deny { ", give_back: deny" } else { "" }
     );
     // a value may contain a line break; the rule stays on one line
     line.replace(|c: char| c.is_control(), "_") + "\n"

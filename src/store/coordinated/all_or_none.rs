@@ -19,7 +19,7 @@ use super::{
     turn::Turn,
 };
 use crate::{
-    limit::{Coordination, Decision, Direction, Hits, LimitCheck, Scope, Timestamp},
+    limit::{Basis, Coordination, Decision, Direction, Hits, LimitCheck, Scope, Timestamp},
     store::{Decisions, remote::Remote},
 };
 
@@ -95,7 +95,8 @@ impl<R: Remote> Coordinated<R> {
                 }
                 // hits may have been given back since, but nothing was counted
                 let over = decision.over || outlook.rejects();
-                Decision { over, cached: outlook == Outlook::Cached, ..decision }
+                let basis = if outlook == Outlook::Cached { Basis::LocalCache } else { decision.basis };
+                Decision { over, basis, ..decision }
             });
             return join_all(rejected).await.into_iter().collect();
         }

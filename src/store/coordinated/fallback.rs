@@ -3,8 +3,8 @@
 use super::{Coordinated, counter::LocalCounter, delivery::Delivery};
 use crate::{
     limit::{
-        Decision, Direction, Hits, LimitCheck, OnStoreFailure, Reservation, ReservationRequest, Timestamp,
-        capacity,
+        Basis, Decision, Direction, Hits, LimitCheck, OnStoreFailure, Reservation, ReservationRequest,
+        Timestamp, capacity,
     },
     store::remote::Remote,
 };
@@ -52,7 +52,7 @@ impl<R: Remote> Coordinated<R> {
         if !decision.over && hits > Hits(0) {
             counter.note_answer(delivery, hits, now);
         }
-        decision
+        decision.by_fallback()
     }
 
     /// Gives back the hits of a decision that admitted `check` at the instant `at`. Hits whose delivery is unknown are
@@ -98,6 +98,7 @@ impl<R: Remote> Coordinated<R> {
                 counter.note_answer(delivery, hits, at);
             }
             let mut reservation = counter.local_reservation(hits, request, at, now);
+            reservation.decision.basis = Basis::Fallback;
             if hits == Hits(0) {
                 reservation.decision.reset = reservation.decision.reset.max(OnStoreFailure::DENY_RETRY);
             }

@@ -18,8 +18,8 @@ use std::{
 use super::client::{AskedHits, Epochs, StoreClient};
 use crate::{
     limit::{
-        Algorithm, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OwnPart, Period, Reservation,
-        ReservationRequest, Scope, Tier, Tiers, Timestamp,
+        Algorithm, Basis, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OwnPart, Period,
+        Reservation, ReservationRequest, Scope, Tier, Tiers, Timestamp,
         demand::FollowedWindow,
         line::Estimate,
         part::{self, Place},
@@ -477,6 +477,7 @@ impl Own<'_> {
         let whole = self.part.of.tiers()[decision.tier].capacity();
         let may_fit_later = decision.over && hits > Hits(capacity.into()) && hits <= Hits(whole.into());
         let reset = if may_fit_later { decision.reset.max(self.next) } else { decision.reset };
-        Decision { share: Some(capacity), reset, ..decision }
+        let basis = if self.policy.is_some() { Basis::Fallback } else { decision.basis };
+        Decision { share: Some(capacity), reset, basis, ..decision }
     }
 }

@@ -108,23 +108,29 @@ impl DiskStore {
         }
         let memory = &self.shared.memory;
         let unknown = |check: &LimitCheck<'_>| !memory.is_known(check);
-        self.count_fallback(checks.iter().filter(|check| unknown(check)).count(), patience);
-        if scope == Scope::Request {
+        // looked at before: a decision makes its counter known
+        let unread: SmallVec<[bool; 4]> = checks.iter().map(unknown).collect();
+        self.count_fallback(unread.iter().filter(|is_unread| **is_unread).count(), patience);
+        let decisions: Decisions = if scope == Scope::Request {
             let denies = |check: &LimitCheck<'_>| self.policy(check) == OnStoreFailure::Deny && takes(check);
-            if !checks.iter().any(|check| unknown(check) && denies(check)) {
-                return memory.decide(checks, scope, now);
+            if checks.iter().any(|check| unknown(check) && denies(check)) {
+                let decide = |check: &LimitCheck<'_>| {
+                    if unknown(check) && denies(check) { rejection() } else { memory.glance(check, now) }
+                };
+                checks.iter().map(decide).collect()
+            } else {
+                memory.decide(checks, scope, now)
             }
-            let decide = |check: &LimitCheck<'_>| {
-                if unknown(check) && denies(check) { rejection() } else { memory.glance(check, now) }
+        } else {
+            let decide = |check: &LimitCheck<'_>| match self.policy(check) {
+                OnStoreFailure::Deny if unknown(check) && takes(check) => rejection(),
+                OnStoreFailure::Allow if unknown(check) && takes(check) => memory.admit(check, now),
+                _ => memory.decide_one(check, scope, now),
             };
-            return checks.iter().map(decide).collect();
-        }
-        let decide = |check: &LimitCheck<'_>| match self.policy(check) {
-            OnStoreFailure::Deny if unknown(check) && takes(check) => rejection(),
-            OnStoreFailure::Allow if unknown(check) && takes(check) => memory.admit(check, now),
-            _ => memory.decide_one(check, scope, now),
+            checks.iter().map(decide).collect()
         };
-        checks.iter().map(decide).collect()
+        let made = decisions.into_iter().zip(unread);
+        made.map(|(decision, is_unread)| if is_unread { decision.by_fallback() } else { decision }).collect()
     }
 
     /// Reads those counters of `checks` that are not in memory, as [`DiskStore::read`] does.
@@ -242,7 +248,7 @@ fn takes(check: &LimitCheck<'_>) -> bool {
 
 /// Returns a rejection that is made without the disk.
 fn rejection() -> Decision {
-    Decision { over: true, ..Decision::unknown(RETRY) }
+    Decision { over: true, ..Decision::unknown(RETRY) }.by_fallback()
 }
 
 impl Store for DiskStore {

@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 
 use super::timers::Timers;
 use crate::limit::{
-    CounterKey, Hits, LimitCheck, Named, Period, RuleId, SharedTiers, Timestamp,
+    CounterKey, GiveBack, Hits, LimitCheck, Named, Period, RuleId, SharedTiers, Timestamp,
     line::{Line, Place, Rejection},
 };
 
@@ -57,6 +57,8 @@ pub struct Receipt {
     pub(super) hits: Hits,
     pub(super) taken_at: Timestamp,
     rule: Option<RuleId>,
+    /// Whether whoever has them may give them back.
+    is_returnable: bool,
     /// By which they are given back to a store that is not this process's memory.
     names: Option<Arc<Named>>,
 }
@@ -67,19 +69,22 @@ impl Receipt {
     /// Creates the receipt for the hits of `check`, which were taken at `taken_at`.
     #[must_use]
     pub fn new(check: &LimitCheck<'_>, taken_at: Timestamp) -> Self {
-        Self::of_key(check.key, check.shared_tiers(), check.rule.id(), check.hits, taken_at)
+        let is_returnable = check.rule.give_back() != Some(GiveBack::Deny);
+        let rule = (check.rule.id(), is_returnable);
+        Self::of_key(check.key, check.shared_tiers(), rule, check.hits, taken_at)
     }
 
-    /// Creates the receipt for `hits` of the counters of `key` in `tiers`, which were taken at `taken_at` by `rule`.
+    /// Creates the receipt for `hits` of the counters of `key` in `tiers`, which were taken at `taken_at` by `rule`; with
+    /// whether callers may give them back.
     #[must_use]
     pub const fn of_key(
         key: CounterKey,
         tiers: SharedTiers,
-        rule: Option<RuleId>,
+        (rule, is_returnable): (Option<RuleId>, bool),
         hits: Hits,
         taken_at: Timestamp,
     ) -> Self {
-        Self { key, tiers, hits, taken_at, rule, names: None }
+        Self { key, tiers, hits, taken_at, rule, is_returnable, names: None }
     }
 
     /// Creates the receipt for the hits of `check`, whose counters are elsewhere.
@@ -99,6 +104,18 @@ impl Receipt {
     #[must_use]
     pub const fn names(&self) -> Option<&Arc<Named>> {
         self.names.as_ref()
+    }
+
+    /// Returns whether the caller may give the hits back, as the rule says; weir itself may, for a caller that left.
+    #[must_use]
+    pub const fn is_returnable(&self) -> bool {
+        self.is_returnable
+    }
+
+    /// Returns the rule by which the hits were taken, if it is configured.
+    #[must_use]
+    pub const fn rule(&self) -> Option<RuleId> {
+        self.rule
     }
 
     /// Returns the hits, and when they were taken.

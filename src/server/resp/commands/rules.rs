@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::action::RuleCommand;
 use crate::{
-    limit::{Code, Descriptor, Entry, Hits, Request, Timestamp, Verdict},
+    limit::{Code, Descriptor, Entry, GiveBack, Hits, Request, Timestamp, Verdict},
     server::{
         log,
         resp::{
@@ -79,6 +79,7 @@ async fn decide<S: Store>(
     let descriptor = Descriptor { entries, limit: None, hits: Some(hits.0), refund };
     let request = Request { domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 };
     let options = TakeOptions { record: span.map(RequestSpan::record), ..TakeOptions::default() };
+    let mut denied_by = None;
     let decided = service.limiter.decide_with(&request, now, options, |verdict| {
         log::decision(&request, verdict);
         if let Some(span) = span {
@@ -87,15 +88,26 @@ async fn decide<S: Store>(
         if verdict.code == Code::OverLimit {
             service.stats.limited.add(1);
         }
+        let limits = || verdict.statuses.iter().filter_map(|status| status.limit);
         match command {
             RuleCommand::Reset => {
-                replies
-                    .integer(verdict.statuses.iter().map(|status| i64::from(status.limit.is_some())).sum());
+                let mut denying = limits().filter(|limit| limit.rule.give_back() == Some(GiveBack::Deny));
+                if let Some(limit) = denying.next() {
+                    denied_by = Some(limit.rule.label());
+                    return;
+                }
+                replies.integer(i64::try_from(limits().count()).unwrap_or(i64::MAX));
             }
             _ => write(verdict, replies),
         }
     });
-    decided.await.map_err(|error| error.to_string().into())
+    decided.await.map_err(|error| error.to_string())?;
+    match denied_by {
+        None => Ok(()),
+        Some(rule) => {
+            Err(format!("'give_back: deny' is in force for the rule {}", log::bounded(&rule)).into())
+        }
+    }
 }
 
 /// Splits the number of hits off: `HITS n` at the end, after at least one key and value. None if it is no number.

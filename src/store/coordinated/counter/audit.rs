@@ -6,7 +6,7 @@ use super::{
     talk::Talk,
 };
 use crate::limit::{
-    Algorithm, Decision, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
+    Algorithm, Basis, Decision, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
 };
 
@@ -100,8 +100,8 @@ impl LocalCounter {
         let hits = match (decided, ask.direction) {
             (Decided::Wait(_), Direction::Take) => 0,
             (_, Direction::GiveBack) => -i128::from(ask.hits.0),
-            (Decided::Now(Decision { over: true, cached, .. }, _), Direction::Take)
-                if *cached || ask.policy == OverLimitPolicy::Ignore =>
+            (Decided::Now(Decision { over: true, basis, .. }, _), Direction::Take)
+                if *basis == Basis::LocalCache || ask.policy == OverLimitPolicy::Ignore =>
             {
                 0
             }

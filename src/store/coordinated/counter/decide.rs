@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     limit::{
-        Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide,
+        Basis, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide,
         decision_from_store,
     },
     store::coordinated::link::Link,
@@ -123,7 +123,7 @@ impl LocalCounter {
                 let policy = OverLimitPolicy::Ignore;
                 let decision = self.count(Direction::Take, policy, ask.hits, now);
                 self.deny_while_empty(now);
-                return Decision { cached: true, ..decision };
+                return Decision { basis: Basis::LocalCache, ..decision };
             }
             Denial::Estimate => self.count(Direction::Take, ask.policy, ask.hits, now),
             // until there is enough for every instance

@@ -79,7 +79,7 @@ impl<R: Remote> Coordinated<R> {
         (mode, step): (Coordination, PoolStep),
         turn: Turn<'_>,
     ) -> Decision {
-        decision_of(self.finish_step(check, mode, step, turn).await, check.hits)
+        self.finish_step(check, mode, step, turn).await
     }
 
     /// Decides `checks`, of which some have pools.
@@ -167,8 +167,7 @@ impl<R: Remote> Coordinated<R> {
             None => None,
         };
         let rejection = taken.filter(|taken| taken.decision.over).map(|taken| taken.decision);
-        let decided = self.take_in_pool(check, mode, rejection.is_none(), turn).await;
-        let own = decision_of(decided, check.hits);
+        let own = self.take_in_pool(check, mode, rejection.is_none(), turn).await;
         let decision = match (&beside, taken) {
             _ if rejection.is_some() => combined(Decision { over: false, ..own }, rejection),
             (Some(beside), Some(taken)) if own.over => {
@@ -188,7 +187,7 @@ impl<R: Remote> Coordinated<R> {
         mode: Coordination,
         fit: bool,
         turn: Turn<'_>,
-    ) -> PoolDecision {
+    ) -> Decision {
         let hits = clamp(check.hits);
         if check.direction == Direction::GiveBack {
             self.pools.give_back(check, hits, mode, turn.now);
@@ -197,13 +196,13 @@ impl<R: Remote> Coordinated<R> {
             self.pools.look(check, mode, turn.now)
         } else if fit {
             match self.pools.step(check, hits, mode, self.stays_away(check), turn.now) {
-                Some(step) => Some(self.finish_step(check, mode, step, turn).await),
+                Some(step) => return self.finish_step(check, mode, step, turn).await,
                 None => None,
             }
         } else {
             self.pools.ask(check, hits, mode, turn.now)
         };
-        decided.unwrap_or(NOTHING)
+        decision_of(decided.unwrap_or(NOTHING), check.hits)
     }
 
     async fn finish_step(
@@ -212,16 +211,16 @@ impl<R: Remote> Coordinated<R> {
         mode: Coordination,
         step: PoolStep,
         turn: Turn<'_>,
-    ) -> PoolDecision {
+    ) -> Decision {
         let reply = match step {
-            PoolStep::Decided(decision) => return decision,
+            PoolStep::Decided(decision) => return decision_of(decision, check.hits),
             PoolStep::Away => None,
             PoolStep::Wait(reply) => Some(reply),
         };
         if let Some(reply) = reply {
             let received = pin!(self.pools.receive(check, reply, mode, turn));
             if let Ok(decision) = recorded(turn.record, 1, received).await {
-                return decision;
+                return decision_of(decision, check.hits);
             }
         }
         record_fallback(turn.record);
@@ -239,7 +238,7 @@ impl<R: Remote> Coordinated<R> {
                 })
             }
         };
-        decided.unwrap_or(NOTHING)
+        decision_of(decided.unwrap_or(NOTHING), check.hits).by_fallback()
     }
 
     /// Returns how `check` stands; over, if its `hits` do not fit by what this instance knows.
