@@ -156,7 +156,8 @@ impl Client {
         let mut progress = Progress::NotConnected;
         let reason = match self.follow(&mut progress).await {
             Ok(()) => "the stream has ended".to_owned(),
-            Err(reason) => reason,
+            // may have the names of a certificate, which are many
+            Err(reason) => shortened(&reason, MAX_TEXT).into_owned(),
         };
         Ended { reason, progress }
     }

@@ -23,6 +23,7 @@ mod consumers;
 mod deadlines;
 mod faults;
 mod fleet;
+mod hostile;
 mod keys;
 mod killed;
 mod lua;

@@ -27,7 +27,7 @@ use super::{
     resolver::Resolver,
     settings::{Endpoint, Login},
     slot,
-    slot_map::SlotMap,
+    slot_map::{MAX_MASTERS, SlotMap},
 };
 use crate::store::{
     remote::{RemoteError, Urgency},
@@ -40,6 +40,9 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The known servers that one look-up asks, and as many seeds. An odd number has no ties.
 const MAX_ASKED: usize = 7;
+
+/// The most servers that are connected to: the masters, and some that only redirects name.
+const MAX_SERVERS: usize = MAX_MASTERS + 100;
 
 /// The time for which a server counts as asked after its connection broke.
 const VOTES_FOR: Duration = Duration::from_secs(15);
@@ -129,7 +132,7 @@ impl Cluster {
             .map_err(RemoteError::NotSent)?;
         let slot = slot::slot(key.as_bytes());
         match map.holder(slot) {
-            Some(address) => Ok(self.server(address)),
+            Some(address) => self.server(address),
             None => Err(RemoteError::NotSent(format!("no server of the cluster holds slot {slot}"))),
         }
     }
@@ -140,7 +143,11 @@ impl Cluster {
     }
 
     /// Returns the server at `address`, and opens it if it is new.
-    pub(super) fn server(&self, address: &Address) -> ServerConnection {
+    ///
+    /// # Errors
+    ///
+    /// [`RemoteError::NotSent`], if too many are open. The next look-up closes those that are no masters.
+    pub(super) fn server(&self, address: &Address) -> Result<ServerConnection, RemoteError> {
         let open = || {
             ServerConnection::open(
                 RedisProtocol {
@@ -152,7 +159,13 @@ impl Cluster {
                 Arc::clone(&self.random),
             )
         };
-        self.servers.lock().entry(address.clone()).or_insert_with(open).clone()
+        let mut servers = self.servers.lock();
+        if servers.len() >= MAX_SERVERS && !servers.contains_key(address) {
+            return Err(RemoteError::NotSent(format!(
+                "the cluster redirects to more than {MAX_SERVERS} servers"
+            )));
+        }
+        Ok(servers.entry(address.clone()).or_insert_with(open).clone())
     }
 
     /// Updates the map after a redirect: the slot of `key` is at `address`. Also starts a look-up of all slots. Servers
@@ -210,7 +223,8 @@ impl Cluster {
             });
             // connect to new masters before a request needs them
             for master in map.masters() {
-                self.server(master);
+                // there is room: a map has fewer
+                let _ = self.server(master);
             }
         }
         self.map.send_modify(|map| match (found, &map) {
@@ -241,7 +255,10 @@ impl Cluster {
         let MapReplies { maps, errors } = replies;
         // seeds that are no longer used need not reply
         let elected = SlotMap::elect(&maps, known.len().max(maps.len()), current.as_deref());
-        elected.map(Some).ok_or_else(|| errors.join("; "))
+        match elected {
+            Some(elected) => elected.bounded().map(Some),
+            None => Err(connection::cut(&errors.join("; "))),
+        }
     }
 
     fn current(&self) -> Option<Arc<SlotMap>> {
@@ -339,7 +356,8 @@ impl AwaitedSeeds {
     fn error(&self) -> Option<String> {
         let silent = self.seeds.iter().map(|seed| format!("{seed}: no reply yet"));
         let errors: Vec<String> = self.errors.iter().cloned().chain(silent).collect();
-        (self.since.elapsed() >= QUERY_TIMEOUT && !errors.is_empty()).then(|| errors.join("; "))
+        let is_long = self.since.elapsed() >= QUERY_TIMEOUT && !errors.is_empty();
+        is_long.then(|| connection::cut(&errors.join("; ")))
     }
 }
 

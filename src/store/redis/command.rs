@@ -5,7 +5,11 @@ use std::sync::Arc;
 use redis::{Cmd, ServerError, ServerErrorKind, Value};
 use smallvec::{SmallVec, smallvec};
 
-use super::script::{self, CommandContext, Script, ScriptReply};
+use super::{
+    connection,
+    script::{self, CommandContext, Script, ScriptReply},
+    slot_map,
+};
 use crate::{
     limit::{Period, Timestamp},
     store::{
@@ -253,7 +257,7 @@ const DENIED: [&str; 2] = ["executing the script can't run", "ACL failure in scr
 /// denied a command: what it wrote before stays.
 pub(super) fn error_outcome<T>(error: &ServerError) -> CommandOutcome<T> {
     let detail = error.details().unwrap_or_default();
-    let text = || format!("{} {detail}", error.code());
+    let text = || connection::explain_reply(error);
     CommandOutcome::Retry(match error.kind() {
         Some(ServerErrorKind::NoScript) => Retry::LoadScript,
         Some(ServerErrorKind::Moved) => Retry::Moved(redirect(detail)),
@@ -278,7 +282,11 @@ pub(super) fn error_outcome<T>(error: &ServerError) -> CommandOutcome<T> {
 /// that redirects, which has `?` for one whose name was not announced.
 fn redirect(detail: &str) -> Option<Address> {
     let (host, port) = detail.split(' ').nth(1)?.rsplit_once(':')?;
-    if matches!(host, "" | "?") { None } else { Some(Address::tcp(host, port.parse().ok()?)) }
+    if matches!(host, "" | "?") || !slot_map::is_host(host) {
+        None
+    } else {
+        Some(Address::tcp(host, port.parse().ok()?))
+    }
 }
 
 #[cfg(test)]

@@ -1,22 +1,28 @@
 //! One connection: the socket, TLS, authentication and the scripts.
 
-use std::future::Future;
+use std::{future::Future, sync::Arc};
 
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, Pipeline, ProtocolVersion, RedisConnectionInfo,
-    RedisError, aio::MultiplexedConnection,
+    RedisError, ServerError, Value, aio::MultiplexedConnection,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
 use super::{
-    reply_guard::ReplyGuard,
+    reply_guard::{HeldReplies, ReplyGuard},
     script,
     settings::{Auth, Endpoint, Login},
 };
-use crate::store::transport::{Address, Stream, connect_stream};
+use crate::{
+    observe::text::shortened,
+    store::transport::{Address, Stream, connect_stream},
+};
 
 /// The pipelines that wait to be written to one connection; the worker keeps fewer in flight.
 const PIPELINES: usize = 64;
+
+/// The most characters of a server's text in messages and in the log.
+const MAX_TEXT: usize = 1_000;
 
 /// An authenticated connection.
 pub(super) struct RedisConnection {
@@ -24,6 +30,8 @@ pub(super) struct RedisConnection {
     pub(super) handle: MultiplexedConnection,
     /// The task of the connection.
     pub(super) driver: Driver,
+    /// What its replies take until they are received.
+    pub(super) held: Arc<HeldReplies>,
 }
 
 /// The task that reads from and writes to the socket. Dropping it aborts the task.
@@ -105,9 +113,10 @@ async fn handshake(
         // the worker bounds the time and the number of pipelines in flight
         .set_response_timeout(None)
         .set_pipeline_buffer_size(PIPELINES);
-    let stream = ReplyGuard::new(stream);
+    let held = Arc::<HeldReplies>::default();
+    let stream = ReplyGuard::new(stream, Arc::clone(&held));
     let (handle, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
-    Ok(RedisConnection { handle, driver: Driver(tokio::spawn(driver)) })
+    Ok(RedisConnection { handle, driver: Driver(tokio::spawn(driver)), held })
 }
 
 fn lacks_resp3(error: &RedisError) -> bool {
@@ -119,9 +128,19 @@ fn lacks_resp3(error: &RedisError) -> bool {
 /// Returns the text of an error: Redis' own text if there is one.
 pub(super) fn explain(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
-        (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => error.to_string(),
+        (Some(code), Some(detail)) => cut(&format!("{code} {detail}")),
+        _ => cut(&error.to_string()),
     }
+}
+
+/// Returns the text of an error that a server has replied.
+pub(super) fn explain_reply(error: &ServerError) -> String {
+    cut(&format!("{} {}", error.code(), error.details().unwrap_or_default()))
+}
+
+/// Returns the first [`MAX_TEXT`] characters of `text`, which others wrote.
+pub(super) fn cut(text: &str) -> String {
+    shortened(text, MAX_TEXT).into_owned()
 }
 
 // === impl RedisConnection ===
@@ -129,7 +148,9 @@ pub(super) fn explain(error: &RedisError) -> String {
 impl RedisConnection {
     /// Sends one command and returns its reply.
     pub(super) async fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, String> {
-        command.query_async(&mut self.handle).await.map_err(|error| explain(&error))
+        let value: Value = command.query_async(&mut self.handle).await.map_err(|error| explain(&error))?;
+        self.held.received(std::slice::from_ref(&value));
+        redis::from_redis_value(value).map_err(|error| cut(&error.to_string()))
     }
 
     /// Loads the scripts in one round trip, since a distant server leaves time for few of them. If a script cannot be
@@ -139,7 +160,8 @@ impl RedisConnection {
         for script in script::ALL {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text);
         }
-        let _ = self.handle.send_packed_commands(&pipeline, 0, pipeline.len()).await;
+        let replies = self.handle.send_packed_commands(&pipeline, 0, pipeline.len()).await;
+        self.held.received(&replies.unwrap_or_default());
     }
 }
 

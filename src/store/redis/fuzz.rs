@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
@@ -97,7 +98,7 @@ pub(crate) fn slots(input: &[u8]) {
 /// Returns whether the guard lets a reply pass that arrives in small parts.
 fn passes(mut reply: &[u8]) -> bool {
     let mut context = Context::from_waker(Waker::noop());
-    let mut guard = ReplyGuard::new(&mut reply);
+    let mut guard = ReplyGuard::new(&mut reply, Arc::default());
     loop {
         let mut part = [0; 7];
         let mut part = ReadBuf::new(&mut part);

@@ -253,7 +253,7 @@ impl Pool {
     fn server(&self, key: &str, route: &Route) -> Result<Cow<'_, ServerConnection>, RemoteError> {
         match (&self.servers, &route.server) {
             (PoolServers::One(server), _) => Ok(Cow::Borrowed(server)),
-            (PoolServers::Cluster(cluster), Some(address)) => Ok(Cow::Owned(cluster.server(address))),
+            (PoolServers::Cluster(cluster), Some(address)) => cluster.server(address).map(Cow::Owned),
             (PoolServers::Cluster(cluster), None) => cluster.server_of_key(key).map(Cow::Owned),
         }
     }

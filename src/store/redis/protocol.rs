@@ -79,10 +79,11 @@ impl Connection for RedisConnection {
         for command in calls.into_iter().flatten() {
             pipeline.add_command(command);
         }
-        let mut handle = self.handle.clone();
+        let (mut handle, held) = (self.handle.clone(), Arc::clone(&self.held));
         async move {
             let values = handle.send_packed_commands(&pipeline, 0, pipeline.len()).await;
             let values = values.map_err(|error| RemoteError::Unreachable(connection::explain(&error)))?;
+            held.received(&values);
             if values.len() != pipeline.len() {
                 return Err(RemoteError::Unreachable("its reply is incomplete".into()));
             }
@@ -95,7 +96,7 @@ impl Connection for RedisConnection {
     }
 
     fn retire(self, within: Duration) {
-        let Self { handle, mut driver } = self;
+        let Self { handle, mut driver, held: _ } = self;
         // the driver ends when the last handle is dropped and every reply has arrived
         drop(handle);
         tokio::spawn(async move { time::timeout(within, driver.ended()).await });

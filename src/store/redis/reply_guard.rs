@@ -1,11 +1,16 @@
-//! Bounds what one connection accepts: a server whose replies have no end must not fill the memory.
+//! Bounds what connections accept: a server whose replies have no end, or many parts, must not fill the memory.
 
 use std::{
     io,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
+use redis::Value;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The most bytes of one reply. The longest that weir asks for are the slots of a cluster of thousands of servers.
@@ -14,10 +19,33 @@ const MAX_REPLY: u64 = 16 * 1024 * 1024;
 /// The most bytes of one line: an error, a number, or a length.
 const MAX_LINE: usize = 64 * 1024;
 
+/// The most memory for replies of one connection that their callers have not received, in bytes: several times as much
+/// as the slots of a cluster of a thousand servers.
+const MAX_HELD: u64 = 64 * 1024 * 1024;
+
+/// The most memory for such replies of all connections, in bytes. Beyond it, connections that hold more than [`SMALL`]
+/// fail, so that one server of many does not disturb the others.
+const MAX_HELD_BY_ALL: u64 = 2 * MAX_HELD;
+const SMALL: u64 = 128 * 1024;
+
+/// The memory of a value, and of the list of a value that has others in it. Both have room for more, since lists grow
+/// by doubling.
+const VALUE_BYTES: u64 = 128;
+const LIST_BYTES: u64 = 256;
+
+/// The memory for the replies of all connections.
+static HELD_BY_ALL: AtomicU64 = AtomicU64::new(0);
+
+/// The memory for the replies of one connection, from their first bytes until their callers receive them. It is counted
+/// a little too high rather than too low, and is given back when the connection ends.
+#[derive(Debug, Default)]
+pub(super) struct HeldReplies(AtomicU64);
+
 /// A stream that fails at a reply that exceeds the bounds, or is not in Redis' protocol.
 pub(super) struct ReplyGuard<S> {
     stream: S,
     scanner: ReplyScanner,
+    held: Arc<HeldReplies>,
 }
 
 /// Follows replies just closely enough to know how long they are.
@@ -31,12 +59,68 @@ struct ReplyScanner {
     values: u64,
     /// The bytes of the current reply so far.
     reply: u64,
+    /// The memory for what was scanned and is not counted in [`HeldReplies`] yet.
+    memory: u64,
 }
 
 impl<S> ReplyGuard<S> {
-    pub(super) fn new(stream: S) -> Self {
-        Self { stream, scanner: ReplyScanner::default() }
+    pub(super) fn new(stream: S, held: Arc<HeldReplies>) -> Self {
+        Self { stream, scanner: ReplyScanner::default(), held }
     }
+}
+
+impl HeldReplies {
+    fn add(&self, memory: u64) -> Result<(), &'static str> {
+        let own = self.0.fetch_add(memory, Ordering::Relaxed) + memory;
+        let all = HELD_BY_ALL.fetch_add(memory, Ordering::Relaxed) + memory;
+        if own > MAX_HELD || all > MAX_HELD_BY_ALL && own > SMALL {
+            return Err("its replies need too much memory");
+        }
+        Ok(())
+    }
+
+    /// Counts `values` no more, which their caller has received.
+    pub(super) fn received(&self, values: &[Value]) {
+        let mut given_back = 0;
+        let memory = values.iter().map(memory).sum::<u64>();
+        // never below zero: the memory of an error is not exactly known
+        let less = |own: u64| {
+            given_back = own.min(memory);
+            Some(own - given_back)
+        };
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        HELD_BY_ALL.fetch_sub(given_back, Ordering::Relaxed);
+    }
+}
+
+impl Drop for HeldReplies {
+    fn drop(&mut self) {
+        HELD_BY_ALL.fetch_sub(*self.0.get_mut(), Ordering::Relaxed);
+    }
+}
+
+/// Returns the memory of `value`, as the scanner counts it.
+fn memory(value: &Value) -> u64 {
+    let list = |len: usize| if len == 0 { 0 } else { LIST_BYTES };
+    let pairs = |pairs: &[(Value, Value)]| {
+        list(pairs.len()) + pairs.iter().map(|(key, value)| memory(key) + memory(value)).sum::<u64>()
+    };
+    VALUE_BYTES
+        + match value {
+            Value::BulkString(bytes) => bytes.len() as u64,
+            Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.len() as u64,
+            Value::Okay => "OK".len() as u64,
+            Value::ServerError(error) => {
+                (error.code().len() + error.details().map_or(0, |details| 1 + details.len())) as u64
+            }
+            Value::Array(values) | Value::Set(values) => {
+                list(values.len()) + values.iter().map(memory).sum::<u64>()
+            }
+            Value::Push { data, .. } => list(data.len()) + data.iter().map(memory).sum::<u64>(),
+            Value::Map(map) => pairs(map),
+            Value::Attribute { data, attributes } => memory(data) + pairs(attributes),
+            _ => 0,
+        }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for ReplyGuard<S> {
@@ -47,7 +131,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReplyGuard<S> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        let read = self.scanner.scan(&buf.filled()[before..]);
+        let Self { scanner, held, .. } = &mut *self;
+        let read = scanner.scan(&buf.filled()[before..]);
+        let read = read.and_then(|()| held.add(std::mem::take(&mut scanner.memory)));
         Poll::Ready(read.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)))
     }
 }
@@ -129,9 +215,11 @@ impl ReplyScanner {
         };
         if self.values == 0 {
             self.values = 1;
+            self.memory += VALUE_BYTES;
         }
         self.values -= 1;
         self.reply += line.len() as u64 + 2;
+        let values = self.values;
         match kind {
             b'$' => self.begin_text(length()?),
             b'=' | b'!' => self.begin_text(Some(length()?.ok_or(MALFORMED)?)),
@@ -139,14 +227,21 @@ impl ReplyScanner {
             b'%' => self.values += 2 * length()?.ok_or(MALFORMED)?,
             // attributes go before the value that they are about
             b'|' => self.values += 2 * length()?.ok_or(MALFORMED)? + 1,
-            b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => {}
+            b'+' | b'-' | b'(' => self.memory += rest.len() as u64,
+            b':' | b'_' | b'#' | b',' => {}
             _ => return Err(MALFORMED),
+        }
+        if self.values > values {
+            // the parser makes room for all of them at once
+            self.memory += LIST_BYTES + (self.values - values) * VALUE_BYTES;
         }
         // every value that is announced takes some bytes
         if self.reply + self.values > MAX_REPLY { Err("the reply is too long") } else { Ok(()) }
     }
 
     fn begin_text(&mut self, length: Option<u64>) {
+        // it is allocated when it is complete, but its bytes are kept until then
+        self.memory += length.unwrap_or_default();
         // its line end follows it
         self.text = length.map_or(0, |length| length + 2);
         self.reply += self.text;
@@ -182,6 +277,48 @@ mod tests {
                 "{size}"
             );
         }
+    }
+
+    #[test]
+    fn the_memory_of_a_reply_is_that_of_its_value() {
+        for reply in [
+            "*2\r\n$4\r\n3\r\n0\r\n$-1\r\n",
+            "+OK\r\n",
+            "+PONG\r\n",
+            "-NOSCRIPT No matching script\r\n",
+            "-ODD\r\n",
+            ":5\r\n",
+            "%2\r\n+proto\r\n:3\r\n+modules\r\n*0\r\n",
+            "~1\r\n*3\r\n#t\r\n,1.5\r\n_\r\n",
+            "*1\r\n*1\r\n*-1\r\n",
+        ] {
+            let value = redis::parse_redis_value(reply.as_bytes()).expect("it is valid");
+            let scanner = scan(reply.as_bytes(), 2).expect("it is valid");
+            assert_eq!(scanner.memory, memory(&value), "{reply}");
+        }
+    }
+
+    #[tokio::test]
+    async fn replies_that_nobody_receives_are_bounded() {
+        let reply = format!("*1000\r\n{}", "*1\r\n:1\r\n".repeat(1_000));
+        let value = redis::parse_redis_value(reply.as_bytes()).expect("it is valid");
+        let taken = |receives: bool| {
+            let held = HeldReplies::default();
+            let mut scanner = ReplyScanner::default();
+            (0..1_000).position(|_| {
+                scanner.scan(reply.as_bytes()).expect("it is valid");
+                let is_too_much = held.add(std::mem::take(&mut scanner.memory)).is_err();
+                if receives {
+                    held.received(std::slice::from_ref(&value));
+                }
+                is_too_much
+            })
+        };
+        assert_eq!(taken(true), None, "each is small");
+        assert!(taken(false).is_some_and(|replies| (100..200).contains(&replies)));
+        let tiny = ["*1048576\r\n".to_owned(), "*0\r\n".repeat(1 << 20)].concat();
+        let scanner = scan(tiny.as_bytes(), 1 << 16).expect("it is short enough");
+        assert!(HeldReplies::default().add(scanner.memory).is_err(), "it has too many parts");
     }
 
     #[test]

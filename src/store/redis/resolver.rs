@@ -9,6 +9,7 @@ use tokio::time::{self, Instant};
 use super::{
     connection::{self, RedisConnection},
     settings::{Endpoint, Login, Topology},
+    slot_map,
 };
 use crate::store::transport::Address;
 
@@ -136,7 +137,7 @@ impl Sentinels {
         if let Some(master) = masters.into_iter().max_by_key(|(of, _)| votes(&reported, of)) {
             return Ok(master);
         }
-        let errors = errors.join("; ");
+        let errors = connection::cut(&errors.join("; "));
         Err(if reported.is_empty() { format!("no sentinel knows {}: {errors}", self.master) } else { errors })
     }
 
@@ -224,7 +225,8 @@ impl PolledSentinel<'_> {
         let reply = reply.map_err(|error| endpoint.with_login(error, Login::Sentinel))?;
         self.connection = Some(connection);
         match reply {
-            Some((host, port)) => Ok(Address::tcp(&host, port)),
+            Some((host, port)) if slot_map::is_host(&host) => Ok(Address::tcp(&host, port)),
+            Some(_) => Err("the host of its master is too long".into()),
             None => Err(format!("it watches no master with the name {master}")),
         }
     }

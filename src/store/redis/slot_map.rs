@@ -4,8 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use redis::Value;
 
-use super::slot::SLOTS;
+use super::{connection, slot::SLOTS};
 use crate::store::transport::Address;
+
+/// The most masters of a cluster: as many as Redis recommends nodes. Each takes a connection.
+pub(super) const MAX_MASTERS: usize = 1_000;
+
+/// The most bytes of a host: a name of DNS has 253.
+const MAX_HOST: usize = 255;
 
 /// No master.
 const NONE: u16 = u16::MAX;
@@ -34,7 +40,7 @@ impl SlotMap {
             ranges.iter().map(|range| parse_range(range, source)).collect()
         };
         if let Value::ServerError(error) = value {
-            return Err(format!("{} {}", error.code(), error.details().unwrap_or_default()));
+            return Err(connection::explain_reply(error));
         }
         let mut ranges = parse(value).ok_or("its reply to CLUSTER SLOTS is malformed")?;
         if ranges.is_empty() {
@@ -47,7 +53,21 @@ impl SlotMap {
             let master = map.master(address);
             map.slots[first..=last].fill(master);
         }
-        Ok(map)
+        map.bounded()
+    }
+
+    /// Returns this map, unless it has too many masters.
+    ///
+    /// # Errors
+    ///
+    /// The text of an error, if there are more than [`MAX_MASTERS`].
+    pub(super) fn bounded(self) -> Result<Self, String> {
+        if self.masters.len() > MAX_MASTERS {
+            return Err(format!(
+                "its cluster has more than {MAX_MASTERS} masters, the most that weir connects to"
+            ));
+        }
+        Ok(self)
     }
 
     /// Returns the master that holds `slot`.
@@ -62,7 +82,7 @@ impl SlotMap {
 
     /// Returns this map with `slot` at `address`, unless another redirect has moved it since the last look-up.
     pub(super) fn redirected(&self, slot: u16, address: Address) -> Option<Self> {
-        if self.redirected.contains(&slot) {
+        if self.redirected.contains(&slot) || self.masters.len() >= MAX_MASTERS {
             return None;
         }
         let mut map = self.clone();
@@ -112,7 +132,7 @@ impl SlotMap {
             self.masters.push(address);
             self.masters.len() - 1
         });
-        // a cluster has at most as many masters as slots
+        // there are at most as many as slots
         u16::try_from(index).unwrap_or(NONE)
     }
 }
@@ -134,7 +154,13 @@ fn parse_range(range: &Value, source: &Address) -> Option<(usize, usize, Address
         (None, Address::Tcp(host, _)) => host.to_string(),
         (None, Address::Unix(_)) => return None,
     };
-    (first <= last && last < usize::from(SLOTS)).then(|| (first, last, Address::tcp(&host, port)))
+    let is_valid = first <= last && last < usize::from(SLOTS) && is_host(&host);
+    is_valid.then(|| (first, last, Address::tcp(&host, port)))
+}
+
+/// Returns whether `host` may be the name or the address of a server.
+pub(super) fn is_host(host: &str) -> bool {
+    host.len() <= MAX_HOST
 }
 
 /// Returns the IP address in the metadata of a server whose preferred name, such as a host name, is not known.

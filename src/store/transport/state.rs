@@ -2,6 +2,11 @@
 
 use std::time::Instant;
 
+use crate::observe::text::shortened;
+
+/// The most characters of all failures together, some of which servers have written.
+const MAX_TEXT: usize = 1_000;
+
 /// The state of the connection to one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerState {
@@ -39,7 +44,7 @@ impl ConnectionStates {
         self.error.is_some() || self.servers.iter().any(|server| !server.connected && server.error.is_some())
     }
 
-    /// Returns the servers without a connection and their errors, for people.
+    /// Returns the servers without a connection and their errors, for people: at most 1,000 characters.
     #[must_use]
     pub fn failures(&self) -> String {
         let of_server = |server: &ServerState| match &server.error {
@@ -51,6 +56,7 @@ impl ConnectionStates {
         // the first look-up of a cluster
         let unknown =
             (self.servers.is_empty() && self.error.is_none()).then(|| "no server has replied yet".to_owned());
-        servers.chain(self.error.clone()).chain(unknown).collect::<Vec<_>>().join("; ")
+        let failures = servers.chain(self.error.clone()).chain(unknown).collect::<Vec<_>>().join("; ");
+        shortened(&failures, MAX_TEXT).into_owned()
     }
 }

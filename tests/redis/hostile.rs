@@ -1,0 +1,126 @@
+//! A Redis that is broken or hostile: what it replies takes a bounded amount of memory, connections and log.
+
+use std::{fs, time::Duration};
+
+use weir::{
+    limit::Timestamp,
+    store::{
+        redis::{RedisRemote, Topology},
+        remote::Remote as _,
+    },
+};
+
+use crate::{
+    child::{Serving, run, stderr},
+    support::{FakeRedis, Op, compatible, connected, settings, until},
+};
+
+const AT: Timestamp = Timestamp::from_secs(3_600);
+
+/// The most memory of a weir with a hostile Redis, in MiB.
+const MOST: u64 = 250;
+
+/// Starts weir with the Redis `server`.
+fn serve(server: &FakeRedis) -> (tempfile::TempDir, Serving) {
+    let rules = tempfile::tempdir().expect("a directory");
+    let text = "domain: shop\ndescriptors:\n  - key: k\n    rate_limit: { requests: 9, per: 365d }\n";
+    fs::write(rules.path().join("rules.yaml"), text).expect("a file in it");
+    let url = format!("127.0.0.1:{}", server.port());
+    let variables = [("REDIS_URL", &*url), ("WEIR_STOP_DELAY", "0"), ("REDIS_STARTUP_MAX_INTERVAL", "50ms")];
+    let weir = Serving::start(rules.path().to_str().expect("a plain path"), &variables);
+    (rules, weir)
+}
+
+/// Returns the most memory that `weir` has had, in MiB.
+fn peak(weir: &Serving) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", weir.pid())).expect("it runs");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
+    peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1_024
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_of_many_tiny_parts_take_little_memory() {
+    for part in ["*0\r\n", "*1\r\n:1\r\n", "%1\r\n:1\r\n:1\r\n", "$0\r\n\r\n"] {
+        let server = FakeRedis::start().await;
+        let count = (16 << 20) / (part.len() + 1);
+        let reply = format!("*{count}\r\n{}", part.repeat(count));
+        // the heartbeat
+        server.reply(move |command| command[0].starts_with("EVAL").then(|| reply.clone()));
+        let (_rules, weir) = serve(&server);
+        until("it has connected again", async || server.received("HELLO") >= 4).await;
+        assert!(peak(&weir) < MOST, "{} MiB for {part:?}", peak(&weir));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_text_of_redis_is_cut_in_the_log() {
+    let server = FakeRedis::start().await;
+    let text = format!("!8000004\r\nERR {}\r\n", "x".repeat(8_000_000));
+    server.reply(move |command| (command[0] == "HELLO").then(|| text.clone()));
+    let url = format!("127.0.0.1:{}", server.port());
+    let output = run(
+        &["--config", "config", "--grpc-port", "0", "--port", "0", "--debug-port", "0"],
+        &[("REDIS_URL", &url), ("REDIS_STARTUP_MAX_ELAPSED_TIME", "4s")],
+    );
+    let log = stderr(&output);
+    let longest = log.lines().map(str::len).max().unwrap_or_default();
+    assert!(log.contains("ERR xxxx") && longest < 1_500, "{longest}");
+}
+
+/// Returns the reply to `CLUSTER SLOTS` of a cluster with `masters` masters.
+fn slots(masters: usize) -> String {
+    let ranges = (0..masters).map(|i| {
+        let last = if i + 1 == masters { 16_383 } else { i };
+        format!("*3\r\n:{i}\r\n:{last}\r\n*2\r\n$9\r\n127.0.0.1\r\n:{}\r\n", 20_000 + i)
+    });
+    format!("*{masters}\r\n{}", ranges.collect::<String>())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_of_too_many_masters_is_not_connected_to() {
+    for (masters, connected) in [(1_001, 0), (16_384, 0), (1_000, 1_000)] {
+        let server = FakeRedis::start().await;
+        server.reply(move |command| (command[0] == "CLUSTER").then(|| slots(masters)));
+        let mut settings = settings(server.address());
+        settings.main.topology = Topology::Cluster(vec![server.address()]);
+        let remote = RedisRemote::new(settings).expect("it needs no files");
+        let is_known = || remote.state().error.is_some() || !remote.state().servers.is_empty();
+        until("the slots were looked up", async || is_known()).await;
+        let state = remote.state();
+        assert_eq!(state.servers.len(), connected);
+        let error = state.error.unwrap_or_default();
+        assert_eq!(error.contains("more than 1000 masters"), connected == 0, "{error}");
+    }
+}
+
+/// Each redirect names another server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redirects_to_ever_new_servers_open_a_bounded_number_of_connections() {
+    let server = FakeRedis::start().await;
+    let port = server.port();
+    let all = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    server.reply(move |command| match command[0].as_str() {
+        "CLUSTER" => Some(all.clone()),
+        "INCRBY" => {
+            let i = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Some(format!("-ASK {} 127.1.{}.{}:1\r\n", i % 16_384, i / 250 % 250, 1 + i % 250))
+        }
+        _ => None,
+    });
+    let mut settings = settings(server.address());
+    settings.main.topology = Topology::Cluster(vec![server.address()]);
+    settings.main.timeout = Duration::from_secs(20);
+    let remote = connected(settings).await;
+    let targets = (0..4_000).map(|i| compatible(&format!("k{i}_"), 100, 3_600));
+    let commands = targets.map(|target| Op::Take { hits: 1 }.command(&target, AT)).collect();
+    let mut calls = tokio::task::JoinSet::new();
+    let remote = std::sync::Arc::new(remote);
+    let called = std::sync::Arc::clone(&remote);
+    calls.spawn(async move { called.call(commands).await.is_ok() });
+    let mut most = 0;
+    while tokio::time::timeout(Duration::from_millis(1), calls.join_next()).await.is_err() {
+        most = most.max(remote.state().servers.len());
+    }
+    assert!((100..=1_100).contains(&most), "{most}");
+}
