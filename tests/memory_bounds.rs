@@ -44,7 +44,10 @@ fn bounds() -> [(&'static str, usize); 10] {
         ("names of coordinated counters", settings.coordination.max_counter_bytes),
         ("open connections", settings.bounds.connections * CONNECTION),
         ("TLS handshakes under way", MAX_HANDSHAKES * handshake),
-        ("unfinished requests and unread responses", settings.bounds.buffered),
+        (
+            "unfinished requests and unread responses",
+            settings.bounds.buffered + settings.bounds.unauthenticated_bytes(),
+        ),
         // those that clients have not read, and what rendering one takes
         ("pages", 2 * MAX_PAGES),
     ]

@@ -90,6 +90,12 @@ pub enum Bound {
     Headers,
     /// A page dropped, because its clients did not read it and another one needed its room.
     Pages,
+    /// A connection closed, because there were too many whose clients had not authenticated.
+    UnauthenticatedConnections,
+    /// A connection closed, because those whose clients had not authenticated held too many bytes and it held the most.
+    UnauthenticatedBytes,
+    /// A connection closed, because its client gave too many wrong passwords.
+    WrongPasswords,
 }
 
 /// How often each [`Bound`] was reached.
@@ -107,6 +113,20 @@ impl Default for Bounds {
             sending: Duration::from_secs(20),
             request: RequestBounds::default(),
         }
+    }
+}
+
+impl Bounds {
+    /// Returns the most open connections of clients that have to authenticate and have not yet: an eighth of all.
+    #[must_use]
+    pub fn unauthenticated_connections(&self) -> usize {
+        (self.connections / 8).max(1)
+    }
+
+    /// Returns the most bytes that those connections hold together, beside [`Bounds::buffered`].
+    #[must_use]
+    pub const fn unauthenticated_bytes(&self) -> usize {
+        self.buffered / 32
     }
 }
 
@@ -170,7 +190,7 @@ impl TooLarge {
 // === impl Bound ===
 
 impl Bound {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 14] = [
         Self::Connections,
         Self::BufferedBytes,
         Self::SendTimeout,
@@ -182,6 +202,9 @@ impl Bound {
         Self::Entries,
         Self::Headers,
         Self::Pages,
+        Self::UnauthenticatedConnections,
+        Self::UnauthenticatedBytes,
+        Self::WrongPasswords,
     ];
 
     const fn name(self) -> &'static str {
@@ -197,6 +220,9 @@ impl Bound {
             Self::Entries => "entries",
             Self::Headers => "headers",
             Self::Pages => "pages",
+            Self::UnauthenticatedConnections => "unauthenticated_connections",
+            Self::UnauthenticatedBytes => "unauthenticated_bytes",
+            Self::WrongPasswords => "wrong_passwords",
         }
     }
 }

@@ -95,6 +95,57 @@ async fn before_authentication_commands_are_small() {
 }
 
 #[tokio::test]
+async fn a_client_may_guess_ten_times() {
+    let (weir, mut client) = serving(&[("WEIR_REDIS_AUTH", "secret")]).await;
+    assert_eq!(client.ask("AUTH secret").await, "+OK");
+    // by itself and as part of a greeting
+    let guesses = [command(&["AUTH", "x"]), command(&["HELLO", "3", "AUTH", "default", "x"])].concat();
+    let answers = answer(&weir, &guesses.repeat(50)).await;
+    let wrong = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+    assert_eq!(answers, wrong.repeat(10));
+    until_metric(&weir, "weir_bounds_exceeded_total{bound=\"wrong_passwords\"} 1").await;
+    until_metric(&weir, "weir_redis_port_auth_failed_total 10").await;
+    // others notice nothing
+    assert_eq!(client.ask("PING").await, "+PONG");
+    assert_eq!(Client::to(&weir).await.ask("AUTH secret").await, "+OK");
+}
+
+/// Nobody waits for a client whose guess is held back, not even a client of the same thread, nor a stop.
+#[tokio::test]
+async fn a_stop_does_not_wait_for_guesses() {
+    let (weir, mut client) = serving(&[("WEIR_REDIS_AUTH", "secret"), ("WEIR_WORKERS", "1")]).await;
+    let mut guessing = Client::to(&weir).await;
+    guessing.send(&command(&["AUTH", "x"]).repeat(9)).await;
+    let begun = async {
+        while get(weir.addresses.debug, "/metrics").await.contains("weir_redis_port_auth_failed_total 0\n") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, begun).await.expect("a guess");
+    assert_eq!(client.ask("AUTH secret").await, "+OK");
+    let stopped = weir.stop();
+    assert_eq!(guessing.rest().await.matches("WRONGPASS").count(), 9);
+    stopped.await.expect("no panic").expect("a clean stop");
+}
+
+/// Clients that have authenticated are closed by no flood of those that have not.
+#[tokio::test]
+async fn connections_without_a_password_close_each_other() {
+    let (weir, mut client) = serving(&[("WEIR_REDIS_AUTH", "secret"), ("WEIR_MAX_CONNECTIONS", "64")]).await;
+    assert_eq!(client.ask("AUTH secret").await, "+OK");
+    let mut flood = Vec::new();
+    for _ in 0..100 {
+        flood.push(Client::to(&weir).await);
+    }
+    until_metric(&weir, "weir_bounds_exceeded_total{bound=\"unauthenticated_connections\"} 92").await;
+    until_metric(&weir, "weir_bounds_exceeded_total{bound=\"connections\"} 0").await;
+    // the oldest first
+    assert_eq!(flood[0].rest().await, "");
+    assert_eq!(flood[99].ask("AUTH secret").await, "+OK");
+    assert_eq!(client.ask("PING").await, "+PONG");
+}
+
+#[tokio::test]
 async fn a_command_has_to_arrive_in_time() {
     let (weir, mut client) = serving(&[("WEIR_REQUEST_TIMEOUT", "100ms")]).await;
     client.send(b"*2\r\n$4\r\n").await;

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -48,6 +48,8 @@ pub(in super::super) struct Account {
     /// Whether there was a request, and whether there was one lately.
     is_used: AtomicBool,
     is_used_lately: AtomicBool,
+    /// The connection's number among those whose clients have to authenticate first; 0 if it is none of them.
+    number: AtomicU64,
     is_closing: AtomicBool,
     close: Notify,
     exceeded: Arc<Exceeded>,
@@ -83,6 +85,7 @@ impl Account {
             calls_while_blocked: AtomicUsize::new(0),
             is_used: AtomicBool::new(false),
             is_used_lately: AtomicBool::new(false),
+            number: AtomicU64::new(0),
             is_closing: AtomicBool::new(false),
             close: Notify::new(),
             exceeded,
@@ -150,6 +153,21 @@ impl Account {
     pub(super) fn take_use(&self) -> u8 {
         let lately = self.is_used_lately.swap(false, Ordering::Relaxed);
         u8::from(self.is_used.load(Ordering::Relaxed)) + u8::from(lately)
+    }
+
+    /// Returns its number among those whose clients have to authenticate first; 0 if it is none of them.
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// Sets its [number](Self::number). Whoever does has the lock of all connections.
+    pub(super) fn set_number(&self, number: u64) {
+        self.number.store(number, Ordering::Relaxed);
+    }
+
+    /// Returns whether its client has to authenticate first.
+    pub(super) fn is_unauthenticated(&self) -> bool {
+        self.number() != 0
     }
 
     /// Records that the system accepted no more bytes for the client.

@@ -5,14 +5,20 @@
 //! counter. If all connections together hold too much, the one that holds the most is closed: a client that means harm
 //! loses its own connections, and no other client notices. If there are too many connections, one that had no request
 //! lately is closed for the next one.
+//!
+//! Clients that have to authenticate first have a small share of both until they have: what they hold and how many they
+//! are closes none but their own connections.
 
 mod account;
 mod metered;
 mod unread;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicIsize, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicIsize, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
@@ -41,6 +47,8 @@ pub struct Connections {
     /// The bytes that all connections have reported. Signed, because a report and its end may be counted in either
     /// order.
     buffered: AtomicIsize,
+    /// The bytes that unauthenticated connections have reported, which are not among those.
+    unauthenticated: AtomicIsize,
     exceeded: Arc<Exceeded>,
 }
 
@@ -53,6 +61,10 @@ struct Open {
     closing: usize,
     /// Where the next sample begins.
     next_sample: usize,
+    /// Those whose clients have to authenticate, by age, unless they were asked to close.
+    unauthenticated: BTreeMap<u64, Arc<Account>>,
+    /// The number of the last one of them.
+    last_number: u64,
 }
 
 /// An open connection. Counts as closed when dropped.
@@ -93,10 +105,24 @@ impl Connections {
     /// Adds a connection. If there are too many, has another one closed. Returns none if too many of those are still
     /// open: the new connection must not be served.
     pub(super) fn open(self: &Arc<Self>) -> Option<Connection> {
+        self.add(false)
+    }
+
+    /// As [`Connections::open`], for a client that has to authenticate first, which has a share of its own until
+    /// [`Connection::authenticated`].
+    pub(super) fn open_unauthenticated(self: &Arc<Self>) -> Option<Connection> {
+        self.add(true)
+    }
+
+    fn add(self: &Arc<Self>, is_unauthenticated: bool) -> Option<Connection> {
         let mut open = self.open.lock();
         let count = open.count();
-        if count - open.closing >= self.bounds.connections {
-            self.exceeded.add(Bound::Connections);
+        let is_full = count - open.closing >= self.bounds.connections;
+        let is_share_full =
+            is_unauthenticated && open.unauthenticated.len() >= self.bounds.unauthenticated_connections();
+        if is_full || is_share_full {
+            let bound = if is_share_full { Bound::UnauthenticatedConnections } else { Bound::Connections };
+            self.exceeded.add(bound);
             if count >= self.bounds.connections + CLOSING {
                 return None;
             }
@@ -104,39 +130,62 @@ impl Connections {
         }
         let account = Arc::new(Account::new(&self.bounds, Arc::clone(&self.exceeded)));
         let slot = open.insert(Arc::clone(&account));
+        if is_unauthenticated {
+            open.last_number += 1;
+            account.set_number(open.last_number);
+            let number = open.last_number;
+            open.unauthenticated.insert(number, Arc::clone(&account));
+        }
         Some(Connection { account, connections: Arc::clone(self), slot })
     }
 
-    /// Closes the connection that holds the most.
+    /// Closes the connection that holds the most: the one of those that have not authenticated, or of the others.
     #[cold]
-    fn close_largest(&self) {
+    fn close_largest(&self, is_unauthenticated: bool) {
         let mut open = self.open.lock();
         // another thread may have made room meanwhile
-        if self.buffered() <= self.bounds.buffered {
+        if !self.is_exceeded(is_unauthenticated) {
             return;
         }
-        let candidates = open.slots.iter().flatten().filter(|account| !account.is_closing());
-        if let Some(largest) = candidates.max_by_key(|account| account.reported()).cloned() {
-            self.exceeded.add(Bound::BufferedBytes);
+        let largest = if is_unauthenticated {
+            open.unauthenticated.values().max_by_key(|account| account.reported()).cloned()
+        } else {
+            let all = open.slots.iter().flatten();
+            let candidates = all.filter(|account| !account.is_closing() && !account.is_unauthenticated());
+            candidates.max_by_key(|account| account.reported()).cloned()
+        };
+        if let Some(largest) = largest {
+            let bound = if is_unauthenticated { Bound::UnauthenticatedBytes } else { Bound::BufferedBytes };
+            self.exceeded.add(bound);
             open.close(&largest);
             // its memory is free soon; until then no other connection is to blame
-            self.subtract(largest.take_reported());
+            self.subtract(is_unauthenticated, largest.take_reported());
         }
     }
 
-    fn buffered(&self) -> usize {
-        self.buffered.load(Ordering::Relaxed).try_into().unwrap_or_default()
+    fn is_exceeded(&self, is_unauthenticated: bool) -> bool {
+        let most =
+            if is_unauthenticated { self.bounds.unauthenticated_bytes() } else { self.bounds.buffered };
+        self.buffered(is_unauthenticated) > most
     }
 
-    fn subtract(&self, bytes: usize) {
-        self.buffered.fetch_sub(bytes.cast_signed(), Ordering::Relaxed);
+    fn buffered(&self, is_unauthenticated: bool) -> usize {
+        self.sum(is_unauthenticated).load(Ordering::Relaxed).try_into().unwrap_or_default()
+    }
+
+    fn subtract(&self, is_unauthenticated: bool, bytes: usize) {
+        self.sum(is_unauthenticated).fetch_sub(bytes.cast_signed(), Ordering::Relaxed);
+    }
+
+    const fn sum(&self, is_unauthenticated: bool) -> &AtomicIsize {
+        if is_unauthenticated { &self.unauthenticated } else { &self.buffered }
     }
 }
 
 impl Source for Connections {
     fn metrics(&self) -> Vec<Metric> {
         let open = self.open.lock().count() as u64;
-        let buffered = self.buffered() as u64;
+        let buffered = (self.buffered(false) + self.buffered(true)) as u64;
         let mut metrics = vec![
             Metric::gauge("weir.connections.open", "Open connections of all ports.", open),
             Metric::gauge(
@@ -170,10 +219,15 @@ impl Open {
         if account.close() {
             self.closing += 1;
         }
+        self.unauthenticated.remove(&account.number());
     }
 
-    /// Closes the connection of a sample that is missed least: one that had no request yet, or else none lately.
+    /// Closes the oldest connection that has not authenticated, which was to do so at once; or else that of a sample
+    /// that is missed least: one that had no request yet, or else none lately.
     fn close_one(&mut self) {
+        if let Some(oldest) = self.unauthenticated.values().next().cloned() {
+            return self.close(&oldest);
+        }
         let mut chosen: Option<(u8, Arc<Account>)> = None;
         let (slots, mut sampled) = (self.slots.len(), 0);
         for step in 0..slots {
@@ -204,16 +258,31 @@ impl Connection {
         &self.account
     }
 
+    /// Records that the client has authenticated: its connection is one of all others from now on.
+    pub(super) fn authenticated(&self) {
+        if !self.account.is_unauthenticated() {
+            return;
+        }
+        let mut open = self.connections.open.lock();
+        open.unauthenticated.remove(&self.account.number());
+        let reported = self.account.reported();
+        self.account.set_number(0);
+        self.connections.subtract(true, reported);
+        self.connections.buffered.fetch_add(reported.cast_signed(), Ordering::Relaxed);
+    }
+
     /// Reports what the connection holds, and has the largest connection closed if all together hold too much. To be
     /// called whenever that may have changed.
     pub(super) fn report(&self) {
         let Some((before, now)) = self.account.report() else { return };
+        let is_unauthenticated = self.account.is_unauthenticated();
         if now < before {
-            return self.connections.subtract(before - now);
+            return self.connections.subtract(is_unauthenticated, before - now);
         }
-        self.connections.buffered.fetch_add((now - before).cast_signed(), Ordering::Relaxed);
-        if self.connections.buffered() > self.connections.bounds.buffered {
-            self.connections.close_largest();
+        let sum = self.connections.sum(is_unauthenticated);
+        sum.fetch_add((now - before).cast_signed(), Ordering::Relaxed);
+        if self.connections.is_exceeded(is_unauthenticated) {
+            self.connections.close_largest(is_unauthenticated);
         }
     }
 }
@@ -224,8 +293,9 @@ impl Drop for Connection {
         open.slots[self.slot] = None;
         open.free.push(self.slot);
         open.closing -= usize::from(self.account.is_closing());
+        open.unauthenticated.remove(&self.account.number());
         drop(open);
-        self.connections.subtract(self.account.take_reported());
+        self.connections.subtract(self.account.is_unauthenticated(), self.account.take_reported());
     }
 }
 
@@ -239,6 +309,13 @@ mod tests {
 
     fn open(connections: &Arc<Connections>) -> Connection {
         connections.open().expect("there is room")
+    }
+
+    impl Connections {
+        /// Returns the number of open connections that have not authenticated.
+        fn unauthenticated(&self) -> usize {
+            self.open.lock().unauthenticated.len()
+        }
     }
 
     #[test]
@@ -290,12 +367,52 @@ mod tests {
         }
         let closing = [&small, &large, &other].map(|one| one.account().is_closing());
         assert_eq!(closing, [false, true, false]);
-        assert_eq!(connections.buffered(), 400_000);
+        assert_eq!(connections.buffered(false), 400_000);
         drop(holds);
         for one in [&small, &large, &other] {
             one.report();
         }
         drop((small, large, other));
-        assert_eq!(connections.buffered(), 0);
+        assert_eq!(connections.buffered(false), 0);
+    }
+
+    #[test]
+    fn clients_that_have_not_authenticated_close_their_own_connections() {
+        let connections = connections(16, 3_200_000);
+        let honest = open(&connections);
+        let _large = honest.account().hold(3_000_000).expect("below the bound of a connection");
+        honest.report();
+        let begun: Vec<Connection> =
+            (0..3).map(|_| connections.open_unauthenticated().expect("there is room")).collect();
+        let closing =
+            |all: &[Connection]| all.iter().map(|one| one.account().is_closing()).collect::<Vec<_>>();
+        // there may be two
+        assert_eq!((closing(&begun), connections.unauthenticated()), (vec![true, false, false], 2));
+        assert_eq!(connections.exceeded().get(Bound::UnauthenticatedConnections), 1);
+        let holds: Vec<Hold> =
+            [60_000, 70_000].map(|bytes| begun[1].account().hold(bytes).expect("there is room")).into();
+        begun[1].report();
+        assert_eq!((closing(&begun), connections.unauthenticated()), (vec![true, true, false], 1));
+        assert_eq!(connections.exceeded().get(Bound::UnauthenticatedBytes), 1);
+        // what an authenticated one holds is among that of all others
+        let _hold = begun[2].account().hold(90_000).expect("there is room");
+        begun[2].report();
+        assert_eq!((connections.buffered(true), connections.buffered(false)), (90_000, 3_000_000));
+        begun[2].authenticated();
+        assert_eq!((connections.buffered(true), connections.buffered(false)), (0, 3_090_000));
+        assert_eq!(connections.unauthenticated(), 0);
+        assert!(!honest.account().is_closing());
+        drop((holds, begun, honest));
+        assert_eq!((connections.buffered(true), connections.buffered(false)), (0, 0));
+        assert_eq!(connections.count(), 0);
+    }
+
+    #[test]
+    fn one_connection_too_many_closes_one_that_has_not_authenticated_first() {
+        let connections = connections(3, 1 << 20);
+        let _idle = [open(&connections), open(&connections)];
+        let begun = connections.open_unauthenticated().expect("there is room");
+        let _fourth = open(&connections);
+        assert!(begun.account().is_closing());
     }
 }

@@ -20,7 +20,11 @@ use super::{
     socket::Incoming,
     worker::{Protocol, Workers},
 };
-use crate::{net::Listener, observe::throttle::Throttle, server::connections::Connections};
+use crate::{
+    net::Listener,
+    observe::throttle::Throttle,
+    server::connections::{Connection, Connections},
+};
 
 /// The first byte of a TLS handshake, which no protocol without TLS begins with.
 pub(in super::super) const TLS_HANDSHAKE: u8 = 0x16;
@@ -66,7 +70,7 @@ pub(in super::super) async fn accept<P: Protocol>(
             Some((stream, opened)) = secured.recv() => workers.serve((Incoming::Secured(stream), opened)),
             accepted = listener.accept() => match accepted {
                 // a connection too many is closed here
-                Ok(accepted) => if let Some(opened) = connections.open() {
+                Ok(accepted) => if let Some(opened) = opened(&connections, &*protocol) {
                     match &mut handshakes {
                         None => workers.serve((Incoming::Plain(accepted), opened)),
                         Some(handshakes) => handshakes.begin(accepted, opened).await,
@@ -91,4 +95,9 @@ pub(in super::super) async fn accept<P: Protocol>(
         tracing::warn!(connections = workers.open(), "shutdown timed out; closing the open connections");
     }
     Ok(())
+}
+
+/// Adds a connection, unless there are too many.
+fn opened(connections: &Arc<Connections>, protocol: &impl Protocol) -> Option<Connection> {
+    if protocol.has_to_authenticate() { connections.open_unauthenticated() } else { connections.open() }
 }

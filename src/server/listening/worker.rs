@@ -35,6 +35,11 @@ pub(in super::super) trait Protocol: Send + Sync + 'static {
         stopping: watch::Receiver<bool>,
     ) -> impl Future<Output = io::Result<()>> + Send;
 
+    /// Returns whether clients have to authenticate with the protocol before they may do anything else.
+    fn has_to_authenticate(&self) -> bool {
+        false
+    }
+
     /// Logs that a connection cannot be served.
     fn log_failed(&self, error: &io::Error);
 }

@@ -6,13 +6,14 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::Poll,
+    time::Duration,
 };
 
 use smallvec::SmallVec;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     sync::watch,
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use super::{
@@ -32,11 +33,12 @@ use crate::{
     store::Store,
 };
 
-/// The bytes that a read has room for at least.
+/// The bytes of a buffer that is kept while it is empty: part of what each connection takes. What a longer command needs
+/// is accounted for.
 const READ: usize = 16 << 10;
 
-/// The bytes of a buffer that is kept while it is empty.
-const KEPT: usize = 4 * READ;
+/// The bytes that a read has room for at least.
+const ROOM: usize = READ / 4;
 
 /// The bytes of replies that are written before the next command is carried out.
 const WRITTEN_AT_ONCE: usize = 64 << 10;
@@ -57,7 +59,7 @@ pub(super) async fn serve<S: Store, I>(
     I: AsyncRead + AsyncWrite + Unpin + Send,
 {
     let account = open.account();
-    let Ok(hold) = account.hold(READ) else { return };
+    let Ok(hold) = account.hold(0) else { return };
     let mut driver = Driver {
         io: Metered::new(io, Arc::clone(account)),
         open,
@@ -66,13 +68,14 @@ pub(super) async fn serve<S: Store, I>(
         buffer: Vec::with_capacity(READ),
         hold,
         replies: Replies::default(),
+        stopping,
         begun: None,
         is_new: true,
     };
     let overrun = pin!(account.overrun(service.connections.bounds().sending));
     tokio::select! {
         biased;
-        ended = driver.run(stopping) => if let Err(error) = ended {
+        ended = driver.run() => if let Err(error) = ended {
             tracing::debug!(%error, "connection lost");
         },
         () = overrun => {}
@@ -90,6 +93,7 @@ struct Driver<'a, S, I> {
     /// Accounts for the buffer.
     hold: Hold,
     replies: Replies,
+    stopping: watch::Receiver<bool>,
     /// When the command began that has arrived in part.
     begun: Option<Instant>,
     /// Whether nothing was read yet.
@@ -99,8 +103,8 @@ struct Driver<'a, S, I> {
 // === impl Driver ===
 
 impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
-    async fn run(&mut self, mut stopping: watch::Receiver<bool>) -> io::Result<()> {
-        while self.read(&mut stopping).await? {
+    async fn run(&mut self) -> io::Result<()> {
+        while self.read().await? {
             self.carry_out().await?;
             self.write().await?;
             if self.session.is_closing {
@@ -111,15 +115,18 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
     }
 
     /// Reads what has arrived. Returns whether there is anything.
-    async fn read(&mut self, stopping: &mut watch::Receiver<bool>) -> io::Result<bool> {
-        if self.buffer.is_empty() && self.buffer.capacity() > KEPT {
+    async fn read(&mut self) -> io::Result<bool> {
+        if self.buffer.is_empty() && self.buffer.capacity() > READ {
             self.buffer = Vec::with_capacity(READ);
-            if let Ok(hold) = self.open.account().hold(READ) {
+            if let Ok(hold) = self.open.account().hold(0) {
                 self.hold = hold;
             }
         }
-        self.buffer.reserve(READ);
-        if self.hold.grow_to(self.buffer.capacity()).is_err() {
+        // a command that has arrived in part needs no more room before that is used up
+        if self.buffer.capacity() - self.buffer.len() < ROOM {
+            self.buffer.reserve(READ);
+        }
+        if self.hold.grow_to(self.buffer.capacity().saturating_sub(READ)).is_err() {
             return Ok(false);
         }
         self.open.report();
@@ -137,7 +144,7 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
         let read = tokio::select! {
             biased;
             read = arriving => read?,
-            _ = stopping.wait_for(|stopping| *stopping) => return Ok(false),
+            _ = self.stopping.wait_for(|stopping| *stopping) => return Ok(false),
         };
         if std::mem::take(&mut self.is_new) && self.buffer.first() == Some(&TLS_HANDSHAKE) {
             self.reject("the client speaks TLS, and WEIR_REDIS_TLS is not on");
@@ -169,6 +176,12 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
                     let carried_out =
                         commands::carry_out(self.service, session, account, &arguments, now, replies);
                     now = after(self.service, now, carried_out).await;
+                    if let Some(pause) = self.session.take_pause() {
+                        now = self.hold_back(pause).await;
+                    }
+                    if self.session.is_authenticated {
+                        self.open.authenticated();
+                    }
                     if let Some(queue) = self.session.executing.take() {
                         now = self.execute(&queue, now).await?;
                     }
@@ -205,9 +218,25 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
             let (session, replies) = (&mut self.session, &mut self.replies);
             let carried_out = commands::carry_out_queued(self.service, session, command, now, replies);
             now = after(self.service, now, carried_out).await;
+            if let Some(pause) = self.session.take_pause() {
+                now = self.hold_back(pause).await;
+            }
+            if self.session.is_closing {
+                break;
+            }
             self.write_many().await?;
         }
         Ok(now)
+    }
+
+    /// Waits for `pause` before the reply to a wrong password is sent and the next command begins. Nobody else waits: no
+    /// other connection, and no stop. Returns the time for the next command.
+    async fn hold_back(&mut self, pause: Duration) -> Timestamp {
+        tokio::select! {
+            () = sleep(pause) => {}
+            _ = self.stopping.wait_for(|stopping| *stopping) => {}
+        }
+        self.service.clock.now()
     }
 
     /// Answers a line that is no array: refuses it, and closes the connection of a client that speaks HTTP, whose body

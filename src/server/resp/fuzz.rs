@@ -77,7 +77,8 @@ pub(crate) fn connection(input: &[u8]) {
     let service = &SERVICES[usize::from(first % 2)];
     let open = service.connections.open().expect("there is room");
     let mut client = Client { rest: input, replies: Vec::new() };
-    let (_stop, stopping) = watch::channel(false);
+    // all that has arrived is carried out, and no wrong password makes it wait
+    let (_stop, stopping) = watch::channel(true);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     runtime.block_on(connection::serve(&mut client, &open, service, stopping));
     check(&client.replies);

@@ -23,7 +23,7 @@ impl Replies {
 
     pub(super) fn clear(&mut self) {
         /// Bytes that are kept for the next replies.
-        const KEPT: usize = 64 << 10;
+        const KEPT: usize = 16 << 10;
         self.bytes.clear();
         self.bytes.shrink_to(KEPT);
     }

@@ -81,6 +81,10 @@ impl<S: Store> Protocol for Service<S> {
         Ok(())
     }
 
+    fn has_to_authenticate(&self) -> bool {
+        self.settings.auth.is_some()
+    }
+
     fn log_failed(&self, error: &io::Error) {
         if let Some(suppressed) = self.failed.admit(Instant::now()) {
             tracing::warn!(%error, suppressed, "cannot serve a connection");

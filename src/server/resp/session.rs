@@ -3,6 +3,7 @@
 use std::{
     ops::Range,
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 use super::parse::{CommandBounds, Ranges};
@@ -10,6 +11,12 @@ use crate::server::connections::Hold;
 
 /// The commands that may wait for `EXEC`.
 const MAX_QUEUED: usize = 10_000;
+
+/// The wrong passwords after which a connection is closed.
+const MAX_WRONG_PASSWORDS: u32 = 10;
+
+/// The time for which the reply to the first wrong password is held back. Each one takes as much longer.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The number of the last connection.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
@@ -31,6 +38,10 @@ pub(super) struct Session {
     pub(super) executing: Option<Queue>,
     /// Whether the connection is to be closed after the replies.
     pub(super) is_closing: bool,
+    /// The wrong passwords that the client has given.
+    wrong_passwords: u32,
+    /// How long the last reply has to be held back.
+    pause: Option<Duration>,
 }
 
 /// Commands that wait for `EXEC`.
@@ -76,7 +87,24 @@ impl Session {
             queue: None,
             executing: None,
             is_closing: false,
+            wrong_passwords: 0,
+            pause: None,
         }
+    }
+
+    /// Records a wrong password: its reply is held back, longer each time, and the last one ends the connection.
+    /// Returns whether this is the last one.
+    pub(super) fn add_wrong_password(&mut self) -> bool {
+        self.wrong_passwords += 1;
+        self.pause = Some(PAUSE * self.wrong_passwords);
+        let is_last = self.wrong_passwords >= MAX_WRONG_PASSWORDS;
+        self.is_closing |= is_last;
+        is_last
+    }
+
+    /// Returns how long the last reply has to be held back, once.
+    pub(super) const fn take_pause(&mut self) -> Option<Duration> {
+        self.pause.take()
     }
 
     /// Returns the bounds on the client's commands.

@@ -3,12 +3,15 @@
 use std::time::Instant;
 
 use super::{action::ClientCommand, info::COMPATIBLE_VERSION};
-use crate::server::resp::{
-    arguments::{integer, is_word},
-    auth::DEFAULT_USER,
-    reply::{Replies, quoted},
-    service::Service,
-    session::Session,
+use crate::server::{
+    bounds::Bound,
+    resp::{
+        arguments::{integer, is_word},
+        auth::DEFAULT_USER,
+        reply::{Replies, quoted},
+        service::Service,
+        session::Session,
+    },
 };
 
 /// The longest name of a connection or library, in bytes.
@@ -74,6 +77,9 @@ fn authenticate<S>(
         return Ok(());
     }
     service.stats.auth_failed.add(1);
+    if session.add_wrong_password() {
+        service.connections.exceeded().add(Bound::WrongPasswords);
+    }
     if let Some(suppressed) = service.auth_failed.admit(Instant::now()) {
         tracing::warn!(suppressed, "a client of the port of Redis' protocol gave a wrong user or password");
     }
