@@ -2,11 +2,13 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::time::timeout;
 
 use super::{context::AppContext, reload::Reload};
 use crate::{
-    config::{ConfigErrors, Loaded, RuleSource, check_shared, divide_by_names, names_of_instances},
+    config::{
+        ConfigErrors, Loaded, RuleSource, check_shared, divide_by_names, names_of_instances, on_rules_thread,
+    },
     limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedStore},
     observe::health::Reason,
     settings::Settings,
@@ -163,11 +165,7 @@ impl<S: RuleSource> Rules<S> {
             divide_by_names(&mut domain.nodes, &|name| self.instances.of(name));
         }
         let (domain_count, hasher) = (domains.len(), self.hasher);
-        // compiling may take seconds, which must not hold up requests
-        let set = match spawn_blocking(move || RuleSet::new(&domains, hasher)).await {
-            Ok(set) => set,
-            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-        };
+        let set = on_rules_thread(move || RuleSet::new(&domains, hasher)).await;
         let rule_count = set.rules().len();
         self.context.limiter.load(set);
         self.context.stats.config_load_success.add(1);

@@ -43,6 +43,8 @@ mod share;
 #[cfg(feature = "server")]
 mod source;
 mod split;
+#[cfg(feature = "server")]
+mod thread;
 mod tier;
 #[cfg(feature = "server")]
 mod watch;
@@ -65,5 +67,7 @@ pub use mapper::read_mapper;
 #[cfg(feature = "server")]
 pub use source::{DirectorySource, RuleSource};
 pub use split::{divide_by_names, names_of_instances};
+#[cfg(feature = "server")]
+pub(crate) use thread::on_rules_thread;
 #[cfg(feature = "server")]
 pub use watch::Watch;

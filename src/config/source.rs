@@ -5,11 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tokio::task::spawn_blocking;
-
 use super::{
     error::ConfigErrors,
     load::{Loaded, Options, load},
+    thread::on_rules_thread,
     watch::Watch,
 };
 use crate::observe::Stats;
@@ -65,11 +64,7 @@ impl DirectorySource {
 impl RuleSource for DirectorySource {
     async fn load(&mut self) -> Result<Loaded, ConfigErrors> {
         let (dir, options) = (self.dir.clone(), self.options);
-        // reading and parsing may take seconds, which must not delay requests
-        match spawn_blocking(move || load(&dir, &options)).await {
-            Ok(loaded) => loaded,
-            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-        }
+        on_rules_thread(move || load(&dir, &options)).await
     }
 
     async fn changed(&mut self) {

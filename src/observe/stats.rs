@@ -1,13 +1,14 @@
 //! The registry of all stats.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    cmp::Reverse,
+    collections::BTreeMap,
     sync::{Arc, Weak},
 };
 
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 #[cfg(feature = "server")]
 use super::refined::Refinement;
@@ -33,16 +34,17 @@ const MAX_DYNAMIC_BYTES: usize = 1 << 20;
 /// How often names may be aged before a rule that is not in force is forgotten: a day, if that is every five minutes.
 const MAX_ABSENCE: u16 = 288;
 
-/// All stats of the process. Counters outlive the rules that they were made for, by a day.
+/// The most rules that are not in force and have stats, and the bound on the bytes of their names: reloads may bring
+/// other rules every second.
+const MAX_ABSENT: usize = 1_000;
+const MAX_ABSENT_BYTES: usize = 256 << 10;
+
+/// All stats of the process. Counters outlive the rules that they were made for, by a day, unless many rules are gone.
 ///
 /// A rule's name is a list: the domain, then the steps below it, such as `["shop", "tenant_acme"]`.
 #[derive(Debug)]
 pub struct Stats {
     rules: RwLock<Rules>,
-    /// The names of the rules in force.
-    in_force: ArcSwap<HashSet<SharedName>>,
-    /// How often names were aged since a rule was in force, of those that are not.
-    absent: Mutex<HashMap<SharedName, u16, foldhash::fast::RandomState>>,
     unknown_domains: UnknownDomains,
     /// Those of the current rules, replaced by a reload.
     rule_limits: ArcSwap<Vec<RuleLimit>>,
@@ -80,12 +82,31 @@ type SharedName = Arc<[Box<str>]>;
 /// The rules' stats, by name.
 #[derive(Debug, Default)]
 struct Rules {
-    by_name: HashMap<Arc<[Box<str>]>, Arc<RuleStats>, foldhash::fast::RandomState>,
+    by_name: HashMap<SharedName, Known, foldhash::fast::RandomState>,
     /// Of each name that callers created for a rule, the name of the rule.
     declared: Vec<(SharedName, SharedName)>,
     /// The number of names that callers created, and their bytes.
     dynamic: usize,
     dynamic_bytes: usize,
+    /// How often rules came into force.
+    loads: u64,
+}
+
+/// The stats of one rule.
+#[derive(Debug)]
+struct Known {
+    stats: Arc<RuleStats>,
+    /// None for a rule in force, and for a name that callers created.
+    absence: Option<Absence>,
+}
+
+/// The time since a rule was in force.
+#[derive(Clone, Copy, Debug)]
+struct Absence {
+    /// The number of the load that did not have it.
+    since: u64,
+    /// How often it was aged since then.
+    age: u16,
 }
 
 // === impl Stats ===
@@ -103,8 +124,6 @@ impl Stats {
     pub fn new(max_dynamic_names: usize) -> Self {
         Self {
             rules: RwLock::default(),
-            in_force: ArcSwap::default(),
-            absent: Mutex::default(),
             unknown_domains: UnknownDomains::default(),
             rule_limits: ArcSwap::default(),
             methods: RwLock::default(),
@@ -127,8 +146,8 @@ impl Stats {
     /// Returns the stats of the rule called `name`, creating them if needed.
     #[must_use]
     pub fn rule(&self, name: &[Box<str>]) -> Arc<RuleStats> {
-        if let Some(stats) = self.rules.read().by_name.get(name) {
-            return Arc::clone(stats);
+        if let Some(known) = self.rules.read().by_name.get(name) {
+            return Arc::clone(&known.stats);
         }
         self.rules.write().create(name, RuleStats::new)
     }
@@ -151,8 +170,8 @@ impl Stats {
         let length = name.iter().map(|part| part.len()).sum::<usize>();
         {
             let rules = self.rules.read();
-            if let Some(stats) = rules.by_name.get(name) {
-                return Some(Arc::clone(stats));
+            if let Some(known) = rules.by_name.get(name) {
+                return Some(Arc::clone(&known.stats));
             }
             // a full registry is the lasting state under hostile values: it must not cost the write lock
             if !rules.has_room(length, self.max_dynamic_names) {
@@ -161,8 +180,8 @@ impl Stats {
             }
         }
         let mut rules = self.rules.write();
-        if let Some(stats) = rules.by_name.get(name) {
-            return Some(Arc::clone(stats));
+        if let Some(known) = rules.by_name.get(name) {
+            return Some(Arc::clone(&known.stats));
         }
         if !rules.has_room(length, self.max_dynamic_names) {
             self.names_rejected.add(1);
@@ -180,12 +199,30 @@ impl Stats {
     /// Returns the stats of every rule, in no order.
     #[must_use]
     pub fn rules(&self) -> Vec<Arc<RuleStats>> {
-        self.rules.read().by_name.values().cloned().collect()
+        self.rules.read().by_name.values().map(|known| Arc::clone(&known.stats)).collect()
     }
 
-    /// Says which rules are in force now. Those of others are forgotten after a day.
-    pub fn set_in_force(&self, rules: &[Arc<RuleStats>]) {
-        self.in_force.store(Arc::new(rules.iter().map(|rule| rule.shared_name()).collect()));
+    /// Says which rules are in force now. The stats of others are forgotten after a day, and at once beyond a thousand
+    /// of them: those that were in force the longest ago first.
+    pub fn set_in_force(&self, in_force: &[Arc<RuleStats>]) {
+        let mut rules = self.rules.write();
+        rules.loads += 1;
+        let absence = Absence { since: rules.loads, age: 0 };
+        for known in rules.by_name.values_mut().filter(|known| known.stats.is_declared()) {
+            known.absence.get_or_insert(absence);
+        }
+        for stats in in_force {
+            // another load may have forgotten them meanwhile
+            rules
+                .by_name
+                .entry(stats.shared_name())
+                .or_insert_with(|| Known::new(Arc::clone(stats)))
+                .absence = None;
+        }
+        let forgotten = rules.forget_oldest();
+        // freed after the lock: requests may need a name
+        drop(rules);
+        drop(forgotten);
     }
 
     /// Replaces the limits of the rules.
@@ -228,22 +265,11 @@ impl Stats {
     /// and rules that were not in force while it was called 288 times.
     pub fn age_names(&self) {
         self.unknown_domains.age();
-        let forgotten: HashSet<SharedName> = {
-            let (rules, in_force, mut absent) = (self.rules.read(), self.in_force.load(), self.absent.lock());
-            *absent = rules
-                .by_name
-                .iter()
-                .filter(|(name, stats)| stats.is_declared() && !in_force.contains(*name))
-                .map(|(name, _)| (Arc::clone(name), absent.get(name).map_or(1, |calls| calls + 1)))
-                .collect();
-            let too_long = absent.iter().filter(|(_, calls)| **calls >= MAX_ABSENCE);
-            too_long.map(|(name, _)| Arc::clone(name)).collect()
-        };
-        if !forgotten.is_empty() {
-            // names that callers created stay: another rule may have them now
-            let mut rules = self.rules.write();
-            rules.by_name.retain(|name, _| !forgotten.contains(name) || self.in_force.load().contains(name));
-        }
+        self.rules.write().by_name.retain(|_, known| {
+            let Some(absence) = &mut known.absence else { return true };
+            absence.age += 1;
+            absence.age < MAX_ABSENCE
+        });
     }
 
     /// Returns the stats of a method, creating them if needed. Servers keep them, so that a call needs no look-up.
@@ -328,8 +354,33 @@ impl Rules {
         empty: impl FnOnce(Arc<[Box<str>]>) -> RuleStats,
     ) -> Arc<RuleStats> {
         let name: Arc<[Box<str>]> = name.into();
-        let stats = self.by_name.entry(Arc::clone(&name)).or_insert_with(|| Arc::new(empty(name)));
-        Arc::clone(stats)
+        let known =
+            self.by_name.entry(Arc::clone(&name)).or_insert_with(|| Known::new(Arc::new(empty(name))));
+        Arc::clone(&known.stats)
+    }
+
+    /// Removes stats of rules that are not in force until the rest is within its bounds, and returns them. Names that
+    /// callers created stay: another rule may have them now.
+    fn forget_oldest(&mut self) -> Vec<(SharedName, Known)> {
+        let absent = self.by_name.iter().filter_map(|(name, known)| Some((known.absence?.since, name)));
+        let mut absent: Vec<_> = absent.map(|(since, name)| (Reverse(since), Arc::clone(name))).collect();
+        // by name among those of one load, so that what stays is the same everywhere
+        absent.sort_unstable();
+        let mut bytes = 0;
+        let kept = absent.iter().take(MAX_ABSENT).take_while(|(_, name)| {
+            bytes += name.iter().map(|part| part.len()).sum::<usize>();
+            bytes <= MAX_ABSENT_BYTES
+        });
+        let kept = kept.count();
+        absent[kept..].iter().filter_map(|(_, name)| self.by_name.remove_entry(name)).collect()
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    const fn new(stats: Arc<RuleStats>) -> Self {
+        Self { stats, absence: None }
     }
 }
 
@@ -379,6 +430,43 @@ mod tests {
             stats.rules().iter().map(|rule| (rule.name()[1].to_string(), rule.is_declared())).collect();
         let expected = [("tenant_a", false), ("tenant_kept", true)];
         assert_eq!(names, expected.map(|(name, declared)| (name.to_owned(), declared)).into());
+    }
+
+    #[test]
+    fn of_many_rules_that_are_gone_those_of_the_last_loads_are_kept() {
+        let stats = Stats::default();
+        let load = |generation: usize, rules: usize, length: usize| {
+            let named = |i: usize| name(&format!("{generation}-{i}-{}", "x".repeat(length)));
+            let rules: Vec<_> = (0..rules).map(|i| stats.rule(&named(i))).collect();
+            stats.set_in_force(&rules);
+        };
+        let generations = || {
+            let generation = |rule: &Arc<RuleStats>| {
+                rule.name()[1]["tenant_".len()..].split('-').next().map(str::to_owned)
+            };
+            let mut counts = BTreeMap::new();
+            for rule in stats.rules() {
+                *counts.entry(generation(&rule).expect("a generation")).or_insert(0) += 1;
+            }
+            counts.into_values().collect::<Vec<_>>()
+        };
+        let _by_caller = stats.dynamic_rule(&name("0-a")).expect("there is room");
+        load(1, 5_000, 1);
+        assert_eq!(generations(), [1, 5_000]);
+        load(2, MAX_ABSENT - 1, 1);
+        assert_eq!(generations(), [1, MAX_ABSENT, MAX_ABSENT - 1]);
+        load(3, 2, 1);
+        assert_eq!(generations(), [1, 1, MAX_ABSENT - 1, 2]);
+        load(4, 2, 100_000);
+        assert_eq!(generations(), [1, MAX_ABSENT - 2, 2, 2]);
+        load(5, 1, 100_000);
+        load(6, 1, 1);
+        // long names have less room: some 200 KB of three of them, and few others
+        assert_eq!(generations()[0], 1);
+        let bytes: usize =
+            stats.rules().iter().flat_map(|rule| rule.name().to_vec()).map(|part| part.len()).sum();
+        assert!(bytes < MAX_ABSENT_BYTES + 1_000, "{bytes}");
+        assert!(stats.rules().len() > 2);
     }
 
     #[test]

@@ -17,16 +17,14 @@ const SMALL: usize = 4 << 20;
 /// The levels above a rule that take as much memory as a part.
 const LEVELS_PER_PART: usize = 8;
 
-/// How often the texts of the largest message may be repeated by the paths of its rules.
-const REPEATED_TEXTS: usize = 4;
-
 /// The most that one response may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
     /// Resources, descriptors, limits, replaced limits and values of metadata, all together. A limit below many levels
     /// counts for several.
     pub(super) parts: usize,
-    /// The keys and values on the paths to all rules, in bytes. Each rule has the whole path.
+    /// The keys and values on the paths to all rules, in bytes. Each rule has the whole path, several times, and a page
+    /// of stats has each path eight times.
     pub(super) paths: usize,
 }
 
@@ -40,7 +38,7 @@ pub(super) enum Exceeded {
     Parts(usize),
     #[error(
         "the keys and values on the paths to all rules of the response have more than {0} bytes; a larger \
-         XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES allows {REPEATED_TEXTS} times as many"
+         XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES allows as many"
     )]
     Paths(usize),
 }
@@ -73,7 +71,7 @@ impl Bounds {
     /// Returns the bounds for messages of up to `bytes` bytes. Small messages have those of [`SMALL`].
     pub(super) fn of(bytes: usize) -> Self {
         let bytes = bytes.max(SMALL);
-        Self { parts: bytes / BYTES_PER_PART, paths: bytes.saturating_mul(REPEATED_TEXTS) }
+        Self { parts: bytes / BYTES_PER_PART, paths: bytes }
     }
 
     /// Checks `response`, an encoded `DiscoveryResponse`. Its memory is bounded, too. What cannot be decoded is not an
@@ -252,7 +250,7 @@ mod tests {
         bytes.extend(b"\x78\x01\x7a\x03new\x79\0\0\0\0\0\0\0\0\x7d\0\0\0\0\x7b\x7c\x12\x7f");
         assert_eq!(parts(&bytes), counted);
         assert_eq!(Bounds::of(640).check(&bytes), Ok(()));
-        assert_eq!(Bounds::of(640), Bounds { parts: 43_690, paths: 16 << 20 });
-        assert_eq!(Bounds::of(64 << 20), Bounds { parts: 699_050, paths: 256 << 20 });
+        assert_eq!(Bounds::of(640), Bounds { parts: 43_690, paths: 4 << 20 });
+        assert_eq!(Bounds::of(64 << 20), Bounds { parts: 699_050, paths: 64 << 20 });
     }
 }

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::{
-    sync::mpsc,
-    task::{AbortHandle, spawn_blocking},
-};
+use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{
     client::Client,
@@ -17,7 +14,8 @@ use super::{
 };
 use crate::{
     config::{
-        ConfigError, ConfigErrors, Document, Loaded, Options, RuleDefaults, RuleSource, Watch, load_documents,
+        ConfigError, ConfigErrors, Document, Loaded, Options, RuleDefaults, RuleSource, Watch,
+        load_documents, on_rules_thread,
     },
     limit::Origin,
     observe::{Stats, text::shortened},
@@ -116,10 +114,8 @@ impl RuleSource for XdsSource {
             None => self.accepted.clone().unwrap_or_default(),
         };
         let (options, defaults) = (self.options, self.defaults.clone());
-        match spawn_blocking(move || load(resources, options, &defaults)).await {
-            Ok(loaded) => loaded.map(|loaded| Loaded { left_out: self.rejected_defaults.clone(), ..loaded }),
-            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-        }
+        let loaded = on_rules_thread(move || load(resources, options, &defaults)).await;
+        loaded.map(|loaded| Loaded { left_out: self.rejected_defaults.clone(), ..loaded })
     }
 
     async fn changed(&mut self) {

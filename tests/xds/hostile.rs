@@ -18,11 +18,17 @@ use weir::proto::{
 
 use crate::{
     control_plane::{ControlPlane, Stream, TYPE_URL, config, hourly, resource, within},
+    local::get,
     program_log::Program,
 };
 
 /// The most memory that the program may have, in megabytes. Idle, it has a tenth of it.
 const MAX_MEMORY: u64 = 200;
+
+/// The most that it may have after many updates with as many rules and as long paths as are allowed, and then if
+/// somebody scrapes the stats of these rules.
+const MAX_MEMORY_OF_UPDATES: u64 = 300;
+const MAX_MEMORY_OF_PAGES: u64 = 400;
 
 /// The default bound on a message, in bytes, and what a message has besides its contents.
 const MAX_MESSAGE: usize = (4 << 20) - 1_000;
@@ -148,7 +154,7 @@ async fn messages_of_many_parts_take_little_memory() {
     // a path of a megabyte, or of 250 levels, which every rule below would have
     let leaves = || (0..20_000).map(|i| limited(&i.to_string())).collect::<Vec<_>>();
     let long = RateLimitDescriptor { descriptors: leaves(), ..limited(&"k".repeat(1 << 20)) };
-    let paths = "the keys and values on the paths to all rules of the response have more than 16777216 bytes";
+    let paths = "the keys and values on the paths to all rules of the response have more than 4194304 bytes";
     rejected(&mut stream, "long", vec![resource(&of(vec![long]))], paths).await;
     within_bounds("long");
     let nested = |mut bytes: Vec<u8>, levels| {
@@ -173,6 +179,53 @@ async fn messages_of_many_parts_take_little_memory() {
     let tenants = (0..21_500).map(|i| limited(&format!("tenant-{i}"))).collect();
     stream.accepted("3", "most", &[of(tenants)]).await;
     within_bounds("most");
+}
+
+/// Each update has other rules than the one before, and somebody scrapes the stats.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_that_updates_have_taken_away_take_little_memory() {
+    const RULES: usize = 5_000;
+    let mut control_plane = ControlPlane::start().await;
+    let mut program = Program::start(control_plane.address, &[]);
+    let http = block_in_place(|| program.http());
+    let mut stream = control_plane.stream().await;
+    stream.request().await;
+    let rules = |update: usize, count: usize| {
+        let limited = |i: usize| RateLimitDescriptor {
+            key: format!("tenant-{update}-{i}"),
+            rate_limit: Some(hourly(1)),
+            ..RateLimitDescriptor::default()
+        };
+        (0..count).map(limited).collect::<Vec<_>>()
+    };
+    let of = |descriptors| [RateLimitConfig { name: "n".into(), domain: "d".into(), descriptors }];
+    for update in 0..60 {
+        let version = update.to_string();
+        stream.accepted(&version, &version, &of(rules(update, RULES))).await;
+    }
+    let page = get(http, "/metrics").await;
+    let series = page.lines().filter(|line| line.starts_with("ratelimit_service_rate_limit_total_hits{"));
+    assert_eq!(series.count(), RULES + 1_000);
+    println!("after updates: {} MB", program.peak());
+    assert!(program.peak() < MAX_MEMORY, "{} MB", program.peak());
+
+    // as many rules as are allowed, with the longest paths
+    for update in 60..66 {
+        let long = RateLimitDescriptor {
+            key: format!("{update}{}", "k".repeat(180)),
+            descriptors: rules(update, 21_000),
+            ..RateLimitDescriptor::default()
+        };
+        let version = update.to_string();
+        stream.accepted(&version, &version, &of(vec![long])).await;
+    }
+    println!("after long paths: {} MB", program.peak());
+    assert!(program.peak() < MAX_MEMORY_OF_UPDATES, "{} MB", program.peak());
+    for _ in 0..3 {
+        let page = get(http, "/metrics").await;
+        println!("after a page of {} bytes: {} MB", page.len(), program.peak());
+    }
+    assert!(program.peak() < MAX_MEMORY_OF_PAGES, "{} MB", program.peak());
 }
 
 /// An encoded message.

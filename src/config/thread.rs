@@ -1,0 +1,33 @@
+//! The thread that loads rules.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{LazyLock, mpsc},
+    thread,
+};
+
+use tokio::sync::oneshot;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// One thread for all loads: allocators keep what was freed for the thread that had it. Of a pool of threads, each would
+/// keep the memory of a load, which is several times that of the rules.
+static THREAD: LazyLock<mpsc::Sender<Job>> = LazyLock::new(|| {
+    let (jobs, received) = mpsc::channel::<Job>();
+    let run = move || received.into_iter().for_each(|job| job());
+    thread::Builder::new().name("weir-rules".into()).spawn(run).expect("the system can start a thread");
+    jobs
+});
+
+/// Returns what `work` does, on the thread that loads rules: reading, parsing and compiling them may take seconds, which
+/// must not delay requests.
+pub(crate) async fn on_rules_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, outcome) = oneshot::channel();
+    // an error means that nobody waits for it any more
+    let job = move || drop(done.send(catch_unwind(AssertUnwindSafe(work))));
+    THREAD.send(Box::new(job)).expect("the thread outlives the process's other parts");
+    match outcome.await.expect("a job sends its outcome") {
+        Ok(outcome) => outcome,
+        Err(panicked) => resume_unwind(panicked),
+    }
+}
