@@ -15,7 +15,7 @@ use std::{
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use weir::{
     command::{
-        self, CheckFormat, CheckOptions, Descriptors, Explained, ExplainedRequest,
+        self, CheckFormat, CheckOptions, DescriptorToSimulate, Descriptors, Explained, ExplainedRequest,
         call::{Call, Outcome},
         data::DataCommand,
         health::HealthCheck,
@@ -73,7 +73,7 @@ enum Command {
     Data(DataCommand),
     /// Simulate each coordination mode: admitted requests, overshoot and store commands
     #[command(after_help = SIMULATE_EXAMPLES)]
-    Simulate(Simulate),
+    Simulate(Box<SimulateRule>),
     /// Print a script that completes weir's commands and options in a shell
     #[command(after_help = completions::EXAMPLES)]
     Completions(Completions),
@@ -113,7 +113,8 @@ const SIMULATE_EXAMPLES: &str = "\
 Examples:
   weir simulate --instances 10 --limit 20 --period 10s --load 2
   weir simulate --keys 1 --instances 96 --limit 10000 --skew zipf --round-trip 500us --svg admitted.svg
-  weir simulate --algorithm token_bucket --burst 50 --limit 100 --clock-skew 500ms";
+  weir simulate --algorithm token_bucket --burst 50 --limit 100 --clock-skew 500ms
+  weir simulate --config ./config --domain shop --suggest tenant=acme      the limit of this descriptor's rule";
 
 /// Selects the files of a directory that are read.
 #[derive(Args, Debug)]
@@ -164,6 +165,24 @@ struct Explain {
     descriptors: Descriptors,
 }
 
+#[derive(Args, Debug)]
+struct SimulateRule {
+    #[command(flatten)]
+    simulate: Simulate,
+    /// Simulate the rule of this descriptor, in place of --limit, --period, --algorithm and --burst
+    #[arg(value_name = "KEY=VALUE", value_parser = command::parse_entry, requires = "domain",
+        conflicts_with_all = ["limit", "period", "algorithm", "burst", "share"])]
+    entries: Vec<(String, String)>,
+    /// Directory of rule files, one file, or - for standard input; with KEY=VALUE [default: as for weir explain]
+    #[arg(long, value_name = "PATH", requires = "entries")]
+    config: Option<PathBuf>,
+    /// Domain of the descriptor; with KEY=VALUE
+    #[arg(long, requires = "entries")]
+    domain: Option<String>,
+    #[command(flatten)]
+    files: Files,
+}
+
 impl Cli {
     /// Returns whether it serves.
     const fn serves(&self) -> bool {
@@ -195,7 +214,7 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
             Explained::InvalidRules => ExitCode::FAILURE,
         }),
         Some(Command::Simulate(simulate)) => {
-            command::simulate(&simulate, &mut io::stdout().lock())?;
+            simulate.run()?;
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Completions(completions)) => {
@@ -260,6 +279,22 @@ impl Explain {
             shared: SharedCounts { instances, ..shared },
         };
         Ok(command::explain(loaded, &request, &mut io::stdout().lock())?)
+    }
+}
+
+// === impl SimulateRule ===
+
+impl SimulateRule {
+    /// Writes the results to standard output.
+    fn run(&self) -> Result<(), Box<dyn Error>> {
+        let descriptor = match &self.domain {
+            Some(domain) => {
+                let (_, loaded) = self.files.load(self.config.as_deref())?;
+                Some(DescriptorToSimulate { loaded, domain, entries: &self.entries })
+            }
+            None => None,
+        };
+        Ok(command::simulate(&self.simulate, descriptor, &mut io::stdout().lock())?)
     }
 }
 

@@ -11,6 +11,7 @@ mod lines;
 mod local_page;
 mod progress;
 pub mod simulate;
+mod simulate_rule;
 mod simulate_share;
 mod simulate_wait;
 
@@ -23,3 +24,4 @@ pub use health::health;
 pub use hot::hot;
 pub use local_page::LocalPageError;
 pub use simulate::simulate;
+pub use simulate_rule::DescriptorToSimulate;

@@ -1,39 +1,134 @@
-//! A progress bar on standard error.
+//! Runs several jobs on all cores, and shows on standard error how far they are.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::{
+    collections::BTreeMap,
+    io::{self, IsTerminal as _, Write as _},
+    num::NonZero,
+    sync::{
+        atomic::{AtomicU32, AtomicUsize, Ordering},
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
 /// The width of the progress bar in characters.
 const BAR: usize = 30;
 
-/// A progress bar.
-pub(super) struct Progress {
-    label: &'static str,
+/// The time after which the progress is shown. What is done sooner shows none.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The time between two looks at the progress.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The time between two lines about the progress where no bar can be drawn.
+const LINES: Duration = Duration::from_secs(10);
+
+/// The parts of a whole in which jobs report their progress.
+const PARTS: f64 = 10_000.0;
+
+/// Says how far the jobs are: a bar on a terminal, and otherwise a line now and then.
+struct Progress {
     is_terminal: bool,
-    /// The percentage shown; none at first.
+    /// When the next line is due.
+    next: Instant,
+    /// The percentage of the bar; none if there is no bar.
     shown: Option<u32>,
 }
 
+/// Runs `run` for each of `jobs`, as many at a time as the machine has cores, and returns the results in the order of
+/// the jobs. Each calls its second argument with the share that it has completed, 0 to 1. Shows the progress on standard
+/// error if they take longer than a second.
+pub(super) fn run_all<J: Sync, R: Send>(jobs: &[J], run: impl Fn(&J, &dyn Fn(f64)) -> R + Sync) -> Vec<R> {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let completed: Vec<AtomicU32> = jobs.iter().map(|_| AtomicU32::new(0)).collect();
+    let next = AtomicUsize::new(0);
+    let work = |results: &mpsc::Sender<(usize, R)>| {
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(i) else { break };
+            let result = run(job, &|share| completed[i].store(in_parts(share), Ordering::Relaxed));
+            completed[i].store(in_parts(1.0), Ordering::Relaxed);
+            // does not fail: the receiver is there until all have ended
+            let _ = results.send((i, result));
+        }
+    };
+    thread::scope(|scope| {
+        let (sender, receiver) = mpsc::channel();
+        for _ in 0..cores.min(jobs.len()) {
+            let (sender, work) = (sender.clone(), &work);
+            scope.spawn(move || work(&sender));
+        }
+        drop(sender);
+        let (mut results, mut progress) = (BTreeMap::new(), Progress::new());
+        loop {
+            match receiver.recv_timeout(LOOK) {
+                Ok((i, result)) => {
+                    results.insert(i, result);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            let parts: f64 = completed.iter().map(|parts| f64::from(parts.load(Ordering::Relaxed))).sum();
+            let all = completed.iter().map(|_| PARTS).sum::<f64>();
+            progress.show(parts / all);
+        }
+        progress.end();
+        results.into_values().collect()
+    })
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and 10,000")]
+fn in_parts(share: f64) -> u32 {
+    (share.clamp(0.0, 1.0) * PARTS) as u32
+}
+
+// === impl Progress ===
+
 impl Progress {
-    pub(super) fn new(label: &'static str) -> Self {
-        Self { label, is_terminal: io::stderr().is_terminal(), shown: None }
+    fn new() -> Self {
+        Self { is_terminal: io::stderr().is_terminal(), next: Instant::now() + PATIENCE, shown: None }
     }
 
+    /// Says that a `share` is completed, if it is time to.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a percentage")]
-    pub(super) fn show(&mut self, done: f64) {
-        let percentage = (done.clamp(0.0, 1.0) * 100.0) as u32;
-        if self.is_terminal && self.shown != Some(percentage) {
+    fn show(&mut self, share: f64) {
+        let percentage = (share.clamp(0.0, 1.0) * 100.0) as u32;
+        let now = Instant::now();
+        if now < self.next || self.shown == Some(percentage) {
+            return;
+        }
+        // progress is optional, so a failed write is ignored
+        if self.is_terminal {
             self.shown = Some(percentage);
             let full = BAR * percentage as usize / 100;
-            let bar = format!("{:-<BAR$}", "#".repeat(full));
-            // progress is optional, so a failed write is ignored
-            let _ = write!(io::stderr(), "\r[{bar}] {percentage:>3} % {:<9}", self.label);
+            let _ = write!(io::stderr(), "\r[{:-<BAR$}] {percentage:>3} %", "#".repeat(full));
+        } else {
+            self.next = now + LINES;
+            let _ = writeln!(io::stderr(), "simulating: {percentage} % done");
         }
     }
 
     /// Clears the bar.
-    pub(super) fn end(&mut self) {
+    fn end(&mut self) {
         if self.shown.take().is_some() {
             let _ = write!(io::stderr(), "\r{:1$}\r", "", BAR + 20);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_have_the_order_of_the_jobs() {
+        let jobs: Vec<u64> = (0..50).collect();
+        let squares = run_all(&jobs, |job, progress| {
+            progress(0.5);
+            job * job
+        });
+        assert_eq!(squares, jobs.iter().map(|job| job * job).collect::<Vec<_>>());
+        assert!(run_all(&[] as &[u64], |job, _| *job).is_empty());
     }
 }

@@ -11,7 +11,9 @@ use std::{
 use clap::{Args, ValueEnum};
 
 use super::{
-    progress::Progress,
+    lines::write_line,
+    progress::run_all,
+    simulate_rule::{DescriptorToSimulate, RuleError, SimulatedRule},
     simulate_share::{ShareError, SimulateShare},
     simulate_wait::{SimulatedWaiting, simulate_waiting},
 };
@@ -21,8 +23,8 @@ use crate::{
     limit::{Bucket, Coordination, Period, Refill, RuleCoordination, Tier},
     settings, simulate,
     simulate::{
-        Instance, Panel, Scenario, ScenarioError, Series, SimulationMetrics, SimulationOutcome, Skew, chart,
-        legend, run, suggest, summary, table,
+        Instance, Panel, Scenario, ScenarioError, Series, SimulationMetrics, Skew, chart, legend, run,
+        suggest, summary, table,
     },
     store::{
         coordinated::{self, Coordinated},
@@ -40,10 +42,10 @@ const STEPS: u32 = 800;
 const LONGEST_FOLLOWED: Period = Period::from_secs(60);
 
 /// The most keys that are simulated by default.
-const MAX_DEFAULT_KEYS: f64 = 2_000.0;
+const MAX_DEFAULT_KEYS: f64 = 400.0;
 
-/// The most requests that are simulated by default, unless one key has more.
-const MAX_DEFAULT_REQUESTS: f64 = 500_000.0;
+/// The most requests that are simulated by default, unless one key has more: those of five modes take a second.
+const MAX_DEFAULT_REQUESTS: f64 = 80_000.0;
 
 /// The parameters of the simulation.
 #[derive(Args, Clone, Debug)]
@@ -54,8 +56,8 @@ pub struct Simulate {
     /// Coordination modes to simulate, separated by commas [default: all but split]
     #[arg(long, value_name = "MODE", value_delimiter = ',', value_parser = parse_mode)]
     pub coordination: Vec<Coordination>,
-    /// Keys, each with the limit for itself; requests are for random keys [default: 2000, or fewer for 500000 requests;
-    /// with --wait 1]
+    /// Keys, each with the limit for itself; requests are for random keys [default: 400, or fewer for 80000 requests;
+    /// with --wait, or for a rule with one counter, 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub keys: Option<u32>,
     /// Requests that the limit admits in each period
@@ -156,6 +158,13 @@ const COMPARED: [Coordination; 5] = [
     Coordination::Strict,
 ];
 
+/// The modes in which one limit is simulated.
+struct Compared<'a> {
+    args: &'a Simulate,
+    /// The rule whose limit it is.
+    rule: Option<&'a SimulatedRule>,
+}
+
 /// The distributions of requests over the instances, by their names on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Spread {
@@ -198,6 +207,9 @@ pub enum SimulateError {
     /// A pool cannot be simulated.
     #[error(transparent)]
     Share(#[from] ShareError),
+    /// The rule of the descriptor cannot be simulated.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
     /// The runtime cannot be created.
     #[error("cannot run the simulation")]
     Run(#[source] io::Error),
@@ -236,59 +248,45 @@ fn parse_interval(text: &str) -> Result<Duration, &'static str> {
     parse_time(text).and_then(|time| if time.is_zero() { Err("it must be longer than 0") } else { Ok(time) })
 }
 
-/// Runs the simulation of `args` and prints the results to `out`. Shows the progress on standard error if that is a
-/// terminal.
-pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateError> {
+/// Runs the simulation of `args` and prints the results to `out`: of the limit of a `descriptor` if there is one. Shows
+/// the progress on standard error.
+///
+/// # Errors
+///
+/// [`SimulateError`].
+pub fn simulate(
+    args: &Simulate,
+    descriptor: Option<DescriptorToSimulate<'_>>,
+    out: &mut impl Write,
+) -> Result<(), SimulateError> {
     if let Some(demands) = args.share.demands()? {
         args.share.simulate(&demands, (args.limit, args.period), args.svg.as_deref(), out)?;
         return Ok(());
     }
-    let scenario = args.scenario()?;
-    if args.wait.is_some() { scenario.check_waiting() } else { scenario.check() }?;
-    if scenario.keys > 1 && args.svg.is_some() {
+    let rule = descriptor.map(DescriptorToSimulate::rule).transpose()?;
+    let whole = args.scenario(rule.as_ref())?;
+    whole.check()?;
+    if whole.keys > 1 && args.svg.is_some() {
         return Err(SimulateError::Chart);
     }
+    let compared = Compared { args, rule: rule.as_ref() };
+    let chosen = compared.modes();
+    args.check_division(&whole.tier, &chosen)?;
     // opened first, so that an invalid path fails before the simulation, not after it
     let svg = match &args.svg {
         Some(path) => Some((path, fs::File::create(path).map_err(svg_error(path))?)),
         None => None,
     };
-    let chosen = if args.coordination.is_empty() { &COMPARED[..] } else { &args.coordination };
-    args.check_division(chosen)?;
-    if let Some(max_wait) = args.wait {
-        let make = |instance| args.store(&scenario, instance);
-        let chosen: Vec<RuleCoordination> = chosen.iter().map(|mode| args.coordination_of(*mode)).collect();
-        let (max_wait, round_trip) = ((max_wait, period(max_wait)), args.round_trip);
-        let simulated = simulate_waiting(&scenario, max_wait, round_trip, &chosen, make, STEPS);
-        let SimulatedWaiting { title, text, panels } = simulated.map_err(SimulateError::Run)?;
-        write!(out, "{text}").map_err(SimulateError::Print)?;
-        if let Some((path, mut file)) = svg {
-            file.write_all(chart(&scenario, &title, &panels).as_bytes()).map_err(svg_error(path))?;
-        }
-        return Ok(());
+    let scenario = whole.shortened(chosen.len() + usize::from(args.wait.is_some()));
+    for note in [compared.rule_line(), whole.shortened_to(&scenario)].into_iter().flatten() {
+        write_line(out, format_args!("{note}")).map_err(SimulateError::Print)?;
     }
-    let mut modes = Vec::new();
-    let part = 1.0 / f64::from(u8::try_from(chosen.len()).unwrap_or(u8::MAX));
-    let mut completed = 0.0;
-    for &mode in chosen {
-        let mut progress = Progress::new(mode.name());
-        let outcome = args
-            .run(&scenario, mode, |done| progress.show(completed + part * done))
-            .map_err(SimulateError::Run)?;
-        progress.end();
-        completed += part;
-        let series = Series::of(&scenario, &outcome, STEPS);
-        modes.push((mode, SimulationMetrics::of(&scenario, &outcome), series));
-    }
-    args.print(&scenario, &modes, out).map_err(SimulateError::Print)?;
+    let (title, panels) = match args.wait {
+        Some(max_wait) => compared.simulate_waiting(&scenario, &chosen, max_wait, out),
+        None => compared.simulate(&scenario, &chosen, out),
+    }?;
     if let Some((path, mut file)) = svg {
-        let panel = |(mode, metrics, series): (Coordination, SimulationMetrics, Series)| Panel {
-            name: mode.name().to_owned(),
-            summary: summary(&metrics),
-            series,
-        };
-        let panels: Vec<Panel> = modes.into_iter().map(panel).collect();
-        file.write_all(chart(&scenario, &scenario.title(), &panels).as_bytes()).map_err(svg_error(path))?;
+        file.write_all(chart(&scenario, &title, &panels).as_bytes()).map_err(svg_error(path))?;
     }
     Ok(())
 }
@@ -298,21 +296,20 @@ fn svg_error(path: &Path) -> impl FnOnce(io::Error) -> SimulateError {
 }
 
 impl Simulate {
-    fn scenario(&self) -> Result<Scenario, SimulateError> {
-        let burst = self.burst.unwrap_or(self.limit);
-        let algorithm = match self.algorithm {
-            Algorithm::TokenBucket => {
-                limit::Algorithm::TokenBucket(Bucket { burst, refill: Refill::Continuous, strict: false })
-            }
-            _ if self.burst.is_some() => return Err(SimulateError::Burst),
-            Algorithm::FixedWindow => limit::Algorithm::FixedWindow,
-            Algorithm::SlidingWindow => limit::Algorithm::SlidingWindow,
+    /// Returns the scenario, with the limit of `rule` if there is one.
+    fn scenario(&self, rule: Option<&SimulatedRule>) -> Result<Scenario, SimulateError> {
+        let tier = match rule {
+            Some(rule) => rule.tier.clone(),
+            None => self.tier()?,
         };
+        let load = self.load(&tier);
+        let has_one_key = self.wait.is_some() || rule.is_some_and(|rule| rule.has_one_counter);
+        let default_keys = || if has_one_key { 1 } else { self.default_keys(&tier) };
         Ok(Scenario {
             instances: self.instances,
-            keys: self.keys.unwrap_or_else(|| self.default_keys()) as usize,
-            tier: Tier { requests: self.limit, period: self.period, algorithm },
-            load: self.load(),
+            keys: self.keys.unwrap_or_else(default_keys) as usize,
+            tier,
+            load,
             arrivals: match self.arrivals {
                 Arrivals::Random => simulate::Arrivals::Random,
                 Arrivals::AtOnce => simulate::Arrivals::AtOnce,
@@ -331,49 +328,118 @@ impl Simulate {
         })
     }
 
-    /// Returns the offered requests, as a multiple of the limit.
-    fn load(&self) -> f64 {
-        let seconds = Duration::from_nanos(self.period.as_nanos()).as_secs_f64();
-        self.rate.map_or(self.load, |rate| rate * seconds / f64::from(self.limit))
+    /// Returns the limit of the arguments.
+    fn tier(&self) -> Result<Tier, SimulateError> {
+        let burst = self.burst.unwrap_or(self.limit);
+        let algorithm = match self.algorithm {
+            Algorithm::TokenBucket => {
+                limit::Algorithm::TokenBucket(Bucket { burst, refill: Refill::Continuous, strict: false })
+            }
+            _ if self.burst.is_some() => return Err(SimulateError::Burst),
+            Algorithm::FixedWindow => limit::Algorithm::FixedWindow,
+            Algorithm::SlidingWindow => limit::Algorithm::SlidingWindow,
+        };
+        Ok(Tier { requests: self.limit, period: self.period, algorithm })
     }
 
-    /// Returns as many keys as can be simulated in a few seconds.
+    /// Returns the offered requests, as a multiple of the limit.
+    fn load(&self, tier: &Tier) -> f64 {
+        let seconds = Duration::from_nanos(tier.period.as_nanos()).as_secs_f64();
+        self.rate.map_or(self.load, |rate| rate * seconds / f64::from(tier.requests))
+    }
+
+    /// Returns as many keys as can be simulated in a second or two.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "limited to a small number")]
-    fn default_keys(&self) -> u32 {
-        if self.wait.is_some() {
-            return 1;
-        }
-        let requests = f64::from(self.limit) * self.load() * f64::from(self.windows);
+    fn default_keys(&self, tier: &Tier) -> u32 {
+        let requests = f64::from(tier.requests) * self.load(tier) * f64::from(self.windows);
         (MAX_DEFAULT_REQUESTS / requests).clamp(1.0, MAX_DEFAULT_KEYS) as u32
     }
 
     /// Checks that parts can follow demand in the `chosen` modes, if they are to.
-    fn check_division(&self, chosen: &[Coordination]) -> Result<(), SimulateError> {
-        let is_window = matches!(self.algorithm, Algorithm::FixedWindow);
-        let is_short = self.period <= LONGEST_FOLLOWED && self.period.as_nanos().is_multiple_of(1_000_000);
+    fn check_division(&self, tier: &Tier, chosen: &[Coordination]) -> Result<(), SimulateError> {
+        let is_window = tier.algorithm == limit::Algorithm::FixedWindow;
+        let is_short = tier.period <= LONGEST_FOLLOWED && tier.period.as_nanos().is_multiple_of(1_000_000);
         let is_split = chosen.contains(&Coordination::Split);
         if self.split == Division::ByDemand && !(is_window && is_short && is_split) {
             return Err(SimulateError::Division);
         }
         Ok(())
     }
+}
+
+// === impl Compared ===
+
+impl Compared<'_> {
+    /// Returns the modes to simulate: those that were named, or else all but `split`, and the one of the rule.
+    fn modes(&self) -> Vec<Coordination> {
+        if !self.args.coordination.is_empty() {
+            return self.args.coordination.clone();
+        }
+        let of_rule = self.rule.and_then(|rule| rule.coordination.mode);
+        let of_rule = of_rule.filter(|mode| !COMPARED.contains(mode));
+        COMPARED.into_iter().chain(of_rule).collect()
+    }
+
+    /// Says which rule is simulated, and how its instances coordinate.
+    fn rule_line(&self) -> Option<String> {
+        let SimulatedRule { name, coordination, .. } = self.rule?;
+        let mode =
+            coordination.mode.map_or_else(String::new, |mode| format!(", coordination: {}", mode.name()));
+        Some(format!("rule {name}{mode}"))
+    }
 
     /// Returns how the limit is coordinated in this mode.
     fn coordination_of(&self, mode: Coordination) -> RuleCoordination {
-        let follows_demand = mode == Coordination::Split && self.split == Division::ByDemand;
-        RuleCoordination { mode: Some(mode), follows_demand, ..RuleCoordination::default() }
+        let of_rule = self.rule.map(|rule| rule.coordination).unwrap_or_default();
+        let by_demand = self.args.split == Division::ByDemand || of_rule.follows_demand;
+        RuleCoordination {
+            mode: Some(mode),
+            follows_demand: mode == Coordination::Split && by_demand,
+            split_between: None,
+            ..of_rule
+        }
     }
 
-    /// Simulates one mode, with the code that the service runs.
-    fn run(
+    /// Simulates the modes, with the code that the service runs, and writes what became of the requests. Returns the
+    /// title and the panels of a chart.
+    fn simulate(
         &self,
         scenario: &Scenario,
-        mode: Coordination,
-        progress: impl FnMut(f64),
-    ) -> io::Result<SimulationOutcome> {
-        let rules = scenario.rules(self.coordination_of(mode));
+        chosen: &[Coordination],
+        out: &mut impl Write,
+    ) -> Result<(String, Vec<Panel>), SimulateError> {
+        let simulated = run_all(chosen, |&mode, progress| {
+            let rules = scenario.rules(self.coordination_of(mode));
+            let make = |instance| self.store(scenario, instance);
+            let fallbacks = |store: &Coordinated<_>| store.coordination_metrics().decisions.fallback.get();
+            let outcome = run(scenario, &rules, make, fallbacks, progress)?;
+            Ok((mode, SimulationMetrics::of(scenario, &outcome), Series::of(scenario, &outcome, STEPS)))
+        });
+        let modes = simulated.into_iter().collect::<io::Result<Vec<_>>>().map_err(SimulateError::Run)?;
+        self.print(scenario, &modes, out).map_err(SimulateError::Print)?;
+        let panel = |(mode, metrics, series): (Coordination, SimulationMetrics, Series)| Panel {
+            name: mode.name().to_owned(),
+            summary: summary(&metrics),
+            series,
+        };
+        Ok((scenario.title(), modes.into_iter().map(panel).collect()))
+    }
+
+    /// As [`Compared::simulate`], with callers that wait.
+    fn simulate_waiting(
+        &self,
+        scenario: &Scenario,
+        chosen: &[Coordination],
+        max_wait: Duration,
+        out: &mut impl Write,
+    ) -> Result<(String, Vec<Panel>), SimulateError> {
         let make = |instance| self.store(scenario, instance);
-        run(scenario, &rules, make, |store| store.coordination_metrics().decisions.fallback.get(), progress)
+        let chosen: Vec<RuleCoordination> = chosen.iter().map(|mode| self.coordination_of(*mode)).collect();
+        let (max_wait, round_trip) = ((max_wait, period(max_wait)), self.args.round_trip);
+        let simulated = simulate_waiting(scenario, max_wait, round_trip, &chosen, make, STEPS);
+        let SimulatedWaiting { title, text, panels } = simulated.map_err(SimulateError::Run)?;
+        write!(out, "{text}").map_err(SimulateError::Print)?;
+        Ok((title, panels))
     }
 
     /// Opens the store of an instance.
@@ -384,8 +450,8 @@ impl Simulate {
     ) -> Coordinated<SimulatedRemote> {
         let defaults = coordinated::CoordinationSettings::default();
         let settings = coordinated::CoordinationSettings {
-            sync_interval: period(self.sync_interval),
-            early_sync: !self.no_early_sync,
+            sync_interval: period(self.args.sync_interval),
+            early_sync: !self.args.no_early_sync,
             instance: format!("simulated-{number}"),
             max_counters: 2 * scenario.keys.max(512),
             heartbeat: scenario.rarer(defaults.heartbeat),
@@ -401,8 +467,10 @@ impl Simulate {
         modes: &[(Coordination, SimulationMetrics, Series)],
         out: &mut impl Write,
     ) -> io::Result<()> {
-        let Self { round_trip, sync_interval, .. } = self;
-        let early = if self.no_early_sync { ", none early" } else { "" };
+        let Simulate { round_trip, no_early_sync, suggest: suggests, .. } = self.args;
+        let of_rule = self.rule.and_then(|rule| rule.coordination.sync_interval);
+        let sync_interval = of_rule.map_or(self.args.sync_interval, Duration::from);
+        let early = if *no_early_sync { ", none early" } else { "" };
         writeln!(
             out,
             "{}\n{round_trip:?} round trip, {sync_interval:?} between syncs{early}, seed {}\n",
@@ -412,7 +480,7 @@ impl Simulate {
         let rows: Vec<(&str, SimulationMetrics)> =
             modes.iter().map(|(mode, metrics, _)| (mode.name(), metrics.clone())).collect();
         write!(out, "{}\n{}", table(&rows), legend())?;
-        if self.suggest {
+        if *suggests {
             let modes: Vec<_> = modes.iter().map(|(mode, metrics, _)| (*mode, metrics.clone())).collect();
             write!(out, "\n{}", suggest(scenario, &modes))?;
         }

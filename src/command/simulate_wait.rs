@@ -1,8 +1,8 @@
 //! `weir simulate --wait`: callers that wait, in a line at each instance.
 
-use std::{io, time::Duration};
+use std::{io, iter, time::Duration};
 
-use super::progress::Progress;
+use super::progress::run_all;
 use crate::{
     limit::{Coordination, Period, RuleCoordination},
     simulate::{
@@ -36,20 +36,23 @@ pub(super) fn simulate_waiting(
     (max_wait, longest): (Duration, Period),
     round_trip: Duration,
     chosen: &[RuleCoordination],
-    make: impl Fn(Instance) -> Coordinated<SimulatedRemote>,
+    make: impl Fn(Instance) -> Coordinated<SimulatedRemote> + Sync,
     steps: u32,
 ) -> io::Result<SimulatedWaiting> {
-    let mut outcomes = vec![(ONE_LINE, run_one_line(scenario, longest)?)];
-    let part = 1.0 / f64::from(u8::try_from(chosen.len()).unwrap_or(u8::MAX));
-    let mut completed = 0.0;
-    for coordination in chosen {
-        let name = match coordination.mode {
-            Some(_) if coordination.follows_demand => BY_DEMAND,
-            mode => mode.map_or("", Coordination::name),
-        };
-        outcomes.push((name, run_mode(scenario, longest, (name, coordination), &make, (completed, part))?));
-        completed += part;
-    }
+    let lines: Vec<Option<&RuleCoordination>> = iter::once(None).chain(chosen.iter().map(Some)).collect();
+    let outcomes = run_all(&lines, |coordination, progress| {
+        Ok(match coordination {
+            None => (ONE_LINE, run_one_line(scenario, longest, progress)?),
+            Some(coordination) => {
+                let name = match coordination.mode {
+                    Some(_) if coordination.follows_demand => BY_DEMAND,
+                    mode => mode.map_or("", Coordination::name),
+                };
+                (name, run_mode(scenario, longest, coordination, &make, progress)?)
+            }
+        })
+    });
+    let outcomes = outcomes.into_iter().collect::<io::Result<Vec<_>>>()?;
     let best = &outcomes[0].1;
     let metrics: Vec<(&str, WaitMetrics)> = outcomes
         .iter()
@@ -68,35 +71,26 @@ pub(super) fn simulate_waiting(
 }
 
 /// Runs one line for all callers, in memory.
-fn run_one_line(scenario: &Scenario, max_wait: Period) -> io::Result<WaitingOutcome> {
+fn run_one_line(
+    scenario: &Scenario,
+    max_wait: Period,
+    progress: impl FnMut(f64),
+) -> io::Result<WaitingOutcome> {
     let scenario = Scenario { instances: 1, clock_skew: Period::default(), ..scenario.clone() };
     let counters = 2 * scenario.keys.max(512);
-    let mut progress = Progress::new(ONE_LINE);
     let rules = || scenario.rule_set(RuleCoordination::default());
-    let make = |_| MemoryStore::new(counters);
-    let outcome = run_waiting(&scenario, max_wait, rules, make, |_| 0, |done| progress.show(done));
-    progress.end();
-    outcome
+    run_waiting(&scenario, max_wait, rules, |_| MemoryStore::new(counters), |_| 0, progress)
 }
 
 /// Runs the lines of the instances in one mode, with the code that the service runs.
 fn run_mode(
     scenario: &Scenario,
     max_wait: Period,
-    (name, coordination): (&'static str, &RuleCoordination),
+    coordination: &RuleCoordination,
     make: impl Fn(Instance) -> Coordinated<SimulatedRemote>,
-    (completed, part): (f64, f64),
+    progress: impl FnMut(f64),
 ) -> io::Result<WaitingOutcome> {
-    let mut progress = Progress::new(name);
     let rules = || scenario.rule_set(*coordination);
-    let outcome = run_waiting(
-        scenario,
-        max_wait,
-        rules,
-        make,
-        |store| store.coordination_metrics().decisions.fallback.get(),
-        |done| progress.show(completed + part * done),
-    );
-    progress.end();
-    outcome
+    let fallbacks = |store: &Coordinated<_>| store.coordination_metrics().decisions.fallback.get();
+    run_waiting(scenario, max_wait, rules, make, fallbacks, progress)
 }

@@ -141,6 +141,12 @@ impl CompiledRule {
         self.id
     }
 
+    /// Returns whether one counter counts all descriptors that match it.
+    #[cfg(feature = "server")]
+    pub(crate) const fn has_one_counter(&self) -> bool {
+        self.has_static_key
+    }
+
     /// Returns whether it rejects nothing.
     pub(crate) const fn shadow_mode(&self) -> bool {
         self.shadow_mode

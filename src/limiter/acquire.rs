@@ -346,7 +346,17 @@ impl<S: Store> Limiter<S> {
         limiter: &Arc<Self>,
         clock: Arc<dyn Clock>,
     ) -> impl Future<Output = ()> + Send + 'static + use<S> {
-        super::asking::serve(Arc::downgrade(limiter), Arc::clone(&limiter.asking), clock)
+        super::asking::serve(Arc::downgrade(limiter), Arc::clone(&limiter.asking), clock, None)
+    }
+
+    /// As [`Limiter::ask_store`], with a clock that is never set: it sleeps for the `longest` time if nothing is due.
+    #[cfg(feature = "server")]
+    pub(crate) fn ask_store_within(
+        limiter: &Arc<Self>,
+        clock: Arc<dyn Clock>,
+        longest: Period,
+    ) -> impl Future<Output = ()> + Send + 'static + use<S> {
+        super::asking::serve(Arc::downgrade(limiter), Arc::clone(&limiter.asking), clock, Some(longest))
     }
 
     /// Applies new rules to the lines whose counters are not in memory.

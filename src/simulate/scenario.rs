@@ -4,20 +4,27 @@ use std::sync::Arc;
 
 use crate::{
     limit::{
-        Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleCoordination, RuleNode, RuleSet, Tier,
-        Timestamp, Values,
+        Algorithm, Bucket, Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleCoordination,
+        RuleNode, RuleSet, Tier, Timestamp, Values,
     },
     store::simulated::{Network, Random},
 };
 
-/// The most requests of one simulation, which bounds its memory: every decision is kept until the end.
-const MAX_REQUESTS: f64 = 20e6;
+/// The most requests of all modes that are simulated together: a mode takes some seconds for a million.
+const MAX_REQUESTS: f64 = 6e6;
 
-/// The most steps of background work of all instances in one simulation, of which a mode takes minutes.
-const MAX_STEPS: f64 = 5e6;
+/// The most requests of one mode, which bounds its memory: every decision is kept until the end.
+const MAX_REQUESTS_OF_MODE: f64 = 3e6;
 
-/// The longest time that is simulated, in nanoseconds: 500 years, which leaves room to the end of timestamps.
-const MAX_TIME: f64 = 500.0 * 365.0 * 86_400e9;
+/// The most times that one kind of background work is done by all instances in one mode, which takes seconds.
+const MAX_STEPS: f64 = 1e6;
+
+/// The fewest periods to which a scenario is shortened.
+const FEWEST_WINDOWS: u32 = 2;
+
+/// The smallest limit for each instance to which a larger one is reduced: enough for each mode to do as it does with
+/// the larger one.
+const LEAST_LIMIT: usize = 500;
 
 /// The longest sleep of what makes the turns of lines in memory.
 pub(super) const LONGEST_SLEEP: Period = Period::from_millis(100);
@@ -28,8 +35,11 @@ pub(super) const DOMAIN: &str = "simulated";
 /// The most instances.
 const MAX_INSTANCES: usize = 1_000;
 
-/// The time of ten heartbeats.
-const WARM_UP: Period = Period::from_secs(10);
+/// The time between two heartbeats.
+const HEARTBEAT: Period = Period::from_secs(1);
+
+/// The number of heartbeats before the first request.
+const WARM_UP: u64 = 10;
 
 /// The period of a limit from which heartbeats and sweeps become rarer, in proportion: in the windows of a day there
 /// would be millions.
@@ -106,23 +116,6 @@ pub enum ScenarioError {
     /// No windows.
     #[error("at least one window must be simulated")]
     NoWindows,
-    /// More requests than can be simulated.
-    #[error(
-        "{0:.0} requests are too many, at most {MAX_REQUESTS:.0} can be simulated: take fewer windows, fewer keys, or a smaller limit"
-    )]
-    TooMany(f64),
-    /// Takes too long.
-    #[error(
-        "{windows} periods of {period} take too long to simulate, of {instances} instances: take fewer or shorter ones"
-    )]
-    TooLong {
-        /// The number of periods.
-        windows: u32,
-        /// The limit's period.
-        period: Period,
-        /// The number of instances.
-        instances: usize,
-    },
 }
 
 // === impl Scenario ===
@@ -130,7 +123,6 @@ pub enum ScenarioError {
 impl Scenario {
     /// Checks that the scenario can be simulated.
     pub fn check(&self) -> Result<(), ScenarioError> {
-        let requests = self.requests();
         if !(1..=MAX_INSTANCES).contains(&self.instances) {
             Err(ScenarioError::Instances(self.instances))
         } else if self.tier.requests == 0 || self.tier.capacity() == 0 {
@@ -141,29 +133,62 @@ impl Scenario {
             Err(ScenarioError::NoKeys)
         } else if self.windows == 0 {
             Err(ScenarioError::NoWindows)
-        } else if requests > MAX_REQUESTS {
-            Err(ScenarioError::TooMany(requests))
         } else {
-            // its heartbeats
-            self.check_steps(self.rarer(Period::from_secs(1)))
-        }
-    }
-
-    /// Checks that the scenario can be simulated with callers that wait, whose lines are looked at often.
-    pub fn check_waiting(&self) -> Result<(), ScenarioError> {
-        self.check().and_then(|()| self.check_steps(LONGEST_SLEEP))
-    }
-
-    /// Checks that the scenario does not take too long if each instance works once in every `interval`.
-    fn check_steps(&self, interval: Period) -> Result<(), ScenarioError> {
-        let (windows, period, instances) = (self.windows, self.tier.period, self.instances);
-        let time = period.as_nanos() as f64 * f64::from(windows);
-        let steps = time / interval.as_nanos() as f64 * instances as f64;
-        if time <= MAX_TIME && steps <= MAX_STEPS {
             Ok(())
-        } else {
-            Err(ScenarioError::TooLong { windows, period, instances })
         }
+    }
+
+    /// Returns what is simulated of it, so that `modes` of it take less than a minute: all of it, or else fewer periods,
+    /// then fewer keys, then a smaller limit with as many times the limit offered, and then fewer requests for it.
+    #[must_use]
+    pub fn shortened(&self, modes: usize) -> Self {
+        let most = (MAX_REQUESTS / modes.max(1) as f64).min(MAX_REQUESTS_OF_MODE);
+        let mut part = self.clone();
+        let excess = |part: &Self| part.requests() / most;
+        let fewer = excess(&part).max(part.steps(part.by_period(HEARTBEAT)) / MAX_STEPS);
+        if fewer > 1.0 {
+            let windows = (f64::from(self.windows) / fewer) as u32;
+            part.windows = windows.max(FEWEST_WINDOWS.min(self.windows));
+        }
+        if excess(&part) > 1.0 {
+            part.keys = ((self.keys as f64 / excess(&part)) as usize).max(1);
+        }
+        if excess(&part) > 1.0 {
+            let least = u32::try_from(LEAST_LIMIT * self.instances).unwrap_or(u32::MAX);
+            let requests = (f64::from(self.tier.requests) / excess(&part)) as u32;
+            part.tier = reduced(&self.tier, requests.max(least));
+        }
+        part.load /= excess(&part).max(1.0);
+        part
+    }
+
+    /// Says what of it `part` has, if that is less than all of it.
+    #[must_use]
+    pub fn shortened_to(&self, part: &Self) -> Option<String> {
+        let mut less = Vec::new();
+        if part.windows < self.windows {
+            less.push(format!("{} periods instead of {}", part.windows, self.windows));
+        }
+        if part.keys < self.keys {
+            less.push(format!("{} keys instead of {}", part.keys, self.keys));
+        }
+        if part.tier.requests < self.tier.requests {
+            let (requests, whole) = (part.tier.requests, self.tier.requests);
+            less.push(format!("a limit of {requests} instead of {whole}, and its requests in proportion"));
+        }
+        if part.load < self.load {
+            let (load, whole) = (significant(part.load), significant(self.load));
+            less.push(format!("{load} times the limit offered instead of {whole} times"));
+        }
+        (!less.is_empty()).then(|| {
+            format!("scaled down, since all of it could take longer than a minute: {}", less.join("; "))
+        })
+    }
+
+    /// Returns how often all instances do something that they do in every `interval`.
+    fn steps(&self, interval: Period) -> f64 {
+        let time = self.tier.period.as_nanos() as f64 * f64::from(self.windows);
+        time / interval.as_nanos().max(1) as f64 * self.instances as f64
     }
 
     /// Returns the number of requests, on average.
@@ -206,17 +231,23 @@ impl Scenario {
         Timestamp::from_secs(1_700_000_000).window_end(self.tier.period)
     }
 
-    /// Returns the time between two heartbeats, or sweeps, that are `interval` apart outside simulations: as long, or
-    /// in the proportion in which the limit's period is longer than an hour.
+    /// Returns the time between two heartbeats, sweeps or other background work that is done in every `interval` outside
+    /// simulations: as long, or longer where the limit's period is longer than an hour, in this proportion, or where many
+    /// instances would do the work millions of times.
     #[must_use]
     pub fn rarer(&self, interval: Period) -> Period {
-        let factor = (self.tier.period.as_nanos() / LONG.as_nanos()).max(1);
-        Period::from_nanos(interval.as_nanos().saturating_mul(factor))
+        let by_period = self.by_period(interval);
+        times(by_period, (self.steps(by_period) / MAX_STEPS).ceil() as u64)
+    }
+
+    /// Returns `interval`, or in proportion longer if the limit's period is longer than an hour.
+    fn by_period(&self, interval: Period) -> Period {
+        times(interval, self.tier.period.as_nanos() / LONG.as_nanos())
     }
 
     /// Returns the time for which the instances run before the first request, so that they discover each other.
     pub(super) fn warm_up(&self) -> Period {
-        self.rarer(WARM_UP)
+        times(self.rarer(HEARTBEAT), WARM_UP)
     }
 
     /// Returns the end of arrivals.
@@ -241,6 +272,28 @@ impl Scenario {
         let domain = Domain::new(DOMAIN, vec![node]);
         RuleSet::new(&[domain], KeyHasher::with_secret([self.seed, 0]))
     }
+}
+
+/// Returns `factor` times the `period`, or the period if that is 0.
+fn times(period: Period, factor: u64) -> Period {
+    Period::from_nanos(period.as_nanos().saturating_mul(factor.max(1)))
+}
+
+/// Returns `tier` with `requests` in each period, and its burst in proportion.
+fn reduced(tier: &Tier, requests: u32) -> Tier {
+    let requests = requests.min(tier.requests);
+    let in_proportion = |burst: u32| {
+        let reduced = u64::from(burst) * u64::from(requests) / u64::from(tier.requests.max(1));
+        u32::try_from(reduced).unwrap_or(u32::MAX).max(1)
+    };
+    let algorithm = match tier.algorithm {
+        Algorithm::TokenBucket(bucket) => {
+            Algorithm::TokenBucket(Bucket { burst: in_proportion(bucket.burst), ..bucket })
+        }
+        Algorithm::SmoothWindow { burst } => Algorithm::SmoothWindow { burst: in_proportion(burst) },
+        other => other,
+    };
+    Tier { requests, algorithm, ..tier.clone() }
 }
 
 /// Formats a number with three significant digits, or as many as it has before the point.
@@ -281,7 +334,7 @@ pub(super) fn choose(spread: &[f64], random: &mut Random) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::Algorithm;
+    use crate::limit::Refill;
 
     fn scenario() -> Scenario {
         Scenario {
@@ -320,20 +373,68 @@ mod tests {
         for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(load(wrong), Err(ScenarioError::NoLoad));
         }
-        assert!(matches!(load(1e6), Err(ScenarioError::TooMany(_))));
-        assert!(matches!(Scenario { keys: 2_000, ..scenario() }.check(), Err(ScenarioError::TooMany(_))));
         assert_eq!(Scenario { keys: 0, ..scenario() }.check(), Err(ScenarioError::NoKeys));
         assert_eq!(Scenario { windows: 0, ..scenario() }.check(), Err(ScenarioError::NoWindows));
-        let days = |days: u64, windows, instances| {
-            let tier = Tier { requests: 1, period: Period::from_secs(days * 86_400), ..scenario().tier };
-            Scenario { instances, tier, windows, ..scenario() }.check()
-        };
-        assert_eq!((days(365, 10, 3), days(365, 400, 3), days(1, 10, 96)), (Ok(()), Ok(()), Ok(())));
-        for (windows, instances) in [(900, 3), (501, 1), (10, 1_000)] {
-            assert!(matches!(days(365, windows, instances), Err(ScenarioError::TooLong { .. })), "{windows}");
-        }
         let none = Tier { requests: 0, ..scenario().tier };
         assert_eq!(Scenario { tier: none, ..scenario() }.check(), Err(ScenarioError::NoLimit));
+    }
+
+    /// Returns the scenario, and what is simulated of it in five modes.
+    fn shortened(scenario: Scenario) -> (Scenario, Scenario) {
+        let part = scenario.shortened(5);
+        assert!(part.requests() <= MAX_REQUESTS / 5.0 * 1.001, "{part:?}");
+        assert!(part.steps(part.rarer(HEARTBEAT)) <= MAX_STEPS, "{part:?}");
+        assert_eq!(part.check(), Ok(()));
+        (scenario, part)
+    }
+
+    #[test]
+    fn what_takes_long_is_shortened_and_the_answer_says_in_what() {
+        let less = |scenario| {
+            let (scenario, part) = shortened(scenario);
+            scenario.shortened_to(&part)
+        };
+        let of = |requests, days: u64| Tier {
+            requests,
+            period: Period::from_secs(days * 86_400),
+            algorithm: Algorithm::FixedWindow,
+        };
+        assert_eq!(less(scenario()), None);
+        let all = "scaled down, since all of it could take longer than a minute: ";
+        for (scenario, expected) in [
+            (
+                Scenario { tier: of(1_000_000, 30), ..scenario() },
+                "2 periods instead of 10; a limit of 300000 instead of 1000000, and its requests in proportion",
+            ),
+            (Scenario { keys: 250, ..scenario() }, "2 periods instead of 10"),
+            (Scenario { keys: 20_000, ..scenario() }, "2 periods instead of 10; 300 keys instead of 20000"),
+            (
+                Scenario { load: 1e6, windows: 1, ..scenario() },
+                "1200 times the limit offered instead of 1000000 times",
+            ),
+            // the heartbeats of as many instances
+            (Scenario { tier: of(10, 1), windows: 900, ..scenario() }, "92 periods instead of 900"),
+        ] {
+            assert_eq!(less(scenario), Some(format!("{all}{expected}")));
+        }
+        let many = Scenario { instances: 1_000, tier: of(u32::MAX, 365), keys: 1_000_000, ..scenario() };
+        shortened(Scenario { load: 1e9, windows: u32::MAX, ..many });
+    }
+
+    #[test]
+    fn a_burst_is_reduced_as_its_limit_is() {
+        let bucket = Bucket { burst: 200, refill: Refill::Continuous, strict: false };
+        let bucket_of = |burst| Algorithm::TokenBucket(Bucket { burst, ..bucket });
+        let of = |requests, algorithm| Tier { requests, algorithm, ..scenario().tier };
+        for (algorithm, expected) in [
+            (bucket_of(200), bucket_of(50)),
+            (bucket_of(1), bucket_of(1)),
+            (Algorithm::SmoothWindow { burst: 40 }, Algorithm::SmoothWindow { burst: 10 }),
+            (Algorithm::SlidingWindow, Algorithm::SlidingWindow),
+        ] {
+            assert_eq!(reduced(&of(400, algorithm), 100), of(100, expected));
+        }
+        assert_eq!(reduced(&of(4, bucket_of(2)), 1_500), of(4, bucket_of(2)));
     }
 
     #[test]

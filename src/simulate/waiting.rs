@@ -86,10 +86,12 @@ async fn simulate<S: Store>(
         sleep(Duration::from_nanos(phases.next() % 1_900_000_000 / instances.len() as u64)).await;
     }
     for (limiter, instance) in limiters.iter().zip(&instances) {
-        work.spawn(Limiter::ask_store(limiter, Arc::new(instance.clock.clone())));
+        let (clock, longest) = (Arc::new(instance.clock.clone()), scenario.rarer(LONGEST_SLEEP));
+        work.spawn(Limiter::ask_store_within(limiter, clock, longest));
     }
     let (rung, clocks) = (Arc::new(Notify::new()), instances.iter().map(|instance| instance.clock.clone()));
-    work.spawn(serve(limiters.iter().map(Arc::clone).zip(clocks).collect(), Arc::clone(&rung)));
+    let served = limiters.iter().map(Arc::clone).zip(clocks).collect();
+    work.spawn(serve(served, Arc::clone(&rung), scenario.rarer(LONGEST_SLEEP)));
     sleep_until(started + Duration::from(scenario.warm_up())).await;
 
     let remotes: Vec<_> = instances.iter().map(|instance| instance.remote.clone()).collect();
@@ -106,10 +108,15 @@ async fn simulate<S: Store>(
     WaitingOutcome { simulated: SimulationOutcome { decisions, calls, fallbacks }, calls_at_start }
 }
 
-/// Makes the turns of the lines in memory, whose timers it looks at again whenever it is `rung`.
-async fn serve<S: Store>(limiters: Vec<(Arc<Limiter<S>>, SimulatedClock)>, rung: Arc<Notify>) {
+/// Makes the turns of the lines in memory, whose timers it looks at again whenever it is `rung`, and after the
+/// `longest` sleep.
+async fn serve<S: Store>(
+    limiters: Vec<(Arc<Limiter<S>>, SimulatedClock)>,
+    rung: Arc<Notify>,
+    longest: Period,
+) {
     loop {
-        let mut next = LONGEST_SLEEP;
+        let mut next = longest;
         for (limiter, clock) in &limiters {
             limiter.serve_waiters(clock.now());
             let due = limiter.store().memory().and_then(MemoryStore::next_turn);

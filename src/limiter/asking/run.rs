@@ -28,12 +28,15 @@ const LONGEST_SLEEP: Period = Period::from_secs(1);
 /// How long a line waits for the store before `on_store_failure` decides.
 const PATIENCE: Period = Period::from_secs(1);
 
-/// Has `lines`, those of `limiter`, ask the store whenever they need something, until they or the limiter end.
+/// Has `lines`, those of `limiter`, ask the store whenever they need something, until they or the limiter end. It sleeps
+/// for the `longest` time if nothing is due, or else for [`LONGEST_SLEEP`].
 pub(in crate::limiter) async fn serve<S: Store>(
     limiter: Weak<Limiter<S>>,
     lines: Arc<AskingLines>,
     clock: Arc<dyn Clock>,
+    longest: Option<Period>,
 ) {
+    let longest = longest.unwrap_or(LONGEST_SLEEP);
     let mut work = JoinSet::new();
     loop {
         {
@@ -44,7 +47,7 @@ pub(in crate::limiter) async fn serve<S: Store>(
                 work.spawn(async move { limiter.carry_out(due, &*clock).await });
             }
         }
-        let next = lines.next().map_or(LONGEST_SLEEP, |next| next.since(clock.now()).min(LONGEST_SLEEP));
+        let next = lines.next().map_or(longest, |next| next.since(clock.now()).min(longest));
         tokio::select! {
             is_open = lines.rung() => if !is_open { break },
             Some(_) = work.join_next() => {}
