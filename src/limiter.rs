@@ -256,7 +256,7 @@ impl<S: Store> Limiter<S> {
             && record.is_none()
             && !self.settings.modes.describes()
             && !request.domain.is_empty()
-            && loaded.rules.has_few_patterns()
+            && loaded.rules.check_patterns(request).is_ok()
         {
             let counts_of = |rule: usize| loaded.stats[rule].prefetch();
             if let Some((check, scope, counts)) = PlainCheck::sole(&loaded.rules, request, counts_of) {

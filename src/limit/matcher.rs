@@ -194,22 +194,18 @@ impl RuleSet {
         self.find_below(root, entries).map_or(Lookup::NoRule, |(index, _)| Lookup::Rule(&self.rules[index]))
     }
 
-    /// Returns whether no request needs too many comparisons with patterns.
-    #[inline]
-    #[must_use]
-    pub fn has_few_patterns(&self) -> bool {
-        self.many_patterns.is_empty()
-    }
-
     /// Checks that the rules of `request` can be found in a bounded time.
     ///
     /// # Errors
     ///
     /// [`TooManyPatterns`], if its entries and the patterns of their keys are too many together.
+    #[inline]
     pub fn check_patterns(&self, request: &Request<'_>) -> Result<(), TooManyPatterns> {
-        if self.has_few_patterns() {
-            return Ok(());
-        }
+        if self.many_patterns.is_empty() { Ok(()) } else { self.count_comparisons(request) }
+    }
+
+    #[inline(never)]
+    fn count_comparisons(&self, request: &Request<'_>) -> Result<(), TooManyPatterns> {
         let (mut needed, mut worst) = (0_u64, None);
         for entry in request.descriptors.iter().flat_map(|descriptor| &descriptor.entries) {
             let Some(patterns) = self.many_patterns.get(entry.key) else { continue };

@@ -61,8 +61,10 @@ impl<S: Store> Limiter<S> {
     #[inline]
     fn plain<'a>(&self, loaded: &'a Loaded, request: &'a Request<'_>) -> Option<Plain<'a>> {
         let modes = &self.settings.modes;
-        let is_checked = modes.shadow || modes.describes() || !loaded.rules.has_few_patterns();
-        if is_checked || request.domain.is_empty() {
+        if modes.shadow || modes.describes() || request.domain.is_empty() {
+            return None;
+        }
+        if loaded.rules.check_patterns(request).is_err() {
             return None;
         }
         let counts_of = |rule: usize| loaded.stats[rule].prefetch();
