@@ -11,7 +11,7 @@ use weir::{
         Values,
     },
     store::{
-        Store,
+        Decisions, Store,
         coordinated::{Coordinated, CoordinationSettings},
         remote::Target,
         simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
@@ -205,6 +205,17 @@ impl Instance {
         let matched = Matched::new(&self.rules, &request);
         let decisions = self.store.take(&matched.checks, Scope::Descriptor, now).await;
         !decisions.expect("a coordinated store always decides")[0].over
+    }
+
+    /// Sends a request with a descriptor for each of `asks`, all of one counter: the hits, and whether they are given
+    /// back.
+    pub(crate) async fn ask(&self, scope: Scope, asks: &[(u64, bool)]) -> Decisions {
+        let of = |(hits, gives_back)| Descriptor { hits: Some(hits), ..descriptor(gives_back) };
+        let descriptors = asks.iter().copied().map(of).collect();
+        let request = Request { domain: "d", descriptors, hits: 1 };
+        let matched = Matched::new(&self.rules, &request);
+        let decisions = self.store.take(&matched.checks, scope, self.now()).await;
+        decisions.expect("a coordinated store always decides")
     }
 
     /// Runs `act` on the check of a hit.

@@ -1,7 +1,7 @@
 //! `split`: each instance enforces its own part. Whatever happens to instances and the store, all together admit no
 //! more than `docs/coordination.md` says.
 
-use std::{sync::Arc, time::Duration};
+use std::{slice, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep, sleep_until};
 use weir::{
@@ -566,4 +566,29 @@ async fn a_decision_reports_the_own_part() {
         })
         .await;
     assert_eq!((decision.share, decision.remaining, decision.over), (Some(25), 24, false));
+}
+
+/// Before an instance has a part, it reports the whole limit, and a rejection lasts until the part begins.
+#[tokio::test(start_paused = true)]
+async fn an_instance_without_a_part_says_when_it_begins() {
+    let bucket = Algorithm::TokenBucket(Bucket { burst: 60, refill: Refill::Step, strict: false });
+    let smooth = Algorithm::SmoothWindow { burst: 60 };
+    for kind in [Algorithm::FixedWindow, smooth, Algorithm::SlidingWindow, bucket] {
+        for (seconds, longest) in [(3_600, 13), (5, 13)] {
+            let tier = tier(3_600, seconds, kind);
+            let rule = rule(MODE, slice::from_ref(&tier), OverLimitPolicy::Ignore);
+            let clock = weir::store::simulated::SimulatedClock::new(Timestamp::from_secs(1_763_722_801));
+            let shared = weir::store::simulated::SimulatedStore::new(clock.clone(), 7);
+            let mut fleet = Fleet { clock, shared, instances: Vec::new() };
+            fleet.add(1, &rule, Network::default());
+            sleep(Duration::from_millis(500)).await;
+            let instance = &fleet.instances[0];
+            let decision = instance.ask(Scope::Descriptor, &[(1, false)]).await[0];
+            assert!(decision.over && decision.share.is_none(), "{tier}: {decision:?}");
+            assert!(decision.reset <= Period::from_secs(longest), "{tier}: {decision:?}");
+            sleep(Duration::from(decision.reset) + Duration::from_millis(5)).await;
+            let decision = instance.ask(Scope::Descriptor, &[(1, false)]).await[0];
+            assert!(!decision.over && decision.share.is_some(), "{tier}: {decision:?}");
+        }
+    }
 }

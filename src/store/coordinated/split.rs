@@ -52,6 +52,8 @@ pub(super) struct Own<'a> {
     policy: Option<OnStoreFailure>,
     /// The earliest time after which a larger part may have room for the hits, if they do not fit this one.
     next: Period,
+    /// The time until this instance has a part of all tiers, if it has had none of some yet: these have no capacity.
+    begins: Option<Period>,
 }
 
 // === impl Split ===
@@ -224,8 +226,8 @@ impl<R: Remote> Split<R> {
     }
 
     /// Returns what this instance has of `tier` at the instant `at`, by demand, and the earliest time after which it
-    /// may have room for `hits` if it never has room for as many now. What is `asked` is demand. `counter` identifies
-    /// the counter.
+    /// may have room for `hits` if it never has room for as many now. None if it has no part yet, and the time until it
+    /// has one. What is `asked` is demand. `counter` identifies the counter.
     fn part_by_demand(
         &self,
         epochs: &Epochs,
@@ -234,9 +236,9 @@ impl<R: Remote> Split<R> {
         (hits, asked): (Hits, AskedHits),
         counter: u64,
         at: Timestamp,
-    ) -> (Tier, Period) {
+    ) -> (Option<Tier>, Period) {
         let (start, end) = (window.start(at), window.start(at).after(tier.period));
-        let places = [epochs.at(begins(epochs, tier, at)), epochs.at(end)];
+        let places = [epochs.at(window_begins(epochs, tier, at)), epochs.at(end)];
         let even = places.map(|place| place.map_or(0, |place| place.of_interval(tier.requests)));
         let parts =
             self.client.membership.demands.ask(window.key(counter), window, asked, [start, end], even);
@@ -244,7 +246,10 @@ impl<R: Remote> Split<R> {
         let [mut requests, next] =
             [0, 1].map(|i| if places[i].is_none() { 0 } else { parts[i].min(tier.requests) });
         if at < opening(epochs, tier) {
-            return (part::nothing_of(tier), opening(epochs, tier).since(at));
+            return (None, opening(epochs, tier).since(at));
+        }
+        if places[0].is_none() {
+            return (None, end.since(at));
         }
         if end.since(at) <= guard(tier) {
             requests = requests.min(next);
@@ -257,7 +262,7 @@ impl<R: Remote> Split<R> {
             }
             algorithm => algorithm,
         };
-        (Tier { requests, algorithm, ..tier.clone() }, wait)
+        (Some(Tier { requests, algorithm, ..tier.clone() }), wait)
     }
 
     fn count(&self, own: &Own<'_>) {
@@ -280,7 +285,7 @@ impl<R: Remote> Split<R> {
         let follows_demand = check.rule.declared().is_some_and(|rule| rule.coordination.follows_demand);
         let policy = self.client.failure_policy(check);
         let is_lost = !epochs.is_answered() && self.client.is_unavailable();
-        let (mut key, mut is_certain, mut next) = (None, !is_lost, Period::default());
+        let (mut key, mut is_certain, mut next, mut begins) = (None, !is_lost, Period::default(), None);
         let mut tiers = Tiers::new();
         for tier in check.tiers() {
             let mut key = || *key.get_or_insert_with(|| check.split_key());
@@ -291,8 +296,12 @@ impl<R: Remote> Split<R> {
                     }
                     None => part_of(&epochs, tier, check.hits, key, at),
                 };
-                next = next.max(wait);
-                (part, begins(&epochs, tier, at))
+                if part.is_some() {
+                    next = next.max(wait);
+                } else {
+                    begins = begins.max(Some(wait));
+                }
+                (part.unwrap_or_else(|| part::nothing_of(tier)), window_begins(&epochs, tier, at))
             } else {
                 (Place::unranked(part::UNKNOWN_INSTANCES.into()).of_tier(tier), at)
             };
@@ -306,10 +315,10 @@ impl<R: Remote> Split<R> {
         if is_certain && !epochs.is_answered() {
             // the store will say soon which part this instance has
             tiers = check.tiers().iter().map(part::nothing_of).collect();
-            next = OnStoreFailure::DENY_RETRY;
+            begins = Some(OnStoreFailure::DENY_RETRY);
         }
         let policy = (!is_certain).then_some(policy);
-        Own { part: OwnPart { of: check.rule.copied(), tiers }, policy, next }
+        Own { part: OwnPart { of: check.rule.copied(), tiers }, policy, next, begins }
     }
 }
 
@@ -333,7 +342,7 @@ fn opening(epochs: &Epochs, tier: &Tier) -> Timestamp {
 }
 
 /// Returns the instant whose members have a part of `tier` at the instant `at`.
-fn begins(epochs: &Epochs, tier: &Tier, at: Timestamp) -> Timestamp {
+fn window_begins(epochs: &Epochs, tier: &Tier, at: Timestamp) -> Timestamp {
     match tier.algorithm {
         Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => {
             start_of(tier, part::window_number(tier, at)).max(opening(epochs, tier)).min(at)
@@ -347,18 +356,24 @@ fn start_of(tier: &Tier, window: u64) -> Timestamp {
 }
 
 /// Returns what the instance of `epochs` has of `tier` at the instant `at`, and the earliest time after which it may
-/// have room for `hits` if it never has room for as many now. `key` identifies the counter.
+/// have room for `hits` if it never has room for as many now. None if it has no part yet, and the time until it has one.
+/// `key` identifies the counter.
 fn part_of(
     epochs: &Epochs,
     tier: &Tier,
     hits: Hits,
     key: impl FnOnce() -> u64,
     at: Timestamp,
-) -> (Tier, Period) {
+) -> (Option<Tier>, Period) {
     let opening = opening(epochs, tier);
     if at < opening {
-        return (part::nothing_of(tier), opening.since(at));
+        return (None, opening.since(at));
     }
+    // once no time without a part matters any more
+    let until_part = |memory: Period| {
+        let since = epochs.part_since(at).map_or(Period::default(), |from| from.after(memory).since(at));
+        (None, since.max(OnStoreFailure::DENY_RETRY))
+    };
     let since =
         |period: Period| Timestamp::from_nanos(at.as_nanos().saturating_sub(period.as_nanos())).max(opening);
     match tier.algorithm {
@@ -367,16 +382,25 @@ fn part_of(
         }
         Algorithm::SlidingWindow => {
             let parts = epochs.between(since(tier.period), at);
-            let requests = parts.map(|place| place.map_or(0, |place| place.of_interval(tier.requests))).min();
-            let requests = requests.unwrap_or_default();
-            (Tier { requests, ..tier.clone() }, at_least_for_retry(requests, hits))
+            let parts = parts.map(|place| place.map(|place| place.of_interval(tier.requests)));
+            match parts.min().flatten() {
+                Some(requests) => {
+                    (Some(Tier { requests, ..tier.clone() }), at_least_for_retry(requests, hits))
+                }
+                None => until_part(tier.period),
+            }
         }
-        Algorithm::TokenBucket(_) => {
-            let part = place_since_full(epochs, tier, since, at)
-                .map_or_else(|| part::nothing_of(tier), |place| place.of_tier(tier));
-            let wait = at_least_for_retry(part.capacity(), hits);
-            (part, wait)
-        }
+        Algorithm::TokenBucket(_) => match place_since_full(epochs, tier, since, at) {
+            Some(place) => {
+                let part = place.of_tier(tier);
+                let wait = at_least_for_retry(part.capacity(), hits);
+                (Some(part), wait)
+            }
+            None => {
+                let place = epochs.part_since(at).and_then(|from| epochs.at(from.max(at)));
+                until_part(part::memory(tier, place.map_or(NonZeroU32::MIN, |place| place.instances)))
+            }
+        },
     }
 }
 
@@ -396,10 +420,10 @@ fn part_of_window(
     hits: Hits,
     key: impl FnOnce() -> u64,
     at: Timestamp,
-) -> (Tier, Period) {
+) -> (Option<Tier>, Period) {
     let window = part::window_number(tier, at);
     let end = start_of(tier, window.saturating_add(1));
-    let (place, next) = (epochs.at(begins(epochs, tier, at)), epochs.at(end));
+    let (place, next) = (epochs.at(window_begins(epochs, tier, at)), epochs.at(end));
     let is_divided = |place: Option<Place>| {
         place.is_some_and(|place| !tier.requests.is_multiple_of(place.instances.get()))
     };
@@ -410,7 +434,7 @@ fn part_of_window(
     if end.since(at) <= guard(tier) {
         requests = requests.min(part(next, window + 1));
     }
-    let is_too_small = hits > Hits(requests.into());
+    let is_too_small = place.is_none() || hits > Hits(requests.into());
     let wait = is_too_small.then(|| {
         let later = match place.or(next) {
             Some(place) => place.next_window(tier.requests, hits.0, window, key).map(|w| start_of(tier, w)),
@@ -421,8 +445,8 @@ fn part_of_window(
         };
         later.unwrap_or(end).max(end).since(at)
     });
-    let algorithm = place.map_or(tier.algorithm, |place| place.of_algorithm(tier));
-    (Tier { requests, algorithm, ..tier.clone() }, wait.unwrap_or_default())
+    let part = place.map(|place| Tier { requests, algorithm: place.of_algorithm(tier), ..tier.clone() });
+    (part, wait.unwrap_or_default())
 }
 
 /// Returns the smallest place that the instance of `epochs` has had since a bucket of `tier` that is full at `at` may
@@ -476,6 +500,13 @@ impl Own<'_> {
         let capacity = self.part.tiers[decision.tier].capacity();
         let whole = self.part.of.tiers()[decision.tier].capacity();
         let may_fit_later = decision.over && hits > Hits(capacity.into()) && hits <= Hits(whole.into());
+        if let Some(begins) = self.begins
+            && capacity == 0
+        {
+            // a part is not known yet, so that the limit itself is reported
+            let reset = if may_fit_later { begins } else { decision.reset };
+            return Decision { reset, ..decision };
+        }
         let reset = if may_fit_later { decision.reset.max(self.next) } else { decision.reset };
         let basis = if self.policy.is_some() { Basis::Fallback } else { decision.basis };
         Decision { share: Some(capacity), reset, basis, ..decision }

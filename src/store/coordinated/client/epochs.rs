@@ -100,6 +100,14 @@ impl Epochs {
         self.list[self.begun(at)..].iter().find(|epoch| epoch.place.is_some()).map(|epoch| epoch.from)
     }
 
+    /// Returns since when this instance has had a part without interruption at the instant `at`, or else when its next
+    /// one begins. None if that is not known.
+    pub(in super::super) fn part_since(&self, at: Timestamp) -> Option<Timestamp> {
+        let begun = self.list[..self.begun(at)].iter().rev();
+        let since = begun.take_while(|epoch| epoch.place.is_some()).last();
+        since.map(|epoch| epoch.from).or_else(|| self.next_part(at))
+    }
+
     /// Returns the number of epochs that have begun at `at`.
     fn begun(&self, at: Timestamp) -> usize {
         self.list.partition_point(|epoch| epoch.from <= at)
@@ -189,6 +197,7 @@ mod tests {
         assert_eq!(ranks(&epochs, [1, 3, 11, 12, 99]), [None, None, None, Some(1), Some(1)]);
         assert_eq!((epochs.next_part(at(10)), epochs.next_part(at(12))), (Some(at(12)), None));
         assert!(epochs.is_answered() && epochs.is_certain(at(12)) && !epochs.is_certain(at(13)));
+        assert_eq!([3, 12, 99].map(|second| epochs.part_since(at(second))), [Some(at(12)); 3]);
     }
 
     #[test]
