@@ -1,7 +1,8 @@
 //! A bounded table of pools, each with a lock of its own: of one instance alone, or of one that shares them with
 //! others.
 //!
-//! The number of all members is bounded: beyond the bound, the pool that was used the longest ago is dropped.
+//! The number of all members and pools is bounded: beyond the bound, the pool that was used the longest ago is dropped,
+//! with all that it does beside decisions.
 //!
 //! Shares of many members are computed [beside](Beside) decisions, from a copy of the pool: a decision finds them due,
 //! and goes on with those in force.
@@ -39,6 +40,9 @@ const MAX_REPORTED: usize = 2_000;
 
 /// What is kept of a pool.
 pub(super) trait Pooled {
+    /// The number of members that take as much memory as a pool by itself.
+    const SIZE: usize;
+
     /// Returns the number of its members, for the bound.
     fn members(&self) -> usize;
 
@@ -56,6 +60,9 @@ pub(super) trait Pooled {
 
     /// Installs computed shares.
     fn install(&mut self, shares: Shares);
+
+    /// Ends what it does beside decisions, since it was dropped.
+    fn end(&mut self) {}
 }
 
 /// Work that takes too long for a decision.
@@ -108,9 +115,9 @@ pub(super) struct Pools<P> {
     tables: Box<[Mutex<HashTable<Slot<P>>>]>,
     /// The number of the members of all pools.
     members: AtomicUsize,
-    /// The number of pools. One takes as much as a member at least, also without any.
+    /// The number of pools. One takes as much as [`Pooled::SIZE`] members, also without any.
     slots: AtomicUsize,
-    /// The most members and pools.
+    /// The most members, each pool counted as [`Pooled::SIZE`] more.
     max_members: usize,
     evicted: AtomicU64,
     beside: Beside,
@@ -169,7 +176,7 @@ impl<P: Pooled + Send + 'static> Pools<P> {
             tables: (0..TABLES).map(|_| Mutex::default()).collect(),
             members: AtomicUsize::new(0),
             slots: AtomicUsize::new(0),
-            max_members: (max_counters / COUNTERS_PER_MEMBER).max(MAX_MEMBERS as usize),
+            max_members: (max_counters / COUNTERS_PER_MEMBER).max(MAX_MEMBERS as usize + P::SIZE),
             evicted: AtomicU64::new(0),
             beside,
             reported: Mutex::default(),
@@ -249,7 +256,7 @@ impl<P: Pooled + Send + 'static> Pools<P> {
 
     /// Returns whether there are more members and `pools` than there may be.
     fn is_full(&self, pools: usize) -> bool {
-        self.members.load(Ordering::Relaxed) + pools > self.max_members
+        self.members.load(Ordering::Relaxed) + pools * P::SIZE > self.max_members
     }
 
     /// Drops pools until the bound holds, but not the one of `kept`: first those of its table that were used the
@@ -289,9 +296,10 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         let (slot, _) = entry.remove();
         {
             // whoever has it still uses it, but nobody else
-            let pool = slot.shared.pool.lock();
+            let mut pool = slot.shared.pool.lock();
             slot.shared.is_gone.store(true, Ordering::Relaxed);
             self.members.fetch_sub(pool.members(), Ordering::Relaxed);
+            pool.end();
         }
         self.slots.fetch_sub(1, Ordering::Relaxed);
         true
@@ -362,6 +370,12 @@ impl Reported {
 // === impl PoolSlot ===
 
 impl<P: Pooled> PoolSlot<P> {
+    /// Returns whether it was dropped. Whoever has the pool locked knows that nobody drops it meanwhile.
+    #[cfg(feature = "coordinated")]
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
+    }
+
     /// Has `run` compute shares as long as they are due. The lock is held only for a copy of the pool, and to install
     /// them.
     #[cold]

@@ -31,6 +31,7 @@ mod members;
 mod network;
 mod pools;
 mod pools_cluster;
+mod pools_evicted;
 mod pools_fleet;
 mod priority;
 mod reference_counts;

@@ -1,5 +1,7 @@
 //! The metrics of coordination.
 
+use std::sync::Arc;
+
 use super::counter::How;
 use crate::observe::{BusyCounter, Counter, Metric, Source};
 
@@ -11,7 +13,7 @@ pub struct CoordinationMetrics {
     /// What was sent to the store.
     pub store: CallCounts,
     /// Hits that went another way than they should.
-    pub hits: HitCounts,
+    pub hits: Arc<HitCounts>,
     /// Changes of modes under `auto`.
     pub switches: SwitchCounts,
     /// Counters that were removed because memory was full.

@@ -10,8 +10,11 @@ use std::{
 use tempfile::TempDir;
 use tokio::{task::JoinSet, time::timeout};
 use tonic::transport::Channel;
-use weir::proto::envoy::service::ratelimit::v3::{
-    rate_limit_response::Code, rate_limit_service_client::RateLimitServiceClient,
+use weir::proto::envoy::{
+    extensions::common::ratelimit::v3::RateLimitDescriptor,
+    service::ratelimit::v3::{
+        RateLimitRequest, rate_limit_response::Code, rate_limit_service_client::RateLimitServiceClient,
+    },
 };
 
 use super::{DEADLINE, Server, until};
@@ -165,6 +168,20 @@ impl Weir {
             assert!(begun.elapsed() < BUDGET + SLACK, "{:?}", begun.elapsed());
             response.into_inner().overall_code() == Code::Ok
         }
+    }
+
+    /// Sends one request with `descriptors`.
+    pub(crate) async fn send_all(&self, descriptors: Vec<RateLimitDescriptor>) {
+        let asked = RateLimitRequest { domain: "shop".into(), descriptors, hits_addend: 1 };
+        let response = self.client.clone().should_rate_limit(asked).await.expect("a response");
+        assert!(!response.into_inner().statuses.is_empty());
+    }
+
+    /// Returns its resident memory in bytes.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.serving.pid())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.strip_suffix(" kB"));
+        line.and_then(|kib| kib.trim().parse::<u64>().ok()).expect("a number of KiB") * 1_024
     }
 
     /// Returns the address of its gRPC server.

@@ -74,7 +74,7 @@ impl InstancePool {
         if Delivery::of_error(error) == Delivery::NotApplied {
             self.restore(command);
         } else {
-            self.lost.unknown += demand(&command);
+            self.hits.delivery_unknown.add(demand(&command));
         }
     }
 
@@ -87,7 +87,7 @@ impl InstancePool {
     /// Takes back what `command` did not report.
     fn restore(&mut self, command: PoolCommand) {
         if command.cycle != self.cycle {
-            self.lost.demand += demand(&command);
+            self.hits.lost_demand.add(demand(&command));
             return;
         }
         let PoolOp::Exchange { reports, late, .. } = command.op else { return };

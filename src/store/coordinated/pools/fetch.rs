@@ -79,11 +79,11 @@ impl InstancePool {
     fn fail(&mut self, name: &str, tries: Vec<Try>, asked: u32, cycle: u64, delivery: Delivery) {
         self.away_in = Some(self.cycle);
         if delivery != Delivery::NotApplied {
-            self.lost.unknown += tries.iter().map(|next| u64::from(next.hits)).sum::<u64>();
+            self.hits.delivery_unknown.add(tries.iter().map(|next| u64::from(next.hits)).sum());
         } else if let Some(member) = self.members.get_mut(name).filter(|_| cycle == self.cycle) {
             member.unreported.asked = member.unreported.asked.saturating_add(asked);
         } else {
-            self.lost.demand += u64::from(asked);
+            self.hits.lost_demand.add(asked.into());
         }
         for next in tries {
             next.resolve(TryReply::Undecided(delivery));
@@ -103,7 +103,7 @@ impl InstancePool {
                 member.deny(hits, until, at);
             }
         } else {
-            self.lost.stranded += u64::from(leased.ahead);
+            self.hits.stranded.add(leased.ahead.into());
         }
         for (next, is_granted) in tries.into_iter().zip(leased.tries) {
             let hits = next.hits;

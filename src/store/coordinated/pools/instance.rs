@@ -8,7 +8,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::AbortHandle};
 
 use super::{
     alone::Alone,
@@ -23,6 +23,7 @@ use crate::{
         },
     },
     store::{
+        coordinated::metrics::HitCounts,
         pool_command::{PoolCommand, PoolMember, PoolOp},
         pools::Pooled,
         remote::Target,
@@ -55,15 +56,15 @@ pub(super) struct InstancePool {
     pub(super) taken: u32,
     /// The hits of the last cycle that were asked for and not reported.
     pub(super) late: Vec<(PoolMember, u32)>,
-    /// Whether an exchange will take place.
-    pub(super) is_scheduled: bool,
+    /// The task that exchanges tables, while there is something to exchange.
+    pub(super) exchanges: Option<AbortHandle>,
     /// Whether hits came since the last exchange.
     pub(super) has_news: bool,
     /// The pool without the store, and the last cycle in which there was none.
     pub(super) alone: Option<Alone>,
     pub(super) away_in: Option<u64>,
-    /// What could not be told to the store.
-    pub(super) lost: Lost,
+    /// Counts what could not be told to the store.
+    pub(super) hits: Arc<HitCounts>,
 }
 
 /// How well the pool is known in this cycle.
@@ -75,19 +76,6 @@ pub(super) enum Known {
     Table,
     /// All demand of the last cycle is known.
     Demand,
-}
-
-/// Hits that an instance could not use, or not report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lost {
-    /// Granted, and not used in the cycle.
-    pub(super) stranded: u64,
-    /// Admitted without the store, which does not know of them.
-    pub(super) unreported: u64,
-    /// Asked for, and not reported while that was demand.
-    pub(super) demand: u64,
-    /// The store may or may not have counted them.
-    pub(super) unknown: u64,
 }
 
 /// How a request is decided.
@@ -128,6 +116,8 @@ pub(super) enum By {
 }
 
 impl Pooled for InstancePool {
+    const SIZE: usize = 8;
+
     fn members(&self) -> usize {
         self.members.len().max(self.view.members().len())
     }
@@ -149,6 +139,13 @@ impl Pooled for InstancePool {
             Some(alone) => alone.begin_shares(cycle, &self.sharing),
             None => Arc::make_mut(&mut self.view).begin_shares(capacity, cycle, &self.sharing),
         }
+    }
+
+    fn end(&mut self) {
+        if let Some(exchanges) = self.exchanges.take() {
+            exchanges.abort();
+        }
+        self.end_cycle(false);
     }
 
     fn install(&mut self, shares: Shares) {
@@ -182,7 +179,7 @@ pub(super) fn rule<'a>(target: &Target, sharing: &'a Sharing) -> PoolRule<'a> {
 // === impl InstancePool ===
 
 impl InstancePool {
-    pub(super) fn new(target: Target, sharing: Arc<Sharing>) -> Self {
+    pub(super) fn new(target: Target, sharing: Arc<Sharing>, hits: Arc<HitCounts>) -> Self {
         Self {
             target: Arc::new(target),
             sharing,
@@ -198,11 +195,11 @@ impl InstancePool {
             members: HashMap::default(),
             taken: 0,
             late: Vec::new(),
-            is_scheduled: false,
+            exchanges: None,
             has_news: false,
             alone: None,
             away_in: None,
-            lost: Lost::default(),
+            hits,
         }
     }
 
@@ -387,17 +384,7 @@ impl InstancePool {
 
     fn begin(&mut self, cycle: u64) {
         let is_next = cycle == self.cycle + 1;
-        self.lost.demand += self.late.drain(..).map(|(_, asked)| u64::from(asked)).sum::<u64>();
-        for (name, member) in &mut self.members {
-            let (Unreported { asked, granted }, held) = member.begin_cycle(!is_next);
-            self.lost.stranded += u64::from(held);
-            self.lost.unreported += u64::try_from(granted).unwrap_or(0);
-            if asked > 0 && is_next {
-                self.late.push((PoolMember::new(name, &self.sharing), asked));
-            } else {
-                self.lost.demand += u64::from(asked);
-            }
-        }
+        self.end_cycle(is_next);
         let next = self.next.take().filter(|next| is_next && next.cycle() == Some(cycle));
         self.view = next.unwrap_or_else(|| {
             let mut turned = std::mem::take(&mut self.view);
@@ -409,6 +396,22 @@ impl InstancePool {
         self.used = if is_next { self.total } else { 0 };
         (self.cycle, self.total, self.known) = (cycle, 0, Known::Guess);
         self.alone = None;
+    }
+
+    /// Ends the cycle: hits that are held are of no use any more, and what was asked for is reported only if the cycle
+    /// that `is_next` to it begins.
+    fn end_cycle(&mut self, is_next: bool) {
+        self.hits.lost_demand.add(self.late.drain(..).map(|(_, asked)| u64::from(asked)).sum());
+        for (name, member) in &mut self.members {
+            let (Unreported { asked, granted }, held) = member.begin_cycle(!is_next);
+            self.hits.stranded.add(held.into());
+            self.hits.unreported.add(u64::try_from(granted).unwrap_or(0));
+            if asked > 0 && is_next {
+                self.late.push((PoolMember::new(name, &self.sharing), asked));
+            } else {
+                self.hits.lost_demand.add(asked.into());
+            }
+        }
     }
 
     pub(super) fn command(&self, op: PoolOp) -> PoolCommand {

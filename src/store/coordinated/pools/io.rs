@@ -147,14 +147,16 @@ pub(super) async fn exchange_often<R: Remote>(pools: Weak<SharedPools<R>>, slot:
     loop {
         sleep(delay.into()).await;
         let Some(pools) = pools.upgrade() else { return };
-        let replies = pools.exchange(&slot).await;
+        // only for its time: pools wait much longer than they exchange tables
+        let replies = Box::pin(pools.exchange(&slot)).await;
         let at = pools.client.time().latest;
-        let (next, lost) = pools.pools.with(&slot, |pool| {
-            pool.is_scheduled = pool.has_news();
-            let next = pool.is_scheduled.then(|| pools.delay(pool, replies, at));
-            ((next, std::mem::take(&mut pool.lost)), pool.idle_at())
+        let next = pools.pools.with(&slot, |pool| {
+            let next = pool.has_news().then(|| pools.delay(pool, replies, at));
+            if next.is_none() {
+                pool.exchanges = None;
+            }
+            (next, pool.idle_at())
         });
-        pools.record(lost);
         let Some(next) = next else { return };
         delay = next;
     }

@@ -23,11 +23,12 @@ use std::{
 use tokio::{
     runtime::Handle,
     sync::oneshot,
+    task::AbortHandle,
     time::{sleep, timeout_at},
 };
 
 use self::{
-    instance::{Answer, Asked, By, InstancePool, Lost},
+    instance::{Answer, Asked, By, InstancePool},
     member::TryReply,
 };
 use super::{
@@ -107,7 +108,8 @@ impl<R: Remote> SharedPools<R> {
         stays_away: bool,
         now: Timestamp,
     ) -> Option<PoolStep> {
-        let answer = self.with(check, mode, now, |pool, value, at| {
+        let slot = self.slot(check)?;
+        let answer = self.with_slot(&slot, check, mode, now, |pool, value, at| {
             let is_away = self.client.is_unavailable() && self.client.is_unavailable_for(&pool.target, at);
             pool.decide(&Asked { value, hits, mode, is_away, stays_away }, at)
         })?;
@@ -123,7 +125,7 @@ impl<R: Remote> SharedPools<R> {
                 PoolStep::Decided(decision)
             }
             Answer::Wait { reply, fetch } => {
-                if let (Some(name), Some(slot)) = (fetch, self.slot(check)) {
+                if let Some(name) = fetch {
                     self.spawn(|this| this.fetch(slot, name, mode));
                 }
                 PoolStep::Wait(reply)
@@ -235,7 +237,7 @@ impl<R: Remote> SharedPools<R> {
                     tiers: [tier.clone()].into(),
                     over_limit_policy: OverLimitPolicy::Ignore,
                 };
-                InstancePool::new(target, Arc::clone(sharing))
+                InstancePool::new(target, Arc::clone(sharing), Arc::clone(&self.client.caller.metrics.hits))
             },
         ))
     }
@@ -250,37 +252,39 @@ impl<R: Remote> SharedPools<R> {
         now: Timestamp,
         act: impl FnOnce(&mut InstancePool, &str, Timestamp) -> T,
     ) -> Option<T> {
-        let (slot, at) = (self.slot(check)?, self.client.time_at(now).latest);
-        let sharing = check.sharing()?;
-        let value = member(check);
-        let (done, lost, delay) = self.pools.with(&slot, |pool| {
-            pool.follow(check, sharing, mode);
-            let done = act(pool, &value, at);
-            let is_due = pool.has_hits() && !std::mem::replace(&mut pool.is_scheduled, true);
-            let delay = is_due.then(|| self.delay(pool, true, at));
-            let lost = std::mem::take(&mut pool.lost);
-            ((done, lost, delay), pool.idle_at())
-        });
-        self.record(lost);
-        if let Some(delay) = delay {
-            self.spawn(|this| io::exchange_often(Arc::downgrade(&this), slot, delay));
-        }
-        Some(done)
+        self.with_slot(&self.slot(check)?, check, mode, now, act)
     }
 
-    fn record(&self, Lost { stranded, unreported, demand, unknown }: Lost) {
-        let hits = &self.client.caller.metrics.hits;
-        hits.stranded.add(stranded);
-        hits.unreported.add(unreported);
-        hits.lost_demand.add(demand);
-        hits.delivery_unknown.add(unknown);
+    /// As [`SharedPools::with`], with the pool of `check` in its `slot`.
+    fn with_slot<T>(
+        &self,
+        slot: &Slot,
+        check: &LimitCheck<'_>,
+        mode: Coordination,
+        now: Timestamp,
+        act: impl FnOnce(&mut InstancePool, &str, Timestamp) -> T,
+    ) -> Option<T> {
+        let at = self.client.time_at(now).latest;
+        let sharing = check.sharing()?;
+        let value = member(check);
+        Some(self.pools.with(slot, |pool| {
+            pool.follow(check, sharing, mode);
+            let done = act(pool, &value, at);
+            if pool.has_hits() && pool.exchanges.is_none() && !slot.is_gone() {
+                // under the lock, so that it ends with the pool
+                let (slot, delay) = (Arc::clone(slot), self.delay(pool, true, at));
+                pool.exchanges = self.spawn(|this| io::exchange_often(Arc::downgrade(&this), slot, delay));
+            }
+            (done, pool.idle_at())
+        }))
     }
 
     /// Runs `work` beside all decisions.
-    fn spawn<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<Self>) -> F) {
-        if let Some(this) = self.this.upgrade() {
-            drop(self.runtime.spawn(work(this)));
-        }
+    fn spawn<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        work: impl FnOnce(Arc<Self>) -> F,
+    ) -> Option<AbortHandle> {
+        Some(self.runtime.spawn(work(self.this.upgrade()?)).abort_handle())
     }
 }
 
