@@ -7,6 +7,7 @@
     reason = "small numbers, chosen at random"
 )]
 
+mod calls;
 mod exact;
 mod fleet;
 mod interleavings;
