@@ -111,3 +111,19 @@ async fn several_styles_are_written_in_order() {
     assert_eq!(service.take(&["one"]).await, three);
     assert_eq!(service.take(&["one"]).await, format!("{three}Retry-After: 20\n"));
 }
+
+#[tokio::test]
+async fn headers_for_the_upstream_have_the_same_values() {
+    let styles = vec![
+        HeaderStyle::LimitRemainingReset(HeaderNames::default()),
+        HeaderStyle::LimitRemainingResetForRequest(HeaderNames::x_ratelimit()),
+    ];
+    let service = Service::new(vec![("one", vec![seconds(3, 60)])], styles, false);
+    let values = service.take(&["one"]).await;
+    let of = |prefix: &str| -> Vec<String> {
+        let lines = values.lines().filter_map(|line| line.strip_prefix(prefix));
+        lines.filter_map(|line| line.split_once(": ")).map(|(_, value)| value.to_owned()).collect()
+    };
+    assert_eq!(of("RateLimit-"), ["3", "2", "20"]);
+    assert_eq!(of("x-ratelimit-"), ["3", "2", "20"]);
+}

@@ -99,9 +99,35 @@ async fn global_shadow_mode_counts_requests() {
 async fn hits_that_are_given_back_are_not_counted_twice() {
     let service = Service::new(vec![limited("tenant", "acme", 10)]);
     service.decide(&[("tenant", "acme")], 4).await;
+    let negative = "ratelimit.service.rate_limit.shop.tenant_acme.total_negative_hits";
+    assert_eq!(service.counter(negative), None, "of most rules no hit is given back");
     let back = Descriptor { refund: true, ..descriptor(&[("tenant", "acme")], 3) };
     service.decide_all("shop", vec![back]).await;
     assert_eq!(rule_stats(&service, "shop.tenant_acme"), [4, 4, 0, 0, 0]);
+    assert_eq!(service.counter(negative), Some(3));
+    let page = render(&service.stats, &MetricNames::default());
+    let line = r#"ratelimit_service_rate_limit_total_negative_hits{domain="shop",key1="tenant_acme"} 3"#;
+    assert!(page.contains(line), "{page}");
+}
+
+#[tokio::test]
+async fn dots_in_keys_and_values_are_steps_of_a_name_unless_they_are_replaced() {
+    for (replaced, name) in [(false, "shop.host.name_a.example"), (true, "shop.host_name_a_example")] {
+        let stats = Stats::default();
+        if replaced {
+            stats.replace_dots();
+        }
+        let rules = vec![limited("host.name", "a.example", 9)];
+        let service = Service::with(rules, stats, DecisionSettings::default());
+        service.decide(&[("host.name", "a.example")], 2).await;
+        assert_eq!(service.hits(name), Some(2));
+        let label = if replaced { "host_name_a_example" } else { "host.name_a.example" };
+        let page = render(&service.stats, &MetricNames::default());
+        for metric in ["ratelimit_service_rate_limit_total_hits", "weir_rule_limit"] {
+            let series = format!(r#"{metric}{{domain="shop",key1="{label}""#);
+            assert!(page.contains(&series), "{series}: {page}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -97,6 +97,9 @@ impl App {
         // before anything that may wait
         let certificates = load_certificates(&settings).await?;
         let stats = Arc::new(Stats::default());
+        if settings.dots_are_replaced {
+            stats.replace_dots();
+        }
         let server = certificates.as_ref().map(|(certificates, _)| Arc::clone(certificates));
         let expiry = Arc::new(Expiry::new(&settings, server));
         stats.register(&expiry);

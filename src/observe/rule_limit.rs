@@ -4,9 +4,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-#[cfg(feature = "server")]
-use super::sanitize::sanitize;
-
 /// One tier of a loaded rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleLimit {
@@ -23,15 +20,16 @@ pub struct RuleLimit {
 }
 
 #[cfg(feature = "server")]
-/// Returns the lowest limit and its period of each series: a sanitized name, and the period's text. They are those in
-/// the shadow of rules if `in_shadow`, otherwise those of rules.
+/// Returns the lowest limit and its period of each series: a name as it is `shown`, and the period's text. They are
+/// those in the shadow of rules if `in_shadow`, otherwise those of rules.
 pub(super) fn series(
     limits: &[RuleLimit],
     in_shadow: bool,
+    shown: impl Fn(&[Box<str>]) -> Vec<String>,
 ) -> BTreeMap<(Vec<String>, &str), (u32, Duration)> {
     let mut series = BTreeMap::new();
     for limit in limits.iter().filter(|limit| limit.in_shadow == in_shadow) {
-        let name = limit.name.iter().map(|part| sanitize(part)).collect();
+        let name = shown(&limit.name);
         let lowest = series.entry((name, &*limit.per)).or_insert((limit.requests, limit.period));
         lowest.0 = lowest.0.min(limit.requests);
     }

@@ -4,6 +4,10 @@ use std::sync::Arc;
 
 use super::{counter::Counter, sharded::Sharded};
 
+/// The name that envoyproxy/ratelimit gives the hits that callers have given back.
+#[cfg(feature = "server")]
+pub(super) const NEGATIVE_HITS: &str = "total_negative_hits";
+
 /// The stats of one rule, in hits.
 #[derive(Debug)]
 pub struct RuleStats {

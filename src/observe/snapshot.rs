@@ -7,7 +7,7 @@ use super::{
     histogram::Distribution,
     metric::{Metric, MetricKind},
     rule_limit,
-    rule_stats::{RareCounts, RuleCounts, ShadowCounts},
+    rule_stats::{NEGATIVE_HITS, RareCounts, RuleCounts, ShadowCounts},
     sanitize::sanitize,
     stats::Stats,
 };
@@ -31,7 +31,9 @@ pub enum StatValue {
 pub fn snapshot(stats: &Stats) -> BTreeMap<String, StatValue> {
     let mut values = reference(stats);
     for (in_shadow, prefix) in [(false, "weir.rule_limit"), (true, "weir.shadow_limit")] {
-        for ((name, per), (requests, _)) in rule_limit::series(&stats.rule_limits(), in_shadow) {
+        for ((name, per), (requests, _)) in
+            rule_limit::series(&stats.rule_limits(), in_shadow, |name| stats.shown(name))
+        {
             let name = format!("{prefix}.{}.{per}", name.join("."));
             values.insert(name, StatValue::Gauge(u64::from(requests)));
         }
@@ -55,17 +57,16 @@ pub fn snapshot(stats: &Stats) -> BTreeMap<String, StatValue> {
 /// Returns what was counted in the shadow of each rule that has a limit there, or had one, by the rule's sanitized
 /// name.
 pub(super) fn shadow_counts(stats: &Stats) -> BTreeMap<Vec<String>, ShadowCounts> {
-    let sanitized = |name: &[Box<str>]| name.iter().map(|part| sanitize(part)).collect::<Vec<_>>();
     let limits = stats.rule_limits();
     let mut counts: BTreeMap<Vec<String>, ShadowCounts> = limits
         .iter()
         .filter(|limit| limit.in_shadow)
-        .map(|limit| (sanitized(&limit.name), ShadowCounts::default()))
+        .map(|limit| (stats.shown(&limit.name), ShadowCounts::default()))
         .collect();
     for rule in stats.rules() {
         let counted = rule.shadow();
         if counted != ShadowCounts::default() {
-            let sum = counts.entry(sanitized(rule.name())).or_default();
+            let sum = counts.entry(stats.shown(rule.name())).or_default();
             *sum = sum.plus(counted);
         }
     }
@@ -93,7 +94,7 @@ pub(super) struct RareSeries {
 pub(super) fn rare_families(stats: &Stats) -> [RareFamily; 3] {
     let mut rules: BTreeMap<Vec<String>, (RareCounts, u64)> = BTreeMap::new();
     for rule in stats.rules().iter().filter(|rule| rule.rare() != RareCounts::default()) {
-        let name = rule.name().iter().map(|part| sanitize(part)).collect();
+        let name = stats.shown(rule.name());
         let (sum, over) = rules.entry(name).or_default();
         *sum = sum.plus(rule.rare());
         *over = over.saturating_add(rule.get().over_limit);
@@ -149,10 +150,16 @@ pub(super) fn reference(stats: &Stats) -> BTreeMap<String, StatValue> {
         }
     };
     for rule in stats.rules() {
-        let path = sanitize(&rule.name().join("."));
+        // an address may go beyond a part
+        let path = sanitize(&stats.shown(rule.name()).join("."));
         let counts = rule.get();
         for (name, value) in RuleCounts::NAMES.into_iter().zip(counts.values()) {
             count(format!("ratelimit.service.rate_limit.{path}.{name}"), value);
+        }
+        // most rules never have any
+        let RareCounts { returned, .. } = rule.rare();
+        if returned > 0 {
+            count(format!("ratelimit.service.rate_limit.{path}.{NEGATIVE_HITS}"), returned);
         }
     }
     for (domain, descriptors) in stats.unknown_domains() {

@@ -1,5 +1,7 @@
 //! The registry of all stats.
 
+#[cfg(feature = "server")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
@@ -10,8 +12,6 @@ use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use parking_lot::RwLock;
 
-#[cfg(feature = "server")]
-use super::refined::Refinement;
 use super::{
     counter::{Counter, Gauge},
     method_stats::MethodStats,
@@ -20,6 +20,8 @@ use super::{
     rule_stats::RuleStats,
     unknown_domains::UnknownDomains,
 };
+#[cfg(feature = "server")]
+use super::{refined::Refinement, sanitize::sanitize};
 
 /// The default bound on the names that callers may create.
 pub const MAX_DYNAMIC_NAMES: usize = 10_000;
@@ -27,7 +29,7 @@ pub const MAX_DYNAMIC_NAMES: usize = 10_000;
 /// The longest name that a caller may create, in bytes. A value may be a megabyte long.
 const MAX_DYNAMIC_NAME: usize = 1_024;
 
-/// The bound on the bytes of all names that callers created: each is on a page eight times, twice more for each further
+/// The bound on the bytes of all names that callers created: each is on a page nine times, twice more for each further
 /// tier, and for a limit in the shadow of its rule twice and once more for each of its tiers.
 const MAX_DYNAMIC_BYTES: usize = 1 << 20;
 
@@ -56,6 +58,9 @@ pub struct Stats {
     /// Weak: a source usually holds the stats, too.
     sources: RwLock<Vec<Weak<dyn Source>>>,
     max_dynamic_names: usize,
+    /// Whether dots in keys and values are replaced in names.
+    #[cfg(feature = "server")]
+    replaces_dots: AtomicBool,
     /// Configurations that were loaded.
     pub config_load_success: Counter,
     /// Configurations that were rejected.
@@ -131,6 +136,8 @@ impl Stats {
             refinement: RwLock::default(),
             sources: RwLock::default(),
             max_dynamic_names,
+            #[cfg(feature = "server")]
+            replaces_dots: AtomicBool::default(),
             config_load_success: Counter::default(),
             config_load_error: Counter::default(),
             config_rejected: Gauge::default(),
@@ -141,6 +148,21 @@ impl Stats {
             service_error: Counter::default(),
             names_rejected: Counter::default(),
         }
+    }
+
+    /// Replaces the dots in keys and values by `_` in the names of stats from now on, so that a value is one step of a
+    /// name.
+    #[cfg(feature = "server")]
+    pub fn replace_dots(&self) {
+        self.replaces_dots.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the parts of the name of a rule, its domain first, as outputs show them.
+    #[cfg(feature = "server")]
+    pub(super) fn shown(&self, name: &[Box<str>]) -> Vec<String> {
+        let replaces = self.replaces_dots.load(Ordering::Relaxed);
+        let shown = name.iter().map(|part| sanitize(part)).enumerate();
+        shown.map(|(i, part)| if replaces && i > 0 { part.replace('.', "_") } else { part }).collect()
     }
 
     /// Returns the stats of the rule called `name`, creating them if needed.

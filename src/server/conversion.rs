@@ -87,12 +87,16 @@ pub(super) fn unit(descriptor: usize, number: i32) -> Result<Unit, ConversionErr
 
 /// Returns the response that reports `verdict` and carries `headers`.
 pub(super) fn response(verdict: &Verdict<'_>, headers: &[Header<'_>]) -> RateLimitResponse {
-    let header =
-        |header: &Header<'_>| HeaderValue { key: header.name.to_owned(), value: header.value.clone() };
+    let headers = |for_request: bool| {
+        let header =
+            |header: &Header<'_>| HeaderValue { key: header.name.to_owned(), value: header.value.clone() };
+        headers.iter().filter(|header| header.for_request == for_request).map(header).collect()
+    };
     RateLimitResponse {
         overall_code: code(verdict.code).into(),
         statuses: verdict.statuses.iter().map(DescriptorStatus::from).collect(),
-        response_headers_to_add: headers.iter().map(header).collect(),
+        response_headers_to_add: headers(false),
+        request_headers_to_add: headers(true),
         dynamic_metadata: verdict.metadata.as_ref().map(protobuf_struct),
         ..RateLimitResponse::default()
     }

@@ -18,6 +18,8 @@ pub struct Header<'a> {
     pub name: &'a str,
     /// Its value.
     pub value: String,
+    /// Whether it is for the request that goes on to the upstream, and not for the response.
+    pub for_request: bool,
 }
 
 /// Headers that belong together.
@@ -25,6 +27,8 @@ pub struct Header<'a> {
 pub enum HeaderStyle {
     /// Limit, remaining and reset of the descriptor nearest to its limit, as envoyproxy/ratelimit sends them.
     LimitRemainingReset(HeaderNames),
+    /// The same for the request that goes on to the upstream.
+    LimitRemainingResetForRequest(HeaderNames),
     /// `RateLimit-Policy` with every tier of every matched rule, and `RateLimit` with what remains of each rule, as
     /// structured fields: draft-ietf-httpapi-ratelimit-headers.
     Ietf,
@@ -83,19 +87,24 @@ impl HeaderNames {
 impl HeaderStyle {
     fn render(&self, verdict: &Verdict<'_>) -> Vec<Header<'_>> {
         match self {
-            Self::LimitRemainingReset(names) => limit_remaining_reset(names, verdict),
+            Self::LimitRemainingReset(names) => limit_remaining_reset(names, verdict, false),
+            Self::LimitRemainingResetForRequest(names) => limit_remaining_reset(names, verdict, true),
             Self::Ietf => ietf(verdict),
             Self::RetryAfter => retry_after(verdict),
         }
     }
 }
 
-fn limit_remaining_reset<'n>(names: &'n HeaderNames, verdict: &Verdict<'_>) -> Vec<Header<'n>> {
+fn limit_remaining_reset<'n>(
+    names: &'n HeaderNames,
+    verdict: &Verdict<'_>,
+    for_request: bool,
+) -> Vec<Header<'n>> {
     let status = verdict.nearest.map(|nearest| &verdict.statuses[nearest]);
     let Some((limit, status)) = status.and_then(|status| Some((status.limit?, status))) else {
         return Vec::new();
     };
-    let header = |name, value: u64| Header { name, value: value.to_string() };
+    let header = |name, value: u64| Header { name, value: value.to_string(), for_request };
     vec![
         header(&names.limit, limit.requests.into()),
         header(&names.remaining, status.remaining.into()),
@@ -120,14 +129,16 @@ fn ietf(verdict: &Verdict<'_>) -> Vec<Header<'static>> {
     if policies.is_empty() {
         return Vec::new();
     }
-    vec![Header { name: "RateLimit-Policy", value: policies }, Header { name: "RateLimit", value: limits }]
+    let header = |name, value| Header { name, value, for_request: false };
+    vec![header("RateLimit-Policy", policies), header("RateLimit", limits)]
 }
 
 fn retry_after(verdict: &Verdict<'_>) -> Vec<Header<'static>> {
     match verdict.code {
         Code::Ok => Vec::new(),
         Code::OverLimit => {
-            vec![Header { name: "Retry-After", value: seconds(verdict.retry_after()).to_string() }]
+            let value = seconds(verdict.retry_after()).to_string();
+            vec![Header { name: "Retry-After", value, for_request: false }]
         }
     }
 }

@@ -79,6 +79,7 @@ impl Settings {
             },
             prometheus_mapper: read.given("PROMETHEUS_MAPPER_YAML").map(|given| given.value.into()),
             statsd: statsd(read, &mut warnings),
+            dots_are_replaced: read.bool("SANITIZE_DESCRIPTOR_METRIC_DOTS"),
             trace: trace::trace(read, backend, &instance, &mut warnings),
             otlp_metrics: otlp_metrics::otlp_metrics(read, &instance, &mut warnings),
             log: LogSettings {
@@ -337,13 +338,21 @@ fn response_headers(read: &mut Reader<'_>) -> ResponseHeaders {
         remaining: header("LIMIT_REMAINING_HEADER", &defaults.remaining),
         reset: header("LIMIT_RESET_HEADER", &defaults.reset),
     };
+    let for_request = HeaderNames {
+        limit: header("LIMIT_REQUEST_LIMIT_HEADER", &defaults.limit),
+        remaining: header("LIMIT_REQUEST_REMAINING_HEADER", &defaults.remaining),
+        reset: header("LIMIT_REQUEST_RESET_HEADER", &defaults.reset),
+    };
     let enabled = read.bool("LIMIT_RESPONSE_HEADERS_ENABLED");
     let styles = read.parsed("WEIR_RESPONSE_HEADERS", Vec::new(), |text| header_styles(text, &reference));
-    let styles = match styles {
+    let mut styles = match styles {
         chosen if !chosen.is_empty() => chosen,
         _ if enabled => vec![HeaderStyle::LimitRemainingReset(reference)],
         _ => Vec::new(),
     };
+    if read.bool("LIMIT_REQUEST_HEADERS_ENABLED") {
+        styles.push(HeaderStyle::LimitRemainingResetForRequest(for_request));
+    }
     ResponseHeaders { styles }
 }
 

@@ -37,6 +37,8 @@ pub struct Settings {
     pub prometheus_mapper: Option<PathBuf>,
     /// The StatsD server that stats are sent to, if any.
     pub statsd: Option<StatsdSettings>,
+    /// `SANITIZE_DESCRIPTOR_METRIC_DOTS`: dots in the keys and values of rules are `_` in the names of stats.
+    pub dots_are_replaced: bool,
     /// The bounds on what clients can make the servers hold or wait for.
     pub bounds: Bounds,
     /// `TRACING_ENABLED`: how requests are traced, if they are.

@@ -30,6 +30,37 @@ const WITHOUT_EFFECT_UNSHARED: [(&str, &str); 4] = [
     ("WEIR_COORDINATION", "counts are kept in memory, by each instance separately"),
 ];
 
+/// Variables of later versions of envoyproxy/ratelimit, and of changes that are proposed there, with what weir does.
+const NEWER: [(&str, &str); 12] = [
+    (
+        "REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR",
+        "weir always replaces the connection to a server that has become a replica",
+    ),
+    (
+        "REDIS_PERSECOND_CLOSE_CONNECTION_ON_READONLY_ERROR",
+        "weir always replaces the connection to a server that has become a replica",
+    ),
+    (
+        "REDIS_OP_TIMEOUT",
+        "WEIR_DECISION_BUDGET bounds the wait of a decision, and REDIS_TIMEOUT every command",
+    ),
+    (
+        "REDIS_PERSECOND_OP_TIMEOUT",
+        "WEIR_DECISION_BUDGET bounds the wait of a decision, and REDIS_PERSECOND_TIMEOUT every command",
+    ),
+    ("REDIS_AUTH_FILE", "set REDIS_AUTH, or give it as a credential of systemd"),
+    ("REDIS_AWS_IAM_AUTH", "weir has no login by AWS; set REDIS_AUTH to the password of a user"),
+    ("GRPC_MAX_CONCURRENT_STREAMS", "a connection has at most 4096 calls at once"),
+    ("MAX_CONCURRENT_REQUESTS", "set WEIR_MAX_CONNECTIONS and WEIR_MAX_BUFFERED_BYTES"),
+    ("REQUEST_TIMEOUT", "set WEIR_DECISION_BUDGET, which bounds the wait of a decision for the store"),
+    (
+        "LIMIT_ALL_DESCRIPTORS_HEADERS_ENABLED",
+        "WEIR_RESPONSE_HEADERS=ietf reports the limits of all descriptors",
+    ),
+    ("LIMIT_PER_UNIT_HEADERS_ENABLED", "WEIR_RESPONSE_HEADERS=ietf reports the limits of all descriptors"),
+    ("ENABLE_NEGATIVE_HITS", "hits can be given back"),
+];
+
 /// Variables without effect on counts in memory alone, with the reason.
 const WITHOUT_EFFECT_IN_MEMORY: [(&str, &str); 3] = [
     ("WEIR_SYNC_INTERVAL", "counts are kept in memory, by each instance separately"),
@@ -41,6 +72,11 @@ const WITHOUT_EFFECT_IN_MEMORY: [(&str, &str); 3] = [
 pub(super) fn check(reader: &mut Reader<'_>, backend: Backend) -> Vec<String> {
     let mut warnings = Vec::new();
     store(reader, backend, &mut warnings);
+    for (variable, instead) in NEWER {
+        if is_on(reader, variable) {
+            warnings.push(format!("{variable} is set, but has no effect: {instead}"));
+        }
+    }
     let milliseconds = "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS";
     if is_on(reader, milliseconds) && reader.given("PROMETHEUS_MAPPER_YAML").is_some() {
         warnings.push(format!(

@@ -13,7 +13,7 @@ use super::{
 use crate::observe::{
     metric::{Metric, MetricKind},
     process, rule_limit,
-    rule_stats::{RuleCounts, ShadowCounts},
+    rule_stats::{NEGATIVE_HITS, RuleCounts, ShadowCounts},
     sanitize::sanitize,
     snapshot::{RareFamily, RareSeries, rare_families, shadow_counts},
     stats::Stats,
@@ -71,8 +71,15 @@ pub fn render(stats: &Stats, names: &MetricNames) -> String {
 fn rules(page: &mut Page, stats: &Stats) {
     // names that sanitize to the same one are one series: Prometheus rejects a scrape that repeats a series
     let mut rules: BTreeMap<Vec<String>, RuleCounts> = BTreeMap::new();
+    let mut negative: BTreeMap<Vec<String>, u64> = BTreeMap::new();
     for rule in stats.rules() {
-        let counts = rules.entry(rule.name().iter().map(|part| sanitize(part)).collect()).or_default();
+        let name = stats.shown(rule.name());
+        let returned = rule.rare().returned;
+        if returned > 0 {
+            let sum = negative.entry(name.clone()).or_default();
+            *sum = sum.saturating_add(returned);
+        }
+        let counts = rules.entry(name).or_default();
         *counts = counts.plus(rule.get());
     }
     let rules: Vec<(String, RuleCounts)> =
@@ -83,6 +90,12 @@ fn rules(page: &mut Page, stats: &Stats) {
         for (labels, counts) in &rules {
             page.sample(&name, labels, counts.values()[i]);
         }
+    }
+
+    let name = format!("ratelimit_service_rate_limit_{NEGATIVE_HITS}");
+    page.family(&name, "Hits of the rule that callers have given back.", "counter");
+    for (rule, hits) in negative {
+        page.sample(&name, &name_labels(&rule), hits);
     }
 
     let mut domains: BTreeMap<String, u64> = BTreeMap::new();
@@ -100,7 +113,7 @@ fn rules(page: &mut Page, stats: &Stats) {
 fn rule_limits(page: &mut Page, stats: &Stats) {
     let limits = stats.rule_limits();
     let labelled = |in_shadow| -> Vec<_> {
-        rule_limit::series(&limits, in_shadow)
+        rule_limit::series(&limits, in_shadow, |name| stats.shown(name))
             .into_iter()
             .map(|((name, per), limit)| (format!("{},{}", name_labels(&name), labels([("per", per)])), limit))
             .collect()

@@ -19,8 +19,10 @@ pub(super) fn encode(verdict: &Verdict<'_>, headers: &[Header<'_>], out: &mut Wr
     for reported in &verdict.statuses {
         out.message(2, |out| status(reported, out));
     }
-    for added in headers {
-        out.message(3, |out| header(added, out));
+    for (field, for_request) in [(3, false), (4, true)] {
+        for added in headers.iter().filter(|header| header.for_request == for_request) {
+            out.message(field, |out| header(added, out));
+        }
     }
     if let Some(metadata) = &verdict.metadata {
         // a tree of any depth, and rarely enabled: uses the generated encoder

@@ -431,6 +431,36 @@ fn response_headers_have_the_chosen_styles() {
     assert_eq!(styles("reference"), [HeaderStyle::LimitRemainingReset(HeaderNames::default())]);
     let error = rejected(&[("WEIR_RESPONSE_HEADERS", "ietf,x-rate")]);
     assert!(error.contains("any of reference, x-ratelimit, ietf and retry-after"), "{error}");
+    // for the upstream, beside those for the response
+    let for_request = [
+        ("LIMIT_REQUEST_HEADERS_ENABLED", "true"),
+        ("LIMIT_REQUEST_LIMIT_HEADER", "x-upstream-limit"),
+        ("WEIR_RESPONSE_HEADERS", "ietf"),
+    ];
+    let names = HeaderNames { limit: "x-upstream-limit".into(), ..HeaderNames::default() };
+    assert_eq!(
+        resolved(&for_request).response_headers.styles,
+        [HeaderStyle::Ietf, HeaderStyle::LimitRemainingResetForRequest(names)]
+    );
+}
+
+#[test]
+fn variables_of_later_versions_of_envoyproxy_ratelimit_say_what_weir_does() {
+    let variables = [
+        ("REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "true"),
+        ("MAX_CONCURRENT_REQUESTS", "32"),
+        ("REDIS_OP_TIMEOUT", "1s"),
+        ("REDIS_AUTH_FILE", "/secret"),
+        ("ENABLE_NEGATIVE_HITS", "false"),
+    ];
+    let settings = resolved(&variables);
+    assert!(!settings.dots_are_replaced);
+    assert_eq!(settings.warnings.len(), 4, "{:?}", settings.warnings);
+    for (variable, _) in &variables[..4] {
+        let begin = format!("{variable} is set, but has no effect: ");
+        assert!(settings.warnings.iter().any(|warning| warning.starts_with(&begin)), "{variable}");
+    }
+    assert!(resolved(&[("SANITIZE_DESCRIPTOR_METRIC_DOTS", "1")]).dots_are_replaced);
 }
 
 #[test]

@@ -65,7 +65,7 @@ proptest! {
             remaining: *remaining,
             reset: limit.as_ref().map(|(_, _, reset)| Period::from_nanos(*reset)),
         });
-        let headers: Vec<_> = headers.into_iter().map(|value| Header { name: "x-limit", value }).collect();
+        let headers: Vec<_> = headers.into_iter().map(|value| Header { name: "x-limit", for_request: value.len() % 2 == 1, value }).collect();
         let verdict = Verdict {
             code: code(over),
             shadowed: false,
