@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     limit::{
-        Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Period, Reservation,
+        Algorithm, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Period, Reservation,
         ReservationRequest, Scope, SharedCounts, Timestamp,
         line::Estimate,
         part::Place,
@@ -349,7 +349,13 @@ impl<R: Remote> Coordinated<R> {
     ) -> SmallVec<[Step; 2]> {
         let mut steps = SmallVec::new();
         let (mut given_back, mut returned, mut tries, mut is_asked) = (false, Hits(0), 0, false);
+        // the store says how a sliding window or a bucket stands after one of them only
+        let is_one_by_one = mode == Coordination::Strict
+            && checks[0].tiers().iter().any(|tier| tier.algorithm != Algorithm::FixedWindow);
         for check in checks {
+            if is_one_by_one && !steps.is_empty() {
+                break;
+            }
             let takes = check.direction == Direction::Take && check.hits > Hits(0);
             // what is given back is reported before the store decides; and only `strict` asks for more in this order
             if is_asked && (check.direction == Direction::GiveBack || mode != Coordination::Strict) {

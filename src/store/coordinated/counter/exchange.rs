@@ -104,8 +104,7 @@ impl Sent {
             self.hold = Some(Hold { least: least.0, want: want.0, time: request.hold });
         } else {
             let run = run_of(&next);
-            let is_alone = flows(&self.target.tiers) && !next.follows_report;
-            let is_full = self.runs.len() == Exchange::MAX_RUNS || is_alone;
+            let is_full = self.runs.len() == Exchange::MAX_RUNS || flows(&self.target.tiers);
             match self.runs.last_mut() {
                 Some(last) if last.hits == run.hits && last.counts_rejected == run.counts_rejected => {
                     last.tries = last.tries.saturating_add(1);
