@@ -187,7 +187,7 @@ fn many_small_members_keep_what_they_ask_for() {
             for cycle in &run(&Sharing { borrow, ..Sharing::default() }, CAPACITY, &members, 8, 1)[2..] {
                 let (small, busy) = cycle.split_at(400);
                 let admitted: u32 = small.iter().map(|(_, admitted)| admitted).sum();
-                assert!(admitted >= 400 * hits * 95 / 100, "{borrow:?}: {admitted} of {}", 400 * hits);
+                assert!(admitted >= 400 * hits * 90 / 100, "{borrow:?}: {admitted} of {}", 400 * hits);
                 assert!(admitted + busy[0].1 >= 950, "{borrow:?}: {admitted} + {}", busy[0].1);
             }
         }
