@@ -6,6 +6,8 @@ mod acquire;
     expect(dead_code, unused_imports, reason = "all counters are in this process then")
 )]
 mod asking;
+#[cfg(feature = "server")]
+mod did_you_mean;
 mod key;
 mod key_text;
 mod plain;
@@ -25,6 +27,8 @@ use std::{
 use arc_swap::ArcSwapOption;
 use smallvec::SmallVec;
 
+#[cfg(feature = "server")]
+pub(crate) use self::did_you_mean::did_you_mean;
 pub(crate) use self::key_text::key_text;
 pub use self::{
     acquire::{AcquireError, Acquired},
@@ -35,9 +39,9 @@ pub use self::{
 use self::{asking::AskingLines, rejections::LastReports};
 use crate::{
     limit::{
-        Basis, Code, CompiledRule, Decision, DescriptorMatch, Direction, Entry, GiveBack, Hits, Limit,
-        LimitCheck, Matched, Modes, OverLimitPolicy, PlainCheck, PlainMatch, PlainMatches, Request, RulePath,
-        RuleSet, Scope, Status, Tally, Tier, Timestamp, TooManyPatterns, Verdict,
+        Basis, Code, CompiledRule, Decision, Descriptor, DescriptorMatch, Direction, Entry, GiveBack, Hits,
+        Limit, LimitCheck, Matched, Modes, OverLimitPolicy, PlainCheck, PlainMatch, PlainMatches, Request,
+        RulePath, RuleSet, Scope, Status, Tally, Tier, Timestamp, TooManyPatterns, Verdict,
     },
     observe::{
         DecisionRecord, Metric, OwnCounts, RareCounts, RuleCounts, RuleLimit, RuleStats, Source, Stats,
@@ -305,9 +309,12 @@ impl<S: Store> Limiter<S> {
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> T {
         let (mut statuses, mut decisions) = (SmallVec::new(), Decisions::new());
-        for found in matches {
+        for (found, descriptor) in matches.iter().zip(&request.descriptors) {
             statuses.push(match found {
-                PlainMatch::NoLimit => Status::no_limit(self.settings.modes.quota),
+                PlainMatch::NoLimit => {
+                    self.count_unmatched(loaded, request.domain, descriptor);
+                    Status::no_limit(self.settings.modes.quota)
+                }
                 PlainMatch::Unlimited => Status::unlimited(),
                 PlainMatch::Limited(check, counts) => {
                     let decision = self.decide_check(memory, loaded, check, counts, Scope::Descriptor, now);
@@ -392,6 +399,12 @@ impl<S: Store> Limiter<S> {
         let verdict = Verdict::new(request, matched, decisions, &self.settings.modes);
         if matched.unknown_domain {
             self.stats.unknown_domain(request.domain, request.descriptors.len() as u64);
+        } else {
+            for (found, descriptor) in matched.matches.iter().zip(&request.descriptors) {
+                if matches!(found, DescriptorMatch::NoLimit) {
+                    self.count_unmatched(loaded, request.domain, descriptor);
+                }
+            }
         }
         self.record(loaded, matched.enforced(), decisions, self.scope_of(matched), &verdict, now);
         if matched.has_shadows() {
@@ -401,6 +414,15 @@ impl<S: Store> Limiter<S> {
             self.record_returns(loaded, request, matched, decisions);
         }
         encode(&verdict)
+    }
+
+    /// Counts a `descriptor` for `domain` without a limit, if no rule has a key of it.
+    #[cold]
+    #[inline(never)]
+    fn count_unmatched(&self, loaded: &Loaded, domain: &str, descriptor: &Descriptor<'_>) {
+        if let Some(key) = loaded.rules.unknown_key(domain, &descriptor.entries) {
+            self.stats.unknown_key(domain, key);
+        }
     }
 
     /// Records the `verdict` on `checks`, for which there are `decisions`, where a rejection affects `scope`.
@@ -540,7 +562,7 @@ impl<S: Store> Limiter<S> {
                 used: if decision.over { 1.0 } else { (1.0 - left).max(0.0) },
                 at: now.as_nanos(),
             };
-            hot_keys.add(sample, || format!("{} {}", check.rule.label(), key_text(check, shows_values)));
+            hot_keys.add(sample, || format!("{} {}", check.rule_text(), key_text(check, shows_values)));
         }
     }
 

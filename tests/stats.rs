@@ -48,6 +48,68 @@ async fn hits_are_split_where_they_straddle_a_threshold() {
     );
 }
 
+/// Returns the series of descriptors that no rule matches, as they are on the page.
+fn unmatched(service: &Service) -> Vec<String> {
+    let page = render(&service.stats, &MetricNames::default());
+    let series = page.lines().filter(|line| line.starts_with("weir_unmatched_descriptors_total"));
+    series.map(|line| line["weir_unmatched_descriptors_total".len()..].to_owned()).collect()
+}
+
+#[tokio::test]
+async fn descriptors_with_a_key_that_no_rule_has_are_counted_by_the_key() {
+    let nested = above(limited("tenant", "", 10), vec![limited("path", "/slow", 5)]);
+    let service = Service::new(vec![nested, limited("plan", "free", 5), node("declared", "")]);
+    for known in [
+        &[("tenant", "acme")][..],
+        &[("tenant", "acme"), ("path", "/slow")],
+        // no rule is for these values, and none needs to be
+        &[("tenant", "acme"), ("path", "/fast")],
+        &[("plan", "gold")],
+        &[("declared", "without a limit")],
+    ] {
+        service.decide(known, 1).await;
+    }
+    assert!(unmatched(&service).is_empty(), "{:?}", unmatched(&service));
+    for (entries, times) in [
+        (&[("tennant", "secret")][..], 2),
+        (&[("tenant", "acme"), ("pth", "secret"), ("more", "secret")], 1),
+        // the rule ends before it
+        (&[("plan", "free"), ("path", "secret")], 1),
+    ] {
+        for _ in 0..times {
+            service.decide(entries, 1).await;
+        }
+    }
+    let expected = [
+        r#"{domain="shop",key="path"} 1"#,
+        r#"{domain="shop",key="pth"} 1"#,
+        r#"{domain="shop",key="tennant"} 2"#,
+    ];
+    let sorted = |service: &Service| {
+        let mut series = unmatched(service);
+        series.sort_unstable();
+        series
+    };
+    assert_eq!(sorted(&service), expected);
+    // several descriptors of a request, each by itself; an unknown domain has no keys
+    for domain in ["shop", "shpo"] {
+        let several = vec![descriptor(&[("plan", "free")], 1), descriptor(&[("pla", "free")], 1)];
+        service.decide_all(domain, several).await;
+    }
+    assert_eq!(sorted(&service)[2], r#"{domain="shop",key="pla"} 1"#);
+    assert_eq!(unmatched(&service).len(), 4);
+    // keys are bounded, and those that nobody sends for an hour are forgotten
+    for i in 0..1_100 {
+        service.decide(&[(&*format!("k{i}"), "v")], 1).await;
+    }
+    assert_eq!(unmatched(&service).len(), 1_001);
+    assert!(unmatched(&service).iter().any(|line| line == r#"{domain="_other",key="_other"} 104"#));
+    for _ in 0..13 {
+        service.stats.age_names();
+    }
+    assert_eq!(unmatched(&service), [r#"{domain="_other",key="_other"} 104"#]);
+}
+
 #[tokio::test]
 async fn a_jump_over_both_thresholds_counts_on_both_sides() {
     let service = Service::new(vec![limited("tenant", "acme", 10)]);

@@ -7,7 +7,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::transport::Channel;
 
-use super::descriptors::Descriptors;
+use super::{descriptors::Descriptors, lines::write_line};
 use crate::{
     grpc_client::{ConnectError, Target, TargetTls, connect},
     limit::Unit,
@@ -19,11 +19,13 @@ use crate::{
                 rate_limit_descriptor::{Entry, RateLimitOverride},
             },
             service::ratelimit::v3::{
-                RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
+                RateLimitRequest, RateLimitResponse,
+                rate_limit_response::{Code, DescriptorStatus},
                 rate_limit_service_client::RateLimitServiceClient,
             },
             r#type::v3::RateLimitUnit,
         },
+        weir::v1::{AcquireRequest, ExplainResponse, acquire_request, limiter_client::LimiterClient},
     },
     tls::{ALPN_H2, ClientTls, ClientTlsNames, TlsError},
 };
@@ -134,24 +136,18 @@ pub async fn call(call: &Call, out: &mut impl Write) -> Result<Outcome, CallErro
     let channel = connect(&target, tls.as_ref(), CONNECT_TIMEOUT)
         .await
         .map_err(|source| CallError::Unreachable { address: call.address.clone(), source })?;
-    let mut client = RateLimitServiceClient::new(channel);
-    let reply = send(&mut client, request.clone()).await?;
+    let reply = send(channel.clone(), request.clone()).await?;
     // an unlimited rule is a limit, too: somebody wrote it
-    let is_limited = reply
-        .statuses
-        .iter()
-        .any(|status| status.current_limit.is_some() || status.limit_remaining == u32::MAX);
+    let has_limit =
+        |status: &DescriptorStatus| status.current_limit.is_some() || status.limit_remaining == u32::MAX;
+    let is_limited = reply.statuses.iter().any(has_limit);
     if call.json {
         writeln!(out, "{}", json(&reply)?)?;
     } else {
         print(&request, &reply, out)?;
-        if !is_limited && !knows_domain(&mut client, &call.domain).await? {
-            writeln!(
-                out,
-                "  the server has no rules for the domain {:?}, so it admits every request to it; compare the rules' `domain`",
-                call.domain
-            )?;
-        }
+        let unlimited = request.descriptors.iter().zip(&reply.statuses);
+        let unlimited = unlimited.filter(|(_, status)| !has_limit(status)).map(|(descriptor, _)| descriptor);
+        explain(channel, &call.domain, unlimited, out).await?;
     }
     Ok(match reply.overall_code() {
         Code::OverLimit => Outcome::OverLimit,
@@ -160,31 +156,49 @@ pub async fn call(call: &Call, out: &mut impl Write) -> Result<Outcome, CallErro
     })
 }
 
-async fn send(
-    client: &mut RateLimitServiceClient<Channel>,
-    request: RateLimitRequest,
-) -> Result<RateLimitResponse, CallError> {
-    let reply = client.should_rate_limit(request).await;
+async fn send(channel: Channel, request: RateLimitRequest) -> Result<RateLimitResponse, CallError> {
+    let reply = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
     reply.map(tonic::Response::into_inner).map_err(|status| CallError::Status {
         code: format!("{:?}", status.code()),
         message: status.message().to_owned(),
     })
 }
 
-/// Asks whether the server has rules for `domain`: only there does a limit that a request carries apply. No hits are
-/// counted.
-async fn knows_domain(client: &mut RateLimitServiceClient<Channel>, domain: &str) -> Result<bool, CallError> {
-    let entry = Entry { key: "weir_call".to_owned(), value: String::new() };
-    let unit = RateLimitUnit::Hour.into();
-    let probe = RateLimitDescriptor {
-        entries: vec![entry],
-        limit: Some(RateLimitOverride { requests_per_unit: 1, unit }),
-        hits_addend: Some(0),
-        ..RateLimitDescriptor::default()
-    };
-    let request = RateLimitRequest { domain: domain.to_owned(), descriptors: vec![probe], hits_addend: 0 };
-    let reply = send(client, request).await?;
-    Ok(reply.statuses.iter().any(|status| status.current_limit.is_some()))
+/// Writes why the server has no rule for `descriptors`. Nothing is counted, and a server that does not say why, such as
+/// an older one, need not.
+async fn explain(
+    channel: Channel,
+    domain: &str,
+    descriptors: impl Iterator<Item = &RateLimitDescriptor>,
+    out: &mut impl Write,
+) -> Result<(), CallError> {
+    let mut client = LimiterClient::new(channel);
+    for descriptor in descriptors {
+        let entry =
+            |entry: &Entry| acquire_request::Entry { key: entry.key.clone(), value: entry.value.clone() };
+        let entries = descriptor.entries.iter().map(entry).collect();
+        let request = AcquireRequest { domain: domain.to_owned(), entries, ..AcquireRequest::default() };
+        let Ok(reply) = client.explain(request).await else { return Ok(()) };
+        let ExplainResponse { unknown_domain, unknown_key, did_you_mean } = reply.into_inner();
+        let meant =
+            if did_you_mean.is_empty() { String::new() } else { format!("; did you mean `{did_you_mean}`?") };
+        if unknown_domain {
+            let meant = if meant.is_empty() { "; compare the rules' `domain`" } else { &meant };
+            return Ok(write_line(
+                out,
+                format_args!(
+                    "  the server has no rules for the domain {domain:?}, so it admits every request to it{meant}"
+                ),
+            )?);
+        }
+        if !unknown_key.is_empty() {
+            write_line(
+                out,
+                format_args!("  the server has no rule with the key {unknown_key:?} at its level{meant}"),
+            )?;
+        }
+    }
+    Ok(())
 }
 
 /// Parses an address, with or without a scheme.

@@ -7,11 +7,15 @@ use super::{check::write_findings, lines::write_line};
 use crate::{
     config::{ConfigErrors, DisplayOrigin, Loaded, RuleDescription},
     limit::{
-        Candidate, CompiledRule, Descriptor, DescriptorMatch, Entry, Explanation, KeyHasher, Lookup, Matched,
-        Outcome, OverLimitPolicy, PassedOver, Request, RuleSet, Scope, SharedCounts, Step,
+        Candidate, CompiledRule, Descriptor, DescriptorMatch, Entry, Explanation, Fit, KeyHasher, Lookup,
+        Matched, Outcome, OverLimitPolicy, PassedOver, Request, RuleSet, Scope, SharedCounts, Step,
         share::{Anonymous, OTHER},
     },
+    limiter::did_you_mean,
 };
+
+/// The most patterns of an entry that are listed although they do not match.
+const MOST_PATTERNS: usize = 10;
 
 /// The result of an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +94,9 @@ pub fn explain(
             }
         } else {
             write_no_rule(request.domain, entries.len(), &explanation, out)?;
+            if let Some(name) = did_you_mean(&rules, request.domain, entries) {
+                write_line(out, format_args!("did you mean `{name}`?"))?;
+            }
         }
         if !matches!(explanation.outcome, Outcome::Rule(_) | Outcome::NoLimit { below: false, .. }) {
             explained = Explained::NoMatch;
@@ -108,6 +115,7 @@ fn borrowed(entries: &[(String, String)]) -> impl Iterator<Item = Entry<'_>> {
 fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Result<()> {
     let Entry { key, value } = step.entry;
     write_line(out, format_args!("{number}. {}", step.entry))?;
+    let mut patterns = 0;
     for attempt in &step.attempts {
         let candidate = match attempt.candidate {
             Candidate::Literal => format!("key {key}, value {value}"),
@@ -116,15 +124,31 @@ fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Resul
         };
         match attempt.origin {
             Some(origin) => {
+                write_more(&mut patterns, out)?;
                 write_line(out, format_args!("   > {candidate}: matches, {}", DisplayOrigin(origin)))?;
             }
             None if matches!(attempt.candidate, Candidate::Wildcard(_)) => {
-                write_line(out, format_args!("     {candidate}: does not match"))?;
+                patterns += 1;
+                if patterns <= MOST_PATTERNS {
+                    write_line(out, format_args!("     {candidate}: does not match"))?;
+                }
             }
-            None => write_line(out, format_args!("     {candidate}: not declared"))?,
+            None => {
+                write_more(&mut patterns, out)?;
+                write_line(out, format_args!("     {candidate}: not declared"))?;
+            }
         }
     }
-    Ok(())
+    write_more(&mut patterns, out)
+}
+
+/// Says how many of the `patterns` that do not match were not listed, and forgets them.
+fn write_more(patterns: &mut usize, out: &mut impl Write) -> io::Result<()> {
+    match std::mem::take(patterns).saturating_sub(MOST_PATTERNS) {
+        0 => Ok(()),
+        1 => writeln!(out, "     1 more pattern does not match"),
+        more => writeln!(out, "     {more} more patterns do not match"),
+    }
 }
 
 fn write_no_rule(
@@ -167,12 +191,16 @@ fn write_no_rule(
             ),
         )?,
     }
-    let Some(PassedOver { rule, chosen, entry }) = &explanation.passed_over else { return Ok(()) };
+    let Some(PassedOver { rule, fit, chosen, entry }) = &explanation.passed_over else { return Ok(()) };
+    let fit = match fit {
+        Fit::Whole => "so write the nested rules below that one, too".to_owned(),
+        Fit::Longer => "and the rule there is for more entries".to_owned(),
+        Fit::Shorter(depth) => format!("and the rule there is for descriptors that end at entry {depth}"),
+    };
     write_line(
         out,
         format_args!(
-            "passed over: rule {} at {}, because {} is tried first for {entry}; weir does not go back, so write the nested rules below \
-         that one, too",
+            "passed over: rule {} at {}, because {} is tried first for {entry}; weir does not go back, {fit}",
             rule.path,
             DisplayOrigin(&rule.rule.origin),
             DisplayOrigin(chosen)

@@ -1,5 +1,7 @@
 //! Explains why a descriptor matches a rule, or why it matches none.
 
+use std::collections::BTreeSet;
+
 use super::{
     compiled_rule::CompiledRule,
     descriptor::Entry,
@@ -18,20 +20,33 @@ pub struct Explanation<'a> {
     pub steps: Vec<Step<'a>>,
     /// The result of the look-up.
     pub outcome: Outcome<'a>,
-    /// If nothing matches the whole descriptor: a rule that would, had an earlier entry not matched what is tried
-    /// before it.
+    /// If nothing matches the whole descriptor: the rule that would match most of it, had an earlier entry not matched
+    /// what is tried before it.
     pub passed_over: Option<PassedOver<'a>>,
 }
 
-/// A rule for a whole descriptor that a look-up does not reach, because it does not go back.
+/// A rule that a look-up does not reach, because it does not go back.
 #[derive(Debug)]
 pub struct PassedOver<'a> {
     /// The rule.
     pub rule: &'a CompiledRule,
+    /// How much of the descriptor it is for.
+    pub fit: Fit,
     /// The entry that matches both its level of the rule and what is tried before that.
     pub entry: Entry<'a>,
     /// What is tried before, and has nothing for the next entries.
     pub chosen: &'a Origin,
+}
+
+/// How much of a descriptor a rule is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fit {
+    /// All of it.
+    Whole,
+    /// All of it, and more entries.
+    Longer,
+    /// So many of its entries.
+    Shorter(usize),
 }
 
 /// The look-up of one entry.
@@ -102,41 +117,80 @@ impl RuleSet {
         let mut steps = Vec::new();
         let outcome = self.walk(domain, entries, &mut steps);
         let passed_over = match outcome {
-            Outcome::NoMatch | Outcome::TooManyEntries { .. } => self.passed_over(domain, entries),
+            Outcome::NoMatch | Outcome::TooManyEntries { .. } | Outcome::NoLimit { below: true, .. } => {
+                self.passed_over(domain, entries)
+            }
             _ => None,
         };
         Explanation { steps, outcome, passed_over }
     }
 
-    /// Returns the first rule for all `entries` in the order of matching, if the look-up could go back.
+    /// Returns a rule that the look-up would find if it could go back: the first one for all `entries` in the order of
+    /// matching, or else the first one for these and more entries, or else the one for most of them.
     fn passed_over<'a>(&'a self, domain: &str, entries: &[Entry<'a>]) -> Option<PassedOver<'a>> {
         let mut path = vec![self.domains.get(domain)?.node];
         let mut untried: Vec<Vec<NodeId>> = vec![self.nodes[path[0]].all_steps(entries.first()?)];
-        let rule = loop {
+        let (mut longer, mut shorter): (Option<PassedOver<'a>>, Option<PassedOver<'a>>) = (None, None);
+        loop {
             // each node is on one path, so that none is visited twice
-            let Some(next) = untried.last_mut()?.pop() else {
+            let Some(next) = untried.last_mut().and_then(Vec::pop) else {
                 untried.pop();
                 path.pop();
+                if untried.is_empty() {
+                    return longer.or(shorter);
+                }
                 continue;
             };
             path.push(next);
-            match entries.get(path.len() - 1) {
-                Some(entry) => untried.push(self.nodes[next].all_steps(entry)),
-                None => match self.rule_at(next) {
-                    Some(rule) => break rule,
-                    None => {
-                        path.pop();
-                    }
-                },
+            let (depth, rule) = (path.len() - 1, self.rule_at(next));
+            let found = |rule, fit| {
+                let (level, chosen) = self.parting(&path, entries)?;
+                Some(PassedOver { rule, fit, entry: entries[level], chosen: &self.nodes[chosen].origin })
+            };
+            if let Some(entry) = entries.get(depth) {
+                let is_longest = |shorter: &PassedOver<'_>| shorter.fit < Fit::Shorter(depth);
+                if let Some(rule) = rule
+                    && shorter.as_ref().is_none_or(is_longest)
+                {
+                    shorter = found(rule, Fit::Shorter(depth)).or(shorter);
+                }
+                untried.push(self.nodes[next].all_steps(entry));
+            } else {
+                if let Some(whole) = rule.and_then(|rule| found(rule, Fit::Whole)) {
+                    return Some(whole);
+                }
+                if longer.is_none() {
+                    longer = self.first_below(next).and_then(|rule| found(rule, Fit::Longer));
+                }
+                path.pop();
             }
-        };
-        // where the look-up takes another way
-        let (level, chosen) =
-            path.windows(2).zip(entries).enumerate().find_map(|(level, (pair, entry))| {
-                let (chosen, _) = self.nodes[pair[0]].step(entry)?;
-                (chosen != pair[1]).then_some((level, chosen))
-            })?;
-        Some(PassedOver { rule, entry: entries[level], chosen: &self.nodes[chosen].origin })
+        }
+    }
+
+    /// Returns the level at which the look-up of `entries` leaves `path`, and the node to which it goes there.
+    fn parting(&self, path: &[NodeId], entries: &[Entry<'_>]) -> Option<(usize, NodeId)> {
+        path.windows(2).zip(entries).enumerate().find_map(|(level, (pair, entry))| {
+            let (chosen, _) = self.nodes[pair[0]].step(entry)?;
+            (chosen != pair[1]).then_some((level, chosen))
+        })
+    }
+
+    /// Returns the rule below `node` that is declared first.
+    fn first_below(&self, node: NodeId) -> Option<&CompiledRule> {
+        // nodes are numbered in the order of declaration, each before those below it
+        let mut unseen = BTreeSet::from([node]);
+        while let Some(next) = unseen.pop_first() {
+            if next != node
+                && let Some(rule) = self.rule_at(next)
+            {
+                return Some(rule);
+            }
+            for (_, edges) in self.nodes[next].keys.iter() {
+                let patterns = edges.wildcards.iter().map(|(_, node)| node);
+                unseen.extend(edges.literals.values().chain(patterns).chain(&edges.any));
+            }
+        }
+        None
     }
 
     fn walk<'a>(&'a self, domain: &str, entries: &[Entry<'a>], steps: &mut Vec<Step<'a>>) -> Outcome<'a> {

@@ -272,6 +272,15 @@ fn find<'a>(
 // === impl LimitCheck ===
 
 impl LimitCheck<'_> {
+    /// Returns the path of its rule, and the rule's name if it has one; of a limit that the request carries, the domain.
+    pub(crate) fn rule_text(&self) -> String {
+        match (self.rule.name(), self.rule.compiled()) {
+            (Some(name), Some(rule)) => format!("{} ({name})", rule.path),
+            (None, Some(rule)) => rule.path.to_string(),
+            (_, None) => format!("{} override", self.domain),
+        }
+    }
+
     /// Returns the check of the same hits against the limit in the shadow of its rule, if there is one.
     fn in_shadow(&self) -> Option<Self> {
         let RuleRef::Compiled(rule) = self.rule else { return None };

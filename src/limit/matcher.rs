@@ -237,6 +237,41 @@ impl RuleSet {
         Some(((*rule)? as usize, keys))
     }
 
+    /// Returns the key of the first of `entries` that no rule of `domain` has at its level, if that is why no rule matches
+    /// them. A key whose values do not match is one that rules have.
+    #[cold]
+    #[must_use]
+    pub fn unknown_key<'e>(&self, domain: &str, entries: &[Entry<'e>]) -> Option<&'e str> {
+        self.branch_without(domain, entries).map(|(_, key)| key)
+    }
+
+    /// Returns the keys that rules have at the level of the [`RuleSet::unknown_key`], in no order; none if there is no
+    /// such key.
+    pub fn keys_beside_unknown<'a>(
+        &'a self,
+        domain: &str,
+        entries: &[Entry<'_>],
+    ) -> impl Iterator<Item = &'a str> {
+        let found = self.branch_without(domain, entries);
+        found.into_iter().flat_map(|(branch, _)| branch.keys.iter().map(|(key, _)| key))
+    }
+
+    fn branch_without<'e>(&self, domain: &str, entries: &[Entry<'e>]) -> Option<(&Branch, &'e str)> {
+        let mut branch = &self.nodes[self.root(domain)?.node];
+        for entry in entries {
+            match branch.step(entry) {
+                Some((next, _)) => branch = &self.nodes[next],
+                None => return branch.keys.get(entry.key).is_none().then_some((branch, entry.key)),
+            }
+        }
+        None
+    }
+
+    /// Returns the names of all domains, in no order.
+    pub fn domains(&self) -> impl Iterator<Item = &str> {
+        self.domains.iter().map(|(name, _)| name)
+    }
+
     /// Returns the rule of a descriptor that ends at `node`.
     pub(super) fn rule_at(&self, node: NodeId) -> Option<&CompiledRule> {
         self.ends[node].rule.map(|rule| &self.rules[rule as usize])

@@ -33,7 +33,7 @@ pub use compiled_rule::{CompiledRule, Details, Level, RuleId, RulePath};
 pub use coordination::{Coordination, OnStoreFailure, RuleCoordination};
 pub use decision::{Basis, Decision, Direction, decide, decision_from_store, take_one, take_two};
 pub use descriptor::{Descriptor, Entry, Request};
-pub use explain::{Attempt, Candidate, Explanation, Outcome, PassedOver, Step};
+pub use explain::{Attempt, Candidate, Explanation, Fit, Outcome, PassedOver, Step};
 pub use key::{CounterKey, KeyHasher};
 pub use matched::{DescriptorMatch, LimitCheck, Matched, OwnPart, RuleRef};
 pub use matcher::{Lookup, MAX_COMPARISONS, RuleSet, TooManyPatterns};

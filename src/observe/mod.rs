@@ -5,6 +5,7 @@
 
 mod buckets;
 mod busy_counter;
+mod caller_names;
 pub mod counter;
 mod decision_record;
 #[cfg(feature = "server")]
@@ -36,7 +37,6 @@ pub mod statsd;
 pub mod text;
 #[cfg(any(feature = "server", feature = "remote"))]
 pub mod throttle;
-mod unknown_domains;
 
 pub use busy_counter::BusyCounter;
 pub use counter::{Counter, Gauge};

@@ -50,7 +50,15 @@ pub fn snapshot(stats: &Stats) -> BTreeMap<String, StatValue> {
             values.insert(format!("{metric}.{}{reason}", rule.join(".")), StatValue::Counter(value));
         }
     }
-    values.extend(stats.metrics().iter().map(own_metric));
+    for (name, value) in stats.metrics().iter().map(own_metric) {
+        // labels of callers may be the same steps of a name
+        match (values.get_mut(&name), value) {
+            (Some(StatValue::Counter(sum)), StatValue::Counter(more)) => *sum = sum.saturating_add(more),
+            (_, value) => {
+                values.insert(name, value);
+            }
+        }
+    }
     values
 }
 

@@ -13,12 +13,12 @@ use hashbrown::HashMap;
 use parking_lot::RwLock;
 
 use super::{
+    caller_names::CallerNames,
     counter::{Counter, Gauge},
     method_stats::MethodStats,
     metric::{Metric, Source},
     rule_limit::RuleLimit,
     rule_stats::RuleStats,
-    unknown_domains::UnknownDomains,
 };
 #[cfg(feature = "server")]
 use super::{refined::Refinement, sanitize::sanitize};
@@ -47,7 +47,8 @@ const MAX_ABSENT_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub struct Stats {
     rules: RwLock<Rules>,
-    unknown_domains: UnknownDomains,
+    unknown_domains: CallerNames,
+    unknown_keys: CallerNames,
     /// Those of the current rules, replaced by a reload.
     rule_limits: ArcSwap<Vec<RuleLimit>>,
     /// Sorted by name, for printing.
@@ -129,7 +130,8 @@ impl Stats {
     pub fn new(max_dynamic_names: usize) -> Self {
         Self {
             rules: RwLock::default(),
-            unknown_domains: UnknownDomains::default(),
+            unknown_domains: CallerNames::default(),
+            unknown_keys: CallerNames::default(),
             rule_limits: ArcSwap::default(),
             methods: RwLock::default(),
             #[cfg(feature = "server")]
@@ -272,7 +274,7 @@ impl Stats {
     /// Counts `descriptors` for a domain that has no rules. The first thousand domains have names, of 64 bytes at most;
     /// all others share one.
     pub fn unknown_domain(&self, domain: &str, descriptors: u64) {
-        if !self.unknown_domains.add(domain, descriptors) {
+        if !self.unknown_domains.add_domain(domain, descriptors) {
             self.names_rejected.add(descriptors);
         }
     }
@@ -280,13 +282,26 @@ impl Stats {
     /// Returns every requested domain that has no rules, with its number of descriptors, in no order.
     #[must_use]
     pub fn unknown_domains(&self) -> Vec<(String, u64)> {
-        self.unknown_domains.get()
+        self.unknown_domains
+            .get()
+            .into_iter()
+            .map(|((domain, _), descriptors)| (domain, descriptors))
+            .collect()
     }
 
-    /// Forgets names that nobody needs: domains without rules that nobody asked for while this was called twelve times,
-    /// and rules that were not in force while it was called 288 times.
+    /// Counts a descriptor for `domain` that no rule matches, because none has its `key` at this level. The first
+    /// thousand keys have names, of 64 bytes at most, as their domains have; all others share one.
+    pub fn unknown_key(&self, domain: &str, key: &str) {
+        if !self.unknown_keys.add_key(domain, key) {
+            self.names_rejected.add(1);
+        }
+    }
+
+    /// Forgets names that nobody needs: domains without rules, and keys that no rule has, that nobody asked for while
+    /// this was called twelve times, and rules that were not in force while it was called 288 times.
     pub fn age_names(&self) {
         self.unknown_domains.age();
+        self.unknown_keys.age();
         self.rules.write().by_name.retain(|_, known| {
             let Some(absence) = &mut known.absence else { return true };
             absence.age += 1;
@@ -354,6 +369,11 @@ impl Stats {
                 self.paced.get(),
             ),
         ];
+        metrics.extend(self.unknown_keys.get().into_iter().map(|((domain, key), descriptors)| {
+            let help = "Descriptors that no rule matches, because none has this key at its level.";
+            let metric = Metric::counter("weir.unmatched_descriptors", help, descriptors);
+            metric.label("domain", domain).label("key", key)
+        }));
         let sources: Vec<_> = self.sources.read().iter().filter_map(Weak::upgrade).collect();
         metrics.extend(sources.iter().flat_map(|source| source.metrics()));
         metrics

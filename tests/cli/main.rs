@@ -85,7 +85,9 @@ fn call_says_that_a_domain_does_not_exist() {
     assert_eq!(unknown.status.code(), Some(0));
     assert!(stdout(&unknown).contains(no_domain), "{}", stdout(&unknown));
     let unmatched = call(&["--domain", "shop", "nobody=x"]);
-    assert_eq!(stdout(&unmatched), "OK\n  nobody=x: OK, no limit\n");
+    let expected =
+        "OK\n  nobody=x: OK, no limit\n  the server has no rule with the key \"nobody\" at its level\n";
+    assert_eq!(stdout(&unmatched), expected);
     for (arguments, code) in [
         (["--domain", "shpo", "hello=world"], 4),
         (["--domain", "shop", "nobody=x"], 4),
@@ -94,6 +96,65 @@ fn call_says_that_a_domain_does_not_exist() {
     ] {
         let called = call(&[&["--require-limit"], &arguments[..]].concat());
         assert_eq!(called.status.code(), Some(code), "{arguments:?}");
+    }
+}
+
+#[test]
+fn call_suggests_what_a_misspelled_name_was_meant_to_be_and_counts_once() {
+    let dir = rules(RULES);
+    let weir = Serving::start(path(&dir), &[]);
+    let call = |domain, entries: &[&str]| {
+        let arguments = ["call", "--address", weir.address("grpc"), "--domain", domain];
+        stdout(&run(&[&arguments, entries].concat(), &[]))
+    };
+    let text = call("shop", &["helo=world", "--and", "hello=world"]);
+    let line = "\n  the server has no rule with the key \"helo\" at its level; did you mean `hello`?\n";
+    assert!(text.contains(line) && text.matches("server has").count() == 1, "{text}");
+    let text = call("shpo2", &["helo=world"]);
+    assert!(
+        text.contains("has no rules for the domain \"shpo2\"") && !text.contains("did you mean"),
+        "{text}"
+    );
+    let text = call("shopp", &["hello=world"]);
+    assert!(text.contains("admits every request to it; did you mean `shop`?\n"), "{text}");
+    let page = get(weir.address("http"), "/metrics");
+    for line in [
+        "ratelimit_service_rate_limit_domain_not_found{domain=\"shopp\"} 1",
+        "weir_unmatched_descriptors_total{domain=\"shop\",key=\"helo\"} 1",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line}: {page}");
+    }
+    assert!(!page.contains("weir_call"), "{page}");
+}
+
+#[test]
+fn one_file_of_rules_is_served_and_watched() {
+    let dir = rules("domain: other\n");
+    let file = dir.path().join("shop.yaml");
+    fs::write(&file, RULES).expect("the file");
+    let weir = Serving::start(file.to_str().expect("a plain path"), &[]);
+    let call = |entry| {
+        let arguments =
+            ["call", "--address", weir.address("grpc"), "--domain", "shop", "--require-limit", entry];
+        run(&arguments, &[]).status.code()
+    };
+    assert_eq!((call("hello=world"), call("late=x")), (Some(0), Some(4)));
+    fs::write(&file, RULES.replace("key: free", "key: late")).expect("the file");
+    let started = std::time::Instant::now();
+    while call("late=x") != Some(0) {
+        assert!(started.elapsed() < std::time::Duration::from_secs(30), "not reloaded");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_command_that_the_help_does_not_list_is_not_suggested() {
+    for (mistyped, suggested) in [("mann", false), ("/man", false), ("serv", true), ("helth", true)] {
+        let output = run(&[mistyped], &[]);
+        assert_eq!(output.status.code(), Some(1), "{mistyped}");
+        let text = stderr(&output);
+        assert!(text.contains("unrecognized subcommand"), "{text}");
+        assert_eq!(text.contains("similar subcommand"), suggested, "{text}");
     }
 }
 

@@ -518,7 +518,7 @@ descriptors:
     let lines = [
         "DIR/a.yaml:10:5: error: 'requests' cannot be combined with 'tiers'; move it into a tier",
         "DIR/a.yaml:12:41: error: unknown algorithm 'leaky_bucket'; write fixed_window, sliding_window or token_bucket",
-        "DIR/a.yaml:14:34: error: invalid period '1y'; write a whole number and ms, s, m, h or d, from 1ms to 365d, such as 500ms, 10s, 1m, 1h or 7d",
+        "DIR/a.yaml:14:34: error: invalid period '1y'; write a whole number and ms, s, m, h, d or w, from 1ms to 365d, such as 500ms, 10s, 1m, 1h, 7d or 1w",
         "DIR/a.yaml:7:7: warning: this tier never rejects a request: '10 requests per 1s' is always stricter",
         "DIR: not ok: 3 errors, 1 warning",
     ];
@@ -550,4 +550,133 @@ fn at_most_eight_alternatives_are_listed() {
     let explanation = rules.explain("d", &[Entry { key: "x", value: "" }]);
     assert!(matches!(explanation.outcome, Outcome::NoMatch));
     assert_eq!((explanation.steps[0].alternatives.len(), explanation.steps[0].alternatives_total), (8, 50));
+}
+
+#[test]
+fn a_passed_over_rule_that_is_shorter_or_longer_than_the_request_is_named() {
+    // the rule with `tenant=gold` is tried first, and leads nowhere
+    let shorter = "domain: d
+descriptors:
+- key: tenant
+  rate_limit: {requests: 10, per: 1m}
+  descriptors:
+  - key: method
+    rate_limit: {requests: 5, per: 1m}
+- key: tenant
+  value: gold
+  descriptors:
+  - key: path
+    value: /y
+    rate_limit: {requests: 100, per: 1m}
+";
+    let whole = "domain: d
+descriptors:
+- key: tenant
+  descriptors:
+  - key: path
+    rate_limit: {requests: 10, per: 1m}
+- key: tenant
+  value: gold
+  rate_limit: {requests: 100, per: 1m}
+";
+    let longer = whole.replace(
+        "    rate_limit: {requests: 10, per: 1m}\n",
+        "    descriptors:\n    - key: method\n      rate_limit: {requests: 10, per: 1m}\n",
+    );
+    let gold = ("tenant", "gold");
+    for (rules, entries, expected) in [
+        (
+            whole,
+            &[gold, ("path", "/x")][..],
+            "rule d.tenant.path at DIR/a.yaml:5:5, because DIR/a.yaml:7:3 is tried first for tenant=gold; weir does \
+             not go back, so write the nested rules below that one, too",
+        ),
+        (
+            &*longer,
+            &[gold, ("path", "/x")],
+            "rule d.tenant.path.method at DIR/a.yaml:7:7, because DIR/a.yaml:9:3 is tried first for tenant=gold; weir \
+             does not go back, and the rule there is for more entries",
+        ),
+        (
+            shorter,
+            &[gold, ("path", "/x")],
+            "rule d.tenant at DIR/a.yaml:3:3, because DIR/a.yaml:8:3 is tried first for tenant=gold; weir does not go \
+             back, and the rule there is for descriptors that end at entry 1",
+        ),
+        // it needs no second entry, and what is tried first does
+        (
+            shorter,
+            &[gold],
+            "rule d.tenant at DIR/a.yaml:3:3, because DIR/a.yaml:8:3 is tried first for tenant=gold; weir does not go \
+             back, so write the nested rules below that one, too",
+        ),
+    ] {
+        let output = explain_in(rules, "d", entries);
+        let line = format!("passed over: {expected}");
+        assert!(output.lines().any(|found| found == line), "{line}\n{output}");
+    }
+    // what is on the way of the look-up is not passed over
+    for (rules, entries) in
+        [(whole, &[gold][..]), (whole, &[("tenant", "a")]), (shorter, &[("tenant", "a"), ("x", "y")])]
+    {
+        let output = explain_in(rules, "d", entries);
+        assert!(!output.contains("passed over"), "{output}");
+    }
+}
+
+#[test]
+fn explain_suggests_what_a_misspelled_name_was_meant_to_be() {
+    for (domain, entries, expected) in [
+        ("shop", &[("helo", "world")][..], Some("did you mean `hello`?")),
+        ("shop", &[("path", "/a/b"), ("metod", "GET")], Some("did you mean `method`?")),
+        ("shpo", &[("hello", "world")], None),
+        ("shopp", &[("hello", "world")], Some("did you mean `shop`?")),
+        ("shop", &[("nothing", "world")], None),
+        ("shop", &[("tenant", "acm")], None),
+    ] {
+        let output = explain(domain, entries);
+        let found = output.lines().find(|line| line.starts_with("did you mean"));
+        assert_eq!(found, expected, "{output}");
+    }
+}
+
+#[test]
+fn explain_lists_few_of_many_patterns() {
+    let patterns = |n: usize| {
+        let pattern =
+            |i| format!("- key: path\n  value: 'p{i}-*'\n  rate_limit: {{requests: {}, per: 1s}}\n", i + 1);
+        let last = "- key: path\n  rate_limit: {requests: 9, per: 2s}\n";
+        format!("domain: d\ndescriptors:\n{}{last}", (0..n).map(pattern).collect::<String>())
+    };
+    for (n, value, listed, more) in [
+        (10, "x", 10, None),
+        (11, "x", 10, Some("     1 more pattern does not match")),
+        (300, "x", 10, Some("     290 more patterns do not match")),
+        (300, "p200-x", 10, Some("     190 more patterns do not match")),
+    ] {
+        let output = explain_in(&patterns(n), "d", &[("path", value)]);
+        assert_eq!(output.matches(": does not match\n").count(), listed, "{output}");
+        assert_eq!(output.lines().find(|line| line.contains(" more pattern")), more, "{output}");
+    }
+}
+
+#[test]
+fn an_unknown_key_in_the_place_of_a_unit_is_one_error() {
+    for key in ["concurrency: 3", "requests_per_unit: 3, unti: minute"] {
+        let (ok, output) = check(&format!("domain: d\ndescriptors:\n- key: a\n  rate_limit: {{{key}}}\n"));
+        assert!(!ok && output.matches(": error: ").count() == 1, "{output}");
+        assert!(!output.contains("unit ''"), "{output}");
+    }
+    let (ok, output) = check("domain: d\ndescriptors:\n- key: a\n  rate_limit: {requests_per_unit: 3}\n");
+    assert!(!ok && output.contains("invalid rate limit unit ''"), "{output}");
+}
+
+#[test]
+fn a_week_is_a_period() {
+    let output = explain_in(
+        "domain: d\ndescriptors:\n- key: a\n  rate_limit: {requests: 3, per: 1w}\n",
+        "d",
+        &[("a", "b")],
+    );
+    assert!(output.contains("3 requests per 7d"), "{output}");
 }

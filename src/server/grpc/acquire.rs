@@ -21,8 +21,8 @@ use crate::{
     Limiter,
     clock::Clock,
     limit::{Descriptor, NANOS_PER_SECOND, Period, Request, Verdict, line::Rejection},
-    limiter::{AcquireError, Acquired, LimitError},
-    proto::weir::v1::{ReleaseRequest, ReleaseResponse, acquire_response::Outcome},
+    limiter::{AcquireError, Acquired, LimitError, did_you_mean},
+    proto::weir::v1::{ExplainResponse, ReleaseRequest, ReleaseResponse, acquire_response::Outcome},
     server::{
         bounds::{Bounds, RequestBounds},
         connections::{Account, CALL, UnreadBytes},
@@ -45,6 +45,7 @@ pub(super) enum Method {
     Acquire,
     Release,
     AcquireStream,
+    Explain,
 }
 
 /// The service for callers that wait, on a limiter.
@@ -64,6 +65,7 @@ impl Method {
             "Acquire" => Some(Self::Acquire),
             "Release" => Some(Self::Release),
             "AcquireStream" => Some(Self::AcquireStream),
+            "Explain" => Some(Self::Explain),
             _ => None,
         }
     }
@@ -107,6 +109,9 @@ impl<S: Store> AcquireService<S> {
             }
             let of_call = if held.is_some() { 0 } else { CALL };
             let _hold = account.hold(of_call + WAITING + self.bounds.weight_of_one(message.len()))?;
+            if method == Method::Explain {
+                return self.explain(&message);
+            }
             self.acquire(&message, longest).await
         };
         let response = tokio::select! {
@@ -169,6 +174,19 @@ impl<S: Store> AcquireService<S> {
                 ))
             }
         }
+    }
+
+    /// Says why no rule is for the request in `message`.
+    fn explain(&self, message: &[u8]) -> Result<Bytes, Status> {
+        let AcquireMessage { domain, entries, .. } = acquire_message::decode(message, self.bounds.entries)
+            .map_err(|error| self.undecodable(&error))?;
+        let response = self.limiter.rules(|rules| ExplainResponse {
+            unknown_domain: !rules.has_domain(domain),
+            unknown_key: rules.unknown_key(domain, &entries).unwrap_or_default().to_owned(),
+            did_you_mean: did_you_mean(rules, domain, &entries).unwrap_or_default().to_owned(),
+        });
+        let response = response.ok_or_else(|| status(&AcquireError::Limit(LimitError::NoRules)))?;
+        Ok(framed(&response.encode_to_vec()))
     }
 
     fn release(&self, message: &[u8]) -> Result<Bytes, Status> {
