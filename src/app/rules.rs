@@ -128,8 +128,7 @@ impl<S: RuleSource> Rules<S> {
             Ok(loaded) => {
                 self.apply(loaded).await;
                 if self.context.stats.config_rejected.get() == 1 {
-                    // at the level of the failure, so that a log with the failure also has its end
-                    tracing::error!("the newest rules are valid again, and in force");
+                    tracing::info!("the newest rules are valid again, and in force");
                     self.context.stats.config_rejected.set(0);
                 }
                 Ok(())

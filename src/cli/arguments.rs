@@ -27,7 +27,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(Cli, Vec<String>), clap
     let error = match Cli::try_parse_from(&arguments) {
         Ok(cli) => return Ok((cli, Vec::new())),
         Err(error) if is_reference(arguments.first()) => error,
-        Err(error) => return Err(error),
+        Err(error) => return Err(without_hidden(error)),
     };
     match without_unknown(arguments) {
         Some((cli, ignored)) if cli.serves() => Ok((cli, ignored)),
@@ -38,6 +38,20 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(Cli, Vec<String>), clap
 /// Returns whether the program is run under the name of envoyproxy/ratelimit's, such as by a link.
 fn is_reference(program: Option<&OsString>) -> bool {
     program.is_some_and(|program| Path::new(program).file_name().is_some_and(|name| name == REFERENCE))
+}
+
+/// Returns `error` without suggestions of commands that the help does not list.
+fn without_hidden(mut error: clap::Error) -> clap::Error {
+    let command = Cli::command();
+    let is_listed =
+        |name: &String| command.find_subcommand(name).is_none_or(|command| !command.is_hide_set());
+    if let Some(ContextValue::Strings(names)) = error.remove(ContextKind::SuggestedSubcommand) {
+        let listed: Vec<String> = names.into_iter().filter(is_listed).collect();
+        if !listed.is_empty() {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(listed));
+        }
+    }
+    error
 }
 
 /// Parses `arguments` without those that are unknown, and returns the names of those. None if they are invalid

@@ -143,6 +143,7 @@ fn rules(nodes: &[RuleNode]) -> usize {
     nodes.iter().map(|node| usize::from(node.rule.is_some()) + rules(&node.children)).sum()
 }
 
-fn count(n: usize, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+/// Returns `n` with the `noun`, in the plural unless there is one.
+pub(super) fn count<N: fmt::Display + Copy + PartialEq + From<u8>>(n: N, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == N::from(1) { "" } else { "s" })
 }

@@ -10,6 +10,7 @@ use std::{
 use clap::{Args, Subcommand};
 
 use self::line::{LineError, parse, print};
+use super::check::count;
 use crate::{
     clock::{Clock as _, SystemClock},
     limit::{Period, Timestamp},
@@ -65,7 +66,7 @@ pub enum DataError {
     InUse(DiskError),
     /// A line of standard input is wrong.
     #[error(
-        "line {line}: {error}; some counters of lines before it may be there: mend it, and import all again"
+        "line {line}: {error}; some counters of lines before it may be there: correct it, and import everything again"
     )]
     Line {
         /// Its number, from 1.
@@ -147,7 +148,7 @@ fn inspect(
     })?;
     written?;
     let of_copy = if data.is_copy() { ", in a copy of data in use" } else { "" };
-    Ok(writeln!(out, "{all} counters, of which {expired} have expired{of_copy}")?)
+    Ok(writeln!(out, "{}, of which {expired} have expired{of_copy}", count(all, "counter"))?)
 }
 
 fn describe(counter: &StoredCounter, now: Timestamp) -> String {
@@ -156,7 +157,11 @@ fn describe(counter: &StoredCounter, now: Timestamp) -> String {
         Ok(state) if state.idle_at() <= now => format!("{path} {tier}: expired"),
         Ok(state) => {
             let seconds = state.idle_at().since(now).as_nanos().div_ceil(1_000_000_000);
-            format!("{path} {tier}: {} hits, expires in {}", state.used().0, Period::from_secs(seconds))
+            format!(
+                "{path} {tier}: {}, expires in {}",
+                count(state.used().0, "hit"),
+                Period::from_secs(seconds)
+            )
         }
         Err(error) => format!("{path} {tier}: {error}"),
     }

@@ -1,18 +1,18 @@
 //! `weir health`: asks a running weir for its health, for the health check of a container without a shell.
 
-use std::{io::Write, net::SocketAddr, time::Duration};
+use std::{io::Write, time::Duration};
 
 use clap::Args;
 
-use super::local_page::{LocalPageError, get_page, is_ok};
+use super::local_page::{LocalPageError, Page, get_page, is_ok, parse_address};
 use crate::settings::{self, Environment};
 
 /// The arguments of `weir health`.
 #[derive(Args, Clone, Debug)]
 pub struct HealthCheck {
-    /// Address of the HTTP server, IP:PORT [default: this host and PORT, or 8080]
-    #[arg(long, value_name = "ADDRESS")]
-    pub address: Option<SocketAddr>,
+    /// Address of the HTTP server, HOST:PORT [default: this host and PORT, or 8080]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    pub address: Option<String>,
     /// How long to wait for the reply, in milliseconds
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub timeout: u64,
@@ -26,8 +26,8 @@ pub fn health(
 ) -> Result<bool, LocalPageError> {
     let listening = || settings::http_address(environment);
     let timeout = Duration::from_millis(check.timeout);
-    let (head, body) =
-        get_page("/healthcheck", "HTTP port, 8080 by default", check.address, listening, timeout)?;
+    let page = Page { path: "/healthcheck", port: "HTTP port, 8080 by default", accept: "*/*" };
+    let (head, body) = get_page(page, check.address.as_deref(), listening, timeout)?;
     writeln!(out, "{}", body.trim()).map_err(LocalPageError::Print)?;
     Ok(is_ok(&head))
 }

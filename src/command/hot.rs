@@ -1,19 +1,22 @@
 //! `weir hot`: shows the counters with the most hits and rejections of a running weir.
 
-use std::{io::Write, net::SocketAddr, time::Duration};
+use std::{io::Write, time::Duration};
 
 use clap::Args;
 
-use super::local_page::{LocalPageError, get_page, is_ok};
+use super::local_page::{LocalPageError, Page, get_page, is_ok, parse_address};
 use crate::settings::{self, Environment};
 
 /// The arguments of `weir hot`.
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::doc_markdown, reason = "clap prints these comments verbatim")]
 pub struct Hot {
-    /// Address of the debug port, IP:PORT [default: this host and DEBUG_PORT, or 6070]
-    #[arg(long, value_name = "ADDRESS")]
-    pub address: Option<SocketAddr>,
+    /// Address of the debug port, HOST:PORT [default: this host and DEBUG_PORT, or 6070]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    pub address: Option<String>,
+    /// Print the counters as JSON
+    #[arg(long)]
+    pub json: bool,
     /// How long to wait for the reply, in milliseconds
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub timeout: u64,
@@ -26,13 +29,10 @@ pub struct Hot {
 /// [`LocalPageError`].
 pub fn hot(hot: &Hot, environment: &dyn Environment, out: &mut impl Write) -> Result<bool, LocalPageError> {
     let timeout = Duration::from_millis(hot.timeout);
-    let (head, body) = get_page(
-        "/hot",
-        "debug port, 6070 by default",
-        hot.address,
-        || settings::debug_address(environment),
-        timeout,
-    )?;
+    let accept = if hot.json { "application/json" } else { "text/plain" };
+    let page = Page { path: "/hot", port: "debug port, 6070 by default", accept };
+    let listening = || settings::debug_address(environment);
+    let (head, body) = get_page(page, hot.address.as_deref(), listening, timeout)?;
     write!(out, "{body}").map_err(LocalPageError::Print)?;
     Ok(is_ok(&head))
 }

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Read as _, Write as _},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs as _},
     time::{Duration, Instant},
 };
 
@@ -17,11 +17,11 @@ pub enum LocalPageError {
     /// The variables of the server's address are invalid.
     #[error(transparent)]
     Settings(#[from] SettingErrors),
-    /// The server does not reply.
+    /// The server does not reply, or its name has no address.
     #[error("no reply from {address}")]
     NoReply {
         /// Its address.
-        address: SocketAddr,
+        address: String,
         /// The cause.
         source: io::Error,
     },
@@ -40,26 +40,47 @@ pub enum LocalPageError {
     Print(#[source] io::Error),
 }
 
-/// Gets the page at `path` of this `port` from `address`, or else from the first reachable one of `listening`. Returns
-/// its head and body.
+/// A page of a server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Page<'a> {
+    pub(super) path: &'a str,
+    /// The port that has it, in words.
+    pub(super) port: &'static str,
+    /// The type of content that is asked for.
+    pub(super) accept: &'static str,
+}
+
+/// Checks that `text` is a host name or an IP address with a port.
+pub(super) fn parse_address(text: &str) -> Result<String, &'static str> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
+        _ => Err("write it as HOST:PORT, such as localhost:8080 or [::1]:8080"),
+    }
+}
+
+/// Gets `page` from `address`, or else from the first reachable one of `listening`. Returns its head and body.
 pub(super) fn get_page(
-    path: &str,
-    port: &'static str,
-    address: Option<SocketAddr>,
+    page: Page<'_>,
+    address: Option<&str>,
     listening: impl FnOnce() -> Result<Address, SettingErrors>,
     timeout: Duration,
 ) -> Result<(String, String), LocalPageError> {
-    let addresses = if let Some(address) = address {
-        vec![address]
+    let addresses: Vec<SocketAddr> = if let Some(address) = address {
+        let failed = |source| LocalPageError::NoReply { address: address.to_owned(), source };
+        let found: Vec<SocketAddr> = address.to_socket_addrs().map_err(failed)?.collect();
+        if found.is_empty() {
+            return Err(failed(io::Error::other("the name has no address")));
+        }
+        found
     } else {
         let listening = listening()?;
         let to_address = |host| SocketAddr::new(host, listening.port);
         reachable(listening.host).into_iter().map(to_address).collect()
     };
-    let (address, reply) = get_first(path, &addresses, timeout)?;
+    let (address, reply) = get_first(page, &addresses, timeout)?;
     let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
     if status(head) == Some("404") && body.trim().is_empty() {
-        return Err(LocalPageError::NoPage { path: path.to_owned(), address, port });
+        return Err(LocalPageError::NoPage { path: page.path.to_owned(), address, port: page.port });
     }
     Ok((head.to_owned(), body.to_owned()))
 }
@@ -87,16 +108,16 @@ fn reachable(host: IpAddr) -> Vec<IpAddr> {
 
 /// Gets the page from the first address that replies, or returns the error of the first one.
 fn get_first(
-    path: &str,
+    page: Page<'_>,
     addresses: &[SocketAddr],
     timeout: Duration,
 ) -> Result<(SocketAddr, String), LocalPageError> {
     let mut failed = None;
     for &address in addresses {
-        match get(path, address, timeout) {
+        match get(page, address, timeout) {
             Ok(reply) => return Ok((address, reply)),
             Err(source) => {
-                failed.get_or_insert(LocalPageError::NoReply { address, source });
+                failed.get_or_insert(LocalPageError::NoReply { address: address.to_string(), source });
             }
         }
     }
@@ -104,7 +125,7 @@ fn get_first(
 }
 
 /// Gets the page. The response is not chunked, and ends with the connection.
-fn get(path: &str, address: SocketAddr, timeout: Duration) -> io::Result<String> {
+fn get(Page { path, accept, .. }: Page<'_>, address: SocketAddr, timeout: Duration) -> io::Result<String> {
     let deadline = Instant::now() + timeout;
     let left = || -> io::Result<Duration> {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -112,7 +133,10 @@ fn get(path: &str, address: SocketAddr, timeout: Duration) -> io::Result<String>
     };
     let mut stream = TcpStream::connect_timeout(&address, timeout)?;
     stream.set_write_timeout(Some(left()?))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nhost: {address}\r\naccept: {accept}\r\nconnection: close\r\n\r\n"
+    )?;
     let mut reply = Vec::new();
     loop {
         stream.set_read_timeout(Some(left()?))?;

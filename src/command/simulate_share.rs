@@ -8,6 +8,8 @@ use std::{
 
 use clap::{Args, ValueEnum};
 
+use super::check::count;
+
 use crate::{
     limit::{
         Period,
@@ -145,7 +147,8 @@ impl SimulateShare {
         let sharing = Sharing { borrow, lend, reserve: self.reserve, ..Sharing::default() };
         let cycles = demands.run(capacity, cycle, &sharing);
         let (borrow, lend) = (named(&self.borrow), named(&self.lend));
-        let title = format!("{capacity} hits per {cycle}, {borrow}, {lend}, reserve {}%", self.reserve);
+        let title =
+            format!("{} per {cycle}, {borrow}, {lend}, reserve {}%", count(capacity, "hit"), self.reserve);
         write!(out, "{title}\n\n{}", shares_table(demands, &cycles)).map_err(ShareError::Print)?;
         if let Some(path) = svg {
             let chart = shares_chart(&title, capacity, demands, &cycles);

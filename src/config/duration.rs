@@ -7,7 +7,7 @@ pub(super) const LONGEST: Period = Unit::Year.period();
 
 /// Describes a valid duration, for messages about an invalid one.
 pub(crate) const RIGHT: &str =
-    "write a whole number and ms, s, m, h or d, from 1ms to 365d, such as 500ms, 10s, 1m, 1h or 7d";
+    "write a whole number and ms, s, m, h, d or w, from 1ms to 365d, such as 500ms, 10s, 1m, 1h, 7d or 1w";
 
 /// Reads a period such as `10s`. Returns none if `text` has another form, is zero, or exceeds [`LONGEST`].
 pub(crate) fn parse(text: &str) -> Option<Period> {
@@ -19,6 +19,7 @@ pub(crate) fn parse(text: &str) -> Option<Period> {
         "m" => 60_000,
         "h" => 3_600_000,
         "d" => 86_400_000,
+        "w" => 604_800_000,
         _ => return None,
     };
     let period = Period::from_millis(number.parse::<u64>().ok()?.checked_mul(millis)?);
@@ -38,6 +39,8 @@ mod tests {
             ("90m", 5_400_000),
             ("1h", 3_600_000),
             ("365d", 31_536_000_000),
+            ("1w", 604_800_000),
+            ("52w", 31_449_600_000),
         ] {
             assert_eq!(parse(text), Some(Period::from_millis(millis)), "{text}");
         }
@@ -56,6 +59,7 @@ mod tests {
             "10 s",
             "10S",
             "366d",
+            "53w",
             "1us",
             "99999999999999999999d",
             "1y",

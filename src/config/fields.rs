@@ -18,6 +18,8 @@ pub(super) struct Fields<'n> {
     entries: &'n [(Rc<YamlNode>, Rc<YamlNode>)],
     /// The start of the mapping.
     pub(super) at: Position,
+    /// Whether one of its keys is unknown, and reported as such.
+    pub(super) has_unknown: bool,
 }
 
 /// A value that is present and not null.
@@ -44,15 +46,19 @@ impl<'n> Fields<'n> {
             );
             return None;
         };
+        let mut has_unknown = false;
         for (key, value) in entries {
             match key.scalar().filter(|scalar| scalar.meaning() == Meaning::Text).map(Scalar::text) {
                 None => report.error_with(key.at, || not_text(key)),
                 Some(name) if level.keys().contains(&name) => {}
                 Some(name) if level.ignores(name) => misplaced::check(level, key, name, value, report),
-                Some(name) => report.error_with(key.at, || level.unknown(name)),
+                Some(name) => {
+                    has_unknown = true;
+                    report.error_with(key.at, || level.unknown(name));
+                }
             }
         }
-        Some(Self { entries, at: node.at })
+        Some(Self { entries, at: node.at, has_unknown })
     }
 
     /// Returns the value of `key`, or none if it is missing or null.

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     error::ConfigErrors,
-    load::{Loaded, Options, load},
+    load::{Loaded, Options, load, load_file},
     thread::on_rules_thread,
     watch::Watch,
 };
@@ -43,10 +43,11 @@ pub trait RuleSource: Send + 'static {
     fn register(&self, _stats: &Stats) {}
 }
 
-/// The rule files below a directory, which is watched for changes.
+/// The rule files below a directory, or one rule file, which are watched for changes.
 #[derive(Debug)]
 pub struct DirectorySource {
-    dir: PathBuf,
+    path: PathBuf,
+    is_file: bool,
     options: Options,
     watch: Watch,
 }
@@ -54,17 +55,20 @@ pub struct DirectorySource {
 // === impl DirectorySource ===
 
 impl DirectorySource {
-    /// Watches `dir`, which need not exist yet. Reports changes from now on, including those during the first load.
+    /// Watches `path`, which need not exist yet: a file if it is one now, and otherwise a directory. Reports changes from
+    /// now on, including those during the first load.
     #[must_use]
-    pub fn new(dir: &Path, options: Options) -> Self {
-        Self { dir: dir.to_owned(), options, watch: Watch::new(dir) }
+    pub fn new(path: &Path, options: Options) -> Self {
+        let (path, is_file) = (path.to_owned(), path.is_file());
+        let watch = if is_file { Watch::files(std::slice::from_ref(&path)) } else { Watch::new(&path) };
+        Self { path, is_file, options, watch }
     }
 }
 
 impl RuleSource for DirectorySource {
     async fn load(&mut self) -> Result<Loaded, ConfigErrors> {
-        let (dir, options) = (self.dir.clone(), self.options);
-        on_rules_thread(move || load(&dir, &options)).await
+        let (path, is_file, options) = (self.path.clone(), self.is_file, self.options);
+        on_rules_thread(move || if is_file { load_file(&path) } else { load(&path, &options) }).await
     }
 
     async fn changed(&mut self) {

@@ -122,8 +122,8 @@ fn reference(fields: &Fields<'_>, key_at: Position, report: &mut FileReport) -> 
     let field = fields.text("unit", report);
     let text = field.map_or("", |unit| unit.value);
     let Some(unit) = Unit::parse(text) else {
-        // `fields.text` has reported a unit that is not text
-        if field.is_some() || fields.get("unit").is_none() {
+        // `fields.text` has reported a unit that is not text, and an unknown key may stand for the unit
+        if field.is_some() || (fields.get("unit").is_none() && !fields.has_unknown) {
             let at = field.map_or(key_at, |unit| unit.at);
             let right = "write second, minute, hour, day, week, month or year";
             report.error(at, format!("invalid rate limit unit '{}'; {right}", brief(text)));

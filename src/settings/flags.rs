@@ -6,8 +6,8 @@ use clap::Args;
 #[derive(Args, Clone, Debug, Default)]
 #[expect(clippy::doc_markdown, reason = "clap prints these comments verbatim")]
 pub struct Flags {
-    /// Directory of rule files, watched for changes [env: RUNTIME_ROOT and others] [default: ./config]
-    #[arg(long, value_name = "DIR")]
+    /// Directory of rule files, or one file, watched for changes [env: RUNTIME_ROOT and others] [default: ./config]
+    #[arg(long, value_name = "PATH")]
     pub config: Option<String>,
     /// Interface of the gRPC server [env: GRPC_HOST] [default: 0.0.0.0]
     #[arg(long, value_name = "IP")]

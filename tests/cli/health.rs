@@ -22,6 +22,18 @@ fn health_is_that_of_the_server_of_the_same_environment() {
     }
     let named = run(&["health", "--address", weir.address("http")], &[("PORT", "1")]);
     assert_eq!(named.status.code(), Some(0), "{}", stderr(&named));
+    for (command, of) in [("health", "http"), ("hot", "debug")] {
+        let address = format!("localhost:{}", port(weir.address(of)));
+        let named = run(&[command, "--address", &address], &[]);
+        assert_eq!(named.status.code(), Some(0), "{command}: {}", stderr(&named));
+        let unknown = run(&[command, "--address", "weir.invalid:80"], &[]);
+        assert!(stderr(&unknown).contains("no reply from weir.invalid:80: "), "{}", stderr(&unknown));
+        let wrong = run(&[command, "--address", "localhost"], &[]);
+        assert!(stderr(&wrong).contains("write it as HOST:PORT"), "{}", stderr(&wrong));
+    }
+    let hot = run(&["hot", "--json", "--address", weir.address("debug")], &[]);
+    let page: serde_json::Value = serde_json::from_str(&stdout(&hot)).expect("valid JSON");
+    assert_eq!(page["enabled"], true, "{page}");
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn wrong_use_is_told() {
     let output = run(&["data", "inspect"], &[]);
     assert!(stderr(&output).contains("Give --dir, or set WEIR_DATA_DIR"), "{}", stderr(&output));
     let output = data(&disk, &["inspect"]);
-    assert!(stderr(&output).contains("there are no data in"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("there is no data in"), "{}", stderr(&output));
     let dir = disk.settings.dir.to_str().expect("a plain path");
     let line =
         "{\"counter\":\"d|k=v\",\"tier\":\"f1d\",\"expires\":\"1\",\"state\":{\"end\":\"1\",\"hits\":1}}\n";

@@ -14,13 +14,15 @@ use std::{
 
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
-use stats_support::{Service, above, changed, limited, node, unlimited};
+use stats_support::{Service, above, changed, descriptor, limited, node, unlimited};
 use test_server::{DEADLINE, TestServer};
 use tokio::time::timeout;
 use weir::{
     DecisionSettings,
     clock::{Clock as _, SystemClock},
-    limit::{Coordination, Limit, Modes, NANOS_PER_SECOND, Origin, Period, Timestamp},
+    limit::{
+        Coordination, Domain, KeyHasher, Limit, Modes, NANOS_PER_SECOND, Origin, Period, RuleSet, Timestamp,
+    },
     observe::{
         Health, Stats,
         health::Reason,
@@ -429,10 +431,25 @@ async fn the_hottest_keys_are_on_a_page() {
         for tenant in ["acme", "acme", "acme", "acme", "acme", "globex"] {
             service.decide(&[("tenant", tenant)], 1).await;
         }
-        let page = debug_server(&service).await.get("/hot").await.body;
+        let server = debug_server(&service).await;
+        let page = server.get("/hot").await.body;
         assert_eq!(page.contains("shop.tenant tenant=acme\n"), named, "{page}");
         assert_eq!(page.contains("shop.tenant tenant=*** #"), masked, "{page}");
         assert_eq!(page.contains("hot keys are off"), off, "{page}");
+        let json = server.request("GET", "/hot", "accept: application/json\r\n", b"").await;
+        assert!(json.head.contains("content-type: application/json"), "{}", json.head);
+        let json: serde_json::Value = serde_json::from_str(&json.body).expect("valid JSON");
+        assert_eq!(json["enabled"], !off, "{json}");
+        if named {
+            let first = &json["tables"][0];
+            assert_eq!((&first["by"], &first["minutes"]), (&"hits".into(), &1.into()), "{json}");
+            let counter = &first["counters"][0];
+            assert_eq!(
+                (&counter["name"], &counter["hits"]),
+                (&"shop.tenant tenant=acme".into(), &5.into()),
+                "{json}"
+            );
+        }
         if named {
             let lines: Vec<Vec<&str>> = page.lines().map(|line| line.split_whitespace().collect()).collect();
             let first = |title: &str| {
@@ -443,6 +460,24 @@ async fn the_hottest_keys_are_on_a_page() {
             assert_eq!(first("hits of the last minute")[..], [&["5"], &acme[..]].concat());
             assert_eq!(first("rejected hits of the last 10 minutes")[..], [&["1"], &acme[..]].concat());
         }
+    }
+}
+
+/// Rules of two domains may have the same name.
+#[tokio::test]
+async fn the_hottest_keys_are_named_with_their_domain() {
+    let settings = DecisionSettings { hot_keys: HotKeyValues::Shown, ..DecisionSettings::default() };
+    let service = Service::empty(Stats::default(), settings);
+    let named = || changed(limited("tenant", "", 4), |rule| rule.name = Some("per-tenant".into()));
+    let domains = ["shop", "mesh"].map(|name| Domain::new(name, vec![named()]));
+    service.limiter.load(RuleSet::new(&domains, KeyHasher::random()));
+    for domain in ["shop", "mesh"] {
+        service.decide_all(domain, vec![descriptor(&[("tenant", "acme")], 1)]).await;
+    }
+    let page = debug_server(&service).await.get("/hot").await.body;
+    for domain in ["shop", "mesh"] {
+        let line = format!("{domain}.tenant (per-tenant) tenant=acme\n");
+        assert!(page.contains(&line), "{line}: {page}");
     }
 }
 

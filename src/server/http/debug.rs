@@ -31,7 +31,10 @@ use crate::{
 
 /// The pages and their descriptions, in order.
 const PAGES: [(&str, &str); 5] = [
-    ("/hot", "print out the counters with the most hits and rejections"),
+    (
+        "/hot",
+        "print out the counters with the most hits and rejections; as JSON for Accept: application/json",
+    ),
     ("/metrics", "print out stats for prometheus"),
     ("/rlconfig", "print out the currently loaded configuration for debugging"),
     (
@@ -63,15 +66,19 @@ pub(super) fn router<S: Store>(context: &ServiceContext<S>, pages: &Pages) -> Ro
         let (limiter, clock) = (Arc::clone(&context.limiter), Arc::clone(&context.clock));
         pages.source(move || hot::page(limiter.hot_keys(), clock.now()).into_bytes())
     };
+    let hot_json = {
+        let (limiter, clock) = (Arc::clone(&context.limiter), Arc::clone(&context.clock));
+        pages.source(move || hot::json_page(limiter.hot_keys(), clock.now()).into_bytes())
+    };
     Router::new()
         .route("/", get(index))
-        .route("/hot", get(text).with_state(hot))
+        .route("/hot", get(text_or_json).with_state((hot, hot_json)))
         .route("/debug/pprof", get(no_pprof))
         .route("/debug/pprof/{*page}", get(no_pprof))
         .route("/debug/pprof/", get(no_pprof))
         .route("/stats", get(text).with_state(stats))
         .route("/rlconfig", get(text).with_state(rules))
-        .route("/rules", get(described_rules).with_state((described, described_json)))
+        .route("/rules", get(text_or_json).with_state((described, described_json)))
 }
 
 async fn index() -> String {
@@ -95,7 +102,7 @@ async fn text(State(page): State<Arc<PageSource>>) -> Response {
 }
 
 /// Responds with the page as text, or as JSON if the client accepts that.
-async fn described_rules(
+async fn text_or_json(
     State((in_words, as_json)): State<(Arc<PageSource>, Arc<PageSource>)>,
     headers: HeaderMap,
 ) -> Response {

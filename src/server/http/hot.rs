@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use serde_json::{Value, json};
+
 use crate::{
     limit::Timestamp,
     observe::hot_keys::{By, HotKey, HotKeys},
@@ -9,6 +11,12 @@ use crate::{
 
 /// The counters of each table.
 const MOST: usize = 10;
+
+/// What the counters are ordered by.
+const TABLES: [(By, &str); 2] = [(By::Hits, "hits"), (By::Rejections, "rejected hits")];
+
+/// The last minutes of which there are tables.
+const TIMES: [(u64, &str); 2] = [(1, "minute"), (10, "10 minutes")];
 
 const MINUTE: u64 = 60_000_000_000;
 
@@ -22,8 +30,8 @@ pub(super) fn page(hot: Option<&HotKeys>, now: Timestamp) -> String {
         gap => format!("hot keys, from about one in {gap} decisions; up to 20 s more than the times below\n"),
     };
     text += "+/- is the error of the estimate; used is the share of the limit in use at the last sample\n";
-    for (by, name) in [(By::Hits, "hits"), (By::Rejections, "rejected hits")] {
-        for (minutes, time) in [(1, "minute"), (10, "10 minutes")] {
+    for (by, name) in TABLES {
+        for (minutes, time) in TIMES {
             // writing to a string cannot fail
             let _ = writeln!(text, "\n{name} of the last {time}");
             let keys = hot.top(by, minutes * MINUTE, now.as_nanos(), MOST);
@@ -38,6 +46,27 @@ pub(super) fn page(hot: Option<&HotKeys>, now: Timestamp) -> String {
         }
     }
     text
+}
+
+/// Returns the page as JSON.
+pub(super) fn json_page(hot: Option<&HotKeys>, now: Timestamp) -> String {
+    let value = hot.map_or_else(
+        || json!({ "enabled": false }),
+        |hot| {
+            let key = |key: HotKey| {
+                let error = key.error();
+                json!({ "name": key.name, "hits": key.hits, "error": error, "used": key.used })
+            };
+            let table = |((by, name), (minutes, _)): ((By, &str), (u64, &str))| -> Value {
+                let keys = hot.top(by, minutes * MINUTE, now.as_nanos(), MOST);
+                let keys: Vec<Value> = keys.into_iter().map(key).collect();
+                json!({ "by": name, "minutes": minutes, "counters": keys })
+            };
+            let tables = TABLES.into_iter().flat_map(|by| TIMES.map(|time| table((by, time))));
+            json!({ "enabled": true, "one_in": hot.gap(), "tables": tables.collect::<Vec<_>>() })
+        },
+    );
+    value.to_string() + "\n"
 }
 
 fn line(key: &HotKey, text: &mut String) {

@@ -87,7 +87,7 @@ impl DataDir {
     ///
     /// # Errors
     ///
-    /// Those of [`DataDir::open_or_create`], and if there are no data.
+    /// Those of [`DataDir::open_or_create`], and if there is no data.
     pub(super) fn open(path: &Path) -> Result<Self, DiskError> {
         if !path.join(FORMAT_FILE).exists() {
             return Err(DiskError::NoData(path.to_owned()));

@@ -19,7 +19,7 @@ pub enum DiskError {
     #[error("the data directory {} is in use by another process", .0.display())]
     InUse(PathBuf),
     /// There is a directory, but no data in it.
-    #[error("there are no data in {}", .0.display())]
+    #[error("there is no data in {}", .0.display())]
     NoData(PathBuf),
     /// The directory has other contents.
     #[error("{} has files of something else, such as {found:?}: the data directory must be empty at first", dir.display())]
