@@ -588,26 +588,26 @@ descriptors:
         (
             whole,
             &[gold, ("path", "/x")][..],
-            "rule d.tenant.path at DIR/a.yaml:5:5, because DIR/a.yaml:7:3 is tried first for tenant=gold; weir does \
+            "rule d.tenant.path at DIR/a.yaml:6:5, because DIR/a.yaml:7:3 is tried first for tenant=gold; weir does \
              not go back, so write the nested rules below that one, too",
         ),
         (
             &*longer,
             &[gold, ("path", "/x")],
-            "rule d.tenant.path.method at DIR/a.yaml:7:7, because DIR/a.yaml:9:3 is tried first for tenant=gold; weir \
+            "rule d.tenant.path.method at DIR/a.yaml:8:7, because DIR/a.yaml:9:3 is tried first for tenant=gold; weir \
              does not go back, and the rule there is for more entries",
         ),
         (
             shorter,
             &[gold, ("path", "/x")],
-            "rule d.tenant at DIR/a.yaml:3:3, because DIR/a.yaml:8:3 is tried first for tenant=gold; weir does not go \
+            "rule d.tenant at DIR/a.yaml:4:3, because DIR/a.yaml:8:3 is tried first for tenant=gold; weir does not go \
              back, and the rule there is for descriptors that end at entry 1",
         ),
         // it needs no second entry, and what is tried first does
         (
             shorter,
             &[gold],
-            "rule d.tenant at DIR/a.yaml:3:3, because DIR/a.yaml:8:3 is tried first for tenant=gold; weir does not go \
+            "rule d.tenant at DIR/a.yaml:4:3, because DIR/a.yaml:8:3 is tried first for tenant=gold; weir does not go \
              back, so write the nested rules below that one, too",
         ),
     ] {
