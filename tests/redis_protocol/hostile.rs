@@ -235,6 +235,71 @@ async fn a_transaction_is_bounded() {
     assert_eq!(client.ask("EXEC").await, "-EXECABORT Transaction discarded because of previous errors.");
 }
 
+/// All buckets of a key are searched at once, so there is a bound on them.
+#[tokio::test]
+async fn a_flood_of_buckets_of_one_key_evicts_its_own() {
+    const MOST: usize = 8_192;
+    let (weir, mut client) = serving(&[("WEIR_HOT_KEYS", "off")]).await;
+    client.ask("CL.THROTTLE other 9 1 60").await;
+    let mut bytes = Vec::new();
+    for max in 1..=2 * MOST {
+        bytes.extend(command(&["RL.REDUCE", "k", &max.to_string(), "60"]));
+    }
+    let mut flood = Client::to(&weir).await;
+    flood.send(&bytes).await;
+    for max in 1..=2 * MOST {
+        assert_eq!(flood.reply().await, format!(":{max}"));
+    }
+    let live = async || {
+        let metrics = get(weir.addresses.debug, "/metrics").await;
+        let line =
+            metrics.lines().find_map(|line| line.strip_prefix("weir_counters_live{table=\"memory\"} "));
+        line.and_then(|live| live.parse::<usize>().ok()).expect("a number")
+    };
+    assert!((MOST - 100..=MOST + 100).contains(&live().await), "{}", live().await);
+    assert_eq!(client.ask("EXISTS k other").await, ":2");
+    assert_eq!(client.ask("DEL k").await, ":1");
+    assert_eq!(client.ask("EXISTS k other").await, ":1");
+    assert_eq!(live().await, 1);
+}
+
+/// The work for a client ends with its connection.
+#[tokio::test]
+async fn a_search_ends_when_its_client_has_left() {
+    let (weir, mut client) = serving(&[("WEIR_REDIS_AUTH", "secret")]).await;
+    assert_eq!(client.ask("AUTH secret").await, "+OK");
+    let mut bytes = Vec::new();
+    for max in 1..=8_000 {
+        bytes.extend(command(&["RL.REDUCE", "k", &max.to_string(), "60"]));
+    }
+    client.send(&bytes).await;
+    for max in 1..=8_000 {
+        assert_eq!(client.reply().await, format!(":{max}"));
+    }
+    // hundreds of thousands of searches
+    let search = command(&[&["EXISTS"][..], &["k"; 1_000]].concat());
+    let transaction = [command(&["MULTI"]), search.repeat(400), command(&["EXEC"])].concat();
+    let mut searching = Client::to(&weir).await;
+    assert_eq!(searching.ask("AUTH secret").await, "+OK");
+    let open = async || {
+        let metrics = get(weir.addresses.debug, "/metrics").await;
+        metrics.lines().find(|line| line.starts_with("weir_connections_open ")).map(str::to_owned)
+    };
+    let before = open().await;
+    searching.send(&transaction).await;
+    until_metric(&weir, "weir_redis_port_commands_total{command=\"exec\"} 1").await;
+    // others have their turn meanwhile
+    assert_eq!(client.ask("RL.GET k 8000 60").await, ":7999");
+    drop(searching);
+    let left = async {
+        while open().await == before {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, left).await.expect("the work ends");
+    assert_eq!(client.ask("PING").await, "+PONG");
+}
+
 /// Buckets are among the counters, whose number is bounded.
 #[tokio::test]
 async fn a_flood_of_keys_stays_within_the_bound_on_counters() {

@@ -5,7 +5,7 @@ use std::{
     io,
     pin::{Pin, pin},
     sync::Arc,
-    task::Poll,
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -66,6 +66,7 @@ pub(super) async fn serve<S: Store, I>(
         service,
         session: Session::new(service.settings.auth.is_none()),
         buffer: Vec::with_capacity(READ),
+        ahead: Ahead::default(),
         hold,
         replies: Replies::default(),
         stopping,
@@ -90,6 +91,8 @@ struct Driver<'a, S, I> {
     session: Session,
     /// What was read and not carried out yet.
     buffer: Vec<u8>,
+    /// What was read while a command was carried out, and comes after the buffer.
+    ahead: Ahead,
     /// Accounts for the buffer.
     hold: Hold,
     replies: Replies,
@@ -98,6 +101,15 @@ struct Driver<'a, S, I> {
     begun: Option<Instant>,
     /// Whether nothing was read yet.
     is_new: bool,
+}
+
+/// What was read while a command was carried out: by that it is known that a client has left.
+#[derive(Default)]
+struct Ahead {
+    /// About as many bytes as a buffer has at most.
+    bytes: Vec<u8>,
+    /// How often commands go on, once the client has left.
+    turns_left: Option<usize>,
 }
 
 // === impl Driver ===
@@ -122,6 +134,8 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
                 self.hold = hold;
             }
         }
+        let ahead = std::mem::take(&mut self.ahead.bytes);
+        self.buffer.extend_from_slice(&ahead);
         // a command that has arrived in part needs no more room before that is used up
         if self.buffer.capacity() - self.buffer.len() < ROOM {
             self.buffer.reserve(READ);
@@ -130,6 +144,9 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
             return Ok(false);
         }
         self.open.report();
+        if !ahead.is_empty() {
+            return Ok(true);
+        }
         // a client that has begun a command has to finish it
         let begun = (!self.buffer.is_empty()).then(|| *self.begun.get_or_insert_with(Instant::now));
         let reading = self.io.read_buf(&mut self.buffer);
@@ -175,7 +192,7 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
                     let account = self.open.account();
                     let carried_out =
                         commands::carry_out(self.service, session, account, &arguments, now, replies);
-                    now = after(self.service, now, carried_out).await;
+                    now = after(self.service, now, carried_out, &mut self.io, &mut self.ahead).await?;
                     if let Some(pause) = self.session.take_pause() {
                         now = self.hold_back(pause).await;
                     }
@@ -217,7 +234,7 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
         for command in queue.commands() {
             let (session, replies) = (&mut self.session, &mut self.replies);
             let carried_out = commands::carry_out_queued(self.service, session, command, now, replies);
-            now = after(self.service, now, carried_out).await;
+            now = after(self.service, now, carried_out, &mut self.io, &mut self.ahead).await?;
             if let Some(pause) = self.session.take_pause() {
                 now = self.hold_back(pause).await;
             }
@@ -290,14 +307,59 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
     }
 }
 
-/// Waits for a command, as of `now`. Returns the time for the next one: it does not begin before this one has ended.
-async fn after<S>(service: &Service<S>, now: Timestamp, carried_out: impl Future<Output = ()>) -> Timestamp {
-    let mut carried_out = pin!(carried_out);
-    if poll_once(carried_out.as_mut()).await.is_some() {
-        return now;
+/// Waits for a command, as of `now`, and reads `ahead` meanwhile. Returns the time for the next command: it does not
+/// begin before this one has ended.
+async fn after<S, I: AsyncRead + Unpin>(
+    service: &Service<S>,
+    now: Timestamp,
+    carried_out: impl Future<Output = ()>,
+    io: &mut Metered<I>,
+    ahead: &mut Ahead,
+) -> io::Result<Timestamp> {
+    let (mut carried_out, mut has_waited) = (pin!(carried_out), false);
+    poll_fn(|context| match carried_out.as_mut().poll(context) {
+        Poll::Ready(()) => Poll::Ready(Ok(())),
+        Poll::Pending => {
+            has_waited = true;
+            ahead.poll(io, context)
+        }
+    })
+    .await?;
+    Ok(if has_waited { service.clock.now() } else { now })
+}
+
+// === impl Ahead ===
+
+impl Ahead {
+    /// The turns of commands after their client has left, for one that sends commands and does not wait for replies.
+    const TURNS: usize = 1_024;
+
+    /// Reads on, at the end of one turn of a command. Ready with an error if the client has left and there were enough
+    /// turns since.
+    fn poll<I: AsyncRead + Unpin>(
+        &mut self,
+        io: &mut Metered<I>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.turns_left.is_none() && self.bytes.len() < READ {
+            match pin!(io.read_buf(&mut self.bytes)).poll(context) {
+                Poll::Ready(Ok(read)) if read > 0 => {}
+                Poll::Ready(_) => self.turns_left = Some(Self::TURNS),
+                Poll::Pending => break,
+            }
+        }
+        match &mut self.turns_left {
+            Some(0) => Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "the client has left while its commands were carried out",
+            ))),
+            Some(turns) => {
+                *turns -= 1;
+                Poll::Pending
+            }
+            None => Poll::Pending,
+        }
     }
-    carried_out.await;
-    service.clock.now()
 }
 
 /// Polls `future`, which may be polled again if it is not ready.

@@ -53,6 +53,10 @@ use crate::{
 /// moves all of its counters under the lock, takes well below a millisecond.
 const COUNTERS_PER_SHARD: usize = 4096;
 
+/// The counters of one shard above which its buckets that come with requests are evicted. All of one name are in one
+/// shard, and only many of one name make a shard so much larger than others. It bounds what a search for them costs.
+const MAX_IN_SHARD: usize = 2 * COUNTERS_PER_SHARD;
+
 /// The counters by which those that are not removable may exceed the bound, beside a quarter of it: many times more
 /// than those of all decisions that are made at one time.
 const SLACK: usize = 1024;
@@ -325,14 +329,20 @@ impl<N: Notes> MemoryStore<N> {
         let key = name.counter(&request.kind());
         let reply = {
             let mut shard = self.shards[self.index(key)].lock();
-            self.counting(&mut shard, |shard| shard.decide_bucket(name, request, now))
+            self.counting(&mut shard, |shard| {
+                let reply = shard.decide_bucket(name, request, now);
+                while shard.len() > MAX_IN_SHARD && shard.evict_cheapest(false, true, now).is_some() {
+                    self.evicted.fetch_add(1, Ordering::Relaxed);
+                }
+                reply
+            })
         };
         self.bound(Some(key), now);
         reply
     }
 
     /// Returns the time until all buckets of `name` are full; none if there are none. Deletes them if asked to. Looks
-    /// at all counters of a shard, some thousands, and holds the lock for a few hundred at a time.
+    /// at all counters of a shard, [`MAX_IN_SHARD`] at most, and holds the lock for a few hundred at a time.
     pub fn find_buckets_now(&self, name: &BucketName<'_>, deletes: bool, now: Timestamp) -> Option<Period> {
         let mut latest = None;
         self.retain_buckets(name, |slot| {
@@ -449,7 +459,7 @@ impl<N: Notes> MemoryStore<N> {
                     let mut shard = shard.lock();
                     // the last counter of a shard may be the one that was just added
                     if shard.len() > usize::from(turn == 0 && self.shards.len() > 1) {
-                        self.counting(&mut shard, |shard| shard.evict_cheapest(any, now))
+                        self.counting(&mut shard, |shard| shard.evict_cheapest(any, false, now))
                     } else {
                         None
                     }

@@ -516,15 +516,17 @@ impl<N: Notes> Shard<N> {
 
     /// Evicts the cheapest counter of a sample, and returns it, if there is one. Evicting a counter lets its hits be
     /// admitted again until it would have expired, so the cost is its hits times its remaining time. Counters that are
-    /// not
-    /// [removable](Notes::is_removable) are evicted only if `any` may be, and a larger sample has no other.
-    pub(super) fn evict_cheapest(&mut self, any: bool, now: Timestamp) -> Option<N> {
+    /// not [removable](Notes::is_removable) are evicted only if `any` may be, and a larger sample has no other; if
+    /// `only_buckets`, only buckets that come with requests are.
+    pub(super) fn evict_cheapest(&mut self, any: bool, only_buckets: bool, now: Timestamp) -> Option<N> {
         let buckets = self.table.num_buckets();
         let mut cheapest: Option<((bool, u128), usize)> = None;
         for step in 0..buckets {
             let bucket = (self.next_sample + step) % buckets;
-            if let Some(slot) = self.table.get_bucket(bucket).filter(|slot| any || slot.notes.is_removable())
-            {
+            let may_go = |slot: &&Slot<N>| {
+                (any || slot.notes.is_removable()) && (!only_buckets || slot.counter.is_bucket_of_request())
+            };
+            if let Some(slot) = self.table.get_bucket(bucket).filter(may_go) {
                 let left = slot.counter.idle_at().since(now).as_nanos();
                 let cost = u128::from(left) * u128::from(slot.counter.used().0);
                 let cost = (!slot.notes.is_removable(), cost);

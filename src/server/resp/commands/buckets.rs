@@ -1,6 +1,6 @@
 //! `DEL`, `EXISTS` and `TTL` of all buckets of a key.
 
-use tokio::task::coop::consume_budget;
+use tokio::task::yield_now;
 
 use super::{action::BucketCommand, refusal::refuse_store};
 use crate::{
@@ -20,9 +20,9 @@ pub(super) async fn carry_out<S: Store>(
     let store = service.limiter.store();
     let mut found = 0;
     for key in keys {
-        // memory has all buckets of a key only by a look at many counters: other connections have their turn meanwhile,
-        // also among many commands
-        consume_budget().await;
+        // memory has all buckets of a key only by a look at many counters: before each of them other connections have
+        // their turn, and it is seen whether the client has left
+        yield_now().await;
         let name = BucketName::new(service.hasher, key);
         match (store.find_buckets(&name, command == BucketCommand::Delete, now).await, command) {
             (Ok(full_after), BucketCommand::Ttl) => {
