@@ -10,13 +10,9 @@ use weir::{
 
 use crate::fleet::{EPOCH, Fleet, rule};
 
-const MODES: [Coordination; 5] = [
-    Coordination::Auto,
-    Coordination::Local,
-    Coordination::Interval,
-    Coordination::Lease,
-    Coordination::Strict,
-];
+/// Counters of `local` rules follow the clock of their instance, as in memory.
+const MODES: [Coordination; 4] =
+    [Coordination::Auto, Coordination::Interval, Coordination::Lease, Coordination::Strict];
 
 /// Steps in seconds.
 const STEPS: [i64; 5] = [-5, 3_600, -7_200, -1, 86_400];
@@ -43,7 +39,8 @@ async fn a_clock_that_steps_lengthens_no_wait() {
             let longest = Period::from_secs(if is_bucket { 4 } else { 2 });
             let tier = Tier { requests: 4, period, algorithm };
             let clock = SimulatedClock::new(EPOCH);
-            let store = SimulatedStore::new(clock.clone(), 7);
+            // whose clock goes on
+            let store = SimulatedStore::new(clock.skewed(0), 7);
             let rule = rule(mode, &[tier], policy);
             let fleet = Fleet::start(instances, rule.clone(), Network::default(), clock, store).await;
             let mut offset = 0;
@@ -67,5 +64,35 @@ async fn a_clock_that_steps_lengthens_no_wait() {
                 }
             }
         }
+    }
+}
+
+/// What was used stays so until the store's clock is there again, and each rejection says it.
+#[tokio::test(start_paused = true)]
+async fn a_step_back_of_the_stores_clock_is_counted_and_told_with_its_true_wait() {
+    const HOUR: u64 = 3_600;
+    let tier = Tier { requests: 4, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+    for mode in [Coordination::Strict, Coordination::Lease, Coordination::Interval] {
+        let clock = SimulatedClock::new(EPOCH);
+        let of_store = clock.skewed(0);
+        let store = SimulatedStore::new(of_store.clone(), 7);
+        let rule = rule(mode, std::slice::from_ref(&tier), OverLimitPolicy::Ignore);
+        let fleet = Fleet::start(1, rule.clone(), Network::default(), clock, store).await;
+        let instance = &fleet.instances[0];
+        let rules = instance.rules_with(rule);
+        let decide = || instance.decide(&rules, Scope::Descriptor, false);
+        while !decide().await.over {}
+        assert_eq!(instance.store.coordination_metrics().store.clock_steps.get(), 0, "{mode:?}");
+        of_store.set_offset(-3_600_000_000_000);
+        // the heartbeat tells
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(instance.store.coordination_metrics().store.clock_steps.get(), 1, "{mode:?}");
+        let rejected = decide().await;
+        let wait = rejected.reset.as_nanos() / 1_000_000_000;
+        assert!(rejected.over && (HOUR - 10..HOUR + 60).contains(&wait), "{mode:?}: {rejected:?}");
+        sleep(Duration::from_secs(wait - 1)).await;
+        assert!(decide().await.over, "{mode:?}");
+        sleep(Duration::from_secs(3)).await;
+        assert!(!decide().await.over, "{mode:?}");
     }
 }

@@ -248,12 +248,13 @@ async fn a_client_without_http2_is_disconnected() {
 /// Each value would be compared with each pattern, on a thread that serves others.
 #[tokio::test]
 async fn many_values_of_a_key_with_many_patterns_are_an_error() {
-    let mut rules = String::from("domain: d\ndescriptors:\n");
-    for i in 0..500 {
-        rules += &format!("  - {{ key: p, value: \"x{i}*\", rate_limit: {{ requests: 9, per: 1h }} }}\n");
-    }
-    rules += "  - { key: k, rate_limit: { requests: 9, per: 1h } }\n";
-    let mut weir = Weir::start(&rules).await;
+    let mut rules = vec!["domain: d\ndescriptors:".to_owned()];
+    rules.extend(
+        (0..500)
+            .map(|i| format!("  - {{ key: p, value: \"x{i}*\", rate_limit: {{ requests: 9, per: 1h }} }}")),
+    );
+    rules.push("  - { key: k, rate_limit: { requests: 9, per: 1h } }".to_owned());
+    let mut weir = Weir::start(&rules.join("\n")).await;
     let of = |key: &'static str, value: &str, count: usize| RateLimitRequest {
         descriptors: vec![descriptor([(key, value)]); count],
         ..request("d", [])

@@ -154,8 +154,8 @@ impl DiskStore {
                 known.keys.push(key);
                 continue;
             }
-            let counter = Changed::of(counted);
-            if self.shared.filter.may_have(&counter.name) { &mut counters } else { &mut new }.push(counter);
+            let unknown = Changed::of(counted);
+            if self.shared.filter.may_have(&unknown.name) { &mut counters } else { &mut new }.push(unknown);
         }
         // while they come faster than changed ones are written; those that the disk has need not wait for them
         while !new.is_empty()
@@ -163,11 +163,11 @@ impl DiskStore {
             && self.shared.metrics.available.get() == 1
             && self.wait_for_round(0, patience).await
         {}
-        for counter in new {
-            if self.shared.load_new(&counter) {
-                known.keys.push(counter.key);
+        for unknown in new {
+            if self.shared.load_new(&unknown) {
+                known.keys.push(unknown.key);
             } else {
-                counters.push(counter);
+                counters.push(unknown);
             }
         }
         let count = counters.len();

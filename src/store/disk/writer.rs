@@ -168,7 +168,9 @@ impl Writer {
         let begun = Instant::now();
         let written = self.commit(&changes);
         // also after an error, since some may have been written
-        changes.iter().for_each(|(name, _)| self.shared.filter.insert(name));
+        for (name, _) in &changes {
+            self.shared.filter.insert(name);
+        }
         self.shared.batches.fetch_add(1, Ordering::AcqRel);
         self.shared.metrics.writes.record(begun.elapsed());
         if let Err(error) = written {

@@ -27,7 +27,7 @@ pub(in super::super) struct StoreClock {
     heard: AtomicU64,
     /// The latest instant that it ever showed. Later than `heard` if it was set back.
     latest: AtomicU64,
-    /// The latest instant that this instance took for the store's, because its own clock was set forth.
+    /// The latest instant that this instance took for the store's, because its own clock was set.
     strayed: AtomicU64,
     /// Held to write. The last look at this instance's clock.
     writer: Mutex<Option<Reading>>,
@@ -140,13 +140,19 @@ impl StoreClock {
             let there = Timestamp::from_nanos(now.as_nanos().saturating_add_signed(sample.offset));
             let heard = Timestamp::from_nanos(self.heard.load(Ordering::Relaxed));
             // this instance's clock was set back just now
-            let there = if heard.since(there) >= STEP { heard } else { there };
+            let there = if heard.since(there) >= STEP {
+                // it may be a little later by now, and counters with it
+                self.strayed.fetch_max(heard.as_nanos() + 1, Ordering::Relaxed);
+                heard
+            } else {
+                there
+            };
             StoreTime { now: there, latest: there.after(Period::from_nanos(sample.error_at(now))) }
         })
     }
 
     /// Returns whether counters may be ahead of `at`, an instant of the store's clock, because they were used while this
-    /// instance's clock was set forth and it did not know yet. If so, returns how long it takes until the store's clock
+    /// instance's clock was set and it did not know yet. If so, returns how long it takes until the store's clock
     /// shows the latest instant again that it ever has: zero unless it was set back.
     pub(super) fn behind(&self, at: Timestamp) -> Option<Period> {
         (at.as_nanos() < self.strayed.load(Ordering::Relaxed))
