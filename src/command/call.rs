@@ -7,10 +7,14 @@ use prost_reflect::{DescriptorPool, DynamicMessage};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::transport::Channel;
 
-use super::{descriptors::Descriptors, lines::write_line};
+use super::{
+    descriptors::Descriptors,
+    lines::{write_json, write_line},
+};
 use crate::{
     grpc_client::{ConnectError, Target, TargetTls, connect},
     limit::Unit,
+    observe::text::escaped,
     proto::{
         self,
         envoy::{
@@ -142,7 +146,7 @@ pub async fn call(call: &Call, out: &mut impl Write) -> Result<Outcome, CallErro
         |status: &DescriptorStatus| status.current_limit.is_some() || status.limit_remaining == u32::MAX;
     let is_limited = reply.statuses.iter().any(has_limit);
     if call.json {
-        writeln!(out, "{}", json(&reply)?)?;
+        write_json(out, &json(&reply)?)?;
     } else {
         print(&request, &reply, out)?;
         let unlimited = request.descriptors.iter().zip(&reply.statuses);
@@ -288,7 +292,7 @@ fn print(request: &RateLimitRequest, reply: &RateLimitResponse, out: &mut impl W
     for (descriptor, status) in request.descriptors.iter().zip(&reply.statuses) {
         let entries: Vec<String> =
             descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
-        write!(out, "  {}: {}", entries.join(" "), status.code().as_str_name())?;
+        write!(out, "  {}: {}", escaped(&entries.join(" ")), status.code().as_str_name())?;
         match &status.current_limit {
             None if status.limit_remaining == u32::MAX => write!(out, ", unlimited")?,
             None => write!(out, ", no limit")?,
@@ -299,7 +303,7 @@ fn print(request: &RateLimitRequest, reply: &RateLimitResponse, out: &mut impl W
                     write!(out, " in each {}", limit.unit().as_str_name().to_lowercase())?;
                 }
                 if !limit.name.is_empty() {
-                    write!(out, " ({})", limit.name)?;
+                    write!(out, " ({})", escaped(&limit.name))?;
                 }
             }
         }
@@ -309,7 +313,7 @@ fn print(request: &RateLimitRequest, reply: &RateLimitResponse, out: &mut impl W
         writeln!(out)?;
     }
     for header in &reply.response_headers_to_add {
-        writeln!(out, "  header {}: {}", header.key, header.value)?;
+        write_line(out, format_args!("  header {}: {}", header.key, header.value))?;
     }
     if let Some(metadata) = &reply.dynamic_metadata {
         writeln!(out, "  metadata: {} field(s); --json shows them", metadata.fields.len())?;

@@ -8,7 +8,7 @@ use std::{
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::lines::write_line;
+use super::lines::{write_json, write_line};
 use crate::{
     config::{ConfigError, ConfigErrors, ConfigWarning, DisplayOrigin, Loaded},
     limit::{Origin, RuleNode},
@@ -66,7 +66,7 @@ pub fn check(
     let found = if options.deny_warnings { deny_warnings(found) } else { found };
     match options.format {
         CheckFormat::Text => write_text(source, counts.as_ref(), &found, out)?,
-        CheckFormat::Json => writeln!(out, "{}", as_json(counts.as_ref(), &found))?,
+        CheckFormat::Json => write_json(out, &as_json(counts.as_ref(), &found).to_string())?,
     }
     Ok(found.errors.is_empty())
 }

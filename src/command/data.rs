@@ -10,7 +10,7 @@ use std::{
 use clap::{Args, Subcommand};
 
 use self::line::{LineError, parse, print};
-use super::check::count;
+use super::{check::count, lines::write_line};
 use crate::{
     clock::{Clock as _, SystemClock},
     limit::{Period, Timestamp},
@@ -140,7 +140,7 @@ fn inspect(
     let (mut all, mut expired, mut written) = (0_usize, 0_usize, Ok(()));
     data.visit(prefix, |counter| {
         if all < limit && written.is_ok() {
-            written = writeln!(out, "{}", describe(&counter, now));
+            written = write_line(out, format_args!("{}", describe(&counter, now)));
         }
         all += 1;
         expired += usize::from(counter.state.is_ok_and(|state| state.idle_at() <= now));

@@ -4,7 +4,10 @@ use std::{io::Write, time::Duration};
 
 use clap::Args;
 
-use super::local_page::{LocalPageError, Page, get_page, is_ok, parse_address};
+use super::{
+    lines::write_lines,
+    local_page::{LocalPageError, Page, get_page, is_ok, parse_address},
+};
 use crate::settings::{self, Environment};
 
 /// The arguments of `weir health`.
@@ -28,6 +31,6 @@ pub fn health(
     let timeout = Duration::from_millis(check.timeout);
     let page = Page { path: "/healthcheck", port: "HTTP port, 8080 by default", accept: "*/*" };
     let (head, body) = get_page(page, check.address.as_deref(), listening, timeout)?;
-    writeln!(out, "{}", body.trim()).map_err(LocalPageError::Print)?;
+    write_lines(out, &format!("{}\n", body.trim())).map_err(LocalPageError::Print)?;
     Ok(is_ok(&head))
 }

@@ -4,7 +4,10 @@ use std::{io::Write, time::Duration};
 
 use clap::Args;
 
-use super::local_page::{LocalPageError, Page, get_page, is_ok, parse_address};
+use super::{
+    lines::{write_json, write_lines},
+    local_page::{LocalPageError, Page, get_page, is_ok, parse_address},
+};
 use crate::settings::{self, Environment};
 
 /// The arguments of `weir hot`.
@@ -33,6 +36,7 @@ pub fn hot(hot: &Hot, environment: &dyn Environment, out: &mut impl Write) -> Re
     let page = Page { path: "/hot", port: "debug port, 6070 by default", accept };
     let listening = || settings::debug_address(environment);
     let (head, body) = get_page(page, hot.address.as_deref(), listening, timeout)?;
-    write!(out, "{body}").map_err(LocalPageError::Print)?;
+    let written = if hot.json { write_json(out, body.trim_end()) } else { write_lines(out, &body) };
+    written.map_err(LocalPageError::Print)?;
     Ok(is_ok(&head))
 }

@@ -6,9 +6,12 @@ use super::{
     error::DisplayOrigin,
     share::{ANONYMOUS, BORROW, LEND},
 };
-use crate::limit::{
-    Algorithm, Bucket, CompiledRule, Coordination, GiveBack, Limit, OverLimitPolicy, Pattern, Refill, Rule,
-    Scope, SharedCounts, SharedStore, Tier, Values, share::Sharing,
+use crate::{
+    limit::{
+        Algorithm, Bucket, CompiledRule, Coordination, GiveBack, Limit, OverLimitPolicy, Pattern, Refill,
+        Rule, Scope, SharedCounts, SharedStore, Tier, Values, share::Sharing,
+    },
+    observe::text::escaped,
 };
 
 /// A rule, with what applies to it besides what it says itself.
@@ -62,7 +65,7 @@ impl RuleDescription<'_> {
                 lines.push(format!("  {key}"));
             }
         }
-        lines.iter().map(|line| line.replace(|c: char| c.is_control(), "_")).collect()
+        lines.iter().map(|line| escaped(line).into_owned()).collect()
     }
 
     /// Returns the lines about instances that share a store.

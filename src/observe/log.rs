@@ -28,7 +28,7 @@ use tracing_subscriber::{
 
 use super::{
     plain_fields::{PlainFields, with_causes},
-    text::Escaped,
+    text::{Escaped, escaped_json},
 };
 
 /// The names of levels.
@@ -128,7 +128,7 @@ fn complete(mut fields: Map<String, Value>, level: Level) -> Result<String, fmt:
     };
     fields.insert("@timestamp".to_owned(), time.into());
     fields.insert("level".to_owned(), level.into());
-    Ok(Value::Object(fields).to_string() + "\n")
+    Ok(escaped_json(&Value::Object(fields).to_string()).into_owned() + "\n")
 }
 
 fn parse_level(name: &str) -> Result<LevelFilter, LogError> {

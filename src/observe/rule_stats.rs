@@ -106,7 +106,6 @@ impl RuleStats {
 
     /// Returns what this thread counts, and loads it into the processor's cache: among thousands of rules most are not
     /// in it.
-    #[expect(clippy::must_use_candidate, reason = "some callers only want it to be loaded")]
     #[inline]
     pub fn prefetch(&self) -> &OwnCounts {
         let counts = self.counters.own();

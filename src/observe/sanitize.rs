@@ -1,8 +1,10 @@
 //! Sanitizes the names of stats, which contain text from rules and values from callers.
 
+use super::text::is_active;
+
 /// Replaces characters that receivers would misread with `_`. Like envoyproxy/ratelimit: `:` and `|`, which end a name
-/// in statsd, and the dots of IPv4 addresses, which would look like steps. Also control characters: a line break in a
-/// caller's value must not start another stat.
+/// in statsd, and the dots of IPv4 addresses, which would look like steps. Also
+/// what is [active](is_active): a line break in a caller's value must not start another stat.
 #[must_use]
 pub(crate) fn sanitize(name: &str) -> String {
     let mut clean = String::with_capacity(name.len());
@@ -14,7 +16,7 @@ pub(crate) fn sanitize(name: &str) -> String {
             rest = &rest[address..];
             continue;
         }
-        clean.push(if matches!(next, ':' | '|') || next.is_control() { '_' } else { next });
+        clean.push(if matches!(next, ':' | '|') || is_active(next) { '_' } else { next });
         rest = &rest[next.len_utf8()..];
     }
     clean
@@ -63,6 +65,6 @@ mod tests {
 
     #[test]
     fn a_value_cannot_start_a_new_line() {
-        assert_eq!(sanitize("a\nb:1|c\r\0"), "a_b_1_c__");
+        assert_eq!(sanitize("a\nb:1|c\r\0\u{202e}d\u{200b}"), "a_b_1_c___d_");
     }
 }

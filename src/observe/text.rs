@@ -1,4 +1,5 @@
-//! Text of others in log lines and messages: bounded, and without an effect on the line that it is in.
+//! Text of others in log lines, on pages and in what commands print: bounded, and without an effect on the line that it
+//! is in. This is the one place that says which characters have one.
 
 use std::{
     borrow::Cow,
@@ -14,8 +15,47 @@ pub fn shortened(text: &str, max: usize) -> Cow<'_, str> {
     }
 }
 
-/// Writes to the writer in it, and spells out what would end the line, move the cursor or change the order of
-/// characters: a line break becomes `\n`, an escape `\u{1b}`.
+/// Returns `text` on one line, as [`Escaped`] writes it.
+#[must_use]
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_active) {
+        return text.into();
+    }
+    let mut line = Escaped(String::new());
+    // writing to a string cannot fail
+    let _ = line.write_str(text);
+    line.0.into()
+}
+
+/// Returns the lines of `text`, each [escaped].
+#[must_use]
+pub fn escaped_lines(text: &str) -> String {
+    text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns `json`, a document on one line, with the characters of its strings escaped in JSON's way that [`Escaped`]
+/// spells out, so that the document says the same.
+#[must_use]
+pub fn escaped_json(json: &str) -> Cow<'_, str> {
+    if !json.contains(is_active) {
+        return json.into();
+    }
+    let mut escaped = String::with_capacity(json.len() + 16);
+    for char in json.chars() {
+        if is_active(char) {
+            for unit in char.encode_utf16(&mut [0; 2]) {
+                // writing to a string cannot fail
+                let _ = write!(escaped, "\\u{unit:04x}");
+            }
+        } else {
+            escaped.push(char);
+        }
+    }
+    escaped.into()
+}
+
+/// Writes to the writer in it, and spells out what would end the line, move the cursor, change the order of characters
+/// or hide: a line break becomes `\n`, an escape `\u{1b}`.
 #[derive(Debug)]
 pub struct Escaped<W>(pub W);
 
@@ -37,10 +77,23 @@ impl<W: Write> Write for Escaped<W> {
 }
 
 /// Returns whether `char` does something instead of showing something: the control characters, the line and paragraph
-/// separators, and the marks that reverse the direction of writing.
-fn is_active(char: char) -> bool {
+/// separators, the marks that change the direction of writing, and what has no width, by which two texts that differ
+/// look alike.
+#[must_use]
+pub fn is_active(char: char) -> bool {
     char.is_control()
-        || matches!(char, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(
+            char,
+            // the soft hyphen, and the mark of Arabic letters
+            '\u{ad}' | '\u{61c}' | '\u{180e}'
+                // spaces and joiners without width, and the marks of both directions
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+                // letters that only tags have
+                | '\u{e0000}'..='\u{e007f}'
+        )
 }
 
 #[cfg(test)]
@@ -58,5 +111,30 @@ mod tests {
         let mut escaped = Escaped(String::new());
         write!(escaped, "a\nb\r\t\0c\u{1b}[2J\u{7f}\u{9b}\u{2028}\u{202e}ä\"\\").expect("a string");
         assert_eq!(escaped.0, r#"a\nb\r\t\u{0}c\u{1b}[2J\u{7f}\u{9b}\u{2028}\u{202e}ä"\"#);
+    }
+
+    #[test]
+    fn what_has_no_width_is_spelled_out_and_letters_stay() {
+        for hidden in
+            "\u{ad}\u{61c}\u{180e}\u{200b}\u{200d}\u{200f}\u{2060}\u{2066}\u{feff}\u{fffa}\u{e0041}".chars()
+        {
+            assert_eq!(escaped(&format!("a{hidden}b")), format!("a{}b", hidden.escape_unicode()));
+        }
+        for plain in ["", "a b", "größe", "日本語", "שלום", "é", "€ 5 – “ok”…"] {
+            assert!(matches!(escaped(plain), Cow::Borrowed(text) if text == plain), "{plain}");
+        }
+        assert_eq!(escaped_lines("a\u{1b}\nb\u{202e}\n"), "a\\u{1b}\nb\\u{202e}\n");
+    }
+
+    #[cfg(feature = "server")]
+    #[test]
+    fn an_escaped_document_says_the_same() {
+        let text = "a\u{1b}\n\u{7f}\u{9b}\u{202e}\u{e0041}ä\"\\";
+        let value = serde_json::json!({ text: text });
+        let document = value.to_string();
+        let escaped = escaped_json(&document);
+        assert!(!escaped.contains(is_active), "{escaped}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped).expect("JSON"), value);
+        assert_eq!(escaped_json("{\"a\":\"ä\"}"), "{\"a\":\"ä\"}");
     }
 }

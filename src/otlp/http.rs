@@ -14,6 +14,7 @@ use opentelemetry_http::{HttpClient, HttpError};
 use tokio::{sync::Mutex, time::timeout};
 
 use super::{connect::connect, failure::Cause, settings::ExportSettings};
+use crate::observe::text::shortened;
 
 /// The most bytes of a response that are read.
 const MAX_RESPONSE: usize = 64 << 10;
@@ -122,11 +123,10 @@ impl Shared {
     }
 }
 
-/// Returns a text about an answer that is no success, with the beginning of its body on one line.
+/// Returns a text for the log about an answer that is no success, with the beginning of its body.
 fn failure(status: StatusCode, body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
-    let text: String =
-        text.chars().take(MAX_TEXT).map(|char| if char.is_control() { ' ' } else { char }).collect();
+    let text = shortened(&text, MAX_TEXT);
     if text.is_empty() {
         format!("the collector answers {status}")
     } else {

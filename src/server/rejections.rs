@@ -68,7 +68,7 @@ impl RejectionLog for RejectionLogger {
         // to a tenth: nobody waits for a number of nanoseconds
         let retry_after = format!("{:.1?}", Duration::from(decision.reset));
         tracing::warn!(
-            %domain, %rule, %descriptor, hits = check.hits.0, %limit, %retry_after, %mode, reason,
+            %domain, %rule, %descriptor, hits = check.hits.0, %limit, %retry_after, %mode, %reason,
             "rejected"
         );
     }

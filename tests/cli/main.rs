@@ -13,6 +13,7 @@ mod secrets;
 mod simulate;
 #[path = "../support/skipped.rs"]
 mod skipped;
+mod terminal;
 
 use std::{
     fs,

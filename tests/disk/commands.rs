@@ -40,6 +40,23 @@ fn import(dir: &str, input: &[u8]) -> Output {
     import.wait_with_output().expect("its output")
 }
 
+/// A value is its caller's text, and must not act on the terminal of whoever looks at the data.
+#[test]
+fn values_are_printed_as_text() {
+    let disk = disk();
+    let opened = disk.open_with(tiers());
+    opened.take("a\u{1b}[2J\u{9b}\u{202e}\u{200b}z", 7);
+    opened.close();
+    let said = stdout(&data(&disk, &["inspect"]));
+    assert!(said.contains(r"d|k=a\u{1b}[2J\u{9b}\u{202e}\u{200b}z f1d: 7 hits"), "{said:?}");
+    let exported = stdout(&data(&disk, &["export"]));
+    assert!(exported.contains(r"d|k=a\u001b[2J\u009b\u202e\u200bz"), "{exported:?}");
+    let other = Disk::new();
+    let said = import(other.settings.dir.to_str().expect("a plain path"), exported.as_bytes());
+    assert_eq!(stdout(&said), "3 counters imported\n");
+    assert_eq!(stdout(&data(&other, &["export"])), exported);
+}
+
 #[test]
 fn counters_are_printed_also_while_weir_runs() {
     let disk = disk();

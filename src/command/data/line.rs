@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use crate::{
+    command::lines::write_json,
     limit::{
         Hits, Timestamp,
         algorithm::{CounterState, FixedWindow, SlidingWindow, SmoothWindow, Span, TokenBucket},
@@ -94,7 +95,7 @@ pub(super) fn print(counter: &StoredCounter, out: &mut impl Write) -> io::Result
         "expires": text(state.idle_at()),
         "state": state_value,
     });
-    writeln!(out, "{line}")
+    write_json(out, &line.to_string())
 }
 
 fn steps(bucket: StepBucket, by_caller: bool) -> Value {

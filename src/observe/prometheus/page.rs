@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use crate::observe::histogram::{BOUNDS, Distribution};
+use crate::observe::{
+    histogram::{BOUNDS, Distribution},
+    text::escaped,
+};
 
 /// The `Content-Type` of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -29,11 +32,10 @@ pub(super) fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) ->
         }
         text.push_str(name);
         text.push_str("=\"");
-        for c in value.chars() {
+        for c in escaped(value).chars() {
             match c {
                 '\\' => text.push_str(r"\\"),
                 '"' => text.push_str(r#"\""#),
-                '\n' => text.push_str(r"\n"),
                 c => text.push(c),
             }
         }

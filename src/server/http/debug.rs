@@ -25,6 +25,7 @@ use crate::{
     observe::{
         Stats,
         snapshot::{StatValue, snapshot},
+        text::{escaped, escaped_json},
     },
     store::Store,
 };
@@ -138,12 +139,14 @@ fn described_page<S: Store>(limiter: &Limiter<S>) -> String {
 }
 
 fn described_json_page<S: Store>(limiter: &Limiter<S>) -> String {
-    serde_json::Value::from(describe(limiter, |description| description.json())).to_string() + "\n"
+    let json = serde_json::Value::from(describe(limiter, |description| description.json())).to_string();
+    escaped_json(&json).into_owned() + "\n"
 }
 
 fn stats_page(stats: &Stats) -> String {
     let mut lines: Vec<String> = Vec::new();
     for (name, value) in snapshot(stats) {
+        let name = escaped(&name);
         match value {
             StatValue::Counter(value) | StatValue::Gauge(value) => lines.push(format!("{name}: {value}\n")),
             StatValue::Timing(times) => {
@@ -178,7 +181,7 @@ fn rule_line(compiled: &CompiledRule) -> String {
         if compiled.give_back == GiveBack::Deny { ", give_back: deny" } else { "" }
     );
     // a value may contain a line break; the rule stays on one line
-    line.replace(|c: char| c.is_control(), "_") + "\n"
+    escaped(&line).into_owned() + "\n"
 }
 
 fn tier(tier: &Tier) -> String {

@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 
 use crate::{
     limit::Timestamp,
-    observe::hot_keys::{By, HotKey, HotKeys},
+    observe::{
+        hot_keys::{By, HotKey, HotKeys},
+        text::escaped,
+    },
 };
 
 /// The counters of each table.
@@ -70,7 +73,7 @@ pub(super) fn json_page(hot: Option<&HotKeys>, now: Timestamp) -> String {
 }
 
 fn line(key: &HotKey, text: &mut String) {
-    let name = key.name.replace(|c: char| c.is_control(), "_");
+    let name = escaped(&key.name);
     let used = format!("{:.0} %", key.used * 100.0);
     let _ = writeln!(text, "{:>12} {:>10} {used:>6}  {name}", key.hits, key.error());
 }
