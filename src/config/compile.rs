@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    checks::duplicates,
+    checks::{duplicates, foreign},
     error::FileReport,
     fields::{Field, Fields},
     keys::Level,
@@ -82,7 +82,7 @@ impl Walk<'_> {
             Some(_) => {}
         }
         let key = key.map_or("", |key| key.value);
-        let values = self.values(&fields);
+        let values = self.values(&fields, key);
         let name = if values == Values::Any { key.to_owned() } else { format!("{key}_{values}") };
         let share_threshold = self.share_threshold(&fields, &values, &name);
         let rule = self.rule(&fields);
@@ -142,8 +142,12 @@ impl Walk<'_> {
         has_room
     }
 
-    /// Returns the pattern `text`, or one that matches little if it has too many wildcards.
-    fn pattern(&mut self, text: &str, at: Position) -> Pattern {
+    /// Returns the pattern `text`, a value of `key`, or one that matches little if it has too many wildcards.
+    fn pattern(&mut self, key: &str, text: &str, at: Position) -> Pattern {
+        // control planes send what they mean
+        if at != Position::default() {
+            foreign::warn(key, text, at, self.report);
+        }
         if text.bytes().filter(|byte| *byte == b'*').count() <= MAX_STARS {
             return Pattern::new(text);
         }
@@ -151,10 +155,10 @@ impl Walk<'_> {
         Pattern::new("")
     }
 
-    fn values(&mut self, fields: &Fields<'_>) -> Values {
+    fn values(&mut self, fields: &Fields<'_>, key: &str) -> Values {
         let value = fields.text("value", self.report);
         let Some(list) = fields.get("values") else {
-            return value.map_or(Values::Any, |value| Values::One(self.pattern(value.value, value.at)));
+            return value.map_or(Values::Any, |value| Values::One(self.pattern(key, value.value, value.at)));
         };
         if fields.get("value").is_some() {
             self.report.error(list.key_at, "'value' and 'values' cannot be combined");
@@ -172,7 +176,7 @@ impl Walk<'_> {
                     self.report.error(item.at, format!("'values' must be a list of texts, but has {kind}"));
                 }
                 Some("") => self.report.error(item.at, "a value in 'values' must not be empty"),
-                Some(text) if seen.insert(text) => patterns.push(self.pattern(text, item.at)),
+                Some(text) if seen.insert(text) => patterns.push(self.pattern(key, text, item.at)),
                 Some(text) => {
                     self.report.error(item.at, format!("duplicate value '{}'", brief(text)));
                 }

@@ -431,3 +431,106 @@ fn a_limit_in_the_shadow_is_checked_like_any_other() {
         &["f.yaml:5:5: config error, unknown key 'shadow': it belongs under 'rate_limit'"],
     );
 }
+
+/// Whoever knows another limiter writes networks and regular expressions. They are valid values, of nobody.
+#[test]
+fn values_that_mean_more_elsewhere_are_warned_of() {
+    let found = |key: &str, value: &str| -> Vec<String> {
+        let text = format!(
+            "domain: d\ndescriptors:\n- key: {key}\n  value: '{value}'\n  rate_limit: {{requests: 1, per: 1s}}\n"
+        );
+        let loaded = config::parse("f.yaml", &text).expect("a warning at most");
+        loaded.warnings.iter().map(ToString::to_string).collect()
+    };
+    let network = |value: &str, right: &str| {
+        let expected = format!(
+            "f.yaml:4:10: '{value}' matches only this text, since values are no networks: {right} instead"
+        );
+        assert_eq!(found("ip", value), [expected]);
+    };
+    let masked = "have Envoy send the network by the action 'masked_remote_address'";
+    network("10.0.0.0/8", &format!("write '10.*', or {masked}"));
+    network("192.168.7.0/24", &format!("write '192.168.7.*', or {masked}"));
+    network("10.1.0.0/12", masked);
+    network("2001:db8::/32", masked);
+    network("10.1.2.3/32", "write '10.1.2.3'");
+    network("0.0.0.0/0", "leave 'value' out, which matches any value,");
+    // which Envoy sends so
+    assert_eq!(found("masked_remote_address", "10.1.2.0/24"), [""; 0]);
+
+    let only = "it matches only this text";
+    let star = "in it only '*' is special";
+    for (value, means, right) in [
+        ("^foo.*$", star, "write 'foo*'"),
+        ("foo|bar", only, "write 'values: [foo, bar]'"),
+        ("(foo|bar)", only, "write 'values: [foo, bar]'"),
+        ("^/v1/(a|b)$", only, "write '*' for any text, or several values in 'values',"),
+        ("^foo$", only, "write 'foo'"),
+        (r"^www\.example\.com$", only, "write 'www.example.com'"),
+        ("/v1/.*", star, "write '/v1/*'"),
+        ("/users/[0-9]+", only, "write '*' for any text, or several values in 'values',"),
+        (r"/users/\d+/*", star, "write '*' for any text, or several values in 'values',"),
+        ("/[^/]+/x", only, "write '*' for any text, or several values in 'values',"),
+        (".*", star, "leave 'value' out, which matches any value,"),
+        (r".*\.pdf", star, "write '*.pdf'"),
+    ] {
+        let expected =
+            format!("f.yaml:4:10: '{value}' is no regular expression here, and {means}: {right} instead");
+        assert_eq!(found("path", value), [expected]);
+    }
+    for value in [
+        "/",
+        "/v1/orders",
+        "/v1/*",
+        "*.pdf",
+        "www.example.com",
+        "api.*",
+        "10.*",
+        "10.1.2.3",
+        "*.example.com:8080",
+        "price$",
+        "US$",
+        "$id",
+        "a.b+c@example.com",
+        "Mozilla/5.0 (X11; *)*",
+        "GET",
+        "1/8",
+        "/10.0.0.0/x",
+        "10.0.0.0/33",
+        "v1.2.*",
+        "filter[name]",
+        "items[]",
+        "what?",
+        "a^b",
+        "^",
+        "|",
+        "a|",
+        "||",
+        "/.well-known/*",
+        "/.*",
+        "[::1]:80",
+        r"DOMAIN\dave",
+        r"C:\windows",
+        "{id}",
+        "2026-11-28",
+        "100%",
+        "a-z",
+        "x=(y)",
+        "größe",
+        "1..5",
+    ] {
+        assert_eq!(found("path", value), [""; 0], "{value}");
+    }
+}
+
+/// Each value of a list has a place of its own.
+#[test]
+fn values_of_a_list_are_warned_of_at_their_place() {
+    assert_findings(
+        &descriptor("key: k\nvalues:\n- a\n- '10.0.0.0/8'\n- b|c"),
+        &[
+            "?f.yaml:6:7: '10.0.0.0/8' matches only this text, since values are no networks: write '10.*'",
+            "?f.yaml:7:7: 'b|c' is no regular expression here, and it matches only this text: write 'values: [b, c]'",
+        ],
+    );
+}

@@ -1,7 +1,8 @@
-//! Checks of rules that are read: what is an error although each part is valid, and what has no effect, of which they
-//! warn.
+//! Checks of rules that are read: what is an error although each part is valid, and what has no effect or not the
+//! meaning that it has elsewhere, of which they warn.
 
 pub(super) mod duplicates;
+pub(super) mod foreign;
 pub(super) mod hidden;
 pub(super) mod ineffective;
 pub(super) mod misplaced;
