@@ -1,27 +1,154 @@
 //! Tests that the rule files and messages in the documentation are valid and current.
+//!
+//! A snippet is used as its reader is told to: a rule file by itself, and what an HTML comment before it says.
+//!
+//! | comment | what its reader does |
+//! | --- | --- |
+//! | none, and it begins with `domain:` | uses it as the only file |
+//! | `<!-- saved as config/NAME -->` | saves it beside the files of `config/` |
+//! | `<!-- rule: the rate_limit of a descriptor -->` | writes it below a descriptor |
 
-use weir::config;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
-#[test]
-fn every_rule_file_in_the_documentation_is_valid() {
-    for (page, text, least) in [
-        ("rules.md", include_str!("../../docs/rules.md"), 5),
-        ("README.md", include_str!("../../README.md"), 2),
-        ("coordination.md", include_str!("../../docs/coordination.md"), 1),
-        ("how-to.md", include_str!("../../docs/how-to.md"), 2),
-    ] {
-        let blocks = text.split("```yaml\n").skip(1);
-        let blocks = blocks.map(|rest| rest.split("```").next().unwrap_or_default());
-        // other blocks are Envoy's configuration
-        let files: Vec<_> = blocks.filter(|block| block.starts_with("domain:")).collect();
-        assert!(files.len() >= least, "{page}: {}", files.len());
-        for file in files {
-            match config::parse(page, file) {
-                Ok(loaded) => assert!(loaded.warnings.is_empty(), "{file}\n{:?}", loaded.warnings),
-                Err(errors) => panic!("{file}\n{errors}"),
-            }
+use weir::config::{self, ConfigErrors, Loaded, Options};
+
+/// The root of the repository.
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// What its lines begin with if it is part of a rule file.
+const RULE_KEYS: [&str; 7] =
+    ["domain:", "descriptors:", "rate_limit:", "- key:", "- {key:", "- { key:", "tiers:"];
+
+/// A block of YAML on a page.
+struct Block {
+    page: String,
+    line: usize,
+    text: String,
+    /// The HTML comment in the line before it.
+    comment: Option<String>,
+}
+
+/// Returns the pages of documentation.
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(ROOT);
+    let markdown = |dir: PathBuf| -> Vec<PathBuf> {
+        let entries = fs::read_dir(&dir).expect("a directory").map(|entry| entry.expect("an entry").path());
+        entries.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
+    };
+    let mut pages = [markdown(root.to_owned()), markdown(root.join("docs"))].concat();
+    for example in fs::read_dir(root.join("examples")).expect("examples") {
+        let example = example.expect("an entry").path();
+        if example.is_dir() {
+            pages.extend(markdown(example));
         }
     }
+    pages.extend(markdown(root.join("charts/weir")));
+    pages.sort();
+    pages
+}
+
+/// Returns the blocks of YAML on all pages.
+fn blocks() -> Vec<Block> {
+    let mut blocks = Vec::new();
+    for page in pages() {
+        let text = fs::read_to_string(&page).expect("a page");
+        let page = page.strip_prefix(ROOT).unwrap_or(&page).display().to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        for (i, line) in lines.iter().enumerate().filter(|(_, line)| line.trim() == "```yaml") {
+            let indent = line.len() - line.trim_start().len();
+            let inside = lines[i + 1..].iter().take_while(|line| line.trim() != "```");
+            let text: Vec<&str> = inside.map(|line| line.get(indent..).unwrap_or_default()).collect();
+            let before = i.checked_sub(1).map_or("", |before| lines[before].trim());
+            let comment = before.strip_prefix("<!-- ").and_then(|text| text.strip_suffix(" -->"));
+            let (text, comment) = (text.join("\n") + "\n", comment.map(str::to_owned));
+            blocks.push(Block { page: page.clone(), line: i + 1, text, comment });
+        }
+    }
+    blocks
+}
+
+impl Block {
+    fn is_of_rules(&self) -> bool {
+        let first =
+            self.text.lines().find(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'));
+        first.is_some_and(|line| RULE_KEYS.iter().any(|key| line.trim_start().starts_with(key)))
+    }
+
+    /// Uses it as its reader is told to.
+    fn used(&self) -> Result<Loaded, ConfigErrors> {
+        match self.comment.as_deref() {
+            None if self.text.starts_with("domain:") => config::parse(&self.page, &self.text),
+            Some("rule: the rate_limit of a descriptor") => {
+                let least = self.text.lines().map(|line| line.len() - line.trim_start().len()).min();
+                let lines =
+                    self.text.lines().map(|line| format!("  {}\n", &line[least.unwrap_or_default()..]));
+                let below: String = lines.collect();
+                config::parse(&self.page, &format!("domain: d\ndescriptors:\n- key: k\n{below}"))
+            }
+            Some(comment) => {
+                let name =
+                    comment.strip_prefix("saved as config/").unwrap_or_else(|| panic!("{self}: {comment}"));
+                let dir = tempfile::tempdir().expect("a directory");
+                for file in fs::read_dir(Path::new(ROOT).join("config")).expect("rules") {
+                    let file = file.expect("an entry");
+                    fs::copy(file.path(), dir.path().join(file.file_name())).expect("a copy");
+                }
+                let place = dir.path().join(name);
+                assert!(!place.exists(), "{self}: its reader would overwrite {name}");
+                fs::write(place, &self.text).expect("a file");
+                config::load(dir.path(), &Options::default())
+            }
+            None => panic!("{self}: say in a comment before it how it is used, as in tests/config/docs.rs"),
+        }
+    }
+}
+
+impl std::fmt::Display for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.page, self.line)
+    }
+}
+
+#[test]
+fn every_rule_in_the_documentation_works_as_its_reader_is_told_to_use_it() {
+    let blocks: Vec<Block> = blocks().into_iter().filter(Block::is_of_rules).collect();
+    for (page, least) in [
+        ("README.md", 2),
+        ("docs/rules.md", 11),
+        ("docs/coordination.md", 4),
+        ("docs/how-to.md", 2),
+        ("docs/fair-shares.md", 2),
+    ] {
+        let of_page = blocks.iter().filter(|block| block.page == page).count();
+        assert!(of_page >= least, "{page}: {of_page}");
+    }
+    for block in blocks {
+        match block.used() {
+            Ok(loaded) => assert!(loaded.warnings.is_empty(), "{block}: {:?}", loaded.warnings),
+            Err(errors) => panic!("{block}:\n{errors}"),
+        }
+    }
+}
+
+/// Tables and sentences have descriptors in one line, which are written below `descriptors`.
+#[test]
+fn every_descriptor_within_a_line_of_the_documentation_is_valid() {
+    let mut found = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).expect("a page");
+        for span in text.split('`').filter(|span| span.starts_with("{key:") && !span.contains(['\n', '…']))
+        {
+            let file = format!("domain: d\ndescriptors:\n- {span}\n");
+            if let Err(errors) = config::parse("span", &file) {
+                panic!("{}: {span}\n{errors}", page.display());
+            }
+            found += 1;
+        }
+    }
+    assert!(found >= 3, "{found}");
 }
 
 #[test]
