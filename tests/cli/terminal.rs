@@ -46,7 +46,8 @@ fn the_page_of_a_hostile_server_is_printed_as_text() {
 
 #[test]
 fn names_and_values_are_shown_as_text() {
-    let name: String = HOSTILE.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect();
+    let name: Vec<String> = HOSTILE.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect();
+    let name = name.concat();
     let dir = rules(&format!(
         "domain: shop\ndescriptors:\n- key: \"k{name}\"\n  detailed_metric: true\n  \
          rate_limit: {{name: \"n{name}\", requests: 9, per: 365d}}\n"
