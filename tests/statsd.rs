@@ -137,7 +137,7 @@ async fn gauges_are_sent_only_if_asked_for() {
         stats.set_rule_limits(vec![RuleLimit {
             name: name.clone().into(),
             requests: 7,
-            period: Duration::from_secs(60),
+            period: Duration::from_mins(1),
             per: "1m".into(),
             in_shadow: false,
         }]);

@@ -41,5 +41,4 @@ mod self_signed;
 mod split;
 mod startup;
 mod support;
-mod tokens;
 mod topology;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     limit::{
-        Algorithm, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Period, Reservation,
+        Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Period, Reservation,
         ReservationRequest, Scope, SharedCounts, Timestamp,
         line::Estimate,
         part::Place,
@@ -235,7 +235,11 @@ impl<R: Remote> Coordinated<R> {
             };
             return smallvec![self.finish(check, scope, step, turn()).await.decision];
         }
-        if has_repeated(checks) {
+        // the store carries out commands for one counter in their order
+        let is_strict = |check: &LimitCheck<'_>| self.table.requested_mode(check) == Coordination::Strict;
+        // but the local cache does not know of hits that are about to be given back
+        let gives_back = |check: &LimitCheck<'_>| check.direction == Direction::GiveBack;
+        if has_repeated(checks) && (!checks.iter().all(is_strict) || checks.iter().any(gives_back)) {
             return Box::pin(self.take_in_turn(checks, scope, turn())).await;
         }
         let steps: SmallVec<[Step; 2]> =
@@ -279,7 +283,7 @@ impl<R: Remote> Coordinated<R> {
                     return None;
                 }
                 record_mode(record, mode);
-                Some(self.decide_on((key, counter), mode, check, scope, time, false, record))
+                Some(self.decide_on((key, counter), mode, check, scope, time, record))
             });
             if let Some(step) = step {
                 return step;
@@ -297,95 +301,8 @@ impl<R: Remote> Coordinated<R> {
         Ok(Made::by_mode(decision, self.client.time_at(now).now))
     }
 
-    /// As [`Coordinated::step`], for the first of `checks` of one counter and as many of the others as can be decided
-    /// with it, in their order, so that no other request comes between: not those under another limit, nor those that
-    /// give hits back after a check that the store has to decide.
-    fn steps_together(
-        &self,
-        checks: &[&LimitCheck<'_>],
-        scope: Scope,
-        turn: Turn<'_>,
-    ) -> SmallVec<[Step; 2]> {
-        let Turn { now, record, .. } = turn;
-        let first = checks[0];
-        let is_of_limit = |check: &&&LimitCheck<'_>| {
-            check.rule.id() == first.rule.id()
-                && check.tiers() == first.tiers()
-                && check.over_limit_policy() == first.over_limit_policy()
-        };
-        let checks = &checks[..checks.iter().take_while(is_of_limit).count()];
-        let requested = self.table.requested_mode(first);
-        if requested == Coordination::Split {
-            record_mode(record, requested);
-            let at = self.split.time_at(now);
-            let decisions = self.split.decide_in_order(&self.memory, checks, scope, at);
-            return decisions.into_iter().map(|decision| Ok(Made::by_mode(decision, at))).collect();
-        }
-        if !requested.is_coordinated() {
-            return smallvec![self.step(first, scope, now, record)];
-        }
-        let time = self.client.time_at(now);
-        let steps = self.table.with_counter_of(first, time.now, |key, counter| {
-            let mode = self.table.mode_of(counter, first);
-            mode.is_coordinated().then(|| {
-                record_mode(record, mode);
-                self.decide_in_order((key, counter), mode, checks, scope, time, record)
-            })
-        });
-        steps.unwrap_or_else(|| smallvec![self.step(first, scope, now, record)])
-    }
-
-    /// Decides the first of `checks` on their counter, and the others until one has to wait for an earlier one. What a
-    /// request takes of the hits that it has itself given back is counted with these, in one report: no other request
-    /// can take them. What it takes beyond goes to the store with that report, before what others ask for.
-    fn decide_in_order(
-        &self,
-        (key, counter): (CounterKey, &mut LocalCounter),
-        mode: Coordination,
-        checks: &[&LimitCheck<'_>],
-        scope: Scope,
-        time: StoreTime,
-        record: Option<&DecisionRecord>,
-    ) -> SmallVec<[Step; 2]> {
-        let mut steps = SmallVec::new();
-        let (mut given_back, mut returned, mut tries, mut is_asked) = (false, Hits(0), 0, false);
-        // the store says how a sliding window or a bucket stands after one of them only
-        let is_one_by_one = mode == Coordination::Strict
-            && checks[0].tiers().iter().any(|tier| tier.algorithm != Algorithm::FixedWindow);
-        for check in checks {
-            if is_one_by_one && !steps.is_empty() {
-                break;
-            }
-            let takes = check.direction == Direction::Take && check.hits > Hits(0);
-            // what is given back is reported before the store decides; and only `strict` asks for more in this order
-            if is_asked && (check.direction == Direction::GiveBack || mode != Coordination::Strict) {
-                break;
-            }
-            let is_covered =
-                takes && check.hits <= returned && counter.covers(&Ask::of(check, scope), time.now);
-            let step = self.decide_on((key, &mut *counter), mode, check, scope, time, is_covered, record);
-            tries += usize::from(step.is_err());
-            is_asked |= takes && step.is_err();
-            match &step {
-                _ if check.direction == Direction::GiveBack => {
-                    given_back = true;
-                    returned = returned.plus(check.hits);
-                }
-                Ok(made) if made.decision.over => {}
-                _ => returned = returned.minus(check.hits),
-            }
-            steps.push(step);
-        }
-        if given_back {
-            counter.put_first(tries);
-        }
-        steps
-    }
-
-    /// Decides `check` on its counter, by the policy of `mode`; if it `is_covered` by what its request has given back,
-    /// its hits are counted.
+    /// Decides `check` on its counter, by the policy of `mode`.
     #[inline]
-    #[expect(clippy::too_many_arguments, reason = "it is a part of its caller")]
     fn decide_on(
         &self,
         (key, counter): (CounterKey, &mut LocalCounter),
@@ -393,7 +310,6 @@ impl<R: Remote> Coordinated<R> {
         check: &LimitCheck<'_>,
         scope: Scope,
         time: StoreTime,
-        is_covered: bool,
         record: Option<&DecisionRecord>,
     ) -> Step {
         let ask = &Ask::of(check, scope);
@@ -407,12 +323,7 @@ impl<R: Remote> Coordinated<R> {
                 return Ok(Made::by_mode(decision, time.now));
             }
         } else {
-            let decided = if is_covered {
-                counter.count_returned(mode, ask, &link)
-            } else {
-                counter.decide(mode, ask, &link)
-            };
-            match decided {
+            match counter.decide(mode, ask, &link) {
                 Decided::Now(decision, how) => {
                     self.client.caller.metrics.of(how).add(1);
                     return Ok(Made::by_mode(decision, time.now));
@@ -423,7 +334,7 @@ impl<R: Remote> Coordinated<R> {
                         return Err(waiting);
                     }
                     // too many wait
-                    if ask.direction == Direction::GiveBack || is_covered {
+                    if ask.direction == Direction::GiveBack {
                         return Ok(Made::by_mode(counter.look(Hits(0), time.now), time.now));
                     }
                 }
@@ -464,7 +375,7 @@ impl<R: Remote> Coordinated<R> {
                 Ok(made) => return made,
                 Err(waiting) => waiting,
             };
-            let (commands, is_counted) = (waiting.commands, waiting.is_counted(check));
+            let commands = waiting.commands;
             match recorded(record, commands, pin!(self.wait(check, scope, waiting, turn))).await {
                 Ok(made) => {
                     if made.fallback.is_none() {
@@ -472,7 +383,7 @@ impl<R: Remote> Coordinated<R> {
                     }
                     made
                 }
-                Err(_) if is_counted => {
+                Err(_) if check.direction == Direction::GiveBack => {
                     record_fallback(record);
                     self.client.caller.metrics.decisions.fallback.add(1);
                     Made::by_mode(self.look(check, Hits(0), Hits(0), now), self.client.time_at(now).now)
@@ -487,7 +398,7 @@ impl<R: Remote> Coordinated<R> {
         }
     }
 
-    /// Decides `checks`, of which some are for one counter: those together, in their order.
+    /// Decides `checks`, of which some are for one counter: those one after the other.
     pub(super) async fn take_in_turn(
         &self,
         checks: &[LimitCheck<'_>],
@@ -497,17 +408,12 @@ impl<R: Remote> Coordinated<R> {
         let is_first = |i: &usize| checks[..*i].iter().all(|other| other.key != checks[*i].key);
         let turns = (0..checks.len()).filter(is_first).map(async |first| {
             let (mut decided, mut turn) = (SmallVec::<[(usize, Decision); 1]>::new(), turn);
-            let of_counter = (first..checks.len()).filter(|i| checks[*i].key == checks[first].key);
-            let (indexes, group): (SmallVec<[usize; 2]>, SmallVec<[&LimitCheck<'_>; 2]>) =
-                of_counter.map(|i| (i, &checks[i])).unzip();
-            while decided.len() < group.len() {
-                let rest = &group[decided.len()..];
-                let steps = self.steps_together(rest, scope, turn);
-                let waits = steps.iter().any(Result::is_err);
-                let made = rest.iter().zip(steps).map(|(check, step)| self.finish(check, scope, step, turn));
-                for made in join_all(made).await {
-                    decided.push((indexes[decided.len()], made.decision));
-                }
+            for (i, check) in
+                (first..).zip(&checks[first..]).filter(|(_, check)| check.key == checks[first].key)
+            {
+                let step = self.step(check, scope, turn.now, turn.record);
+                let waits = step.is_err();
+                decided.push((i, self.finish(check, scope, step, turn).await.decision));
                 if waits {
                     turn.now = self.client.local_time_since(turn.now);
                 }
@@ -527,14 +433,13 @@ impl<R: Remote> Coordinated<R> {
         mut waiting: Waiting,
         Turn { now, until, is_of_caller, record }: Turn<'_>,
     ) -> Result<Made, Undecided> {
-        let is_counted = waiting.is_counted(check);
-        let blames = !is_of_caller && !is_counted;
+        let blames = !is_of_caller && check.direction == Direction::Take;
         loop {
             if let Some(outcome) = self.table.outcome(waiting, until, blames).await {
                 return outcome.map(|tried| Made::by_mode(tried.decision, tried.at));
             }
-            // its counter was evicted: the one that takes its place is asked, but counts nothing twice
-            if is_counted {
+            // its counter was evicted: the one that takes its place is asked, but counts no return twice
+            if check.direction == Direction::GiveBack {
                 return Err(Undecided::NOT_ASKED);
             }
             let now = self.client.local_time_since(now);

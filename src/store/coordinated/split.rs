@@ -15,8 +15,6 @@ use std::{
     },
 };
 
-use smallvec::SmallVec;
-
 use super::client::{AskedHits, Epochs, StoreClient};
 use crate::{
     limit::{
@@ -94,26 +92,6 @@ impl<R: Remote> Split<R> {
             return decided;
         }
         own.report(memory.decide_one(&check.of_part(&own.part), scope, at), check.hits)
-    }
-
-    /// Decides `checks`, which have one counter and one limit, as [`Split::decide`] does, with no other request between.
-    pub(super) fn decide_in_order(
-        &self,
-        memory: &MemoryStore,
-        checks: &[&LimitCheck<'_>],
-        scope: Scope,
-        at: Timestamp,
-    ) -> Decisions {
-        let own: Vec<Own<'_>> = checks.iter().map(|check| self.own_asked(check, asked(check), at)).collect();
-        if own.iter().any(Own::is_without_store) {
-            return checks.iter().map(|check| self.decide(memory, check, scope, at)).collect();
-        }
-        let decisions = checks.iter().zip(&own);
-        let parts: SmallVec<[LimitCheck<'_>; 2]> =
-            decisions.map(|(check, own)| check.of_part(&own.part)).collect();
-        own.iter().for_each(|own| self.count(own));
-        let made = memory.decide(&parts, scope, at).into_iter();
-        made.zip(checks.iter().zip(&own)).map(|(made, (check, own))| own.report(made, check.hits)).collect()
     }
 
     /// Decides `checks`, and counts their hits only if all of them are admitted. None if that takes more than this
@@ -412,17 +390,15 @@ fn part_of(
                 None => until_part(tier.period),
             }
         }
-        Algorithm::TokenBucket(_) => match place_since_full(epochs, tier, since, at) {
-            Some(place) => {
+        Algorithm::TokenBucket(_) => {
+            if let Some(place) = place_since_full(epochs, tier, since, at) {
                 let part = place.of_tier(tier);
                 let wait = at_least_for_retry(part.capacity(), hits);
-                (Some(part), wait)
+                return (Some(part), wait);
             }
-            None => {
-                let place = epochs.part_since(at).and_then(|from| epochs.at(from.max(at)));
-                until_part(part::memory(tier, place.map_or(NonZeroU32::MIN, |place| place.instances)))
-            }
-        },
+            let place = epochs.part_since(at).and_then(|from| epochs.at(from.max(at)));
+            until_part(part::memory(tier, place.map_or(NonZeroU32::MIN, |place| place.instances)))
+        }
     }
 }
 

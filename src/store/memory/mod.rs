@@ -239,12 +239,8 @@ impl<N: Notes> MemoryStore<N> {
             Scope::Request => self.decide_together(checks, now),
             Scope::Descriptor => {
                 // pushed one by one: `collect` costs as much as a decision
-                for same in checks.chunk_by(|a, b| a.key == b.key) {
-                    if let [check] = same {
-                        decisions.push(self.decide_unbounded(check, scope, now));
-                    } else {
-                        self.decide_in_order(same, scope, now, &mut decisions);
-                    }
+                for check in checks {
+                    decisions.push(self.decide_unbounded(check, scope, now));
                 }
                 decisions
             }
@@ -268,24 +264,6 @@ impl<N: Notes> MemoryStore<N> {
             return decision;
         }
         self.on_shard(check.key, |shard| shard.take(check, check.over_limit_policy_in(scope), now))
-    }
-
-    /// Decides `checks`, which follow each other and have one counter, with no other request between.
-    fn decide_in_order(
-        &self,
-        checks: &[LimitCheck<'_>],
-        scope: Scope,
-        now: Timestamp,
-        decisions: &mut Decisions,
-    ) {
-        if checks.iter().any(|check| check.pool.is_some()) {
-            decisions.extend(checks.iter().map(|check| self.decide_unbounded(check, scope, now)));
-            return;
-        }
-        self.on_shard(checks[0].key, |shard| {
-            let take = |check: &LimitCheck<'_>| shard.take(check, check.over_limit_policy_in(scope), now);
-            decisions.extend(checks.iter().map(take));
-        });
     }
 
     /// Reserves hits: [`Store::reserve`] without a future.

@@ -1,7 +1,7 @@
 //! The check of a counter's records against its [books](super::books), in builds with debug assertions.
 
 use super::{
-    Ask, Asks, Decided, LocalCounter,
+    Ask, Decided, LocalCounter,
     records::{PendingDelta, left_in},
     talk::Talk,
 };
@@ -98,7 +98,7 @@ impl LocalCounter {
             return;
         }
         let hits = match (decided, ask.direction) {
-            (Decided::Wait(asks), Direction::Take) if *asks != Asks::Counted => 0,
+            (Decided::Wait(_), Direction::Take) => 0,
             (_, Direction::GiveBack) => -i128::from(ask.hits.0),
             (Decided::Now(Decision { over: true, basis, .. }, _), Direction::Take)
                 if *basis == Basis::LocalCache || ask.policy == OverLimitPolicy::Ignore =>

@@ -3,11 +3,11 @@
 use super::{
     LocalCounter,
     policy::{Answer, Ask, Asks, Denial, Scarcity, interval, latest_arrival},
-    tiers::{has_strict_bucket, longest_pause},
+    tiers::longest_pause,
 };
 use crate::{
     limit::{
-        Basis, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp, decide,
+        Basis, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide,
         decision_from_store,
     },
     store::coordinated::link::Link,
@@ -82,30 +82,6 @@ impl LocalCounter {
                 self.date_last_report(latest_arrival(&self.target.tiers, now, link.budget));
                 Decided::Wait(Asks::Look)
             }
-        };
-        self.check_balance(before, ask, &decided);
-        decided
-    }
-
-    /// Returns whether `ask`, whose request has given back as many hits, can be counted without the store: by the
-    /// estimate they fit, and what is rejected would be lost. Not where the times of hits matter too.
-    pub(in super::super) fn covers(&self, ask: &Ask, now: Timestamp) -> bool {
-        ask.policy == OverLimitPolicy::Ignore
-            && !has_strict_bucket(&self.target.tiers)
-            && !self.target.tiers.iter().any(Tier::is_smooth)
-            && self.fits(ask.hits, now)
-    }
-
-    /// Counts the hits of `ask` with what its request has given back, which [covers](LocalCounter::covers) them.
-    pub(in super::super) fn count_returned(&mut self, mode: Coordination, ask: &Ask, link: &Link) -> Decided {
-        let (now, before) = (link.time.now, self.balance());
-        let decision = self.count(Direction::Take, ask.policy, ask.hits, now);
-        let decided = if mode == Coordination::Strict {
-            self.date_last_report(latest_arrival(&self.target.tiers, now, link.budget));
-            Decided::Wait(Asks::Counted)
-        } else {
-            self.record_demand(ask.hits, now);
-            Decided::Now(decision, How::Counted)
         };
         self.check_balance(before, ask, &decided);
         decided

@@ -55,7 +55,7 @@ pub(in super::super) struct Sent {
 const fn run_of(asked: &Try) -> Run {
     let (hits, counts_rejected) = match asked.asks {
         Asks::Take(policy) | Asks::Lease(policy) => (asked.hits.0, matches!(policy, OverLimitPolicy::Count)),
-        Asks::Look | Asks::Counted | Asks::Reserve(_) => (0, false),
+        Asks::Look | Asks::Reserve(_) => (0, false),
     };
     Run { hits, tries: 1, counts_rejected }
 }
@@ -169,17 +169,8 @@ impl LocalCounter {
                 return None;
             }
         }
-        tries.push(Try { id, target, is_own, hits, asks, follows_report: false, outcome: setter });
+        tries.push(Try { id, target, is_own, hits, asks, outcome: setter });
         Some((id, outcome))
-    }
-
-    /// Has the last `count` tries leave before all others, in the command that reports what was just given back: no
-    /// other request may take those hits.
-    pub(in super::super) fn put_first(&mut self, count: usize) {
-        let Some(talk) = self.rare.talk_mut() else { return };
-        let count = count.min(talk.tries.len());
-        talk.tries.rotate_right(count);
-        talk.tries[..count].iter_mut().for_each(|asked| asked.follows_report = true);
     }
 
     /// Returns whether the last try is the only one that waits.
@@ -281,9 +272,6 @@ impl LocalCounter {
         if !self.has_ledger_on_way() {
             return false;
         }
-        if asked.follows_report {
-            return true;
-        }
         let want = self.requested_hits();
         let in_flight = self.unacknowledged.in_flight();
         let is_about = |limit: &Target| limit.overlaps(&asked.target);
@@ -314,8 +302,7 @@ impl LocalCounter {
     /// Returns whether what is held has to go back before the store decides `asked`: there is no room for it besides,
     /// or the limit came with the request and the times of all hits matter.
     fn must_return(&self, asked: &Try, now: Timestamp) -> bool {
-        let is_try = matches!(asked.asks, Asks::Take(_) | Asks::Lease(_));
-        if self.choice.mode != Coordination::Lease || !is_try {
+        if self.choice.mode != Coordination::Lease || matches!(asked.asks, Asks::Look | Asks::Reserve(_)) {
             return false;
         }
         let held = self.leased_hits().saturating_add(self.requested_hits());

@@ -84,7 +84,7 @@ impl Sent {
     fn outcomes(&self, reply: &Reply, now: Timestamp) -> (bool, u64) {
         let is_over = |asked: &Try| {
             asked.hits > Hits(0)
-                && asked.asks == Asks::Look
+                && asked.looks()
                 && !fits(&self.target.tiers, &reply.counters, asked.hits, now)
         };
         let (mut rejects, mut hits) = (self.tries.iter().any(is_over), 0_u64);
@@ -120,10 +120,6 @@ impl Sent {
                         let over = j >= taken;
                         let decision = decision_from_store(tiers, &states, policy, over, hits, now);
                         (decision, !over || run.counts_rejected)
-                    }
-                    Asks::Counted => {
-                        let policy = OverLimitPolicy::Ignore;
-                        (decision_from_store(tiers, &states, policy, false, hits, now), true)
                     }
                     Asks::Look | Asks::Reserve(_) => (look(tiers, &states, hits, now), false),
                 };

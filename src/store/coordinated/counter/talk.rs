@@ -35,8 +35,6 @@ pub(in super::super) struct Try {
     pub(super) is_own: bool,
     pub(super) hits: Hits,
     pub(super) asks: Asks,
-    /// Whether the store decides it in the command that has the report of what its request has given back.
-    pub(super) follows_report: bool,
     pub(super) outcome: Setter,
 }
 
@@ -176,7 +174,7 @@ impl Try {
 
     /// Returns whether it takes nothing.
     pub(super) const fn looks(&self) -> bool {
-        matches!(self.asks, Asks::Look | Asks::Counted)
+        matches!(self.asks, Asks::Look)
     }
 
     /// Sets what was decided for its caller, who must be `woken`.

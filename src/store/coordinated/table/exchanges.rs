@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::CounterTable;
 use crate::{
-    limit::{CounterKey, Direction, Hits, LimitCheck, Timestamp},
+    limit::{CounterKey, Hits, Timestamp},
     store::{
         coordinated::{
             CoordinationSettings,
@@ -114,7 +114,7 @@ impl<R: Remote> CounterTable<R> {
     /// Gives `waiting` up, whose deadline has passed, which `blames` the store.
     fn give_up(&self, waiting: Waiting, blames: bool) -> TryOutcome {
         let Waiting { key, generation, id, limit, hits, asks, mut outcome, .. } = waiting;
-        let taking = if matches!(asks, Asks::Take(_) | Asks::Lease(_)) { hits } else { Hits(0) };
+        let taking = if matches!(asks, Asks::Look | Asks::Reserve(_)) { Hits(0) } else { hits };
         let late = |delivery, asked_at: Option<Timestamp>| {
             if blames {
                 // it may have waited for what another node counts
@@ -208,11 +208,6 @@ impl Waiting {
         let commands = u32::from(counter.is_first_try());
         let limit = Arc::clone(&counter.target);
         Some(Self { key, generation, id, limit, hits, asks, outcome, commands })
-    }
-
-    /// Returns whether the hits of `check`, which waits for the store, are counted or given back already.
-    pub(in super::super) fn is_counted(&self, check: &LimitCheck<'_>) -> bool {
-        check.direction == Direction::GiveBack || self.asks == Asks::Counted
     }
 }
 

@@ -59,8 +59,6 @@ pub(in super::super) enum Asks {
     Lease(OverLimitPolicy),
     /// Looks whether they fit, without counting them, after everything that was counted here.
     Look,
-    /// Looks how it stands after them: they are counted here, and reported with what their request has given back.
-    Counted,
     /// Takes between the fewest and the most hits that are of use, for a time.
     Reserve(ReservationRequest),
 }
