@@ -269,7 +269,7 @@ fn invalid_periods_are_errors() {
         assert_findings(
             &rate_limit(&format!("requests: 1\nper: {period}")),
             &[&format!(
-                "f.yaml:6:12: invalid period '{written}'; write a whole number and ms, s, m, h or d, from 1ms to 365d"
+                "f.yaml:6:12: invalid period '{written}'; write a whole number and ms, s, m, h, d or w, from 1ms to 365d"
             )],
         );
     }

@@ -7,7 +7,7 @@ use std::{
 
 use crate::observe::{
     histogram::{BOUNDS, Distribution},
-    text::escaped,
+    text::is_active,
 };
 
 /// The `Content-Type` of the text.
@@ -32,10 +32,15 @@ pub(super) fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) ->
         }
         text.push_str(name);
         text.push_str("=\"");
-        for c in escaped(value).chars() {
+        for c in value.chars() {
             match c {
                 '\\' => text.push_str(r"\\"),
                 '"' => text.push_str(r#"\""#),
+                '\n' => text.push_str(r"\n"),
+                c if is_active(c) => {
+                    text.push('\\');
+                    text.extend(c.escape_unicode());
+                }
                 c => text.push(c),
             }
         }

@@ -224,18 +224,18 @@ mod tests {
         let bucket = Tier { algorithm: Algorithm::TokenBucket(bucket), ..tier(3, 60) };
         assert_eq!(
             line(Limit::Tiers { tiers: [bucket].into(), over_limit_policy: OverLimitPolicy::Ignore }),
-            "d.k_ey: unit=MINUTE requests_per_unit=3 algorithm=token_bucket burst=9 refill=step strict=true, \
+            "d.k\\ney: unit=MINUTE requests_per_unit=3 algorithm=token_bucket burst=9 refill=step strict=true, \
              shadow_mode: true, quota_mode: false\n"
         );
         let tiers = vec![tier(3, 90), tier(100, 3600)];
         assert_eq!(
             line(Limit::Tiers { tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore }),
-            "d.k_ey: unit=UNKNOWN requests_per_unit=3 per=90s and unit=HOUR requests_per_unit=100, \
+            "d.k\\ney: unit=UNKNOWN requests_per_unit=3 per=90s and unit=HOUR requests_per_unit=100, \
              shadow_mode: true, quota_mode: false\n"
         );
         assert_eq!(
             line(Limit::Unlimited),
-            "d.k_ey: unit=UNKNOWN requests_per_unit=0, shadow_mode: true, quota_mode: false\n"
+            "d.k\\ney: unit=UNKNOWN requests_per_unit=0, shadow_mode: true, quota_mode: false\n"
         );
     }
 }

@@ -252,15 +252,15 @@ impl<R: Remote> Coordinated<R> {
         join_all(made).await.into_iter().map(|made| made.decision).collect()
     }
 
-    /// Cuts the wait that `decision` about `check` tells to the longest that its limit can imply, if its counter may have
-    /// been used while this instance was wrong about the store's clock: that ends with the next reply. A wait for the
-    /// store's clock itself, which was set back, is not cut.
+    /// Cuts the wait that `decision` about `check` tells to the longest that its limit can imply: its counter may have been
+    /// used while this instance was wrong about the store's clock, which ends with the next reply. The wait for a clock
+    /// of the store that was set back is a part of it.
     fn bound_wait(&self, check: &LimitCheck<'_>, decision: &mut Decision, now: Timestamp) {
         if let Some(tier) = check.tiers().get(decision.tier)
             && decision.reset > tier.period
             && self.table.requested_mode(check).is_coordinated()
-            && let Some(behind) = self.client.behind(self.client.time_at(now).now)
         {
+            let behind = self.client.behind(self.client.time_at(now).now);
             let longest = tier.longest_wait().as_nanos().saturating_add(behind.as_nanos());
             decision.reset = decision.reset.min(Period::from_nanos(longest));
         }

@@ -27,8 +27,6 @@ pub(in super::super) struct StoreClock {
     heard: AtomicU64,
     /// The latest instant that it ever showed. Later than `heard` if it was set back.
     latest: AtomicU64,
-    /// The latest instant that this instance took for the store's, because its own clock was set.
-    strayed: AtomicU64,
     /// Held to write. The last look at this instance's clock.
     writer: Mutex<Option<Reading>>,
 }
@@ -93,10 +91,6 @@ impl StoreClock {
         if let (Some(step), Some(best)) = (step, self.best()) {
             let at = best.at.as_nanos().saturating_add_signed(step);
             let offset = best.offset.wrapping_sub(step);
-            if step > 0 {
-                let taken_for = reading.now.as_nanos().saturating_add_signed(best.offset);
-                self.strayed.fetch_max(taken_for, Ordering::Relaxed);
-            }
             self.publish(Sample { offset, at: Timestamp::from_nanos(at), ..best });
         }
         true
@@ -140,23 +134,16 @@ impl StoreClock {
             let there = Timestamp::from_nanos(now.as_nanos().saturating_add_signed(sample.offset));
             let heard = Timestamp::from_nanos(self.heard.load(Ordering::Relaxed));
             // this instance's clock was set back just now
-            let there = if heard.since(there) >= STEP {
-                // it may be a little later by now, and counters with it
-                self.strayed.fetch_max(heard.as_nanos() + 1, Ordering::Relaxed);
-                heard
-            } else {
-                there
-            };
+            let there = if heard.since(there) >= STEP { heard } else { there };
             StoreTime { now: there, latest: there.after(Period::from_nanos(sample.error_at(now))) }
         })
     }
 
-    /// Returns whether counters may be ahead of `at`, an instant of the store's clock, because they were used while this
-    /// instance's clock was set and it did not know yet. If so, returns how long it takes until the store's clock
-    /// shows the latest instant again that it ever has: zero unless it was set back.
-    pub(super) fn behind(&self, at: Timestamp) -> Option<Period> {
-        (at.as_nanos() < self.strayed.load(Ordering::Relaxed))
-            .then(|| Timestamp::from_nanos(self.latest.load(Ordering::Relaxed)).since(at))
+    /// Returns how long it takes from `at`, an instant of the store's clock, until that shows the latest instant again
+    /// that it ever has: zero unless it was set back, by a second at least.
+    pub(super) fn behind(&self, at: Timestamp) -> Period {
+        let behind = Timestamp::from_nanos(self.latest.load(Ordering::Relaxed)).since(at);
+        if behind >= STEP { behind } else { Period::default() }
     }
 
     /// Returns how far the store's clock is ahead of this instance's, in nanoseconds; negative if it is behind, zero
@@ -300,10 +287,7 @@ mod tests {
             let (sent, received) = (stepped(base + 30, step), stepped(base + 32, step));
             assert_eq!(clock.record(sent, received, ms(base + 531)), None);
             assert_eq!(at(base + 40), ms(base + 540));
-            // what was counted in the hour that was none is ahead
-            let behind = |at| clock.behind(ms(at));
-            assert_eq!(behind(base + 540), (step > 0).then(Period::default));
-            assert_eq!(behind(base + 3_600_540), None);
+            assert_eq!(clock.behind(ms(base + 540)), Period::default());
         }
         // the reply comes first
         let clock = StoreClock::default();
@@ -317,7 +301,10 @@ mod tests {
         let clock = StoreClock::default();
         clock.record(look(ms(9_000)), look(ms(9_002)), ms(9_001));
         assert_eq!(clock.record(look(ms(9_100)), look(ms(9_102)), ms(4_101)), Some(-5_000_000_000));
-        assert_eq!((clock.at(ms(9_200)).now, clock.behind(ms(4_200))), (ms(4_200), None));
+        assert_eq!(
+            (clock.at(ms(9_200)).now, clock.behind(ms(4_200))),
+            (ms(4_200), Period::from_millis(4_801))
+        );
         assert_eq!(clock.record(look(ms(9_300)), look(ms(9_302)), ms(4_301)), None);
         // less than a second is no step, but followed all the same
         assert_eq!(clock.record(look(ms(9_400)), look(ms(9_402)), ms(5_301)), None);

@@ -93,9 +93,9 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.caller.store_clock.at(now)
     }
 
-    /// Returns whether counters may be ahead of the instant `at` of the store's clock, because this instance's clock was
-    /// set forth; and if so, how long it takes until the store's shows the latest instant again that it ever has.
-    pub(super) fn behind(&self, at: Timestamp) -> Option<Period> {
+    /// Returns how long it takes from `at` until the store's clock shows the latest instant again that it ever has: zero
+    /// unless it was set back.
+    pub(super) fn behind(&self, at: Timestamp) -> Period {
         self.caller.store_clock.behind(at)
     }
 
