@@ -374,7 +374,7 @@ async fn the_rules_are_described_in_words_and_as_json() {
     assert_eq!(
         text.body,
         "rule shop.tenant_acme
-  declared at rules/a_b.yaml:7:5
+  declared at rules/a\\nb.yaml:7:5
   3 requests per 1m
   with Redis: strict
   while Redis does not answer: local
