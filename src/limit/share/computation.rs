@@ -13,7 +13,7 @@ use super::{
     Borrow, Lend, Sharing,
     census::{Census, Standing},
     division::{Claim, Division},
-    member::{FRACTIONS, Forecast, MemberState},
+    member::MemberState,
     rule::PoolRule,
 };
 use crate::limit::units::Period;
@@ -116,18 +116,10 @@ pub(super) fn compute(
         })
         .collect();
     let defaults = division.default_shares(&claims);
-    if within {
-        let forecasts = members.iter().zip(&defaults);
-        let forecasts: Vec<Forecast> =
-            forecasts.map(|((_, member), default)| member.forecast(step, steps, *default)).collect();
-        for (claim, forecast) in claims.iter_mut().zip(&forecasts) {
-            claim.demand = forecast.hits;
-        }
-        for i in rounded_up(&division, &claims, &forecasts) {
-            claims[i].demand += 1;
-        }
-    } else {
-        for (claim, default) in claims.iter_mut().zip(&defaults).filter(|(claim, _)| claim.is_new) {
+    for (((_, member), claim), default) in members.iter().zip(&mut claims).zip(&defaults) {
+        if within {
+            claim.demand = member.forecast(step, steps, *default);
+        } else if member.is_new {
             claim.demand = *default;
         }
     }
@@ -147,14 +139,4 @@ pub(super) fn compute(
             Part { allowance, default, standing }
         });
     Shares { id: None, cycle, parts: parts.collect(), common, census }
-}
-
-/// Returns those members for which one more hit is kept: as many as were expected of all members together in the rest of
-/// the cycle, also of those that have asked already. So many small members that ask in turn keep what they will ask for,
-/// and those that ask for nothing lend it in line with time.
-fn rounded_up(division: &Division, claims: &[Claim<'_>], forecasts: &[Forecast]) -> Vec<usize> {
-    let hits = forecasts.iter().map(|forecast| forecast.fraction).sum::<u64>().div_ceil(FRACTIONS);
-    let with_room = (0..claims.len()).filter(|i| forecasts[*i].has_room);
-    let remainders = with_room.map(|i| (i, forecasts[i].fraction.into())).collect();
-    division.largest(remainders, claims, usize::try_from(hits).unwrap_or(usize::MAX))
 }

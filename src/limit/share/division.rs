@@ -254,42 +254,29 @@ impl Division {
         Fractions { numerators, denominator: unit * denominator }
     }
 
-    /// Rounds `exact` to whole hits with the same sum, rounded down: down, and then up for the [largest](Self::largest)
-    /// remainders.
+    /// Rounds `exact` to whole hits with the same sum, rounded down: down, and then up for the largest remainders. Ties
+    /// go by the order of the names' bytes, turned by the cycle. Never by demand, or a tie could be bought.
     fn whole(&self, exact: &Fractions, claims: &[Claim<'_>]) -> Vec<u32> {
         let Fractions { numerators, denominator } = exact;
         let mut shares: Vec<u128> = numerators.iter().map(|amount| amount / denominator).collect();
         let left = numerators.iter().sum::<u128>() / denominator - shares.iter().sum::<u128>();
         if left > 0 {
-            let remainders = numerators.iter().map(|amount| amount % denominator).enumerate().collect();
-            for i in self.largest(remainders, claims, usize::try_from(left).unwrap_or(usize::MAX)) {
+            let count = claims.len() as u64;
+            let mut ranked: Vec<usize> = (0..claims.len()).collect();
+            ranked.sort_unstable_by_key(|i| claims[*i].name);
+            let turned = |rank: usize| (rank as u64 + count - self.cycle % count) % count;
+            let mut order: Vec<(u128, u64, usize)> = ranked
+                .into_iter()
+                .enumerate()
+                .map(|(rank, i)| (numerators[i] % denominator, turned(rank), i))
+                .collect();
+            order.sort_unstable_by_key(|(remainder, turned, _)| (std::cmp::Reverse(*remainder), *turned));
+            let last = usize::try_from(left).unwrap_or(usize::MAX);
+            for (_, _, i) in order.into_iter().take(last) {
                 shares[i] += 1;
             }
         }
         shares.into_iter().map(|share| u32::try_from(share).unwrap_or(u32::MAX)).collect()
-    }
-
-    /// Returns those of the claims with `remainders`, `count` at most, whose remainders are the largest. Ties go by the
-    /// order of the names' bytes, turned by the cycle. Never by demand, or a tie could be bought.
-    pub(super) fn largest(
-        &self,
-        mut remainders: Vec<(usize, u128)>,
-        claims: &[Claim<'_>],
-        count: usize,
-    ) -> Vec<usize> {
-        let all = remainders.len() as u64;
-        if count < remainders.len() {
-            remainders.sort_unstable_by_key(|(i, _)| claims[*i].name);
-            let turned = |rank: usize| (rank as u64 + all - self.cycle % all) % all;
-            let mut order: Vec<(u128, u64, usize)> = remainders
-                .into_iter()
-                .enumerate()
-                .map(|(rank, (i, remainder))| (remainder, turned(rank), i))
-                .collect();
-            order.sort_unstable_by_key(|(remainder, turned, _)| (std::cmp::Reverse(*remainder), *turned));
-            return order.into_iter().take(count).map(|(_, _, i)| i).collect();
-        }
-        remainders.into_iter().map(|(i, _)| i).collect()
     }
 }
 

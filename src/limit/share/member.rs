@@ -5,22 +5,6 @@ use super::census::Standing;
 /// The number of steps whose pace is the pace of now.
 const PACE_STEPS: usize = 5;
 
-/// The parts of a hit in which a forecast is exact: the least common multiple of 1 to 20, since a cycle has 20 steps at
-/// most.
-pub(super) const FRACTIONS: u64 = 232_792_560;
-
-/// What a member will have by the end of the cycle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Forecast {
-    /// The whole hits.
-    pub(super) hits: u32,
-    /// The part of one more hit that was expected of every member with its demand, in parts of [`FRACTIONS`]. Rounded up
-    /// for each of many members, a hit of each would be kept until the cycle ends: they are rounded together.
-    pub(super) fraction: u64,
-    /// Whether this member is still expected to ask for that hit.
-    pub(super) has_room: bool,
-}
-
 /// What a pool knows about a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberState {
@@ -104,31 +88,21 @@ impl MemberState {
 
     /// Returns what it will have by the end of the cycle, at the start of step `step` of `steps`: what it was granted,
     /// and the larger of what is left of its demand in the last cycle, released in line with time, and of its pace in
-    /// the last steps. Beyond its `default`, the demand of the last cycle counts only as far as its pace in this cycle
-    /// bears it out: twice that, so that a member that asks for nothing does not borrow. `default` takes the place of
-    /// the demand of a new member.
-    pub(super) fn forecast(&self, step: u32, steps: u32, default: u32) -> Forecast {
+    /// the last steps. `default` takes the place of the demand of a new member.
+    pub(super) fn forecast(&self, step: u32, steps: u32, default: u32) -> u32 {
         let (demand, from) = if self.is_new { (default, self.arrived_in) } else { (self.demand, 0) };
         if step <= from {
-            return Forecast { hits: demand.max(self.granted), fraction: 0, has_room: false };
+            return demand.max(self.granted);
         }
-        let [granted, asked, demand] = [self.granted, self.asked, demand].map(u64::from);
-        let [default, step, steps, from] = [default, step, steps, from].map(u64::from);
-        let (left, rest) = ((steps - step.min(steps)).max(1), steps - from);
-        let released = demand * (left - 1) / (rest - 1).max(1);
-        let claim = default.saturating_sub(granted).max(2 * asked * left / step);
-        let last = demand.saturating_sub(granted).min(claim).min(released);
+        let [granted, demand, step, steps] = [self.granted, demand, step, steps].map(u64::from);
+        let (left, all) = (steps - 1 - step.min(steps - 1), steps - 1 - u64::from(from));
+        let released = if all == 0 { 0 } else { (demand * left).div_ceil(all) };
+        let last = demand.saturating_sub(granted).min(released);
         let counted = usize::try_from(step).map_or(PACE_STEPS, |step| step.min(PACE_STEPS));
-        let asked_in = |steps: usize| u64::from(self.past[0].saturating_sub(self.past[steps]));
-        let pace = (asked_in(counted) * left).div_ceil((counted as u64).max(2));
+        let asked = |from: usize| u64::from(self.past[0].saturating_sub(self.past[from]));
+        let pace = (asked(counted) * (steps - step)).div_ceil((counted as u64).max(2));
         // a burst that has ended asks for nothing more
-        let now = pace.min(2 * asked_in(1) * left);
-        let expected = demand * left / rest;
-        Forecast {
-            hits: u32::try_from(granted + last.max(now)).unwrap_or(u32::MAX),
-            fraction: if expected > released { FRACTIONS } else { demand * left % rest * (FRACTIONS / rest) },
-            // what was asked for already will not be asked for again
-            has_room: demand.saturating_sub(asked).min(claim) > released && now <= released,
-        }
+        let now = pace.min(2 * asked(1) * (steps - step));
+        u32::try_from(granted + last.max(now)).unwrap_or(u32::MAX)
     }
 }
