@@ -35,7 +35,7 @@ pub mod stats;
 #[cfg(feature = "server")]
 pub mod statsd;
 pub mod text;
-#[cfg(any(feature = "server", feature = "remote"))]
+#[cfg(any(feature = "coordinated", feature = "disk"))]
 pub mod throttle;
 
 pub use busy_counter::BusyCounter;

@@ -320,7 +320,7 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Returns the time until all buckets of `name` are full; none if there are none. Deletes them if asked to. Looks
-    /// at all counters of a shard, [`MAX_IN_SHARD`] at most, and holds the lock for a few hundred at a time.
+    /// at all counters of a shard, 8,192 at most, and holds the lock for a few hundred at a time.
     pub fn find_buckets_now(&self, name: &BucketName<'_>, deletes: bool, now: Timestamp) -> Option<Period> {
         let mut latest = None;
         self.retain_buckets(name, |slot| {
