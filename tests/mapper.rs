@@ -286,7 +286,7 @@ fn errors_have_their_places_and_say_what_would_be_right() {
         ),
         (
             "mappings:\n- {match: a, name: a, summary_options: {max_age: 5}}",
-            "invalid max_age: write a whole number and ms, s, m, h or d",
+            "invalid max_age: write a whole number and ms, s, m, h, d or w",
         ),
         (
             "mappings:\n- {match: a, name: a, timer_type: summary, labels: {quantile: x}}",
