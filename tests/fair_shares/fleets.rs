@@ -10,7 +10,7 @@ use weir::{
 };
 
 use crate::{
-    arrivals::Arrivals::{Even, From, Steady},
+    arrivals::Arrivals::{Each, Even, From, Steady},
     fleet::{Event, Fleet, FleetResult, Placement},
 };
 
@@ -110,6 +110,26 @@ fn a_thousand_members_share_a_pool() {
         ..Fleet::of(3, Placement::Uneven)
     };
     check(&fleet, &Row { used: 9_800, calls: 820, stranded: 36 });
+}
+
+/// Members that have asked for one hit each, and ask for nothing from then on.
+#[test]
+fn a_thousand_silent_members_lend_what_they_have_over_instances() {
+    for instances in [1, 3] {
+        let silent = (0..1_000).map(|i| (format!("silent-{i}"), Each([1, 0, 0, 0, 0])));
+        let fleet = Fleet {
+            capacity: 600,
+            members: silent.chain([("busy".to_owned(), Even(1_200))]).collect(),
+            cycles: 4,
+            ..Fleet::of(instances, Placement::Even)
+        };
+        let result = fleet.run();
+        assert!(result.certain.iter().all(|certain| *certain <= 600), "{:?}", result.certain);
+        for cycle in &result.cycles[1..] {
+            let admitted = cycle.last().expect("the busy one").1;
+            assert!(admitted >= 540, "{instances} instances: {admitted} of 600");
+        }
+    }
 }
 
 /// The number of instances is wrong by one for a while. It bounds what is granted ahead, so while the store replies the

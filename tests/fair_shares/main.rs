@@ -12,6 +12,7 @@ mod arrivals;
 mod division;
 mod fleet;
 mod fleets;
+mod flood;
 mod patterns;
 mod pool;
 mod requests;

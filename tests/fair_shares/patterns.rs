@@ -5,7 +5,7 @@
 use weir::limit::share::{Borrow, Lend, Sharing};
 
 use crate::arrivals::{
-    Arrivals::{self, Burst, Even, From, OnOff, Rises, Spikes, Steady},
+    Arrivals::{self, Burst, Each, Even, From, OnOff, Rises, Spikes, Steady},
     run,
 };
 
@@ -147,4 +147,49 @@ fn invented_names_share_one_place_if_the_real_ones_are_named() {
         }
     }
     assert!(lost * 100 <= within * 6, "{lost} of {within}");
+}
+
+/// Members that ask for nothing, `silent` of them: each has asked for a hit in the first cycle. Returns what the one
+/// that asks for twice the capacity was admitted in each cycle after that one.
+fn admitted_beside(silent: u32, capacity: u32, sharing: &Sharing) -> Vec<u32> {
+    let names: Vec<String> = (0..silent).map(|i| format!("silent-{i}")).collect();
+    let mut members: Vec<_> = names.iter().map(|name| (&**name, Each([1, 0, 0, 0, 0]))).collect();
+    members.push(("busy", Even(2 * capacity)));
+    let cycles = run(sharing, capacity, &members, 4, 1);
+    cycles[1..].iter().map(|cycle| cycle[silent as usize].1).collect()
+}
+
+#[test]
+fn members_that_ask_for_nothing_lend_all_they_have_however_many_they_are() {
+    for borrow in [Borrow::ByDemand, Borrow::MaxMin] {
+        let sharing = Sharing { borrow, ..Sharing::default() };
+        for capacity in [60, 600, 4_000] {
+            for silent in [1, 10, 100, 598, 1_000] {
+                let admitted = admitted_beside(silent, capacity, &sharing);
+                let least = capacity * 9 / 10;
+                assert!(
+                    admitted.iter().all(|admitted| *admitted >= least),
+                    "{borrow:?}: {silent} silent members leave {admitted:?} of {capacity}"
+                );
+            }
+        }
+    }
+}
+
+/// Many members that each ask for a hit or two in a cycle keep them, beside one that asks for more than there is.
+#[test]
+fn many_small_members_keep_what_they_ask_for() {
+    for hits in [1, 2] {
+        for borrow in [Borrow::ByDemand, Borrow::MaxMin] {
+            let names: Vec<String> = (0..400).map(|i| format!("small-{i}")).collect();
+            let mut members: Vec<_> = names.iter().map(|name| (&**name, Even(hits))).collect();
+            members.push(("busy", Even(3_000)));
+            for cycle in &run(&Sharing { borrow, ..Sharing::default() }, CAPACITY, &members, 8, 1)[2..] {
+                let (small, busy) = cycle.split_at(400);
+                let admitted: u32 = small.iter().map(|(_, admitted)| admitted).sum();
+                assert!(admitted >= 400 * hits * 90 / 100, "{borrow:?}: {admitted} of {}", 400 * hits);
+                assert!(admitted + busy[0].1 >= 950, "{borrow:?}: {admitted} + {}", busy[0].1);
+            }
+        }
+    }
 }

@@ -13,7 +13,7 @@ use super::{
     Borrow, Lend, Sharing,
     census::{Census, Standing},
     division::{Claim, Division},
-    member::MemberState,
+    member::{HIT, MemberState},
     rule::PoolRule,
 };
 use crate::limit::units::Period;
@@ -116,12 +116,25 @@ pub(super) fn compute(
         })
         .collect();
     let defaults = division.default_shares(&claims);
-    for (((_, member), claim), default) in members.iter().zip(&mut claims).zip(&defaults) {
+    // the fractions of all forecasts are rounded together, also those of members that have asked already: so many that
+    // ask in turn keep what the rest will ask for, and those that ask for nothing lend it in line with time
+    let (mut parts, mut with_room) = (0, vec![false; members.len()]);
+    for (i, (claim, default)) in claims.iter_mut().zip(&defaults).enumerate() {
+        let member = &members[i].1;
         if within {
-            claim.demand = member.forecast(step, steps, *default);
+            let forecast = member.forecast(step, steps, *default);
+            claim.demand = forecast.hits;
+            parts += forecast.fraction;
+            with_room[i] = forecast.has_room;
         } else if member.is_new {
             claim.demand = *default;
         }
+    }
+    // not always for the same members
+    let first = usize::try_from(cycle % members.len().max(1) as u64).unwrap_or_default();
+    let turned = (first..members.len()).chain(0..first).filter(|i| with_room[*i]);
+    for i in turned.take(usize::try_from(parts.div_ceil(HIT)).unwrap_or(usize::MAX)) {
+        claims[i].demand = claims[i].demand.saturating_add(1);
     }
     // the exact numbers of the rule, unless somebody was granted more already
     let exact = (!within).then(|| division.shares(&claims));

@@ -5,6 +5,21 @@ use super::census::Standing;
 /// The number of steps whose pace is the pace of now.
 const PACE_STEPS: usize = 5;
 
+/// The parts of a hit that a [`Forecast`] counts in.
+pub(super) const HIT: u64 = 1 << 20;
+
+/// What a member will have by the end of the cycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Forecast {
+    /// The whole hits.
+    pub(super) hits: u32,
+    /// The part of one more hit that its demand lets expect, in parts of [`HIT`]. Rounded up for each of many members, a
+    /// hit of each would be kept until the last step.
+    pub(super) fraction: u64,
+    /// Whether that hit may be its own.
+    pub(super) has_room: bool,
+}
+
 /// What a pool knows about a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberState {
@@ -88,21 +103,33 @@ impl MemberState {
 
     /// Returns what it will have by the end of the cycle, at the start of step `step` of `steps`: what it was granted,
     /// and the larger of what is left of its demand in the last cycle, released in line with time, and of its pace in
-    /// the last steps. `default` takes the place of the demand of a new member.
-    pub(super) fn forecast(&self, step: u32, steps: u32, default: u32) -> u32 {
+    /// the last steps. `default` takes the place of the demand of a new member. Beyond it, demand counts up to twice its
+    /// pace in this cycle: who asks for nothing borrows nothing.
+    pub(super) fn forecast(&self, step: u32, steps: u32, default: u32) -> Forecast {
         let (demand, from) = if self.is_new { (default, self.arrived_in) } else { (self.demand, 0) };
         if step <= from {
-            return demand.max(self.granted);
+            return Forecast { hits: demand.max(self.granted), fraction: 0, has_room: false };
         }
-        let [granted, demand, step, steps] = [self.granted, demand, step, steps].map(u64::from);
-        let (left, all) = (steps - 1 - step.min(steps - 1), steps - 1 - u64::from(from));
-        let released = if all == 0 { 0 } else { (demand * left).div_ceil(all) };
-        let last = demand.saturating_sub(granted).min(released);
+        let [granted, asked, default, step, steps] =
+            [self.granted, self.asked, default, step, steps].map(u64::from);
+        let demand = u64::from(demand).min(default.max(2 * asked * steps / step));
+        let (left, rest) = (steps - step, steps - u64::from(from));
+        let released = demand * (left - 1) / (rest - 1);
         let counted = usize::try_from(step).map_or(PACE_STEPS, |step| step.min(PACE_STEPS));
-        let asked = |from: usize| u64::from(self.past[0].saturating_sub(self.past[from]));
-        let pace = (asked(counted) * (steps - step)).div_ceil((counted as u64).max(2));
+        let asked_in = |steps: usize| u64::from(self.past[0].saturating_sub(self.past[steps]));
+        let pace = (asked_in(counted) * left).div_ceil((counted as u64).max(2));
         // a burst that has ended asks for nothing more
-        let now = pace.min(2 * asked(1) * (steps - step));
-        u32::try_from(granted + last.max(now)).unwrap_or(u32::MAX)
+        let now = pace.min(2 * asked_in(1) * left);
+        let last = demand.saturating_sub(granted).min(released);
+        Forecast {
+            hits: u32::try_from(granted + last.max(now)).unwrap_or(u32::MAX),
+            // half a step's demand more, since it comes at random; but nothing is kept in the last step
+            fraction: match left {
+                1 => 0,
+                _ => (demand * (2 * left + 1) * HIT / (2 * rest) - released * HIT).min(HIT),
+            },
+            // what was asked for already will not be asked for again
+            has_room: demand.saturating_sub(asked) > released && now <= released,
+        }
     }
 }

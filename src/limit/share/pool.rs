@@ -313,16 +313,20 @@ impl Pool {
         }
     }
 
+    /// Returns whether a new member of this `standing` has a place of its own.
+    pub(super) fn has_place(&self, rule: &PoolRule<'_>, standing: Standing) -> bool {
+        standing.is_named
+            || (self.census.unnamed + 1 < rule.sharing.places()
+                // the default of everybody is one hit at least
+                && self.census.weight() + standing.weight <= rule.capacity.min(MAX_WEIGHTS))
+    }
+
     /// Gives `value` a place as a new member, or as a part of the one that has no place of its own. Returns the place.
     #[cold]
     fn welcome(&mut self, rule: &PoolRule<'_>, value: &str) -> usize {
         let sharing = rule.sharing;
         let standing = Standing::of(value, sharing);
-        let has_place = standing.is_named
-            || (self.census.unnamed + 1 < sharing.places()
-                // the default of everybody is one hit at least
-                && self.census.weight() + standing.weight <= rule.capacity.min(MAX_WEIGHTS));
-        let name = if has_place { value } else { OTHER };
+        let name = if self.has_place(rule, standing) { value } else { OTHER };
         if let Some(place) = self.members.place(name) {
             return place;
         }

@@ -1,7 +1,7 @@
 //! Pools that many instances share: what the store has counted of all members, and the shares that an instance computes
 //! from it.
 
-use super::{Account, Borrow, Lend, Pool, PoolRule, Terms, census::Standing, member::MemberState};
+use super::{Account, Borrow, Lend, OTHER, Pool, PoolRule, Terms, census::Standing, member::MemberState};
 
 /// What the store of a pool has counted in one cycle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,13 +92,17 @@ impl Pool {
     }
 
     /// Returns what the store is told of the member `name`. A member that is not known yet may have its default at
-    /// once.
+    /// once, or what [`OTHER`] has if there is no place for it.
     #[must_use]
     pub fn terms(&self, rule: &PoolRule<'_>, name: &str) -> Terms {
         let (capacity, sharing) = (rule.capacity, rule.sharing);
         let lends = sharing.lend == Lend::WithinCycle && sharing.borrow != Borrow::None;
         let max = sharing.max.unwrap_or(u32::MAX);
-        let known = self.members.get(name).map(|member| {
+        let shared = || {
+            let has_place = self.has_place(rule, Standing::of(name, sharing));
+            if has_place { None } else { self.members.get(OTHER) }
+        };
+        let known = self.members.get(name).or_else(shared).map(|member| {
             (member.own, member.default, member.allowance.saturating_add(self.common).min(max))
         });
         let (own, default, limit) = known.unwrap_or_else(|| {
