@@ -8,6 +8,7 @@ use weir::{
         Algorithm, Bucket, Decision, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, LimitCheck, Matched,
         OverLimitPolicy, Period, Refill, Request, Reservation, ReservationRequest, Rule, RuleNode, RuleSet,
         RuntimeLimit, Scope, Tier, Timestamp, Unit, Values,
+        request_bucket::{BucketName, BucketReply, BucketRequest, StepLimit, StepRequest},
     },
     store::MemoryStore,
 };
@@ -144,12 +145,132 @@ fn a_full_store_evicts_counters_with_few_hits_and_keeps_those_with_many() {
             assert!(!take(&store, &rules, &[&value], 1, Scope::Descriptor, now)[0].over);
             assert!(store.usage().live <= max, "{} of {max}", store.usage().live);
         }
-        let evicted = store.usage().evicted;
-        assert_eq!(evicted, (1 + 3 * max - max) as u64, "every eviction is counted");
+        let (live, evicted) = (store.usage().live, store.usage().evicted);
+        assert_eq!(live as u64 + evicted, 1 + 3 * max as u64, "every eviction is counted");
+        assert!(live + 1 >= max, "no more than one place is kept for limits of requests");
         if max > 1 {
             assert!(take(&store, &rules, &["costly"], 1, Scope::Descriptor, now)[0].over, "of {max}");
         }
     }
+}
+
+/// Takes all `max` tokens of the bucket `name`, which are there again after `seconds`. Returns those that were there.
+fn drain(
+    store: &MemoryStore,
+    hasher: KeyHasher,
+    name: &str,
+    (max, seconds): (u64, u64),
+    now: Timestamp,
+) -> u64 {
+    let limit = StepLimit { max, refill: max, period_ms: seconds * 1_000 };
+    let request = StepRequest { limit, take: max, at: None, strict: false, session: false };
+    let name = BucketName::new(hasher, name.as_bytes());
+    match store.decide_bucket_now(&name, &BucketRequest::Step(request), now) {
+        BucketReply::Step(reply) => reply.tokens,
+        BucketReply::Paced(reply) => panic!("{reply:?}"),
+    }
+}
+
+/// Takes `hits` of limits that requests bring for the entries of `value`: as many as there are in a year.
+fn take_of_year(store: &MemoryStore, rules: &RuleSet, value: &str, now: Timestamp) -> bool {
+    let limit = Some(Box::new(RuntimeLimit::per_unit(u32::MAX, Unit::Year)));
+    let descriptors = [Descriptor { limit, ..descriptor(value) }];
+    let request = Request { domain: "d", descriptors: descriptors.into_iter().collect(), hits: u32::MAX };
+    store.decide(&Matched::new(rules, &request).checks, Scope::Descriptor, now)[0].over
+}
+
+/// What requests invent is dear to lose: quintillions of tokens for weeks, or billions of requests for a year.
+#[test]
+fn what_requests_invent_evicts_no_counter_of_a_rule() {
+    for max in [100, 10_000] {
+        let (store, rules, hasher) = (MemoryStore::new(max), rules(5), KeyHasher::random());
+        let now = Timestamp::from_secs(1);
+        let values: Vec<String> = (0..max * 9 / 10).map(|i| i.to_string()).collect();
+        for value in &values {
+            assert!(!take(&store, &rules, &[value], 5, Scope::Descriptor, now)[0].over);
+        }
+        for i in 0..2 * max {
+            let year = format!("year {i}");
+            assert!(!take_of_year(&store, &rules, &year, now));
+            drain(&store, hasher, &i.to_string(), (9_000_000_000_000_000_000, 4_000_000), now);
+            drain(&store, hasher, "one", (9_000_000_000_000_000_000 - i as u64, 4_000_000), now);
+            assert!(store.usage().live <= max, "{} of {max}", store.usage().live);
+        }
+        let again =
+            values.iter().filter(|value| !take(&store, &rules, &[value], 5, Scope::Descriptor, now)[0].over);
+        assert_eq!(again.count(), 0, "of {max}");
+    }
+}
+
+/// A limit that came with a request and that a rule uses too is the rule's.
+#[test]
+fn a_counter_that_a_rule_uses_is_evicted_as_a_rules() {
+    let (store, rules) = (MemoryStore::new(100), rules(5));
+    let now = Timestamp::from_secs(1);
+    let values: Vec<String> = (0..20).map(|i| i.to_string()).collect();
+    for value in &values {
+        let limit = Some(Box::new(RuntimeLimit::per_unit(5, Unit::Minute)));
+        let descriptors = [Descriptor { limit, ..descriptor(value) }];
+        let request = Request { domain: "d", descriptors: descriptors.into_iter().collect(), hits: 1 };
+        assert!(!store.decide(&Matched::new(&rules, &request).checks, Scope::Descriptor, now)[0].over);
+        assert_eq!(take(&store, &rules, &[value], 4, Scope::Descriptor, now)[0].remaining, 0);
+    }
+    for i in 0..1_000 {
+        assert!(!take_of_year(&store, &rules, &format!("year {i}"), now));
+    }
+    assert!(values.iter().all(|value| take(&store, &rules, &[value], 1, Scope::Descriptor, now)[0].over));
+}
+
+/// Returns how many of the buckets of the names from 0 to `names` are not full.
+fn left(store: &MemoryStore, hasher: KeyHasher, names: u32, now: Timestamp) -> usize {
+    let is_left = |i: &u32| {
+        let name = i.to_string();
+        store.find_buckets_now(&BucketName::new(hasher, name.as_bytes()), false, now).is_some()
+    };
+    (0..names).filter(is_left).count()
+}
+
+/// A flood of values leaves what requests bring a quarter of the table, also if it is cheap to lose.
+#[test]
+fn a_flood_of_values_leaves_limits_of_requests_their_share() {
+    let (store, rules, hasher) = (MemoryStore::new(100), rules(5), KeyHasher::random());
+    let now = Timestamp::from_secs(1);
+    (0..25).for_each(|i| assert_eq!(drain(&store, hasher, &i.to_string(), (1, 10), now), 1));
+    for i in 0..300 {
+        assert!(!take(&store, &rules, &[&i.to_string()], 5, Scope::Descriptor, now)[0].over);
+    }
+    assert_eq!(left(&store, hasher, 25, now), 25);
+}
+
+/// What requests bring may have all the room that there is, until rules need it.
+#[test]
+fn a_flood_of_values_takes_what_limits_of_requests_have_beyond_their_share() {
+    let (store, rules, hasher) = (MemoryStore::new(100), rules(5), KeyHasher::random());
+    let now = Timestamp::from_secs(1);
+    for i in 0..100 {
+        drain(&store, hasher, &i.to_string(), (9_000_000_000_000_000_000, 4_000_000), now);
+    }
+    assert_eq!(left(&store, hasher, 100, now), 100);
+    for i in 0..300 {
+        take(&store, &rules, &[&i.to_string()], 5, Scope::Descriptor, now);
+    }
+    assert_eq!(left(&store, hasher, 100, now), 25);
+}
+
+/// Values that fill the table first do not keep out what requests bring.
+#[test]
+fn a_flood_of_values_does_not_keep_limits_of_requests_out() {
+    let (store, rules, hasher) = (MemoryStore::new(100), rules(5), KeyHasher::random());
+    let now = Timestamp::from_secs(1);
+    let mut admitted = vec![0; 20];
+    for i in 0..1_000 {
+        assert!(!take(&store, &rules, &[&i.to_string()], 5, Scope::Descriptor, now)[0].over);
+        if i >= 200 {
+            admitted[i % 20] += drain(&store, hasher, &(i % 20).to_string(), (1, 10), now);
+        }
+    }
+    // each was asked for 40 times; one that finds no place is admitted, and there is one for it soon
+    assert!(admitted.iter().all(|admitted| *admitted <= 4), "{admitted:?}");
 }
 
 #[test]

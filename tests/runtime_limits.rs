@@ -127,3 +127,38 @@ async fn a_runtime_limit_replaces_the_configured_one_and_shares_its_counter() {
         "another algorithm uses another counter"
     );
 }
+
+/// Limits that requests bring, of billions of requests a year, are dear to lose. They evict each other, and not the
+/// counters of rules, also if what both count is pending.
+#[tokio::test(start_paused = true)]
+async fn limits_of_requests_evict_no_counter_of_a_rule() {
+    for coordination in Coordination::ALL {
+        let clock = SimulatedClock::new(EPOCH);
+        let shared = SimulatedStore::new(clock.clone(), 1);
+        let settings =
+            CoordinationSettings { coordination, max_counters: 100, ..CoordinationSettings::default() };
+        let store = Coordinated::new(shared.connect(Network::default()), Arc::new(clock.clone()), settings);
+        let limiter = Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default());
+        let nodes = (0..80).map(|i| RuleNode {
+            rule: Some(Rule::new(Limit::fixed_window(5, Period::from_secs(60)))),
+            ..RuleNode::new(&format!("rule {i}"), Values::Any)
+        });
+        limiter.load(RuleSet::new(&[Domain::new("d", nodes.collect())], KeyHasher::random()));
+        // under `split` an instance has its part some time after it has started
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        let year = RuntimeLimit::per_unit(u32::MAX, Unit::Year);
+        let mut admitted = [0; 80];
+        for round in 0..2 {
+            for (i, admitted) in admitted.iter_mut().enumerate() {
+                for _ in 0..5 {
+                    let taken = take(&limiter, &format!("rule {i}"), None, clock.now()).await.0;
+                    *admitted += u32::from(taken);
+                }
+            }
+            for i in 0..300 {
+                take(&limiter, &format!("year {round} {i}"), Some(&year), clock.now()).await;
+            }
+        }
+        assert_eq!(admitted, [5; 80], "{}", coordination.name());
+    }
+}

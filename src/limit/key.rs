@@ -7,6 +7,11 @@ const NAME_END: u8 = 0xff;
 /// The byte after a pattern that replaces a value.
 const PATTERN_END: u8 = 0xfe;
 
+use std::{
+    cmp::Ordering,
+    hash::{Hash, Hasher},
+};
+
 use super::{
     descriptor::Entry,
     siphash::SipHash,
@@ -16,12 +21,18 @@ use super::{
 /// The identity of a counter: a domain and the entries of a descriptor, where a shared pattern replaces the value. It
 /// does not depend on the tier, the rule or the reload, so that counts survive a change of rules.
 ///
-/// It is a 128-bit keyed hash of the names: the size of a counter does not depend on the length of its names, and a
+/// It is a 127-bit keyed hash of the names: the size of a counter does not depend on the length of its names, and a
 /// look-up compares 16 bytes. SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012) under a
 /// secret of this process is a pseudo-random function, so a client cannot choose names that collide; by chance, two of
 /// ten million counters collide with a probability below 1 in 10^24.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+///
+/// The last bit says [who asks](CounterKey::is_of_request). It is no part of the identity: a limit of a request and a
+/// rule may share a counter.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct CounterKey([u64; 2]);
+
+/// Marks the keys of limits that come with requests. It is not among the bits that choose a shard, or a place in it.
+const OF_REQUEST: u64 = 1 << 63;
 
 /// Makes [`CounterKey`]s. Two hashers make the same keys only if one is a copy of the other.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +53,30 @@ pub(super) struct ValueHasher {
 // === impl CounterKey ===
 
 impl CounterKey {
+    /// Returns the key of the same counter for a rule.
+    const fn of_rule(self) -> Self {
+        Self([self.0[0], self.0[1] & !OF_REQUEST])
+    }
+
+    /// Returns the key of the same counter for a limit that comes with a request.
+    #[must_use]
+    pub(crate) const fn of_request(self) -> Self {
+        Self([self.0[0], self.0[1] | OF_REQUEST])
+    }
+
+    /// Returns whether it is the key of a limit that comes with a request, rather than of a rule's.
+    #[must_use]
+    pub const fn is_of_request(self) -> bool {
+        self.0[1] & OF_REQUEST != 0
+    }
+
+    /// Returns whether it is the same key, also as to who asks.
+    #[inline]
+    #[must_use]
+    pub fn is_exactly(self, other: Self) -> bool {
+        self.0 == other.0
+    }
+
     /// Returns the key of the counters of limits with this over-limit policy. Each policy has its own, since a shared
     /// store keeps limits in the format of envoyproxy/ratelimit under that service's keys.
     #[must_use]
@@ -93,7 +128,34 @@ impl CounterKey {
     /// Returns 64 uniformly distributed bits, independent of [`CounterKey::hash`] and equal for all tiers.
     #[must_use]
     pub const fn shard(self) -> u64 {
-        self.0[1]
+        self.0[1] & !OF_REQUEST
+    }
+}
+
+impl PartialEq for CounterKey {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.of_rule().0 == other.of_rule().0
+    }
+}
+
+impl Eq for CounterKey {}
+
+impl PartialOrd for CounterKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for CounterKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.of_rule().0.cmp(&other.of_rule().0)
+    }
+}
+
+impl Hash for CounterKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.of_rule().0.hash(state);
     }
 }
 
@@ -169,7 +231,7 @@ impl KeyHasher {
     pub(super) fn bucket_key(&self, name: &[u8]) -> CounterKey {
         let mut names = SipHash::new(self.secret);
         names.push(&[], NAME_END);
-        CounterKey(names.finish(name, NAME_END))
+        CounterKey(names.finish(name, NAME_END)).of_request()
     }
 
     /// Returns the key of the bucket of `key` that has these parameters, in the same [`CounterKey::shard`].
@@ -199,14 +261,14 @@ impl ValueHasher {
         };
         let mut values = SipHash::new(self.secret);
         let Some((last, others)) = entries.split_last() else {
-            return CounterKey(values.finish(&[], NAME_END));
+            return CounterKey(values.finish(&[], NAME_END)).of_rule();
         };
         for (i, entry) in others.iter().enumerate() {
             let (text, end) = text(i, entry);
             values.push(text, end);
         }
         let (text, end) = text(others.len(), last);
-        CounterKey(values.finish(text, end))
+        CounterKey(values.finish(text, end)).of_rule()
     }
 }
 

@@ -176,7 +176,7 @@ impl<'a> Matched<'a> {
             RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule) => {
                 (rule.counter_key(&keys, entries), rule.pool_key(&keys, entries).map(Box::new))
             }
-            RuleRef::Override(_) | RuleRef::Part(_) => (keys.key(entries, |_| None), None),
+            RuleRef::Override(_) | RuleRef::Part(_) => (keys.key(entries, |_| None).of_request(), None),
         };
         self.checks.push(LimitCheck {
             pool,

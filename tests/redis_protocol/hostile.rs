@@ -1,10 +1,12 @@
 //! Clients that mean harm, or speak something else.
 
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
+use weir::proto::envoy::{service::ratelimit::v3::rate_limit_response::Code, r#type::v3::RateLimitUnit};
 
 use crate::{
     client::{Client, command, port, start},
     in_process::{DEADLINE, Weir, get},
+    wire,
 };
 
 async fn serving(variables: &[(&str, &str)]) -> (Weir, Client) {
@@ -320,4 +322,48 @@ async fn a_flood_of_keys_stays_within_the_bound_on_counters() {
         metrics.contains("weir_counters_evicted_total{table=\"memory\",hits=\"lost\"} 1900\n"),
         "{metrics}"
     );
+}
+
+/// Buckets of quintillions of tokens and weeks, and limits of a year, are dear to lose. They evict each other, and not the
+/// counters of rules.
+#[tokio::test]
+async fn what_requests_invent_evicts_no_counter_of_a_rule() {
+    const RULES: &str =
+        "{domain: d, descriptors: [{key: k, rate_limit: {unit: minute, requests_per_unit: 5}}]}";
+    let mut weir = start(RULES, &[("WEIR_MAX_COUNTERS", "100")]).await;
+    let mut client = Client::to(&weir).await;
+    assert_eq!(take_of_each(&mut weir).await, [5; 80]);
+    let mut bytes = Vec::new();
+    for i in 0..500 {
+        bytes.extend(command(&["RL.REDUCE", &i.to_string(), "9000000000000000000", "4000000"]));
+        let one = format!("90000000000000{i:05}");
+        bytes.extend(command(&["RL.REDUCE", "one", &one, "4000000", "TAKE", &one]));
+    }
+    client.send(&bytes).await;
+    for _ in 0..1_000 {
+        let reply = client.reply().await;
+        assert!(reply.starts_with(":90000000000000"), "{reply}");
+    }
+    for i in 0..500 {
+        let value = format!("year {i}");
+        let descriptor =
+            wire::limited(u32::MAX, RateLimitUnit::Year.into(), wire::descriptor([("k", &value)]));
+        weir.decide(wire::request("d", [wire::hits(u32::MAX.into(), descriptor)])).await;
+    }
+    let metrics = get(weir.addresses.debug, "/metrics").await;
+    assert!(metrics.contains("weir_counters_live{table=\"memory\"} 100\n"), "{metrics}");
+    assert_eq!(take_of_each(&mut weir).await, [0; 80]);
+}
+
+/// Takes five times of each of many values of a rule. Returns how many were admitted of each.
+async fn take_of_each(weir: &mut Weir) -> [u32; 80] {
+    let mut admitted = [0; 80];
+    for (value, admitted) in admitted.iter_mut().enumerate() {
+        for _ in 0..5 {
+            let descriptor = wire::descriptor([("k", value.to_string().as_str())]);
+            let (code, _) = wire::gist(&weir.decide(wire::request("d", [descriptor])).await);
+            *admitted += u32::from(code == Code::Ok);
+        }
+    }
+    admitted
 }

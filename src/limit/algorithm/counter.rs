@@ -270,12 +270,6 @@ impl CounterState {
         }
     }
 
-    /// Returns whether it is the state of a bucket whose parameters come with each request.
-    #[must_use]
-    pub const fn is_bucket_of_request(&self) -> bool {
-        matches!(self, Self::Steps(..) | Self::Session(..) | Self::Paced(..))
-    }
-
     /// Creates a state from `window`, for a store that keeps states in another format.
     #[must_use]
     pub fn from_sliding_window(window: SlidingWindow, tier: &Tier) -> Self {

@@ -188,7 +188,7 @@ impl Shared {
         if is_stale.get() {
             return false;
         }
-        self.memory.bound_after_read(now);
+        self.memory.bound_after_read(counter.key, now);
         true
     }
 

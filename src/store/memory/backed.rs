@@ -35,7 +35,8 @@ impl<N: Notes> MemoryStore<N> {
             return Some(self.decide(checks, scope, now));
         }
         let policy = check.over_limit_policy_in(scope);
-        Some(std::iter::once(shard.take(check, policy, now)).collect())
+        let decision = self.counting(&mut shard, |shard| shard.take(check, policy, now));
+        Some(std::iter::once(decision).collect())
     }
 
     /// Returns whether the counters of all tiers of `check` are in memory.
@@ -64,7 +65,7 @@ impl<N: Notes> MemoryStore<N> {
             self.counting(&mut shard, |shard| shard.admit(check, now));
             shard.look(check, Hits(0), Hits(0), now)
         };
-        self.bound(Some(check.key), now);
+        self.bound(check.key, now);
         Decision { over: false, ..decision }
     }
 
@@ -116,8 +117,7 @@ impl<N: Notes> MemoryStore<N> {
         }
         if is_wanted() {
             let (counter, notes) = make();
-            shard.add(key, counter, notes);
-            self.live.fetch_add(1, Ordering::Relaxed);
+            self.counting(&mut shard, |shard| shard.add(key, counter, notes));
         }
     }
 
@@ -143,8 +143,8 @@ impl<N: Notes> MemoryStore<N> {
         self.live.load(Ordering::Relaxed) > self.max_counters + self.slack() / 2
     }
 
-    /// Evicts counters if there are more than the bound.
-    pub(in crate::store) fn bound_after_read(&self, now: Timestamp) {
-        self.bound(None, now);
+    /// Evicts counters if there are more than the bound, because that of `key` was read.
+    pub(in crate::store) fn bound_after_read(&self, key: CounterKey, now: Timestamp) {
+        self.bound(key, now);
     }
 }

@@ -162,7 +162,12 @@ impl Lines {
     /// Takes a line out, until it is [put](Self::put) back.
     pub(super) fn take(&mut self, key: CounterKey) -> Option<Box<KeyLine>> {
         let entry = self.table.find_entry(key.hash(), |line| line.key == key).ok()?;
-        Some(entry.remove().0)
+        let (mut line, _) = entry.remove();
+        if !key.is_of_request() {
+            // a rule's from now on, as its counters
+            line.key = key;
+        }
+        Some(line)
     }
 
     /// Keeps a line while anybody waits in it, and sets its timer.

@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use self::{
     lines::Lines,
     pools::MemoryPools,
-    shard::{Shard, Slot},
+    shard::{Among, Shard, Slot},
 };
 pub use self::{
     lines::{Arrival, Receipt, Ticket},
@@ -57,6 +57,10 @@ const COUNTERS_PER_SHARD: usize = 4096;
 /// shard, and only many of one name make a shard so much larger than others. It bounds what a search for them costs.
 const MAX_IN_SHARD: usize = 2 * COUNTERS_PER_SHARD;
 
+/// The part of the table that is sure for the counters of limits that come with requests, whoever invents them; the rest
+/// is for those of rules. Each kind may have more while there is room.
+const SHARE_OF_REQUESTS: usize = 4;
+
 /// The counters by which those that are not removable may exceed the bound, beside a quarter of it: many times more
 /// than those of all decisions that are made at one time.
 const SLACK: usize = 1024;
@@ -77,6 +81,8 @@ pub struct MemoryStore<N: Notes = ()> {
     /// The number of counters in all shards. Kept here so that the bound applies to all of them without taking every
     /// lock.
     live: AtomicUsize,
+    /// Of these, those of limits that come with requests.
+    of_requests: AtomicUsize,
     evicted: AtomicU64,
     /// Of these, those that were not [removable](Notes::is_removable).
     lost: AtomicU64,
@@ -159,7 +165,7 @@ impl MemoryStore {
         now: Timestamp,
     ) -> Decision {
         let decision = self.on_shard(key, |shard| shard.take_of(key, tiers, over_limit_policy, hits, now));
-        self.bound(Some(key), now);
+        self.bound(key, now);
         decision
     }
 }
@@ -175,6 +181,7 @@ impl<N: Notes> MemoryStore<N> {
             shards: (0..shards).map(|_| Mutex::new(Shard::new(Lines::new(&timers)))).collect(),
             max_counters,
             live: AtomicUsize::new(0),
+            of_requests: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             expired: AtomicU64::new(0),
@@ -217,10 +224,9 @@ impl<N: Notes> MemoryStore<N> {
         while let Some(start) = from {
             let mut shard = shard.lock();
             let started = Instant::now();
-            let (next, expired) = shard.sweep(start, SWEEP_STRIDE, now);
+            let (next, expired) = self.counting(&mut shard, |shard| shard.sweep(start, SWEEP_STRIDE, now));
             drop(shard);
             self.holds.record(started.elapsed());
-            self.live.fetch_sub(expired, Ordering::Relaxed);
             self.expired.fetch_add(expired as u64, Ordering::Relaxed);
             from = next;
         }
@@ -235,35 +241,33 @@ impl<N: Notes> MemoryStore<N> {
             decisions.push(self.decide_one(check, scope, now));
             return decisions;
         }
-        let decisions = match scope {
-            Scope::Request => self.decide_together(checks, now),
+        match scope {
+            Scope::Request => {
+                decisions = self.decide_together(checks, now);
+                // those that requests bring make room for the whole request
+                let mut keys = checks.iter().map(|check| check.key);
+                if let Some(key) = keys.clone().find(|key| key.is_of_request()).or(keys.next()) {
+                    self.bound(key, now);
+                }
+            }
             Scope::Descriptor => {
                 // pushed one by one: `collect` costs as much as a decision
                 for check in checks {
-                    decisions.push(self.decide_unbounded(check, scope, now));
+                    decisions.push(self.decide_one(check, scope, now));
                 }
-                decisions
             }
-        };
-        self.bound(checks.first().map(|check| check.key), now);
+        }
         decisions
     }
 
     /// Decides one check, as [`MemoryStore::decide`] does.
     pub fn decide_one(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
-        let decision = self.decide_unbounded(check, scope, now);
-        self.bound(Some(check.key), now);
+        let shared = if check.pool.is_some() { self.decide_shared(check, now) } else { None };
+        let decision = shared.unwrap_or_else(|| {
+            self.on_shard(check.key, |shard| shard.take(check, check.over_limit_policy_in(scope), now))
+        });
+        self.bound(check.key, now);
         decision
-    }
-
-    /// Decides one check, and leaves counters that are too many to the caller.
-    fn decide_unbounded(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
-        if check.pool.is_some()
-            && let Some(decision) = self.decide_shared(check, now)
-        {
-            return decision;
-        }
-        self.on_shard(check.key, |shard| shard.take(check, check.over_limit_policy_in(scope), now))
     }
 
     /// Reserves hits: [`Store::reserve`] without a future.
@@ -277,7 +281,7 @@ impl<N: Notes> MemoryStore<N> {
             return reservation;
         }
         let reservation = self.on_shard(check.key, |shard| shard.reserve(check, request, now));
-        self.bound(Some(check.key), now);
+        self.bound(check.key, now);
         reservation
     }
 
@@ -309,13 +313,15 @@ impl<N: Notes> MemoryStore<N> {
             let mut shard = self.shards[self.index(key)].lock();
             self.counting(&mut shard, |shard| {
                 let reply = shard.decide_bucket(name, request, now);
-                while shard.len() > MAX_IN_SHARD && shard.evict_cheapest(false, true, now).is_some() {
+                while shard.len() > MAX_IN_SHARD
+                    && shard.evict_cheapest(false, Among::Requests, now).is_some()
+                {
                     self.evicted.fetch_add(1, Ordering::Relaxed);
                 }
                 reply
             })
         };
-        self.bound(Some(key), now);
+        self.bound(key, now);
         reply
     }
 
@@ -392,17 +398,17 @@ impl<N: Notes> MemoryStore<N> {
         self.pools.divide_between(instances);
     }
 
-    /// Runs `act` on a shard and updates the number of counters.
+    /// Runs `act` on a shard and updates the numbers of counters.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn counting<T>(&self, shard: &mut Shard<N>, act: impl FnOnce(&mut Shard<N>) -> T) -> T {
-        let before = shard.len();
+        let before = [Among::All, Among::Requests].map(|among| shard.count(among));
         let done = act(shard);
-        let after = shard.len();
-        if after > before {
-            self.live.fetch_add(after - before, Ordering::Relaxed);
-        } else if after < before {
-            self.live.fetch_sub(before - after, Ordering::Relaxed);
+        let after = [Among::All, Among::Requests].map(|among| shard.count(among));
+        if after != before {
+            // fewer are so many more, modulo the size of the number
+            self.live.fetch_add(after[0].wrapping_sub(before[0]), Ordering::Relaxed);
+            self.of_requests.fetch_add(after[1].wrapping_sub(before[1]), Ordering::Relaxed);
         }
         done
     }
@@ -413,31 +419,37 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Evicts counters if there are more than the bound, because of new ones of `key`.
-    fn bound(&self, key: Option<CounterKey>, now: Timestamp) {
+    fn bound(&self, key: CounterKey, now: Timestamp) {
         if self.live.load(Ordering::Relaxed) > self.max_counters {
-            self.make_room(key.map_or(0, |key| self.index(key)), now);
+            self.make_room(key, now);
         }
     }
 
-    /// Evicts counters until the bound holds: first in the shard `first`, that of the new counters, so that a flood
+    /// Evicts counters until the bound holds: first in the shard of `key`, that of the new counters, so that a flood
     /// evicts its own entries first, then in other shards. Those that are not [removable](Notes::is_removable) may
     /// exceed the bound by [`SLACK`].
     #[cold]
-    fn make_room(&self, first: usize, now: Timestamp) {
+    fn make_room(&self, key: CounterKey, now: Timestamp) {
         let slack = if N::NOTED { self.slack() } else { 0 };
+        let max = self.max_counters - self.room_for_requests(key);
+        let first = self.index(key);
         for turn in 0..self.shards.len() {
             let shard = &self.shards[(first + turn) % self.shards.len()];
             let live = || self.live.load(Ordering::Relaxed);
-            if N::NOTED && turn >= NOTED_SHARDS && live() <= self.max_counters + slack {
+            if N::NOTED && turn >= NOTED_SHARDS && live() <= max + slack {
                 break;
             }
-            while live() > self.max_counters {
-                let any = live() > self.max_counters + slack;
+            while live() > max {
+                let any = live() > max + slack;
+                // what may be removed is kept elsewhere, so nobody loses it
+                let among = if N::NOTED && !any { Among::All } else { self.evicted_for(key) };
                 let evicted = {
                     let mut shard = shard.lock();
-                    // the last counter of a shard may be the one that was just added
-                    if shard.len() > usize::from(turn == 0 && self.shards.len() > 1) {
-                        self.counting(&mut shard, |shard| shard.evict_cheapest(any, false, now))
+                    // the last counter of a shard may be the one that was just added; one that a request brings
+                    // takes no room from others while there is none
+                    let may_be_last = turn > 0 || self.shards.len() == 1 || among == Among::Requests;
+                    if shard.count(among) > usize::from(!may_be_last) {
+                        self.counting(&mut shard, |shard| shard.evict_cheapest(any, among, now))
                     } else {
                         None
                     }
@@ -449,6 +461,21 @@ impl<N: Notes> MemoryStore<N> {
                 }
             }
         }
+    }
+
+    /// Returns the counters among which one is evicted for a new one of `key`: those of requests if they have more than
+    /// their share, else those of its own kind. So no request that brings limits has the counter of a rule evicted.
+    fn evicted_for(&self, key: CounterKey) -> Among {
+        let of_requests = self.of_requests.load(Ordering::Relaxed);
+        let has_enough = of_requests > self.max_counters / SHARE_OF_REQUESTS;
+        if has_enough || key.is_of_request() && of_requests > 0 { Among::Requests } else { Among::Rules }
+    }
+
+    /// Returns the room that is made beside that for a new counter of `key`: for one that a request brings, if it is a
+    /// rule's and they do not have their share, so that rules that fill the table do not keep them out.
+    fn room_for_requests(&self, key: CounterKey) -> usize {
+        let of_requests = self.of_requests.load(Ordering::Relaxed);
+        usize::from(!key.is_of_request() && of_requests < self.max_counters / SHARE_OF_REQUESTS)
     }
 
     /// Returns the index of the shard of `key`.

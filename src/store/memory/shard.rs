@@ -30,6 +30,8 @@ const LARGE_SAMPLE: usize = 512;
 #[repr(align(64))]
 pub(super) struct Shard<N: Notes> {
     table: HashTable<Slot<N>>,
+    /// The number of counters of limits that come with requests.
+    of_requests: usize,
     /// The bucket at which the next sample begins.
     next_sample: usize,
     /// The notes about all counters.
@@ -49,6 +51,17 @@ pub(in crate::store) struct Slot<N> {
     pub(in crate::store) notes: N,
 }
 
+/// The counters among which one is evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Among {
+    /// All.
+    All,
+    /// Those of rules.
+    Rules,
+    /// Those of limits that come with requests.
+    Requests,
+}
+
 /// The states of the counters of a check, one for each tier; none where there is no counter.
 pub(super) type States = SmallVec<[Option<CounterState>; 2]>;
 
@@ -60,6 +73,15 @@ impl<N: Notes> Shard<N> {
     /// Returns the number of counters.
     pub(super) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    /// Returns the number of counters among which one is evicted.
+    pub(super) fn count(&self, among: Among) -> usize {
+        match among {
+            Among::All => self.len(),
+            Among::Rules => self.len() - self.of_requests,
+            Among::Requests => self.of_requests,
+        }
     }
 
     /// Decides `check` and counts its hits.
@@ -124,8 +146,8 @@ impl<N: Notes> Shard<N> {
         })
     }
 
-    /// Does what [`Shard::take_of`] does, if that changes nothing but the counters of one tier or two, which are there:
-    /// as nearly always. `of_only` returns the key of the only tier.
+    /// Does what [`Shard::take_of`] does, if that changes nothing but the counters of one tier or two, which are there,
+    /// and [are not claimed](Slot::claim): as nearly always. `of_only` returns the key of the only tier.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(super) fn take_in_place(
@@ -171,7 +193,7 @@ impl<N: Notes> Shard<N> {
         match tiers {
             [tier] => {
                 let key = of_only(tier);
-                let slot = self.table.find_mut(key.hash(), |slot| slot.key == key)?;
+                let slot = self.table.find_mut(key.hash(), |slot| slot.key.is_exactly(key))?;
                 if !may_take(tier, &slot.counter) {
                     return None;
                 }
@@ -182,8 +204,9 @@ impl<N: Notes> Shard<N> {
                 if keys[0] == keys[1] {
                     return None;
                 }
-                let slots =
-                    self.table.get_disjoint_mut(keys.map(CounterKey::hash), |i, slot| slot.key == keys[i]);
+                let slots = self
+                    .table
+                    .get_disjoint_mut(keys.map(CounterKey::hash), |i, slot| slot.key.is_exactly(keys[i]));
                 let [Some(a), Some(b)] = slots else { return None };
                 if !(may_take(first, &a.counter) && may_take(second, &b.counter)) {
                     return None;
@@ -243,7 +266,9 @@ impl<N: Notes> Shard<N> {
         let before = state.as_ref().and_then(before::<N>);
         let reply = decide_bucket(request, &mut state, now);
         match (bucket, state) {
-            (Some(bucket), None) if !N::NOTED => self.remove(bucket),
+            (Some(bucket), None) if !N::NOTED => {
+                self.remove(bucket);
+            }
             (Some(bucket), state) => {
                 // a full bucket stays until it is swept, since it may be a change
                 let state = state.unwrap_or_default();
@@ -305,8 +330,9 @@ impl<N: Notes> Shard<N> {
         let mut counters: SmallVec<[CounterState; 2]> = SmallVec::new();
         let mut befores: SmallVec<[Option<CounterState>; 2]> = SmallVec::new();
         for tier in tiers {
-            let bucket = self.find(key.of_tier(tier));
-            counters.push(self.lift(bucket, tier, now));
+            let key = key.of_tier(tier);
+            let bucket = self.find(key);
+            counters.push(self.lift(bucket, key, tier, now));
             buckets.push(bucket);
         }
         if N::NOTED {
@@ -349,7 +375,10 @@ impl<N: Notes> Shard<N> {
         let mut unused = None;
         let mut slot = self.table.find_mut(key.hash(), |slot| slot.key == key);
         let counter = match &mut slot {
-            Some(slot) => &mut slot.counter,
+            Some(slot) => {
+                slot.claim(key, &mut self.of_requests);
+                &mut slot.counter
+            }
             None => unused.insert(CounterState::unused(tier, now)),
         };
         let before = before::<N>(counter);
@@ -482,7 +511,9 @@ impl<N: Notes> Shard<N> {
                     self.put(bucket, counter);
                     self.note(bucket, Counted::Tier(check, tier));
                 }
-                (Some(bucket), None) => self.remove(bucket),
+                (Some(bucket), None) => {
+                    self.remove(bucket);
+                }
                 (None, Some(counter)) => {
                     self.insert(key, counter, N::default());
                     self.note_new(Counted::Tier(check, tier));
@@ -516,15 +547,19 @@ impl<N: Notes> Shard<N> {
 
     /// Evicts the cheapest counter of a sample, and returns it, if there is one. Evicting a counter lets its hits be
     /// admitted again until it would have expired, so the cost is its hits times its remaining time. Counters that are
-    /// not [removable](Notes::is_removable) are evicted only if `any` may be, and a larger sample has no other; if
-    /// `only_buckets`, only buckets that come with requests are.
-    pub(super) fn evict_cheapest(&mut self, any: bool, only_buckets: bool, now: Timestamp) -> Option<N> {
+    /// not [removable](Notes::is_removable) are evicted only if `any` may be, and a larger sample has no other.
+    pub(super) fn evict_cheapest(&mut self, any: bool, among: Among, now: Timestamp) -> Option<N> {
         let buckets = self.table.num_buckets();
         let mut cheapest: Option<((bool, u128), usize)> = None;
         for step in 0..buckets {
             let bucket = (self.next_sample + step) % buckets;
             let may_go = |slot: &&Slot<N>| {
-                (any || slot.notes.is_removable()) && (!only_buckets || slot.counter.is_bucket_of_request())
+                let is_among = match among {
+                    Among::All => true,
+                    Among::Rules => !slot.key.is_of_request(),
+                    Among::Requests => slot.key.is_of_request(),
+                };
+                is_among && (any || slot.notes.is_removable())
             };
             if let Some(slot) = self.table.get_bucket(bucket).filter(may_go) {
                 let left = slot.counter.idle_at().since(now).as_nanos();
@@ -535,14 +570,15 @@ impl<N: Notes> Shard<N> {
                 }
             }
             let has_removable = cheapest.is_some_and(|((is_last_resort, _), _)| !is_last_resort);
-            let enough = step >= LARGE_SAMPLE && N::NOTED || step >= SAMPLE && has_removable;
+            let has_one = has_removable || any && cheapest.is_some();
+            let enough =
+                step >= LARGE_SAMPLE && N::NOTED && (!any || has_one) || step >= SAMPLE && has_removable;
             if enough {
                 self.next_sample = bucket;
                 break;
             }
         }
-        let entry = self.table.get_bucket_entry(cheapest?.1).ok()?;
-        Some(entry.remove().0.notes)
+        Some(self.remove(cheapest?.1)?.notes)
     }
 
     /// Returns whether there is a counter for every tier of `check`.
@@ -579,9 +615,11 @@ impl<N: Notes> Shard<N> {
     }
 
     /// Takes the counter out of its slot until [`put`](Self::put); an unused counter if there is no slot.
-    fn lift(&mut self, bucket: Option<usize>, tier: &Tier, now: Timestamp) -> CounterState {
+    fn lift(&mut self, bucket: Option<usize>, key: CounterKey, tier: &Tier, now: Timestamp) -> CounterState {
         let slot = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket));
-        slot.map_or_else(|| CounterState::unused(tier, now), |slot| std::mem::take(&mut slot.counter))
+        let Some(slot) = slot else { return CounterState::unused(tier, now) };
+        slot.claim(key, &mut self.of_requests);
+        std::mem::take(&mut slot.counter)
     }
 
     fn put(&mut self, bucket: usize, counter: CounterState) {
@@ -591,12 +629,27 @@ impl<N: Notes> Shard<N> {
     }
 
     fn insert(&mut self, key: CounterKey, counter: CounterState, notes: N) {
+        self.of_requests += usize::from(key.is_of_request());
         self.table.insert_unique(key.hash(), Slot { key, counter, notes }, |slot| slot.key.hash());
     }
 
-    fn remove(&mut self, bucket: usize) {
-        if let Ok(slot) = self.table.get_bucket_entry(bucket) {
-            slot.remove();
+    fn remove(&mut self, bucket: usize) -> Option<Slot<N>> {
+        let (slot, _) = self.table.get_bucket_entry(bucket).ok()?.remove();
+        self.of_requests -= usize::from(slot.key.is_of_request());
+        Some(slot)
+    }
+}
+
+impl<N> Slot<N> {
+    /// Notes that `key` counts here. From then on it is a rule's counter if `key` is a rule's, although a request may
+    /// have brought it; there are so many less `of_requests`.
+    fn claim(&mut self, key: CounterKey, of_requests: &mut usize) {
+        if self.key.is_of_request() && !key.is_of_request() {
+            self.key = key;
+            *of_requests -= 1;
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

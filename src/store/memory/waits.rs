@@ -101,7 +101,7 @@ impl MemoryStore {
         });
         match arrival {
             Entered::Admitted => {
-                self.bound(Some(key), now);
+                self.bound(key, now);
                 Arrival::Admitted
             }
             Entered::Waits(place) => {

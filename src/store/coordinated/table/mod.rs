@@ -14,7 +14,7 @@ use std::sync::{
 pub(super) use self::exchanges::Waiting;
 use self::{
     queue::AttentionQueue,
-    shards::{Shard, Shards},
+    shards::{Entry, Shard, Shards},
 };
 use super::{
     client::StoreClient,
@@ -81,13 +81,14 @@ impl<R: Remote> CounterTable<R> {
         // dropped after the lock, which wakes their callers
         let mut orphans = None;
         let mut shard = self.shards.lock(key);
-        let counter = match shard.get_mut(key) {
-            Some(counter) => counter,
+        let Entry { key: kept, counter } = match shard.entry_mut(key) {
+            Some(entry) => entry,
             None => self.insert(&mut shard, key, check, &mut orphans, now),
         };
         counter.follow_instances(self.client.instances());
         let is_new = counter.choice.requested_mode.is_none();
         if counter.update_rule(check, now) || is_new {
+            self.shards.claim(kept, key);
             let interval = check.rule.declared().and_then(|rule| rule.coordination.sync_interval);
             counter.plan.schedule.set_interval(interval.unwrap_or(self.client.caller.settings.sync_interval));
             self.choose_mode(counter, check);
@@ -135,7 +136,7 @@ impl<R: Remote> CounterTable<R> {
         check: &LimitCheck<'_>,
         orphans: &mut Option<Box<Tries>>,
         now: Timestamp,
-    ) -> &'a mut LocalCounter {
+    ) -> &'a mut Entry {
         let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed));
         let target = Arc::new(Target::of(check));
         let counter = LocalCounter::new(target, self.client.caller.settings.sync_interval, generation, now);

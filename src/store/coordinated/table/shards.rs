@@ -13,6 +13,10 @@ use crate::{
 /// The number of counters per shard that the number of shards is chosen for.
 const COUNTERS_PER_SHARD: usize = 1024;
 
+/// The part of the map that is sure for the counters of limits that come with requests, whoever invents them; the rest
+/// is for those of rules. Each kind may have more while there is room.
+const SHARE_OF_REQUESTS: usize = 4;
+
 /// The number of buckets among which the counter to evict is chosen.
 const EVICTION_SAMPLE: usize = 32;
 
@@ -32,6 +36,8 @@ pub(in super::super) struct Shards {
     max_bytes: usize,
     /// The number of counters in all shards.
     live: AtomicUsize,
+    /// Of these, those of limits that come with requests.
+    of_requests: AtomicUsize,
     /// The bytes of their names.
     bytes: AtomicUsize,
     /// The shard at which room is made next if there is none in that of a new counter.
@@ -87,6 +93,7 @@ impl Shards {
             max,
             max_bytes,
             live: AtomicUsize::new(0),
+            of_requests: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             next_evicted: AtomicUsize::new(0),
             next_swept: AtomicUsize::new(0),
@@ -105,35 +112,57 @@ impl Shards {
     }
 
     /// Adds `counter` to `shard`, where `key` belongs. If the map is full, evicts others, and passes them to `evicted`:
-    /// one of the shard for their number, and as many as needed for the bytes of their names. Returns the counter.
+    /// one of the shard for their number, and as many as needed for the bytes of their names. Returns the entry.
+    ///
+    /// One of a request is evicted if they have more than their share, else one of the kind of `key`. So no request that
+    /// brings limits has the counter of a rule evicted. While they do not have their share, a rule's makes room for one
+    /// of theirs too, so that rules that fill the map do not keep them out.
     pub(super) fn insert<'a>(
         &self,
         shard: &'a mut Shard,
         key: CounterKey,
         counter: LocalCounter,
         mut evicted: impl FnMut(LocalCounter),
-    ) -> &'a mut LocalCounter {
+    ) -> &'a mut Entry {
         let mut remove = |entry: Box<Entry>| {
             entry.counter.check_books();
-            self.forget(&entry.counter);
+            self.forget(&entry);
             evicted(entry.counter);
         };
-        // if the counters of the other shards leave no room for the first one of this shard, there is one too many
-        if self.live.load(Ordering::Relaxed) >= self.max
-            && let Some(entry) = shard.evict(|_| Some(0))
-        {
-            remove(entry);
+        let (of_request, live) = (key.is_of_request(), self.live.load(Ordering::Relaxed));
+        if live >= self.max {
+            let least = self.max / SHARE_OF_REQUESTS;
+            let of_requests = || self.of_requests.load(Ordering::Relaxed);
+            let pays_for_another = !of_request && (of_requests() < least || live > self.max);
+            for _ in 0..=usize::from(pays_for_another) {
+                // if the counters of the other shards leave no room for the first one of its kind in this shard, there
+                // is one too many, and no more than there are shards, since a rule may claim it
+                let goes = of_request || of_requests() > least;
+                let any = self.len() >= self.max + self.all.len();
+                let cost = |entry: &Entry| (any || entry.key.is_of_request() == goes).then_some(0);
+                shard.evict(cost).into_iter().for_each(&mut remove);
+            }
         }
         let bytes = counter.name_bytes();
         if self.bytes.load(Ordering::Relaxed) + bytes > self.max_bytes {
             self.make_room(shard, bytes, &mut remove);
         }
         self.live.fetch_add(1, Ordering::Relaxed);
+        self.of_requests.fetch_add(usize::from(of_request), Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         shard.long_names += usize::from(bytes >= LONG_NAME);
         let entry = Box::new(Entry { key, counter });
         let entry = shard.table.insert_unique(bucket(key), entry, |entry| bucket(entry.key));
-        &mut entry.into_mut().counter
+        entry.into_mut()
+    }
+
+    /// Notes that `key` counts in `entry`. From then on it is a rule's counter if `key` is a rule's, although a request
+    /// may have brought it.
+    pub(super) fn claim(&self, entry: &mut CounterKey, key: CounterKey) {
+        if entry.is_of_request() && !key.is_of_request() {
+            *entry = key;
+            self.of_requests.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Removes counters until there is room for the `bytes` of a name: those with long names, which a flood of long
@@ -143,8 +172,8 @@ impl Shards {
         let is_full = || self.bytes.load(Ordering::Relaxed) + bytes > self.max_bytes;
         for least in [LONG_NAME, 0] {
             // of those of a sample the longest
-            let cost = |counter: &LocalCounter| {
-                let bytes = counter.name_bytes();
+            let cost = |entry: &Entry| {
+                let bytes = entry.counter.name_bytes();
                 (bytes >= least).then_some(usize::MAX - bytes)
             };
             let mut evict_from = |shard: &mut Shard| {
@@ -169,10 +198,11 @@ impl Shards {
         }
     }
 
-    /// Records that `counter` is removed.
-    fn forget(&self, counter: &LocalCounter) {
+    /// Records that `entry` is removed.
+    fn forget(&self, entry: &Entry) {
         self.live.fetch_sub(1, Ordering::Relaxed);
-        self.bytes.fetch_sub(counter.name_bytes(), Ordering::Relaxed);
+        self.of_requests.fetch_sub(usize::from(entry.key.is_of_request()), Ordering::Relaxed);
+        self.bytes.fetch_sub(entry.counter.name_bytes(), Ordering::Relaxed);
     }
 
     /// Passes the counters in one of `parts` parts of the map, each time in another one, to `visit`, unless they are
@@ -200,7 +230,7 @@ impl Shards {
                 }
                 if is_idle {
                     *long_names -= usize::from(counter.name_bytes() >= LONG_NAME);
-                    self.forget(counter);
+                    self.forget(entry);
                 }
                 !is_idle
             });
@@ -224,9 +254,14 @@ impl Shards {
 impl Shard {
     /// Returns the counter of `key`.
     pub(super) fn get_mut(&mut self, key: CounterKey) -> Option<&mut LocalCounter> {
+        self.entry_mut(key).map(|entry| &mut entry.counter)
+    }
+
+    /// Returns the counter of `key`, with the key under which it is kept.
+    pub(super) fn entry_mut(&mut self, key: CounterKey) -> Option<&mut Entry> {
         let entry = self.table.find_mut(bucket(key), |entry| entry.key == key)?;
         entry.counter.check_books();
-        Some(&mut entry.counter)
+        Some(&mut **entry)
     }
 
     /// Returns the counters for whose keys [`CounterKey::shard`] returns `shard`: those of the same entries.
@@ -238,7 +273,7 @@ impl Shard {
     /// Removes the counter of a sample that is missed least: one whose hits are all in the store, since the others'
     /// pending hits would be lost; of those one with the least cost, and that has not been used for longest. Counters
     /// without a cost are not removed.
-    fn evict(&mut self, cost_of: impl Fn(&LocalCounter) -> Option<usize>) -> Option<Box<Entry>> {
+    fn evict(&mut self, cost_of: impl Fn(&Entry) -> Option<usize>) -> Option<Box<Entry>> {
         let buckets = self.table.num_buckets();
         let (mut chosen, mut sampled) = (None, 0);
         for step in 0..buckets {
@@ -248,7 +283,7 @@ impl Shard {
             sampled += 1;
             let bucket = (self.next_sample + step) % buckets;
             if let Some(entry) = self.table.get_bucket(bucket)
-                && let Some(cost) = cost_of(&entry.counter)
+                && let Some(cost) = cost_of(entry)
             {
                 let counter = &entry.counter;
                 let cost = (!counter.is_settled(), cost, counter.last_check_at);

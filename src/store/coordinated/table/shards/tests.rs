@@ -119,8 +119,9 @@ fn the_memory_of_a_table_in_use_stays() {
 /// What happens to a map.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A counter of key `i` is added if there is none, with a name of these bytes, and is settled or not.
-    Insert(usize, usize, bool),
+    /// A counter of key `i` is added if there is none, with a name of these bytes, and is settled or not; of a limit that
+    /// comes with a request, or of a rule, which claims that of a request.
+    Insert(usize, usize, bool, bool),
     /// Parts of the map are swept.
     Sweep(usize),
     /// All pending hits are applied, and time passes until their counters are idle.
@@ -130,7 +131,8 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let bytes = prop_oneof![3 => 1..40_usize, 1 => LONG_NAME - 1..LONG_NAME + 2, 1 => 300..2_000_usize];
     let step = prop_oneof![
-        20 => (0..400_usize, bytes, prop::bool::weighted(0.1)).prop_map(|(i, bytes, pending)| Step::Insert(i, bytes, pending)),
+        20 => (0..400_usize, bytes, prop::bool::weighted(0.1), any::<bool>())
+            .prop_map(|(i, bytes, pending, of_request)| Step::Insert(i, bytes, pending, of_request)),
         2 => (1..4_usize).prop_map(Step::Sweep),
         1 => Just(Step::Settle),
     ];
@@ -146,14 +148,16 @@ fn target(bytes: usize) -> Arc<Target> {
 
 /// Checks what `shards` knows of its counters.
 fn check(shards: &Shards) -> Result<(), TestCaseError> {
-    let (mut live, mut bytes) = (0, 0);
+    let (mut live, mut bytes, mut of_requests) = (0, 0, 0);
     for shard in &shards.all {
         let shard = shard.lock();
         let names = || shard.table.iter().map(|entry| entry.counter.name_bytes());
         prop_assert_eq!(shard.long_names, names().filter(|bytes| *bytes >= LONG_NAME).count());
         live += shard.table.len();
         bytes += names().sum::<usize>();
+        of_requests += shard.table.iter().filter(|entry| entry.key.is_of_request()).count();
     }
+    prop_assert_eq!(shards.of_requests.load(Ordering::Relaxed), of_requests);
     prop_assert_eq!((shards.len(), shards.name_bytes()), (live, bytes));
     Ok(())
 }
@@ -180,8 +184,15 @@ proptest! {
                 }
                 let mut evicted = Vec::new();
                 let mut shard = shards.lock(key);
-                let is_sampled = shard.table.num_buckets() <= EVICTION_SAMPLE && before + bytes <= max_bytes;
-                let may_lose = !is_sampled || shard.table.iter().all(|entry| !entry.counter.is_settled());
+                let fits = before + bytes <= max_bytes;
+                let is_sampled = shard.table.num_buckets() <= EVICTION_SAMPLE && fits;
+                // up to two of a kind are evicted, and those without pending hits first
+                let may_lose = !is_sampled || [true, false].into_iter().any(|kind| {
+                    let of_kind = shard.table.iter().filter(|entry| entry.key.is_of_request() == kind);
+                    of_kind.filter(|entry| entry.counter.is_settled()).count() < 2
+                });
+                let of_requests = || shards.of_requests.load(Ordering::Relaxed);
+                let kinds_before = (shards.len() - of_requests(), of_requests());
                 let mut loses = false;
                 shards.insert(&mut shard, key, counter, |counter| {
                     loses |= !counter.is_settled();
@@ -191,16 +202,21 @@ proptest! {
                 prop_assert!(!loses || may_lose, "pending hits are lost before counters without any");
                 inserted += 1;
                 removed += evicted.len();
-                // room is made for what is missing, and not for more
+                let kinds = (shards.len() - of_requests(), of_requests());
+                let is_exact = fits && kinds_before.0 + kinds_before.1 < max + shards.all.len();
+                prop_assert!(!is_exact || !key.is_of_request() || kinds.0 == kinds_before.0, "a rule's is evicted");
+                prop_assert!(!is_exact || kinds.1 >= kinds_before.1.min(max / SHARE_OF_REQUESTS), "their share");
+                // room is made for what is missing, and for one of a request
                 let without_last = before + bytes - evicted[..evicted.len().saturating_sub(1)].iter().sum::<usize>();
-                prop_assert!(evicted.len() <= 1 || without_last > max_bytes);
+                prop_assert!(evicted.len() <= 2 || without_last > max_bytes);
                 prop_assert!(shards.name_bytes() <= max_bytes.max(bytes));
                 Ok(())
             };
             match step {
-                Step::Insert(i, bytes, pending) => {
-                    let key = key(i);
-                    if shards.lock(key).get_mut(key).is_none() {
+                Step::Insert(i, bytes, pending, of_request) => {
+                    let key = if of_request { key(i).of_request() } else { key(i) };
+                    let is_new = shards.lock(key).entry_mut(key).map(|entry| shards.claim(&mut entry.key, key)).is_none();
+                    if is_new {
                         insert(key, target(bytes), pending, now)?;
                     }
                 }
@@ -227,8 +243,8 @@ proptest! {
             }
             check(&shards)?;
             prop_assert_eq!(shards.len(), inserted - removed);
-            // the first counter of a shard may be one too many
-            prop_assert!(shards.len() < max + shards.all.len(), "{} of {max}", shards.len());
+            // the first counter of a kind in a shard may be one too many
+            prop_assert!(shards.len() < max + 2 * shards.all.len(), "{} of {max}", shards.len());
         }
     }
 }

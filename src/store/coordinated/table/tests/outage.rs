@@ -76,7 +76,8 @@ async fn the_queue_does_not_grow_in_an_outage_while_counters_are_evicted() {
     sleep(Duration::from_millis(250)).await;
     assert!(kept.iter().all(|value| fixture.has_reported(value)));
     assert_eq!(fixture.commands() - 1, fixture.table.shards.len());
-    assert_eq!((evicted, fixture.table.client.caller.metrics.evictions.evicted.get()), (39_000, 39_000));
+    assert_eq!(evicted, fixture.table.client.caller.metrics.evictions.evicted.get());
+    assert_eq!(evicted + fixture.table.shards.len() as u64, 40_000);
     drop(tasks);
 }
 
