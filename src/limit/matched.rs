@@ -310,6 +310,20 @@ impl LimitCheck<'_> {
         }
     }
 
+    /// Returns a copy.
+    #[must_use]
+    pub fn copied(&self) -> LimitCheck<'_> {
+        LimitCheck {
+            rule: self.rule.copied(),
+            domain: self.domain,
+            entries: self.entries,
+            key: self.key,
+            pool: self.pool.clone(),
+            hits: self.hits,
+            direction: self.direction,
+        }
+    }
+
     /// Returns a number that all instances have for its counter, and that differs from those of other counters.
     #[must_use]
     pub fn split_key(&self) -> u64 {

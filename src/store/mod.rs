@@ -55,7 +55,8 @@ pub use wait_room::{WaitBounds, WaitRoom};
 
 use crate::{
     limit::{
-        Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp,
+        CounterKey, Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts,
+        Timestamp,
         line::Estimate,
         part::Place,
         request_bucket::{BucketName, BucketReply, BucketRequest},
@@ -65,6 +66,28 @@ use crate::{
 
 /// The decisions about the checks of one request, in their order.
 pub type Decisions = SmallVec<[Decision; 2]>;
+
+/// The most checks that are compared with each other, which is quicker than to sort them.
+const FEW_CHECKS: usize = 16;
+
+/// Returns whether two of `checks` count on the same counter.
+pub(crate) fn has_repeated(checks: &[LimitCheck<'_>]) -> bool {
+    let is_again =
+        |(i, check): (usize, &LimitCheck<'_>)| checks[..i].iter().any(|other| other.key == check.key);
+    if checks.len() <= FEW_CHECKS {
+        return checks.iter().enumerate().any(is_again);
+    }
+    let mut keys: Vec<CounterKey> = checks.iter().map(|check| check.key).collect();
+    keys.sort_unstable();
+    keys.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+/// Returns the places of those of `checks` that count on the same counter, counter by counter, each in their order.
+pub(crate) fn places_by_counter(checks: &[LimitCheck<'_>]) -> Vec<SmallVec<[usize; 2]>> {
+    let mut places: Vec<usize> = (0..checks.len()).collect();
+    places.sort_by_key(|i| checks[*i].key);
+    places.chunk_by(|a, b| checks[*a].key == checks[*b].key).map(SmallVec::from_slice).collect()
+}
 
 /// Counts hits against limits.
 pub trait Store: Send + Sync + 'static {

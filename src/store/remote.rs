@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 use super::pool_command::{PoolCommand, PoolReply};
 pub use super::target::Target;
 use crate::limit::{
-    Coordination, OverLimitPolicy, Period, SharedStore, Tier, Timestamp,
+    Coordination, Direction, OverLimitPolicy, Period, SharedStore, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
     demand::{Demand, DemandPart, FollowedWindow},
     part::Place,
@@ -243,6 +243,8 @@ pub struct Exchange {
     pub reports: SmallVec<[Report; 1]>,
     /// The tries, at most [`Exchange::MAX_RUNS`] runs.
     pub runs: SmallVec<[Run; 1]>,
+    /// Whether the runs change nothing if a try is rejected.
+    pub all_or_none: bool,
     /// Hits to take in advance.
     pub hold: Option<Hold>,
     /// How many of the last tiers the runs and the hold are not about: those of other limits, which reports are about.
@@ -250,9 +252,12 @@ pub struct Exchange {
 }
 
 /// Equal tries of decisions that wait, which are made one after the other. Each takes its hits if all tiers admit them;
-/// otherwise it takes none, and strict buckets restart their refill.
+/// otherwise it takes none, and strict buckets restart their refill. Or each gives its hits back, which is always
+/// admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
+    /// Whether the hits are taken or given back.
+    pub direction: Direction,
     /// The hits of each try. Tries of no hits read the counters, and are always admitted.
     pub hits: u64,
     /// The number of tries, at least one.
@@ -510,7 +515,8 @@ impl Exchange {
     #[must_use]
     pub fn of_try(hits: u64, policy: OverLimitPolicy) -> Self {
         let counts_rejected = policy == OverLimitPolicy::Count;
-        Self { runs: smallvec![Run { hits, tries: 1, counts_rejected }], ..Self::default() }
+        let run = Run { direction: Direction::Take, hits, tries: 1, counts_rejected };
+        Self { runs: smallvec![run], ..Self::default() }
     }
 
     /// Creates one that only holds hits.
@@ -525,10 +531,21 @@ impl Exchange {
         !self.runs.is_empty() || self.hold.is_some()
     }
 
-    /// Returns the hits of all tries.
+    /// Returns the hits of all tries that take some.
     #[must_use]
     pub fn tried(&self) -> u64 {
-        self.runs.iter().fold(0_u64, |hits, run| hits.saturating_add(run.all_hits()))
+        self.hits_in(Direction::Take)
+    }
+
+    /// Returns the hits of all tries that give some back.
+    #[must_use]
+    pub fn given_back(&self) -> u64 {
+        self.hits_in(Direction::GiveBack)
+    }
+
+    fn hits_in(&self, direction: Direction) -> u64 {
+        let runs = self.runs.iter().filter(|run| run.direction == direction);
+        runs.fold(0_u64, |hits, run| hits.saturating_add(run.all_hits()))
     }
 
     /// Returns the instant whose windows it is about: `at` if it decides something, or the instant of the last report.
@@ -541,14 +558,23 @@ impl Exchange {
     /// Returns the tries that are taken of each run, whether the hits are taken, and the hits that are counted then.
     #[must_use]
     pub fn decide_in_window(&self, used: u64, limit: u64, least: u64) -> (SmallVec<[u32; 1]>, bool, u64) {
-        let mut used = used;
+        let before = used;
+        let (mut used, mut rejects) = (used, false);
         let taken = self.runs.iter().map(|run| {
+            if run.direction == Direction::GiveBack {
+                used = used.saturating_sub(run.all_hits());
+                return run.tries;
+            }
             let taken = run.fit(limit.saturating_sub(used));
             let counted = if run.counts_rejected { run.tries } else { taken };
             used = used.saturating_add(run.hits.saturating_mul(counted.into()));
+            rejects |= taken < run.tries;
             taken
         });
         let taken = taken.collect();
+        if self.all_or_none && rejects {
+            used = before;
+        }
         let fits = least <= limit.saturating_sub(used);
         (taken, fits, if fits { used.saturating_add(least) } else { used })
     }

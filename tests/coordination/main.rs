@@ -19,6 +19,7 @@ mod many_keys;
 mod metrics;
 mod nodes;
 mod odd_replies;
+mod one_counter;
 mod order;
 mod outage;
 mod own_limits;

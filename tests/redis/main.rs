@@ -41,4 +41,5 @@ mod self_signed;
 mod split;
 mod startup;
 mod support;
+mod tokens;
 mod topology;

@@ -13,7 +13,7 @@ use proptest::{
 use weir::{
     clock::Clock as _,
     limit::{
-        Algorithm, Period, Tier, Timestamp,
+        Algorithm, Direction, Period, Tier, Timestamp,
         algorithm::{CountChange, CounterState},
     },
     store::{
@@ -52,6 +52,7 @@ enum Action {
     Exchange {
         changes: Vec<Change>,
         runs: Vec<Run>,
+        all_or_none: bool,
         hold: Option<(u64, u64, u64)>,
         /// How many of the last tiers the runs and the hold are not about, unless there are fewer.
         beside: usize,
@@ -125,13 +126,17 @@ fn steps(most: i64) -> impl Strategy<Value = Vec<Step>> {
     let later = prop_oneof![5 => 0..50_i64, 2 => 0..500_i64, 1 => 0..2_500_i64, 2 => Just(0), 1 => Just(1_000), 1 => -200..0_i64];
     let takes = prop_oneof![1 => Just(0_u64), 4 => Just(1), 4 => 0..=most.unsigned_abs()];
     let grant = (1..5_u64, 0..=most.unsigned_abs(), 0..4_u64, option::weighted(0.6, change(most)));
-    let run = (prop_oneof![1 => Just(0_u64), 4 => 1..5_u64], 1..6_u32);
-    let runs = vec(run.prop_map(|(hits, tries)| Run { hits, tries, counts_rejected: false }), 0..4);
+    let direction = prop_oneof![2 => Just(Direction::Take), 1 => Just(Direction::GiveBack)];
+    let run = (direction, prop_oneof![1 => Just(0_u64), 4 => 1..5_u64], 1..6_u32);
+    let run = run.prop_map(|(direction, hits, tries)| Run { direction, hits, tries, counts_rejected: false });
+    let runs = (vec(run, 0..4), any::<bool>());
     let hold = option::weighted(0.4, (1..5_u64, 0..=most.unsigned_abs(), 0..4_u64));
     let beside = prop_oneof![2 => Just(0), 1 => 0..3_usize];
     let exchange = (vec(change(most), 0..4), runs, hold, beside);
     let action = prop_oneof![
-        3 => exchange.prop_map(|(changes, runs, hold, beside)| Action::Exchange { changes, runs, hold, beside }),
+        3 => exchange.prop_map(|(changes, (runs, all_or_none), hold, beside)| {
+            Action::Exchange { changes, runs, all_or_none, hold, beside }
+        }),
         4 => takes.prop_map(Action::Take),
         3 => change(most).prop_map(Action::Add),
         3 => grant.prop_map(|(least, want, hold, report)| Action::Grant { least, want, hold, report }),
@@ -217,6 +222,12 @@ impl Compared<'_> {
         }
         let mut taken = Vec::new();
         for run in &exchange.runs {
+            if run.direction == Direction::GiveBack {
+                let hits = i64::try_from(run.all_hits()).expect("it is small");
+                carry_out(now, Op::Add { report: Report::of(now, -hits) });
+                taken.push(run.tries);
+                continue;
+            }
             let granted =
                 (0..run.tries).map(|_| carry_out(now, Op::Take { hits: run.hits }).granted).sum::<u64>();
             let tries = granted.checked_div(run.hits).map(|tries| u32::try_from(tries).expect("it is small"));
@@ -234,7 +245,7 @@ impl Compared<'_> {
     /// Carries out a step in both stores. Returns their replies.
     fn step(&mut self, step: &Step) -> [Reply; 2] {
         let ops = match &step.action {
-            Action::Exchange { changes, runs, hold, beside } => {
+            Action::Exchange { changes, runs, all_or_none, hold, beside } => {
                 let reports = changes.iter().map(|change| self.reports(change, step.writer));
                 let (mut redis, mut model) = (Exchange::default(), Exchange::default());
                 for [in_redis, in_model] in reports {
@@ -243,6 +254,7 @@ impl Compared<'_> {
                 }
                 for exchange in [&mut redis, &mut model] {
                     exchange.runs.extend(runs.iter().copied());
+                    exchange.all_or_none = *all_or_none;
                     let beside = (*beside).min(self.tiers().len() - 1);
                     exchange.beside = u8::try_from(beside).expect("it is small");
                     exchange.hold =
@@ -368,7 +380,7 @@ fn hits_that_are_given_back_at_once_leave_no_counter() {
         unknown: 0,
     };
     let changes = vec![change(vec![1], None), change(Vec::new(), Some((1, 0)))];
-    let action = Action::Exchange { changes, runs: Vec::new(), hold: None, beside: 0 };
+    let action = Action::Exchange { changes, runs: Vec::new(), all_or_none: false, hold: None, beside: 0 };
     let mut compared = Compared {
         redis: &redis,
         model: SimulatedServer::default(),

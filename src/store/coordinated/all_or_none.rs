@@ -14,13 +14,13 @@ use super::{
     Coordinated,
     counter::{Answer, Ask, Asks, Denial, TryOutcome, has_strict_bucket},
     delivery::Undecided,
-    modes::{Made, record_mode, recorded},
+    modes::{Made, of_one_limit, record_mode, recorded},
     table::Waiting,
     turn::Turn,
 };
 use crate::{
-    limit::{Basis, Coordination, Decision, Direction, Hits, LimitCheck, Scope, Timestamp},
-    store::{Decisions, remote::Remote},
+    limit::{Basis, Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Scope, Timestamp},
+    store::{Decisions, places_by_counter, remote::Remote},
 };
 
 /// What this instance knows about a check.
@@ -38,6 +38,8 @@ enum Outlook {
     Cached,
     /// It gives hits back.
     GivesBack,
+    /// It is decided with others of its counter, of which some give hits back.
+    Together,
 }
 
 impl Outlook {
@@ -63,7 +65,12 @@ impl<R: Remote> Coordinated<R> {
     ) -> Decisions {
         let Turn { now, record, .. } = turn;
         let mut outlooks: SmallVec<[Outlook; 4]> = SmallVec::new();
-        for check in checks {
+        let together = places_together(checks);
+        for (i, check) in checks.iter().enumerate() {
+            if together.iter().flatten().any(|place| *place == i) {
+                outlooks.push(Outlook::Together);
+                continue;
+            }
             let earlier = earlier_hits(checks, &outlooks);
             outlooks.push(self.outlook(check, earlier, now));
         }
@@ -80,11 +87,14 @@ impl<R: Remote> Coordinated<R> {
             let rejected = (0..checks.len()).map(async |i| {
                 let (check, outlook) = (&checks[i], outlooks[i]);
                 let at = self.client.time_at(now).now;
-                let is_unknown =
-                    outlook == Outlook::GivesBack && self.mode(check, at) == Coordination::Strict;
+                let gives_back = matches!(outlook, Outlook::GivesBack | Outlook::Together);
+                let is_unknown = gives_back && self.mode(check, at) == Coordination::Strict;
                 if !is_known && (outlook.is_asked() || is_unknown) {
                     // a failure leaves the estimate as it is
                     let _ = recorded(record, 1, pin!(self.status(check, turn))).await;
+                }
+                if outlook == Outlook::Together {
+                    return self.look(check, Hits(0), Hits(0), now);
                 }
                 let earlier = earlier_hits(checks, &outlooks[..i]);
                 let decision = self.reject(check, earlier, turn).await;
@@ -114,6 +124,14 @@ impl<R: Remote> Coordinated<R> {
                 made[i] = Some(self.take_check(check, Scope::Request, turn).await);
             }
         }
+        for places in together {
+            if is_rejected(&made) {
+                break;
+            }
+            for (i, made_of) in places.iter().zip(self.take_together(checks, &places, turn).await) {
+                made[*i] = Some(made_of);
+            }
+        }
         if !is_rejected(&made) {
             // hits are given back once the request is known to be admitted
             let made = checks.iter().zip(made).map(async |(check, made)| match made {
@@ -127,6 +145,26 @@ impl<R: Remote> Coordinated<R> {
             None => self.look(check, Hits(0), Hits(0), now),
         });
         join_all(undoing).await.into_iter().collect()
+    }
+
+    /// Decides those of `checks` at `places`, which have one counter, and of which some give hits back: they count all or
+    /// none.
+    async fn take_together(
+        &self,
+        checks: &[LimitCheck<'_>],
+        places: &[usize],
+        turn: Turn<'_>,
+    ) -> SmallVec<[Made; 2]> {
+        let of_counter: SmallVec<[&LimitCheck<'_>; 2]> = places.iter().map(|i| &checks[*i]).collect();
+        let steps = self.steps(&of_counter, Scope::Request, turn);
+        let is_at_once = steps.iter().all(|step| step.as_ref().is_ok_and(|made| made.fallback.is_none()));
+        let made =
+            of_counter.iter().zip(steps).map(|(check, step)| self.finish(check, Scope::Request, step, turn));
+        let mut made: SmallVec<[Made; 2]> = join_all(made).await.into_iter().collect();
+        if is_at_once && made.iter().any(|made| made.decision.over) {
+            made.iter_mut().for_each(|made| made.is_counted = false);
+        }
+        made
     }
 
     /// Returns what this instance knows about `check`, after `earlier` hits of its request.
@@ -246,11 +284,20 @@ impl<R: Remote> Coordinated<R> {
 
     /// Gives back hits that were taken for `check`, because another check of the request was rejected.
     pub(super) async fn undo(&self, check: &LimitCheck<'_>, made: Made, turn: Turn<'_>) -> Decision {
-        let (Made { decision, fallback, at }, Turn { now, record, .. }) = (made, turn);
+        let (Made { decision, fallback, at, is_counted }, Turn { now, record, .. }) = (made, turn);
         if decision.over || check.hits == Hits(0) {
             return decision;
         }
         match fallback {
+            _ if !is_counted => {}
+            _ if check.direction == Direction::GiveBack => {
+                // of a counter whose descriptors were admitted before those of another one were not
+                if self.mode(check, at).is_coordinated() {
+                    self.table.with_counter(check, at, |counter| {
+                        counter.count(Direction::Take, OverLimitPolicy::Count, check.hits, at)
+                    });
+                }
+            }
             Some(delivery) => self.undo_without_store(check, delivery, at),
             None => match self.mode(check, at) {
                 Coordination::Local => self.memory.give_back(check, now),
@@ -288,6 +335,21 @@ fn earlier_hits(checks: &[LimitCheck<'_>], outlooks: &[Outlook]) -> Hits {
     let is_taken = check.direction == Direction::Take;
     let earlier = checks.iter().zip(outlooks).filter(|_| is_taken).filter(counts);
     earlier.fold(Hits(0), |sum, (other, _)| sum.plus(other.hits))
+}
+
+/// Returns the places of those of `checks` that have one counter and one limit, and of which some give hits back, counter
+/// by counter.
+fn places_together(checks: &[LimitCheck<'_>]) -> SmallVec<[SmallVec<[usize; 2]>; 1]> {
+    if !checks.iter().any(|check| check.direction == Direction::GiveBack) {
+        return SmallVec::new();
+    }
+    let is_together = |places: &SmallVec<[usize; 2]>| {
+        let of_counter: SmallVec<[&LimitCheck<'_>; 2]> = places.iter().map(|i| &checks[*i]).collect();
+        let has =
+            |direction| of_counter.iter().any(|check| check.direction == direction && check.hits > Hits(0));
+        has(Direction::GiveBack) && has(Direction::Take) && of_one_limit(&of_counter) == places.len()
+    };
+    places_by_counter(checks).into_iter().filter(is_together).collect()
 }
 
 fn is_rejected(made: &[Option<Made>]) -> bool {

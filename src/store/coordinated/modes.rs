@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{
     Coordinated,
     client::AskedHits,
-    counter::{Ask, Asks, Decided, LocalCounter},
+    counter::{Ask, Asks, Decided, LocalCounter, Tried},
     delivery::{Delivery, Undecided},
     link::StoreTime,
     table::Waiting,
@@ -23,7 +23,10 @@ use crate::{
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::DecisionRecord,
-    store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, remote::Remote},
+    store::{
+        Decisions, MemoryStore, Store, StoreError, TakeOptions, has_repeated, places_by_counter,
+        remote::{Exchange, Remote},
+    },
 };
 
 /// A decision that needed no wait, or what it waits for: the store decides; or if hits are given back, which is done,
@@ -39,12 +42,20 @@ pub(super) struct Made {
     pub(super) fallback: Option<Delivery>,
     /// When the hits were counted, on the store's clock.
     pub(super) at: Timestamp,
+    /// Whether its hits are counted, if they are admitted.
+    pub(super) is_counted: bool,
 }
 
-/// Returns whether two of `checks` count on the same counter, so that the second one has to see the hits of the first
-/// one.
-pub(super) fn has_repeated(checks: &[LimitCheck<'_>]) -> bool {
-    checks.iter().enumerate().any(|(i, check)| checks[..i].iter().any(|other| other.key == check.key))
+/// Returns how many of `checks`, which have one counter, the store can decide in one command: the first, and those that
+/// follow under the same limit.
+pub(super) fn of_one_limit(checks: &[&LimitCheck<'_>]) -> usize {
+    let first = checks[0];
+    let is_of_limit = |check: &&&LimitCheck<'_>| {
+        check.rule.id() == first.rule.id()
+            && check.tiers() == first.tiers()
+            && check.over_limit_policy() == first.over_limit_policy()
+    };
+    checks.iter().take(Exchange::MAX_RUNS).take_while(is_of_limit).count()
 }
 
 // === impl Made ===
@@ -52,12 +63,12 @@ pub(super) fn has_repeated(checks: &[LimitCheck<'_>]) -> bool {
 impl Made {
     /// A decision whose hits were counted at `at` where the coordination mode counts.
     const fn by_mode(decision: Decision, at: Timestamp) -> Self {
-        Self { decision, fallback: None, at }
+        Self { decision, fallback: None, at, is_counted: true }
     }
 
     /// A decision whose hits were counted at `at` in the fallback.
     const fn by_fallback(decision: Decision, delivery: Delivery, at: Timestamp) -> Self {
-        Self { decision, fallback: Some(delivery), at }
+        Self { decision, fallback: Some(delivery), at, is_counted: true }
     }
 }
 
@@ -301,6 +312,84 @@ impl<R: Remote> Coordinated<R> {
         Ok(Made::by_mode(decision, self.client.time_at(now).now))
     }
 
+    /// As [`Coordinated::step`], for the first of `checks`, which have one counter, and as many of the others as can be
+    /// decided with it, so that no other request comes between: not those under another limit, and none after one that
+    /// waits for the store alone. In a request of all or none, they count nothing if one of them is rejected.
+    pub(super) fn steps(
+        &self,
+        checks: &[&LimitCheck<'_>],
+        scope: Scope,
+        turn: Turn<'_>,
+    ) -> SmallVec<[Step; 2]> {
+        let Turn { now, record, .. } = turn;
+        let checks = &checks[..of_one_limit(checks)];
+        let first = checks[0];
+        if let [check] = checks {
+            return smallvec![self.step(check, scope, now, record)];
+        }
+        let requested = self.table.requested_mode(first);
+        if requested.is_coordinated() {
+            let time = self.client.time_at(now);
+            let steps = self.table.with_counter_of(first, time.now, |key, counter| {
+                let mode = self.table.mode_of(counter, first);
+                mode.is_coordinated().then(|| {
+                    record_mode(record, mode);
+                    self.decide_in_order((key, counter), mode, checks, scope, time, record)
+                })
+            });
+            if let Some(steps) = steps {
+                return steps;
+            }
+        }
+        let (decisions, at) = if requested == Coordination::Split {
+            record_mode(record, requested);
+            let at = self.split.time_at(now);
+            (self.split.decide_in_order(&self.memory, checks, scope, at), at)
+        } else {
+            record_mode(record, Coordination::Local);
+            self.client.caller.metrics.decisions.local.add(checks.len() as u64);
+            let copies: SmallVec<[LimitCheck<'_>; 2]> = checks.iter().map(|check| check.copied()).collect();
+            (self.memory.decide(&copies, scope, now), self.client.time_at(now).now)
+        };
+        decisions.into_iter().map(|decision| Ok(Made::by_mode(decision, at))).collect()
+    }
+
+    /// Decides `checks` on their counter, by the policy of `mode`, until one waits that may leave alone.
+    fn decide_in_order(
+        &self,
+        (key, counter): (CounterKey, &mut LocalCounter),
+        mode: Coordination,
+        checks: &[&LimitCheck<'_>],
+        scope: Scope,
+        time: StoreTime,
+        record: Option<&DecisionRecord>,
+    ) -> SmallVec<[Step; 2]> {
+        let asks: SmallVec<[Ask; 2]> = checks.iter().map(|check| Ask::of(check, scope)).collect();
+        let all_or_none = scope == Scope::Request;
+        self.table.record_dropped(counter.expire_leases(time));
+        if !self.client.is_unavailable_for(&counter.target, time.now) {
+            let tries = counter.tries_together(mode, &asks, all_or_none, time.now);
+            let waiting = tries.and_then(|tries| {
+                Waiting::ask_together((key, &mut *counter), asks[0].is_own, &tries, all_or_none)
+            });
+            if let Some(waiting) = waiting {
+                return waiting.into_iter().map(Err).collect();
+            }
+            let rejected = if all_or_none { counter.reject_together(&asks, time.now) } else { None };
+            if let Some(rejected) = rejected {
+                return rejected.into_iter().map(|decision| Ok(Made::by_mode(decision, time.now))).collect();
+            }
+        }
+        let mut steps = SmallVec::new();
+        for check in checks {
+            steps.push(self.decide_on((key, &mut *counter), mode, check, scope, time, record));
+            if mode == Coordination::Lease && steps.last().is_some_and(Result::is_err) {
+                break;
+            }
+        }
+        steps
+    }
+
     /// Decides `check` on its counter, by the policy of `mode`.
     #[inline]
     fn decide_on(
@@ -375,7 +464,7 @@ impl<R: Remote> Coordinated<R> {
                 Ok(made) => return made,
                 Err(waiting) => waiting,
             };
-            let commands = waiting.commands;
+            let (commands, gives_back) = (waiting.commands, matches!(waiting.asks(), Asks::GiveBack(_)));
             match recorded(record, commands, pin!(self.wait(check, scope, waiting, turn))).await {
                 Ok(made) => {
                     if made.fallback.is_none() {
@@ -383,7 +472,10 @@ impl<R: Remote> Coordinated<R> {
                     }
                     made
                 }
-                Err(_) if check.direction == Direction::GiveBack => {
+                Err(Undecided { delivery, .. })
+                    if check.direction == Direction::GiveBack
+                        && !(gives_back && delivery == Delivery::NotApplied) =>
+                {
                     record_fallback(record);
                     self.client.caller.metrics.decisions.fallback.add(1);
                     Made::by_mode(self.look(check, Hits(0), Hits(0), now), self.client.time_at(now).now)
@@ -398,22 +490,24 @@ impl<R: Remote> Coordinated<R> {
         }
     }
 
-    /// Decides `checks`, of which some are for one counter: those one after the other.
+    /// Decides `checks`, of which some are for one counter: those together, in their order.
     pub(super) async fn take_in_turn(
         &self,
         checks: &[LimitCheck<'_>],
         scope: Scope,
         turn: Turn<'_>,
     ) -> Decisions {
-        let is_first = |i: &usize| checks[..*i].iter().all(|other| other.key != checks[*i].key);
-        let turns = (0..checks.len()).filter(is_first).map(async |first| {
-            let (mut decided, mut turn) = (SmallVec::<[(usize, Decision); 1]>::new(), turn);
-            for (i, check) in
-                (first..).zip(&checks[first..]).filter(|(_, check)| check.key == checks[first].key)
-            {
-                let step = self.step(check, scope, turn.now, turn.record);
-                let waits = step.is_err();
-                decided.push((i, self.finish(check, scope, step, turn).await.decision));
+        let turns = places_by_counter(checks).into_iter().map(async |places| {
+            let (mut decided, mut turn) = (SmallVec::<[(usize, Decision); 2]>::new(), turn);
+            let of_counter: SmallVec<[&LimitCheck<'_>; 2]> = places.iter().map(|i| &checks[*i]).collect();
+            while decided.len() < places.len() {
+                let rest = &of_counter[decided.len()..];
+                let steps = self.steps(rest, scope, turn);
+                let waits = steps.iter().any(Result::is_err);
+                let made = rest.iter().zip(steps).map(|(check, step)| self.finish(check, scope, step, turn));
+                for made in join_all(made).await {
+                    decided.push((places[decided.len()], made.decision));
+                }
                 if waits {
                     turn.now = self.client.local_time_since(turn.now);
                 }
@@ -436,7 +530,10 @@ impl<R: Remote> Coordinated<R> {
         let blames = !is_of_caller && check.direction == Direction::Take;
         loop {
             if let Some(outcome) = self.table.outcome(waiting, until, blames).await {
-                return outcome.map(|tried| Made::by_mode(tried.decision, tried.at));
+                return outcome.map(|Tried { decision, at, is_counted, .. }| Made {
+                    is_counted,
+                    ..Made::by_mode(decision, at)
+                });
             }
             // its counter was evicted: the one that takes its place is asked, but counts no return twice
             if check.direction == Direction::GiveBack {

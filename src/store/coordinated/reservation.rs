@@ -77,7 +77,7 @@ impl<R: Remote> Coordinated<R> {
         let waiting = self.table.with_counter_of(check, at, ask);
         let failed = Undecided::NOT_ASKED;
         let outcome = self.table.outcome(waiting.ok_or(failed)?, Instant::now() + budget.into(), true).await;
-        let Tried { decision, at: store_now, reserved: hits } = outcome.unwrap_or(Err(failed))?;
+        let Tried { decision, at: store_now, reserved: hits, .. } = outcome.unwrap_or(Err(failed))?;
         // the store reserved the hits no earlier than `now`, so they may be used at least until then
         let fixed = target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
         let ends = fixed.map(|tier| now.after(store_now.window_end(tier.period).since(store_now)));

@@ -94,6 +94,27 @@ impl<R: Remote> Split<R> {
         own.report(memory.decide_one(&check.of_part(&own.part), scope, at), check.hits)
     }
 
+    /// Decides `checks`, which have one counter and one limit, as [`Split::decide`] does, with no other request between.
+    pub(super) fn decide_in_order(
+        &self,
+        memory: &MemoryStore,
+        checks: &[&LimitCheck<'_>],
+        scope: Scope,
+        at: Timestamp,
+    ) -> Decisions {
+        let own: Vec<Own<'_>> = checks.iter().map(|check| self.own_asked(check, asked(check), at)).collect();
+        if own.iter().any(Own::is_without_store) {
+            return checks.iter().map(|check| self.decide(memory, check, scope, at)).collect();
+        }
+        for own in &own {
+            self.count(own);
+        }
+        let parts: Vec<LimitCheck<'_>> =
+            checks.iter().zip(&own).map(|(check, own)| check.of_part(&own.part)).collect();
+        let made = memory.decide(&parts, scope, at).into_iter();
+        made.zip(checks.iter().zip(&own)).map(|(made, (check, own))| own.report(made, check.hits)).collect()
+    }
+
     /// Decides `checks`, and counts their hits only if all of them are admitted. None if that takes more than this
     /// instance's parts.
     pub(super) fn decide_together(

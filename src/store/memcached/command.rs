@@ -13,7 +13,7 @@ use super::{
     key,
 };
 use crate::{
-    limit::{OverLimitPolicy, Timestamp},
+    limit::{Direction, OverLimitPolicy, Timestamp},
     store::{
         encoding,
         name::{self, KeySettings},
@@ -91,7 +91,7 @@ impl PreparedCommand {
     /// Returns its meta commands, at least one. The last one returns the count.
     pub(super) fn encode(&self) -> MetaCommands {
         let mut commands = MetaCommands::new();
-        let mut add = self.added();
+        let mut add = 0_u64;
         for report in &self.exchange.reports {
             let (subtracted, added) = parts(report);
             let unused = report.unused.map_or(0, |unused| unused.hits);
@@ -99,14 +99,27 @@ impl PreparedCommand {
             commands.extend(subtracts.map(|hits| MetaCommand::subtract(&self.counter.key, hits)));
             add = add.saturating_add(added);
         }
-        if add > 0 {
-            commands.push(MetaCommand::add(&self.counter.key, add.min(MAX_HITS), self.counter.expiry));
+        for run in &self.exchange.runs {
+            let hits = run.all_hits().min(MAX_HITS);
+            match run.direction {
+                Direction::Take => add = add.saturating_add(hits),
+                Direction::GiveBack => {
+                    commands.extend(self.add(std::mem::take(&mut add)));
+                    commands.push(MetaCommand::subtract(&self.counter.key, hits));
+                }
+            }
         }
+        commands.extend(self.add(add.saturating_add(self.held_if_any_fit())));
         // a check must not create the key, and after a subtraction the number may have to be rewritten
         if commands.is_empty() || self.subtracts() {
             commands.push(MetaCommand::get(&self.counter.key));
         }
         commands
+    }
+
+    /// Returns what adds `hits`, if there are any.
+    fn add(&self, hits: u64) -> Option<MetaCommand> {
+        (hits > 0).then(|| MetaCommand::add(&self.counter.key, hits.min(MAX_HITS), self.counter.expiry))
     }
 
     /// Returns the hits that are added because they may fit: those of all tries, and no more in advance than is of use,
@@ -121,7 +134,8 @@ impl PreparedCommand {
 
     /// Returns whether it subtracts hits.
     fn subtracts(&self) -> bool {
-        self.exchange.reports.iter().any(|report| report.unused.is_some() || parts(report).0 > 0)
+        let is_less = |report: &Report| report.unused.is_some() || parts(report).0 > 0;
+        self.exchange.given_back() > 0 || self.exchange.reports.iter().any(is_less)
     }
 
     /// Interprets `replies`, one to each of the commands.
@@ -150,13 +164,17 @@ impl PreparedCommand {
         let limit = u64::from(self.target.tiers[0].requests);
         let mended = self.counter.mended(last);
         let mut follow_up = mended.map(|command| FollowUp { commands: vec![command], counter: None });
-        // tries were added after everything else, whether or not they fit
-        let before = last.value.saturating_sub(self.added());
+        // tries were added after everything else, whether or not they fit; a count never falls below zero, so that it
+        // may have been lower before one gave more back
+        let before = last.value.saturating_add(self.exchange.given_back()).saturating_sub(self.added());
         let needed = self.held_if_any_fit();
         let (taken, is_held, used) = self.exchange.decide_in_window(before, limit, needed);
         let rejected = last.value.saturating_sub(used);
         if rejected > 0 && self.added() > 0 {
             follow_up = Some(self.taken_back(rejected));
+        } else if used > last.value && self.exchange.all_or_none {
+            follow_up =
+                Some(FollowUp { commands: self.add(used - last.value).into_iter().collect(), counter: None });
         }
         let counters = smallvec![encoding::window(&self.target.tiers[0], self.at, used)];
         let granted = if is_held { needed } else { 0 };
@@ -220,7 +238,7 @@ mod tests {
     use super::*;
     use crate::{
         limit::{Algorithm, Period, Tier, algorithm::CountChange},
-        store::remote::Hold,
+        store::remote::{Hold, Run},
     };
 
     const LIMIT: u64 = 10;
@@ -307,6 +325,35 @@ mod tests {
             }
             let (subtracted, added) = parts(&Report { change, ..Report::default() });
             prop_assert_eq!(count.saturating_sub(subtracted) + added, change.apply(count));
+        }
+    }
+
+    /// In a window of 10 hits, which others count in, too.
+    #[test]
+    fn what_is_given_back_is_there_for_the_tries_that_follow() {
+        let of = |all_or_none| {
+            let run = |direction, hits| Run { direction, hits, tries: 1, counts_rejected: false };
+            let runs = [run(Direction::GiveBack, 5), run(Direction::Take, 4)].into_iter().collect();
+            Exchange { runs, all_or_none, ..Exchange::default() }
+        };
+        let key = "shop_tenant_acme_60";
+        let commands = [format!("ma {key} MD D5"), format!("ma {key} N60 J4 D4 v"), format!("mg {key} v c")];
+        assert_eq!(texts(of(false)), commands);
+        // the count afterwards, whether the try is admitted, the hits that count, and what follows
+        for (value, all_or_none, taken, counted, then) in [
+            (9, false, 1, 9, None),
+            (12, false, 0, 8, Some(" MD D4\r\n")),
+            (9, true, 1, 9, None),
+            (12, true, 0, 13, Some(" D1 v\r\n")),
+        ] {
+            let replies = [MetaReply::Done, number(value), number(value)];
+            let outcome = prepared(OverLimitPolicy::Ignore, of(all_or_none)).outcome(&replies);
+            let reply = outcome.reply.expect("it was carried out");
+            assert_eq!((&reply.taken[..], used(&reply)), (&[1, taken][..], counted), "{value}");
+            let follow_up = outcome.follow_up.map(|follow_up| follow_up.commands[0].0.clone());
+            let follows =
+                |text: &str| follow_up.as_ref().is_some_and(|command| command.ends_with(text.as_bytes()));
+            assert!(then.map_or(follow_up.is_none(), follows), "{value}, {all_or_none}: {follow_up:?}");
         }
     }
 

@@ -10,7 +10,7 @@ use super::{
     command::PreparedCommand,
 };
 use crate::{
-    limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
+    limit::{Algorithm, Direction, OverLimitPolicy, Period, Tier, Timestamp},
     store::{
         dns::{Answer, DnsName, MAX_NAME, Record, RecordKind, parse_answer, question},
         name::KeySettings,
@@ -49,10 +49,12 @@ pub(crate) fn reply(input: &[u8]) {
 
 /// An exchange of all parts.
 fn exchange() -> Exchange {
-    let run = |hits, tries| Run { hits, tries, counts_rejected: false };
+    let run = |hits, tries| Run { direction: Direction::Take, hits, tries, counts_rejected: false };
+    let give_back = Run { direction: Direction::GiveBack, ..run(3, 1) };
     Exchange {
         reports: [Report::of(AT, 3), Report::of(AT, -2)].into_iter().collect(),
-        runs: [run(2, 5), run(u64::MAX, u32::MAX)].into_iter().collect(),
+        runs: [run(2, 5), give_back, run(u64::MAX, u32::MAX)].into_iter().collect(),
+        all_or_none: false,
         hold: Some(Hold { least: 3, want: 3, time: Period::default() }),
         beside: 0,
     }

@@ -26,6 +26,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use self::{
     lines::Lines,
@@ -37,7 +38,10 @@ pub use self::{
     notes::{Counted, Notes},
     timers::Timers,
 };
-use super::{Decisions, Store, StoreError, TakeOptions, brief_lock, wait_room::WaitRoom};
+use super::{
+    Decisions, Store, StoreError, TakeOptions, brief_lock, has_repeated, places_by_counter,
+    wait_room::WaitRoom,
+};
 #[cfg(feature = "coordinated")]
 use crate::limit::algorithm::CounterState;
 use crate::{
@@ -250,6 +254,16 @@ impl<N: Notes> MemoryStore<N> {
                     self.bound(key, now);
                 }
             }
+            Scope::Descriptor if has_repeated(checks) => {
+                let mut decided: SmallVec<[(usize, Decision); 4]> = SmallVec::new();
+                for places in places_by_counter(checks) {
+                    let of_counter: SmallVec<[&LimitCheck<'_>; 2]> =
+                        places.iter().map(|i| &checks[*i]).collect();
+                    decided.extend(places.into_iter().zip(self.decide_in_order(&of_counter, scope, now)));
+                }
+                decided.sort_unstable_by_key(|(i, _)| *i);
+                decisions = decided.into_iter().map(|(_, decision)| decision).collect();
+            }
             Scope::Descriptor => {
                 // pushed one by one: `collect` costs as much as a decision
                 for check in checks {
@@ -268,6 +282,20 @@ impl<N: Notes> MemoryStore<N> {
         });
         self.bound(check.key, now);
         decision
+    }
+
+    /// Decides `checks`, which have one counter, with no other request between; those of a pool one by one.
+    fn decide_in_order(&self, checks: &[&LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
+        if checks.iter().any(|check| check.pool.is_some()) {
+            return checks.iter().map(|check| self.decide_one(check, scope, now)).collect();
+        }
+        let key = checks[0].key;
+        let decisions = self.on_shard(key, |shard| {
+            let take = |check: &&LimitCheck<'_>| shard.take(check, check.over_limit_policy_in(scope), now);
+            checks.iter().map(take).collect()
+        });
+        self.bound(key, now);
+        decisions
     }
 
     /// Reserves hits: [`Store::reserve`] without a future.

@@ -6,7 +6,7 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use crate::{
-    limit::{Algorithm, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp},
+    limit::{Algorithm, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp},
     store::{
         encoding::{self, DecodeError},
         name,
@@ -40,7 +40,7 @@ pub(super) const MAX_KEYS: usize = 52;
 
 /// The numbers of bytes in the argument of [`TAKE`] besides texts: of its head, for each key, for each report, and for
 /// each run.
-const HEAD_BYTES: usize = 5 * 8 + 3 + 16;
+const HEAD_BYTES: usize = 5 * 8 + 4 + 16;
 const KEY_BYTES: usize = 1 + 5 * 8 + 1;
 const REPORT_BYTES: usize = 8 * 8;
 const RUN_BYTES: usize = 2 * 8 + 1;
@@ -137,7 +137,7 @@ pub(super) fn argument(
 ) -> Vec<u8> {
     let now = context.now.map_or(-1.0, |now| exact(micros(now)));
     let jitter = exact(context.jitter.as_nanos() / 1_000_000);
-    let Exchange { reports, runs, hold, beside } = exchange;
+    let Exchange { reports, runs, all_or_none, hold, beside } = exchange;
     let bytes = HEAD_BYTES
         + KEY_BYTES * (target.tiers.len() + others.len())
         + REPORT_BYTES * reports.len()
@@ -145,7 +145,8 @@ pub(super) fn argument(
     let mut packed = Vec::with_capacity(bytes);
     pack(&mut packed, [now, jitter]);
     pack_text(&mut packed, itoa::Buffer::new().format(context.version));
-    packed.extend([few(reports.len()), few(runs.len()), *beside]);
+    let how = u8::from(*all_or_none) + 2 * u8::from(exchange.given_back() > 0);
+    packed.extend([few(reports.len()), few(runs.len()), how, *beside]);
     // rounded up: hits count for at least as long as they may be used
     let hold = hold.map_or([0; 3], |hold| [hold.least, hold.want, hold.time.as_nanos().div_ceil(1_000)]);
     pack(&mut packed, [count(hold[0]), count(hold[1]), exact(hold[2])]);
@@ -163,7 +164,10 @@ pub(super) fn argument(
     }
     for run in runs {
         pack(&mut packed, [count(run.hits), run.tries.into()]);
-        packed.push(run.counts_rejected.into());
+        packed.push(match run.direction {
+            Direction::Take => run.counts_rejected.into(),
+            Direction::GiveBack => 2,
+        });
     }
     packed
 }

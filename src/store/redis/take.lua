@@ -7,13 +7,14 @@
 --
 -- KEYS    one for each tier, and then one for each other window that a report is about
 -- ARGV    one, packed, because seventeen separate arguments took a large part of a call's time:
---         now, jitter, version, reports, runs, beside, least, want, hold; for each key seven: kind, requests, period, start, end, burst, mode;
+--         now, jitter, version, reports, runs, how, beside, least, want, hold; for each key seven: kind, requests, period, start, end, burst, mode;
 --         for each report eight; if there are reports, counted and has_states, and if there are states, up to four for each tier; for
 --         each run three. They are carried out in this order: reports, runs, hold
 --   now     the time; negative in production, where the server's clock is used
 --   jitter  milliseconds that a key outlives its use
 --   version the new version of sliding windows and buckets, if one of them changes
 --   reports, runs  how many there are
+--   how     the sum of 1 if the runs change nothing once a try is rejected, and 2 if some give hits back
 --   beside  how many of the last tiers the runs and the hold are not about
 --   least, want, hold  takes as many hits as all tiers admit, at least and at most so many, to be used within the time hold; want is 0 if
 --           there is nothing to hold
@@ -27,7 +28,7 @@
 --           reports. 2 if the state counts only what the instance itself has counted; then it also replaces one that counts nothing
 --           any more
 --   run     hits, tries, counts: makes so many tries, each of which takes the hits if all tiers admit them. counts is 1 if rejected hits
---           count too
+--           count too, and 2 if the hits are given back
 -- Returns the hits that are held, and the tries of each run that took their hits, separated by commas, with the sum of
 -- 2^i for each i-th tier that has adopted its state and = before them if there is one; now; and the state of each tier,
 -- separated by |. Or 'moved' and now, if something is to be decided and the window of a fixed tier is not open now.
@@ -40,8 +41,8 @@ local EXACT = 9007199254740992
 -- in it
 local BUCKET_LINGER = 2000000
 
-local now, jitter, version, reports, runs, beside, least, want, hold, offset = struct.unpack('<ddsBBBddd', ARGV[1])
-local decides = runs > 0 or want > 0
+local now, jitter, version, reports, runs, how, beside, least, want, hold, offset = struct.unpack('<ddsBBBBddd', ARGV[1])
+local decides, gives_back = runs > 0 or want > 0, how >= 2
 if now < 0 then
   local time = redis.call('TIME')
   now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -299,8 +300,8 @@ function bucket.unused()
   return 'b 0 0 0'
 end
 
--- Defined for reports only, because definitions take time.
-if reports > 0 then
+-- Defined for reports and returns only, because definitions take time.
+if reports > 0 or gives_back then
   function fixed.report(tier, report)
     local used = math.max(0, tier.used - report.unused)
     used = math.max(used + report.hits, report.floor)
@@ -496,21 +497,50 @@ local function take(n, hold_)
   end
 end
 
-local taken = {}
+-- Has strict buckets notice a rejected try, where it does not fit.
+local function reject(hits)
+  for i = 1, decided do
+    if tiers[i].kind.room(tiers[i]) < hits then tiers[i].kind.reject(tiers[i], now) end
+  end
+end
+
+local before
+if how % 2 == 1 then
+  local function copy(from)
+    local copied = {}
+    for field, value in pairs(from) do
+      copied[field] = type(value) == 'table' and field ~= 'kind' and copy(value) or value
+    end
+    return copied
+  end
+  before = copy(tiers)
+end
+
+local taken, rejected = {}, {}
 for i = 1, runs do
   local hits, tries, counts
   hits, tries, counts, offset = struct.unpack('<ddB', ARGV[1], offset)
   local fit = tries
-  if hits > 0 then
+  if hits > 0 and counts == 2 then
+    local report = { at = now, hits = -tries * hits, floor = 0, unused = 0, rejected_at = -1 }
+    for j = 1, decided do
+      tiers[j].kind.report(tiers[j], report)
+    end
+  elseif hits > 0 then
     fit = math.max(0, math.floor(room(tries * hits) / hits))
     take((counts > 0 and tries or fit) * hits)
-    if fit < tries and counts == 0 then
-      for j = 1, decided do
-        if tiers[j].kind.room(tiers[j]) < hits then tiers[j].kind.reject(tiers[j], now) end
-      end
+    if fit < tries then
+      rejected[#rejected + 1] = hits
+      if counts == 0 and not before then reject(hits) end
     end
   end
   taken[i + 1] = whole(fit)
+end
+if before and #rejected > 0 then
+  tiers = before
+  for _, hits in ipairs(rejected) do
+    reject(hits)
+  end
 end
 
 local held = want > 0 and room(want) or 0

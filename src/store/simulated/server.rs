@@ -360,20 +360,34 @@ impl Counted<'_> {
         for report in &exchange.reports {
             self.report(report);
         }
-        let mut all = 0_u64;
+        let mut all = 0_i64;
         let mut taken = SmallVec::new();
+        let (before, changed) = (self.counters.clone(), self.changed);
         for run in &exchange.runs {
-            let admitted = self.take_run(*run);
-            all = all.saturating_add(run.hits.saturating_mul(admitted.into()));
+            let admitted = self.make_run(*run);
+            let hits = i64::try_from(run.hits.saturating_mul(admitted.into())).unwrap_or(i64::MAX);
+            all = all.saturating_add(if run.direction == Direction::Take { hits } else { -hits });
             taken.push(admitted);
         }
+        if exchange.all_or_none && exchange.runs.iter().zip(&taken).any(|(run, taken)| *taken < run.tries) {
+            (self.counters, self.changed, all) = (before, changed, 0);
+            let rejected = exchange.runs.iter().zip(&taken).filter(|(run, taken)| **taken < run.tries);
+            rejected.for_each(|(run, _)| self.note_rejected(*run));
+        }
         let held = exchange.hold.map_or(0, |hold| self.hold(hold));
-        (i64::try_from(all.saturating_add(held)).unwrap_or(i64::MAX), taken, held)
+        (all.saturating_add_unsigned(held), taken, held)
     }
 
     /// Makes the tries of `run`. Returns how many of them were admitted.
-    fn take_run(&mut self, run: Run) -> u32 {
+    fn make_run(&mut self, run: Run) -> u32 {
         if run.hits == 0 {
+            return run.tries;
+        }
+        if run.direction == Direction::GiveBack {
+            let (change, now) = (CountChange::of(negative(run.all_hits())), self.now);
+            for i in 0..self.decided {
+                self.edit(i, |tier, counter| counter.add(tier, now, change, now));
+            }
             return run.tries;
         }
         let (tiers, now) = (&self.target.tiers[..self.decided], self.now);
@@ -388,6 +402,18 @@ impl Counted<'_> {
             self.edit(i, |_, counter| *counter = after);
         }
         admitted
+    }
+
+    /// Has strict buckets notice that `run` was rejected, where it does not fit.
+    fn note_rejected(&mut self, run: Run) {
+        let now = self.now;
+        for i in 0..self.decided {
+            self.edit(i, |tier, counter| {
+                if !counter.probe(tier, now, Hits(run.hits)).fits {
+                    counter.reject(tier, now);
+                }
+            });
+        }
     }
 
     /// Takes the hits of `hold`. Returns how many were taken.

@@ -1,5 +1,7 @@
 //! Decides by the policy of a mode, and carries out what it answers.
 
+use smallvec::SmallVec;
+
 use super::{
     LocalCounter,
     policy::{Answer, Ask, Asks, Denial, Scarcity, interval, latest_arrival},
@@ -10,7 +12,7 @@ use crate::{
         Basis, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide,
         decision_from_store,
     },
-    store::coordinated::link::Link,
+    store::{Decisions, coordinated::link::Link},
 };
 
 /// What a decision has come to.
@@ -85,6 +87,59 @@ impl LocalCounter {
         };
         self.check_balance(before, ask, &decided);
         decided
+    }
+
+    /// Returns the tries of `asks`, with their hits, if the store has to decide them in one command by the policy of
+    /// `mode`: they give hits back, which nobody else may take in between, and what is held does not cover what they
+    /// take, or is not to be taken unless `all_or_none` of them are.
+    pub(in super::super) fn tries_together(
+        &mut self,
+        mode: Coordination,
+        asks: &[Ask],
+        all_or_none: bool,
+        now: Timestamp,
+    ) -> Option<SmallVec<[(Hits, Asks); 2]>> {
+        let gives_back = |ask: &Ask| ask.direction == Direction::GiveBack && ask.hits > Hits(0);
+        let taken = || asks.iter().filter(|ask| ask.direction == Direction::Take);
+        let is_asked = match mode {
+            Coordination::Strict => true,
+            Coordination::Lease => {
+                let all = taken().fold(Hits(0), |all, ask| all.plus(ask.hits));
+                all_or_none || taken().any(|ask| ask.hits == Hits(0)) || all > Hits(self.leased_hits())
+            }
+            _ => false,
+        };
+        if !is_asked || !asks.iter().any(gives_back) {
+            return None;
+        }
+        let tries = asks.iter().map(|&Ask { direction, hits, policy, .. }| {
+            let asks = match direction {
+                _ if hits == Hits(0) => Asks::Look,
+                Direction::GiveBack => Asks::GiveBack(now),
+                Direction::Take => Asks::Take(policy),
+            };
+            if mode != Coordination::Strict && matches!(asks, Asks::Take(_)) {
+                self.record_demand(hits, now);
+            }
+            (hits, asks)
+        });
+        Some(tries.collect())
+    }
+
+    /// Decides `asks` by the estimate, without counting anything. None if all are admitted.
+    pub(in super::super) fn reject_together(&self, asks: &[Ask], now: Timestamp) -> Option<Decisions> {
+        let tiers = &self.target.tiers;
+        let mut states = self.estimate.clone();
+        let decide =
+            |ask: &Ask| decide(tiers, &mut states, OverLimitPolicy::Ignore, ask.direction, ask.hits, now);
+        let mut decisions: Decisions = asks.iter().map(decide).collect();
+        if !decisions.iter().any(|decision| decision.over) {
+            return None;
+        }
+        for decision in decisions.iter_mut().filter(|decision| !decision.over) {
+            *decision = self.look(Hits(0), now);
+        }
+        Some(decisions)
     }
 
     /// Decides `ask` from what is held while the store is unavailable. None if too little is held.

@@ -14,11 +14,11 @@ use super::{
     limits::joined,
     policy::Asks,
     records::Dropped,
-    talk::{OnWay, Outcome, Talk, Tries, Try, channel},
+    talk::{Group, OnWay, Outcome, Talk, Tries, Try, channel},
     tiers::flows,
 };
 use crate::{
-    limit::{Coordination, CounterKey, Hits, OverLimitPolicy, Timestamp},
+    limit::{Coordination, CounterKey, Direction, Hits, OverLimitPolicy, Timestamp},
     store::{
         coordinated::link::Link,
         remote::{Command, Exchange, Hold, Report, Run, Target},
@@ -46,6 +46,8 @@ pub(in super::super) struct Sent {
     pub(super) tries: Tries,
     /// Equal tries in a row. One that only reads has no try.
     pub(in super::super) runs: SmallVec<[Run; 1]>,
+    /// Whether its tries count nothing if one of them is rejected.
+    pub(super) all_or_none: bool,
     /// The hits that its reports carry. None if it has none.
     pub(in super::super) carried: Option<Dropped>,
     pub(super) hold: Option<Hold>,
@@ -53,11 +55,14 @@ pub(in super::super) struct Sent {
 
 /// Returns the run that `asked` is alone.
 const fn run_of(asked: &Try) -> Run {
-    let (hits, counts_rejected) = match asked.asks {
-        Asks::Take(policy) | Asks::Lease(policy) => (asked.hits.0, matches!(policy, OverLimitPolicy::Count)),
-        Asks::Look | Asks::Reserve(_) => (0, false),
+    let (direction, hits, counts_rejected) = match asked.asks {
+        Asks::Take(policy) | Asks::Lease(policy) => {
+            (Direction::Take, asked.hits.0, matches!(policy, OverLimitPolicy::Count))
+        }
+        Asks::GiveBack(_) => (Direction::GiveBack, asked.hits.0, false),
+        Asks::Look | Asks::Reserve(_) => (Direction::Take, 0, false),
     };
-    Run { hits, tries: 1, counts_rejected }
+    Run { direction, hits, tries: 1, counts_rejected }
 }
 
 // === impl Sent ===
@@ -73,6 +78,7 @@ impl Sent {
             is_own: false,
             tries: Tries::new(),
             runs: SmallVec::new(),
+            all_or_none: false,
             carried: None,
             hold: None,
         }
@@ -93,9 +99,14 @@ impl Sent {
         }
         let is_same = Arc::ptr_eq(&self.target, &next.target) || *self.target == *next.target;
         let is_read = self.tries.is_empty() && !self.runs.is_empty();
-        if is_read || !is_same || self.is_own != next.is_own || self.is_reserving() {
+        let is_of_group =
+            next.group.is_some() && self.tries.last().is_some_and(|last| last.group == next.group);
+        // a group has the room of a whole command
+        let is_apart = !self.runs.is_empty() && !is_of_group && (self.all_or_none || next.group.is_some());
+        if is_read || is_apart || !is_same || self.is_own != next.is_own || self.is_reserving() {
             return Err(next);
         }
+        self.all_or_none = next.group.is_some_and(Group::is_all_or_none);
         if let Asks::Reserve(request) = next.asks {
             if !is_empty {
                 return Err(next);
@@ -106,11 +117,11 @@ impl Sent {
             let run = run_of(&next);
             let is_full = self.runs.len() == Exchange::MAX_RUNS || flows(&self.target.tiers);
             match self.runs.last_mut() {
-                Some(last) if last.hits == run.hits && last.counts_rejected == run.counts_rejected => {
+                Some(last) if (Run { tries: 1, ..*last }) == run => {
                     last.tries = last.tries.saturating_add(1);
                 }
                 // the states after other hits would not say when the status before them ends
-                Some(_) if is_full => return Err(next),
+                Some(_) if is_full && !is_of_group => return Err(next),
                 _ => self.runs.push(run),
             }
         }
@@ -126,7 +137,11 @@ impl Sent {
             .beside
             .as_ref()
             .map_or_else(|| Arc::clone(&self.target), |beside| joined(&self.target, beside));
-        Command { target, at, exchange: Exchange { reports, runs, hold: self.hold, beside } }
+        Command {
+            target,
+            at,
+            exchange: Exchange { reports, runs, all_or_none: self.all_or_none, hold: self.hold, beside },
+        }
     }
 
     /// Returns whether its hold is for a reservation, which is its only try.
@@ -159,18 +174,44 @@ impl LocalCounter {
         is_own: bool,
         hits: Hits,
         asks: Asks,
+        group: Option<Group>,
     ) -> Option<(u32, Outcome)> {
         let (id, target) = (self.next_number(), Arc::clone(&self.target));
         let (setter, outcome) = channel();
         let tries = &mut self.rare.make_talk().tries;
-        if tries.len() >= MAX_TRIES {
-            tries.retain(|asked| asked.is_awaited());
+        let is_of_group = group.is_some() && tries.last().is_some_and(|last| last.group == group);
+        if tries.len() >= MAX_TRIES && !is_of_group {
+            tries.retain(|asked| asked.is_wanted());
             if tries.len() >= MAX_TRIES {
                 return None;
             }
         }
-        tries.push(Try { id, target, is_own, hits, asks, outcome: setter });
+        tries.push(Try { id, target, is_own, hits, asks, group, outcome: setter });
         Some((id, outcome))
+    }
+
+    /// Returns a group for at most [`Exchange::MAX_RUNS`] tries that are added one after the other. If they are
+    /// `all_or_none`, they count nothing if one of them is rejected.
+    pub(in super::super) fn new_group(&mut self, all_or_none: bool) -> Group {
+        Group::new(self.next_number(), all_or_none)
+    }
+
+    /// Counts the hits that tries which nobody waits for give back, and which are not sent, so that they are reported.
+    pub(in super::super) fn count_returns(&mut self) {
+        let Some(talk) = self.rare.talk_mut() else { return };
+        let (awaited, others): (Tries, Tries) =
+            std::mem::take(&mut talk.tries).into_iter().partition(Try::is_awaited);
+        talk.tries = awaited;
+        others.iter().for_each(|asked| self.count_return(&asked.target, asked.hits, asked.asks));
+        self.end_talk();
+    }
+
+    /// Counts `hits` that a try under `limit` gives back, which the store has not.
+    pub(in super::super) fn count_return(&mut self, limit: &Arc<Target>, hits: Hits, asks: Asks) {
+        let Asks::GiveBack(at) = asks else { return };
+        self.under(limit, at, |counter| {
+            counter.count(Direction::GiveBack, OverLimitPolicy::Ignore, hits, at);
+        });
     }
 
     /// Returns whether the last try is the only one that waits.
@@ -278,7 +319,7 @@ impl LocalCounter {
         if !is_about(&self.target) && !in_flight.iter().any(|delta| is_about(&delta.limit)) {
             return false;
         }
-        if self.plan.instances <= 1 || asked.looks() {
+        if self.plan.instances <= 1 || asked.looks() || asked.group.is_some() {
             return true;
         }
         let Asks::Lease(_) = asked.asks else {
@@ -300,9 +341,12 @@ impl LocalCounter {
     }
 
     /// Returns whether what is held has to go back before the store decides `asked`: there is no room for it besides,
-    /// or the limit came with the request and the times of all hits matter.
+    /// the limit came with the request and the times of all hits matter, or its request gives hits back, which must not
+    /// be those.
     fn must_return(&self, asked: &Try, now: Timestamp) -> bool {
-        if self.choice.mode != Coordination::Lease || matches!(asked.asks, Asks::Look | Asks::Reserve(_)) {
+        let is_grouped = asked.group.is_some();
+        let takes = is_grouped || !matches!(asked.asks, Asks::Look | Asks::Reserve(_));
+        if self.choice.mode != Coordination::Lease || !takes {
             return false;
         }
         let held = self.leased_hits().saturating_add(self.requested_hits());
@@ -316,7 +360,7 @@ impl LocalCounter {
         };
         held > 0
             && self.target.overlaps(&asked.target)
-            && (asked.is_own && flows(&asked.target.tiers) || !has_room())
+            && (is_grouped || asked.is_own && flows(&asked.target.tiers) || !has_room())
     }
 
     /// Returns the tries that leave now, whether no exchange is on its way that is about the ledger, and whether hits
@@ -326,8 +370,8 @@ impl LocalCounter {
         let Some(talk) = self.rare.talk_mut() else { return (Tries::new(), is_free, false) };
         talk.is_queued = false;
         // the hits of a decision that waits no longer must not count twice
-        if !talk.tries.iter().all(Try::is_awaited) {
-            talk.tries.retain(|asked| asked.is_awaited());
+        if !talk.tries.iter().all(Try::is_wanted) {
+            talk.tries.retain(|asked| asked.is_wanted());
         }
         let tries = std::mem::take(&mut talk.tries);
         if is_free {
@@ -436,7 +480,7 @@ impl LocalCounter {
         }
         if reads {
             sent.beside = others;
-            sent.runs.push(Run { hits: 0, tries: 1, counts_rejected: false });
+            sent.runs.extend(Exchange::read().runs);
         }
         (reports, hold, dropped)
     }

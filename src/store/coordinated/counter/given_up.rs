@@ -13,13 +13,13 @@ use crate::{
 
 impl LocalCounter {
     /// Gives up try `id` of `hits`, whose caller waits no longer. Returns whether it was sent: then its outcome is
-    /// still expected.
-    pub(in super::super) fn give_up(&mut self, id: u32, hits: Hits) -> bool {
+    /// still expected. Hits that are given back are none: they need nobody to wait for them.
+    pub(in super::super) fn give_up(&mut self, id: u32, hits: Option<Hits>) -> bool {
         let Some(talk) = self.rare.talk_mut() else { return false };
         let waiting = talk.tries.len();
         talk.tries.retain(|asked| asked.id != id);
         let is_sent = talk.tries.len() == waiting;
-        if is_sent {
+        if is_sent && let Some(hits) = hits {
             talk.aside.get_or_insert_default().given_up.push(GivenUp { id, hits, admitted: None });
         }
         self.end_talk();

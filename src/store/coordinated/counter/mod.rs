@@ -54,7 +54,7 @@ pub(super) use self::{
     policy::{Answer, Ask, Asks, Denial, Switch, auto},
     records::Dropped,
     reply::Applied,
-    talk::{Outcome, Tried, Tries, TryOutcome},
+    talk::{Group, Outcome, Tried, Tries, TryOutcome},
     tiers::has_strict_bucket,
 };
 use crate::{

@@ -12,12 +12,13 @@ use super::{
     policy::Asks,
     records::{Dropped, PendingDelta},
     talk::{Early, Talk, Tried, Try},
-    tiers::{fits, flows, look, saturated, take_off},
+    tiers::{fits, flows, look, negative, put_back, saturated, take_off},
 };
 use crate::{
     limit::{
-        Coordination, Hits, OverLimitPolicy, Period, ReservationRequest, ReservedSpan, Tier, Timestamp,
-        algorithm::{CounterState, SlidingWindow},
+        Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, ReservationRequest, ReservedSpan,
+        Tier, Timestamp,
+        algorithm::{CountChange, CounterState, SlidingWindow},
         decision_from_store,
     },
     store::{
@@ -88,16 +89,32 @@ impl Sent {
                 && !fits(&self.target.tiers, &reply.counters, asked.hits, now)
         };
         let (mut rejects, mut hits) = (self.tries.iter().any(is_over), 0_u64);
-        for (i, run) in self.runs.iter().enumerate().filter(|(_, run)| run.hits > 0) {
+        let is_counted = self.is_counted(reply);
+        let may_reject = |run: &Run| run.direction == Direction::Take && run.hits > 0;
+        for (i, run) in self.runs.iter().enumerate().filter(|(_, run)| may_reject(run)) {
             let taken = taken(reply, i, run);
             rejects |= taken < run.tries;
-            hits = hits.saturating_add(run.hits.saturating_mul(taken.into()));
+            if is_counted {
+                hits = hits.saturating_add(run.hits.saturating_mul(taken.into()));
+            }
         }
         (rejects, hits)
     }
 
-    /// Decides its tries by `reply`, of the instant `now`, in their order. `states` are those after all of them.
-    fn decide(&self, reply: &Reply, mut states: Cow<'_, [CounterState]>, now: Timestamp) -> Verdicts {
+    /// Returns whether the store has counted the tries that it has admitted according to `reply`.
+    fn is_counted(&self, reply: &Reply) -> bool {
+        !self.all_or_none || self.runs.iter().enumerate().all(|(i, run)| taken(reply, i, run) == run.tries)
+    }
+
+    /// Decides its tries by `reply`, of the instant `now`, in their order. `states` are those after all of them, and
+    /// `before` those that this instance knew before.
+    fn decide(
+        &self,
+        reply: &Reply,
+        before: Option<&[CounterState]>,
+        mut states: Cow<'_, [CounterState]>,
+        now: Timestamp,
+    ) -> Verdicts {
         let tiers = &self.target.tiers;
         let mut decided = Verdicts::with_capacity(self.tries.len());
         if let [Try { asks: Asks::Reserve(request), .. }] = &self.tries[..] {
@@ -105,8 +122,17 @@ impl Sent {
             let over = reserved == Hits(0);
             let of = if over { request.fit(request.least.max(Hits(1))) } else { reserved };
             let decision = decision_from_store(tiers, &states, OverLimitPolicy::Ignore, over, of, now);
-            decided.push(Tried { decision, at: now, reserved });
+            decided.push(Tried { decision, at: now, is_counted: true, reserved });
             return decided;
+        }
+        // those before the tries are known if they lead to those after them
+        let before = if self.is_counted(reply) { before } else { Some(&states[..]) };
+        if let Some((decided, found)) = before.map(|before| self.decide_from(reply, before, now)) {
+            let used = |state: &CounterState, tier| state.probe(tier, now, Hits(0)).used;
+            let mut tiers = tiers.iter().zip(found.iter().zip(&*states));
+            if tiers.all(|(tier, (found, state))| used(found, tier) == used(state, tier)) {
+                return decided;
+            }
         }
         // from the last one on, whose hits the states include too
         let mut end = self.tries.len();
@@ -115,24 +141,72 @@ impl Sent {
             let begin = end.saturating_sub(run.tries as usize);
             for (j, asked) in self.tries[begin..end].iter().enumerate().rev() {
                 let hits = asked.hits;
-                let (decision, is_counted) = match asked.asks {
+                let (decision, changes) = match asked.asks {
                     Asks::Take(policy) | Asks::Lease(policy) => {
                         let over = j >= taken;
                         let decision = decision_from_store(tiers, &states, policy, over, hits, now);
                         (decision, !over || run.counts_rejected)
                     }
+                    Asks::GiveBack(_) => (self.look_after_return(&states, now), true),
                     Asks::Look | Asks::Reserve(_) => (look(tiers, &states, hits, now), false),
                 };
-                decided.push(Tried { decision, at: now, reserved: Hits(0) });
+                decided.push(Tried { decision, at: now, is_counted: true, reserved: Hits(0) });
                 // no try needs those before the first one
-                if is_counted && hits > Hits(0) && begin + j > 0 {
-                    take_off(tiers, states.to_mut(), hits, now);
+                if changes && hits > Hits(0) && begin + j > 0 {
+                    match run.direction {
+                        Direction::Take => take_off(tiers, states.to_mut(), hits, now),
+                        Direction::GiveBack => put_back(tiers, states.to_mut(), hits, now),
+                    }
                 }
             }
             end = begin;
         }
         decided.reverse();
         decided
+    }
+
+    /// Decides its tries by `reply` from the first one on, before which the states were `before`. Returns the states after
+    /// them, too: those before them if they count all or none, and one of them is rejected.
+    fn decide_from(
+        &self,
+        reply: &Reply,
+        before: &[CounterState],
+        now: Timestamp,
+    ) -> (Verdicts, Vec<CounterState>) {
+        let (tiers, is_counted) = (&self.target.tiers, self.is_counted(reply));
+        let (mut found, mut tries) = (Vec::from(before), self.tries.iter());
+        let mut decided = Verdicts::with_capacity(self.tries.len());
+        for (i, run) in self.runs.iter().enumerate() {
+            let taken = taken(reply, i, run) as usize;
+            for (j, asked) in tries.by_ref().take(run.tries as usize).enumerate() {
+                let (hits, over) = (asked.hits, j >= taken);
+                for (tier, state) in tiers.iter().zip(&mut found) {
+                    match run.direction {
+                        Direction::GiveBack => state.give_back(tier, now, hits),
+                        Direction::Take if run.hits == 0 => {}
+                        Direction::Take if !over || run.counts_rejected => state.take(tier, now, hits),
+                        Direction::Take if !state.probe(tier, now, hits).fits => state.reject(tier, now),
+                        Direction::Take => {}
+                    }
+                }
+                let decision = match asked.asks {
+                    Asks::Take(policy) | Asks::Lease(policy) if over || is_counted => {
+                        decision_from_store(tiers, &found, policy, over, hits, now)
+                    }
+                    Asks::GiveBack(_) if is_counted => self.look_after_return(&found, now),
+                    Asks::Look => look(tiers, &found, hits, now),
+                    _ => look(tiers, before, Hits(0), now),
+                };
+                decided.push(Tried { decision, at: now, is_counted, reserved: Hits(0) });
+            }
+        }
+        (decided, if is_counted { found } else { Vec::from(before) })
+    }
+
+    /// Returns how `states` stand after hits were given back, which rejects no others.
+    fn look_after_return(&self, states: &[CounterState], now: Timestamp) -> Decision {
+        let decision = look(&self.target.tiers, states, Hits(0), now);
+        Decision { over: decision.over && !self.all_or_none, ..decision }
     }
 
     /// Decides its tries by `outcome`, without the counter, which was evicted.
@@ -143,7 +217,8 @@ impl Sent {
             Ok((reply, now)) if reply.counters.len() >= self.target.tiers.len() => {
                 let reply = &reply.split_at(self.target.tiers.len()).0;
                 applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
-                let decided = self.decide(reply, Cow::Borrowed(&reply.counters), self.dated(reply, now));
+                let decided =
+                    self.decide(reply, None, Cow::Borrowed(&reply.counters), self.dated(reply, now));
                 for (asked, tried) in self.tries.drain(..).zip(decided) {
                     asked.succeed(tried, &mut applied.woken);
                 }
@@ -152,6 +227,16 @@ impl Sent {
                 let delivery = Delivery::of_failed(&outcome);
                 applied.unknown = if delivery == Delivery::Unknown { want } else { 0 };
                 for asked in self.tries.drain(..) {
+                    if asked.gives_back() {
+                        match delivery {
+                            Delivery::Unknown => {
+                                applied.unknown = applied.unknown.saturating_add(asked.hits.0);
+                            }
+                            // who waits counts them in the counter that takes its place
+                            _ if asked.is_awaited() => {}
+                            _ => applied.dropped.add(0, asked.hits.0),
+                        }
+                    }
                     asked.fail(Undecided { delivery, late: false }, &mut applied.woken);
                 }
             }
@@ -357,6 +442,10 @@ impl LocalCounter {
         }
         for asked in sent.tries.drain(..) {
             if asked.is_awaited() {
+                if asked.gives_back() && is_unknown {
+                    // nobody else says so
+                    applied.unknown = applied.unknown.saturating_add(asked.hits.0);
+                }
                 asked.fail(Undecided { delivery, late: false }, &mut applied.woken);
                 continue;
             }
@@ -366,6 +455,8 @@ impl LocalCounter {
                 applied.unknown = applied.unknown.saturating_add(hits);
             } else if let Some(delta) = given_up {
                 self.push_pending(delta);
+            } else {
+                self.count_return(&asked.target, asked.hits, asked.asks);
             }
         }
     }
@@ -377,16 +468,20 @@ impl LocalCounter {
         if sent.tries.iter().all(Try::is_awaited) {
             return 0;
         }
+        let is_counted = sent.is_counted(reply);
         let mut unclaimed = 0_u64;
         let mut rest = &mut sent.tries[..];
         for (i, run) in sent.runs.iter().enumerate() {
             let (tries, others) = rest.split_at_mut(rest.len().min(run.tries as usize));
             rest = others;
+            if run.direction == Direction::GiveBack {
+                continue;
+            }
             // by keys that stay the same while it sorts: a caller may leave meanwhile
             tries.sort_by_cached_key(|asked| {
                 if asked.is_awaited() { 0 } else { 1 + u8::from(!self.is_admitted_meanwhile(asked.id)) }
             });
-            let taken = taken(reply, i, run) as usize;
+            let taken = if is_counted { taken(reply, i, run) as usize } else { 0 };
             for (j, asked) in tries.iter().enumerate().filter(|(_, asked)| !asked.is_awaited()) {
                 match (self.take_given_up(asked.id), j < taken) {
                     (Some(admitted), true) => {
@@ -413,6 +508,7 @@ impl LocalCounter {
         applied: &mut Applied,
     ) {
         let number = sent.number;
+        let before = sent.tries.iter().any(|asked| asked.group.is_some()).then(|| self.estimate.to_vec());
         let (rejects, taken) = sent.outcomes(reply, now);
         let is_leasing = self.choice.mode == Coordination::Lease && !sent.is_own && !self.is_away();
         let asks_lease = Try::leases;
@@ -460,7 +556,7 @@ impl LocalCounter {
         }
         let decided = match sent.tries[..] {
             [] => Verdicts::new(),
-            _ => sent.decide(reply, self.states_after(sent, reply, is_applied), now),
+            _ => sent.decide(reply, before.as_deref(), self.states_after(sent, reply, is_applied), now),
         };
         // what is held may have ended on the way
         applied.dropped = self.expire_leases(link.time);
@@ -505,7 +601,7 @@ impl LocalCounter {
             return Some(asked);
         }
         let decision = self.spend(policy, asked.hits, now);
-        asked.succeed(Tried { decision, at: now, reserved: Hits(0) }, woken);
+        asked.succeed(Tried { decision, at: now, is_counted: true, reserved: Hits(0) }, woken);
         None
     }
 
@@ -558,12 +654,19 @@ impl LocalCounter {
 
     /// Repeats in the `exact` states what the store has done after it has adopted them.
     fn repeat(&mut self, sent: &Sent, reply: &Reply, exact: TierSet, now: Timestamp) {
+        if !sent.is_counted(reply) {
+            return;
+        }
         for (i, run) in sent.runs.iter().enumerate() {
             let taken = taken(reply, i, run);
             let counted = if run.counts_rejected { run.tries } else { taken };
             let hits = Hits(run.hits.saturating_mul(counted.into()));
             let states = self.target.tiers.iter().zip(self.estimate.iter_mut()).enumerate();
             for (_, (tier, state)) in states.filter(|(i, _)| exact.contains(*i)) {
+                if run.direction == Direction::GiveBack {
+                    state.add(tier, now, CountChange::of(negative(hits.0)), now);
+                    continue;
+                }
                 state.take(tier, now, hits);
                 if run.hits > 0 && taken < run.tries && !state.probe(tier, now, Hits(run.hits)).fits {
                     state.reject(tier, now);

@@ -6,6 +6,7 @@
 
 use std::{
     future::Future,
+    num::NonZeroU16,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -35,8 +36,15 @@ pub(in super::super) struct Try {
     pub(super) is_own: bool,
     pub(super) hits: Hits,
     pub(super) asks: Asks,
+    /// The tries that leave with it, in one command. None if it may leave alone.
+    pub(super) group: Option<Group>,
     pub(super) outcome: Setter,
 }
+
+/// The tries of one request, which follow each other: no other try comes between. Twice a number that those next to it
+/// do not have, and 1 if they count nothing once one of them is rejected: in so few bytes that a talk does not grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Group(NonZeroU16);
 
 /// Tries in order of arrival.
 pub(in super::super) type Tries = SmallVec<[Try; 1]>;
@@ -104,6 +112,8 @@ pub(in super::super) struct Tried {
     pub(in super::super) decision: Decision,
     /// The instant of the decision, on the store's clock.
     pub(in super::super) at: Timestamp,
+    /// Whether the store has counted its hits, if they are admitted.
+    pub(in super::super) is_counted: bool,
     /// The hits that a reservation has received.
     pub(in super::super) reserved: Hits,
 }
@@ -159,12 +169,36 @@ impl Talk {
     }
 }
 
+// === impl Group ===
+
+impl Group {
+    /// Returns the one of this number among the tries and commands of the counter.
+    pub(super) fn new(number: u32, all_or_none: bool) -> Self {
+        let number = u16::try_from(number % 0x7fff).unwrap_or_default() + 1;
+        Self(NonZeroU16::MIN.saturating_add((number << 1 | u16::from(all_or_none)) - 1))
+    }
+
+    /// Returns whether they count nothing if one of them is rejected.
+    pub(super) const fn is_all_or_none(self) -> bool {
+        self.0.get() & 1 == 1
+    }
+}
+
 // === impl Try ===
 
 impl Try {
     /// Returns whether its caller still waits.
     pub(super) fn is_awaited(&self) -> bool {
         self.outcome.is_awaited()
+    }
+
+    /// Returns whether it is to be sent: its caller still waits, or it gives hits back.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.is_awaited() || self.gives_back()
+    }
+
+    pub(super) const fn gives_back(&self) -> bool {
+        matches!(self.asks, Asks::GiveBack(_))
     }
 
     /// Returns whether what is held meanwhile may cover it.
@@ -194,7 +228,7 @@ impl Tried {
     /// Returns the hits that the store has taken for a try of `hits`.
     pub(in super::super) fn taken(&self, asks: Asks, hits: Hits) -> Hits {
         match asks {
-            Asks::Take(_) | Asks::Lease(_) if !self.decision.over => hits,
+            Asks::Take(_) | Asks::Lease(_) if self.is_counted && !self.decision.over => hits,
             Asks::Reserve(_) => self.reserved,
             _ => Hits(0),
         }

@@ -112,6 +112,13 @@ pub(super) fn take_off(tiers: &[Tier], states: &mut [CounterState], hits: Hits, 
     }
 }
 
+/// Puts `hits` back in `states` that were given back at `at`.
+pub(super) fn put_back(tiers: &[Tier], states: &mut [CounterState], hits: Hits, at: Timestamp) {
+    for (tier, state) in tiers.iter().zip(states) {
+        state.add(tier, at, CountChange::of(positive(hits.0)), at);
+    }
+}
+
 /// Converts hits that are taken to the store's signed count.
 pub(super) fn positive(hits: u64) -> i64 {
     i64::try_from(hits).unwrap_or(i64::MAX)

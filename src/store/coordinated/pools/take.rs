@@ -20,9 +20,10 @@ use crate::{
         Decisions, TakeOptions,
         coordinated::{
             Coordinated,
-            modes::{Made, has_repeated, record_fallback, record_mode, recorded},
+            modes::{Made, record_fallback, record_mode, recorded},
             turn::Turn,
         },
+        has_repeated,
         pools::{combined, decision_of},
         remote::Remote,
     },

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
 use super::CounterTable;
@@ -11,7 +12,7 @@ use crate::{
         coordinated::{
             CoordinationSettings,
             client::{ExchangeOutcome, Exchanges},
-            counter::{Applied, Asks, Dropped, Generation, LocalCounter, Outcome, Sent, TryOutcome},
+            counter::{Applied, Asks, Dropped, Generation, Group, LocalCounter, Outcome, Sent, TryOutcome},
             delivery::{Delivery, SentTry, Undecided},
             link::{Link, StoreTime},
         },
@@ -114,7 +115,7 @@ impl<R: Remote> CounterTable<R> {
     /// Gives `waiting` up, whose deadline has passed, which `blames` the store.
     fn give_up(&self, waiting: Waiting, blames: bool) -> TryOutcome {
         let Waiting { key, generation, id, limit, hits, asks, mut outcome, .. } = waiting;
-        let taking = if matches!(asks, Asks::Look | Asks::Reserve(_)) { Hits(0) } else { hits };
+        let taking = if matches!(asks, Asks::Take(_) | Asks::Lease(_)) { hits } else { Hits(0) };
         let late = |delivery, asked_at: Option<Timestamp>| {
             if blames {
                 // it may have waited for what another node counts
@@ -128,7 +129,8 @@ impl<R: Remote> CounterTable<R> {
             // tries are decided under the lock: it may just have been
             outcome.take_or_leave().unwrap_or_else(|| {
                 let sent = SentTry { generation: generation.0, id };
-                let is_sent = counter.give_up(id, taking);
+                let gives_back = matches!(asks, Asks::GiveBack(_));
+                let is_sent = counter.give_up(id, (!gives_back).then_some(taking));
                 let delivery = if is_sent { Delivery::OnWay(sent) } else { Delivery::NotApplied };
                 late(delivery, counter.unanswered_since())
             })
@@ -150,6 +152,7 @@ impl<R: Remote> CounterTable<R> {
         if self.client.queue(key, &counter.target, link.time.now) {
             counter.note_queued();
         } else {
+            counter.count_returns();
             for asked in counter.take_tries() {
                 asked.fail(Undecided::NOT_ASKED, woken);
             }
@@ -202,7 +205,33 @@ impl Waiting {
         hits: Hits,
         asks: Asks,
     ) -> Option<Self> {
-        let (id, outcome) = counter.add_try(is_own, hits, asks)?;
+        Self::add((key, counter), is_own, (hits, asks), None)
+    }
+
+    /// As [`Waiting::ask`], about each of `tries`: no more than a command has runs for, which the store makes in one command,
+    /// with nothing between. If they are `all_or_none`, they count nothing if one of them is rejected.
+    pub(in super::super) fn ask_together(
+        (key, counter): (CounterKey, &mut LocalCounter),
+        is_own: bool,
+        tries: &[(Hits, Asks)],
+        all_or_none: bool,
+    ) -> Option<SmallVec<[Self; 2]>> {
+        let group = Some(counter.new_group(all_or_none));
+        tries.iter().map(|asked| Self::add((key, &mut *counter), is_own, *asked, group)).collect()
+    }
+
+    /// Returns what the store is asked.
+    pub(in super::super) const fn asks(&self) -> Asks {
+        self.asks
+    }
+
+    fn add(
+        (key, counter): (CounterKey, &mut LocalCounter),
+        is_own: bool,
+        (hits, asks): (Hits, Asks),
+        group: Option<Group>,
+    ) -> Option<Self> {
+        let (id, outcome) = counter.add_try(is_own, hits, asks, group)?;
         let generation = counter.generation();
         // the first one sends the command that others may join
         let commands = u32::from(counter.is_first_try());
@@ -221,7 +250,17 @@ impl<R: Remote> Drop for Awaited<'_, R> {
         };
         self.table.with_existing(key, Some(generation), |counter| {
             // tries are decided under the lock
-            let Some(Ok(tried)) = outcome.take_or_leave() else { return };
+            let tried = match outcome.take_or_leave() {
+                Some(Ok(tried)) => tried,
+                Some(Err(Undecided { delivery: Delivery::NotApplied, .. })) => {
+                    if let Some(counter) = counter {
+                        counter.count_return(&limit, hits, asks);
+                        self.table.enqueue(key, counter, self.table.client.time().now);
+                    }
+                    return;
+                }
+                _ => return,
+            };
             let taken = tried.taken(asks, hits);
             if taken == Hits(0) {
                 return;

@@ -142,6 +142,7 @@ impl<R: Remote> CounterTable<R> {
         let counter = LocalCounter::new(target, self.client.caller.settings.sync_interval, generation, now);
         self.shards.insert(shard, key, counter, |mut evicted| {
             // their decisions ask the counter that takes its place
+            evicted.count_returns();
             let tries = evicted.take_tries();
             if !tries.is_empty() {
                 orphans.get_or_insert_default().extend(tries);

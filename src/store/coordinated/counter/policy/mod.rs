@@ -59,6 +59,8 @@ pub(in super::super) enum Asks {
     Lease(OverLimitPolicy),
     /// Looks whether they fit, without counting them, after everything that was counted here.
     Look,
+    /// Gives them back, for a decision at this instant, whether or not its caller still waits.
+    GiveBack(Timestamp),
     /// Takes between the fewest and the most hits that are of use, for a time.
     Reserve(ReservationRequest),
 }

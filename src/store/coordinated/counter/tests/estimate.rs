@@ -108,11 +108,11 @@ fn a_hit_that_was_admitted_while_its_try_was_on_its_way_counts_once() {
             fixture.lease(5);
             fixture.wait(millis(100));
             let asks = Asks::Lease(OverLimitPolicy::Ignore);
-            let (id, outcome) = fixture.counter.add_try(false, Hits(5), asks).expect("there is room");
+            let (id, outcome) = fixture.counter.add_try(false, Hits(5), asks, None).expect("there is room");
             let composed = fixture.compose();
             drop(outcome);
             fixture.wait(millis(10));
-            assert!(fixture.counter.give_up(id, Hits(5)), "it was sent");
+            assert!(fixture.counter.give_up(id, Some(Hits(5))), "it was sent");
             let (instances, now) = (fixture.instances, fixture.now);
             let decision =
                 fixture.counter.among(instances).count_fallback(Direction::Take, Hits(5), false, now);

@@ -227,7 +227,7 @@ impl Fixture {
 
     /// Adds a decision about `hits` that waits.
     fn ask(&mut self, hits: u64, asks: Asks) {
-        let (_, outcome) = self.counter.add_try(false, Hits(hits), asks).expect("there is room");
+        let (_, outcome) = self.counter.add_try(false, Hits(hits), asks, None).expect("there is room");
         self.waiting.push(outcome);
     }
 

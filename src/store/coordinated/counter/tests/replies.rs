@@ -24,7 +24,7 @@ fn told(fixture: &mut Fixture) -> TryOutcome {
 /// Gives up a try of `hits` that was sent, which are admitted without the store if it `is_admitted`.
 fn leave(fixture: &mut Fixture, (id, outcome): (u32, Outcome), hits: u64, is_admitted: bool) {
     drop(outcome);
-    assert!(fixture.counter.give_up(id, Hits(hits)), "it was sent");
+    assert!(fixture.counter.give_up(id, Some(Hits(hits))), "it was sent");
     if is_admitted {
         let (instances, now) = (fixture.instances, fixture.now);
         let sent = SentTry { generation: fixture.counter.generation().0, id };
@@ -35,7 +35,7 @@ fn leave(fixture: &mut Fixture, (id, outcome): (u32, Outcome), hits: u64, is_adm
 
 /// Sends three tries of `hits`. The callers of two leave, and each is answered without the store as it `admits`.
 fn send_three(fixture: &mut Fixture, hits: u64, asks: Asks, admits: [bool; 2]) -> Composed {
-    let left = admits.map(|_| fixture.counter.add_try(false, Hits(hits), asks).expect("there is room"));
+    let left = admits.map(|_| fixture.counter.add_try(false, Hits(hits), asks, None).expect("there is room"));
     fixture.ask(hits, asks);
     let composed = fixture.compose();
     left.into_iter().zip(admits).for_each(|(asked, admits)| leave(fixture, asked, hits, admits));
@@ -128,7 +128,7 @@ fn a_reservation_under_another_limit_goes_back_if_its_caller_has_left_and_the_ru
     let mut fixture = Fixture::new(&[fixed(10, 60)], 2);
     let rule = Arc::clone(&fixture.counter.target);
     let other = Arc::new(Target { tiers: [sliding(100, 3_600)].to_vec().into(), ..(*rule).clone() });
-    let ask = |counter: &mut LocalCounter| counter.add_try(true, Hits(5), reserve(1, 5));
+    let ask = |counter: &mut LocalCounter| counter.add_try(true, Hits(5), reserve(1, 5), None);
     let asked = fixture.counter.under(&other, START, ask).expect("there is room");
     let composed = fixture.compose();
     leave(&mut fixture, asked, 0, false);
@@ -155,7 +155,7 @@ fn a_reservation_that_was_given_up_is_forgotten_with_its_reply() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
     let mut on_way = Composed::new();
     for _ in 0..5 {
-        let asked = fixture.counter.add_try(false, Hits(5), reserve(1, 5)).expect("there is room");
+        let asked = fixture.counter.add_try(false, Hits(5), reserve(1, 5), None).expect("there is room");
         let composed = fixture.compose();
         leave(&mut fixture, asked, 0, false);
         fixture.deliver(std::mem::replace(&mut on_way, composed));
@@ -243,5 +243,92 @@ fn a_decision_shows_what_is_left_beside_what_is_held() {
         fixture.counter.apply(&mut sent, Ok((&reply, START)), &fixture.link());
         let tried = told(&mut fixture).expect("it is decided");
         assert_eq!(tried.decision.remaining, remaining, "{asks:?}, {is_held}, {late}");
+    }
+}
+
+/// Adds a give-back of 50 and a count of 40 in one request.
+fn ask_together(fixture: &mut Fixture, all_or_none: bool) {
+    let group = Some(fixture.counter.new_group(all_or_none));
+    let take = Asks::Take(OverLimitPolicy::Ignore);
+    for (hits, asks) in [(50, Asks::GiveBack(fixture.now)), (40, take)] {
+        let (_, outcome) = fixture.counter.add_try(false, Hits(hits), asks, group).expect("there is room");
+        fixture.waiting.push(outcome);
+    }
+}
+
+/// In whatever tier, and however many others wait.
+#[test]
+fn the_tries_of_one_request_leave_in_one_command() {
+    for tier in [fixed(10_000, 60), sliding(10_000, 60)] {
+        let mut fixture = Fixture::new(&[tier], 2);
+        fixture.counter.change_mode(Coordination::Strict);
+        let take = Asks::Take(OverLimitPolicy::Ignore);
+        for hits in 1..63 {
+            fixture.ask(hits, take);
+        }
+        ask_together(&mut fixture, false);
+        fixture.ask(40, take);
+        ask_together(&mut fixture, true);
+        fixture.ask(40, take);
+        let composed = fixture.compose();
+        let runs = composed.iter().map(|(command, _)| {
+            let runs = command.exchange.runs.iter().map(|run| (run.direction, run.hits, run.tries));
+            (command.exchange.all_or_none, runs.collect::<Vec<_>>())
+        });
+        let runs: Vec<_> = runs.filter(|(_, runs)| runs.iter().any(|(_, hits, _)| *hits >= 40)).collect();
+        let of = |tries| vec![(Direction::GiveBack, 50, 1), (Direction::Take, 40, tries)];
+        let last = runs.len() - 3;
+        assert_eq!(runs[last..], [(false, of(2)), (true, of(1)), (false, vec![(Direction::Take, 40, 1)])]);
+        fixture.deliver(composed);
+        let decided = fixture.waiting.into_iter().map(|mut outcome| outcome.take_or_leave());
+        assert!(decided.flatten().flatten().all(|tried| !tried.decision.over));
+    }
+}
+
+/// It is sent although its caller has left, and counted or written off as a report is.
+#[test]
+fn what_is_given_back_is_neither_lost_nor_given_back_twice_if_its_caller_leaves() {
+    let (late, not_sent) = (RemoteError::TimedOut(SECOND), RemoteError::NotSent("the queue is full".into()));
+    // the hits that may have counted, and those that are given back later
+    for (failure, unknown, owed) in [(None, 0, 0), (Some(&late), 50, 0), (Some(&not_sent), 0, 50)] {
+        for is_sent in [false, true] {
+            let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+            fixture.counter.change_mode(Coordination::Strict);
+            fixture.take_elsewhere(90);
+            fixture.read();
+            ask_together(&mut fixture, false);
+            if !is_sent {
+                fixture.waiting.clear();
+            }
+            let composed = fixture.compose();
+            fixture.waiting.clear();
+            let [(command, mut sent)]: [_; 1] = composed.try_into().expect("one");
+            let reply = fixture.store.execute(&command, START);
+            let outcome = failure.map_or(Ok((&reply, START)), Err);
+            let applied = fixture.counter.apply(&mut sent, outcome, &fixture.link());
+            let taken = if is_sent { 40 } else { 0 };
+            // a count that nobody waits for any more is given back
+            let returned = if failure.is_none() { taken } else { owed };
+            let taken = if unknown > 0 { taken } else { 0 };
+            let is_right = (applied.unknown, fixture.counter.owed_hits().stranded);
+            assert_eq!(is_right, (unknown + taken, returned), "{failure:?}, {is_sent}");
+        }
+    }
+}
+
+/// The callers of one whose hits do not fit are told, and its count is as before.
+#[test]
+fn of_tries_that_count_all_or_none_a_rejected_one_leaves_the_count_as_it_was() {
+    for tier in [fixed(70, 60), sliding(70, 60)] {
+        let mut fixture = Fixture::new(&[tier], 2);
+        fixture.counter.change_mode(Coordination::Strict);
+        fixture.execute(Exchange::of_report(Report::of(fixture.now, 90)));
+        ask_together(&mut fixture, true);
+        let composed = fixture.compose();
+        fixture.deliver(composed);
+        let [back, taken] = [0; 2].map(|_| fixture.waiting.remove(0).take_or_leave());
+        let [back, taken] = [back, taken].map(|told| told.expect("it is told").expect("it is decided"));
+        assert!(!back.is_counted && taken.decision.over && !taken.is_counted, "{back:?} {taken:?}");
+        assert_eq!(fixture.counter.look(Hits(0), START).before, Hits(90));
     }
 }

@@ -184,10 +184,10 @@ fn hits_that_were_admitted_without_the_store_are_in_no_exact_state() {
     };
     let mut fixture = known(Coordination::Strict);
     let asks = Asks::Take(OverLimitPolicy::Ignore);
-    let (id, outcome) = fixture.counter.add_try(false, Hits(1), asks).expect("there is room");
+    let (id, outcome) = fixture.counter.add_try(false, Hits(1), asks, None).expect("there is room");
     let on_way = fixture.compose();
     drop(outcome);
-    assert!(fixture.counter.give_up(id, Hits(1)) && fixture.exact().is_some());
+    assert!(fixture.counter.give_up(id, Some(Hits(1))) && fixture.exact().is_some());
     fixture.counter.count_fallback(Direction::Take, Hits(1), false, fixture.now);
     let sent = SentTry { generation: fixture.counter.generation().0, id };
     fixture.counter.note_answer(Delivery::OnWay(sent), Hits(1), fixture.now);
