@@ -368,7 +368,7 @@ impl<S: Store> Limiter<S> {
     ) {
         let PlainCheck { compiled, tiers, hits, .. } = *check;
         let capacity = tiers[decision.tier].capacity();
-        let made = self.counts_of(decision, tiers, capacity, policy, hits, compiled.shadow_mode());
+        let made = self.counts_of(decision, capacity, policy, hits, compiled.shadow_mode());
         if compiled.has_dynamic_stats() {
             self.dynamic_stats(loaded, compiled, check.entries, |stats| stats.add(made));
         } else {
@@ -504,9 +504,9 @@ impl<S: Store> Limiter<S> {
 
     #[inline]
     fn record_check(&self, loaded: &Loaded, check: &LimitCheck<'_>, decision: &Decision, scope: Scope) {
-        let (tiers, limit) = (check.tiers(), limit_of(check, decision));
+        let limit = limit_of(check, decision);
         let policy = check.over_limit_policy_in(scope);
-        let made = self.counts_of(decision, tiers, limit, policy, check.hits, check.rule.shadow_mode());
+        let made = self.counts_of(decision, limit, policy, check.hits, check.rule.shadow_mode());
         self.with_stats(loaded, check, check.hits, |stats| {
             stats.add(made);
             if decision.basis == Basis::Fallback {
@@ -521,15 +521,11 @@ impl<S: Store> Limiter<S> {
     fn counts_of(
         &self,
         decision: &Decision,
-        tiers: &[Tier],
         limit: u32,
         policy: OverLimitPolicy,
         hits: Hits,
         shadow_mode: bool,
     ) -> RuleCounts {
-        if decision.over && decision.is_paced(tiers, hits) {
-            self.stats.paced.add(hits.0);
-        }
         let tally = Tally::of(decision, limit, policy, hits, self.settings.near_limit_ratio);
         RuleCounts {
             total_hits: hits.0,

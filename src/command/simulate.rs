@@ -38,9 +38,6 @@ const LONGEST_WAIT: Duration = Duration::from_hours(1);
 /// The number of steps in a chart, about one per pixel.
 const STEPS: u32 = 800;
 
-/// The longest window whose parts follow demand.
-const LONGEST_FOLLOWED: Period = Period::from_secs(60);
-
 /// The most keys that are simulated by default.
 const MAX_DEFAULT_KEYS: f64 = 400.0;
 
@@ -88,9 +85,6 @@ pub struct Simulate {
     /// How requests are spread over the instances
     #[arg(long, value_name = "HOW", default_value = "even")]
     pub skew: Spread,
-    /// How instances divide the limit; with --coordination split
-    #[arg(long, value_name = "HOW", default_value = "even")]
-    pub split: Division,
     /// Time from a call to the store until its reply
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = parse_time)]
     pub round_trip: Duration,
@@ -176,16 +170,6 @@ pub enum Spread {
     Moving,
 }
 
-/// The ways to divide a limit under `split`, by their names on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub enum Division {
-    /// Each instance has an equal part.
-    Even,
-    /// Parts follow demand.
-    ByDemand,
-}
-
 /// The reason why a simulation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
@@ -195,12 +179,6 @@ pub enum SimulateError {
     /// A burst is set, but the algorithm is not the token bucket.
     #[error("only a token bucket has a burst: add --algorithm token_bucket, or leave --burst out")]
     Burst,
-    /// Parts cannot follow demand for this limit, or in these modes.
-    #[error(
-        "parts follow demand under --coordination split alone, of one fixed window of whole milliseconds, at most a \
-         minute: leave --split by_demand out, or change the others"
-    )]
-    Division,
     /// A chart of several keys.
     #[error("a chart shows one key: add --keys 1, or leave --svg out")]
     Chart,
@@ -271,7 +249,6 @@ pub fn simulate(
     }
     let compared = Compared { args, rule: rule.as_ref() };
     let chosen = compared.modes();
-    args.check_division(&whole.tier, &chosen)?;
     // opened first, so that an invalid path fails before the simulation, not after it
     let svg = match &args.svg {
         Some(path) => Some((path, fs::File::create(path).map_err(svg_error(path))?)),
@@ -354,17 +331,6 @@ impl Simulate {
         let requests = f64::from(tier.requests) * self.load(tier) * f64::from(self.windows);
         (MAX_DEFAULT_REQUESTS / requests).clamp(1.0, MAX_DEFAULT_KEYS) as u32
     }
-
-    /// Checks that parts can follow demand in the `chosen` modes, if they are to.
-    fn check_division(&self, tier: &Tier, chosen: &[Coordination]) -> Result<(), SimulateError> {
-        let is_window = tier.algorithm == limit::Algorithm::FixedWindow;
-        let is_short = tier.period <= LONGEST_FOLLOWED && tier.period.as_nanos().is_multiple_of(1_000_000);
-        let is_split = chosen.contains(&Coordination::Split);
-        if self.split == Division::ByDemand && !(is_window && is_short && is_split) {
-            return Err(SimulateError::Division);
-        }
-        Ok(())
-    }
 }
 
 // === impl Compared ===
@@ -391,13 +357,7 @@ impl Compared<'_> {
     /// Returns how the limit is coordinated in this mode.
     fn coordination_of(&self, mode: Coordination) -> RuleCoordination {
         let of_rule = self.rule.map(|rule| rule.coordination).unwrap_or_default();
-        let by_demand = self.args.split == Division::ByDemand || of_rule.follows_demand;
-        RuleCoordination {
-            mode: Some(mode),
-            follows_demand: mode == Coordination::Split && by_demand,
-            split_between: None,
-            ..of_rule
-        }
+        RuleCoordination { mode: Some(mode), split_between: None, ..of_rule }
     }
 
     /// Simulates the modes, with the code that the service runs, and writes what became of the requests. Returns the

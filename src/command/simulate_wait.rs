@@ -15,9 +15,6 @@ use crate::{
 /// The name of what all modes are compared with.
 const ONE_LINE: &str = "one line for all";
 
-/// The name of parts that follow demand.
-const BY_DEMAND: &str = "split by demand";
-
 /// What was simulated, to be printed and drawn.
 pub(super) struct SimulatedWaiting {
     pub(super) title: String,
@@ -44,10 +41,7 @@ pub(super) fn simulate_waiting(
         Ok(match coordination {
             None => (ONE_LINE, run_one_line(scenario, longest, progress)?),
             Some(coordination) => {
-                let name = match coordination.mode {
-                    Some(_) if coordination.follows_demand => BY_DEMAND,
-                    mode => mode.map_or("", Coordination::name),
-                };
+                let name = coordination.mode.map_or("", Coordination::name);
                 (name, run_mode(scenario, longest, coordination, &make, progress)?)
             }
         })

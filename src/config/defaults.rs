@@ -134,7 +134,6 @@ impl Defaults {
                 sync_interval: self.coordination.sync_interval.or(other.coordination.sync_interval),
                 on_store_failure: self.coordination.on_store_failure.or(other.coordination.on_store_failure),
                 split_between: self.coordination.split_between,
-                follows_demand: self.coordination.follows_demand,
             },
             give_back: self.give_back.or(other.give_back),
             sharing: self.sharing.or_else(|| other.sharing.clone()),

@@ -89,7 +89,7 @@ impl RuleDescription<'_> {
             _ if requested != Coordination::Local && !store.shares(rule) && rule.sharing.is_some() => {
                 "of N instances, each has the N-th part of the pool".to_owned()
             }
-            _ if requested != Coordination::Local && rule.limit.is_smooth() => {
+            _ if requested != Coordination::Local && !store.shares(rule) && rule.limit.is_smooth() => {
                 "an error, since it counts windows only; write 'coordination: split' or 'local'".to_owned()
             }
             _ if requested != Coordination::Local && !store.shares(rule) => {
@@ -185,7 +185,6 @@ impl RuleDescription<'_> {
                 "now": mode_name(rule, self.shared.mode_now(rule)),
                 "split_between": rule.coordination.split_between,
                 "instances_of": rule.instances_of,
-                "split_by_demand": rule.coordination.follows_demand,
                 "store": self.shared.store.map(SharedStore::name),
                 "instances": self.shared.instances,
                 "sync_interval": self.shared.sync_interval_of(rule).to_string(),
@@ -236,12 +235,9 @@ fn split_words(rule: &Rule) -> String {
     let most = u64::from(most) / Coordination::COARSE_BELOW;
     let least = Coordination::COARSE_BELOW;
     let setting = if rule.coordination.mode.is_some() { "" } else { " (WEIR_COORDINATION)" };
-    let part = if rule.coordination.follows_demand {
-        "a part that follows its demand; even ones have"
-    } else {
-        "its own part,"
-    };
-    format!("split{setting}: each instance has {part} at least {least} hits with up to {most} instances")
+    format!(
+        "split{setting}: each instance has its own part, at least {least} hits with up to {most} instances"
+    )
 }
 
 /// Returns the name of `mode`: a limit that its rule has divided is counted locally, and split.
@@ -268,11 +264,6 @@ fn tier_json(tier: &Tier) -> Value {
             json["refill"] = if refill == Refill::Step { "step" } else { "continuous" }.into();
             json["strict"] = strict.into();
             "token_bucket"
-        }
-        Algorithm::SmoothWindow { burst } => {
-            json["smooth"] = true.into();
-            json["burst"] = burst.into();
-            "fixed_window"
         }
     };
     json["algorithm"] = algorithm.into();

@@ -111,7 +111,6 @@ impl Level {
                 "on_store_failure",
                 "give_back",
                 "instances",
-                "split",
                 "unlimited",
                 "name",
                 "replaces",

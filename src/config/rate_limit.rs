@@ -17,7 +17,7 @@ use crate::limit::{
 };
 
 /// The keys that set the coordination between instances.
-const COORDINATION: [&str; 5] = ["coordination", "sync_interval", "on_store_failure", "instances", "split"];
+const COORDINATION: [&str; 4] = ["coordination", "sync_interval", "on_store_failure", "instances"];
 
 /// The most tiers of one limit: each is a counter for each value, and every request is checked against all of them.
 const MAX_TIERS: usize = 64;
@@ -77,9 +77,9 @@ fn limit(
         return (limit, sharing.flatten());
     }
     let read = tier::read(fields, key_at, inherited, report);
-    let sharing = share::read(fields, read.as_ref().map(|read| &read.tier), report);
+    let sharing = share::read(fields, read.as_ref(), report);
     let limit = read.map(|read| Limit::Tiers {
-        tiers: [read.tier].into(),
+        tiers: std::iter::once(read.tier).chain(read.pace).collect(),
         // a limit in the syntax of envoyproxy/ratelimit counts rejected requests, as there
         over_limit_policy: if read.is_reference && sharing.is_none() {
             OverLimitPolicy::Count
@@ -203,10 +203,12 @@ fn tiers(
             continue;
         };
         let read = tier::read(&fields, node.at, inherited, report);
-        let sharing = share::read(&fields, read.as_ref().map(|read| &read.tier), report);
+        let sharing = share::read(&fields, read.as_ref(), report);
         match (read, sharing) {
             (None, _) => all_valid = false,
-            (Some(read), None) => tiers.push((read.tier, node.at)),
+            (Some(read), None) => {
+                tiers.extend(std::iter::once(read.tier).chain(read.pace).map(|tier| (tier, node.at)));
+            }
             (Some(read), Some(sharing)) if shared.is_none() => shared = Some((read.tier, sharing)),
             (Some(_), Some(_)) => {
                 let at = fields.get("share").map_or(node.at, |field| field.key_at);
@@ -222,6 +224,13 @@ fn tiers(
         );
     }
     if tiers.is_empty() && shared.is_none() {
+        return None;
+    }
+    if tiers.len() > MAX_TIERS {
+        report.error(
+            list.at,
+            format!("a limit has at most {MAX_TIERS} tiers; each smooth window is two, itself and its pace"),
+        );
         return None;
     }
     redundant_tiers::check(&tiers, report);

@@ -7,6 +7,7 @@ use super::{
     fields::{Field, Fields, wrong},
     keys::Level,
     scalar::{Meaning, brief},
+    tier::Read,
     yaml::{Position, Value, YamlNode},
 };
 use crate::limit::{
@@ -14,11 +15,11 @@ use crate::limit::{
     share::{Anonymous, Borrow, Lend, MAX_MEMBERS, MAX_WEIGHTS, Sharing},
 };
 
-/// Reads the `share` of `fields`, if it is there. `tier` is the limit that is shared, and is none if it is invalid.
-pub(super) fn read(fields: &Fields<'_>, tier: Option<&Tier>, report: &mut FileReport) -> Option<Sharing> {
+/// Reads the `share` of `fields`, if it is there. `read` is the limit that is shared, and is none if it is invalid.
+pub(super) fn read(fields: &Fields<'_>, read: Option<&Read>, report: &mut FileReport) -> Option<Sharing> {
     let field = fields.get("share")?;
-    if tier.is_some_and(|tier| tier.algorithm != Algorithm::FixedWindow) {
-        let is_smooth = tier.is_some_and(Tier::is_smooth);
+    let is_smooth = read.is_some_and(|read| read.pace.is_some());
+    if is_smooth || read.is_some_and(|read| read.tier.algorithm != Algorithm::FixedWindow) {
         let right =
             if is_smooth { "remove 'smooth'" } else { "leave out 'algorithm', or write 'fixed_window'" };
         report.error(field.key_at, format!("a shared limit is a fixed window; {right}"));
@@ -42,7 +43,7 @@ pub(super) fn read(fields: &Fields<'_>, tier: Option<&Tier>, report: &mut FileRe
         min: count("min", 0..=u32::MAX, report).unwrap_or(default.min),
         max: count("max", 1..=u32::MAX, report),
     };
-    check(&sharing, &fields, tier, lend.is_some(), report);
+    check(&sharing, &fields, read.map(|read| &read.tier), lend.is_some(), report);
     Some(sharing)
 }
 

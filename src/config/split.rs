@@ -1,5 +1,4 @@
-//! Limits that instances split: `coordination: split`; `instances`, by which a rule says their number itself; and
-//! `split: by_demand`.
+//! Limits that instances split: `coordination: split`; and `instances`, by which a rule says their number itself.
 
 use std::num::{NonZeroU16, NonZeroU32};
 
@@ -10,8 +9,7 @@ use super::{
     yaml::Position,
 };
 use crate::limit::{
-    Algorithm, Coordination, Limit, Origin, Period, Refill, RuleCoordination, RuleNode, Tier,
-    part::{self, Place},
+    Algorithm, Coordination, Limit, Origin, Period, Refill, RuleCoordination, RuleNode, Tier, part,
 };
 
 /// The longest time that instances which start beside others wait for their part without a warning.
@@ -36,16 +34,13 @@ pub(super) fn apply(
     report: &mut FileReport,
 ) -> Option<Box<str>> {
     let instances = instances(fields, report);
-    let follows_demand = follows_demand(fields, report);
     let Some(mode) = fields.get("coordination").filter(|_| coordination.mode == Some(Coordination::Split))
     else {
-        for key in ["instances", "split"] {
-            if let Some(field) = fields.get(key) {
-                report.error(
-                    field.key_at,
-                    format!("'{key}' requires 'coordination: split'; add that, or remove '{key}'"),
-                );
-            }
+        if let Some(field) = fields.get("instances") {
+            report.error(
+                field.key_at,
+                "'instances' requires 'coordination: split'; add that, or remove 'instances'",
+            );
         }
         return None;
     };
@@ -58,17 +53,6 @@ pub(super) fn apply(
         return None;
     }
     let limit = limit?;
-    if let Some(at) = follows_demand {
-        if fields.get("instances").is_some() {
-            report.error(at, "'split: by_demand' needs the heartbeats of a shared store; remove 'instances'");
-            return None;
-        }
-        if let Err(right) = can_follow_demand(limit) {
-            report.error(at, format!("'split: by_demand' needs {right}"));
-            return None;
-        }
-        coordination.follows_demand = true;
-    }
     match instances {
         Some(Field { value: Instances::Number(number), at, .. }) => {
             warn_of_parts(limit, number, at, report);
@@ -154,40 +138,11 @@ fn is_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label)
 }
 
-/// Returns the place of the value of `split` if it says that parts follow demand.
-fn follows_demand(fields: &Fields<'_>, report: &mut FileReport) -> Option<Position> {
-    let field = fields.text("split", report)?;
-    match field.value {
-        "by_demand" => return Some(field.at),
-        "even" => {}
-        unknown => {
-            report.error(field.at, format!("unknown split '{}'; write even or by_demand", brief(unknown)));
-        }
-    }
-    None
-}
-
-/// Checks that parts of `limit` can follow demand; the error says what would be right.
-fn can_follow_demand(limit: &Limit) -> Result<(), String> {
-    let [tier] = limit.tiers() else { return Err("a limit of one tier".into()) };
-    let is_window = matches!(tier.algorithm, Algorithm::FixedWindow | Algorithm::SmoothWindow { .. });
-    if !is_window {
-        return Err("fixed windows, since parts move from window to window; remove 'algorithm'".into());
-    }
-    if tier.period > LONG || !tier.period.as_nanos().is_multiple_of(1_000_000) {
-        return Err(format!(
-            "a period of at most {LONG}, in whole milliseconds, since parts move from window to window"
-        ));
-    }
-    Ok(())
-}
-
 /// Divides `limit` between `instances` whose ranks are not known: what is left over belongs to none.
 fn divide(limit: &mut Limit, instances: NonZeroU16) {
-    let place = Place::unranked(instances.into());
     if let Limit::Tiers { tiers, .. } = limit {
         for tier in tiers {
-            *tier = place.of_tier(tier);
+            *tier = part::of_tier(tier, instances.into());
         }
     }
 }
@@ -210,8 +165,8 @@ pub(super) fn of_any_number(limit: &Limit) -> impl Iterator<Item = String> {
     let longest = limit.tiers().iter().map(|tier| part::memory(tier, NonZeroU32::MIN)).max();
     let late = longest.filter(|longest| *longest > LONG).map(|longest| {
         format!(
-            "an instance that starts later than the first ones has no part of this limit for up to {longest}, until \
-             what others had is over: choose 'coordination: lease'"
+            "an instance that starts has no part of this limit for up to {longest}, until what others had is over: \
+             choose 'coordination: lease'"
         )
     });
     of_two(limit).into_iter().chain(late)
@@ -221,7 +176,7 @@ pub(super) fn of_any_number(limit: &Limit) -> impl Iterator<Item = String> {
 fn warn_of_parts(limit: &Limit, instances: NonZeroU16, at: Position, report: &mut FileReport) {
     let count = u32::from(instances.get());
     for tier in limit.tiers() {
-        let part = Place::unranked(instances.into()).of_tier(tier);
+        let part = part::of_tier(tier, instances.into());
         let capacity = tier.capacity();
         if is_nothing(&part) {
             report.warn(
@@ -362,40 +317,6 @@ mod tests {
             warnings[0].contains("split.yaml:4:30") && warnings[0].contains("fewer than 20"),
             "{warnings:?}"
         );
-    }
-
-    #[test]
-    fn parts_may_follow_demand() {
-        let (rule, warnings) = rule_of("requests: 40, per: 1m, coordination: split, split: by_demand");
-        assert!(warnings.is_empty() && rule.coordination.follows_demand, "{warnings:?}");
-        let (rule, _) = rule_of("requests: 40, per: 1m, smooth: true, coordination: split, split: by_demand");
-        assert!(rule.coordination.follows_demand);
-        let (rule, _) = rule_of("requests: 40, per: 1m, coordination: split, split: even");
-        assert!(!rule.coordination.follows_demand);
-        let says = |limit: &str, text: &str| {
-            let errors = errors_of(limit);
-            assert!(errors.contains(text), "{limit}: {errors}");
-        };
-        says(
-            "split: by_demand, requests: 40, per: 1m",
-            "split.yaml:4:19: 'split' requires 'coordination: split'",
-        );
-        let rest = "coordination: split, requests: 40";
-        says(
-            &format!("split: by_need, per: 1m, {rest}"),
-            "split.yaml:4:26: unknown split 'by_need'; write even or by_demand",
-        );
-        says(
-            &format!("split: by_demand, per: 61s, {rest}"),
-            "split.yaml:4:26: 'split: by_demand' needs a period of at most 1m",
-        );
-        says(&format!("split: by_demand, per: 1m, algorithm: sliding_window, {rest}"), "needs fixed windows");
-        says(&format!("split: by_demand, per: 1m, instances: 3, {rest}"), "remove 'instances'");
-        says(
-            "split: by_demand, coordination: split, tiers: [{requests: 40, per: 1s}, {requests: 400, per: 1m}]",
-            "needs a limit of one tier",
-        );
-        says("unlimited: true, split: by_demand", "should not specify 'split' when unlimited");
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(super) enum Kind {
 /// A limit that was read.
 pub(super) struct Read {
     pub(super) tier: Tier,
+    /// The bucket that spreads the hits of a smooth window over it.
+    pub(super) pace: Option<Tier>,
     /// Whether it has the syntax and the algorithm of envoyproxy/ratelimit.
     pub(super) is_reference: bool,
 }
@@ -71,15 +73,14 @@ pub(super) fn read(
             let is_smooth = fields.flag("smooth", report);
             reject_bucket_keys(fields, is_smooth, report);
             if is_smooth {
-                let tier = smooth(fields, kind, requests, period, report)?;
-                return Some(Read { tier, is_reference: false });
+                return smooth(fields, kind, requests, period, report);
             }
             if kind == Kind::FixedWindow { Algorithm::FixedWindow } else { Algorithm::SlidingWindow }
         }
         Kind::TokenBucket => Algorithm::TokenBucket(bucket(fields, key_at, requests, report)?),
     };
     let tier = Tier { requests, period, algorithm };
-    Some(Read { tier, is_reference: kind == Kind::FixedWindow && first(&OURS).is_none() })
+    Some(Read { tier, pace: None, is_reference: kind == Kind::FixedWindow && first(&OURS).is_none() })
 }
 
 /// Reads the `algorithm` of `fields`. Returns none if it is missing, or unknown, which is reported.
@@ -98,7 +99,7 @@ impl Kind {
     /// Returns that of `tier`.
     pub(super) const fn of(tier: &Tier) -> Self {
         match tier.algorithm {
-            Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => Self::FixedWindow,
+            Algorithm::FixedWindow => Self::FixedWindow,
             Algorithm::SlidingWindow => Self::SlidingWindow,
             Algorithm::TokenBucket(_) => Self::TokenBucket,
         }
@@ -224,7 +225,7 @@ fn smooth(
     requests: u32,
     period: Period,
     report: &mut FileReport,
-) -> Option<Tier> {
+) -> Option<Read> {
     let burst = match fields.count("burst", 1, report) {
         // an invalid value was reported
         None if fields.get("burst").is_some() => return None,
@@ -242,15 +243,20 @@ fn smooth(
     };
     let least = (u128::from(requests) * LEAST_BURST).div_ceil(u128::from(period.as_nanos().max(1)));
     let burst = burst.max(u32::try_from(least).unwrap_or(u32::MAX)).min(requests);
-    Some(match kind {
+    let window = |algorithm| Tier { requests, period, algorithm };
+    let (tier, pace) = match kind {
+        _ if requests == 0 => (window(Algorithm::FixedWindow), None),
         // a bucket of that rate and burst admits no more than the limit in any interval of a period
-        Kind::SlidingWindow if requests > 0 => {
-            let bucket = Bucket { burst, refill: Refill::Continuous, strict: false };
-            Tier { requests: requests - burst + 1, period, algorithm: Algorithm::TokenBucket(bucket) }
+        Kind::SlidingWindow => {
+            (Tier { requests: requests - burst + 1, ..window(Algorithm::SlidingWindow) }.pace(burst), None)
         }
-        Kind::SlidingWindow => Tier { requests, period, algorithm: Algorithm::SlidingWindow },
-        _ => Tier { requests, period, algorithm: Algorithm::SmoothWindow { burst } },
-    })
+        Kind::FixedWindow | Kind::TokenBucket => {
+            let window = window(Algorithm::FixedWindow);
+            let pace = window.pace(burst);
+            (window, Some(pace))
+        }
+    };
+    Some(Read { tier, pace, is_reference: false })
 }
 
 /// Reports the keys of a token bucket that are combined with another algorithm.

@@ -52,8 +52,6 @@ pub struct RuleCoordination {
     /// The number of instances between which the rule's limit, and the one in its shadow, are divided already. Then
     /// each instance counts its part by itself: the mode is [`Coordination::Local`].
     pub split_between: Option<NonZeroU16>,
-    /// Whether parts under [`Coordination::Split`] follow demand. The limit is then one fixed window.
-    pub follows_demand: bool,
 }
 
 // === impl Coordination ===

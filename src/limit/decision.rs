@@ -59,13 +59,6 @@ impl Decision {
     pub const fn by_fallback(self) -> Self {
         Self { basis: Basis::Fallback, ..self }
     }
-
-    /// Returns whether the pace of one of `tiers` rejected `hits`, although its window has room for them.
-    #[must_use]
-    pub fn is_paced(&self, tiers: &[Tier], hits: Hits) -> bool {
-        let rejects = |tier: &Tier| tier.is_smooth() && self.before.plus(hits) <= Hits(tier.requests.into());
-        self.over && tiers.get(self.tier).is_some_and(rejects)
-    }
 }
 
 /// What a decision is made from.

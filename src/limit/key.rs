@@ -173,7 +173,6 @@ const fn kind(tier: &Tier) -> u64 {
         Algorithm::SlidingWindow => 1,
         Algorithm::TokenBucket(Bucket { refill: Refill::AnyPace, .. }) => return 3 << 62,
         Algorithm::TokenBucket(_) => 2,
-        Algorithm::SmoothWindow { .. } => return tier.period.as_nanos() ^ (1 << 58),
     };
     tier.period.as_nanos() ^ (algorithm << 62)
 }

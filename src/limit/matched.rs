@@ -9,7 +9,7 @@ use super::{
     coordination::Coordination,
     decision::Direction,
     descriptor::{Descriptor, Entry, Request},
-    key::{CounterKey, KeyHasher, ValueHasher},
+    key::{CounterKey, ValueHasher},
     matcher::{Root, RuleSet},
     rule::{GiveBack, Limit, Rule, Scope},
     runtime_limit::RuntimeLimit,
@@ -89,10 +89,6 @@ pub struct OwnPart<'a> {
     /// The tiers of the part, one for each tier of the limit. Each uses the counter of that tier.
     pub tiers: Tiers,
 }
-
-/// The secret of the numbers by which all instances know a counter. Everybody knows it: whoever chooses names may
-/// choose which instance has the first of the hits that a division leaves over, but not how many of them one has.
-const SPLIT_SECRET: [u64; 2] = [0x7765_6972_2073_706c, 0x6974_2070_6172_7473];
 
 // === impl Matched ===
 
@@ -322,12 +318,6 @@ impl LimitCheck<'_> {
             hits: self.hits,
             direction: self.direction,
         }
-    }
-
-    /// Returns a number that all instances have for its counter, and that differs from those of other counters.
-    #[must_use]
-    pub fn split_key(&self) -> u64 {
-        KeyHasher::with_secret(SPLIT_SECRET).key(self.domain, self.entries, |i| self.shared(i)).hash()
     }
 
     /// Returns the tiers that must all admit it; at least one.

@@ -4,7 +4,6 @@ pub mod algorithm;
 mod compiled_rule;
 mod coordination;
 mod decision;
-pub mod demand;
 mod descriptor;
 mod explain;
 mod inline_str;

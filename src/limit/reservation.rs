@@ -81,7 +81,6 @@ pub fn reserve(
         room = room.min(Hits(availability.remaining.into()));
         match tier.algorithm {
             Algorithm::FixedWindow => until = until.min(now.after(availability.reset)),
-            Algorithm::SmoothWindow { .. } => until = until.min(now.window_end(tier.period)),
             Algorithm::SlidingWindow | Algorithm::TokenBucket(_) => {}
         }
     }
@@ -100,7 +99,7 @@ pub fn reserve(
 }
 
 /// Gives `hits` that were reserved for `span` back to `counters`, one for each of `tiers`. Windows that have ended
-/// since get nothing, and a smooth one gets their credit only if nothing was taken since.
+/// since get nothing.
 pub fn release(
     tiers: &[Tier],
     counters: &mut [CounterState],
@@ -110,7 +109,7 @@ pub fn release(
 ) {
     for (tier, counter) in tiers.iter().zip(counters) {
         match counter {
-            CounterState::FixedWindow(_) | CounterState::SmoothWindow(..) => {
+            CounterState::FixedWindow(_) => {
                 counter.put_back(tier, now, span.from, hits);
             }
             _ => counter.release(tier, now, span.until, hits),

@@ -260,10 +260,11 @@ impl Limit {
         }
     }
 
-    /// Returns whether a tier spreads its hits over its windows.
+    /// Returns whether the hits of a window are spread over it: a bucket of its pace follows it.
     #[must_use]
     pub fn is_smooth(&self) -> bool {
-        self.tiers().iter().any(Tier::is_smooth)
+        let is_pace = |window: &Tier, tier: &Tier| *tier == window.pace(tier.capacity());
+        self.tiers().windows(2).any(|pair| is_pace(&pair[0], &pair[1]))
     }
 
     /// Creates a limit as envoyproxy/ratelimit applies it: a fixed window in which rejected hits count.

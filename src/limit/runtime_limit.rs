@@ -28,9 +28,6 @@ pub enum RuntimeLimitError {
     /// A token bucket holds no token.
     #[error("a token bucket's burst must be at least 1")]
     NoBurst,
-    /// Windows are smooth, which is a property of rules.
-    #[error("the limit of a request cannot be smooth")]
-    Smooth,
     /// Two tiers would share a counter.
     #[error("two tiers have the same algorithm and period {0}")]
     Repeated(Period),
@@ -51,8 +48,8 @@ impl RuntimeLimit {
     ///
     /// # Errors
     ///
-    /// If there is no tier, a period is out of range, a bucket has no burst, a window is smooth, two tiers have the
-    /// same algorithm and period, or rejected hits count in anything but a single fixed window.
+    /// If there is no tier, a period is out of range, a bucket has no burst, two tiers have the same
+    /// algorithm and period, or rejected hits count in anything but a single fixed window.
     pub fn new(tiers: Tiers, over_limit_policy: OverLimitPolicy) -> Result<Self, RuntimeLimitError> {
         for (i, tier) in tiers.iter().enumerate() {
             if !(Self::SHORTEST..=Self::LONGEST).contains(&tier.period) {
@@ -60,9 +57,6 @@ impl RuntimeLimit {
             }
             if matches!(tier.algorithm, Algorithm::TokenBucket(bucket) if bucket.burst == 0) {
                 return Err(RuntimeLimitError::NoBurst);
-            }
-            if tier.is_smooth() {
-                return Err(RuntimeLimitError::Smooth);
             }
             if tiers[..i].iter().any(|other| other.shares_counter(tier)) {
                 return Err(RuntimeLimitError::Repeated(tier.period));

@@ -45,8 +45,7 @@ impl SharedStore {
     /// Returns whether instances can share the counts of `rule` in it.
     #[must_use]
     pub fn shares(self, rule: &Rule) -> bool {
-        (self == Self::Redis && !rule.limit.is_smooth())
-            || (rule.sharing.is_none() && rule.limit.is_single_fixed_window())
+        self == Self::Redis || (rule.sharing.is_none() && rule.limit.is_single_fixed_window())
     }
 
     /// Returns the mode in which `rule` is counted if `mode` is requested and there are `instances`.

@@ -35,11 +35,6 @@ pub enum Algorithm {
     SlidingWindow,
     /// `requests` tokens per period refill a bucket that holds a burst.
     TokenBucket(Bucket),
-    /// At most `requests` in each epoch-aligned window of one period, which are spread over it.
-    SmoothWindow {
-        /// The most hits that are admitted at once.
-        burst: u32,
-    },
 }
 
 /// The parameters of a token bucket.
@@ -98,20 +93,17 @@ impl Tier {
         }
     }
 
-    /// Returns the most hits that the tier admits at once: the burst of a bucket or of a smooth window, the limit of
-    /// another window.
+    /// Returns the most hits that the tier admits at once: the burst of a bucket, the limit of a window.
     #[must_use]
     pub const fn capacity(&self) -> u32 {
-        match self.algorithm {
-            Algorithm::SmoothWindow { burst } if burst < self.requests => burst,
-            _ => self.bucket().burst,
-        }
+        self.bucket().burst
     }
 
-    /// Returns whether its hits are spread over its windows.
+    /// Returns the bucket that spreads the hits of this window over it, `burst` of them at once.
     #[must_use]
-    pub const fn is_smooth(&self) -> bool {
-        matches!(self.algorithm, Algorithm::SmoothWindow { .. })
+    pub const fn pace(&self, burst: u32) -> Self {
+        let bucket = Bucket { burst, refill: Refill::Continuous, strict: false };
+        Self { requests: self.requests, period: self.period, algorithm: Algorithm::TokenBucket(bucket) }
     }
 
     /// Returns the time in which `requests` tokens flow into a bucket; for other algorithms, the period.
@@ -126,12 +118,11 @@ impl Tier {
     }
 
     /// Returns the longest that a request can have to wait for room, if no clock steps and hits are not reserved: the
-    /// period of a window, two of a smooth one, or the time in which a bucket fills that is in debt.
+    /// period of a window, or the time in which a bucket fills that is in debt.
     #[must_use]
     pub const fn longest_wait(&self) -> Period {
         let Algorithm::TokenBucket(bucket) = self.algorithm else {
-            let periods = if self.is_smooth() { 2 } else { 1 };
-            return Period::from_nanos(self.period.as_nanos().saturating_mul(periods));
+            return self.period;
         };
         if self.requests == 0 {
             return Period::MAX;
@@ -206,7 +197,6 @@ impl fmt::Display for Tier {
         match algorithm {
             Algorithm::FixedWindow => Ok(()),
             Algorithm::SlidingWindow => f.write_str(", sliding window"),
-            Algorithm::SmoothWindow { burst } => write!(f, ", smooth, at most {burst} at once"),
             Algorithm::TokenBucket(Bucket { burst, refill, strict }) => {
                 write!(f, ", token bucket with a burst of {burst}")?;
                 if *refill == Refill::Step {

@@ -79,6 +79,22 @@ impl Timestamp {
         Period(self.0.saturating_sub(earlier.0))
     }
 
+    /// Returns the instant `period` before this one, the epoch at the earliest.
+    #[must_use]
+    pub const fn before(self, period: Period) -> Self {
+        Self(self.0.saturating_sub(period.0))
+    }
+
+    /// Returns the start of the epoch-aligned window of length `period` that contains this instant.
+    ///
+    /// # Panics
+    ///
+    /// If `period` is zero, which no tier has.
+    #[must_use]
+    pub const fn window_start(self, period: Period) -> Self {
+        Self(self.0 - self.0 % period.0)
+    }
+
     /// Returns the end of the epoch-aligned window of length `period` that contains this instant: later than the
     /// instant, by at most `period`.
     ///

@@ -258,11 +258,9 @@ impl<S: Store> Limiter<S> {
                 return Ok(Some(Asked::Decided(Arc::clone(&loaded), acquired, decision)));
             }
             opening = decision.reset;
-        } else {
-            self.store.note_demand(check, now);
         }
         let estimate = self.estimate(check, now);
-        let place = self.store.place(check, now);
+        let place = self.store.place(check);
         match self.asking.enter(check, left(now), (estimate, opening), place, now) {
             Ok(ticket) => {
                 // a reload may have missed the line
@@ -635,8 +633,7 @@ pub(super) fn waits(check: &LimitCheck<'_>) -> bool {
 
 /// Returns whether a fixed window has ended between these instants, so that the next one could serve in time.
 fn has_ended(tiers: &[Tier], from: Timestamp, to: Timestamp) -> bool {
-    let is_window =
-        |tier: &&Tier| matches!(tier.algorithm, Algorithm::FixedWindow | Algorithm::SmoothWindow { .. });
+    let is_window = |tier: &&Tier| matches!(tier.algorithm, Algorithm::FixedWindow);
     let mut windows = tiers.iter().filter(is_window).map(|tier| tier.period);
     windows.any(|period| from.window_end(period) <= to && to.since(from) < period)
 }

@@ -192,7 +192,7 @@ impl<S: Store> Limiter<S> {
     fn count(&self, counter: &KeyCounter, decision: &Decision, hits: Hits) {
         let KeyCounter { tiers, over_limit_policy, stats, .. } = counter;
         let capacity = tiers[decision.tier].capacity();
-        stats.add(self.counts_of(decision, tiers, capacity, *over_limit_policy, hits, false));
+        stats.add(self.counts_of(decision, capacity, *over_limit_policy, hits, false));
     }
 
     /// Finds the counter for `request`, of one descriptor, if it alone decides.

@@ -72,8 +72,6 @@ pub struct Stats {
     pub config_loaded_at: Gauge,
     /// Requests over their limit that were admitted because the whole service runs in shadow mode.
     pub global_shadow_mode: Counter,
-    /// Hits that the pace of smooth windows rejected, although their window had room.
-    pub paced: Counter,
     /// Requests that failed because the store did.
     pub redis_error: Counter,
     /// Requests that were malformed, or arrived before there were rules.
@@ -145,7 +143,6 @@ impl Stats {
             config_rejected: Gauge::default(),
             config_loaded_at: Gauge::default(),
             global_shadow_mode: Counter::default(),
-            paced: Counter::default(),
             redis_error: Counter::default(),
             service_error: Counter::default(),
             names_rejected: Counter::default(),
@@ -362,11 +359,6 @@ impl Stats {
                 "weir.stat_names_rejected",
                 "Descriptors not counted under their own stat name, because the bound on names was reached.",
                 self.names_rejected.get(),
-            ),
-            Metric::counter(
-                "weir.paced_hits",
-                "Hits that the pace of smooth windows rejected, although their window had room.",
-                self.paced.get(),
             ),
         ];
         metrics.extend(self.unknown_keys.get().into_iter().map(|((domain, key), descriptors)| {

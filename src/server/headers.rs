@@ -161,7 +161,7 @@ fn policy_parameters(tier: &Tier, requests: u32) -> String {
     if tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND) {
         let _ = write!(parameters, ";w={}", tier.period.as_secs_ceil());
     }
-    if let Algorithm::TokenBucket(Bucket { burst, .. }) | Algorithm::SmoothWindow { burst } = tier.algorithm {
+    if let Algorithm::TokenBucket(Bucket { burst, .. }) = tier.algorithm {
         let _ = write!(parameters, ";burst={burst}");
     }
     parameters

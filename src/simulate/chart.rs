@@ -68,7 +68,7 @@ pub fn chart(scenario: &Scenario, title: &str, modes: &[Panel]) -> String {
 /// Returns the label of the vertical axis.
 fn counted(scenario: &Scenario) -> &'static str {
     match scenario.tier.algorithm {
-        Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => "requests admitted in the window so far",
+        Algorithm::FixedWindow => "requests admitted in the window so far",
         Algorithm::SlidingWindow | Algorithm::TokenBucket(_) => "requests admitted in the last period",
     }
 }

@@ -120,7 +120,7 @@ impl Admitted {
         let limit = f64::from(tier.requests);
         let over = |most: u64| most as f64 / limit - 1.0;
         match tier.algorithm {
-            Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => {
+            Algorithm::FixedWindow => {
                 over(windows(scenario).map(|(from, to)| self.within(from, to)).max().unwrap_or(0))
             }
             Algorithm::SlidingWindow => {
@@ -200,9 +200,7 @@ impl Series {
             let after = Period::from_nanos(u64::try_from(after).unwrap_or(u64::MAX));
             let now = begin.after(after);
             let from = match tier.algorithm {
-                Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => {
-                    now.window_end(tier.period).as_nanos()
-                }
+                Algorithm::FixedWindow => now.window_end(tier.period).as_nanos(),
                 _ => now.as_nanos().saturating_add(1),
             };
             let from = Timestamp::from_nanos(from.saturating_sub(tier.period.as_nanos()));

@@ -290,7 +290,6 @@ fn reduced(tier: &Tier, requests: u32) -> Tier {
         Algorithm::TokenBucket(bucket) => {
             Algorithm::TokenBucket(Bucket { burst: in_proportion(bucket.burst), ..bucket })
         }
-        Algorithm::SmoothWindow { burst } => Algorithm::SmoothWindow { burst: in_proportion(burst) },
         other => other,
     };
     Tier { requests, algorithm, ..tier.clone() }
@@ -429,7 +428,6 @@ mod tests {
         for (algorithm, expected) in [
             (bucket_of(200), bucket_of(50)),
             (bucket_of(1), bucket_of(1)),
-            (Algorithm::SmoothWindow { burst: 40 }, Algorithm::SmoothWindow { burst: 10 }),
             (Algorithm::SlidingWindow, Algorithm::SlidingWindow),
         ] {
             assert_eq!(reduced(&of(400, algorithm), 100), of(100, expected));

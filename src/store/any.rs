@@ -119,12 +119,8 @@ impl Store for AnyStore {
         with_any!(self, store => Store::wait_room(store))
     }
 
-    fn place(&self, check: &LimitCheck<'_>, now: Timestamp) -> Place {
-        with_any!(self, store => store.place(check, now))
-    }
-
-    fn note_demand(&self, check: &LimitCheck<'_>, now: Timestamp) {
-        with_any!(self, store => store.note_demand(check, now));
+    fn place(&self, check: &LimitCheck<'_>) -> Place {
+        with_any!(self, store => store.place(check))
     }
 
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {

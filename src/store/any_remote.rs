@@ -10,10 +10,7 @@ use super::{
     transport::ConnectionStates,
 };
 use crate::{
-    limit::{
-        Coordination, SharedStore, Tier, Timestamp,
-        request_bucket::{StepReply, StepRequest},
-    },
+    limit::{Coordination, SharedStore, Tier, Timestamp},
     observe::{Metric, Source},
 };
 
@@ -79,14 +76,6 @@ impl Remote for AnyRemote {
 
     async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
         with_any!(self, remote => remote.heartbeat(heartbeat).await)
-    }
-
-    async fn take_steps(&self, path: &str, request: &StepRequest) -> Result<Option<StepReply>, RemoteError> {
-        with_any!(self, remote => remote.take_steps(path, request).await)
-    }
-
-    async fn delete_steps(&self, path: &str) -> Result<bool, RemoteError> {
-        with_any!(self, remote => remote.delete_steps(path).await)
     }
 
     fn keeps_pools(&self) -> bool {

@@ -64,7 +64,7 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u
     let version;
     let state = match tier.algorithm {
         // the store counts windows only
-        Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => {
+        Algorithm::FixedWindow => {
             return Ok((window(tier, at, number(Some(text), "hits")?), 0));
         }
         Algorithm::SlidingWindow => {
@@ -103,7 +103,7 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u
 #[must_use]
 pub fn encode(state: &CounterState, version: u64) -> String {
     match state {
-        CounterState::FixedWindow(_) | CounterState::SmoothWindow(..) => state.used().0.to_string(),
+        CounterState::FixedWindow(_) => state.used().0.to_string(),
         CounterState::SlidingWindow(..) | CounterState::OneSpan { .. } => {
             let window = state.sliding_window().unwrap_or_default();
             let opened = micros_ceil(window.opened());

@@ -186,16 +186,10 @@ pub trait Store: Send + Sync + 'static {
         self.memory().map(MemoryStore::wait_room)
     }
 
-    /// Returns the place of this instance among those that ask this store for hits of `check`, as of `now`. By default
-    /// it is alone.
-    fn place(&self, check: &LimitCheck<'_>, now: Timestamp) -> Place {
-        let _ = (check, now);
+    /// Returns the place of this instance among those that ask this store for hits of `check`. By default it is alone.
+    fn place(&self, check: &LimitCheck<'_>) -> Place {
+        let _ = check;
         Place::ALONE
-    }
-
-    /// Notes that a caller asks for the hits of `check` who goes to the line at once.
-    fn note_demand(&self, check: &LimitCheck<'_>, now: Timestamp) {
-        let _ = (check, now);
     }
 
     /// Returns what is known here of the counters of `check`, which are elsewhere. None if that is nothing.

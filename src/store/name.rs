@@ -77,28 +77,6 @@ pub(super) fn instances(prefix: &str) -> String {
     format!("{prefix}weir:instances")
 }
 
-/// Returns the keys of the instances and of the epochs of their membership, all in the slot of [`instances`]: that key,
-/// a hash, the epoch in force, and four that are to come; and of the parts that follow demand. Only the first one if no
-/// other key can be in its slot, because the prefix has a brace that is not part of a hash tag.
-#[cfg(feature = "redis")]
-pub(super) fn members(prefix: &str) -> Keys {
-    let first = instances(prefix);
-    let has_tag =
-        first.split_once('{').is_some_and(|(_, rest)| rest.find('}').is_some_and(|close| close > 0));
-    let tagged = if has_tag { first.clone() } else { format!("{{{first}}}") };
-    let others = ["epochs", "in_force", "0", "1", "2", "3", "parts"].map(|part| format!("{tagged}:{part}"));
-    let is_possible = has_tag || !first.contains(['{', '}']);
-    let others = others.into_iter().filter(|_| is_possible);
-    std::iter::once(first.clone()).chain(others).collect()
-}
-
-/// Returns the key of the buckets with this path that are refilled in steps, in the slot of a target with the same
-/// path.
-#[cfg(feature = "redis")]
-pub(super) fn steps(prefix: &str, path: &str) -> String {
-    [prefix, "{", path, "}r"].concat()
-}
-
 /// Returns the keys of a pool: of the cycle before the one with the number `cycle`, of that one, and of the one after
 /// it; and of the members.
 #[cfg(feature = "redis")]
@@ -118,7 +96,6 @@ fn key(prefix: &str, target: &Target, tier: &Tier, at: Timestamp) -> String {
         // a rule that counts rejected hits has counters of its own
         Algorithm::FixedWindow if target.over_limit_policy == OverLimitPolicy::Count => 'c',
         Algorithm::FixedWindow => 'f',
-        Algorithm::SmoothWindow { .. } => 'm',
         Algorithm::SlidingWindow => 's',
         Algorithm::TokenBucket(_) if tier.has_any_pace() => {
             key.push('a');

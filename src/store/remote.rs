@@ -1,5 +1,5 @@
 //! The interface of a store that many instances share. Counters have one operation, the exchange, atomic over all tiers
-//! of a rule; instances, buckets that are refilled in steps, and pools have one each.
+//! of a rule; instances and pools have one each.
 //!
 //! Redis and Memcached implement it, and so does a simulated store for tests, which control its time and failures.
 //! Coordination accesses the shared store only through this trait.
@@ -13,9 +13,6 @@ pub use super::target::Target;
 use crate::limit::{
     Coordination, Direction, OverLimitPolicy, Period, SharedStore, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
-    demand::{Demand, DemandPart, FollowedWindow},
-    part::Place,
-    request_bucket::{StepReply, StepRequest},
 };
 
 /// A store that many instances share.
@@ -55,31 +52,6 @@ pub trait Remote: Send + Sync + 'static {
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
         let _ = (target, mode);
         true
-    }
-
-    /// Takes tokens from the bucket of `request` with this path. None if the store keeps no such buckets, or a number
-    /// is too large for it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Remote::call`].
-    fn take_steps(
-        &self,
-        path: &str,
-        request: &StepRequest,
-    ) -> impl Future<Output = Result<Option<StepReply>, RemoteError>> + Send {
-        let _ = (path, request);
-        std::future::ready(Ok(None))
-    }
-
-    /// Deletes all buckets with this path, and returns whether there was one.
-    ///
-    /// # Errors
-    ///
-    /// As [`Remote::call`].
-    fn delete_steps(&self, path: &str) -> impl Future<Output = Result<bool, RemoteError>> + Send {
-        let _ = path;
-        std::future::ready(Ok(false))
     }
 
     /// Returns which store it is, or which one it can do the same as, for what is told of it.
@@ -136,36 +108,6 @@ pub struct Heartbeat<'a> {
     pub instance: &'a str,
     /// How long it is registered from now on. Zero if it leaves.
     pub ttl: Period,
-    /// The beginning of the [`FirstEpoch`] of the last reply to it, if the store has ever replied with one.
-    pub first_epoch: Option<Timestamp>,
-    /// The limits whose parts follow demand, at most [`MAX_DEMANDS`]: those with the highest demand here, and those
-    /// whose parts the store has told.
-    pub demands: &'a [KeyDemand],
-}
-
-/// The most limits whose parts follow demand.
-pub const MAX_DEMANDS: usize = 32;
-
-/// The demand for a limit at an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyDemand {
-    /// A number that all instances have for the limit of the counter.
-    pub key: u64,
-    /// The limit.
-    pub window: FollowedWindow,
-    /// The demand for it.
-    pub demand: Demand,
-}
-
-/// The part of a limit that an instance has because of demand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyPart {
-    /// The number of the limit.
-    pub key: u64,
-    /// The limit.
-    pub window: FollowedWindow,
-    /// The part.
-    pub part: DemandPart,
 }
 
 /// The instances that share the store.
@@ -175,36 +117,9 @@ pub struct Members {
     pub instances: usize,
     /// The store's clock when it replied; none if the reply does not carry it.
     pub now: Option<Timestamp>,
-    /// The epoch in force, if there is one, and all that are to come, in the order of their instants. None if the store
-    /// does not keep epochs, but only a number of instances.
-    pub epochs: SmallVec<[Epoch; 2]>,
-    /// The first epoch that the store has made; none if it keeps no epochs, or has made none.
-    pub first: Option<FirstEpoch>,
-    /// The parts of this instance of all limits that do not have even parts, in the order of their keys.
-    pub parts: Vec<KeyPart>,
+    /// The rank of the one that asked among them, below their number; none if the store does not tell ranks.
+    pub rank: Option<u32>,
 }
-
-/// The first epoch that a store has made since it began, or lost its data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FirstEpoch {
-    /// When it began or begins, on the store's clock.
-    pub from: Timestamp,
-    /// Whether an instance has had parts by epochs that the store does not know any more.
-    pub follows_others: bool,
-}
-
-/// Who splits limits, from an instant on. Each change of the instances makes an epoch that begins 2 to 3 s later, at a
-/// whole second, so that every instance hears of it before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Epoch {
-    /// When it begins, on the store's clock.
-    pub from: Timestamp,
-    /// The place of the instance that asked; none if it has no part.
-    pub place: Option<Place>,
-}
-
-/// How far ahead of a change of the instances the next epoch begins at least.
-pub const EPOCH_AHEAD: Period = Period::from_secs(2);
 
 /// Who waits for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -461,19 +376,9 @@ impl TierSet {
     }
 }
 
-// === impl Heartbeat ===
-
-impl<'a> Heartbeat<'a> {
-    /// Creates the heartbeat of `instance`, to which the store has not replied yet, for `ttl` from now on.
-    #[must_use]
-    pub const fn new(instance: &'a str, ttl: Period) -> Self {
-        Self { instance, ttl, first_epoch: None, demands: &[] }
-    }
-}
-
 // === impl Members ===
 
-/// A number of instances, without epochs.
+/// A number of instances, without a rank.
 impl From<usize> for Members {
     fn from(instances: usize) -> Self {
         Self { instances, ..Self::default() }

@@ -26,8 +26,7 @@ impl Admitted {
     }
 
     fn log(&self, tier: &Tier) -> &Log {
-        let by_window = tier.algorithm == Algorithm::FixedWindow || tier.is_smooth();
-        if by_window { &self.by_window } else { &self.by_time }
+        if tier.algorithm == Algorithm::FixedWindow { &self.by_window } else { &self.by_time }
     }
 }
 
@@ -45,11 +44,6 @@ fn check_bound(tier: &Tier, admitted: &Log) -> Result<(), TestCaseError> {
                     if begin.window_end(tier.period) == end.window_end(tier.period) {
                         prop_assert!(sum <= requests, "{sum} in one window");
                     }
-                }
-                Algorithm::SmoothWindow { .. } => {
-                    let same = begin.window_end(tier.period) == end.window_end(tier.period);
-                    prop_assert!(!same || sum <= requests, "{sum} in one window");
-                    prop_assert!(begin != end || sum <= capacity, "{sum} at once");
                 }
                 Algorithm::SlidingWindow => {
                     if elapsed < period {

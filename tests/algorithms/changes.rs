@@ -60,10 +60,6 @@ proptest! {
                 Algorithm::FixedWindow | Algorithm::SlidingWindow => {
                     prop_assert_eq!(u64::from(after.remaining), capacity.saturating_sub(used));
                 }
-                // and less where the credit lacks
-                Algorithm::SmoothWindow { .. } => {
-                    prop_assert!(used + u64::from(after.remaining) <= requests.max(u32::try_from(used).unwrap()).into());
-                }
                 Algorithm::TokenBucket(_) => {
                     prop_assert!(u64::from(after.remaining) >= capacity.saturating_sub(held));
                 }
@@ -74,7 +70,6 @@ proptest! {
                 let period = tier.period.as_nanos();
                 let longest = match tier.algorithm {
                     Algorithm::FixedWindow | Algorithm::SlidingWindow => period,
-                    Algorithm::SmoothWindow { .. } => 2 * period,
                     Algorithm::TokenBucket(Bucket { refill: Refill::Continuous | Refill::AnyPace | Refill::Part(_), .. }) => {
                         // a lowered burst leaves at most one more of debt
                         ((hits + capacity) * period).div_ceil(requests.into())

@@ -10,7 +10,6 @@ use crate::support::{Log, Rule, START, Try, later, tier, tries};
 
 /// Returns whether a model that remembers every admitted hit would admit `hits` too. `slack` selects the most
 /// permissive (true) or the strictest (false) behavior that the algorithm's docs allow.
-#[expect(clippy::cast_precision_loss, reason = "credit is compared with a tolerance")]
 fn model_admits(tier: &Tier, admitted: &Log, hits: u64, now: Timestamp, slack: bool) -> bool {
     let period = tier.period.as_nanos();
     match tier.algorithm {
@@ -18,31 +17,6 @@ fn model_admits(tier: &Tier, admitted: &Log, hits: u64, now: Timestamp, slack: b
             let window = now.window_end(tier.period);
             let in_window = admitted.iter().filter(|(at, _)| at.window_end(tier.period) == window);
             in_window.map(|(_, hits)| hits).sum::<u64>() + hits <= u64::from(tier.requests)
-        }
-        Algorithm::SmoothWindow { .. } => {
-            let full = f64::from(tier.capacity());
-            let (mut credit, mut as_of, mut open, mut used) = (full, START, START, 0);
-            let mut add = |at: Timestamp, hits: u64| {
-                while as_of < at {
-                    let edge = as_of.window_end(tier.period);
-                    let until = at.min(edge);
-                    let room = u64::from(tier.requests) - if open == edge { used } else { 0 };
-                    let [part, rest] = [until, edge].map(|to| to.since(as_of).as_nanos() as f64);
-                    credit = full.min(credit + (room + 1) as f64 * part / rest);
-                    as_of = until;
-                }
-                let edge = at.window_end(tier.period);
-                used = hits + if open == edge { used } else { 0 };
-                open = edge;
-                credit -= hits as f64;
-                (credit, used)
-            };
-            for (at, hits) in admitted {
-                add(*at, *hits);
-            }
-            let (credit, used) = add(now, hits);
-            let rounding = if slack { 1e-5 } else { -1e-5 };
-            hits == 0 || (credit + rounding >= 0.0 && used <= u64::from(tier.requests))
         }
         Algorithm::SlidingWindow => {
             // a hit counts for one period at least, and for a twelfth (in whole nanoseconds) more at most
@@ -132,9 +106,8 @@ proptest! {
         if let Algorithm::TokenBucket(bucket) = &mut tier.algorithm {
             bucket.strict = false;
         }
-        // a bucket, or a credit, never lacks more than it holds because of rejected hits, so what it lacked before them
-        // is not known
-        let counts = counts && !tier.is_smooth() && !matches!(tier.algorithm, Algorithm::TokenBucket(_));
+        // a bucket never lacks more than it holds because of rejected hits, so what it lacked before them is not known
+        let counts = counts && !matches!(tier.algorithm, Algorithm::TokenBucket(_));
         let policy = if counts { OverLimitPolicy::Count } else { OverLimitPolicy::Ignore };
         let (tiers, mut counters) = ([tier.clone()], [CounterState::unused(&tier, START)]);
         let mut now = START;

@@ -5,12 +5,10 @@ use weir::limit::{Algorithm, Bucket, Direction, Period, Refill, Tier, Timestamp}
 
 use crate::support::{Rule, START, Try, later, tier, tries_with_steps_back};
 
-/// Returns the period of a window, two of a smooth one, or the time in which an empty bucket fills.
+/// Returns the period of a window, or the time in which an empty bucket fills.
 fn longest_wait(tier: &Tier) -> Period {
     let bucket = match tier.algorithm {
         Algorithm::TokenBucket(bucket) => bucket,
-        // the next window's credit
-        Algorithm::SmoothWindow { .. } => return Period::from_nanos(2 * tier.period.as_nanos()),
         _ => return tier.period,
     };
     let (burst, requests, period) =
@@ -129,7 +127,6 @@ fn the_largest_limits_and_hits_are_exact() {
     for algorithm in [
         Algorithm::FixedWindow,
         Algorithm::SlidingWindow,
-        Algorithm::SmoothWindow { burst: u32::MAX },
         Algorithm::TokenBucket(Bucket { burst: u32::MAX, refill: Refill::Continuous, strict: false }),
         Algorithm::TokenBucket(Bucket { burst: u32::MAX, refill: Refill::Step, strict: true }),
     ] {

@@ -22,14 +22,7 @@ pub(crate) fn algorithm() -> impl Strategy<Value = Algorithm> {
         (1..20_u32, select(&[Refill::Continuous, Refill::Step][..]))
             .prop_map(move |(burst, refill)| Algorithm::TokenBucket(Bucket { burst, refill, strict }))
     };
-    let smooth = (1..20_u32).prop_map(|burst| Algorithm::SmoothWindow { burst });
-    prop_oneof![
-        Just(Algorithm::FixedWindow),
-        Just(Algorithm::SlidingWindow),
-        smooth,
-        bucket(false),
-        bucket(true)
-    ]
+    prop_oneof![Just(Algorithm::FixedWindow), Just(Algorithm::SlidingWindow), bucket(false), bucket(true)]
 }
 
 pub(crate) fn tier() -> impl Strategy<Value = Tier> {

@@ -114,26 +114,6 @@ fn simulate_shows_what_callers_that_wait_get() {
     assert!(longest.contains(", waiting up to 60s\n"), "{longest}");
 }
 
-/// A tenth of the instances has 90 % of the callers: parts that follow them use more than even ones.
-#[test]
-fn simulate_has_parts_that_follow_demand() {
-    let few = "simulate --instances 10 --limit 200 --windows 12 --skew moving --wait 1s --coordination split --split";
-    let used = |how: &str, name: &str| {
-        let output = run(&few.split(' ').chain([how]).collect::<Vec<_>>(), &[]);
-        let text = stdout(&output);
-        assert!(
-            text.contains("spread by a tenth of them that gets 90 %, others from half of the time on"),
-            "{text}"
-        );
-        let line = line(&text, name);
-        assert_eq!(line[1], "0", "{text}");
-        line[2].strip_suffix(" %").expect("a percentage").parse::<f64>().expect("a number")
-    };
-    let (even, by_demand) = (used("even", "split"), used("by_demand", "split by demand"));
-    // 10 % of the callers and a tenth of the limit
-    assert!((20.0..45.0).contains(&even) && by_demand > even + 15.0, "{even} {by_demand}");
-}
-
 #[test]
 fn simulate_measures_each_of_many_keys() {
     let few = "simulate --keys 100 --limit 3 --windows 3 --instances 2 --arrivals at-once";
@@ -174,12 +154,6 @@ fn simulate_reports_invalid_arguments() {
         (&["--svg", "x.svg"], "a chart shows one key: add --keys 1"),
         (&["--wait", "1s", "--suggest"], "cannot be used with"),
         (&["--burst", "5"], "only a token bucket has a burst"),
-        (&["--split", "by_demand"], "parts follow demand under --coordination split alone"),
-        (&["--split", "by_demand", "--coordination", "split", "--period", "2m"], "one fixed window"),
-        (
-            &["--split", "by_demand", "--coordination", "split", "--algorithm", "sliding_window"],
-            "one fixed window",
-        ),
         (&["--share", "--instances", "5"], "cannot be used with"),
         (&["--share", "--coordination", "lease"], "cannot be used with"),
         (&["--keys", "1", "--svg", "/nowhere/x.svg"], "cannot write /nowhere/x.svg: "),

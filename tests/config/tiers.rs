@@ -88,8 +88,11 @@ fn tiers_inherit_the_rules_algorithm_unless_they_name_one() {
     );
 }
 
-fn smooth(requests: u32, burst: u32) -> Tier {
-    Tier { algorithm: Algorithm::SmoothWindow { burst }, ..tier(requests, 1, Algorithm::FixedWindow) }
+/// A window, and the bucket of its pace.
+fn smooth(requests: u32, burst: u32) -> Limit {
+    let window = tier(requests, 1, Algorithm::FixedWindow);
+    let pace = tier(requests, 1, bucket(burst, Refill::Continuous, false));
+    Limit::Tiers { tiers: [window, pace].into_iter().collect(), over_limit_policy: OverLimitPolicy::Ignore }
 }
 
 #[test]
@@ -104,14 +107,12 @@ fn smooth_windows_have_a_burst() {
         (100_000, "burst: 1", 200),
     ] {
         let lines = format!("requests: {requests}\nper: 1s\nsmooth: true\n{more}");
-        let ignores = OverLimitPolicy::Ignore;
-        let expected = Limit::Tiers { tiers: [smooth(requests, burst)].into(), over_limit_policy: ignores };
-        assert_eq!(limit(&lines), expected, "{lines}");
+        assert_eq!(limit(&lines), smooth(requests, burst), "{lines}");
+        assert!(limit(&lines).is_smooth());
     }
     // also in the syntax of envoyproxy/ratelimit, whose rejected hits count otherwise
     let lines = "requests_per_unit: 1000\nunit: second\nsmooth: true";
-    let ignores = OverLimitPolicy::Ignore;
-    assert_eq!(limit(lines), Limit::Tiers { tiers: [smooth(1_000, 10)].into(), over_limit_policy: ignores });
+    assert_eq!(limit(lines), smooth(1_000, 10));
     assert_eq!(one("requests: 5\nper: 1s\nsmooth: false"), tier(5, 1, Algorithm::FixedWindow));
 }
 
@@ -229,7 +230,6 @@ fn a_rule_sets_its_coordination() {
             sync_interval: Some(Period::from_millis(50)),
             on_store_failure: Some(OnStoreFailure::Deny),
             split_between: None,
-            follows_demand: false,
         }
     );
     for (line, expected) in [

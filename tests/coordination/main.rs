@@ -3,7 +3,6 @@
 mod all_or_none;
 mod auto;
 mod bounds;
-mod by_demand;
 mod caller_timeout;
 mod eviction;
 mod extreme;

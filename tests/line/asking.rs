@@ -3,7 +3,6 @@
 
 use std::{
     collections::BTreeMap,
-    num::NonZeroU32,
     sync::Arc,
     task::{Poll, Wake, Waker},
 };
@@ -62,11 +61,8 @@ fn tiers() -> impl Strategy<Value = SharedTiers> {
 }
 
 fn places() -> impl Strategy<Value = part::Place> {
-    let instances = (1..9_u32).prop_map(|instances| NonZeroU32::new(instances).expect("not zero"));
-    (instances, any::<Option<u32>>()).prop_map(|(instances, rank)| match rank {
-        Some(rank) => part::Place::new(instances.get(), rank % instances).expect("there is such a rank"),
-        None => part::Place::unranked(instances),
-    })
+    (1..9_usize, proptest::option::of(0..9_u32))
+        .prop_map(|(instances, rank)| part::Place::among(instances, rank))
 }
 
 /// The world around a line.

@@ -46,11 +46,9 @@ fn algorithm(requests: u32) -> impl Strategy<Value = Algorithm> {
     let refill = prop_oneof![Just(Refill::Continuous), Just(Refill::Step)];
     let bucket = (select(vec![1, 2, 3, requests, 2 * requests]), refill)
         .prop_map(|(burst, refill)| Algorithm::TokenBucket(Bucket { burst, refill, strict: false }));
-    let smooth = select(vec![1, 2, requests]).prop_map(|burst| Algorithm::SmoothWindow { burst });
     prop_oneof![
         3 => Just(Algorithm::FixedWindow),
         2 => Just(Algorithm::SlidingWindow),
-        3 => smooth,
         3 => bucket
     ]
 }

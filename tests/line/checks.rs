@@ -98,10 +98,6 @@ fn check_limit(world: &World<'_>, index: usize) -> Result<(), TestCaseError> {
         world.tiers.iter().map(|(since, tiers)| (*since, &tiers[index])).collect();
     match tier.algorithm {
         Algorithm::FixedWindow => check_windows(tier, &forces, &taken),
-        Algorithm::SmoothWindow { burst } => {
-            check_at_once(burst, &taken)?;
-            check_windows(tier, &forces, &taken)
-        }
         Algorithm::SlidingWindow => check_intervals(tier, &forces, &taken),
         Algorithm::TokenBucket(bucket) => {
             // a burst that was lowered and raised again gives the difference again
@@ -131,17 +127,6 @@ fn check_windows(
         });
         let most = in_force.map(|(_, (_, tier))| tier.requests).max().unwrap_or_default();
         prop_assert!(hits <= most.into(), "{hits} of {most} in the window until {end:?}");
-    }
-    Ok(())
-}
-
-fn check_at_once(burst: u32, taken: &[(Timestamp, u64)]) -> Result<(), TestCaseError> {
-    let mut instants: BTreeMap<Timestamp, u64> = BTreeMap::new();
-    for (at, hits) in taken {
-        *instants.entry(*at).or_default() += hits;
-    }
-    for (at, hits) in instants {
-        prop_assert!(hits <= burst.into(), "{hits} at once at {at:?}");
     }
     Ok(())
 }

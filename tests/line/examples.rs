@@ -16,10 +16,9 @@ fn bucket(requests: u32, burst: u32) -> Tier {
     Tier { requests, period: Period::from_secs(1), algorithm: Algorithm::TokenBucket(bucket) }
 }
 
-fn kinds(requests: u32) -> [Tier; 4] {
+fn kinds(requests: u32) -> [Tier; 3] {
     let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..window(requests) };
-    let smooth = Tier { algorithm: Algorithm::SmoothWindow { burst: requests / 10 }, ..window(requests) };
-    [window(requests), sliding, smooth, bucket(requests, requests / 10)]
+    [window(requests), sliding, bucket(requests, requests / 10)]
 }
 
 fn start() -> Timestamp {

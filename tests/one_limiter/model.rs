@@ -195,7 +195,6 @@ fn key(check: &Check, tier: &Tier) -> Key {
         Algorithm::FixedWindow => 0,
         Algorithm::SlidingWindow => 1,
         Algorithm::TokenBucket(_) => 2,
-        Algorithm::SmoothWindow { .. } => panic!("smooth windows are not shared"),
     };
     (check.name.clone(), check.limit.reference, algorithm, tier.period.as_nanos())
 }
@@ -208,7 +207,6 @@ impl Counter {
             Algorithm::FixedWindow => Self::Fixed { end: 0, hits: 0 },
             Algorithm::SlidingWindow => Self::Sliding(Vec::new()),
             Algorithm::TokenBucket(_) => Self::Bucket(Level::new(now)),
-            Algorithm::SmoothWindow { .. } => panic!("smooth windows are not shared"),
         }
     }
 

@@ -286,7 +286,10 @@ async fn a_cluster_is_queried_for_its_slots() {
     assert!(keys.iter().all(|keys| *keys > 5) && keys.iter().sum::<usize>() == 90, "{keys:?}");
     assert_eq!(remote.state().servers.len(), 3);
     assert_eq!(
-        remote.heartbeat(Heartbeat::new("one", Period::from_secs(60))).await.map(|members| members.instances),
+        remote
+            .heartbeat(Heartbeat { instance: "one", ttl: Period::from_secs(60) })
+            .await
+            .map(|members| members.instances),
         Ok(1)
     );
 }

@@ -3,14 +3,10 @@
 use std::{
     collections::BTreeMap,
     env,
-    io::{self, Read as _, Write as _},
+    io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
     process::{Child, Command, Stdio},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-        mpsc,
-    },
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::Duration,
 };
@@ -25,14 +21,10 @@ use weir::{
 
 use crate::support::{Server, until};
 
-/// What a consumer needs to know: the mode, the address of Redis and that of the provider, and [`BY_DEMAND`] if parts
-/// follow demand.
+/// What a consumer needs to know: the mode, the address of Redis and that of the provider.
 const CONSUMER: &str = "WEIR_TEST_CONSUMER";
 
-/// Says that parts follow demand. The consumer then reads from its input how many calls a second it has to make.
-const BY_DEMAND: &str = "by_demand";
-
-/// The calls that a consumer has to make at any time, where parts do not follow demand.
+/// The calls that a consumer has to make at any time.
 const CALLERS: usize = 60;
 
 const LIMIT: u64 = 400;
@@ -102,32 +94,13 @@ impl Provider {
 
 impl Consumer {
     fn start(mode: Coordination, redis: &Server, provider: &Provider) -> Self {
-        Self::start_with(&format!("{} {} {}", mode.name(), redis.address(), provider.address))
-    }
-
-    /// Starts one of those whose parts follow demand.
-    fn by_demand(redis: &Server, provider: &Provider, rate: u64) -> Self {
-        let mode = Coordination::Split.name();
-        let mut consumer =
-            Self::start_with(&format!("{mode} {} {} {BY_DEMAND}", redis.address(), provider.address));
-        consumer.set_rate(rate);
-        consumer
-    }
-
-    fn start_with(value: &str) -> Self {
         let child = Command::new(env::current_exe().expect("the test"))
             .args(["--exact", "consumers::consumer", "--nocapture"])
-            .env(CONSUMER, value)
-            .stdin(Stdio::piped())
+            .env(CONSUMER, format!("{} {} {}", mode.name(), redis.address(), provider.address))
+            .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn();
         Self(child.expect("it can be started"))
-    }
-
-    /// Has it make so many calls a second from now on.
-    fn set_rate(&mut self, rate: u64) {
-        let input = self.0.stdin.as_mut().expect("it is piped");
-        writeln!(input, "{rate}").expect("it reads its input");
     }
 }
 
@@ -144,8 +117,7 @@ impl Drop for Consumer {
 fn consumer() {
     let Ok(value) = env::var(CONSUMER) else { return };
     let parts: Vec<&str> = value.split(' ').collect();
-    let [mode, redis, provider, follows @ ..] = &parts[..] else { panic!("{value}") };
-    let follows_demand = *follows == [BY_DEMAND];
+    let [mode, redis, provider] = &parts[..] else { panic!("{value}") };
     let mode = Coordination::parse(mode).expect("a mode");
     let mut provider = TcpStream::connect(provider).expect("the provider listens");
     let (calls, stamps) = mpsc::channel::<Timestamp>();
@@ -159,9 +131,8 @@ fn consumer() {
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let split = if follows_demand { ", coordination: split, split: by_demand" } else { "" };
         let rules = format!(
-            "domain: partners\ndescriptors:\n  - key: api\n    rate_limit: {{ requests: {LIMIT}, per: 1s{split} }}\n"
+            "domain: partners\ndescriptors:\n  - key: api\n    rate_limit: {{ requests: {LIMIT}, per: 1s }}\n"
         );
         let settings = CoordinationSettings {
             coordination: mode,
@@ -177,9 +148,6 @@ fn consumer() {
         };
         let limiter = Limiter::builder().rules_text(&rules).redis(redis).coordination(settings).build();
         let limiter = limiter.await.expect("valid rules");
-        if follows_demand {
-            return make_calls(limiter, calls).await;
-        }
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..CALLERS {
             let (limiter, calls) = (limiter.clone(), calls.clone());
@@ -196,37 +164,6 @@ fn consumer() {
         }
         tasks.join_next().await;
     });
-}
-
-/// Makes as many calls a second as the input says, each of which waits for a second at most.
-async fn make_calls(limiter: Limiter, calls: mpsc::Sender<Timestamp>) {
-    let rate = Arc::new(AtomicU64::new(0));
-    let told = Arc::clone(&rate);
-    thread::spawn(move || {
-        for line in io::stdin().lines() {
-            told.store(line.expect("text").parse().expect("a number"), Ordering::Relaxed);
-        }
-    });
-    // in billionths of a call
-    let (mut owed, mut last) = (0, SystemClock.now());
-    loop {
-        sleep(Duration::from_millis(2)).await;
-        let now = SystemClock.now();
-        // after a stop of the machine, what could have been asked meanwhile is not asked at once
-        let elapsed = now.since(last).as_nanos().min(50_000_000);
-        last = now;
-        owed += elapsed * rate.load(Ordering::Relaxed);
-        for _ in 0..owed / 1_000_000_000 {
-            let (limiter, calls) = (limiter.clone(), calls.clone());
-            tokio::spawn(async move {
-                let entries = [("api", "stickers")];
-                if limiter.acquire("partners", &entries, Hits(1), Duration::from_secs(1)).await.is_ok() {
-                    let _ = calls.send(SystemClock.now());
-                }
-            });
-        }
-        owed %= 1_000_000_000;
-    }
 }
 
 /// Eight of them use all of the limit in every second, and never more, also when one is killed and another one is
@@ -261,8 +198,9 @@ async fn consumers_use_all_of_a_limit_and_no_more() {
         drop(consumers.remove(0));
         let killed = SystemClock.now();
         // its part is used by the others at once, but for what it had been granted; under `split` when it is known to
-        // have gone
-        until("a full second without it", async || used(killed).contains(&LIMIT)).await;
+        // have gone, but for the rest of the division
+        let full = if mode == Coordination::Split { LIMIT / 7 * 7 } else { LIMIT };
+        until("a full second without it", async || used(killed).contains(&full)).await;
         consumers.push(Consumer::start(mode, &redis, &provider));
         let added = SystemClock.now();
         until("five seconds with the new one", async || used(added).len() >= 5).await;
@@ -278,42 +216,4 @@ async fn consumers_use_all_of_a_limit_and_no_more() {
         );
         assert!(all.iter().all(|calls| *calls <= LIMIT), "{mode:?}: {all:?}");
     }
-}
-
-/// One of four has 90 % of the demand, which is twice the limit, and then another one: parts follow. Then the one with
-/// the demand is killed, its demand comes to a third, and a new one starts.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn parts_follow_the_demand_of_consumers() {
-    const HOT: u64 = 2 * LIMIT * 9 / 10;
-    const COLD: u64 = 2 * LIMIT / 30;
-    let (redis, provider) = (Server::start(), Provider::start());
-    let counted = |from: Timestamp| {
-        let to = Timestamp::from_nanos(SystemClock.now().as_nanos() - 1_000_000_000);
-        provider.between(Coordination::Split, from.after(SECOND), to)
-    };
-    let are_used = async |from: Timestamp, what: &str| {
-        let is_full = |calls: &&u64| **calls * 100 >= 95 * LIMIT;
-        until(what, async || counted(from).iter().filter(is_full).count() >= 2).await;
-        let since = SystemClock.now();
-        until("three more seconds", async || counted(since).len() >= 3).await;
-        let counted = counted(since);
-        let all: u64 = counted.iter().sum();
-        assert!(all * 100 >= 95 * LIMIT * counted.len() as u64, "{what}: {counted:?}");
-    };
-    let started = SystemClock.now();
-    let mut consumers: Vec<_> =
-        [HOT, COLD, COLD, COLD].map(|rate| Consumer::by_demand(&redis, &provider, rate)).into();
-    are_used(started, "one has the demand").await;
-
-    consumers[0].set_rate(COLD);
-    consumers[1].set_rate(HOT);
-    are_used(SystemClock.now(), "another one has it").await;
-
-    drop(consumers.remove(1));
-    consumers[1].set_rate(HOT);
-    consumers.push(Consumer::by_demand(&redis, &provider, COLD));
-    are_used(SystemClock.now(), "one was killed, and one has started").await;
-
-    let all = provider.between(Coordination::Split, started, SystemClock.now());
-    assert!(all.iter().all(|calls| *calls <= LIMIT), "{all:?}");
 }

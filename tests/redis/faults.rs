@@ -220,7 +220,10 @@ async fn counters_restart_after_a_flush() {
     assert_eq!(take(&remote, &sliding()).await.expect("it counts").counters[0].used().0, 52);
     server.send::<()>(&["SCRIPT", "FLUSH"]);
     assert_eq!(
-        remote.heartbeat(Heartbeat::new("one", Period::from_secs(60))).await.map(|members| members.instances),
+        remote
+            .heartbeat(Heartbeat { instance: "one", ttl: Period::from_secs(60) })
+            .await
+            .map(|members| members.instances),
         Ok(1)
     );
     assert!(metric(&remote, "weir.redis.retries", "main") >= 51);

@@ -180,24 +180,36 @@ async fn instances_see_each_other_until_their_registration_ends() {
     settings.prefix = "p:".into();
     let (one, two) = (connected(settings.clone()).await, connected(settings).await);
     let long = Period::from_secs(60);
-    assert_eq!(one.heartbeat(Heartbeat::new("one", long)).await.map(|members| members.instances), Ok(1));
-    assert_eq!(two.heartbeat(Heartbeat::new("two", long)).await.map(|members| members.instances), Ok(2));
-    assert_eq!(one.heartbeat(Heartbeat::new("one", long)).await.map(|members| members.instances), Ok(2));
-    let mut keys: Vec<String> = server.send(&["KEYS", "*"]);
-    keys.sort_unstable();
-    assert_eq!(keys.first().map(String::as_str), Some("p:weir:instances"));
-    assert!(keys[1..].iter().all(|key| key.starts_with("{p:weir:instances}:")), "{keys:?}");
-    assert!(server.send::<i64>(&["PTTL", "p:weir:instances"]) > 50_000);
     assert_eq!(
-        two.heartbeat(Heartbeat::new("two", Period::default())).await.map(|members| members.instances),
+        one.heartbeat(Heartbeat { instance: "one", ttl: long }).await.map(|members| members.instances),
         Ok(1)
     );
     assert_eq!(
-        two.heartbeat(Heartbeat::new("two", Period::from_millis(20))).await.map(|members| members.instances),
+        two.heartbeat(Heartbeat { instance: "two", ttl: long }).await.map(|members| members.instances),
+        Ok(2)
+    );
+    assert_eq!(
+        one.heartbeat(Heartbeat { instance: "one", ttl: long }).await.map(|members| members.instances),
+        Ok(2)
+    );
+    assert_eq!(server.send::<Vec<String>>(&["KEYS", "*"]), ["p:weir:instances"]);
+    assert!(server.send::<i64>(&["PTTL", "p:weir:instances"]) > 50_000);
+    assert_eq!(
+        two.heartbeat(Heartbeat { instance: "two", ttl: Period::default() })
+            .await
+            .map(|members| members.instances),
+        Ok(1)
+    );
+    assert_eq!(
+        two.heartbeat(Heartbeat { instance: "two", ttl: Period::from_millis(20) })
+            .await
+            .map(|members| members.instances),
         Ok(2)
     );
     until("the registration of the second ends", async || {
-        one.heartbeat(Heartbeat::new("one", long)).await.is_ok_and(|members| members.instances == 1)
+        one.heartbeat(Heartbeat { instance: "one", ttl: long })
+            .await
+            .is_ok_and(|members| members.instances == 1)
     })
     .await;
 }

@@ -4,10 +4,7 @@ use std::collections::BTreeSet;
 
 use redis::Value;
 use weir::{
-    limit::{
-        Algorithm, Bucket, OverLimitPolicy, Period, Refill,
-        request_bucket::{StepLimit, StepRequest},
-    },
+    limit::{Algorithm, Bucket, OverLimitPolicy, Period, Refill},
     store::{
         pool_command::{PoolCommand, PoolMember, PoolOp, PoolReport},
         redis::{Auth, RedisRemote},
@@ -17,10 +14,9 @@ use weir::{
 
 use crate::support::{Op, Server, compatible, connected, now, send, settings, target, tier};
 
-const SCRIPTS: [&str; 4] = [
+const SCRIPTS: [&str; 3] = [
     include_str!("../../src/store/redis/heartbeat.lua"),
     include_str!("../../src/store/redis/pool.lua"),
-    include_str!("../../src/store/redis/steps.lua"),
     include_str!("../../src/store/redis/take.lua"),
 ];
 
@@ -56,7 +52,10 @@ async fn the_least_rights_of_the_page_suffice() {
         }
     }
     for name in ["one", "two", "one"] {
-        remote.heartbeat(Heartbeat::new(name, Period::from_secs(60))).await.expect("it may register");
+        remote
+            .heartbeat(Heartbeat { instance: name, ttl: Period::from_secs(60) })
+            .await
+            .expect("it may register");
     }
     let pool =
         target("d|service=kyc|client", OverLimitPolicy::Ignore, vec![tier(9, 60, Algorithm::FixedWindow)]);
@@ -66,10 +65,6 @@ async fn the_least_rights_of_the_page_suffice() {
     let cycle = at.as_nanos() / Period::from_secs(60).as_nanos();
     let command = PoolCommand { target: pool, cycle, places: 9, forget_after: 2, op };
     remote.call_pool(command).await.expect("it may keep pools");
-    let limit = StepLimit { max: 5, refill: 1, period_ms: 1_000 };
-    let request = StepRequest { limit, take: 1, at: None, strict: false, session: false };
-    remote.take_steps("d|bucket", &request).await.expect("it may keep buckets");
-    assert!(remote.delete_steps("d|bucket").await.expect("it may delete buckets"));
 }
 
 /// The script of a case that the test above does not reach has its commands, too.
@@ -82,11 +77,11 @@ async fn the_rights_of_the_page_have_every_command_of_the_scripts() {
             commands.insert(call);
         }
     }
-    assert!(commands.len() > 20, "{commands:?}");
+    assert!(commands.len() > 15, "{commands:?}");
     for command in commands {
         let arguments = match command {
             // the number of keys
-            "EVAL" | "EVALSHA" | "ZUNIONSTORE" => vec!["weir:a", "1", "weir:b"],
+            "EVAL" | "EVALSHA" => vec!["weir:a", "1", "weir:b"],
             _ => vec!["weir:a"; arguments_of(&server, command)],
         };
         let tried = [&["ACL", "DRYRUN", "weir", command][..], &arguments].concat();

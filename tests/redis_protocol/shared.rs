@@ -116,8 +116,8 @@ async fn what_a_shared_store_cannot_do_is_said() {
     let (_, client) = &mut weirs.all[0];
     for (command, reply) in [
         (
-            "RL.REDUCE k 4503599627370496 60",
-            "-ERR this store keeps no buckets that are refilled in steps, or the numbers",
+            "RL.REDUCE k 2 60",
+            "-ERR RL.* are served in memory and on disk, not over a store that instances share",
         ),
         ("EXISTS k", "-ERR a shared store does not know when a bucket is full"),
         ("TTL k", "-ERR a shared store does not know when a bucket is full"),
@@ -155,49 +155,10 @@ async fn rules_are_taken_from_the_shared_counters() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn buckets_in_steps_are_shared_and_exact() {
-    let mut weirs = Weirs::start(2, &[]).await;
-    let [(_, one), (_, other)] = &mut weirs.all[..] else { panic!("two weirs") };
-    assert_eq!(one.ask("RL.REDUCE TwoPerDay 2 86400").await, ":2");
-    assert_eq!(other.ask("RL.REDUCE TwoPerDay 2 86400").await, ":1");
-    assert_eq!(one.ask("RL.REDUCE TwoPerDay 2 86400").await, ":0");
-    assert_eq!(other.ask("RL.GET TwoPerDay 3 86400").await, ":3");
-    assert_eq!(one.ask("RL.SESSIONIZE s 1 1800 AT 5000").await, "[:1 :5000000]");
-    assert_eq!(other.ask("RL.SESSIONIZE s 1 1800 AT 6000").await, "[:0 :5000000]");
-    assert_eq!(one.ask("RL.REDUCE s 1 1800 AT 6001").await, ":0");
-    assert_eq!(other.ask("RL.SESSIONIZE s 1 1800 AT 7500").await, "[:0 :5000000]");
-    assert_eq!(one.ask("DEL TwoPerDay s none").await, ":2");
-    assert_eq!(other.ask("RL.GET TwoPerDay 2 86400").await, ":2");
-    let most = "4503599627370495";
-    let reply = one.ask(&format!("RL.PREDUCE k {most} 2147483647 REFILL {most} TAKE {most} AT {most}")).await;
-    assert_eq!(reply, format!(":{most}"));
-
-    // random requests, beside a weir in memory
-    let alone = crate::client::start("domain: d", &[]).await;
-    let mut alone = Client::to(&alone).await;
-    let mut random = 1_u64;
-    let mut next = |most: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % most
-    };
-    for i in 0..600 {
-        let (name, refill, take, at) = (next(5), next(4) + 1, next(9), next(1_000));
-        let kind = ["REDUCE", "GET", "SESSIONIZE"][usize::try_from(next(3)).expect("a small number")];
-        let take = if kind == "GET" { String::new() } else { format!(" TAKE {take}") };
-        let strict = if next(2) == 0 { " STRICT" } else { "" };
-        let command = format!("RL.{kind} random-{name} 7 30 REFILL {refill} AT {at}{take}{strict}");
-        let shared = if i % 2 == 0 { one.ask(&command).await } else { other.ask(&command).await };
-        assert_eq!(shared, alone.ask(&command).await, "{command}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_away_is_an_error_for_buckets_in_steps_only() {
+async fn a_store_that_is_away_leaves_buckets_to_the_instance() {
     let mut weirs = Weirs::start(1, &[("WEIR_DECISION_BUDGET", "100ms")]).await;
     weirs.redis.kill();
     let (_, client) = &mut weirs.all[0];
-    let reply = client.ask("RL.REDUCE k 2 60").await;
-    assert!(reply.starts_with("-ERR the store is unavailable: "), "{reply}");
     // decided by this instance alone
     assert!(client.ask("CL.THROTTLE k 15 30 60").await.starts_with("[:0 :16 "));
 }

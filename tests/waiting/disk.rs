@@ -150,31 +150,3 @@ async fn a_wait_that_ends_before_the_store_is_asked_is_none() {
     assert_eq!(disk.acquire_by(&clock, 1).await.rejection, None);
     assert!(disk.acquire_by(&clock, 1).await.rejection.is_some());
 }
-
-/// As in memory: with credit that others have had meanwhile, two bursts could have one instant.
-#[tokio::test]
-async fn a_smooth_window_gets_credit_back_only_if_nothing_was_admitted_since() {
-    let disk = OnDisk::new("{ requests: 10, per: 1m, algorithm: fixed_window, smooth: true, burst: 5 }");
-    let first = disk.take(5).await;
-    assert!(disk.acquire(1).await.rejection.is_some());
-    disk.put_back(first).await;
-    let second = disk.take(3).await;
-    disk.clock.advance(Period::from_secs(1));
-    let _third = disk.take(2).await;
-    disk.put_back(second).await;
-    assert!(disk.acquire(1).await.rejection.is_some(), "the credit of the second one was used by the third");
-    // the window has room for all but the two that were used, as its credit flows in
-    let mut used = 2;
-    for _ in 0..58 {
-        disk.clock.advance(Period::from_secs(1));
-        used += u64::from(disk.acquire(1).await.rejection.is_none());
-    }
-    assert_eq!(used, 10);
-    // a window that has ended gets nothing back
-    disk.clock.advance(Period::from_secs(60));
-    let late = disk.take(5).await;
-    disk.clock.advance(Period::from_secs(60));
-    let _next = disk.take(5).await;
-    disk.put_back(late).await;
-    assert!(disk.acquire(1).await.rejection.is_some());
-}

@@ -82,13 +82,8 @@ impl World {
 
     /// Starts two instances that split 40 requests a second, when both have parts.
     async fn split_fleet(&self) -> Vec<Arc<Instance>> {
-        self.split_fleet_of("").await
-    }
-
-    /// Starts two instances that split 40 requests a second, with further keys of the rule.
-    async fn split_fleet_of(&self, more: &str) -> Vec<Arc<Instance>> {
-        let limit = format!("{{ requests: 40, per: 1s, coordination: split, {more} }}");
-        let fleet = self.fleet(2, &rules(&limit), Coordination::Split).await;
+        let rules = rules("{ requests: 40, per: 1s, coordination: split }");
+        let fleet = self.fleet(2, &rules, Coordination::Split).await;
         sleep(Duration::from_millis(5_500)).await;
         fleet
     }
@@ -551,20 +546,6 @@ async fn whoever_comes_too_late_for_the_part_of_its_instance_is_told_at_once() {
     assert!(calls.join_all().await.iter().all(Option::is_none));
     // the other instance has its own part
     assert_eq!(fleet[1].acquire(1, Duration::ZERO).await.rejection, None);
-}
-
-/// A part that follows demand may be all of the limit from the next window on.
-#[tokio::test(start_paused = true)]
-async fn whoever_comes_too_late_for_all_of_a_limit_whose_parts_move_is_told_at_once() {
-    let world = World::new();
-    let fleet = world.split_fleet_of("split: by_demand").await;
-    // its even part of 20 is used in this window, and all 40 of the next one are for others
-    let (calls, begun, retry_after) = told_at_once(&fleet, 80).await;
-    // who may be in time is kept, until the next window's part is known
-    let kept = fleet[0].acquire(1, retry_after.into()).await;
-    let next_window = begun.window_end(Period::from_secs(1)).since(begun);
-    assert!(kept.rejection.is_none() || kept.waited >= next_window, "{kept:?}");
-    assert!(calls.join_all().await.iter().all(Option::is_none));
 }
 
 /// Under `split`, callers wait for the part of their own instance, which no other one uses.

@@ -13,7 +13,7 @@ use crate::{
     command::lines::write_json,
     limit::{
         Hits, Timestamp,
-        algorithm::{CounterState, FixedWindow, SlidingWindow, SmoothWindow, Span, TokenBucket},
+        algorithm::{CounterState, FixedWindow, SlidingWindow, Span, TokenBucket},
         request_bucket::{BucketKind, PacedBucket, StepBucket, TokenTime},
     },
     store::disk::{StoredCounter, record::bucket_kind},
@@ -57,12 +57,6 @@ pub(super) fn print(counter: &StoredCounter, out: &mut impl Write) -> io::Result
     let Ok(state) = &counter.state else { return Ok(()) };
     let state_value = match state {
         CounterState::FixedWindow(window) => json!({ "end": text(window.end()), "hits": state.used().0 }),
-        CounterState::SmoothWindow(window, _) => json!({
-            "end": text(window.window().end()),
-            "hits": state.used().0,
-            "at": text(window.as_of()),
-            "lacks": window.lacking(),
-        }),
         CounterState::TokenBucket(bucket, _) => json!({
             "at": text(bucket.as_of()),
             "lacks": bucket.taken(),
@@ -123,11 +117,6 @@ pub(super) fn parse(line: &str) -> Result<(String, String, CounterState), LineEr
         Some('f') => {
             let end = time(&state["end"], "end")?;
             CounterState::FixedWindow(FixedWindow::new(end, Hits(number("hits")?)))
-        }
-        Some('m') => {
-            let window = FixedWindow::new(time(&state["end"], "end")?, Hits(number("hits")?));
-            let window = SmoothWindow::new(window, time(&state["at"], "at")?, number("lacks")?);
-            CounterState::restored_smooth_window(window, expires)
         }
         Some('b') => {
             let in_debt = flag("in_debt")?;
@@ -197,13 +186,9 @@ mod tests {
     #[test]
     fn what_is_printed_is_parsed() {
         let bucket = Algorithm::TokenBucket(Bucket { burst: 9, refill: Refill::Step, strict: true });
-        let smooth = Algorithm::SmoothWindow { burst: 5 };
-        for (algorithm, name) in [
-            (Algorithm::FixedWindow, "cf1m"),
-            (Algorithm::SlidingWindow, "s1m"),
-            (smooth, "m1m"),
-            (bucket, "b1m"),
-        ] {
+        for (algorithm, name) in
+            [(Algorithm::FixedWindow, "cf1m"), (Algorithm::SlidingWindow, "s1m"), (bucket, "b1m")]
+        {
             let tier = Tier { requests: 9, period: Period::from_secs(60), algorithm };
             let now = Timestamp::from_nanos(1_700_000_000_012_345_678);
             let mut state = CounterState::unused(&tier, now);

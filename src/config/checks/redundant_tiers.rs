@@ -37,8 +37,6 @@ fn is_stricter(a: &Tier, b: &Tier) -> bool {
     let (b_requests, b_period) = (u128::from(b.requests), u128::from(b.period.as_nanos()));
     match b.algorithm {
         Algorithm::FixedWindow => most_in(a, b_period, true) <= b_requests,
-        // its pace rejects what no other limit does
-        Algorithm::SmoothWindow { .. } => false,
         Algorithm::SlidingWindow => most_in(a, b_period, false) <= b_requests,
         // a bucket stays above zero if `a` admits no more than its refill and the largest burst of `a` fits into it; a
         // refill in steps may come too late for that
@@ -48,7 +46,7 @@ fn is_stricter(a: &Tier, b: &Tier) -> bool {
                 Algorithm::TokenBucket(Bucket { burst, .. }) => u128::from(burst) + u128::from(a.requests),
                 Algorithm::SlidingWindow => a.requests.into(),
                 // the end of one window and the start of the next
-                Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => 2 * u128::from(a.requests),
+                Algorithm::FixedWindow => 2 * u128::from(a.requests),
             };
             let slower = u128::from(a.requests) * b_period <= b_requests * u128::from(a.period.as_nanos());
             bucket.refill == Refill::Continuous && slower && burst <= u128::from(bucket.burst)
@@ -61,7 +59,7 @@ fn is_stricter(a: &Tier, b: &Tier) -> bool {
 fn most_in(tier: &Tier, nanos: u128, aligned: bool) -> u128 {
     let (requests, period) = (u128::from(tier.requests), u128::from(tier.period.as_nanos()));
     match tier.algorithm {
-        Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => {
+        Algorithm::FixedWindow => {
             let windows = match aligned {
                 true if nanos.is_multiple_of(period) => nanos / period,
                 true if period.is_multiple_of(nanos) => 1,

@@ -1,5 +1,4 @@
-//! Finds rules that instances cannot share: smooth windows, and in a store which counts only single fixed windows, such
-//! as Memcached, most others.
+//! Finds rules that instances cannot share in a store which counts only single fixed windows, such as Memcached.
 
 use std::fmt::Write as _;
 
@@ -19,7 +18,7 @@ const MAX_WARNINGS: usize = 100;
 ///
 /// # Errors
 ///
-/// If rules are smooth: a shared store counts windows, but has no pace.
+/// If rules are smooth, and the store is Memcached: it counts windows, but has no pace.
 pub fn check_shared(
     mut loaded: Loaded,
     store: SharedStore,
@@ -33,6 +32,7 @@ pub fn check_shared(
     let mut report = Report::default();
     for rule in shared
         .iter()
+        .filter(|rule| !store.shares(rule) || rule.shadow.is_some())
         .filter(|rule| rule.limit.is_smooth() || rule.shadow.as_ref().is_some_and(Limit::is_smooth))
     {
         report.error_with(rule.origin.clone(), || {
@@ -55,7 +55,7 @@ pub fn check_shared(
     shared
         .retain(|rule| store == SharedStore::Memcached && (!store.shares(rule) || is_unshared_shadow(rule)));
     let mut warnings = warnings(&shared);
-    warnings.extend(split.into_iter().take(MAX_WARNINGS).flat_map(|rule| warnings_of_parts(rule, store)));
+    warnings.extend(split.into_iter().take(MAX_WARNINGS).flat_map(warnings_of_parts));
     loaded.warnings.extend(warnings);
     loaded
         .warnings
@@ -88,14 +88,10 @@ fn warnings(unshared: &[&Rule]) -> Vec<ConfigWarning> {
     warnings
 }
 
-/// Returns the warnings about the parts of a rule that is split: of one that says so itself, only those about `store`.
-fn warnings_of_parts(rule: &Rule, store: SharedStore) -> Vec<ConfigWarning> {
+/// Returns the warnings about the parts of a rule that is split by default: one that says so itself has them already.
+fn warnings_of_parts(rule: &Rule) -> Vec<ConfigWarning> {
     let of_size = split::of_any_number(&rule.limit).filter(|_| rule.coordination.mode.is_none());
-    let stay_even = rule.coordination.follows_demand && store == SharedStore::Memcached;
-    let stay_even =
-        stay_even.then(|| "Memcached keeps no parts that follow demand: they stay even".to_owned());
-    let messages = of_size.chain(stay_even);
-    messages.map(|message| ConfigWarning { at: rule.origin.clone(), message }).collect()
+    of_size.map(|message| ConfigWarning { at: rule.origin.clone(), message }).collect()
 }
 
 /// Returns whether instances share the counters of `rule` in `mode`.
@@ -192,24 +188,19 @@ descriptors:
     rate_limit: { requests: 400, per: 1s }
   - key: other
     rate_limit: { requests: 5, per: 1h, coordination: lease }
-  - key: moving
-    rate_limit: { requests: 400, per: 1s, coordination: split, split: by_demand }
 ";
-        for (store, default, places) in [
-            (SharedStore::Redis, Coordination::Split, &["4", "4"][..]),
-            (SharedStore::Redis, Coordination::Auto, &[]),
-            (SharedStore::Memcached, Coordination::Auto, &["10"]),
-        ] {
+        for (default, places) in [(Coordination::Split, &["4", "4"][..]), (Coordination::Auto, &[])] {
             let loaded = parse("shop.yaml", text).expect("the rules are valid");
             assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
-            let warnings = check_shared(loaded, store, default).expect("nothing is smooth").warnings;
+            let warnings =
+                check_shared(loaded, SharedStore::Redis, default).expect("nothing is smooth").warnings;
             let lines: Vec<String> = warnings.iter().map(|warning| warning.at.line.to_string()).collect();
-            assert_eq!(lines, places, "{store:?} {default:?}: {warnings:?}");
+            assert_eq!(lines, places, "{default:?}: {warnings:?}");
         }
     }
 
     #[test]
-    fn smooth_rules_must_be_local() {
+    fn smooth_rules_must_be_local_over_memcached() {
         let text = "\
 domain: shop
 descriptors:
@@ -220,15 +211,15 @@ descriptors:
   - key: sliding
     rate_limit: { requests: 5, per: 1m, algorithm: sliding_window, smooth: true }
 ";
-        for store in [SharedStore::Redis, SharedStore::Memcached] {
-            let loaded = parse("shop.yaml", text).expect("the rules are valid");
-            let errors = check_shared(loaded, store, Coordination::Auto).expect_err("one is smooth").errors;
-            let [error] = &*errors else { panic!("{errors:?}") };
-            let text = error.to_string();
-            assert!(text.starts_with("shop.yaml:4:"), "{text}");
-            assert!(text.contains("cannot share a limit with 'smooth: true'"), "{text}");
-        }
-        let loaded = parse("shop.yaml", text).expect("the rules are valid");
-        assert!(check_shared(loaded, SharedStore::Redis, Coordination::Local).is_ok());
+        let checked = |store, default| {
+            check_shared(parse("shop.yaml", text).expect("the rules are valid"), store, default)
+        };
+        let errors = checked(SharedStore::Memcached, Coordination::Auto).expect_err("one is smooth").errors;
+        let [error] = &*errors else { panic!("{errors:?}") };
+        let message = error.to_string();
+        assert!(message.starts_with("shop.yaml:4:"), "{message}");
+        assert!(message.contains("cannot share a limit with 'smooth: true'"), "{message}");
+        assert!(checked(SharedStore::Memcached, Coordination::Local).is_ok());
+        assert!(checked(SharedStore::Redis, Coordination::Auto).is_ok());
     }
 }

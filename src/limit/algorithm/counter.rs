@@ -6,7 +6,6 @@ use super::{
     change::CountChange,
     fixed_window::FixedWindow,
     sliding_window::SlidingWindow,
-    smooth_window::SmoothWindow,
     span::Span,
     state::{AlgorithmState, Availability, Outcome, Probe},
     token_bucket::TokenBucket,
@@ -17,8 +16,7 @@ use crate::limit::{
     units::{Hits, NANOS_PER_SECOND, Period, Timestamp},
 };
 
-/// The state of any algorithm. 24 bytes, plus the heap memory of a sliding window of several spans, or
-/// of a smooth window.
+/// The state of any algorithm. 24 bytes, plus the heap memory of a sliding window of several spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CounterState {
     /// The state under [`Algorithm::FixedWindow`].
@@ -41,8 +39,6 @@ pub enum CounterState {
     },
     /// The state under [`Algorithm::TokenBucket`].
     TokenBucket(TokenBucket, IdleAt),
-    /// The state under [`Algorithm::SmoothWindow`].
-    SmoothWindow(Box<SmoothWindow>, IdleAt),
     /// A bucket whose parameters come with each request, instead of a tier. Whether it was used with callers' times.
     Steps(StepBucket, IdleAt, bool),
     /// The same with the start of a session, in milliseconds since the epoch.
@@ -65,7 +61,6 @@ macro_rules! on_state {
             CounterState::FixedWindow($state) => $do,
             CounterState::SlidingWindow($state, _) => $do,
             CounterState::TokenBucket($state, _) => $do,
-            CounterState::SmoothWindow($state, _) => $do,
             CounterState::OneSpan { is_there, hits, opened, last, .. } => {
                 read_one(&window_of_one(*is_there, *hits, *opened, *last), |$state| $do)
             }
@@ -84,11 +79,6 @@ macro_rules! change_state {
         match $counter {
             CounterState::FixedWindow($state) => $do,
             CounterState::TokenBucket($state, kept) => {
-                let done = $do;
-                *kept = IdleAt::of($state.idle_at($tier));
-                done
-            }
-            CounterState::SmoothWindow($state, kept) => {
                 let done = $do;
                 *kept = IdleAt::of($state.idle_at($tier));
                 done
@@ -121,9 +111,6 @@ impl CounterState {
             Algorithm::TokenBucket(_) => {
                 Self::TokenBucket(AlgorithmState::unused(tier, now), IdleAt::default())
             }
-            Algorithm::SmoothWindow { .. } => {
-                Self::from_smooth_window(AlgorithmState::unused(tier, now), tier)
-            }
         }
     }
 
@@ -134,7 +121,6 @@ impl CounterState {
             Algorithm::FixedWindow => matches!(self, Self::FixedWindow(_)),
             Algorithm::SlidingWindow => matches!(self, Self::SlidingWindow(..) | Self::OneSpan { .. }),
             Algorithm::TokenBucket(_) => matches!(self, Self::TokenBucket(..)),
-            Algorithm::SmoothWindow { .. } => matches!(self, Self::SmoothWindow(..)),
         }
     }
 
@@ -150,7 +136,6 @@ impl CounterState {
     pub fn is_unused(&self, tier: &Tier, now: Timestamp) -> bool {
         match self {
             Self::TokenBucket(bucket, _) => bucket.is_idle(tier, now),
-            Self::SmoothWindow(window, _) => window.idle_at(tier) <= now,
             _ => self.probe(tier, now, Hits(0)).used == Hits(0),
         }
     }
@@ -180,7 +165,7 @@ impl CounterState {
     /// fixed window counts them as [`CounterState::take`] does, since its capacity can only grow until then.
     pub fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         match self {
-            Self::FixedWindow(_) | Self::TokenBucket(..) | Self::SmoothWindow(..) => {
+            Self::FixedWindow(_) | Self::TokenBucket(..) => {
                 self.take(tier, now, hits);
             }
             _ => self.change_window(tier, |window| window.reserve(tier, now, until, hits)),
@@ -206,7 +191,7 @@ impl CounterState {
     /// that instant.
     pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         match self {
-            Self::FixedWindow(_) | Self::TokenBucket(..) | Self::SmoothWindow(..) => {
+            Self::FixedWindow(_) | Self::TokenBucket(..) => {
                 self.give_back(tier, now, hits);
             }
             _ => self.change_window(tier, |window| window.release(tier, now, until, hits)),
@@ -222,10 +207,6 @@ impl CounterState {
             Self::TokenBucket(bucket, kept) => {
                 bucket.put_back(tier, now, taken_at, hits);
                 *kept = IdleAt::of(bucket.idle_at(tier));
-            }
-            Self::SmoothWindow(window, kept) => {
-                window.put_back(tier, now, taken_at, hits);
-                *kept = IdleAt::of(window.idle_at(tier));
             }
             _ => self.change_window(tier, |window| window.release(tier, now, taken_at, hits)),
         }
@@ -263,7 +244,6 @@ impl CounterState {
             Self::SlidingWindow(_, idle_at)
             | Self::OneSpan { idle_at, .. }
             | Self::TokenBucket(_, idle_at)
-            | Self::SmoothWindow(_, idle_at)
             | Self::Steps(_, idle_at, _)
             | Self::Session(_, idle_at, _) => idle_at.instant(),
             Self::Paced(bucket, token) => bucket.full_at(*token),
@@ -285,19 +265,6 @@ impl CounterState {
         let idle_at = IdleAt::of(idle_at);
         Self::with_one_span(&window, idle_at)
             .unwrap_or_else(|| Self::SlidingWindow(Box::new(window), idle_at))
-    }
-
-    /// Creates a state from `window`.
-    #[must_use]
-    pub fn from_smooth_window(window: SmoothWindow, tier: &Tier) -> Self {
-        Self::SmoothWindow(Box::new(window), IdleAt::of(window.idle_at(tier)))
-    }
-
-    /// Creates a state from `window`, which equals an unused one from `idle_at`, for a store that keeps both without
-    /// the tier.
-    #[must_use]
-    pub fn restored_smooth_window(window: SmoothWindow, idle_at: Timestamp) -> Self {
-        Self::SmoothWindow(Box::new(window), IdleAt::of(idle_at))
     }
 
     /// Creates a state from `bucket`, which equals an unused one from `idle_at`, for a store that keeps both without
@@ -407,7 +374,6 @@ mod tests {
         assert_eq!(size_of::<FixedWindow>(), 16);
         assert_eq!(size_of::<TokenBucket>(), 16);
         assert_eq!(size_of::<SlidingWindow>(), 32);
-        assert_eq!(size_of::<SmoothWindow>(), 32);
     }
 
     /// A sliding window needs no allocation while it has one span of few hits, and changes as it would in a box.

@@ -113,7 +113,6 @@ impl Plan {
     /// each hit.
     pub(super) fn has_few_openings(&self) -> bool {
         match &*self.tiers {
-            tiers if tiers.iter().any(Tier::is_smooth) => false,
             [_] => true,
             tiers => !tiers.iter().any(is_continuous),
         }

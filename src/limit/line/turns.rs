@@ -80,7 +80,6 @@ fn opens(tiers: &[Tier]) -> Period {
         Algorithm::FixedWindow => tier.period.as_nanos(),
         Algorithm::SlidingWindow => tier.period.as_nanos() / 12,
         Algorithm::TokenBucket(bucket) => flows_in(tier, bucket.burst),
-        Algorithm::SmoothWindow { burst } => flows_in(tier, burst),
     });
     Period::from_nanos(opens.min().unwrap_or_default())
 }
@@ -92,7 +91,7 @@ pub(super) fn spread(tiers: &[Tier]) -> Period {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, num::NonZeroU32};
+    use std::collections::BTreeSet;
 
     use super::*;
 
@@ -103,7 +102,7 @@ mod tests {
     }
 
     fn ranked(instances: u32, rank: u32) -> Turns {
-        Turns { place: Place::new(instances, rank).expect("there is such a rank"), seed: 0 }
+        Turns { place: Place::among(instances as usize, Some(rank)), seed: 0 }
     }
 
     /// Returns how long after `second` each of so many instances asks.
@@ -149,7 +148,7 @@ mod tests {
 
     #[test]
     fn turns_without_a_rank_are_random_and_within_the_time() {
-        let place = Place::unranked(NonZeroU32::new(96).expect("not zero"));
+        let place = Place::among(96, None);
         let instant = |seed, second| {
             let opening = Timestamp::from_secs(second);
             Turns { place, seed }.instant(&window(), opening).since(opening)

@@ -92,7 +92,7 @@ impl<S: Store> Limiter<S> {
             wait: reserved.decision.reset,
             estimate: self.estimate(check, clock.now()),
         };
-        Some((supply, self.store.place(check, clock.now())))
+        Some((supply, self.store.place(check)))
     }
 
     async fn return_unused(

@@ -192,7 +192,6 @@ fn tier(tier: &Tier) -> String {
     match tier.algorithm {
         Algorithm::FixedWindow => limit,
         Algorithm::SlidingWindow => format!("{limit} algorithm=sliding_window"),
-        Algorithm::SmoothWindow { burst } => format!("{limit} smooth=true burst={burst}"),
         Algorithm::TokenBucket(Bucket { burst, refill, strict }) => {
             let refill = if refill == Refill::Step { " refill=step" } else { "" };
             let strict = if strict { " strict=true" } else { "" };

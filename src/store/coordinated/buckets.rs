@@ -1,11 +1,7 @@
-//! Buckets whose parameters come with each request. A paced one is a token bucket of any pace in the shared store, in
-//! the mode of rules that name none. Each request about one that is refilled in steps is decided by the shared store,
-//! and fails with it.
-
-use std::time::Duration;
+//! Buckets whose parameters come with each request: a token bucket of any pace in the shared store, in the mode of rules
+//! that name none. Those that are refilled in steps are in memory and on disk only.
 
 use smallvec::smallvec;
-use tokio::time::timeout;
 
 use super::Coordinated;
 use crate::{
@@ -18,14 +14,14 @@ use crate::{
     },
     store::{
         Store as _, StoreError,
-        path::{BUCKET_DOMAIN, BUCKET_KEY, bytes_as_text, path_of_buckets},
-        remote::{Remote, RemoteError},
+        path::{BUCKET_DOMAIN, BUCKET_KEY, bytes_as_text},
+        remote::Remote,
     },
 };
 
 /// Callers see these texts.
 const STEPS: StoreError = StoreError::Unsupported(
-    "this store keeps no buckets that are refilled in steps, or the numbers are too large for it: up to 4503599627370495",
+    "RL.* are served in memory and on disk, not over a store that instances share; use CL.THROTTLE",
 );
 const TOO_LARGE: StoreError = StoreError::Unsupported(
     "a shared store counts up to 4294967295 tokens, in periods from 1 s to 31536000 s",
@@ -45,11 +41,7 @@ impl<R: Remote> Coordinated<R> {
             return Ok(self.memory.decide_bucket_now(name, request, now));
         }
         match request {
-            BucketRequest::Step(request) => {
-                let path = path_of_buckets(name);
-                let taken = self.remote().take_steps(&path, request);
-                Ok(BucketReply::Step(self.within_budget(taken).await?.ok_or(STEPS)?))
-            }
+            BucketRequest::Step(_) => Err(STEPS),
             BucketRequest::Paced(request) => {
                 Ok(BucketReply::Paced(self.decide_paced(name, request, now).await?))
             }
@@ -71,30 +63,13 @@ impl<R: Remote> Coordinated<R> {
         // at the slowest pace, so that nothing flows in meanwhile: everything is given back that can be taken
         let pace = Pace::new(1, 31_536_000).ok_or(TOO_LARGE)?;
         let most = PacedRequest { capacity: u32::MAX.into(), pace, quantity: 0 };
-        let path = path_of_buckets(name);
-        let had_steps = self.within_budget(self.remote().delete_steps(&path)).await?;
         let before = self.decide_paced(name, &most, now).await?;
         if before.remaining == most.capacity {
-            return Ok(had_steps.then_some(Period::default()));
+            return Ok(None);
         }
         let all = PacedRequest { quantity: -i64::from(u32::MAX), ..most };
         self.decide_paced(name, &all, now).await?;
         Ok(Some(before.reset_after))
-    }
-
-    /// Waits for `reply` of the shared store, no longer than a decision may.
-    async fn within_budget<T>(
-        &self,
-        reply: impl Future<Output = Result<T, RemoteError>>,
-    ) -> Result<T, StoreError> {
-        if self.client.is_unavailable() {
-            return Err(StoreError::Unavailable("it does not reply".into()));
-        }
-        let budget = self.client.caller.settings.budget;
-        let replied = timeout(Duration::from(budget), reply).await;
-        replied
-            .unwrap_or(Err(RemoteError::TimedOut(budget)))
-            .map_err(|error| StoreError::Unavailable(error.to_string()))
     }
 
     async fn decide_paced(
@@ -122,7 +97,7 @@ impl<R: Remote> Coordinated<R> {
             direction: if request.quantity < 0 { Direction::GiveBack } else { Direction::Take },
         };
         let decisions = self.take(std::slice::from_ref(&check), Scope::Descriptor, now).await?;
-        let decision = decisions.first().ok_or(STEPS)?;
+        let decision = decisions[0];
         let rest = request.capacity.saturating_sub(request.quantity.unsigned_abs());
         Ok(PacedReply {
             limited: decision.over,

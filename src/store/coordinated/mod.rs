@@ -109,12 +109,6 @@ impl<R: Remote> Coordinated<R> {
         self.client.instances()
     }
 
-    /// Returns the number of limits of which this instance has a part that follows demand.
-    #[must_use]
-    pub fn limits_by_demand(&self) -> usize {
-        self.client.membership.demands.told()
-    }
-
     /// Returns whether the store, or a node of it, has stopped replying, so that no decision waits for it.
     #[must_use]
     pub fn is_store_unavailable(&self) -> bool {

@@ -7,7 +7,6 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{
     Coordinated,
-    client::AskedHits,
     counter::{Ask, Asks, Decided, LocalCounter, Tried},
     delivery::{Delivery, Undecided},
     link::StoreTime,
@@ -100,18 +99,12 @@ impl<R: Remote> Store for Coordinated<R> {
         is_local.then(|| self.memory())
     }
 
-    fn place(&self, check: &LimitCheck<'_>, now: Timestamp) -> Place {
+    fn place(&self, check: &LimitCheck<'_>) -> Place {
         if self.table.requested_mode(check) == Coordination::Split {
             // nobody else asks for this instance's part
             return Place::ALONE;
         }
-        self.client.place(now)
-    }
-
-    fn note_demand(&self, check: &LimitCheck<'_>, now: Timestamp) {
-        if self.table.requested_mode(check) == Coordination::Split {
-            self.split.note_demand(check, now);
-        }
+        self.client.place()
     }
 
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
@@ -130,8 +123,7 @@ impl<R: Remote> Store for Coordinated<R> {
         patience: Period,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
-        let asked = AskedHits { waiting: request.want, ..AskedHits::default() };
-        self.reserve_within(check, request, asked, patience, now).await
+        self.reserve_within(check, request, patience, now).await
     }
 
     async fn take_with(
@@ -154,8 +146,7 @@ impl<R: Remote> Store for Coordinated<R> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
-        let asked = AskedHits { new: request.want, ..AskedHits::default() };
-        self.reserve_within(check, request, asked, self.client.caller.settings.budget, now).await
+        self.reserve_within(check, request, self.client.caller.settings.budget, now).await
     }
 
     async fn release(

@@ -4,7 +4,6 @@ use tokio::time::Instant;
 
 use super::{
     Coordinated,
-    client::AskedHits,
     counter::{Asks, Tried},
     delivery::Undecided,
     table::Waiting,
@@ -21,12 +20,11 @@ use crate::{
 };
 
 impl<R: Remote> Coordinated<R> {
-    /// Reserves hits, and waits no longer than `budget` for the shared store. What is `asked` is demand.
+    /// Reserves hits, and waits no longer than `budget` for the shared store.
     pub(super) async fn reserve_within(
         &self,
         check: &LimitCheck<'_>,
         request: ReservationRequest,
-        asked: AskedHits,
         budget: Period,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
@@ -39,7 +37,7 @@ impl<R: Remote> Coordinated<R> {
         let at = self.client.time_at(now).now;
         match self.mode(check, at) {
             Coordination::Local => return Ok(self.memory.reserve_now(check, request, now)),
-            Coordination::Split => return Ok(self.split.reserve(&self.memory, check, request, asked, now)),
+            Coordination::Split => return Ok(self.split.reserve(&self.memory, check, request, now)),
             _ => {}
         }
         let target = self.table.target(check, at);

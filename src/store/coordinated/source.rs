@@ -32,11 +32,6 @@ impl<R: Remote + Source> Source for Coordinated<R> {
                 self.instances() as u64,
             ),
             Metric::gauge(
-                "weir.split.limits_by_demand",
-                "Limits of which this instance has a part that follows demand.",
-                self.limits_by_demand() as u64,
-            ),
-            Metric::gauge(
                 "weir.store.unavailable",
                 "1 while decisions do not wait for the store, or for a node of it.",
                 self.is_store_unavailable().into(),

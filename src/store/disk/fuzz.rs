@@ -20,14 +20,9 @@ pub(crate) fn record(input: &[u8]) {
     assert_eq!(record::decode(&again).as_ref(), Ok(&state), "what is written is what is read");
     assert_eq!(record::expiry_of(&again), Some(record::expiry(&state)), "the filter reads the same expiry");
     let bucket = |refill| Algorithm::TokenBucket(Bucket { burst: 5, refill, strict: true });
-    let smooth = Algorithm::SmoothWindow { burst: 3 };
-    for algorithm in [
-        Algorithm::FixedWindow,
-        Algorithm::SlidingWindow,
-        smooth,
-        bucket(Refill::Continuous),
-        bucket(Refill::Step),
-    ] {
+    for algorithm in
+        [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket(Refill::Continuous), bucket(Refill::Step)]
+    {
         let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm };
         let kind = CounterKind::Tier(tier.clone());
         if !record::fits(&state, &kind) {

@@ -34,10 +34,6 @@ fn merge_tier(mut disk: CounterState, local: &CounterState, tier: &Tier, now: Ti
             let in_window = Timestamp::from_nanos(window.end().as_nanos().saturating_sub(1));
             add(in_window, local.used().0);
         }
-        CounterState::SmoothWindow(window, _) => {
-            // the window's last hit was at the instant of its credit
-            add(window.as_of(), local.used().0);
-        }
         CounterState::TokenBucket(bucket, _) if local.used() > Hits(0) => {
             // the steps of the two buckets are at different times: hits that one of them has refilled already are not
             // taken back, and none that has not is refilled by an earlier step of the other one
@@ -68,11 +64,10 @@ mod tests {
     use super::*;
     use crate::limit::{Algorithm, Bucket};
 
-    fn tiers() -> [Tier; 5] {
+    fn tiers() -> [Tier; 4] {
         let bucket = |refill| Algorithm::TokenBucket(Bucket { burst: 50, refill, strict: false });
-        let smooth = Algorithm::SmoothWindow { burst: 50 };
         let (continuous, step) = (bucket(Refill::Continuous), bucket(Refill::Step));
-        [Algorithm::FixedWindow, Algorithm::SlidingWindow, smooth, continuous, step].map(|algorithm| Tier {
+        [Algorithm::FixedWindow, Algorithm::SlidingWindow, continuous, step].map(|algorithm| Tier {
             requests: 50,
             period: Period::from_secs(60),
             algorithm,
@@ -122,19 +117,12 @@ mod tests {
                         left(&whole, now) + (apart / 1_000_000 * 50).div_ceil(60_000)
                     }
                     Algorithm::FixedWindow => left(&whole, now),
-                    // credit flows faster into each of the two than into one
-                    Algorithm::SmoothWindow { .. } => {
-                        let window = now.window_end(tier.period);
-                        let counting = all.iter().filter(|(at, _)| at.window_end(tier.period) == window);
-                        50 - counting.map(|(_, hits)| hits).sum::<u64>()
-                    }
                 };
                 prop_assert!(left(&merged, now) <= most(now), "{tier}");
                 // at most one token that had flowed in partly in each of the two; steps refill none of what is added,
                 // and windows may count hits of other spans together
-                let is_inexact = tier.bucket().refill == Refill::Step
-                    || tier.algorithm == Algorithm::SlidingWindow
-                    || tier.is_smooth();
+                let is_inexact =
+                    tier.bucket().refill == Refill::Step || tier.algorithm == Algorithm::SlidingWindow;
                 prop_assert!(is_inexact || left(&merged, now) + 2 >= left(&whole, now), "{tier}");
                 let then = now.after(Period::from_secs(wait));
                 let is_stepped = tier.bucket().refill == Refill::Step;

@@ -2,8 +2,7 @@
 //!
 //! The key is the text that names the counter: its path (as in the keys of a shared store), `}`, which no path
 //! contains, then the algorithm and the period of its tier, such as `shop|tenant=acme}s1m`: `f` for a fixed window, `s`
-//! for a sliding window, `b` for a token bucket, `m` for a smooth window, with a `c` in front if the rule counts
-//! rejected hits. Counters of one rule thus are beside each other, and share the beginning of their keys in a block.
+//! for a sliding window, `b` for a token bucket, with a `c` in front if the rule counts rejected hits. Counters of one rule thus are beside each other, and share the beginning of their keys in a block.
 //! Buckets that come with requests are beside each other too: the path of their name, such as `|key=user`, and after
 //! the `}` a `p` for a paced one, or `r`, the tokens of a full bucket, of a refill, and the milliseconds between two,
 //! such as `r5,5,60000`. A key that begins with a zero byte is the store's own.
@@ -21,14 +20,13 @@
 //! | the tokens that it lacks; the last step, as the difference to the expiry in milliseconds | kind 5, a bucket that is refilled in steps; kind 6, one that callers' times were used with |
 //! | the same; the start of the session, in the same way as the last step | kind 7, one with a session; kind 8, one that callers' times were used with |
 //! | an instant; the tokens that it lacked then; four bytes: the time of a token in nanoseconds, an IEEE 754 number | kind 9, a paced bucket |
-//! | the window's end; its hits; an instant; the credit that was missing then, in units of 2^-31 | kind 10, a smooth window |
 //!
 //! States are exact: what is read is what was written.
 
 use crate::{
     limit::{
         Algorithm, Hits, LimitCheck, OverLimitPolicy, Tier, Timestamp,
-        algorithm::{CounterState, FixedWindow, SlidingWindow, SmoothWindow, Span, TokenBucket},
+        algorithm::{CounterState, FixedWindow, SlidingWindow, Span, TokenBucket},
         request_bucket::{BucketKind, BucketName, PacedBucket, StepBucket, StepLimit, TokenTime},
     },
     store::path::{path_of, path_of_buckets, shortened},
@@ -46,7 +44,6 @@ const STEPS_BY_CALLER: u8 = 6;
 const SESSION: u8 = 7;
 const SESSION_BY_CALLER: u8 = 8;
 const PACED: u8 = 9;
-const SMOOTH_WINDOW: u8 = 10;
 
 /// The most spans that a value may have: more than a window ever has, so that a damaged value allocates little.
 const MAX_SPANS: u64 = 64;
@@ -101,7 +98,6 @@ pub(super) fn key(check: &LimitCheck<'_>, tier: &Tier) -> Box<[u8]> {
         Algorithm::FixedWindow => 'f',
         Algorithm::SlidingWindow => 's',
         Algorithm::TokenBucket(_) => 'b',
-        Algorithm::SmoothWindow { .. } => 'm',
     });
     key.push_str(&tier.period.to_string());
     key.into_bytes().into()
@@ -168,13 +164,6 @@ pub fn encode(state: &CounterState) -> Vec<u8> {
             put_time(&mut value, base, window.end());
             put(&mut value, state.used().0);
         }
-        CounterState::SmoothWindow(window, _) => {
-            begin(&mut value, SMOOTH_WINDOW);
-            put_time(&mut value, base, window.window().end());
-            put(&mut value, state.used().0);
-            put_time(&mut value, base, window.as_of());
-            put(&mut value, window.lacking());
-        }
         CounterState::TokenBucket(bucket, _) => {
             begin(&mut value, if bucket.is_in_debt() { BUCKET_IN_DEBT } else { TOKEN_BUCKET });
             put_time(&mut value, base, bucket.as_of());
@@ -227,13 +216,6 @@ pub fn decode(value: &[u8]) -> Result<CounterState, RecordError> {
         FIXED_WINDOW => {
             let end = take_time(rest, base, "end of the window")?;
             CounterState::FixedWindow(FixedWindow::new(end, Hits(take(rest, "hits of the window")?)))
-        }
-        SMOOTH_WINDOW => {
-            let end = take_time(rest, base, "end of the window")?;
-            let window = FixedWindow::new(end, Hits(take(rest, "hits of the window")?));
-            let as_of = take_time(rest, base, "instant of the credit")?;
-            let window = SmoothWindow::new(window, as_of, take(rest, "credit")?);
-            CounterState::restored_smooth_window(window, idle_at)
         }
         SLIDING_WINDOW => {
             let opened = take_time(rest, base, "start of the newest span")?;
@@ -292,7 +274,6 @@ pub(super) fn fits(state: &CounterState, kind: &CounterKind) -> bool {
             (state, tier.algorithm),
             (CounterState::FixedWindow(_), Algorithm::FixedWindow)
                 | (CounterState::TokenBucket(..), Algorithm::TokenBucket(_))
-                | (CounterState::SmoothWindow(..), Algorithm::SmoothWindow { .. })
                 | (CounterState::SlidingWindow(..) | CounterState::OneSpan { .. }, Algorithm::SlidingWindow)
         ),
         CounterKind::Bucket(BucketKind::Paced) => matches!(state, CounterState::Paced(..)),
@@ -375,7 +356,6 @@ mod tests {
         prop_oneof![
             Just(Algorithm::FixedWindow),
             Just(Algorithm::SlidingWindow),
-            Just(Algorithm::SmoothWindow { burst: 4 }),
             Just(bucket(Refill::Continuous)),
             Just(bucket(Refill::Step)),
         ]
@@ -458,8 +438,7 @@ mod tests {
         for (value, error) in [
             (&[][..], RecordError::InvalidField("format")),
             (&[0x21, 0, 0, 0, 0, 0, 0], RecordError::UnknownFormat(0x21)),
-            (&[0x1b, 0, 0, 0, 0], RecordError::UnknownFormat(0x1b)),
-            (&[0x1a, 0, 0, 0, 0, 0, 1], RecordError::InvalidField("instant of the credit")),
+            (&[0x1a, 0, 0, 0, 0], RecordError::UnknownFormat(0x1a)),
             (&[0x19, 0, 0, 0, 0, 0, 1, 0, 0, 0xc0, 0x7f], RecordError::InvalidField("time of a token")),
             (&[0x15, 0, 0, 0, 0, 3], RecordError::InvalidField("last step")),
             (&[0x11, 0, 0], RecordError::InvalidField("expiry")),

@@ -224,7 +224,7 @@ impl Remote for MemcachedRemote {
         self.run(commands, Urgency::Background).await
     }
 
-    /// Counts the instances in rounds: see `instances.rs`. Names are not needed, so that there are no epochs.
+    /// Counts the instances in rounds: see `instances.rs`. Names are not needed, so that there are no ranks.
     async fn heartbeat(&self, Heartbeat { ttl, .. }: Heartbeat<'_>) -> Result<Members, RemoteError> {
         let key = self.instances_key();
         if ttl == Period::default() {

@@ -22,7 +22,6 @@ mod settings;
 mod share;
 mod slot;
 mod slot_map;
-mod steps;
 mod tls;
 
 use std::{fmt, sync::Arc};
@@ -37,7 +36,6 @@ use self::{
     pool::Pool,
     request::{NodeRequest, RoutedRequest},
     share::ShareRequest,
-    steps::{StepsReply, StepsRequest},
 };
 use super::{
     name::{self, KeySettings},
@@ -47,10 +45,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    limit::{
-        Period, Tier, Timestamp,
-        request_bucket::{StepReply, StepRequest},
-    },
+    limit::{Period, Tier, Timestamp},
     observe::{Metric, Source},
     tls::TlsError,
 };
@@ -220,26 +215,9 @@ impl Remote for RedisRemote {
         let now = self.now().map(|now| script::micros(now).to_string()).unwrap_or_default();
         let arguments =
             std::iter::once(now).chain(heartbeat::arguments(&heartbeat)).map(String::into_bytes).collect();
-        let keys = name::members(&self.keys.prefix);
+        let keys = std::iter::once(name::instances(&self.keys.prefix)).collect();
         let encoded = EncodedCommand::Run { script: &script::HEARTBEAT, keys, arguments };
         self.main.run_one(HeartbeatRequest(encoded), Urgency::Decision).await.1
-    }
-
-    async fn take_steps(&self, path: &str, request: &StepRequest) -> Result<Option<StepReply>, RemoteError> {
-        let key = name::steps(&self.keys.prefix, path);
-        let Some(request) = StepsRequest::take(key, request, self.now()) else { return Ok(None) };
-        match self.main.run_one(request, Urgency::Decision).await.1? {
-            StepsReply::Taken(reply) => Ok(Some(reply)),
-            StepsReply::Deleted(_) => Err(command::malformed_reply()),
-        }
-    }
-
-    async fn delete_steps(&self, path: &str) -> Result<bool, RemoteError> {
-        let request = StepsRequest::delete(name::steps(&self.keys.prefix, path));
-        match self.main.run_one(request, Urgency::Decision).await.1? {
-            StepsReply::Deleted(deleted) => Ok(deleted),
-            StepsReply::Taken(_) => Err(command::malformed_reply()),
-        }
     }
 
     fn keeps_pools(&self) -> bool {

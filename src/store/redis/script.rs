@@ -23,14 +23,12 @@ pub(super) struct Script {
 
 /// Adds, takes, grants and returns hits.
 pub(super) static TAKE: Script = Script::new(include_str!("take.lua"), take_sha);
-/// Counts the instances, and keeps the epochs of their membership.
+/// Counts the instances.
 pub(super) static HEARTBEAT: Script = Script::new(include_str!("heartbeat.lua"), heartbeat_sha);
-/// Takes tokens from buckets that are refilled in steps.
-pub(super) static STEPS: Script = Script::new(include_str!("steps.lua"), steps_sha);
 /// Keeps the pools of fair shares.
 pub(super) static POOL: Script = Script::new(include_str!("pool.lua"), pool_sha);
 /// All scripts.
-pub(super) static ALL: [&Script; 4] = [&TAKE, &HEARTBEAT, &STEPS, &POOL];
+pub(super) static ALL: [&Script; 3] = [&TAKE, &HEARTBEAT, &POOL];
 
 /// The most hits in one command: far more than any limit admits, and few enough that Lua and Redis add them exactly.
 pub(super) const MAX_HITS: u64 = 1 << 48;
@@ -73,10 +71,6 @@ fn take_sha() -> String {
 
 fn heartbeat_sha() -> String {
     redis::Script::new(HEARTBEAT.text).get_hash().to_owned()
-}
-
-fn steps_sha() -> String {
-    redis::Script::new(STEPS.text).get_hash().to_owned()
 }
 
 fn pool_sha() -> String {
@@ -223,7 +217,7 @@ fn few(number: usize) -> u8 {
 fn pack_tier(tier: &Tier, at: Timestamp, packed: &mut Vec<u8>) {
     let bucket = tier.bucket();
     packed.push(match tier.algorithm {
-        Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => b'f',
+        Algorithm::FixedWindow => b'f',
         Algorithm::SlidingWindow => b's',
         Algorithm::TokenBucket(_) => b'b',
     });

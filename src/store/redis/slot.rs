@@ -43,21 +43,6 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_instances_are_in_one_slot_whatever_their_prefix_is() {
-        for (prefix, keys) in
-            [("", 8), ("p:", 8), ("{eu}:", 8), ("a{b}c:", 8), ("}:", 1), ("{:", 1), ("{}:", 1)]
-        {
-            let members = crate::store::name::members(prefix);
-            assert_eq!(members.len(), keys, "{prefix}");
-            assert_eq!(members[0], format!("{prefix}weir:instances"));
-            assert!(
-                members.iter().all(|key| slot(key.as_bytes()) == slot(members[0].as_bytes())),
-                "{members:?}"
-            );
-        }
-    }
-
-    #[test]
     fn only_the_first_tag_counts_and_only_if_it_is_not_empty() {
         assert_eq!(tag(b"p:{a}{b}"), b"a");
         assert_eq!(tag(b"p:{{a}b"), b"{a");

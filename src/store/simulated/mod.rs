@@ -5,7 +5,6 @@
 
 mod capabilities;
 mod clock;
-mod demands;
 mod network;
 mod pools;
 mod random;

@@ -22,7 +22,7 @@ use crate::{
     limit::{Coordination, Period, Timestamp},
     store::{
         pool_command::{PoolCommand, PoolReply},
-        remote::{Command, Heartbeat, KeyDemand, Members, Remote, RemoteError, Replies, Reply, Target},
+        remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, Reply, Target},
     },
 };
 
@@ -94,8 +94,6 @@ enum Call {
 struct OwnedHeartbeat {
     instance: String,
     ttl: Period,
-    first_epoch: Option<Timestamp>,
-    demands: Vec<KeyDemand>,
 }
 
 /// The reply to a call.
@@ -245,8 +243,8 @@ impl SimulatedStore {
         let now = self.0.clock.now();
         let mut server = self.0.server.lock();
         Ok(match call {
-            Call::Heartbeat(OwnedHeartbeat { instance, ttl, first_epoch, demands }) => {
-                let heartbeat = Heartbeat { instance: &instance, ttl, first_epoch, demands: &demands };
+            Call::Heartbeat(OwnedHeartbeat { instance, ttl }) => {
+                let heartbeat = Heartbeat { instance: &instance, ttl };
                 CallReply::Members(server.heartbeat(heartbeat, now))
             }
             Call::Commands(commands) => {
@@ -355,9 +353,8 @@ impl Remote for SimulatedRemote {
 
     async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
         self.connection.heartbeats.fetch_add(1, Ordering::Relaxed);
-        let Heartbeat { instance, ttl, first_epoch, demands } = heartbeat;
-        let (instance, demands) = (instance.to_owned(), demands.to_vec());
-        let heartbeat = OwnedHeartbeat { instance, ttl, first_epoch, demands };
+        let Heartbeat { instance, ttl } = heartbeat;
+        let heartbeat = OwnedHeartbeat { instance: instance.to_owned(), ttl };
         match self.call_store(Call::Heartbeat(heartbeat)).await? {
             CallReply::Members(members) => Ok(members),
             _ => Err(wrong_kind()),

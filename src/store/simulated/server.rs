@@ -2,23 +2,20 @@
 //! documented, with the pure algorithms.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
 };
 
 use smallvec::SmallVec;
 
-use super::demands::Demands;
 use crate::{
     limit::{
-        Algorithm, Direction, Hits, NANOS_PER_SECOND, OverLimitPolicy, Period, Tier, Timestamp,
+        Algorithm, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
         algorithm::{CountChange, CounterState, FixedWindow},
         decide,
-        part::Place,
     },
     store::remote::{
-        Command, EPOCH_AHEAD, Epoch, Exchange, FirstEpoch, Heartbeat, Hold, Members, Replacement, Reply,
-        Report, Run, Target, TierSet,
+        Command, Exchange, Heartbeat, Hold, Members, Replacement, Reply, Report, Run, Target, TierSet,
     },
 };
 
@@ -39,13 +36,7 @@ pub struct SimulatedServer {
     /// The latest version of any target.
     version: u64,
     /// The instances, and the end of each registration.
-    members: HashMap<String, Timestamp>,
-    /// The epoch in force, if there is one, and those to come: when each begins, and its members in the order of their
-    /// ranks.
-    epochs: VecDeque<(Timestamp, Vec<String>)>,
-    /// The first epoch since the store began, or lost its data.
-    first_epoch: Option<FirstEpoch>,
-    demands: Demands,
+    members: BTreeMap<String, Timestamp>,
     /// The latest writes, which a failover can lose. Empty unless writes are recorded.
     journal: VecDeque<Written>,
     keeps: Period,
@@ -191,63 +182,22 @@ impl SimulatedServer {
 
     /// Registers an instance from `now` on, or removes it if its time is zero. Returns the instances.
     pub fn heartbeat(&mut self, heartbeat: Heartbeat<'_>, now: Timestamp) -> Members {
-        let Heartbeat { instance, ttl, first_epoch, demands } = heartbeat;
-        let before = self.members.len();
+        let Heartbeat { instance, ttl } = heartbeat;
         self.members.retain(|_, until| *until > now);
-        let has_expired = self.members.len() < before;
-        let is_as_before = if ttl > Period::default() {
-            self.members.insert(instance.to_owned(), now.after(ttl)).is_some()
+        if ttl > Period::default() {
+            self.members.insert(instance.to_owned(), now.after(ttl));
         } else {
-            self.members.remove(instance).is_none()
-        };
-        if has_expired || !is_as_before {
-            self.begin_epoch(now);
+            self.members.remove(instance);
         }
-        // the last one that has begun is in force
-        while self.epochs.get(1).is_some_and(|(from, _)| *from <= now) {
-            self.epochs.pop_front();
-        }
-        if let Some(first) = &mut self.first_epoch {
-            first.follows_others |= first_epoch.is_some_and(|known| known != first.from);
-        }
-        let is_nobody_in_force =
-            |(from, members): &(Timestamp, Vec<String>)| *from <= now && members.is_empty();
-        let epochs = self.epochs.iter().filter(|epoch| !is_nobody_in_force(epoch)).map(|(from, members)| {
-            let rank = members.binary_search_by(|name| name.as_str().cmp(instance)).ok();
-            let place = rank
-                .and_then(|rank| Place::new(u32::try_from(members.len()).ok()?, u32::try_from(rank).ok()?));
-            Epoch { from: *from, place }
-        });
-        let epochs: SmallVec<[Epoch; 2]> = epochs.collect();
-        let in_force = self.epochs.front().filter(|(from, _)| *from <= now);
-        let members = in_force.map_or(&[][..], |(_, members)| members);
-        let place = epochs.first().filter(|epoch| epoch.from <= now).and_then(|epoch| epoch.place);
-        let is_settled = self.epochs.iter().all(|(from, _)| *from <= now);
-        let parts = self.demands.heartbeat(instance, place, members, is_settled, demands, now);
-        Members { instances: self.members.len(), now: Some(now), epochs, first: self.first_epoch, parts }
-    }
-
-    /// Begins an epoch of the present members, soon.
-    fn begin_epoch(&mut self, now: Timestamp) {
-        let mut names: Vec<String> = self.members.keys().cloned().collect();
-        names.sort_unstable();
-        let ahead = now.after(EPOCH_AHEAD).as_nanos();
-        let from = Timestamp::from_nanos(ahead.next_multiple_of(NANOS_PER_SECOND));
-        // later ones are of a clock that was set back
-        while self.epochs.back().is_some_and(|(last, _)| *last >= from) {
-            self.epochs.pop_back();
-        }
-        self.epochs.push_back((from, names));
-        self.first_epoch.get_or_insert(FirstEpoch { from, follows_others: false });
+        let rank = self.members.keys().position(|name| name == instance);
+        let rank = rank.and_then(|rank| u32::try_from(rank).ok());
+        Members { instances: self.members.len(), rank, now: Some(now) }
     }
 
     /// Removes everything.
     pub fn flush(&mut self) {
         self.counters.clear();
         self.members.clear();
-        self.epochs.clear();
-        self.first_epoch = None;
-        self.demands.clear();
         self.journal.clear();
     }
 
@@ -288,7 +238,7 @@ fn keys(target: &Target, at: Timestamp) -> impl Iterator<Item = Key> {
     let path: Arc<str> = Arc::from(&*target.path);
     target.tiers.iter().map(move |tier| {
         let (algorithm, window) = match tier.algorithm {
-            Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => (0, at.window_end(tier.period)),
+            Algorithm::FixedWindow => (0, at.window_end(tier.period)),
             Algorithm::SlidingWindow => (1, Timestamp::default()),
             Algorithm::TokenBucket(_) => (2, Timestamp::default()),
         };

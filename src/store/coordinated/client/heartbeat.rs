@@ -1,4 +1,4 @@
-//! The heartbeat: counts the instances, follows the epochs of their membership, measures the store's clock, and probes
+//! The heartbeat: counts the instances, follows their number, measures the store's clock, and probes
 //! nodes whose breaker is open.
 
 use std::sync::{
@@ -11,22 +11,16 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::{breaker::FailedCount, caller::Caller, demands::Demands, epochs::Epochs};
+use super::{breaker::FailedCount, caller::Caller, instances::InstanceNumbers};
 use crate::{
     clock::Reading,
-    limit::{Period, Timestamp},
-    store::remote::{Command, EPOCH_AHEAD, Exchange, Heartbeat, Members, Remote},
+    limit::{Period, Timestamp, part::Place},
+    store::remote::{Command, Exchange, Heartbeat, Members, Remote},
 };
 
 /// The heartbeats for which the largest number of instances is remembered: after a restart of many instances, or when
 /// Redis has lost its data, the number is too low for a few of them.
 const MEMORY: usize = 10;
-
-/// Returns how long after a heartbeat the members that its reply names are certain: an instance that sends none is
-/// removed after two periods, and the change takes effect later.
-const fn certain_for(period: Period) -> Period {
-    Period::from_nanos(2 * period.as_nanos() + EPOCH_AHEAD.as_nanos())
-}
 
 /// The registration of this instance among those that share the store.
 #[derive(Debug)]
@@ -37,10 +31,8 @@ pub(in super::super) struct Membership {
     lately: Mutex<[usize; MEMORY]>,
     /// The largest of them.
     most_lately: AtomicUsize,
-    /// Who splits limits with this instance.
-    epochs: ArcSwap<Epochs>,
-    /// The demand for limits whose parts follow it.
-    pub(in super::super) demands: Demands,
+    /// Their numbers over time, by which they split limits.
+    numbers: ArcSwap<InstanceNumbers>,
     /// Whether this instance has left and sends no more heartbeats.
     has_left: AtomicBool,
 }
@@ -54,11 +46,7 @@ impl Membership {
             instances: AtomicUsize::new(0),
             lately: Mutex::default(),
             most_lately: AtomicUsize::new(0),
-            epochs: ArcSwap::from_pointee(Epochs::unanswered(
-                now.after(certain_for(period)),
-                Period::from_nanos(2 * period.as_nanos()),
-            )),
-            demands: Demands::default(),
+            numbers: ArcSwap::from_pointee(InstanceNumbers::new(period, now)),
             has_left: AtomicBool::new(false),
         }
     }
@@ -73,9 +61,9 @@ impl Membership {
         Some(self.most_lately.load(Ordering::Relaxed)).filter(|most| *most > 0)
     }
 
-    /// Returns who splits limits with this instance.
-    pub(in super::super) fn epochs(&self) -> arc_swap::Guard<Arc<Epochs>> {
-        self.epochs.load()
+    /// Returns the numbers of instances over time, by which they split limits.
+    pub(in super::super) fn numbers(&self) -> arc_swap::Guard<Arc<InstanceNumbers>> {
+        self.numbers.load()
     }
 
     /// Records the reply to a heartbeat that was sent at `sent`.
@@ -89,13 +77,10 @@ impl Membership {
         // by the earliest instant at which it can have been sent
         let earliest =
             Timestamp::from_nanos(sent.now.as_nanos().saturating_sub(sent.latest.since(sent.now).as_nanos()));
-        let most_lately = self.most_instances_lately().unwrap_or_default();
-        let mut epochs = Epochs::clone(&self.epochs.load());
-        let certain_until = earliest.after(certain_for(caller.settings.heartbeat));
-        epochs.follow(members, most_lately, members.now.unwrap_or(received.now), certain_until);
-        self.epochs.store(Arc::new(epochs));
-        // windows that have begun by now keep their parts
-        self.demands.follow(&members.parts, received.now);
+        let mut numbers = InstanceNumbers::clone(&self.numbers.load());
+        let place = Place::among(members.instances, members.rank);
+        numbers.follow(place, earliest, members.now.unwrap_or(received.now));
+        self.numbers.store(Arc::new(numbers));
     }
 
     fn record_number(&self, instances: usize) {
@@ -127,10 +112,7 @@ impl Membership {
         let (node, period) = (caller.remote.members_node(), caller.settings.heartbeat);
         let ttl = Period::from_nanos(2 * period.as_nanos());
         let sent = caller.look();
-        let first_epoch = self.epochs.load().first();
-        let demands = self.demands.report(caller.store_clock.at(sent.now).now);
-        let heartbeat = Heartbeat::new(&caller.settings.instance, ttl);
-        let heartbeat = caller.remote.heartbeat(Heartbeat { first_epoch, demands: &demands, ..heartbeat });
+        let heartbeat = caller.remote.heartbeat(Heartbeat { instance: &caller.settings.instance, ttl });
         match timeout(period.into(), caller.wait_for_reply(node, None, heartbeat, || {})).await {
             Ok(Ok(members)) => {
                 self.record(&members, sent, caller);
@@ -143,7 +125,9 @@ impl Membership {
     /// Deregisters this instance and stops the heartbeats.
     pub(super) async fn leave<R: Remote>(&self, caller: &Caller<R>) {
         self.has_left.store(true, Ordering::Relaxed);
-        let left = caller.remote.heartbeat(Heartbeat::new(&caller.settings.instance, Period::default()));
+        let left = caller
+            .remote
+            .heartbeat(Heartbeat { instance: &caller.settings.instance, ttl: Period::default() });
         let _ = timeout(caller.settings.heartbeat.into(), left).await;
     }
 }

@@ -8,21 +8,19 @@ mod alarm;
 mod breaker;
 mod caller;
 mod clock;
-mod demands;
-mod epochs;
 mod heartbeat;
+mod instances;
 mod sender;
 #[cfg(all(test, feature = "simulated"))]
 mod tests;
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
 use self::{breaker::FailedCount, caller::Caller, heartbeat::Membership, sender::Sender};
 pub(super) use self::{
-    demands::AskedHits,
-    epochs::Epochs,
+    instances::InstanceNumbers,
     sender::{ExchangeOutcome, Exchanges, Outbox},
 };
 use super::{counter::Sent, link::StoreTime, settings::CoordinationSettings};
@@ -73,14 +71,9 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.membership.instances()
     }
 
-    /// Returns the place of this instance at the instant `now` of its clock. It has no rank if the store keeps no
-    /// epochs, or before its first one.
-    pub(super) fn place(&self, now: Timestamp) -> Place {
-        let unranked = || {
-            let instances = u32::try_from(self.instances()).ok().and_then(NonZeroU32::new);
-            Place::unranked(instances.unwrap_or(NonZeroU32::MIN))
-        };
-        self.membership.epochs().at(self.time_at(now).now).unwrap_or_else(unranked)
+    /// Returns the place of this instance among all. It is alone until the store has replied.
+    pub(super) fn place(&self) -> Place {
+        self.membership.numbers().place().unwrap_or(Place::ALONE)
     }
 
     /// Returns the store's time.

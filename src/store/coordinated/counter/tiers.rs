@@ -55,7 +55,7 @@ pub(in super::super) fn has_strict_bucket(tiers: &[Tier]) -> bool {
 /// of this time.
 pub(super) fn hold(tiers: &[Tier]) -> Period {
     let nanos = tiers.iter().filter_map(|tier| match tier.algorithm {
-        Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => None,
+        Algorithm::FixedWindow => None,
         Algorithm::SlidingWindow => Some(tier.period.as_nanos() / 100),
         Algorithm::TokenBucket(_) => Some(tier.period.as_nanos() / 20),
     });
@@ -88,7 +88,7 @@ pub(super) fn same_windows(tiers: &[Tier], a: Timestamp, b: Timestamp) -> bool {
 /// Returns whether hits that were counted at `at` no longer count at `now`.
 pub(super) fn has_ended(tier: &Tier, at: Timestamp, now: Timestamp) -> bool {
     match tier.algorithm {
-        Algorithm::FixedWindow | Algorithm::SmoothWindow { .. } => at.window_end(tier.period) <= now,
+        Algorithm::FixedWindow => at.window_end(tier.period) <= now,
         Algorithm::SlidingWindow => at.after(tier.period) <= now,
         // a full bucket has forgotten all hits, but only its state shows when it is full
         Algorithm::TokenBucket(_) => false,
