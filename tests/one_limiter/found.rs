@@ -553,21 +553,3 @@ fn what_was_given_back_in_an_outage_counts_in_tiers_of_a_reload() {
     ];
     assert_eq!(run(&case, Mode::Coordinated(Coordination::Interval)), Ok(()));
 }
-
-#[test]
-fn zz_outage() {
-    let ask = |value, hits, gives_back| Ask { key: 0, value, hits, gives_back, own: None };
-    let wait = || Step::Wait(Period::from_millis(1));
-    let case = Case {
-        steps: vec![
-            Step::Outage(true),
-            Step::Request(0, vec![ask(1, 2, false)]),
-            wait(),
-            wait(),
-            Step::Outage(false),
-            Step::Request(0, vec![ask(1, 1, true)]),
-        ],
-        ..case(vec![tier(120, 1_000, Algorithm::SlidingWindow)], &[])
-    };
-    assert_eq!(run(&case, Mode::Coordinated(Coordination::Strict)), Ok(()));
-}

@@ -244,11 +244,13 @@ impl<'a, S: Store> Run<'a, S> {
             for (i, (check, own)) in checks.iter().zip(&got).enumerate() {
                 let counts_rejected = check.limit.reference && !self.case.together;
                 let is_restarted = decides_in_store && self.is_restarted_later(i, checks, &got);
+                let is_followed = decides_in_store && self.is_followed_by_a_return(i, checks);
                 let (of, answers) = (std::slice::from_ref(check), std::slice::from_ref(own));
                 let answer = |model: &mut Model, now| {
                     let answer = model.answer(check, counts_rejected, now);
                     let reset = if is_restarted { own.reset } else { answer.reset };
-                    vec![Answer { reset, ..answer }]
+                    let status = if is_followed { own.clone() } else { Answer { reset, ..answer } };
+                    vec![Answer { over: answer.over, ..status }]
                 };
                 expected.extend(self.models.follow(&instants, of, answers, answer));
             }
@@ -271,6 +273,13 @@ impl<'a, S: Store> Run<'a, S> {
         let is_strict = checks[i].limit.tiers().iter().any(|tier| tier.bucket().strict);
         let mut later = (i + 1..checks.len()).filter(|j| checks[*j].name == checks[i].name);
         self.limiters.len() > 1 && is_strict && later.any(|j| got[j].over)
+    }
+
+    /// Returns whether a later one of `checks` gives back hits of the counter of check `i`. The store says how it stands
+    /// after all of them: an instance that does not know how it stood before cannot tell what the return has added.
+    fn is_followed_by_a_return(&self, i: usize, checks: &[Check]) -> bool {
+        let mut later = checks[i + 1..].iter().filter(|check| check.name == checks[i].name);
+        self.limiters.len() > 1 && later.any(|check| check.gives_back)
     }
 
     /// Returns whether the answers `got` may differ from the `expected` ones because several instances pause: a check of

@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::task::yield_now;
 use weir::{
     Acquired, DecisionSettings,
     client::{AcquireError, Limiter},
@@ -16,10 +15,7 @@ use weir::{
     config,
     limit::{Descriptor, Entry, Hits, KeyHasher, OnStoreFailure, Period, Request, RuleSet, Timestamp},
     observe::Stats,
-    store::{
-        Receipt,
-        disk::{DiskSettings, DiskStore, DiskSync, OnDamage},
-    },
+    store::disk::{DiskSettings, DiskStore, DiskSync, OnDamage},
 };
 
 use super::support::rules;
@@ -71,7 +67,6 @@ async fn counters_on_disk_are_waited_for() {
 /// A limiter on disk with a clock that the test sets.
 struct OnDisk {
     limiter: Arc<weir::Limiter<DiskStore>>,
-    clock: Arc<ManualClock>,
     _dir: tempfile::TempDir,
 }
 
@@ -95,14 +90,10 @@ impl OnDisk {
         let loaded = config::parse("rules", &rules(limit)).unwrap_or_else(|errors| panic!("{errors}"));
         limiter.load(RuleSet::new(&loaded.domains, KeyHasher::with_secret([1, 2])));
         tokio::spawn(weir::Limiter::ask_store(&limiter, Arc::clone(&clock) as _));
-        Self { limiter, clock, _dir: dir }
+        Self { limiter, _dir: dir }
     }
 
     /// Acquires `hits` without a wait.
-    async fn acquire(&self, hits: u64) -> Acquired {
-        self.acquire_by(&*self.clock, hits).await
-    }
-
     async fn acquire_by(&self, clock: &impl Clock, hits: u64) -> Acquired {
         let descriptor = Descriptor {
             entries: [Entry { key: "api", value: "x" }].into_iter().collect(),
@@ -115,18 +106,6 @@ impl OnDisk {
         let acquired =
             self.limiter.acquire(&request, Period::from_nanos(1), clock, |_, acquired| acquired.clone());
         acquired.await.expect("a decision")
-    }
-
-    async fn take(&self, hits: u64) -> Receipt {
-        self.acquire(hits).await.receipt.expect("it is admitted")
-    }
-
-    async fn put_back(&self, receipt: Receipt) {
-        self.limiter.put_back(receipt, self.clock.now());
-        // what gives them back is another task of this thread, and waits for nothing
-        for _ in 0..100 {
-            yield_now().await;
-        }
     }
 }
 
