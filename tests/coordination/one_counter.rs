@@ -5,7 +5,7 @@ use std::{slice, sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::sleep};
 use weir::{
-    limit::{Algorithm, Bucket, Coordination, Refill, Scope, Tier},
+    limit::{Algorithm, Bucket, Coordination, Period, Refill, Scope, Tier},
     store::simulated::Network,
 };
 
@@ -37,6 +37,10 @@ enum Order {
 fn bucket(requests: u32) -> Tier {
     let bucket = Bucket { burst: requests, refill: Refill::Continuous, strict: false };
     Tier { algorithm: Algorithm::TokenBucket(bucket), ..daily(1) }
+}
+
+fn hourly(tier: Tier) -> Tier {
+    Tier { period: Period::from_secs(3_600), ..tier }
 }
 
 fn network() -> Network {
@@ -77,8 +81,8 @@ async fn work(instance: Arc<Instance>, scope: Scope, order: Order) -> Work {
 async fn run(instances: usize, mode: Coordination, tier: &Tier, scope: Scope, order: Order) -> (Work, u64) {
     let fleet = Fleet::new(instances, mode, slice::from_ref(tier), network()).await;
     if mode == Coordination::Split {
-        // all have their parts then
-        sleep(Duration::from_secs(15)).await;
+        // all have their parts then, and the second window has just begun
+        sleep(Duration::from_secs(2 * 3_600 + 5)).await;
     }
     let mut callers = JoinSet::new();
     for i in 0..CALLERS {
@@ -111,7 +115,12 @@ async fn what_a_request_gives_back_is_its_own_to_take() {
         (Local, 1),
     ];
     for (mode, instances) in fleets {
-        for tier in [daily(LIMIT), sliding(LIMIT), bucket(LIMIT)] {
+        let tiers = match mode {
+            // a newcomer has no part of a bucket until it can have been filled
+            Split => [daily(LIMIT), sliding(LIMIT)].map(hourly).to_vec(),
+            _ => vec![daily(LIMIT), sliding(LIMIT), bucket(LIMIT)],
+        };
+        for tier in tiers {
             for scope in [Scope::Descriptor, Scope::Request] {
                 for order in [Order::GiveBackFirst, Order::CountFirst] {
                     let (Work { used, lost }, counted) = run(instances, mode, &tier, scope, order).await;

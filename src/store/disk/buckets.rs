@@ -15,7 +15,7 @@ use crate::{
     limit::{
         CounterKey, OnStoreFailure, Period, Timestamp,
         algorithm::CounterState,
-        request_bucket::{BucketName, BucketReply, BucketRequest},
+        request_bucket::{BucketKind, BucketName, BucketReply, BucketRequest},
     },
     store::{
         StoreError, TakeOptions,
@@ -105,7 +105,8 @@ impl DiskStore {
                     self.delete(key, bucket);
                 }
             }
-            let must_wait = self.shared.memory.is_crowded() || is_end && self.is_synced_first();
+            let is_crowded = self.shared.is_crowded(name.counter(&BucketKind::Paced));
+            let must_wait = is_crowded || is_end && self.is_synced_first();
             if deletes && latest.is_some() && must_wait && !self.wait_for_round(1, patience).await {
                 return Err(late());
             }

@@ -116,6 +116,7 @@ impl Job {
 fn read_all(shared: &Arc<Shared>, counters: &[Changed]) -> Option<Pins> {
     let mut pins = Pins { shared: Arc::clone(shared), keys: Vec::with_capacity(counters.len()) };
     for counter in counters {
+        shared.wait_for_room(counter.key);
         if let Err(error) = shared.load(counter, true) {
             tracing::debug!(%error, "cannot read a counter");
             return None;

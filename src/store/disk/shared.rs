@@ -28,6 +28,9 @@ use crate::{
     store::MemoryStore,
 };
 
+/// The most rounds of the writer for which a read waits: counters of decisions that are being made may fill memory.
+const MAX_ROUNDS: usize = 16;
+
 /// How often a counter is read again because a batch was written meanwhile. A batch takes much longer than a read.
 const MAX_READS: usize = 100;
 
@@ -50,6 +53,7 @@ pub(super) struct Shared {
     pub(super) is_stopping: AtomicBool,
     rounds: Mutex<Rounds>,
     wake_writer: Condvar,
+    round_ended: Condvar,
     /// The last round of the writer that wrote all changes made before it.
     pub(super) finished: watch::Sender<u64>,
 }
@@ -80,6 +84,7 @@ impl Shared {
             is_stopping: AtomicBool::new(false),
             rounds: Mutex::default(),
             wake_writer: Condvar::new(),
+            round_ended: Condvar::new(),
             finished: watch::Sender::new(0),
             settings,
         }
@@ -104,6 +109,34 @@ impl Shared {
         rounds.wanted = rounds.begun + 1;
         self.wake_writer.notify_all();
         rounds.wanted
+    }
+
+    /// Notes that round `round` has ended, and whether it has written all changes.
+    pub(super) fn end_round(&self, round: u64, has_written: bool) {
+        if has_written {
+            self.finished.send_replace(round);
+        }
+        self.round_ended.notify_all();
+    }
+
+    /// Returns whether so many counters wait to be written that a new one of `key` has to wait for the writer.
+    pub(super) fn is_crowded(&self, key: CounterKey) -> bool {
+        self.memory.is_crowded(key, 2, self.clock.now()) && self.metrics.available.get() == 1
+    }
+
+    /// Waits while there is no room to read the counter of `key`. New ones leave it a part of the room, so that they hold
+    /// up none that the disk has.
+    pub(super) fn wait_for_room(&self, key: CounterKey) {
+        for _ in 0..MAX_ROUNDS {
+            let is_full = self.memory.is_crowded(key, 3, self.clock.now());
+            if !is_full || self.metrics.available.get() != 1 || self.is_stopping() {
+                return;
+            }
+            let mut rounds = self.rounds.lock();
+            rounds.wanted = rounds.begun + 1;
+            self.wake_writer.notify_all();
+            self.round_ended.wait_for(&mut rounds, duration(self.settings.interval));
+        }
     }
 
     /// Waits until a round is requested, the store is closed, or `interval` has passed. Begins a round, and returns its

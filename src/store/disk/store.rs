@@ -157,13 +157,13 @@ impl DiskStore {
             let unknown = Changed::of(counted);
             if self.shared.filter.may_have(&unknown.name) { &mut counters } else { &mut new }.push(unknown);
         }
-        // while they come faster than changed ones are written; those that the disk has need not wait for them
-        while !new.is_empty()
-            && self.shared.memory.is_crowded()
-            && self.shared.metrics.available.get() == 1
-            && self.wait_for_round(0, patience).await
-        {}
         for unknown in new {
+            // while they come faster than changed ones are written; those that the disk has need not wait for them
+            while self.shared.is_crowded(unknown.key) {
+                if !self.wait_for_round(0, patience).await {
+                    return None;
+                }
+            }
             if self.shared.load_new(&unknown) {
                 known.keys.push(unknown.key);
             } else {

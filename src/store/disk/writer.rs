@@ -88,9 +88,8 @@ impl Writer {
             let stopping = self.shared.is_stopping();
             let round = self.shared.begin_round(interval);
             self.shared.expiry.set_now(self.shared.seconds());
-            if self.round() {
-                self.shared.finished.send_replace(round);
-            }
+            let has_written = self.round();
+            self.shared.end_round(round, has_written);
             if stopping {
                 break;
             }

@@ -138,9 +138,11 @@ impl<N: Notes> MemoryStore<N> {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Returns whether so many counters are not removable that soon one of them would have to be evicted.
-    pub(in crate::store) fn is_crowded(&self) -> bool {
-        self.live.load(Ordering::Relaxed) > self.max_counters + self.slack() / 2
+    /// Returns whether so many counters are not removable that soon one of them would have to be evicted, at the insertion
+    /// of `key`: more than this many quarters of those by which they may exceed the bound.
+    pub(in crate::store) fn is_crowded(&self, key: CounterKey, quarters: usize, now: Timestamp) -> bool {
+        self.bound(key, now);
+        self.live.load(Ordering::Relaxed) > self.max_counters + self.slack() / 4 * quarters
     }
 
     /// Evicts counters if there are more than the bound, because that of `key` was read.

@@ -464,7 +464,8 @@ impl<N: Notes> MemoryStore<N> {
         for turn in 0..self.shards.len() {
             let shard = &self.shards[(first + turn) % self.shards.len()];
             let live = || self.live.load(Ordering::Relaxed);
-            if N::NOTED && turn >= NOTED_SHARDS && live() <= max + slack {
+            // what is removable leaves before memory counts as crowded
+            if N::NOTED && turn >= NOTED_SHARDS && live() <= max + slack / 2 {
                 break;
             }
             while live() > max {
