@@ -246,14 +246,7 @@ impl<N: Notes> MemoryStore<N> {
             return decisions;
         }
         match scope {
-            Scope::Request => {
-                decisions = self.decide_together(checks, now);
-                // those that requests bring make room for the whole request
-                let mut keys = checks.iter().map(|check| check.key);
-                if let Some(key) = keys.clone().find(|key| key.is_of_request()).or(keys.next()) {
-                    self.bound(key, now);
-                }
-            }
+            Scope::Request => decisions = self.decide_together(checks, now),
             Scope::Descriptor if has_repeated(checks) => {
                 let mut decided: SmallVec<[(usize, Decision); 4]> = SmallVec::new();
                 for places in places_by_counter(checks) {
@@ -267,35 +260,46 @@ impl<N: Notes> MemoryStore<N> {
             Scope::Descriptor => {
                 // pushed one by one: `collect` costs as much as a decision
                 for check in checks {
-                    decisions.push(self.decide_one(check, scope, now));
+                    decisions.push(self.decide_unbounded(check, scope, now));
                 }
             }
+        }
+        // once all are decided, since a store behind this one has read their counters; what requests bring makes room
+        // for the whole request
+        let mut keys = checks.iter().map(|check| check.key);
+        if let Some(key) = keys.clone().find(|key| key.is_of_request()).or(keys.next()) {
+            self.bound(key, now);
         }
         decisions
     }
 
     /// Decides one check, as [`MemoryStore::decide`] does.
     pub fn decide_one(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
-        let shared = if check.pool.is_some() { self.decide_shared(check, now) } else { None };
-        let decision = shared.unwrap_or_else(|| {
-            self.on_shard(check.key, |shard| shard.take(check, check.over_limit_policy_in(scope), now))
-        });
+        let decision = self.decide_unbounded(check, scope, now);
         self.bound(check.key, now);
         decision
     }
 
-    /// Decides `checks`, which have one counter, with no other request between; those of a pool one by one.
+    /// Decides `checks`, which have one counter, with no other request between; those of a pool one by one. Leaves
+    /// counters that are too many to the caller.
     fn decide_in_order(&self, checks: &[&LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
         if checks.iter().any(|check| check.pool.is_some()) {
-            return checks.iter().map(|check| self.decide_one(check, scope, now)).collect();
+            return checks.iter().map(|check| self.decide_unbounded(check, scope, now)).collect();
         }
-        let key = checks[0].key;
-        let decisions = self.on_shard(key, |shard| {
+        self.on_shard(checks[0].key, |shard| {
             let take = |check: &&LimitCheck<'_>| shard.take(check, check.over_limit_policy_in(scope), now);
             checks.iter().map(take).collect()
-        });
-        self.bound(key, now);
-        decisions
+        })
+    }
+
+    /// Decides one check, and leaves counters that are too many to the caller.
+    fn decide_unbounded(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
+        if check.pool.is_some()
+            && let Some(decision) = self.decide_shared(check, now)
+        {
+            return decision;
+        }
+        self.on_shard(check.key, |shard| shard.take(check, check.over_limit_policy_in(scope), now))
     }
 
     /// Reserves hits: [`Store::reserve`] without a future.
