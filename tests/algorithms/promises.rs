@@ -7,10 +7,7 @@ use crate::support::{Rule, START, Try, later, tier, tries_with_steps_back};
 
 /// Returns the period of a window, or the time in which an empty bucket fills.
 fn longest_wait(tier: &Tier) -> Period {
-    let bucket = match tier.algorithm {
-        Algorithm::TokenBucket(bucket) => bucket,
-        _ => return tier.period,
-    };
+    let Algorithm::TokenBucket(bucket) = tier.algorithm else { return tier.period };
     let (burst, requests, period) =
         (u64::from(bucket.burst), u64::from(tier.requests), u128::from(tier.period.as_nanos()));
     let nanos = match bucket.refill {

@@ -39,10 +39,6 @@ fn bucket(requests: u32) -> Tier {
     Tier { algorithm: Algorithm::TokenBucket(bucket), ..daily(1) }
 }
 
-fn hourly(tier: Tier) -> Tier {
-    Tier { period: Period::from_secs(3_600), ..tier }
-}
-
 fn network() -> Network {
     Network {
         round_trip: Duration::from_millis(2),
@@ -117,7 +113,9 @@ async fn what_a_request_gives_back_is_its_own_to_take() {
     for (mode, instances) in fleets {
         let tiers = match mode {
             // a newcomer has no part of a bucket until it can have been filled
-            Split => [daily(LIMIT), sliding(LIMIT)].map(hourly).to_vec(),
+            Split => [daily(LIMIT), sliding(LIMIT)]
+                .map(|tier| Tier { period: Period::from_secs(3_600), ..tier })
+                .to_vec(),
             _ => vec![daily(LIMIT), sliding(LIMIT), bucket(LIMIT)],
         };
         for tier in tiers {
