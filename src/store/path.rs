@@ -7,7 +7,9 @@
 
 use std::fmt::Write as _;
 
-use crate::limit::{LimitCheck, request_bucket::BucketName};
+use crate::limit::LimitCheck;
+#[cfg(feature = "disk")]
+use crate::limit::request_bucket::BucketName;
 
 /// The domain of buckets that come with requests, which no rules have, and the key of their only entry.
 pub(super) const BUCKET_DOMAIN: &str = "";
@@ -58,6 +60,7 @@ pub(super) fn is_of_shadow(path: &str) -> bool {
 }
 
 /// Returns the path of all buckets of `name`.
+#[cfg(feature = "disk")]
 pub(super) fn path_of_buckets(name: &BucketName<'_>) -> Box<str> {
     let value = bytes_as_text(name.key());
     shortened(path(BUCKET_DOMAIN, std::iter::once((BUCKET_KEY, PathValue::Own(&value)))))
