@@ -247,6 +247,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Decides like [`Limiter::decide_with`] where all counters are in `memory`.
+    #[inline]
     fn decide_in<T>(
         &self,
         memory: &MemoryStore,
@@ -284,7 +285,21 @@ impl<S: Store> Limiter<S> {
                 return Ok(self.decide_plain(memory, loaded, request, &matches, now, encode));
             }
         }
-        self.count_error(find(loaded.as_deref(), request).map(|(loaded, matched)| {
+        self.decide_any(memory, loaded.as_deref(), request, now, record, encode)
+    }
+
+    /// Decides any `request` by the rules that are `loaded`, where all counters are in `memory`.
+    #[inline(never)]
+    fn decide_any<T>(
+        &self,
+        memory: &MemoryStore,
+        loaded: Option<&Loaded>,
+        request: &Request<'_>,
+        now: Timestamp,
+        record: Option<&DecisionRecord>,
+        encode: impl FnOnce(&Verdict<'_>) -> T,
+    ) -> Result<T, LimitError> {
+        self.count_error(find(loaded, request).map(|(loaded, matched)| {
             let scope = self.scope_of(&matched);
             let decisions = if scope == Scope::Request && matched.has_shadows() {
                 self.decide_before_shadows(memory, loaded, &matched, now)

@@ -41,7 +41,8 @@ pub trait AlgorithmState {
 
     /// Decides on `hits` where no other tier has a say: counts them if they fit or the `policy` says so. Does what the
     /// other functions do one by one, for the many rules of one tier.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn decide(&mut self, tier: &Tier, policy: OverLimitPolicy, hits: Hits, now: Timestamp) -> Outcome {
         let Probe { fits, used } = self.probe(tier, now, hits);
         if fits || policy == OverLimitPolicy::Count {
