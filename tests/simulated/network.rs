@@ -161,34 +161,17 @@ async fn instances_are_counted_until_their_registration_ends() {
     let store = store();
     let (one, two) = (store.connect(Network::default()), store.connect(Network::default()));
     let ttl = Period::from_secs(2);
-    assert_eq!(
-        one.heartbeat(Heartbeat { instance: "one", ttl }).await.map(|members| members.instances),
-        Ok(1)
-    );
-    assert_eq!(
-        two.heartbeat(Heartbeat { instance: "two", ttl }).await.map(|members| members.instances),
-        Ok(2)
-    );
+    let beat = async |remote: &SimulatedRemote, instance: &str, ttl: Period| {
+        remote.heartbeat(Heartbeat { instance, ttl }).await.map(|members| members.instances)
+    };
+    assert_eq!(beat(&one, "one", ttl).await, Ok(1));
+    assert_eq!(beat(&two, "two", ttl).await, Ok(2));
     pass(1_900).await;
-    assert_eq!(
-        one.heartbeat(Heartbeat { instance: "one", ttl }).await.map(|members| members.instances),
-        Ok(2)
-    );
+    assert_eq!(beat(&one, "one", ttl).await, Ok(2));
     pass(500).await;
-    assert_eq!(
-        one.heartbeat(Heartbeat { instance: "one", ttl }).await.map(|members| members.instances),
-        Ok(1)
-    );
-    assert_eq!(
-        two.heartbeat(Heartbeat { instance: "two", ttl }).await.map(|members| members.instances),
-        Ok(2)
-    );
-    assert_eq!(
-        two.heartbeat(Heartbeat { instance: "two", ttl: Period::default() })
-            .await
-            .map(|members| members.instances),
-        Ok(1)
-    );
+    assert_eq!(beat(&one, "one", ttl).await, Ok(1));
+    assert_eq!(beat(&two, "two", ttl).await, Ok(2));
+    assert_eq!(beat(&two, "two", Period::default()).await, Ok(1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,8 @@
 //!
 //! The key is the text that names the counter: its path (as in the keys of a shared store), `}`, which no path
 //! contains, then the algorithm and the period of its tier, such as `shop|tenant=acme}s1m`: `f` for a fixed window, `s`
-//! for a sliding window, `b` for a token bucket, with a `c` in front if the rule counts rejected hits. Counters of one rule thus are beside each other, and share the beginning of their keys in a block.
+//! for a sliding window, `b` for a token bucket, with a `c` in front if the rule counts rejected hits. Counters of one
+//! rule thus are beside each other, and share the beginning of their keys in a block.
 //! Buckets that come with requests are beside each other too: the path of their name, such as `|key=user`, and after
 //! the `}` a `p` for a paced one, or `r`, the tokens of a full bucket, of a refill, and the milliseconds between two,
 //! such as `r5,5,60000`. A key that begins with a zero byte is the store's own.

@@ -105,7 +105,10 @@ impl Shared {
     /// Requests a round of the writer, and returns its number: when it has [finished](Shared::finished), all changes
     /// made up to now are written.
     pub(super) fn request_round(&self) -> u64 {
-        let mut rounds = self.rounds.lock();
+        self.want_round(&mut self.rounds.lock())
+    }
+
+    fn want_round(&self, rounds: &mut Rounds) -> u64 {
         rounds.wanted = rounds.begun + 1;
         self.wake_writer.notify_all();
         rounds.wanted
@@ -133,8 +136,7 @@ impl Shared {
                 return;
             }
             let mut rounds = self.rounds.lock();
-            rounds.wanted = rounds.begun + 1;
-            self.wake_writer.notify_all();
+            self.want_round(&mut rounds);
             self.round_ended.wait_for(&mut rounds, duration(self.settings.interval));
         }
     }
