@@ -245,6 +245,7 @@ fn smooth(
     let burst = burst.max(u32::try_from(least).unwrap_or(u32::MAX)).min(requests);
     let window = |algorithm| Tier { requests, period, algorithm };
     let (tier, pace) = match kind {
+        Kind::SlidingWindow if requests == 0 => (window(Algorithm::SlidingWindow), None),
         _ if requests == 0 => (window(Algorithm::FixedWindow), None),
         // a bucket of that rate and burst admits no more than the limit in any interval of a period
         Kind::SlidingWindow => {
