@@ -26,12 +26,6 @@ pub trait Clock: Send + Sync + 'static {
     fn uptime(&self) -> Period {
         Period::from_nanos(u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
-
-    /// Returns whether it shows the system's time, so that the system's timers measure it too. Not one that a test or a
-    /// simulation sets.
-    fn is_system(&self) -> bool {
-        false
-    }
 }
 
 /// The system's wall clock. All instances align windows to the epoch, so monotonic time cannot be used.
@@ -86,10 +80,6 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp::from_nanos(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX))
-    }
-
-    fn is_system(&self) -> bool {
-        true
     }
 }
 

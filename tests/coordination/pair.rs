@@ -19,6 +19,9 @@ use weir::{
 
 use crate::fleet::{EPOCH, daily, rule};
 
+/// Within this time the store knows what is given back.
+pub(crate) const REPORTED: Duration = Duration::from_millis(20);
+
 /// A descriptor of a request.
 pub(crate) struct Ask<'a> {
     pub(crate) key: &'a str,

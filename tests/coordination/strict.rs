@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, future::join_all};
 use tokio::{
-    task::{JoinSet, yield_now},
+    task::JoinSet,
     time::{Instant, sleep},
 };
 use weir::{
@@ -16,13 +16,14 @@ use weir::{
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
+        remote::Target,
         simulated::{Condition, Network, SimulatedClock, SimulatedStore},
     },
 };
 
 use crate::{
     fleet::{EPOCH, Fleet, daily, rule, sliding},
-    pair::{Ask, Pair, over},
+    pair::{Ask, Pair, REPORTED, over},
 };
 
 /// Starts one instance whose network drops no call.
@@ -206,8 +207,12 @@ async fn hits_that_are_given_back_at_the_end_of_a_window_leave_that_window() {
     let left = Duration::from(instance.now().window_end(tier.period).since(instance.now()));
     sleep(left.saturating_sub(Duration::from_millis(5))).await;
     assert_eq!(fleet.counted(tier.clone()), 3);
+    let at = instance.now();
     instance.give_back().await;
-    assert_eq!(fleet.counted(tier), 2);
+    sleep(REPORTED).await;
+    let (path, over_limit_policy) = ("d|k=v".into(), OverLimitPolicy::Ignore);
+    let target = Target { path, tiers: [tier].into(), over_limit_policy };
+    assert_eq!(fleet.shared.used(&target, at), 2);
 }
 
 /// The store counts rejected hits of such a rule, but not those of a request whose descriptors count all or none.
@@ -369,33 +374,16 @@ async fn a_request_waits_for_one_budget() {
     }
 }
 
-/// The connection of the request ends before the command is sent: all calls to the node are in flight.
+/// The connection of the request ends before its command is sent.
 #[tokio::test(start_paused = true)]
 async fn hits_given_back_are_given_back_although_nobody_waits() {
-    let fleet = Fleet::new(1, Coordination::Strict, &[daily(1_000)], Network::default()).await;
-    let instance = &fleet.instances[0];
+    let of = |requests| rule(Coordination::Strict, &[daily(requests)], OverLimitPolicy::Ignore);
+    let pair = Pair::with(of(100), of(1)).await;
     for _ in 0..5 {
-        assert!(instance.hit().await);
+        assert!(pair.hit(0, "large").await);
     }
-    let mut busy = Vec::new();
-    for _ in 0..8 {
-        let instance = Arc::clone(instance);
-        busy.push(tokio::spawn(async move { instance.hit().await }));
-        // each in a call of its own
-        for _ in 0..50 {
-            yield_now().await;
-        }
-    }
-    let dropped = {
-        let instance = Arc::clone(instance);
-        tokio::spawn(async move { instance.give_back().await })
-    };
-    yield_now().await;
-    dropped.abort();
-    for hit in busy {
-        assert!(hit.await.expect("no panic"));
-    }
-    assert!(dropped.await.is_err(), "it was cancelled");
+    let asks = [Ask { gives_back: true, ..Ask::hit("large") }, Ask { hits: 3, ..Ask::hit("large") }];
+    assert!(pair.ask(Scope::Descriptor, 0, &asks).now_or_never().is_none(), "it waits for the store");
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(fleet.counted(daily(1_000)), 12);
+    assert_eq!(pair.counted(), 4);
 }

@@ -115,6 +115,8 @@ struct Run<'a, S> {
     limiters: Vec<Limiter<S>>,
     mode: Mode,
     has_outages: bool,
+    /// Whether hits are given back.
+    returns: bool,
     /// None in memory.
     shared: Option<SimulatedStore>,
     hasher: KeyHasher,
@@ -142,6 +144,10 @@ impl<'a, S: Store> Run<'a, S> {
             clock,
             limiters: limiters.collect(),
             mode,
+            returns: case.together
+                || case.steps.iter().any(
+                    |step| matches!(step, Step::Request(_, asks) if asks.iter().any(|ask| ask.gives_back)),
+                ),
             has_outages: case.steps.iter().any(|step| matches!(step, Step::Outage(_))),
             shared,
             hasher: KeyHasher::random(),
@@ -195,6 +201,10 @@ impl<'a, S: Store> Run<'a, S> {
     async fn settle(&self, instance: usize, asks: &[Ask]) {
         let settles = match self.mode {
             _ if self.limiters.len() == 1 => return,
+            // hits that are given back, also by a request of all or none, are reported soon after the answer
+            Mode::Coordinated(Coordination::Strict) if self.returns => {
+                return sleep(Duration::from_millis(20)).await;
+            }
             Mode::Coordinated(Coordination::Strict) => return,
             Mode::Coordinated(Coordination::Interval) => SETTLES,
             _ => RETURNS,
@@ -244,12 +254,12 @@ impl<'a, S: Store> Run<'a, S> {
             for (i, (check, own)) in checks.iter().zip(&got).enumerate() {
                 let counts_rejected = check.limit.reference && !self.case.together;
                 let is_restarted = decides_in_store && self.is_restarted_later(i, checks, &got);
-                let is_followed = decides_in_store && self.is_followed_by_a_return(i, checks);
+                let knows_less = decides_in_store && self.knows_less_of_returns(i, checks);
                 let (of, answers) = (std::slice::from_ref(check), std::slice::from_ref(own));
                 let answer = |model: &mut Model, now| {
                     let answer = model.answer(check, counts_rejected, now);
                     let reset = if is_restarted { own.reset } else { answer.reset };
-                    let status = if is_followed { own.clone() } else { Answer { reset, ..answer } };
+                    let status = if knows_less { own.clone() } else { Answer { reset, ..answer } };
                     vec![Answer { over: answer.over, ..status }]
                 };
                 expected.extend(self.models.follow(&instants, of, answers, answer));
@@ -275,10 +285,11 @@ impl<'a, S: Store> Run<'a, S> {
         self.limiters.len() > 1 && is_strict && later.any(|j| got[j].over)
     }
 
-    /// Returns whether a later one of `checks` gives back hits of the counter of check `i`. The store says how it stands
-    /// after all of them: an instance that does not know how it stood before cannot tell what the return has added.
-    fn is_followed_by_a_return(&self, i: usize, checks: &[Check]) -> bool {
-        let mut later = checks[i + 1..].iter().filter(|check| check.name == checks[i].name);
+    /// Returns whether check `i`, or a later one of `checks`, gives back hits of its counter: by what this instance knows
+    /// of it. Of several checks the store says how it stands after all of them: an instance that does not know how it
+    /// stood before cannot tell what the return has added.
+    fn knows_less_of_returns(&self, i: usize, checks: &[Check]) -> bool {
+        let mut later = checks[i..].iter().filter(|check| check.name == checks[i].name);
         self.limiters.len() > 1 && later.any(|check| check.gives_back)
     }
 

@@ -1,56 +1,45 @@
 //! Requests whose descriptors count all or none: `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
 //!
-//! The counters of a request may be on several nodes, so no single command decides them together. First every counter
-//! is looked at, without counting: if this instance knows that one of them rejects the request, nothing is counted.
-//! Then the store decides what it has to, in parallel, and then this instance. If one of these rejects the request
-//! after all, because another request was faster, the hits of the others are given back before the request is answered.
+//! The counters of a request may be on several nodes, so no single command decides them together. First each counter is
+//! looked at: if this instance knows that one of them rejects the request, nothing is counted. Then all take their hits,
+//! side by side. If one rejects the request after all, because another request was faster, the others give their hits
+//! back. The answer does not wait for that.
 
 use std::pin::pin;
 
-use futures_util::{FutureExt as _, future::join_all};
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::{
     Coordinated,
-    counter::{Answer, Ask, Asks, Denial, TryOutcome, has_strict_bucket},
+    counter::{Answer, Ask, Asks, Denial, TryOutcome},
     delivery::Undecided,
-    modes::{Made, of_one_limit, record_mode, recorded},
+    modes::{Made, at_places, of_one_limit, record_mode, recorded},
     table::Waiting,
     turn::Turn,
 };
 use crate::{
-    limit::{Basis, Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Scope, Timestamp},
+    limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Scope, Timestamp},
     store::{Decisions, places_by_counter, remote::Remote},
 };
 
-/// What this instance knows about a check.
+/// What this instance knows about the checks of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outlook {
-    /// It fits, and this instance can decide it.
+    /// They fit, as far as this instance knows.
     Fits,
-    /// The store has to decide it, and will probably admit it.
-    Asks,
-    /// The store has to decide it, and will probably reject it.
+    /// They do not fit, but the store has to say so.
     Doubtful,
-    /// It does not fit.
+    /// They do not fit.
     Rejects,
-    /// It does not fit, as the local cache of `strict` knows.
+    /// They do not fit, as the local cache of `strict` knows.
     Cached,
-    /// It gives hits back.
-    GivesBack,
-    /// It is decided with others of its counter, of which some give hits back.
-    Together,
 }
 
 impl Outlook {
-    /// Returns whether it does not fit.
+    /// Returns whether the checks do not fit.
     const fn rejects(self) -> bool {
         matches!(self, Self::Rejects | Self::Cached)
-    }
-
-    /// Returns whether the store has to decide.
-    const fn is_asked(self) -> bool {
-        matches!(self, Self::Asks | Self::Doubtful)
     }
 }
 
@@ -63,295 +52,206 @@ impl<R: Remote> Coordinated<R> {
         turn: Turn<'_>,
         all_quotas: bool,
     ) -> Decisions {
-        let Turn { now, record, .. } = turn;
-        let mut outlooks: SmallVec<[Outlook; 4]> = SmallVec::new();
-        let together = places_together(checks);
-        for (i, check) in checks.iter().enumerate() {
-            if together.iter().flatten().any(|place| *place == i) {
-                outlooks.push(Outlook::Together);
-                continue;
-            }
-            let earlier = earlier_hits(checks, &outlooks);
-            outlooks.push(self.outlook(check, earlier, now));
+        let all = places_by_counter(checks);
+        let units: SmallVec<[SmallVec<[&LimitCheck<'_>; 2]>; 2]> =
+            all.iter().map(|places| at_places(checks, places)).collect();
+        let mut outlooks: SmallVec<[Outlook; 2]> =
+            units.iter().map(|unit| self.outlook(unit, turn.now)).collect();
+        if units.len() > 1 && !outlooks.iter().any(|outlook| outlook.rejects()) {
+            let doubtful = outlooks.iter_mut().zip(&units);
+            let doubtful = doubtful.filter(|(outlook, _)| **outlook == Outlook::Doubtful);
+            let asked = doubtful.map(async |(outlook, unit)| {
+                if self.read(unit, turn).await.is_ok() {
+                    let fits = self.outlook(unit, turn.now) == Outlook::Fits;
+                    *outlook = if fits { Outlook::Fits } else { Outlook::Rejects };
+                }
+            });
+            join_all(asked).await;
         }
-        let is_rejected_by_cache = |(check, outlook): (&LimitCheck<'_>, &Outlook)| {
-            *outlook == Outlook::Cached
-                && !(all_quotas || check.rule.quota_mode() || check.rule.shadow_mode())
-        };
-        // then no other status changes the answer, and no command is sent for one
-        let is_known = checks.iter().zip(&outlooks).any(is_rejected_by_cache);
-        if checks.len() > 1 && !outlooks.iter().any(|outlook| outlook.rejects()) {
-            self.ask_doubtful(checks, &mut outlooks, turn).await;
-        }
-        if outlooks.iter().any(|outlook| outlook.rejects()) {
-            let rejected = (0..checks.len()).map(async |i| {
-                let (check, outlook) = (&checks[i], outlooks[i]);
-                let at = self.client.time_at(now).now;
-                let gives_back = matches!(outlook, Outlook::GivesBack | Outlook::Together);
-                let is_unknown = gives_back && self.mode(check, at) == Coordination::Strict;
-                if !is_known && (outlook.is_asked() || is_unknown) {
+        let decided = if outlooks.iter().any(|outlook| outlook.rejects()) {
+            // if the cache rejects the request, no other status changes the answer, and no command is sent for one
+            let is_known = outlooks.iter().zip(&units).any(|(outlook, unit)| {
+                let stays = |check: &&LimitCheck<'_>| check.rule.quota_mode() || check.rule.shadow_mode();
+                *outlook == Outlook::Cached && !(all_quotas || unit.iter().all(stays))
+            });
+            let standing = units.iter().zip(outlooks).map(async |(unit, outlook)| {
+                if !is_known && !outlook.rejects() && self.mode_now(unit[0], turn.now) == Coordination::Strict
+                {
                     // a failure leaves the estimate as it is
-                    let _ = recorded(record, 1, pin!(self.status(check, turn))).await;
+                    let _ = self.read(unit, turn).await;
                 }
-                if outlook == Outlook::Together {
-                    return self.look(check, Hits(0), Hits(0), now);
-                }
-                let earlier = earlier_hits(checks, &outlooks[..i]);
-                let decision = self.reject(check, earlier, turn).await;
-                if outlook == Outlook::Cached {
-                    self.client.caller.metrics.decisions.denied.add(1);
-                    // another instance may give back what it took for a request that it then rejected
-                    self.table.with_counter(check, at, |counter| counter.look_for_returned(at));
-                }
-                // hits may have been given back since, but nothing was counted
-                let over = decision.over || outlook.rejects();
-                let basis = if outlook == Outlook::Cached { Basis::LocalCache } else { decision.basis };
-                Decision { over, basis, ..decision }
+                self.stand(unit, outlook, turn)
             });
-            return join_all(rejected).await.into_iter().collect();
-        }
-        let asked = checks.iter().enumerate().map(async |(i, check)| match outlooks[i] {
-            outlook if outlook.is_asked() => Some(self.take_check(check, Scope::Request, turn).await),
-            // the store has to count them first
-            Outlook::Fits if self.precedes_asked(&checks[i..], &outlooks[i..]) => {
-                Some(self.take_check(check, Scope::Request, turn).await)
-            }
-            _ => None,
-        });
-        let mut made: Vec<Option<Made>> = join_all(asked).await;
-        for (i, check) in checks.iter().enumerate() {
-            if outlooks[i] == Outlook::Fits && made[i].is_none() && !is_rejected(&made) {
-                made[i] = Some(self.take_check(check, Scope::Request, turn).await);
-            }
-        }
-        for places in together {
-            if is_rejected(&made) {
-                break;
-            }
-            for (i, made_of) in places.iter().zip(self.take_together(checks, &places, turn).await) {
-                made[*i] = Some(made_of);
-            }
-        }
-        if !is_rejected(&made) {
-            // hits are given back once the request is known to be admitted
-            let made = checks.iter().zip(made).map(async |(check, made)| match made {
-                Some(made) => made.decision,
-                None => self.take_check(check, Scope::Request, turn).await.decision,
-            });
-            return join_all(made).await.into_iter().collect();
-        }
-        let undoing = checks.iter().zip(made).map(async |(check, made)| match made {
-            Some(made) => self.undo(check, made, turn).await,
-            None => self.look(check, Hits(0), Hits(0), now),
-        });
-        join_all(undoing).await.into_iter().collect()
+            join_all(standing).await
+        } else {
+            self.take_units(&units, turn).await
+        };
+        let mut decisions: SmallVec<[(usize, Decision); 4]> =
+            all.into_iter().flatten().zip(decided.into_iter().flatten()).collect();
+        decisions.sort_unstable_by_key(|(place, _)| *place);
+        decisions.into_iter().map(|(_, decision)| decision).collect()
     }
 
-    /// Decides those of `checks` at `places`, which have one counter, and of which some give hits back: they count all or
-    /// none.
-    async fn take_together(
+    /// Has the checks of all `units`, each of one counter, take their hits, or none: first where nothing waits for the
+    /// store. Hits are given back once it is known that no other counter rejects the request.
+    async fn take_units(
         &self,
-        checks: &[LimitCheck<'_>],
-        places: &[usize],
+        units: &[SmallVec<[&LimitCheck<'_>; 2]>],
         turn: Turn<'_>,
-    ) -> SmallVec<[Made; 2]> {
-        let of_counter: SmallVec<[&LimitCheck<'_>; 2]> = places.iter().map(|i| &checks[*i]).collect();
-        let steps = self.steps(&of_counter, Scope::Request, turn);
-        let is_at_once = steps.iter().all(|step| step.as_ref().is_ok_and(|made| made.fallback.is_none()));
-        let made =
-            of_counter.iter().zip(steps).map(|(check, step)| self.finish(check, Scope::Request, step, turn));
-        let mut made: SmallVec<[Made; 2]> = join_all(made).await.into_iter().collect();
-        if is_at_once && made.iter().any(|made| made.decision.over) {
-            made.iter_mut().for_each(|made| made.is_counted = false);
+    ) -> Vec<SmallVec<[Decision; 2]>> {
+        let gives_back =
+            |check: &&LimitCheck<'_>| check.direction == Direction::GiveBack && check.hits > Hits(0);
+        let step_of = |unit: &[&LimitCheck<'_>]| match unit {
+            unit if unit.iter().any(gives_back) => 2,
+            unit => u8::from(self.mode_now(unit[0], turn.now).is_coordinated()),
+        };
+        let mut made: Vec<Option<SmallVec<[Made; 2]>>> = vec![None; units.len()];
+        let mut over = false;
+        for step in 0..=2 {
+            let due = made.iter_mut().zip(units).filter(|(_, unit)| !over && step_of(unit) == step);
+            let taken = due.map(async |(made, unit)| {
+                *made = Some(self.take_of_counter(unit, Scope::Request, turn).await);
+            });
+            join_all(taken).await;
+            over = made.iter().flatten().flatten().any(|made| made.decision.over);
         }
-        made
+        let decided = made.into_iter().zip(units).map(|(made, unit)| match made {
+            Some(made) if over => {
+                unit.iter().zip(made).map(|(check, made)| self.undo(check, made, turn)).collect()
+            }
+            Some(made) => made.into_iter().map(|made| made.decision).collect(),
+            None => unit.iter().map(|check| self.look(check, Hits(0), turn.now)).collect(),
+        });
+        decided.collect()
     }
 
-    /// Returns what this instance knows about `check`, after `earlier` hits of its request.
-    fn outlook(&self, check: &LimitCheck<'_>, earlier: Hits, now: Timestamp) -> Outlook {
-        if check.direction == Direction::GiveBack {
-            return Outlook::GivesBack;
-        }
-        let hits = check.hits.plus(earlier);
-        let time = self.client.time_at(now);
+    /// Returns what this instance knows about the checks of `unit`, which have one counter.
+    fn outlook(&self, unit: &[&LimitCheck<'_>], now: Timestamp) -> Outlook {
+        let (check, time) = (unit[0], self.client.time_at(now));
         let mode = self.mode(check, time.now);
         if !mode.is_coordinated() {
-            let over = self.look(check, Hits(0), hits, now).over;
+            // several are decided together
+            let over = unit.len() == 1
+                && check.direction == Direction::Take
+                && self.look(check, check.hits, now).over;
             return if over { Outlook::Rejects } else { Outlook::Fits };
         }
-        let ask = Ask { hits, ..Ask::of(check, Scope::Request) };
+        let asks = asks_of(&unit[..of_one_limit(unit)]);
         self.table.with_counter(check, time.now, |counter| {
             self.table.record_dropped(counter.expire_leases(time));
             if self.client.is_unavailable_for(&counter.target, time.now) {
-                return Outlook::Asks;
+                return Outlook::Fits;
             }
-            let fits = counter.fits(hits, time.now);
-            match counter.answer(mode, &ask, &self.table.link_at(time)) {
-                Answer::Reject(Denial::Cached) => Outlook::Cached,
-                Answer::Wait(_) if mode == Coordination::Strict && !fits => Outlook::Doubtful,
-                _ if !fits => Outlook::Rejects,
-                Answer::Wait(_) | Answer::Reject(Denial::Pause) => Outlook::Asks,
-                _ => Outlook::Fits,
+            let link = self.table.link_at(time);
+            let is_cached = |ask: &Ask| counter.answer(mode, ask, &link) == Answer::Reject(Denial::Cached);
+            match counter.reject_together(&asks, time.now) {
+                _ if asks.iter().any(is_cached) => Outlook::Cached,
+                None => Outlook::Fits,
+                Some(_) if mode == Coordination::Strict => Outlook::Doubtful,
+                Some(_) => Outlook::Rejects,
             }
         })
     }
 
-    /// Returns the status of `check` as the store knows it.
-    async fn status(&self, check: &LimitCheck<'_>, turn: Turn<'_>) -> TryOutcome {
-        let at = self.client.time().now;
-        let (direction, hits) = (check.direction, check.hits);
-        let hits = if direction == Direction::Take { hits } else { Hits(0) };
+    /// Has the store say how the counter of `unit` stands, and whether the hits of all of its checks fit.
+    async fn read(&self, unit: &[&LimitCheck<'_>], turn: Turn<'_>) -> TryOutcome {
+        let (check, at) = (unit[0], self.client.time().now);
         let is_own = check.rule.id().is_none();
+        let taken = unit.iter().filter(|check| check.direction == Direction::Take);
+        let hits = taken.fold(Hits(0), |hits, check| hits.plus(check.hits));
         let waiting = self.table.with_counter_of(check, at, |key, counter| {
             // no decision waits for a node that does not reply
             let is_away = self.client.is_unavailable_for(&counter.target, at);
             if is_away { None } else { Waiting::ask((key, counter), is_own, hits, Asks::Look) }
         });
         let waiting = waiting.ok_or(Undecided::NOT_ASKED)?;
-        self.table.outcome(waiting, turn.until, false).await.unwrap_or(Err(Undecided::NOT_ASKED))
-    }
-
-    /// Has the store say whether the doubtful checks fit.
-    async fn ask_doubtful(&self, checks: &[LimitCheck<'_>], outlooks: &mut [Outlook], turn: Turn<'_>) {
-        let doubtful = checks.iter().zip(outlooks).filter(|(_, outlook)| **outlook == Outlook::Doubtful);
-        let asked = doubtful.map(async |(check, outlook)| {
-            let status = recorded(turn.record, 1, pin!(self.status(check, turn))).await;
-            if status.is_ok_and(|tried| tried.decision.over) {
-                *outlook = Outlook::Rejects;
-            }
-        });
-        join_all(asked).await;
-    }
-
-    /// Returns the decision about `check`, of a request that is rejected, after `earlier` hits of that request. What
-    /// does not fit by itself is decided as in a request of its own: a strict bucket notices the try, and the store is
-    /// asked now and then. Counts nothing.
-    async fn reject(&self, check: &LimitCheck<'_>, earlier: Hits, turn: Turn<'_>) -> Decision {
-        let Turn { now, record, .. } = turn;
-        let at = self.client.time_at(now).now;
-        let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
-        let mode = self.mode(check, at);
-        // whether they do not fit by themselves, and how it stands
-        let stands = |look: &dyn Fn(Hits, Hits) -> Decision| {
-            let alone = look(Hits(0), hits);
-            if hits > Hits(0) && alone.over {
-                return (true, alone);
-            }
-            let together = look(earlier, hits);
-            (false, if together.over { together } else { look(Hits(0), Hits(0)) })
+        let outcome = async {
+            self.table.outcome(waiting, turn.until, false).await.unwrap_or(Err(Undecided::NOT_ASKED))
         };
-        let (mut is_noticed, stands) = if mode.is_coordinated() {
-            self.table.with_counter(check, at, |counter| {
-                if check.hits == Hits(0) {
-                    // as a check in a request of its own does
-                    counter.refresh(counter.plan.schedule.interval(), at);
-                }
-                let (is_over, stands) = stands(&|earlier, hits| counter.look_after(earlier, hits, at));
-                (is_over && !self.client.is_unavailable_for(&counter.target, at), stands)
+        recorded(turn.record, 1, pin!(outcome)).await
+    }
+
+    /// Returns the decisions about the checks of `unit`, of one counter, whose request is rejected. What does not fit by
+    /// itself is decided as in a request of its own: a strict bucket notices the try, and the store is asked now and
+    /// then. Counts nothing.
+    fn stand(&self, unit: &[&LimitCheck<'_>], outlook: Outlook, turn: Turn<'_>) -> SmallVec<[Decision; 2]> {
+        let time = self.client.time_at(turn.now);
+        let mode = self.mode(unit[0], time.now);
+        record_mode(turn.record, mode);
+        let mut decisions: SmallVec<[Decision; 2]> = if mode.is_coordinated() {
+            let asks = asks_of(unit);
+            self.table.with_counter(unit[0], time.now, |counter| match &asks[..] {
+                [ask] => SmallVec::from_iter([counter.stand(outlook == Outlook::Cached, ask, time.now)]),
+                asks => counter.reject_together(asks, time.now).map_or_else(
+                    || asks.iter().map(|_| counter.look(Hits(0), time.now)).collect(),
+                    |decisions| decisions.into_iter().collect(),
+                ),
             })
         } else {
-            stands(&|earlier, hits| self.look(check, earlier, hits, now))
+            let of_check = |check: &&LimitCheck<'_>| {
+                let over = check.direction == Direction::Take && self.look(check, check.hits, turn.now).over;
+                match over.then(|| self.step(check, Scope::Request, turn.now, None)) {
+                    Some(Ok(made)) => self.undo(check, made, turn),
+                    _ => self.look(check, Hits(0), turn.now),
+                }
+            };
+            unit.iter().map(of_check).collect()
         };
-        is_noticed &= mode != Coordination::Strict || has_strict_bucket(check.tiers());
-        if !is_noticed {
-            record_mode(record, mode);
-            return stands;
+        if outlook == Outlook::Cached {
+            self.client.caller.metrics.decisions.denied.add(1);
         }
-        // it fits only if hits were given back just now
-        let taken = self.take_check(check, Scope::Request, turn).await;
-        self.undo(check, taken, turn).await
+        // hits may have been given back since, but nothing was counted
+        if outlook.rejects()
+            && !decisions.iter().any(|decision| decision.over)
+            && let Some(last) = decisions.last_mut()
+        {
+            last.over = true;
+        }
+        decisions
     }
 
-    /// Returns whether the store has to decide about a later one of `checks` that has the same counter as the first.
-    fn precedes_asked(&self, checks: &[LimitCheck<'_>], outlooks: &[Outlook]) -> bool {
-        let own = self.table.key_of(&checks[0]);
-        let mut later = checks[1..].iter().zip(&outlooks[1..]);
-        later.any(|(check, outlook)| outlook.is_asked() && self.table.key_of(check) == own)
-    }
-
-    /// Returns how the counter of `check` stands by what this instance knows, after `earlier` hits that are not
-    /// counted; over, if `hits` do not fit then.
-    pub(super) fn look(&self, check: &LimitCheck<'_>, earlier: Hits, hits: Hits, now: Timestamp) -> Decision {
+    /// Returns how the counter of `check` stands by what this instance knows; over, if `hits` do not fit.
+    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
         let at = self.client.time_at(now).now;
         match self.mode(check, at) {
-            Coordination::Local => self.memory.look_after(check, earlier, hits, now),
-            Coordination::Split => {
-                self.split.look(&self.memory, check, earlier, hits, self.split.time_at(now))
-            }
-            _ => self.table.with_counter(check, at, |counter| counter.look_after(earlier, hits, at)),
+            Coordination::Local => self.memory.look(check, hits, now),
+            Coordination::Split => self.split.look(&self.memory, check, hits, self.split.time_at(now)),
+            _ => self.table.with_counter(check, at, |counter| counter.look(hits, at)),
         }
     }
 
-    /// Gives back hits that were taken for `check`, because another check of the request was rejected.
-    pub(super) async fn undo(&self, check: &LimitCheck<'_>, made: Made, turn: Turn<'_>) -> Decision {
-        let (Made { decision, fallback, at, is_counted }, Turn { now, record, .. }) = (made, turn);
+    /// Gives back hits that were taken for `check`, because another check of the request was rejected. Returns how the
+    /// counter stands then.
+    pub(super) fn undo(&self, check: &LimitCheck<'_>, made: Made, turn: Turn<'_>) -> Decision {
+        let Made { decision, fallback, at, is_counted } = made;
         if decision.over || check.hits == Hits(0) {
             return decision;
         }
-        match fallback {
+        match (self.mode(check, at), fallback) {
             _ if !is_counted => {}
-            _ if check.direction == Direction::GiveBack => {
+            (mode, _) if check.direction == Direction::GiveBack => {
                 // of a counter whose descriptors were admitted before those of another one were not
-                if self.mode(check, at).is_coordinated() {
+                if mode.is_coordinated() {
                     self.table.with_counter(check, at, |counter| {
                         counter.count(Direction::Take, OverLimitPolicy::Count, check.hits, at)
                     });
                 }
             }
-            Some(delivery) => self.undo_without_store(check, delivery, at),
-            None => match self.mode(check, at) {
-                Coordination::Local => self.memory.give_back(check, now),
-                Coordination::Split => self.split.undo(&self.memory, check, at),
-                coordinated => {
-                    let is_own = check.rule.id().is_none();
-                    let waiting = self.table.with_counter_of(check, at, |key, counter| {
-                        counter.undo(coordinated, check.hits, at);
-                        // if the store has not received that within the budget, it will later
-                        let waits = coordinated == Coordination::Strict;
-                        waits.then(|| Waiting::ask((key, counter), is_own, Hits(0), Asks::Look)).flatten()
-                    });
-                    if let Some(waiting) = waiting {
-                        // the decision does not depend on it
-                        let undoing = pin!(self.table.outcome(waiting, turn.until, false).map(Ok));
-                        let _ = recorded(record, 1, undoing).await;
-                    }
-                }
-            },
+            (_, Some(delivery)) => self.undo_without_store(check, delivery, at),
+            (Coordination::Local, None) => self.memory.give_back(check, turn.now),
+            (Coordination::Split, None) => self.split.undo(&self.memory, check, at),
+            (mode, None) => {
+                self.table.with_counter(check, at, |counter| counter.undo(mode, check.hits, at));
+            }
         }
-        self.look(check, Hits(0), Hits(0), now)
+        self.look(check, Hits(0), turn.now)
+    }
+
+    fn mode_now(&self, check: &LimitCheck<'_>, now: Timestamp) -> Coordination {
+        self.mode(check, self.client.time_at(now).now)
     }
 }
 
-/// Returns the hits that the next check after those of `outlooks` finds in its counter: those of earlier checks of the
-/// same limit that are not rejected.
-fn earlier_hits(checks: &[LimitCheck<'_>], outlooks: &[Outlook]) -> Hits {
-    let check = &checks[outlooks.len()];
-    let counts = |(other, outlook): &(&LimitCheck<'_>, &Outlook)| {
-        other.key == check.key
-            && other.tiers() == check.tiers()
-            && other.direction == Direction::Take
-            && !outlook.rejects()
-    };
-    let is_taken = check.direction == Direction::Take;
-    let earlier = checks.iter().zip(outlooks).filter(|_| is_taken).filter(counts);
-    earlier.fold(Hits(0), |sum, (other, _)| sum.plus(other.hits))
-}
-
-/// Returns the places of those of `checks` that have one counter and one limit, and of which some give hits back, counter
-/// by counter.
-fn places_together(checks: &[LimitCheck<'_>]) -> SmallVec<[SmallVec<[usize; 2]>; 1]> {
-    if !checks.iter().any(|check| check.direction == Direction::GiveBack) {
-        return SmallVec::new();
-    }
-    let is_together = |places: &SmallVec<[usize; 2]>| {
-        let of_counter: SmallVec<[&LimitCheck<'_>; 2]> = places.iter().map(|i| &checks[*i]).collect();
-        let has =
-            |direction| of_counter.iter().any(|check| check.direction == direction && check.hits > Hits(0));
-        has(Direction::GiveBack) && has(Direction::Take) && of_one_limit(&of_counter) == places.len()
-    };
-    places_by_counter(checks).into_iter().filter(is_together).collect()
-}
-
-fn is_rejected(made: &[Option<Made>]) -> bool {
-    made.iter().flatten().any(|made| made.decision.over)
+fn asks_of(unit: &[&LimitCheck<'_>]) -> SmallVec<[Ask; 2]> {
+    unit.iter().map(|check| Ask::of(check, Scope::Request)).collect()
 }

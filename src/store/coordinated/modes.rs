@@ -45,6 +45,14 @@ pub(super) struct Made {
     pub(super) is_counted: bool,
 }
 
+/// Returns those of `checks` at `places`.
+pub(super) fn at_places<'a, 'b>(
+    checks: &'a [LimitCheck<'b>],
+    places: &[usize],
+) -> SmallVec<[&'a LimitCheck<'b>; 2]> {
+    places.iter().map(|place| &checks[*place]).collect()
+}
+
 /// Returns how many of `checks`, which have one counter, the store can decide in one command: the first, and those that
 /// follow under the same limit.
 pub(super) fn of_one_limit(checks: &[&LimitCheck<'_>]) -> usize {
@@ -342,7 +350,9 @@ impl<R: Remote> Coordinated<R> {
             let copies: SmallVec<[LimitCheck<'_>; 2]> = checks.iter().map(|check| check.copied()).collect();
             (self.memory.decide(&copies, scope, now), self.client.time_at(now).now)
         };
-        decisions.into_iter().map(|decision| Ok(Made::by_mode(decision, at))).collect()
+        let is_counted = scope == Scope::Descriptor || !decisions.iter().any(|decision| decision.over);
+        let made = |decision| Ok(Made { is_counted, ..Made::by_mode(decision, at) });
+        decisions.into_iter().map(made).collect()
     }
 
     /// Decides `checks` on their counter, by the policy of `mode`, until one waits that may leave alone.
@@ -368,7 +378,8 @@ impl<R: Remote> Coordinated<R> {
             }
             let rejected = if all_or_none { counter.reject_together(&asks, time.now) } else { None };
             if let Some(rejected) = rejected {
-                return rejected.into_iter().map(|decision| Ok(Made::by_mode(decision, time.now))).collect();
+                let made = |decision| Ok(Made { is_counted: false, ..Made::by_mode(decision, time.now) });
+                return rejected.into_iter().map(made).collect();
             }
         }
         let mut steps = SmallVec::new();
@@ -414,9 +425,6 @@ impl<R: Remote> Coordinated<R> {
                         return Err(waiting);
                     }
                     // too many wait
-                    if ask.direction == Direction::GiveBack {
-                        return Ok(Made::by_mode(counter.look(Hits(0), time.now), time.now));
-                    }
                 }
             }
         }
@@ -455,7 +463,7 @@ impl<R: Remote> Coordinated<R> {
                 Ok(made) => return made,
                 Err(waiting) => waiting,
             };
-            let (commands, gives_back) = (waiting.commands, matches!(waiting.asks(), Asks::GiveBack(_)));
+            let commands = waiting.commands;
             match recorded(record, commands, pin!(self.wait(check, scope, waiting, turn))).await {
                 Ok(made) => {
                     if made.fallback.is_none() {
@@ -464,12 +472,11 @@ impl<R: Remote> Coordinated<R> {
                     made
                 }
                 Err(Undecided { delivery, .. })
-                    if check.direction == Direction::GiveBack
-                        && !(gives_back && delivery == Delivery::NotApplied) =>
+                    if check.direction == Direction::GiveBack && delivery != Delivery::NotApplied =>
                 {
                     record_fallback(record);
                     self.client.caller.metrics.decisions.fallback.add(1);
-                    Made::by_mode(self.look(check, Hits(0), Hits(0), now), self.client.time_at(now).now)
+                    Made::by_mode(self.look(check, Hits(0), now), self.client.time_at(now).now)
                 }
                 Err(undecided) => {
                     record_fallback(record);
@@ -488,26 +495,34 @@ impl<R: Remote> Coordinated<R> {
         scope: Scope,
         turn: Turn<'_>,
     ) -> Decisions {
-        let turns = places_by_counter(checks).into_iter().map(async |places| {
-            let (mut decided, mut turn) = (SmallVec::<[(usize, Decision); 2]>::new(), turn);
-            let of_counter: SmallVec<[&LimitCheck<'_>; 2]> = places.iter().map(|i| &checks[*i]).collect();
-            while decided.len() < places.len() {
-                let rest = &of_counter[decided.len()..];
-                let steps = self.steps(rest, scope, turn);
-                let waits = steps.iter().any(Result::is_err);
-                let made = rest.iter().zip(steps).map(|(check, step)| self.finish(check, scope, step, turn));
-                for made in join_all(made).await {
-                    decided.push((places[decided.len()], made.decision));
-                }
-                if waits {
-                    turn.now = self.client.local_time_since(turn.now);
-                }
-            }
-            decided
+        let of_counters = places_by_counter(checks).into_iter().map(async |places| {
+            let made = self.take_of_counter(&at_places(checks, &places), scope, turn).await;
+            places.into_iter().zip(made).collect::<SmallVec<[_; 2]>>()
         });
-        let mut decided: Vec<(usize, Decision)> = join_all(turns).await.into_iter().flatten().collect();
-        decided.sort_unstable_by_key(|(i, _)| *i);
-        decided.into_iter().map(|(_, decision)| decision).collect()
+        let mut made: Vec<(usize, Made)> = join_all(of_counters).await.into_iter().flatten().collect();
+        made.sort_unstable_by_key(|(place, _)| *place);
+        made.into_iter().map(|(_, made)| made.decision).collect()
+    }
+
+    /// Decides `checks`, which have one counter, in their order.
+    pub(super) async fn take_of_counter(
+        &self,
+        checks: &[&LimitCheck<'_>],
+        scope: Scope,
+        mut turn: Turn<'_>,
+    ) -> SmallVec<[Made; 2]> {
+        let mut all = SmallVec::new();
+        while all.len() < checks.len() {
+            let rest = &checks[all.len()..];
+            let steps = self.steps(rest, scope, turn);
+            let waits = steps.iter().any(Result::is_err);
+            let made = rest.iter().zip(steps).map(|(check, step)| self.finish(check, scope, step, turn));
+            all.extend(join_all(made).await);
+            if waits {
+                turn.now = self.client.local_time_since(turn.now);
+            }
+        }
+        all
     }
 
     /// Waits until the store has decided `check`, or until this instance can.

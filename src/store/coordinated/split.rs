@@ -133,17 +133,16 @@ impl<R: Remote> Split<R> {
         )
     }
 
-    /// Returns the decision about `hits` of `check`, after `earlier` ones, without counting.
+    /// Returns the decision about `hits` of `check`, without counting.
     pub(super) fn look(
         &self,
         memory: &MemoryStore,
         check: &LimitCheck<'_>,
-        earlier: Hits,
         hits: Hits,
         at: Timestamp,
     ) -> Decision {
         let own = self.own(check, at);
-        let looked = own.report(memory.look_after(&check.of_part(&own.part), earlier, hits, at), hits);
+        let looked = own.report(memory.look(&check.of_part(&own.part), hits, at), hits);
         match own.policy {
             Some(OnStoreFailure::Deny) if hits > Hits(0) => {
                 Decision { over: true, remaining: 0, reset: OnStoreFailure::DENY_RETRY, ..looked }

@@ -52,7 +52,7 @@ impl<N: Notes> MemoryStore<N> {
     /// Returns the state of the counters of `check` as a decision, without counting.
     pub(in crate::store) fn glance(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
         self.look_shared(check, Hits(0), now)
-            .unwrap_or_else(|| self.shards[self.index(check.key)].lock().look(check, Hits(0), Hits(0), now))
+            .unwrap_or_else(|| self.shards[self.index(check.key)].lock().look(check, Hits(0), now))
     }
 
     /// Counts the hits of `check`, whether or not they fit, and returns the decision.
@@ -63,7 +63,7 @@ impl<N: Notes> MemoryStore<N> {
         let decision = {
             let mut shard = self.shards[self.index(check.key)].lock();
             self.counting(&mut shard, |shard| shard.admit(check, now));
-            shard.look(check, Hits(0), Hits(0), now)
+            shard.look(check, Hits(0), now)
         };
         self.bound(check.key, now);
         Decision { over: false, ..decision }

@@ -383,21 +383,10 @@ impl<N: Notes> MemoryStore<N> {
     /// Returns the decision about `hits` of `check`, without counting.
     #[must_use]
     pub fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
-        self.look_after(check, Hits(0), hits, now)
-    }
-
-    /// As [`MemoryStore::look`], after `earlier` hits that are not counted either.
-    pub(super) fn look_after(
-        &self,
-        check: &LimitCheck<'_>,
-        earlier: Hits,
-        hits: Hits,
-        now: Timestamp,
-    ) -> Decision {
-        if let Some(decision) = self.look_shared(check, earlier.plus(hits), now) {
+        if let Some(decision) = self.look_shared(check, hits, now) {
             return decision;
         }
-        self.shards[self.index(check.key)].lock().look(check, earlier, hits, now)
+        self.shards[self.index(check.key)].lock().look(check, hits, now)
     }
 
     /// Returns the counters of `check`, one for each of its tiers: unused ones where there are none.

@@ -243,7 +243,7 @@ impl<N: Notes> Shard<N> {
         if self.has_line(check) {
             // whoever reserves does not wait, and those who wait come first
             let least = request.least.max(Hits(1));
-            let decision = Decision { over: true, ..self.look(check, Hits(0), least, now) };
+            let decision = Decision { over: true, ..self.look(check, least, now) };
             let counted = ReservedSpan { from: now, until: now, is_reported: true };
             return Reservation { hits: Hits(0), until: now, decision, counted };
         }
@@ -424,9 +424,9 @@ impl<N: Notes> Shard<N> {
         self.serve_line_of(check.key, now);
     }
 
-    /// Returns the decision about `hits` of `check`, after `earlier` ones. Counts nothing.
-    pub(super) fn look(&self, check: &LimitCheck<'_>, earlier: Hits, hits: Hits, now: Timestamp) -> Decision {
-        self.look_in(check, check.own_tiers(), earlier, hits, now)
+    /// Returns the decision about `hits` of `check`. Counts nothing.
+    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
+        self.look_in(check, check.own_tiers(), hits, now)
     }
 
     /// As [`Shard::look`], in these `tiers` of `check`.
@@ -434,7 +434,6 @@ impl<N: Notes> Shard<N> {
         &self,
         check: &LimitCheck<'_>,
         tiers: &[Tier],
-        earlier: Hits,
         hits: Hits,
         now: Timestamp,
     ) -> Decision {
@@ -446,9 +445,6 @@ impl<N: Notes> Shard<N> {
                 slot.map_or_else(|| CounterState::unused(tier, now), |slot| slot.counter.clone())
             })
             .collect();
-        for (counter, tier) in counters.iter_mut().zip(tiers).filter(|_| earlier > Hits(0)) {
-            counter.take(tier, now, earlier);
-        }
         decide(tiers, &mut counters, OverLimitPolicy::Ignore, Direction::Take, hits, now)
     }
 

@@ -35,7 +35,7 @@ impl<'a, N: Notes> BesidePool<'a, N> {
     /// Returns the decision about `hits`, without counting.
     fn look(&self, hits: Hits) -> Option<Decision> {
         let (shard, tiers) = (self.shard.as_ref()?, self.check.own_tiers());
-        Some(shard.look_in(self.check, tiers, Hits(0), hits, self.now))
+        Some(shard.look_in(self.check, tiers, hits, self.now))
     }
 }
 

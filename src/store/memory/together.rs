@@ -102,7 +102,7 @@ impl<N: Notes> MemoryStore<N> {
                     let in_pool = self.pools.with(check, now, |pool| {
                         pool.look_at(Hits(0), &BesidePool::new(check, Some(&mut *shard), now))
                     });
-                    *decision = in_pool.unwrap_or_else(|| shard.look(check, Hits(0), Hits(0), now));
+                    *decision = in_pool.unwrap_or_else(|| shard.look(check, Hits(0), now));
                 }
             }
         }
@@ -267,7 +267,7 @@ mod tests {
                 let after = shard.states(check);
                 shard.take(check, OverLimitPolicy::Ignore, later);
                 shard.restore(check, before, Some(after), later);
-                assert_eq!(shard.look(check, Hits(0), Hits(0), later).remaining, 4, "{algorithm:?}");
+                assert_eq!(shard.look(check, Hits(0), later).remaining, 4, "{algorithm:?}");
             });
         }
     }
@@ -286,7 +286,7 @@ mod tests {
                 shard.take(check, OverLimitPolicy::Ignore, now());
                 shard.take(check, OverLimitPolicy::Ignore, now());
                 shard.restore(check, before, Some(after), now());
-                assert_eq!(shard.look(check, Hits(0), Hits(0), now()).remaining, 3, "{algorithm:?}");
+                assert_eq!(shard.look(check, Hits(0), now()).remaining, 3, "{algorithm:?}");
             });
         }
     }

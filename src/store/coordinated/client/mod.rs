@@ -4,7 +4,6 @@
 //! nodes that do not reply ([`breaker`]), sends what counters have to say ([`sender`]) and counts the instances
 //! ([`heartbeat`]).
 
-mod alarm;
 mod breaker;
 mod caller;
 mod clock;

@@ -7,19 +7,20 @@
 //! A call for decisions leaves at once if none is in flight to its node, or if it is full, and otherwise an eighth of a
 //! round trip after the one before. So a decision waits for little more than its own round trip, and those that arrive
 //! meanwhile share a call. Without that distance the first decisions would use up all calls, and others would wait until
-//! one returns.
+//! one returns. Timers count milliseconds: in a shorter distance, the next decision or the next reply sends the call.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::{sync::Notify, task::yield_now, time::Instant};
-
-use super::{
-    alarm::Alarm,
-    caller::{Caller, RECHECK},
+use tokio::{
+    sync::Notify,
+    task::yield_now,
+    time::{Instant, sleep},
 };
+
+use super::caller::{Caller, RECHECK};
 use crate::{
     limit::{CounterKey, Timestamp},
     store::remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Urgency},
@@ -36,9 +37,13 @@ const FULL_CALLS: usize = 32;
 /// The parts of a round trip that pass between two calls.
 const PARTS: u32 = 8;
 
-/// The most concurrent calls if a part of a round trip is too short to be measured: more than one, so that the node is
-/// not idle while replies are in transit; few, so that commands that arrive meanwhile share a call.
+/// The most concurrent calls before the first reply, and if a part of a round trip is shorter than [`FINEST`]: more than
+/// one, so that the node is not idle while replies are in transit; few, so that commands that arrive meanwhile share a
+/// call.
 const FEW_CALLS: usize = 4;
+
+/// The shortest distance of two calls.
+const FINEST: Duration = Duration::from_micros(50);
 
 /// The most counters whose decisions are in one call: few, so that the node works on one call while replies to others are
 /// applied.
@@ -106,17 +111,16 @@ struct NodeQueue<S> {
     left_at: Option<Instant>,
     /// A moving average of the time that they take. None before the first reply.
     round_trip: Option<Duration>,
-    /// The most that may be in flight, by that time, unless they are full.
-    most: usize,
+    pace: Pace,
 }
 
-/// The times that say when calls for decisions leave.
-#[derive(Clone, Copy, Debug)]
+/// When calls for decisions to a node leave, unless they are full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pace {
-    /// The longest that a decision waits.
-    budget: Duration,
-    /// The shortest distance that is measured.
-    finest: Duration,
+    /// The most that may be in flight.
+    most: usize,
+    /// The time between two while any is.
+    distance: Duration,
 }
 
 /// A call to `node`.
@@ -139,18 +143,19 @@ enum Next<S> {
 // === impl Pace ===
 
 impl Pace {
-    /// Returns the most calls that are in flight if they take the time `round_trip`, if that is known, and the time
-    /// between two while any is.
-    fn with(self, round_trip: Option<Duration>) -> (usize, Duration) {
-        let Some(round_trip) = round_trip.filter(|time| *time / PARTS >= self.finest) else {
-            return (FEW_CALLS, Duration::ZERO);
-        };
+    /// Few calls, without a distance.
+    const FEW: Self = Self { most: FEW_CALLS, distance: Duration::ZERO };
+
+    /// Returns the pace of calls that take the time `round_trip`, if a decision waits for `budget` at most.
+    fn of(round_trip: Duration, budget: Duration) -> Self {
+        if round_trip / PARTS < FINEST {
+            return Self::FEW;
+        }
         // half of what a decision may wait besides, since the reply may be later than others, but so long that the calls
         // of a round trip are not used up before it ends
-        let spare = self.budget.saturating_sub(round_trip);
+        let spare = budget.saturating_sub(round_trip);
         let distance = (round_trip / PARTS).min((spare / 2).max(round_trip / (2 * PARTS)));
-        let is_possible = spare > Duration::ZERO && distance >= self.finest;
-        (MAX_CALLS, if is_possible { distance } else { Duration::ZERO })
+        Self { most: MAX_CALLS, distance: if spare > Duration::ZERO { distance } else { Duration::ZERO } }
     }
 }
 
@@ -160,14 +165,16 @@ impl<S: Send> Sender<S> {
     /// Queues the counter of `key`, whose tries wait for a call to `node`. Returns whether there was room.
     pub(super) fn queue(&self, node: StoreNode, key: CounterKey) -> bool {
         let mut queues = self.queues.lock();
-        let NodeQueue { counters, calls, most, .. } = queues.entry(node).or_default();
-        if counters.len() >= MAX_QUEUE {
+        let queue = queues.entry(node).or_default();
+        if queue.counters.len() >= MAX_QUEUE {
             return false;
         }
-        counters.push(key);
-        // others that wait have told, and a call that returns looks by itself
-        let is_full = counters.len().is_multiple_of(MAX_BATCH) && *calls < FULL_CALLS;
-        let tells = is_full || counters.len() == 1 && *calls < *most;
+        queue.counters.push(key);
+        // the first one sets the timer, and a call that returns looks by itself
+        let tells = match queue.counters.len() {
+            1 => queue.calls < queue.pace.most,
+            waiting => waiting.is_multiple_of(MAX_BATCH) || queue.time_to_next() == Some(Duration::ZERO),
+        };
         drop(queues);
         if tells {
             self.ready.notify_one();
@@ -193,29 +200,28 @@ impl<S: Send> Sender<S> {
     /// Sends what is queued, and what `exchanges` composes, until it is dropped.
     pub(super) async fn run<R: Remote>(&self, caller: &Caller<R>, exchanges: &impl Exchanges<S>) {
         let mut calls = FuturesUnordered::new();
-        let mut alarm = Alarm::new(caller.clock.is_system());
-        let pace = Pace { budget: caller.settings.budget.into(), finest: alarm.finest() };
+        let budget = caller.settings.budget.into();
         let mut next = None;
         loop {
             tokio::select! {
                 // a fixed order, so that simulations are reproducible
                 biased;
-                Some((node, urgency, took)) = calls.next() => self.finish_call(node, urgency, took, pace),
+                Some((node, urgency, took)) = calls.next() => self.finish_call(node, urgency, took, budget),
                 () = self.ready.notified() => {}
-                () = alarm.wait(next.unwrap_or_default()), if next.is_some() => {}
+                () = sleep(next.unwrap_or_default()), if next.is_some() => {}
             }
-            while let Some(ready) = self.next(pace) {
+            while let Some(ready) = self.next() {
                 let batches = self.compose(caller, exchanges, ready);
                 calls.extend(batches.into_iter().map(|batch| call(caller, exchanges, batch)));
             }
-            next = self.time_to_next(pace);
+            next = self.time_to_next();
         }
     }
 
     /// Takes what may be sent now.
-    fn next(&self, pace: Pace) -> Option<Next<S>> {
+    fn next(&self) -> Option<Next<S>> {
         let mut queues = self.queues.lock();
-        let next = queues.iter_mut().find_map(|(node, queue)| queue.next(*node, pace));
+        let next = queues.iter_mut().find_map(|(node, queue)| queue.next(*node));
         if next.is_none() && queues.len() > MAX_IDLE_NODES {
             queues.retain(|_, queue| queue.calls > 0 || !queue.counters.is_empty());
         }
@@ -223,9 +229,9 @@ impl<S: Send> Sender<S> {
     }
 
     /// Returns the time until more may be sent, if that is not when a call returns.
-    fn time_to_next(&self, pace: Pace) -> Option<Duration> {
+    fn time_to_next(&self) -> Option<Duration> {
         let queues = self.queues.lock();
-        queues.values().filter_map(|queue| queue.time_to_next(pace)).min()
+        queues.values().filter_map(NodeQueue::time_to_next).min()
     }
 
     /// Returns the calls that `next` makes: one, unless the tries of its counters have been given up, or some of them
@@ -267,11 +273,11 @@ impl<S: Send> Sender<S> {
     }
 
     /// Records that a call to `node` has returned, and the time that its reply `took`, if it has one.
-    fn finish_call(&self, node: StoreNode, urgency: Urgency, took: Option<Duration>, pace: Pace) {
+    fn finish_call(&self, node: StoreNode, urgency: Urgency, took: Option<Duration>, budget: Duration) {
         if urgency == Urgency::Decision
             && let Some(queue) = self.queues.lock().get_mut(&node)
         {
-            queue.finish_call(took, pace);
+            queue.finish_call(took, budget);
         }
     }
 }
@@ -338,7 +344,7 @@ impl<S> Batch<S> {
 
 impl<S> NodeQueue<S> {
     /// Returns the time until a call for decisions may leave. None if none waits, or if that is when a call returns.
-    fn time_to_next(&self, pace: Pace) -> Option<Duration> {
+    fn time_to_next(&self) -> Option<Duration> {
         if self.counters.is_empty() {
             return None;
         }
@@ -346,28 +352,28 @@ impl<S> NodeQueue<S> {
         if self.calls == 0 || is_full && self.calls < FULL_CALLS {
             return Some(Duration::ZERO);
         }
-        let (most, distance) = pace.with(self.round_trip);
+        let Pace { most, distance } = self.pace;
         let left_at = self.left_at.filter(|_| distance > Duration::ZERO);
         let rest = || left_at.map_or(Duration::ZERO, |left_at| distance.saturating_sub(left_at.elapsed()));
         (self.calls < most).then(rest)
     }
 
     /// Records that a call has returned, and the time that its reply `took`, if it has one.
-    fn finish_call(&mut self, took: Option<Duration>, pace: Pace) {
+    fn finish_call(&mut self, took: Option<Duration>, budget: Duration) {
         self.calls -= 1;
         if let Some(took) = took {
-            self.round_trip = Some(self.round_trip.map_or(took, |average| (average * 7 + took) / 8));
-            self.most = pace.with(self.round_trip).0;
+            let round_trip = self.round_trip.map_or(took, |average| (average * 7 + took) / 8);
+            (self.round_trip, self.pace) = (Some(round_trip), Pace::of(round_trip, budget));
         }
     }
 
     /// Takes what may be sent now to `node`, whose queue it is.
-    fn next(&mut self, node: StoreNode, pace: Pace) -> Option<Next<S>> {
+    fn next(&mut self, node: StoreNode) -> Option<Next<S>> {
         if !self.background.is_empty() {
             let outbox = self.background.take(MAX_BACKGROUND);
             return Some(Next::Background(Batch::new(node, Urgency::Background, outbox)));
         }
-        if self.time_to_next(pace) != Some(Duration::ZERO) {
+        if self.time_to_next() != Some(Duration::ZERO) {
             return None;
         }
         Some(Next::Counters(node, take_first(&mut self.counters, MAX_BATCH)))
@@ -376,8 +382,8 @@ impl<S> NodeQueue<S> {
 
 impl<S> Default for NodeQueue<S> {
     fn default() -> Self {
-        let (background, most) = (Outbox::default(), FEW_CALLS);
-        Self { counters: Vec::new(), background, calls: 0, left_at: None, round_trip: None, most }
+        let (counters, background) = (Vec::new(), Outbox::default());
+        Self { counters, background, calls: 0, left_at: None, round_trip: None, pace: Pace::FEW }
     }
 }
 
@@ -431,26 +437,20 @@ mod tests {
     #[test]
     fn the_distance_of_two_calls_fits_into_a_round_trip_and_the_budget() {
         let micros = Duration::from_micros;
-        for (round_trip, finest, most, distance) in [
-            (None, 50, FEW_CALLS, 0),
-            (Some(399), 50, FEW_CALLS, 0),
-            (Some(400), 50, MAX_CALLS, 50),
-            (Some(4_000), 50, MAX_CALLS, 500),
-            (Some(12_000), 50, MAX_CALLS, 1_500),
+        for (round_trip, most, distance) in [
+            (399, FEW_CALLS, 0),
+            (400, MAX_CALLS, 50),
+            (4_000, MAX_CALLS, 500),
+            (12_000, MAX_CALLS, 1_500),
             // half of what the budget of 15 ms leaves
-            (Some(13_000), 50, MAX_CALLS, 1_000),
+            (13_000, MAX_CALLS, 1_000),
             // sixteen calls of a round trip
-            (Some(14_400), 50, MAX_CALLS, 900),
-            (Some(15_000), 50, MAX_CALLS, 0),
-            (Some(90_000), 50, MAX_CALLS, 0),
-            // by tokio's timers
-            (Some(7_999), 1_000, FEW_CALLS, 0),
-            (Some(8_000), 1_000, MAX_CALLS, 1_000),
-            (Some(13_001), 1_000, MAX_CALLS, 0),
-            (Some(14_400), 1_000, MAX_CALLS, 0),
+            (14_400, MAX_CALLS, 900),
+            (15_000, MAX_CALLS, 0),
+            (90_000, MAX_CALLS, 0),
         ] {
-            let pace = Pace { budget: micros(15_000), finest: micros(finest) };
-            assert_eq!(pace.with(round_trip.map(micros)), (most, micros(distance)), "{round_trip:?}");
+            let pace = Pace { most, distance: micros(distance) };
+            assert_eq!(Pace::of(micros(round_trip), micros(15_000)), pace, "{round_trip}");
         }
     }
 }

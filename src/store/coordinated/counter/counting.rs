@@ -138,18 +138,6 @@ impl LocalCounter {
         look(&self.target.tiers, &self.estimate, hits, now)
     }
 
-    /// As [`LocalCounter::look`], after `earlier` hits that are not counted either.
-    pub(in super::super) fn look_after(&self, earlier: Hits, hits: Hits, now: Timestamp) -> Decision {
-        if earlier == Hits(0) {
-            return self.look(hits, now);
-        }
-        let mut states = self.estimate.clone();
-        for (state, tier) in states.iter_mut().zip(&self.target.tiers) {
-            state.take(tier, now, earlier);
-        }
-        look(&self.target.tiers, &states, hits, now)
-    }
-
     /// Returns whether `hits` fit by the estimate.
     pub(in super::super) fn fits(&self, hits: Hits, now: Timestamp) -> bool {
         fits(&self.target.tiers, &self.estimate, hits, now)

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{
     LocalCounter,
-    policy::{Answer, Ask, Asks, Denial, Scarcity, interval, latest_arrival},
+    policy::{Answer, Ask, Asks, Denial, Scarcity, interval},
     tiers::longest_pause,
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Decided {
     Now(Decision, How),
-    /// The store decides; or if hits are given back, which is done, it says how it stands.
+    /// The store decides.
     Wait(Asks),
 }
 
@@ -79,11 +79,6 @@ impl LocalCounter {
             }
             Answer::Reject(denial) => Decided::Now(self.reject(denial, ask, now), How::Denied),
             Answer::Wait(asks) => Decided::Wait(asks),
-            Answer::Report => {
-                self.count(direction, policy, hits, now);
-                self.date_last_report(latest_arrival(&self.target.tiers, now, link.budget));
-                Decided::Wait(Asks::Look)
-            }
         };
         self.check_balance(before, ask, &decided);
         decided
@@ -109,7 +104,7 @@ impl LocalCounter {
             }
             _ => false,
         };
-        if !is_asked || !asks.iter().any(gives_back) {
+        if !is_asked || !(all_or_none && mode == Coordination::Strict || asks.iter().any(gives_back)) {
             return None;
         }
         let tries = asks.iter().map(|&Ask { direction, hits, policy, .. }| {
@@ -130,8 +125,11 @@ impl LocalCounter {
     pub(in super::super) fn reject_together(&self, asks: &[Ask], now: Timestamp) -> Option<Decisions> {
         let tiers = &self.target.tiers;
         let mut states = self.estimate.clone();
-        let decide =
-            |ask: &Ask| decide(tiers, &mut states, OverLimitPolicy::Ignore, ask.direction, ask.hits, now);
+        let decide = |ask: &Ask| {
+            let decision = decide(tiers, &mut states, OverLimitPolicy::Ignore, ask.direction, ask.hits, now);
+            // hits that are given back reject no others
+            Decision { over: decision.over && ask.direction == Direction::Take, ..decision }
+        };
         let mut decisions: Decisions = asks.iter().map(decide).collect();
         if !decisions.iter().any(|decision| decision.over) {
             return None;
@@ -169,6 +167,22 @@ impl LocalCounter {
             // the newest hits, which are those of this request
             self.uncount(hits, at);
         }
+    }
+
+    /// Decides `ask` of a request that is rejected, by the local cache of `strict` if that `is_cached`, and counts
+    /// nothing: as in a request of its own if it does not fit by itself.
+    pub(in super::super) fn stand(&mut self, is_cached: bool, ask: &Ask, now: Timestamp) -> Decision {
+        if ask.hits == Hits(0) {
+            // as a check in a request of its own does
+            self.refresh(self.plan.schedule.interval(), now);
+        } else if ask.direction == Direction::Take && !self.fits(ask.hits, now) {
+            if is_cached {
+                // another instance may give back what it took for a request that it then rejected
+                self.look_for_returned(now);
+            }
+            return self.reject(if is_cached { Denial::Cached } else { Denial::Estimate }, ask, now);
+        }
+        self.look(Hits(0), now)
     }
 
     fn reject(&mut self, denial: Denial, ask: &Ask, now: Timestamp) -> Decision {

@@ -55,7 +55,6 @@ pub(super) use self::{
     records::Dropped,
     reply::Applied,
     talk::{Group, Outcome, Tried, Tries, TryOutcome},
-    tiers::has_strict_bucket,
 };
 use crate::{
     limit::{

@@ -71,13 +71,6 @@ impl LocalCounter {
         }
     }
 
-    /// Has the store count what was just made pending as of `at`, in the same windows.
-    pub(in super::super) fn date_last_report(&mut self, at: Timestamp) {
-        if let Some(last) = self.unacknowledged.pending_mut().last_mut() {
-            last.last_at = last.last_at.max(at);
-        }
-    }
-
     /// Merges pending deltas that differ only in windows that have ended, which the store does not count any more.
     /// During an outage there is one delta for each window that has not ended, however many windows have passed.
     fn merge_ended(&mut self, now: Timestamp) {

@@ -46,7 +46,7 @@ pub(super) fn has_bucket(tiers: &[Tier]) -> bool {
 }
 
 /// Returns whether a tier is a bucket that a rejected request restarts.
-pub(in super::super) fn has_strict_bucket(tiers: &[Tier]) -> bool {
+pub(super) fn has_strict_bucket(tiers: &[Tier]) -> bool {
     tiers.iter().any(|tier| tier.bucket().strict)
 }
 

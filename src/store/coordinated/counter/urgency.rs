@@ -1,7 +1,7 @@
 //! How soon the pending hits have to be sent.
 
 use super::{LocalCounter, place::Urgency, records::PendingDelta, tiers::saturated};
-use crate::limit::{Period, Timestamp};
+use crate::limit::{Coordination, Period, Timestamp};
 
 /// The part of the remaining hits that all instances together may take before the next reply while a flush waits for a
 /// batch: a sixteenth.
@@ -23,10 +23,15 @@ impl LocalCounter {
     ///   was measured;
     /// - it has taken more hits than the schedule assumes;
     /// - the store has not replied yet, or not for more than two pauses;
-    /// - the limit is used up, which the store's last reply did not say: then within an interval.
+    /// - the limit is used up, which the store's last reply did not say: then within an interval;
+    /// - the mode is `strict`: then at once.
     ///
     /// In the other cases the hits wait for a batch only if the limit is so far away that this does not matter.
     pub(in super::super) fn urgency(&self, round_trip: Period, tick: Period, now: Timestamp) -> Urgency {
+        if self.choice.mode == Coordination::Strict && !self.unacknowledged.pending().is_empty() {
+            // what others may not take meanwhile
+            return Urgency::Now;
+        }
         self.urgency_of_limit(round_trip, tick, now).max(self.urgency_of_others(now))
     }
 

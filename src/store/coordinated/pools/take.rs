@@ -173,7 +173,7 @@ impl<R: Remote> Coordinated<R> {
             _ if rejection.is_some() => combined(Decision { over: false, ..own }, rejection),
             (Some(beside), Some(taken)) if own.over => {
                 // the pool has rejected what they have taken
-                self.undo(beside, taken, turn).await;
+                self.undo(beside, taken, turn);
                 own
             }
             (_, taken) => combined(own, taken.map(|taken| taken.decision)),
@@ -247,23 +247,23 @@ impl<R: Remote> Coordinated<R> {
         let Some(mode) = self.pool_mode(check) else {
             return match check.pool {
                 Some(_) => self.memory.look(check, hits, turn.now),
-                None => self.look(check, Hits(0), hits, turn.now),
+                None => self.look(check, hits, turn.now),
             };
         };
         let own = self.pools.look(check, mode, turn.now).unwrap_or(NOTHING);
         let over = hits.0 > u64::from(own.remaining);
         let own = Decision { over, ..decision_of(own, hits) };
         let beside = check.beside(hits);
-        combined(own, beside.map(|beside| self.look(&beside, Hits(0), hits, turn.now)))
+        combined(own, beside.map(|beside| self.look(&beside, hits, turn.now)))
     }
 
     /// Gives back what `check` has taken, and returns how it stands then.
     async fn give_one_back(&self, check: &LimitCheck<'_>, how: Taken, turn: Turn<'_>) -> Decision {
         match how {
-            Taken::Plain(made) => return self.undo(check, made, turn).await,
+            Taken::Plain(made) => return self.undo(check, made, turn),
             Taken::Shared(made) => {
                 if let (Some(beside), Some(made)) = (check.beside(check.hits), made) {
-                    self.undo(&beside, made, turn).await;
+                    self.undo(&beside, made, turn);
                 }
             }
         }

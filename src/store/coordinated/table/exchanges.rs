@@ -220,11 +220,6 @@ impl Waiting {
         tries.iter().map(|asked| Self::add((key, &mut *counter), is_own, *asked, group)).collect()
     }
 
-    /// Returns what the store is asked.
-    pub(in super::super) const fn asks(&self) -> Asks {
-        self.asks
-    }
-
     fn add(
         (key, counter): (CounterKey, &mut LocalCounter),
         is_own: bool,

@@ -10,7 +10,7 @@ mod strict;
 mod tests;
 
 pub(in super::super) use self::auto::{AutoPolicy, Switch};
-pub(super) use self::{auto::ModeChoice, lease::Scarcity, leasing::Leasing, strict::latest_arrival};
+pub(super) use self::{auto::ModeChoice, lease::Scarcity, leasing::Leasing};
 use super::{
     demand::Demand,
     records::{HeldLease, left_in},
@@ -46,8 +46,6 @@ pub(in super::super) enum Answer {
     Reject(Denial),
     /// The store decides.
     Wait(Asks),
-    /// The hits are given back here; the store counts that and says how it stands.
-    Report,
 }
 
 /// What a try does with its hits.

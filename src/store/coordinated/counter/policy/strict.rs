@@ -1,8 +1,8 @@
-//! The policy of `strict`: the shared store makes every decision.
+//! The policy of `strict`: the shared store decides about all hits that are taken.
 
 use super::{Answer, Ask, Asks, Denial, View};
 use crate::{
-    limit::{Algorithm, Direction, Hits, Period, Tier, Timestamp},
+    limit::{Direction, Hits, Timestamp},
     store::coordinated::counter::tiers::has_strict_bucket,
 };
 
@@ -13,7 +13,8 @@ impl View<'_> {
     /// rejected without it.
     pub(in super::super) fn strict_answer(&self, ask: &Ask, local_cache: bool, now: Timestamp) -> Answer {
         match ask.direction {
-            Direction::GiveBack => Answer::Report,
+            // by the estimate, and sent with the next exchange
+            Direction::GiveBack => Answer::Count,
             Direction::Take if ask.hits == Hits(0) => Answer::Wait(Asks::Look),
             Direction::Take if local_cache && self.is_cached(now) => Answer::Reject(Denial::Cached),
             Direction::Take => Answer::Wait(Asks::Take(ask.policy)),
@@ -26,12 +27,4 @@ impl View<'_> {
     fn is_cached(&self, now: Timestamp) -> bool {
         now < self.denied_until && !has_strict_bucket(&self.target.tiers) && !self.fits(Hits(1), now)
     }
-}
-
-/// Returns the latest instant at which a report arrives that is sent at `at`, in the same fixed windows. The store
-/// counts a report of the future as of its arrival, as it does tries.
-pub(in super::super) fn latest_arrival(tiers: &[Tier], at: Timestamp, budget: Period) -> Timestamp {
-    let fixed = tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
-    let lasts = fixed.map(|tier| at.window_end(tier.period).since(at).as_nanos() - 1);
-    at.after(Period::from_nanos(lasts.fold(budget.as_nanos(), u64::min)))
 }

@@ -237,7 +237,7 @@ fn the_store_decides_under_strict_unless_the_cache_knows_that_nothing_fits() {
         let answer_to = |asked: &Ask| seen.view().strict_answer(asked, cache, seen.now);
         assert_eq!(answer_to(&taking(2)), answer, "{tier}, {left} left");
         assert_eq!(answer_to(&taking(0)), Answer::Wait(Asks::Look));
-        assert_eq!(answer_to(&ask(Direction::GiveBack, 2)), Answer::Report);
+        assert_eq!(answer_to(&ask(Direction::GiveBack, 2)), Answer::Count);
     }
 }
 
