@@ -1,7 +1,5 @@
 //! Why attempts to reach the collector fail.
 
-use std::time::{Duration, Instant};
-
 use parking_lot::Mutex;
 
 use crate::observe::text::shortened;
@@ -9,23 +7,16 @@ use crate::observe::text::shortened;
 /// The most characters of a collector's text in the log.
 const MAX_TEXT: usize = 500;
 
-/// The shortest time between two log messages about failures.
-const LOG_INTERVAL: Duration = Duration::from_mins(1);
-
-/// The reason of the last failure. OpenTelemetry's exporters report none for attempts that they repeat, so the
-/// connections put it here.
+/// The reason of the last failure. OpenTelemetry's exporters do not tell it, so the connections put it here.
 #[derive(Debug, Default)]
 pub(crate) struct Cause(Mutex<Option<String>>);
 
-/// Bounds the messages about a collector that cannot be reached.
+/// Bounds the messages about a collector that cannot be reached: there is one until exports succeed again.
 #[derive(Debug)]
 pub(crate) struct FailureLog {
     /// What is sent, such as `traces`.
     signal: &'static str,
-    /// The time of the last message; none while exports succeed.
-    last: Option<Instant>,
-    /// Whether the failure is logged again.
-    is_repeated: bool,
+    is_failing: bool,
 }
 
 // === impl Cause ===
@@ -44,22 +35,13 @@ impl Cause {
 // === impl FailureLog ===
 
 impl FailureLog {
-    /// Returns a log that repeats its message once a minute.
-    pub(crate) fn repeated(signal: &'static str) -> Self {
-        Self { signal, last: None, is_repeated: true }
+    pub(crate) fn new(signal: &'static str) -> Self {
+        Self { signal, is_failing: false }
     }
 
-    /// Returns a log with one message until exports succeed again.
-    pub(crate) fn once(signal: &'static str) -> Self {
-        Self { signal, last: None, is_repeated: false }
-    }
-
-    /// Logs `error`, unless the log has a recent message.
+    /// Logs `error`, unless the log says already that exports fail.
     pub(crate) fn failed(&mut self, error: &str) {
-        let now = Instant::now();
-        let is_due = |last| self.is_repeated && now.duration_since(last) >= LOG_INTERVAL;
-        if self.last.is_none_or(is_due) {
-            self.last = Some(now);
+        if !std::mem::replace(&mut self.is_failing, true) {
             let error = &*shortened(error, MAX_TEXT);
             tracing::warn!(error, "cannot send {} to the collector; decisions continue", self.signal);
         }
@@ -67,7 +49,7 @@ impl FailureLog {
 
     /// Logs that the collector can be reached again, if the log says otherwise.
     pub(crate) fn succeeded(&mut self) {
-        if self.last.take().is_some() {
+        if std::mem::take(&mut self.is_failing) {
             tracing::warn!("{} are sent to the collector again", self.signal);
         }
     }
@@ -101,7 +83,7 @@ mod tests {
         let writer = captured.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {
-            FailureLog::once("traces").failed(&"y".repeat(1 << 20));
+            FailureLog::new("traces").failed(&"y".repeat(1 << 20));
         });
         let log = String::from_utf8(captured.0.lock().clone()).expect("text");
         assert!(log.contains("yyy") && log.len() < 1_500, "{}", log.len());

@@ -27,4 +27,4 @@ pub(crate) use http::HttpConnection;
 pub use metrics::{MetricSettings, Temporality, start_metrics};
 pub use settings::{Endpoint, ExportSettings, Protocol};
 pub use thread::ExportThread;
-pub(crate) use thread::Stopping;
+pub(crate) use thread::{FLUSH, Stopping};

@@ -10,7 +10,7 @@ use tokio::{
 use crate::runtime;
 
 /// How long the last export, at the end of the process, may take, as in envoyproxy/ratelimit.
-const FLUSH: Duration = Duration::from_secs(5);
+pub(crate) const FLUSH: Duration = Duration::from_secs(5);
 
 /// The handle of a thread that exports.
 #[derive(Debug)]

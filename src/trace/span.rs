@@ -13,7 +13,7 @@ use opentelemetry::{
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use parking_lot::Mutex;
 
-use super::{context::Place, queue::SpanQueue};
+use super::{context::Place, sink::SpanSink};
 use crate::{
     limit::{Code, Request, Timestamp, Verdict},
     observe::{DecisionRecord, RecordedDecision, StoreWait},
@@ -65,7 +65,7 @@ pub struct RequestSpan {
     /// The id of the first child; the next ones follow.
     children: u64,
     ended: Option<Ended>,
-    queue: Arc<SpanQueue>,
+    sink: Arc<SpanSink>,
 }
 
 /// How a request has ended.
@@ -86,7 +86,7 @@ impl RequestSpan {
         now: Timestamp,
         options: SpanOptions,
         children: u64,
-        queue: Arc<SpanQueue>,
+        sink: Arc<SpanSink>,
     ) -> Self {
         Self {
             place,
@@ -97,7 +97,7 @@ impl RequestSpan {
             decided: Mutex::default(),
             children,
             ended: None,
-            queue,
+            sink,
         }
     }
 
@@ -243,7 +243,7 @@ impl RequestSpan {
 impl Drop for RequestSpan {
     fn drop(&mut self) {
         let spans = self.spans();
-        self.queue.push(spans.into_iter());
+        self.sink.push(spans);
     }
 }
 

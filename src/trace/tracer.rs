@@ -6,9 +6,9 @@ use http::HeaderMap;
 
 use super::{
     context::{Parent, Place, parent},
-    queue::SpanQueue,
     sampling::Sampling,
     settings::TraceSettings,
+    sink::SpanSink,
     span::{Call, RequestSpan, SpanOptions},
 };
 use crate::limit::Timestamp;
@@ -18,15 +18,15 @@ use crate::limit::Timestamp;
 pub struct Tracer {
     sampling: Sampling,
     options: SpanOptions,
-    queue: Arc<SpanQueue>,
+    sink: Arc<SpanSink>,
 }
 
 // === impl Tracer ===
 
 impl Tracer {
-    pub(super) fn new(settings: &TraceSettings, queue: Arc<SpanQueue>) -> Self {
+    pub(super) fn new(settings: &TraceSettings, sink: SpanSink) -> Self {
         let options = SpanOptions { store: settings.store, descriptor_values: settings.descriptor_values };
-        Self { sampling: Sampling::new(settings.sampling_rate), options, queue }
+        Self { sampling: Sampling::new(settings.sampling_rate), options, sink: Arc::new(sink) }
     }
 
     /// Begins the span of a call of the gRPC method with `headers`, which was read at `now`. Returns none if it is not
@@ -56,6 +56,6 @@ impl Tracer {
         let place = Place { trace_id, span_id: self.sampling.id(), parent };
         // only a request with a few waits uses more ids
         let children = self.sampling.id();
-        Some(Box::new(RequestSpan::new(place, call, now, self.options, children, Arc::clone(&self.queue))))
+        Some(Box::new(RequestSpan::new(place, call, now, self.options, children, Arc::clone(&self.sink))))
     }
 }

@@ -11,8 +11,8 @@ use crate::{
 };
 
 const EXPORTED: &str = "weir_trace_spans_exported_total";
-const FULL: &str = "weir_trace_spans_dropped_total{reason=\"queue_full\"}";
-const FAILED: &str = "weir_trace_spans_dropped_total{reason=\"export_failed\"}";
+const FAILED: &str = "weir_trace_spans_failed_total";
+const ENDED: &str = "weir_trace_spans_total";
 
 #[tokio::test]
 async fn spans_arrive_over_grpc_and_http() {
@@ -31,7 +31,7 @@ async fn spans_arrive_over_grpc_and_http() {
                 _ => assert_eq!((content_type, &*received.path), ("application/x-protobuf", "/v1/traces")),
             }
         }
-        assert_eq!(metric(&weir, FULL).await + metric(&weir, FAILED).await, 0);
+        assert_eq!((metric(&weir, ENDED).await, metric(&weir, FAILED).await), (3, 0));
     }
 }
 
@@ -62,9 +62,9 @@ async fn full_batches_leave_before_their_delay() {
     for _ in 0..25 {
         weir.decide(tenant("acme")).await;
     }
-    collector.await_spans(20).await;
+    collector.await_spans(10).await;
     let sizes: Vec<_> = collector.received().iter().map(|received| spans_of(received).len()).collect();
-    assert_eq!(sizes, [10, 10]);
+    assert!(sizes[0] == 10 && sizes.iter().all(|size| *size <= 10), "{sizes:?}");
     weir.stop().await.expect("it does not panic").expect("it stops");
     assert_eq!(collector.spans().len(), 25, "the others are sent at the end");
 }
@@ -80,7 +80,7 @@ async fn an_export_is_repeated_while_the_collector_is_unavailable() {
         collector.answer(Answers::Unavailable);
         let mut weir = weir_by(protocol, &collector, &[]).await;
         weir.decide(tenant("acme")).await;
-        until_metric(&weir, "weir_trace_export_failures_total", 1).await;
+        until("an attempt", async || !collector.attempts().is_empty()).await;
         collector.answer(Answers::Accepts);
         collector.await_spans(1).await;
         until_metric(&weir, EXPORTED, 1).await;
@@ -89,20 +89,21 @@ async fn an_export_is_repeated_while_the_collector_is_unavailable() {
 }
 
 #[tokio::test]
-async fn rejected_spans_are_counted_and_not_repeated() {
+async fn spans_that_the_collector_refuses_are_not_sent_again() {
     for protocol in ["grpc", "http"] {
         let collector = Collector::start(protocol).await;
         let mut weir = weir_by(protocol, &collector, &[]).await;
-        collector.answer(Answers::Rejects(1));
-        weir.decide(tenant("acme")).await;
-        until_metric(&weir, FAILED, 1).await;
         collector.answer(Answers::Invalid);
         weir.decide(tenant("acme")).await;
-        until_metric(&weir, FAILED, 2).await;
-        collector.answer(Answers::Accepts);
+        until_metric(&weir, FAILED, 1).await;
+        // the exporter does not tell that spans of an export were rejected
+        collector.answer(Answers::Rejects(1));
         weir.decide(tenant("acme")).await;
         until_metric(&weir, EXPORTED, 1).await;
-        assert_eq!(collector.spans().len(), 2, "the first and the last");
+        collector.answer(Answers::Accepts);
+        weir.decide(tenant("acme")).await;
+        until_metric(&weir, EXPORTED, 2).await;
+        assert_eq!(collector.attempts().len(), 3);
     }
 }
 
@@ -113,20 +114,25 @@ async fn decisions_continue_without_a_collector_and_the_queue_is_bounded() {
     {
         let collector = Collector::start(protocol).await;
         collector.answer(answers);
-        let variables = [("OTEL_BSP_MAX_QUEUE_SIZE", "50"), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "20")];
+        let variables = [
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "50"),
+            ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "20"),
+            ("OTEL_BSP_EXPORT_TIMEOUT", "600000"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "500"),
+        ];
         let mut weir = weir_by(protocol, &collector, &variables).await;
         let begun = Instant::now();
         for _ in 0..1_000 {
             weir.decide(tenant("acme")).await;
         }
-        // far less than a single attempt of the exporter may take
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-        assert!(metric(&weir, "weir_trace_queue").await <= 50);
-        // the rest waits, or is being sent
-        let dropped = metric(&weir, FULL).await + metric(&weir, FAILED).await;
-        assert!((930..=980).contains(&dropped), "{protocol}: {dropped}");
-        assert_eq!(metric(&weir, EXPORTED).await, 0);
+        // far less than an export may take
+        assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", begun.elapsed());
+        assert_eq!((metric(&weir, ENDED).await, metric(&weir, EXPORTED).await), (1_000, 0));
         collector.answer(Answers::Accepts);
+        // those of the queue, and of the batch that was being sent
+        until_metric(&weir, EXPORTED, 51).await;
+        assert!(collector.spans().len() <= 70, "{protocol}: {}", collector.spans().len());
+        assert_eq!(metric(&weir, FAILED).await, 0);
     }
 }
 
@@ -156,7 +162,7 @@ async fn an_export_is_repeated_when_the_collector_says() {
         collector.answer(Answers::Throttles(PAUSE));
         let mut weir = weir_by(protocol, &collector, &[]).await;
         weir.decide(tenant("acme")).await;
-        until_metric(&weir, "weir_trace_export_failures_total", 1).await;
+        until("an attempt", async || !collector.attempts().is_empty()).await;
         collector.answer(Answers::Accepts);
         collector.await_spans(1).await;
         let [first, second] = collector.attempts()[..] else { panic!("two attempts") };
@@ -173,27 +179,5 @@ async fn only_statuses_that_the_protocol_names_are_repeated() {
         weir.decide(tenant("acme")).await;
         until_metric(&weir, FAILED, 1).await;
         assert_eq!(collector.attempts().len(), 1, "{code}");
-    }
-}
-
-#[tokio::test]
-async fn every_span_that_ends_is_exported_or_counted_as_dropped() {
-    for protocol in ["grpc", "http"] {
-        let collector = Collector::start(protocol).await;
-        collector.answer(Answers::Unavailable);
-        let variables = [("OTEL_BSP_MAX_QUEUE_SIZE", "20"), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "7")];
-        let mut weir = weir_by(protocol, &collector, &variables).await;
-        for _ in 0..100 {
-            weir.decide(tenant("acme")).await;
-        }
-        // the queue, and a batch that is being sent
-        assert!((73..=80).contains(&metric(&weir, FULL).await), "{protocol}");
-        collector.answer(Answers::Accepts);
-        until("all are exported or dropped", async || {
-            metric(&weir, EXPORTED).await + metric(&weir, FULL).await + metric(&weir, FAILED).await == 100
-        })
-        .await;
-        assert_eq!(metric(&weir, "weir_trace_queue").await, 0);
-        assert_eq!(collector.spans().len() as u64, metric(&weir, EXPORTED).await);
     }
 }

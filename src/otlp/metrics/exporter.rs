@@ -66,7 +66,7 @@ pub fn start_metrics(
         };
         let start = SystemClock.now().as_nanos();
         let messages = Messages::new(&settings.resource, settings.temporality, in_milliseconds, start);
-        let log = FailureLog::once("metrics");
+        let log = FailureLog::new("metrics");
         let mut worker = Worker { stats, names, settings, exports, messages, sender, log };
         stopping.bound(async |stopping| worker.export_regularly(stopping).await).await;
     })
