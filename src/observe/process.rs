@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use super::prometheus::Kind;
+
 /// Clock ticks per second in `/proc`: Linux' `USER_HZ`, which is 100 on every architecture that Rust's standard library
 /// supports.
 const TICKS_PER_SECOND: u32 = 100;
@@ -11,8 +13,7 @@ const TICKS_PER_SECOND: u32 = 100;
 pub(super) struct ProcessMetric {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
-    /// The Prometheus type.
-    pub(super) kind: &'static str,
+    pub(super) kind: Kind,
     pub(super) value: f64,
 }
 
@@ -30,30 +31,35 @@ pub(super) fn metrics() -> Vec<ProcessMetric> {
         metric(
             "process_cpu_seconds_total",
             "User and system CPU time in seconds.",
-            "counter",
+            Kind::Counter,
             ticks(UTIME).zip(ticks(STIME)).map(|(user, system)| user + system),
         ),
         metric(
             "process_resident_memory_bytes",
             "Resident memory in bytes.",
-            "gauge",
+            Kind::Gauge,
             status_field(&status, "VmRSS:").map(|kilobytes| kilobytes * 1024.0),
         ),
         metric(
             "process_virtual_memory_bytes",
             "Virtual memory in bytes.",
-            "gauge",
+            Kind::Gauge,
             status_field(&status, "VmSize:").map(|kilobytes| kilobytes * 1024.0),
         ),
-        metric("process_open_fds", "Open file descriptors.", "gauge", open_files.and_then(float)),
-        metric("process_max_fds", "The limit on open file descriptors.", "gauge", max_open_files(&limits)),
+        metric("process_open_fds", "Open file descriptors.", Kind::Gauge, open_files.and_then(float)),
+        metric(
+            "process_max_fds",
+            "The limit on open file descriptors.",
+            Kind::Gauge,
+            max_open_files(&limits),
+        ),
         metric(
             "process_start_time_seconds",
             "The start of the process, in seconds since the epoch.",
-            "gauge",
+            Kind::Gauge,
             ticks(START_TIME).zip(status_field(&system, "btime")).map(|(uptime, boot)| boot + uptime),
         ),
-        metric("process_threads", "Threads of the process.", "gauge", status_field(&status, "Threads:")),
+        metric("process_threads", "Threads of the process.", Kind::Gauge, status_field(&status, "Threads:")),
     ]
     .into_iter()
     .flatten()

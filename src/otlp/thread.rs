@@ -56,11 +56,6 @@ impl ExportThread {
 // === impl Stopping ===
 
 impl Stopping {
-    /// Returns whether the process stops.
-    pub(crate) fn is_stopping(&self) -> bool {
-        *self.0.borrow()
-    }
-
     /// Waits until the process stops, or nothing is left that could say so.
     pub(crate) async fn wait(&mut self) {
         let _ = self.0.wait_for(|stopping| *stopping).await;

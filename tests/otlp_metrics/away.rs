@@ -29,7 +29,6 @@ fn serving(receiver: &Receiver, protocol: &str, variables: &[(&str, &str)]) -> (
         ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", protocol),
         ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", endpoint.as_str()),
         ("OTEL_METRIC_EXPORT_INTERVAL", "50"),
-        ("OTEL_METRIC_EXPORT_TIMEOUT", "100"),
         ("WEIR_STOP_DELAY", "0"),
     ];
     let path = dir.path().to_str().expect("a plain path").to_owned();

@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
-    mapper::{Bound, Mapper, Observer, Series, StatKind},
-    page::{Page, labels, units},
+    family::{Buckets, Family, Kind, Labels, Quantiles, Series, Value, units},
+    mapper::{self, Bound, Mapper, Observer, StatKind},
 };
 use crate::observe::{
     histogram::{BOUNDS, Histogram},
@@ -24,24 +24,15 @@ pub const RESERVED: [&str; 2] = ["weir_", "process_"];
 /// The nanoseconds of a millisecond, the unit of durations before they are scaled.
 const MILLISECOND: f64 = 1e6;
 
-/// The kind of a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-    Summary,
-}
-
-/// All series of one name.
-struct Family<'m> {
+/// All series of one name, as the stats come.
+struct Mapped<'m> {
     kind: Kind,
     help: Option<&'m str>,
-    /// By their labels, as text.
-    series: BTreeMap<String, Value<'m>>,
+    series: BTreeMap<Arc<Labels>, Sum<'m>>,
 }
 
-enum Value<'m> {
+/// What the stats of one series add up to.
+enum Sum<'m> {
     Number(f64),
     Histogram {
         times: Times,
@@ -57,10 +48,10 @@ enum Value<'m> {
     },
 }
 
-/// Writes the stats. Like `statsd_exporter`, adds up counters of one name and labels, and leaves out a stat whose name
+/// Returns the stats. Like `statsd_exporter`, adds up counters of one name and labels, and leaves out a stat whose name
 /// another kind of metric has.
-pub(super) fn write(page: &mut Page, stats: &Stats, mapper: &Mapper) {
-    let mut families: BTreeMap<String, Family<'_>> = BTreeMap::new();
+pub(super) fn families(stats: &Stats, mapper: &Mapper) -> Vec<Family> {
+    let mut by_name: BTreeMap<String, Mapped<'_>> = BTreeMap::new();
     let methods: BTreeMap<String, Arc<MethodStats>> =
         stats.methods().into_iter().map(|(method, stats)| (response_time(method), stats)).collect();
     for (stat, value) in reference(stats) {
@@ -71,27 +62,27 @@ pub(super) fn write(page: &mut Page, stats: &Stats, mapper: &Mapper) {
         };
         let Some(series) = mapper.series(&stat, kind) else { continue };
         let value = match value {
-            StatValue::Counter(number) | StatValue::Gauge(number) => Value::number(number, &series),
+            StatValue::Counter(number) | StatValue::Gauge(number) => Sum::number(number, &series),
             StatValue::Timing(times) => match methods.get(&stat) {
-                Some(method) => Value::times(&method.response_time, &series),
-                None => Value::Histogram { times: Times::from(&*times), scale: series.scale, bounds: None },
+                Some(method) => Sum::times(&method.response_time, &series),
+                None => Sum::Histogram { times: Times::from(&*times), scale: series.scale, bounds: None },
             },
         };
         let kind = match (&value, kind) {
-            (Value::Histogram { .. }, _) => Kind::Histogram,
-            (Value::Summary { .. }, _) => Kind::Summary,
-            (Value::Number(_), StatKind::Gauge) => Kind::Gauge,
-            (Value::Number(_), _) => Kind::Counter,
+            (Sum::Histogram { .. }, _) => Kind::Histogram,
+            (Sum::Summary { .. }, _) => Kind::Summary,
+            (Sum::Number(_), StatKind::Gauge) => Kind::Gauge,
+            (Sum::Number(_), _) => Kind::Counter,
         };
-        let family = families.entry(series.name);
-        let family = family.or_insert_with(|| Family { kind, help: series.help, series: BTreeMap::new() });
+        let family = by_name.entry(series.name);
+        let family = family.or_insert_with(|| Mapped { kind, help: series.help, series: BTreeMap::new() });
         if family.kind == kind {
-            let labels = labels(series.labels.iter().map(|(name, value)| (*name, value.as_str())));
-            family.add(labels, value);
+            let labels = series.labels.into_iter().map(|(name, value)| (name.to_owned(), value));
+            family.add(Labels::new(labels), value);
         }
     }
-    let mut taken = BTreeSet::new();
-    for (name, family) in &families {
+    let (mut taken, mut families) = (BTreeSet::new(), Vec::new());
+    for (name, family) in by_name {
         // a histogram has three further names; a name that comes twice would make Prometheus reject the page
         let suffixes: &[&str] = match family.kind {
             Kind::Histogram => &["", "_bucket", "_sum", "_count"],
@@ -102,27 +93,31 @@ pub(super) fn write(page: &mut Page, stats: &Stats, mapper: &Mapper) {
         let is_free =
             |name: &String| !taken.contains(name) && !RESERVED.iter().any(|start| name.starts_with(start));
         if names.iter().all(is_free) {
-            family.write(name, page);
+            let help = family.help.unwrap_or("A stat of envoyproxy/ratelimit.");
+            let series = family.series.into_iter();
+            let series = series.map(|(labels, sum)| Series { labels, value: sum.value() });
+            families.push(Family::new(family.kind, name, help, series));
             taken.extend(names);
         }
     }
+    families
 }
 
-// === impl Family ===
+// === impl Mapped ===
 
-impl<'m> Family<'m> {
-    fn add(&mut self, labels: String, value: Value<'m>) {
+impl<'m> Mapped<'m> {
+    fn add(&mut self, labels: Arc<Labels>, value: Sum<'m>) {
         match self.series.entry(labels) {
             Entry::Vacant(vacant) => {
                 vacant.insert(value);
             }
             Entry::Occupied(mut occupied) => match (occupied.get_mut(), value) {
-                (Value::Number(sum), Value::Number(more)) if self.kind == Kind::Counter => *sum += more,
-                (Value::Number(last), Value::Number(new)) => *last = new,
-                (Value::Histogram { times, .. }, Value::Histogram { times: more, .. }) => times.add(&more),
+                (Sum::Number(sum), Sum::Number(more)) if self.kind == Kind::Counter => *sum += more,
+                (Sum::Number(last), Sum::Number(new)) => *last = new,
+                (Sum::Histogram { times, .. }, Sum::Histogram { times: more, .. }) => times.add(&more),
                 (
-                    Value::Summary { times, recent, .. },
-                    Value::Summary { times: more, recent: more_recent, .. },
+                    Sum::Summary { times, recent, .. },
+                    Sum::Summary { times: more, recent: more_recent, .. },
                 ) => {
                     times.add(&more);
                     recent.add(&more_recent);
@@ -131,54 +126,17 @@ impl<'m> Family<'m> {
             },
         }
     }
-
-    fn write(&self, name: &str, page: &mut Page) {
-        let kind = match self.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-            Kind::Summary => "summary",
-        };
-        page.family(name, self.help.unwrap_or("A stat of envoyproxy/ratelimit."), kind);
-        for (labels, value) in &self.series {
-            match value {
-                Value::Number(number) => page.sample(name, labels, number),
-                Value::Histogram { times, scale, bounds } => {
-                    let buckets: Vec<(f64, u64)> = match bounds {
-                        Some(bounds) => {
-                            bounds.iter().map(|bound| (bound.written, times.at_most(bound.nanos))).collect()
-                        }
-                        None => BOUNDS
-                            .map(|bound| (units(bound, MILLISECOND / scale), times.at_most(nanos(bound))))
-                            .into(),
-                    };
-                    page.buckets(name, labels, buckets, times.count());
-                    page.total(name, labels, scaled(times.sum(), *scale), times.count());
-                }
-                Value::Summary { times, recent, scale, quantiles } => {
-                    for quantile in *quantiles {
-                        let label = format!("quantile=\"{quantile}\"");
-                        let labels = if labels.is_empty() { label } else { format!("{labels},{label}") };
-                        let value =
-                            recent.quantile(*quantile).map_or(f64::NAN, |nanos| nanos / MILLISECOND * scale);
-                        page.sample(name, &labels, value);
-                    }
-                    page.total(name, labels, scaled(times.sum(), *scale), times.count());
-                }
-            }
-        }
-    }
 }
 
-// === impl Value ===
+// === impl Sum ===
 
-impl<'m> Value<'m> {
+impl<'m> Sum<'m> {
     #[expect(clippy::cast_precision_loss, reason = "Prometheus' numbers are floats")]
-    fn number(number: u64, series: &Series<'m>) -> Self {
+    fn number(number: u64, series: &mapper::Series<'m>) -> Self {
         Self::Number(number as f64 * series.scale)
     }
 
-    fn times(histogram: &Histogram, series: &Series<'m>) -> Self {
+    fn times(histogram: &Histogram, series: &mapper::Series<'m>) -> Self {
         let (times, scale) = (histogram.times(), series.scale);
         match series.observer {
             Observer::Histogram(bounds) => Self::Histogram { times, scale, bounds: bounds.as_deref() },
@@ -188,6 +146,32 @@ impl<'m> Value<'m> {
                 scale,
                 quantiles: &summary.quantiles,
             },
+        }
+    }
+
+    fn value(self) -> Value {
+        match self {
+            Self::Number(number) => Value::Double(number),
+            Self::Histogram { times, scale, bounds } => {
+                let at_most = match bounds {
+                    Some(bounds) => {
+                        bounds.iter().map(|bound| (bound.written, times.at_most(bound.nanos))).collect()
+                    }
+                    None => BOUNDS
+                        .map(|bound| (units(bound, MILLISECOND / scale), times.at_most(nanos(bound))))
+                        .into(),
+                };
+                let (sum, count) = (scaled(times.sum(), scale), times.count());
+                Value::Histogram(Box::new(Buckets { at_most, sum, count }))
+            }
+            Self::Summary { times, recent, scale, quantiles } => {
+                let values = quantiles.iter().map(|quantile| {
+                    let nanos = recent.quantile(*quantile);
+                    (*quantile, nanos.map_or(f64::NAN, |nanos| nanos / MILLISECOND * scale))
+                });
+                let (sum, count) = (scaled(times.sum(), scale), times.count());
+                Value::Summary(Box::new(Quantiles { values: values.collect(), sum, count }))
+            }
         }
     }
 }

@@ -1,16 +1,18 @@
-//! The stats in Prometheus' text format.
+//! The stats under Prometheus' names, and their page in its text format.
 //!
-//! `render` writes the page, by default under the names and labels that envoyproxy/ratelimit's mapping gives its stats.
-//! A mapper file replaces these: `mapper` has its rules, `template` their texts, and `mapped` the series that they
-//! make.
+//! `render` makes each `family` of series, by default under the names and labels that envoyproxy/ratelimit's mapping
+//! gives its stats, and `page` writes it. A mapper file replaces these: `mapper` has its rules, `template` their texts,
+//! and `mapped` the series that they make.
 
+mod family;
 mod mapped;
 pub mod mapper;
 mod page;
 mod render;
 mod template;
 
+pub use family::{Buckets, Family, Kind, Labels, Quantiles, Series, TimeUnit, Value};
 pub use mapped::RESERVED;
-pub use page::{CONTENT_TYPE, TimeUnit};
-pub use render::{MetricNames, render};
+pub use page::CONTENT_TYPE;
+pub use render::{MetricNames, families, render};
 pub use template::Template;

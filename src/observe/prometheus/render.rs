@@ -3,12 +3,13 @@
 //! Two details are better than in the reference: every step of a rule's name has a label, however deep the rule is
 //! (there, all steps below the second collapse into one series), and a dot in a step does not split it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use super::{
+    family::{Family, Kind, Labels, Series, TimeUnit},
     mapped,
     mapper::Mapper,
-    page::{Page, TimeUnit, labels},
+    page,
 };
 use crate::observe::{
     metric::{Metric, MetricKind},
@@ -44,31 +45,46 @@ const SHADOW_HELP: [&str; 2] = [
     "Hits of the rule that the limit in its shadow would have rejected.",
 ];
 
+/// Takes one family after the other.
+type Show<'s> = dyn FnMut(Family) + 's;
+
 /// Renders all stats, and the resources that the process uses. `names` are for the stats of envoyproxy/ratelimit;
 /// weir's own always keep theirs.
 #[must_use]
 pub fn render(stats: &Stats, names: &MetricNames) -> String {
-    let mut page = Page::default();
-    match names {
-        MetricNames::Reference(unit) => {
-            rules(&mut page, stats);
-            service(&mut page, stats);
-            methods(&mut page, stats, *unit);
-        }
-        MetricNames::Mapped(mapper) => mapped::write(&mut page, stats, mapper),
-    }
-    rule_limits(&mut page, stats);
-    shadows(&mut page, stats);
-    rare(&mut page, stats);
-    own_metrics(&mut page, stats.metrics());
-    for metric in process::metrics() {
-        page.family(metric.name, metric.help, metric.kind);
-        page.line(format_args!("{} {}", metric.name, metric.value));
-    }
-    page.text
+    let mut page = String::new();
+    show_all(stats, names, &mut |family| page::write(&mut page, &family));
+    page
 }
 
-fn rules(page: &mut Page, stats: &Stats) {
+/// Returns what [`render`] writes.
+#[must_use]
+pub fn families(stats: &Stats, names: &MetricNames) -> Vec<Family> {
+    let mut families = Vec::new();
+    show_all(stats, names, &mut |family| families.push(family));
+    families
+}
+
+fn show_all(stats: &Stats, names: &MetricNames, show: &mut Show<'_>) {
+    match names {
+        MetricNames::Reference(unit) => {
+            rules(show, stats);
+            service(show, stats);
+            methods(show, stats, *unit);
+        }
+        MetricNames::Mapped(mapper) => mapped::families(stats, mapper).into_iter().for_each(&mut *show),
+    }
+    rule_limits(show, stats);
+    shadows(show, stats);
+    rare(show, stats);
+    own_metrics(show, stats.metrics());
+    for metric in process::metrics() {
+        let series = Series::double(&Arc::default(), metric.value);
+        show(Family::new(metric.kind, metric.name, metric.help, [series]));
+    }
+}
+
+fn rules(show: &mut Show<'_>, stats: &Stats) {
     // names that sanitize to the same one are one series: Prometheus rejects a scrape that repeats a series
     let mut rules: BTreeMap<Vec<String>, RuleCounts> = BTreeMap::new();
     let mut negative: BTreeMap<Vec<String>, u64> = BTreeMap::new();
@@ -82,97 +98,76 @@ fn rules(page: &mut Page, stats: &Stats) {
         let counts = rules.entry(name).or_default();
         *counts = counts.plus(rule.get());
     }
-    let rules: Vec<(String, RuleCounts)> =
-        rules.into_iter().map(|(name, counts)| (name_labels(&name), counts)).collect();
+    let rules: Vec<(Arc<Labels>, RuleCounts)> =
+        rules.into_iter().map(|(name, counts)| (labels(name, []), counts)).collect();
     for (i, (name, help)) in RuleCounts::NAMES.into_iter().zip(RULE_HELP).enumerate() {
         let name = format!("ratelimit_service_rate_limit_{name}");
-        page.family(&name, help, "counter");
-        for (labels, counts) in &rules {
-            page.sample(&name, labels, counts.values()[i]);
-        }
+        let series = rules.iter().map(|(labels, counts)| Series::int(labels, counts.values()[i]));
+        show(Family::new(Kind::Counter, name, help, series));
     }
 
     let name = format!("ratelimit_service_rate_limit_{NEGATIVE_HITS}");
-    page.family(&name, "Hits of the rule that callers have given back.", "counter");
-    for (rule, hits) in negative {
-        page.sample(&name, &name_labels(&rule), hits);
-    }
+    let series = negative.into_iter().map(|(rule, hits)| Series::int(&labels(rule, []), hits));
+    show(Family::new(Kind::Counter, name, "Hits of the rule that callers have given back.", series));
 
     let mut domains: BTreeMap<String, u64> = BTreeMap::new();
     for (domain, descriptors) in stats.unknown_domains() {
         *domains.entry(sanitize(&domain)).or_default() += descriptors;
     }
     let name = "ratelimit_service_rate_limit_domain_not_found";
-    page.family(name, "Descriptors for a domain that has no rules.", "counter");
-    for (domain, descriptors) in domains {
-        page.sample(name, &labels([("domain", domain.as_str())]), descriptors);
-    }
+    let series = domains.into_iter().map(|(domain, count)| Series::int(&labels(vec![domain], []), count));
+    show(Family::new(Kind::Counter, name, "Descriptors for a domain that has no rules.", series));
 }
 
-/// Writes the limits of the current rules, under the labels of their counters and the period.
-fn rule_limits(page: &mut Page, stats: &Stats) {
+/// Shows the limits of the current rules, under the labels of their counters and the period.
+fn rule_limits(show: &mut Show<'_>, stats: &Stats) {
     let limits = stats.rule_limits();
     let labelled = |in_shadow| -> Vec<_> {
         rule_limit::series(&limits, in_shadow, |name| stats.shown(name))
             .into_iter()
-            .map(|((name, per), limit)| (format!("{},{}", name_labels(&name), labels([("per", per)])), limit))
+            .map(|((name, per), limit)| (labels(name, [("per", per)]), limit))
             .collect()
     };
-    let series = labelled(false);
-    let name = "weir_rule_limit";
-    page.family(name, "Requests that a loaded rule admits in each period.", "gauge");
-    for (labels, (requests, _)) in &series {
-        page.sample(name, labels, u64::from(*requests));
-    }
-    let name = "weir_rule_limit_period_seconds";
-    page.family(name, "The period of a loaded rule's limit.", "gauge");
-    for (labels, (_, period)) in &series {
-        page.line(format_args!("{name}{{{labels}}} {}", period.as_secs_f64()));
-    }
-    let name = "weir_shadow_limit";
-    page.family(
-        name,
-        "Requests that a limit in the shadow of a loaded rule would admit in each period.",
-        "gauge",
-    );
-    for (labels, (requests, _)) in labelled(true) {
-        page.sample(name, &labels, u64::from(requests));
-    }
+    let of_rules = labelled(false);
+    let series = of_rules.iter().map(|(labels, (requests, _))| Series::int(labels, u64::from(*requests)));
+    let help = "Requests that a loaded rule admits in each period.";
+    show(Family::new(Kind::Gauge, "weir_rule_limit", help, series));
+    let series = of_rules.iter().map(|(labels, (_, period))| Series::double(labels, period.as_secs_f64()));
+    let help = "The period of a loaded rule's limit.";
+    show(Family::new(Kind::Gauge, "weir_rule_limit_period_seconds", help, series));
+    let in_shadow = labelled(true).into_iter();
+    let series = in_shadow.map(|(labels, (requests, _))| Series::int(&labels, u64::from(requests)));
+    let help = "Requests that a limit in the shadow of a loaded rule would admit in each period.";
+    show(Family::new(Kind::Gauge, "weir_shadow_limit", help, series));
 }
 
-/// Writes what was counted in the shadow of rules, under the labels of their counters.
-fn shadows(page: &mut Page, stats: &Stats) {
-    let rules: Vec<(String, ShadowCounts)> =
-        shadow_counts(stats).into_iter().map(|(name, counts)| (name_labels(&name), counts)).collect();
+/// Shows what was counted in the shadow of rules, under the labels of their counters.
+fn shadows(show: &mut Show<'_>, stats: &Stats) {
+    let rules: Vec<(Arc<Labels>, ShadowCounts)> =
+        shadow_counts(stats).into_iter().map(|(name, counts)| (labels(name, []), counts)).collect();
     let names = ShadowCounts::default().named().map(|(name, _)| name.replace('.', "_") + "_total");
     for (i, (name, help)) in names.into_iter().zip(SHADOW_HELP).enumerate() {
-        page.family(&name, help, "counter");
-        for (labels, counts) in &rules {
-            page.sample(&name, labels, counts.named()[i].1);
-        }
+        let series = rules.iter().map(|(labels, counts)| Series::int(labels, counts.named()[i].1));
+        show(Family::new(Kind::Counter, name, help, series));
     }
 }
 
-/// Writes what few rules have counted, under the labels of their counters.
-fn rare(page: &mut Page, stats: &Stats) {
+/// Shows what few rules have counted, under the labels of their counters.
+fn rare(show: &mut Show<'_>, stats: &Stats) {
     for RareFamily { metric, help, series } in rare_families(stats) {
         let name = metric.replace('.', "_") + "_total";
-        page.family(&name, help, "counter");
-        for RareSeries { rule, reason, value } in series {
-            let mut labels_of_rule = name_labels(&rule);
-            if let Some(reason) = reason {
-                labels_of_rule = format!("{labels_of_rule},{}", labels([("reason", reason)]));
-            }
-            page.sample(&name, &labels_of_rule, value);
-        }
+        let series = series.into_iter().map(|RareSeries { rule, reason, value }| {
+            Series::int(&labels(rule, reason.map(|reason| ("reason", reason))), value)
+        });
+        show(Family::new(Kind::Counter, name, help, series));
     }
 }
 
-fn service(page: &mut Page, stats: &Stats) {
+fn service(show: &mut Show<'_>, stats: &Stats) {
+    let errors = [("redis_error", &stats.redis_error), ("service_error", &stats.service_error)];
+    let series = errors.map(|(kind, counter)| Series::int(&Labels::new([("err_type", kind)]), counter.get()));
     let name = "ratelimit_service_should_rate_limit_error";
-    page.family(name, "Requests that failed.", "counter");
-    page.sample(name, &labels([("err_type", "redis_error")]), stats.redis_error.get());
-    page.sample(name, &labels([("err_type", "service_error")]), stats.service_error.get());
+    show(Family::new(Kind::Counter, name, "Requests that failed.", series));
     for (name, help, counter) in [
         (
             "ratelimit_service_config_load_success",
@@ -190,63 +185,56 @@ fn service(page: &mut Page, stats: &Stats) {
             &stats.global_shadow_mode,
         ),
     ] {
-        page.family(name, help, "counter");
-        page.sample(name, "", counter.get());
+        show(Family::new(Kind::Counter, name, help, [Series::int(&Arc::default(), counter.get())]));
     }
 }
 
-fn methods(page: &mut Page, stats: &Stats, unit: TimeUnit) {
+fn methods(show: &mut Show<'_>, stats: &Stats, unit: TimeUnit) {
     let methods = stats.methods();
-    let name = "ratelimit_service_total_requests";
-    page.family(name, "Calls that began.", "counter");
-    for (method, stats) in &methods {
-        page.sample(name, &labels([("grpc_method", *method)]), stats.total_requests());
-    }
+    let labels = |method| Labels::new([("grpc_method", method)]);
+    let series = methods.iter().map(|(method, stats)| Series::int(&labels(*method), stats.total_requests()));
+    show(Family::new(Kind::Counter, "ratelimit_service_total_requests", "Calls that began.", series));
     let name = "ratelimit_service_response_time_seconds";
-    page.family(name, "Response times of calls.", "histogram");
-    for (method, stats) in &methods {
-        let labels = labels([("grpc_method", *method)]);
-        page.histogram(name, &labels, &stats.response_time.get(), unit.nanos());
+    let series = methods
+        .iter()
+        .map(|(method, stats)| Series::times(&labels(*method), &stats.response_time.get(), unit.nanos()));
+    let mut family = Family::new(Kind::Histogram, name, "Response times of calls.", series);
+    if unit == TimeUnit::Milliseconds {
+        family.unit = "ms";
     }
+    show(family);
 }
 
-fn own_metrics(page: &mut Page, metrics: Vec<Metric>) {
+fn own_metrics(show: &mut Show<'_>, metrics: Vec<Metric>) {
     // all metrics of a name must stand together, whichever source they come from
     let mut families: BTreeMap<&'static str, Vec<Metric>> = BTreeMap::new();
     for metric in metrics {
         families.entry(metric.name).or_default().push(metric);
     }
     for (name, family) in families {
-        let mut name = name.replace('.', "_");
-        let kind = match &family[0].kind {
-            MetricKind::Counter => {
-                name.push_str("_total");
-                "counter"
-            }
-            MetricKind::Gauge => "gauge",
-            MetricKind::Timing(_) => {
-                name.push_str("_seconds");
-                "histogram"
-            }
+        let (kind, suffix) = match &family[0].kind {
+            MetricKind::Counter => (Kind::Counter, "_total"),
+            MetricKind::Gauge => (Kind::Gauge, ""),
+            MetricKind::Timing(_) => (Kind::Histogram, "_seconds"),
         };
-        page.family(&name, family[0].help, kind);
-        for metric in &family {
-            let pairs = metric.labels.iter().map(|(name, value)| (*name, value.as_str()));
+        let (name, help) = (name.replace('.', "_") + suffix, family[0].help);
+        let series = family.into_iter().map(|metric| {
+            let labels = Labels::new(metric.labels);
             match &metric.kind {
-                MetricKind::Timing(times) => {
-                    page.histogram(&name, &labels(pairs), times, TimeUnit::Seconds.nanos());
-                }
-                MetricKind::Counter | MetricKind::Gauge => page.sample(&name, &labels(pairs), metric.value),
+                MetricKind::Timing(times) => Series::times(&labels, times, TimeUnit::Seconds.nanos()),
+                MetricKind::Counter | MetricKind::Gauge => Series::int(&labels, metric.value),
             }
-        }
+        });
+        show(Family::new(kind, name, help, series));
     }
 }
 
-/// Returns `domain="…",key1="…",key2="…"` for a name that begins with the domain.
-fn name_labels(name: &[String]) -> String {
-    let keys = (1..name.len()).map(|i| format!("key{i}"));
-    let keys: Vec<String> = std::iter::once("domain".to_owned()).chain(keys).collect();
-    labels(keys.iter().map(String::as_str).zip(name.iter().map(String::as_str)))
+/// Returns `domain`, `key1`, `key2` and so on for a name that begins with the domain, and further labels.
+fn labels<'a>(name: Vec<String>, further: impl IntoIterator<Item = (&'static str, &'a str)>) -> Arc<Labels> {
+    let keys = (1..).map(|i| Cow::Owned(format!("key{i}")));
+    let names = std::iter::once(Cow::Borrowed("domain")).chain(keys);
+    let further = further.into_iter().map(|(name, value)| (name.into(), value.to_owned()));
+    Labels::new(names.zip(name).chain(further))
 }
 
 // === impl MetricNames ===

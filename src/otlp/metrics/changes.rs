@@ -1,16 +1,19 @@
 //! What series have counted since the last export, for delta temporality.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
-use super::points::{Buckets, Number, Value};
+use crate::observe::prometheus::{Buckets, Labels, Value};
 
-/// The values of the last export that the collector has taken, by the texts that name their series.
+/// The name and the labels of a series.
+pub(super) type Key = (String, Arc<Labels>);
+
+/// The values of the last export that the collector has taken, by their series.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    exported: HashMap<String, Exported>,
+    exported: HashMap<Key, Exported>,
     /// The number of the current export.
     export: u64,
-    /// When the page of the last export was read, in nanoseconds since the epoch; none before the first.
+    /// When the last export was read, in nanoseconds since the epoch; none before the first.
     read_at: Option<u64>,
 }
 
@@ -20,14 +23,14 @@ struct Exported {
     value: Value,
     /// When it was read, in nanoseconds since the epoch.
     at: u64,
-    /// The last export whose page had the series.
+    /// The last export that had the series.
     export: u64,
 }
 
 /// The value of a series, to be kept once the collector has it.
 #[derive(Debug)]
 pub(super) struct Reading {
-    pub(super) key: String,
+    pub(super) key: Key,
     pub(super) value: Value,
 }
 
@@ -36,8 +39,8 @@ pub(super) struct Reading {
 impl Changes {
     /// Returns what `value` has counted since the collector got the last value of its series, and since when that is;
     /// none if that is since the start. A value that is lower than the last one began at 0 again, and a series that the
-    /// last page did not have began after it.
-    pub(super) fn since(&mut self, key: &str, value: &Value) -> (Value, Option<u64>) {
+    /// last export did not have began after it.
+    pub(super) fn since(&mut self, key: &Key, value: &Value) -> (Value, Option<u64>) {
         let Some(last) = self.exported.get_mut(key) else { return (value.clone(), self.read_at) };
         last.export = self.export;
         (minus(value, &last.value).unwrap_or_else(|| value.clone()), Some(last.at))
@@ -51,7 +54,7 @@ impl Changes {
         }
     }
 
-    /// Ends an export of all series, whose page was read at `at`, and forgets those that the page did not have.
+    /// Ends an export of all series, which were read at `at`, and forgets those that it did not have.
     pub(super) fn end_export(&mut self, at: u64) {
         self.exported.retain(|_, exported| exported.export == self.export);
         self.export += 1;
@@ -62,21 +65,18 @@ impl Changes {
 /// Returns `value` less `last`, or none if it is lower, or another kind of value.
 fn minus(value: &Value, last: &Value) -> Option<Value> {
     match (value, last) {
-        (Value::Number(Number::Int(value)), Value::Number(Number::Int(last))) => {
-            value.checked_sub(*last).filter(|more| *more >= 0).map(|more| Value::Number(Number::Int(more)))
-        }
-        // a fraction may become a whole number
-        (Value::Number(value), Value::Number(last)) => {
-            let more = value.as_f64() - last.as_f64();
-            (more >= 0.0).then_some(Value::Number(Number::Double(more)))
-        }
-        (Value::Histogram(value), Value::Histogram(last)) if value.bounds == last.bounds => {
-            let counts = value.counts.iter().zip(&last.counts).map(|(value, last)| value.checked_sub(*last));
-            Some(Value::Histogram(Buckets {
-                bounds: value.bounds.clone(),
-                counts: counts.collect::<Option<_>>()?,
+        (Value::Int(value), Value::Int(last)) => value.checked_sub(*last).map(Value::Int),
+        (Value::Double(value), Value::Double(last)) => (value >= last).then(|| Value::Double(value - last)),
+        (Value::Histogram(value), Value::Histogram(last)) => {
+            // the bounds of a metric never change
+            let buckets = value.at_most.iter().zip(&last.at_most);
+            let at_most =
+                buckets.map(|((bound, count), (_, last))| Some((*bound, count.checked_sub(*last)?)));
+            Some(Value::Histogram(Box::new(Buckets {
+                at_most: at_most.collect::<Option<_>>()?,
                 sum: value.sum - last.sum,
-            }))
+                count: value.count.checked_sub(last.count)?,
+            })))
         }
         _ => None,
     }
@@ -86,17 +86,17 @@ fn minus(value: &Value, last: &Value) -> Option<Value> {
 mod tests {
     use super::*;
 
-    fn int(value: i64) -> Value {
-        Value::Number(Number::Int(value))
+    fn key(name: &str) -> Key {
+        (name.to_owned(), Arc::default())
     }
 
-    fn histogram(counts: &[u64], sum: f64) -> Value {
-        Value::Histogram(Buckets { bounds: vec![1.0], counts: counts.to_vec(), sum })
+    fn histogram(below: u64, count: u64, sum: f64) -> Value {
+        Value::Histogram(Box::new(Buckets { at_most: vec![(1.0, below)], sum, count }))
     }
 
     fn export(changes: &mut Changes, values: &[(&str, Value)], at: u64) -> Vec<(Value, Option<u64>)> {
-        let since = values.iter().map(|(key, value)| changes.since(key, value)).collect();
-        let reading = |(key, value): &(&str, Value)| Reading { key: (*key).into(), value: value.clone() };
+        let since = values.iter().map(|(name, value)| changes.since(&key(name), value)).collect();
+        let reading = |(name, value): &(&str, Value)| Reading { key: key(name), value: value.clone() };
         changes.exported(values.iter().map(reading).collect(), at);
         changes.end_export(at);
         since
@@ -105,41 +105,32 @@ mod tests {
     #[test]
     fn a_change_is_the_difference_from_the_last_export() {
         let mut changes = Changes::default();
-        let first = [("a", int(5)), ("h", histogram(&[1, 2], 3.0))];
+        let first = [("a", Value::Int(5)), ("b", Value::Double(0.5)), ("h", histogram(1, 3, 3.0))];
         assert_eq!(export(&mut changes, &first, 10), first.clone().map(|(_, value)| (value, None)));
-        let second = [("a", int(7)), ("h", histogram(&[1, 4], 8.5))];
-        let expected = [(int(2), Some(10)), (histogram(&[0, 2], 5.5), Some(10))];
-        assert_eq!(export(&mut changes, &second, 20), expected);
+        let second = [("a", Value::Int(7)), ("b", Value::Double(2.0)), ("h", histogram(1, 5, 8.5))];
+        let expected = [Value::Int(2), Value::Double(1.5), histogram(0, 2, 5.5)];
+        assert_eq!(export(&mut changes, &second, 20), expected.map(|value| (value, Some(10))));
         // begun again
-        let third = [("a", int(1)), ("h", histogram(&[1, 0], 0.5))];
+        let third = [("a", Value::Int(1)), ("b", Value::Double(1.0)), ("h", histogram(1, 1, 0.5))];
         let expected = third.clone().map(|(_, value)| (value, Some(20)));
         assert_eq!(export(&mut changes, &third, 30), expected);
     }
 
     #[test]
-    fn whole_numbers_and_fractions_are_subtracted() {
-        let (mut changes, double) = (Changes::default(), |value| Value::Number(Number::Double(value)));
-        export(&mut changes, &[("a", int(1))], 10);
-        assert_eq!(export(&mut changes, &[("a", double(1.5))], 20), [(double(0.5), Some(10))]);
-        assert_eq!(export(&mut changes, &[("a", int(2))], 30), [(double(0.5), Some(20))]);
-        assert_eq!(export(&mut changes, &[("a", double(0.5))], 40), [(double(0.5), Some(30))]);
-    }
-
-    #[test]
     fn an_export_that_failed_is_part_of_the_next_one() {
         let mut changes = Changes::default();
-        export(&mut changes, &[("a", int(5))], 10);
-        assert_eq!(changes.since("a", &int(7)), (int(2), Some(10)));
-        assert_eq!(changes.since("a", &int(9)), (int(4), Some(10)));
+        export(&mut changes, &[("a", Value::Int(5))], 10);
+        assert_eq!(changes.since(&key("a"), &Value::Int(7)), (Value::Int(2), Some(10)));
+        assert_eq!(changes.since(&key("a"), &Value::Int(9)), (Value::Int(4), Some(10)));
     }
 
     #[test]
     fn series_that_have_gone_are_forgotten() {
         let mut changes = Changes::default();
-        export(&mut changes, &[("a", int(5)), ("b", int(1))], 10);
-        export(&mut changes, &[("b", int(1))], 20);
+        export(&mut changes, &[("a", Value::Int(5)), ("b", Value::Int(1))], 10);
+        export(&mut changes, &[("b", Value::Int(1))], 20);
         assert_eq!(changes.exported.len(), 1);
-        // it began after the last page, which did not have it
-        assert_eq!(changes.since("a", &int(6)), (int(6), Some(20)));
+        // it began after the last export, which did not have it
+        assert_eq!(changes.since(&key("a"), &Value::Int(6)), (Value::Int(6), Some(20)));
     }
 }

@@ -1,21 +1,19 @@
 //! The thread that sends metrics to the collector.
 
-use std::{io, sync::Arc, time::Instant};
+use std::{collections::VecDeque, io, sync::Arc};
 
-use tokio::time::{self, MissedTickBehavior, sleep};
+use tokio::time::{self, MissedTickBehavior, timeout};
 
 use super::{
     message::{Message, Messages},
-    points::Points,
-    repeat::Pauses,
-    sender::{Accepted, Failure, Sender},
+    sender::{Accepted, Sender},
     settings::MetricSettings,
 };
 use crate::{
     clock::{Clock as _, SystemClock},
     observe::{
         Counter, Metric, Source, Stats,
-        prometheus::{self, MetricNames, TimeUnit},
+        prometheus::{MetricNames, families},
     },
     otlp::{
         failure::FailureLog,
@@ -59,13 +57,8 @@ pub fn start_metrics(
             Ok(sender) => sender,
             Err(error) => return tracing::error!(error, "cannot send metrics"),
         };
-        // a name of envoyproxy/ratelimit, which keeps its name with another unit
-        let in_milliseconds = match names {
-            MetricNames::Reference(TimeUnit::Milliseconds) => Some("ratelimit_service_response_time_seconds"),
-            _ => None,
-        };
         let start = SystemClock.now().as_nanos();
-        let messages = Messages::new(&settings.resource, settings.temporality, in_milliseconds, start);
+        let messages = Messages::new(&settings.resource, settings.temporality, start);
         let log = FailureLog::new("metrics");
         let mut worker = Worker { stats, names, settings, exports, messages, sender, log };
         stopping.bound(async |stopping| worker.export_regularly(stopping).await).await;
@@ -87,48 +80,46 @@ impl Worker {
                 () = stopping.wait() => is_last = true,
                 _ = ticks.tick() => {}
             }
-            self.export(&mut stopping).await;
+            self.export().await;
+        }
+    }
+
+    /// Sends all metrics as they are now, and counts and logs the outcome.
+    async fn export(&mut self) {
+        let limit = self.settings.timeout;
+        let late = || Err(format!("the export has not ended within {limit:?}"));
+        match timeout(limit, self.send()).await.unwrap_or_else(|_| late()) {
+            Ok(Accepted { rejected, message }) => {
+                self.exports.succeeded.add(1);
+                self.exports.rejected.add(rejected);
+                if rejected > 0 {
+                    self.log.failed(&format!("the collector has rejected {rejected} points: {message}"));
+                } else {
+                    self.log.succeeded();
+                }
+            }
+            Err(error) => {
+                self.exports.failures.add(1);
+                self.log.failed(&error);
+            }
         }
     }
 
     /// Sends all metrics as they are now. After a message that the collector does not take, the others wait for the
-    /// next export.
-    async fn export(&mut self, stopping: &mut Stopping) {
-        let begun = Instant::now();
-        let page = prometheus::render(&self.stats, &self.names);
+    /// next export, which has newer values, and under delta temporality also what this one should have had.
+    async fn send(&mut self) -> Result<Accepted, String> {
+        let mut families = VecDeque::from(families(&self.stats, &self.names));
         let now = SystemClock.now().as_nanos();
-        let mut points = Points::of(&page);
-        let mut warning = None;
-        while let Some(Message { request, readings }) = self.messages.next(&mut points, now) {
-            let mut pauses = Pauses::default();
-            let Accepted { rejected, message } = loop {
-                let was_stopping = stopping.is_stopping();
-                let Failure { error, repeat } = match self.sender.send(&request).await {
-                    Ok(accepted) => break accepted,
-                    Err(failure) => failure,
-                };
-                self.exports.failures.add(1);
-                self.log.failed(&error);
-                let pause = pauses.next(repeat, fastrand::f64());
-                let in_time = pause.filter(|pause| begun.elapsed() + *pause < self.settings.timeout);
-                let Some(pause) = in_time.filter(|_| !was_stopping) else { return };
-                tokio::select! {
-                    () = stopping.wait() => {}
-                    () = sleep(pause) => {}
-                }
-            };
+        let mut all = Accepted::default();
+        while let Some(Message { request, readings }) = self.messages.next(&mut families, now) {
+            let Accepted { rejected, message } = self.sender.send(request).await?;
             self.messages.sent(readings, now);
-            self.exports.rejected.add(rejected);
             if rejected > 0 {
-                warning = Some(format!("the collector has rejected {rejected} points: {message}"));
+                all = Accepted { rejected: all.rejected + rejected, message };
             }
         }
-        self.messages.end_page(now);
-        self.exports.succeeded.add(1);
-        match warning {
-            Some(warning) => self.log.failed(&warning),
-            None => self.log.succeeded(),
-        }
+        self.messages.end_export(now);
+        Ok(all)
     }
 }
 
@@ -142,11 +133,7 @@ impl Source for Exports {
                 "Exports of all metrics that the collector has taken.",
                 self.succeeded.get(),
             ),
-            Metric::counter(
-                "weir.metrics.export_failures",
-                "Attempts to send metrics that failed, including those that were repeated.",
-                self.failures.get(),
-            ),
+            Metric::counter("weir.metrics.export_failures", "Exports that failed.", self.failures.get()),
             Metric::counter(
                 "weir.metrics.points_rejected",
                 "Points that the collector has rejected.",

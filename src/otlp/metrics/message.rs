@@ -1,4 +1,6 @@
-//! The messages of a page's series.
+//! The messages of series.
+
+use std::collections::VecDeque;
 
 use opentelemetry_proto::tonic::{
     collector::metrics::v1::ExportMetricsServiceRequest,
@@ -10,22 +12,21 @@ use opentelemetry_proto::tonic::{
     },
     resource::v1::Resource,
 };
+use prost::Message as _;
 
 use super::{
     changes::{Changes, Reading},
-    points::{Buckets, Family, Kind, Number, Point, Points, Quantiles, Value, unit},
     settings::Temporality,
 };
+use crate::observe::prometheus::{Family, Kind, Series, Value};
 
-/// The most bytes of a page that become one message, which has about as many. Collectors accept 4 MiB.
-const MAX_TEXT: usize = 1 << 20;
+/// The bytes after which a message takes no more points. Collectors accept 4 MiB.
+const MAX_BYTES: usize = 1 << 20;
 
-/// Makes messages of pages.
+/// Makes messages of families.
 pub(super) struct Messages {
     resource: Resource,
     temporality: Temporality,
-    /// The metric whose name says seconds, although its unit is a millisecond.
-    in_milliseconds: Option<&'static str>,
     /// When the counters began, in nanoseconds since the epoch.
     start: u64,
     changes: Changes,
@@ -43,44 +44,47 @@ pub(super) struct Message {
 impl Messages {
     /// Returns the messages of an instance with the attributes `resource`, whose counters began at `start`, in
     /// nanoseconds since the epoch.
-    pub(super) fn new(
-        resource: &[(String, String)],
-        temporality: Temporality,
-        in_milliseconds: Option<&'static str>,
-        start: u64,
-    ) -> Self {
-        let attributes = resource.iter().map(|(key, value)| attribute(key, value.clone())).collect();
-        Self {
-            resource: Resource { attributes, ..Resource::default() },
-            temporality,
-            in_milliseconds,
-            start,
-            changes: Changes::default(),
-        }
+    pub(super) fn new(resource: &[(String, String)], temporality: Temporality, start: u64) -> Self {
+        let attributes = resource.iter().map(|(key, value)| attribute(key, value)).collect();
+        let resource = Resource { attributes, ..Resource::default() };
+        Self { resource, temporality, start, changes: Changes::default() }
     }
 
-    /// Returns the next message of `points`, which were read at `now`; none at their end.
-    pub(super) fn next(&mut self, points: &mut Points<'_>, now: u64) -> Option<Message> {
+    /// Takes the series of the next message from `families`, which were read at `now`; none if none are left.
+    pub(super) fn next(&mut self, families: &mut VecDeque<Family>, now: u64) -> Option<Message> {
         let (mut metrics, mut readings, mut size): (Vec<Metric>, Vec<Reading>, usize) = Default::default();
-        for point in points {
-            size += point.size;
-            let is_delta = self.is_delta(point.family.kind);
-            let (value, since) = if is_delta {
-                readings.push(Reading { key: point.key.to_owned(), value: point.value.clone() });
-                self.changes.since(point.key, &point.value)
-            } else {
-                (point.value, None)
-            };
-            let times = Times { start: since.unwrap_or(self.start), now };
-            let point = Point { value, ..point };
-            if metrics.last().is_none_or(|metric| metric.name != point.family.name) {
-                metrics.push(self.metric(point.family));
+        while size < MAX_BYTES
+            && let Some(mut family) = families.pop_front()
+        {
+            let is_delta = self.is_delta(family.kind);
+            let (mut data, mut rest) = (self.data(family.kind), family.series.into_iter());
+            let is_shown = rest.len() > 0;
+            while size < MAX_BYTES
+                && let Some(Series { labels, value }) = rest.next()
+            {
+                let attributes = labels.pairs().iter().map(|(name, value)| attribute(name, value)).collect();
+                let (value, since) = if is_delta {
+                    let key = (family.name.clone(), labels);
+                    let change = self.changes.since(&key, &value);
+                    readings.push(Reading { key, value });
+                    change
+                } else {
+                    (value, None)
+                };
+                size += push(&mut data, attributes, value, Times { start: since.unwrap_or(self.start), now });
             }
-            if let Some(Metric { data: Some(data), .. }) = metrics.last_mut() {
-                push(data, point, times);
+            if is_shown {
+                metrics.push(Metric {
+                    name: family.name.clone(),
+                    description: family.help.clone(),
+                    unit: family.unit.to_owned(),
+                    metadata: Vec::new(),
+                    data: Some(data),
+                });
             }
-            if size >= MAX_TEXT {
-                break;
+            family.series = rest.collect();
+            if !family.series.is_empty() {
+                families.push_front(family);
             }
         }
         if metrics.is_empty() {
@@ -97,41 +101,32 @@ impl Messages {
         Some(Message { request: ExportMetricsServiceRequest { resource_metrics }, readings })
     }
 
-    /// Records that the collector has a message, whose points were read at `now`.
+    /// Records that the collector has a message, whose series were read at `now`.
     pub(super) fn sent(&mut self, readings: Vec<Reading>, now: u64) {
         self.changes.exported(readings, now);
     }
 
-    /// Records that all messages of a page, which was read at `now`, were made.
-    pub(super) fn end_page(&mut self, now: u64) {
+    /// Records that the collector has all messages of an export, which was read at `now`.
+    pub(super) fn end_export(&mut self, now: u64) {
         self.changes.end_export(now);
     }
 
-    /// Returns a metric without points.
-    fn metric(&self, family: Family<'_>) -> Metric {
-        let temporality = if self.is_delta(family.kind) {
+    /// Returns the data of a metric without points.
+    fn data(&self, kind: Kind) -> Data {
+        let temporality = if self.is_delta(kind) {
             AggregationTemporality::Delta
         } else {
             AggregationTemporality::Cumulative
         };
         let aggregation_temporality = temporality.into();
-        let data = match family.kind {
-            Kind::Counter => {
-                Data::Sum(Sum { data_points: Vec::new(), aggregation_temporality, is_monotonic: true })
-            }
+        let data_points = Vec::new();
+        match kind {
+            Kind::Counter => Data::Sum(Sum { data_points, aggregation_temporality, is_monotonic: true }),
             Kind::Gauge => Data::Gauge(Gauge::default()),
             Kind::Histogram => {
                 Data::Histogram(Histogram { data_points: Vec::new(), aggregation_temporality })
             }
             Kind::Summary => Data::Summary(Summary::default()),
-        };
-        let is_in_milliseconds = self.in_milliseconds == Some(family.name);
-        Metric {
-            name: family.name.to_owned(),
-            description: family.help.to_owned(),
-            unit: if is_in_milliseconds { "ms" } else { unit(family.name) }.to_owned(),
-            metadata: Vec::new(),
-            data: Some(data),
         }
     }
 
@@ -152,73 +147,88 @@ struct Times {
     now: u64,
 }
 
-/// Adds a point of the same kind to the points of a metric.
-fn push(data: &mut Data, point: Point<'_>, Times { start, now }: Times) {
-    let attributes = point.labels.into_iter().map(|(name, value)| attribute(name, value)).collect();
-    match (data, point.value) {
-        (Data::Sum(sum), Value::Number(value)) => sum.data_points.push(NumberDataPoint {
-            attributes,
-            start_time_unix_nano: start,
-            time_unix_nano: now,
-            value: Some(number(value)),
-            ..NumberDataPoint::default()
-        }),
-        (Data::Gauge(gauge), Value::Number(value)) => gauge.data_points.push(NumberDataPoint {
-            attributes,
-            time_unix_nano: now,
-            value: Some(number(value)),
-            ..NumberDataPoint::default()
-        }),
-        (Data::Histogram(histogram), Value::Histogram(Buckets { bounds, counts, sum })) => {
-            histogram.data_points.push(HistogramDataPoint {
+/// Adds a point to those of a metric, and returns its bytes.
+fn push(data: &mut Data, attributes: Vec<KeyValue>, value: Value, Times { start, now }: Times) -> usize {
+    match (data, value) {
+        (Data::Histogram(histogram), Value::Histogram(buckets)) => {
+            let mut point = HistogramDataPoint {
                 attributes,
                 start_time_unix_nano: start,
                 time_unix_nano: now,
-                count: counts.iter().sum(),
-                sum: Some(sum),
-                bucket_counts: counts,
-                explicit_bounds: bounds,
+                count: buckets.count,
+                sum: Some(buckets.sum),
                 ..HistogramDataPoint::default()
-            });
+            };
+            let mut so_far = 0;
+            for (bound, at_most) in buckets.at_most {
+                if bound.is_finite() {
+                    point.explicit_bounds.push(bound);
+                    point.bucket_counts.push(at_most.saturating_sub(so_far));
+                    so_far = at_most;
+                }
+            }
+            point.bucket_counts.push(buckets.count.saturating_sub(so_far));
+            let size = point.encoded_len();
+            histogram.data_points.push(point);
+            size
         }
-        (Data::Summary(summary), Value::Summary(Quantiles { values, sum, count })) => {
+        (Data::Summary(summary), Value::Summary(quantiles)) => {
             let at = |(quantile, value)| ValueAtQuantile { quantile, value };
-            summary.data_points.push(SummaryDataPoint {
+            let point = SummaryDataPoint {
                 attributes,
                 start_time_unix_nano: start,
                 time_unix_nano: now,
-                count,
-                sum,
-                quantile_values: values.into_iter().map(at).collect(),
+                count: quantiles.count,
+                sum: quantiles.sum,
+                quantile_values: quantiles.values.into_iter().map(at).collect(),
                 ..SummaryDataPoint::default()
-            });
+            };
+            let size = point.encoded_len();
+            summary.data_points.push(point);
+            size
         }
-        // a page has no such lines
-        _ => {}
+        (data, value) => {
+            let value = match value {
+                Value::Int(value) => {
+                    number_data_point::Value::AsInt(i64::try_from(value).unwrap_or(i64::MAX))
+                }
+                Value::Double(value) => number_data_point::Value::AsDouble(value),
+                Value::Histogram(_) | Value::Summary(_) => return 0,
+            };
+            let (points, start_time_unix_nano) = match data {
+                Data::Sum(sum) => (&mut sum.data_points, start),
+                Data::Gauge(gauge) => (&mut gauge.data_points, 0),
+                _ => return 0,
+            };
+            let point = NumberDataPoint {
+                attributes,
+                start_time_unix_nano,
+                time_unix_nano: now,
+                value: Some(value),
+                ..NumberDataPoint::default()
+            };
+            let size = point.encoded_len();
+            points.push(point);
+            size
+        }
     }
 }
 
-fn number(number: Number) -> number_data_point::Value {
-    match number {
-        Number::Int(int) => number_data_point::Value::AsInt(int),
-        Number::Double(double) => number_data_point::Value::AsDouble(double),
-    }
-}
-
-fn attribute(key: &str, value: String) -> KeyValue {
-    let value = Some(AnyValue { value: Some(any_value::Value::StringValue(value)) });
+fn attribute(key: &str, value: &str) -> KeyValue {
+    let value = Some(AnyValue { value: Some(any_value::Value::StringValue(value.to_owned())) });
     KeyValue { key: key.to_owned(), value, ..KeyValue::default() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::prometheus::{Buckets, Labels, Quantiles};
 
-    /// Returns all messages of a page.
-    fn all(messages: &mut Messages, page: &str, now: u64) -> Vec<Message> {
-        let mut points = Points::of(page);
-        let all = std::iter::from_fn(|| messages.next(&mut points, now)).collect();
-        messages.end_page(now);
+    /// Returns all messages of an export.
+    fn all(messages: &mut Messages, families: Vec<Family>, now: u64) -> Vec<Message> {
+        let mut families = families.into();
+        let all = std::iter::from_fn(|| messages.next(&mut families, now)).collect();
+        messages.end_export(now);
         all
     }
 
@@ -227,21 +237,18 @@ mod tests {
     }
 
     #[test]
-    fn a_page_with_many_series_becomes_several_messages() {
-        let mut page = String::from("# HELP a_total A.\n# TYPE a_total counter\n");
-        for i in 0..3_000 {
-            let _ = std::fmt::Write::write_fmt(
-                &mut page,
-                format_args!("a_total{{x=\"{i}{}\"}} {i}\n", "y".repeat(990)),
-            );
-        }
-        page.push_str("# HELP b B.\n# TYPE b gauge\nb 1\n");
-        let mut messages = Messages::new(&[], Temporality::Cumulative, None, 1);
-        let all = all(&mut messages, &page, 2);
+    fn many_series_become_several_messages() {
+        let series = (0..3_000).map(|i| {
+            let labels = Labels::new([("x", format!("{i}{}", "y".repeat(990)))]);
+            Series::int(&labels, i)
+        });
+        let many = Family::new(Kind::Counter, "a_total", "A.", series);
+        let one = Family::new(Kind::Gauge, "b", "B.", [Series::int(&Labels::new([("x", "y")]), 1)]);
+        let mut messages = Messages::new(&[], Temporality::Cumulative, 1);
+        let all = all(&mut messages, vec![many, Family::new(Kind::Gauge, "none", "None.", []), one], 2);
         assert_eq!(all.len(), 3);
         let mut points = 0;
         for message in &all {
-            use prost::Message as _;
             assert!(message.request.encoded_len() < 4 << 20);
             let Some(Data::Sum(sum)) = &metrics(message)[0].data else { panic!("a counter") };
             assert_eq!(metrics(message)[0].name, "a_total");
@@ -253,18 +260,31 @@ mod tests {
 
     #[test]
     fn only_counters_and_histograms_have_a_temporality() {
-        let page = "# TYPE c counter\nc 5\n# TYPE g gauge\ng 5\n# TYPE h histogram\nh_bucket{le=\"+Inf\"} 5\nh_sum 5\nh_count 5\n\
-            # TYPE s summary\ns_sum 5\ns_count 5\n";
+        let histogram = Buckets { at_most: vec![(1.0, 2), (f64::INFINITY, 5)], sum: 5.0, count: 5 };
+        let summary = Quantiles { values: vec![(0.5, 1.0)], sum: 5.0, count: 5 };
+        let values = [
+            (Kind::Counter, Value::Int(5)),
+            (Kind::Gauge, Value::Int(5)),
+            (Kind::Histogram, Value::Histogram(Box::new(histogram))),
+            (Kind::Summary, Value::Summary(Box::new(summary))),
+        ];
+        let families: Vec<Family> = values
+            .into_iter()
+            .map(|(kind, value)| {
+                let series = Series { labels: Labels::new([("a", "b")]), value };
+                Family::new(kind, format!("{kind:?}"), "Help.", [series])
+            })
+            .collect();
         for (temporality, expected) in [
             (Temporality::Cumulative, [5, 5, 5, 5]),
             (Temporality::Delta, [0, 5, 0, 5]),
             (Temporality::LowMemory, [5, 5, 0, 5]),
         ] {
-            let mut messages = Messages::new(&[], temporality, None, 1);
-            for message in all(&mut messages, page, 10) {
+            let mut messages = Messages::new(&[], temporality, 1);
+            for message in all(&mut messages, families.clone(), 10) {
                 messages.sent(message.readings, 10);
             }
-            let second = all(&mut messages, page, 20);
+            let second = all(&mut messages, families.clone(), 20);
             let value = |metric: &Metric| match metric.data.as_ref().expect("data") {
                 Data::Sum(Sum { data_points, .. }) | Data::Gauge(Gauge { data_points }) => {
                     let Some(number_data_point::Value::AsInt(value)) = data_points[0].value else {
@@ -274,26 +294,19 @@ mod tests {
                 }
                 Data::Histogram(histogram) => {
                     let point = &histogram.data_points[0];
-                    assert_eq!(point.bucket_counts, [point.count]);
+                    assert_eq!(point.bucket_counts, if point.count == 0 { [0, 0] } else { [2, 3] });
                     (i64::try_from(point.count).expect("few"), point.start_time_unix_nano)
                 }
                 Data::Summary(summary) => (i64::try_from(summary.data_points[0].count).expect("few"), 1),
                 Data::ExponentialHistogram(_) => panic!("weir has none"),
             };
             let values: Vec<_> = metrics(&second[0]).iter().map(value).collect();
+            assert_eq!(values.len(), expected.len());
             for ((value, start), expected) in values.into_iter().zip(expected) {
                 assert_eq!(value, expected, "{temporality:?}");
                 // of a gauge there is none
                 assert!([0, if expected == 0 { 10 } else { 1 }].contains(&start), "{temporality:?}: {start}");
             }
         }
-    }
-
-    #[test]
-    fn units_come_from_names() {
-        let page = "# TYPE a_seconds gauge\na_seconds 1\n# TYPE b_seconds gauge\nb_seconds 1\n";
-        let mut messages = Messages::new(&[], Temporality::Cumulative, Some("b_seconds"), 1);
-        let message = &all(&mut messages, page, 2)[0];
-        assert_eq!([&*metrics(message)[0].unit, &*metrics(message)[1].unit], ["s", "ms"]);
     }
 }

@@ -15,7 +15,6 @@ use opentelemetry_proto::tonic::collector::metrics::v1::{
 use prost::Message as _;
 use tonic::{Request, codec::CompressionEncoding, metadata::MetadataMap, transport::Channel};
 
-use super::repeat::Repeat;
 use crate::otlp::{
     failure::Cause,
     grpc::channel,
@@ -41,14 +40,6 @@ pub(super) struct Accepted {
     pub(super) rejected: u64,
     /// Its reason, or a warning; empty in most cases.
     pub(super) message: String,
-}
-
-/// Why an attempt failed.
-#[derive(Debug)]
-pub(super) struct Failure {
-    /// A text for the log.
-    pub(super) error: String,
-    pub(super) repeat: Repeat,
 }
 
 // === impl Sender ===
@@ -78,50 +69,45 @@ impl Sender {
         Ok(Self { connection, cause })
     }
 
-    /// Makes one attempt to send `message`.
-    pub(super) async fn send(&mut self, message: &ExportMetricsServiceRequest) -> Result<Accepted, Failure> {
+    /// Sends `message`. The error is a text for the log.
+    pub(super) async fn send(&mut self, message: ExportMetricsServiceRequest) -> Result<Accepted, String> {
         match &mut self.connection {
             Connection::Grpc { client, headers } => {
-                let mut request = Request::new(message.clone());
+                let mut request = Request::new(message);
                 *request.metadata_mut() = headers.clone();
-                match client.export(request).await {
-                    Ok(response) => Ok(Accepted::of(response.into_inner())),
-                    Err(status) => {
-                        let answer =
-                            || format!("the collector answers {:?}: {}", status.code(), status.message());
-                        let error = self.cause.take().unwrap_or_else(answer);
-                        Err(Failure { error, repeat: Repeat::of_status(&status) })
-                    }
-                }
+                let sent = client.export(request).await;
+                sent.map(|response| Accepted::of(response.into_inner())).map_err(|status| {
+                    // a connection that could not be opened has a cause already
+                    self.cause.take().unwrap_or_else(|| {
+                        format!("the collector answers {:?}: {}", status.code(), status.message())
+                    })
+                })
             }
             Connection::Http { client, gzip } => {
-                let sent = client.send_bytes(encode(message, *gzip)?).await;
-                let error = self.cause.take().unwrap_or_default();
-                match sent {
-                    Ok(response) if response.status().is_success() => {
+                let sent = client.send_bytes(encode(&message, *gzip)?).await;
+                match sent.ok().filter(|response| response.status().is_success()) {
+                    Some(response) => {
                         let body = ExportMetricsServiceResponse::decode(&**response.body());
                         Ok(Accepted::of(body.unwrap_or_default()))
                     }
-                    Ok(response) => Err(Failure { error, repeat: Repeat::of_response(&response) }),
-                    Err(_) => Err(Failure { error, repeat: Repeat::Later }),
+                    None => Err(self.cause.take().unwrap_or_default()),
                 }
             }
         }
     }
 }
 
-fn encode(message: &ExportMetricsServiceRequest, gzip: bool) -> Result<HttpRequest<Bytes>, Failure> {
-    let impossible = |error: String| Failure { error, repeat: Repeat::Never };
+fn encode(message: &ExportMetricsServiceRequest, gzip: bool) -> Result<HttpRequest<Bytes>, String> {
     let mut body = message.encode_to_vec();
     // the connection adds the address
     let mut request = HttpRequest::post("/").header(CONTENT_TYPE, "application/x-protobuf");
     if gzip {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
         let compressed = encoder.write_all(&body).and_then(|()| encoder.finish());
-        body = compressed.map_err(|error| impossible(error.to_string()))?;
+        body = compressed.map_err(|error| error.to_string())?;
         request = request.header(CONTENT_ENCODING, "gzip");
     }
-    request.body(body.into()).map_err(|error| impossible(error.to_string()))
+    request.body(body.into()).map_err(|error| error.to_string())
 }
 
 // === impl Accepted ===

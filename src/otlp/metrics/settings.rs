@@ -13,7 +13,7 @@ pub struct MetricSettings {
     pub export: ExportSettings,
     /// `OTEL_METRIC_EXPORT_INTERVAL`: the time between two exports.
     pub interval: Duration,
-    /// `OTEL_METRIC_EXPORT_TIMEOUT`: how long an export and its repetitions may take.
+    /// `OTEL_METRIC_EXPORT_TIMEOUT`: how long an export may take.
     pub timeout: Duration,
     /// What the values of counters and histograms count.
     pub temporality: Temporality,
