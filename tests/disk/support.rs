@@ -120,16 +120,17 @@ impl Disk {
     }
 }
 
+/// Copies `from`, its files before its directories: a store that writes meanwhile promises only what the engine has.
 pub(crate) fn copy_dir(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a directory");
-    for entry in fs::read_dir(from).expect("a directory") {
-        let entry = entry.expect("an entry");
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy_dir(&entry.path(), &to);
-        } else {
-            fs::copy(entry.path(), to).expect("a copy");
-        }
+    let entries = fs::read_dir(from).expect("a directory").map(|entry| entry.expect("an entry").path());
+    let (dirs, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let to_of = |path: &Path| to.join(path.file_name().expect("a name"));
+    for file in files {
+        fs::copy(&file, to_of(&file)).expect("a copy");
+    }
+    for dir in dirs {
+        copy_dir(&dir, &to_of(&dir));
     }
 }
 

@@ -1,5 +1,7 @@
 //! A case: rules, and what happens to them one after the other.
 
+use std::time::Duration;
+
 use std::fmt;
 
 use smallvec::SmallVec;
@@ -137,6 +139,15 @@ impl Case {
                 Step::Wait(_) | Step::Outage(_) => {}
             }
         }
+    }
+
+    /// Returns the longest time after which an instance reports hits: a hundredth of a slow limit's period.
+    pub(crate) fn longest_pause(&self) -> Duration {
+        let (mut all, mut longest) = (self.clone(), Period::default());
+        all.limits_mut(|limit| {
+            longest = longest.max(limit.tiers.iter().map(|tier| tier.period).min().unwrap_or_default());
+        });
+        (Duration::from(longest) / 100).min(Duration::from_mins(1))
     }
 
     /// Makes limits so small that an instance keeps no unused lease: each of several may keep a hundredth of its part.

@@ -117,6 +117,7 @@ struct Run<'a, S> {
     has_outages: bool,
     /// Whether hits are given back.
     returns: bool,
+    longest_pause: Duration,
     /// None in memory.
     shared: Option<SimulatedStore>,
     hasher: KeyHasher,
@@ -148,6 +149,7 @@ impl<'a, S: Store> Run<'a, S> {
                 || case.steps.iter().any(
                     |step| matches!(step, Step::Request(_, asks) if asks.iter().any(|ask| ask.gives_back)),
                 ),
+            longest_pause: case.longest_pause(),
             has_outages: case.steps.iter().any(|step| matches!(step, Step::Outage(_))),
             shared,
             hasher: KeyHasher::random(),
@@ -209,7 +211,7 @@ impl<'a, S: Store> Run<'a, S> {
             Mode::Coordinated(Coordination::Interval) => SETTLES,
             _ => RETURNS,
         };
-        sleep(settles).await;
+        sleep(settles.max(self.longest_pause + SETTLES)).await;
         let asks = asks.iter().map(|ask| Ask { hits: 0, gives_back: false, ..ask.clone() });
         let descriptors = asks.map(|ask| descriptor(&ask)).collect();
         let request = Request { domain: "d", descriptors, hits: 1 };
@@ -248,7 +250,17 @@ impl<'a, S: Store> Run<'a, S> {
         let instants: Vec<Timestamp> =
             instants.into_iter().map(|millis| before.after(Period::from_millis(millis))).collect();
         let expected = if self.case.together && checks.len() > 1 {
-            self.models.follow(&instants, checks, &got, |model, now| model.answer_together(checks, now))
+            let knows_less: Vec<bool> = (0..checks.len())
+                .map(|i| decides_in_store && self.knows_less_of_returns(i, checks))
+                .collect();
+            self.models.follow(&instants, checks, &got, |model, now| {
+                let answers = model.answer_together(checks, now).into_iter().enumerate();
+                let told = |(i, answer): (usize, Answer)| {
+                    let over = if checks[i].gives_back { got[i].over } else { answer.over };
+                    if knows_less[i] { Answer { over, ..got[i].clone() } } else { answer }
+                };
+                answers.map(told).collect()
+            })
         } else {
             let mut expected = Vec::new();
             for (i, (check, own)) in checks.iter().zip(&got).enumerate() {
@@ -259,8 +271,8 @@ impl<'a, S: Store> Run<'a, S> {
                 let answer = |model: &mut Model, now| {
                     let answer = model.answer(check, counts_rejected, now);
                     let reset = if is_restarted { own.reset } else { answer.reset };
-                    let status = if knows_less { own.clone() } else { Answer { reset, ..answer } };
-                    vec![Answer { over: answer.over, ..status }]
+                    let over = if check.gives_back { own.over } else { answer.over };
+                    vec![if knows_less { Answer { over, ..own.clone() } } else { Answer { reset, ..answer } }]
                 };
                 expected.extend(self.models.follow(&instants, of, answers, answer));
             }

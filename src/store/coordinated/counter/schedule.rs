@@ -9,8 +9,18 @@ const PAUSES_TO_LIMIT: u64 = 50;
 /// The most intervals that a pause may last.
 const MAX_INTERVALS: u64 = 10;
 
-/// The longest pause, unless the interval itself is longer.
+/// The longest pause, unless the interval itself is longer, or the limit is slow.
 const MAX_PAUSE: Period = Period::from_secs(1);
+
+/// The hits of all instances in a pause of a slow limit: so few that they change little, and each would cost a call.
+pub(super) const SLOW_HITS: u64 = 16;
+
+/// The fraction of the period of a slow limit that a pause may last, and that of the time to the limit.
+const SLOW_PAUSES_IN_PERIOD: u64 = 100;
+const SLOW_PAUSES_TO_LIMIT: u64 = 4;
+
+/// The longest pause of a slow limit.
+const MAX_SLOW_PAUSE: Period = Period::from_secs(60);
 
 /// The fraction of the time to the limit after which a flush is early: a third. Half of the time would be too long,
 /// since the others have taken hits too that they had not reported when the rest was measured.
@@ -51,11 +61,24 @@ impl FlushSchedule {
         period(self.next.max(self.interval))
     }
 
-    /// Returns whether `own` hits, taken here since the last flush, exceed the plan for a long pause: twice the
-    /// fiftieth of `part`, this instance's equal share of the remaining hits. This way every instance that receives
-    /// some of a burst after a quiet period reports it. A single hit is not a burst.
+    /// Returns whether the pause is as long as only that of a slow limit is.
+    pub(in super::super) fn is_slow(&self) -> bool {
+        self.is_far() && self.pause() > MAX_PAUSE
+    }
+
+    /// Returns how long the store's last reply says something of the hits of others: two pauses. Hits of a slow limit are
+    /// often as far apart as that by chance.
+    pub(super) fn known_for(&self) -> Period {
+        let pauses = if self.is_slow() { 4 } else { 2 };
+        Period::from_nanos(self.pause().as_nanos().saturating_mul(pauses))
+    }
+
+    /// Returns whether `own` hits, taken here since the last flush, exceed the plan for a long pause: twice the part of
+    /// `part` that it plans for, where `part` is this instance's equal share of the remaining hits. This way every
+    /// instance that receives some of a burst after a quiet period reports it. A single hit is not a burst.
     pub(super) fn is_outrun(&self, own: u64, part: u64) -> bool {
-        self.is_far() && own > (2 * part / PAUSES_TO_LIMIT).max(1)
+        let most = if self.is_slow() { (part / 2).min(SLOW_HITS / 2) } else { 2 * part / PAUSES_TO_LIMIT };
+        self.is_far() && own > most.max(1)
     }
 
     /// Returns whether the flush is urgent at `now`, because the limit is close at the rate of all instances.
@@ -72,12 +95,17 @@ impl FlushSchedule {
         self.next > self.interval
     }
 
-    /// Plans the next flush after a reply. The limit is reached after the time `left`, at the rate of all instances.
-    pub(super) fn plan(&mut self, left: Period) {
-        let far = Period::from_nanos(left.as_nanos() / PAUSES_TO_LIMIT);
+    /// Plans the next flush after a reply. The limit, of this `period`, is reached after the time `left`, at the rate of
+    /// all instances, which take [`SLOW_HITS`] in the time `few`.
+    pub(super) fn plan(&mut self, left: Period, few: Period, period: Period) {
+        let part = |time: Period, parts: u64| Period::from_nanos(time.as_nanos() / parts);
         let interval = self.interval();
         let most = Period::from_nanos(interval.as_nanos().saturating_mul(MAX_INTERVALS)).min(MAX_PAUSE);
-        self.next = micros(far.min(most));
+        let slow = part(left, SLOW_PAUSES_TO_LIMIT).min(part(period, SLOW_PAUSES_IN_PERIOD)).min(few);
+        let far = part(left, PAUSES_TO_LIMIT).min(most);
+        // while no rate is known, it may be any
+        let is_slow = slow > MAX_PAUSE && few < Period::MAX;
+        self.next = micros(if is_slow { slow.min(MAX_SLOW_PAUSE) } else { far });
         if !self.is_far() {
             // a part of the remaining time, so that the last flush before the limit is recent; while the limit is far
             // away, flushes need not be punctual, and share batches

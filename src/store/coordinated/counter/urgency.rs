@@ -1,6 +1,6 @@
 //! How soon the pending hits have to be sent.
 
-use super::{LocalCounter, place::Urgency, records::PendingDelta, tiers::saturated};
+use super::{LocalCounter, place::Urgency, records::PendingDelta, schedule::SLOW_HITS, tiers::saturated};
 use crate::limit::{Coordination, Period, Timestamp};
 
 /// The part of the remaining hits that all instances together may take before the next reply while a flush waits for a
@@ -31,6 +31,12 @@ impl LocalCounter {
         if self.choice.mode == Coordination::Strict && !self.unacknowledged.pending().is_empty() {
             // what others may not take meanwhile
             return Urgency::Now;
+        }
+        if self.plan.schedule.is_slow()
+            && self.unacknowledged.pending().iter().any(|delta| delta.returned() > 0)
+        {
+            // which others wait for
+            return Urgency::Interval;
         }
         self.urgency_of_limit(round_trip, tick, now).max(self.urgency_of_others(now))
     }
@@ -65,9 +71,11 @@ impl LocalCounter {
             return if is_soon { Urgency::Interval } else { Urgency::Pause };
         }
         let instances = u64::from(self.plan.instances.max(1));
-        let unknown = self.heard.last_reply_at.get().is_none_or(|last_reply_at| {
-            now.since(last_reply_at).as_nanos() > 2 * self.plan.schedule.pause().as_nanos()
-        });
+        let unknown = self
+            .heard
+            .last_reply_at
+            .get()
+            .is_none_or(|last_reply_at| now.since(last_reply_at) > self.plan.schedule.known_for());
         if !unknown {
             let soon = own.saturating_add(self.demand.in_the_next(round_trip, now));
             let share = u64::from(self.plan.remaining_at_reply) / instances;
@@ -101,7 +109,8 @@ impl LocalCounter {
         self.plan.remaining_at_reply = saturated(remaining);
         if self.heard.last_reply_at.get().is_some() {
             let left = if remaining > 0 { self.plan.usage.time_for(remaining) } else { Period::default() };
-            self.plan.schedule.plan(left);
+            let period = self.target.tiers.iter().map(|tier| tier.period).min().unwrap_or_default();
+            self.plan.schedule.plan(left, self.plan.usage.time_for(SLOW_HITS), period);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::CounterTable;
 use crate::{
-    limit::{CounterKey, Period, Timestamp},
+    limit::{Algorithm, CounterKey, Period, Timestamp},
     store::{
         coordinated::{
             counter::{LocalCounter, Urgency},
@@ -26,6 +26,9 @@ const LEASE_CHECK: Period = Period::from_millis(250);
 /// the sync interval is as long.
 const LONGEST_SHARED_PAUSE: Period = Period::from_millis(900);
 
+/// How long before the end of a window a slow limit's hits are reported.
+const WINDOW_END: Period = Period::from_secs(1);
+
 /// Returns the time for which urgent flushes of counters with this sync interval are collected: a tenth of it, 5 to 10
 /// ms.
 fn tick(interval: Period) -> Period {
@@ -33,9 +36,18 @@ fn tick(interval: Period) -> Period {
 }
 
 /// Returns how long the next flush of a counter may wait. Long pauses are shortened by up to a quarter, differently for
-/// each key, so that counters that became busy together are not flushed together from then on.
-fn pause(key: CounterKey, counter: &LocalCounter) -> Period {
-    let pause = shortened(counter.plan.schedule.pause(), key.hash());
+/// each key, so that counters that became busy together are not flushed together from then on. Those of slow limits end
+/// before the window does, since its hits are not reported later.
+fn pause(key: CounterKey, counter: &LocalCounter, now: Timestamp) -> Period {
+    let schedule = &counter.plan.schedule;
+    let pause = if schedule.is_slow() {
+        let fixed = counter.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
+        let left = fixed.map(|tier| now.window_end(tier.period).since(now).as_nanos()).min();
+        let before = left.map_or(u64::MAX, |left| left.saturating_sub(WINDOW_END.as_nanos()));
+        schedule.pause().min(Period::from_nanos(before))
+    } else {
+        shortened(schedule.pause(), key.hash())
+    };
     let pause = if counter.target.counts_rejected() { pause.min(LONGEST_SHARED_PAUSE) } else { pause };
     pause.max(counter.plan.schedule.interval())
 }
@@ -80,7 +92,7 @@ impl<R: Remote> CounterTable<R> {
             Urgency::Outage => (outage_pause(key, self.shards.len()), tick),
             Urgency::Pause if !is_early => (interval, tick),
             Urgency::Pause => {
-                let pause = pause(key, counter);
+                let pause = pause(key, counter, now);
                 // with the others of the interval, unless it would be much too early then
                 let is_long = pause.as_nanos() >= 2 * interval.as_nanos();
                 (pause, if is_long { interval.min(LONGEST_GRID) } else { tick })
