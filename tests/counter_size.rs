@@ -89,14 +89,13 @@ impl Remote for EmptyStore {
                 let tries = tries.iter().map(|_| true).collect();
                 PoolOutcome::Leased(Leased { tries, ahead: 0, granted, total: granted })
             }
-            PoolOp::Exchange { .. } => {
+            PoolOp::Exchange(_) => {
                 let name = MEMBER.into();
                 let (asked, last_cycle) = (1, command.cycle);
                 let member = MemberCounts { name, demand: 1, asked, granted: 1, last_cycle, is_new: false };
                 let members = vec![member];
                 PoolOutcome::Table(PoolTable { cycle: command.cycle, members, ..PoolTable::default() })
             }
-            PoolOp::Keep { .. } => PoolOutcome::Kept,
         };
         Ok(PoolReply { now: self.clock.now(), outcome })
     }

@@ -1,4 +1,4 @@
-//! What a shared store does for the pools of fair shares: three operations, each atomic.
+//! What a shared store does for the pools of fair shares: two operations, each atomic.
 
 use std::sync::Arc;
 
@@ -45,12 +45,10 @@ pub struct PoolMember {
 /// What is done with a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolOp {
-    /// Grants hits to one member.
+    /// Grants hits to one member, which has a place from then on if there is one.
     Lease {
         /// The member.
         member: PoolMember,
-        /// The hits that it has asked for since the last report.
-        asked: u32,
         /// What it may have.
         terms: Terms,
         /// The hits of each request that waits: each is granted as a whole, or not at all.
@@ -61,26 +59,10 @@ pub enum PoolOp {
         /// The number of instances.
         instances: u32,
     },
-    /// Applies reports, and returns what is counted of all members. A command about the last cycle is answered with the
-    /// table of the present one: what it says was asked is demand of the last one, within the first [tenth](LATE_PART).
-    Exchange {
-        /// What has happened in the cycle.
-        reports: Vec<PoolReport>,
-        /// The hits that members asked for in the cycle before.
-        late: Vec<(PoolMember, u32)>,
-        /// Whether the table shall have the demand of each member.
-        with_demands: bool,
-    },
-    /// Sets what is kept for members that have not asked for all of their own part, unless it was set in this step.
-    Keep {
-        /// The step of the cycle.
-        step: u32,
-        /// The hits that are kept.
-        kept: u64,
-        /// The hits that had been granted from own parts when that was computed: those granted since are not kept any
-        /// more.
-        from_own: u64,
-    },
+    /// Applies reports of what has happened in the cycle, and returns what is counted of all members. A command about
+    /// the last cycle is answered with the table of the present one: what was asked is demand of the last one, within
+    /// the first [tenth](LATE_PART), and what was granted is over.
+    Exchange(Vec<PoolReport>),
 }
 
 /// What has happened to a member at one instance since the last report.
@@ -110,10 +92,7 @@ pub enum PoolOutcome {
     Leased(Leased),
     /// The table of [`PoolOp::Exchange`].
     Table(PoolTable),
-    /// [`PoolOp::Keep`] was carried out.
-    Kept,
-    /// Another cycle is open, and nothing was granted. What [`PoolOp::Lease`] says was asked has counted if it was the
-    /// last one.
+    /// Another cycle is open, and nothing was changed.
     OtherCycle(u64),
 }
 

@@ -51,7 +51,7 @@ fn check(fleet: &Fleet, row: &Row) -> FleetResult {
 
 #[test]
 fn one_to_three_instances_use_nearly_all_of_it() {
-    for (instances, used, calls, stranded) in [(1, 9_892, 30, 7), (2, 9_940, 57, 2), (3, 9_980, 80, 2)] {
+    for (instances, used, calls, stranded) in [(1, 9_892, 30, 7), (2, 9_940, 57, 2), (3, 9_980, 80, 3)] {
         check(&Fleet::of(instances, Placement::Uneven), &Row { used, calls, stranded });
     }
 }
@@ -99,8 +99,9 @@ fn two_instances_die_and_one_joins() {
     check(&fleet, &Row { used: 9_887, calls: 118, stranded: 5 });
 }
 
-/// As many members as there may be, most of which ask for less than a hit in a step. The model uses 97.4 to 99.2 % of
-/// the pool, as its random numbers fall (12 cycles of four seeds).
+/// As many members as there may be, most of which ask for less than a hit in a step. The model, where the store accounts
+/// for what is kept, uses 97.4 to 99.2 % of the pool, as its random numbers fall (12 cycles of four seeds). What is kept
+/// by the last table costs half a percent more.
 #[test]
 fn a_thousand_members_share_a_pool() {
     let rate = |i: u32| 450.0 / f64::from(i + 1).powf(0.8);
@@ -109,7 +110,7 @@ fn a_thousand_members_share_a_pool() {
         cycles: 3,
         ..Fleet::of(3, Placement::Uneven)
     };
-    check(&fleet, &Row { used: 9_800, calls: 820, stranded: 36 });
+    check(&fleet, &Row { used: 9_770, calls: 820, stranded: 36 });
 }
 
 /// Members that have asked for one hit each, and ask for nothing from then on.

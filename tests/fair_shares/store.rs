@@ -45,25 +45,20 @@ impl Store {
         let report =
             |(name, asked): &(&str, u32)| PoolReport { member: member(name), asked: *asked, granted: 0 };
         let reports = asked.iter().map(report).collect();
-        match self.send(cycle, at, PoolOp::Exchange { reports, late: Vec::new(), with_demands: true }) {
+        match self.send(cycle, at, PoolOp::Exchange(reports)) {
             PoolOutcome::Table(table) => table,
             outcome => panic!("{outcome:?}"),
         }
     }
 
     fn lease(&mut self, at: (u64, u64), name: &str, tries: &[u32]) -> Leased {
-        let terms = Terms { capacity: 100, own: 20, default: 30, limit: 60 };
-        let asked = tries.iter().sum();
+        let terms = Terms { capacity: 100, own: 20, limit: 60, free: 90 };
         let tries = tries.iter().copied().collect();
-        let op = PoolOp::Lease { member: member(name), asked, terms, tries, ahead: 0, instances: 2 };
+        let op = PoolOp::Lease { member: member(name), terms, tries, ahead: 0, instances: 2 };
         match self.send(at.0, at, op) {
             PoolOutcome::Leased(leased) => leased,
             outcome => panic!("{outcome:?}"),
         }
-    }
-
-    fn keep(&mut self, at: (u64, u64), step: u32, kept: u64, from_own: u64) {
-        assert_eq!(self.send(at.0, at, PoolOp::Keep { step, kept, from_own }), PoolOutcome::Kept);
     }
 }
 
@@ -81,29 +76,11 @@ fn each_request_is_granted_as_a_whole_or_not_at_all() {
     let leased = store.lease((5, 0), "A", &[50, 20, 10, 1]);
     assert_eq!(leased.tries.as_slice(), [true, false, true, false]);
     assert_eq!((leased.granted, leased.total), (60, 60));
-    // the pool has 40 left
-    assert_eq!(store.lease((5, 0), "B", &[50, 40, 1]).tries.as_slice(), [false, true, false]);
-}
-
-#[test]
-fn what_is_kept_for_owners_is_set_once_in_a_step() {
-    let mut store = Store::new();
-    store.lease((5, 0), "A", &[15]);
-    let table = store.exchange(5, (5, 500), &[]);
-    assert_eq!((table.account.from_own, table.kept_in), (15, None));
-    // A uses the rest of its own part before the number arrives: it is not kept any more
-    store.lease((5, 501), "A", &[5]);
-    store.keep((5, 502), 1, 50, 15);
-    assert_eq!(store.exchange(5, (5, 503), &[]).account.kept, 45);
-    // another instance is late, also with an earlier step
-    store.keep((5, 504), 1, 99, 15);
-    store.keep((5, 505), 0, 99, 15);
-    let table = store.exchange(5, (5, 506), &[]);
-    assert_eq!((table.account.kept, table.kept_in), (45, Some(1)));
-    // 20 are granted and 45 kept, 20 of these for B: it has its default, and borrows what is not kept for others
-    assert_eq!(store.lease((5, 507), "B", &[30, 26]).tries.as_slice(), [true, false]);
-    store.keep((5, 1_000), 2, 0, 40);
-    assert_eq!(store.exchange(5, (5, 1_001), &[]).account.kept, 0);
+    // the pool has 40 left, 10 of them for the others
+    assert_eq!(store.lease((5, 0), "B", &[50, 30, 1]).tries.as_slice(), [false, true, false]);
+    // but no more than its own part is kept for one of those
+    assert_eq!(store.lease((5, 0), "C", &[21, 8, 2, 1]).tries.as_slice(), [false, true, true, false]);
+    assert_eq!(store.exchange(5, (5, 1), &[]).total, 100);
 }
 
 #[test]
@@ -135,29 +112,29 @@ fn names_without_a_place_share_one_however_many_there_are() {
     // a name of the rule has a place all the same
     let named = PoolMember { name: "real".into(), is_named: true };
     let reports = vec![PoolReport { member: named, asked: 1, granted: 0 }];
-    store.send(5, (5, 2), PoolOp::Exchange { reports, late: Vec::new(), with_demands: true });
+    store.send(5, (5, 2), PoolOp::Exchange(reports));
     assert!(names(&store.exchange(5, (5, 3), &[])).contains(&"real"));
 }
 
 #[test]
 fn a_command_of_another_cycle_grants_nothing() {
     let mut store = Store::new();
-    let terms = Terms { capacity: 100, own: 0, default: 0, limit: 100 };
-    let lease = || PoolOp::Lease {
-        member: member("A"),
-        asked: 1,
-        terms,
-        tries: [1].into_iter().collect(),
-        ahead: 0,
-        instances: 1,
-    };
-    // of the last one, whose demand it is within a tenth of the cycle; later it is nothing
-    assert_eq!(store.send(5, (6, 1_000), lease()), PoolOutcome::OtherCycle(6));
-    assert_eq!(store.send(5, (6, 1_001), lease()), PoolOutcome::OtherCycle(6));
-    let table = store.exchange(6, (6, 1_002), &[]);
-    assert_eq!((table.members[0].demand, table.account.total), (1, 0));
+    let terms = Terms { capacity: 100, own: 0, limit: 100, free: 100 };
+    let tries = || [1].into_iter().collect();
+    let lease = || PoolOp::Lease { member: member("A"), terms, tries: tries(), ahead: 0, instances: 1 };
+    assert_eq!(store.send(5, (6, 0), lease()), PoolOutcome::OtherCycle(6));
     assert_eq!(store.send(2, (6, 0), lease()), PoolOutcome::OtherCycle(6));
+    assert_eq!(store.exchange(6, (6, 1), &[]).total, 0);
     // a clock that is a little ahead begins the next one, and one that is more so does not
     assert_eq!(store.send(7, (6, 9_899), lease()), PoolOutcome::OtherCycle(6));
     assert!(matches!(store.send(7, (6, 9_900), lease()), PoolOutcome::Leased(_)));
+}
+
+#[test]
+fn a_report_of_the_last_cycle_is_demand_within_a_tenth_of_the_next() {
+    let mut store = Store::new();
+    let table = store.exchange(5, (6, 1_000), &[("A", 1)]);
+    assert_eq!((table.cycle, table.members[0].demand, table.members[0].asked, table.dropped), (6, 1, 0, 0));
+    let table = store.exchange(5, (6, 1_001), &[("A", 2)]);
+    assert_eq!((table.cycle, table.members[0].demand, table.members[0].asked, table.dropped), (6, 1, 0, 2));
 }

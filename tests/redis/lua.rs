@@ -26,7 +26,7 @@ fn members_of_the_longest_pool_are_kept() {
         for _ in 0..2 {
             let member = PoolMember { name: "A".into(), is_named: false };
             let reports = vec![PoolReport { member, asked: 1, granted: 1 }];
-            let op = PoolOp::Exchange { reports, late: Vec::new(), with_demands: true };
+            let op = PoolOp::Exchange(reports);
             let target = Arc::clone(&target);
             let command = PoolCommand { target, cycle, places: 9, forget_after: u32::MAX, op };
             let PoolOutcome::Table(table) = store.call_pool(command).expect("a reply").outcome else {
@@ -52,7 +52,7 @@ async fn every_script_runs_on_the_clock_of_the_server() {
     assert!(members.instances == 1 && members.now.is_some_and(|now| now >= at), "{members:?}");
     let member = PoolMember { name: "A".into(), is_named: false };
     let report = PoolReport { member, asked: 1, granted: 1 };
-    let op = PoolOp::Exchange { reports: vec![report], late: Vec::new(), with_demands: true };
+    let op = PoolOp::Exchange(vec![report]);
     let pool = target("d|pool|client", OverLimitPolicy::Ignore, vec![tier(9, 3_600, Algorithm::FixedWindow)]);
     let cycle = at.as_nanos() / Period::from_secs(3_600).as_nanos();
     let command = PoolCommand { target: pool, cycle, places: 9, forget_after: 2, op };

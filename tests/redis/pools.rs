@@ -36,9 +36,8 @@ struct Step {
 
 #[derive(Clone, Debug)]
 enum Action {
-    Lease { member: usize, asked: u32, terms: [u32; 4], tries: Vec<u32>, pace: u32 },
-    Exchange { reports: Vec<(usize, u32, i64)>, late: Vec<(usize, u32)>, with_demands: bool },
-    Keep { step: u32, kept: u64, from_own: u64 },
+    Lease { member: usize, terms: [u32; 4], tries: Vec<u32>, pace: u32 },
+    Exchange(Vec<(usize, u32, i64)>),
 }
 
 /// The name of a member. Some have characters that are special elsewhere; the first three are named in the rule.
@@ -51,24 +50,10 @@ fn member(i: usize) -> PoolMember {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let members = || 0..NAMES.len();
     let numbers = || prop_oneof![8 => 0..60_u32, 1 => Just(u32::MAX)];
-    let lease =
-        (members(), numbers(), (numbers(), 0..30_u32, 0..40_u32, 0..60_u32), vec(1..9_u32, 0..5), 0..40_u32)
-            .prop_map(|(member, asked, terms, tries, pace)| Action::Lease {
-                member,
-                asked,
-                terms: terms.into(),
-                tries,
-                pace,
-            });
-    let exchange =
-        (vec((members(), numbers(), -9..9_i64), 0..4), vec((members(), 0..9_u32), 0..3), any::<bool>())
-            .prop_map(|(reports, late, with_demands)| Action::Exchange { reports, late, with_demands });
-    let keep = (0..20_u32, 0..90_u64, 0..40_u64).prop_map(|(step, kept, from_own)| Action::Keep {
-        step,
-        kept,
-        from_own,
-    });
-    let op = prop_oneof![5 => lease, 3 => exchange, 1 => keep];
+    let lease = (members(), (numbers(), 0..30_u32, 0..60_u32, numbers()), vec(1..9_u32, 0..5), 0..40_u32)
+        .prop_map(|(member, terms, tries, pace)| Action::Lease { member, terms: terms.into(), tries, pace });
+    let exchange = vec((members(), numbers(), -9..9_i64), 0..5).prop_map(Action::Exchange);
+    let op = prop_oneof![5 => lease, 3 => exchange];
     let later = prop_oneof![6 => 0..150_u64, 2 => 1_700..2_300_u64, 1 => 0..12_000_u64];
     let step = (later, prop_oneof![12 => Just(0), 3 => Just(-1), 1 => -3..3_i64], op)
         .prop_map(|(later, ahead, op)| Step { later, ahead, op });
@@ -77,25 +62,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 fn op(action: &Action) -> PoolOp {
     match action.clone() {
-        Action::Lease { member: of, asked, terms: [capacity, own, default, limit], tries, pace } => {
-            PoolOp::Lease {
-                member: member(of),
-                asked,
-                terms: Terms { capacity, own, default, limit },
-                tries: tries.into(),
-                ahead: pace,
-                instances: 1 + pace % 3,
-            }
-        }
-        Action::Exchange { reports, late, with_demands } => PoolOp::Exchange {
-            reports: reports
-                .into_iter()
-                .map(|(of, asked, granted)| PoolReport { member: member(of), asked, granted })
-                .collect(),
-            late: late.into_iter().map(|(of, asked)| (member(of), asked)).collect(),
-            with_demands,
+        Action::Lease { member: of, terms: [capacity, own, limit, free], tries, pace } => PoolOp::Lease {
+            member: member(of),
+            terms: Terms { capacity, own, limit, free },
+            tries: tries.into(),
+            ahead: pace,
+            instances: 1 + pace % 3,
         },
-        Action::Keep { step, kept, from_own } => PoolOp::Keep { step, kept, from_own },
+        Action::Exchange(reports) => {
+            let report = |(of, asked, granted)| PoolReport { member: member(of), asked, granted };
+            PoolOp::Exchange(reports.into_iter().map(report).collect())
+        }
     }
 }
 
@@ -161,7 +138,7 @@ fn exchange(members: &[&str]) -> PoolOp {
         asked: 1,
         granted: 1,
     };
-    PoolOp::Exchange { reports: members.iter().map(report).collect(), late: Vec::new(), with_demands: true }
+    PoolOp::Exchange(members.iter().map(report).collect())
 }
 
 #[tokio::test]

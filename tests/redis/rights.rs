@@ -61,7 +61,7 @@ async fn the_least_rights_of_the_page_suffice() {
         target("d|service=kyc|client", OverLimitPolicy::Ignore, vec![tier(9, 60, Algorithm::FixedWindow)]);
     let member = PoolMember { name: "A".into(), is_named: false };
     let report = PoolReport { member, asked: 1, granted: 1 };
-    let op = PoolOp::Exchange { reports: vec![report], late: Vec::new(), with_demands: true };
+    let op = PoolOp::Exchange(vec![report]);
     let cycle = at.as_nanos() / Period::from_secs(60).as_nanos();
     let command = PoolCommand { target: pool, cycle, places: 9, forget_after: 2, op };
     remote.call_pool(command).await.expect("it may keep pools");

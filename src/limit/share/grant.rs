@@ -4,18 +4,18 @@
 /// The fewest hits that are granted ahead of requests: fewer are not worth what they withhold from other instances.
 pub const LEAST_AHEAD: u32 = 3;
 
-/// What a member may have in a cycle, as an instance has computed it from a [`PoolTable`](super::PoolTable).
+/// What a member may have in a cycle, as an instance has computed it from the last [`PoolTable`](super::PoolTable).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// The hits of all members.
     pub capacity: u32,
     /// The hits that are kept for the member although it has not asked for them. 0 if nothing is lent within the cycle.
     pub own: u32,
-    /// The hits up to which the member is served before those that borrow: its default. 0 if nothing is lent within the
-    /// cycle.
-    pub default: u32,
-    /// The most hits that it may have: its allowance, and what nobody is expected to need.
+    /// The most hits that it may have: its default, or its allowance and what nobody is expected to need.
     pub limit: u32,
+    /// The hits of all members beside which the rest is kept for the others: what the member takes beyond its own part
+    /// leaves that. At most the capacity.
+    pub free: u32,
 }
 
 /// What was granted in a cycle: to all members, and to the one that asks.
@@ -23,10 +23,6 @@ pub struct Terms {
 pub struct Account {
     /// The hits that all members were granted.
     pub total: u32,
-    /// The hits that are kept for members that have not asked for all of their own part.
-    pub kept: u64,
-    /// The hits that were granted from members' own parts.
-    pub from_own: u64,
     /// The hits that the member was granted.
     pub granted: u32,
 }
@@ -38,14 +34,10 @@ impl Account {
     pub fn take(&mut self, terms: &Terms, hits: u32) -> bool {
         let after = u64::from(self.granted) + u64::from(hits);
         let all = u64::from(self.total) + u64::from(hits);
-        let own = u64::from(terms.own.saturating_sub(self.granted));
-        let fits = all <= terms.capacity.into()
-            && (after <= terms.own.into()
-                // beside what is kept for the others
-                || (all + self.kept.saturating_sub(own) <= terms.capacity.into()
-                    && after <= terms.default.max(terms.limit).into()));
+        let is_own = after <= terms.own.into() && all <= terms.capacity.into();
+        let fits = is_own || after <= terms.limit.into() && all <= terms.free.into();
         if fits {
-            self.grant(hits, own);
+            self.grant(hits);
         }
         fits
     }
@@ -60,21 +52,17 @@ impl Account {
         if hits < LEAST_AHEAD {
             return 0;
         }
-        let own = u64::from(terms.own.saturating_sub(self.granted));
-        let kept = u32::try_from(self.kept.saturating_sub(own)).unwrap_or(u32::MAX);
         // what is kept for others is left, unless it is its own
-        let free = left.saturating_sub(kept).max(u32::try_from(own).unwrap_or(u32::MAX)).min(left);
+        let free =
+            terms.free.saturating_sub(self.total).max(terms.own.saturating_sub(self.granted)).min(left);
         let hits = hits.min(free);
-        self.grant(hits, own);
+        self.grant(hits);
         hits
     }
 
-    fn grant(&mut self, hits: u32, own: u64) {
-        let from_own = own.min(hits.into());
+    const fn grant(&mut self, hits: u32) {
         self.total += hits;
         self.granted += hits;
-        self.kept = self.kept.saturating_sub(from_own);
-        self.from_own += from_own;
     }
 }
 
@@ -82,27 +70,28 @@ impl Account {
 mod tests {
     use super::*;
 
-    const TERMS: Terms = Terms { capacity: 100, own: 10, default: 25, limit: 40 };
+    const TERMS: Terms = Terms { capacity: 100, own: 10, limit: 40, free: 61 };
 
     #[test]
-    fn its_own_part_is_granted_although_it_is_kept() {
-        let mut account = Account { total: 50, kept: 50, ..Account::default() };
+    fn its_own_part_is_granted_although_the_rest_is_kept() {
+        let mut account = Account { total: 61, granted: 0 };
         assert!(account.take(&TERMS, 10));
-        assert_eq!(account, Account { total: 60, kept: 40, from_own: 10, granted: 10 });
+        assert_eq!(account, Account { total: 71, granted: 10 });
         // all of the rest is kept for others
         assert!(!account.take(&TERMS, 1));
-        account.kept = 39;
+        account.total = 60;
         assert!(account.take(&TERMS, 1) && !account.take(&TERMS, 1));
     }
 
     #[test]
     fn a_member_has_no_more_than_its_limit_and_the_pool_its_capacity() {
+        let terms = Terms { free: 100, ..TERMS };
         let mut account = Account::default();
-        assert!(!account.take(&TERMS, 41));
-        assert!(account.take(&TERMS, 40) && !account.take(&TERMS, 1));
-        let mut account = Account { total: 95, ..Account::default() };
-        assert!(!account.take(&TERMS, 6) && account.take(&TERMS, 5) && !account.take(&TERMS, 1));
-        assert!(!account.take(&TERMS, u32::MAX));
+        assert!(!account.take(&terms, 41));
+        assert!(account.take(&terms, 40) && !account.take(&terms, 1));
+        let mut account = Account { total: 95, granted: 0 };
+        assert!(!account.take(&terms, 6) && account.take(&terms, 5) && !account.take(&terms, 1));
+        assert!(!account.take(&terms, u32::MAX));
     }
 
     #[test]
@@ -113,10 +102,11 @@ mod tests {
         assert_eq!(account.take_ahead(&TERMS, 2, 2), 0);
         account.granted = 29;
         assert_eq!(account.take_ahead(&TERMS, 100, 2), 0);
-        // nothing that is kept for others
-        let mut account = Account { total: 60, kept: 50, ..Account::default() };
+        // nothing that is kept for others, unless it is its own
+        let mut account = Account { total: 58, granted: 10 };
+        assert_eq!(account.take_ahead(&TERMS, 100, 1), 3);
+        let mut account = Account { total: 60, granted: 0 };
         assert_eq!(account.take_ahead(&TERMS, 100, 1), 10);
-        assert_eq!((account.total, account.kept, account.from_own), (70, 40, 10));
-        assert_eq!(account.take_ahead(&TERMS, 100, 1), 0);
+        assert_eq!(account, Account { total: 70, granted: 10 });
     }
 }

@@ -108,7 +108,7 @@ impl Pool {
             return PoolDecision { is_admitted, share: 0, before: 0, remaining: 0, reset };
         }
         let left = rule.capacity.saturating_sub(self.granted);
-        let place = self.members.place(value).unwrap_or_else(|| self.welcome(rule, value));
+        let place = self.place_for(rule, value);
         let member = self.members.at_mut(place);
         member.asked = member.asked.saturating_add(hits);
         let before = member.granted;
@@ -151,6 +151,12 @@ impl Pool {
     /// Returns how the member that `value` names stands. It is no demand, and nobody gets a place by it.
     pub fn look(&mut self, rule: &PoolRule<'_>, value: &str, now: Timestamp) -> PoolDecision {
         let reset = self.advance(rule, now);
+        self.look_in_step(rule, value, reset)
+    }
+
+    /// Looks like [`Pool::look`], in the step that has begun last. `reset` is the time until the cycle ends.
+    #[must_use]
+    pub fn look_in_step(&self, rule: &PoolRule<'_>, value: &str, reset: Period) -> PoolDecision {
         let left = rule.capacity.saturating_sub(self.granted);
         let member = self.members.get(value).or_else(|| self.members.get(OTHER));
         let (share, before) =
@@ -214,18 +220,6 @@ impl Pool {
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.members.place(name).is_some()
-    }
-
-    /// Returns the sum of the weights of all members.
-    #[must_use]
-    pub fn weights(&self) -> u32 {
-        self.census.weight()
-    }
-
-    /// Returns the number of members that the rule does not name.
-    #[must_use]
-    pub const fn unnamed(&self) -> u32 {
-        self.census.unnamed
     }
 
     /// Returns the hits that all members were granted in the cycle of the last request.
@@ -304,21 +298,17 @@ impl Pool {
         (self.step, self.granted, self.kept) = (step, 0, kept);
     }
 
-    /// Counts the members, and what is kept for them.
-    pub(super) fn count(&mut self) {
-        (self.kept, self.census) = (0, Census::default());
-        for (_, member) in self.members.iter() {
-            self.kept += u64::from(member.kept());
-            self.census.add(member.standing);
-        }
-    }
-
     /// Returns whether a new member of this `standing` has a place of its own.
     pub(super) fn has_place(&self, rule: &PoolRule<'_>, standing: Standing) -> bool {
         standing.is_named
             || (self.census.unnamed + 1 < rule.sharing.places()
                 // the default of everybody is one hit at least
                 && self.census.weight() + standing.weight <= rule.capacity.min(MAX_WEIGHTS))
+    }
+
+    /// Returns the place of `value`, which gets one as a new member.
+    pub(super) fn place_for(&mut self, rule: &PoolRule<'_>, value: &str) -> usize {
+        self.members.place(value).unwrap_or_else(|| self.welcome(rule, value))
     }
 
     /// Gives `value` a place as a new member, or as a part of the one that has no place of its own. Returns the place.
@@ -354,19 +344,6 @@ impl Pool {
             cycle: self.cycle.unwrap_or_default(),
         };
         division.default_by_weight(&self.census.weights, weight, sharing.min, sharing.max)
-    }
-
-    /// Gives each member its default, until shares are computed.
-    pub(super) fn allow_defaults(&mut self, rule: &PoolRule<'_>) {
-        let weights = self.census.weights.keys();
-        let defaults: Vec<(u32, u32)> =
-            weights.map(|weight| (*weight, self.default_of(rule, *weight))).collect();
-        for (_, member) in self.members.iter_mut() {
-            let found = defaults.binary_search_by_key(&member.standing.weight, |(weight, _)| *weight);
-            let default = found.map_or(0, |found| defaults[found].1);
-            member.allow(default, default);
-        }
-        self.count();
     }
 
     /// Computes the shares anew, or has them computed beside decisions.

@@ -1,19 +1,15 @@
 //! Pools that many instances share: what the store has counted of all members, and the shares that an instance computes
 //! from it.
 
-use super::{Account, Borrow, Lend, OTHER, Pool, PoolRule, Terms, census::Standing, member::MemberState};
+use super::{Borrow, Lend, OTHER, Pool, PoolRule, Terms, member::MemberState};
 
 /// What the store of a pool has counted in one cycle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolTable {
     /// The number of the cycle, counted from the Unix epoch.
     pub cycle: u64,
-    /// What was granted to all members. [`Account::granted`] is 0.
-    pub account: Account,
-    /// The last step for which an instance said what is kept for owners. None in this cycle.
-    pub kept_in: Option<u32>,
-    /// Whether it has the demand of each member.
-    pub has_demands: bool,
+    /// The hits that all members were granted.
+    pub total: u32,
     /// Reported hits that were dropped, because they came too late to be demand.
     pub dropped: u64,
     /// The members, in any order.
@@ -25,7 +21,7 @@ pub struct PoolTable {
 pub struct MemberCounts {
     /// Its name.
     pub name: Box<str>,
-    /// The hits that it asked for in the last cycle; 0 unless the table [has demands](PoolTable::has_demands).
+    /// The hits that it asked for in the last cycle.
     pub demand: u32,
     /// The hits that it has asked for in this cycle.
     pub asked: u32,
@@ -38,84 +34,70 @@ pub struct MemberCounts {
 }
 
 impl Pool {
-    /// Returns the pool that `table` describes, as of `step` of its cycle. What this pool knows besides stays: the pace
-    /// of its members in the last steps, and the totals.
+    /// Returns the pool that `table` describes, as of `step` of its cycle, which is that of this pool. What this pool
+    /// knows besides stays: the pace of its members in the last steps, and the totals.
     #[must_use]
     pub fn adopt(&self, rule: &PoolRule<'_>, table: &PoolTable, step: u32) -> Self {
-        let is_same_cycle = self.cycle == Some(table.cycle);
-        let step = if is_same_cycle { step.max(self.step) } else { step };
-        let later = if is_same_cycle { step - self.step } else { step };
+        let step = step.max(self.step);
+        let later = step - self.step;
         let mut adopted = Self {
             cycle: Some(table.cycle),
             step,
-            granted: table.account.total,
+            granted: table.total,
+            granted_before: self.granted_before,
             is_beside: self.is_beside,
             ..Self::default()
         };
         for counts in &table.members {
-            let before = self.members.get(&counts.name);
-            let known = before.filter(|_| is_same_cycle);
+            let known = self.members.get(&counts.name);
             let mut member = known.cloned().unwrap_or_else(|| MemberState::arriving(table.cycle, step));
             if known.is_none() || later > 0 {
                 member.begin_step(later);
                 member.past[0] = counts.asked;
             }
-            if table.has_demands {
-                member.demand = counts.demand;
-            }
-            (member.asked, member.granted, member.is_new) = (counts.asked, counts.granted, counts.is_new);
-            member.last_cycle = counts.last_cycle;
-            if let Some(before) = before {
-                member.admitted_in_all = before.admitted_in_all;
-                member.rejected_in_all = before.rejected_in_all;
-            }
+            (member.demand, member.asked, member.granted) = (counts.demand, counts.asked, counts.granted);
+            (member.is_new, member.last_cycle) = (counts.is_new, counts.last_cycle);
             adopted.members.insert(&counts.name, member);
         }
         adopted.allow(rule);
         adopted
     }
 
-    /// Returns the pool at the start of the next cycle, as far as it is known now.
-    #[must_use]
-    pub fn next(&self, rule: &PoolRule<'_>) -> Self {
-        let mut next = Self { computing: None, ..self.clone() };
-        if let Some(cycle) = self.cycle {
-            next.begin_cycle(rule.sharing.forget_after, cycle + 1, 0);
-            next.allow(rule);
-        }
-        next
-    }
-
-    /// Begins `cycle` with the shares of the last one.
+    /// Begins `cycle` with the shares that are expected from the last one.
     pub fn turn(&mut self, rule: &PoolRule<'_>, cycle: u64) {
+        self.computing = None;
         self.begin_cycle(rule.sharing.forget_after, cycle, 0);
+        self.share(rule);
     }
 
-    /// Returns what the store is told of the member `name`. A member that is not known yet may have its default at
-    /// once, or what [`OTHER`] has if there is no place for it.
+    /// Returns the name of the member that `value` is, or is part of. It becomes one if there is a place for it.
+    pub fn name_of<'a>(&mut self, rule: &PoolRule<'_>, value: &'a str) -> &'a str {
+        let place = self.place_for(rule, value);
+        if *self.members.row()[place].0 == *value { value } else { OTHER }
+    }
+
+    /// Returns what the store is told of the member `name`, which becomes one if there is a place for it.
     #[must_use]
-    pub fn terms(&self, rule: &PoolRule<'_>, name: &str) -> Terms {
+    pub fn terms(&mut self, rule: &PoolRule<'_>, name: &str) -> Terms {
         let (capacity, sharing) = (rule.capacity, rule.sharing);
-        let lends = sharing.lend == Lend::WithinCycle && sharing.borrow != Borrow::None;
-        let max = sharing.max.unwrap_or(u32::MAX);
-        let shared = || {
-            let has_place = self.has_place(rule, Standing::of(name, sharing));
-            if has_place { None } else { self.members.get(OTHER) }
-        };
-        let known = self.members.get(name).or_else(shared).map(|member| {
-            (member.own, member.default, member.allowance.saturating_add(self.common).min(max))
-        });
-        let (own, default, limit) = known.unwrap_or_else(|| {
-            let weight = u64::from(sharing.weight(name));
-            let default = u64::from(capacity) * weight / (u64::from(self.weights()) + weight);
-            let default = u32::try_from(default).unwrap_or(u32::MAX).max(1).max(sharing.min).min(max);
-            (default, default, default)
-        });
-        if lends {
-            Terms { capacity, own, default, limit }
-        } else {
-            Terms { capacity, own: 0, default: 0, limit }
+        let place = self.place_for(rule, name);
+        let member = &self.members.row()[place].1;
+        let limit = member.allowance.saturating_add(self.common).min(sharing.max.unwrap_or(u32::MAX));
+        if sharing.lend == Lend::NextCycle || sharing.borrow == Borrow::None {
+            return Terms { capacity, own: 0, limit, free: capacity };
         }
+        let kept = u32::try_from(self.kept - u64::from(member.kept())).unwrap_or(u32::MAX);
+        let free = capacity.saturating_sub(kept);
+        Terms { capacity, own: member.own, limit: limit.max(member.default), free }
+    }
+
+    /// Learns what the store has granted in this cycle: to the member `name`, and to all.
+    pub fn learn(&mut self, name: &str, granted: u32, total: u32) {
+        if let Some(place) = self.members.place(name) {
+            let change = i64::from(granted) - i64::from(self.members.at_mut(place).granted);
+            self.grant(place, change);
+        }
+        self.granted = total;
     }
 
     /// Returns the hits that are kept for members that have not asked for all of their own part.
@@ -134,26 +116,5 @@ impl Pool {
             let total = i64::from(self.granted).saturating_add(granted).max(0);
             self.granted = u32::try_from(total).unwrap_or(u32::MAX);
         }
-    }
-
-    /// Begins with members that had this demand in the last cycle, in the cycle and the step of `at`. They have their
-    /// defaults until shares are computed.
-    pub fn seed<'a>(
-        &mut self,
-        rule: &PoolRule<'_>,
-        members: impl Iterator<Item = (&'a str, u32)>,
-        at: crate::limit::Timestamp,
-    ) {
-        let (cycle, step) = rule.place(at);
-        (self.cycle, self.step) = (Some(cycle), step);
-        for (name, demand) in members {
-            let standing = Standing::of(name, rule.sharing);
-            let arriving = MemberState::arriving(cycle, step);
-            let member = MemberState { demand, is_new: false, arrived_in: 0, standing, ..arriving };
-            self.members.insert(name, member);
-        }
-        self.count();
-        self.allow_defaults(rule);
-        self.share(rule);
     }
 }

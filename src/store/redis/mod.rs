@@ -229,7 +229,7 @@ impl Remote for RedisRemote {
         let request = ShareRequest::new(&command, self.now(), &self.keys, jitter);
         let urgency = match command.op {
             PoolOp::Lease { .. } => Urgency::Decision,
-            PoolOp::Exchange { .. } | PoolOp::Keep { .. } => Urgency::Background,
+            PoolOp::Exchange(_) => Urgency::Background,
         };
         let pool =
             self.per_second.as_ref().filter(|_| self.pool_of(&command.target) == 1).unwrap_or(&self.main);

@@ -32,10 +32,8 @@ struct StoredPool {
 
 #[derive(Debug, Default)]
 struct StoredCycle {
-    account: Account,
-    kept_in: Option<u32>,
-    /// Whether members that are forgotten were removed in it.
-    is_cleaned: bool,
+    /// The hits that all members were granted.
+    total: u32,
     members: BTreeMap<Box<str>, Counts>,
 }
 
@@ -76,57 +74,36 @@ impl SimulatedPools {
         pool.places = places;
         pool.forget_after = forget_after.into();
         match op {
-            PoolOp::Lease { member, asked, terms, tries, ahead, instances } => {
-                if cycle + 1 == open && is_late_in_time {
-                    pool.report(cycle, &member, asked, 0);
-                }
-                if cycle != open {
-                    return PoolOutcome::OtherCycle(open);
-                }
-                let (stored, name) = pool.report(cycle, &member, asked, 0);
-                let counts = stored.members.entry(name.into()).or_default();
-                let mut account = Account { granted: counts.granted, ..stored.account };
+            _ if cycle != open && (cycle + 1 != open || matches!(op, PoolOp::Lease { .. })) => {
+                PoolOutcome::OtherCycle(open)
+            }
+            PoolOp::Lease { member, terms, tries, ahead, instances } => {
+                let (total, counts) = pool.place(cycle, &member, true);
+                let mut account = Account { total: *total, granted: counts.granted };
                 let tries =
                     tries.iter().map(|hits| account.take(&terms, *hits)).collect::<SmallVec<[bool; 4]>>();
                 let fit = tries.iter().all(|granted| *granted);
                 let ahead = if fit { account.take_ahead(&terms, ahead, instances) } else { 0 };
-                let (granted, total) = (account.granted, account.total);
-                counts.granted = granted;
-                stored.account = Account { granted: 0, ..account };
-                PoolOutcome::Leased(Leased { tries, ahead, granted, total })
+                (*total, counts.granted) = (account.total, account.granted);
+                PoolOutcome::Leased(Leased { tries, ahead, granted: account.granted, total: account.total })
             }
-            PoolOp::Exchange { reports, late, with_demands } => {
-                if cycle != open && cycle + 1 != open {
-                    return PoolOutcome::OtherCycle(open);
-                }
+            PoolOp::Exchange(reports) => {
                 let mut dropped = 0;
-                for (member, asked) in late {
-                    if cycle == open && cycle > 0 && is_late_in_time {
-                        pool.report(cycle - 1, &member, asked, 0);
-                    } else {
-                        dropped += u64::from(asked);
-                    }
-                }
                 for PoolReport { member, asked, granted } in reports {
-                    if cycle == open {
-                        pool.report(cycle, &member, asked, granted);
-                    } else if is_late_in_time {
-                        pool.report(cycle, &member, asked, 0);
-                    } else {
+                    if cycle < open && !is_late_in_time {
                         dropped += u64::from(asked);
+                        continue;
+                    }
+                    // what was admitted in a cycle that has ended is over
+                    let granted = if cycle == open { granted } else { 0 };
+                    let (total, counts) = pool.place(cycle, &member, asked > 0 || granted > 0);
+                    counts.asked = counts.asked.saturating_add(asked);
+                    for count in [&mut counts.granted, total] {
+                        let changed = i64::from(*count).saturating_add(granted).max(0);
+                        *count = u32::try_from(changed).unwrap_or(u32::MAX);
                     }
                 }
-                PoolOutcome::Table(PoolTable { dropped, ..pool.table(open, with_demands) })
-            }
-            PoolOp::Keep { .. } if cycle != open => PoolOutcome::OtherCycle(open),
-            PoolOp::Keep { step, kept, from_own } => {
-                let stored = pool.cycles.entry(open).or_default();
-                if stored.kept_in.is_none_or(|last| last < step) {
-                    stored.kept_in = Some(step);
-                    stored.account.kept =
-                        kept.saturating_sub(stored.account.from_own.saturating_sub(from_own));
-                }
-                PoolOutcome::Kept
+                PoolOutcome::Table(PoolTable { dropped, ..pool.table(open) })
             }
         }
     }
@@ -135,16 +112,9 @@ impl SimulatedPools {
 // === impl StoredPool ===
 
 impl StoredPool {
-    /// Counts what `member` has asked for and was granted in `cycle`. Returns the cycle, and the name of the member's
-    /// place.
-    fn report<'a>(
-        &mut self,
-        cycle: u64,
-        member: &'a PoolMember,
-        asked: u32,
-        granted: i64,
-    ) -> (&mut StoredCycle, &'a str) {
-        let has_demand = asked > 0 || granted > 0;
+    /// Returns what all members were granted in `cycle`, and the counts of the place of `member` there. It gets a place
+    /// of its own if it `has_demand`, and there is one.
+    fn place(&mut self, cycle: u64, member: &PoolMember, has_demand: bool) -> (&mut u32, &mut Counts) {
         let known = |name: &str| {
             let member = self.members.get(name);
             member.filter(|member| cycle.saturating_sub(member.last) <= self.forget_after).copied()
@@ -156,43 +126,27 @@ impl StoredPool {
             let known = known(name).unwrap_or(Membership { last: cycle, since: cycle });
             self.members.insert(name.into(), Membership { last: known.last.max(cycle), ..known });
         }
-        let stored = self.cycles.entry(cycle).or_default();
-        let counts = stored.members.entry(name.into()).or_default();
-        let change = |hits: u32| {
-            let hits = i64::from(hits).saturating_add(granted);
-            u32::try_from(hits.max(0)).unwrap_or(u32::MAX)
-        };
-        counts.asked = counts.asked.saturating_add(asked);
-        counts.granted = change(counts.granted);
-        stored.account.total = change(stored.account.total);
-        (stored, name)
+        let StoredCycle { total, members } = self.cycles.entry(cycle).or_default();
+        (total, members.entry(name.into()).or_default())
     }
 
-    fn table(&mut self, cycle: u64, with_demands: bool) -> PoolTable {
-        let is_member = |member: &Membership| cycle.saturating_sub(member.last) <= self.forget_after;
-        if let Some(stored) = self.cycles.get_mut(&cycle).filter(|stored| !stored.is_cleaned) {
-            stored.is_cleaned = true;
-            self.members.retain(|_, member| is_member(member));
-        }
+    fn table(&mut self, cycle: u64) -> PoolTable {
+        self.members.retain(|_, member| cycle.saturating_sub(member.last) <= self.forget_after);
         let counted = |cycle: Option<u64>, name: &str| {
             let stored = cycle.and_then(|cycle| self.cycles.get(&cycle));
             stored.and_then(|stored| stored.members.get(name)).copied().unwrap_or_default()
         };
-        let stored = self.cycles.get(&cycle);
-        let members =
-            self.members.iter().filter(|(_, member)| is_member(member)).map(|(name, membership)| {
-                let Counts { asked, granted } = counted(Some(cycle), name);
-                let demand = if with_demands { counted(cycle.checked_sub(1), name).asked } else { 0 };
-                let (last_cycle, is_new) = (membership.last, membership.since == cycle);
-                MemberCounts { name: name.clone(), demand, asked, granted, last_cycle, is_new }
-            });
+        let members = self.members.iter().map(|(name, &Membership { last: last_cycle, since })| {
+            let Counts { asked, granted } = counted(Some(cycle), name);
+            let demand = counted(cycle.checked_sub(1), name).asked;
+            MemberCounts { name: name.clone(), demand, asked, granted, last_cycle, is_new: since == cycle }
+        });
+        let members = members.collect();
         PoolTable {
             cycle,
-            account: stored.map(|stored| stored.account).unwrap_or_default(),
-            kept_in: stored.and_then(|stored| stored.kept_in),
-            has_demands: with_demands,
+            total: self.cycles.get(&cycle).map_or(0, |stored| stored.total),
             dropped: 0,
-            members: members.collect(),
+            members,
         }
     }
 }

@@ -4,53 +4,39 @@
 use std::sync::Arc;
 
 use super::{
-    instance::{InstancePool, Known, rule},
+    instance::{InstancePool, rule},
     member::Unreported,
 };
 use crate::{
-    limit::{
-        Timestamp,
-        share::{Pool, PoolTable, Sharing},
-    },
+    limit::{Timestamp, share::Pool},
     store::{
         coordinated::delivery::Delivery,
-        pool_command::{PoolCommand, PoolMember, PoolOp, PoolReport},
+        pool_command::{PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
         remote::RemoteError,
     },
 };
 
-/// An exchange to make.
-pub(super) struct Exchange {
-    pub(super) command: PoolCommand,
-    pub(super) sharing: Arc<Sharing>,
-}
-
 // === impl InstancePool ===
 
 impl InstancePool {
-    /// Returns whether an exchange is due soon: the shares of this cycle are not known yet.
-    pub(super) const fn is_unknown(&self) -> bool {
-        matches!(self.known, Known::Guess)
-    }
-
-    /// Returns whether hits came since the last exchange.
-    pub(super) const fn has_hits(&self) -> bool {
-        self.has_news
-    }
-
     /// Returns whether there is something to exchange.
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn has_more(&self) -> bool {
         self.has_news || !self.late.is_empty() || self.members.values().any(|member| member.held > 0)
     }
 
-    /// Begins an exchange: takes what is not reported, and the hits that nobody has used since the last one.
-    pub(super) fn begin_exchange(&mut self, at: Timestamp) -> Exchange {
+    /// Begins an exchange: takes what is not reported, and the hits that nobody has used since the last one. What was
+    /// asked for in the last cycle is reported first.
+    pub(super) fn begin_exchange(&mut self, at: Timestamp) -> PoolCommand {
         self.roll(at);
+        self.members.values_mut().for_each(|member| member.pace = std::mem::take(&mut member.asked_in_step));
+        if !self.late.is_empty() {
+            let reports = std::mem::take(&mut self.late);
+            return self.command(self.cycle - 1, PoolOp::Exchange(reports));
+        }
         self.has_news = false;
         let step = rule(&self.target, &self.sharing).place(at).1;
         let mut reports = Vec::new();
         for (name, member) in &mut self.members {
-            member.pace = std::mem::take(&mut member.asked_in_step);
             let is_idle = !std::mem::take(&mut member.is_used) && step > 0;
             if is_idle && member.held > 0 && !member.is_fetching {
                 member.unreported.granted -= i64::from(std::mem::take(&mut member.held));
@@ -60,39 +46,41 @@ impl InstancePool {
                 reports.push(PoolReport { member: PoolMember::new(name, &self.sharing), asked, granted });
             }
         }
-        let op = PoolOp::Exchange {
-            reports,
-            late: std::mem::take(&mut self.late),
-            with_demands: self.known != Known::Demand,
-        };
-        Exchange { command: self.command(op), sharing: Arc::clone(&self.sharing) }
+        self.command(self.cycle, PoolOp::Exchange(reports))
     }
 
-    /// Ends an exchange that has failed.
-    pub(super) fn fail_exchange(&mut self, command: PoolCommand, error: &RemoteError) {
-        self.away_in = Some(self.cycle);
-        if Delivery::of_error(error) == Delivery::NotApplied {
-            self.restore(command);
-        } else {
-            self.hits.delivery_unknown.add(demand(&command));
+    /// Ends an exchange whose reply is no table. Returns whether the store has replied.
+    pub(super) fn fail_exchange(
+        &mut self,
+        command: PoolCommand,
+        reply: Result<PoolOutcome, RemoteError>,
+        at: Timestamp,
+    ) -> bool {
+        match reply {
+            Ok(PoolOutcome::OtherCycle(cycle)) => {
+                self.restore(command);
+                self.follow_store(cycle, at);
+                return true;
+            }
+            Err(error) if Delivery::of_error(&error) == Delivery::NotApplied => self.restore(command),
+            _ => self.hits.delivery_unknown.add(demand(&command)),
         }
-    }
-
-    /// Ends an exchange that the store has refused, because `cycle` is open.
-    pub(super) fn turn_exchange(&mut self, command: PoolCommand, cycle: u64, at: Timestamp) {
-        self.restore(command);
-        self.follow_store(cycle, at);
+        self.away_in = Some(self.cycle);
+        false
     }
 
     /// Takes back what `command` did not report.
     fn restore(&mut self, command: PoolCommand) {
-        if command.cycle != self.cycle {
+        if command.cycle + 1 < self.cycle {
             self.hits.lost_demand.add(demand(&command));
             return;
         }
-        let PoolOp::Exchange { reports, late, .. } = command.op else { return };
-        self.late.extend(late);
+        let PoolOp::Exchange(reports) = command.op else { return };
         self.has_news = true;
+        if command.cycle < self.cycle {
+            self.late.extend(reports);
+            return;
+        }
         for PoolReport { member, asked, granted } in reports {
             let unreported = &mut self.members.entry(member.name).or_default().unreported;
             unreported.asked = unreported.asked.saturating_add(asked);
@@ -100,48 +88,29 @@ impl InstancePool {
         }
     }
 
-    /// Ends an exchange: `pool` was computed from `table`, and `next` begins the next cycle with it. Returns the
-    /// earlier pool, to be dropped without the lock.
-    pub(super) fn end_exchange(
-        &mut self,
-        table: &PoolTable,
-        is_final: bool,
-        pool: Pool,
-        next: Option<Pool>,
-    ) -> Option<Arc<Pool>> {
-        self.roll_to(table.cycle);
-        if table.cycle < self.cycle {
+    /// Ends an exchange: `pool` was computed from a table of `cycle`. Returns the earlier pool, to be dropped without the
+    /// lock.
+    pub(super) fn end_exchange(&mut self, cycle: u64, mut pool: Pool) -> Option<Arc<Pool>> {
+        if cycle != self.cycle {
             return None;
         }
-        self.tables += 1;
-        if self.known != Known::Demand {
-            self.known = if is_final && table.has_demands { Known::Demand } else { Known::Table };
-        }
-        self.next = next.map(Arc::new);
-        self.total = table.account.total;
-        let mut pool = Arc::new(pool);
-        self.taken = pool.unnamed();
+        self.has_table = true;
         for (name, member) in &mut self.members {
             member.denied = None;
             let Unreported { asked, granted } = member.unreported;
             if granted != 0 {
                 // what was admitted here since the report
-                Arc::make_mut(&mut pool).add(name, asked, granted);
-                self.total = pool.granted();
+                pool.add(name, asked, granted);
             }
         }
-        Some(std::mem::replace(&mut self.view, pool))
+        Some(std::mem::replace(&mut self.view, Arc::new(pool)))
     }
 }
 
 /// Returns the hits that `command` reports as demand.
 fn demand(command: &PoolCommand) -> u64 {
     match &command.op {
-        PoolOp::Exchange { reports, late, .. } => {
-            let late = late.iter().map(|(_, asked)| u64::from(*asked));
-            reports.iter().map(|report| u64::from(report.asked)).chain(late).sum()
-        }
-        PoolOp::Lease { asked, .. } => u64::from(*asked),
-        PoolOp::Keep { .. } => 0,
+        PoolOp::Exchange(reports) => reports.iter().map(|report| u64::from(report.asked)).sum(),
+        PoolOp::Lease { .. } => 0,
     }
 }

@@ -1,8 +1,10 @@
 //! The fetch of hits for one member: a command for the requests that wait, and its reply.
 
+use std::sync::Arc;
+
 use super::{
     instance::{InstancePool, rule},
-    member::{Try, TryReply},
+    member::Try,
 };
 use crate::{
     limit::{Coordination, Timestamp},
@@ -17,76 +19,58 @@ use crate::{
 pub(super) struct Fetch {
     pub(super) command: PoolCommand,
     tries: Vec<Try>,
-    asked: u32,
 }
 
 // === impl InstancePool ===
 
 impl InstancePool {
     /// Returns the next command for the member `name`, if requests wait for one.
-    pub(super) fn begin_fetch(
-        &mut self,
-        name: &str,
-        mode: Coordination,
-        instances: u32,
-        at: Timestamp,
-    ) -> Option<Fetch> {
+    pub(super) fn begin_fetch(&mut self, name: &str, instances: u32, at: Timestamp) -> Option<Fetch> {
         self.roll(at);
-        let terms = self.view.terms(&rule(&self.target, &self.sharing), name);
         let member = self.members.get_mut(name)?;
         let tries = member.next_tries();
         if tries.is_empty() {
             member.is_fetching = false;
             return None;
         }
-        let asked = std::mem::take(&mut member.unreported.asked);
         let op = PoolOp::Lease {
             member: PoolMember::new(name, &self.sharing),
-            asked,
-            terms,
+            terms: Arc::make_mut(&mut self.view).terms(&rule(&self.target, &self.sharing), name),
             tries: tries.iter().map(|next| next.hits).collect(),
-            ahead: if mode == Coordination::Lease { member.pace } else { 0 },
+            ahead: if self.mode == Coordination::Lease { member.pace } else { 0 },
             instances,
         };
-        Some(Fetch { command: self.command(op), tries, asked })
+        Some(Fetch { command: self.command(self.cycle, op), tries })
     }
 
     /// Applies the reply to `fetch`.
     pub(super) fn end_fetch(
         &mut self,
         name: &str,
-        fetch: Fetch,
+        Fetch { command, tries }: Fetch,
         reply: Result<PoolOutcome, RemoteError>,
         at: Timestamp,
     ) {
-        let Fetch { command, tries, asked } = fetch;
-        match reply {
-            Ok(PoolOutcome::Leased(leased)) => self.apply_lease(name, command.cycle, tries, leased, at),
+        let delivery = match reply {
+            Ok(PoolOutcome::Leased(leased)) => {
+                return self.apply_lease(name, command.cycle, tries, leased, at);
+            }
             Ok(PoolOutcome::OtherCycle(cycle)) => {
                 self.follow_store(cycle, at);
-                // the requests are demand of the cycle that decides about them
                 if let Some(member) = self.members.get_mut(name) {
                     member.wait_again(tries);
                 }
+                return;
             }
-            Ok(PoolOutcome::Table(_) | PoolOutcome::Kept) => {
-                self.fail(name, tries, asked, command.cycle, Delivery::Unknown);
-            }
-            Err(error) => self.fail(name, tries, asked, command.cycle, Delivery::of_error(&error)),
-        }
-    }
-
-    fn fail(&mut self, name: &str, tries: Vec<Try>, asked: u32, cycle: u64, delivery: Delivery) {
+            Ok(PoolOutcome::Table(_)) => Delivery::Unknown,
+            Err(error) => Delivery::of_error(&error),
+        };
         self.away_in = Some(self.cycle);
         if delivery != Delivery::NotApplied {
             self.hits.delivery_unknown.add(tries.iter().map(|next| u64::from(next.hits)).sum());
-        } else if let Some(member) = self.members.get_mut(name).filter(|_| cycle == self.cycle) {
-            member.unreported.asked = member.unreported.asked.saturating_add(asked);
-        } else {
-            self.hits.lost_demand.add(asked.into());
         }
         for next in tries {
-            next.resolve(TryReply::Undecided(delivery));
+            next.resolve(None);
         }
     }
 
@@ -96,8 +80,7 @@ impl InstancePool {
         let Some(member) = self.members.get_mut(name) else { return };
         if is_open {
             member.held += leased.ahead;
-            member.granted = Some((self.tables, leased.granted));
-            self.total = leased.total;
+            Arc::make_mut(&mut self.view).learn(name, leased.granted, leased.total);
             let rejected = tries.iter().zip(&leased.tries).filter(|(_, is_granted)| !**is_granted);
             if let Some(hits) = rejected.map(|(next, _)| next.hits).min() {
                 member.deny(hits, until, at);
@@ -107,9 +90,9 @@ impl InstancePool {
         }
         for (next, is_granted) in tries.into_iter().zip(leased.tries) {
             let hits = next.hits;
-            let decision = TryReply::Decided(self.status(name, hits, is_granted, at));
+            let decision = self.status(name, hits, is_granted, at);
             let Some(member) = self.members.get_mut(name) else { return };
-            if next.resolve(decision) {
+            if next.resolve(Some(decision)) {
                 member.count(hits, is_granted);
             } else if is_granted && is_open {
                 // nobody waits for them any more

@@ -10,21 +10,15 @@ use std::{collections::HashMap, sync::Arc};
 
 use tokio::{sync::oneshot, task::AbortHandle};
 
-use super::{
-    alone::Alone,
-    member::{LocalMember, TryReply, Unreported},
-};
+use super::member::{LocalMember, TryReply, Unreported};
 use crate::{
     limit::{
-        Coordination, LimitCheck, Period, Timestamp,
-        share::{
-            Anonymous, Computation, MAX_WEIGHTS, MemberState, OTHER, Pool, PoolDecision, PoolRule, Shares,
-            Sharing,
-        },
+        Coordination, LimitCheck, OnStoreFailure, Period, Timestamp,
+        share::{Anonymous, Computation, MemberState, OTHER, Pool, PoolDecision, PoolRule, Shares, Sharing},
     },
     store::{
-        coordinated::metrics::HitCounts,
-        pool_command::{PoolCommand, PoolMember, PoolOp},
+        coordinated::{counter::How, metrics::HitCounts},
+        pool_command::{PoolCommand, PoolMember, PoolOp, PoolReport},
         pools::Pooled,
         remote::Target,
     },
@@ -36,65 +30,35 @@ pub(super) struct InstancePool {
     pub(super) target: Arc<Target>,
     pub(super) sharing: Arc<Sharing>,
     pub(super) mode: Coordination,
-    /// The pool as of the last table, or at the start of the cycle as far as it was known before.
+    /// The pool as of the last table, with what was granted here since. At the start of a cycle it is as far as it was
+    /// known before.
     pub(super) view: Arc<Pool>,
-    /// The pool at the start of the next cycle, as of the table of the last step.
-    pub(super) next: Option<Arc<Pool>>,
+    /// What decides while the store does not reply, until the cycle ends: a copy in which a hit counts as often as there
+    /// are instances, so that each has the N-th part of every share; and their number, which is unknown when the store
+    /// comes back.
+    fallback: Option<(Box<Pool>, u32)>,
     pub(super) cycle: u64,
     /// Where the last step begins and ends, and its cycle ends, so that not every request computes it.
     span: [Timestamp; 3],
-    /// The number of tables so far.
-    pub(super) tables: u64,
-    /// What the view is of.
-    pub(super) known: Known,
-    /// The hits granted to all in this cycle, as of the last reply.
-    pub(super) total: u32,
-    /// The same in the last cycle.
-    pub(super) used: u32,
+    /// Whether there was a table of this cycle: until then shares are those that are expected from the last one.
+    pub(super) has_table: bool,
     pub(super) members: HashMap<Box<str>, LocalMember, foldhash::fast::RandomState>,
-    /// Places of the last table that are not named, and of members here that it does not have.
-    pub(super) taken: u32,
-    /// The hits of the last cycle that were asked for and not reported.
-    pub(super) late: Vec<(PoolMember, u32)>,
+    /// What was asked for in the last cycle and is not reported yet.
+    pub(super) late: Vec<PoolReport>,
     /// The task that exchanges tables, while there is something to exchange.
     pub(super) exchanges: Option<AbortHandle>,
     /// Whether hits came since the last exchange.
     pub(super) has_news: bool,
-    /// The pool without the store, and the last cycle in which there was none.
-    pub(super) alone: Option<Alone>,
+    /// The last cycle in which the store did not reply.
     pub(super) away_in: Option<u64>,
     /// Counts what could not be told to the store.
     pub(super) hits: Arc<HitCounts>,
 }
 
-/// How well the pool is known in this cycle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
-    /// There was no table yet: shares are those that were expected in the last cycle.
-    Guess,
-    /// There was a table, but the demand of the last cycle may still change.
-    Table,
-    /// All demand of the last cycle is known.
-    Demand,
-}
-
-/// How a request is decided.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) value: &'a str,
-    pub(super) hits: u32,
-    pub(super) mode: Coordination,
-    /// Whether the store does not reply.
-    pub(super) is_away: bool,
-    /// Whether a cycle in which the store did not reply ends without it: each instance has its part of what was left
-    /// then.
-    pub(super) stays_away: bool,
-}
-
 /// The answer to a request.
 #[derive(Debug)]
 pub(super) enum Answer {
-    Decided(PoolDecision, By),
+    Decided(PoolDecision, How),
     /// The store has to decide, and `fetch` names the member to send a command for, if none is on its way.
     Wait {
         reply: oneshot::Receiver<TryReply>,
@@ -102,17 +66,6 @@ pub(super) enum Answer {
     },
     /// The store does not reply.
     Away,
-}
-
-/// Who has decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
-    /// Hits that this instance holds.
-    Lease,
-    /// An earlier rejection of the store.
-    Denial,
-    /// This instance's own count.
-    Count,
 }
 
 impl Pooled for InstancePool {
@@ -123,21 +76,25 @@ impl Pooled for InstancePool {
     }
 
     fn usage(&self) -> (u32, u32) {
-        (self.used, self.view.usage().1)
+        self.view.usage()
     }
 
     fn is_due(&self) -> bool {
-        self.alone.as_ref().map_or_else(|| self.view.is_due(), Alone::is_due)
+        self.view.is_due()
     }
 
     fn begin_shares(&mut self) -> Option<Computation> {
         if !self.is_due() {
             return None;
         }
-        let (capacity, cycle) = (self.target.tiers[0].requests, self.target.tiers[0].period);
-        match &mut self.alone {
-            Some(alone) => alone.begin_shares(cycle, &self.sharing),
-            None => Arc::make_mut(&mut self.view).begin_shares(capacity, cycle, &self.sharing),
+        let tier = &self.target.tiers[0];
+        Arc::make_mut(&mut self.view).begin_shares(tier.requests, tier.period, &self.sharing)
+    }
+
+    fn install(&mut self, shares: Shares) {
+        // a table may have brought others meanwhile
+        if self.view.has_begun(&shares) {
+            Arc::make_mut(&mut self.view).install(shares);
         }
     }
 
@@ -148,24 +105,12 @@ impl Pooled for InstancePool {
         self.end_cycle(false);
     }
 
-    fn install(&mut self, shares: Shares) {
-        let left = match &mut self.alone {
-            Some(alone) => alone.install(shares),
-            None => Some(shares),
-        };
-        // a table may have brought others meanwhile
-        if let Some(shares) = left.filter(|shares| self.view.has_begun(shares)) {
-            Arc::make_mut(&mut self.view).install(shares);
-        }
-    }
-
     fn report(&self) -> Vec<(Arc<str>, MemberState, [u64; 2])> {
-        let members = self.view.copied().into_iter();
-        members
-            .map(|(name, member)| {
-                let totals = self.members.get(&*name).map_or([0; 2], |member| member.totals);
-                (name, member, totals)
-            })
+        let totals = |name: &str| self.members.get(name).map_or([0; 2], |member| member.totals);
+        self.view
+            .copied()
+            .into_iter()
+            .map(|(name, member)| (Arc::clone(&name), member, totals(&name)))
             .collect()
     }
 }
@@ -185,19 +130,14 @@ impl InstancePool {
             sharing,
             mode: Coordination::Lease,
             view: Arc::new(Pool::beside()),
-            next: None,
+            fallback: None,
             cycle: 0,
             span: [Timestamp::default(); 3],
-            tables: 0,
-            known: Known::Guess,
-            total: 0,
-            used: 0,
+            has_table: false,
             members: HashMap::default(),
-            taken: 0,
             late: Vec::new(),
             exchanges: None,
             has_news: false,
-            alone: None,
             away_in: None,
             hits,
         }
@@ -221,10 +161,6 @@ impl InstancePool {
         Timestamp::from_nanos(cycles.saturating_mul(self.period().as_nanos()))
     }
 
-    pub(super) const fn mode(&self) -> Coordination {
-        self.mode
-    }
-
     pub(super) fn period(&self) -> Period {
         self.target.tiers[0].period
     }
@@ -239,41 +175,107 @@ impl InstancePool {
         (until, end)
     }
 
-    /// Decides `asked` at the instant `at` on the store's clock, or has the store decide.
-    pub(super) fn decide(&mut self, asked: &Asked<'_>, at: Timestamp) -> Answer {
+    /// Decides about `hits` of `value` at the instant `at` on the store's clock, or has the store decide. `is_away` is
+    /// whether it does not reply; if it `stays_away`, it is not asked again in a cycle in which it did not.
+    pub(super) fn decide(
+        &mut self,
+        value: &str,
+        hits: u32,
+        (is_away, stays_away): (bool, bool),
+        at: Timestamp,
+    ) -> Answer {
         self.roll(at);
-        let Asked { value, hits, mode, is_away, stays_away, .. } = *asked;
         if is_away {
             self.away_in = Some(self.cycle);
         }
-        let reset = self.ends(at).1.since(at);
-        if value.is_empty() && self.sharing.anonymous != Anonymous::Share {
+        if self.is_anonymous(value) {
             let is_admitted = self.sharing.anonymous == Anonymous::Allow;
+            let reset = self.ends(at).1.since(at);
             let decision = PoolDecision { is_admitted, share: 0, before: 0, remaining: 0, reset };
-            return Answer::Decided(decision, By::Count);
+            return Answer::Decided(decision, How::Counted);
         }
         let name = self.ask(value, hits);
-        let is_away = is_away || stays_away && self.is_away();
+        let is_away = is_away || stays_away && self.away_in.is_some_and(|away| away >= self.cycle);
         let Some(member) = self.members.get_mut(name) else { unreachable!("it has just been counted") };
         if member.held >= hits {
             member.held -= hits;
             member.is_used = true;
             member.count(hits, true);
-            return Answer::Decided(self.status(name, hits, true, at), By::Lease);
+            return Answer::Decided(self.status(name, hits, true, at), How::Spent);
         }
         if is_away {
             return Answer::Away;
         }
-        if mode == Coordination::Interval {
-            return Answer::Decided(self.decide_by_count(name, hits, reset), By::Count);
+        if self.mode == Coordination::Interval {
+            // by the last table, and what happened here since; what was given back is nobody's
+            let held = i64::from(std::mem::take(&mut member.held));
+            member.unreported.granted -= held;
+            Arc::make_mut(&mut self.view).add(name, 0, -held);
+            let reset = self.ends(at).1.since(at);
+            let rule = rule(&self.target, &self.sharing);
+            let decision = Arc::make_mut(&mut self.view).decide_in_step(&rule, name, hits, true, reset);
+            self.count(name, hits, decision.is_admitted);
+            return Answer::Decided(decision, How::Counted);
         }
         if member.is_denied(hits, at) {
             member.count(hits, false);
-            return Answer::Decided(self.status(name, hits, false, at), By::Denial);
+            return Answer::Decided(self.status(name, hits, false, at), How::Denied);
         }
         let reply = member.wait(hits);
         let fetch = (!std::mem::replace(&mut member.is_fetching, true)).then(|| name.into());
         Answer::Wait { reply, fetch }
+    }
+
+    /// Decides without the store about `hits` of `value`, which were counted as demand, by `policy`: by the N-th part, of
+    /// N `instances`, of each share as it was when the store replied last; or whatever the pool has left.
+    pub(super) fn decide_without_store(
+        &mut self,
+        value: &str,
+        hits: u32,
+        policy: OnStoreFailure,
+        instances: u32,
+        at: Timestamp,
+    ) -> PoolDecision {
+        self.roll(at);
+        let name = self.name_of(value);
+        let mut decision = self.status(name, 0, true, at);
+        match policy {
+            OnStoreFailure::Local => {
+                let rule = rule(&self.target, &self.sharing);
+                let begun = || (Box::new((*self.view).clone()), instances.max(1));
+                let (fallback, instances) = self.fallback.get_or_insert_with(begun);
+                decision = fallback.decide(&rule, name, hits.saturating_mul(*instances), true, at);
+                for number in [&mut decision.share, &mut decision.before, &mut decision.remaining] {
+                    *number /= *instances;
+                }
+            }
+            OnStoreFailure::Allow => decision.is_admitted = true,
+            OnStoreFailure::Deny => {
+                decision.is_admitted = false;
+                (decision.remaining, decision.reset) = (0, OnStoreFailure::DENY_RETRY);
+            }
+        }
+        self.count(name, hits, decision.is_admitted);
+        decision
+    }
+
+    /// Counts hits that were decided here, which the store does not know.
+    fn count(&mut self, name: &str, hits: u32, is_admitted: bool) {
+        if let Some(member) = self.members.get_mut(name) {
+            member.count(hits, is_admitted);
+            member.unreported.granted += i64::from(if is_admitted { hits } else { 0 });
+        }
+    }
+
+    /// Gives `hits` back that `value` was admitted with in this cycle. They are held for its next requests.
+    pub(super) fn give_back(&mut self, value: &str, hits: u32, at: Timestamp) {
+        self.roll(at);
+        if let Some(member) = self.members.get_mut(self.name_of(value)) {
+            let hits = hits.min(member.admitted);
+            member.admitted -= hits;
+            member.held += hits;
+            self.has_news = true;
+        }
     }
 
     /// Counts `hits` of `value` as demand, and returns the name of its place.
@@ -283,75 +285,38 @@ impl InstancePool {
             member.ask(hits);
             return value;
         }
-        let name = self.place(value);
-        if !self.members.contains_key(name) {
-            self.taken += u32::from(!self.view.has(name) && !self.is_named(name));
-            self.members.insert(name.into(), LocalMember::default());
-        }
-        if let Some(member) = self.members.get_mut(name) {
-            member.ask(hits);
-        }
+        let rule = rule(&self.target, &self.sharing);
+        let name = Arc::make_mut(&mut self.view).name_of(&rule, value);
+        self.members.entry(name.into()).or_default().ask(hits);
         name
     }
 
-    pub(super) fn is_named(&self, name: &str) -> bool {
-        name == OTHER || self.sharing.weights.contains_key(name)
+    /// Returns whether requests of `value` have no member.
+    pub(super) fn is_anonymous(&self, value: &str) -> bool {
+        value.is_empty() && self.sharing.anonymous != Anonymous::Share
     }
 
-    /// Returns the name of the member that `value` is, or is part of.
-    pub(super) fn place<'a>(&self, value: &'a str) -> &'a str {
-        if self.members.contains_key(value) || self.view.has(value) || self.is_named(value) {
-            return value;
-        }
-        // the default of everybody is one hit at least
-        let weights = self.view.weights() - self.view.unnamed() + self.taken;
-        let has_place = self.taken + 1 < self.sharing.places()
-            && weights < self.target.tiers[0].requests.min(MAX_WEIGHTS);
-        if has_place { value } else { OTHER }
-    }
-
-    /// Decides by the last table and what happened here since.
-    fn decide_by_count(&mut self, name: &str, hits: u32, reset: Period) -> PoolDecision {
-        let rule = rule(&self.target, &self.sharing);
-        let decision = Arc::make_mut(&mut self.view).decide_in_step(&rule, name, hits, true, reset);
-        self.total = self.view.granted();
-        if let Some(member) = self.members.get_mut(name) {
-            member.count(hits, decision.is_admitted);
-            if decision.is_admitted {
-                member.unreported.granted += i64::from(hits);
-            }
-        }
-        decision
+    /// Returns the name of the member that `value` is, or may be part of.
+    fn name_of<'a>(&self, value: &'a str) -> &'a str {
+        if self.members.contains_key(value) || self.view.has(value) { value } else { OTHER }
     }
 
     /// Returns how the member of `value` stands, without counting.
     pub(super) fn look(&mut self, value: &str, at: Timestamp) -> PoolDecision {
         self.roll(at);
-        let name = self.place(value);
-        let status = self.status(name, 0, true, at);
+        let status = self.status(self.name_of(value), 0, true, at);
         PoolDecision { is_admitted: status.remaining > 0, ..status }
     }
 
     /// Returns the decision about `hits` of the member `name`, which are counted if they are admitted.
     pub(super) fn status(&self, name: &str, hits: u32, is_admitted: bool, at: Timestamp) -> PoolDecision {
-        let rule = rule(&self.target, &self.sharing);
-        let known = self.view.member(name);
-        let local = self.members.get(name);
-        let held = local.map_or(0, |local| local.held);
-        let granted = local.and_then(|local| local.granted.filter(|(tables, _)| *tables == self.tables));
-        let granted = granted.map_or_else(|| known.map_or(0, |known| known.granted), |(_, granted)| granted);
-        let limit = known.map_or_else(|| self.view.terms(&rule, name).limit, |known| known.allowance);
-        let share = limit.max(granted);
-        let used = granted.saturating_sub(held);
+        let (rule, reset) = (rule(&self.target, &self.sharing), self.ends(at).1.since(at));
+        let PoolDecision { share, before, remaining, .. } = self.view.look_in_step(&rule, name, reset);
+        let held = self.members.get(name).map_or(0, |member| member.held);
+        let used = before.saturating_sub(held);
         let before = if is_admitted { used.saturating_sub(hits) } else { used };
-        let left = rule.capacity.saturating_sub(self.total);
-        let remaining = (share - granted).min(left).saturating_add(held);
-        let remaining = if is_admitted || hits == 0 { remaining } else { held };
-        PoolDecision { is_admitted, share, before, remaining, reset: self.ends(at).1.since(at) }
-    }
-
-    pub(super) fn is_away(&self) -> bool {
-        self.away_in.is_some_and(|away| away >= self.cycle)
+        let left = if is_admitted || hits == 0 { remaining } else { 0 };
+        PoolDecision { is_admitted, share, before, remaining: left.saturating_add(held), reset }
     }
 
     /// Begins the cycle of `at`, if it has not begun.
@@ -383,41 +348,39 @@ impl InstancePool {
     }
 
     fn begin(&mut self, cycle: u64) {
-        let is_next = cycle == self.cycle + 1;
-        self.end_cycle(is_next);
-        let next = self.next.take().filter(|next| is_next && next.cycle() == Some(cycle));
-        self.view = next.unwrap_or_else(|| {
-            let mut turned = std::mem::take(&mut self.view);
-            Arc::make_mut(&mut turned).turn(&rule(&self.target, &self.sharing), cycle);
-            turned
-        });
+        self.end_cycle(cycle == self.cycle + 1);
+        if let Some((fallback, _)) = self.fallback.take() {
+            // it knows what was asked for since
+            self.view = Arc::new(*fallback);
+        }
+        Arc::make_mut(&mut self.view).turn(&rule(&self.target, &self.sharing), cycle);
         let view = &self.view;
-        self.members.retain(|name, member| !member.is_idle() || view.has(name));
-        self.used = if is_next { self.total } else { 0 };
-        (self.cycle, self.total, self.known) = (cycle, 0, Known::Guess);
-        self.alone = None;
+        self.members.retain(|name, member| member.is_waiting() || view.has(name));
+        (self.cycle, self.has_table) = (cycle, false);
     }
 
     /// Ends the cycle: hits that are held are of no use any more, and what was asked for is reported only if the cycle
     /// that `is_next` to it begins.
     fn end_cycle(&mut self, is_next: bool) {
-        self.hits.lost_demand.add(self.late.drain(..).map(|(_, asked)| u64::from(asked)).sum());
+        self.hits.lost_demand.add(self.late.drain(..).map(|report| u64::from(report.asked)).sum());
         for (name, member) in &mut self.members {
-            let (Unreported { asked, granted }, held) = member.begin_cycle(!is_next);
+            let (Unreported { asked, granted }, held) = member.begin_cycle();
             self.hits.stranded.add(held.into());
             self.hits.unreported.add(u64::try_from(granted).unwrap_or(0));
             if asked > 0 && is_next {
-                self.late.push((PoolMember::new(name, &self.sharing), asked));
+                let member = PoolMember::new(name, &self.sharing);
+                self.late.push(PoolReport { member, asked, granted: 0 });
             } else {
                 self.hits.lost_demand.add(asked.into());
             }
         }
     }
 
-    pub(super) fn command(&self, op: PoolOp) -> PoolCommand {
+    /// Returns the command that does `op` in `cycle`.
+    pub(super) fn command(&self, cycle: u64, op: PoolOp) -> PoolCommand {
         PoolCommand {
             target: Arc::clone(&self.target),
-            cycle: self.cycle,
+            cycle,
             // the default of everybody is one hit at least
             places: self.sharing.places().min(self.target.tiers[0].requests),
             forget_after: self.sharing.forget_after,

@@ -4,10 +4,7 @@ use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 
-use crate::{
-    limit::{Timestamp, share::PoolDecision},
-    store::coordinated::delivery::Delivery,
-};
+use crate::limit::{Timestamp, share::PoolDecision};
 
 /// The most requests that one command asks for.
 const MAX_TRIES: usize = 256;
@@ -28,13 +25,8 @@ pub(super) struct LocalMember {
     pub(super) asked_in_step: u32,
     /// The hits asked for in the step before: what is asked for ahead.
     pub(super) pace: u32,
-    /// The hits asked for in this cycle, and in the last one.
-    pub(super) asked_in_cycle: u32,
-    pub(super) asked_before: u32,
     /// The hits admitted in this cycle, which may be given back.
     pub(super) admitted: u32,
-    /// What the store had granted in this cycle when it replied last, and the number of the table that was known then.
-    pub(super) granted: Option<(u64, u32)>,
     /// What the store has rejected.
     pub(super) denied: Option<Denied>,
     /// The requests that wait for the store.
@@ -70,14 +62,8 @@ pub(super) struct Try {
     reply: oneshot::Sender<TryReply>,
 }
 
-/// What becomes of it.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) enum TryReply {
-    /// The store has decided.
-    Decided(PoolDecision),
-    /// It has not.
-    Undecided(Delivery),
-}
+/// What the store has decided; none if it has not.
+pub(super) type TryReply = Option<PoolDecision>;
 
 // === impl LocalMember ===
 
@@ -86,7 +72,6 @@ impl LocalMember {
     pub(super) const fn ask(&mut self, hits: u32) {
         self.unreported.asked = self.unreported.asked.saturating_add(hits);
         self.asked_in_step = self.asked_in_step.saturating_add(hits);
-        self.asked_in_cycle = self.asked_in_cycle.saturating_add(hits);
     }
 
     /// Counts `hits` as admitted or rejected.
@@ -136,25 +121,20 @@ impl LocalMember {
             if again.attempts < MAX_ATTEMPTS {
                 self.waiting.push_front(again);
             } else {
-                again.resolve(TryReply::Undecided(Delivery::NotApplied));
+                again.resolve(None);
             }
         }
     }
 
-    /// Begins another cycle. Returns what was not reported, and the hits that are of no use any more. `later` is
-    /// whether cycles lie between.
-    pub(super) fn begin_cycle(&mut self, later: bool) -> (Unreported, u32) {
-        let held = std::mem::take(&mut self.held);
-        let unreported = std::mem::take(&mut self.unreported);
-        self.asked_before = if later { 0 } else { self.asked_in_cycle };
-        self.is_used = false;
-        (self.asked_in_cycle, self.admitted, self.granted, self.denied) = (0, 0, None, None);
-        (unreported, held)
+    /// Begins another cycle. Returns what was not reported, and the hits that are of no use any more.
+    pub(super) fn begin_cycle(&mut self) -> (Unreported, u32) {
+        (self.is_used, self.admitted, self.denied) = (false, 0, None);
+        (std::mem::take(&mut self.unreported), std::mem::take(&mut self.held))
     }
 
-    /// Returns whether it is of use to nobody.
-    pub(super) fn is_idle(&self) -> bool {
-        !self.is_fetching && self.waiting.is_empty() && self.asked_in_cycle == 0 && self.asked_before == 0
+    /// Returns whether requests wait for the store.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.is_fetching || !self.waiting.is_empty()
     }
 }
 

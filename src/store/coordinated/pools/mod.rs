@@ -1,18 +1,15 @@
 //! The pools of fair shares that instances share through the store.
 //!
-//! `instance.rs` has what an instance knows of one pool, without I/O: `member.rs` for each member, and `alone.rs` while
-//! the store does not reply. `io.rs` speaks to the store: at each step of a cycle an instance *exchanges tables* with
+//! `instance.rs` has what an instance knows of one pool, without I/O: `member.rs` for each member. `io.rs` speaks to the store: at each step of a cycle an instance *exchanges tables* with
 //! it, from which shares are computed beside all decisions, and it *fetches* hits for a member whose requests wait.
 //! `take.rs` decides requests, with the tiers beside a pool.
 
-mod alone;
 mod exchange;
 mod fetch;
 mod instance;
 mod io;
 mod member;
 mod take;
-mod without_store;
 
 use std::{
     borrow::Cow,
@@ -28,7 +25,7 @@ use tokio::{
 };
 
 use self::{
-    instance::{Answer, Asked, By, InstancePool},
+    instance::{Answer, InstancePool},
     member::TryReply,
 };
 use super::{
@@ -37,7 +34,9 @@ use super::{
     turn::Turn,
 };
 use crate::{
-    limit::{Coordination, LimitCheck, OverLimitPolicy, Period, Timestamp, share::PoolDecision},
+    limit::{
+        Coordination, LimitCheck, OnStoreFailure, OverLimitPolicy, Period, Timestamp, share::PoolDecision,
+    },
     store::{
         path::{pool_path_of, shortened},
         pools::{Beside, PoolSlot, PoolSummary, Pools},
@@ -59,15 +58,6 @@ pub(super) struct SharedPools<R: Remote> {
     /// Runs the background work. The threads that make decisions may end sooner.
     runtime: Handle,
     this: Weak<Self>,
-}
-
-/// A request of a pool, decided or on its way.
-pub(super) enum PoolStep {
-    Decided(PoolDecision),
-    /// The store has to decide.
-    Wait(oneshot::Receiver<TryReply>),
-    /// The store does not reply.
-    Away,
 }
 
 // === impl SharedPools ===
@@ -98,126 +88,46 @@ impl<R: Remote> SharedPools<R> {
         self.pools.summarize(summary);
     }
 
-    /// Decides about `hits` of `check` in `mode`, or has the store decide. If the store `stays_away`, it is not asked
-    /// again in a cycle in which it did not reply. `now` is on this instance's clock.
-    pub(super) fn step(
-        &self,
-        check: &LimitCheck<'_>,
-        hits: u32,
-        mode: Coordination,
-        stays_away: bool,
-        now: Timestamp,
-    ) -> Option<PoolStep> {
+    /// Decides about `hits` of `check` in `mode`, or has the store decide. `now` is on this instance's clock.
+    fn step(&self, check: &LimitCheck<'_>, hits: u32, mode: Coordination, now: Timestamp) -> Option<Answer> {
         let slot = self.slot(check)?;
-        let answer = self.with_slot(&slot, check, mode, now, |pool, value, at| {
-            let is_away = self.client.is_unavailable() && self.client.is_unavailable_for(&pool.target, at);
-            pool.decide(&Asked { value, hits, mode, is_away, stays_away }, at)
+        // grants of the store would come on top of the parts that instances decide by
+        let stays_away = self.client.failure_policy(check) == OnStoreFailure::Local;
+        let mut answer = self.with_slot(&slot, check, mode, now, |pool, value, at| {
+            let is_away = self.client.is_unavailable_for(&pool.target, at);
+            pool.decide(value, hits, (is_away, stays_away), at)
         })?;
-        Some(match answer {
-            Answer::Decided(decision, by) => {
-                let decisions = &self.client.caller.metrics.decisions;
-                let counter = match by {
-                    By::Lease => &decisions.leased,
-                    By::Denial => &decisions.denied,
-                    By::Count => &decisions.local,
-                };
-                counter.add(1);
-                PoolStep::Decided(decision)
-            }
-            Answer::Wait { reply, fetch } => {
-                if let Some(name) = fetch {
-                    self.spawn(|this| this.fetch(slot, name, mode));
+        match &mut answer {
+            Answer::Decided(_, how) => self.client.caller.metrics.of(*how).add(1),
+            Answer::Wait { fetch, .. } => {
+                if let Some(name) = fetch.take() {
+                    self.spawn(|this| this.fetch(slot, name));
                 }
-                PoolStep::Wait(reply)
             }
-            Answer::Away => PoolStep::Away,
-        })
+            Answer::Away => {}
+        }
+        Some(answer)
     }
 
     /// Waits for the decision of the store about `check`.
-    pub(super) async fn receive(
+    async fn receive(
         &self,
         check: &LimitCheck<'_>,
         reply: oneshot::Receiver<TryReply>,
         mode: Coordination,
         Turn { now, until, is_of_caller, .. }: Turn<'_>,
     ) -> Result<PoolDecision, Undecided> {
-        match timeout_at(until, reply).await {
-            Ok(Ok(TryReply::Decided(decision))) => {
-                self.client.caller.metrics.decisions.waited.add(1);
-                Ok(decision)
+        let Ok(reply) = timeout_at(until, reply).await else {
+            let at = self.client.time_at(self.client.local_time_since(now)).now;
+            let target = self.with(check, mode, now, |pool, _, _| Arc::clone(&pool.target));
+            if let Some(target) = target.filter(|_| !is_of_caller) {
+                self.client.record_late_decision(&target, at);
             }
-            Ok(Ok(TryReply::Undecided(delivery))) => Err(Undecided { delivery, late: false }),
-            Ok(Err(_)) => Err(Undecided { delivery: Delivery::Unknown, late: false }),
-            Err(_) => {
-                let at = self.client.time_at(self.client.local_time_since(now)).now;
-                let target = self.with(check, mode, now, |pool, _, _| Arc::clone(&pool.target));
-                if let Some(target) = target.filter(|_| !is_of_caller) {
-                    self.client.record_late_decision(&target, at);
-                }
-                Err(Undecided { delivery: Delivery::NotApplied, late: true })
-            }
-        }
-    }
-
-    /// Decides about `hits` of `check`, which were counted as demand, without the store: from this instance's part of
-    /// what is left.
-    pub(super) fn decide_alone(
-        &self,
-        check: &LimitCheck<'_>,
-        hits: u32,
-        mode: Coordination,
-        now: Timestamp,
-    ) -> Option<PoolDecision> {
-        self.with(check, mode, now, |pool, value, at| pool.decide_alone(value, hits, self.instances(), at))
-    }
-
-    /// Admits or rejects `hits` of `check`, which were counted as demand, whatever the pool has left.
-    pub(super) fn decide_anyway(
-        &self,
-        check: &LimitCheck<'_>,
-        hits: u32,
-        is_admitted: bool,
-        mode: Coordination,
-        now: Timestamp,
-    ) -> Option<PoolDecision> {
-        self.with(check, mode, now, |pool, value, at| {
-            let decision = pool.look(value, at);
-            pool.count_without_store(value, hits, is_admitted);
-            PoolDecision { is_admitted, ..decision }
-        })
-    }
-
-    /// Counts `hits` of `check` as demand that is rejected elsewhere. Returns how the member stands.
-    pub(super) fn ask(
-        &self,
-        check: &LimitCheck<'_>,
-        hits: u32,
-        mode: Coordination,
-        now: Timestamp,
-    ) -> Option<PoolDecision> {
-        self.with(check, mode, now, |pool, value, at| {
-            let decision = pool.look(value, at);
-            if !value.is_empty() || pool.sharing.anonymous == crate::limit::share::Anonymous::Share {
-                pool.ask(value, hits);
-            }
-            decision
-        })
-    }
-
-    /// Returns how the member of `check` stands.
-    pub(super) fn look(
-        &self,
-        check: &LimitCheck<'_>,
-        mode: Coordination,
-        now: Timestamp,
-    ) -> Option<PoolDecision> {
-        self.with(check, mode, now, InstancePool::look)
-    }
-
-    /// Gives back `hits` that `check` was admitted with in this cycle.
-    pub(super) fn give_back(&self, check: &LimitCheck<'_>, hits: u32, mode: Coordination, now: Timestamp) {
-        self.with(check, mode, now, |pool, value, at| pool.give_back(value, hits, mode, at));
+            return Err(Undecided { delivery: Delivery::NotApplied, late: true });
+        };
+        let decision = reply.ok().flatten().ok_or(Undecided::NOT_ASKED)?;
+        self.client.caller.metrics.decisions.waited.add(1);
+        Ok(decision)
     }
 
     fn instances(&self) -> u32 {
@@ -270,7 +180,7 @@ impl<R: Remote> SharedPools<R> {
         Some(self.pools.with(slot, |pool| {
             pool.follow(check, sharing, mode);
             let done = act(pool, &value, at);
-            if pool.has_hits() && pool.exchanges.is_none() && !slot.is_gone() {
+            if pool.has_news && pool.exchanges.is_none() && !slot.is_gone() {
                 // under the lock, so that it ends with the pool
                 let (slot, delay) = (Arc::clone(slot), self.delay(pool, true, at));
                 pool.exchanges = self.spawn(|this| io::exchange_often(Arc::downgrade(&this), slot, delay));

@@ -9,13 +9,12 @@ use std::pin::pin;
 use futures_util::future::join_all;
 use smallvec::smallvec;
 
-use super::PoolStep;
+use super::{Answer, InstancePool};
 use crate::{
     limit::{
-        Coordination, Decision, Direction, Hits, LimitCheck, OnStoreFailure, Period, Reservation,
-        ReservationRequest, ReservedSpan, Scope, Timestamp, share::PoolDecision,
+        Coordination, Decision, Direction, Hits, LimitCheck, Period, Reservation, ReservationRequest,
+        ReservedSpan, Scope, Timestamp, share::PoolDecision,
     },
-    observe::DecisionRecord,
     store::{
         Decisions, TakeOptions,
         coordinated::{
@@ -29,14 +28,6 @@ use crate::{
     },
 };
 
-/// How the hits of a check are given back.
-enum Taken {
-    /// In the pool, and in the tiers beside it.
-    Shared(Option<Made>),
-    /// In the tiers of a check without a pool.
-    Plain(Made),
-}
-
 impl<R: Remote> Coordinated<R> {
     /// Returns the mode in which the instances share the pool of `check`; none if it has none, or each instance has its
     /// own.
@@ -49,40 +40,6 @@ impl<R: Remote> Coordinated<R> {
         }
     }
 
-    /// Returns whether a store that did not reply is not asked again in the cycle: each instance decides by its part
-    /// then, and grants of the store would come on top.
-    fn stays_away(&self, check: &LimitCheck<'_>) -> bool {
-        self.client.failure_policy(check) == OnStoreFailure::Local
-    }
-
-    /// Decides `check`, if it only counts in a pool and that needs no wait.
-    fn decide_pool_at_once(
-        &self,
-        check: &LimitCheck<'_>,
-        now: Timestamp,
-        record: Option<&DecisionRecord>,
-    ) -> Option<Result<Decision, (Coordination, PoolStep)>> {
-        let mode = self.pool_mode(check)?;
-        if check.direction == Direction::GiveBack || check.hits == Hits(0) || !check.own_tiers().is_empty() {
-            return None;
-        }
-        record_mode(record, mode);
-        Some(match self.pools.step(check, clamp(check.hits), mode, self.stays_away(check), now)? {
-            PoolStep::Decided(decision) => Ok(decision_of(decision, check.hits)),
-            waiting => Err((mode, waiting)),
-        })
-    }
-
-    /// Decides the only check of a request, which waits for the store at `step`.
-    async fn finish_pool(
-        &self,
-        check: &LimitCheck<'_>,
-        (mode, step): (Coordination, PoolStep),
-        turn: Turn<'_>,
-    ) -> Decision {
-        self.finish_step(check, mode, step, turn).await
-    }
-
     /// Decides `checks`, of which some have pools.
     pub(in super::super) async fn take_with_pools(
         &self,
@@ -92,14 +49,19 @@ impl<R: Remote> Coordinated<R> {
         TakeOptions { record, wait, .. }: TakeOptions<'_>,
     ) -> Decisions {
         let turn = || Turn::begin(now, self.client.caller.settings.budget, wait, record);
-        if let [check] = checks {
-            match self.decide_pool_at_once(check, now, record) {
-                Some(Ok(decision)) => return smallvec![decision],
-                Some(Err(step)) => {
-                    return smallvec![Box::pin(self.finish_pool(check, step, turn())).await];
-                }
-                None => {}
-            }
+        if let [check] = checks
+            && let Some(mode) = self.pool_mode(check)
+            && check.direction == Direction::Take
+            && check.hits > Hits(0)
+            && check.own_tiers().is_empty()
+            && let Some(answer) = self.pools.step(check, clamp(check.hits), mode, now)
+        {
+            // it only counts in the pool, and most often needs no wait
+            record_mode(record, mode);
+            return smallvec![match answer {
+                Answer::Decided(decision, _) => decision_of(decision, check.hits),
+                answer => Box::pin(self.finish_answer(check, mode, answer, turn())).await,
+            }];
         }
         Box::pin(self.take_all_with_pools(checks, scope, turn())).await
     }
@@ -124,42 +86,38 @@ impl<R: Remote> Coordinated<R> {
             return join_all(decided).await.into_iter().collect();
         }
         // in turn, so that the first rejection spares the others
-        let (mut decisions, mut taken, mut over) = (Decisions::new(), Vec::new(), false);
+        let (mut taken, mut over) = (Vec::new(), false);
         for check in checks {
-            let (decision, how) = if over && check.direction == Direction::Take {
+            let is_spared = over && check.direction == Direction::Take;
+            let (decision, made) = if is_spared {
                 (self.look_at(check, check.hits, turn), None)
             } else {
-                let (decision, how) = self.take_one(check, scope, turn).await;
-                (decision, Some(how))
+                self.take_one(check, scope, turn).await
             };
             over |= decision.over;
-            decisions.push(decision);
-            taken.push(how);
+            taken.push((decision, made, is_spared || check.direction == Direction::GiveBack));
         }
-        if over {
-            let undoing = checks.iter().zip(taken).zip(&decisions).map(async |((check, how), decision)| {
-                let how = how.filter(|_| !decision.over && check.direction == Direction::Take)?;
-                Some(self.give_one_back(check, how, turn).await)
-            });
-            let undone = join_all(undoing).await;
-            for (decision, undone) in decisions.iter_mut().zip(undone) {
-                *decision = undone.unwrap_or(*decision);
-            }
-        }
-        decisions
+        let undone = checks.iter().zip(taken).map(|(check, (decision, made, stays))| {
+            let stays = stays || decision.over || !over;
+            if stays { decision } else { self.give_one_back(check, made, turn) }
+        });
+        undone.collect()
     }
 
-    async fn take_one(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> (Decision, Taken) {
+    /// Decides `check`. What its tiers without the pool have taken is returned too, to give it back.
+    async fn take_one(
+        &self,
+        check: &LimitCheck<'_>,
+        scope: Scope,
+        turn: Turn<'_>,
+    ) -> (Decision, Option<Made>) {
         if check.pool.is_none() {
             let made = self.take_check(check, scope, turn).await;
-            return (made.decision, Taken::Plain(made));
+            return (made.decision, Some(made));
         }
         let Some(mode) = self.pool_mode(check) else {
             self.client.caller.metrics.decisions.local.add(1);
-            return (
-                self.memory.decide(std::slice::from_ref(check), scope, turn.now)[0],
-                Taken::Shared(None),
-            );
+            return (self.memory.decide(std::slice::from_ref(check), scope, turn.now)[0], None);
         };
         record_mode(turn.record, mode);
         let beside = check.beside(check.hits);
@@ -178,7 +136,7 @@ impl<R: Remote> Coordinated<R> {
             }
             (_, taken) => combined(own, taken.map(|taken| taken.decision)),
         };
-        (decision, Taken::Shared(taken))
+        (decision, taken)
     }
 
     /// Decides `check` in its pool. Its hits are demand only, unless they `fit` beside it.
@@ -190,55 +148,49 @@ impl<R: Remote> Coordinated<R> {
         turn: Turn<'_>,
     ) -> Decision {
         let hits = clamp(check.hits);
-        if check.direction == Direction::GiveBack {
-            self.pools.give_back(check, hits, mode, turn.now);
+        if check.direction == Direction::Take
+            && hits > 0
+            && fit
+            && let Some(answer) = self.pools.step(check, hits, mode, turn.now)
+        {
+            return self.finish_answer(check, mode, answer, turn).await;
         }
-        let decided = if check.direction == Direction::GiveBack || hits == 0 {
-            self.pools.look(check, mode, turn.now)
-        } else if fit {
-            match self.pools.step(check, hits, mode, self.stays_away(check), turn.now) {
-                Some(step) => return self.finish_step(check, mode, step, turn).await,
-                None => None,
+        let looked = self.pools.with(check, mode, turn.now, |pool, value, at| {
+            if check.direction == Direction::GiveBack {
+                pool.give_back(value, hits, at);
             }
-        } else {
-            self.pools.ask(check, hits, mode, turn.now)
-        };
-        decision_of(decided.unwrap_or(NOTHING), check.hits)
+            let looked = pool.look(value, at);
+            if check.direction == Direction::Take && hits > 0 && !pool.is_anonymous(value) {
+                pool.ask(value, hits);
+            }
+            looked
+        });
+        decision_of(looked.unwrap_or(NOTHING), check.hits)
     }
 
-    async fn finish_step(
+    async fn finish_answer(
         &self,
         check: &LimitCheck<'_>,
         mode: Coordination,
-        step: PoolStep,
+        answer: Answer,
         turn: Turn<'_>,
     ) -> Decision {
-        let reply = match step {
-            PoolStep::Decided(decision) => return decision_of(decision, check.hits),
-            PoolStep::Away => None,
-            PoolStep::Wait(reply) => Some(reply),
-        };
-        if let Some(reply) = reply {
-            let received = pin!(self.pools.receive(check, reply, mode, turn));
-            if let Ok(decision) = recorded(turn.record, 1, received).await {
-                return decision_of(decision, check.hits);
+        match answer {
+            Answer::Decided(decision, _) => return decision_of(decision, check.hits),
+            Answer::Wait { reply, .. } => {
+                let received = pin!(self.pools.receive(check, reply, mode, turn));
+                if let Ok(decision) = recorded(turn.record, 1, received).await {
+                    return decision_of(decision, check.hits);
+                }
             }
+            Answer::Away => {}
         }
         record_fallback(turn.record);
         self.client.caller.metrics.decisions.fallback.add(1);
-        let (hits, now) = (clamp(check.hits), turn.now);
-        let decided = match self.client.failure_policy(check) {
-            OnStoreFailure::Local => self.pools.decide_alone(check, hits, mode, now),
-            OnStoreFailure::Allow => self.pools.decide_anyway(check, hits, true, mode, now),
-            OnStoreFailure::Deny => {
-                let decided = self.pools.decide_anyway(check, hits, false, mode, now);
-                decided.map(|decided| PoolDecision {
-                    remaining: 0,
-                    reset: OnStoreFailure::DENY_RETRY,
-                    ..decided
-                })
-            }
-        };
+        let (policy, instances) = (self.client.failure_policy(check), self.pools.instances());
+        let decided = self.pools.with(check, mode, turn.now, |pool, value, at| {
+            pool.decide_without_store(value, clamp(check.hits), policy, instances, at)
+        });
         decision_of(decided.unwrap_or(NOTHING), check.hits).by_fallback()
     }
 
@@ -250,7 +202,7 @@ impl<R: Remote> Coordinated<R> {
                 None => self.look(check, hits, turn.now),
             };
         };
-        let own = self.pools.look(check, mode, turn.now).unwrap_or(NOTHING);
+        let own = self.pools.with(check, mode, turn.now, InstancePool::look).unwrap_or(NOTHING);
         let over = hits.0 > u64::from(own.remaining);
         let own = Decision { over, ..decision_of(own, hits) };
         let beside = check.beside(hits);
@@ -258,17 +210,19 @@ impl<R: Remote> Coordinated<R> {
     }
 
     /// Gives back what `check` has taken, and returns how it stands then.
-    async fn give_one_back(&self, check: &LimitCheck<'_>, how: Taken, turn: Turn<'_>) -> Decision {
-        match how {
-            Taken::Plain(made) => return self.undo(check, made, turn),
-            Taken::Shared(made) => {
-                if let (Some(beside), Some(made)) = (check.beside(check.hits), made) {
-                    self.undo(&beside, made, turn);
-                }
+    fn give_one_back(&self, check: &LimitCheck<'_>, taken: Option<Made>, turn: Turn<'_>) -> Decision {
+        let hits = clamp(check.hits);
+        match (&check.pool, taken, check.beside(check.hits)) {
+            (None, Some(taken), _) => return self.undo(check, taken, turn),
+            (_, Some(taken), Some(beside)) => {
+                self.undo(&beside, taken, turn);
             }
+            _ => {}
         }
         match self.pool_mode(check) {
-            Some(mode) => self.pools.give_back(check, clamp(check.hits), mode, turn.now),
+            Some(mode) => {
+                self.pools.with(check, mode, turn.now, |pool, value, at| pool.give_back(value, hits, at));
+            }
             None => self.memory.give_back(check, turn.now),
         }
         self.look_at(check, Hits(0), turn)
@@ -283,20 +237,19 @@ impl<R: Remote> Coordinated<R> {
         now: Timestamp,
     ) -> Reservation {
         let turn = Turn::begin(now, self.client.caller.settings.budget, None, None);
+        self.pools.with(check, mode, now, |pool, value, at| {
+            pool.roll(at);
+            if !pool.is_anonymous(value) {
+                // a new member has a share from then on
+                pool.ask(value, 0);
+            }
+        });
         let looked = self.look_at(check, Hits(0), turn);
         let fitting = request.fit(Hits(looked.remaining.into()));
         let hits = if fitting == Hits(0) { request.least.max(Hits(1)) } else { fitting };
-        let asked = LimitCheck {
-            rule: check.rule.copied(),
-            domain: check.domain,
-            entries: check.entries,
-            key: check.key,
-            pool: check.pool.clone(),
-            hits,
-            direction: Direction::Take,
-        };
+        let asked = LimitCheck { hits, direction: Direction::Take, ..check.copied() };
         let (decision, _) = self.take_one(&asked, Scope::Request, turn).await;
-        let own = self.pools.look(check, mode, now).unwrap_or(NOTHING);
+        let own = self.pools.with(check, mode, now, InstancePool::look).unwrap_or(NOTHING);
         let until = now.after(request.hold.min(own.reset));
         let hits = if decision.over { Hits(0) } else { hits };
         let counted = ReservedSpan { from: now, until, is_reported: true };
@@ -314,7 +267,7 @@ impl<R: Remote> Coordinated<R> {
     ) {
         let period = check.tiers()[0].period;
         if from.window_end(period) == now.window_end(period) {
-            self.pools.give_back(check, clamp(hits), mode, now);
+            self.pools.with(check, mode, now, |pool, value, at| pool.give_back(value, clamp(hits), at));
         }
         if let Some(beside) = check.beside(hits) {
             let beside = LimitCheck { direction: Direction::GiveBack, ..beside };
