@@ -113,7 +113,11 @@ impl<R: Remote> Coordinated<R> {
                 *made = Some(self.take_of_counter(unit, Scope::Request, turn).await);
             });
             join_all(taken).await;
-            over = made.iter().flatten().flatten().any(|made| made.decision.over);
+            // of a counter that is above its limit nevertheless, hits may be given back
+            let rejects = |(made, check): (&Made, &&LimitCheck<'_>)| {
+                made.decision.over && check.direction == Direction::Take
+            };
+            over = made.iter().zip(units).any(|(made, unit)| made.iter().flatten().zip(unit).any(rejects));
         }
         let decided = made.into_iter().zip(units).map(|(made, unit)| match made {
             Some(made) if over => {
@@ -201,11 +205,10 @@ impl<R: Remote> Coordinated<R> {
             self.client.caller.metrics.decisions.denied.add(1);
         }
         // hits may have been given back since, but nothing was counted
-        if outlook.rejects()
-            && !decisions.iter().any(|decision| decision.over)
-            && let Some(last) = decisions.last_mut()
-        {
-            last.over = true;
+        if outlook.rejects() && !decisions.iter().any(|decision| decision.over) {
+            let mut taken = decisions.iter_mut().zip(unit).rev();
+            let last = taken.find(|(_, check)| check.direction == Direction::Take);
+            last.into_iter().for_each(|(decision, _)| decision.over = true);
         }
         decisions
     }

@@ -28,8 +28,7 @@ use crate::{
     },
 };
 
-/// A decision that needed no wait, or what it waits for: the store decides; or if hits are given back, which is done,
-/// it says how it stands.
+/// A decision that needed no wait, or what it waits for: the store decides.
 pub(super) type Step = Result<Made, Waiting>;
 
 /// A decision, and how its hits are given back.

@@ -1,6 +1,6 @@
 //! When the next flush of a counter is due.
 
-use crate::limit::{Period, Timestamp};
+use crate::limit::{Period, Tier, Timestamp};
 
 /// The fraction of the time to the limit that one pause may last: a fiftieth, so that all instances together take at
 /// most a fiftieth of the remaining hits in it.
@@ -12,8 +12,12 @@ const MAX_INTERVALS: u64 = 10;
 /// The longest pause, unless the interval itself is longer, or the limit is slow.
 const MAX_PAUSE: Period = Period::from_secs(1);
 
-/// The hits of all instances in a pause of a slow limit: so few that they change little, and each would cost a call.
+/// The most hits of all instances in a pause of a slow limit, at their rate: so few that they change little, and each
+/// would cost a call.
 pub(super) const SLOW_HITS: u64 = 16;
+
+/// The hits above which an instance ends a pause of a slow limit.
+const SLOW_BURST: u64 = 8;
 
 /// The fraction of the period of a slow limit that a pause may last, and that of the time to the limit.
 const SLOW_PAUSES_IN_PERIOD: u64 = 100;
@@ -73,11 +77,12 @@ impl FlushSchedule {
         Period::from_nanos(self.pause().as_nanos().saturating_mul(pauses))
     }
 
-    /// Returns whether `own` hits, taken here since the last flush, exceed the plan for a long pause: twice the part of
-    /// `part` that it plans for, where `part` is this instance's equal share of the remaining hits. This way every
-    /// instance that receives some of a burst after a quiet period reports it. A single hit is not a burst.
+    /// Returns whether `own` hits, taken here since the last flush, exceed the plan for a long pause: twice the fiftieth
+    /// of `part`, this instance's equal share of the remaining hits; of a slow limit a quarter of it, or [`SLOW_BURST`].
+    /// This way every instance that receives some of a burst after a quiet period reports it. A single hit is not a
+    /// burst.
     pub(super) fn is_outrun(&self, own: u64, part: u64) -> bool {
-        let most = if self.is_slow() { (part / 2).min(SLOW_HITS / 2) } else { 2 * part / PAUSES_TO_LIMIT };
+        let most = if self.is_slow() { (part / 4).min(SLOW_BURST) } else { 2 * part / PAUSES_TO_LIMIT };
         self.is_far() && own > most.max(1)
     }
 
@@ -95,16 +100,17 @@ impl FlushSchedule {
         self.next > self.interval
     }
 
-    /// Plans the next flush after a reply. The limit, of this `period`, is reached after the time `left`, at the rate of
-    /// all instances, which take [`SLOW_HITS`] in the time `few`.
-    pub(super) fn plan(&mut self, left: Period, few: Period, period: Period) {
+    /// Plans the next flush of a counter of `tiers` after a reply. The limit is reached after the time `left`, at the rate
+    /// of all instances, which take [`SLOW_HITS`] in the time `few`.
+    pub(super) fn plan(&mut self, left: Period, few: Period, tiers: &[Tier]) {
         let part = |time: Period, parts: u64| Period::from_nanos(time.as_nanos() / parts);
         let interval = self.interval();
         let most = Period::from_nanos(interval.as_nanos().saturating_mul(MAX_INTERVALS)).min(MAX_PAUSE);
-        let slow = part(left, SLOW_PAUSES_TO_LIMIT).min(part(period, SLOW_PAUSES_IN_PERIOD)).min(few);
         let far = part(left, PAUSES_TO_LIMIT).min(most);
+        let slow = tiers.iter().map(|tier| part(tier.period, SLOW_PAUSES_IN_PERIOD));
+        let slow = slow.fold(part(left, SLOW_PAUSES_TO_LIMIT).min(few), Period::min);
         // while no rate is known, it may be any
-        let is_slow = slow > MAX_PAUSE && few < Period::MAX;
+        let is_slow = slow > MAX_PAUSE && left < Period::MAX;
         self.next = micros(if is_slow { slow.min(MAX_SLOW_PAUSE) } else { far });
         if !self.is_far() {
             // a part of the remaining time, so that the last flush before the limit is recent; while the limit is far

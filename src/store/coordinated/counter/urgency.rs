@@ -109,8 +109,7 @@ impl LocalCounter {
         self.plan.remaining_at_reply = saturated(remaining);
         if self.heard.last_reply_at.get().is_some() {
             let left = if remaining > 0 { self.plan.usage.time_for(remaining) } else { Period::default() };
-            let period = self.target.tiers.iter().map(|tier| tier.period).min().unwrap_or_default();
-            self.plan.schedule.plan(left, self.plan.usage.time_for(SLOW_HITS), period);
+            self.plan.schedule.plan(left, self.plan.usage.time_for(SLOW_HITS), &self.target.tiers);
         }
     }
 

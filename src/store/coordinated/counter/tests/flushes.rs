@@ -28,7 +28,7 @@ fn a_pause_is_a_part_of_the_time_to_the_limit() {
     ] {
         let mut schedule = FlushSchedule::new(millis(interval));
         assert_eq!((schedule.pause(), schedule.interval()), (millis(interval), millis(interval)));
-        schedule.plan(millis(left), Period::MAX, Period::from_secs(1));
+        schedule.plan(millis(left), Period::MAX, &[fixed(100, 1)]);
         assert_eq!(
             (schedule.pause(), schedule.interval()),
             (millis(pause), millis(interval)),
@@ -45,7 +45,7 @@ fn a_flush_is_early_after_a_third_of_the_time_to_the_limit() {
     for (left, early, is_close) in
         [(30, 10, true), (150, 50, true), (297, 99, true), (300, 100, false), (4_000, 100, false)]
     {
-        schedule.plan(millis(left), Period::MAX, Period::from_secs(1));
+        schedule.plan(millis(left), Period::MAX, &[fixed(100, 1)]);
         let early = START.after(millis(early));
         assert!(
             !schedule.is_early(Some(START), Timestamp::from_nanos(early.as_nanos() - 1)),
@@ -54,7 +54,7 @@ fn a_flush_is_early_after_a_third_of_the_time_to_the_limit() {
         assert!(schedule.is_early(Some(START), early), "{left} ms left");
         assert_eq!(schedule.is_close(), is_close, "{left} ms left");
     }
-    schedule.plan(millis(10_000), Period::MAX, Period::from_secs(1));
+    schedule.plan(millis(10_000), Period::MAX, &[fixed(100, 1)]);
     assert!(!schedule.is_early(Some(START), START.after(seconds(9))), "the limit is far away");
 }
 
@@ -63,7 +63,7 @@ fn a_flush_is_early_after_a_third_of_the_time_to_the_limit() {
 fn a_burst_in_a_long_pause_outruns_its_plan() {
     let mut schedule = FlushSchedule::new(millis(100));
     assert!(!schedule.is_outrun(900, 1_000), "the pause is no longer than the interval");
-    schedule.plan(millis(20_000), Period::MAX, Period::from_secs(1));
+    schedule.plan(millis(20_000), Period::MAX, &[fixed(100, 1)]);
     for (part, most) in [(1_000, 40), (500, 20), (60, 2), (10, 1), (0, 1)] {
         assert!(!schedule.is_outrun(most, part), "{most} of {part}");
         assert!(schedule.is_outrun(most + 1, part), "{} of {part}", most + 1);
@@ -180,14 +180,14 @@ fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     fixture.take_elsewhere(400);
     fixture.read();
     // a pause is as long as an interval
-    fixture.counter.plan.schedule.plan(millis(4_000), Period::MAX, Period::from_secs(1));
+    fixture.counter.plan.schedule.plan(millis(4_000), Period::MAX, &[fixed(100, 1)]);
     fixture.count(199);
     assert_eq!(urgency(&fixture), Urgency::Pause);
     fixture.count(1);
     assert_eq!(urgency(&fixture), Urgency::Now);
     let mut late = Fixture::new(&[fixed(1_000, 3_600)], 2);
     late.read();
-    late.counter.plan.schedule.plan(millis(20_000), Period::MAX, Period::from_secs(1));
+    late.counter.plan.schedule.plan(millis(20_000), Period::MAX, &[fixed(100, 1)]);
     late.count(12);
     late.wait(millis(800));
     assert_eq!(urgency(&late), Urgency::Pause);
@@ -197,7 +197,7 @@ fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     let mut busy = Fixture::new(&[fixed(1_000, 3_600)], 2);
     busy.demand(millis(1), 600);
     busy.read();
-    busy.counter.plan.schedule.plan(millis(4_000), Period::MAX, Period::from_secs(1));
+    busy.counter.plan.schedule.plan(millis(4_000), Period::MAX, &[fixed(100, 1)]);
     busy.count(150);
     let within = |round_trip| busy.counter.urgency(millis(round_trip), millis(10), busy.now);
     assert_eq!((within(10), within(300)), (Urgency::Pause, Urgency::Now));
@@ -215,14 +215,14 @@ fn a_flush_is_early_when_the_end_is_near() {
     ] {
         let mut fixture = Fixture::new(&[fixed(100_000, 3_600)], 2);
         fixture.read();
-        fixture.counter.plan.schedule.plan(millis(left), Period::MAX, Period::from_secs(1));
+        fixture.counter.plan.schedule.plan(millis(left), Period::MAX, &[fixed(100, 1)]);
         fixture.count(1);
         fixture.wait(millis(after));
         assert_eq!(urgency(&fixture), expected, "{after} ms after the reply, {left} ms before the end");
     }
     let mut outrun = Fixture::new(&[fixed(100_000, 3_600)], 2);
     outrun.read();
-    outrun.counter.plan.schedule.plan(millis(20_000), Period::MAX, Period::from_secs(1));
+    outrun.counter.plan.schedule.plan(millis(20_000), Period::MAX, &[fixed(100, 1)]);
     outrun.count(2_000);
     assert_eq!(urgency(&outrun), Urgency::Pause);
     outrun.count(1);
