@@ -102,12 +102,13 @@ impl<R: Remote> Coordinated<R> {
         let gives_back =
             |check: &&LimitCheck<'_>| check.direction == Direction::GiveBack && check.hits > Hits(0);
         let step_of = |unit: &[&LimitCheck<'_>]| match unit {
+            unit if unit.iter().all(gives_back) => 3,
             unit if unit.iter().any(gives_back) => 2,
             unit => u8::from(self.mode_now(unit[0], turn.now).is_coordinated()),
         };
         let mut made: Vec<Option<SmallVec<[Made; 2]>>> = vec![None; units.len()];
         let mut over = false;
-        for step in 0..=2 {
+        for step in 0..=3 {
             let due = made.iter_mut().zip(units).filter(|(_, unit)| !over && step_of(unit) == step);
             let taken = due.map(async |(made, unit)| {
                 *made = Some(self.take_of_counter(unit, Scope::Request, turn).await);
@@ -195,7 +196,7 @@ impl<R: Remote> Coordinated<R> {
             let of_check = |check: &&LimitCheck<'_>| {
                 let over = check.direction == Direction::Take && self.look(check, check.hits, turn.now).over;
                 match over.then(|| self.step(check, Scope::Request, turn.now, None)) {
-                    Some(Ok(made)) => self.undo(check, made, turn),
+                    Some(Ok(taken)) => self.undo(check, taken, turn),
                     _ => self.look(check, Hits(0), turn.now),
                 }
             };
@@ -207,8 +208,9 @@ impl<R: Remote> Coordinated<R> {
         // hits may have been given back since, but nothing was counted
         if outlook.rejects() && !decisions.iter().any(|decision| decision.over) {
             let mut taken = decisions.iter_mut().zip(unit).rev();
-            let last = taken.find(|(_, check)| check.direction == Direction::Take);
-            last.into_iter().for_each(|(decision, _)| decision.over = true);
+            if let Some((last, _)) = taken.find(|(_, check)| check.direction == Direction::Take) {
+                last.over = true;
+            }
         }
         decisions
     }
@@ -232,9 +234,9 @@ impl<R: Remote> Coordinated<R> {
         }
         match (self.mode(check, at), fallback) {
             _ if !is_counted => {}
-            (mode, _) if check.direction == Direction::GiveBack => {
+            (counts_in, _) if check.direction == Direction::GiveBack => {
                 // of a counter whose descriptors were admitted before those of another one were not
-                if mode.is_coordinated() {
+                if counts_in.is_coordinated() {
                     self.table.with_counter(check, at, |counter| {
                         counter.count(Direction::Take, OverLimitPolicy::Count, check.hits, at)
                     });
@@ -243,8 +245,8 @@ impl<R: Remote> Coordinated<R> {
             (_, Some(delivery)) => self.undo_without_store(check, delivery, at),
             (Coordination::Local, None) => self.memory.give_back(check, turn.now),
             (Coordination::Split, None) => self.split.undo(&self.memory, check, at),
-            (mode, None) => {
-                self.table.with_counter(check, at, |counter| counter.undo(mode, check.hits, at));
+            (counts_in, None) => {
+                self.table.with_counter(check, at, |counter| counter.undo(counts_in, check.hits, at));
             }
         }
         self.look(check, Hits(0), turn.now)

@@ -377,8 +377,8 @@ impl<R: Remote> Coordinated<R> {
             }
             let rejected = if all_or_none { counter.reject_together(&asks, time.now) } else { None };
             if let Some(rejected) = rejected {
-                let made = |decision| Ok(Made { is_counted: false, ..Made::by_mode(decision, time.now) });
-                return rejected.into_iter().map(made).collect();
+                let step = |decision| Ok(Made { is_counted: false, ..Made::by_mode(decision, time.now) });
+                return rejected.into_iter().map(step).collect();
             }
         }
         let mut steps = SmallVec::new();
