@@ -91,6 +91,12 @@ async fn two_weirs_share_their_counts_and_say_what_they_cannot_share() {
     // five hits count, of which three are given back
     let back = request("shop", [refund(3, descriptor([("month", "a b")]))]);
     client(&weirs[0]).await.should_rate_limit(back).await.expect("a response");
+    until("the hits are given back", async || {
+        let look = request("shop", [hits(0, descriptor([("month", "a b")]))]);
+        let response = client(&weirs[1]).await.should_rate_limit(look).await.expect("a response");
+        response.into_inner().statuses[0].limit_remaining == 1
+    })
+    .await;
     let again = request("shop", [hits(1, descriptor([("month", "a b")]))]);
     let response = client(&weirs[1]).await.should_rate_limit(again).await.expect("a response");
     assert_eq!(response.into_inner().overall_code(), Code::Ok);
