@@ -429,7 +429,8 @@ impl<N: Notes> Shard<N> {
         self.look_in(check, check.own_tiers(), hits, now)
     }
 
-    /// As [`Shard::look`], in these `tiers` of `check`.
+    /// As [`Shard::look`], in these `tiers` of `check`. Not inlined, so that decisions do not pay for it.
+    #[inline(never)]
     pub(super) fn look_in(
         &self,
         check: &LimitCheck<'_>,
