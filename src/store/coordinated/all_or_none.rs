@@ -14,7 +14,7 @@ use super::{
     Coordinated,
     counter::{Answer, Ask, Asks, Denial, TryOutcome},
     delivery::Undecided,
-    modes::{Made, at_places, of_one_limit, record_mode, recorded},
+    modes::{Made, at_places, in_order, of_one_limit, record_mode, recorded},
     table::Waiting,
     turn::Turn,
 };
@@ -86,19 +86,12 @@ impl<R: Remote> Coordinated<R> {
         } else {
             self.take_units(&units, turn).await
         };
-        let mut decisions: SmallVec<[(usize, Decision); 4]> =
-            all.into_iter().flatten().zip(decided.into_iter().flatten()).collect();
-        decisions.sort_unstable_by_key(|(place, _)| *place);
-        decisions.into_iter().map(|(_, decision)| decision).collect()
+        in_order(all.into_iter().flatten().zip(decided.into_iter().flatten()))
     }
 
     /// Has the checks of all `units`, each of one counter, take their hits, or none: first where nothing waits for the
     /// store. Hits are given back once it is known that no other counter rejects the request.
-    async fn take_units(
-        &self,
-        units: &[SmallVec<[&LimitCheck<'_>; 2]>],
-        turn: Turn<'_>,
-    ) -> Vec<SmallVec<[Decision; 2]>> {
+    async fn take_units(&self, units: &[SmallVec<[&LimitCheck<'_>; 2]>], turn: Turn<'_>) -> Vec<Decisions> {
         let gives_back =
             |check: &&LimitCheck<'_>| check.direction == Direction::GiveBack && check.hits > Hits(0);
         let step_of = |unit: &[&LimitCheck<'_>]| match unit {
@@ -179,18 +172,17 @@ impl<R: Remote> Coordinated<R> {
     /// Returns the decisions about the checks of `unit`, of one counter, whose request is rejected. What does not fit by
     /// itself is decided as in a request of its own: a strict bucket notices the try, and the store is asked now and
     /// then. Counts nothing.
-    fn stand(&self, unit: &[&LimitCheck<'_>], outlook: Outlook, turn: Turn<'_>) -> SmallVec<[Decision; 2]> {
+    fn stand(&self, unit: &[&LimitCheck<'_>], outlook: Outlook, turn: Turn<'_>) -> Decisions {
         let time = self.client.time_at(turn.now);
         let mode = self.mode(unit[0], time.now);
         record_mode(turn.record, mode);
-        let mut decisions: SmallVec<[Decision; 2]> = if mode.is_coordinated() {
+        let mut decisions: Decisions = if mode.is_coordinated() {
             let asks = asks_of(unit);
             self.table.with_counter(unit[0], time.now, |counter| match &asks[..] {
-                [ask] => SmallVec::from_iter([counter.stand(outlook == Outlook::Cached, ask, time.now)]),
-                asks => counter.reject_together(asks, time.now).map_or_else(
-                    || asks.iter().map(|_| counter.look(Hits(0), time.now)).collect(),
-                    |decisions| decisions.into_iter().collect(),
-                ),
+                [ask] => Decisions::from_iter([counter.stand(outlook == Outlook::Cached, ask, time.now)]),
+                asks => counter
+                    .reject_together(asks, time.now)
+                    .unwrap_or_else(|| asks.iter().map(|_| counter.look(Hits(0), time.now)).collect()),
             })
         } else {
             let of_check = |check: &&LimitCheck<'_>| {

@@ -52,6 +52,13 @@ pub(super) fn at_places<'a, 'b>(
     places.iter().map(|place| &checks[*place]).collect()
 }
 
+/// Returns the decisions about the checks of a request, of which each is `decided` with its place, in their order.
+pub(super) fn in_order(decided: impl IntoIterator<Item = (usize, Decision)>) -> Decisions {
+    let mut decided: SmallVec<[(usize, Decision); 4]> = decided.into_iter().collect();
+    decided.sort_unstable_by_key(|(place, _)| *place);
+    decided.into_iter().map(|(_, decision)| decision).collect()
+}
+
 /// Returns how many of `checks`, which have one counter, the store can decide in one command: the first, and those that
 /// follow under the same limit.
 pub(super) fn of_one_limit(checks: &[&LimitCheck<'_>]) -> usize {
@@ -496,11 +503,9 @@ impl<R: Remote> Coordinated<R> {
     ) -> Decisions {
         let of_counters = places_by_counter(checks).into_iter().map(async |places| {
             let made = self.take_of_counter(&at_places(checks, &places), scope, turn).await;
-            places.into_iter().zip(made).collect::<SmallVec<[_; 2]>>()
+            places.into_iter().zip(made.into_iter().map(|made| made.decision))
         });
-        let mut made: Vec<(usize, Made)> = join_all(of_counters).await.into_iter().flatten().collect();
-        made.sort_unstable_by_key(|(place, _)| *place);
-        made.into_iter().map(|(_, made)| made.decision).collect()
+        in_order(join_all(of_counters).await.into_iter().flatten())
     }
 
     /// Decides `checks`, which have one counter, in their order.

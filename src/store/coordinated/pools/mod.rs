@@ -1,8 +1,9 @@
 //! The pools of fair shares that instances share through the store.
 //!
-//! `instance.rs` has what an instance knows of one pool, without I/O: `member.rs` for each member. `io.rs` speaks to the store: at each step of a cycle an instance *exchanges tables* with
-//! it, from which shares are computed beside all decisions, and it *fetches* hits for a member whose requests wait.
-//! `take.rs` decides requests, with the tiers beside a pool.
+//! `instance.rs` has what an instance knows of one pool, without I/O: `member.rs` for each member. `io.rs` speaks to the
+//! store: at each step of a cycle an instance *exchanges tables* with it, from which shares are computed beside all
+//! decisions, and it *fetches* hits for a member whose requests wait. `take.rs` decides requests, with the tiers beside
+//! a pool.
 
 mod exchange;
 mod fetch;
