@@ -138,3 +138,14 @@ fn a_report_of_the_last_cycle_is_demand_within_a_tenth_of_the_next() {
     let table = store.exchange(5, (6, 1_001), &[("A", 2)]);
     assert_eq!((table.cycle, table.members[0].demand, table.members[0].asked, table.dropped), (6, 1, 0, 2));
 }
+
+#[test]
+fn a_caller_that_begins_the_next_cycle_leaves_the_others_the_demand_of_the_last_one() {
+    let mut store = Store::new();
+    store.exchange(5, (5, 0), &[("A", 7)]);
+    let demand = |table: &PoolTable| table.members[0].demand;
+    assert_eq!(demand(&store.exchange(6, (6, 9_950), &[])), 7);
+    // its clock is ahead, and in its cycle nothing was asked for in the cycle before
+    assert_eq!(demand(&store.exchange(7, (6, 9_950), &[])), 0);
+    assert_eq!(demand(&store.exchange(6, (6, 9_960), &[])), 7);
+}

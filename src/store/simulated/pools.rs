@@ -20,7 +20,7 @@ pub struct SimulatedPools {
     pools: HashMap<(Box<str>, Period), StoredPool>,
 }
 
-/// A pool: its last two cycles, and its members.
+/// A pool: its last two cycles, the next one if a caller whose clock is ahead has begun it, and its members.
 #[derive(Debug, Default)]
 struct StoredPool {
     cycles: BTreeMap<u64, StoredCycle>,
@@ -68,9 +68,11 @@ impl SimulatedPools {
         let pool = self.pools.entry((target.path.clone(), period)).or_default();
         let (length, now) = (period.as_nanos(), now.as_nanos());
         let is_ahead = cycle.saturating_mul(length).saturating_sub(now) <= MAX_POOL_AHEAD.min(length / 10);
-        let open = if is_ahead { cycle.max(now / length) } else { now / length };
+        let present = now / length;
+        let open = if is_ahead { cycle.max(present) } else { present };
         let is_late_in_time = now.saturating_sub(open * length) <= length / LATE_PART;
-        pool.cycles.retain(|stored, _| stored + 1 >= open);
+        // not by `open`: callers whose clocks are right still need the demand of the cycle before theirs
+        pool.cycles.retain(|stored, _| stored + 1 >= present);
         pool.places = places;
         pool.forget_after = forget_after.into();
         match op {
