@@ -5,7 +5,7 @@ use std::{net::TcpListener, process::Command};
 use crate::{
     child::Serving,
     client::Client,
-    in_process::{DEADLINE, get},
+    in_process::{DEADLINE, get, until},
     server_process::ServerProcess,
 };
 
@@ -43,7 +43,7 @@ impl Weirs {
         let own = [
             ("REDIS_URL", &*address),
             ("REDIS_STARTUP_MAX_ELAPSED_TIME", "20s"),
-            ("WEIR_DECISION_BUDGET", "2s"),
+            ("WEIR_DECISION_BUDGET", "20s"),
             ("WEIR_STOP_DELAY", "0"),
             ("WEIR_REDIS_PORT", "0"),
             ("WEIR_REDIS_HOST", "127.0.0.1"),
@@ -99,8 +99,13 @@ async fn tokens_are_given_back_and_buckets_deleted_for_all() {
     assert_eq!(one.ask("CL.THROTTLE k 9 1 86400 10").await, "[:0 :10 :0 :-1 :864000]");
     assert!(other.ask("CL.THROTTLE k 9 1 86400").await.starts_with("[:1 :10 :0 :86400 "));
     other.ask("CL.THROTTLE k 9 1 86400 -4").await;
+    // a reply to what gives back does not wait for Redis
+    until("four tokens", async || one.ask("CL.THROTTLE k 9 1 86400 0").await.starts_with("[:0 :10 :4 "))
+        .await;
     assert!(one.ask("CL.THROTTLE k 9 1 86400 4").await.starts_with("[:0 :10 :0 "));
     assert_eq!(other.ask("DEL k").await, ":1");
+    until("all tokens", async || one.ask("CL.THROTTLE k 9 1 86400 0").await.starts_with("[:0 :10 :10 "))
+        .await;
     assert!(one.ask("CL.THROTTLE k 9 1 86400 10").await.starts_with("[:0 :10 :0 "));
     assert_eq!(one.ask("DEL none").await, ":0");
     // keys of any bytes
@@ -151,6 +156,9 @@ async fn rules_are_taken_from_the_shared_counters() {
     assert!(one.ask("WEIR.TAKE shop tenant a HITS 6").await.contains("\"OK\""));
     assert!(other.ask("WEIR.TAKE shop tenant a HITS 6").await.contains("\"OVER_LIMIT\""));
     assert_eq!(other.ask("WEIR.RESET shop tenant a").await, ":1");
+    // the reply does not wait for Redis
+    let given_back = "\"limit_remaining\" :10 ";
+    until("all hits", async || one.ask("WEIR.PEEK shop tenant a").await.contains(given_back)).await;
     assert!(one.ask("WEIR.TAKE shop tenant a HITS 10").await.contains("\"OK\""));
 }
 
