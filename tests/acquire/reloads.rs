@@ -1,8 +1,8 @@
 //! Ten thousand callers wait at a weir process, whose rules are replaced on disk: the configuration server of a fleet
 //! of consumers.
 //!
-//! Real clocks run, so each deadline is in the middle of a window: half a second of delay on the way changes no
-//! outcome.
+//! Real clocks run, so each deadline is in the middle of a window: a delay of a quarter of one changes no
+//! outcome. Windows are as long as this machine needs for that.
 
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
@@ -31,10 +31,9 @@ const OF_STREAM: u64 = 1_000;
 /// The hits of a window before the reload.
 const LIMIT: u64 = 2_000;
 
-const PERIOD: Period = Period::from_secs(2);
-
-/// The most that a message may be late: the server's clock stands at the instant of a request only when that arrives.
-const TOLERANCE: Period = Period::from_millis(500);
+/// The shortest window that is tried, and the longest.
+const SHORTEST: Period = Period::from_secs(2);
+const LONGEST: Period = Period::from_secs(16);
 
 /// What is to become of a caller: it is admitted in the window with this number, or told at the reload that this would
 /// be its window. Windows are counted from the one in which the first caller comes.
@@ -44,6 +43,9 @@ enum Fate {
     Told(u64),
 }
 
+/// Collects the answers of each stream, by the callers' places in the line.
+type Streams = JoinSet<Vec<(u64, Answered)>>;
+
 /// A caller, by its place in the line, and its answer.
 struct Answered {
     sent: Timestamp,
@@ -52,6 +54,8 @@ struct Answered {
 
 struct World {
     weir: Serving,
+    /// The length of a window.
+    period: Period,
     /// The start of the window with the number 0.
     start: Timestamp,
     dir: TempDir,
@@ -61,9 +65,9 @@ async fn connect(weir: &Serving) -> LimiterClient<Channel> {
     LimiterClient::connect(format!("http://{}", weir.address("grpc"))).await.expect("it listens")
 }
 
-fn rules(requests: u64) -> String {
+fn rules(requests: u64, period: Period) -> String {
     format!(
-        "domain: partners\ndescriptors:\n  - key: api\n    rate_limit: {{ requests: {requests}, per: {PERIOD}, \
+        "domain: partners\ndescriptors:\n  - key: api\n    rate_limit: {{ requests: {requests}, per: {period}, \
          algorithm: fixed_window }}\n"
     )
 }
@@ -113,24 +117,38 @@ fn walk(deadlines: &[u64], after: u64, changes: u64) -> Vec<Fate> {
 // === impl World ===
 
 impl World {
+    /// Has ten thousand callers wait and the limit become another one. Returns what became of each, and
+    /// checks that it is what [`walk`] says.
+    async fn change(deadlines: &[u64], after: u64) -> (Self, Vec<Fate>) {
+        let mut period = SHORTEST;
+        loop {
+            let world = Self::new(period).await;
+            if let Some(fates) = world.try_change(deadlines, after).await {
+                return (world, fates);
+            }
+            period = Period::from_nanos(2 * period.as_nanos());
+            assert!(period <= LONGEST, "they do not wait, or are not told, in time");
+        }
+    }
+
     /// Starts a weir whose present window has no hits left.
-    async fn new() -> Self {
+    async fn new(period: Period) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         fs::create_dir(dir.path().join("rules")).expect("a directory in it");
-        fs::write(dir.path().join("rules/rules.yaml"), rules(LIMIT)).expect("a file in that");
+        fs::write(dir.path().join("rules/rules.yaml"), rules(LIMIT, period)).expect("a file in that");
         let path = dir.path().join("rules").to_str().expect("a plain path").to_owned();
-        let weir = Serving::start(&path, &[("WEIR_STOP_DELAY", "0")]);
+        let weir = Serving::start(&path, &[("WEIR_STOP_DELAY", "0"), ("WEIR_MAX_WAIT", "1h")]);
         let mut client = connect(&weir).await;
         loop {
             let begun = SystemClock.now();
-            time::sleep(begun.window_end(PERIOD).since(begun).into()).await;
-            let start = SystemClock.now().window_end(PERIOD);
+            time::sleep(begun.window_end(period).since(begun).into()).await;
+            let start = SystemClock.now().window_end(period);
             let taken = client.acquire(request(LIMIT, Period::default())).await.expect("a response");
             if taken.into_inner().outcome() == Outcome::Admitted
-                && SystemClock.now().window_end(PERIOD) == start
+                && SystemClock.now().window_end(period) == start
             {
-                let start = Timestamp::from_nanos(start.as_nanos() - PERIOD.as_nanos());
-                return Self { weir, start, dir };
+                let start = Timestamp::from_nanos(start.as_nanos() - period.as_nanos());
+                return Self { weir, period, start, dir };
             }
         }
     }
@@ -145,24 +163,38 @@ impl World {
         value.map_or(0, |value| value.parse().expect("a whole number"))
     }
 
+    /// Returns the length of one of `parts` of a window.
+    fn part(&self, parts: u64) -> Period {
+        Period::from_nanos(self.period.as_nanos() / parts)
+    }
+
+    /// Returns the most that a message may be late: the server's clock stands at the instant of a request
+    /// only when that arrives.
+    fn tolerance(&self) -> Period {
+        self.part(4)
+    }
+
     fn start_of(&self, window: u64) -> Timestamp {
-        self.start.after(Period::from_nanos(PERIOD.as_nanos() * window))
+        self.start.after(Period::from_nanos(self.period.as_nanos() * window))
     }
 
     /// Returns the number of the window of `at`.
     fn window(&self, at: Timestamp) -> u64 {
-        at.since(self.start).as_nanos() / PERIOD.as_nanos()
+        at.since(self.start).as_nanos() / self.period.as_nanos()
     }
 
     /// Returns the middle of a window.
     fn middle(&self, window: u64) -> Timestamp {
-        self.start_of(window).after(Period::from_nanos(PERIOD.as_nanos() / 2))
+        self.start_of(window).after(self.part(2))
     }
 
     /// Has callers with `deadlines` wait, one after the other, in streams. Returns what collects their answers.
-    async fn wait(&self, deadlines: &[u64]) -> JoinSet<Vec<(u64, Answered)>> {
+    /// None if the machine is too slow: some came later than messages may be, or when the first one's window
+    /// had begun.
+    async fn wait(&self, deadlines: &[u64]) -> Option<Streams> {
         let mut streams = JoinSet::new();
         for (stream, deadlines) in (0..).zip(deadlines.chunks(usize::try_from(OF_STREAM).expect("few"))) {
+            let begun = SystemClock.now();
             let (send, requests) = mpsc::unbounded_channel();
             let mut instants = BTreeMap::new();
             for (i, deadline) in (0..).zip(deadlines) {
@@ -184,10 +216,19 @@ impl World {
                 answered
             });
             // the next ones come behind them
-            until("they wait", async || self.metric("weir_waits_total").await >= (stream + 1) * OF_STREAM)
-                .await;
+            let is_late = || {
+                let now = SystemClock.now();
+                now.since(begun) > self.tolerance() || self.window(now) > 0
+            };
+            until("they wait", async || {
+                is_late() || self.metric("weir_waits_total").await >= (stream + 1) * OF_STREAM
+            })
+            .await;
+            if is_late() {
+                return None;
+            }
         }
-        streams
+        Some(streams)
     }
 
     /// Replaces the limit early in a window. Returns the numbers of the windows in which that may have taken effect:
@@ -197,25 +238,41 @@ impl World {
         until("the start of a window", async || {
             let now = SystemClock.now();
             let window = self.window(now);
-            window >= 1 && now.since(self.start_of(window)) < Period::from_nanos(PERIOD.as_nanos() / 8)
+            window >= 1 && now.since(self.start_of(window)) < self.part(8)
         })
         .await;
         let first = self.window(SystemClock.now());
-        replace(&self.file(), &rules(limit));
+        replace(&self.file(), &rules(limit, self.period));
         until("the new rules", async || self.metric("ratelimit_service_config_load_success").await > loaded)
             .await;
         first..=self.window(SystemClock.now())
     }
 
-    /// Has ten thousand callers wait and the limit become another one. Returns what became of each, and checks that it
-    /// is what
-    /// [`walk`] says.
-    async fn change(&self, deadlines: &[u64], after: u64) -> Vec<Fate> {
-        let streams = self.wait(deadlines).await;
+    /// Does so. None if the machine is too slow for windows of this length.
+    async fn try_change(&self, deadlines: &[u64], after: u64) -> Option<Vec<Fate>> {
+        let streams = self.wait(deadlines).await?;
         let changes = self.reload(after).await;
-        let answers = time::timeout(Duration::from_mins(2), streams.join_all()).await.expect("all end");
+        // the last deadline is in the thirteenth window
+        let longest = Duration::from(self.period) * 60;
+        let answers = time::timeout(longest, streams.join_all()).await.expect("all end");
         let answers: BTreeMap<u64, Answered> = answers.into_iter().flatten().collect();
         assert_eq!(answers.len(), deadlines.len());
+        let decided = |answered: &Answered| answered.sent.after(period(answered.response.waited));
+        for (answered, deadline) in answers.values().zip(deadlines) {
+            // long before their deadlines
+            let latest = match answered.response.outcome() {
+                Outcome::Admitted => self.middle(*deadline),
+                _ => self.start_of(changes.end() + 1).after(self.tolerance()),
+            };
+            let decided = decided(answered);
+            assert!(decided <= latest, "{:?} until {latest:?}, decided {decided:?}", answered.response);
+        }
+        // `retry_after` is as of the reload, and `waited` as of the answer, which must be in the same window
+        let told_by = self.middle(*changes.start());
+        let mut told = answers.values().filter(|answered| answered.response.outcome() == Outcome::Timeout);
+        if told.any(|answered| decided(answered) > told_by) {
+            return None;
+        }
         let fates: Vec<Fate> = answers.values().map(|answered| self.fate(answered)).collect();
         let expected: Vec<Vec<Fate>> = changes.clone().map(|window| walk(deadlines, after, window)).collect();
         let differs = |expected: &Vec<Fate>| {
@@ -226,21 +283,12 @@ impl World {
         };
         let differences: Vec<_> = expected.iter().map(differs).collect();
         assert!(differences.contains(&None), "reloaded in {changes:?}: {differences:?}");
-        for (answered, deadline) in answers.values().zip(deadlines) {
-            let decided = answered.sent.after(period(answered.response.waited));
-            // long before their deadlines
-            let latest = match answered.response.outcome() {
-                Outcome::Admitted => self.middle(*deadline),
-                _ => self.start_of(changes.end() + 1).after(TOLERANCE),
-            };
-            assert!(decided <= latest, "{:?} until {latest:?}, decided {decided:?}", answered.response);
-        }
-        fates
+        Some(fates)
     }
 
     /// Returns the window in which a caller was admitted, or would be after its `retry_after`.
     fn fate(&self, Answered { sent, response }: &Answered) -> Fate {
-        let decided = sent.after(period(response.waited)).after(TOLERANCE);
+        let decided = sent.after(period(response.waited)).after(self.tolerance());
         match response.outcome() {
             Outcome::Admitted => Fate::Admitted(self.window(decided)),
             Outcome::Timeout => Fate::Told(self.window(decided.after(period(response.retry_after)))),
@@ -262,10 +310,9 @@ fn in_window(fates: &[Fate], window: u64) -> u64 {
 /// now are told at once, and the others are served in time and in their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_halved_limit_tells_at_once_who_cannot_be_served_in_time() {
-    let world = World::new().await;
     let deadlines: Vec<u64> =
         windows().zip(0..).map(|(window, i)| [window, window + 2, 2 * window + 3][i % 3]).collect();
-    let fates = world.change(&deadlines, LIMIT / 2).await;
+    let (world, fates) = World::change(&deadlines, LIMIT / 2).await;
     let told = fates.iter().filter(|fate| matches!(fate, Fate::Told(_))).count();
     assert!((1_000..6_000).contains(&told), "{told} were told");
     let last = world.window(SystemClock.now());
@@ -275,9 +322,8 @@ async fn a_halved_limit_tells_at_once_who_cannot_be_served_in_time() {
 /// Nobody is told, and the line takes half of the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_doubled_limit_serves_the_line_in_half_the_time() {
-    let world = World::new().await;
     let deadlines: Vec<u64> = windows().collect();
-    let fates = world.change(&deadlines, 2 * LIMIT).await;
+    let (_, fates) = World::change(&deadlines, 2 * LIMIT).await;
     let windows = (1..=5).filter(|window| in_window(&fates, *window) > 0).count();
     assert!(windows <= 3 && !fates.iter().any(|fate| matches!(fate, Fate::Told(_))), "{windows} windows");
 }
