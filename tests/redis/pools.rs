@@ -147,25 +147,25 @@ fn exchange(members: &[&str]) -> PoolOp {
 async fn all_keys_are_in_one_slot_and_none_is_left_when_the_members_are_forgotten() {
     let server = Server::start();
     let remote = connected(RedisSettings { jitter_seconds: 1, ..settings(server.address()) }).await;
-    let period = Period::from_millis(400);
+    let period = Period::from_millis(CYCLE);
     let tier = Tier { requests: 9, period, algorithm: Algorithm::FixedWindow };
     let pool = target("d|service=kyc|client", OverLimitPolicy::Ignore, vec![tier]);
     let begun = std::time::Instant::now();
     send(&remote, &pool, exchange(&["A"])).await;
     let keys: Vec<String> = server.send(&["KEYS", "*"]);
     assert_eq!(keys.len(), 2, "{keys:?}");
-    assert!(keys.iter().all(|key| key.starts_with("{d|service=kyc|client}p400ms")), "{keys:?}");
+    assert!(keys.iter().all(|key| key.starts_with("{d|service=kyc|client}p2s")), "{keys:?}");
     for key in &keys {
         let left: i64 = server.send(&["PTTL", key]);
         // the cycle is read in the next one; members are forgotten after two cycles without demand
-        let most = if key.contains('_') { 800 } else { 1_200 };
+        let most = if key.contains('_') { 2 * CYCLE } else { 3 * CYCLE }.cast_signed();
         assert!((1..=most).contains(&left), "{key}: {left} ms");
     }
     crate::support::until("all keys have expired", async || {
         server.send::<Vec<String>>(&["KEYS", "*"]).is_empty()
     })
     .await;
-    assert!(begun.elapsed() >= Duration::from_millis(400));
+    assert!(begun.elapsed() >= Duration::from_millis(CYCLE));
 }
 
 /// Two first tables of a cycle at once, and the demand of the last cycle in both.
