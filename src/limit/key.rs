@@ -113,10 +113,10 @@ impl CounterKey {
         Self([self.0[0] ^ tiers.iter().fold(start, |mixed, tier| scramble(mixed ^ kind(tier))), self.0[1]])
     }
 
-    /// Returns the key of what is counted in place `home` of a store.
+    /// Returns the key of what is counted in place `home` of a store. It is nowhere near that of another place.
     #[must_use]
     pub const fn of_home(self, home: u64) -> Self {
-        Self(if home == 0 { self.0 } else { [self.0[0] ^ scramble(home), self.0[1]] })
+        Self(if home == 0 { self.0 } else { [self.0[0], self.0[1] ^ (scramble(home) & !OF_REQUEST)] })
     }
 
     /// Returns 64 uniformly distributed bits, for hash tables.

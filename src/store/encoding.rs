@@ -3,15 +3,15 @@
 //! | algorithm | text | fields |
 //! | --- | --- | --- |
 //! | fixed window | `17` | the hits of the window |
-//! | sliding window | `w 7 80000000 -20000000 2 1000000 1` | the version; the instant at which the newest span began; then for each span, oldest first, the time from that instant to the span's last hit, and the span's hits |
-//! | token bucket | `b 7 90000000 1.5` | the version; an instant, and the tokens that the bucket lacked then |
+//! | sliding window | `w 7 80000000 -20000000 2 1000000 1` | the writer; the instant at which the newest span began; then for each span, oldest first, the time from that instant to the span's last hit, and the span's hits |
+//! | token bucket | `b 7 90000000 1.5` | the writer; an instant, and the tokens that the bucket lacked then |
 //! | token bucket in debt | `d 7 90000000 9.5` | the same; the tokens may exceed the burst |
 //! | bucket of a request, in steps | `s 3 90000 0 150` | the tokens that it lacks, the last step in milliseconds since the epoch, 1 if it was used with callers' times, and the second from which it is unused |
 //! | the same with a session | `n 3 90000 0 150 90000` | the same, and the start of the session in milliseconds |
 //! | bucket of a request, paced | `p 90000000000 3 1315859240` | an instant in nanoseconds, the whole tokens that it lacked then, and the bits of the time of a token |
 //!
-//! The version is a whole number that identifies the last change: see
-//! [`Reply::version`](super::remote::Reply::version). Instants are whole microseconds since the Unix epoch, times are
+//! The writer is the number of the instance that has changed it last: see
+//! [`Exchange::writer`](super::remote::Exchange::writer). Instants are whole microseconds since the Unix epoch, times are
 //! whole microseconds, and tokens are decimal fractions. The text of a fixed window is the value that
 //! envoyproxy/ratelimit keeps, so it does not hold the window's end: the counter's key names the window.
 //!
@@ -53,7 +53,7 @@ pub enum DecodeError {
     TrailingText,
 }
 
-/// Decodes the state of the counter of `tier`, and its version; 0 for a fixed window. `at` is an instant in the window
+/// Decodes the state of the counter of `tier`, and its writer; 0 for a fixed window. `at` is an instant in the window
 /// that the counter's key names; it matters to fixed windows only.
 ///
 /// # Errors
@@ -61,7 +61,7 @@ pub enum DecodeError {
 /// Returns an error if `text` is not in the format of the tier's algorithm.
 pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u64), DecodeError> {
     let mut fields = text.split(' ');
-    let version;
+    let writer;
     let state = match tier.algorithm {
         // the store counts windows only
         Algorithm::FixedWindow => {
@@ -69,7 +69,7 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u
         }
         Algorithm::SlidingWindow => {
             expect_format(fields.next(), SLIDING_WINDOW)?;
-            version = number(fields.next(), "version")?;
+            writer = number(fields.next(), "writer")?;
             let opened: u64 = number(fields.next(), "start of the newest span")?;
             let mut spans = Vec::new();
             while let Some(last) = fields.next() {
@@ -85,7 +85,7 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u
             if !in_debt {
                 expect_format(format, TOKEN_BUCKET)?;
             }
-            version = number(fields.next(), "version")?;
+            writer = number(fields.next(), "writer")?;
             let as_of = timestamp(number(fields.next(), "instant of the bucket")?);
             let tokens: f64 = number(fields.next(), "tokens")?;
             if !tokens.is_finite() || tokens < 0.0 {
@@ -94,20 +94,20 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u
             CounterState::from_token_bucket(TokenBucket::new(as_of, units(tokens), in_debt), tier)
         }
     };
-    if fields.next().is_some() { Err(DecodeError::TrailingText) } else { Ok((state, version)) }
+    if fields.next().is_some() { Err(DecodeError::TrailingText) } else { Ok((state, writer)) }
 }
 
-/// Encodes the state of a counter, with the `version` of its last change unless it is a fixed window. Values are
+/// Encodes the state of a counter, with its `writer` unless it is a fixed window. Values are
 /// rounded so that the counter admits less, not more: instants up to the next microsecond, tokens up to the next number
 /// with 53 significant bits.
 #[must_use]
-pub fn encode(state: &CounterState, version: u64) -> String {
+pub fn encode(state: &CounterState, writer: u64) -> String {
     match state {
         CounterState::FixedWindow(_) => state.used().0.to_string(),
         CounterState::SlidingWindow(..) | CounterState::OneSpan { .. } => {
             let window = state.sliding_window().unwrap_or_default();
             let opened = micros_ceil(window.opened());
-            let mut text = format!("{SLIDING_WINDOW} {version} {opened}");
+            let mut text = format!("{SLIDING_WINDOW} {writer} {opened}");
             for span in window.spans() {
                 let last = micros_ceil(span.last).cast_signed().wrapping_sub(opened.cast_signed());
                 // writing to a string does not fail
@@ -118,7 +118,7 @@ pub fn encode(state: &CounterState, version: u64) -> String {
         CounterState::TokenBucket(bucket, _) => {
             let (as_of, tokens) = (micros_ceil(bucket.as_of()), tokens(bucket.taken()));
             let format = if bucket.is_in_debt() { BUCKET_IN_DEBT } else { TOKEN_BUCKET };
-            format!("{format} {version} {as_of} {tokens}")
+            format!("{format} {writer} {as_of} {tokens}")
         }
         CounterState::Steps(bucket, idle_at, by_caller) => steps(STEPS, *bucket, *idle_at, *by_caller),
         CounterState::Session(session, idle_at, by_caller) => {

@@ -80,9 +80,8 @@ pub trait Remote: Send + Sync + 'static {
         std::future::ready(Err(RemoteError::Rejected("it keeps no pools".into())))
     }
 
-    /// Returns a number for the place where `tiers` of a target are counted. Limits of the same entries for which it is
-    /// the same can be counted together in one command. By default every store counts all tiers of the same entries in
-    /// one place.
+    /// Returns a number for the place where `tiers` of a target are counted, if that depends on them. By default every
+    /// store counts all tiers of the same entries in one place.
     fn home(&self, tiers: &[Tier]) -> u64 {
         let _ = tiers;
         0
@@ -151,10 +150,9 @@ pub struct Command {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exchange {
     /// What has happened, oldest first, at most [`Exchange::MAX_REPORTS`] reports. A fixed window counts each in the
-    /// window of its
-    /// [`Report::at`], even if that has ended. [`Report::replaces`] of the last one takes the place of all of them. The windows of a target
-    /// in the format of envoyproxy/ratelimit may be on different servers, so its reports must be of the window of
-    /// [`Command::at`] if there are runs or a hold, and of one window otherwise.
+    /// window of its [`Report::at`], even if that has ended. The windows of a target in the format of
+    /// envoyproxy/ratelimit may be on different servers, so its reports must be of the window of [`Command::at`] if
+    /// there are runs or a hold, and of one window otherwise.
     pub reports: SmallVec<[Report; 1]>,
     /// The tries, at most [`Exchange::MAX_RUNS`] runs.
     pub runs: SmallVec<[Run; 1]>,
@@ -162,8 +160,9 @@ pub struct Exchange {
     pub all_or_none: bool,
     /// Hits to take in advance.
     pub hold: Option<Hold>,
-    /// How many of the last tiers the runs and the hold are not about: those of other limits, which reports are about.
-    pub beside: u8,
+    /// Who sends it: a number from 1 to 2^48 - 1 that no other instance has. Zero for nobody whom the store has to know
+    /// again.
+    pub writer: u64,
 }
 
 /// Equal tries of decisions that wait, which are made one after the other. Each takes its hits if all tiers admit them;
@@ -193,23 +192,18 @@ pub struct Hold {
     pub time: Period,
 }
 
-/// Some of the tiers of a target, by their places in it. A place from 63 on is never among them.
+/// Some of the tiers of a target, by their places in it. A place from 32 on is never among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TierSet(pub u64);
+pub struct TierSet(pub u32);
 
-/// What an instance has counted since its last report, in one window of each fixed tier.
-///
-/// Fixed windows apply `unused` and `change`, since other programs may count in them too. Each sliding window and
-/// bucket adopts its state of `replaces` if no other instance has changed it; otherwise it applies `unused`, `change`
-/// and `rejected_at`.
+/// What an instance has counted since its last report, in one window of each fixed tier. The store applies `unused`,
+/// `change` and, in strict buckets, `rejected_at`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The instant of the last of the hits, on the store's clock as far as it is known: hits that were admitted in one
     /// window must not be counted in the next. A sliding window or a bucket counts the hits as of this instant, or a
     /// little later; a bucket may be in debt afterwards. An instant in the future counts as now.
     pub at: Timestamp,
-    /// The instant of the first of the hits, or a later one if no other instance counts meanwhile.
-    pub since: Timestamp,
     /// Hits that were admitted or given back, as one change.
     pub change: CountChange,
     /// Granted hits that are given back because they will not be used.
@@ -217,10 +211,6 @@ pub struct Report {
     /// The instant of the last request that a strict bucket rejected. The refill of strict buckets restarts then,
     /// unless they counted a hit later.
     pub rejected_at: Option<Timestamp>,
-    /// The tiers that it is not about: those of other limits of the same entries.
-    pub except: TierSet,
-    /// The exact states of sliding windows and buckets after all of this.
-    pub replaces: Option<Box<Replacement>>,
 }
 
 /// Granted hits that are given back. A counter never falls below zero.
@@ -231,26 +221,6 @@ pub struct UnusedHits {
     /// The instant until which they could have been used. A sliding window gives them back from the hits that it counts
     /// as of this instant or earlier.
     pub until: Timestamp,
-}
-
-/// States of sliding windows and buckets that an instance knows better than the store: one for each tier; none for
-/// fixed windows, and where the instance does not know better.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replacement(pub SmallVec<[Option<ExactState>; 1]>);
-
-/// The state of a sliding window or a bucket that an instance knows better than the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExactState {
-    /// The [version](Reply::version) on which the state is based. The store adopts it if it still has this version, and
-    /// in the place of a counter that it does not have any more.
-    pub version: u64,
-    /// Whether the state counts no more than what the reports say and the leases that the instance holds. Then the
-    /// store also adopts it in the place of a counter that counts nothing any more: of a bucket only if it was full at
-    /// [`Report::since`] and nothing was counted afterwards. Otherwise what flowed into it meanwhile would count twice. A state that
-    /// counts hits of others must not be adopted there, since those hits may have been given back.
-    pub is_own: bool,
-    /// The state.
-    pub state: CounterState,
 }
 
 /// The replies to some commands.
@@ -277,45 +247,13 @@ pub struct Reply {
     pub at: Option<Timestamp>,
     /// The counters after the command, one for each tier, on the store's clock.
     pub counters: SmallVec<[CounterState; 1]>,
-    /// The versions of the tiers; none for a target of fixed windows. See [`Reply::version`].
-    pub versions: SmallVec<[u64; 1]>,
-    /// The tiers whose [exact states](ExactState) the store has adopted.
-    pub adopted: TierSet,
+    /// The sliding windows and buckets that the [writer](Exchange::writer) has changed last, as of before the command.
+    pub own: TierSet,
+    /// The sliding windows and buckets that the store did not have before the command: nobody uses them.
+    pub missing: TierSet,
 }
 
 impl Reply {
-    /// Returns the version of tier `i`: a random number below 2^48 that every change of a sliding window or bucket
-    /// replaces, so that two equal ones mean that nothing has changed in between. Zero if nothing is counted there, and
-    /// for fixed windows. Commands that only read do not change it.
-    #[must_use]
-    pub fn version(&self, i: usize) -> u64 {
-        self.versions.get(i).copied().unwrap_or_default()
-    }
-
-    /// Returns the reply as of the first `tiers` tiers, and what it says of the others.
-    pub(crate) fn split_at(&self, tiers: usize) -> (Self, Self) {
-        let (own, rest) = self.counters.split_at(tiers.min(self.counters.len()));
-        let (own_versions, rest_versions) = self.versions.split_at(tiers.min(self.versions.len()));
-        let adopted = self.adopted.0;
-        let shift = u32::try_from(tiers).unwrap_or(u32::MAX);
-        let (own_adopted, rest_adopted) =
-            (adopted & !u64::MAX.checked_shl(shift).unwrap_or(0), adopted.checked_shr(shift).unwrap_or(0));
-        let rest = Self {
-            counters: rest.into(),
-            versions: rest_versions.into(),
-            adopted: TierSet(rest_adopted),
-            at: self.at,
-            ..Self::default()
-        };
-        let own = Self {
-            counters: own.into(),
-            versions: own_versions.into(),
-            adopted: TierSet(own_adopted),
-            ..self.clone()
-        };
-        (own, rest)
-    }
-
     /// Returns the instant of a command about `tiers` that took hits or looked at the counters: `now`, or the nearest
     /// one in the windows that counted it. A reply that carries no time has that of its call, some of whose commands
     /// may have been carried out before a window ended, and others afterwards; and the window may be one that has begun
@@ -359,14 +297,19 @@ impl TierSet {
     /// Returns whether tier `i` is among them.
     #[must_use]
     pub const fn contains(self, i: usize) -> bool {
-        i < 63 && self.0 >> i & 1 == 1
+        i < 32 && self.0 >> i & 1 == 1
+    }
+
+    /// Has tier `i` be among them, or not.
+    pub const fn set(&mut self, i: usize, is_among: bool) {
+        if i < 32 {
+            self.0 = self.0 & !(1 << i) | (is_among as u32) << i;
+        }
     }
 
     /// Adds tier `i`.
     pub const fn insert(&mut self, i: usize) {
-        if i < 63 {
-            self.0 |= 1 << i;
-        }
+        self.set(i, true);
     }
 
     /// Returns whether there are none.
@@ -508,13 +451,13 @@ impl Report {
     /// Creates a report of `hits` at `at`: admitted, or given back if they are negative.
     #[must_use]
     pub fn of(at: Timestamp, hits: i64) -> Self {
-        Self { at, since: at, change: CountChange::of(hits), ..Self::default() }
+        Self { at, change: CountChange::of(hits), ..Self::default() }
     }
 
     /// Creates a report that gives back `hits` that were granted at `at` for use until `until`.
     #[must_use]
     pub fn unused(at: Timestamp, hits: u64, until: Timestamp) -> Self {
-        Self { at, since: at, unused: Some(UnusedHits { hits, until }), ..Self::default() }
+        Self { at, unused: Some(UnusedHits { hits, until }), ..Self::default() }
     }
 }
 

@@ -1,8 +1,6 @@
 //! What a shared store counts: the tiers of one rule for one list of entries.
 
-#[cfg(feature = "coordinated")]
-use crate::limit::Tier;
-use crate::limit::{Algorithm, OverLimitPolicy, SharedTiers};
+use crate::limit::{OverLimitPolicy, SharedTiers};
 
 /// The tiers of one rule for one list of entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,36 +19,9 @@ pub struct Target {
 // === impl Target ===
 
 impl Target {
-    /// Returns whether a [version](super::remote::Reply::version) exists: whether a tier is a sliding window or a
-    /// bucket.
-    #[must_use]
-    pub fn is_versioned(&self) -> bool {
-        self.tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)
-    }
-
     /// Returns whether rejected hits count.
     #[cfg(feature = "coordinated")]
     pub(super) fn counts_rejected(&self) -> bool {
         self.over_limit_policy == OverLimitPolicy::Count
-    }
-
-    /// Returns whether it counts in the counter of `tier` of the same entries.
-    #[cfg(feature = "coordinated")]
-    pub(super) fn counts_in(&self, tier: &Tier) -> bool {
-        self.tiers.iter().any(|own| own.shares_counter(tier))
-    }
-
-    /// Returns whether it counts in one of the counters of `other`, which has the same entries.
-    #[cfg(feature = "coordinated")]
-    pub(super) fn overlaps(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other) || other.tiers.iter().any(|tier| self.counts_in(tier))
-    }
-
-    /// Returns whether it has the same counters as `other`, which has the same entries, in the same order.
-    #[cfg(feature = "coordinated")]
-    pub(super) fn has_counters_of(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other)
-            || self.tiers.len() == other.tiers.len()
-                && self.tiers.iter().zip(&*other.tiers).all(|(own, other)| own.shares_counter(other))
     }
 }

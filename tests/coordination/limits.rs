@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use futures_util::{
-    FutureExt as _,
-    future::{join, join_all},
-};
+use futures_util::{FutureExt as _, future::join_all};
 use tokio::time::{Instant, sleep};
 use weir::{
     limit::{Algorithm, Coordination, OverLimitPolicy, Period, RuleSet, RuntimeLimit, Scope, Tier},
@@ -78,27 +75,6 @@ async fn under_interval_no_hit_waits_for_one_of_another_limit() {
             waits.push(wait);
         }
         assert_eq!(waits, [Duration::ZERO; 3]);
-    }
-}
-
-/// The store counts what it grants ahead to the rule, and would reject hits that fit beside those that are used. A
-/// single hit is requested for its decision alone.
-#[tokio::test(start_paused = true)]
-async fn a_limit_of_a_request_waits_for_the_reply_to_a_fetch_of_the_rule() {
-    for hits in [1, 100] {
-        let pair = pair().await;
-        let slow = Network { round_trip: Duration::from_millis(4), ..Network::default() };
-        pair.stores[0].remote().set_network(slow);
-        let of_rule = async { over(&pair.request_in(Scope::Descriptor, 0, &["large"], hits).await) };
-        let of_request = async {
-            sleep(Duration::from_millis(3)).await;
-            assert!(pair.counted() > 120, "nothing is leased ahead");
-            pair.ask(Scope::Descriptor, 0, &[own(1, 120)]).await[0]
-        };
-        // the first one is polled before the second one
-        let (first, second) = join(of_rule, of_request).await;
-        let left = 120 - u32::try_from(hits).expect("few") - 1;
-        assert_eq!((first, second.over, second.remaining), (vec![false], false, left), "{hits} hits");
     }
 }
 

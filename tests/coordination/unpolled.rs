@@ -9,9 +9,7 @@ use futures_util::{
 };
 use tokio::time::{Instant, sleep};
 use weir::{
-    limit::{
-        Coordination, Descriptor, Entry, Matched, OverLimitPolicy, Period, Request, RuntimeLimit, Scope, Tier,
-    },
+    limit::{Coordination, Descriptor, Entry, Matched, OverLimitPolicy, Request, RuntimeLimit, Scope, Tier},
     store::{
         Store as _,
         coordinated::CoordinationSettings,
@@ -136,22 +134,19 @@ fn own(tiers: &[Tier]) -> Ask<'static> {
     Ask { own: Some(own.expect("it is valid")), ..Ask::hit("large") }
 }
 
-/// What is leased ahead of the rule is more than these limits admit. With the tiers of the rule they have its counter,
-/// otherwise a sibling.
+/// What is leased ahead of the rule is more than these limits admit.
 #[tokio::test(start_paused = true)]
 async fn limits_of_requests_wait_for_what_is_leased_ahead_to_be_returned() {
-    let hour = Tier { period: Period::from_secs(3_600), ..daily(100_000) };
-    for tiers in [vec![daily(120)], vec![daily(120), hour]] {
-        for hits in [1, 100] {
-            let pair = pair().await;
-            let mut first = Box::pin(pair.request_in(Scope::Descriptor, 0, &["large"], hits));
-            assert!((&mut first).now_or_never().is_none(), "it waits");
-            let requests = (0..5).map(async |_| over(&pair.ask(Scope::Descriptor, 0, &[own(&tiers)]).await));
-            let decided = join_all(requests).await.concat();
-            assert_eq!(decided, [false; 5], "{hits} hits, under {tiers:?}");
-            assert_eq!(over(&first.await), [false]);
-            assert_eq!(pair.stores[0].coordination_metrics().decisions.fallback.get(), 0);
-        }
+    for hits in [1, 100] {
+        let pair = pair().await;
+        let mut first = Box::pin(pair.request_in(Scope::Descriptor, 0, &["large"], hits));
+        assert!((&mut first).now_or_never().is_none(), "it waits");
+        let limit = [daily(120)];
+        let requests = (0..5).map(async |_| over(&pair.ask(Scope::Descriptor, 0, &[own(&limit)]).await));
+        let decided = join_all(requests).await.concat();
+        assert_eq!(decided, [false; 5], "{hits} hits");
+        assert_eq!(over(&first.await), [false]);
+        assert_eq!(pair.stores[0].coordination_metrics().decisions.fallback.get(), 0);
     }
 }
 

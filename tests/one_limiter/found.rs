@@ -483,7 +483,7 @@ fn a_lease_after_an_outage_with_a_limit_of_a_request_reports_the_tier_with_the_l
         ask(0, 1, false, own(1, 1_000)),
         ask(2, 1, false, None),
         Step::Outage(false),
-        ask(2, 2, true, own(0, 60_000)),
+        ask(2, 2, true, None),
         ask(2, 1, false, None),
         Step::Wait(Period::from_millis(496)),
         ask(2, 1, false, None),

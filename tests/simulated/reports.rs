@@ -1,4 +1,4 @@
-//! Tests of reports: what they do to a counter that nobody else has changed, and to one that somebody has.
+//! Tests of reports, and of who has changed a counter last.
 
 use weir::{
     clock::Clock as _,
@@ -6,7 +6,7 @@ use weir::{
         Algorithm, Hits, OverLimitPolicy, Period, Timestamp,
         algorithm::{CountChange, CounterState},
     },
-    store::remote::{ExactState, Replacement, Reply, Report},
+    store::remote::{Exchange, Reply, Report},
 };
 
 use crate::ops::Op;
@@ -24,94 +24,45 @@ impl CountedTarget {
         self.now(Op::Add { report })
     }
 
-    /// Returns a report of `hits` now, whose states are those of `known` and the hits.
-    fn replacing(&self, known: &Reply, hits: i64) -> Report {
-        let now = self.time();
-        let change = CountChange::of(hits);
-        let states = self.target.tiers.iter().zip(&known.counters).map(|(tier, state)| {
-            let mut state = state.clone();
-            state.add(tier, now, change, now);
-            state
-        });
-        let is_own = known.counters.iter().all(|state| state.used() == Hits(0));
-        let exact = states.zip(&self.target.tiers).enumerate().map(|(i, (state, tier))| {
-            let flows = tier.algorithm != FIXED;
-            flows.then(|| ExactState { version: known.version(i), is_own, state })
-        });
-        Report { replaces: Some(Box::new(Replacement(exact.collect()))), ..Report::of(now, hits) }
+    /// Reads as `writer`. Returns whether nobody else has changed the first tier since; none if nobody uses it.
+    fn is_own(&self, writer: u64) -> Option<bool> {
+        let reply = self.now(Op::Exchange(Exchange { writer, ..Exchange::read() }));
+        (!reply.missing.contains(0)).then(|| reply.own.contains(0))
+    }
+
+    /// Counts as `writer`.
+    fn add_as(&self, writer: u64, hits: i64) {
+        let report = Report::of(self.time(), hits);
+        self.now(Op::Exchange(Exchange { writer, ..Exchange::of_report(report) }));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_state_replaces_one_that_nobody_else_has_changed() {
+async fn a_counter_is_that_of_whoever_has_changed_it_last() {
     for algorithm in [SLIDING, bucket(10, false)] {
         let counted =
             CountedTarget::new(vec![tier(10, 60, algorithm), tier(50, 60, FIXED)], OverLimitPolicy::Ignore);
-        let first = counted.now(Op::Take { hits: 2 });
-        assert!(first.version(0) > 0 && first.adopted.is_empty());
+        assert_eq!(counted.is_own(1), None);
+        counted.add_as(1, 2);
+        assert_eq!([1, 2].map(|writer| counted.is_own(writer)), [Some(true), Some(false)]);
         // reading and rejecting change nothing
-        counted.now(Op::Take { hits: 0 });
-        counted.now(Op::Take { hits: 99 });
-        let adopted = counted.report(counted.replacing(&first, 3));
-        assert!(adopted.adopted.contains(0) && adopted.version(0) != first.version(0), "{adopted:?}");
-        assert_eq!((counted.used(0), counted.used(1)), (5, 5));
-        // the first state is no longer that of the store, so the hits are added
-        let added = counted.report(counted.replacing(&first, 1));
-        assert!(added.adopted.is_empty() && added.version(0) != adopted.version(0), "{added:?}");
-        assert_eq!((counted.used(0), counted.used(1)), (6, 6));
-        // the store has lost everything
-        counted.store.flush();
-        assert!(counted.report(counted.replacing(&added, 1)).adopted.contains(0));
-        assert_eq!((counted.used(0), counted.used(1)), (7, 1));
-    }
-}
-
-/// A bucket refills between two reports. What flowed in while the second instance took its hits is what the first one
-/// has taken.
-#[tokio::test(start_paused = true)]
-async fn a_refilled_bucket_is_not_replaced_by_hits_of_the_same_time() {
-    let counted = CountedTarget::new(vec![tier(10, 1, bucket(10, false))], OverLimitPolicy::Ignore);
-    let since = counted.time();
-    let unused = counted.now(Op::Take { hits: 0 });
-    // two instances have taken ten hits each; the bucket has refilled when the first one reports
-    let [first, second] = [0, 0].map(|_| Report { since, ..counted.replacing(&unused, 10) });
-    pass(1_000).await;
-    assert!(counted.report(first).adopted.contains(0));
-    pass(100).await;
-    let at = counted.time();
-    assert!(counted.report(Report { at, ..second }).adopted.is_empty());
-    assert_eq!(counted.used(0), 10);
-    // nothing was counted since the hits of the next report began
-    pass(1_100).await;
-    let since = counted.time();
-    pass(100).await;
-    assert!(counted.report(Report { since, ..counted.replacing(&unused, 1) }).adopted.contains(0));
-    assert_eq!(counted.used(0), 1);
-    // a bucket that is forgotten may have been counted in a little while ago
-    pass(100_000).await;
-    counted.store.flush();
-    let since = Timestamp::from_nanos(counted.time().as_nanos() - 2_000_000_001);
-    assert!(counted.report(Report { since, ..counted.replacing(&unused, 1) }).adopted.is_empty());
-}
-
-/// What another instance has given back must not count again because an instance still knows it.
-#[tokio::test(start_paused = true)]
-async fn a_state_with_hits_of_others_replaces_no_counter_that_counts_nothing() {
-    for algorithm in [SLIDING, bucket(10, false)] {
-        let counted = CountedTarget::new(vec![tier(10, 60, algorithm)], OverLimitPolicy::Ignore);
-        let known = counted.now(Op::Take { hits: 4 });
-        counted.report(Report::of(counted.time(), -4));
-        assert!(counted.report(counted.replacing(&known, 1)).adopted.is_empty());
-        assert_eq!(counted.used(0), 1, "{algorithm:?}");
+        let rejected = Exchange { writer: 2, ..Exchange::of_try(99, OverLimitPolicy::Ignore) };
+        assert!(!counted.now(Op::Exchange(rejected)).own.contains(0));
+        assert_eq!([1, 2].map(|writer| counted.is_own(writer)), [Some(true), Some(false)]);
+        // what another one has given back is not forgotten at once
+        counted.add_as(2, -2);
+        assert_eq!([1, 2].map(|writer| counted.is_own(writer)), [Some(false), Some(true)]);
+        pass(120_000).await;
+        assert_eq!(counted.is_own(2), None);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn fixed_windows_have_no_version() {
+async fn fixed_windows_are_nobodys() {
     let counted = CountedTarget::new(vec![tier(10, 60, FIXED)], OverLimitPolicy::Ignore);
-    let first = counted.now(Op::Take { hits: 2 });
-    let added = counted.report(counted.replacing(&first, 3));
-    assert_eq!((added.version(0), added.adopted.is_empty(), counted.used(0)), (0, true, 5));
+    assert_eq!(counted.is_own(1), Some(false));
+    counted.add_as(1, 2);
+    assert_eq!(counted.is_own(1), Some(false));
 }
 
 #[tokio::test(start_paused = true)]

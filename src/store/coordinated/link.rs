@@ -25,6 +25,8 @@ pub(super) struct StoreTime {
 pub(super) struct Link {
     pub(super) time: StoreTime,
     pub(super) instances: usize,
+    /// Who this process is among the [writers](crate::store::remote::Exchange::writer) of counters.
+    pub(super) writer: u64,
     pub(super) round_trip: Period,
     /// The longest that a decision waits.
     pub(super) budget: Period,

@@ -13,7 +13,7 @@
 //! In every mode a decision waits no longer than its budget. Past it, and while the store is unavailable,
 //! `on_store_failure` decides (`fallback.rs`).
 //!
-//! Entries have one counter, whatever limits a reload or requests bring for them (`counter/limits.rs`).
+//! Counters of the same entries, whose limits have other tiers, know what the others know (`counter/beside.rs`).
 //!
 //! The modes use the table of local counters (`table/`) and the store client (`client/`); the table flushes through the
 //! client. The state of one counter is in `counter/`, which is pure.

@@ -56,7 +56,7 @@ fn exchange() -> Exchange {
         runs: [run(2, 5), give_back, run(u64::MAX, u32::MAX)].into_iter().collect(),
         all_or_none: false,
         hold: Some(Hold { least: 3, want: 3, time: Period::default() }),
-        beside: 0,
+        writer: 0,
     }
 }
 

@@ -40,7 +40,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, SystemClock},
-    limit::{Coordination, CounterKey, Period, SharedStore, Tier, Timestamp},
+    limit::{Coordination, Period, SharedStore, Timestamp},
     observe::{Metric, Source},
     tls::TlsError,
 };
@@ -250,11 +250,6 @@ impl Remote for MemcachedRemote {
     /// One fixed window, which is added to or taken from. Leases need a grant, which is a condition.
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
         name::is_one_window(target) && matches!(mode, Coordination::Interval | Coordination::Strict)
-    }
-
-    /// A command counts in one window.
-    fn home(&self, tiers: &[Tier]) -> u64 {
-        CounterKey::default().of_tiers(tiers).hash()
     }
 
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {

@@ -106,9 +106,7 @@ impl PreparedCommand {
         } else {
             let others = script::other_windows(&target, &exchange.reports, at);
             keys.extend(others.iter().map(|(i, at)| name::keys(settings, &target, *at).swap_remove(*i)));
-            // the jitter depends on the lowest bits, the version on the others
-            let context =
-                CommandContext { now, jitter: Period::from_secs(jitter), version: (random >> 16).max(1) };
+            let context = CommandContext { now, jitter: Period::from_secs(jitter) };
             let argument = script::argument(&target, &exchange, at, &others, context);
             EncodedCommand::Run { script: &script::TAKE, keys, arguments: smallvec![argument] }
         };
@@ -166,8 +164,7 @@ fn increment(target: &Target, exchange: &Exchange, at: Timestamp) -> Option<u64>
     let mut hits = exchange.tried();
     for report in &exchange.reports {
         let period = target.tiers[0].period;
-        let is_addition = report.except.is_empty()
-            && report.unused.is_none()
+        let is_addition = report.unused.is_none()
             && report.change.is_addition()
             && report.at.window_end(period) == at.window_end(period);
         let added = u64::try_from(report.change.hits).ok().filter(|_| is_addition)?;

@@ -57,10 +57,10 @@ pub(crate) fn reply(input: &[u8]) {
     let value = Value::BulkString(text.to_vec());
     let Ok(ScriptReply::Applied(reply)) = script::reply(&value, target, NOW) else { return };
     assert_eq!(reply.counters.len(), target.tiers.len());
-    for (i, (tier, counter)) in target.tiers.iter().zip(&reply.counters).enumerate() {
-        let text = encoding::encode(counter, reply.version(i));
+    for (tier, counter) in target.tiers.iter().zip(&reply.counters) {
+        let text = encoding::encode(counter, 7);
         let (again, _) = encoding::decode(tier, NOW, &text).expect("weir's own text");
-        assert_eq!(encoding::encode(&again, reply.version(i)), text, "encoding is stable");
+        assert_eq!(encoding::encode(&again, 7), text, "encoding is stable");
     }
     for hits in [0, 1, 5, u64::MAX].map(Hits) {
         for over in [false, true] {

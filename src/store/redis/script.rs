@@ -6,11 +6,11 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use crate::{
-    limit::{Algorithm, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp},
+    limit::{Algorithm, Direction, OverLimitPolicy, Period, Refill, Tier, Timestamp},
     store::{
         encoding::{self, DecodeError},
         name,
-        remote::{ExactState, Exchange, Replacement, Reply, Report, Target, TierSet},
+        remote::{Exchange, Reply, Report, Target, TierSet},
     },
 };
 
@@ -40,7 +40,7 @@ pub(super) const MAX_KEYS: usize = 52;
 /// each run.
 const HEAD_BYTES: usize = 5 * 8 + 4 + 16;
 const KEY_BYTES: usize = 1 + 5 * 8 + 1;
-const REPORT_BYTES: usize = 8 * 8;
+const REPORT_BYTES: usize = 8 * 7;
 const RUN_BYTES: usize = 2 * 8 + 1;
 
 /// The reply of [`TAKE`].
@@ -84,8 +84,6 @@ pub(super) struct CommandContext {
     pub(super) now: Option<Timestamp>,
     /// How much longer than needed a key lives.
     pub(super) jitter: Period,
-    /// The version of what the command writes: random, above zero and below 2^48.
-    pub(super) version: u64,
 }
 
 /// A fixed window that reports are about, and that is not the one that the operation is about: its tier, and an instant
@@ -109,7 +107,6 @@ pub(super) fn other_windows(
             let is_same = |at: Timestamp| at.window_end(tier.period) == report.at.window_end(tier.period);
             let is_known = is_same(at) || others.iter().any(|(other, at)| *other == i && is_same(*at));
             if tier.algorithm == Algorithm::FixedWindow
-                && !report.except.contains(i)
                 && !is_known
                 && target.tiers.len() + others.len() < MAX_KEYS
             {
@@ -131,16 +128,16 @@ pub(super) fn argument(
 ) -> Vec<u8> {
     let now = context.now.map_or(-1.0, |now| exact(micros(now)));
     let jitter = exact(context.jitter.as_nanos() / 1_000_000);
-    let Exchange { reports, runs, all_or_none, hold, beside } = exchange;
+    let Exchange { reports, runs, all_or_none, hold, writer } = exchange;
     let bytes = HEAD_BYTES
         + KEY_BYTES * (target.tiers.len() + others.len())
         + REPORT_BYTES * reports.len()
         + RUN_BYTES * runs.len();
     let mut packed = Vec::with_capacity(bytes);
     pack(&mut packed, [now, jitter]);
-    pack_text(&mut packed, itoa::Buffer::new().format(context.version));
+    pack_text(&mut packed, itoa::Buffer::new().format(*writer));
     let how = u8::from(*all_or_none) + 2 * u8::from(exchange.given_back() > 0);
-    packed.extend([few(reports.len()), few(runs.len()), how, *beside]);
+    packed.extend([few(reports.len()), few(runs.len()), how]);
     // rounded up: hits count for at least as long as they may be used
     let hold = hold.map_or([0; 3], |hold| [hold.least, hold.want, hold.time.as_nanos().div_ceil(1_000)]);
     pack(&mut packed, [count(hold[0]), count(hold[1]), exact(hold[2])]);
@@ -153,8 +150,8 @@ pub(super) fn argument(
     for report in reports {
         pack_report(report, target, at, others, &mut packed);
     }
-    if let Some(last) = reports.last() {
-        pack_states(last, target, context.version, &mut packed);
+    if !reports.is_empty() {
+        packed.push(few(target.tiers.len()));
     }
     for run in runs {
         pack(&mut packed, [count(run.hits), run.tries.into()]);
@@ -182,30 +179,13 @@ fn pack_report(
         let tier = &target.tiers[i];
         let is_in_window = tier.algorithm != Algorithm::FixedWindow
             || report.at.window_end(tier.period) == at.window_end(tier.period);
-        windows | u64::from(is_in_window && !report.except.contains(i)) << bit
+        windows | u64::from(is_in_window) << bit
     });
     let at = exact(micros(report.at));
     pack(packed, [at, if report.change.hits < 0 { -hits } else { hits }, count(report.change.floor)]);
     // exactly the instant of the grant: an earlier one would release older hits, a later one younger hits of others
     let rejected_at = report.rejected_at.map_or(-1.0, |rejected_at| exact(micros(rejected_at)));
-    let since = exact(micros(report.since));
-    pack(packed, [count(unused), exact(micros(until)), rejected_at, since, exact(windows)]);
-}
-
-/// Appends the states that replace the stored ones, if the last report has some.
-fn pack_states(last: &Report, target: &Target, version: u64, packed: &mut Vec<u8>) {
-    let tiers = target.tiers.len();
-    let states = last.replaces.as_deref().map(|Replacement(states)| states).filter(|all| all.len() == tiers);
-    packed.extend([few(tiers), u8::from(states.is_some())]);
-    for known in states.into_iter().flatten() {
-        packed.push(known.as_ref().map_or(0, |known| 1 + u8::from(known.is_own)));
-        let Some(ExactState { version: known, state, .. }) = known else { continue };
-        pack_text(packed, itoa::Buffer::new().format(*known));
-        // zero for a state that counts nothing, which need not be stored
-        let idle_at = if state.used() == Hits(0) { 0 } else { micros(state.idle_at()) };
-        pack(packed, [exact(idle_at)]);
-        pack_text(packed, &encoding::encode(state, version));
-    }
+    pack(packed, [count(unused), exact(micros(until)), rejected_at, exact(windows)]);
 }
 
 /// Converts a number of parts, which is small.
@@ -279,30 +259,27 @@ pub(super) fn reply(value: &Value, target: &Target, at: Timestamp) -> Result<Scr
         return Ok(ScriptReply::OtherWindow(encoding::timestamp(number(rest, "time")?)));
     }
     let (now, states) = rest.split_once('|').ok_or(DecodeError::InvalidField("states"))?;
-    let (adopted, counts) = match first.split_once('=') {
-        Some((tiers, counts)) => (TierSet(number(tiers, "adopted tiers")?), counts),
-        None => (TierSet::default(), first),
+    let (own, missing, counts) = match first.split_once('=') {
+        Some((tiers, counts)) => {
+            let (own, missing) = tiers.split_once(',').ok_or(DecodeError::InvalidField("missing tiers"))?;
+            (TierSet(number(own, "own tiers")?), TierSet(number(missing, "missing tiers")?), counts)
+        }
+        None => (TierSet::default(), TierSet::default(), first),
     };
     let mut counts = counts.split(',');
     let granted = number(counts.next().unwrap_or_default(), "held hits")?;
     let taken = counts.map(|count| number(count, "tries")).collect::<Result<_, _>>()?;
     let mut states = states.split('|');
-    let is_versioned = target.is_versioned();
-    let mut versions = SmallVec::new();
     let counters = target.tiers.iter().map(|tier| {
         let state = states.next().ok_or(DecodeError::InvalidField("states"))?;
-        let (state, stored) = encoding::decode(tier, at, state)?;
-        if is_versioned {
-            versions.push(stored);
-        }
-        Ok(state)
+        encoding::decode(tier, at, state).map(|(state, _)| state)
     });
     let counters = counters.collect::<Result<_, _>>()?;
     if states.next().is_some() {
         return Err(DecodeError::TrailingText);
     }
     let now = Some(encoding::timestamp(number(now, "time")?));
-    Ok(ScriptReply::Applied(Reply { granted, taken, at: now, counters, versions, adopted }))
+    Ok(ScriptReply::Applied(Reply { granted, taken, at: now, counters, own, missing }))
 }
 
 fn number<T: FromStr>(text: &str, field: &'static str) -> Result<T, DecodeError> {
@@ -340,17 +317,16 @@ mod tests {
             [(Algorithm::FixedWindow, "3"), (Algorithm::SlidingWindow, "w 7 80000000 -20000000 2 1000000 1")]
         {
             let target = target(algorithm);
-            let (counter, version) =
-                encoding::decode(&target.tiers[0], at, state).expect("the state is valid");
-            let parsed = reply(&bulk(&["1=3", "90000000", state]), &target, at);
+            let (counter, _) = encoding::decode(&target.tiers[0], at, state).expect("the state is valid");
+            let parsed = reply(&bulk(&["1,2=3", "90000000", state]), &target, at);
             let counters = std::iter::once(counter).collect();
             assert_eq!(
                 parsed,
                 Ok(ScriptReply::Applied(Reply {
                     granted: 3,
                     counters,
-                    versions: target.is_versioned().then_some(version).into_iter().collect(),
-                    adopted: TierSet(1),
+                    own: TierSet(1),
+                    missing: TierSet(2),
                     at: Some(at),
                     ..Reply::default()
                 })),

@@ -7,41 +7,35 @@
 --
 -- KEYS    one for each tier, and then one for each other window that a report is about
 -- ARGV    one, packed, because seventeen separate arguments took a large part of a call's time:
---         now, jitter, version, reports, runs, how, beside, least, want, hold; for each key seven: kind, requests, period, start, end, burst, mode;
---         for each report eight; if there are reports, counted and has_states, and if there are states, up to four for each tier; for
---         each run three. They are carried out in this order: reports, runs, hold
+--         now, jitter, writer, reports, runs, how, least, want, hold; for each key seven: kind, requests, period, start, end, burst, mode;
+--         for each report seven; if there are reports, counted; for each run three. They are carried out in this order: reports, runs, hold
 --   now     the time; negative in production, where the server's clock is used
 --   jitter  milliseconds that a key outlives its use
---   version the new version of sliding windows and buckets, if one of them changes
+--   writer  the instance that sends it, which is noted in the sliding windows and buckets that it changes
 --   reports, runs  how many there are
 --   how     the sum of 1 if the runs change nothing once a try is rejected, and 2 if some give hits back
---   beside  how many of the last tiers the runs and the hold are not about
 --   least, want, hold  takes as many hits as all tiers admit, at least and at most so many, to be used within the time hold; want is 0 if
 --           there is nothing to hold
 --   kind    'f': a fixed window from start to end; 's': a sliding window; 'b': a bucket of burst tokens
 --   mode    the sum of 1 for a bucket that is refilled in steps, and 2 for a strict bucket
---   report  at, hits, floor, unused, until_, rejected_at, since, keys. src/store/remote.rs documents them but for the last: the sum
+--   report  at, hits, floor, unused, until_, rejected_at, keys. src/store/remote.rs documents them but for the last: the sum
 --           of 2^i for the i-th key, from 0, that the report is about
 --   counted the number of tiers, whose keys are the first ones
---   has_states  whether an exact state follows for each tier: 0 if there is none, otherwise 1 or 2, known, the time from which the tier
---           is unused, and its state, with the new version. If the tier has the version `known`, it adopts the state in place of all
---           reports. 2 if the state counts only what the instance itself has counted; then it also replaces one that counts nothing
---           any more
 --   run     hits, tries, counts: makes so many tries, each of which takes the hits if all tiers admit them. counts is 1 if rejected hits
 --           count too, and 2 if the hits are given back
 -- Returns the hits that are held, and the tries of each run that took their hits, separated by commas, with the sum of
--- 2^i for each i-th tier that has adopted its state and = before them if there is one; now; and the state of each tier,
+-- 2^i for each i-th sliding window or bucket that the writer has changed last, a comma, the same for those that were not there, and =
+-- before them; now; and the state of each tier,
 -- separated by |. Or 'moved' and now, if something is to be decided and the window of a fixed tier is not open now.
 -- src/store/encoding.rs documents the states.
 
 local MAX_SPAN_HITS = 4294967295
 local MAX_SPANS = 14
 local EXACT = 9007199254740992
--- microseconds that a bucket outlives its last change, so that it can be seen until when another instance has counted
--- in it
+-- microseconds that a bucket outlives its last change, so that others see who has made it
 local BUCKET_LINGER = 2000000
 
-local now, jitter, version, reports, runs, how, beside, least, want, hold, offset = struct.unpack('<ddsBBBBddd', ARGV[1])
+local now, jitter, writer, reports, runs, how, least, want, hold, offset = struct.unpack('<ddsBBBddd', ARGV[1])
 local decides, gives_back = runs > 0 or want > 0, how >= 2
 if now < 0 then
   local time = redis.call('TIME')
@@ -100,9 +94,9 @@ function fixed.save(tier)
   tier.text = whole(tier.used)
 end
 
--- The state is 'w', the version, the start of the newest span, and for each span, oldest first, the time from that
+-- The state is 'w', the writer, the start of the newest span, and for each span, oldest first, the time from that
 -- start to its last hit, and its hits.
-local sliding = { versioned = true }
+local sliding = { has_writer = true }
 
 function sliding.load(tier, text)
   tier.linger, tier.opened, tier.last, tier.hits = 0, now, {}, {}
@@ -152,11 +146,6 @@ local function sum(tier)
   return used
 end
 
--- Returns whether a state that has counted all hits since the instant `since` may take its place.
-function sliding.is_replaceable(tier)
-  return sum(tier) == 0
-end
-
 function sliding.room(tier)
   return tier.requests - sum(tier)
 end
@@ -182,7 +171,7 @@ function sliding.reject() end
 function sliding.save(tier)
   drop_expired(tier)
   local opened, n = tier.opened, #tier.last
-  local texts = { 'w', version, whole(opened) }
+  local texts = { 'w', writer, whole(opened) }
   for i = 1, n do
     texts[2 * i + 2] = whole(tier.last[i] - opened)
     texts[2 * i + 3] = whole(tier.hits[i])
@@ -197,8 +186,8 @@ function sliding.unused()
   return 'w 0 ' .. whole(now)
 end
 
--- The state is 'b', the version, an instant, and the tokens that the bucket lacked then.
-local bucket = { versioned = true }
+-- The state is 'b', the writer, an instant, and the tokens that the bucket lacked then.
+local bucket = { has_writer = true }
 
 -- Returns the tokens that flow in during `elapsed`, rounded down to the unit of the tier.
 local function inflow(tier, elapsed)
@@ -239,22 +228,11 @@ function bucket.load(tier, text)
     local mark, as_of, taken = string.match(text, '^([bd]) %d+ (%d+) ([%d.e+-]+)$')
     tier.kept_as_of, tier.kept = tonumber(as_of), tonumber(taken)
     if not tier.kept_as_of or not tier.kept or tier.kept < 0 then return false end
-    if tier.unit == 1048576.0 then
-      -- a state of an instance has a smaller unit
-      tier.kept = math.ceil(tier.kept * tier.unit) / tier.unit
-    end
     -- tokens above the burst without the mark of a debt were taken before the burst was lowered
     tier.kept = math.min(tier.kept, mark == 'd' and tier.most or tier.burst)
   end
   refill(tier, now)
   return true
-end
-
--- A bucket must have been full then, and not counted since.
-function bucket.is_replaceable(tier, since)
-  if since < tier.kept_as_of then return false end
-  refill(tier, since)
-  return tier.idle
 end
 
 function bucket.room(tier)
@@ -282,7 +260,7 @@ function bucket.reject(tier, at)
 end
 
 function bucket.save(tier)
-  local text = string.format('%s %s %.0f %.17g', tier.kept > tier.burst and 'd' or 'b', version, tier.kept_as_of, tier.kept)
+  local text = string.format('%s %s %.0f %.17g', tier.kept > tier.burst and 'd' or 'b', writer, tier.kept_as_of, tier.kept)
   local full = 0
   if tier.requests > 0 then
     full = tier.kept * tier.period / tier.requests
@@ -425,81 +403,61 @@ for i = 1, #KEYS do
   tiers[i] = tier
 end
 
--- Reads the reports, and whether exact states follow.
-local reported, last = {}
+local reported = {}
 for i = 1, reports do
-  last = {}
-  last.at, last.hits, last.floor, last.unused, last.until_, last.rejected_at, last.since, last.keys, offset =
-    struct.unpack('<dddddddd', ARGV[1], offset)
-  last.at, last.rejected_at, last.since = math.min(last.at, now), math.min(last.rejected_at, now), math.min(last.since, now)
-  reported[i] = last
+  local report = {}
+  report.at, report.hits, report.floor, report.unused, report.until_, report.rejected_at, report.keys, offset =
+    struct.unpack('<ddddddd', ARGV[1], offset)
+  report.at, report.rejected_at = math.min(report.at, now), math.min(report.rejected_at, now)
+  reported[i] = report
 end
-local counted, has_states = #KEYS, 0
-if last then
-  counted, has_states, offset = struct.unpack('<BB', ARGV[1], offset)
+local counted = #KEYS
+if reports > 0 then
+  counted, offset = struct.unpack('<B', ARGV[1], offset)
 end
-local decided = counted - beside
 
 for i, tier in ipairs(tiers) do
   -- admitted hits belong to their window, even if it has ended
-  if decides and i <= decided and tier.kind == fixed and (now < tier.starts or now >= tier.ends) then
+  if decides and i <= counted and tier.kind == fixed and (now < tier.starts or now >= tier.ends) then
     return 'moved|' .. whole(now)
   end
   tier.text = redis.call('GET', tier.key)
 end
 
-local adopted = 0
-if has_states > 0 then
-  for i = 1, counted do
-    local tier, own, known = tiers[i]
-    own, offset = struct.unpack('<B', ARGV[1], offset)
-    if own > 0 then
-      known, tier.new_idle, tier.new_text, offset = struct.unpack('<sds', ARGV[1], offset)
-      if tier.text then
-        -- a counter that counts nothing any more is as good as none
-        tier.adopted = string.match(tier.text, '^[wbd] (%d+) ') == known
-          or own == 2 and tier.kind.load(tier, tier.text) and tier.kind.is_replaceable(tier, last.since)
-      else
-        -- another instance may have counted in a bucket that is forgotten
-        tier.adopted = tier.kind ~= kinds.b or now - last.since <= BUCKET_LINGER
-      end
-      if tier.adopted then adopted = adopted + tier.bit end
-    end
-  end
-end
-
-for _, tier in ipairs(tiers) do
-  local text = tier.text
-  if tier.adopted then
-    text, tier.is_less = tier.new_text, true
-  end
-  if not tier.kind.load(tier, text) then
+local own, missing = 0, 0
+for i, tier in ipairs(tiers) do
+  if not tier.kind.load(tier, tier.text) then
     return redis.error_reply('FOREIGN the value of ' .. tier.key .. ' was not written by weir')
   end
-  if last and not tier.adopted then
-    for _, report in ipairs(reported) do
-      if math.floor(report.keys / tier.bit) % 2 == 1 then tier.kind.report(tier, report) end
+  if tier.kind.has_writer and i <= 32 then
+    if not tier.text then
+      missing = missing + tier.bit
+    elseif string.match(tier.text, '^%l (%d+) ') == writer then
+      own = own + tier.bit
     end
+  end
+  for _, report in ipairs(reported) do
+    if math.floor(report.keys / tier.bit) % 2 == 1 then tier.kind.report(tier, report) end
   end
 end
 
 -- Returns how many hits all tiers admit, at most n.
 local function room(n)
-  for i = 1, decided do
+  for i = 1, counted do
     n = math.min(n, tiers[i].kind.room(tiers[i]))
   end
   return n
 end
 
 local function take(n, hold_)
-  for i = 1, decided do
+  for i = 1, counted do
     tiers[i].kind.take(tiers[i], n, hold_)
   end
 end
 
 -- Has strict buckets notice a rejected try, where it does not fit.
 local function reject(hits)
-  for i = 1, decided do
+  for i = 1, counted do
     if tiers[i].kind.room(tiers[i]) < hits then tiers[i].kind.reject(tiers[i], now) end
   end
 end
@@ -523,7 +481,7 @@ for i = 1, runs do
   local fit = tries
   if hits > 0 and counts == 2 then
     local report = { at = now, hits = -tries * hits, floor = 0, unused = 0, rejected_at = -1 }
-    for j = 1, decided do
+    for j = 1, counted do
       tiers[j].kind.report(tiers[j], report)
     end
   elseif hits > 0 then
@@ -546,17 +504,11 @@ end
 local held = want > 0 and room(want) or 0
 if held < least then held = 0 end
 if held > 0 then take(held, hold) end
-taken[1] = (adopted > 0 and whole(adopted) .. '=' or '') .. whole(held)
+taken[1] = (own + missing > 0 and whole(own) .. ',' .. whole(missing) .. '=' or '') .. whole(held)
 
 local reply = { table.concat(taken, ','), whole(now) }
 for i, tier in ipairs(tiers) do
-  if not tier.kind.versioned then
-    tier.kind.save(tier)
-  elseif tier.adopted and not tier.changed then
-    if tier.text or tier.new_idle > 0 or tier.linger > 0 then
-      write(tier, tier.new_text, tier.new_idle)
-    end
-  elseif tier.changed then
+  if not tier.kind.has_writer or tier.changed then
     tier.kind.save(tier)
   end
   if i <= counted then reply[i + 2] = tier.text or tier.kind.unused() end

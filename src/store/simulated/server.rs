@@ -14,17 +14,11 @@ use crate::{
         algorithm::{CountChange, CounterState, FixedWindow},
         decide,
     },
-    store::remote::{
-        Command, Exchange, Heartbeat, Hold, Members, Replacement, Reply, Report, Run, Target, TierSet,
-    },
+    store::remote::{Command, Exchange, Heartbeat, Hold, Members, Reply, Report, Run, Target, TierSet},
 };
 
 /// The time that a counter is kept after its expiry, as real stores do, so that late hits are still counted in it.
 const LINGER: Period = Period::from_secs(60);
-
-/// The time that a bucket outlives its last change in Redis, so that it can be seen until when another instance has
-/// counted in it.
-const BUCKET_LINGER: Period = Period::from_secs(2);
 
 /// The number of commands between two sweeps.
 const SWEEP_EVERY: u32 = 65_536;
@@ -33,8 +27,6 @@ const SWEEP_EVERY: u32 = 65_536;
 #[derive(Debug, Default)]
 pub struct SimulatedServer {
     counters: HashMap<Key, StoredCounter>,
-    /// The latest version of any target.
-    version: u64,
     /// The instances, and the end of each registration.
     members: BTreeMap<String, Timestamp>,
     /// The latest writes, which a failover can lose. Empty unless writes are recorded.
@@ -59,8 +51,10 @@ struct Key {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct StoredCounter {
     state: CounterState,
-    /// Zero for fixed windows.
-    version: u64,
+    /// Who has changed it last. Zero for fixed windows.
+    writer: u64,
+    /// When a real store forgets it: no earlier than what it has replaced.
+    until: Timestamp,
 }
 
 /// A command that changed counters.
@@ -98,44 +92,29 @@ impl SimulatedServer {
                 counter.give_back(tier, now, Hits(0));
             }
         }
-        let last = exchange.reports.last();
-        let since = last.map_or(now, |report| report.since.min(now));
-        let exact = last.and_then(|report| report.replaces.as_deref());
-        let mut adopted = TierSet::default();
-        for (i, known) in exact.into_iter().flat_map(|Replacement(states)| states).enumerate() {
-            let Some(known) = known else { continue };
-            let tier = &target.tiers[i];
-            let adopts = match &before[i] {
-                // a counter that counts nothing any more is as good as none
-                Some(stored) => {
-                    stored.version == known.version
-                        || known.is_own && is_replaceable(tier, &stored.state, since, now)
-                }
-                // another instance may have counted in a bucket that is forgotten
-                None => !is_bucket(tier) || now.since(since) <= BUCKET_LINGER,
-            };
-            if adopts {
-                counters[i].clone_from(&known.state);
-                adopted.insert(i);
+        let (mut own, mut missing) = (TierSet::default(), TierSet::default());
+        for (i, before) in before.iter().enumerate() {
+            if target.tiers[i].algorithm != Algorithm::FixedWindow {
+                let kept = before.as_ref().filter(|stored| stored.until > now);
+                missing.set(i, kept.is_none());
+                own.set(i, kept.is_some_and(|stored| stored.writer == exchange.writer));
             }
         }
-        let decided = keys.len().saturating_sub(exchange.beside.into());
-        let mut counted = Counted { target, keys: &keys, counters, now, decided, adopted, changed: adopted };
+        let mut counted = Counted { target, keys: &keys, counters, now, changed: TierSet::default() };
         let (mut hits, taken, granted) = counted.apply(exchange);
         let Counted { counters, changed, .. } = counted;
-        self.version += u64::from(!changed.is_empty());
         for (i, (key, counter)) in keys.iter().zip(&counters).enumerate() {
             let is_fixed = target.tiers[i].algorithm == Algorithm::FixedWindow;
-            // a counter that counts nothing need not be created, but for a bucket, which shows when it was counted in
-            let is_created = counter.used() > Hits(0) || is_bucket(&target.tiers[i]);
+            // a counter that counts nothing need not be created, but for a bucket, whose refill has an instant
+            let is_bucket = matches!(target.tiers[i].algorithm, Algorithm::TokenBucket(_));
+            let is_created = counter.used() > Hits(0) || is_bucket;
             if (is_fixed || changed.contains(i)) && (before[i].is_some() || is_created) {
-                let version = if is_fixed { 0 } else { self.version };
-                self.counters.insert(key.clone(), StoredCounter { state: counter.clone(), version });
+                let writer = if is_fixed { 0 } else { exchange.writer };
+                let kept = before[i].as_ref().map_or(Timestamp::default(), |stored| stored.until);
+                let until = counter.idle_at().max(kept);
+                self.counters.insert(key.clone(), StoredCounter { state: counter.clone(), writer, until });
             }
         }
-        let version = |key| self.counters.get(key).map_or(0, |stored| stored.version);
-        let versions =
-            if target.is_versioned() { keys.iter().map(version).collect() } else { SmallVec::new() };
         let mut before: SmallVec<[_; 2]> = keys.iter().cloned().zip(before).collect();
         for report in &exchange.reports {
             hits = hits.saturating_add(report.change.hits).saturating_sub(unused_hits(report));
@@ -148,7 +127,7 @@ impl SimulatedServer {
             }
         }
         self.sweep(now);
-        Reply { granted, taken, at: Some(now), counters, versions, adopted }
+        Reply { granted, taken, at: Some(now), counters, own, missing }
     }
 
     /// Counts `report` in those fixed windows of its instant that are not among `keys`. Returns them as they were.
@@ -163,9 +142,8 @@ impl SimulatedServer {
         if target.over_limit_policy == OverLimitPolicy::Count {
             return changed;
         }
-        for (i, (tier, key)) in target.tiers.iter().zip(keys(target, report.at)).enumerate() {
-            let is_about = tier.algorithm == Algorithm::FixedWindow && !report.except.contains(i);
-            if !is_about || open.contains(&key) {
+        for (tier, key) in target.tiers.iter().zip(keys(target, report.at)) {
+            if tier.algorithm != Algorithm::FixedWindow || open.contains(&key) {
                 continue;
             }
             let before = self.counters.get(&key).cloned();
@@ -173,7 +151,7 @@ impl SimulatedServer {
                 before.as_ref().map_or_else(|| unused(tier, &key, now), |stored| stored.state.clone());
             add_to_window(tier, &mut state, report, now);
             if before.is_some() || state.used() > Hits(0) {
-                self.counters.insert(key.clone(), StoredCounter { state, version: 0 });
+                self.counters.insert(key.clone(), StoredCounter { until: state.idle_at(), state, writer: 0 });
             }
             changed.push((key, before));
         }
@@ -252,19 +230,6 @@ fn keys(target: &Target, at: Timestamp) -> impl Iterator<Item = Key> {
     })
 }
 
-fn is_bucket(tier: &Tier) -> bool {
-    matches!(tier.algorithm, Algorithm::TokenBucket(_))
-}
-
-/// Returns whether a state that has counted all hits since the instant `since` may take the place of `state`. A bucket
-/// must have been full then, and not counted since.
-fn is_replaceable(tier: &Tier, state: &CounterState, since: Timestamp, now: Timestamp) -> bool {
-    match state {
-        CounterState::TokenBucket(bucket, _) => bucket.as_of() <= since && state.is_unused(tier, since),
-        _ => state.is_unused(tier, now),
-    }
-}
-
 fn unused(tier: &Tier, key: &Key, now: Timestamp) -> CounterState {
     match tier.algorithm {
         Algorithm::FixedWindow => CounterState::FixedWindow(FixedWindow::new(key.window, Hits(0))),
@@ -278,10 +243,6 @@ struct Counted<'a> {
     keys: &'a [Key],
     counters: SmallVec<[CounterState; 1]>,
     now: Timestamp,
-    /// The number of tiers that runs and holds are about.
-    decided: usize,
-    /// The tiers whose exact states take the place of the reports.
-    adopted: TierSet,
     /// The sliding windows and buckets that have changed.
     changed: TierSet,
 }
@@ -304,7 +265,7 @@ impl Counted<'_> {
         result
     }
 
-    /// Applies `exchange`, whose exact states were adopted. Returns the hits that were taken by runs and the hold, the
+    /// Applies `exchange`. Returns the hits that were taken by runs and the hold, the
     /// tries that were taken of each run, and the hits of the hold.
     fn apply(&mut self, exchange: &Exchange) -> (i64, SmallVec<[u32; 1]>, u64) {
         for report in &exchange.reports {
@@ -335,14 +296,14 @@ impl Counted<'_> {
         }
         if run.direction == Direction::GiveBack {
             let (change, now) = (CountChange::of(negative(run.all_hits())), self.now);
-            for i in 0..self.decided {
+            for i in 0..self.counters.len() {
                 self.edit(i, |tier, counter| counter.add(tier, now, change, now));
             }
             return run.tries;
         }
-        let (tiers, now) = (&self.target.tiers[..self.decided], self.now);
+        let (tiers, now) = (&self.target.tiers, self.now);
         let policy = if run.counts_rejected { OverLimitPolicy::Count } else { OverLimitPolicy::Ignore };
-        let mut after: SmallVec<[CounterState; 1]> = self.counters[..self.decided].into();
+        let mut after: SmallVec<[CounterState; 1]> = self.counters.clone();
         let mut admitted = 0;
         for _ in 0..run.tries {
             let decision = decide(tiers, &mut after, policy, Direction::Take, Hits(run.hits), now);
@@ -357,7 +318,7 @@ impl Counted<'_> {
     /// Has strict buckets notice that `run` was rejected, where it does not fit.
     fn note_rejected(&mut self, run: Run) {
         let now = self.now;
-        for i in 0..self.decided {
+        for i in 0..self.counters.len() {
             self.edit(i, |tier, counter| {
                 if !counter.probe(tier, now, Hits(run.hits)).fits {
                     counter.reject(tier, now);
@@ -368,7 +329,7 @@ impl Counted<'_> {
 
     /// Takes the hits of `hold`. Returns how many were taken.
     fn hold(&mut self, Hold { least, want, time }: Hold) -> u64 {
-        let (tiers, now) = (&self.target.tiers[..self.decided], self.now);
+        let (tiers, now) = (&self.target.tiers, self.now);
         let room =
             tiers.iter().zip(&self.counters).map(|(tier, state)| state.availability(tier, now).remaining);
         let held = want.min(room.min().unwrap_or(0).into());
@@ -386,9 +347,6 @@ impl Counted<'_> {
         let at = report.at.min(now);
         let rejected_at = report.rejected_at.map(|rejected| rejected.min(now));
         for (i, tier) in self.target.tiers.iter().enumerate() {
-            if report.except.contains(i) || self.adopted.contains(i) {
-                continue;
-            }
             if tier.algorithm == Algorithm::FixedWindow {
                 if self.keys[i].window == report.at.window_end(tier.period) {
                     add_to_window(tier, &mut self.counters[i], report, now);

@@ -13,7 +13,13 @@ mod sender;
 #[cfg(all(test, feature = "simulated"))]
 mod tests;
 
-use std::sync::Arc;
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use tokio::task::JoinSet;
 
@@ -41,6 +47,8 @@ pub(super) struct StoreClient<R, S = Sent> {
     pub(super) caller: Caller<R>,
     sender: Sender<S>,
     pub(super) membership: Membership,
+    /// The number by which the store knows this process again.
+    writer: AtomicU64,
 }
 
 // === impl StoreClient ===
@@ -49,7 +57,14 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
     /// Creates a client of `remote`, which need not be reachable yet.
     pub(super) fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
         let membership = Membership::new(settings.heartbeat, clock.now());
-        Self { caller: Caller::new(remote, clock, settings), sender: Sender::default(), membership }
+        // of random keys
+        let writer = (RandomState::new().hash_one(()) >> 16).max(1);
+        Self {
+            caller: Caller::new(remote, clock, settings),
+            sender: Sender::default(),
+            membership,
+            writer: AtomicU64::new(writer),
+        }
     }
 
     /// Starts the heartbeat and the sender, which sends what `exchanges` composes.
@@ -63,6 +78,18 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
     pub(super) fn start_sender(self: &Arc<Self>, exchanges: Arc<impl Exchanges<S>>, tasks: &mut JoinSet<()>) {
         let client = Arc::clone(self);
         tasks.spawn(async move { client.sender.run(&client.caller, &*exchanges).await });
+    }
+
+    /// Returns the number by which the store knows this process again.
+    pub(super) fn writer(&self) -> u64 {
+        self.writer.load(Ordering::Relaxed)
+    }
+
+    /// Takes another one, since commands may be carried out of which this process does not hear: what they change is not
+    /// in its estimates.
+    pub(super) fn renew_writer(&self) {
+        let next = |writer: u64| (writer.wrapping_add(1) & ((1 << 48) - 1)).max(1);
+        let _ = self.writer.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |writer| Some(next(writer)));
     }
 
     /// Returns the number of instances, this one included; at least 1.

@@ -25,7 +25,8 @@ impl LocalCounter {
     pub(in super::super) fn check_books(&self) {
         if let Some(sums) = self.books.sums() {
             assert_eq!((sums.owed, sums.held), self.recorded(), "{self:?}");
-            if !sums.is_guessed {
+            // others may have given back what it has counted
+            if !sums.is_guessed && !self.is_beside {
                 self.check_estimate(self.last_check_at.max(sums.seen_at));
             }
         }
@@ -51,21 +52,21 @@ impl LocalCounter {
     }
 
     /// Returns what the store lacks. The hits of tries that were given up may precede any of the others.
-    fn own_deltas(&self, tier: &Tier) -> impl Iterator<Item = &PendingDelta> {
+    fn own_deltas(&self) -> impl Iterator<Item = &PendingDelta> {
         let admitted = self.rare.talk().into_iter().flat_map(Talk::admitted);
-        admitted.chain(self.unacknowledged.all()).filter(|delta| delta.limit.counts_in(tier))
+        admitted.chain(self.unacknowledged.all())
     }
 
     /// Returns the hits that the store lacks in the window of `tier` that ends at `end`.
     fn own_hits_until(&self, end: Timestamp, tier: &Tier) -> u64 {
-        let own = self.own_deltas(tier).filter(|delta| delta.last_at.window_end(tier.period) == end);
+        let own = self.own_deltas().filter(|delta| delta.last_at.window_end(tier.period) == end);
         own.fold(0, |own, delta| own.saturating_sub(delta.unused).saturating_add_signed(delta.change.hits))
     }
 
     /// Returns a counter of the hits that the store lacks, counted as early as they may have been.
     fn own_sliding(&self, tier: &Tier, now: Timestamp) -> CounterState {
         let mut own = CounterState::unused(tier, Timestamp::default());
-        for delta in self.own_deltas(tier) {
+        for delta in self.own_deltas() {
             let hits = delta.change.hits.saturating_sub_unsigned(delta.unused);
             own.add(tier, delta.at, CountChange::of(hits), now);
         }

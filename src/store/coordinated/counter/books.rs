@@ -80,12 +80,11 @@ impl Books {
         }
     }
 
-    /// Notes that a reply was adopted, and whether it was taken to count what is in flight. What is known of the limit
-    /// of the rule stays if it is about another one.
+    /// Notes that a reply was adopted, and whether it was taken to count what is in flight.
     #[inline]
-    pub(super) fn guess(&mut self, is_guessed: bool, is_away: bool) {
+    pub(super) fn guess(&mut self, is_guessed: bool) {
         if let Some(sums) = self.sums_mut() {
-            sums.is_guessed = is_guessed || is_away && sums.is_guessed;
+            sums.is_guessed = is_guessed;
         }
     }
 

@@ -25,9 +25,9 @@ impl LocalCounter {
         } else if !decision.over {
             self.add_pending(positive(hits.0), now);
         } else if policy == OverLimitPolicy::Count {
-            self.push_pending(PendingDelta { rejected: hits.0, ..self.delta(positive(hits.0), now) });
+            self.push_pending(PendingDelta { rejected: hits.0, ..PendingDelta::of(positive(hits.0), now) });
         } else if self.is_rejected_by_strict_bucket(hits, now) {
-            self.push_pending(PendingDelta { rejected_at: now, ..self.delta(0, now) });
+            self.push_pending(PendingDelta { rejected_at: now, ..PendingDelta::of(0, now) });
         }
         if decision.over {
             self.return_useless(now);
@@ -43,7 +43,7 @@ impl LocalCounter {
 
     /// Makes hits pending that were given back at `now`. The store counts unspent leased hits too, which must stay.
     fn pend_given_back(&mut self, hits: Hits, now: Timestamp) {
-        let mut delta = self.delta(negative(hits.0), now);
+        let mut delta = PendingDelta::of(negative(hits.0), now);
         let counts = |lease: &&HeldLease| {
             let tiers = &self.target.tiers;
             !tiers.iter().all(|tier| has_ended(tier, lease.granted_at, now))
@@ -59,7 +59,7 @@ impl LocalCounter {
     /// Gives back hits that were counted at `at` for a request which was then rejected.
     pub(in super::super) fn uncount(&mut self, hits: Hits, at: Timestamp) {
         take_off(&self.target.tiers, &mut self.estimate, hits, at);
-        self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..self.delta(0, at) });
+        self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..PendingDelta::of(0, at) });
     }
 
     /// Decides without the store as if every instance received the same hits: each hit counts once for each of them.
@@ -128,7 +128,7 @@ impl LocalCounter {
         }
         match direction {
             _ if !reported => {}
-            Direction::Take => self.push_pending(self.delta(positive(hits.0), now)),
+            Direction::Take => self.push_pending(PendingDelta::of(positive(hits.0), now)),
             Direction::GiveBack => self.pend_given_back(hits, now),
         }
     }

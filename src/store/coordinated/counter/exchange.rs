@@ -11,11 +11,10 @@ use smallvec::SmallVec;
 
 use super::{
     Generation, LocalCounter,
-    limits::joined,
     policy::Asks,
     records::Dropped,
     talk::{Group, OnWay, Outcome, Talk, Tries, Try, channel},
-    tiers::flows,
+    tiers::{fits, flows},
 };
 use crate::{
     limit::{Coordination, CounterKey, Direction, Hits, OverLimitPolicy, Timestamp},
@@ -38,8 +37,6 @@ pub(in super::super) struct Sent {
     pub(super) number: u32,
     /// The limit of its tries.
     pub(in super::super) target: Arc<Target>,
-    /// Further tiers that it is about, of other limits. They follow those of `target` in the command.
-    pub(super) beside: Option<Arc<Target>>,
     /// Whether the limit came with the requests.
     pub(super) is_own: bool,
     /// The tries that it carries, run after run; or a reservation, which the hold is for.
@@ -74,7 +71,6 @@ impl Sent {
             generation: counter.numbers.generation,
             number,
             target: Arc::clone(&counter.target),
-            beside: None,
             is_own: false,
             tries: Tries::new(),
             runs: SmallVec::new(),
@@ -129,19 +125,11 @@ impl Sent {
         Ok(())
     }
 
-    fn command(&self, reports: SmallVec<[Report; 1]>, at: Timestamp) -> Command {
+    fn command(&self, reports: SmallVec<[Report; 1]>, writer: u64, at: Timestamp) -> Command {
         let runs = SmallVec::from_slice(&self.runs);
-        let beside = self.beside.as_ref().map_or(0, |beside| beside.tiers.len());
-        let beside = u8::try_from(beside).unwrap_or(u8::MAX);
-        let target = self
-            .beside
-            .as_ref()
-            .map_or_else(|| Arc::clone(&self.target), |beside| joined(&self.target, beside));
-        Command {
-            target,
-            at,
-            exchange: Exchange { reports, runs, all_or_none: self.all_or_none, hold: self.hold, beside },
-        }
+        let (all_or_none, hold) = (self.all_or_none, self.hold);
+        let exchange = Exchange { reports, runs, all_or_none, hold, writer };
+        Command { target: Arc::clone(&self.target), at, exchange }
     }
 
     /// Returns whether its hold is for a reservation, which is its only try.
@@ -202,16 +190,15 @@ impl LocalCounter {
         let (awaited, others): (Tries, Tries) =
             std::mem::take(&mut talk.tries).into_iter().partition(Try::is_awaited);
         talk.tries = awaited;
-        others.iter().for_each(|asked| self.count_return(&asked.target, asked.hits, asked.asks));
+        others.iter().for_each(|asked| self.count_return(asked.hits, asked.asks));
         self.end_talk();
     }
 
-    /// Counts `hits` that a try under `limit` gives back, which the store has not.
-    pub(in super::super) fn count_return(&mut self, limit: &Arc<Target>, hits: Hits, asks: Asks) {
-        let Asks::GiveBack(at) = asks else { return };
-        self.under(limit, at, |counter| {
-            counter.count(Direction::GiveBack, OverLimitPolicy::Ignore, hits, at);
-        });
+    /// Counts `hits` that a try gives back, which the store has not.
+    pub(in super::super) fn count_return(&mut self, hits: Hits, asks: Asks) {
+        if let Asks::GiveBack(at) = asks {
+            self.count(Direction::GiveBack, OverLimitPolicy::Ignore, hits, at);
+        }
     }
 
     /// Returns whether the last try is the only one that waits.
@@ -227,7 +214,7 @@ impl LocalCounter {
     /// Returns the instant whose windows the oldest exchange on its way is about. Decisions may wait for it.
     pub(in super::super) fn unanswered_since(&self) -> Option<Timestamp> {
         let of_reports = self.unacknowledged.in_flight().first();
-        let of_reports = of_reports.map(|delta| (self.numbers.flushed, delta.last_at));
+        let of_reports = of_reports.map(|delta| (self.unacknowledged.number(), delta.last_at));
         let others = self.rare.talk().and_then(|talk| talk.on_way.first());
         let all = of_reports.into_iter().chain(others.map(|sent| (sent.number, sent.at)));
         all.max_by_key(|(number, _)| self.numbers.sent.wrapping_sub(*number)).map(|(_, at)| at)
@@ -315,17 +302,13 @@ impl LocalCounter {
         }
         let want = self.requested_hits();
         let in_flight = self.unacknowledged.in_flight();
-        let is_about = |limit: &Target| limit.overlaps(&asked.target);
-        if !is_about(&self.target) && !in_flight.iter().any(|delta| is_about(&delta.limit)) {
-            return false;
-        }
         if self.plan.instances <= 1 || asked.looks() || asked.group.is_some() {
             return true;
         }
         let Asks::Lease(_) = asked.asks else {
             // the store has to count them before
-            let mut counted = in_flight.iter().filter(|delta| is_about(&delta.limit));
-            return counted.any(|delta| delta.taken() > 0) || self.must_return(asked, link.time.now);
+            let counts = in_flight.iter().any(|delta| delta.taken() > 0);
+            return counts || self.must_return(asked, link.time.now);
         };
         // several instances must not wait for their reports in a burst
         if in_flight.iter().any(|delta| !delta.change.is_addition()) {
@@ -351,16 +334,8 @@ impl LocalCounter {
         }
         let held = self.leased_hits().saturating_add(self.requested_hits());
         let all = asked.hits.plus(Hits(held));
-        let has_room = || {
-            let mut tiers = asked.target.tiers.iter().enumerate();
-            tiers.all(|(i, tier)| {
-                let hits = if self.target.counts_in(tier) { all } else { asked.hits };
-                self.known(&asked.target, i).is_none_or(|(state, _)| state.probe(tier, now, hits).fits)
-            })
-        };
-        held > 0
-            && self.target.overlaps(&asked.target)
-            && (is_grouped || asked.is_own && flows(&asked.target.tiers) || !has_room())
+        let has_room = || fits(&asked.target.tiers, &self.estimate, all, now);
+        held > 0 && (is_grouped || asked.is_own && flows(&asked.target.tiers) || !has_room())
     }
 
     /// Returns the tries that leave now, whether no exchange is on its way that is about the ledger, and whether hits
@@ -418,7 +393,7 @@ impl LocalCounter {
             if let Err(asked) = last.add(asked) {
                 left += 1;
                 let full = std::mem::replace(&mut last, Sent::new(key, self, number));
-                leave(full.command(std::mem::take(&mut reports), at), full);
+                leave(full.command(std::mem::take(&mut reports), link.writer, at), full);
                 let is_added = last.add(asked).is_ok();
                 debug_assert!(is_added, "an empty command takes in any try");
             }
@@ -431,7 +406,7 @@ impl LocalCounter {
             let want = hold.map_or(0, |hold| hold.want);
             self.rare.make_talk().on_way.push(OnWay { number, left, is_ledger, want, at: oldest });
         }
-        leave(last.command(reports, at), last);
+        leave(last.command(reports, link.writer, at), last);
         dropped
     }
 
@@ -455,44 +430,17 @@ impl LocalCounter {
         if wants_lease {
             returned += self.return_leases_before(at.after(link.lead()));
         }
-        let (mut reports, beside, dropped) = self.take_reports(sent.number, at);
-        sent.beside = beside;
+        let (reports, dropped) = self.take_reports(sent.number, at);
         sent.carried = (!reports.is_empty()).then(|| self.carried_hits());
         // no try that follows may find hits held that it needs
-        let is_of_rule = |asked: &Try| !asked.is_own && asked.target.has_counters_of(&self.target);
-        let may_hold = wants_lease && tries.iter().all(is_of_rule);
+        let may_hold = wants_lease && !self.is_beside && !tries.iter().any(|asked| asked.is_own);
         let needed = needed_hits(tries);
         let hold = may_hold.then(|| self.view().next_hold(needed, returned, link, at)).flatten();
-        if reports.is_empty() && self.sends_state(tries, hold.is_some(), at) {
-            let exact = self.replacement(&self.target, at);
-            let report = |replaces| Report { at, since: at, replaces: Some(replaces), ..Report::default() };
-            reports.extend(exact.map(report));
-            sent.carried = (!reports.is_empty()).then(Dropped::default);
-        }
-        let others = if self.plan.wants_read { self.other_tiers() } else { None };
-        let is_read_anyway = others.is_none()
-            && (hold.is_some() || tries.iter().any(|asked| asked.target.has_counters_of(&self.target)));
-        let reads = self.plan.wants_read && sent.carried.is_none() && !is_read_anyway;
-        if sent.carried.is_some() || hold.is_some() || reads || !tries.is_empty() {
-            // a report says less of them than is wished for
-            self.plan.wants_read &= sent.carried.is_some() && sent.beside.is_none() && others.is_some();
-            self.end_overcounting();
-        }
-        if reads {
-            sent.beside = others;
+        let is_read_anyway = sent.carried.is_some() || hold.is_some() || !tries.is_empty();
+        if std::mem::take(&mut self.plan.wants_read) && !is_read_anyway {
             sent.runs.extend(Exchange::read().runs);
         }
         (reports, hold, dropped)
-    }
-
-    /// Returns whether the store has to have this instance's exact state before it decides `tries`, and what is held if
-    /// it `holds`; nothing is reported.
-    fn sends_state(&self, tries: &[Try], holds: bool, at: Timestamp) -> bool {
-        let is_late = self.counted_until() > at || self.is_overcounted();
-        let is_about = |asked: &Try| asked.target.overlaps(&self.target);
-        let is_lease = self.choice.mode == Coordination::Lease;
-        let decides = holds || (is_lease || is_late) && tries.iter().any(is_about);
-        decides || self.plan.wants_read && self.is_overcounted()
     }
 }
 

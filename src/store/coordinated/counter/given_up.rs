@@ -59,7 +59,7 @@ impl LocalCounter {
         match delivery {
             Delivery::NotApplied => {}
             Delivery::OnWay(sent) if sent.generation == self.numbers.generation.0 => {
-                let admitted = (hits > Hits(0)).then(|| self.delta(positive(hits.0), at));
+                let admitted = (hits > Hits(0)).then(|| PendingDelta::of(positive(hits.0), at));
                 let aside = self.rare.talk_mut().and_then(|talk| talk.aside.as_mut());
                 let given_up = aside.map(|aside| &mut aside.given_up);
                 if let Some(given) = given_up.and_then(|all| all.iter_mut().find(|given| given.id == sent.id))
@@ -67,7 +67,7 @@ impl LocalCounter {
                     given.admitted = admitted;
                 }
             }
-            Delivery::OnWay(_) | Delivery::Applied | Delivery::Unknown => self.lose_versions(),
+            Delivery::OnWay(_) | Delivery::Applied | Delivery::Unknown => self.lose_exactness(),
         }
     }
 

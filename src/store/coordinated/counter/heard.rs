@@ -2,13 +2,21 @@
 
 use std::num::NonZeroU64;
 
-use crate::limit::{Timestamp, algorithm::IdleAt};
+use crate::{
+    limit::{Timestamp, algorithm::IdleAt},
+    store::remote::TierSet,
+};
 
 /// What the store's replies have told of a counter besides its states.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    /// The version of the store's sliding windows and buckets as of its last reply, if all have the same.
-    pub(super) version: Version,
+    /// The sliding windows and buckets whose estimate has everything that the store counted as of the last reply. While
+    /// nobody else changes them, it is more exact than the store's state, which has reported hits as of the last of
+    /// them.
+    pub(super) exact: TierSet,
+    /// The tiers whose estimate a reply has replaced, if there are counters [beside](super::beside) this one: it lacks what
+    /// they have counted.
+    pub(super) adopted: TierSet,
     /// On the store's clock.
     pub(super) last_reply_at: ReplyTime,
     /// The instant from which the store counts none of the granted hits, used or not.
@@ -21,10 +29,6 @@ pub(super) struct Heard {
 /// since the reply did not carry it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReplyTime(Option<NonZeroU64>);
-
-/// What is known of the [version](crate::store::remote::Reply::version) of a tier in the store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Version(u64);
 
 // === impl ReplyTime ===
 
@@ -42,24 +46,5 @@ impl ReplyTime {
     /// Sets it to `at`, to two nanoseconds.
     pub(super) fn set(&mut self, at: Timestamp, is_estimated: bool) {
         self.0 = NonZeroU64::new((at.as_nanos() & !1).max(2) | u64::from(is_estimated));
-    }
-}
-
-// === impl Version ===
-
-impl Version {
-    /// Nothing is counted there, as far as it is known.
-    pub(super) const NONE: Self = Self(0);
-
-    /// It is not known how the store's state differs from the estimate. Versions in the store are below 2^48.
-    pub(super) const LOST: Self = Self(u64::MAX);
-
-    pub(super) const fn of(version: u64) -> Self {
-        Self(version)
-    }
-
-    /// Returns the version; none if it is lost.
-    pub(super) const fn known(self) -> Option<u64> {
-        if self.0 == Self::LOST.0 { None } else { Some(self.0) }
     }
 }

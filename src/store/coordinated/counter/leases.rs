@@ -1,7 +1,5 @@
 //! Leases: hits that the store has granted in advance.
 
-use std::sync::Arc;
-
 use super::{
     LocalCounter,
     records::{Dropped, HeldLease, PendingDelta, left_in},
@@ -19,9 +17,9 @@ use crate::{
 // === impl LocalCounter ===
 
 impl LocalCounter {
-    /// Returns the held leases of the limit in use.
+    /// Returns the held leases.
     pub(super) fn leases(&self) -> &[HeldLease] {
-        if self.is_away() { &[] } else { self.rare.leases() }
+        self.rare.leases()
     }
 
     /// Returns whether it holds a lease.
@@ -38,7 +36,7 @@ impl LocalCounter {
     /// Adapts to the number of instances. Leases that were granted to a lone instance are valid for long, and returned
     /// when there are others.
     pub(in super::super) fn follow_instances(&mut self, instances: usize) {
-        if instances > 1 && self.plan.instances <= 1 && flows(&self.lease_limit().tiers) {
+        if instances > 1 && self.plan.instances <= 1 && flows(&self.target.tiers) {
             self.return_leases();
         }
         self.plan.instances = u16::try_from(instances).unwrap_or(u16::MAX);
@@ -47,25 +45,13 @@ impl LocalCounter {
     /// Returns whether hits that are held for `time` were asked for as by an instance that is alone, which this one is
     /// not any more.
     pub(super) fn outlasts_others(&self, time: Period) -> bool {
-        let tiers = &self.lease_limit().tiers;
+        let tiers = &self.target.tiers;
         self.plan.instances > 1 && flows(tiers) && time >= lone_hold(tiers)
-    }
-
-    /// Returns the instant until which the store may count hits that it has granted at other times than those of their
-    /// use. In a fixed window the time does not matter.
-    pub(super) fn counted_until(&self) -> Timestamp {
-        if flows(&self.lease_limit().tiers) {
-            self.heard.granted_until.instant()
-        } else {
-            Timestamp::default()
-        }
     }
 
     /// Records that `hits` were asked for: as many as the limit could admit at most.
     pub(in super::super) fn record_demand(&mut self, hits: Hits, now: Timestamp) {
-        if !self.is_away() {
-            self.demand.record(hits.0.min(capacity(&self.target.tiers)), now);
-        }
+        self.demand.record(hits.0.min(capacity(&self.target.tiers)), now);
     }
 
     /// Holds `hits` of those that `reply` grants, which must be used within `hold`. To be called before the reply is
@@ -81,9 +67,9 @@ impl LocalCounter {
         let until = ends.min().unwrap_or(now);
         let lease = HeldLease::new(Hits(hits), now, until);
         self.books.hold(hits);
-        if self.is_away() || self.choice.mode != Coordination::Lease {
-            // granted under a limit that a reload has replaced, or before the mode changed
-            self.push_unused(PendingDelta::unused(&self.target, lease));
+        if self.choice.mode != Coordination::Lease || self.is_beside {
+            // asked for before
+            self.push_unused(PendingDelta::unused(lease));
         } else {
             self.rare.add_lease(lease);
         }
@@ -100,8 +86,7 @@ impl LocalCounter {
             leasing.note_admission();
         }
         for delta in self.unacknowledged.pending_mut() {
-            let is_given_back = !delta.change.is_addition() && delta.limit.overlaps(&self.target);
-            if is_given_back && same_windows(&self.target.tiers, delta.at, now) {
+            if !delta.change.is_addition() && same_windows(&self.target.tiers, delta.at, now) {
                 delta.change.floor = delta.change.floor.saturating_add(hits);
             }
         }
@@ -122,21 +107,11 @@ impl LocalCounter {
             let tiers = &self.target.tiers;
             let ended = tiers.iter().all(|tier| has_ended(tier, lease.granted_at, lease.until));
             let is_kept = self.must_keep(tiers, lease.granted_at, lease.until, time.latest);
-            if is_kept
-                && self.plan.instances <= 1
-                && !is_mixed(tiers)
-                && !self.has_lost_version()
-                && lease.left().0 <= self.view().idle_allowance()
-            {
-                // the estimate, which does not count them, has to replace the store's state
-                self.books.hold(-i128::from(lease.left().0));
-                self.leasing_mut().is_overcounted = true;
-                self.plan.wants_read = true;
-            } else if ended || is_kept {
+            if ended || is_kept {
                 self.books.hold(-i128::from(lease.left().0));
                 dropped.stranded += lease.left().0;
             } else {
-                self.push_unused(PendingDelta::unused(&self.target, lease));
+                self.push_unused(PendingDelta::unused(lease));
             }
         }
         dropped
@@ -167,8 +142,7 @@ impl LocalCounter {
     /// Makes all unspent leased hits pending, to return them to the store.
     pub(in super::super) fn return_leases(&mut self) {
         while let Some(lease) = self.rare.pop_lease() {
-            let limit = Arc::clone(self.lease_limit());
-            self.push_unused(PendingDelta::unused(&limit, lease));
+            self.push_unused(PendingDelta::unused(lease));
         }
     }
 
@@ -197,7 +171,7 @@ impl LocalCounter {
             && let Some(lease) = self.rare.pop_lease()
         {
             returned += lease.left().0;
-            self.push_unused(PendingDelta::unused(&self.target, lease));
+            self.push_unused(PendingDelta::unused(lease));
         }
         returned
     }
@@ -215,7 +189,7 @@ impl LocalCounter {
     /// available again gradually, and others take them, it gets them back.
     pub(in super::super) fn unspend(&mut self, hits: Hits, at: Timestamp) {
         let tiers = &self.target.tiers;
-        let stays = self.plan.instances > 1 && flows(tiers) || self.is_away();
+        let stays = self.plan.instances > 1 && flows(tiers);
         let leases = if stays { &mut [] } else { self.rare.leases_mut() };
         let held = leases.iter_mut().find_map(|lease| {
             let left = lease.left.checked_add(u32::try_from(hits.0).ok()?)?;

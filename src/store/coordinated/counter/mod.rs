@@ -1,12 +1,13 @@
 //! One local counter: this instance's copy of the counters of one target. Pure: it has no clock, no store and no lock.
 //!
-//! The *estimate* is this instance's knowledge of the shared counters: the last reply of the shared store plus all hits
-//! counted here since, at their true times, without hits that are leased and not used. Every mode answers from it; the
-//! modes differ in when a hit may be admitted without asking the store. Hits counted here that the store has not been
-//! sent yet are *pending*; they belong to the instant at which they were counted, since hits of one window must not be
-//! counted in the next. Hits that the store granted in advance are a *lease*.
+//! The *estimate* is this instance's knowledge of the shared counters: the last reply of the shared store, unless nobody
+//! else has changed them, plus all hits counted here since, at their true times, without hits that are leased and not
+//! used. Every mode answers from it; the modes differ in when a hit may be admitted without asking the store. Hits counted
+//! here that the store has not been sent yet are *pending*; they belong to the instant at which they were counted, since
+//! hits of one window must not be counted in the next. Hits that the store granted in advance are a *lease*.
 
 mod audit;
+mod beside;
 mod books;
 mod counting;
 mod decide;
@@ -15,7 +16,6 @@ mod exchange;
 mod given_up;
 mod heard;
 mod leases;
-mod limits;
 mod pending;
 mod place;
 mod policy;
@@ -43,7 +43,7 @@ use self::{
     rare::Rare,
     schedule::FlushSchedule,
     states::States,
-    tiers::saturated,
+    tiers::{has_bucket, saturated},
     unacknowledged::Unacknowledged,
     usage::UsageRate,
 };
@@ -62,12 +62,19 @@ use crate::{
         algorithm::{CounterState, IdleAt},
         capacity,
     },
-    store::remote::Target,
+    store::remote::{Target, TierSet},
 };
 
 /// The time without a check after which a counter forgets how it got its last lease, and that it should read the
 /// store's count.
 const FORGOTTEN_AFTER: Period = Period::from_secs(1);
+
+/// What the limit of a request replaces while the request is decided.
+#[derive(Debug)]
+pub(super) struct ReplacedLimit {
+    target: Arc<Target>,
+    denied_until: Timestamp,
+}
 
 /// The number of a counter among those of this process, modulo 2^32: a late reply is not applied to a counter that has
 /// taken the place of the one it is for. A call ends long before the numbers repeat.
@@ -92,6 +99,8 @@ pub(super) struct LocalCounter {
     /// Its place in the queue of the flush loop.
     pub(super) place: QueuePlace,
     pub(super) choice: ModeChoice,
+    /// Whether there is a counter of other tiers of the same entries that has some of these.
+    pub(super) is_beside: bool,
     numbers: Numbers,
     heard: Heard,
     pub(super) plan: Plan,
@@ -104,8 +113,6 @@ pub(super) struct LocalCounter {
 struct Numbers {
     /// That of the last command.
     sent: u32,
-    /// That of the last flush.
-    flushed: u32,
     /// That of the counter.
     generation: Generation,
 }
@@ -133,18 +140,20 @@ pub(super) struct Plan {
 // === impl LocalCounter ===
 
 impl LocalCounter {
-    /// Creates an unused counter of `target`, which is flushed every `interval`. No other counter has its `generation`.
+    /// Creates an unused counter of `target`, for which nobody has asked yet, which is flushed every `interval`. No other
+    /// counter has its `generation`.
     pub(super) fn new(target: Arc<Target>, interval: Period, generation: Generation, now: Timestamp) -> Self {
         Self {
             estimate: target.tiers.iter().map(|tier| CounterState::unused(tier, now)).collect(),
             rule: None,
-            last_check_at: now,
+            last_check_at: Timestamp::default(),
             rare: Rare::default(),
             unacknowledged: Unacknowledged::default(),
             demand: Demand::default(),
             place: QueuePlace::default(),
             choice: ModeChoice { mode: Coordination::Local, is_in_burst: false, requested_mode: None },
-            numbers: Numbers { sent: 0, flushed: 0, generation },
+            is_beside: false,
+            numbers: Numbers { sent: 0, generation },
             heard: Heard::default(),
             plan: Plan {
                 denied_until: Timestamp::default(),
@@ -167,9 +176,9 @@ impl LocalCounter {
     }
 
     /// Adopts the rule of `check`, which has the same key, if the rule has changed. Returns whether it may have
-    /// changed. Only the limits can differ, since the key includes everything else. A limit that comes with a request
-    /// is no rule. A rule from before a reload does not come back: requests that still have it are decided under the
-    /// one that has replaced it.
+    /// changed. Only the numbers of the limits can differ, since the key includes everything else. A limit that comes
+    /// with a request is no rule. A rule from before a reload does not come back: requests that still have it are
+    /// decided under the one that has replaced it.
     pub(super) fn update_rule(&mut self, check: &LimitCheck<'_>, now: Timestamp) -> bool {
         let Some(rule) = check.rule.id() else { return false };
         if self.rule.is_some_and(|own| rule == own || rule.is_older_than(own)) {
@@ -178,11 +187,33 @@ impl LocalCounter {
         if !self.target.is_of(check) {
             self.plan.denied_until = Timestamp::default();
             self.choice.requested_mode = None;
-            self.change_limit(Target::of(check), now);
+            if has_bucket(&self.target.tiers) {
+                // one that holds less forgets some of the hits, and it would not be known whether leased ones are among
+                // them
+                self.return_leases();
+            }
+            self.target = Arc::new(Target::of(check));
             self.plan_flush(now);
         }
         self.rule = Some(rule);
         true
+    }
+
+    /// Applies the limit that comes with the request of `check`, if it is another one than that of the counter. Returns
+    /// the counter's, which has to be restored.
+    pub(super) fn use_limit_of(&mut self, check: &LimitCheck<'_>) -> Option<ReplacedLimit> {
+        if check.rule.id().is_some() || self.target.is_of(check) {
+            return None;
+        }
+        let target = Arc::new(Target { tiers: check.shared_tiers(), ..(*self.target).clone() });
+        let target = std::mem::replace(&mut self.target, target);
+        Some(ReplacedLimit { target, denied_until: std::mem::take(&mut self.plan.denied_until) })
+    }
+
+    /// Restores the limit that [`LocalCounter::use_limit_of`] has returned.
+    pub(super) fn restore_limit(&mut self, replaced: ReplacedLimit) {
+        self.target = replaced.target;
+        self.plan.denied_until = replaced.denied_until;
     }
 
     /// Notes that a check arrives at `now`.
@@ -231,9 +262,7 @@ impl LocalCounter {
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         // the estimate first: it decides most often, and is where the sweep, which visits every counter, has to read
         // anyway
-        self.estimate.iter().all(|state| state.idle_at() <= now)
-            && self.are_others_idle(now)
-            && self.is_free(now)
+        self.estimate.iter().all(|state| state.idle_at() <= now) && self.is_free(now)
     }
 
     /// Returns whether there is nothing that only the sweep would notice: nothing is pending, in flight, leased or
@@ -293,9 +322,7 @@ impl LocalCounter {
 
     /// Forgets the states of the time in which the store was unavailable.
     pub(super) fn end_fallback(&mut self) {
-        let Some(more) = self.rare.more_mut() else { return };
-        more.others.iter_mut().flat_map(|others| &mut others.tiers).for_each(|other| other.fallback = None);
-        if more.fallback.take().is_some() {
+        if self.rare.more_mut().is_some_and(|more| more.fallback.take().is_some()) {
             self.rare.shrink();
         }
     }
@@ -307,7 +334,6 @@ impl LocalCounter {
 
     /// Frees what is of no use to a counter that has not been checked lately.
     pub(in super::super) fn shrink(&mut self, now: Timestamp) {
-        self.forget_others(now);
         if now.since(self.last_check_at) >= FORGOTTEN_AFTER {
             self.forget(now, Leasing::is_forgettable);
         }
@@ -319,9 +345,9 @@ impl LocalCounter {
         self.forget(now, Leasing::is_over);
     }
 
-    /// Notes that the store counts no granted hits but those that are known to be used.
-    pub(super) fn forget_grants(&mut self) {
-        self.heard.granted_until = IdleAt::default();
+    /// Notes that it is not known what the store counts besides the estimate.
+    pub(super) fn lose_exactness(&mut self) {
+        self.heard.exact = TierSet::default();
     }
 
     fn forget(&mut self, now: Timestamp, is_over: fn(&Leasing) -> bool) {

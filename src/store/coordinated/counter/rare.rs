@@ -1,19 +1,11 @@
 //! What few local counters have at a time: leases, and the states of what they wait for.
 
-use std::sync::Arc;
-
 use super::{
-    heard::{ReplyTime, Version},
     policy::Leasing,
     records::{HeldLease, HeldLeases},
     states::States,
     talk::Talk,
 };
-use crate::{
-    limit::{Tier, algorithm::CounterState},
-    store::remote::Target,
-};
-
 /// What few local counters have at a time. A single lease, which is the most frequent, needs no allocation.
 #[derive(Debug, Default)]
 pub(super) enum Rare {
@@ -38,32 +30,6 @@ pub(super) struct More {
     pub(super) leasing: Option<Box<Leasing>>,
     /// While the store is unavailable: the states as if every instance counted the same hits.
     pub(super) fallback: Option<Box<States>>,
-    /// The versions of the tiers, if they differ.
-    pub(super) versions: Option<Box<[Version]>>,
-    /// What is known of other limits of the same entries. None if there are none.
-    pub(super) others: Option<Box<OtherLimits>>,
-}
-
-/// What is known of other limits than the one in use.
-#[derive(Debug, Default)]
-pub(super) struct OtherLimits {
-    /// The tiers that the limit in use does not have.
-    pub(super) tiers: Vec<OtherTier>,
-    /// The rule's limit, while one with other tiers is in use. Leases are held under it.
-    pub(super) of_rule: Option<Arc<Target>>,
-    /// The limit of the last request that had its own.
-    pub(super) of_request: Option<Arc<Target>>,
-}
-
-/// What is known of a tier that the limit in use does not have.
-#[derive(Clone, Debug)]
-pub(super) struct OtherTier {
-    pub(super) tier: Tier,
-    pub(super) state: CounterState,
-    pub(super) version: Version,
-    pub(super) replied_at: ReplyTime,
-    /// Its state as if every instance counted the same hits, while the store is unavailable.
-    pub(super) fallback: Option<CounterState>,
 }
 
 // === impl Rare ===
@@ -193,8 +159,6 @@ impl Rare {
         if let Self::More(more) = self
             && more.leasing.is_none()
             && more.fallback.is_none()
-            && more.versions.is_none()
-            && more.others.is_none()
         {
             *self = match (&more.held[..], more.talk.take()) {
                 ([], None) => Self::Nothing,
@@ -264,14 +228,7 @@ mod tests {
         assert!(rare.more_mut().is_none());
         rare.make_more().leasing_mut().is_scarce = true;
         rare.make_more().fallback = Some(Box::new(std::iter::empty().collect()));
-        rare.make_more().others = Some(Box::default());
-        rare.make_more().versions = Some(Box::default());
-        let takes: [fn(&mut More); 4] = [
-            |more| drop(more.leasing.take()),
-            |more| drop(more.fallback.take()),
-            |more| drop(more.versions.take()),
-            |more| drop(more.others.take()),
-        ];
+        let takes: [fn(&mut More); 2] = [|more| drop(more.leasing.take()), |more| drop(more.fallback.take())];
         for take in takes {
             rare.shrink();
             assert_eq!(left(&rare), [1]);

@@ -1,7 +1,5 @@
 //! The records that a local counter keeps: pending hits and held leases, and the outcome of each.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
 use super::tiers::{has_ended, negative, same_windows, saturated};
@@ -10,14 +8,12 @@ use crate::{
         Hits, Tier, Timestamp,
         algorithm::{CountChange, CounterState},
     },
-    store::remote::{Report, Target, TierSet, UnusedHits},
+    store::remote::{Report, UnusedHits},
 };
 
 /// What was counted here in one window of each fixed tier, and the store has not counted yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PendingDelta {
-    /// The limit that it was counted under, which has the tiers that it is about.
-    pub(super) limit: Arc<Target>,
     /// When the first of the hits were counted.
     pub(super) at: Timestamp,
     /// When the last of them were counted.
@@ -88,10 +84,9 @@ impl Dropped {
 // === impl PendingDelta ===
 
 impl PendingDelta {
-    /// A record of `hits` at `at` under `limit`, which are given back if they are negative.
-    pub(super) fn of(limit: &Arc<Target>, hits: i64, at: Timestamp) -> Self {
+    /// A record of `hits` at `at`, which are given back if they are negative.
+    pub(super) fn of(hits: i64, at: Timestamp) -> Self {
         Self {
-            limit: Arc::clone(limit),
             at,
             last_at: at,
             change: CountChange::of(hits),
@@ -102,10 +97,10 @@ impl PendingDelta {
         }
     }
 
-    /// A record of hits of a lease, held under `limit`, that are given back unused.
-    pub(super) fn unused(limit: &Arc<Target>, lease: HeldLease) -> Self {
+    /// A record of hits of a lease that are given back unused.
+    pub(super) fn unused(lease: HeldLease) -> Self {
         let HeldLease { left, granted_at: at, until, .. } = lease;
-        Self { unused: left.into(), unused_until: until, ..Self::of(limit, 0, at) }
+        Self { unused: left.into(), unused_until: until, ..Self::of(0, at) }
     }
 
     /// Returns whether the store learns nothing from it.
@@ -134,18 +129,15 @@ impl PendingDelta {
         self.last_at = self.last_at.max(at);
     }
 
-    /// Takes in `later`, if both are of the same tiers, and of the same windows but for those that have ended at `now`,
-    /// which the store does not count any more; or if it is itself no more than a rejected try, which no window counts.
-    /// Returns whether it has.
-    pub(super) fn takes_in(&mut self, later: &Self, now: Timestamp) -> bool {
-        if !self.limit.has_counters_of(&later.limit) {
-            return false;
-        }
+    /// Takes in `later`, if both are of the same windows of `tiers` but for those that have ended at `now`, which the
+    /// store does not count any more; or if it is itself no more than a rejected try, which no window counts. Returns
+    /// whether it has.
+    pub(super) fn takes_in(&mut self, later: &Self, tiers: &[Tier], now: Timestamp) -> bool {
         let is_same_in = |tier: &Tier| {
             let alone = std::slice::from_ref(tier);
             same_windows(alone, self.last_at, later.at) || has_ended(tier, later.last_at, now)
         };
-        if later.limit.tiers.iter().all(is_same_in) {
+        if tiers.iter().all(is_same_in) {
             self.append(later);
             return true;
         }
@@ -158,9 +150,9 @@ impl PendingDelta {
 
     /// Has one of `records` [take in](Self::takes_in) `later`, which follows them: the last one, or an earlier one if
     /// those between only add hits, as `later` does, so that their order does not matter. Returns whether one has.
-    pub(super) fn merge(records: &mut [Self], later: &Self, now: Timestamp) -> bool {
+    pub(super) fn merge(records: &mut [Self], later: &Self, tiers: &[Tier], now: Timestamp) -> bool {
         for earlier in records.iter_mut().rev() {
-            if earlier.takes_in(later, now) {
+            if earlier.takes_in(later, tiers, now) {
                 return true;
             }
             if !earlier.only_adds() || !later.only_adds() {
@@ -174,9 +166,9 @@ impl PendingDelta {
         self.change.is_addition() && self.unused == 0 && self.rejected_at == Timestamp::default()
     }
 
-    /// Returns whether no tier counts it at `now`.
-    pub(super) fn has_ended(&self, now: Timestamp) -> bool {
-        self.limit.tiers.iter().all(|tier| has_ended(tier, self.last_at, now))
+    /// Returns whether none of `tiers` counts it at `now`.
+    pub(super) fn has_ended(&self, tiers: &[Tier], now: Timestamp) -> bool {
+        tiers.iter().all(|tier| has_ended(tier, self.last_at, now))
     }
 
     /// Appends `later`, which is of the same windows.
@@ -199,29 +191,18 @@ impl PendingDelta {
         }
     }
 
-    /// Returns the report that sends it in a command about `target`.
-    pub(super) fn report(&self, target: &Target) -> Report {
-        let mut except = TierSet::default();
-        if !self.limit.has_counters_of(target) {
-            let others = target.tiers.iter().enumerate().filter(|(_, tier)| !self.limit.counts_in(tier));
-            others.for_each(|(i, _)| except.insert(i));
-        }
+    /// Returns the report that sends it.
+    pub(super) fn report(&self) -> Report {
         Report {
-            except,
             at: self.last_at,
-            since: self.at,
             change: self.change,
             unused: (self.unused > 0).then_some(UnusedHits { hits: self.unused, until: self.unused_until }),
             rejected_at: (self.rejected_at > Timestamp::default()).then_some(self.rejected_at),
-            replaces: None,
         }
     }
 
-    /// Applies it to `state`, as the store does with the report, if it is about `tier`.
+    /// Applies it to `state`, that of `tier`, as the store does with the report.
     pub(super) fn apply(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
-        if !self.limit.counts_in(tier) {
-            return;
-        }
         if let CounterState::FixedWindow(window) = state {
             if window.end() == self.last_at.window_end(tier.period) || window.end() <= self.last_at {
                 state.add(tier, self.last_at, CountChange::of(negative(self.unused)), now);

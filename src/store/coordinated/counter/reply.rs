@@ -1,14 +1,13 @@
 //! The one place where replies are applied to a counter: they acknowledge what was reported, bring hits to hold and
 //! states to adopt, and decide the tries that they carried.
 
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
 use super::{
     LocalCounter,
     exchange::Sent,
-    heard::Version,
     policy::Asks,
     records::{Dropped, PendingDelta},
     talk::{Early, Talk, Tried, Try},
@@ -16,8 +15,8 @@ use super::{
 };
 use crate::{
     limit::{
-        Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, ReservationRequest, ReservedSpan,
-        Tier, Timestamp,
+        Algorithm, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, ReservationRequest,
+        ReservedSpan, Tier, Timestamp,
         algorithm::{CountChange, CounterState, SlidingWindow},
         decision_from_store,
     },
@@ -57,12 +56,12 @@ fn taken(reply: &Reply, i: usize, run: &Run) -> u32 {
     reply.taken.get(i).copied().unwrap_or(all).min(run.tries)
 }
 
-/// Returns whether state `i` of `reply` replaces `state`. It does not if the state is exact, since the store has
-/// adopted it or has not changed since (`is_exact`), or if the reply is about an earlier window.
-fn adopts(state: &CounterState, reply: &Reply, i: usize, is_exact: bool) -> bool {
+/// Returns whether state `i` of `reply` replaces `state`. It does not if that is kept, since it is more exact, or if the
+/// reply is about an earlier window.
+fn adopts(state: &CounterState, reply: &Reply, i: usize, is_kept: bool) -> bool {
     match (state, &reply.counters[i]) {
         (CounterState::FixedWindow(known), CounterState::FixedWindow(stored)) => stored.end() >= known.end(),
-        _ => !is_exact,
+        _ => !is_kept,
     }
 }
 
@@ -214,8 +213,7 @@ impl Sent {
         let mut applied = Applied::default();
         let want = self.hold_ahead().map_or(0, |hold| hold.want);
         match outcome {
-            Ok((reply, now)) if reply.counters.len() >= self.target.tiers.len() => {
-                let reply = &reply.split_at(self.target.tiers.len()).0;
+            Ok((reply, now)) if reply.counters.len() == self.target.tiers.len() => {
                 applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
                 let decided =
                     self.decide(reply, None, Cow::Borrowed(&reply.counters), self.dated(reply, now));
@@ -292,28 +290,13 @@ impl LocalCounter {
             admitted = self.apply_delivery(delivery);
             applied.unknown = if delivery == Delivery::Unknown { carried.all() } else { 0 };
         }
-        let mut of_limit = None;
-        if let (Ok((reply, now)), Some(beside)) = (&outcome, &sent.beside) {
-            let (own, rest) = reply.split_at(sent.target.tiers.len());
-            self.under(beside, *now, |counter| counter.apply_reply_to(&rest, sent.number, *now));
-            of_limit = Some(own);
-        }
-        let outcome = match (outcome, &of_limit) {
-            (Ok((_, now)), Some(own)) => Ok((own, now)),
-            (outcome, _) => outcome,
-        };
         match outcome {
             Ok((reply, now)) if reply.counters.len() == sent.target.tiers.len() => {
                 let now = sent.dated(reply, now);
-                let is_other = sent.is_own || !self.target.has_counters_of(&sent.target);
-                let replaced = is_other.then(|| self.replace_limit(Arc::clone(&sent.target), now));
                 if sent.carried.is_some() {
                     applied.overshoot = self.overshoot(reply, admitted, now);
                 }
                 self.apply_reply_of(sent, reply, link, now, &mut applied);
-                if let Some(replaced) = replaced {
-                    self.restore_limit(replaced, now);
-                }
             }
             outcome => self.fail(sent, Delivery::of_failed(&outcome), &mut applied),
         }
@@ -326,7 +309,7 @@ impl LocalCounter {
     /// pending again. Returns the hits of the last one that the store has applied and that were admitted here.
     pub(super) fn apply_delivery(&mut self, delivery: Delivery) -> u64 {
         if delivery == Delivery::NotApplied {
-            self.unacknowledged.return_flight();
+            self.unacknowledged.return_flight(&self.target.tiers);
             return 0;
         }
         let (carried, mut admitted) = (self.carried_hits(), 0);
@@ -355,32 +338,22 @@ impl LocalCounter {
         });
         if reply.counters.len() != self.target.tiers.len() || is_late {
             // what the reply to the later command was applied to may have been incomplete
-            let before: SmallVec<[Version; 1]> =
-                (0..self.target.tiers.len()).map(|i| self.version(i)).collect();
-            self.set_versions(|i| {
-                let is_same = is_late && before[i] == Version::of(reply.version(i));
-                if is_same { before[i] } else { Version::LOST }
-            });
-            self.plan.wants_read |= is_late && number == self.numbers.flushed;
+            self.lose_exactness();
+            self.plan.wants_read |= is_late;
             return false;
         }
         self.heard.applied = number;
         let in_flight = self.unacknowledged.in_flight();
-        let unknown = if precedes(self.numbers.flushed) { in_flight } else { &[] };
-        let (exact, mut lost) = (self.exact_in(reply), TierSet::default());
+        let unknown = if precedes(self.unacknowledged.number()) { in_flight } else { &[] };
+        let kept = self.kept_in(reply);
         let (held, talk) = (self.rare.leases(), self.rare.talk());
-        let lease_limit = (!held.is_empty()).then(|| Arc::clone(self.lease_limit()));
         for (i, tier) in self.target.tiers.iter().enumerate() {
-            let is_same = reply.version(i) > 0 && self.version(i).known() == Some(reply.version(i));
             let state = &mut self.estimate[i];
-            if !adopts(state, reply, i, is_same || exact.contains(i)) {
+            if !adopts(state, reply, i, kept.contains(i)) {
                 continue;
             }
-            if in_flight.iter().any(|delta| delta.limit.counts_in(tier)) {
-                // whether it includes them already is only guessed
-                lost.insert(i);
-            }
             state.clone_from(&reply.counters[i]);
+            self.heard.adopted.set(i, self.is_beside);
             for delta in unknown
                 .iter()
                 .chain(self.unacknowledged.pending())
@@ -388,27 +361,23 @@ impl LocalCounter {
             {
                 delta.apply(tier, state, now);
             }
-            if lease_limit.as_ref().is_some_and(|limit| limit.counts_in(tier)) {
-                for lease in held {
-                    lease.exclude(tier, state, now);
-                }
+            for lease in held {
+                lease.exclude(tier, state, now);
+            }
+            if !held.is_empty() {
                 close_empty_span(tier, state);
             }
         }
-        self.books.guess(unknown.is_empty() && !lost.is_empty(), self.is_away());
-        self.set_versions(|i| if lost.contains(i) { Version::LOST } else { Version::of(reply.version(i)) });
+        // whether the others include what is in flight already is only guessed, and a reply that is kept includes more
+        let is_early =
+            talk.is_some_and(|talk| talk.aside.as_ref().is_some_and(|aside| aside.early.is_some()));
+        let is_guessed = !in_flight.is_empty() || is_early;
+        self.books.guess(unknown.is_empty() && is_guessed);
+        self.heard.exact = if is_guessed { kept } else { TierSet(u32::MAX) };
         self.end_fallback();
-        if self.is_away() {
-            // says nothing about the limit of the rule
-            self.heard.last_reply_at.set(now, is_estimated);
-            return true;
-        }
         // the hits counted here during the first flush are the first measurement of the rate
-        let meanwhile = if self.heard.last_reply_at.get().is_none() {
-            self.unacknowledged.admitted_under(&self.target)
-        } else {
-            0
-        };
+        let meanwhile =
+            if self.heard.last_reply_at.get().is_none() { self.unacknowledged.admitted() } else { 0 };
         let own = u64::from(std::mem::take(&mut self.plan.acknowledged)).saturating_add(meanwhile);
         // those of the tier that has the fewest left
         let (used, by_all) =
@@ -436,7 +405,7 @@ impl LocalCounter {
     fn fail(&mut self, sent: &mut Sent, delivery: Delivery, applied: &mut Applied) {
         let is_unknown = delivery == Delivery::Unknown;
         if is_unknown {
-            self.lose_versions();
+            self.lose_exactness();
             let want = sent.hold_ahead().map_or(0, |hold| hold.want);
             applied.unknown = applied.unknown.saturating_add(want);
         }
@@ -456,7 +425,7 @@ impl LocalCounter {
             } else if let Some(delta) = given_up {
                 self.push_pending(delta);
             } else {
-                self.count_return(&asked.target, asked.hits, asked.asks);
+                self.count_return(asked.hits, asked.asks);
             }
         }
     }
@@ -510,7 +479,7 @@ impl LocalCounter {
         let number = sent.number;
         let before = sent.tries.iter().any(|asked| asked.group.is_some()).then(|| self.estimate.to_vec());
         let (rejects, taken) = sent.outcomes(reply, now);
-        let is_leasing = self.choice.mode == Coordination::Lease && !sent.is_own && !self.is_away();
+        let is_leasing = self.choice.mode == Coordination::Lease && !sent.is_own;
         let asks_lease = Try::leases;
         let hold = sent.hold_ahead();
         let granted = hold.map_or(0, |_| reply.granted);
@@ -528,27 +497,29 @@ impl LocalCounter {
         }
         // the cache is that of mode `strict`, which the counter need not have
         let is_cached = rejects && link.local_cache && self.choice.mode == Coordination::Strict;
-        let may_count_hold = self.has_hold_beside(number) && self.lease_limit().overlaps(&self.target);
-        let exact = self.exact_in(reply);
-        let is_applied = if may_count_hold {
+        let own = self.kept_in(reply);
+        let is_applied = if self.has_hold_beside(number) {
             self.keep_early(sent, reply, number, now);
             false
         } else {
             self.apply_reply_to(reply, number, now)
         };
-        if !exact.is_empty() && is_applied {
-            self.repeat(sent, reply, exact, now);
+        if is_applied && !own.is_empty() {
+            self.repeat(sent, reply, own, now);
         }
+        // alone: others are decided about before what this instance admits is reported
+        let knows_better = is_applied
+            && self.plan.instances <= 1
+            && !self.is_beside
+            && self.is_silent()
+            && flows(&self.target.tiers)
+            && self.is_own(&Reply { own, ..Reply::default() });
         self.plan.wants_read |= !is_applied && kept > 0;
         if is_cached {
             self.deny_while_empty(now);
         }
         if unclaimed > 0 {
             self.uncount(Hits(unclaimed), now);
-        }
-        if sent.carried.is_some() && !self.has_leases() && hold.is_none() {
-            // the store knows which of the granted hits were used, or the estimate does not any more
-            self.forget_grants();
         }
         if is_leasing && (hold.is_some() || sent.tries.iter().any(asks_lease)) {
             let is_partial = rejects || hold.is_some_and(|hold| granted < hold.want);
@@ -561,6 +532,12 @@ impl LocalCounter {
         // what is held may have ended on the way
         applied.dropped = self.expire_leases(link.time);
         for (asked, mut tried) in sent.tries.drain(..).zip(decided) {
+            if knows_better
+                && tried.decision.over
+                && !fits(&asked.target.tiers, &reply.counters, asked.hits, now)
+            {
+                self.decide_better(&asked, &mut tried, now);
+            }
             if asks_lease(&asked) && tried.decision.over {
                 if let Some(asked) = self.decide_again(asked, link, &mut applied.woken) {
                     tried.decision = self.until_pause_ends(tried.decision, now);
@@ -586,6 +563,17 @@ impl LocalCounter {
         }
         if hold.is_some_and(|hold| self.outlasts_others(hold.time)) {
             self.return_leases();
+        }
+    }
+
+    /// Has the estimate decide what `asked` was told: it is exact, and the store's state counts some hits for longer than
+    /// they do, and what is held.
+    fn decide_better(&mut self, asked: &Try, tried: &mut Tried, now: Timestamp) {
+        let is_taken =
+            matches!(asked.asks, Asks::Take(OverLimitPolicy::Ignore) | Asks::Lease(OverLimitPolicy::Ignore));
+        let is_alone = asked.group.is_none() && !asked.is_own && asked.is_awaited();
+        if is_taken && is_alone && self.fits(asked.hits, now) {
+            tried.decision = self.count(Direction::Take, OverLimitPolicy::Ignore, asked.hits, now);
         }
     }
 
@@ -622,38 +610,52 @@ impl LocalCounter {
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             state.take(tier, now, Hits(taken));
         }
-        let target = Arc::clone(&self.target);
-        let early = &mut self.rare.make_talk().aside.get_or_insert_default().early;
-        let is_newest = early.as_ref().is_none_or(|early| early.now <= now);
-        // one of them alone is applied
-        let is_of_all = early.as_ref().is_none_or(|early| early.target.has_counters_of(&target));
-        if is_newest {
-            *early = Some(Early { target, reply: reply.clone(), number, now });
+        if !self.is_own(reply)
+            || sent.is_reserving()
+            || sent.runs.iter().any(|run| run.direction == Direction::GiveBack)
+        {
+            // the reply to the hold, or a later one, may hide it
+            self.lose_exactness();
         }
-        self.plan.wants_read |= !is_of_all;
+        let early = &mut self.rare.make_talk().aside.get_or_insert_default().early;
+        if early.as_ref().is_none_or(|early| early.now <= now) {
+            *early = Some(Early { reply: reply.clone(), number, now });
+        }
     }
 
     /// Applies the reply that had to wait for the one to the exchange that holds hits.
     fn apply_early(&mut self) {
         if self.requested_hits() == 0
             && let Some(aside) = self.rare.talk_mut().and_then(|talk| talk.aside.as_mut())
-            && let Some(Early { target, reply, number, now }) = aside.early.take()
+            && let Some(Early { reply, number, now }) = aside.early.take()
         {
-            self.under(&target, now, |counter| counter.apply_reply_to(&reply, number, now));
+            self.apply_reply_to(&reply, number, now);
         }
     }
 
-    /// Returns the tiers whose states the store has adopted according to `reply`, and that are still the estimate's: not
-    /// if it was replaced meanwhile, or may be wrong.
-    fn exact_in(&self, reply: &Reply) -> TierSet {
-        let mut exact = TierSet::default();
-        let adopted = (0..self.target.tiers.len()).filter(|i| reply.adopted.contains(*i));
-        adopted.filter(|i| self.version(*i) != Version::LOST).for_each(|i| exact.insert(i));
-        exact
+    /// Returns the tiers of which the estimate stays although the store has replied: nobody else has changed them since it
+    /// was exact, or nobody uses them.
+    const fn kept_in(&self, reply: &Reply) -> TierSet {
+        TierSet(self.heard.exact.0 & reply.own.0 | reply.missing.0)
     }
 
-    /// Repeats in the `exact` states what the store has done after it has adopted them.
-    fn repeat(&mut self, sent: &Sent, reply: &Reply, exact: TierSet, now: Timestamp) {
+    /// Returns whether nobody else has changed a sliding window or bucket according to `reply`.
+    fn is_own(&self, reply: &Reply) -> bool {
+        let mut tiers = self.target.tiers.iter().enumerate();
+        tiers.all(|(i, tier)| {
+            tier.algorithm == Algorithm::FixedWindow || reply.own.contains(i) || reply.missing.contains(i)
+        })
+    }
+
+    /// Repeats in the states of the `kept` tiers what the store has done for the tries of `sent`.
+    fn repeat(&mut self, sent: &Sent, reply: &Reply, kept: TierSet, now: Timestamp) {
+        if sent.is_reserving() {
+            let until = sent.hold.map_or(now, |hold| now.after(hold.time));
+            let states = self.target.tiers.iter().zip(self.estimate.iter_mut()).enumerate();
+            for (_, (tier, state)) in states.filter(|(i, _)| kept.contains(*i)) {
+                state.reserve(tier, now, until, Hits(reply.granted));
+            }
+        }
         if !sent.is_counted(reply) {
             return;
         }
@@ -662,7 +664,7 @@ impl LocalCounter {
             let counted = if run.counts_rejected { run.tries } else { taken };
             let hits = Hits(run.hits.saturating_mul(counted.into()));
             let states = self.target.tiers.iter().zip(self.estimate.iter_mut()).enumerate();
-            for (_, (tier, state)) in states.filter(|(i, _)| exact.contains(*i)) {
+            for (_, (tier, state)) in states.filter(|(i, _)| kept.contains(*i)) {
                 if run.direction == Direction::GiveBack {
                     state.add(tier, now, CountChange::of(negative(hits.0)), now);
                     continue;
@@ -680,7 +682,7 @@ impl LocalCounter {
     fn states_after<'a>(&self, sent: &Sent, reply: &'a Reply, is_applied: bool) -> Cow<'a, [CounterState]> {
         let is_better = is_applied
             && !sent.is_reserving()
-            && (!reply.adopted.is_empty() || self.has_leases() || sent.tries.iter().all(Try::looks));
+            && (!self.kept_in(reply).is_empty() || self.has_leases() || sent.tries.iter().all(Try::looks));
         if !is_better {
             return Cow::Borrowed(&reply.counters);
         }

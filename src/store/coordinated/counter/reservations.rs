@@ -90,9 +90,9 @@ impl LocalCounter {
             return;
         }
         self.push_pending(if can_grant {
-            PendingDelta { unused: hits.0, unused_until: span.until, ..self.delta(0, span.from) }
+            PendingDelta { unused: hits.0, unused_until: span.until, ..PendingDelta::of(0, span.from) }
         } else {
-            self.delta(negative(hits.0), span.from)
+            PendingDelta::of(negative(hits.0), span.from)
         });
     }
 }

@@ -77,7 +77,6 @@ pub(super) struct Aside {
 /// A reply that is applied later.
 #[derive(Debug)]
 pub(super) struct Early {
-    pub(super) target: Arc<Target>,
     pub(super) reply: Reply,
     pub(super) number: u32,
     pub(super) now: Timestamp,

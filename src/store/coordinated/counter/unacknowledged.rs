@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::records::PendingDelta;
-use crate::{limit::Timestamp, store::remote::Target};
+use crate::limit::{Tier, Timestamp};
 
 /// The hits that the store has not acknowledged, oldest first: those in flight, and then the pending ones. Takes eight
 /// bytes while there are none, as nearly always, and one allocation otherwise.
@@ -13,8 +13,10 @@ pub(super) struct Unacknowledged(Option<Box<Deltas>>);
 /// Never empty.
 #[derive(Debug, Default)]
 struct Deltas {
-    /// The number of those in flight, which precede the pending ones.
-    in_flight: usize,
+    /// How many are in flight. They precede the pending ones.
+    in_flight: u32,
+    /// The number of the command that carries them.
+    number: u32,
     list: List,
 }
 
@@ -32,10 +34,9 @@ impl Unacknowledged {
         self.0.as_ref().map_or(&[], |deltas| &deltas.list)
     }
 
-    /// Returns the hits that were admitted here and count in `limit`.
-    pub(super) fn admitted_under(&self, limit: &Target) -> u64 {
-        let own = self.all().iter().filter(|delta| delta.limit.overlaps(limit));
-        own.map(PendingDelta::admitted).fold(0, u64::saturating_add)
+    /// Returns the hits that were admitted here.
+    pub(super) fn admitted(&self) -> u64 {
+        self.all().iter().map(PendingDelta::admitted).fold(0, u64::saturating_add)
     }
 
     /// Returns those that were sent, and to which the store has not replied yet.
@@ -49,7 +50,7 @@ impl Unacknowledged {
     }
 
     pub(super) fn pending_mut(&mut self) -> &mut [PendingDelta] {
-        self.0.as_mut().map_or(&mut [], |deltas| &mut deltas.list[deltas.in_flight..])
+        self.0.as_mut().map_or(&mut [], |deltas| &mut deltas.list[deltas.in_flight as usize..])
     }
 
     /// Adds `delta` to the pending ones.
@@ -60,14 +61,27 @@ impl Unacknowledged {
     /// Notes that the first pending one is sent.
     pub(super) fn send_first(&mut self) {
         if let Some(deltas) = &mut self.0 {
-            deltas.in_flight = deltas.list.len().min(deltas.in_flight + 1);
+            deltas.in_flight += u32::from((deltas.in_flight as usize) < deltas.list.len());
         }
+    }
+
+    /// Notes that those in flight are carried by command `number`.
+    pub(super) fn set_number(&mut self, number: u32) {
+        if let Some(deltas) = &mut self.0 {
+            deltas.number = number;
+        }
+    }
+
+    /// Returns the number of the command that carries those in flight.
+    pub(super) fn number(&self) -> u32 {
+        self.0.as_ref().map_or(0, |deltas| deltas.number)
     }
 
     /// Removes the first pending one.
     pub(super) fn remove_first_pending(&mut self) {
-        if let Some(deltas) = self.0.as_mut().filter(|deltas| deltas.in_flight < deltas.list.len()) {
-            deltas.list.remove(deltas.in_flight);
+        if let Some(deltas) = self.0.as_mut().filter(|deltas| (deltas.in_flight as usize) < deltas.list.len())
+        {
+            deltas.list.remove(deltas.in_flight as usize);
         }
         self.free_if_empty();
     }
@@ -75,7 +89,7 @@ impl Unacknowledged {
     /// Removes those in flight.
     pub(super) fn end_flight(&mut self) {
         if let Some(deltas) = &mut self.0 {
-            let in_flight = std::mem::take(&mut deltas.in_flight);
+            let in_flight = std::mem::take(&mut deltas.in_flight) as usize;
             if in_flight < deltas.list.len() {
                 deltas.list.drain(..in_flight);
             } else {
@@ -84,36 +98,37 @@ impl Unacknowledged {
         }
     }
 
-    /// Notes that those in flight are pending again, and merges them with what was counted since.
-    pub(super) fn return_flight(&mut self) {
+    /// Notes that those in flight are pending again, and merges them with what was counted in `tiers` since.
+    pub(super) fn return_flight(&mut self, tiers: &[Tier]) {
         if let Some(deltas) = &mut self.0 {
             deltas.in_flight = 0;
         }
-        self.merge_pending(Timestamp::default());
+        self.merge_pending(tiers, Timestamp::default());
     }
 
     /// Removes the pending ones.
     pub(super) fn take_pending(&mut self) -> List {
         let Some(deltas) = &mut self.0 else { return List::new() };
-        let taken = deltas.list.drain(deltas.in_flight..).collect();
+        let taken = deltas.list.drain(deltas.in_flight as usize..).collect();
         self.free_if_empty();
         taken
     }
 
-    /// [Merges](PendingDelta::merge) pending ones as far as windows that have ended at `now` do not tell them apart.
-    pub(super) fn merge_pending(&mut self, now: Timestamp) {
+    /// [Merges](PendingDelta::merge) pending ones as far as windows of `tiers` that have ended at `now` do not tell them
+    /// apart.
+    pub(super) fn merge_pending(&mut self, tiers: &[Tier], now: Timestamp) {
         if self.pending().len() < 2 {
             return;
         }
         for later in self.take_pending() {
-            if !PendingDelta::merge(self.pending_mut(), &later, now) {
+            if !PendingDelta::merge(self.pending_mut(), &later, tiers, now) {
                 self.push(later);
             }
         }
     }
 
     fn in_flight_len(&self) -> usize {
-        self.0.as_ref().map_or(0, |deltas| deltas.in_flight)
+        self.0.as_ref().map_or(0, |deltas| deltas.in_flight as usize)
     }
 
     fn free_if_empty(&mut self) {
@@ -125,10 +140,7 @@ impl Unacknowledged {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::limit::OverLimitPolicy;
 
     fn hits(deltas: &[PendingDelta]) -> Vec<i64> {
         deltas.iter().map(|delta| delta.change.hits).collect()
@@ -137,10 +149,7 @@ mod tests {
     #[test]
     fn those_in_flight_precede_the_pending_ones() {
         assert_eq!(size_of::<Unacknowledged>(), 8);
-        let limit =
-            Target { path: "d|k=v".into(), tiers: [].into(), over_limit_policy: OverLimitPolicy::Ignore };
-        let limit = Arc::new(limit);
-        let delta = |hits| PendingDelta::of(&limit, hits, Timestamp::from_secs(1));
+        let delta = |hits| PendingDelta::of(hits, Timestamp::from_secs(1));
         let mut all = Unacknowledged::default();
         for hits in 1..=4 {
             all.push(delta(hits));
@@ -148,9 +157,9 @@ mod tests {
         all.send_first();
         all.send_first();
         assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![1, 2], vec![3, 4]));
-        all.merge_pending(Timestamp::default());
+        all.merge_pending(&[], Timestamp::default());
         assert_eq!((hits(all.all()), all.in_flight().len(), all.pending_mut().len()), (vec![1, 2, 7], 2, 1));
-        all.return_flight();
+        all.return_flight(&[]);
         assert_eq!((hits(all.in_flight()), hits(all.pending())), (vec![], vec![10]), "merged");
         all.push(delta(8));
         all.send_first();

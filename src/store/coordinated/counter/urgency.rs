@@ -1,6 +1,6 @@
 //! How soon the pending hits have to be sent.
 
-use super::{LocalCounter, place::Urgency, records::PendingDelta, schedule::SLOW_HITS, tiers::saturated};
+use super::{LocalCounter, place::Urgency, schedule::SLOW_HITS, tiers::saturated};
 use crate::limit::{Coordination, Period, Timestamp};
 
 /// The part of the remaining hits that all instances together may take before the next reply while a flush waits for a
@@ -38,33 +38,7 @@ impl LocalCounter {
             // which others wait for
             return Urgency::Interval;
         }
-        self.urgency_of_limit(round_trip, tick, now).max(self.urgency_of_others(now))
-    }
-
-    /// Returns how soon hits that are pending under limits with other tiers have to be sent: within an interval, since
-    /// nothing is planned for them, or at once where their limit is close.
-    fn urgency_of_others(&self, now: Timestamp) -> Urgency {
-        let of_delta = |delta: &PendingDelta| {
-            let own = delta.admitted();
-            if own == 0 {
-                return Urgency::Pause;
-            }
-            let known =
-                (0..delta.limit.tiers.len()).filter_map(|i| Some((i, self.known(&delta.limit, i)?.0)));
-            let left =
-                known.map(|(i, state)| state.availability(&delta.limit.tiers[i], now).remaining.into()).min();
-            let by_all = own.saturating_mul(self.plan.instances.max(1).into());
-            let remaining = left.unwrap_or(u64::MAX).saturating_add(own);
-            if by_all.saturating_mul(NEAR) >= remaining { Urgency::Now } else { Urgency::Interval }
-        };
-        let others = self.unacknowledged.pending().iter();
-        let others = others.filter(|delta| !delta.limit.has_counters_of(&self.target));
-        others.map(of_delta).max().unwrap_or(Urgency::Pause)
-    }
-
-    /// As [`LocalCounter::urgency`], for the limit in use.
-    fn urgency_of_limit(&self, round_trip: Period, tick: Period, now: Timestamp) -> Urgency {
-        let own = self.unacknowledged.admitted_under(&self.target);
+        let own = self.unacknowledged.admitted();
         // rejected hits and hits that are given back make nothing overshoot
         if own == 0 {
             let is_soon = self.plan.wants_read || self.is_newly_used_up(now);

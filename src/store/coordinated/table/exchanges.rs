@@ -71,6 +71,9 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
 
     fn apply(&self, sent: &mut Sent, outcome: ExchangeOutcome<'_>, link: &Link, woken: &mut Wakeups) {
         let (key, carried) = (sent.key, sent.carried);
+        if Delivery::of(&outcome) == Delivery::Unknown {
+            self.client.renew_writer();
+        }
         self.with_existing(key, Some(sent.generation), |counter| {
             let Some(counter) = counter else {
                 let carried = carried.unwrap_or_default();
@@ -190,7 +193,7 @@ impl<R: Remote> CounterTable<R> {
     pub(in super::super) fn link_at(&self, time: StoreTime) -> Link {
         let CoordinationSettings { budget, local_cache, .. } = self.client.caller.settings;
         let (instances, round_trip) = (self.client.instances(), self.client.caller.round_trip());
-        Link { time, instances, round_trip, budget, local_cache }
+        Link { time, instances, writer: self.client.writer(), round_trip, budget, local_cache }
     }
 }
 
@@ -239,8 +242,7 @@ impl Waiting {
 
 impl<R: Remote> Drop for Awaited<'_, R> {
     fn drop(&mut self) {
-        let Some(Waiting { key, generation, limit, hits, asks, mut outcome, .. }) = self.waiting.take()
-        else {
+        let Some(Waiting { key, generation, hits, asks, mut outcome, .. }) = self.waiting.take() else {
             return;
         };
         self.table.with_existing(key, Some(generation), |counter| {
@@ -249,7 +251,7 @@ impl<R: Remote> Drop for Awaited<'_, R> {
                 Some(Ok(tried)) => tried,
                 Some(Err(Undecided { delivery: Delivery::NotApplied, .. })) => {
                     if let Some(counter) = counter {
-                        counter.count_return(&limit, hits, asks);
+                        counter.count_return(hits, asks);
                         self.table.enqueue(key, counter, self.table.client.time().now);
                     }
                     return;
@@ -264,10 +266,10 @@ impl<R: Remote> Drop for Awaited<'_, R> {
                 // it was evicted
                 return self.table.record_dropped(Dropped::stranded(taken));
             };
-            counter.under(&limit, tried.at, |counter| match asks {
+            match asks {
                 Asks::Reserve(request) => counter.give_back_reserved(request, tried),
                 _ => counter.unspend(hits, tried.at),
-            });
+            }
             self.table.enqueue(key, counter, tried.at);
         });
     }

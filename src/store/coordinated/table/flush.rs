@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tokio::{
     task::yield_now,
     time::{Instant, sleep_until, timeout},
@@ -74,9 +75,24 @@ fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option
     let link = table.link_now();
     let (mut all, mut woken) = (Outbox::with_capacity(shards.len()), Wakeups::new());
     for shard in shards {
-        for Entry { key, counter } in table.shards.lock_of(*shard).all_of(*shard) {
-            if table.queue.is_due(*key, &mut counter.place, slot) {
-                flush_counter(table, *key, counter, &link, &mut all, &mut woken);
+        let mut of_shard = table.shards.lock_of(*shard);
+        let mut entries: SmallVec<[&mut Entry; 2]> = of_shard.all_of(*shard).collect();
+        let mut is_due: SmallVec<[bool; 2]> = SmallVec::new();
+        // hits that were given back must not be reported before those that they were
+        entries.sort_by_key(|entry| entry.counter.pending_since());
+        let are_several = entries.len() > 1;
+        let mut asked = 0;
+        for entry in entries.iter_mut().filter(|_| are_several) {
+            asked += usize::from(!entry.counter.leave(link.time.now));
+        }
+        for entry in &mut entries {
+            entry.counter.note_others(asked > 1);
+            is_due.push(table.queue.is_due(entry.key, &mut entry.counter.place, slot));
+        }
+        let is_any_due = is_due.contains(&true);
+        for (entry, is_due) in entries.into_iter().zip(is_due) {
+            if is_due || is_any_due && entry.counter.is_beside && entry.counter.can_flush() {
+                flush_counter(table, entry.key, &mut entry.counter, &link, &mut all, &mut woken);
             }
         }
     }

@@ -21,7 +21,7 @@ use super::{
     counter::{Dropped, Generation, LocalCounter, Switch, Tries, auto},
 };
 use crate::{
-    limit::{Coordination, CounterKey, Direction, LimitCheck, OverLimitPolicy, Tier, Timestamp},
+    limit::{Coordination, CounterKey, Direction, LimitCheck, Tier, Timestamp},
     store::remote::{Remote, Target},
     wakeup::{Wakeups, wake_all},
 };
@@ -45,17 +45,10 @@ impl<R: Remote> CounterTable<R> {
         Self { shards, queue: AttentionQueue::new(), client, generations: AtomicU32::new(1) }
     }
 
-    /// Returns the key of the counter of `check`. Limits of the same entries have the same, whether they belong to a
-    /// rule or to a request, unless the store counts them in different places.
+    /// Returns the key of the counter of `check`. Other numbers of the same tiers have the same.
     #[inline]
     pub(super) fn key_of(&self, check: &LimitCheck<'_>) -> CounterKey {
-        match check.over_limit_policy() {
-            // each tier is a counter of its own, as in envoyproxy/ratelimit
-            OverLimitPolicy::Count => check.key.of_tiers(check.tiers()),
-            // the counter of the entries has the tiers beside the pool
-            OverLimitPolicy::Ignore if check.pool.is_some() => check.key.of_tiers(check.tiers()),
-            OverLimitPolicy::Ignore => check.key.of_home(self.client.caller.remote.home(check.tiers())),
-        }
+        check.key.of_tiers(check.tiers()).of_home(self.client.caller.remote.home(check.tiers()))
     }
 
     /// As [`CounterTable::with_counter_of`], for those who need no key.
@@ -81,10 +74,15 @@ impl<R: Remote> CounterTable<R> {
         // dropped after the lock, which wakes their callers
         let mut orphans = None;
         let mut shard = self.shards.lock(key);
-        let Entry { key: kept, counter } = match shard.entry_mut(key) {
+        let mut entry = match shard.entry_mut(key) {
             Some(entry) => entry,
             None => self.insert(&mut shard, key, check, &mut orphans, now),
         };
+        let since = entry.counter.last_check_at;
+        if since == Timestamp::default() {
+            entry = shard.begin_beside(key).expect("it is there");
+        }
+        let Entry { key: kept, counter } = entry;
         counter.follow_instances(self.client.instances());
         let is_new = counter.choice.requested_mode.is_none();
         if counter.update_rule(check, now) || is_new {
@@ -97,11 +95,15 @@ impl<R: Remote> CounterTable<R> {
             self.choose_again(counter, check, now);
         }
         // after that, so that requests with limits of their own do not move the counter between modes
-        let replaced = counter.apply_own_limit(check, now);
+        let replaced = counter.use_limit_of(check);
         counter.see_check(now);
         let result = act(key, counter);
         if let Some(replaced) = replaced {
-            counter.restore_limit(replaced, now);
+            counter.restore_limit(replaced);
+        }
+        let mut counter = counter;
+        if counter.is_beside && counter.has_to_send() {
+            counter = self.send_others(&mut shard, key, now).expect("it is there");
         }
         let woken = counter.has_to_send().then(|| {
             let (link, mut woken) = (self.link_now(), Wakeups::new());
@@ -109,11 +111,33 @@ impl<R: Remote> CounterTable<R> {
             woken
         });
         self.enqueue(key, counter, now);
+        if counter.is_beside {
+            shard.share(key, now);
+        }
         if let Some(mut woken) = woken {
             drop(shard);
             wake_all(&mut woken);
         }
         result
+    }
+
+    /// Has what the counters of other tiers of the same entries have counted leave before what decisions ask of that of
+    /// `key`. Returns the latter.
+    #[cold]
+    fn send_others<'a>(
+        &self,
+        shard: &'a mut Shard,
+        key: CounterKey,
+        now: Timestamp,
+    ) -> Option<&'a mut LocalCounter> {
+        let (own, others) = shard.with_others(key)?;
+        for Entry { key, counter: other } in others {
+            let is_due = other.is_beside && other.can_flush() && !other.waits_for_call();
+            if is_due && self.client.queue(*key, &other.target, now) {
+                other.note_queued();
+            }
+        }
+        Some(&mut own.counter)
     }
 
     /// Runs `act` on the counter of `key`, or on none if there is none any more, or another one than that of
@@ -126,7 +150,12 @@ impl<R: Remote> CounterTable<R> {
     ) -> T {
         let mut shard = self.shards.lock(key);
         let is_meant = |counter: &&mut LocalCounter| generation.is_none_or(|it| counter.generation() == it);
-        act(shard.get_mut(key).filter(is_meant))
+        let mut counter = shard.get_mut(key).filter(is_meant);
+        let result = act(counter.as_deref_mut());
+        if counter.is_some_and(|counter| counter.is_beside) {
+            shard.share(key, self.client.time().now);
+        }
+        result
     }
 
     fn insert<'a>(
@@ -138,9 +167,10 @@ impl<R: Remote> CounterTable<R> {
         now: Timestamp,
     ) -> &'a mut Entry {
         let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed));
+        let oldest = shard.oldest_of_many(key);
         let target = Arc::new(Target::of(check));
         let counter = LocalCounter::new(target, self.client.caller.settings.sync_interval, generation, now);
-        self.shards.insert(shard, key, counter, |mut evicted| {
+        self.shards.insert(shard, key, counter, oldest, |mut evicted| {
             // their decisions ask the counter that takes its place
             evicted.count_returns();
             let tries = evicted.take_tries();
@@ -149,6 +179,10 @@ impl<R: Remote> CounterTable<R> {
             }
             // the store may take what the fallback has decided meanwhile
             self.client.caller.metrics.hits.delivery_unknown.add(evicted.given_up_hits());
+            if !evicted.is_silent() {
+                // what is on its way is not in the estimate of the one that takes its place
+                self.client.renew_writer();
+            }
             if evicted.is_settled() {
                 self.client.caller.metrics.evictions.evicted_reported.add(1);
             } else {
@@ -175,11 +209,8 @@ impl<R: Remote> CounterTable<R> {
 /// The coordination mode of a counter: which one its rule requests, and which one decides a check.
 impl<R: Remote> CounterTable<R> {
     /// Returns the coordination mode in which `counter` decides `check`: that of its rule, or `strict` if that is too
-    /// inexact for the limit that comes with the request. A limit with other tiers has the mode of a rule of its own.
+    /// inexact for the limit that comes with the request.
     pub(in super::super) fn mode_of(&self, counter: &LocalCounter, check: &LimitCheck<'_>) -> Coordination {
-        if counter.is_away() {
-            return self.client.nearest_mode(&counter.target, self.wanted_mode(check));
-        }
         let is_too_small = check.rule.id().is_none()
             && counter.choice.mode == Coordination::Interval
             && self.requested_mode(check) == Coordination::Auto

@@ -17,6 +17,9 @@ const COUNTERS_PER_SHARD: usize = 1024;
 /// is for those of rules. Each kind may have more while there is room.
 const SHARE_OF_REQUESTS: usize = 4;
 
+/// The most counters of the same entries, unless they are of rules.
+const MAX_BESIDE: usize = 16;
+
 /// The number of buckets among which the counter to evict is chosen.
 const EVICTION_SAMPLE: usize = 32;
 
@@ -111,7 +114,7 @@ impl Shards {
         brief_lock::lock(&self.all[shard as usize & (self.all.len() - 1)])
     }
 
-    /// Adds `counter` to `shard`, where `key` belongs. If the map is full, evicts others, and passes them to `evicted`:
+    /// Adds `counter` to `shard`, where `key` belongs, in the place of the one that it has `replaced`, if any. If the map is full, evicts others, and passes them to `evicted`:
     /// one of the shard for their number, and as many as needed for the bytes of their names. Returns the entry.
     ///
     /// One of a request is evicted if they have more than their share, else one of the kind of `key`. So no request that
@@ -122,6 +125,7 @@ impl Shards {
         shard: &'a mut Shard,
         key: CounterKey,
         counter: LocalCounter,
+        replaced: Option<CounterKey>,
         mut evicted: impl FnMut(LocalCounter),
     ) -> &'a mut Entry {
         let mut remove = |entry: Box<Entry>| {
@@ -129,6 +133,7 @@ impl Shards {
             self.forget(&entry);
             evicted(entry.counter);
         };
+        replaced.and_then(|key| shard.remove(key)).into_iter().for_each(&mut remove);
         let (of_request, live) = (key.is_of_request(), self.live.load(Ordering::Relaxed));
         if live >= self.max {
             let least = self.max / SHARE_OF_REQUESTS;
@@ -268,6 +273,65 @@ impl Shard {
     pub(super) fn all_of(&mut self, shard: u64) -> impl Iterator<Item = &mut Entry> {
         let found = self.table.iter_hash_mut(bucket_of(shard)).map(|entry| &mut **entry);
         found.filter(move |entry| entry.key.shard() == shard).inspect(|entry| entry.counter.check_books())
+    }
+
+    /// Returns the key of the counter of the same entries as `key` that was asked for longest ago, if there are too many:
+    /// callers choose the periods of their limits.
+    pub(super) fn oldest_of_many(&mut self, key: CounterKey) -> Option<CounterKey> {
+        let mut all: Vec<&mut Entry> = self.all_of(key.shard()).collect();
+        if all.len() < MAX_BESIDE {
+            return None;
+        }
+        all.sort_unstable_by_key(|entry| (!entry.counter.is_settled(), entry.counter.last_check_at));
+        // that of a rule stays
+        all.iter().find(|entry| entry.key.is_of_request()).map(|entry| entry.key)
+    }
+
+    /// Removes the counter of `key`.
+    fn remove(&mut self, key: CounterKey) -> Option<Box<Entry>> {
+        let (entry, _) = self.table.find_entry(bucket(key), |entry| entry.key == key).ok()?.remove();
+        self.long_names -= usize::from(entry.counter.name_bytes() >= LONG_NAME);
+        Some(entry)
+    }
+
+    /// Has the counter of `key`, for which nobody has asked lately, begin beside those of other tiers of the same
+    /// entries. Returns it.
+    #[cold]
+    pub(super) fn begin_beside(&mut self, key: CounterKey) -> Option<&mut Entry> {
+        let (own, mut others) = self.with_others(key)?;
+        own.counter.lose_exactness();
+        // the latest knowledge last
+        others.sort_unstable_by_key(|other| other.counter.last_check_at);
+        for other in others {
+            let replaces = !own.key.is_of_request() && !other.key.is_of_request();
+            own.counter.begin_beside(&mut other.counter, replaces);
+        }
+        Some(own)
+    }
+
+    /// Has the counters of other tiers of the same entries know what that of `key` knows.
+    #[cold]
+    pub(super) fn share(&mut self, key: CounterKey, now: Timestamp) {
+        let Some((own, mut others)) = self.with_others(key) else { return };
+        for other in &others {
+            own.counter.add_counted_by(&other.counter, now);
+        }
+        own.counter.end_adoption();
+        for other in &mut others {
+            other.counter.follow(&own.counter);
+        }
+        let mut are_asked = false;
+        for other in others {
+            are_asked |= !other.counter.leave(now);
+        }
+        own.counter.note_others(are_asked);
+    }
+
+    /// Returns the counter of `key`, and those of other tiers of the same entries.
+    pub(super) fn with_others(&mut self, key: CounterKey) -> Option<(&mut Entry, Vec<&mut Entry>)> {
+        let mut others: Vec<&mut Entry> = self.all_of(key.shard()).collect();
+        let own = others.iter().position(|entry| entry.key == key)?;
+        Some((others.swap_remove(own), others))
     }
 
     /// Removes the counter of a sample that is missed least: one whose hits are all in the store, since the others'

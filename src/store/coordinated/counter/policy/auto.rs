@@ -110,7 +110,7 @@ impl<'a> AutoPolicy<'a> {
     /// the instances would exceed the limit by more than a tenth if each took as many without knowing of the others.
     pub(in super::super) fn is_burst(&self, hits: Hits, now: Timestamp) -> bool {
         let View { target, unacknowledged, last_reply_at, demand, .. } = self.view;
-        let own = unacknowledged.admitted_under(target).saturating_add(hits.0);
+        let own = unacknowledged.admitted().saturating_add(hits.0);
         let instances = or_unknown(self.instances) as u64;
         if instances < 2 || own.saturating_mul(PART * instances) <= capacity(&target.tiers) {
             return false;
@@ -127,7 +127,7 @@ impl<'a> AutoPolicy<'a> {
     /// taken before it was asked for a lease.
     pub(in super::super) fn is_burst_over(&self, now: Timestamp) -> bool {
         let settled_after = SETTLED_AFTER.as_nanos().saturating_add(self.round_trip.as_nanos());
-        self.view.unacknowledged.admitted_under(self.view.target) == 0
+        self.view.unacknowledged.admitted() == 0
             && self.view.last_reply_at.is_some_and(|at| now.since(at).as_nanos() > settled_after)
     }
 }

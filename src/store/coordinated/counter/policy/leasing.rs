@@ -9,8 +9,6 @@ const FIRST_PROBE: Period = Period::from_millis(250);
 /// What a counter under `lease` has to know from one exchange to the next.
 #[derive(Debug, Default)]
 pub(in super::super) struct Leasing {
-    /// Whether the store counts granted hits whose lease has ended, which the estimate does not count.
-    pub(in super::super) is_overcounted: bool,
     /// Whether the store has run out of hits, and has not had enough for all instances again since.
     pub(in super::super) is_scarce: bool,
     /// The time of the call that ends a pause, or of the next look for hits that another instance has given back, while
@@ -30,7 +28,7 @@ impl Leasing {
 
     /// Returns whether it says nothing that a counter has to know which has not been checked lately.
     pub(in super::super) fn is_forgettable(&self) -> bool {
-        !self.is_overcounted && self.probe_after == Period::default()
+        self.probe_after == Period::default()
     }
 
     /// Returns whether the pause until `denied_until` is so nearly over that a lease should be requested for its end:

@@ -79,6 +79,7 @@ impl Seen {
         let link = Link {
             time: StoreTime { now: self.now, latest: self.now },
             instances: 2,
+            writer: 1,
             round_trip: millis(2),
             budget: millis(15),
             local_cache: true,

@@ -7,13 +7,8 @@ use crate::{
     store::remote::TierSet,
 };
 
-fn reply(counters: &[CounterState], version: u64, adopted: bool) -> Reply {
-    Reply {
-        counters: counters.iter().cloned().collect(),
-        versions: counters.iter().map(|_| version).collect(),
-        adopted: TierSet(u64::from(adopted)),
-        ..Reply::default()
-    }
+fn reply(counters: &[CounterState], own: bool) -> Reply {
+    Reply { counters: counters.iter().cloned().collect(), own: TierSet(own.into()), ..Reply::default() }
 }
 
 fn used(tier: &Tier, hits: u64, at: Timestamp) -> CounterState {
@@ -36,42 +31,42 @@ fn an_estimate_without_own_hits_is_noticed() {
     }
 }
 
-/// A state that the store has adopted from this instance is not exact any more in the store's coarser numbers.
+/// The store's state has the hits of a report as of the last of them.
 #[test]
-fn a_state_that_the_store_has_adopted_or_not_changed_stays_as_it_is() {
+fn an_estimate_stays_as_it_is_while_nobody_else_changes_the_store_s() {
     for tier in [sliding(100, 60), bucket(100, 60)] {
         let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
         fixture.count(10);
-        let other = used(&tier, 40, START);
-        for (version, matched, remaining) in [(5, true, 90), (5, false, 90), (6, false, 60)] {
-            fixture
-                .counter
-                .apply_last_reply(&reply(std::slice::from_ref(&other), version, matched), fixture.now);
-            // those that are not sent yet count too
-            let remaining = if remaining == 60 { 50 } else { remaining };
-            assert_eq!(fixture.counter.remaining(fixture.now), remaining, "version {version}");
+        // those that are not sent yet count too
+        for (hits, own, remaining) in [(40, true, 50), (70, true, 50), (60, false, 30), (20, true, 30)] {
+            let state = used(&tier, hits, START);
+            fixture.counter.apply_last_reply(&reply(&[state], own), fixture.now);
+            assert_eq!(fixture.counter.remaining(fixture.now), remaining, "{hits}");
             fixture.wait(Period::from_nanos(1));
         }
+        // a store that does not have it knows less
+        let lost = Reply { missing: TierSet(1), ..reply(&[used(&tier, 0, START)], false) };
+        fixture.counter.lose_exactness();
+        fixture.counter.apply_last_reply(&lost, fixture.now);
+        assert_eq!(fixture.counter.remaining(fixture.now), 30);
     }
 }
 
-/// A lost command may have changed the store's state, so that its version says nothing.
+/// A lost command may have changed the store's state.
 #[test]
 fn after_a_lost_command_any_state_is_adopted() {
     let tier = sliding(100, 60);
     let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
-    let states = [used(&tier, 40, START)];
-    fixture.counter.apply_last_reply(&reply(&[used(&tier, 1, START)], 5, false), fixture.now);
+    fixture.counter.apply_last_reply(&reply(&[used(&tier, 1, START)], false), fixture.now);
     fixture.count(2);
-    assert!(fixture.exact().is_some());
-    fixture.counter.lose_versions();
-    assert!(fixture.exact().is_none());
-    fixture.counter.apply_last_reply(&reply(&states, 5, false), fixture.now);
+    assert!(fixture.is_exact());
+    fixture.counter.lose_exactness();
+    fixture.counter.apply_last_reply(&reply(&[used(&tier, 40, START)], true), fixture.now);
     assert_eq!(fixture.counter.remaining(fixture.now), 58);
-    assert!(fixture.exact().is_some(), "now it is known again");
+    assert!(fixture.is_exact(), "now it is known again");
 }
 
-/// The store carries out a look after a hold, and its reply is there first. Both replies have the same version.
+/// The store carries out a look after a hold, and its reply is there first.
 #[test]
 fn a_look_that_overtakes_a_hold_does_not_hide_the_held_hit() {
     for tier in [fixed(9, 60), sliding(9, 60), bucket(9, 60)] {
@@ -137,11 +132,11 @@ fn a_fixed_window_that_has_ended_is_not_adopted() {
     };
     fixture.now = START.after(Period::from_secs(60));
     fixture.count(3);
-    fixture.counter.apply_last_reply(&reply(&[window(60, 99)], 0, false), fixture.now);
+    fixture.counter.apply_last_reply(&reply(&[window(60, 99)], false), fixture.now);
     assert_eq!(fixture.counter.remaining(fixture.now), 97);
-    fixture.counter.apply_last_reply(&reply(&[window(120, 40)], 0, true), fixture.now);
+    fixture.counter.apply_last_reply(&reply(&[window(120, 40)], false), fixture.now);
     assert_eq!(fixture.counter.remaining(fixture.now), 57);
-    fixture.counter.apply_last_reply(&reply(&[window(180, 10)], 0, false), fixture.now);
+    fixture.counter.apply_last_reply(&reply(&[window(180, 10)], false), fixture.now);
     assert_eq!(fixture.counter.remaining(START.after(Period::from_secs(130))), 90);
 }
 
@@ -166,59 +161,12 @@ fn a_hit_beside_an_unused_lease_counts_for_its_own_period() {
     assert!(window.spans().iter().all(|span| span.hits > 0), "{:?}", window.spans());
 }
 
-/// The store replaces counters that count nothing any more only with states that have no hits of others.
-#[test]
-fn a_replacement_says_whether_it_counts_hits_of_others() {
-    let flush = |fixture: &mut Fixture| {
-        fixture
-            .flush()
-            .pop()
-            .and_then(|command| command.exchange.reports.last()?.replaces.as_ref()?.0[0].clone())
-    };
-    for tier in [sliding(100, 60), bucket(100, 60)] {
-        let mut own = Fixture::new(std::slice::from_ref(&tier), 2);
-        for _ in 0..3 {
-            own.count(2);
-            let replaces = flush(&mut own).expect("the state is known");
-            let version = own.counter.heard.version.known().expect("it has just been told");
-            assert_eq!(replaces.version, version - 1, "the one that the states are based on");
-            own.wait(Period::from_secs(90));
-            assert!(replaces.is_own);
-        }
-        let mut shared = Fixture::new(std::slice::from_ref(&tier), 2);
-        shared.take_elsewhere(3);
-        shared.read();
-        // at the same instant and later: more hits than its own, though they end no later
-        for _ in 0..2 {
-            shared.count(2);
-            assert!(flush(&mut shared).is_some_and(|replaces| !replaces.is_own));
-            shared.wait(Period::from_secs(1));
-        }
-    }
-    // its own hits are as many, and those of others count longer
-    let mut later = Fixture::new(&[sliding(100, 60)], 2);
-    later.now = START.after(Period::from_secs(30));
-    later.take_elsewhere(2);
-    later.read();
-    later.counter.add_pending(2, START);
-    assert!(flush(&mut later).is_some_and(|replaces| !replaces.is_own));
-    let mut window = Fixture::new(&[fixed(100, 60)], 2);
-    window.count(2);
-    assert!(flush(&mut window).is_none(), "other programs count in fixed windows too");
-}
-
 #[test]
 fn rejected_hits_that_count_are_reported_but_not_admitted() {
     let mut fixture = Fixture::with_policy(&[fixed(10, 60)], 2, OverLimitPolicy::Count);
     assert!(!fixture.count(8).over);
     assert!(fixture.count(5).over);
-    assert_eq!(
-        (
-            fixture.counter.unacknowledged.admitted_under(&fixture.counter.target),
-            fixture.counter.owed_hits().unreported
-        ),
-        (8, 13)
-    );
+    assert_eq!((fixture.counter.unacknowledged.admitted(), fixture.counter.owed_hits().unreported), (8, 13));
     let commands = fixture.take();
     assert_eq!(commands[0].0.exchange.reports.last().map(|report| report.change.hits), Some(13));
     assert_eq!(fixture.counter.apply_delivery(Delivery::Applied), 8);

@@ -187,15 +187,13 @@ fn a_lease_is_renewed_only_if_hits_are_likely_and_the_store_may_have_some() {
 }
 
 /// Its hits are stranded if they count no longer, or if others may have received the tokens that have flowed in since.
-/// Otherwise they are returned; the estimate of an instance that is alone replaces the store's state, which says it
-/// too.
+/// Otherwise they are returned.
 #[test]
 fn hits_of_a_lease_that_has_ended_are_stranded_or_returned() {
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Fate {
         Stranded,
         Returned,
-        Replaced,
     }
     let hold = Period::from_secs(3);
     for (tiers, instances, held, fate) in [
@@ -206,7 +204,6 @@ fn hits_of_a_lease_that_has_ended_are_stranded_or_returned() {
         (vec![sliding(80, 60)], 1, 10, Fate::Returned),
         (vec![sliding(80, 60)], 1, 11, Fate::Returned),
         (vec![bucket(80, 40)], 3, 3, Fate::Stranded),
-        (vec![bucket(80, 40)], 1, 10, Fate::Replaced),
         (vec![bucket(80, 40)], 1, 11, Fate::Stranded),
         (vec![bucket(80, 40), fixed(80, 3_600)], 1, 3, Fate::Returned),
         (vec![bucket(80, 40), fixed(80, 3_600)], 3, 3, Fate::Stranded),

@@ -74,15 +74,14 @@ fn a_check_reads_the_count_if_it_is_older_than_wanted() {
 /// hits for it is not.
 #[test]
 fn an_unused_counter_forgets_how_it_leased() {
-    let used_of = |tier: Tier| {
-        let mut fixture = Fixture::new(&[tier], 2);
+    let used = || {
+        let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
         fixture.counter.last_check_at = fixture.now;
         fixture.hold(3, millis(300));
         assert!(fixture.decide(3).is_some_and(|decision| !decision.over));
         fixture.counter.leasing_mut().is_scarce = true;
         fixture
     };
-    let used = || used_of(fixed(100, 60));
     let second = START.after(Period::from_secs(1));
     let mut fixture = used();
     fixture.counter.shrink(Timestamp::from_nanos(second.as_nanos() - 1));
@@ -92,18 +91,14 @@ fn an_unused_counter_forgets_how_it_leased() {
     let end = START.after(Period::from_secs(60));
     let before = Timestamp::from_nanos(end.as_nanos() - 1);
     assert!(fixture.counter.has_grants(before) && !fixture.counter.has_grants(end));
-    // the store has to learn when they were used if that matters
-    assert!(fixture.counter.counted_until() < before);
-    assert!(used_of(sliding(100, 60)).counter.counted_until() >= end);
     // once they do not count any more, there is nothing to remember
     let mut late = used();
     late.counter.shrink(end);
     assert!(late.counter.rare.is_nothing() && !late.counter.has_grants(before));
     // each of these has to be remembered
-    let facts: [fn(&mut Fixture); 4] = [
+    let facts: [fn(&mut Fixture); 3] = [
         |fixture| fixture.hold(1, Period::default()),
         |fixture| fixture.ask(1, Asks::Look),
-        |fixture| fixture.counter.leasing_mut().is_overcounted = true,
         |fixture| fixture.counter.look_for_returned(fixture.now),
     ];
     for (i, fact) in facts.into_iter().enumerate() {
@@ -199,52 +194,22 @@ fn a_request_with_a_limit_of_its_own_borrows_the_counter() {
     let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
     fixture.count(10);
     let own = [Tier { requests: 30, ..tier.clone() }];
-    let replaced =
-        with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check, fixture.now));
+    let replaced = with_check(&rules, Some(&own), |check| fixture.counter.use_limit_of(check));
     assert_eq!(fixture.counter.remaining(fixture.now), 20);
-    fixture.counter.restore_limit(replaced.expect("it was another one"), fixture.now);
+    fixture.counter.restore_limit(replaced.expect("it was another one"));
     assert_eq!(fixture.counter.remaining(fixture.now), 90);
     // a pause is one of the limit
     let denied_until = fixture.now.after(millis(200));
     fixture.counter.plan.denied_until = denied_until;
-    let replaced =
-        with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check, fixture.now));
+    let replaced = with_check(&rules, Some(&own), |check| fixture.counter.use_limit_of(check));
     assert!(!fixture.counter.is_denied(fixture.now));
-    fixture.counter.restore_limit(replaced.expect("it was another one"), fixture.now);
+    fixture.counter.restore_limit(replaced.expect("it was another one"));
     assert_eq!(fixture.counter.plan.denied_until, denied_until);
     for own in [None, Some(std::slice::from_ref(&tier))] {
-        assert!(
-            with_check(&rules, own, |check| fixture.counter.apply_own_limit(check, fixture.now)).is_none()
-        );
+        assert!(with_check(&rules, own, |check| fixture.counter.use_limit_of(check)).is_none());
     }
     // a rule that has changed is adopted, not borrowed
     let changed = self::rules(&own);
-    assert!(
-        with_check(&changed, None, |check| fixture.counter.apply_own_limit(check, fixture.now)).is_none()
-    );
+    assert!(with_check(&changed, None, |check| fixture.counter.use_limit_of(check)).is_none());
     assert_eq!(fixture.counter.remaining(fixture.now), 90);
-}
-
-/// The reply to a decision under a request's own limit leaves the schedule to the limit of the rule.
-#[test]
-fn a_request_with_a_limit_of_its_own_leaves_the_flushes_to_the_rule() {
-    let tier = fixed(1_000_000, 60);
-    let rules = rules(std::slice::from_ref(&tier));
-    let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
-    for _ in 0..5 {
-        fixture.count(10);
-        fixture.wait(millis(100));
-        fixture.flush();
-    }
-    let pause = fixture.counter.plan.schedule.pause();
-    assert!(pause > millis(100));
-    let own = [Tier { requests: 60, ..tier.clone() }];
-    let replaced =
-        with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check, fixture.now));
-    let reply = fixture.execute(Exchange::read());
-    let _ = fixture.counter.next_number();
-    assert!(fixture.counter.apply_last_reply(&reply, fixture.now));
-    assert!(fixture.counter.plan.schedule.pause() < pause);
-    fixture.counter.restore_limit(replaced.expect("it was another one"), fixture.now);
-    assert_eq!(fixture.counter.plan.schedule.pause(), pause);
 }

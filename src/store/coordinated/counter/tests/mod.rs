@@ -5,11 +5,9 @@
 
 mod estimate;
 mod flushes;
-mod keeping;
 mod lease_ends;
 mod leasing;
 mod lifetime;
-mod limits;
 mod pace;
 mod places;
 mod records;
@@ -32,7 +30,7 @@ use crate::{
             link::{Link, StoreTime},
             test_tiers::{START, bucket, fixed, millis, sliding},
         },
-        remote::{Command, Exchange, Hold, RemoteError, Replacement, Reply, Report, Target},
+        remote::{Command, Exchange, Hold, RemoteError, Reply, Report, Target},
         simulated::SimulatedServer,
     },
 };
@@ -75,7 +73,7 @@ const fn taking(hits: u64) -> Ask {
 
 fn link(instances: usize, now: Timestamp) -> Link {
     let time = StoreTime { now, latest: now };
-    Link { time, instances, round_trip: millis(1), budget: millis(15), local_cache: true }
+    Link { time, instances, writer: 1, round_trip: millis(1), budget: millis(15), local_cache: true }
 }
 
 /// Decides about `hits` under `lease`, without the store. None if it has to be asked.
@@ -127,6 +125,7 @@ impl Fixture {
         let target = Target { path: "d|k=v".into(), tiers: tiers.to_vec().into(), over_limit_policy };
         let mut counter = LocalCounter::new(Arc::new(target), millis(100), Generation(1), START);
         counter.choice.mode = Coordination::Lease;
+        counter.last_check_at = START;
         counter.follow_instances(instances);
         Self { counter, store: SimulatedServer::default(), now: START, instances, waiting: Vec::new() }
     }
@@ -167,9 +166,9 @@ impl Fixture {
         self.store.execute(&Command { target, at: self.now, exchange }, self.now)
     }
 
-    /// Returns the exact states of the limit in use.
-    fn exact(&self) -> Option<Box<Replacement>> {
-        self.counter.replacement(&self.counter.target, self.now)
+    /// Returns whether the estimate stays while nobody else changes the first tier.
+    fn is_exact(&self) -> bool {
+        self.counter.heard.exact.contains(0)
     }
 
     /// Returns the hits that the store would still grant.
@@ -221,7 +220,7 @@ impl Fixture {
 
     /// Reads the store's state.
     fn read(&mut self) {
-        let reply = self.execute(Exchange::read());
+        let reply = self.execute(Exchange { writer: 1, ..Exchange::read() });
         self.counter.apply_last_reply(&reply, self.now);
     }
 

@@ -8,25 +8,6 @@ fn ahead(fixture: &mut Fixture) -> u64 {
     held(&fixture.fetch()).map_or(0, |hold| hold.want)
 }
 
-/// It has nothing to report, and the store may count granted hits at other times than those of their use.
-#[test]
-fn a_grant_is_requested_with_the_exact_state_of_this_instant() {
-    for (tier, is_replaced) in [(sliding(100, 60), true), (bucket(100, 60), true), (fixed(100, 60), false)] {
-        let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
-        fixture.count(3);
-        fixture.flush();
-        fixture.wait(millis(70));
-        let composed = fixture.request(1);
-        assert_eq!(composed.len(), 1);
-        let report = composed[0].0.exchange.reports.last();
-        assert_eq!(report.is_some(), is_replaced, "{tier}");
-        if let Some(report) = report {
-            assert_eq!((report.at, report.since), (fixture.now, fixture.now), "{tier}");
-            assert!(report.replaces.is_some() && report.change.is_none(), "{tier}");
-        }
-    }
-}
-
 #[test]
 fn a_fetch_answers_the_wish_to_know_the_count() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);

@@ -117,35 +117,8 @@ fn when_an_exchange_fails_its_caller_is_told_and_no_hit_is_lost_or_counted_twice
         assert_eq!(told(&mut fixture).map_err(|failed| failed.delivery).err(), Some(delivery));
         let reported = fixture.counter.owed_hits().unreported;
         assert_eq!((applied.unknown, reported), (unknown, owed), "{delivery:?}");
-        assert_eq!(fixture.exact().is_some(), delivery == Delivery::NotApplied);
+        assert_eq!(fixture.is_exact(), delivery == Delivery::NotApplied);
         assert!(fixture.counter.rare.talk().is_none(), "nothing is on its way");
-    }
-}
-
-/// Others count in the tiers of both limits, and reports of both leave together.
-#[test]
-fn a_reservation_under_another_limit_goes_back_if_its_caller_has_left_and_the_rule_is_in_use_again() {
-    let mut fixture = Fixture::new(&[fixed(10, 60)], 2);
-    let rule = Arc::clone(&fixture.counter.target);
-    let other = Arc::new(Target { tiers: [sliding(100, 3_600)].to_vec().into(), ..(*rule).clone() });
-    let ask = |counter: &mut LocalCounter| counter.add_try(true, Hits(5), reserve(1, 5), None);
-    let asked = fixture.counter.under(&other, START, ask).expect("there is room");
-    let composed = fixture.compose();
-    leave(&mut fixture, asked, 0, false);
-    assert_eq!(fixture.deliver(composed), 5);
-    assert!(Arc::ptr_eq(&fixture.counter.target, &rule));
-    fixture.count(8);
-    fixture.take_elsewhere(5);
-    let exchange = Exchange::of_try(7, OverLimitPolicy::Ignore);
-    fixture.store.execute(&Command { target: Arc::clone(&other), at: START, exchange }, START);
-    let (command, mut sent) = fixture.take().pop().expect("reports");
-    let reply = fixture.store.execute(&command, START);
-    let applied = fixture.counter.apply(&mut sent, Ok((&reply, START)), &fixture.link());
-    assert_eq!(applied.overshoot, 3, "of the rule's limit");
-    for (limit, hits) in [(rule, 13), (other, 7)] {
-        let (state, _) = fixture.counter.known(&limit, 0).expect("it is kept");
-        let known = state.probe(&limit.tiers[0], START, Hits(0)).used.0;
-        assert_eq!((known, fixture.store.used(&limit, START)), (hits, hits), "{limit:?}");
     }
 }
 

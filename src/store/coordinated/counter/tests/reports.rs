@@ -3,6 +3,7 @@
 use proptest::{option, prelude::*};
 
 use super::*;
+use crate::store::remote::TierSet;
 use crate::{
     limit::{algorithm::CounterState, algorithm::FixedWindow},
     store::coordinated::{counter::records::PendingDelta, delivery::SentTry},
@@ -39,7 +40,7 @@ proptest! {
             fixture.execute(Exchange::of_hold(Hold { least: 1, want: hits, time: millis(hold) }));
         }
         fixture.now = at(21_000);
-        let mut delta = fixture.counter.delta(hits, at(first));
+        let mut delta = PendingDelta::of(hits, at(first));
         // a delta is of one window
         delta.last_at = at(first + lasted);
         if tier.algorithm == Algorithm::FixedWindow {
@@ -51,7 +52,7 @@ proptest! {
         let read = |fixture: &mut Fixture| fixture.execute(Exchange::read()).counters[0].clone();
         let mut state = read(&mut fixture);
         delta.apply(&tier, &mut state, fixture.now);
-        fixture.execute(Exchange::of_report(delta.report(&fixture.counter.target)));
+        fixture.execute(Exchange::of_report(delta.report()));
         let stored = read(&mut fixture);
         prop_assert_eq!(course(&tier, &state, fixture.now), course(&tier, &stored, fixture.now));
     }
@@ -66,11 +67,11 @@ proptest! {
         for (hits, is_unused) in steps {
             fixture.wait(millis(1));
             if is_unused {
-                let delta = PendingDelta { unused: hits, unused_until: fixture.now, ..fixture.counter.delta(0, START) };
+                let delta = PendingDelta { unused: hits, unused_until: fixture.now, ..PendingDelta::of(0, START) };
                 fixture.counter.push_pending(delta);
                 expected -= hits;
             } else {
-                let delta = fixture.counter.delta(hits.try_into().expect("it is small"), fixture.now);
+                let delta = PendingDelta::of(hits.try_into().expect("it is small"), fixture.now);
                 fixture.counter.push_pending(delta);
                 expected += hits;
                 last_taken = Some(fixture.now);
@@ -87,10 +88,9 @@ proptest! {
     }
 }
 
-/// The hits that are left of a lease count in the store, and in the states that replace the store's, but not in the
-/// estimate.
+/// The hits that are left of a lease count in the store, but not in the estimate.
 #[test]
-fn the_store_keeps_counting_leased_hits_when_it_adopts_a_state() {
+fn the_store_counts_leased_hits_and_the_estimate_does_not() {
     for tier in [sliding(100, 60), bucket(100, 60), fixed(100, 60)] {
         let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
         fixture.hold(6, millis(300));
@@ -103,14 +103,14 @@ fn the_store_keeps_counting_leased_hits_when_it_adopts_a_state() {
 }
 
 /// A reply to what was sent before a report, and carried out after it, counts the report already. The estimate that adds
-/// it once more must not take the place of the store's state.
+/// it once more must not stay.
 #[test]
-fn a_reply_that_overtakes_that_to_a_report_leaves_no_exact_state() {
+fn a_reply_that_overtakes_that_to_a_report_leaves_no_exact_estimate() {
     let mut fixture = Fixture::new(&[sliding(10, 60)], 3);
     fixture.counter.change_mode(Coordination::Strict);
     fixture.take_elsewhere(1);
     fixture.read();
-    // it does not fit, so that both replies have the same version
+    // it does not fit
     fixture.ask(8, Asks::Take(OverLimitPolicy::Ignore));
     let beside = fixture.compose();
     fixture.count(2);
@@ -126,31 +126,31 @@ fn a_reply_that_overtakes_that_to_a_report_leaves_no_exact_state() {
     for (reply, mut sent, at) in beside.into_iter().chain(reported) {
         fixture.counter.apply(&mut sent, Ok((&reply, at)), &fixture.link());
     }
-    assert_eq!(fixture.exact(), None);
+    assert!(!fixture.is_exact());
     fixture.flush();
     assert_eq!((fixture.counter.remaining(fixture.now), fixture.left_in_store()), (7, 7));
-    assert!(fixture.exact().is_some());
+    assert!(fixture.is_exact());
 }
 
-/// The estimate is not what the store has adopted if a reply beside the report has replaced it meanwhile.
+/// It is only guessed whether the reply beside the report has what was reported.
 #[test]
-fn a_state_that_is_adopted_after_the_estimate_was_replaced_is_taken_from_the_reply() {
+fn an_estimate_that_was_replaced_before_the_reply_to_a_report_is_taken_from_that() {
     let mut fixture = Fixture::new(&[sliding(10, 60)], 2);
     fixture.take_elsewhere(1);
     fixture.read();
     fixture.count(2);
     let reported = fixture.take();
-    fixture.counter.lose_versions();
+    fixture.counter.lose_exactness();
     // one that does not fit, and changes nothing
     fixture.ask(10, Asks::Lease(OverLimitPolicy::Ignore));
     let beside = fixture.compose();
     assert_eq!(beside.len(), 1);
     fixture.deliver(beside);
-    assert_eq!(fixture.exact(), None);
+    assert!(!fixture.is_exact());
     fixture.wait(millis(1));
     fixture.deliver(reported);
     assert_eq!((fixture.counter.remaining(fixture.now), fixture.left_in_store()), (7, 7));
-    assert!(fixture.exact().is_some());
+    assert!(fixture.is_exact());
 }
 
 /// The local cache needs the counts of a rejection, but not if the store has counted fewer since.
@@ -173,13 +173,13 @@ fn a_rejection_that_a_later_reply_has_overtaken_changes_nothing() {
 
 /// The store may have taken them, or may take them yet.
 #[test]
-fn hits_that_were_admitted_without_the_store_are_in_no_exact_state() {
+fn after_hits_of_unknown_delivery_any_state_is_adopted() {
     let known = |mode| {
         let mut fixture = Fixture::new(&[bucket(10, 60)], 2);
         fixture.counter.change_mode(mode);
         fixture.take_elsewhere(1);
         fixture.read();
-        assert!(fixture.exact().is_some());
+        assert!(fixture.is_exact());
         fixture
     };
     let mut fixture = known(Coordination::Strict);
@@ -187,13 +187,12 @@ fn hits_that_were_admitted_without_the_store_are_in_no_exact_state() {
     let (id, outcome) = fixture.counter.add_try(false, Hits(1), asks, None).expect("there is room");
     let on_way = fixture.compose();
     drop(outcome);
-    assert!(fixture.counter.give_up(id, Some(Hits(1))) && fixture.exact().is_some());
+    assert!(fixture.counter.give_up(id, Some(Hits(1))) && fixture.is_exact());
     fixture.counter.count_fallback(Direction::Take, Hits(1), false, fixture.now);
     let sent = SentTry { generation: fixture.counter.generation().0, id };
     fixture.counter.note_answer(Delivery::OnWay(sent), Hits(1), fixture.now);
-    assert_eq!(fixture.exact(), None);
     fixture.deliver(on_way);
-    assert!(fixture.exact().is_some());
+    assert!(fixture.is_exact());
     assert_eq!((fixture.counter.remaining(fixture.now), fixture.left_in_store()), (8, 8));
     let evicted = SentTry { generation: sent.generation - 1, ..sent };
     for (delivery, is_known) in [
@@ -205,7 +204,7 @@ fn hits_that_were_admitted_without_the_store_are_in_no_exact_state() {
         let mut fixture = known(Coordination::Lease);
         fixture.counter.count_fallback(Direction::Take, Hits(1), false, fixture.now);
         fixture.counter.note_answer(delivery, Hits(1), fixture.now);
-        assert_eq!(fixture.exact().is_some(), is_known, "{delivery:?}");
+        assert_eq!(fixture.is_exact(), is_known, "{delivery:?}");
     }
 }
 
@@ -259,38 +258,14 @@ fn nothing_is_sent_twice_or_without_need() {
     fixture.counter.last_check_at = fixture.now;
     fixture.counter.refresh(SECOND, fixture.now);
     fixture.wait(SECOND);
-    let oldest = fixture.now;
     fixture.count(2);
     fixture.wait(SECOND);
     fixture.count(3);
     // the reply to the report has the count too
     let commands = fixture.flush();
     let report = commands[0].exchange.reports.last().expect("hits were pending");
-    assert_eq!((commands.len(), report.at, report.since), (1, fixture.now, oldest));
+    assert_eq!((commands.len(), report.at), (1, fixture.now));
     assert!(fixture.flush().is_empty());
-    let mut alone = Fixture::new(&[sliding(100, 60)], 1);
-    alone.count(2);
-    alone.wait(SECOND);
-    alone.count(3);
-    // nobody else has counted meanwhile
-    assert_eq!(alone.reports()[0].since, alone.now);
-}
-
-/// The end of a lone lease leaves the store with more than the estimate, which a report without hits replaces.
-#[test]
-fn an_estimate_replaces_the_store_s_state_once_after_a_lease() {
-    let mut fixture = Fixture::new(&[bucket(100, 60)], 1);
-    fixture.hold(3, SECOND);
-    fixture.wait(SECOND);
-    let time = fixture.time();
-    fixture.counter.expire_leases(time);
-    let commands = fixture.flush();
-    let report = commands[0].exchange.reports.last().expect("a report");
-    assert_eq!((report.at, report.since, report.change.hits), (fixture.now, fixture.now, 0));
-    assert!(report.replaces.is_some() && fixture.left_in_store() == 100);
-    fixture.counter.refresh(Period::default(), fixture.now);
-    let commands = fixture.take();
-    assert!(commands.len() == 1 && is_read(&commands[0].0));
 }
 
 /// Others may have received the tokens that have flowed in since the hold.
@@ -354,13 +329,12 @@ fn reports_that_were_not_applied_are_pending_again_and_lost_ones_are_accounted_f
 #[test]
 fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
     let tier = fixed(100, 60);
-    let reply = |used, version| Reply {
+    let reply = |used| Reply {
         counters: [CounterState::FixedWindow(FixedWindow::new(
             START.after(Period::from_secs(60)),
             Hits(used),
         ))]
         .into(),
-        versions: [version].into(),
         ..Reply::default()
     };
     let at = |ms| START.after(millis(ms));
@@ -377,11 +351,10 @@ fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
         let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
         let numbers =
             [fixture.counter.next_number(), fixture.counter.next_number(), fixture.counter.next_number()];
-        assert!(fixture.counter.apply_reply_to(&reply(50, 0), numbers[1], at(100)));
-        let applied = fixture.counter.apply_reply_to(&reply(60, 0), numbers[number - 1], at(ms));
+        assert!(fixture.counter.apply_reply_to(&reply(50), numbers[1], at(100)));
+        let applied = fixture.counter.apply_reply_to(&reply(60), numbers[number - 1], at(ms));
         assert_eq!(applied, is_applied, "number {number} at {ms} ms");
         assert_eq!(fixture.counter.remaining(at(100)), if is_applied { 40 } else { 50 });
-        assert!(!fixture.counter.has_lost_version());
     }
     // those of two replies that carry it are exact
     for (first, second, ms, is_applied) in [
@@ -393,54 +366,32 @@ fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
     ] {
         let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
         let numbers = [fixture.counter.next_number(), fixture.counter.next_number()];
-        let timed = |is_exact: bool, ms| Reply { at: is_exact.then(|| at(ms)), ..reply(60, 0) };
+        let timed = |is_exact: bool, ms| Reply { at: is_exact.then(|| at(ms)), ..reply(60) };
         assert!(fixture.counter.apply_reply_to(&timed(first, 100), numbers[0], at(100)));
         let applied = fixture.counter.apply_reply_to(&timed(second, ms), numbers[1], at(ms));
         assert_eq!(applied, is_applied, "{first}, {second}, {ms} ms");
     }
-    // what it says about the version is a warning
-    for (version, is_lost) in [(7, false), (8, true)] {
-        let mut fixture = Fixture::new(&[sliding(100, 60)], 2);
-        let state = || Reply {
-            counters: [CounterState::unused(&sliding(100, 60), START)].into(),
-            ..Reply::default()
-        };
-        // it is not that of a report
-        fixture.counter.next_number();
-        fixture.counter.apply_last_reply(&Reply { versions: [7].into(), ..state() }, at(100));
-        assert!(!fixture.counter.apply_last_reply(&Reply { versions: [version].into(), ..state() }, at(10)));
-        assert_eq!(fixture.counter.has_lost_version(), is_lost);
-        assert_eq!(fixture.counter.replacement(&fixture.counter.target, at(100)).is_none(), is_lost);
-    }
-    // of a flush, the count is read again
+    // what it has done is not in the estimate that the later one has left
+    let mut fixture = Fixture::new(&[sliding(100, 60)], 2);
+    let counters = [CounterState::unused(&sliding(100, 60), START)].into();
+    let late = Reply { counters, own: TierSet(1), ..Reply::default() };
+    // it is not that of a report
+    fixture.counter.next_number();
+    fixture.counter.apply_last_reply(&late, at(100));
+    assert!(fixture.is_exact() && !fixture.counter.apply_last_reply(&late, at(10)) && !fixture.is_exact());
+    // the count is read again
     let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
     fixture.count(1);
     let commands = fixture.take();
     let number = fixture.counter.next_number();
-    fixture.counter.apply_reply_to(&reply(9, 0), number, at(100));
+    fixture.counter.apply_reply_to(&reply(9), number, at(100));
     fixture.deliver(commands);
     assert!(fixture.counter.has_pending(), "the read");
     fixture.now = at(200);
     fixture.flush();
     assert!(!fixture.counter.has_pending());
-    assert!(!fixture.counter.apply_reply_to(&reply(9, 0), number, at(100)));
-    assert!(!fixture.counter.has_pending(), "nobody has asked for it");
     // one that does not fit the tiers is not applied
     assert!(!fixture.counter.apply_last_reply(&Reply::default(), at(300)));
-}
-
-/// Without a version there is nothing in the store, whatever the estimate knows.
-#[test]
-fn a_store_that_has_lost_its_data_begins_again() {
-    for tier in [sliding(100, 60), bucket(100, 60)] {
-        let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
-        fixture.count(30);
-        assert_eq!(fixture.take().len(), 1);
-        fixture.counter.apply_delivery(Delivery::Applied);
-        let empty = [CounterState::unused(&tier, fixture.now)].into();
-        fixture.counter.apply_last_reply(&Reply { counters: empty, ..Reply::default() }, fixture.now);
-        assert_eq!(fixture.counter.remaining(fixture.now), 100, "{tier}");
-    }
 }
 
 /// All of it, up to what this instance has admitted, since the hits counted last are the excess.
@@ -470,7 +421,7 @@ fn the_overshoot_is_what_the_store_counts_above_a_limit() {
     }
 }
 
-/// Nothing but the reports in flight is kept of it. Of two exchanges the older one is what decisions may wait for.
+/// Nothing but the reports in flight is kept of it.
 #[test]
 fn an_exchange_of_reports_alone_is_known_by_them() {
     let mut fixture = Fixture::new(&[fixed(50, 60)], 2);
@@ -486,16 +437,7 @@ fn an_exchange_of_reports_alone_is_known_by_them() {
     assert_eq!(reported.len(), 1);
     assert!(fixture.counter.rare.is_nothing());
     assert_eq!(state(&fixture), (true, false, Some(counted_at)));
-    // a try about other tiers passes beside it
-    let other = Target { tiers: [fixed(50, 10)].to_vec().into(), ..(*fixture.counter.target).clone() };
-    fixture.counter.target = Arc::new(other);
-    fixture.ask(1, Asks::Take(OverLimitPolicy::Ignore));
-    fixture.counter.target = Arc::clone(&reported[0].0.target);
-    let beside = fixture.compose();
-    assert_eq!((beside.len(), state(&fixture)), (1, (true, false, Some(counted_at))));
     fixture.deliver(reported);
-    assert_eq!(state(&fixture), (false, false, Some(fixture.now)));
-    fixture.deliver(beside);
     assert_eq!(state(&fixture), (false, true, None));
     assert!(fixture.counter.is_settled());
 }

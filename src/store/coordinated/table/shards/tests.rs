@@ -23,7 +23,7 @@ fn counters_in_use_survive_a_flood_of_new_keys() {
         let counter = LocalCounter::new(Arc::clone(&target), Period::from_millis(100), Generation(1), now);
         let mut shard = shards.lock(key(i));
         let evicted = |evicted: LocalCounter| assert!(evicted.is_settled(), "nothing was pending");
-        shards.insert(&mut shard, key(i), counter, evicted);
+        shards.insert(&mut shard, key(i), counter, None, evicted);
     };
     let start = Timestamp::from_secs(1_000);
     (0..MAX).for_each(|i| insert(i, start));
@@ -60,7 +60,7 @@ fn the_bytes_of_names_are_bounded() {
         });
         let mut counter = LocalCounter::new(target, Period::from_millis(100), Generation(1), start);
         counter.among(1).count(Direction::Take, OverLimitPolicy::Ignore, Hits(pending), start);
-        shards.insert(&mut shards.lock(key), key, counter, |_| {});
+        shards.insert(&mut shards.lock(key), key, counter, None, |_| {});
         key
     };
     let short: Vec<CounterKey> = (0..100).map(|i| insert(i, 20, 1)).collect();
@@ -83,7 +83,7 @@ fn short_names_fill_the_bound_of_the_bytes_exactly() {
     for i in 0..25 {
         let key = hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
         let counter = LocalCounter::new(target(1), Period::from_millis(100), Generation(1), start);
-        shards.insert(&mut shards.lock(key), key, counter, |_| evicted += 1);
+        shards.insert(&mut shards.lock(key), key, counter, None, |_| evicted += 1);
         assert_eq!((shards.len(), evicted), ((i + 1).min(10), (i + 1_usize).saturating_sub(10)));
     }
 }
@@ -194,7 +194,7 @@ proptest! {
                 let of_requests = || shards.of_requests.load(Ordering::Relaxed);
                 let kinds_before = (shards.len() - of_requests(), of_requests());
                 let mut loses = false;
-                shards.insert(&mut shard, key, counter, |counter| {
+                shards.insert(&mut shard, key, counter, None, |counter| {
                     loses |= !counter.is_settled();
                     evicted.push(counter.name_bytes());
                 });

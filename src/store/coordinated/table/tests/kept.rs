@@ -15,21 +15,22 @@ async fn the_table_knows_the_number_and_the_names_of_its_counters() {
     assert_eq!((fixture.table.shards.len(), fixture.table.shards.name_bytes()), (3, bytes));
 }
 
-/// The entries have one counter, whichever limit a request has.
+/// Tiers tell the counters of the same entries apart; other numbers do not.
 #[tokio::test(start_paused = true)]
-async fn requests_with_limits_of_their_own_have_the_counter_of_the_rule() {
+async fn a_counter_of_other_tiers_begins_with_what_is_known_of_those_that_both_have() {
     let fixture = Fixture::new(Coordination::Interval, &[fixed(100, 60)]);
-    let (now, own) = (fixture.now(), [fixed(100, 60), fixed(1_000, 3_600)]);
+    let now = fixture.now();
     fixture.count("v", 7);
-    fixture.with_check("v", Some(&own), |check| {
-        fixture.table.with_counter(check, now, |counter| {
-            assert_eq!(counter.remaining(now), 93);
-            counter.count(Direction::Take, OverLimitPolicy::Ignore, Hits(2), now);
+    for (own, left, counters) in [
+        (&[fixed(50, 60)][..], 43, 1),
+        (&[fixed(1_000, 3_600)], 1_000, 2),
+        (&[fixed(100, 60), fixed(1_000, 10)], 93, 3),
+    ] {
+        fixture.with_check("v", Some(own), |check| {
+            fixture.table.with_counter(check, now, |counter| assert_eq!(counter.remaining(now), left));
         });
-        assert_eq!(fixture.table.key_of(check), fixture.key("v"));
-    });
-    assert_eq!(fixture.with_counter("v", |counter| counter.remaining(now)), 91);
-    assert_eq!(fixture.table.shards.len(), 1);
+        assert_eq!(fixture.table.shards.len(), counters);
+    }
 }
 
 /// `auto` needs no leases of a limit that is large for any likely number of instances.
