@@ -249,7 +249,8 @@ pub struct Reply {
     pub counters: SmallVec<[CounterState; 1]>,
     /// The sliding windows and buckets that the [writer](Exchange::writer) has changed last, as of before the command.
     pub own: TierSet,
-    /// The sliding windows and buckets that the store did not have before the command: nobody uses them.
+    /// The sliding windows and buckets that the store did not have before the command: nobody uses them, or it has lost
+    /// them.
     pub missing: TierSet,
 }
 
@@ -307,9 +308,16 @@ impl TierSet {
         }
     }
 
-    /// Adds tier `i`.
-    pub const fn insert(&mut self, i: usize) {
-        self.set(i, true);
+    /// Returns those that are also among `others`.
+    #[must_use]
+    pub const fn and(self, others: Self) -> Self {
+        Self(self.0 & others.0)
+    }
+
+    /// Returns those, and `others`.
+    #[must_use]
+    pub const fn or(self, others: Self) -> Self {
+        Self(self.0 | others.0)
     }
 
     /// Returns whether there are none.

@@ -260,13 +260,13 @@ impl Counted<'_> {
             (after, before) => after.sliding_window() != before.sliding_window(),
         };
         if has_changed {
-            self.changed.insert(i);
+            self.changed.set(i, true);
         }
         result
     }
 
-    /// Applies `exchange`. Returns the hits that were taken by runs and the hold, the
-    /// tries that were taken of each run, and the hits of the hold.
+    /// Applies `exchange`. Returns the hits that were taken by runs and the hold, the tries that were taken of each run,
+    /// and the hits of the hold.
     fn apply(&mut self, exchange: &Exchange) -> (i64, SmallVec<[u32; 1]>, u64) {
         for report in &exchange.reports {
             self.report(report);

@@ -47,7 +47,7 @@ pub(super) struct StoreClient<R, S = Sent> {
     pub(super) caller: Caller<R>,
     sender: Sender<S>,
     pub(super) membership: Membership,
-    /// The number by which the store knows this process again.
+    /// The number by which the store knows this process again, modulo 2^48.
     writer: AtomicU64,
 }
 
@@ -58,7 +58,7 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
     pub(super) fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
         let membership = Membership::new(settings.heartbeat, clock.now());
         // of random keys
-        let writer = (RandomState::new().hash_one(()) >> 16).max(1);
+        let writer = RandomState::new().hash_one(());
         Self {
             caller: Caller::new(remote, clock, settings),
             sender: Sender::default(),
@@ -82,14 +82,13 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
 
     /// Returns the number by which the store knows this process again.
     pub(super) fn writer(&self) -> u64 {
-        self.writer.load(Ordering::Relaxed)
+        (self.writer.load(Ordering::Relaxed) % (1 << 48)).max(1)
     }
 
     /// Takes another one, since commands may be carried out of which this process does not hear: what they change is not
     /// in its estimates.
     pub(super) fn renew_writer(&self) {
-        let next = |writer: u64| (writer.wrapping_add(1) & ((1 << 48) - 1)).max(1);
-        let _ = self.writer.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |writer| Some(next(writer)));
+        self.writer.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the number of instances, this one included; at least 1.

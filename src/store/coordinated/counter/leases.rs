@@ -118,8 +118,8 @@ impl LocalCounter {
     }
 
     /// Returns whether hits that were granted at `at` under a limit of `tiers`, to be used until `until`, must no
-    /// longer be returned at `now`. The hits of an instance that is alone, whose estimate replaces the state of a
-    /// bucket, still have to leave the fixed windows beside it.
+    /// longer be returned at `now`. The hits of an instance that is alone, whose estimate of a bucket is exact, still have
+    /// to leave the fixed windows beside it.
     pub(super) fn must_keep(&self, tiers: &[Tier], at: Timestamp, until: Timestamp, now: Timestamp) -> bool {
         has_flowed_back(tiers, at, until, now) && !(self.plan.instances <= 1 && is_mixed(tiers))
     }

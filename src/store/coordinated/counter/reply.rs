@@ -368,7 +368,7 @@ impl LocalCounter {
                 close_empty_span(tier, state);
             }
         }
-        // whether the others include what is in flight already is only guessed, and a reply that is kept includes more
+        // whether the others include what is in flight already is only guessed, and one that waits includes more
         let is_early =
             talk.is_some_and(|talk| talk.aside.as_ref().is_some_and(|aside| aside.early.is_some()));
         let is_guessed = !in_flight.is_empty() || is_early;
@@ -497,15 +497,15 @@ impl LocalCounter {
         }
         // the cache is that of mode `strict`, which the counter need not have
         let is_cached = rejects && link.local_cache && self.choice.mode == Coordination::Strict;
-        let own = self.kept_in(reply);
+        let stays = self.kept_in(reply);
         let is_applied = if self.has_hold_beside(number) {
             self.keep_early(sent, reply, number, now);
             false
         } else {
             self.apply_reply_to(reply, number, now)
         };
-        if is_applied && !own.is_empty() {
-            self.repeat(sent, reply, own, now);
+        if is_applied && !stays.is_empty() {
+            self.repeat(sent, reply, stays, now);
         }
         // alone: others are decided about before what this instance admits is reported
         let knows_better = is_applied
@@ -513,7 +513,7 @@ impl LocalCounter {
             && !self.is_beside
             && self.is_silent()
             && flows(&self.target.tiers)
-            && self.is_own(&Reply { own, ..Reply::default() });
+            && self.has_all_flowing(stays);
         self.plan.wants_read |= !is_applied && kept > 0;
         if is_cached {
             self.deny_while_empty(now);
@@ -610,7 +610,7 @@ impl LocalCounter {
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             state.take(tier, now, Hits(taken));
         }
-        if !self.is_own(reply)
+        if !self.has_all_flowing(reply.own.or(reply.missing))
             || sent.is_reserving()
             || sent.runs.iter().any(|run| run.direction == Direction::GiveBack)
         {
@@ -636,15 +636,13 @@ impl LocalCounter {
     /// Returns the tiers of which the estimate stays although the store has replied: nobody else has changed them since it
     /// was exact, or nobody uses them.
     const fn kept_in(&self, reply: &Reply) -> TierSet {
-        TierSet(self.heard.exact.0 & reply.own.0 | reply.missing.0)
+        self.heard.exact.and(reply.own).or(reply.missing)
     }
 
-    /// Returns whether nobody else has changed a sliding window or bucket according to `reply`.
-    fn is_own(&self, reply: &Reply) -> bool {
-        let mut tiers = self.target.tiers.iter().enumerate();
-        tiers.all(|(i, tier)| {
-            tier.algorithm == Algorithm::FixedWindow || reply.own.contains(i) || reply.missing.contains(i)
-        })
+    /// Returns whether all sliding windows and buckets are among `tiers`.
+    fn has_all_flowing(&self, tiers: TierSet) -> bool {
+        let mut all = self.target.tiers.iter().enumerate();
+        all.all(|(i, tier)| tier.algorithm == Algorithm::FixedWindow || tiers.contains(i))
     }
 
     /// Repeats in the states of the `kept` tiers what the store has done for the tries of `sent`.

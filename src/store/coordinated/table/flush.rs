@@ -80,10 +80,11 @@ fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option
         let mut is_due: SmallVec<[bool; 2]> = SmallVec::new();
         // hits that were given back must not be reported before those that they were
         entries.sort_by_key(|entry| entry.counter.pending_since());
-        let are_several = entries.len() > 1;
         let mut asked = 0;
-        for entry in entries.iter_mut().filter(|_| are_several) {
-            asked += usize::from(!entry.counter.leave(link.time.now));
+        if entries.len() > 1 {
+            for entry in &mut entries {
+                asked += usize::from(!entry.counter.leave(link.time.now));
+            }
         }
         for entry in &mut entries {
             entry.counter.note_others(asked > 1);
