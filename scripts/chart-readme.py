@@ -14,7 +14,7 @@ CHART = pathlib.Path(__file__).resolve().parent.parent / "charts" / "weir"
 HEAD = """# weir
 
 A Helm chart for weir, a rate limit service for Envoy. [docs/kubernetes.md](../../docs/kubernetes.md) leads from
-`helm install` to the first rejected request, and to Istio and Envoy Gateway.
+`helm install` to the first rejected request.
 
 ```sh
 helm install weir charts/weir --namespace edge --create-namespace --values my-values.yaml
@@ -22,33 +22,15 @@ helm install weir charts/weir --namespace edge --create-namespace --values my-va
 
 ```yaml
 # my-values.yaml
-image: { registry: registry.example.com, repository: weir }
+image: { registry: registry.example.com }
 replicas: 2
 redis: { url: "redis:6379" }
-rules:
-  files:
-    shop.yaml:
-      domain: shop
-      descriptors:
-        - key: tenant
-          rate_limit: { unit: minute, requests_per_unit: 100 }
+rules: { existingConfigMap: my-rules }
 ```
 
-- The chart is in this repository, and not yet in one of charts. There is no published image: build it with `docker build --tag weir .`
-- **Rules** are applied by running pods: a change of `rules.files`, or of the ConfigMap that `rules.existingConfigMap` names,
-  causes no rollout. Before each install and upgrade a Job checks them, so that rules with errors reach no pod. With `rules.xds`
-  they come from a control plane instead. In a file that is a tree, as above, quote domains, keys and values that YAML reads as
-  numbers or booleans; the chart refuses them otherwise.
-- **Settings** are variables of the pod: a change rolls the Deployment, one pod at a time. Secrets that the chart does not
-  write are read when a pod starts (certificates of the gRPC port: when they change), so restart the pods after a change of theirs.
-- **More than one pod** needs a shared store (`redis` or `memcached`). Without one the chart refuses to render, because each pod would
-  count for itself.
-- **Stopping**: a pod that must stop fails its health check at once and serves for `stop.delaySeconds` more, so that no
-  request is lost. The grace period of the pod is computed from `stop`.
-- The pod runs under Kubernetes' restricted pod security, as a user that is not root, and with a read-only file system.
-- The chart is tested with Helm 4 and against the schemas of Kubernetes 1.30 and 1.37.
+Running pods apply changed rules; other values replace the pods one by one. More than one pod needs a shared store.
 
-This file is made by `scripts/chart-readme.py` from `values.yaml`.
+`scripts/chart-readme.py` makes this file from `values.yaml`.
 
 ## Values
 

@@ -190,8 +190,8 @@ async fn a_replica_continues_counting(loss: Loss) {
         }
         until("the hits are counted", async || setup.counted(key, 0) >= *admitted).await;
     }
-    let replicated: i64 = setup.cluster.nodes[0].send(&["WAIT", "1", "5000"]);
-    assert_eq!(replicated, 1);
+    let written = setup.cluster.nodes[0].offset("master_repl_offset:");
+    until("the hits are replicated", async || replica.offset("slave_repl_offset:") >= written).await;
     loss.begin(&mut setup.cluster.nodes[0]);
     let _lost_node = std::mem::replace(&mut setup.cluster.nodes[0], replica);
     until("the replica takes over", async || {

@@ -174,8 +174,8 @@ async fn after_a_failover_the_new_master_is_used() {
         target("d_", OverLimitPolicy::Ignore, vec![tier(1_000_000, 3_600, Algorithm::SlidingWindow)]);
     let take = async || send(&remote, &target, Timestamp::default(), Op::Take { hits: 1 }).await;
     assert!(take().await.is_ok());
-    let replicated: i64 = monitored.master.send(&["WAIT", "1", "5000"]);
-    assert_eq!(replicated, 1);
+    let written = monitored.master.offset("master_repl_offset:");
+    until("it is replicated", async || monitored.replica.offset("slave_repl_offset:") >= written).await;
     let port = monitored.replica.port().to_string();
     monitored.master.kill();
     until("the replica counts", async || take().await.is_ok()).await;

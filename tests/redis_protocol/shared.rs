@@ -92,6 +92,19 @@ async fn a_cluster_of_weirs_admits_what_one_redis_cell_would() {
     }
 }
 
+/// Also by one that has never used it.
+#[tokio::test(flavor = "multi_thread")]
+async fn any_weir_deletes_a_bucket_for_all() {
+    for mode in ["auto", "interval", "lease", "strict"] {
+        let mut weirs = Weirs::start(2, &[("WEIR_COORDINATION", mode)]).await;
+        let [(_, one), (_, other)] = &mut weirs.all[..] else { panic!("two weirs") };
+        assert_eq!(one.ask("CL.THROTTLE k 9 1 86400 10").await, "[:0 :10 :0 :-1 :864000]", "{mode}");
+        until("it is deleted", async || other.ask("DEL k").await == ":1").await;
+        until("all tokens", async || one.ask("CL.THROTTLE k 9 1 86400 0").await.starts_with("[:0 :10 :10 "))
+            .await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_are_given_back_and_buckets_deleted_for_all() {
     let mut weirs = Weirs::start(2, &[("WEIR_COORDINATION", "strict")]).await;

@@ -20,7 +20,7 @@ use crate::{
     observe::throttle::Throttle,
     proto::envoy::service::ratelimit::v3::RateLimitResponse,
     server::{connections::Hold, conversion::response, log, wait},
-    store::Store,
+    store::{Store, StoreError},
 };
 
 /// The field with the longest wait, beside those of a request at `/json`.
@@ -151,6 +151,9 @@ impl Failure {
             Self::TooLarge | Self::Acquire(AcquireError::Limit(LimitError::TooManyPatterns(_))) => {
                 StatusCode::PAYLOAD_TOO_LARGE
             }
+            Self::Acquire(AcquireError::Limit(
+                LimitError::NoRules | LimitError::Store(StoreError::Unavailable(_)),
+            )) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Syntax(_) | Self::MaxWait(_) | Self::Acquire(_) => StatusCode::BAD_REQUEST,
         }
     }

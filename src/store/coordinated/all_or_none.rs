@@ -152,7 +152,7 @@ impl<R: Remote> Coordinated<R> {
     }
 
     /// Has the store say how the counter of `unit` stands, and whether the hits of all of its checks fit.
-    async fn read(&self, unit: &[&LimitCheck<'_>], turn: Turn<'_>) -> TryOutcome {
+    pub(super) async fn read(&self, unit: &[&LimitCheck<'_>], turn: Turn<'_>) -> TryOutcome {
         let (check, at) = (unit[0], self.client.time().now);
         let is_own = check.rule.id().is_none();
         let taken = unit.iter().filter(|check| check.direction == Direction::Take);

@@ -3,7 +3,7 @@
 
 use smallvec::smallvec;
 
-use super::Coordinated;
+use super::{Coordinated, turn::Turn};
 use crate::{
     limit::{
         Algorithm, Bucket, Coordination, Direction, Entry, Hits, LimitCheck, OverLimitPolicy, Period, Refill,
@@ -43,7 +43,7 @@ impl<R: Remote> Coordinated<R> {
         match request {
             BucketRequest::Step(_) => Err(STEPS),
             BucketRequest::Paced(request) => {
-                Ok(BucketReply::Paced(self.decide_paced(name, request, now).await?))
+                Ok(BucketReply::Paced(self.decide_paced(name, request, false, now).await?))
             }
         }
     }
@@ -63,19 +63,21 @@ impl<R: Remote> Coordinated<R> {
         // at the slowest pace, so that nothing flows in meanwhile: everything is given back that can be taken
         let pace = Pace::new(1, 31_536_000).ok_or(TOO_LARGE)?;
         let most = PacedRequest { capacity: u32::MAX.into(), pace, quantity: 0 };
-        let before = self.decide_paced(name, &most, now).await?;
+        let before = self.decide_paced(name, &most, true, now).await?;
         if before.remaining == most.capacity {
             return Ok(None);
         }
         let all = PacedRequest { quantity: -i64::from(u32::MAX), ..most };
-        self.decide_paced(name, &all, now).await?;
+        self.decide_paced(name, &all, false, now).await?;
         Ok(Some(before.reset_after))
     }
 
+    /// Decides `request`, and `reads` what the store has before: another instance may have used the bucket.
     async fn decide_paced(
         &self,
         name: &BucketName<'_>,
         request: &PacedRequest,
+        reads: bool,
         now: Timestamp,
     ) -> Result<PacedReply, StoreError> {
         let tier = tier(request).ok_or(TOO_LARGE)?;
@@ -96,6 +98,11 @@ impl<R: Remote> Coordinated<R> {
             hits: Hits(request.quantity.unsigned_abs()),
             direction: if request.quantity < 0 { Direction::GiveBack } else { Direction::Take },
         };
+        if reads {
+            // without a reply, this instance's estimate has to do
+            let turn = Turn::begin(now, self.client.caller.settings.budget, None, None);
+            let _ = self.read(&[&check], turn).await;
+        }
         let decisions = self.take(std::slice::from_ref(&check), Scope::Descriptor, now).await?;
         let decision = decisions[0];
         let rest = request.capacity.saturating_sub(request.quantity.unsigned_abs());

@@ -158,6 +158,13 @@ impl Server {
         self.process.signal(name);
     }
 
+    /// Returns how far it has come in the stream of writes, by a field of `INFO`. `WAIT` knows only what its own
+    /// connection has written.
+    pub(crate) fn offset(&self, field: &str) -> u64 {
+        let info: String = self.send(&["INFO", "replication"]);
+        info.lines().find_map(|line| line.strip_prefix(field)?.parse().ok()).expect("it replicates")
+    }
+
     /// Kills it.
     pub(crate) fn kill(&mut self) {
         self.process.kill();
