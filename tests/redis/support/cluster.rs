@@ -3,9 +3,18 @@
 use super::{Server, until};
 use weir::store::redis::{Address, Topology};
 
-/// Arguments of a cluster node. The others consider a node lost after a second, and continue without it.
-const NODE: [&str; 6] =
-    ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"];
+/// Arguments of a cluster node. The others consider a node lost after a second, and continue without it. It sends its
+/// data to a new replica at once.
+const NODE: [&str; 8] = [
+    "--cluster-enabled",
+    "yes",
+    "--cluster-node-timeout",
+    "1000",
+    "--cluster-require-full-coverage",
+    "no",
+    "--repl-diskless-sync-delay",
+    "0",
+];
 
 /// Three masters, each with a third of the slots.
 pub(crate) struct Cluster {
@@ -52,7 +61,7 @@ impl Cluster {
 
     /// Adds a replica of the master with the index `of`. It takes over when that master dies.
     pub(crate) async fn add_replica(&self, of: usize) -> Server {
-        let prompt = ["--repl-diskless-sync-delay", "0", "--cluster-replica-validity-factor", "0"];
+        let prompt = ["--cluster-replica-validity-factor", "0"];
         let replica = Server::start_with(&[&NODE[..], &prompt].concat());
         replica.send::<()>(&["CLUSTER", "MEET", "127.0.0.1", &self.nodes[of].port().to_string()]);
         let of = self.id(of);

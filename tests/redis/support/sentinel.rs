@@ -17,10 +17,9 @@ pub(crate) struct MonitoredMaster {
 impl MonitoredMaster {
     /// Starts sentinels that consider a master lost after a short time, and require `password` if there is one.
     pub(crate) async fn start(password: Option<&str>) -> Self {
-        let master = Server::start();
+        let master = Server::start_with(&["--repl-diskless-sync-delay", "0"]);
         let of = master.port().to_string();
-        let replica =
-            Server::start_with(&["--replicaof", "127.0.0.1", &of, "--repl-diskless-sync-delay", "0"]);
+        let replica = Server::start_with(&["--replicaof", "127.0.0.1", &of]);
         until("the replica is in sync", async || {
             let info: String = replica.send(&["INFO", "replication"]);
             info.contains("master_link_status:up")
