@@ -10,11 +10,9 @@ use std::{
 
 use crate::limit::{Period, Timestamp};
 
-/// The least difference between what the wall clock and the time that has passed tell that is a step. Adjustments of a
-/// clock that runs fast or slow are less.
+/// The least step of the wall clock that is reported: adjustments of a clock that runs fast or slow are smaller.
 pub const STEP: Period = Period::from_secs(1);
 
-/// The instant that [`Clock::uptime`] is counted from.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// A source of wall-clock time.
@@ -36,7 +34,6 @@ pub struct SystemClock;
 #[derive(Debug, Default)]
 pub struct ManualClock {
     nanos: AtomicU64,
-    /// The nanoseconds by which it was advanced.
     passed: AtomicU64,
 }
 
@@ -64,8 +61,7 @@ impl Reading {
         }
     }
 
-    /// Returns by how many nanoseconds the clock was set since `earlier`, forth or, if negative, back. None if that is
-    /// less than [`STEP`], such as the time between the two looks of a reading.
+    /// Returns the nanoseconds by which the clock was set since `earlier`, negative if back; none below [`STEP`].
     #[must_use]
     pub fn step_since(&self, earlier: &Self) -> Option<i64> {
         let ahead =

@@ -29,8 +29,7 @@ use tower::service_fn;
 /// pings would end the connection: grpc-go allows one in five minutes.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
-/// How long a TCP peer may not acknowledge what was sent. The system's own limit is about 15 minutes, and it checks no
-/// peer meanwhile.
+/// How long a peer may leave data unacknowledged. The system's own limit is 15 minutes, without keep-alives.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 
 /// The address of a gRPC server.
@@ -69,8 +68,7 @@ pub enum ConnectError {
     /// There was no connection in time.
     #[error("no connection within {0:?}")]
     TimedOut(Duration),
-    /// The server has accepted the connection, and sent nothing in time, although HTTP/2 begins with settings of either
-    /// side.
+    /// The server accepted the connection but sent nothing in time, although HTTP/2 begins with settings.
     #[error("the server has accepted the connection, but sent nothing within {0:?}; is it a gRPC server?")]
     Silent(Duration),
     /// The server has answered in another protocol.
@@ -89,7 +87,7 @@ pub enum Spoken {
     Nothing,
 }
 
-/// Returns what to add to the error of a handshake that looks as if the server did not speak TLS.
+/// A hint for handshakes that fail as if the server did not speak TLS.
 fn no_tls(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
@@ -149,7 +147,7 @@ struct Listening {
 // === impl Spoken ===
 
 impl Spoken {
-    /// Returns what `first`, the first bytes of a server, are, unless they may be HTTP/2.
+    /// `first` has the first bytes of a server. None if they may be HTTP/2.
     fn of(first: &[u8]) -> Option<Self> {
         match first {
             [] => Some(Self::Nothing),
@@ -275,7 +273,6 @@ impl Target {
     }
 }
 
-/// Opens a connection to `target`, encrypted with `tls` if given.
 pub(crate) async fn open(target: &Target, tls: Option<&TargetTls>) -> Result<Box<dyn Stream>, ConnectError> {
     match target {
         Target::Unix(path) => secured(UnixStream::connect(path).await?, target, tls).await,
@@ -293,7 +290,6 @@ pub(crate) async fn open(target: &Target, tls: Option<&TargetTls>) -> Result<Box
     }
 }
 
-/// Returns `stream`, after a handshake if there is `tls`.
 async fn secured(
     stream: impl Stream + 'static,
     target: &Target,

@@ -67,10 +67,9 @@
 //!
 //! # Reservations
 //!
-//! Who needs many hits takes some in advance, uses them as it goes, and returns the rest. A permit is that for one
-//! caller:
-//! [`Permit::give_back`](crate::client::Permit::give_back). Below the client, a store reserves between the fewest and the most hits that are of
-//! use, for a time:
+//! Who needs many hits takes some in advance, uses them as it goes, and returns the rest.
+//! [`Permit::give_back`](crate::client::Permit::give_back) does that for one caller. Below the client, a store reserves
+//! between the fewest and the most hits that are of use, for a time:
 //!
 //! ```
 //! use weir::{

@@ -60,10 +60,8 @@ pub struct Limiter<S> {
     store: S,
     stats: Arc<Stats>,
     settings: DecisionSettings,
-    /// Finds the counters with the most hits, if that is on.
     hot_keys: Option<Box<HotKeys>>,
     rejection_log: Option<Arc<dyn RejectionLog>>,
-    /// The lines of callers whose counters are not in this process's memory.
     asking: Arc<AskingLines>,
     /// Whether rules were loaded that the lines of waiting callers do not follow yet: those in memory, and the others.
     lines_are_stale: [AtomicBool; 2],
@@ -84,21 +82,18 @@ pub struct DecisionSettings {
     pub reported_rejections: ReportedRejections,
 }
 
-/// Rules with their stats.
 #[derive(Debug)]
 struct Loaded {
     rules: RuleSet,
-    /// One for each rule, by the rule's index.
+    /// By rule index.
     stats: Vec<Arc<RuleStats>>,
     last_reports: LastReports,
 }
 
-/// What is reported of a request.
 #[derive(Clone, Copy, Debug)]
 struct Report {
-    /// The requests that it stands for among those with the most hits, if it is sampled.
+    /// If it is sampled for the hot keys: the number of requests that it stands for.
     weight: Option<u32>,
-    /// Whether it was rejected, and rejections are reported.
     rejected: bool,
 }
 
@@ -191,7 +186,6 @@ impl<S: Store> Limiter<S> {
         self.settings.scope
     }
 
-    /// Returns what a rejection of the request that matched `matched` affects.
     fn scope_of(&self, matched: &Matched<'_>) -> Scope {
         self.settings.scope.max(matched.scope)
     }
@@ -201,8 +195,7 @@ impl<S: Store> Limiter<S> {
         &self.store
     }
 
-    /// Decides `request` as of `now`, and passes the verdict to `encode`, which makes a server's response of it. The
-    /// verdict borrows from the rules, which are held until then.
+    /// Decides `request` as of `now`. `encode` gets the verdict, which borrows from the rules.
     pub async fn decide<T>(
         &self,
         request: &Request<'_>,
@@ -212,8 +205,7 @@ impl<S: Store> Limiter<S> {
         self.decide_with(request, now, TakeOptions::default(), encode).await
     }
 
-    /// Decides like [`Limiter::decide`], as `options` say, and adds the rules that apply to their record, if there is
-    /// one.
+    /// Decides like [`Limiter::decide`], as `options` say, and adds the rules that apply to their record.
     pub async fn decide_with<T>(
         &self,
         request: &Request<'_>,
@@ -288,7 +280,7 @@ impl<S: Store> Limiter<S> {
         self.decide_any(memory, loaded.as_deref(), request, now, record, encode)
     }
 
-    /// Decides any `request` by the rules that are `loaded`, where all counters are in `memory`.
+    /// The slow path of [`Limiter::decide_in`].
     #[inline(never)]
     fn decide_any<T>(
         &self,
@@ -311,8 +303,7 @@ impl<S: Store> Limiter<S> {
         }))
     }
 
-    /// Decides `request`, whose descriptors have `matches`, where all counters are in `memory` and a rejection affects
-    /// only its descriptor.
+    /// Decides a request of plain matches: a rejection affects only its descriptor.
     #[inline(never)]
     fn decide_plain<T>(
         &self,
@@ -350,8 +341,6 @@ impl<S: Store> Limiter<S> {
         encode(&verdict)
     }
 
-    /// Decides `check`, where all counters are in `memory` and a rejection affects `scope`, and adds the hits to
-    /// `counts`, those of the rule.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that it finds in registers what was found before")]
     fn decide_check(
@@ -370,7 +359,6 @@ impl<S: Store> Limiter<S> {
         decision
     }
 
-    /// Adds the hits of `check`, for which there is a `decision`, to `counts`, those of the rule.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that it finds in registers what was decided")]
     fn count_check(
@@ -391,7 +379,6 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Counts the error, if it is one.
     fn count_error<T>(&self, decided: Result<T, LimitError>) -> Result<T, LimitError> {
         match &decided {
             Ok(_) => {}
@@ -431,7 +418,6 @@ impl<S: Store> Limiter<S> {
         encode(&verdict)
     }
 
-    /// Counts a `descriptor` for `domain` without a limit, if no rule has a key of it.
     #[cold]
     #[inline(never)]
     fn count_unmatched(&self, loaded: &Loaded, domain: &str, descriptor: &Descriptor<'_>) {
@@ -440,7 +426,6 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Records the `verdict` on `checks`, for which there are `decisions`, where a rejection affects `scope`.
     fn record(
         &self,
         loaded: &Loaded,
@@ -461,8 +446,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Records the hits that `request` gives back, and those that it may not give back. None are of much use beyond the
-    /// limit, so that no descriptor counts for more.
+    /// Returned hits beyond the limit are of little use, so no descriptor counts for more.
     #[cold]
     fn record_returns(
         &self,
@@ -491,7 +475,6 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Returns what is reported of a request that is decided with `code`, if anything is.
     #[inline]
     fn report_of(&self, code: Code) -> Option<Report> {
         let weight = self.hot_keys.as_ref().and_then(|hot_keys| hot_keys.sampled());
@@ -499,7 +482,6 @@ impl<S: Store> Limiter<S> {
         (weight.is_some() || rejected).then_some(Report { weight, rejected })
     }
 
-    /// Reports `checks` to what finds the counters with the most hits, and to the log of rejections.
     #[cold]
     fn report_checks(
         &self,
@@ -530,7 +512,6 @@ impl<S: Store> Limiter<S> {
         });
     }
 
-    /// Returns what a decision on `hits` adds to the stats of its rule, and counts those that a pace rejected.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that it finds in registers what was decided")]
     fn counts_of(
@@ -600,8 +581,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Calls `record` with the stats of `check`, which are about `hits`: the rule's, unless values are part of their name. When the bound on
-    /// such names is reached, falls back to the rule's; a limit override then has none.
+    /// Beyond the bound on dynamic names, a rule's own stats are used, and a limit override has none.
     #[inline]
     fn with_stats(
         &self,
@@ -626,7 +606,6 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Calls `record` with the stats of `rule` that `entries` name, or with those of the rule.
     fn dynamic_stats(
         &self,
         loaded: &Loaded,
@@ -657,7 +636,7 @@ impl Limiter<MemoryStore> {
     }
 }
 
-/// Returns the checks that took hits, with their decisions: refunded hits were counted when they were taken.
+/// Refunded hits were counted when they were taken.
 fn taken<'m, 'r>(
     checks: &'m [LimitCheck<'r>],
     decisions: &'m [Decision],
@@ -665,13 +644,12 @@ fn taken<'m, 'r>(
     checks.iter().zip(decisions).filter(|(check, _)| check.direction == Direction::Take)
 }
 
-/// Returns the limit that `decision` reports: of a pool, the member's share.
+/// Of a pool, the member's share.
 #[inline]
 fn limit_of(check: &LimitCheck<'_>, decision: &Decision) -> u32 {
     decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity())
 }
 
-/// Returns an error if `request` names nothing to limit.
 fn validate(request: &Request<'_>) -> Result<(), LimitError> {
     if request.domain.is_empty() {
         return Err(LimitError::EmptyDomain);
@@ -682,7 +660,6 @@ fn validate(request: &Request<'_>) -> Result<(), LimitError> {
     Ok(())
 }
 
-/// Finds the rules of `request` among those that are `loaded`.
 fn find<'a>(
     loaded: Option<&'a Loaded>,
     request: &'a Request<'_>,
@@ -696,7 +673,6 @@ fn find<'a>(
     Ok((loaded, matched))
 }
 
-/// Returns `encode`, which adds the rules that apply to `record` before, if there is one.
 fn traced<T>(
     record: Option<&DecisionRecord>,
     matched: &Matched<'_>,
@@ -711,7 +687,7 @@ fn traced<T>(
     }
 }
 
-/// Adds the rules that apply to `record`. The name of a limit that the request carries would contain its values.
+/// Limits that come with the request stay unnamed: their names would contain its values.
 #[cold]
 fn record_rules(
     record: &DecisionRecord,
@@ -739,7 +715,6 @@ fn record_rules(
     }
 }
 
-/// Returns a limit for each tier of the rule, which has none if it is unlimited, and for each tier in its shadow.
 fn rule_limits(rule: &CompiledRule) -> impl Iterator<Item = RuleLimit> {
     let in_shadow = rule.rule.shadow.as_ref().map(Limit::tiers).unwrap_or_default();
     let tiers = rule.rule.tiers().iter().map(|tier| (tier, false));

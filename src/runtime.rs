@@ -4,12 +4,8 @@ use std::{future::Future, io, sync::mpsc, thread};
 
 use tokio::runtime::Builder;
 
-/// Runs the future that `make` returns to its end, on a new thread called `name` with a single-threaded runtime. The
-/// runtime is built and dropped on that thread, because dropping a runtime in async code panics.
-///
-/// # Errors
-///
-/// Returns the system's error if it cannot start a thread or set up I/O.
+/// Runs the future of `make` to its end on a new thread with a single-threaded runtime. The runtime is built and
+/// dropped there, because dropping a runtime in async code panics.
 pub(crate) fn spawn<F: Future<Output = ()>>(
     name: String,
     make: impl FnOnce() -> F + Send + 'static,

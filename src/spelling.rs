@@ -1,7 +1,6 @@
 //! Suggestions for misspelled names.
 
-/// Returns the name with the smallest edit distance to `written`, ignoring case, if at most a third of its letters
-/// differ.
+/// The nearest name by edit distance, ignoring case, if at most a third of its letters differ.
 pub(crate) fn nearest<'n>(written: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     // longer ones are no misspelled names, and comparing takes time
     if written.len() > 32 {

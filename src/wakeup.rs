@@ -19,15 +19,13 @@ thread_local! {
     static OWN: OnceCell<Arc<Woken>> = const { OnceCell::new() };
 }
 
-/// What wakes a task.
 #[derive(Debug)]
 pub(crate) struct Wakeup {
     waker: Waker,
-    /// Where the thread that has polled the task leaves those that it wakes itself. None if it wakes none.
+    /// The wakers that the polling thread wakes itself; none for a thread without [`ThreadWakeups`].
     thread: Option<Arc<Woken>>,
 }
 
-/// What wakes the tasks that have outcomes.
 pub(crate) type Wakeups = SmallVec<[Wakeup; 1]>;
 
 /// Tasks that a thread is to wake itself.
@@ -35,7 +33,7 @@ pub(crate) type Wakeups = SmallVec<[Wakeup; 1]>;
 struct Woken {
     /// None once the thread has ended.
     wakers: Mutex<Option<Vec<Waker>>>,
-    /// Notified when there is one.
+    /// Notified when there are wakers.
     some: Notify,
 }
 
@@ -64,19 +62,17 @@ pub(crate) fn wake_all(woken: &mut Wakeups) {
 // === impl Wakeup ===
 
 impl Wakeup {
-    /// Returns what wakes the task of `context`, which this thread polls.
+    /// Must be called by the thread that polls the task.
     pub(crate) fn of(context: &Context<'_>) -> Self {
         Self { waker: context.waker().clone(), thread: OWN.with(|own| own.get().cloned()) }
     }
 
-    /// Wakes the task of `context` in place of the one before it.
     pub(crate) fn update(&mut self, context: &Context<'_>) {
         if !self.waker.will_wake(context.waker()) {
             *self = Self::of(context);
         }
     }
 
-    /// Wakes the task.
     pub(crate) fn wake(self) {
         self.waker.wake();
     }
@@ -85,7 +81,7 @@ impl Wakeup {
 // === impl Woken ===
 
 impl Woken {
-    /// Has `thread` wake `waker`. Returns the thread if it must be notified, since this is the first one.
+    /// Returns `thread` if it must be notified: this is its first waker.
     fn push(thread: Arc<Self>, waker: Waker) -> Option<Arc<Self>> {
         let mut wakers = thread.wakers.lock();
         let Some(list) = &mut *wakers else {
@@ -110,7 +106,6 @@ impl ThreadWakeups {
         Self(OWN.with(|own| Arc::clone(own.get_or_init(new))))
     }
 
-    /// Wakes them until it is dropped.
     pub(crate) async fn run(self) {
         let mut taken = Vec::new();
         loop {

@@ -34,7 +34,6 @@ impl Addresses {
     }
 }
 
-/// Writes `grpc=… http=… debug=…`.
 impl fmt::Display for Addresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = self.named();

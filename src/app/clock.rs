@@ -18,18 +18,15 @@ use crate::{
     store::AnyStore,
 };
 
-/// How often the clock is looked at.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The steps of the clock.
 #[derive(Debug, Default)]
 pub(super) struct ClockSteps(AtomicU64);
 
 // === impl ClockSteps ===
 
 impl ClockSteps {
-    /// Looks at `clock` now and then, and tells its steps to the log, the metrics and the store of `limiter`. Never
-    /// returns.
+    /// Tells steps of `clock` to the log, the metrics and the store of `limiter`. Never returns.
     pub(super) async fn follow(self: Arc<Self>, limiter: Arc<Limiter<AnyStore>>, clock: Arc<dyn Clock>) {
         let mut last = Reading::of(&*clock);
         let mut ticks = interval(INTERVAL);

@@ -2,5 +2,4 @@
 
 use crate::{server::http, store::AnyStore};
 
-/// The handles that all servers and the rule loader share.
 pub(super) type AppContext = http::ServiceContext<AnyStore>;

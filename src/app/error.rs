@@ -58,7 +58,6 @@ pub enum AppError {
 }
 
 impl AppError {
-    /// Returns the error for a task that ended before the shutdown.
     pub(super) fn ended_early(ended: Option<Result<io::Result<()>, JoinError>>) -> Self {
         Self::Ended(match ended {
             Some(Ok(Err(error))) => error.into(),

@@ -21,31 +21,29 @@ use crate::{
     tls::{CertificateDates, CertificateFile, ClientTls, Validity},
 };
 
-/// How often files are read. Those of the gRPC port are watched instead, and what is in use counts.
+/// How often files are read. Those of the gRPC port are watched instead.
 const INTERVAL: Duration = Duration::from_secs(15);
 
-/// How long before its end a certificate is warned about, in seconds: 30 days.
+/// How long before its end a certificate is warned about, in seconds.
 const AHEAD: u64 = 30 * 24 * 60 * 60;
 
 /// A certificate of a shorter life is warned about in the last third of it, when it should have been renewed.
 const LAST_PART: u64 = 3;
 
-/// The shortest time between two warnings about one certificate in the same state.
+/// The least time between two warnings about one certificate in the same state.
 const REPEAT: Duration = Duration::from_hours(24);
 
-/// The most certificates of a file, those that end first: a file may hold the authorities of a whole system.
+/// The certificates of a file that count, those that end first. It may hold the authorities of a whole system.
 const MAX_OF_FILE: usize = 64;
 
-/// The certificates that weir uses, as a server and as a client.
 pub(super) struct Expiry {
     server: Option<Arc<Certificates>>,
     /// The files of weir as a client.
     files: Vec<CertificateFile>,
-    /// What each of these held when it could be read.
+    /// What each of `files` held when it could be read.
     held: Mutex<Vec<Vec<CertificateDates>>>,
 }
 
-/// The state of a certificate that its owner should know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Trouble {
     EndsSoon,
@@ -53,20 +51,18 @@ enum Trouble {
     NotYetValid,
 }
 
-/// The warnings that were logged: when, about which trouble of which certificate.
 type Warned = HashMap<(CertificateDates, Trouble), Instant>;
 
 // === impl Expiry ===
 
 impl Expiry {
-    /// Returns those of `settings`, and of the gRPC `server` if it is encrypted.
     pub(super) fn new(settings: &Settings, server: Option<Arc<Certificates>>) -> Self {
         let files = files(settings);
         let held = Mutex::new(vec![Vec::new(); files.len()]);
         Self { server, files, held }
     }
 
-    /// Reads the files now and then, and warns of certificates that end. Never returns.
+    /// Warns of certificates that end. Never returns.
     pub(super) async fn follow(self: Arc<Self>) {
         if self.server.is_none() && self.files.is_empty() {
             return std::future::pending().await;
@@ -84,14 +80,13 @@ impl Expiry {
         }
     }
 
-    /// Reads the files. One that cannot be read keeps what it held: its connections report the error.
+    /// A file that cannot be read keeps what it held: its connections report the error.
     fn read(&self) -> Vec<Vec<CertificateDates>> {
         let held = self.held.lock().clone();
         self.files.iter().zip(held).map(|(file, held)| file.read().unwrap_or(held)).collect()
     }
 
-    /// Returns the dates of all certificates, of each file those that end first; those of weir as a client are in
-    /// `held`.
+    /// Returns of each file the certificates that end first. `held` has those of weir as a client.
     fn all(&self, held: &[Vec<CertificateDates>]) -> Vec<CertificateDates> {
         let mut all = Vec::new();
         let mut add = |mut of_file: Vec<CertificateDates>| {
@@ -143,7 +138,6 @@ impl Source for Expiry {
     }
 }
 
-/// Returns the files of certificates that weir uses as a client.
 fn files(settings: &Settings) -> Vec<CertificateFile> {
     let mut files = Vec::new();
     let mut add = |setting, path: Option<&PathBuf>| {
@@ -196,7 +190,6 @@ impl Trouble {
     }
 }
 
-/// Warns of certificates in trouble, unless it did so lately.
 fn warn(certificates: &[CertificateDates], now: UnixTime, warned: &mut Warned) {
     let found: Vec<(CertificateDates, Trouble)> = certificates
         .iter()

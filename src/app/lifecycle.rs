@@ -43,7 +43,6 @@ const MARGIN: Duration = Duration::from_secs(3);
 pub struct App {
     context: AppContext,
     reload: Reload,
-    /// Follows the source of the rules; polled once the service runs.
     follow_rules: Pin<Box<dyn Future<Output = ()> + Send>>,
     servers: Servers,
     expiry: Arc<Expiry>,
@@ -52,7 +51,6 @@ pub struct App {
     health_needs_store: bool,
     stop: StopSettings,
     store_thread: Option<StoreThread>,
-    /// Sends traces, if requests are traced.
     exporter: Option<ExportThread>,
     otlp_metrics: Option<MetricSettings>,
 }
@@ -62,7 +60,7 @@ impl App {
     ///
     /// # Errors
     ///
-    /// [`AppError`], if the rules are invalid, an address cannot be bound, or the store cannot be opened or reached in time.
+    /// [`AppError`], if rules are invalid, an address cannot be bound, or the store is not opened or reached in time.
     pub async fn bind(settings: Settings) -> Result<Self, AppError> {
         Box::pin(Self::bind_with(settings, Arc::new(SystemClock))).await
     }

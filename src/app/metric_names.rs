@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use crate::{config, observe::prometheus::MetricNames, settings::Settings};
 
-/// Reads the mapper file, if there is one. A bad one is an error in the log, and the default names stay: names of
-/// metrics must not keep the service from limiting.
+/// A bad mapper file is logged, and the default names stay: names must not keep the service from limiting.
 pub(super) fn metric_names(settings: &Settings) -> MetricNames {
     let default = MetricNames::Reference(settings.time_unit);
     let Some(path) = &settings.prometheus_mapper else { return default };

@@ -14,7 +14,6 @@ impl Reload {
         self.0.notify_one();
     }
 
-    /// Waits for the next request.
     pub(super) async fn requested(&self) {
         self.0.notified().await;
     }

@@ -15,26 +15,22 @@ use crate::{
     store::dns::DnsInstances,
 };
 
-/// How long a service that may start without rules waits for the first ones of a control plane, so that its first
-/// requests are limited.
+/// How long a service that may start without rules waits for a control plane, to limit its first requests.
 const FIRST_RULES: Duration = Duration::from_secs(2);
 
-/// Loads the rules of `source` into a limiter.
 pub(super) struct Rules<S> {
     source: S,
     force_start: bool,
     healthy_with_rules_only: bool,
-    /// Where instances share their counts, if they do, and the coordination mode of rules that name none.
+    /// The store of instances that share counts, and the coordination mode of rules that name none.
     shared: Option<(SharedStore, Coordination)>,
-    /// Whether any rules are in use.
     is_loaded: bool,
     context: AppContext,
     /// Kept across loads: counters outlive the rules, and are found by the keys that this hasher makes.
     hasher: KeyHasher,
     reload: Reload,
-    /// The numbers of instances that rules take from DNS.
     instances: DnsInstances,
-    /// The rules in use, before limits are divided by these numbers. None if no rule takes one.
+    /// The rules in use, before `instances` divide limits. None if no rule takes their number from DNS.
     undivided: Option<Loaded>,
 }
 
@@ -58,13 +54,11 @@ impl<S: RuleSource> Rules<S> {
         }
     }
 
-    /// A handle that requests a reload.
     pub(super) fn reload(&self) -> Reload {
         self.reload.clone()
     }
 
-    /// Loads for the first time. Bad rules are an error only if the service must not start without rules, and the
-    /// source does not correct itself.
+    /// Bad rules are an error only if the service must not start without rules, and the source does not correct itself.
     pub(super) async fn load_first(&mut self) -> Result<(), ConfigErrors> {
         if self.healthy_with_rules_only {
             self.context.health.fail(Reason::NoConfiguration);
@@ -89,8 +83,7 @@ impl<S: RuleSource> Rules<S> {
         }
     }
 
-    /// Loads again after each change and each requested reload, and never returns. Bad rules leave the previous ones in
-    /// place.
+    /// Loads again after each change and requested reload. Bad rules leave the previous ones. Never returns.
     pub(super) async fn follow(mut self) {
         let clock = Arc::clone(&self.context.clock);
         loop {
@@ -110,7 +103,6 @@ impl<S: RuleSource> Rules<S> {
         }
     }
 
-    /// Loads the source's rules, applies them, and reports the outcome to the source.
     async fn load(&mut self) -> Result<(), ConfigErrors> {
         let loaded = self.source.load().await.and_then(|loaded| match self.shared {
             Some((store, default)) => check_shared(loaded, store, default),
@@ -157,7 +149,6 @@ impl<S: RuleSource> Rules<S> {
         self.install(loaded).await;
     }
 
-    /// Divides limits whose rules take the number of instances from DNS, and decides by the rules from now on.
     async fn install(&mut self, loaded: Loaded) {
         let Loaded { mut domains, files, .. } = loaded;
         for domain in &mut domains {
@@ -179,7 +170,6 @@ impl<S: RuleSource> Rules<S> {
     }
 }
 
-/// Logs each error as a message of its own, so that each has a line in the log.
 fn log(errors: &ConfigErrors, outcome: &str) {
     for error in &errors.errors {
         tracing::error!("{error}");

@@ -13,23 +13,20 @@ use crate::{
     settings::{Address, GrpcAddress, Settings},
 };
 
-/// The open files that are kept for everything but connections of clients: listeners, Redis, rules, logs.
+/// Open files for everything but connections of clients: listeners, Redis, rules, logs.
 const RESERVED_FILES: usize = 256;
 
-/// The servers, bound but not accepting connections.
 pub(super) struct Servers {
     grpc: Listener,
     http: TcpListener,
     debug: TcpListener,
     /// With the path of the metrics page.
     prometheus: Option<(TcpListener, String)>,
-    /// That of Redis' protocol, if it is on.
     redis: Option<(Listener, resp::ServiceSettings)>,
     age: ConnectionAge,
     certificates: Option<WatchedCertificates>,
     /// Whether gRPC and Redis' protocol are encrypted.
     encrypts: [bool; 2],
-    /// The threads that serve gRPC.
     threads: usize,
     /// How long open gRPC requests may take after the stop.
     drain: Duration,
@@ -37,10 +34,9 @@ pub(super) struct Servers {
     json: http::JsonAccess,
 }
 
-/// The certificates of the servers, and the watch of their files.
 pub(super) type WatchedCertificates = (Arc<Certificates>, Watch);
 
-/// Loads the certificates of gRPC and of Redis' protocol, which are the same ones, if either is encrypted.
+/// gRPC and Redis' protocol have the same ones. None if neither is encrypted.
 pub(super) async fn load_certificates(settings: &Settings) -> Result<Option<WatchedCertificates>, AppError> {
     let redis = settings.redis_port.as_ref().and_then(|redis| redis.tls.as_ref());
     let Some(tls) = settings.grpc.tls.as_ref().or(redis).cloned() else { return Ok(None) };
@@ -48,7 +44,6 @@ pub(super) async fn load_certificates(settings: &Settings) -> Result<Option<Watc
 }
 
 impl Servers {
-    /// Binds every listener. What is encrypted is so with `certificates`.
     pub(super) async fn bind(
         settings: &Settings,
         certificates: Option<WatchedCertificates>,
@@ -91,7 +86,6 @@ impl Servers {
         })
     }
 
-    /// Returns the bound addresses.
     pub(super) fn addresses(&self) -> io::Result<Addresses> {
         let prometheus = self.prometheus.as_ref().map(|(listener, _)| listener.local_addr());
         Ok(Addresses {
@@ -103,7 +97,7 @@ impl Servers {
         })
     }
 
-    /// Serves until `closed` becomes true. Each task ends when its server's open requests have ended.
+    /// Until `closed` becomes true. Each task ends when its server's open requests have ended.
     pub(super) async fn serve(
         self,
         context: &AppContext,
@@ -156,7 +150,7 @@ impl Servers {
     }
 }
 
-/// Raises the limit of open files, and returns `bounds` with no more connections than it has room for.
+/// Raises the limit of open files. `bounds` get no more connections than it has room for.
 fn within_open_files(bounds: Bounds) -> Bounds {
     let Some(files) = raise_open_files() else { return bounds };
     let files = usize::try_from(files).unwrap_or(usize::MAX);

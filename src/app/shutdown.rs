@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
-/// Waits until `flag` is true, or its sender is dropped.
+/// Also ends if the sender is dropped.
 pub(super) async fn until_true(mut flag: watch::Receiver<bool>) {
     let _ = flag.wait_for(|flag| *flag).await;
 }
 
-/// Waits for all `tasks` to end, and aborts those that have not after `limit`.
 pub(super) async fn drain<T: 'static>(mut tasks: JoinSet<T>, limit: Duration) {
     if timeout(limit, async { while tasks.join_next().await.is_some() {} }).await.is_err() {
         tracing::warn!(tasks = tasks.len(), "shutdown timed out; aborting the remaining tasks");

@@ -12,8 +12,7 @@ use crate::{
     },
 };
 
-/// Opens the memory store, or the store on disk, or, with the settings of a shared store, the coordinated store and its
-/// thread. The shared store need not be reachable yet.
+/// A shared store need not be reachable yet.
 pub(super) async fn open(
     settings: &Settings,
     clock: &Arc<dyn Clock>,

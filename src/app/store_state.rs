@@ -17,28 +17,22 @@ use crate::{
     },
 };
 
-/// How often the state is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long the first attempt to connect may take before it is reported as failed.
+/// How long the first attempt may take before it is reported as failed.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(1);
 
-/// The shortest time between two messages about the reason why there is no connection.
+/// The least time between two messages about why there is no connection.
 const REASON_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A reported loss of the store.
 struct Loss {
     reason: String,
-    /// Whether there was a connection nevertheless.
+    /// There was a connection nevertheless.
     was_connected: bool,
     reported: Instant,
 }
 
-/// Waits for the first connection, if `settings` bound its time (`REDIS_STARTUP_MAX_ELAPSED_TIME`).
-///
-/// # Errors
-///
-/// [`AppError::NoRedis`], if there is no connection within that time.
+/// Waits if `settings` bound the time, `REDIS_STARTUP_MAX_ELAPSED_TIME`. [`AppError::NoRedis`] when it is over.
 pub(super) async fn first_connection(
     store: &AnyStore,
     settings: Option<&RedisSettings>,
@@ -66,9 +60,8 @@ pub(super) async fn first_connection(
     }
 }
 
-/// Reports every change of the state. Without a connection the service is unhealthy if `needed`
-/// (`REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`), but continues to decide. One server of Memcached is enough: the others'
-/// keys are decided by `on_store_failure`. Never returns.
+/// Reports every change. Without a connection the service is unhealthy if `needed`, but continues to decide. One server
+/// of Memcached is enough: `on_store_failure` decides for the keys of the others. Never returns.
 pub(super) async fn follow(limiter: Arc<Limiter<AnyStore>>, health: Health, needed: bool) {
     let AnyStore::Coordinated(store) = limiter.store() else {
         return std::future::pending().await;

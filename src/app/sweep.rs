@@ -6,19 +6,15 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{Limiter, clock::Clock, observe::Stats, store::AnyStore};
 
-/// The duration of one pass over the whole store.
 const PASS: Duration = Duration::from_secs(10);
 
-/// The shortest time between ticks. Timers have a resolution of a millisecond, so a large store takes several steps per
-/// tick.
+/// Timers have a resolution of a millisecond, so a large store takes several steps per tick.
 const SHORTEST_TICK: Duration = Duration::from_millis(5);
 
-/// The age of names grows by one in this time. An unknown domain is forgotten at the age of 12, after an hour, and a rule
-/// that is not in force at the age of 288, after a day.
+/// Names age by one in this time. An unknown domain goes at 12, after an hour, a rule not in force at 288, after a day.
 const AGING: Duration = Duration::from_mins(5);
 
-/// Forgets unknown domains that nobody has asked for in an hour, and rules that were not in force for a day. Never
-/// returns.
+/// Never returns.
 pub(super) async fn forget_names(stats: Arc<Stats>) {
     let mut ticks = interval(AGING);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -29,8 +25,7 @@ pub(super) async fn forget_names(stats: Arc<Stats>) {
     }
 }
 
-/// Sweeps every part of the store once per [`PASS`], evenly spread, so that a request waits for at most one part. Never
-/// returns.
+/// Sweeps the whole store once per [`PASS`], evenly, so that a request waits for at most one part. Never returns.
 pub(super) async fn run(limiter: Arc<Limiter<AnyStore>>, clock: Arc<dyn Clock>) {
     let store = limiter.store();
     let (tick, steps_per_tick) = pace(store.sweep_steps());

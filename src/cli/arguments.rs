@@ -12,17 +12,13 @@ use clap::{
 
 use super::Cli;
 
-/// The name of envoyproxy/ratelimit's program.
 const REFERENCE: &str = "ratelimit";
 
-/// The most names of unknown arguments in a message.
 const MOST_NAMES: usize = 8;
 
-/// The most characters of such a name.
 const LONGEST_NAME: usize = 64;
 
-/// Parses `arguments`, of which the first is the path of the program. Also returns the names of the arguments that are
-/// ignored: unknown ones, if the program is run under the name `ratelimit` and serves.
+/// Also returns the names of ignored arguments: unknown ones, if the program serves under the name `ratelimit`.
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(Cli, Vec<String>), clap::Error> {
     let error = match Cli::try_parse_from(&arguments) {
         Ok(cli) => return Ok((cli, Vec::new())),
@@ -35,12 +31,11 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(Cli, Vec<String>), clap
     }
 }
 
-/// Returns whether the program is run under the name of envoyproxy/ratelimit's, such as by a link.
 fn is_reference(program: Option<&OsString>) -> bool {
     program.is_some_and(|program| Path::new(program).file_name().is_some_and(|name| name == REFERENCE))
 }
 
-/// Returns `error` without suggestions of commands that the help does not list.
+/// Removes suggestions of commands that the help does not list.
 fn without_hidden(mut error: clap::Error) -> clap::Error {
     let command = Cli::command();
     let is_listed =
@@ -54,8 +49,7 @@ fn without_hidden(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Parses `arguments` without those that are unknown, and returns the names of those. None if they are invalid
-/// otherwise.
+/// Also returns the names of unknown arguments. None if the others are invalid.
 fn without_unknown(mut arguments: Vec<OsString>) -> Option<(Cli, Vec<String>)> {
     let (mut command, mut ignored) = (Cli::command(), Vec::new());
     loop {
@@ -79,7 +73,7 @@ fn without_unknown(mut arguments: Vec<OsString>) -> Option<(Cli, Vec<String>)> {
     }
 }
 
-/// Returns the name of `argument`, without its value, which may be secret.
+/// Leaves out the value, which may be secret.
 fn name(argument: &str) -> String {
     let Some(long) = argument.strip_prefix("--") else {
         // the rest of a short option may be its value
@@ -91,7 +85,6 @@ fn name(argument: &str) -> String {
     format!("--{name}")
 }
 
-/// Warns of the `ignored` arguments, once for all.
 pub(crate) fn warn_of_ignored(ignored: &[String]) {
     if ignored.is_empty() {
         return;

@@ -21,7 +21,6 @@ pub(crate) struct Completions {
 // === impl Completions ===
 
 impl Completions {
-    /// Writes the script, which completes `command`.
     pub(super) fn print(&self, command: &mut Command, out: &mut impl Write) -> io::Result<()> {
         let name = command.get_name().to_owned();
         let mut script = Vec::new();

@@ -5,7 +5,6 @@ use std::{fs, io, path::PathBuf};
 use clap::{Args, Command};
 use clap_mangen::roff::{Roff, roman};
 
-/// What the foot of each page names.
 const SOURCE: &str = concat!("weir ", env!("CARGO_PKG_VERSION"));
 
 #[derive(Args, Debug)]
@@ -49,8 +48,7 @@ impl Man {
     }
 }
 
-/// Returns a part of the text after the options as a section. Its first word is the title; its lines are tables and
-/// examples, so they are not filled.
+/// The first word is the title. The lines are tables and examples, so they are not filled.
 fn section(part: &str) -> Roff {
     let mut roff = Roff::new();
     let mut lines = part.lines().peekable();

@@ -184,12 +184,11 @@ struct SimulateRule {
 }
 
 impl Cli {
-    /// Returns whether it serves.
     const fn serves(&self) -> bool {
         matches!(self.command, None | Some(Command::Serve(_)))
     }
 
-    /// Returns the format of everything on standard error: `LOG_FORMAT` for the service, text for the tools.
+    /// The format of everything on standard error: `LOG_FORMAT` for the service, text for the tools.
     pub(crate) fn log_format(&self) -> LogFormat {
         match &self.command {
             None => settings::log_format(&self.serve, &ProcessEnvironment),
@@ -199,7 +198,6 @@ impl Cli {
     }
 }
 
-/// Runs the command, after the `ignored` arguments were left out.
 pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Error>> {
     match cli.command {
         None => serve::run(&cli.serve, ignored),
@@ -251,7 +249,6 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
 // === impl Check ===
 
 impl Check {
-    /// Writes the result to standard output, and returns whether there are no errors.
     fn run(&self) -> Result<bool, Box<dyn Error>> {
         let (shared, _) = settings::shared_counts(&ProcessEnvironment)?;
         let (source, loaded) = self.files.load(self.path.as_deref())?;
@@ -267,7 +264,6 @@ impl Check {
 // === impl Explain ===
 
 impl Explain {
-    /// Writes the explanation to standard output.
     fn run(&self) -> Result<Explained, Box<dyn Error>> {
         let (_, loaded) = self.files.load(self.config.as_deref())?;
         let (shared, scope) = settings::shared_counts(&ProcessEnvironment)?;
@@ -285,7 +281,6 @@ impl Explain {
 // === impl SimulateRule ===
 
 impl SimulateRule {
-    /// Writes the results to standard output.
     fn run(&self) -> Result<(), Box<dyn Error>> {
         let descriptor = match &self.domain {
             Some(domain) => {
@@ -301,8 +296,7 @@ impl SimulateRule {
 // === impl Files ===
 
 impl Files {
-    /// Loads the rules at `path`: a directory, a file, or `-` for standard input; without one those that the service
-    /// would serve. Returns the name of the source, too.
+    /// Loads what the service would serve if `path` is none; `-` is standard input. Also returns the source's name.
     fn load(&self, path: Option<&Path>) -> Result<(String, Result<Loaded, ConfigErrors>), SettingErrors> {
         let (stdin, options) = ("<stdin>", self.options()?);
         let path = match path {
@@ -318,7 +312,6 @@ impl Files {
         })
     }
 
-    /// Returns the options for reading files, from the flags or else from the variables of the service.
     fn options(&self) -> Result<config::Options, SettingErrors> {
         let variables = settings::file_options(&ProcessEnvironment)?;
         Ok(config::Options {

@@ -12,7 +12,7 @@ use weir::{
 
 use super::arguments::warn_of_ignored;
 
-/// The text at the end of `--help`. Lines have at most 80 characters, since a wrapped line loses its indentation.
+/// Lines have at most 80 characters, since a wrapped line loses its indentation.
 pub(super) const HELP: &str = "\
 Environment variables, with their defaults. A flag takes precedence over its
 variable. All variables of envoyproxy/ratelimit are recognized.
@@ -111,7 +111,6 @@ Examples:
   weir check /etc/weir
   weir call --domain shop hello=world";
 
-/// Serves until a signal stops the service. Warns of `ignored` arguments.
 pub(super) fn run(flags: &Flags, ignored: &[String]) -> Result<ExitCode, Box<dyn Error>> {
     let settings = Settings::resolve(flags, &ServiceEnvironment::read()?)?;
     log::init(&settings.log.level, settings.log.format)?;
@@ -140,7 +139,6 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The signals that the service handles.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -156,7 +154,6 @@ impl Signals {
         })
     }
 
-    /// Waits for SIGTERM or SIGINT.
     async fn stop(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -164,8 +161,7 @@ impl Signals {
         }
     }
 
-    /// Waits for the first SIGTERM or SIGINT, and reloads the rules on each SIGHUP. A second SIGTERM or SIGINT then
-    /// exits immediately.
+    /// Reloads the rules on each SIGHUP, until SIGTERM or SIGINT. A second one of those exits immediately.
     async fn until_stop(mut self, reload: Reload, format: LogFormat) {
         loop {
             tokio::select! {

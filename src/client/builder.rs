@@ -42,7 +42,6 @@ use crate::{
 /// Counters that are held at most, unless said otherwise. About 100 bytes each.
 const MAX_COUNTERS: usize = 1_000_000;
 
-/// The port of Redis, unless its address has one.
 #[cfg(feature = "redis")]
 const REDIS_PORT: u16 = 6_379;
 
@@ -62,7 +61,6 @@ pub struct Builder {
     dns: DnsSettings,
 }
 
-/// Where the counters are.
 #[derive(Clone, Default)]
 enum Home {
     #[default]
@@ -134,8 +132,7 @@ impl Builder {
         self
     }
 
-    /// Lets up to `per_key` callers wait for one key, and up to `total` in all; 100,000 and 1,000,000 unless said
-    /// otherwise.
+    /// Lets `per_key` callers wait for one key and `total` in all; 100,000 and 1,000,000 unless said otherwise.
     #[must_use]
     pub const fn max_waiters(mut self, per_key: usize, total: usize) -> Self {
         (self.bounds.per_key, self.bounds.total) = (per_key, total);
@@ -149,9 +146,8 @@ impl Builder {
         self
     }
 
-    /// Shares the counters with all programs and weirs that use the Redis at `address`, such as `redis:6379`. How is in
-    /// `docs/coordination.md`: by default `lease` for small limits and `interval` for large ones. Callers that wait get
-    /// their hits of Redis in both, so that they never exceed the limit.
+    /// Shares the counters with all programs that use the Redis at `address`, such as `redis:6379`. Small limits use
+    /// `lease`, large ones `interval` (`docs/coordination.md`); callers that wait never exceed the limit in both.
     #[cfg(feature = "redis")]
     #[must_use]
     pub fn redis(mut self, address: &str) -> Self {
@@ -177,8 +173,7 @@ impl Builder {
         self
     }
 
-    /// Looks up the names of rules with `instances: dns://…` like this; at the name servers of the system, every 5 s,
-    /// unless said otherwise.
+    /// How to look up the names of `instances: dns://…`; by default at the system's name servers, every 5 s.
     #[cfg(feature = "dns")]
     #[must_use]
     pub fn dns(mut self, settings: DnsSettings) -> Self {
@@ -186,8 +181,7 @@ impl Builder {
         self
     }
 
-    /// Keeps the counters in the directory `dir` as well, which is created if it does not exist, so that they survive a
-    /// restart. Changes are written every 100 ms.
+    /// Keeps the counters in the directory `dir` too, created if missing, across restarts. Written every 100 ms.
     #[cfg(feature = "disk")]
     #[must_use]
     pub fn data_dir(self, dir: impl AsRef<Path>) -> Self {
@@ -222,8 +216,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`BuildError`], if the rules are invalid, the system cannot start a thread, or the store cannot be used. A Redis
-    /// need not be reachable yet.
+    /// [`BuildError`]. A Redis need not be reachable yet.
     #[cfg_attr(
         not(any(feature = "redis", feature = "disk", feature = "dns")),
         expect(clippy::unused_async, reason = "a store over the network connects here")

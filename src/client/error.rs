@@ -10,8 +10,7 @@ pub enum AcquireError {
     /// They cannot be taken in time.
     #[error("the limit leaves no room in time; retry after {retry_after:?}")]
     Timeout {
-        /// The wait after which the hits would be taken, if nobody else leaves the line. A call with this `max_wait`
-        /// would have been kept.
+        /// The `max_wait` with which the call would have been kept, if nobody else leaves the line.
         retry_after: Duration,
     },
     /// They are more than the limit ever admits at once.
@@ -26,8 +25,7 @@ pub enum AcquireError {
     /// The limiter was closed.
     #[error("the limiter was closed")]
     Closed,
-    /// [`Limiter::try_acquire`](super::Limiter::try_acquire) cannot decide at once, since the counters are not in this
-    /// process's memory. [`Limiter::acquire`](super::Limiter::acquire) with a wait of zero does.
+    /// The counters are not in this process. [`Limiter::acquire`](super::Limiter::acquire) with a wait of zero asks.
     #[error("the counters are not in this process: acquire with a wait of zero, which asks their store")]
     MustAsk,
     /// The call is wrong: its domain or its entries are empty, or several limits apply.

@@ -11,7 +11,6 @@ use super::rules::Rules;
 use crate::store::StoreThread;
 use crate::{WaiterThread, clock::Clock, limit::Domain, limiter, store::AnyStore};
 
-/// What all clones of a limiter share.
 pub(super) struct Inner {
     pub(super) limiter: Arc<limiter::Limiter<AnyStore>>,
     pub(super) clock: Arc<dyn Clock>,
@@ -20,7 +19,7 @@ pub(super) struct Inner {
     pub(super) rules: FollowedRules,
     #[cfg(not(feature = "dns"))]
     pub(super) rules: Rules,
-    /// Ends with the last clone, as the one below does.
+    /// The thread ends with the last clone, like `_store_thread`.
     pub(super) _waiters: WaiterThread,
     #[cfg(feature = "redis")]
     pub(super) _store_thread: Option<StoreThread>,
@@ -29,7 +28,6 @@ pub(super) struct Inner {
 // === impl Inner ===
 
 impl Inner {
-    /// Decides by `domains` from now on.
     pub(super) fn load(&self, domains: Vec<Domain>) {
         #[cfg(feature = "dns")]
         self.rules.load(domains);

@@ -21,7 +21,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`AcquireError`]. No hits were taken. [`AcquireError::MustAsk`] if the counters are not in this process's memory.
+    /// [`AcquireError`]; no hits were taken. [`AcquireError::MustAsk`] if the counters are not in this process.
     pub fn try_acquire(
         &self,
         domain: &str,

@@ -68,8 +68,7 @@ pub enum LayerError<E> {
 // === impl LimitLayer ===
 
 impl<F> LimitLayer<F> {
-    /// Returns a layer that takes one hit of `domain` for each request, and waits for up to `max_wait`. `entries`
-    /// returns the entries of a request.
+    /// Takes one hit of `domain` for each request, whose entries `entries` returns; waits up to `max_wait`.
     pub fn new(limiter: Limiter, domain: &str, max_wait: Duration, entries: F) -> Self {
         Self { limit: Arc::new(Limit { limiter, domain: domain.to_owned(), max_wait, entries }) }
     }

@@ -26,9 +26,9 @@ impl Limiter {
         Self { inner }
     }
 
-    /// Takes `hits` when they fit the limit for `entries` in `domain`, within `max_wait`, in the order of arrival. A
-    /// call that cannot be served in time is rejected at once. Without a limit, it is admitted at once. Dropping the
-    /// future gives its place up.
+    /// Takes `hits` when they fit the limit for `entries` in `domain`, in the order of arrival; at once without a
+    /// limit. A call that cannot be served within `max_wait` is rejected at once. Dropping the future gives its place
+    /// up.
     ///
     /// # Errors
     ///
@@ -84,9 +84,8 @@ impl Limiter {
         Ok(())
     }
 
-    /// Replaces all rules by `domains`, as [`Limiter::reload`] does. Of several with one name, the last one counts.
-    /// Without the crate's feature `dns`, an instance has a hundredth of limits that are divided by the addresses of a
-    /// name.
+    /// Replaces all rules by `domains`, as [`Limiter::reload`] does; the last of several with one name counts. Without
+    /// the feature `dns`, an instance has a hundredth of limits that are divided by the addresses of a name.
     pub fn load(&self, domains: &[Domain]) {
         self.inner.load(domains.to_vec());
     }
@@ -96,8 +95,7 @@ impl Limiter {
         self.inner.limiter.close_waiters(self.inner.clock.now());
     }
 
-    /// Closes the limiter as [`Limiter::close`] does, reports what was counted to the store that is shared or on disk,
-    /// and leaves it. For the end of a program.
+    /// Closes the limiter, reports its counts to a shared store or the disk, and leaves it. For the end of a program.
     pub async fn shut_down(&self) {
         self.close();
         self.inner.limiter.store().close().await;
@@ -142,7 +140,6 @@ impl Limiter {
     }
 }
 
-/// Returns an error if there are no `entries`: nothing could have a limit.
 pub(super) fn reject_empty(entries: &[(&str, &str)]) -> Result<(), AcquireError> {
     if entries.is_empty() { Err(AcquireError::Invalid(limiter::AcquireError::NoEntries)) } else { Ok(()) }
 }

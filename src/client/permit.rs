@@ -30,10 +30,9 @@ impl Permit {
         self.waited
     }
 
-    /// Gives the hits back, because they were not used, and serves whoever waits for them. A fixed window gets them
-    /// only while it is open, a sliding window while they count. A bucket gets back less what has flowed in since,
-    /// since it would have been full by that much earlier, so that a bucket with a burst of 1 gets nearly nothing;
-    /// nothing if rules were loaded meanwhile. Under a rule with `give_back: deny` the hits stay taken.
+    /// Gives unused hits back, and serves whoever waits for them. A fixed window gets them only while it is open, a
+    /// sliding window while they count. A bucket gets less by what has flowed in since, so nearly nothing with a burst
+    /// of 1, and nothing after a reload of rules. Under `give_back: deny` the hits stay taken.
     pub fn give_back(self) {
         if let Some(receipt) = self.receipt {
             self.inner.limiter.give_back(receipt, self.inner.clock.now());

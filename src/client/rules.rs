@@ -14,14 +14,12 @@ use crate::{
     store::AnyStore,
 };
 
-/// Where the rules come from.
 pub(super) struct RuleFiles {
     pub(super) dir: Option<PathBuf>,
-    /// Those that are not files.
+    /// Rules that are not in files.
     pub(super) domains: Vec<Domain>,
 }
 
-/// The rules that a limiter decides by.
 pub(super) struct Rules {
     limiter: Arc<Limiter<AnyStore>>,
     /// Kept across loads, since counters are found by it.
@@ -31,7 +29,6 @@ pub(super) struct Rules {
 // === impl RuleFiles ===
 
 impl RuleFiles {
-    /// Reads all rules.
     pub(super) fn read(&self) -> Result<Vec<Domain>, ConfigErrors> {
         let mut domains = self.domains.clone();
         if let Some(dir) = &self.dir {
@@ -44,7 +41,7 @@ impl RuleFiles {
     }
 }
 
-/// Returns an error for each domain of several sources: only one of them could count.
+/// Only one of several sources with the same domain could count.
 fn reject_duplicates(domains: &[Domain]) -> Result<(), ConfigErrors> {
     let mut seen = HashSet::new();
     let again = domains.iter().filter(|domain| !seen.insert(&domain.name));
@@ -81,8 +78,7 @@ impl Rules {
         Self { limiter, hasher: KeyHasher::random() }
     }
 
-    /// Decides by `domains` from now on. `number` says how many instances the DNS names have that limits are divided
-    /// by.
+    /// `number` returns the instances of a DNS name that limits are divided by.
     pub(super) fn load(&self, mut domains: Vec<Domain>, number: impl Fn(&str) -> NonZeroU16) {
         for domain in &mut domains {
             divide_by_names(&mut domain.nodes, &number);

@@ -34,7 +34,6 @@ use crate::{
     tls::{ALPN_H2, ClientTls, ClientTlsNames, TlsError},
 };
 
-/// How long the connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The arguments of `weir call`.
@@ -168,8 +167,7 @@ async fn send(channel: Channel, request: RateLimitRequest) -> Result<RateLimitRe
     })
 }
 
-/// Writes why the server has no rule for `descriptors`. Nothing is counted, and a server that does not say why, such as
-/// an older one, need not.
+/// Counts nothing. A server that does not say why it has no rule, such as an older one, need not.
 async fn explain(
     channel: Channel,
     domain: &str,
@@ -205,14 +203,12 @@ async fn explain(
     Ok(())
 }
 
-/// Parses an address, with or without a scheme.
 fn target(address: &str) -> Result<Target, CallError> {
     let rest = without_scheme(address, "http://").or_else(|| without_scheme(address, "https://"));
     let rest = rest.map_or(address, |rest| rest.trim_end_matches('/'));
     Target::parse(rest).ok_or_else(|| CallError::Address(address.to_owned()))
 }
 
-/// Returns the part of `address` after `scheme`, ignoring case.
 fn without_scheme<'a>(address: &'a str, scheme: &str) -> Option<&'a str> {
     let (start, rest) = address.split_at_checked(scheme.len())?;
     start.eq_ignore_ascii_case(scheme).then_some(rest)
@@ -224,7 +220,6 @@ impl CallTls {
     const NAMES: ClientTlsNames =
         ClientTlsNames { ca: "--tls-ca", certificate: "--tls-cert", key: "--tls-key" };
 
-    /// Returns the TLS for `address`; none without `https://` and without any of the arguments.
     fn of(&self, address: &str) -> Result<Option<TargetTls>, CallError> {
         let Self { ca, certificate, key, server_name } = self;
         let is_given = ca.is_some() || certificate.is_some() || server_name.is_some();
@@ -259,7 +254,6 @@ impl Call {
     }
 }
 
-/// Parses a limit such as `10/minute`.
 fn parse_limit(text: &str) -> Result<RateLimitOverride, String> {
     let units = || Unit::ALL.map(|unit| unit.name().to_lowercase()).join(", ");
     let (requests, unit) = text.split_once('/').ok_or("write it as requests/unit, such as 10/minute")?;
@@ -271,7 +265,7 @@ fn parse_limit(text: &str) -> Result<RateLimitOverride, String> {
     Ok(RateLimitOverride { requests_per_unit: requests, unit: unit.into() })
 }
 
-/// Formats the reply as the server's `/json` endpoint does.
+/// Formats the reply as the server's `/json` does.
 fn json(reply: &RateLimitResponse) -> Result<String, CallError> {
     fn failed(error: impl Error + Send + Sync + 'static) -> CallError {
         CallError::Json(Box::new(error))
@@ -286,7 +280,6 @@ fn json(reply: &RateLimitResponse) -> Result<String, CallError> {
     serde_json::to_string(&message).map_err(failed)
 }
 
-/// Prints a line with the overall code, one per descriptor, and the headers and metadata.
 fn print(request: &RateLimitRequest, reply: &RateLimitResponse, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{}", reply.overall_code().as_str_name())?;
     for (descriptor, status) in request.descriptors.iter().zip(&reply.statuses) {

@@ -33,15 +33,13 @@ pub enum CheckFormat {
     Json,
 }
 
-/// The number of files, domains and rules.
 struct Counts {
     files: usize,
     domains: usize,
     rules: usize,
 }
 
-/// Writes the errors and warnings of `loaded` to `out`, and a summary, which in text begins with the name of the
-/// `source`. Returns whether there are no errors.
+/// Writes what was found and a summary, which in text begins with `source`. Returns whether there are no errors.
 ///
 /// # Errors
 ///
@@ -71,7 +69,6 @@ pub fn check(
     Ok(found.errors.is_empty())
 }
 
-/// Turns all warnings into errors.
 fn deny_warnings(found: ConfigErrors) -> ConfigErrors {
     let ConfigErrors { mut errors, warnings } = found;
     errors.extend(warnings.into_iter().map(|ConfigWarning { at, message }| ConfigError { at, message }));
@@ -108,7 +105,7 @@ fn write_text(
     }
 }
 
-/// Formats the result as an object. Invalid rules are not counted: their counts are null.
+/// Invalid rules are not counted: their counts are null.
 fn as_json(counts: Option<&Counts>, found: &ConfigErrors) -> Value {
     let finding = |at: &Origin, message: &str| json!({ "file": &*at.file, "line": at.line, "column": at.column, "message": message });
     let errors: Vec<_> = found.errors.iter().map(|error| finding(&error.at, &error.message)).collect();
@@ -124,7 +121,7 @@ fn as_json(counts: Option<&Counts>, found: &ConfigErrors) -> Value {
     })
 }
 
-/// Writes the `errors`, then the `warnings`, one per line in the format of compilers.
+/// Writes the findings in the format of compilers.
 pub(super) fn write_findings(
     errors: &[ConfigError],
     warnings: &[ConfigWarning],
@@ -143,7 +140,6 @@ fn rules(nodes: &[RuleNode]) -> usize {
     nodes.iter().map(|node| usize::from(node.rule.is_some()) + rules(&node.children)).sum()
 }
 
-/// Returns `n` with the `noun`, in the plural unless there is one.
 pub(super) fn count<N: fmt::Display + Copy + PartialEq + From<u8>>(n: N, noun: &str) -> String {
     format!("{n} {noun}{}", if n == N::from(1) { "" } else { "s" })
 }

@@ -128,7 +128,6 @@ pub fn data(
     }
 }
 
-/// Prints the counters for people.
 fn inspect(
     data: &Data,
     prefix: &str,

@@ -14,7 +14,6 @@ use crate::{
     limiter::did_you_mean,
 };
 
-/// The most patterns of an entry that are listed although they do not match.
 const MOST_PATTERNS: usize = 10;
 
 /// The result of an explanation.
@@ -142,7 +141,7 @@ fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Resul
     write_more(&mut patterns, out)
 }
 
-/// Says how many of the `patterns` that do not match were not listed, and forgets them.
+/// Says how many of the `patterns` that do not match were not listed, and resets their number.
 fn write_more(patterns: &mut usize, out: &mut impl Write) -> io::Result<()> {
     match std::mem::take(patterns).saturating_sub(MOST_PATTERNS) {
         0 => Ok(()),
@@ -226,7 +225,6 @@ fn write_alternatives(steps: &[Step<'_>], out: &mut impl Write) -> io::Result<()
     }
 }
 
-/// Writes the pool of a rule that shares its limit, and the member that the descriptor is.
 fn write_pool(
     domain: &str,
     compiled: &CompiledRule,
@@ -260,7 +258,6 @@ fn write_pool(
     write_line(out, format_args!("  member: {value}, or {OTHER} if {places} others have a place"))
 }
 
-/// Returns the first rule of the request that replaces `replaced`, and the number of its descriptor.
 fn replacing<'a>(
     rules: &'a RuleSet,
     request: &Request<'_>,
@@ -275,7 +272,6 @@ fn replacing<'a>(
     })
 }
 
-/// Writes what the other descriptors count if one of them is over its limit.
 fn write_rejections(matched: &Matched<'_>, scope: Scope, out: &mut impl Write) -> io::Result<()> {
     // the descriptors with a limit, by their number
     let limited: Vec<_> = (1_usize..)

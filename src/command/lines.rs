@@ -7,19 +7,17 @@ use std::{
 
 use crate::observe::text::{Escaped, escaped_json, escaped_lines};
 
-/// Writes `text` as one line. What would end the line or move the cursor is spelled out.
+/// What would end the line or move the cursor is spelled out.
 pub(super) fn write_line(out: &mut impl Write, text: fmt::Arguments<'_>) -> io::Result<()> {
     let mut line = Escaped(String::new());
     line.write_fmt(text).map_err(io::Error::other)?;
     writeln!(out, "{}", line.0)
 }
 
-/// Writes `text`, whose lines another program made. What would move the cursor is spelled out.
 pub(super) fn write_lines(out: &mut impl Write, text: &str) -> io::Result<()> {
     write!(out, "{}", escaped_lines(text))
 }
 
-/// Writes `json`, a document, as one line. Its strings have no character that would move the cursor.
 pub(super) fn write_json(out: &mut impl Write, json: &str) -> io::Result<()> {
     writeln!(out, "{}", escaped_json(json))
 }

@@ -8,7 +8,6 @@ use std::{
 
 use crate::settings::{Address, SettingErrors};
 
-/// The most bytes of a response that are read.
 const MAX_RESPONSE: usize = 64 * 1024;
 
 /// The reason why there is no page.
@@ -40,17 +39,14 @@ pub enum LocalPageError {
     Print(#[source] io::Error),
 }
 
-/// A page of a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page<'a> {
     pub(super) path: &'a str,
     /// The port that has it, in words.
     pub(super) port: &'static str,
-    /// The type of content that is asked for.
     pub(super) accept: &'static str,
 }
 
-/// Checks that `text` is a host name or an IP address with a port.
 pub(super) fn parse_address(text: &str) -> Result<String, &'static str> {
     match text.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
@@ -58,7 +54,7 @@ pub(super) fn parse_address(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// Gets `page` from `address`, or else from the first reachable one of `listening`. Returns its head and body.
+/// Asks `address`, or else the first reachable one of `listening`. Returns the head and the body.
 pub(super) fn get_page(
     page: Page<'_>,
     address: Option<&str>,
@@ -85,7 +81,6 @@ pub(super) fn get_page(
     Ok((head.to_owned(), body.to_owned()))
 }
 
-/// Returns whether `head` says that all is well.
 pub(super) fn is_ok(head: &str) -> bool {
     status(head) == Some("200")
 }
@@ -94,7 +89,7 @@ fn status(head: &str) -> Option<&str> {
     head.split(' ').nth(1)
 }
 
-/// Returns the addresses of this host at which a server may be that listens on `host`.
+/// Addresses of this host at which a server may be that listens on `host`.
 fn reachable(host: IpAddr) -> Vec<IpAddr> {
     match host {
         IpAddr::V4(any) if any.is_unspecified() => vec![Ipv4Addr::LOCALHOST.into()],
@@ -106,7 +101,6 @@ fn reachable(host: IpAddr) -> Vec<IpAddr> {
     }
 }
 
-/// Gets the page from the first address that replies, or returns the error of the first one.
 fn get_first(
     page: Page<'_>,
     addresses: &[SocketAddr],
@@ -124,7 +118,7 @@ fn get_first(
     Err(failed.unwrap_or_else(|| unreachable!("there is an address")))
 }
 
-/// Gets the page. The response is not chunked, and ends with the connection.
+/// The response is not chunked, and ends with the connection.
 fn get(Page { path, accept, .. }: Page<'_>, address: SocketAddr, timeout: Duration) -> io::Result<String> {
     let deadline = Instant::now() + timeout;
     let left = || -> io::Result<Duration> {

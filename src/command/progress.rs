@@ -12,33 +12,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The width of the progress bar in characters.
 const BAR: usize = 30;
 
-/// The time after which the progress is shown. What is done sooner shows none.
+/// What is done sooner shows no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The time between two looks at the progress.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The time between two lines about the progress where no bar can be drawn.
+/// The time between two lines about the progress, where no bar can be drawn.
 const LINES: Duration = Duration::from_secs(10);
 
-/// The parts of a whole in which jobs report their progress.
 const PARTS: f64 = 10_000.0;
 
-/// Says how far the jobs are: a bar on a terminal, and otherwise a line now and then.
+/// A bar on a terminal, and otherwise a line now and then.
 struct Progress {
     is_terminal: bool,
-    /// When the next line is due.
     next: Instant,
-    /// The percentage of the bar; none if there is no bar.
     shown: Option<u32>,
 }
 
-/// Runs `run` for each of `jobs`, as many at a time as the machine has cores, and returns the results in the order of
-/// the jobs. Each calls its second argument with the share that it has completed, 0 to 1. Shows the progress on standard
-/// error if they take longer than a second.
+/// Runs as many at a time as the machine has cores. Returns the results in the order of the jobs. `run` reports the
+/// share that it has completed, 0 to 1, which is shown on standard error after a second.
 pub(super) fn run_all<J: Sync, R: Send>(jobs: &[J], run: impl Fn(&J, &dyn Fn(f64)) -> R + Sync) -> Vec<R> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let completed: Vec<AtomicU32> = jobs.iter().map(|_| AtomicU32::new(0)).collect();
@@ -90,7 +84,6 @@ impl Progress {
         Self { is_terminal: io::stderr().is_terminal(), next: Instant::now() + PATIENCE, shown: None }
     }
 
-    /// Says that a `share` is completed, if it is time to.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a percentage")]
     fn show(&mut self, share: f64) {
         let percentage = (share.clamp(0.0, 1.0) * 100.0) as u32;
@@ -109,7 +102,6 @@ impl Progress {
         }
     }
 
-    /// Clears the bar.
     fn end(&mut self) {
         if self.shown.take().is_some() {
             let _ = write!(io::stderr(), "\r{:1$}\r", "", BAR + 20);

@@ -32,16 +32,14 @@ use crate::{
     },
 };
 
-/// The longest time that callers can wait.
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
 
-/// The number of steps in a chart, about one per pixel.
+/// The steps of a chart, about one per pixel.
 const STEPS: u32 = 800;
 
-/// The most keys that are simulated by default.
 const MAX_DEFAULT_KEYS: f64 = 400.0;
 
-/// The most requests that are simulated by default, unless one key has more: those of five modes take a second.
+/// More are simulated only if one key has more: those of five modes take a second.
 const MAX_DEFAULT_REQUESTS: f64 = 80_000.0;
 
 /// The parameters of the simulation.
@@ -152,10 +150,8 @@ const COMPARED: [Coordination; 5] = [
     Coordination::Strict,
 ];
 
-/// The modes in which one limit is simulated.
 struct Compared<'a> {
     args: &'a Simulate,
-    /// The rule whose limit it is.
     rule: Option<&'a SimulatedRule>,
 }
 
@@ -216,7 +212,7 @@ fn parse_time(text: &str) -> Result<Duration, &'static str> {
     settings::parse_duration(text)
 }
 
-/// Parses a time that callers may wait, which `WEIR_MAX_WAIT` bounds.
+/// `WEIR_MAX_WAIT` has the same bound.
 fn parse_wait(text: &str) -> Result<Duration, &'static str> {
     parse_time(text)
         .and_then(|time| if time > LONGEST_WAIT { Err("callers wait for 1h at most") } else { Ok(time) })
@@ -226,8 +222,7 @@ fn parse_interval(text: &str) -> Result<Duration, &'static str> {
     parse_time(text).and_then(|time| if time.is_zero() { Err("it must be longer than 0") } else { Ok(time) })
 }
 
-/// Runs the simulation of `args` and prints the results to `out`: of the limit of a `descriptor` if there is one. Shows
-/// the progress on standard error.
+/// Simulates the limit of `args`, or of `descriptor` if there is one. Shows the progress on standard error.
 ///
 /// # Errors
 ///
@@ -273,7 +268,6 @@ fn svg_error(path: &Path) -> impl FnOnce(io::Error) -> SimulateError {
 }
 
 impl Simulate {
-    /// Returns the scenario, with the limit of `rule` if there is one.
     fn scenario(&self, rule: Option<&SimulatedRule>) -> Result<Scenario, SimulateError> {
         let tier = match rule {
             Some(rule) => rule.tier.clone(),
@@ -305,7 +299,6 @@ impl Simulate {
         })
     }
 
-    /// Returns the limit of the arguments.
     fn tier(&self) -> Result<Tier, SimulateError> {
         let burst = self.burst.unwrap_or(self.limit);
         let algorithm = match self.algorithm {
@@ -319,13 +312,13 @@ impl Simulate {
         Ok(Tier { requests: self.limit, period: self.period, algorithm })
     }
 
-    /// Returns the offered requests, as a multiple of the limit.
+    /// The offered requests, as a multiple of the limit.
     fn load(&self, tier: &Tier) -> f64 {
         let seconds = Duration::from_nanos(tier.period.as_nanos()).as_secs_f64();
         self.rate.map_or(self.load, |rate| rate * seconds / f64::from(tier.requests))
     }
 
-    /// Returns as many keys as can be simulated in a second or two.
+    /// As many as can be simulated in a second or two.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "limited to a small number")]
     fn default_keys(&self, tier: &Tier) -> u32 {
         let requests = f64::from(tier.requests) * self.load(tier) * f64::from(self.windows);
@@ -336,7 +329,6 @@ impl Simulate {
 // === impl Compared ===
 
 impl Compared<'_> {
-    /// Returns the modes to simulate: those that were named, or else all but `split`, and the one of the rule.
     fn modes(&self) -> Vec<Coordination> {
         if !self.args.coordination.is_empty() {
             return self.args.coordination.clone();
@@ -346,7 +338,6 @@ impl Compared<'_> {
         COMPARED.into_iter().chain(of_rule).collect()
     }
 
-    /// Says which rule is simulated, and how its instances coordinate.
     fn rule_line(&self) -> Option<String> {
         let SimulatedRule { name, coordination, .. } = self.rule?;
         let mode =
@@ -354,14 +345,12 @@ impl Compared<'_> {
         Some(format!("rule {name}{mode}"))
     }
 
-    /// Returns how the limit is coordinated in this mode.
     fn coordination_of(&self, mode: Coordination) -> RuleCoordination {
         let of_rule = self.rule.map(|rule| rule.coordination).unwrap_or_default();
         RuleCoordination { mode: Some(mode), split_between: None, ..of_rule }
     }
 
-    /// Simulates the modes, with the code that the service runs, and writes what became of the requests. Returns the
-    /// title and the panels of a chart.
+    /// Runs the code of the service. Returns the title and the panels of a chart.
     fn simulate(
         &self,
         scenario: &Scenario,
@@ -385,7 +374,6 @@ impl Compared<'_> {
         Ok((scenario.title(), modes.into_iter().map(panel).collect()))
     }
 
-    /// As [`Compared::simulate`], with callers that wait.
     fn simulate_waiting(
         &self,
         scenario: &Scenario,
@@ -402,7 +390,6 @@ impl Compared<'_> {
         Ok((title, panels))
     }
 
-    /// Opens the store of an instance.
     fn store(
         &self,
         scenario: &Scenario,

@@ -16,14 +16,12 @@ pub struct DescriptorToSimulate<'a> {
     pub entries: &'a [(String, String)],
 }
 
-/// The rule of a descriptor, as far as it is simulated.
 #[derive(Debug)]
 pub(super) struct SimulatedRule {
     pub(super) tier: Tier,
     pub(super) coordination: RuleCoordination,
-    /// Whether one counter counts all descriptors that match it.
     pub(super) has_one_counter: bool,
-    /// Its name and place.
+    /// The name with its place.
     pub(super) name: String,
 }
 
@@ -63,7 +61,6 @@ pub enum RuleError {
 // === impl DescriptorToSimulate ===
 
 impl DescriptorToSimulate<'_> {
-    /// Finds the rule of the descriptor.
     pub(super) fn rule(self) -> Result<SimulatedRule, RuleError> {
         let rules = RuleSet::new(&self.loaded?.domains, KeyHasher::random());
         let entries: Vec<Entry<'_>> = self.entries.iter().map(|(key, value)| Entry { key, value }).collect();

@@ -109,7 +109,6 @@ pub enum ShareError {
 // === impl SimulateShare ===
 
 impl SimulateShare {
-    /// Returns what the members ask for, if a pool is to be simulated.
     pub(super) fn demands(&self) -> Result<Option<Demands>, ShareError> {
         let path = match &self.share {
             None => return Ok(None),
@@ -123,7 +122,6 @@ impl SimulateShare {
         Demands::parse(&text).map(Some).map_err(|source| ShareError::Demands { path, source })
     }
 
-    /// Simulates `demands` on a pool of some hits in each period.
     pub(super) fn simulate(
         &self,
         demands: &Demands,
@@ -158,7 +156,6 @@ impl SimulateShare {
     }
 }
 
-/// Returns the name of `value` on the command line.
 fn named(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }

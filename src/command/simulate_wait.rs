@@ -15,19 +15,13 @@ use crate::{
 /// The name of what all modes are compared with.
 const ONE_LINE: &str = "one line for all";
 
-/// What was simulated, to be printed and drawn.
 pub(super) struct SimulatedWaiting {
     pub(super) title: String,
     pub(super) text: String,
     pub(super) panels: Vec<Panel>,
 }
 
-/// Simulates callers that wait for up to `max_wait`, coordinated in each of the `chosen` ways on the stores that `make`
-/// opens. Panels have up to `steps` steps.
-///
-/// # Errors
-///
-/// If the runtime cannot be created.
+/// One line for all callers comes first, to compare with. Panels have up to `steps` steps.
 pub(super) fn simulate_waiting(
     scenario: &Scenario,
     (max_wait, longest): (Duration, Period),
@@ -64,7 +58,6 @@ pub(super) fn simulate_waiting(
     Ok(SimulatedWaiting { title, text, panels })
 }
 
-/// Runs one line for all callers, in memory.
 fn run_one_line(
     scenario: &Scenario,
     max_wait: Period,
@@ -76,7 +69,6 @@ fn run_one_line(
     run_waiting(&scenario, max_wait, rules, |_| MemoryStore::new(counters), |_| 0, progress)
 }
 
-/// Runs the lines of the instances in one mode, with the code that the service runs.
 fn run_mode(
     scenario: &Scenario,
     max_wait: Period,

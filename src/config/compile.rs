@@ -13,33 +13,26 @@ use super::{
 };
 use crate::limit::{self, Domain, Origin, Pattern, Rule, Scope, Values};
 
-/// The warning about a key with a `*`.
 const LITERAL_STAR: &str = "'*' in a key is literal here, but to envoyproxy/ratelimit it is a wildcard in the text \
                             'key_value' of an entry; write a descriptor for each key, and wildcards in 'value'";
 
-/// The most bytes of keys and values on the paths to all rules of a file. Each rule has its whole path.
+/// Bytes of keys and values on the paths to all rules of a file: each rule has its whole path.
 const MAX_PATHS: usize = 64 << 20;
 
-/// The most wildcards of a value, which is divided by them.
 const MAX_STARS: usize = 100;
 
-/// The domain that a file declares.
 pub(super) struct Declared {
     pub(super) domain: Domain,
-    /// The place of the domain's name.
     pub(super) at: Position,
 }
 
-/// Walks the descriptors of a document.
 struct Walk<'r> {
     report: &'r mut FileReport,
     /// The domain and the composite keys of the enclosing descriptors.
     path: Vec<String>,
-    /// The bytes of the paths to the rules so far.
     path_bytes: usize,
 }
 
-/// Compiles `root`, and reports all errors. Returns none if it names no domain.
 pub(super) fn compile(root: &YamlNode, report: &mut FileReport) -> Option<Declared> {
     let no_domain = "config file cannot have empty domain";
     if root.is_null() {
@@ -68,7 +61,6 @@ impl Walk<'_> {
         fields.maps("descriptors", self.report).filter_map(|node| self.descriptor(node)).collect()
     }
 
-    /// Compiles the descriptor `node`. Returns none if it is invalid or disabled.
     fn descriptor(&mut self, node: &YamlNode) -> Option<limit::RuleNode> {
         let fields = Fields::new(node, Level::Descriptor, "a descriptor", self.report)?;
         let key = fields.text("key", self.report);
@@ -124,8 +116,7 @@ impl Walk<'_> {
         (enabled && !key.is_empty()).then_some(node)
     }
 
-    /// Counts the path to a rule whose own level has `name` bytes. Returns whether there is room for it; tells of the
-    /// first one for which there is none. The rules of control planes are bounded before they are decoded.
+    /// Whether there is room for the path; reports the first without. Control planes' rules are bounded before.
     fn add_path(&mut self, name: usize, at: Position) -> bool {
         let was_full = self.path_bytes > MAX_PATHS;
         self.path_bytes += self.path.iter().map(String::len).sum::<usize>() + name;
@@ -142,7 +133,6 @@ impl Walk<'_> {
         has_room
     }
 
-    /// Returns the pattern `text`, a value of `key`, or one that matches little if it has too many wildcards.
     fn pattern(&mut self, key: &str, text: &str, at: Position) -> Pattern {
         // control planes send what they mean
         if at != Position::default() {
@@ -205,7 +195,7 @@ impl Walk<'_> {
         false
     }
 
-    /// Warns of flags that are on where there is no limit that they could be about: nested ones have their own.
+    /// Flags of a descriptor are not about the limits of nested ones.
     fn warn_of_flags_without_limit(&mut self, fields: &Fields<'_>) {
         for key in ["shadow_mode", "quota_mode", "detailed_metric"] {
             let is_on = |field: &Field<&YamlNode>| {

@@ -37,17 +37,16 @@ struct Defaults {
     algorithm: Option<Kind>,
     coordination: RuleCoordination,
     give_back: Option<GiveBack>,
-    /// How the values of a key share a limit, if the rule is for any value of its last key.
+    /// Applies to rules that are for any value of their last key.
     sharing: Option<Arc<Sharing>>,
-    /// The limit in the shadow of each rule whose limit nothing shares.
+    /// Applies to rules whose limit nothing shares.
     shadow: Option<Limit>,
 }
 
 // === impl RuleDefaults ===
 
 impl RuleDefaults {
-    /// Returns defaults that set only the algorithm, of every domain. Returns none if there is no algorithm of that
-    /// `name`.
+    /// Sets only the algorithm, for every domain. None if no algorithm has that `name`.
     #[must_use]
     pub fn of_algorithm(name: &str) -> Option<Self> {
         let all = Defaults { algorithm: Some(Kind::parse(name)?), ..Defaults::default() };
@@ -67,8 +66,7 @@ impl RuleDefaults {
         report.finish().map(|_| Self { all: read.all.or(&self.all), domains: read.domains })
     }
 
-    /// Sets the algorithm and coordination of every rule in `domains` that has none: the algorithm of fixed windows,
-    /// which is all that a control plane can express.
+    /// Sets what `domains` leave out. An algorithm replaces fixed windows: control planes can express no others.
     pub fn apply(&self, domains: &mut [Domain]) {
         for domain in domains {
             let exact = |pattern: &Pattern| !pattern.is_wildcard() && pattern.text() == domain.name;

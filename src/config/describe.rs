@@ -14,17 +14,15 @@ use crate::{
     observe::text::escaped,
 };
 
-/// A rule, with what applies to it besides what it says itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RuleDescription<'a> {
     pub(crate) compiled: &'a CompiledRule,
-    /// What a rejection affects.
     pub(crate) scope: Scope,
     pub(crate) shared: SharedCounts,
 }
 
 impl RuleDescription<'_> {
-    /// Returns its lines, the first of which names it. None has a line break, whatever its names contain.
+    /// The first names the rule. None has a line break, whatever its names contain.
     pub(crate) fn lines(&self) -> Vec<String> {
         let rule = &self.compiled.rule;
         let mut lines = vec![
@@ -68,7 +66,6 @@ impl RuleDescription<'_> {
         lines.iter().map(|line| escaped(line).into_owned()).collect()
     }
 
-    /// Returns the lines about instances that share a store.
     fn coordination_lines(&self, rule: &Rule) -> Vec<String> {
         let store = self.shared.store.unwrap_or(SharedStore::Redis);
         let name = store.name();
@@ -122,7 +119,6 @@ impl RuleDescription<'_> {
         lines
     }
 
-    /// Returns the lines about the limit in the shadow of `rule`.
     fn shadow_lines(&self, rule: &Rule, shadow: &Limit) -> Vec<String> {
         let mut lines =
             vec!["  in its shadow (weir_shadow_over_limit_total counts what it would reject):".to_owned()];
@@ -133,7 +129,6 @@ impl RuleDescription<'_> {
         lines
     }
 
-    /// Returns the modes that `auto` stands for, if it is requested.
     fn modes_of_auto(&self, store: SharedStore, rule: &Rule) -> Option<String> {
         if self.shared.requested(rule) != Coordination::Auto {
             return None;
@@ -147,7 +142,6 @@ impl RuleDescription<'_> {
         })
     }
 
-    /// Returns it as a JSON object.
     pub(crate) fn json(&self) -> Value {
         let (compiled, rule) = (self.compiled, &self.compiled.rule);
         let descriptor: Vec<Value> = compiled
@@ -198,7 +192,6 @@ impl RuleDescription<'_> {
     }
 }
 
-/// Returns the keys of `share`, as a rule file has them.
 fn described(sharing: &Sharing) -> Value {
     let Sharing { borrow, lend, reserve, headroom, weights, anonymous, forget_after, max_members, min, max } =
         sharing;
@@ -220,7 +213,6 @@ fn name_of<T: Copy + PartialEq>(names: &[(&'static str, T)], of: T) -> &'static 
     names.iter().find(|(_, value)| *value == of).map_or("", |(name, _)| name)
 }
 
-/// Returns how the members of a pool share it, as a rule file says it; keys without a value are left out.
 fn share_line(sharing: &Sharing) -> String {
     let described = described(sharing);
     let keys = described.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
@@ -229,7 +221,6 @@ fn share_line(sharing: &Sharing) -> String {
     format!("  shared by its members: {}", keys.join(", "))
 }
 
-/// Returns what `split` makes of `rule`.
 fn split_words(rule: &Rule) -> String {
     let most = rule.limit.tiers().iter().map(Tier::capacity).min().unwrap_or_default();
     let most = u64::from(most) / Coordination::COARSE_BELOW;
@@ -240,7 +231,7 @@ fn split_words(rule: &Rule) -> String {
     )
 }
 
-/// Returns the name of `mode`: a limit that its rule has divided is counted locally, and split.
+/// A limit that its rule has divided is counted locally, but shown as split.
 fn mode_name(rule: &Rule, mode: Option<Coordination>) -> Option<&'static str> {
     let is_split = rule.coordination.split_between.is_some() || rule.instances_of.is_some();
     if is_split { Some(Coordination::Split.name()) } else { mode.map(Coordination::name) }

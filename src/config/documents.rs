@@ -27,8 +27,7 @@ pub enum DocumentContent {
     Tree(Json),
 }
 
-/// Returns the tree of `value`, whose parts are freed on the way: both take a kilobyte for each rule. Text is never
-/// taken for a number, boolean or null.
+/// Frees the parts of `value` on the way: both take a kilobyte for each rule. Text never becomes a number or boolean.
 pub(super) fn tree(value: Json) -> YamlNode {
     let at = Position::default();
     let plain = |text: &str| YamlNode::leaf(Scalar::new(text, true), at);

@@ -2,14 +2,14 @@
 
 use crate::limit::{Period, Unit};
 
-/// The longest period of a limit, which bounds the life of a counter and the wait for a retry.
+/// Bounds the life of a counter and the wait for a retry.
 pub(super) const LONGEST: Period = Unit::Year.period();
 
 /// Describes a valid duration, for messages about an invalid one.
 pub(crate) const RIGHT: &str =
     "write a whole number and ms, s, m, h, d or w, from 1ms to 365d, such as 500ms, 10s, 1m, 1h, 7d or 1w";
 
-/// Reads a period such as `10s`. Returns none if `text` has another form, is zero, or exceeds [`LONGEST`].
+/// None if `text` has another form, is zero, or exceeds [`LONGEST`].
 pub(crate) fn parse(text: &str) -> Option<Period> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, suffix) = text.split_at(digits);

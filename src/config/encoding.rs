@@ -2,14 +2,13 @@
 
 use super::yaml::Position;
 
-/// Why the bytes of a file are no text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Undecodable {
     pub(super) at: Position,
     pub(super) message: &'static str,
 }
 
-/// Returns the text of `bytes`: UTF-16 if they begin with its byte order mark, as Windows writes files, else UTF-8.
+/// UTF-16 if `bytes` begin with its byte order mark, as Windows writes files, else UTF-8.
 pub(super) fn decode(bytes: Vec<u8>) -> Result<String, Undecodable> {
     match &*bytes {
         [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes),
@@ -42,7 +41,6 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<String, Undecodable> 
     }
 }
 
-/// Returns the position after `text`.
 fn end_of(text: &str) -> Position {
     let before = text.rsplit('\n').next().map_or(0, |line| line.chars().count());
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);

@@ -12,17 +12,14 @@ use crate::{
     observe::text::{Escaped, shortened},
 };
 
-/// The number of errors and of warnings that are reported for one file. A file without rules has an error on every
-/// line, and the first few suffice.
+/// The errors, and the warnings, that are reported for one file. A file without rules has an error on every line.
 const MAX_FINDINGS: usize = 100;
 
-/// The number of errors and of warnings that are reported for one load of all files.
 const MAX_FINDINGS_OF_LOAD: usize = 1_000;
 
-/// The sum of the texts of errors and of warnings that are reported for one load, in bytes, besides those of one more.
+/// Bytes of the texts of errors, and of warnings. The last text may exceed it.
 const MAX_TEXT_OF_LOAD: usize = 256 << 10;
 
-/// The most characters of one message. What a user wrote is shorter in most of them.
 const MAX_MESSAGE: usize = 2_000;
 
 /// An error in a rule file, which keeps all files from being used.
@@ -52,24 +49,21 @@ pub struct ConfigErrors {
     pub warnings: Vec<ConfigWarning>,
 }
 
-/// Collects the errors and warnings of all files.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     errors: Findings,
     warnings: Findings,
 }
 
-/// Errors, or warnings: the first ones, and how many more there are.
 #[derive(Debug, Default)]
 struct Findings {
     reported: Vec<(Origin, String)>,
-    /// The sum of the texts.
+    /// The bytes of the texts.
     text: usize,
     omitted: usize,
     first_omitted: Option<Origin>,
 }
 
-/// Collects the errors and warnings of one file.
 #[derive(Debug)]
 pub(super) struct FileReport {
     file: Arc<str>,
@@ -90,14 +84,13 @@ impl std::error::Error for ConfigError {}
 
 // === impl ConfigWarning ===
 
-/// `file:line:column: message`, on one line.
 impl fmt::Display for ConfigWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(Escaped(f), "{}: {}", DisplayOrigin(&self.at), self.message)
     }
 }
 
-/// Prints an origin; only the file if the line is 0.
+/// Only the file if the line is 0.
 pub(crate) struct DisplayOrigin<'a>(pub(crate) &'a Origin);
 
 impl fmt::Display for DisplayOrigin<'_> {
@@ -130,7 +123,7 @@ impl Report {
         self.error_with(at, || message);
     }
 
-    /// Adds an error whose message is built only if it is reported, since a load may have millions of errors.
+    /// `message` is called only if it is reported, since a load may have millions of errors.
     pub(super) fn error_with(&mut self, at: Origin, message: impl FnOnce() -> String) {
         self.errors.add(MAX_FINDINGS_OF_LOAD, at, message);
     }
@@ -139,7 +132,6 @@ impl Report {
         self.warn_with(at, || message);
     }
 
-    /// Adds a warning whose message is built only if it is reported.
     pub(super) fn warn_with(&mut self, at: Origin, message: impl FnOnce() -> String) {
         self.warnings.add(MAX_FINDINGS_OF_LOAD, at, message);
     }
@@ -148,8 +140,7 @@ impl Report {
         !self.errors.reported.is_empty()
     }
 
-    /// Returns the warnings, or all findings if there is an error, by file and place. A last one tells how many are
-    /// left out.
+    /// The warnings, or all findings if there is an error, by file and place. A last one tells how many are left out.
     pub(super) fn finish(self) -> Result<Vec<ConfigWarning>, ConfigErrors> {
         let (errors, warnings) = (self.errors.finish("errors"), self.warnings.finish("warnings"));
         let warnings: Vec<_> =
@@ -166,7 +157,6 @@ impl Report {
 // === impl Findings ===
 
 impl Findings {
-    /// Adds a finding, if fewer than `max` are there and their texts leave room.
     fn add(&mut self, max: usize, at: Origin, message: impl FnOnce() -> String) {
         if self.reported.len() >= max || self.text > MAX_TEXT_OF_LOAD {
             self.omitted += 1;
@@ -181,7 +171,7 @@ impl Findings {
         self.reported.push((at, message));
     }
 
-    /// Adds the findings `more` of a file in the order of their places. Findings that an alias repeats are added once.
+    /// Appends in the order of places. Findings that an alias repeats are added once.
     fn append(&mut self, mut more: Self, what: &str) {
         more.reported.sort_by_key(|(at, _)| (at.line, at.column));
         more.reported.dedup();
@@ -213,7 +203,6 @@ impl FileReport {
         Self { file, errors: Findings::default(), warnings: Findings::default() }
     }
 
-    /// Returns the origin of the position `at`.
     pub(super) fn origin(&self, at: Position) -> Origin {
         Origin { file: Arc::clone(&self.file), line: at.line, column: at.column }
     }
@@ -222,13 +211,11 @@ impl FileReport {
         self.error_with(at, || message.into());
     }
 
-    /// Adds an error whose message is built only if it is reported, since a file may have millions of errors.
     pub(super) fn error_with(&mut self, at: Position, message: impl FnOnce() -> String) {
         self.errors.add(MAX_FINDINGS, self.origin(at), message);
     }
 
-    /// Returns the root of `document`, and adds its warnings. Returns none if it has a fault, and adds an error that
-    /// begins with `start`.
+    /// None if `document` has a fault, whose error begins with `start`.
     pub(super) fn root_of(&mut self, document: Document, start: &str) -> Option<Rc<YamlNode>> {
         for warning in document.warnings {
             self.warn(warning.at, warning.message);
@@ -241,12 +228,11 @@ impl FileReport {
         self.warn_with(at, || message.into());
     }
 
-    /// Adds a warning whose message is built only if it is reported.
     pub(super) fn warn_with(&mut self, at: Position, message: impl FnOnce() -> String) {
         self.warnings.add(MAX_FINDINGS, self.origin(at), message);
     }
 
-    /// Moves all findings to `report`. The number of warnings that are left out is not told.
+    /// The number of warnings that are left out is not told.
     pub(super) fn finish(self, report: &mut Report) {
         report.errors.append(self.errors, "errors");
         report.warnings.append(Findings { first_omitted: None, ..self.warnings }, "warnings");

@@ -13,21 +13,16 @@ use super::{
 #[cfg(feature = "server")]
 use {super::scalar::brief, crate::spelling};
 
-/// The entries of a mapping of one level.
 pub(super) struct Fields<'n> {
     entries: &'n [(Rc<YamlNode>, Rc<YamlNode>)],
-    /// The start of the mapping.
     pub(super) at: Position,
-    /// Whether one of its keys is unknown, and reported as such.
     pub(super) has_unknown: bool,
 }
 
 /// A value that is present and not null.
 #[derive(Clone, Copy)]
 pub(super) struct Field<T> {
-    /// The place of its key.
     pub(super) key_at: Position,
-    /// The place of the value.
     pub(super) at: Position,
     pub(super) value: T,
 }
@@ -35,8 +30,7 @@ pub(super) struct Field<T> {
 // === impl Fields ===
 
 impl<'n> Fields<'n> {
-    /// Reads the entries of `node`, named `name` in messages. Reports a node that is not a mapping, and every invalid
-    /// key.
+    /// `name` is for messages. Reports a node that is not a mapping, and every invalid key.
     pub(super) fn new(node: &'n YamlNode, level: Level, name: &str, report: &mut FileReport) -> Option<Self> {
         let Value::Map(entries) = &node.value else {
             let (right, kind) = (level.keys().join(", "), node.kind());
@@ -61,12 +55,11 @@ impl<'n> Fields<'n> {
         Some(Self { entries, at: node.at, has_unknown })
     }
 
-    /// Returns the value of `key`, or none if it is missing or null.
     pub(super) fn get(&self, key: &str) -> Option<Field<&'n YamlNode>> {
         self.entry(key).filter(|field| !field.value.is_null())
     }
 
-    /// Returns the place of `key` if nothing is written after it, not even a null.
+    /// The place of `key` if nothing is written after it, not even a null.
     pub(super) fn bare(&self, key: &str) -> Option<Position> {
         let is_bare = |node: &YamlNode| node.scalar().is_some_and(|s| s.is_null() && s.written().is_empty());
         self.entry(key).filter(|field| is_bare(field.value)).map(|field| field.key_at)
@@ -80,7 +73,7 @@ impl<'n> Fields<'n> {
         Some(Field { key_at: key.at, at: value.at, value })
     }
 
-    /// Returns the text of `key`, or none if it is empty. A number or boolean is text as spelled.
+    /// None if it is empty. A number or boolean is text as spelled.
     pub(super) fn text(&self, key: &str, report: &mut FileReport) -> Option<Field<&'n str>> {
         let field = self.get(key)?;
         let Some(scalar) = field.value.scalar() else {
@@ -90,12 +83,10 @@ impl<'n> Fields<'n> {
         (!scalar.text().is_empty()).then(|| field.with(scalar.text()))
     }
 
-    /// Returns whether `key` is true; false if it is missing.
     pub(super) fn flag(&self, key: &str, report: &mut FileReport) -> bool {
         self.flag_or(key, false, report)
     }
 
-    /// Returns whether `key` is true; `absent` if it is missing.
     pub(super) fn flag_or(&self, key: &str, absent: bool, report: &mut FileReport) -> bool {
         let Some(field) = self.get(key) else {
             return absent;
@@ -107,12 +98,10 @@ impl<'n> Fields<'n> {
         absent
     }
 
-    /// Returns the number of `key`, which must be at least `least`.
     pub(super) fn count(&self, key: &str, least: u32, report: &mut FileReport) -> Option<Field<u32>> {
         self.count_in(key, least..=u32::MAX, report)
     }
 
-    /// As [`Fields::count`], of `range`.
     pub(super) fn count_in(
         &self,
         key: &str,
@@ -141,7 +130,6 @@ impl<'n> Fields<'n> {
         Some(field.with(count))
     }
 
-    /// Returns the elements of the list `key`.
     pub(super) fn list(&self, key: &str, report: &mut FileReport) -> &'n [Rc<YamlNode>] {
         let Some(field) = self.get(key) else {
             return &[];
@@ -153,7 +141,6 @@ impl<'n> Fields<'n> {
         items
     }
 
-    /// Returns the elements of the list `key` that are mappings, and reports every other element.
     pub(super) fn maps(
         &self,
         key: &str,
@@ -175,7 +162,6 @@ impl<T> Field<T> {
     }
 }
 
-/// Reads one of `choices`.
 #[cfg(feature = "server")]
 pub(super) fn choice<T: Copy>(
     fields: &Fields<'_>,
@@ -196,7 +182,6 @@ pub(super) fn choice<T: Copy>(
     found
 }
 
-/// Reads a number above 0.
 #[cfg(feature = "server")]
 pub(super) fn number(node: &YamlNode, what: &str, report: &mut FileReport) -> Option<Field<f64>> {
     let found = match node.scalar().map(Scalar::meaning) {

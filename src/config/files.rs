@@ -10,29 +10,24 @@ use std::{
 
 use super::mount::{self, Broken};
 
-/// The directory at the top of an ext file system, which only root may read.
+/// A directory at the top of an ext file system, which only root may read.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// A file to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RuleFile {
     /// The path below the listed directory, through links, as messages show it.
     pub(super) path: PathBuf,
-    /// The path with links resolved.
     pub(super) real: PathBuf,
 }
 
-/// The contents of a directory and of all directories below it.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
-    /// The files in the order of their paths; each real file once.
     pub(super) files: Vec<RuleFile>,
     /// Every directory that was read, and every version of a ConfigMap that a file is in, links resolved.
     pub(super) dirs: BTreeSet<PathBuf>,
-    /// The paths that are left out, with the reason. As in envoyproxy/ratelimit, these do not keep the others from being
-    /// used: an entry that nobody meant as rules would otherwise stop every load.
+    /// Paths left out, with the reason. As in envoyproxy/ratelimit, they do not keep the others from being used.
     pub(super) skipped: Vec<(PathBuf, String)>,
-    /// The paths that could not be read, although rules may be there.
+    /// Paths that could not be read, although rules may be there.
     pub(super) failures: Vec<(PathBuf, io::Error)>,
     /// Whether a ConfigMap seems to be changing, since a visible link is broken.
     pub(super) is_changing: bool,
@@ -41,7 +36,6 @@ pub(super) struct Listing {
 // === impl Listing ===
 
 impl Listing {
-    /// Returns whether `other` has the same paths.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let failures = |listing: &Self| -> Vec<_> {
             listing.failures.iter().map(|(path, error)| (path.clone(), error.kind())).collect()
@@ -54,18 +48,15 @@ impl Listing {
     }
 }
 
-/// A path below the listed directory. Paths without a hidden part sort first.
+/// Paths without a hidden part sort first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ListedPath {
     hidden: bool,
     path: PathBuf,
 }
 
-/// Lists the files below `root`, recursively, and follows links.
-///
-/// A file with several paths is listed once, under a path without a hidden name if there is one. Each real directory is
-/// likewise read once, so that circular links end. The [versions](mount) of a ConfigMap are never read, even without
-/// `ignore_dotfiles`: their files are listed through visible links.
+/// A file with several paths is listed once, under a visible one if there is one. A directory is read once, so that
+/// circular links end. [Versions](mount) of a ConfigMap are never read: their files have visible links.
 pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
     let mut listing = Listing::default();
     let mut names: BTreeMap<PathBuf, ListedPath> = BTreeMap::new();
@@ -124,7 +115,6 @@ pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
     listing
 }
 
-/// Adds `found` to the directories to read or to the files. Ignores other kinds, such as sockets.
 fn classify(
     found: ListedPath,
     ahead: &mut BTreeSet<ListedPath>,
@@ -161,7 +151,7 @@ fn classify(
     }
 }
 
-/// Returns the first path beside `dir` that begins with its name and a dot, such as `config.yaml` beside `config`.
+/// Such as `config.yaml` beside `config`.
 pub(super) fn beside(dir: &Path) -> Option<PathBuf> {
     let start = [dir.file_name()?.as_bytes(), b"."].concat();
     let entries = fs::read_dir(dir.parent()?).ok()?;

@@ -5,7 +5,6 @@ use crate::limit::{Entry, KeyHasher, Origin, RuleSet};
 
 const FILE: &str = "rules.yaml";
 
-/// Compiles the rules of a file and looks each of them up. Errors must be at places in the file.
 pub(crate) fn rules(input: &[u8]) {
     let loaded = load_input(FILE, input);
     let Ok(text) = decode(input.to_vec()) else {

@@ -5,23 +5,19 @@ use super::{
     yaml::{Value, YamlNode},
 };
 
-/// Formats `node` for a message, cut short.
 pub(super) fn as_go_prints(node: &YamlNode) -> String {
     brief(&printed(node, 0)).into_owned()
 }
 
-/// Returns the message about a key that is not text.
 pub(super) fn not_text(key: &YamlNode) -> String {
     format!("config error, key is not of type string: {}", as_go_prints(key))
 }
 
-/// Returns the message about an element of a list of mappings that is not one.
 pub(super) fn not_a_map(item: &YamlNode) -> String {
     format!("config error, yaml file contains list of type other than map: {}", as_go_prints(item))
 }
 
-/// Formats `node`, which is `depth` levels below the formatted value. Parts that would be cut off are omitted, since an
-/// alias may stand for millions of values.
+/// `depth` is below the formatted value. Omits what would be cut off: an alias may stand for millions of values.
 fn printed(node: &YamlNode, depth: usize) -> String {
     const MAX_DEPTH: usize = 3;
     const MAX_PARTS: usize = 10;
@@ -47,7 +43,7 @@ fn printed(node: &YamlNode, depth: usize) -> String {
     }
 }
 
-/// Formats a float: the shortest text that parses back to it, with an exponent if it is far from 1.
+/// The shortest text that parses back to it, with an exponent if it is far from 1.
 pub(super) fn float_as_go_prints(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();

@@ -23,7 +23,6 @@ const REFERENCE: [&str; 16] = [
     "metadata",
 ];
 
-/// A kind of mapping in a rule file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     Root,
@@ -33,28 +32,20 @@ pub(super) enum Level {
     Shadow,
     Share,
     Replaces,
-    /// The top of a file of defaults.
     #[cfg(feature = "server")]
     Defaults,
-    /// A domain in a file of defaults.
     #[cfg(feature = "server")]
     DomainDefaults,
-    /// The top of a mapper file.
     #[cfg(feature = "server")]
     Mapper,
-    /// `defaults` of a mapper file.
     #[cfg(feature = "server")]
     MapperDefaults,
-    /// An entry of `mappings` in a mapper file.
     #[cfg(feature = "server")]
     Mapping,
-    /// `histogram_options` in a mapper file.
     #[cfg(feature = "server")]
     HistogramOptions,
-    /// `summary_options` in a mapper file.
     #[cfg(feature = "server")]
     SummaryOptions,
-    /// A quantile in a mapper file.
     #[cfg(feature = "server")]
     Quantile,
 }
@@ -62,7 +53,6 @@ pub(super) enum Level {
 // === impl Level ===
 
 impl Level {
-    /// The levels of rule files.
     const ALL: [Self; 7] = [
         Self::Root,
         Self::Descriptor,
@@ -73,7 +63,6 @@ impl Level {
         Self::Replaces,
     ];
 
-    /// Returns the valid keys of this level.
     #[expect(clippy::too_many_lines, reason = "a table")]
     pub(super) fn keys(self) -> &'static [&'static str] {
         match self {
@@ -219,7 +208,6 @@ impl Level {
         }
     }
 
-    /// Describes the place of its keys.
     fn place(self) -> &'static str {
         match self {
             Self::Root => "at the top of a file",
@@ -248,21 +236,18 @@ impl Level {
         }
     }
 
-    /// Returns whether `key`, which is not a key of this level, is ignored, as envoyproxy/ratelimit ignores its keys
-    /// where they have no effect. Keys in tiers and defaults are never ignored, since envoyproxy/ratelimit has neither.
+    /// Like envoyproxy/ratelimit, ignores its keys where they have no effect. It has neither tiers nor defaults.
     pub(super) fn ignores(self, key: &str) -> bool {
         !matches!(self, Self::Tier | Self::Shadow | Self::Share)
             && Self::ALL.contains(&self)
             && is_reference(key)
     }
 
-    /// Returns the message about a `key` that has no effect at this level.
     pub(super) fn misplaced(self, key: &str) -> String {
         let right = Self::places_of(key).join(" or ");
         format!("'{key}' has no effect {} and is ignored; it has one {right}", self.place())
     }
 
-    /// Returns the places in rule files in which `key` has an effect, but for tiers and shadows, which are limits.
     fn places_of(key: &str) -> Vec<&'static str> {
         let levels = Self::ALL
             .into_iter()
@@ -270,7 +255,7 @@ impl Level {
         levels.map(Self::place).collect()
     }
 
-    /// Returns the message about an unknown `key`, which begins like envoyproxy/ratelimit's.
+    /// Begins like envoyproxy/ratelimit's.
     pub(super) fn unknown(self, key: &str) -> String {
         let right = self.keys().join(", ");
         let elsewhere = if Self::ALL.contains(&self) { Self::places_of(key) } else { Vec::new() };
@@ -283,12 +268,10 @@ impl Level {
     }
 }
 
-/// Returns whether `key` is one of envoyproxy/ratelimit's.
 pub(super) fn is_reference(key: &str) -> bool {
     REFERENCE.contains(&key)
 }
 
-/// Returns the message about an unknown `key` below a key that has no effect.
 pub(super) fn unknown_without_effect(key: &str) -> String {
     let right = REFERENCE.join(", ");
     format!("config error, unknown key '{}': valid keys below a key without effect are {right}", brief(key))

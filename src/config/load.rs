@@ -21,19 +21,17 @@ use super::{
 };
 use crate::limit::{Domain, Origin};
 
-/// The maximum size of a file in bytes, about 150,000 rules: a wrong mount must not fill the memory.
+/// About 150,000 rules: a wrong mount must not fill the memory.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// The number of times that files are read if they change meanwhile. The watch then finds the last change.
+/// Files are read again if they change meanwhile. After the last time, the watch finds the change.
 const MAX_READS: usize = 5;
 
-/// The time to wait for a ConfigMap that is being changed, which takes milliseconds.
+/// How long a load waits for a ConfigMap that is being changed, which takes milliseconds.
 const MAX_CHANGE: Duration = Duration::from_secs(1);
 
-/// The interval at which a load checks whether the change is complete.
 const CHANGE_POLL: Duration = Duration::from_millis(20);
 
-/// Begins every message about a file that cannot be read or parsed.
 const UNREADABLE: &str = "error loading config file";
 
 /// The same for a file that an editor may have made.
@@ -62,10 +60,8 @@ pub struct Loaded {
     pub left_out: Vec<ConfigError>,
 }
 
-/// Reads every file below `dir`, in the order of paths. A directory without files gives no rules and a warning.
-///
-/// Blocks on file access and on parsing, which takes seconds for large files. Waits up to a second for a ConfigMap that
-/// is being changed, and reads again if files are added, replaced or removed meanwhile: such a change causes no error.
+/// Reads every file below `dir`, in the order of paths. A directory without files gives no rules and a warning. Blocks,
+/// for seconds with large files. Waits up to a second for a changing ConfigMap, and reads changed files again.
 ///
 /// # Errors
 ///
@@ -170,7 +166,6 @@ pub fn load_documents(documents: Vec<Document>, options: &Options) -> Result<Loa
     reading.finish(count)
 }
 
-/// Reads the text of the file `path`, and reports why it cannot be read.
 #[cfg(feature = "server")]
 pub(super) fn read_file(path: &Path, report: &mut FileReport) -> Option<String> {
     let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
@@ -178,12 +173,10 @@ pub(super) fn read_file(path: &Path, report: &mut FileReport) -> Option<String> 
     text_of(bytes, "error loading file", report)
 }
 
-/// The state of a load: what was read so far.
 struct Reading {
     options: Options,
     report: Report,
     domains: Vec<Domain>,
-    /// By domain name, its index in `domains` and the position of its first declaration.
     places: HashMap<String, (usize, Origin)>,
 }
 
@@ -263,7 +256,6 @@ impl Reading {
     }
 }
 
-/// Returns the text of `bytes`, or reports why there is none, in an error that begins with `start`.
 fn text_of(bytes: io::Result<Vec<u8>>, start: &str, report: &mut FileReport) -> Option<String> {
     match bytes.map(decode) {
         Ok(Ok(text)) => return Some(text),
@@ -273,7 +265,7 @@ fn text_of(bytes: io::Result<Vec<u8>>, start: &str, report: &mut FileReport) -> 
     None
 }
 
-/// Says how to have the rules in `beside` read, which envoyproxy/ratelimit reads with `RUNTIME_WATCH_ROOT`.
+/// envoyproxy/ratelimit reads `beside` with `RUNTIME_WATCH_ROOT`.
 fn how_to_read(beside: &Path) -> String {
     format!(
         "; {} is beside it and not read: move it into the directory, or name the one that it is in (--config, or \
@@ -290,8 +282,7 @@ fn whole_file(name: &Arc<str>) -> Origin {
     Origin { file: Arc::clone(name), line: 0, column: 0 }
 }
 
-/// Reads `input`, up to the maximum size. `size` is its size as far as known, and serves to reject a large file without
-/// reading it.
+/// `size` is what is known of the size, to reject a large file without reading it.
 fn read(input: impl Read, size: u64) -> io::Result<Vec<u8>> {
     if size > MAX_FILE_BYTES {
         let message = format!("the file has {size} bytes; the maximum is {MAX_FILE_BYTES}");

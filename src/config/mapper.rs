@@ -25,10 +25,9 @@ use crate::observe::prometheus::{
     mapper::{Mapper, Mapping, Matcher, Observer, SeriesTemplate, StatKind},
 };
 
-/// The maximum number of mappings with `match_type: regex`. Every stat without a glob is compared with each of them.
+/// Every stat without a glob is compared with each of them.
 const MAX_REGEXES: usize = 1_000;
 
-/// What mappings inherit.
 struct Defaults {
     regex: bool,
     observer: ObserverOptions,
@@ -200,7 +199,7 @@ fn is_label(name: &str) -> bool {
     starts_well && name != "le" && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Parses a text with references. Like `statsd_exporter`, takes a group that does not exist for an empty one.
+/// Like `statsd_exporter`, takes a group that does not exist for an empty one.
 fn template(text: &Field<&str>, matcher: &Matcher, report: &mut FileReport) -> Template {
     let (template, missing) = Template::parse(text.value, |name| matcher.group(name));
     for name in missing {

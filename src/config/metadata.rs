@@ -10,13 +10,11 @@ use super::{
 };
 use crate::limit::Metadata;
 
-/// A value that does not fit into a `Struct`, with the reason.
 struct Misfit {
     at: Position,
     why: &'static str,
 }
 
-/// Reads the metadata of `node`. Returns none if it is empty, and reports values that do not fit.
 pub(super) fn read(node: &YamlNode, report: &mut FileReport) -> Option<Metadata> {
     let Value::Map(entries) = &node.value else {
         let kind = node.kind();
@@ -58,7 +56,7 @@ fn json(node: &YamlNode) -> Result<Json, Misfit> {
     }
 }
 
-/// Formats a scalar key as Go's `%v` does.
+/// As Go's `%v` prints it.
 fn whole_key(key: &YamlNode) -> String {
     match key.scalar() {
         Some(scalar) if scalar.meaning() == Meaning::Text => scalar.text().to_owned(),

@@ -11,32 +11,28 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// The number of links that are followed on a path: Linux's own limit.
+/// Linux's own limit.
 pub(super) const MAX_LINKS: usize = 40;
 
-/// The reason why a link is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// The current version does not have the file: it was removed or is not added yet.
+    /// It was removed or is not added yet.
     NotInVersion,
-    /// There is no current version.
     NoVersion,
     /// It leads nowhere, and not through a version on the way.
     Dangling,
 }
 
-/// Returns whether `name` belongs to a version or to the link to one. Their files are rules only through visible links.
+/// Whether it is a version or the link to one. Their files are rules only through visible links.
 pub(super) fn is_internal(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"..")
 }
 
-/// Returns whether the directory `real`, whose links are resolved, is a version or in one.
 pub(super) fn is_in_version(real: &Path) -> bool {
     real.components().any(|part| is_internal(part.as_os_str()))
 }
 
-/// Returns the reason why the link `path` is broken, through all links that it leads to; none if it is no link, or may
-/// not be broken.
+/// Follows all links that `path` leads to. None if it is no link, or may not be broken.
 pub(super) fn broken(path: &Path) -> Option<Broken> {
     let mut current = fs::canonicalize(path.parent()?).ok()?;
     let mut ahead = vec![PathBuf::from(path.file_name()?)];
@@ -69,7 +65,6 @@ pub(super) fn broken(path: &Path) -> Option<Broken> {
     None
 }
 
-/// Returns the named steps of `path`, last first.
 pub(super) fn steps(path: &Path) -> Vec<PathBuf> {
     let named = |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
     path.components().rev().filter(named).map(|part| PathBuf::from(part.as_os_str())).collect()

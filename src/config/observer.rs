@@ -12,16 +12,15 @@ use super::{
 };
 use crate::observe::prometheus::mapper::{Bound, Observer, Summary};
 
-/// The maximum number of buckets of one histogram, and of quantiles of one summary.
 const MAX_BUCKETS: usize = 200;
 
 /// What `statsd_exporter` shows in a summary whose quantiles are not written.
 const QUANTILES: [f64; 3] = [0.5, 0.9, 0.99];
 
-/// Its time of durations, and in how many steps they change.
+/// `statsd_exporter`'s `max_age` and `age_buckets`.
 const WINDOW: (Duration, u32) = (Duration::from_mins(10), 5);
 
-/// The nanoseconds of a millisecond, the unit of durations before they are scaled.
+/// The unit of durations before they are scaled, in nanoseconds.
 const MILLISECOND: f64 = 1e6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +29,10 @@ enum Kind {
     Summary,
 }
 
-/// The options of a mapping, or those that mappings inherit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ObserverOptions {
     kind: Option<Kind>,
-    /// The place of the options that only a histogram has, and that of those that only a summary has.
+    /// The places of options that only a histogram has, and that only a summary has.
     histogram_at: Option<Position>,
     summary_at: Option<Position>,
     buckets: Option<Vec<f64>>,
@@ -43,7 +41,6 @@ pub(super) struct ObserverOptions {
     age_buckets: Option<u32>,
 }
 
-/// Reads the options of durations. Their series live as long as the rules, so that none of them expires.
 pub(super) fn read(fields: &Fields<'_>, report: &mut FileReport) -> ObserverOptions {
     let ttl = fields.text("ttl", report).filter(|ttl| !matches!(ttl.value, "0" | "0s"));
     if let Some(ttl) = ttl {
@@ -111,7 +108,6 @@ fn is_infinite(node: &YamlNode) -> bool {
     matches!(node.scalar().map(Scalar::meaning), Some(Meaning::Float(number)) if number == f64::INFINITY)
 }
 
-/// Returns the elements of the list `key`, unless it is empty.
 fn list<'n>(fields: &Fields<'n>, key: &str, report: &mut FileReport) -> Option<&'n [std::rc::Rc<YamlNode>]> {
     let list = fields.list(key, report);
     if list.len() > MAX_BUCKETS {
@@ -165,8 +161,6 @@ fn max_age(fields: &Fields<'_>, report: &mut FileReport) -> Option<Duration> {
 // === impl ObserverOptions ===
 
 impl ObserverOptions {
-    /// Returns what becomes of durations with these options, those of `defaults` where there are none, and the factor
-    /// `scale`.
     pub(super) fn resolve(&self, defaults: &Self, scale: f64) -> Observer {
         let kind = self.kind.or_else(|| self.implied()).or(defaults.kind).or_else(|| defaults.implied());
         match kind.unwrap_or(Kind::Histogram) {
@@ -187,14 +181,13 @@ impl ObserverOptions {
         }
     }
 
-    /// Returns the kind that has these options, if any are there.
     fn implied(&self) -> Option<Kind> {
         let kind = |at: Option<Position>, kind| at.map(|_| kind);
         kind(self.histogram_at, Kind::Histogram).or_else(|| kind(self.summary_at, Kind::Summary))
     }
 }
 
-/// Returns the nanoseconds of a duration that is `scaled` after scaling. One beyond 584 years is as long as that.
+/// `scaled` is in the unit after scaling. 584 years stand for longer durations.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -16,18 +16,14 @@ use crate::limit::{
     share::Sharing,
 };
 
-/// The keys that set the coordination between instances.
 const COORDINATION: [&str; 4] = ["coordination", "sync_interval", "on_store_failure", "instances"];
 
-/// The most tiers of one limit: each is a counter for each value, and every request is checked against all of them.
+/// Each is a counter for each value, and every request is checked against all of them.
 const MAX_TIERS: usize = 64;
 
-/// A `rate_limit` that was read.
 pub(super) struct RateLimit {
     pub(super) limit: Limit,
-    /// How the first tier is shared, if it is.
     pub(super) sharing: Option<Sharing>,
-    /// The limit that is counted in its shadow.
     pub(super) shadow: Option<Limit>,
     pub(super) coordination: RuleCoordination,
     pub(super) give_back: Option<GiveBack>,
@@ -37,7 +33,6 @@ pub(super) struct RateLimit {
     pub(super) replaces: Vec<Box<str>>,
 }
 
-/// Reads `node`, whose key is at `key_at`. Returns none, and reports why, if it is invalid.
 pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -> Option<RateLimit> {
     let fields = Fields::new(node, Level::RateLimit, "'rate_limit'", report)?;
     let name = fields.text("name", report);
@@ -64,8 +59,7 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
     })
 }
 
-/// Reads the limit of `fields`, whose key is at `key_at`, and how its first tier is shared. The algorithm is
-/// `inherited` unless they name one. Returns no limit, and reports why, if it is invalid.
+/// Also reads how the first tier is shared. `inherited` is the algorithm unless `fields` name one.
 fn limit(
     fields: &Fields<'_>,
     key_at: Position,
@@ -90,15 +84,13 @@ fn limit(
     (limit, sharing)
 }
 
-/// Reads the `shadow` of `fields`, if it is there. The algorithm is `inherited` unless it names one.
 pub(super) fn shadow(fields: &Fields<'_>, inherited: Option<Kind>, report: &mut FileReport) -> Option<Limit> {
     let field = fields.get("shadow")?;
     let fields = Fields::new(field.value, Level::Shadow, "'shadow'", report)?;
     limit(&fields, field.key_at, inherited, report).0
 }
 
-/// Reads the `shadow` of `fields` beside their limit `enforced`, which is none if it is invalid, and whose algorithm it
-/// has unless it names one. Reports what is valid alone, but not together.
+/// The shadow has the algorithm of `enforced` unless it names one. Reports what is valid alone, but not together.
 fn shadow_beside(
     fields: &Fields<'_>,
     enforced: Option<&Limit>,
@@ -123,7 +115,6 @@ fn shadow_beside(
     Some(shadow)
 }
 
-/// Reads `coordination`, `sync_interval` and `on_store_failure`.
 pub(super) fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> RuleCoordination {
     let mode = fields.text("coordination", report).and_then(|field| {
         let mode = Coordination::parse(field.value);
@@ -160,7 +151,6 @@ pub(super) fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> Rule
     RuleCoordination { mode, sync_interval, on_store_failure, ..RuleCoordination::default() }
 }
 
-/// Reads `give_back`, if it is there.
 pub(super) fn give_back(fields: &Fields<'_>, report: &mut FileReport) -> Option<GiveBack> {
     let field = fields.text("give_back", report)?;
     let give_back = GiveBack::parse(field.value);
@@ -170,8 +160,7 @@ pub(super) fn give_back(fields: &Fields<'_>, report: &mut FileReport) -> Option<
     give_back
 }
 
-/// Reads `tiers`, and the `algorithm` for tiers that name none. The one that is shared, if there is one, is the first
-/// one of the limit.
+/// The tier that is shared becomes the first one of the limit.
 fn tiers(
     fields: &Fields<'_>,
     inherited: Option<Kind>,
@@ -239,7 +228,6 @@ fn tiers(
     all_valid.then_some((Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore }, sharing))
 }
 
-/// Reports the keys that cannot be combined with `unlimited: true`.
 fn check_unlimited(fields: &Fields<'_>, report: &mut FileReport) {
     for key in REFERENCE
         .into_iter()

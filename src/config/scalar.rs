@@ -5,7 +5,6 @@ use std::borrow::Cow;
 /// The number of characters of a user's text that a message quotes.
 const BRIEF: usize = 80;
 
-/// A scalar, as written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Scalar {
     text: Box<str>,
@@ -13,7 +12,6 @@ pub(super) struct Scalar {
     plain: bool,
 }
 
-/// The type of a scalar, with its value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Meaning {
     Null,
@@ -28,17 +26,14 @@ impl Scalar {
         Self { text: text.into(), plain }
     }
 
-    /// Returns its text as written; empty if it is null.
     pub(super) fn text(&self) -> &str {
         if self.is_null() { "" } else { &self.text }
     }
 
-    /// Returns the characters as written, also those of a null.
     pub(super) fn written(&self) -> &str {
         &self.text
     }
 
-    /// Returns the start of the text, for messages.
     pub(super) fn brief(&self) -> Cow<'_, str> {
         brief(&self.text)
     }
@@ -47,17 +42,15 @@ impl Scalar {
         self.plain && matches!(&*self.text, "" | "~" | "null" | "Null" | "NULL")
     }
 
-    /// Returns what identifies it among the keys of a mapping: text is the same in quotes and without.
+    /// Text is the same key in quotes and without.
     pub(super) fn as_key(&self) -> Self {
         Self { text: self.text.clone(), plain: self.meaning() != Meaning::Text }
     }
 
-    /// Returns whether it is the merge key `<<`.
     pub(super) fn is_merge(&self) -> bool {
         self.plain && *self.text == *"<<"
     }
 
-    /// Names its type, for messages.
     pub(super) fn kind(&self) -> &'static str {
         match self.meaning() {
             Meaning::Null => "nothing",
@@ -89,7 +82,6 @@ impl Scalar {
     }
 }
 
-/// Returns the start of `text`, for messages.
 pub(super) fn brief(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(BRIEF) {
         None => text.into(),
@@ -105,7 +97,7 @@ fn number(text: &str) -> Option<Meaning> {
     integer(&digits).map(Meaning::Int).or_else(|| float(&digits).map(Meaning::Float))
 }
 
-/// Reads an integer; a leading 0 makes it octal, as in C and in envoyproxy/ratelimit's parser.
+/// A leading 0 makes it octal, as in C and in envoyproxy/ratelimit's parser.
 fn integer(text: &str) -> Option<i128> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),

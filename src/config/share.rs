@@ -15,7 +15,7 @@ use crate::limit::{
     share::{Anonymous, Borrow, Lend, MAX_MEMBERS, MAX_WEIGHTS, Sharing},
 };
 
-/// Reads the `share` of `fields`, if it is there. `read` is the limit that is shared, and is none if it is invalid.
+/// `read` is the limit that is shared; none if it is invalid.
 pub(super) fn read(fields: &Fields<'_>, read: Option<&Read>, report: &mut FileReport) -> Option<Sharing> {
     let field = fields.get("share")?;
     let is_smooth = read.is_some_and(|read| read.pace.is_some());
@@ -104,7 +104,6 @@ pub(super) const LEND: [(&str, Lend); 2] =
 pub(super) const ANONYMOUS: [(&str, Anonymous); 3] =
     [("deny", Anonymous::Deny), ("allow", Anonymous::Allow), ("share", Anonymous::Share)];
 
-/// Returns what the text of `key` stands for.
 fn one_of<T: Copy>(
     fields: &Fields<'_>,
     key: &str,
@@ -120,7 +119,6 @@ fn one_of<T: Copy>(
     found
 }
 
-/// Returns the whole percentage of `key`, such as `10%`.
 fn percent(fields: &Fields<'_>, key: &str, report: &mut FileReport) -> Option<u32> {
     let field = fields.text(key, report)?;
     let number = field.value.strip_suffix('%').and_then(|number| number.parse().ok());
@@ -133,7 +131,6 @@ fn percent(fields: &Fields<'_>, key: &str, report: &mut FileReport) -> Option<u3
     percent
 }
 
-/// Reads `weights`: a mapping of members to whole numbers.
 fn weights(fields: &Fields<'_>, report: &mut FileReport) -> BTreeMap<Box<str>, u32> {
     let Some(field) = fields.get("weights") else { return BTreeMap::new() };
     let Value::Map(entries) = &field.value.value else {

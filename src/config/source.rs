@@ -13,19 +13,14 @@ use super::{
 };
 use crate::observe::Stats;
 
-/// A source of rules, such as a directory of files or a control plane.
-///
-/// The service calls [`load`](Self::load) at its start, and again after each [`changed`](Self::changed) and each reload
-/// signal. Every load is followed by one [`acknowledge`](Self::acknowledge) before the next call. A source of versioned
-/// snapshots such as xDS therefore keeps the version that `load` returned, and sends its ACK or NACK from
-/// `acknowledge`.
+/// A source of rules. The service calls [`load`](Self::load) at its start and after each [`changed`](Self::changed) or
+/// reload signal, and then [`acknowledge`](Self::acknowledge) once. A source of versions such as xDS keeps the one that
+/// `load` returned, and sends its ACK or NACK from `acknowledge`.
 pub trait RuleSource: Send + 'static {
-    /// Whether the source replaces invalid rules by itself. If so, the service waits for valid ones at its start
-    /// instead of giving up, and is unhealthy if the first ones are invalid.
+    /// Whether the source replaces invalid rules itself: the service then waits, unhealthy, instead of giving up.
     const CORRECTS_ITSELF: bool = false;
 
-    /// Loads the current rules. A source that has received none yet may wait for its first snapshot. Dropping the
-    /// future loses none: the next load returns it.
+    /// Loads the current rules, and may wait for the first ones. Dropping the future loses none.
     ///
     /// # Errors
     ///
@@ -35,8 +30,7 @@ pub trait RuleSource: Send + 'static {
     /// Waits until the rules may have changed since the last load. Dropping the future loses no change.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Receives the outcome of the last load: requests are now decided by its rules, or the previous rules stay because
-    /// of these errors.
+    /// Receives the outcome of the last load: its rules are in force now, or the previous ones stay due to the errors.
     fn acknowledge(&mut self, outcome: Result<(), &ConfigErrors>);
 
     /// Registers its metrics, if it has any.
@@ -55,8 +49,7 @@ pub struct DirectorySource {
 // === impl DirectorySource ===
 
 impl DirectorySource {
-    /// Watches `path`, which need not exist yet: a file if it is one now, and otherwise a directory. Reports changes from
-    /// now on, including those during the first load.
+    /// Watches `path` from now on. It is a file if it is one now, else a directory, which need not exist yet.
     #[must_use]
     pub fn new(path: &Path, options: Options) -> Self {
         let (path, is_file) = (path.to_owned(), path.is_file());
@@ -75,6 +68,6 @@ impl RuleSource for DirectorySource {
         self.watch.changed().await;
     }
 
-    /// Does nothing: the log already contains the outcome.
+    /// The log already contains the outcome.
     fn acknowledge(&mut self, _outcome: Result<(), &ConfigErrors>) {}
 }

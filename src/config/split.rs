@@ -12,19 +12,16 @@ use crate::limit::{
     Algorithm, Coordination, Limit, Origin, Period, Refill, RuleCoordination, RuleNode, Tier, part,
 };
 
-/// The longest time that instances which start beside others wait for their part without a warning.
+/// The longest that instances which start beside others wait for their part without a warning.
 const LONG: Period = Period::from_secs(60);
 
-/// The number of instances that a rule says.
 enum Instances {
-    /// This one.
     Number(NonZeroU16),
-    /// That of the addresses of this name.
+    /// The DNS name whose addresses are counted.
     OfName(Box<str>),
 }
 
-/// Checks a limit that instances split, and divides it if the rule says their number. Its `shadow` is divided as well.
-/// Returns the DNS name of the instances, if the rule says one.
+/// Divides the limit and its `shadow` if the rule says a number of instances. Returns the DNS name if it says that.
 pub(super) fn apply(
     fields: &Fields<'_>,
     limit: Option<&mut Limit>,
@@ -106,7 +103,6 @@ pub fn names_of_instances(nodes: &[RuleNode]) -> Vec<(Box<str>, Origin)> {
     own.chain(nodes.iter().flat_map(|node| names_of_instances(&node.children))).collect()
 }
 
-/// Reads `instances`.
 fn instances(fields: &Fields<'_>, report: &mut FileReport) -> Option<Field<Instances>> {
     let field = fields.get("instances")?;
     let text = field.value.scalar().filter(|scalar| scalar.meaning() == Meaning::Text).map(Scalar::text);
@@ -128,7 +124,7 @@ fn instances(fields: &Fields<'_>, report: &mut FileReport) -> Option<Field<Insta
     Some(Field { at: field.at, key_at: field.key_at, value: Instances::Number(number) })
 }
 
-/// Returns whether `name` is a DNS name (RFC 1035).
+/// Whether it is a DNS name (RFC 1035).
 fn is_name(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -138,7 +134,7 @@ fn is_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label)
 }
 
-/// Divides `limit` between `instances` whose ranks are not known: what is left over belongs to none.
+/// Ranks are not known: what is left over belongs to no instance.
 fn divide(limit: &mut Limit, instances: NonZeroU16) {
     if let Limit::Tiers { tiers, .. } = limit {
         for tier in tiers {
@@ -147,7 +143,7 @@ fn divide(limit: &mut Limit, instances: NonZeroU16) {
     }
 }
 
-/// Returns what to warn of if two instances have too little of `limit`.
+/// A warning if two instances have too little of `limit`.
 fn of_two(limit: &Limit) -> Option<String> {
     let least = Coordination::COARSE_BELOW;
     let is_small = limit.tiers().iter().any(|tier| u64::from(tier.capacity()) < 2 * least);
@@ -159,8 +155,7 @@ fn of_two(limit: &Limit) -> Option<String> {
     })
 }
 
-/// Returns what to warn of if `limit` is split and small, or its parts wait for long, whatever the number of instances
-/// is.
+/// Warnings if `limit` is small, or its parts wait for long, whatever the number of instances.
 pub(super) fn of_any_number(limit: &Limit) -> impl Iterator<Item = String> {
     let longest = limit.tiers().iter().map(|tier| part::memory(tier, NonZeroU32::MIN)).max();
     let late = longest.filter(|longest| *longest > LONG).map(|longest| {
@@ -172,7 +167,6 @@ pub(super) fn of_any_number(limit: &Limit) -> impl Iterator<Item = String> {
     of_two(limit).into_iter().chain(late)
 }
 
-/// Warns of parts of a `limit` of `number` instances that admit too little.
 fn warn_of_parts(limit: &Limit, instances: NonZeroU16, at: Position, report: &mut FileReport) {
     let count = u32::from(instances.get());
     for tier in limit.tiers() {

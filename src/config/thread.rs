@@ -10,8 +10,7 @@ use tokio::sync::oneshot;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// One thread for all loads: allocators keep what was freed for the thread that had it. Of a pool of threads, each would
-/// keep the memory of a load, which is several times that of the rules.
+/// For all loads: allocators keep what was freed for its thread, so all threads of a pool would keep a load's memory.
 static THREAD: LazyLock<mpsc::Sender<Job>> = LazyLock::new(|| {
     let (jobs, received) = mpsc::channel::<Job>();
     let run = move || received.into_iter().for_each(|job| job());
@@ -19,8 +18,7 @@ static THREAD: LazyLock<mpsc::Sender<Job>> = LazyLock::new(|| {
     jobs
 });
 
-/// Returns what `work` does, on the thread that loads rules: reading, parsing and compiling them may take seconds, which
-/// must not delay requests.
+/// Reading, parsing and compiling rules may take seconds, which must not delay requests.
 pub(crate) async fn on_rules_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, outcome) = oneshot::channel();
     // an error means that nobody waits for it any more

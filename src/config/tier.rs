@@ -9,23 +9,18 @@ use super::{
 };
 use crate::limit::{Algorithm, Bucket, Period, Refill, Tier, Unit};
 
-/// The keys of envoyproxy/ratelimit's syntax.
 pub(super) const REFERENCE: [&str; 3] = ["unit", "requests_per_unit", "unit_multiplier"];
 
-/// The keys of weir's syntax.
 pub(super) const OURS: [&str; 2] = ["requests", "per"];
 
-/// The keys of a pace: of a token bucket, or of smooth windows.
+/// The keys of a token bucket, or of smooth windows.
 pub(super) const PACE: [&str; 4] = ["smooth", "burst", "refill", "strict"];
 
-/// The least burst of a smooth window is what flows in during this time: a timer admits what is due in its slot of a
-/// millisecond.
+/// What flows in during this time, in nanoseconds, is the least burst: timers have slots of a millisecond.
 const LEAST_BURST: u128 = 2_000_000;
 
-/// The names of the algorithms.
 const ALGORITHMS: &str = "fixed_window, sliding_window or token_bucket";
 
-/// An algorithm without its parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Kind {
     #[default]
@@ -34,7 +29,6 @@ pub(super) enum Kind {
     TokenBucket,
 }
 
-/// A limit that was read.
 pub(super) struct Read {
     pub(super) tier: Tier,
     /// The bucket that spreads the hits of a smooth window over it.
@@ -43,8 +37,7 @@ pub(super) struct Read {
     pub(super) is_reference: bool,
 }
 
-/// Reads a limit from `fields`, whose key is at `key_at`. The algorithm is `inherited` unless they name one. Returns
-/// none, and reports why, if the limit is invalid.
+/// `inherited` is the algorithm unless `fields` name one. None if the limit is invalid, which is reported.
 pub(super) fn read(
     fields: &Fields<'_>,
     key_at: Position,
@@ -83,7 +76,6 @@ pub(super) fn read(
     Some(Read { tier, pace: None, is_reference: kind == Kind::FixedWindow && first(&OURS).is_none() })
 }
 
-/// Reads the `algorithm` of `fields`. Returns none if it is missing, or unknown, which is reported.
 pub(super) fn kind(fields: &Fields<'_>, report: &mut FileReport) -> Option<Kind> {
     let field = fields.text("algorithm", report)?;
     let kind = Kind::parse(field.value);
@@ -96,7 +88,6 @@ pub(super) fn kind(fields: &Fields<'_>, report: &mut FileReport) -> Option<Kind>
 // === impl Kind ===
 
 impl Kind {
-    /// Returns that of `tier`.
     pub(super) const fn of(tier: &Tier) -> Self {
         match tier.algorithm {
             Algorithm::FixedWindow => Self::FixedWindow,
@@ -105,7 +96,6 @@ impl Kind {
         }
     }
 
-    /// Returns the algorithm of that name.
     pub(super) fn parse(name: &str) -> Option<Self> {
         match name {
             "fixed_window" => Some(Self::FixedWindow),
@@ -116,7 +106,6 @@ impl Kind {
     }
 }
 
-/// Reads `requests_per_unit`, `unit` and `unit_multiplier`.
 fn reference(fields: &Fields<'_>, key_at: Position, report: &mut FileReport) -> Option<(u32, Period)> {
     let requests = fields.count("requests_per_unit", 0, report);
     let multiplier = fields.count("unit_multiplier", 1, report);
@@ -152,7 +141,6 @@ fn multiplied(unit: Period, multiplier: Option<Field<u32>>, report: &mut FileRep
     period
 }
 
-/// Reads `requests` and `per`.
 fn ours(fields: &Fields<'_>, report: &mut FileReport) -> Option<(u32, Period)> {
     let requests = fields.count("requests", 0, report);
     let per = fields.text("per", report);
@@ -169,7 +157,6 @@ fn ours(fields: &Fields<'_>, report: &mut FileReport) -> Option<(u32, Period)> {
     Some((requests?.value, period))
 }
 
-/// Reads `burst`, `refill` and `strict` of a bucket that is refilled with `requests` per period.
 fn bucket(fields: &Fields<'_>, key_at: Position, requests: u32, report: &mut FileReport) -> Option<Bucket> {
     if requests == 0 {
         report.error(
@@ -218,7 +205,6 @@ fn bucket(fields: &Fields<'_>, key_at: Position, requests: u32, report: &mut Fil
     Some(Bucket { burst, refill, strict })
 }
 
-/// Reads the `burst` of windows of `kind` whose hits are spread over them.
 fn smooth(
     fields: &Fields<'_>,
     kind: Kind,
@@ -260,7 +246,6 @@ fn smooth(
     Some(Read { tier, pace, is_reference: false })
 }
 
-/// Reports the keys of a token bucket that are combined with another algorithm.
 fn reject_bucket_keys(fields: &Fields<'_>, is_smooth: bool, report: &mut FileReport) {
     let bucket_keys = PACE.into_iter().filter(|key| *key != "smooth" && !(is_smooth && *key == "burst"));
     for key in bucket_keys {

@@ -36,13 +36,11 @@ use super::{
     mount::{self, MAX_LINKS, steps},
 };
 
-/// The time without events after which a change is reported: files are often written in several steps.
+/// Files are often written in several steps.
 const QUIET: Duration = Duration::from_millis(75);
 
-/// The time after which a change is reported even if events continue.
 const MAX_SETTLE: Duration = Duration::from_secs(1);
 
-/// The interval of the poll, which finds changes that the file system does not report.
 const POLL: Duration = Duration::from_secs(5);
 
 /// Watches a directory of rule files, or single files.
@@ -54,53 +52,43 @@ pub struct Watch {
     watcher: Option<RecommendedWatcher>,
     watched: BTreeSet<PathBuf>,
     events: Arc<Events>,
-    /// The fingerprint at the last report.
     fingerprint: u64,
     next_poll: Instant,
 }
 
-/// What a watch is about. The paths are absolute, so that a change of the working directory has no effect.
+/// Absolute, so that a change of the working directory has no effect.
 #[derive(Clone, Debug)]
 enum WatchedPaths {
-    /// Everything below a directory.
     Dir(PathBuf),
     Files(Vec<PathBuf>),
 }
 
-/// The events that the watcher's thread has seen.
 #[derive(Debug, Default)]
 struct Events {
     arrived: Notify,
-    /// Whether an event concerned the rules themselves. Such an event is a change even if the fingerprint is the same,
-    /// as after two writes within the resolution of the file system's clock.
+    /// An event about the rules is a change even with the same fingerprint, as after two writes within a clock tick.
     touched: AtomicBool,
-    /// The directories that the rules are in, links resolved.
     dirs: Mutex<BTreeSet<PathBuf>>,
 }
 
-/// The state of the rules directory at one time.
 struct Snapshot {
     /// A hash of the names, inodes, sizes and times of all files.
     fingerprint: u64,
-    /// The directories that the rules are in, links resolved.
     dirs: BTreeSet<PathBuf>,
-    /// The directories with the links on the path to the rules.
     link_dirs: BTreeSet<PathBuf>,
 }
 
 // === impl Watch ===
 
 impl Watch {
-    /// Watches `dir`, which need not exist yet. Call it before the first load: every later change is reported.
-    ///
-    /// If the system grants no watch, this is logged, and the poll finds changes within five seconds.
+    /// Watches `dir`, which need not exist yet. Call it before the first load: every later change is reported. If the
+    /// system grants no watch, a poll finds changes within five seconds.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self::start(WatchedPaths::Dir(absolute(dir)))
     }
 
-    /// Watches `files`, which need not exist yet, and the links on the paths to them. May also report a change to
-    /// another file in the directory of one of them. Otherwise like [`Watch::new`].
+    /// Like [`Watch::new`], for `files` and the links to them. May report changes of other files in their directories.
     #[must_use]
     pub fn files(files: &[PathBuf]) -> Self {
         Self::start(WatchedPaths::Files(files.iter().map(|file| absolute(file)).collect()))
@@ -141,10 +129,7 @@ impl Watch {
     }
 
     /// Waits until something below the directory, or a link on the path to it, may have changed since the last call or
-    /// since
-    /// [`Watch::new`].
-    ///
-    /// Dropping the future loses no change.
+    /// since [`Watch::new`]. Dropping the future loses no change.
     pub async fn changed(&mut self) {
         loop {
             let arrived = timeout_at(self.next_poll, self.events.arrived.notified()).await.is_ok();
@@ -172,7 +157,6 @@ impl Watch {
         }
     }
 
-    /// Waits until no event has arrived for [`QUIET`], for [`MAX_SETTLE`] at most.
     async fn settle(&self) {
         let deadline = Instant::now() + MAX_SETTLE;
         loop {
@@ -183,7 +167,6 @@ impl Watch {
         }
     }
 
-    /// Watches the directories of `snapshot`, and no others.
     fn follow(&mut self, snapshot: &Snapshot) {
         self.events.dirs.lock().clone_from(&snapshot.dirs);
         let Some(watcher) = &mut self.watcher else {
@@ -226,7 +209,6 @@ impl Drop for RestoreOnDrop {
 // === impl Events ===
 
 impl Events {
-    /// Adds an event of the file system.
     fn add(&self, event: notify::Result<Event>) {
         // an error may stand for any lost event
         let Ok(event) = event else {
@@ -263,7 +245,6 @@ impl Events {
 // === impl Snapshot ===
 
 impl Snapshot {
-    /// Reads the state of what `paths` name.
     fn take(paths: &WatchedPaths) -> Self {
         match paths {
             WatchedPaths::Dir(dir) => Self::of_dir(dir),
@@ -271,7 +252,6 @@ impl Snapshot {
         }
     }
 
-    /// Reads the state of `dir` and everything below.
     fn of_dir(dir: &Path) -> Self {
         let mut hasher = DefaultHasher::new();
         // includes hidden files, since a few more files cost less than passing the settings here
@@ -318,7 +298,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns the directories that hold the links on the path to `path`, and the last directory of that path that exists.
+/// The directories that hold links on the path to `path`, and the last directory of that path that exists.
 fn link_dirs(path: &Path) -> BTreeSet<PathBuf> {
     let mut dirs = BTreeSet::new();
     let mut links = 0;

@@ -16,21 +16,17 @@ use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, Tag}
 
 use super::scalar::Scalar;
 
-/// An item of the parser.
 type ParsedEvent<'t> = Result<(Event<'t>, Span), ScanError>;
 
-/// The maximum nesting of lists and mappings, aliases resolved. Bounded because the walk of the tree is recursive; each
-/// level of rules takes two.
+/// Counts aliases resolved. Bounded because the walk of the tree is recursive; a level of rules takes two.
 pub(super) const MAX_DEPTH: usize = 128;
 
-/// The maximum number of nodes in a document, about 150,000 rules. Each use of an alias counts all of its nodes.
+/// About 150,000 rules. Each use of an alias counts all of its nodes.
 pub(super) const MAX_NODES: usize = 2_000_000;
 
-/// The maximum of the bytes of all text in a document, four times the largest file. Each use of an alias counts all of
-/// its text, since rules hold a copy for each use.
+/// Four times the largest file. Each use of an alias counts, since rules hold a copy for each use.
 pub(super) const MAX_TEXT_BYTES: usize = 64 << 20;
 
-/// The most warnings of a document.
 const MAX_WARNINGS: usize = 100;
 
 /// What helps against a fault, by a part of the parser's message.
@@ -48,21 +44,19 @@ const HINTS: [(&str, &str); 5] = [
 const ALIAS: &str = ": a value that begins with '*' is an alias of YAML, and one that begins with '&' an anchor; write \
                      it in quotes, such as '*.pdf'";
 
-/// A place in a document: line and column from 1, in characters. The default, 0, stands for the whole document.
+/// Line and column from 1, in characters. The default, 0, stands for the whole document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     pub(super) line: u32,
     pub(super) column: u32,
 }
 
-/// A value and its place. Shared by reference count, since an alias is the node of its anchor.
+/// Shared by reference count, since an alias is the node of its anchor.
 #[derive(Debug)]
 pub(super) struct YamlNode {
     pub(super) value: Value,
     pub(super) at: Position,
-    /// What it holds, including itself and all below it.
     size: Size,
-    /// The number of levels, including its own.
     height: usize,
 }
 
@@ -73,7 +67,6 @@ struct Size {
     text_bytes: usize,
 }
 
-/// The content of a node.
 #[derive(Debug)]
 pub(super) enum Value {
     Scalar(Scalar),
@@ -82,23 +75,20 @@ pub(super) enum Value {
     Map(Vec<(Rc<YamlNode>, Rc<YamlNode>)>),
 }
 
-/// An error or a warning in a document.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) at: Position,
     pub(super) message: String,
 }
 
-/// A document, as far as it was parsed.
 #[derive(Debug)]
 pub(super) struct Document {
-    /// The root, which is null if the document is empty; or the fault that ended the parsing.
+    /// Null if the document is empty.
     pub(super) root: Result<Rc<YamlNode>, Fault>,
-    /// What is allowed but probably a mistake: the first ones.
+    /// Allowed, but probably mistakes: the first [`MAX_WARNINGS`].
     pub(super) warnings: Vec<Fault>,
 }
 
-/// Parses the document of `text`.
 pub(super) fn parse(text: &str) -> Document {
     let mut builder = Builder::default();
     let read = builder.read(Parser::new_from_str(text));
@@ -139,7 +129,6 @@ impl From<&ScanError> for Fault {
     }
 }
 
-/// The first warnings of a document.
 #[derive(Default)]
 struct Warnings(Vec<Fault>);
 
@@ -156,7 +145,6 @@ impl Warnings {
 // === impl YamlNode ===
 
 impl YamlNode {
-    /// Names its type, for messages.
     pub(super) fn kind(&self) -> &'static str {
         match &self.value {
             Value::Scalar(scalar) => scalar.kind(),
@@ -192,7 +180,6 @@ impl YamlNode {
     }
 }
 
-/// Returns the size and height of a node with these `parts`.
 fn measure<'a>(parts: impl IntoIterator<Item = &'a Rc<YamlNode>>) -> (Size, usize) {
     let (size, height) = parts
         .into_iter()
@@ -203,7 +190,6 @@ fn measure<'a>(parts: impl IntoIterator<Item = &'a Rc<YamlNode>>) -> (Size, usiz
 // === impl Size ===
 
 impl Size {
-    /// That of a list or mapping without its parts.
     const NODE: Self = Self { nodes: 1, text_bytes: 0 };
 
     fn plus(self, other: Self) -> Self {
@@ -214,18 +200,16 @@ impl Size {
     }
 }
 
-/// Builds the tree from events. Keeps its own stack, so that nesting does not use the thread's.
+/// Keeps its own stack, so that nesting does not use the thread's.
 #[derive(Default)]
 struct Builder {
     root: Option<Rc<YamlNode>>,
     open: Vec<Open>,
-    /// By the parser's anchor number, which is unique in a document.
     anchors: HashMap<usize, Rc<YamlNode>>,
     size: Size,
     warnings: Warnings,
 }
 
-/// A list or mapping that is not closed yet.
 struct Open {
     at: Position,
     anchor: usize,
@@ -241,37 +225,30 @@ enum Parts {
 struct Entries {
     /// In the order in which they apply, those of `<<` among them.
     applied: Vec<Entry>,
-    /// The key that waits for its value.
     key: Option<Rc<YamlNode>>,
 }
 
 struct Entry {
     key: Rc<YamlNode>,
     value: Rc<YamlNode>,
-    /// Whether `<<` brought it.
     merged: bool,
 }
 
-/// All entries of one key.
-///
-/// yaml.v2 decodes the entries of a mapping in the order of the file, each into the field of its key, and `<<` like the
-/// entries that it stands for: so a later entry overwrites an earlier one, whichever of them is merged. It decodes a
-/// mapping into the mapping that the field already has (`rate_limit` is a pointer to a struct, `metadata` a Go map), so
-/// the entries of both are combined. Values in a Go map are decoded anew each time, so those in `metadata` are replaced.
+/// All entries of one key. yaml.v2 decodes entries in the order of the file, and `<<` like the entries that it stands
+/// for: a later one overwrites an earlier one, merged or not. It decodes a mapping into the one that the field already
+/// has (`rate_limit` is a pointer to a struct), which combines both. Values in a Go map such as `metadata` are decoded
+/// anew, and replaced.
 struct Slot {
     key: Rc<YamlNode>,
     value: Rc<YamlNode>,
-    /// The mappings that are combined with the value, which is one then. Combined at the end and at once: a
-    /// combination for each entry would take quadratic time.
+    /// Mappings to combine with `value`, then a mapping too. Combining them one by one would take quadratic time.
     earlier: Vec<Rc<YamlNode>>,
-    /// The place of the first entry that is not merged.
     written: Option<Position>,
 }
 
 // === impl Builder ===
 
 impl Builder {
-    /// Reads the first document with content.
     fn read<'t>(&mut self, mut events: impl Iterator<Item = ParsedEvent<'t>>) -> Result<(), Fault> {
         let is_done = |builder: &Self| builder.root.as_ref().is_some_and(|root| !root.is_null());
         while !is_done(self) {
@@ -339,7 +316,6 @@ impl Builder {
         self.node(Rc::new(node), anchor)
     }
 
-    /// Adds a new node.
     fn node(&mut self, node: Rc<YamlNode>, anchor: usize) -> Result<(), Fault> {
         if anchor != 0 {
             self.anchors.insert(anchor, Rc::clone(&node));
@@ -348,7 +324,7 @@ impl Builder {
         self.put(node, at)
     }
 
-    /// Adds a node to the open list or mapping, or as the root. `at` is the place of the node or of its alias.
+    /// `at` is the place of the node or of its alias.
     fn put(&mut self, node: Rc<YamlNode>, at: Position) -> Result<(), Fault> {
         self.check_depth(node.height, at)?;
         match self.open.last_mut().map(|open| &mut open.parts) {
@@ -359,7 +335,6 @@ impl Builder {
         Ok(())
     }
 
-    /// Returns whether the last node that was opened, or closed now, is `metadata` or below it.
     fn is_in_metadata(&self) -> bool {
         self.open.iter().any(|open| match &open.parts {
             Parts::Map(Entries { key: Some(key), .. }) => {
@@ -391,7 +366,7 @@ impl Builder {
     }
 }
 
-/// Returns the start of the next document with content, or with a fault. The rest of it is not read.
+/// Returns the start of the next document with content or a fault. The rest of it is not read.
 fn next_document<'t>(events: impl Iterator<Item = ParsedEvent<'t>>) -> Option<Position> {
     let mut start = None;
     for event in events {
@@ -416,12 +391,11 @@ fn next_document<'t>(events: impl Iterator<Item = ParsedEvent<'t>>) -> Option<Po
     None
 }
 
-/// Returns a scalar as it is written: the parser gives '~' for what is not written at all.
+/// The parser gives '~' for what is not written at all.
 fn written(text: &str, style: ScalarStyle, span: Span) -> &str {
     if span.is_empty() && style == ScalarStyle::Plain { "" } else { text }
 }
 
-/// Returns whether a scalar's spelling decides its type. Otherwise it is text.
 fn is_plain(style: ScalarStyle, tag: Option<&Tag>, at: Position) -> Result<bool, Fault> {
     let Some(tag) = tag else {
         return Ok(style == ScalarStyle::Plain);
@@ -474,7 +448,7 @@ impl Entry {
     }
 }
 
-/// Returns what `entries` mean, which apply one after the other. Mappings of one key are combined if `deep`.
+/// `entries` apply one after the other. Mappings of one key are combined if `deep`.
 fn finish(entries: Vec<Entry>, deep: bool, warnings: &mut Warnings) -> Vec<(Rc<YamlNode>, Rc<YamlNode>)> {
     let mut places = HashMap::with_capacity(entries.len());
     let mut slots: Vec<Slot> = Vec::with_capacity(entries.len());
@@ -505,7 +479,6 @@ impl From<Entry> for Slot {
 }
 
 impl Slot {
-    /// Adds a later entry of the key.
     fn put(&mut self, Entry { key, value, merged }: Entry, deep: bool, warnings: &mut Warnings) {
         let is_map = |node: &YamlNode| matches!(node.value, Value::Map(_));
         let combined = deep && is_map(&self.value) && is_map(&value);
@@ -540,7 +513,6 @@ impl Slot {
     }
 }
 
-/// Returns the warning about a written `key` that a later merge changes.
 fn overwritten(key: &YamlNode) -> String {
     let name = key.scalar().map(Scalar::brief).unwrap_or_default();
     format!(
@@ -549,7 +521,6 @@ fn overwritten(key: &YamlNode) -> String {
     )
 }
 
-/// Returns the warning about a `key` that is written again; `first` is the place of the first.
 fn duplicate(key: &YamlNode, first: Position, combined: bool) -> String {
     let name = key.scalar().map(Scalar::brief).unwrap_or_default();
     let Position { line, column } = first;

@@ -13,9 +13,8 @@ use super::{
 
 /// A rule with its position in the tree, compiled for look-ups.
 ///
-/// The fields that every request reads fit in one cache line. Flags say which optional data exists, and the data itself
-/// is behind a pointer: with thousands of rules, most are not in the CPU's caches, and each further line is a cache
-/// miss.
+/// The fields that every request reads fit in one cache line; flags say which optional data is behind the pointer. With
+/// thousands of rules, most are not in the CPU's caches, and each further line is a cache miss.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct CompiledRule {
@@ -28,20 +27,16 @@ pub struct CompiledRule {
     has_name: bool,
     /// Whether it replaces other rules, its values share the limit, or a limit is in its shadow.
     has_extras: bool,
-    /// Whether no value is part of its counter key.
     has_static_key: bool,
     /// Whether some level replaces its value in the counter's name.
     has_shared_values: bool,
-    /// Whether some value is part of the stat's name.
     has_dynamic_stats: bool,
 }
 
 /// Identifies a rule among all rules that were ever loaded in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleId {
-    /// Identifies its [`RuleSet`](super::RuleSet).
     pub(super) set: NonZeroU32,
-    /// Its index in that set.
     pub(super) index: u32,
 }
 
@@ -61,7 +56,6 @@ pub struct Details {
     pub rule: Rule,
     /// Its tiers, for counters of their own that outlive a request; they share them.
     pub shared_tiers: SharedTiers,
-    /// The tiers of the limit in its shadow.
     pub(super) shadow_tiers: Option<SharedTiers>,
     /// Whether callers may give its hits back.
     pub give_back: GiveBack,
@@ -141,13 +135,11 @@ impl CompiledRule {
         self.id
     }
 
-    /// Returns whether one counter counts all descriptors that match it.
     #[cfg(feature = "server")]
     pub(crate) const fn has_one_counter(&self) -> bool {
         self.has_static_key
     }
 
-    /// Returns whether it rejects nothing.
     pub(crate) const fn shadow_mode(&self) -> bool {
         self.shadow_mode
     }
@@ -164,22 +156,18 @@ impl CompiledRule {
         if self.has_extras { &self.rule.replaces } else { &[] }
     }
 
-    /// Returns the limit that is counted in its shadow.
     pub(super) fn shadow(&self) -> Option<&Limit> {
         if self.has_extras { self.rule.shadow.as_ref() } else { None }
     }
 
-    /// Returns whether it replaces other rules, its values share the limit, or a limit is in its shadow.
     pub(super) const fn has_extras(&self) -> bool {
         self.has_extras
     }
 
-    /// Returns the text that replaces the value of entry `i` in the counter's name.
     pub(super) fn shared(&self, i: usize) -> Option<&str> {
         if self.has_shared_values { self.levels[i].shared.as_deref() } else { None }
     }
 
-    /// Returns the key under which it counts a descriptor of `entries`, whose keys `keys` makes.
     #[inline]
     pub(super) fn counter_key(&self, keys: &ValueHasher, entries: &[Entry<'_>]) -> CounterKey {
         if self.has_static_key || self.has_shared_values {
@@ -188,13 +176,12 @@ impl CompiledRule {
         keys.key(entries, |_| None)
     }
 
-    /// As [`CompiledRule::counter_key`], if the rule says something about it.
     #[inline(never)]
     fn declared_key(&self, keys: &ValueHasher, entries: &[Entry<'_>]) -> CounterKey {
         self.static_key.unwrap_or_else(|| keys.key(entries, |i| self.shared(i)))
     }
 
-    /// Returns the key of the pool that the values of the last of `entries` share, if they share one.
+    /// None if the values of the last entry share no pool.
     pub(super) fn pool_key(&self, keys: &ValueHasher, entries: &[Entry<'_>]) -> Option<CounterKey> {
         self.sharing()?;
         let last = entries.len().saturating_sub(1);
@@ -207,10 +194,8 @@ impl CompiledRule {
         self.has_dynamic_stats
     }
 
-    /// Returns the path of this rule's stats for a descriptor of `entries`, if it differs from [`Details::path`].
-    ///
-    /// A value is part of it if the rule sets `detailed_metric` or the level `value_to_metric`, unless a shared pattern
-    /// replaces the value.
+    /// Returns the path of this rule's stats for `entries`, if it differs from [`Details::path`]: with the values of
+    /// levels that `detailed_metric` or `value_to_metric` covers, unless a shared pattern replaces the value.
     #[must_use]
     pub fn stat_path(&self, entries: &[Entry<'_>]) -> Option<RulePath> {
         if !self.has_dynamic_stats {
@@ -241,8 +226,7 @@ impl Deref for CompiledRule {
 // === impl RulePath ===
 
 impl RulePath {
-    /// Returns the path of a limit that came with a request: every value is part of it. Without entries it has one
-    /// empty step, as in envoyproxy/ratelimit.
+    /// Returns the path of a request's own limit: every value, or one empty step, as in envoyproxy/ratelimit.
     #[must_use]
     pub fn of_override(domain: &str, entries: &[Entry<'_>]) -> Self {
         if entries.is_empty() {
@@ -262,14 +246,13 @@ impl RulePath {
     }
 }
 
-/// Formats the parts joined with dots.
 impl fmt::Display for RulePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join("."))
     }
 }
 
-/// Returns the key of the only counter of a rule below `levels`, if no request's value is part of it.
+/// None if a request's value is part of the key.
 fn static_key(domain: &str, levels: &[Level], hasher: &KeyHasher) -> Option<CounterKey> {
     let entries: Option<Vec<_>> = levels
         .iter()
@@ -301,7 +284,6 @@ impl Level {
         }
     }
 
-    /// Returns whether the value is part of the stat's name, for a rule with or without `detailed_metric`.
     fn has_dynamic_stats(&self, detailed: bool) -> bool {
         self.shared.is_none()
             && (detailed || self.value_to_metric)

@@ -7,8 +7,7 @@ use super::units::Period;
 /// How the instances coordinate a rule's counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coordination {
-    /// [`Coordination::Lease`] or [`Coordination::Interval`] for each counter, by its limit and the number of instances: see
-    /// [`Coordination::for_limit`].
+    /// [`Coordination::Lease`] or [`Coordination::Interval`] for each counter: see [`Coordination::for_limit`].
     Auto,
     /// The instances do not coordinate: each admits the whole limit.
     Local,
@@ -49,8 +48,7 @@ pub struct RuleCoordination {
     pub sync_interval: Option<Period>,
     /// The decision when the shared store does not reply in time.
     pub on_store_failure: Option<OnStoreFailure>,
-    /// The number of instances between which the rule's limit, and the one in its shadow, are divided already. Then
-    /// each instance counts its part by itself: the mode is [`Coordination::Local`].
+    /// The number of instances that the limit and its shadow are divided between already; the mode is then local.
     pub split_between: Option<NonZeroU16>,
 }
 
@@ -64,15 +62,11 @@ impl Coordination {
     /// The names of all modes, for messages.
     pub const NAMES: &str = "auto, local, interval, lease, strict or split";
 
-    /// The hits for each instance below which [`Coordination::Split`] uses little of a limit: some instances have
-    /// nothing to do while the parts of others are used up.
+    /// With fewer hits for each instance, [`Coordination::Split`] wastes a limit: some instances idle, others run out.
     pub const COARSE_BELOW: u64 = 20;
 
-    /// The hits for each instance below which [`Coordination::Auto`] is exact.
-    ///
-    /// An instance learns of a burst on an idle counter after one round trip. Few enough hits for each instance can be
-    /// used up several times in that time, so they need a lease. The overshoot of larger limits is a small share of
-    /// them.
+    /// Limits of fewer hits for each instance get a lease under [`Coordination::Auto`]. An instance learns of a burst
+    /// after one round trip, in which so few hits can be used up several times.
     pub const EXACT_BELOW: u64 = 50;
 
     /// Returns its name in the rule language and in settings.
@@ -88,9 +82,8 @@ impl Coordination {
         }
     }
 
-    /// Returns the mode that [`Coordination::Auto`] stands for: lease if the limit admits fewer than
-    /// [`Coordination::EXACT_BELOW`] hits at once for each of `instances`, otherwise interval. `capacity` is the smallest
-    /// capacity of the limit's tiers.
+    /// Returns what [`Coordination::Auto`] stands for: a lease below [`Coordination::EXACT_BELOW`] hits for each of
+    /// `instances`. `capacity` is the smallest of the limit's tiers.
     #[must_use]
     pub const fn for_limit(capacity: u64, instances: usize) -> Self {
         if capacity < Self::EXACT_BELOW.saturating_mul(instances as u64) {

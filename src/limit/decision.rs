@@ -22,8 +22,7 @@ pub struct Decision {
     pub before: Hits,
     /// Whole requests that the reported tier would still admit.
     pub remaining: u32,
-    /// If over, the wait until this request would be admitted if no other request takes any hits; otherwise the time
-    /// until the window ends or the bucket is full.
+    /// The wait of a rejected request if nobody else takes hits; otherwise until the window ends or the bucket is full.
     pub reset: Period,
     /// What it was made from.
     pub basis: Basis,
@@ -34,7 +33,7 @@ pub struct Decision {
 // === impl Decision ===
 
 impl Decision {
-    /// Returns that of a store that knows nothing of the counters.
+    /// The decision of a store that knows nothing of the counters.
     #[must_use]
     pub const fn unknown(reset: Period) -> Self {
         Self {
@@ -164,7 +163,6 @@ pub fn take_two(
     }
 }
 
-/// Decides on `hits` like [`decide`], for a rule of several tiers.
 #[inline(never)]
 fn decide_all<T: Borrow<Tier>, C: BorrowMut<CounterState>>(
     tiers: &[T],
@@ -226,7 +224,6 @@ pub fn decision_from_store(
     }
 }
 
-/// Returns the decision on a rejected request, from the tiers that rejected it.
 fn longest_wait<T: Borrow<Tier>, C: Borrow<CounterState>>(
     tiers: &[T],
     counters: &[C],
@@ -256,7 +253,6 @@ fn longest_wait<T: Borrow<Tier>, C: Borrow<CounterState>>(
     }
 }
 
-/// Returns the decision on an admitted request, from the tier nearest to its limit.
 fn lowest_share<T: Borrow<Tier>, C: Borrow<CounterState>>(
     tiers: &[T],
     counters: &[C],
@@ -283,7 +279,7 @@ fn lowest_share<T: Borrow<Tier>, C: Borrow<CounterState>>(
     }
 }
 
-/// Returns whether `tier`, of which `available` is left, has a lower share left than `other`.
+/// Whether a lower share of `tier` is left than of `other`.
 #[inline]
 fn is_nearer(available: &Availability, tier: &Tier, other_available: &Availability, other: &Tier) -> bool {
     let (left, capacity) = (u64::from(available.remaining), u64::from(tier.capacity()));
@@ -301,7 +297,6 @@ mod tests {
         Tier { requests, period: Period::from_secs(seconds), algorithm: Algorithm::FixedWindow }
     }
 
-    /// Unused counters under one policy.
     struct Fixture {
         tiers: Vec<Tier>,
         counters: Vec<CounterState>,

@@ -6,9 +6,7 @@ use smallvec::SmallVec;
 
 use super::{runtime_limit::RuntimeLimit, units::Hits};
 
-/// A request to count the hits of some descriptors if their limits admit them.
-///
-/// It borrows from the message that it was decoded from, so a decision copies nothing.
+/// Hits of descriptors to count if their limits admit them. It borrows from the decoded message, so nothing is copied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request<'a> {
     /// Selects the tree of rules. Not empty in a valid request.

@@ -10,7 +10,6 @@ use super::{
     rule::Origin,
 };
 
-/// The most alternatives that a step lists.
 const MAX_ALTERNATIVES: usize = 8;
 
 /// The path of a descriptor through the rules.
@@ -20,8 +19,7 @@ pub struct Explanation<'a> {
     pub steps: Vec<Step<'a>>,
     /// The result of the look-up.
     pub outcome: Outcome<'a>,
-    /// If nothing matches the whole descriptor: the rule that would match most of it, had an earlier entry not matched
-    /// what is tried before it.
+    /// If nothing matches the whole descriptor: the rule that would match most of it if a look-up went back.
     pub passed_over: Option<PassedOver<'a>>,
 }
 
@@ -56,8 +54,7 @@ pub struct Step<'a> {
     pub entry: Entry<'a>,
     /// The candidates that were tried, in order. The last one matched, if any did.
     pub attempts: Vec<Attempt<'a>>,
-    /// If nothing matched: the descriptors declared at this level, those with the entry's key first, as `key_value` or
-    /// key. At most eight.
+    /// If nothing matched: up to eight descriptors of this level, as `key_value` or key, those with this key first.
     pub alternatives: Vec<String>,
     /// The number of descriptors declared at this level, listed or not.
     pub alternatives_total: usize,
@@ -125,8 +122,7 @@ impl RuleSet {
         Explanation { steps, outcome, passed_over }
     }
 
-    /// Returns a rule that the look-up would find if it could go back: the first one for all `entries` in the order of
-    /// matching, or else the first one for these and more entries, or else the one for most of them.
+    /// What the look-up would find if it went back: a rule for all `entries`, else for more, else for most of them.
     fn passed_over<'a>(&'a self, domain: &str, entries: &[Entry<'a>]) -> Option<PassedOver<'a>> {
         let mut path = vec![self.domains.get(domain)?.node];
         let mut untried: Vec<Vec<NodeId>> = vec![self.nodes[path[0]].all_steps(entries.first()?)];
@@ -167,7 +163,7 @@ impl RuleSet {
         }
     }
 
-    /// Returns the level at which the look-up of `entries` leaves `path`, and the node to which it goes there.
+    /// The level at which the look-up leaves `path`, and the node to which it goes there.
     fn parting(&self, path: &[NodeId], entries: &[Entry<'_>]) -> Option<(usize, NodeId)> {
         path.windows(2).zip(entries).enumerate().find_map(|(level, (pair, entry))| {
             let (chosen, _) = self.nodes[pair[0]].step(entry)?;
@@ -175,7 +171,6 @@ impl RuleSet {
         })
     }
 
-    /// Returns the rule below `node` that is declared first.
     fn first_below(&self, node: NodeId) -> Option<&CompiledRule> {
         // nodes are numbered in the order of declaration, each before those below it
         let mut unseen = BTreeSet::from([node]);
@@ -225,7 +220,7 @@ impl RuleSet {
 }
 
 impl Branch {
-    /// Returns every child that matches `entry`, the one that is tried first last.
+    /// The child that is tried first comes last.
     fn all_steps(&self, entry: &Entry<'_>) -> Vec<NodeId> {
         let Some(edges) = self.keys.get(entry.key) else { return Vec::new() };
         let matching = edges.wildcards.iter().filter(|(pattern, _)| pattern.matches(entry.value));
@@ -262,7 +257,7 @@ impl Branch {
         Step { entry: *entry, attempts, alternatives, alternatives_total }
     }
 
-    /// Returns the names of all descriptors at this level; those with `key` first, then by name.
+    /// Those with `key` first, then by name.
     fn children(&self, key: &str) -> Vec<(bool, String)> {
         let mut children = Vec::new();
         for (child_key, edges) in self.keys.iter() {

@@ -37,7 +37,7 @@ impl Equivalent<InlineStr> for str {
     }
 }
 
-/// Returns whether `a` is `b`. Texts of up to 16 bytes, as most are, are compared without a call.
+/// Texts of up to 16 bytes, as most are, are compared without a call.
 #[inline]
 fn are_equal(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len()
@@ -66,7 +66,6 @@ mod tests {
         assert_eq!(size_of::<InlineStr>(), 24);
     }
 
-    /// Each byte of a text of any length is compared.
     #[test]
     fn texts_that_differ_in_one_byte_are_different() {
         for len in 0..40 {

@@ -40,11 +40,9 @@ pub struct KeyHasher {
     secret: [u64; 2],
 }
 
-/// Makes the keys of descriptors in one domain that have the same keys in the same order. A place in the tree of rules
-/// has one, so that requests hash their values alone.
-///
-/// It holds a secret of its own: the hash of the domain and the keys under the secret of the process. So the whole is a
-/// pseudo-random function as its parts are.
+/// Makes the keys of descriptors with the same domain and keys, so that requests hash their values alone: each place in
+/// the tree of rules has one. Its secret is the hash of these names under the secret of the process, so that the whole
+/// is a pseudo-random function as its parts are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ValueHasher {
     secret: [u64; 2],
@@ -53,12 +51,10 @@ pub(super) struct ValueHasher {
 // === impl CounterKey ===
 
 impl CounterKey {
-    /// Returns the key of the same counter for a rule.
     const fn of_rule(self) -> Self {
         Self([self.0[0], self.0[1] & !OF_REQUEST])
     }
 
-    /// Returns the key of the same counter for a limit that comes with a request.
     #[must_use]
     pub(crate) const fn of_request(self) -> Self {
         Self([self.0[0], self.0[1] | OF_REQUEST])
@@ -77,8 +73,7 @@ impl CounterKey {
         self.0 == other.0
     }
 
-    /// Returns the key of the counters of limits with this over-limit policy. Each policy has its own, since a shared
-    /// store keeps limits in the format of envoyproxy/ratelimit under that service's keys.
+    /// Returns the key of this policy's counters. Those of `Count` have envoyproxy/ratelimit's format in a store.
     #[must_use]
     pub const fn of_policy(self, policy: OverLimitPolicy) -> Self {
         match policy {
@@ -87,8 +82,7 @@ impl CounterKey {
         }
     }
 
-    /// Returns the key of the counters in the shadow of a rule whose over-limit policy is `enforced`, if this is the
-    /// rule's key. The policy of the shadow is `policy`.
+    /// Returns the key of the shadow with `policy`, if this is the key of a rule whose policy is `enforced`.
     #[must_use]
     pub(super) const fn of_shadow(self, enforced: OverLimitPolicy, policy: OverLimitPolicy) -> Self {
         // a second time, the policy's bits change back
@@ -104,8 +98,7 @@ impl CounterKey {
         Self([self.0[0] ^ scramble(kind(tier)), self.0[1]])
     }
 
-    /// Returns one key for the counters of all `tiers`, for stores that keep them together. Limits with the same
-    /// periods and algorithms share it.
+    /// One key for the counters of all `tiers`, kept together. Limits with the same periods and algorithms share it.
     #[must_use]
     pub fn of_tiers(self, tiers: &[Tier]) -> Self {
         // this bit of a kind is always zero
@@ -162,11 +155,10 @@ impl Hash for CounterKey {
 /// Distinguishes the keys of [`OverLimitPolicy::Ignore`]: any bits that no [`scramble`]d kind has.
 const IGNORES: u64 = scramble(1 << 60);
 
-/// Distinguishes the keys of limits in the shadow of a rule.
 const IN_SHADOW: u64 = scramble(1 << 59);
 
-/// Encodes the period and the algorithm. A tier that changes either starts a new counter, since the old counts do not
-/// fit its windows. 365 days of nanoseconds leave the top bits free for the algorithm.
+/// A tier that changes its period or algorithm starts a new counter: the old counts do not fit its windows. 365 days of
+/// nanoseconds leave the top bits free for the algorithm.
 const fn kind(tier: &Tier) -> u64 {
     let algorithm = match tier.algorithm {
         Algorithm::FixedWindow => 0,
@@ -198,14 +190,12 @@ impl KeyHasher {
         Self { secret: [random(), random()] }
     }
 
-    /// Creates a hasher with a known secret, for simulations that must be reproducible. Clients that know the secret
-    /// can choose names that collide.
+    /// Creates a reproducible hasher, for simulations: clients that know the secret can choose names that collide.
     #[must_use]
     pub const fn with_secret(secret: [u64; 2]) -> Self {
         Self { secret }
     }
 
-    /// Returns the hasher of descriptors in `domain` whose entries have these `keys`.
     pub(super) fn of_keys<'a>(&self, domain: &str, keys: impl IntoIterator<Item = &'a str>) -> ValueHasher {
         let (mut names, mut last) = (SipHash::new(self.secret), domain);
         for key in keys {
@@ -226,14 +216,14 @@ impl KeyHasher {
         self.of_keys(domain, entries.iter().map(|entry| entry.key)).key(entries, shared)
     }
 
-    /// Returns the key of the buckets that callers name `name`. It is no other counter's: their domains are not empty.
+    /// No other counter has this key: their domains are not empty.
     pub(super) fn bucket_key(&self, name: &[u8]) -> CounterKey {
         let mut names = SipHash::new(self.secret);
         names.push(&[], NAME_END);
         CounterKey(names.finish(name, NAME_END)).of_request()
     }
 
-    /// Returns the key of the bucket of `key` that has these parameters, in the same [`CounterKey::shard`].
+    /// In the same [`CounterKey::shard`] as `key`.
     pub(super) fn with_parameters(&self, key: CounterKey, parameters: [u64; 3]) -> CounterKey {
         let mut numbers = SipHash::new(self.secret);
         let [max, refill, period] = parameters;
@@ -247,7 +237,6 @@ impl KeyHasher {
 // === impl ValueHasher ===
 
 impl ValueHasher {
-    /// Returns the key of `entries`, as [`KeyHasher::key`] does.
     #[inline]
     pub(super) fn key<'a>(
         &self,

@@ -57,8 +57,7 @@ pub struct LimitCheck<'a> {
     pub entries: &'a [Entry<'a>],
     /// Identifies the counter within this process.
     pub key: CounterKey,
-    /// Identifies the pool within this process, if the values of the last entry share the first tier. Boxed, since
-    /// nearly all checks have none.
+    /// Identifies the pool, if the values of the last entry share the first tier. Boxed, since few checks have one.
     pub pool: Option<Box<CounterKey>>,
     /// The number of hits.
     pub hits: Hits,
@@ -99,8 +98,7 @@ impl<'a> Matched<'a> {
         Self::with_prefetch(rules, request, |_| {})
     }
 
-    /// Looks `request` up as [`Matched::new`] does, and calls `on_match` with the [`CompiledRule::index`] of each rule
-    /// before it reads the rule, so that the caller can prefetch related data.
+    /// Like [`Matched::new`]. `on_match` gets the [`CompiledRule::index`] before the rule is read, to prefetch by it.
     #[must_use]
     pub fn with_prefetch(rules: &'a RuleSet, request: &'a Request<'_>, on_match: impl Fn(usize)) -> Self {
         let mut matched = Self {
@@ -189,7 +187,7 @@ impl<'a> Matched<'a> {
         DescriptorMatch::Limited(self.checks.len() - 1)
     }
 
-    /// Has the last check give its hits back, or none if its rule denies that.
+    /// Nothing is given back if its rule denies that.
     #[cold]
     fn give_back_last(&mut self) {
         let Some(i) = self.checks.len().checked_sub(1) else { return };
@@ -207,7 +205,6 @@ impl<'a> Matched<'a> {
         check.rule.give_back().unwrap_or(self.give_back)
     }
 
-    /// Adds a check for each rule that has a limit in its shadow.
     #[cold]
     fn add_shadows(&mut self) {
         let shadows: SmallVec<[LimitCheck<'a>; 2]> =
@@ -216,8 +213,7 @@ impl<'a> Matched<'a> {
         self.checks.extend(shadows);
     }
 
-    /// Drops every rule that another rule of the request replaces, in any order. An unlimited rule can replace others
-    /// but is never replaced: it counts nothing.
+    /// In any order. An unlimited rule can replace others but is never replaced: it counts nothing.
     #[cold]
     fn drop_replaced(&mut self) {
         let mut names: SmallVec<[Box<str>; 4]> = SmallVec::new();
@@ -248,7 +244,6 @@ impl<'a> Matched<'a> {
     }
 }
 
-/// Finds the limit for one descriptor, below the `root` of `domain`, and what makes the keys of its counters.
 fn find<'a>(
     rules: &'a RuleSet,
     root: &Root,
@@ -268,7 +263,6 @@ fn find<'a>(
 // === impl LimitCheck ===
 
 impl LimitCheck<'_> {
-    /// Returns the path of its rule, and the rule's name if it has one; of a limit that the request carries, the domain.
     pub(crate) fn rule_text(&self) -> String {
         match (self.rule.name(), self.rule.compiled()) {
             (Some(name), Some(rule)) => format!("{} ({name})", rule.path),
@@ -277,7 +271,6 @@ impl LimitCheck<'_> {
         }
     }
 
-    /// Returns the check of the same hits against the limit in the shadow of its rule, if there is one.
     fn in_shadow(&self) -> Option<Self> {
         let RuleRef::Compiled(rule) = self.rule else { return None };
         let policy = rule.shadow()?.over_limit_policy();
@@ -459,8 +452,7 @@ impl<'a> RuleRef<'a> {
         }
     }
 
-    /// Returns whether it rejects nothing: [`Rule::shadow_mode`], or a limit in the shadow of a rule; false for an
-    /// override.
+    /// Returns whether it rejects nothing: [`Rule::shadow_mode`], or a limit in a shadow; false for an override.
     #[must_use]
     pub fn shadow_mode(&self) -> bool {
         match self {

@@ -27,11 +27,10 @@ use super::{
 /// The most comparisons of values with patterns that a request may need: half a second of work at most.
 pub const MAX_COMPARISONS: u64 = 2_000_000;
 
-/// The patterns of a key up to which none are counted: by default, the largest message with the most entries needs fewer
-/// comparisons than [`MAX_COMPARISONS`] then.
+/// Keys with so few patterns are not counted: by default no message then needs [`MAX_COMPARISONS`].
 const FEW_PATTERNS: usize = 16;
 
-/// The bytes of a value for which a comparison counts once more.
+/// A comparison counts once more for each of so many bytes of a value.
 const BYTES_OF_COMPARISON: usize = 64;
 
 /// A request needs more than [`MAX_COMPARISONS`].
@@ -51,11 +50,9 @@ pub struct TooManyPatterns {
 #[derive(Debug)]
 pub struct RuleSet {
     pub(super) domains: NameMap<Root>,
-    /// The roots of the domains and everything below them.
     pub(super) nodes: Vec<Branch>,
-    /// For each node, what a descriptor that ends there finds. Separate from the nodes, so that the last step of a
-    /// look-up reads a few bytes instead of a whole node: with thousands of rules, most nodes are not in the CPU's
-    /// caches.
+    /// By node: what a descriptor that ends there finds. Not in the nodes, so that the last step of a look-up reads few
+    /// bytes: with thousands of rules, most nodes are not in the CPU's caches.
     ends: Vec<End>,
     rules: Vec<CompiledRule>,
     pub(super) hasher: KeyHasher,
@@ -65,47 +62,40 @@ pub struct RuleSet {
     number: NonZeroU32,
 }
 
-/// The number of sets created in this process.
 static SETS: AtomicU32 = AtomicU32::new(0);
 
 /// An index into [`RuleSet::nodes`].
 pub(super) type NodeId = usize;
 
-/// The root of a domain's tree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Root {
     pub(super) node: NodeId,
-    /// What a rejection affects.
     pub(super) scope: Scope,
-    /// Whether callers may give hits back, for limits that come with requests.
+    /// For limits that come with requests.
     pub(super) give_back: GiveBack,
 }
 
 /// What a descriptor finds at the node at which it ends.
 #[derive(Clone, Copy, Debug)]
 struct End {
-    /// The index in [`RuleSet::rules`] of its rule.
+    /// Index in [`RuleSet::rules`].
     rule: Option<u32>,
-    /// Makes the keys of its counters.
     keys: ValueHasher,
 }
 
 /// A node of the compiled tree: the edges to its children.
 #[derive(Debug, Default)]
 pub(super) struct Branch {
-    /// The edges by key. Nearly all nodes have few keys, or none.
+    /// Nearly all nodes have few keys, or none.
     pub(super) keys: NameMap<KeyEdges>,
     pub(super) origin: Origin,
 }
 
-/// The edges for entries of one key.
 #[derive(Debug, Default)]
 pub(super) struct KeyEdges {
-    /// The children for literal values.
     pub(super) literals: HashMap<InlineStr, NodeId, foldhash::fast::RandomState>,
     /// In the order of declaration.
     pub(super) wildcards: Vec<(Pattern, NodeId)>,
-    /// The child for any value.
     pub(super) any: Option<NodeId>,
 }
 
@@ -123,8 +113,8 @@ pub enum Lookup<'a> {
 // === impl RuleSet ===
 
 impl RuleSet {
-    /// Compiles `domains`. If two nodes of a level have the same key and value, the first one wins; the configuration
-    /// rejects such files.
+    /// Compiles `domains`. Of two nodes of a level with the same key and value, which files cannot have, the first
+    /// wins.
     #[must_use]
     pub fn new(domains: &[Domain], hasher: KeyHasher) -> Self {
         let mut set = Self {
@@ -148,7 +138,6 @@ impl RuleSet {
         set
     }
 
-    /// Adds a node below `levels` of `domain`.
     fn add_branch(&mut self, branch: Branch, domain: &str, levels: &[Level]) -> NodeId {
         self.nodes.push(branch);
         let keys = self.hasher.of_keys(domain, levels.iter().map(|level| &*level.key));
@@ -156,7 +145,7 @@ impl RuleSet {
         self.nodes.len() - 1
     }
 
-    /// Adds `nodes` of a domain below `parent`, at `levels`, with what the domain says about hits that are given back.
+    /// `of` is the domain, and what it says about hits that are given back.
     fn add_nodes(
         &mut self,
         parent: NodeId,
@@ -219,14 +208,12 @@ impl RuleSet {
         }
     }
 
-    /// Returns the root of the rules for `domain`, if there are any.
     #[inline]
     pub(super) fn root(&self, domain: &str) -> Option<&Root> {
         self.domains.get(domain)
     }
 
-    /// Returns the [`CompiledRule::index`] of the rule that [`RuleSet::find`] returns, without reading the rule, and
-    /// what makes the keys of its counters.
+    /// The rule's [`CompiledRule::index`], without reading the rule, and what makes the keys of its counters.
     #[inline]
     pub(super) fn find_below(&self, root: &Root, entries: &[Entry<'_>]) -> Option<(usize, &ValueHasher)> {
         let mut node = root.node;
@@ -237,16 +224,14 @@ impl RuleSet {
         Some(((*rule)? as usize, keys))
     }
 
-    /// Returns the key of the first of `entries` that no rule of `domain` has at its level, if that is why no rule matches
-    /// them. A key whose values do not match is one that rules have.
+    /// Returns the first key that no rule of `domain` has at its level, if that is why none matches `entries`.
     #[cold]
     #[must_use]
     pub fn unknown_key<'e>(&self, domain: &str, entries: &[Entry<'e>]) -> Option<&'e str> {
         self.branch_without(domain, entries).map(|(_, key)| key)
     }
 
-    /// Returns the keys that rules have at the level of the [`RuleSet::unknown_key`], in no order; none if there is no
-    /// such key.
+    /// Returns the keys that rules have in place of the [`RuleSet::unknown_key`], in no order.
     pub fn keys_beside_unknown<'a>(
         &'a self,
         domain: &str,
@@ -272,7 +257,6 @@ impl RuleSet {
         self.domains.iter().map(|(name, _)| name)
     }
 
-    /// Returns the rule of a descriptor that ends at `node`.
     pub(super) fn rule_at(&self, node: NodeId) -> Option<&CompiledRule> {
         self.ends[node].rule.map(|rule| &self.rules[rule as usize])
     }
@@ -310,7 +294,6 @@ impl RuleSet {
 
 // === impl Branch ===
 
-/// The kind of edge that matched an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatchedBy {
     Literal,
@@ -320,7 +303,7 @@ pub(super) enum MatchedBy {
 }
 
 impl Branch {
-    /// Adds edges for `node`'s values to `id`. Returns the number of patterns of its key.
+    /// Returns the number of patterns of its key.
     fn add_edges(&mut self, node: &RuleNode, id: NodeId) -> usize {
         let edges = self.keys.get_or_insert_with(&node.key, KeyEdges::default);
         if node.values == Values::Any {
@@ -336,7 +319,6 @@ impl Branch {
         edges.wildcards.len()
     }
 
-    /// Returns the child for `entry`, and the kind of edge to it.
     #[inline]
     pub(super) fn step(&self, entry: &Entry<'_>) -> Option<(NodeId, MatchedBy)> {
         let edges = self.keys.get(entry.key)?;

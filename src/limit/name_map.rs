@@ -10,11 +10,10 @@ use super::inline_str::InlineStr;
 #[derive(Debug)]
 pub(super) struct NameMap<T> {
     entries: Vec<(InlineStr, T)>,
-    /// Finds one of many names.
+    /// None for up to [`FEW`] names.
     index: Option<Box<Index>>,
 }
 
-/// Positions by name.
 #[derive(Debug, Default)]
 struct Index {
     table: HashTable<u32>,
@@ -37,12 +36,10 @@ impl<T> NameMap<T> {
         self.entries.is_empty()
     }
 
-    /// Returns all names with their values.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
         self.entries.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// Returns the value of `name`.
     #[inline]
     pub(super) fn get(&self, name: &str) -> Option<&T> {
         match &self.index {
@@ -51,7 +48,6 @@ impl<T> NameMap<T> {
         }
     }
 
-    /// Returns the value of `name`, which is inserted if there is none.
     pub(super) fn get_or_insert_with(&mut self, name: &str, new: impl FnOnce() -> T) -> &mut T {
         let found = match &self.index {
             None => self.entries.iter().position(|(other, _)| name.equivalent(other)),
@@ -75,7 +71,6 @@ impl<T> NameMap<T> {
 // === impl Index ===
 
 impl Index {
-    /// Adds the name at `at` of `entries`.
     fn add<T>(&mut self, entries: &[(InlineStr, T)], at: usize) {
         let hash = |at: &u32| self.hasher.hash_one(entries[*at as usize].0.as_str());
         // the size limit of rule files keeps the number of names far below 2^32
@@ -83,7 +78,6 @@ impl Index {
         self.table.insert_unique(hash(&at), at, hash);
     }
 
-    /// Returns the position of `name` in `entries`.
     #[inline(never)]
     fn find<T>(&self, entries: &[(InlineStr, T)], name: &str) -> Option<usize> {
         let found = |at: &u32| name.equivalent(&entries[*at as usize].0);

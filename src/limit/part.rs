@@ -36,8 +36,7 @@ impl Place {
     }
 }
 
-/// Returns the part of `tier` that one of `instances` has. A bucket holds at least one token, so that all parts together
-/// hold as much as the bucket, or one for each instance; one that is refilled in steps may get none.
+/// Returns the part of one of `instances`. A bucket holds at least one token; one refilled in steps may get none.
 #[must_use]
 pub fn of_tier(tier: &Tier, instances: NonZeroU32) -> Tier {
     let divided = |limit: u32| limit / instances.get();
@@ -59,8 +58,7 @@ pub fn of_tier(tier: &Tier, instances: NonZeroU32) -> Tier {
     Tier { requests, algorithm, ..tier.clone() }
 }
 
-/// Returns how long a hit of `tier` matters for later ones of any instance: the time in which an interval ends, or an
-/// empty bucket is full, of which one of `instances` has a part.
+/// Returns how long a hit matters for later ones of any instance: an interval, or until an empty bucket is full.
 #[must_use]
 pub fn memory(tier: &Tier, instances: NonZeroU32) -> Period {
     let Algorithm::TokenBucket(bucket) = tier.algorithm else { return tier.period };

@@ -80,8 +80,7 @@ impl Pattern {
         self.parts.len() > 1
     }
 
-    /// Returns whether `value` matches. Takes time linear in the value's length: the leftmost match of each part always
-    /// works, so there is no backtracking.
+    /// Returns whether `value` matches, in time linear in its length: the leftmost match of each part works.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         let [first, middle @ .., last] = &*self.parts else {

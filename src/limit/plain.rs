@@ -14,9 +14,8 @@ use super::{
     units::Hits,
 };
 
-/// What a descriptor matches, if its rule has nothing but a limit, and it takes hits. Has what its decision needs at
-/// hand, unlike
-/// [`Matched`](super::Matched), which is for all requests.
+/// What a descriptor that takes hits matches, if its rule has nothing but a limit. Has what its decision needs at hand,
+/// unlike [`Matched`](super::Matched), which is for all requests.
 #[derive(Debug)]
 pub enum PlainMatch<'a, T> {
     /// No rule, or a rule without a limit.
@@ -52,8 +51,7 @@ pub struct PlainCheck<'a> {
 // === impl PlainMatch ===
 
 impl<'a, T> PlainMatch<'a, T> {
-    /// Returns what `descriptor` matches, if that is plain. Calls `on_match` with the [`CompiledRule::index`] of its
-    /// rule before it reads the rule, so that the caller can prefetch related data.
+    /// None if that is not plain. `on_match` gets the [`CompiledRule::index`] before the rule is read, to prefetch.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that the check is made where it is used")]
     fn of(
@@ -95,8 +93,7 @@ impl<'a, T> PlainMatch<'a, T> {
         }
     }
 
-    /// Adds what the descriptors of `request` match to `matches`. Returns false if one of them is not plain, or a
-    /// rejection affects more than its descriptor, because `least` or the domain says so; `matches` is of no use then.
+    /// Finds all `matches`, or returns false: a descriptor is not plain, or a rejection affects more than it.
     pub fn find(
         rules: &'a RuleSet,
         request: &'a Request<'_>,
@@ -121,8 +118,7 @@ impl<'a, T> PlainMatch<'a, T> {
 // === impl PlainCheck ===
 
 impl<'a> PlainCheck<'a> {
-    /// Returns the check of `request`, if it has no other one and it is plain; with what a rejection affects, as the
-    /// domain says, and what `on_match` returns, as of [`PlainMatch::find`].
+    /// Returns the sole check, if it is plain; what a rejection affects in its domain; and what `on_match` returns.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that the check is made where it is used")]
     #[must_use]

@@ -18,19 +18,15 @@ pub struct ReservationRequest {
     pub hold: Period,
 }
 
-/// Hits that were taken in advance.
-///
-/// It is neither `Clone` nor `Copy`: releasing a reservation consumes it, so that no hit is given back twice.
+/// Hits that were taken in advance. Releasing consumes it, so that no hit is given back twice.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "reserved hits stay counted until they are released"]
 pub struct Reservation {
     /// The number of hits: none, or between [`ReservationRequest::least`] and [`ReservationRequest::want`].
     pub hits: Hits,
-    /// The instant before which the hits may be used, on the caller's clock: the end of
-    /// [`ReservationRequest::hold`], or the earliest end of a fixed window if that is sooner.
+    /// The hits may be used before this instant of the caller's clock: within `hold`, or until a fixed window ends.
     pub until: Timestamp,
-    /// The state of the counters afterwards. If nothing was reserved, [`Decision::over`] is set and [`Decision::reset`]
-    /// is the wait until `least` hits fit.
+    /// The counters afterwards. If nothing was reserved, it is over, and its reset is the wait for `least` hits.
     pub decision: Decision,
     /// The position of the hits in the counters.
     pub counted: ReservedSpan,
@@ -61,8 +57,7 @@ impl ReservationRequest {
 /// Reserves hits in `counters`, one for each of `tiers`: in all of them, or in none.
 ///
 /// The hits then count as if they were used at the latest possible instant, so windows never exceed their limit. A
-/// bucket refills while the hits are held: at most `burst + requests * (t + hold) / period` hits are admitted in any
-/// time `t`.
+/// bucket refills meanwhile: it admits at most `burst + requests * (t + hold) / period` hits in any time `t`.
 ///
 /// # Panics
 ///
@@ -98,8 +93,7 @@ pub fn reserve(
     }
 }
 
-/// Gives `hits` that were reserved for `span` back to `counters`, one for each of `tiers`. Windows that have ended
-/// since get nothing.
+/// Gives `hits` reserved for `span` back to `counters`, one for each of `tiers`, unless windows have ended since.
 pub fn release(
     tiers: &[Tier],
     counters: &mut [CounterState],

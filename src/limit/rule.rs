@@ -23,7 +23,7 @@ pub struct Domain {
     pub name: String,
     /// What a rejection of one descriptor of a request affects; the service's settings may widen it.
     pub scope: Scope,
-    /// Whether callers may give hits back, for rules that do not say it; [`GiveBack::Allow`] if it does not say it either.
+    /// Whether callers may give hits back, for rules that do not say it; [`GiveBack::Allow`] by default.
     pub give_back: Option<GiveBack>,
     /// The first level, in the order of declaration, which is the order in which wildcards are tried.
     pub nodes: Vec<RuleNode>,
@@ -35,9 +35,8 @@ pub enum Scope {
     /// Only the rejected one. The request's other descriptors count: the default of envoyproxy/ratelimit.
     #[default]
     Descriptor,
-    /// All of the request: if one is over its limit, none of them counts, including the rejected one. `all_or_nothing`
-    /// of a domain, or `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` for all domains. In envoyproxy/ratelimit, that
-    /// variable still counts the rejected one.
+    /// All of the request: if one is over its limit, none counts. `all_or_nothing` of a domain, or
+    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`, with which envoyproxy/ratelimit still counts the rejected one.
     Request,
 }
 
@@ -75,18 +74,15 @@ pub struct RuleNode {
 pub struct Rule {
     /// The requests that it admits.
     pub limit: Limit,
-    /// How the values of the last entry share the first tier, a fixed window, as the members of a pool. None: each
-    /// value has all of it.
+    /// How the values of the last entry share the first tier, a fixed window. None: each value has all of it.
     pub sharing: Option<Arc<Sharing>>,
-    /// A limit that is counted beside it as if it were enforced instead, and never rejects. It has tiers, and only if
-    /// [`Rule::limit`] has tiers that nothing shares.
+    /// A limit that is counted as if enforced, and never rejects. [`Rule::limit`] must have tiers that nothing shares.
     pub shadow: Option<Limit>,
     /// How the instances coordinate its counts.
     pub coordination: RuleCoordination,
     /// Whether callers may give its hits back, if it says so itself.
     pub give_back: Option<GiveBack>,
-    /// The DNS name whose addresses are the instances between which the limit is divided when rules are loaded. Until
-    /// then it is the whole limit.
+    /// The DNS name of the instances between which the limit, whole so far, is divided when rules are loaded.
     pub instances_of: Option<Box<str>>,
     /// Its name: responses carry it, and `replaces` refers to it.
     pub name: Option<Box<str>>,

@@ -7,9 +7,7 @@ use super::{
     units::{Period, Unit},
 };
 
-/// The tiers and policy of a limit that the caller sends with a descriptor, in place of a configured one.
-///
-/// Always valid: stores rely on the properties that [`RuntimeLimit::new`] checks.
+/// A limit that the caller sends with a descriptor. Always valid: stores rely on what [`RuntimeLimit::new`] checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeLimit {
     tiers: Tiers,
@@ -39,17 +37,15 @@ pub enum RuntimeLimitError {
 // === impl RuntimeLimit ===
 
 impl RuntimeLimit {
-    /// The shortest period, as in the rule language.
+    /// The bounds of a period, as in the rule language.
     const SHORTEST: Period = Period::from_millis(1);
-    /// The longest period, as in the rule language.
     const LONGEST: Period = Unit::Year.period();
 
     /// Creates a limit of these tiers, all of which must admit a request.
     ///
     /// # Errors
     ///
-    /// If there is no tier, a period is out of range, a bucket has no burst, two tiers have the same
-    /// algorithm and period, or rejected hits count in anything but a single fixed window.
+    /// [`RuntimeLimitError`].
     pub fn new(tiers: Tiers, over_limit_policy: OverLimitPolicy) -> Result<Self, RuntimeLimitError> {
         for (i, tier) in tiers.iter().enumerate() {
             if !(Self::SHORTEST..=Self::LONGEST).contains(&tier.period) {
@@ -71,8 +67,7 @@ impl RuntimeLimit {
         }
     }
 
-    /// Creates the limit of an override as envoyproxy/ratelimit applies it: `requests` per `unit` in a fixed window in
-    /// which rejected hits count.
+    /// Creates an override as envoyproxy/ratelimit applies it: a fixed window in which rejected hits count.
     #[must_use]
     pub fn per_unit(requests: u32, unit: Unit) -> Self {
         Self {

@@ -48,7 +48,6 @@ impl SharedStore {
         self == Self::Redis || (rule.sharing.is_none() && rule.limit.is_single_fixed_window())
     }
 
-    /// Returns the mode in which `rule` is counted if `mode` is requested and there are `instances`.
     fn supported(self, rule: &Rule, mode: Coordination, instances: usize) -> Coordination {
         let mode = match mode {
             Coordination::Auto => Coordination::for_limit(rule.limit.capacity(), instances),
@@ -95,8 +94,7 @@ impl SharedCounts {
         store.supported(rule, self.requested(rule), instances)
     }
 
-    /// Returns the mode in which `rule` is counted now; none if that depends on the number of instances, which is
-    /// unknown.
+    /// Returns the mode in which `rule` is counted; none if it depends on the number of instances, which is unknown.
     #[must_use]
     pub fn mode_now(&self, rule: &Rule) -> Option<Coordination> {
         let Some(store) = self.store else { return Some(Coordination::Local) };

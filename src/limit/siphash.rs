@@ -2,21 +2,18 @@
 //! that are pushed one by one. Each but the last is padded with zeros to whole words, so that no text has to be joined
 //! with another one.
 
-/// The bytes that are hashed at once.
 const WORD: usize = 8;
 
 /// A hash of the texts pushed so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SipHash {
     state: [u64; 4],
-    /// The number of words.
     words: usize,
 }
 
 // === impl SipHash ===
 
 impl SipHash {
-    /// Returns the hash of nothing under a `secret`.
     pub(super) const fn new(secret: [u64; 2]) -> Self {
         let [k0, k1] = secret;
         let state = [
@@ -39,7 +36,7 @@ impl SipHash {
         self.words += words.len() + 1;
     }
 
-    /// Returns the hash of all texts, and then of `text` and the byte `end`, which is not zero.
+    /// Of all texts, and then of `text` and the byte `end`, which is not zero.
     #[inline]
     pub(super) fn finish(mut self, text: &[u8], end: u8) -> [u64; 2] {
         let (words, tail) = text.as_chunks();
@@ -62,8 +59,7 @@ impl SipHash {
     }
 }
 
-/// Returns `tail`, fewer than eight bytes at the end of `text`, as the lowest bytes of a word. Reads it in at most
-/// three pieces, which may overlap: a copy of so few bytes costs more than hashing them.
+/// `tail` ends `text`. Read in up to three pieces, which may overlap: copying so few bytes costs more than hashing.
 #[inline]
 fn last_bytes(text: &[u8], tail: &[u8]) -> u64 {
     let len = tail.len();
@@ -79,14 +75,12 @@ fn last_bytes(text: &[u8], tail: &[u8]) -> u64 {
     if len == 0 { 0 } else { at(0) | at(len / 2) | at(len - 1) }
 }
 
-/// Mixes `word` into `state`, in one round.
 const fn absorb(state: &mut [u64; 4], word: u64) {
     state[3] ^= word;
     round(state);
     state[0] ^= word;
 }
 
-/// Mixes `state` in three rounds, and returns 64 bits of it.
 const fn squeeze(state: &mut [u64; 4]) -> u64 {
     round(state);
     round(state);

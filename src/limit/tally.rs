@@ -14,8 +14,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Returns the tally of `hits` from the `decision` on them against `limit`. The near-limit threshold is
-    /// floor(`limit` * `near_ratio`).
+    /// Splits `hits`, on which there is a `decision`. The near-limit threshold is floor(`limit` * `near_ratio`).
     #[inline]
     #[must_use]
     pub fn of(decision: &Decision, limit: u32, policy: OverLimitPolicy, hits: Hits, near_ratio: f32) -> Self {

@@ -20,8 +20,7 @@ pub struct Tier {
 /// The tiers of one limit. Most limits have one, which is stored inline.
 pub type Tiers = SmallVec<[Tier; 1]>;
 
-/// The tiers of one limit in an allocation that the limit shares with its counters. At least one. A counter holds eight
-/// bytes of it.
+/// At least one tier, in an allocation that the limit shares with its counters: they hold eight bytes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedTiers(Arc<Tiers>);
 
@@ -51,18 +50,15 @@ pub struct Bucket {
 /// How tokens are refilled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Refill {
-    /// Evenly: one every `period / requests`. At most `burst + requests * t / period` hits are admitted in any time
-    /// `t`.
+    /// Evenly, one every `period / requests`: at most `burst + requests * t / period` hits in any time `t`.
     #[default]
     Continuous,
     /// `requests` of them at the end of each period, counted from the first hit. At most `burst + requests * (floor(t /
     /// period) + 1)` hits are admitted in any time `t`: even the shortest may contain a step.
     Step,
-    /// Evenly, as [`Refill::Continuous`], but the bucket is the same one for each period, which comes with the request
-    /// as the number of requests does.
+    /// As [`Refill::Continuous`], but one bucket for all periods: the period comes with the request, like `requests`.
     AnyPace,
-    /// Evenly, as [`Refill::Continuous`], but `requests` in so many periods: what one of so many instances has of a
-    /// bucket that is refilled in every period. Its counter is that of the whole bucket.
+    /// As [`Refill::Continuous`], but over so many periods: an instance's part, which uses the whole bucket's counter.
     Part(NonZeroU16),
 }
 
@@ -117,8 +113,7 @@ impl Tier {
         }
     }
 
-    /// Returns the longest that a request can have to wait for room, if no clock steps and hits are not reserved: the
-    /// period of a window, or the time in which a bucket fills that is in debt.
+    /// Returns the longest wait without reservations and clock steps: a period, or until a bucket in debt is full.
     #[must_use]
     pub const fn longest_wait(&self) -> Period {
         let Algorithm::TokenBucket(bucket) = self.algorithm else {
@@ -132,8 +127,7 @@ impl Tier {
         Period::from_nanos(self.refill_period().as_nanos().saturating_mul(refills))
     }
 
-    /// Returns whether `other` uses the same counter of a key: it has the same kind of algorithm and the same period,
-    /// unless a bucket has [any](Refill::AnyPace).
+    /// Returns whether both use the same counter of a key: the same kind of algorithm and period, or both any pace.
     #[must_use]
     pub fn shares_counter(&self, other: &Self) -> bool {
         use std::mem::discriminant;

@@ -5,9 +5,7 @@ use std::{fmt, time::Duration};
 /// Nanoseconds in a second.
 pub const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// An instant: nanoseconds since the Unix epoch, from 1970 to 2554.
-///
-/// All arithmetic saturates: an instant past the last one is the last one.
+/// An instant: nanoseconds since the Unix epoch, from 1970 to 2554. All arithmetic saturates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
@@ -15,9 +13,7 @@ pub struct Timestamp(u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Period(u64);
 
-/// A number of hits that a request takes or gives back.
-///
-/// All arithmetic saturates, so a full counter does not wrap around.
+/// A number of hits. All arithmetic saturates, so a full counter does not wrap around.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hits(pub u64);
 
@@ -95,8 +91,7 @@ impl Timestamp {
         Self(self.0 - self.0 % period.0)
     }
 
-    /// Returns the end of the epoch-aligned window of length `period` that contains this instant: later than the
-    /// instant, by at most `period`.
+    /// Returns the end of the epoch-aligned window of length `period` that contains this instant, and is later.
     ///
     /// # Panics
     ///

@@ -116,8 +116,7 @@ impl<'a> Verdict<'a> {
         verdict
     }
 
-    /// Returns the verdict on a request whose descriptors have these `statuses`. Leaves out the metadata that
-    /// [`Modes::describes`] asks for.
+    /// Returns the verdict on these `statuses`, without the metadata that [`Modes::describes`] asks for.
     #[inline]
     #[must_use]
     pub fn of_statuses(statuses: SmallVec<[Status<'a>; 2]>, modes: &Modes) -> Self {
@@ -153,10 +152,8 @@ impl<'a> Verdict<'a> {
         }
     }
 
-    /// Returns the wait until a rejected request would be admitted if no other request takes any hits; none if no
-    /// counted limit rejected it.
-    ///
-    /// Every limit that is over must admit the request. If only quotas are over, one of them is enough.
+    /// Returns the wait until a rejected request would be admitted if nobody else takes hits; none if no limit rejected
+    /// it. Every limit that is over must admit the request. If only quotas are over, one of them is enough.
     #[must_use]
     pub fn retry_after(&self) -> Option<Period> {
         let waits = |quota: bool| {
@@ -177,7 +174,6 @@ impl Modes {
     }
 }
 
-/// The statuses of a request, combined.
 #[derive(Default)]
 struct Combined {
     limits_over: usize,
@@ -185,12 +181,12 @@ struct Combined {
     quotas_over: usize,
     /// See [`Verdict::nearest`].
     nearest: Option<usize>,
-    /// The remaining requests of that one.
+    /// The remaining requests of the nearest status.
     least: u32,
 }
 
 impl Combined {
-    /// Adds the `status` of the descriptor at the index `i`. One of an unlimited rule is no quota.
+    /// An unlimited rule's status is no quota.
     #[inline]
     fn add(&mut self, i: usize, status: &Status<'_>) {
         let is_nearer = match self.nearest {
@@ -210,7 +206,6 @@ impl Combined {
         }
     }
 
-    /// Returns whether the request is over its limits.
     const fn is_over(&self) -> bool {
         self.limits_over > 0 || (self.quotas > 0 && self.quotas == self.quotas_over)
     }
@@ -219,19 +214,19 @@ impl Combined {
 // === impl Status ===
 
 impl<'a> Status<'a> {
-    /// Returns that of a descriptor of which nothing is counted. Whether it is a `quota`.
+    /// The status of a descriptor of which nothing is counted, and which may be a `quota`.
     #[must_use]
     pub const fn no_limit(quota: bool) -> Self {
         Self { code: Code::Ok, quota, limit: None, remaining: 0, reset: None }
     }
 
-    /// Returns that of a descriptor of an unlimited rule.
+    /// The status of a descriptor of an unlimited rule.
     #[must_use]
     pub const fn unlimited() -> Self {
         Self { code: Code::Ok, quota: false, limit: None, remaining: u32::MAX, reset: None }
     }
 
-    /// Returns that of a descriptor for which there is a `decision`. Whether all are quotas.
+    /// The status of a descriptor for which there is a `decision`. `all_quotas` is [`Modes::quota`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     #[must_use]
@@ -263,7 +258,7 @@ impl<'a> Status<'a> {
     }
 }
 
-/// Returns the dynamic metadata for the proxy, if there is any. `rejecting` is the status that rejects the request.
+/// `rejecting` is the status that rejects the request.
 #[cold]
 fn metadata(
     request: &Request<'_>,
@@ -283,8 +278,7 @@ fn metadata(
     metadata
 }
 
-/// Returns the dynamic metadata that envoyproxy/ratelimit sends: the decoded request, and the metadata of the rules
-/// that admitted it.
+/// What envoyproxy/ratelimit sends: the decoded request, and the metadata of the rules that admitted it.
 fn describe(request: &Request<'_>, matched: &Matched<'_>, statuses: &[Status<'_>]) -> Metadata {
     let mut metadata = Metadata::new();
     metadata.insert("domain".into(), request.domain.into());

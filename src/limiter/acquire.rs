@@ -31,8 +31,7 @@ pub struct Acquired {
     pub rejection: Option<Rejection>,
     /// The time from its arrival to the decision.
     pub waited: Period,
-    /// By which the hits can be given back, if they are not used. None if they cannot be: no limit or several ones
-    /// apply, or their counters are not in this process.
+    /// With which unused hits are given back. None with no or several limits, or counters in another process.
     pub receipt: Option<Receipt>,
 }
 
@@ -42,8 +41,7 @@ pub enum AcquireError {
     /// As for requests that do not wait.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// Several of its descriptors have a limit. Each limit has a line of its own, and two requests in two lines could
-    /// wait for each other.
+    /// Several descriptors have a limit. Each has its own line, and requests in two lines could wait for each other.
     #[error(
         "{0} descriptors of the request have a limit, and a request can wait for one only: send one \
          descriptor, whose rule may have several tiers, or do not wait"
@@ -98,14 +96,13 @@ struct Counted<'a> {
 enum Asked {
     /// By these rules, which a reload may have replaced meanwhile.
     Decided(Arc<Loaded>, Acquired, Decision),
-    /// With what it gets once it is admitted: by the rules of now, since those of then may be others.
+    /// The receipt that it gets when it is admitted: by the rules of now, which may be replaced until then.
     Waits(CounterKey, AskTicket, Receipt),
 }
 
 impl<S: Store> Limiter<S> {
-    /// Decides `request` as [`Limiter::decide`] does, and if it would be rejected only for a while, waits for up to
-    /// `max_wait`, in the order of arrival. If it would have to wait for longer, it is rejected at once, with the wait
-    /// that it would need. Passes the verdict to `encode`. Whoever drops the future gives the place up.
+    /// Decides `request` as [`Limiter::decide`] does. If it would be rejected only for a while, it waits in the order
+    /// of arrival, or is rejected at once if `max_wait` is too short. Dropping the future gives the place up.
     ///
     /// Requests without a limit, those in shadow mode, and those of rules for which nobody can wait (strict buckets,
     /// shared limits, limits of the request itself) are decided at once. Waits need [`Limiter::serve_waiters`], which a
@@ -224,8 +221,7 @@ impl<S: Store> Limiter<S> {
         self.acquire_at_once(request, started, now, encode).await
     }
 
-    /// Has the store decide `request`, whose counters it has, as if it did not wait, and if it is rejected, puts it
-    /// into the line. Behind others it goes into the line at once. Returns none if it must be decided anew.
+    /// Asks the store, and puts `request` into the line if it rejects or others wait. None: it must be decided anew.
     async fn ask_for<C: Clock + ?Sized>(
         &self,
         request: &Request<'_>,
@@ -277,8 +273,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Awaits `done`, which asks the store about what does not decide. If the caller leaves meanwhile, what it has
-    /// `acquired` is given back.
+    /// Awaits `done`. If the caller leaves meanwhile, what it has `acquired` is given back.
     async fn unless_it_leaves<T, C: Clock + ?Sized>(
         &self,
         acquired: &Acquired,
@@ -291,20 +286,18 @@ impl<S: Store> Limiter<S> {
         done
     }
 
-    /// Returns whether a caller that waits for the limit of `check` may be decided as one that does not wait. Rejected
-    /// hits must not count, since they are taken later; and `interval` may admit more than the limit.
+    /// Rejected hits must not count, since they are taken later; and `interval` may admit more than the limit.
     fn may_be_taken(&self, check: &LimitCheck<'_>) -> bool {
         let mode = check.rule.declared().and_then(|rule| self.store.shared_counts().mode_now(rule));
         check.over_limit_policy() == OverLimitPolicy::Ignore && mode != Some(Coordination::Interval)
     }
 
-    /// Returns what is known of the counters of `check`, which are elsewhere. None if they follow other rules by now,
-    /// since a reload has changed the tiers.
+    /// None if nothing is known, or the counters follow other rules by now, since a reload has changed the tiers.
     pub(super) fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
         self.store.estimate(check, now).filter(|estimate| estimate.is_of(check.tiers()))
     }
 
-    /// Returns what is known of the counters of `check`, which are elsewhere, as a decision about no hits.
+    /// What is known of the counters, as a decision about no hits.
     fn look(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
         self.estimate(check, now).map_or(
             Decision::unknown(Period::default()),
@@ -315,8 +308,7 @@ impl<S: Store> Limiter<S> {
         )
     }
 
-    /// Chooses the turns in which lines ask the store by `seed` in place of a random number, where instances have no
-    /// ranks, so that a simulation can be repeated.
+    /// Chooses the turns of lines by `seed` where instances have no ranks, so that a simulation can be repeated.
     #[must_use]
     pub fn with_turns_of(mut self, seed: u64) -> Self {
         if let Some(asking) = Arc::get_mut(&mut self.asking) {
@@ -357,7 +349,6 @@ impl<S: Store> Limiter<S> {
         super::asking::serve(Arc::downgrade(limiter), Arc::clone(&limiter.asking), clock, Some(longest))
     }
 
-    /// Applies new rules to the lines whose counters are not in memory.
     #[cfg(any(feature = "coordinated", feature = "disk"))]
     pub(super) fn reload_asking(&self, now: Timestamp) {
         let [_, asking] = &self.lines_are_stale;
@@ -376,8 +367,7 @@ impl<S: Store> Limiter<S> {
         self.asking.close(now);
     }
 
-    /// Gives the hits of `receipt` back for its caller, as [`Limiter::put_back`] does, and counts them. Those of a rule
-    /// that denies this stay taken.
+    /// Gives the hits of `receipt` back as [`Limiter::put_back`] does, and counts them, unless their rule denies this.
     pub fn give_back(&self, receipt: Receipt, now: Timestamp) {
         if !receipt.is_returnable() {
             return;
@@ -391,8 +381,7 @@ impl<S: Store> Limiter<S> {
         self.put_back(receipt, now);
     }
 
-    /// Gives the hits of `receipt` back, as far as they still count: to a window that is open, and to a bucket less
-    /// what has flowed in since.
+    /// Gives hits back while they count: to a window that is open, and to a bucket less what has flowed in since.
     pub fn put_back(&self, receipt: Receipt, now: Timestamp) {
         let loaded = self.loaded.load();
         let rule = loaded.as_ref().and_then(|loaded| RuleRef::Compiled(loaded.rules.rules().first()?).id());
@@ -416,7 +405,6 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Returns what a store that is elsewhere gets back of `hits` that it took for `check` at `taken_at`.
     fn unused_of(
         &self,
         check: &LimitCheck<'_>,
@@ -430,7 +418,6 @@ impl<S: Store> Limiter<S> {
         unused(check.tiers(), taken_at, hits, at)
     }
 
-    /// Has the store that has the counters of `check` get `unused` hits back.
     pub(super) async fn give_back_unused(
         &self,
         check: &LimitCheck<'_>,
@@ -448,7 +435,6 @@ impl<S: Store> Limiter<S> {
         self.asking.waiters()
     }
 
-    /// Has the lines follow the current rules.
     pub(super) fn refresh_lines(&self) {
         for is_stale in &self.lines_are_stale {
             is_stale.store(true, Ordering::Release);
@@ -459,7 +445,6 @@ impl<S: Store> Limiter<S> {
         self.asking.ring();
     }
 
-    /// Returns the current rules.
     pub(super) fn current(&self, request: &Request<'_>) -> Result<Arc<Loaded>, LimitError> {
         validate(request)?;
         let loaded = self.loaded.load_full().ok_or(LimitError::NoRules)?;
@@ -471,7 +456,7 @@ impl<S: Store> Limiter<S> {
         self.loaded.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, loaded))
     }
 
-    /// Returns the limit in whose line a request waits for up to `max_wait`; none if it must be decided at once.
+    /// None if the request must be decided at once.
     fn line_of<'b, 'c>(
         &self,
         matched: &'b Matched<'c>,
@@ -491,7 +476,6 @@ impl<S: Store> Limiter<S> {
         Ok(Some(check))
     }
 
-    /// Decides a request that does not wait.
     async fn acquire_at_once<T>(
         &self,
         request: &Request<'_>,
@@ -529,8 +513,7 @@ impl<S: Store> Limiter<S> {
         Ok(decided.await?)
     }
 
-    /// Decides what is counted in the shadow of the rules of `matched`. Of one descriptor, the rule's line decides, so
-    /// no other rule rejects that.
+    /// Each rule's line decides by itself, so no other rule rejects what is counted in a shadow.
     async fn decide_shadows(&self, matched: &Matched<'_>, home: Home<'_>, now: Timestamp) -> Decisions {
         let shadows = matched.shadows();
         match home {
@@ -544,7 +527,6 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Records what became of a request that may wait, and encodes it as the verdict of the rules of `loaded`.
     async fn report<T>(
         &self,
         loaded: &Loaded,
@@ -577,7 +559,7 @@ impl<S: Store> Limiter<S> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Decides like [`Limiter::acquire`] without a wait, if no store has to be waited for.
+    /// Like [`Limiter::acquire`] without a wait. Fails if a store has to be waited for.
     pub(super) fn acquire_now(
         &self,
         request: &Request<'_>,
@@ -605,8 +587,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Returns the key and the tiers for which callers with these names wait by `rules`, if their counters are in
-    /// memory, or elsewhere. None if they do not.
+    /// None if callers of `names` do not wait, or not where `is_in_memory` says.
     fn waited_for(
         &self,
         rules: &RuleSet,
@@ -622,7 +603,6 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// Returns whether callers wait for the limit of `check`.
 pub(super) fn waits(check: &LimitCheck<'_>) -> bool {
     let RuleRef::Compiled(_) = &check.rule else { return false };
     check.pool.is_none()
@@ -638,7 +618,6 @@ fn has_ended(tiers: &[Tier], from: Timestamp, to: Timestamp) -> bool {
     windows.any(|period| from.window_end(period) <= to && to.since(from) < period)
 }
 
-/// Returns the decision on a caller that is told this, about counters that look so.
 fn rejected(looked: Decision, rejection: Rejection) -> Decision {
     let reset = match rejection {
         Rejection::Timeout { retry_after } | Rejection::Full { retry_after } => retry_after,

@@ -8,8 +8,7 @@ use crate::{
 /// The most names that are compared with one that no rule has.
 const MOST_COMPARED: usize = 1_000;
 
-/// Returns the name of a rule's domain or key that is probably meant by the `domain` or by a key of `entries`, if no rule
-/// has that.
+/// The rule's domain or key that is probably meant, if no rule has the `domain` or a key of `entries`.
 pub(crate) fn did_you_mean<'a>(rules: &'a RuleSet, domain: &str, entries: &[Entry<'_>]) -> Option<&'a str> {
     if !rules.has_domain(domain) {
         return nearest(domain, rules.domains().take(MOST_COMPARED));

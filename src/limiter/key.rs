@@ -17,9 +17,8 @@ use arc_swap::ArcSwapOption;
 #[derive(Debug)]
 pub struct Key {
     names: Named,
-    /// What was found when the key was made.
     first: Found,
-    /// What was found after the last reload since then.
+    /// What was found after a later reload.
     later: ArcSwapOption<Found>,
 }
 
@@ -55,7 +54,6 @@ struct KeyCounter {
     reports_none: bool,
     stats: Arc<RuleStats>,
     rule: RuleId,
-    /// Whether callers may give hits back.
     is_returnable: bool,
     /// Whether it is in this process's memory.
     is_here: bool,
@@ -72,8 +70,7 @@ impl Key {
 }
 
 impl Limiter<MemoryStore> {
-    /// Decides on `hits` of `key` as of `now`, and counts them, as [`Limiter::decide`] does for a request of its
-    /// entries.
+    /// Decides on `hits` of `key` and counts them, as [`Limiter::decide`] does for a request of its entries.
     ///
     /// # Errors
     ///
@@ -140,8 +137,7 @@ impl<S: Store> Limiter<S> {
         })?
     }
 
-    /// Takes `hits` of `key`, at least one, if they fit now, nobody waits for others, and the counter is in this
-    /// process. Otherwise they have to be [acquired](Limiter::acquire).
+    /// Takes `hits`, at least one, if they fit, nobody waits and the counter is here; else use [`Limiter::acquire`].
     #[must_use]
     pub fn acquire_fitting(&self, key: &Key, hits: Hits, now: Timestamp) -> Option<Acquired> {
         let taken = self.with_counter(key, |counter| {
@@ -158,7 +154,6 @@ impl<S: Store> Limiter<S> {
         taken.ok().flatten()
     }
 
-    /// Calls `act` with the counter of `key` by the current rules, if there is one.
     fn with_counter<T>(
         &self,
         key: &Key,
@@ -178,7 +173,6 @@ impl<S: Store> Limiter<S> {
         Ok(act(found.counter.as_ref()))
     }
 
-    /// Decides about `hits` of `counter`, and records the decision.
     #[inline]
     fn take_of(&self, store: &MemoryStore, counter: &KeyCounter, hits: Hits, now: Timestamp) -> Decision {
         let KeyCounter { key, of_tier, tiers, over_limit_policy, .. } = counter;
@@ -187,7 +181,6 @@ impl<S: Store> Limiter<S> {
         decision
     }
 
-    /// Records the `decision` about `hits` of `counter`.
     #[inline]
     fn count(&self, counter: &KeyCounter, decision: &Decision, hits: Hits) {
         let KeyCounter { tiers, over_limit_policy, stats, .. } = counter;
@@ -195,7 +188,6 @@ impl<S: Store> Limiter<S> {
         stats.add(self.counts_of(decision, capacity, *over_limit_policy, hits, false));
     }
 
-    /// Finds the counter for `request`, of one descriptor, if it alone decides.
     fn find_counter(&self, request: &Request<'_>) -> Result<Found, LimitError> {
         // before the rules: if these are newer, they are found again by the next request
         let generation = self.generation();
@@ -208,7 +200,7 @@ impl<S: Store> Limiter<S> {
         Ok(Found { generation, counter })
     }
 
-    /// Returns the counter of `check`, the only one of its request, if it alone decides and nothing else is reported.
+    /// None unless it alone decides and nothing else is reported.
     fn counter_of(&self, loaded: &Loaded, check: &LimitCheck<'_>, scope: limit::Scope) -> Option<KeyCounter> {
         let RuleRef::Compiled(rule) = &check.rule else { return None };
         // what shadow mode admits is more than the counter says
@@ -234,7 +226,6 @@ impl<S: Store> Limiter<S> {
         })
     }
 
-    /// Returns the number of the current rules, which grows with each reload.
     #[inline]
     fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
@@ -244,7 +235,6 @@ impl<S: Store> Limiter<S> {
 // === impl KeyCounter ===
 
 impl KeyCounter {
-    /// Returns the receipt for `hits` that were taken at `taken_at`.
     fn receipt(&self, hits: Hits, taken_at: Timestamp) -> Receipt {
         let rule = (Some(self.rule), self.is_returnable);
         Receipt::of_key(self.key, self.tiers.clone(), rule, hits, taken_at)
@@ -282,7 +272,6 @@ mod tests {
         Rule::new(Limit::Tiers { tiers: tiers.iter().cloned().collect(), over_limit_policy })
     }
 
-    /// Returns the rules of a domain in which `rule` is that of each tenant.
     fn rules(rule: Option<Rule>, value_to_metric: bool, scope: Scope) -> RuleSet {
         let node = RuleNode { value_to_metric, rule, ..RuleNode::new("tenant", Values::Any) };
         RuleSet::new(&[Domain { scope, ..Domain::new("shop", vec![node]) }], KeyHasher::with_secret([1, 2]))
@@ -313,7 +302,6 @@ mod tests {
         counts
     }
 
-    /// Decisions and stats of a key are those of its requests, whatever its rule is, also when rules are replaced.
     #[test]
     fn a_key_is_decided_as_its_requests_are() {
         let (count, ignore) = (OverLimitPolicy::Count, OverLimitPolicy::Ignore);

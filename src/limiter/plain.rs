@@ -13,14 +13,12 @@ use crate::{
 /// The only check of a request, and what is known of its rule.
 struct Plain<'a> {
     check: PlainCheck<'a>,
-    /// What a rejection affects.
     scope: Scope,
     counts: &'a OwnCounts,
 }
 
 impl<S: Store> Limiter<S> {
-    /// Decides `request` as [`Limiter::acquire`] does, if its hits fit now and nobody waits for the same counters.
-    /// Otherwise returns `encode`.
+    /// Takes hits that fit now while nobody waits for the same counters. Otherwise returns `encode`.
     #[inline]
     pub(super) fn acquire_plain<T, E: FnOnce(&Verdict<'_>, &Acquired) -> T>(
         &self,
@@ -39,8 +37,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Concludes the wait of `request`, which came at `started` and whose hits of the counter of `key` in `memory` were
-    /// taken at `taken_at`, as of `now`. Returns `encode` if its rule is another one now, or is not plain.
+    /// Hits of `key` were taken at `taken_at`. Returns `encode` if the rule is another now, or not plain.
     pub(super) fn conclude_wait<T, E: FnOnce(&Verdict<'_>, &Acquired) -> T>(
         &self,
         loaded: &Loaded,
@@ -57,7 +54,7 @@ impl<S: Store> Limiter<S> {
         Ok(self.conclude_plain(loaded, request, &plain, &decision, (started, taken_at), encode))
     }
 
-    /// Returns the only check of `request`, if callers wait for it and it is plain.
+    /// None if callers do not wait for it, or it is not plain.
     #[inline]
     fn plain<'a>(&self, loaded: &'a Loaded, request: &'a Request<'_>) -> Option<Plain<'a>> {
         let modes = &self.settings.modes;
@@ -73,7 +70,6 @@ impl<S: Store> Limiter<S> {
         counts_hits.then(|| Plain { check, scope: self.settings.scope.max(scope), counts })
     }
 
-    /// Records the `decision`, which admits the hits of `plain`, and encodes the verdict.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that it finds in registers what was decided")]
     fn conclude_plain<T>(

@@ -40,15 +40,14 @@ pub trait RejectionLog: fmt::Debug + Send + Sync + 'static {
     fn rejected(&self, rejection: &Rejection<'_>);
 }
 
-/// The minutes of the last reported rejections: for each rule, and for all limits that come with requests, one of those
-/// that are by the count, and one of those made without the store, which the others must not hide.
+/// The minutes of the last reports, for each rule and for all limits that come with requests: of rejections by the
+/// count, and of those made without the store, which the others must not hide.
 #[derive(Debug)]
 pub(super) struct LastReports(Box<[AtomicU32]>);
 
 // === impl LastReports ===
 
 impl LastReports {
-    /// Returns those of `rules` rules without any rejection.
     pub(super) fn new(rules: usize) -> Self {
         Self((0..2 * (rules + 1)).map(|_| AtomicU32::new(u32::MAX)).collect())
     }

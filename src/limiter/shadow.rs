@@ -13,8 +13,7 @@ use crate::{
 };
 
 impl<S: Store> Limiter<S> {
-    /// Has the store decide a request of all or none, and then what is in the shadow of its rules, within the same
-    /// wait.
+    /// Decides a request of all or none, and then what is in the shadow of its rules, within the same wait.
     pub(super) async fn take_before_shadows(
         &self,
         loaded: &Loaded,
@@ -75,8 +74,7 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// Returns the checks in the shadow of rules that would have counted a request of all or none, if the rules made
-/// `decisions`: those where no other rule rejects it.
+/// The shadows that would have counted a request of all or none: no other rule rejects it.
 fn counted<'m, 'r>(
     matched: &'m Matched<'r>,
     decisions: &'m [Decision],

@@ -26,7 +26,6 @@ fn rule(tiers: &[Tier], over_limit_policy: OverLimitPolicy) -> Rule {
     Rule::new(Limit::Tiers { tiers: tiers.iter().cloned().collect(), over_limit_policy })
 }
 
-/// Returns rules for each key that descriptors of the test have, and for two below the first one.
 fn rules() -> RuleSet {
     let (count, ignore) = (OverLimitPolicy::Count, OverLimitPolicy::Ignore);
     let (fixed, sliding) = (Algorithm::FixedWindow, Algorithm::SlidingWindow);

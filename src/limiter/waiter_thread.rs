@@ -12,9 +12,8 @@ use crate::{
     store::{Store, Timers},
 };
 
-/// The threads that serve the lines of a limiter. One serves those in memory: it sleeps until the next caller is due.
-/// Another one asks the store for the hits of those whose counters are elsewhere, if there can be any. They end when
-/// this is dropped.
+/// The threads that serve waiting callers. One serves lines in memory, and sleeps until the next is due. Another one
+/// asks the store for the other lines, if there can be any. They end when this is dropped.
 #[derive(Debug)]
 pub struct WaiterThread {
     timers: Option<Arc<Timers>>,

@@ -16,8 +16,7 @@ use super::{
     unix::{self, SocketFile},
 };
 
-/// The idle time after which the system checks whether a TCP peer still exists, and the time between two checks: a
-/// client that has vanished takes a place among the connections. The idle time is that of Redis.
+/// Idle time before keep-alives, as in Redis, and between them: a vanished client takes up a connection.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_mins(5), Duration::from_secs(30));
 
 /// A listening TCP port or unix socket.

@@ -27,7 +27,6 @@ impl ConnectionAge {
     }
 }
 
-/// Sleeps for `period`, or forever without one.
 async fn sleep(period: Option<Duration>) {
     match period {
         Some(period) => time::sleep(period).await,
@@ -35,8 +34,7 @@ async fn sleep(period: Option<Duration>) {
     }
 }
 
-/// Returns `age` plus or minus up to a tenth, uniformly distributed: connections that opened together, as after a
-/// restart, must not all reopen together.
+/// Connections that opened together, as after a restart, must not all reopen together.
 fn jittered(age: Duration) -> Duration {
     age.mul_f64(0.9 + 0.2 * fastrand::f64())
 }

@@ -2,8 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the process's limit of open files to the most that the system allows it. Returns the limit; none if there is
-/// none.
+/// Raises the limit of open files to the most that the system allows. Returns it; none if there is none.
 pub fn raise_open_files() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {

@@ -24,8 +24,7 @@ pub(super) async fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> 
     Ok((listener, file))
 }
 
-/// Removes a socket that a terminated process left behind. Fails if a process still listens on it, or if the file is
-/// not a socket.
+/// Removes a socket that nobody listens on. Fails if a process does, or if the file is not a socket.
 async fn remove_stale(path: &Path) -> io::Result<()> {
     let kind = match fs::symlink_metadata(path) {
         Ok(metadata) => metadata.file_type(),

@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use super::counter::Counter;
 
-/// The inclusive upper bounds of the buckets; one more bucket holds longer durations.
-///
-/// These are the bounds of `statsd_exporter`, which envoyproxy/ratelimit uses, read both as seconds (5 ms to 10 s) and
-/// as milliseconds (5 us to 10 ms): the reference can report either, and a decision within the process takes
-/// microseconds.
+/// The inclusive upper bounds of the buckets; one more bucket holds longer durations. They are those of
+/// `statsd_exporter`, which envoyproxy/ratelimit uses, read as seconds and as milliseconds: a decision in the process
+/// takes microseconds.
 pub const BOUNDS: [Duration; 20] = [
     Duration::from_micros(5),
     Duration::from_micros(10),
@@ -58,7 +56,6 @@ pub struct Bucket {
 // === impl AtomicBucket ===
 
 impl AtomicBucket {
-    /// Adds `n` durations of `nanos` nanoseconds each.
     pub(super) fn add(&self, n: u64, nanos: u64) {
         self.count.add(n);
         self.nanos.add(nanos.saturating_mul(n));
@@ -72,7 +69,7 @@ impl AtomicBucket {
 // === impl Bucket ===
 
 impl Bucket {
-    /// Returns the durations of both. A sum stays at 2^64 - 1: many callers that wait at once reach that in days.
+    /// The sum stays at 2^64 - 1: many callers that wait at once reach that in days.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {

@@ -14,24 +14,22 @@ use parking_lot::Mutex;
 
 use super::counter::Counter;
 
-/// The most names that are counted by themselves.
 const MAX_NAMES: usize = 1_000;
 
 /// The longest domain or key in bytes. A longer one is counted under its beginning.
 const MAX_NAME: usize = 64;
 
-/// The domain and the key under which all further names are counted.
+/// The domain and key under which names beyond [`MAX_NAMES`] are counted.
 const OTHERS: &str = "_other";
 
 /// How often a name may be aged before it is forgotten, if nobody asks for it meanwhile.
 const MAX_AGE: u8 = 12;
 
-/// Names that no rule has, with the descriptors that had them: domains, or keys of a domain.
+/// Names that no rule has (domains, or keys of a domain), with how many descriptors had them.
 #[derive(Debug, Default)]
 pub(super) struct CallerNames {
     /// Replaced whenever a name is new or forgotten, so that readers write nothing that other threads read.
     named: ArcSwap<Named>,
-    /// Held while the names are replaced.
     replacing: Mutex<()>,
     others: Counter,
     #[cfg(feature = "server")]
@@ -47,7 +45,6 @@ struct Name {
     key: Arc<str>,
 }
 
-/// As [`Name`], of a request.
 #[derive(Clone, Copy, Debug, Hash)]
 struct NameRef<'a> {
     domain: &'a str,
@@ -64,8 +61,7 @@ struct Counted {
 // === impl CallerNames ===
 
 impl CallerNames {
-    /// Counts `descriptors` for the unknown `key` of `domain`, or an unknown domain if the key is empty. Returns whether
-    /// they were counted under this name, and whether the name is new.
+    /// An empty key counts an unknown domain. Returns whether the name is counted by itself, and whether it is new.
     fn add(&self, name: NameRef<'_>, descriptors: u64) -> (bool, bool) {
         let name = name.shortened();
         {
@@ -94,7 +90,7 @@ impl CallerNames {
         (true, is_new)
     }
 
-    /// Counts `descriptors` for `domain`, which has no rules. Returns whether they were counted under its name.
+    /// Returns whether they were counted under the domain's own name.
     pub(super) fn add_domain(&self, domain: &str, descriptors: u64) -> bool {
         let (is_named, is_new) = self.add(NameRef { domain, key: "" }, descriptors);
         if is_new {
@@ -103,7 +99,6 @@ impl CallerNames {
         is_named
     }
 
-    /// Counts a descriptor for `key`, which no rule of `domain` has. Returns whether it was counted under this name.
     pub(super) fn add_key(&self, domain: &str, key: &str) -> bool {
         let (is_named, is_new) = self.add(NameRef { domain, key }, 1);
         if is_new {
@@ -112,7 +107,7 @@ impl CallerNames {
         is_named
     }
 
-    /// Tells of a name that nobody has asked for lately: a typing error in it admits everything.
+    /// A typing error in a name admits everything.
     #[cfg(feature = "server")]
     fn warn(&self, domain: &str, key: Option<&str>) {
         let Some(suppressed) = self.warned.admit(std::time::Instant::now()) else { return };
@@ -138,8 +133,7 @@ impl CallerNames {
     #[expect(clippy::unused_self, reason = "the server has a log")]
     const fn warn(&self, _domain: &str, _key: Option<&str>) {}
 
-    /// Returns every domain and key with its descriptors, in no order. Descriptors without a name of their own are the
-    /// last.
+    /// In no order, but descriptors without a name of their own are the last.
     pub(super) fn get(&self) -> Vec<((String, String), u64)> {
         let named = self.named.load();
         let texts = |name: &Name| ((*name.domain).to_owned(), (*name.key).to_owned());
@@ -152,7 +146,6 @@ impl CallerNames {
         all
     }
 
-    /// Ages every name, and forgets those that were aged [`MAX_AGE`] times since somebody asked for them.
     pub(super) fn age(&self) {
         let _replacing = self.replacing.lock();
         let named = self.named.load();

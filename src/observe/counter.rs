@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A value that only grows. At 2^64 - 1 it stays: requests choose how many hits they have, and a counter that wrapped
-/// would look as if the process had started again.
+/// A value that only grows. It stays at 2^64 - 1: requests choose their hits, and a wrap would look like a restart.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 

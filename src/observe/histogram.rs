@@ -15,7 +15,6 @@ use {
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: Sharded<[AtomicBucket; BOUNDS.len() + 1]>,
-    /// The buckets that are used instead, if finer ones are needed.
     #[cfg(feature = "server")]
     refined: Option<Box<Refined>>,
 }
@@ -64,13 +63,12 @@ impl Histogram {
         all
     }
 
-    /// Returns the current contents in the finest buckets that there are.
     #[cfg(feature = "server")]
     pub(super) fn times(&self) -> Times {
         self.refined.as_ref().map_or_else(|| Times::from(&self.get()), |refined| refined.times())
     }
 
-    /// Returns the durations of the time `within` before `now`, as far as its buckets were refined for that.
+    /// Returns all durations if the buckets are not refined.
     #[cfg(feature = "server")]
     pub(super) fn recent(&self, within: Duration, now: Instant) -> Times {
         self.refined.as_ref().map_or_else(|| self.times(), |refined| refined.recent(within, now))

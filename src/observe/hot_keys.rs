@@ -14,7 +14,7 @@ use std::{
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-/// The length of a sketch's time, in nanoseconds.
+/// The time of a sketch, in nanoseconds.
 const SLICE: u64 = 20_000_000_000;
 
 /// The sketches kept: ten minutes and the current one.
@@ -29,7 +29,7 @@ const STEP: u32 = 256;
 /// The mean number of decisions for each sample when there are many.
 const MAX_GAP: u32 = 128;
 
-/// The number of lanes: threads that share one may lose a decision between two samples.
+/// Threads that share a lane may lose a decision between two samples.
 const LANES: usize = 32;
 
 /// `WEIR_HOT_KEYS`: whether hot keys are found, and how they are shown.
@@ -48,7 +48,6 @@ pub enum HotKeyValues {
 #[derive(Debug)]
 pub struct HotKeys {
     lanes: [Lane; LANES],
-    /// The mean number of decisions for each sample at present.
     gap: AtomicU32,
     slices: Mutex<Slices>,
 }
@@ -78,7 +77,6 @@ struct Slice {
 #[derive(Debug, Default)]
 struct Sketch {
     counters: Vec<HotKey>,
-    /// The places of the keys in `counters`.
     places: HashMap<Key, usize, foldhash::fast::RandomState>,
 }
 
@@ -112,7 +110,6 @@ pub struct HotKey {
     pub hits: u64,
     /// How many of them may be those of other counters.
     pub of_others: u64,
-    /// The variance that sampling adds.
     variance: f64,
     /// The share of the limit that was used at the last sample, from 0 to 1.
     pub used: f32,
@@ -227,7 +224,6 @@ impl HotKeys {
     }
 }
 
-/// Returns the lane of this thread.
 #[inline]
 fn lane() -> usize {
     static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -243,7 +239,6 @@ fn lane() -> usize {
 // === impl Slices ===
 
 impl Slices {
-    /// Returns the slice with that number, emptied if its place had another one.
     fn at(&mut self, number: u64) -> &mut Slice {
         if self.ring.is_empty() {
             self.ring.resize_with(SLICES, Slice::default);
@@ -257,7 +252,7 @@ impl Slices {
         slice
     }
 
-    /// Returns the next number of xorshift64.
+    /// xorshift64.
     const fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -285,7 +280,6 @@ impl Sketch {
         }
     }
 
-    /// Makes room for `key`, which has none. Returns its place.
     fn place_of_new(&mut self, key: Key, name: Box<str>) -> usize {
         let new = HotKey { key, name, hits: 0, of_others: 0, variance: 0.0, used: 0.0 };
         let smallest = (0..self.counters.len()).min_by_key(|place| self.counters[*place].hits);
@@ -318,8 +312,7 @@ impl Sketch {
 // === impl HotKey ===
 
 impl HotKey {
-    /// Returns by how many hits the estimate may be wrong: with 95 % probability by what sampling adds, and in any case
-    /// by the hits of others.
+    /// By how many hits the estimate may be wrong: what sampling adds with 95 % probability, and the hits of others.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate above 0")]
     pub fn error(&self) -> u64 {

@@ -31,7 +31,6 @@ use super::{
     text::{Escaped, escaped_json},
 };
 
-/// The names of levels.
 pub(crate) const LEVELS: &str = "panic, fatal, error, warn, warning, info, debug or trace";
 
 /// The format of log lines.
@@ -58,21 +57,18 @@ pub enum LogError {
     AlreadySet(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Starts writing this process's messages of `level` and above to standard error. `level` is one of the reference's
-/// names, in upper or lower case.
+/// Starts to write messages of `level`, a name of the reference in any case, and above to standard error.
 pub fn init(level: &str, format: LogFormat) -> Result<(), LogError> {
     let level = parse_level(level)?;
     let subscriber = tracing_subscriber::registry().with(layer(level, format, io::stderr));
     subscriber.try_init().map_err(LogError::AlreadySet)
 }
 
-/// Returns whether `name` is that of a level.
 pub(crate) fn is_level(name: &str) -> bool {
     parse_level(name).is_ok()
 }
 
-/// Writes a line of the program itself to standard error, at every log level and also before [`init`]: in text
-/// `weir: message name=value`, in JSON an object like those of other messages.
+/// Writes a line of the program itself to standard error, at every log level and also before [`init`].
 pub fn print(format: LogFormat, level: Level, message: &str, fields: &[(&str, String)]) {
     let line = line(format, level, message, fields);
     // a failure to write to standard error cannot be reported
@@ -115,7 +111,6 @@ fn line(format: LogFormat, level: Level, message: &str, fields: &[(&str, String)
     }
 }
 
-/// Adds the time and `level` to the fields of a message, and returns its line.
 fn complete(mut fields: Map<String, Value>, level: Level) -> Result<String, fmt::Error> {
     let mut time = String::new();
     SystemTime.format_time(&mut Writer::new(&mut time))?;
@@ -185,7 +180,6 @@ where
     }
 }
 
-/// The fields of an event.
 struct Fields(Map<String, Value>);
 
 impl Fields {
@@ -235,7 +229,6 @@ impl Visit for Fields {
 impl FromStr for LogFormat {
     type Err = LogError;
 
-    /// Parses `text` or `json`, in upper or lower case.
     fn from_str(name: &str) -> Result<Self, LogError> {
         match name.to_ascii_lowercase().as_str() {
             "text" => Ok(Self::Text),
@@ -254,7 +247,6 @@ mod tests {
 
     use super::*;
 
-    /// Captures the output for the test.
     #[derive(Clone, Default)]
     struct Captured(Arc<Mutex<Vec<u8>>>);
 

@@ -23,7 +23,6 @@ pub struct CallTimer<'a> {
 // === impl MethodStats ===
 
 impl MethodStats {
-    /// Returns stats whose response times have the buckets of `refinement`.
     #[cfg(feature = "server")]
     pub(super) fn refined(refinement: &super::refined::Refinement) -> Self {
         Self { response_time: Histogram::refined(refinement), ..Self::default() }

@@ -5,8 +5,7 @@ use super::histogram::Distribution;
 /// One value under one of weir's own names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// The name, with dots, such as `weir.counters.live`. In Prometheus the dots become `_`, a counter ends in `_total`
-    /// and a timing in `_seconds`.
+    /// The name with dots, such as `weir.counters.live`. In Prometheus `_` replaces dots, and an ending is added.
     pub name: &'static str,
     /// The help text, in a few words.
     pub help: &'static str,

@@ -13,8 +13,7 @@ use tracing_subscriber::{
 
 use super::text::Escaped;
 
-/// Formats `message name=value name=value`, with all control characters [escaped](Escaped). On a terminal, names are in
-/// italics.
+/// Formats `message name=value …`, with control characters [escaped](Escaped). On a terminal, names are in italics.
 #[derive(Debug)]
 pub(super) struct PlainFields;
 
@@ -48,7 +47,7 @@ impl Visitor<'_> {
 }
 
 impl Visit for Visitor<'_> {
-    /// The text, in quotation marks unless it is the message.
+    /// Writes the text in quotation marks unless it is the message.
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "message" {
             self.record_debug(field, &format_args!("{value}"));
@@ -57,7 +56,6 @@ impl Visit for Visitor<'_> {
         }
     }
 
-    /// The error with all its causes, which `Display` omits.
     fn record_error(&mut self, field: &Field, error: &(dyn Error + 'static)) {
         self.record_debug(field, &format_args!("{}", with_causes(error)));
     }
@@ -69,7 +67,7 @@ impl Visit for Visitor<'_> {
     }
 }
 
-/// Returns the texts of `error` and its causes.
+/// `Display` of an error omits its causes.
 pub(super) fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

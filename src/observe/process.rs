@@ -4,11 +4,9 @@ use std::fs;
 
 use super::prometheus::Kind;
 
-/// Clock ticks per second in `/proc`: Linux' `USER_HZ`, which is 100 on every architecture that Rust's standard library
-/// supports.
+/// Linux' `USER_HZ`: 100 on every architecture that Rust's standard library supports.
 const TICKS_PER_SECOND: u32 = 100;
 
-/// A metric of the process, as Prometheus' client libraries name it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ProcessMetric {
     pub(super) name: &'static str,
@@ -17,7 +15,7 @@ pub(super) struct ProcessMetric {
     pub(super) value: f64,
 }
 
-/// Returns the metrics that the system provides; none outside Linux.
+/// Empty outside Linux.
 pub(super) fn metrics() -> Vec<ProcessMetric> {
     let read = |file: &str| fs::read_to_string(format!("/proc/{file}")).unwrap_or_default();
     let (stat, status, limits, system) =
@@ -71,19 +69,18 @@ const UTIME: usize = 14;
 const STIME: usize = 15;
 const START_TIME: usize = 22;
 
-/// Returns a field of `/proc/self/stat`. The second field is the program's name, which may contain spaces and `)`.
+/// The second field, the program's name, may contain spaces and `)`.
 fn stat_field(stat: &str, field: usize) -> Option<f64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_whitespace().nth(field.checked_sub(3)?)?.parse().ok()
 }
 
-/// Returns the number after `name` at the beginning of a line.
 fn status_field(text: &str, name: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Returns the soft limit on open files; none if there is no limit.
+/// The soft limit; none if it is `unlimited`.
 fn max_open_files(limits: &str) -> Option<f64> {
     status_field(limits, "Max open files")
 }

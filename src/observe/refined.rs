@@ -15,16 +15,15 @@ use parking_lot::Mutex;
 
 use super::buckets::{AtomicBucket, BOUNDS, Bucket, Distribution};
 
-/// The shortest and the longest duration with bounds for quantiles, in nanoseconds: 1 us and 10 minutes.
+/// The shortest and the longest duration with bounds for quantiles, in nanoseconds.
 const QUANTILES: (u64, u64) = (1_000, 600_000_000_000);
 
-/// The most earlier counts that are kept.
 const MAX_EARLIER: u32 = 60;
 
 /// What a mapper file needs of durations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refinement {
-    /// The inclusive upper bounds in nanoseconds, ascending, those of [`BOUNDS`] among them.
+    /// Inclusive upper bounds in nanoseconds, ascending, [`BOUNDS`] among them.
     bounds: Arc<[u64]>,
     window: Window,
 }
@@ -36,16 +35,14 @@ struct Window {
     step: Duration,
 }
 
-/// Counts durations in the buckets of a [`Refinement`].
 #[derive(Debug)]
 pub(super) struct Refined {
     refinement: Refinement,
     buckets: Box<[AtomicBucket]>,
-    /// The counts at earlier times, the oldest first.
+    /// The oldest first.
     earlier: Mutex<VecDeque<(Instant, Vec<Bucket>)>>,
 }
 
-/// Durations by their length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Times {
     /// One for each bucket but the last, which holds longer durations.
@@ -56,8 +53,7 @@ pub(super) struct Times {
 // === impl Refinement ===
 
 impl Refinement {
-    /// Returns what histograms with these `bounds` in nanoseconds need, and summaries of durations within a time and
-    /// the number of steps in which that time moves. None if the fixed buckets do.
+    /// Takes bounds in nanoseconds, and of each summary its time and steps. None if the fixed buckets do.
     #[must_use]
     pub fn new(bounds: &[u64], summaries: &[(Duration, u32)]) -> Option<Self> {
         let fixed = fixed();
@@ -84,7 +80,6 @@ impl Refinement {
     }
 }
 
-/// Returns the fixed bounds in nanoseconds.
 fn fixed() -> [u64; BOUNDS.len()] {
     BOUNDS.map(nanos)
 }
@@ -104,12 +99,10 @@ impl Refined {
         }
     }
 
-    /// Returns the bucket of durations of `nanos`.
     pub(super) fn bucket(&self, nanos: u64) -> &AtomicBucket {
         &self.buckets[self.refinement.bounds.partition_point(|bound| *bound < nanos)]
     }
 
-    /// Returns the durations in the fixed buckets.
     pub(super) fn fixed(&self) -> Distribution {
         let (fixed, mut distribution) = (fixed(), Distribution::default());
         for (i, bucket) in self.buckets.iter().enumerate() {
@@ -122,7 +115,6 @@ impl Refined {
         distribution
     }
 
-    /// Returns all durations.
     pub(super) fn times(&self) -> Times {
         Times { bounds: Arc::clone(&self.refinement.bounds), buckets: self.now() }
     }
@@ -131,8 +123,7 @@ impl Refined {
         self.buckets.iter().map(AtomicBucket::get).collect()
     }
 
-    /// Returns the durations of the time `within` before `now`, or of more time if the page was not asked for in that
-    /// time, or if it is less than a step longer.
+    /// May cover up to a step more than `within`, and more if the page was not asked for meanwhile.
     pub(super) fn recent(&self, within: Duration, now: Instant) -> Times {
         let mut times = self.times();
         let Window { longest, step } = self.refinement.window;
@@ -158,7 +149,7 @@ impl Refined {
 // === impl Times ===
 
 impl Times {
-    /// Returns the number of durations of at most `bound` nanoseconds, which is one of the bounds.
+    /// `bound` is in nanoseconds, and one of the bounds.
     pub(super) fn at_most(&self, bound: u64) -> u64 {
         let below = self.bounds.partition_point(|own| *own <= bound);
         self.buckets[..below].iter().fold(0, |sum, bucket| sum.saturating_add(bucket.count))
@@ -168,13 +159,11 @@ impl Times {
         self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.count))
     }
 
-    /// Returns the sum of all durations in nanoseconds.
     pub(super) fn sum(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.nanos))
     }
 
-    /// Returns the duration in nanoseconds that the share `quantile` of them does not exceed, or none if there are
-    /// none. Off by 2 % at most, if there are bounds for quantiles.
+    /// In nanoseconds; none without durations. Off by 2 % at most, if there are bounds for quantiles.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -194,7 +183,6 @@ impl Times {
         Some(bucket.nanos as f64 / bucket.count as f64)
     }
 
-    /// Adds `more`, if its buckets are the same.
     pub(super) fn add(&mut self, more: &Self) {
         if self.bounds != more.bounds {
             return;

@@ -20,8 +20,7 @@ pub struct RuleLimit {
 }
 
 #[cfg(feature = "server")]
-/// Returns the lowest limit and its period of each series: a name as it is `shown`, and the period's text. They are
-/// those in the shadow of rules if `in_shadow`, otherwise those of rules.
+/// The lowest limit and its period for each name as it is `shown` and each period's text.
 pub(super) fn series(
     limits: &[RuleLimit],
     in_shadow: bool,

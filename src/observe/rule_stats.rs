@@ -4,19 +4,18 @@ use std::sync::Arc;
 
 use super::{counter::Counter, sharded::Sharded};
 
-/// The name that envoyproxy/ratelimit gives the hits that callers have given back.
+/// The reference's name of the hits that callers gave back.
 #[cfg(feature = "server")]
 pub(super) const NEGATIVE_HITS: &str = "total_negative_hits";
 
 /// The stats of one rule, in hits.
 #[derive(Debug)]
 pub struct RuleStats {
-    /// The domain, then the steps below it. Never empty.
     name: Arc<[Box<str>]>,
     /// Whether a rule has the name, and no caller has created it.
     is_declared: bool,
     counters: Sharded<OwnCounts>,
-    /// What few requests count. All threads share it.
+    /// Shared by all threads, as few requests count here.
     rare: RareCounters,
 }
 
@@ -80,12 +79,11 @@ pub struct RuleCounts {
 // === impl RuleStats ===
 
 impl RuleStats {
-    /// Returns empty stats for the declared rule called `name`: its domain, then the steps below it.
     pub(super) fn new(name: Arc<[Box<str>]>) -> Self {
         Self { name, is_declared: true, counters: Sharded::default(), rare: RareCounters::default() }
     }
 
-    /// Returns empty stats for one of the many names that callers create. All threads share its counters.
+    /// Makes stats for one of the many names that callers create: all threads share their counters.
     pub(super) fn dynamic(name: Arc<[Box<str>]>) -> Self {
         Self { name, is_declared: false, counters: Sharded::single(), rare: RareCounters::default() }
     }
@@ -104,8 +102,7 @@ impl RuleStats {
         Arc::clone(&self.name)
     }
 
-    /// Returns what this thread counts, and loads it into the processor's cache: among thousands of rules most are not
-    /// in it.
+    /// Loads what this thread counts into the processor's cache, where most of thousands of rules are not.
     #[inline]
     pub fn prefetch(&self) -> &OwnCounts {
         let counts = self.counters.own();

@@ -2,9 +2,8 @@
 
 use super::text::is_active;
 
-/// Replaces characters that receivers would misread with `_`. Like envoyproxy/ratelimit: `:` and `|`, which end a name
-/// in statsd, and the dots of IPv4 addresses, which would look like steps. Also
-/// what is [active](is_active): a line break in a caller's value must not start another stat.
+/// Replaces what receivers would misread with `_`. As in envoyproxy/ratelimit: `:` and `|`, which end a name in statsd,
+/// and the dots of IPv4 addresses. Also [active](is_active) characters: a caller's line break must not start a stat.
 #[must_use]
 pub(crate) fn sanitize(name: &str) -> String {
     let mut clean = String::with_capacity(name.len());
@@ -22,8 +21,7 @@ pub(crate) fn sanitize(name: &str) -> String {
     clean
 }
 
-/// Returns the length of the IPv4 address at the start of `text`, or 0: four groups of one to three digits. Like
-/// the reference, ignores the surrounding text and accepts groups above 255.
+/// The length of the IPv4 address at the start, or 0. As in the reference, groups may be above 255.
 fn ipv4(text: &[u8]) -> usize {
     let mut at = 0;
     for group in 0..4 {

@@ -9,21 +9,17 @@ use std::{
     thread,
 };
 
-/// The most places of a value. With more threads than places, some share one.
 const MAX_PLACES: usize = 16;
 
-/// The number of places: a power of two, at least that of the processors that this process may use, if these are not
-/// more.
+/// A power of two of at least the processors, up to [`MAX_PLACES`].
 static PLACES: LazyLock<usize> = LazyLock::new(|| {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     processors.next_power_of_two().min(MAX_PLACES)
 });
 
-/// The number of threads that have a place.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// The number of this thread among those, if it has a place.
     static THREAD: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -31,7 +27,7 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct Sharded<T>(Box<[Place<T>]>);
 
-/// A place: no cache line of it has anything else. Processors fetch lines in pairs.
+/// A place shares no cache line with others; processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Place<T>(T);
@@ -45,18 +41,16 @@ impl<T: Default> Default for Sharded<T> {
 }
 
 impl<T: Default> Sharded<T> {
-    /// Returns a value with one place, which all threads share, for values that are too many for more.
+    /// One place that all threads share, for values that are too many for more.
     pub(super) fn single() -> Self {
         Self([Place::default()].into())
     }
 
-    /// Returns the place of this thread.
     pub(super) fn own(&self) -> &T {
         // a power of two
         &self.0[thread_number() & (self.0.len() - 1)].0
     }
 
-    /// Returns all places.
     pub(super) fn all(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|place| &place.0)
     }

@@ -12,7 +12,6 @@ use super::{
     stats::Stats,
 };
 
-/// How the names of the stats of unknown domains end.
 const DOMAIN_NOT_FOUND: &str = ".domain_not_found";
 
 /// The current value of one stat.
@@ -62,8 +61,7 @@ pub fn snapshot(stats: &Stats) -> BTreeMap<String, StatValue> {
     values
 }
 
-/// Returns what was counted in the shadow of each rule that has a limit there, or had one, by the rule's sanitized
-/// name.
+/// Returns, by sanitized name, the counts of each rule that has, or had, a limit in its shadow.
 pub(super) fn shadow_counts(stats: &Stats) -> BTreeMap<Vec<String>, ShadowCounts> {
     let limits = stats.rule_limits();
     let mut counts: BTreeMap<Vec<String>, ShadowCounts> = limits
@@ -83,22 +81,17 @@ pub(super) fn shadow_counts(stats: &Stats) -> BTreeMap<Vec<String>, ShadowCounts
 
 /// A counter of rules that exists only for those that have counted something.
 pub(super) struct RareFamily {
-    /// The dotted name.
     pub(super) metric: &'static str,
     pub(super) help: &'static str,
     pub(super) series: Vec<RareSeries>,
 }
 
-/// The value of one rule.
 pub(super) struct RareSeries {
-    /// The rule's sanitized name.
     pub(super) rule: Vec<String>,
-    /// Why, if the metric tells that.
     pub(super) reason: Option<&'static str>,
     pub(super) value: u64,
 }
 
-/// Returns the counters of which most rules have none, sorted by rule.
 pub(super) fn rare_families(stats: &Stats) -> [RareFamily; 3] {
     let mut rules: BTreeMap<Vec<String>, (RareCounts, u64)> = BTreeMap::new();
     for rule in stats.rules().iter().filter(|rule| rule.rare() != RareCounts::default()) {
@@ -142,9 +135,7 @@ pub(super) fn rare_families(stats: &Stats) -> [RareFamily; 3] {
     ]
 }
 
-/// Returns the stats of envoyproxy/ratelimit by their dotted names.
-///
-/// Counters whose names sanitize to the same one are added up.
+/// The stats of envoyproxy/ratelimit. Counters whose names sanitize to the same one are added up.
 pub(super) fn reference(stats: &Stats) -> BTreeMap<String, StatValue> {
     let mut values = BTreeMap::new();
     let mut count = |name: String, value: u64| match values.entry(name) {
@@ -192,7 +183,6 @@ pub(super) fn reference(stats: &Stats) -> BTreeMap<String, StatValue> {
     values
 }
 
-/// Returns the name of a method's response times.
 pub(super) fn response_time(method: &str) -> String {
     format!("ratelimit_server.{method}.response_time")
 }

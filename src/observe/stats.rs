@@ -29,37 +29,30 @@ pub const MAX_DYNAMIC_NAMES: usize = 10_000;
 /// The longest name that a caller may create, in bytes. A value may be a megabyte long.
 const MAX_DYNAMIC_NAME: usize = 1_024;
 
-/// The bound on the bytes of all names that callers created: each is on a page nine times, twice more for each further
-/// tier, and for a limit in the shadow of its rule twice and once more for each of its tiers.
+/// The bytes of all names that callers created. Each name is on a page nine times, or more often with tiers.
 const MAX_DYNAMIC_BYTES: usize = 1 << 20;
 
-/// How often names may be aged before a rule that is not in force is forgotten: a day, if that is every five minutes.
+/// How often a rule not in force is aged before it is forgotten: a day, if that is every five minutes.
 const MAX_ABSENCE: u16 = 288;
 
-/// The most rules that are not in force and have stats, and the bound on the bytes of their names: reloads may bring
-/// other rules every second.
+/// Bounds on rules that have stats but are not in force: reloads may bring other rules every second.
 const MAX_ABSENT: usize = 1_000;
 const MAX_ABSENT_BYTES: usize = 256 << 10;
 
-/// All stats of the process. Counters outlive the rules that they were made for, by a day, unless many rules are gone.
-///
-/// A rule's name is a list: the domain, then the steps below it, such as `["shop", "tenant_acme"]`.
+/// All stats of the process. Counters outlive their rules by a day, unless many rules are gone. A rule's name is its
+/// domain, then the steps below it, such as `["shop", "tenant_acme"]`.
 #[derive(Debug)]
 pub struct Stats {
     rules: RwLock<Rules>,
     unknown_domains: CallerNames,
     unknown_keys: CallerNames,
-    /// Those of the current rules, replaced by a reload.
     rule_limits: ArcSwap<Vec<RuleLimit>>,
-    /// Sorted by name, for printing.
     methods: RwLock<BTreeMap<&'static str, Arc<MethodStats>>>,
-    /// The buckets of response times, if they are not the fixed ones.
     #[cfg(feature = "server")]
     refinement: RwLock<Option<Refinement>>,
     /// Weak: a source usually holds the stats, too.
     sources: RwLock<Vec<Weak<dyn Source>>>,
     max_dynamic_names: usize,
-    /// Whether dots in keys and values are replaced in names.
     #[cfg(feature = "server")]
     replaces_dots: AtomicBool,
     /// Configurations that were loaded.
@@ -80,23 +73,19 @@ pub struct Stats {
     pub names_rejected: Counter,
 }
 
-/// A rule's name, which its stats share.
 type SharedName = Arc<[Box<str>]>;
 
-/// The rules' stats, by name.
 #[derive(Debug, Default)]
 struct Rules {
     by_name: HashMap<SharedName, Known, foldhash::fast::RandomState>,
     /// Of each name that callers created for a rule, the name of the rule.
     declared: Vec<(SharedName, SharedName)>,
-    /// The number of names that callers created, and their bytes.
+    /// Names that callers created, and their bytes.
     dynamic: usize,
     dynamic_bytes: usize,
-    /// How often rules came into force.
     loads: u64,
 }
 
-/// The stats of one rule.
 #[derive(Debug)]
 struct Known {
     stats: Arc<RuleStats>,
@@ -104,12 +93,10 @@ struct Known {
     absence: Option<Absence>,
 }
 
-/// The time since a rule was in force.
 #[derive(Clone, Copy, Debug)]
 struct Absence {
     /// The number of the load that did not have it.
     since: u64,
-    /// How often it was aged since then.
     age: u16,
 }
 
@@ -122,8 +109,7 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// Returns empty stats in which callers may create up to `max_dynamic_names` names of rules, from values that are
-    /// part of a name.
+    /// Callers may create up to `max_dynamic_names` names of rules, from values that are part of a name.
     #[must_use]
     pub fn new(max_dynamic_names: usize) -> Self {
         Self {
@@ -149,14 +135,13 @@ impl Stats {
         }
     }
 
-    /// Replaces the dots in keys and values by `_` in the names of stats from now on, so that a value is one step of a
-    /// name.
+    /// From now on `_` replaces dots in keys and values in names of stats, so that each is one step.
     #[cfg(feature = "server")]
     pub fn replace_dots(&self) {
         self.replaces_dots.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the parts of the name of a rule, its domain first, as outputs show them.
+    /// A rule's name as outputs show it, its domain first.
     #[cfg(feature = "server")]
     pub(super) fn shown(&self, name: &[Box<str>]) -> Vec<String> {
         let replaces = self.replaces_dots.load(Ordering::Relaxed);
@@ -173,15 +158,13 @@ impl Stats {
         self.rules.write().create(name, RuleStats::new)
     }
 
-    /// Like [`Stats::rule`], for a name that contains a caller's values: returns none if the name is too long, or new
-    /// and a bound on such names is reached. Callers cannot grow the stats without bound.
+    /// Like [`Stats::rule`], for a name with a caller's values: none if it is too long, or is one too many.
     #[must_use]
     pub fn dynamic_rule(&self, name: &[Box<str>]) -> Option<Arc<RuleStats>> {
         self.dynamic(name, None)
     }
 
-    /// Like [`Stats::dynamic_rule`], for a name of the rule that has the stats `declared`, whose limits the name then
-    /// has, too.
+    /// Like [`Stats::dynamic_rule`], but the name also gets the limits of the rule whose stats are `declared`.
     #[must_use]
     pub fn dynamic_rule_of(&self, name: &[Box<str>], declared: &RuleStats) -> Option<Arc<RuleStats>> {
         self.dynamic(name, Some(declared))
@@ -223,8 +206,7 @@ impl Stats {
         self.rules.read().by_name.values().map(|known| Arc::clone(&known.stats)).collect()
     }
 
-    /// Says which rules are in force now. The stats of others are forgotten after a day, and at once beyond a thousand
-    /// of them: those that were in force the longest ago first.
+    /// Says which rules are in force. Stats of others are forgotten after a day; beyond a thousand, the oldest at once.
     pub fn set_in_force(&self, in_force: &[Arc<RuleStats>]) {
         let mut rules = self.rules.write();
         rules.loads += 1;
@@ -268,8 +250,7 @@ impl Stats {
         limits
     }
 
-    /// Counts `descriptors` for a domain that has no rules. The first thousand domains have names, of 64 bytes at most;
-    /// all others share one.
+    /// Counts `descriptors` for a domain without rules. A thousand have names of up to 64 bytes; others share one.
     pub fn unknown_domain(&self, domain: &str, descriptors: u64) {
         if !self.unknown_domains.add_domain(domain, descriptors) {
             self.names_rejected.add(descriptors);
@@ -286,16 +267,14 @@ impl Stats {
             .collect()
     }
 
-    /// Counts a descriptor for `domain` that no rule matches, because none has its `key` at this level. The first
-    /// thousand keys have names, of 64 bytes at most, as their domains have; all others share one.
+    /// Counts a descriptor whose `key` no rule has at this level. The first thousand have names; the others share one.
     pub fn unknown_key(&self, domain: &str, key: &str) {
         if !self.unknown_keys.add_key(domain, key) {
             self.names_rejected.add(1);
         }
     }
 
-    /// Forgets names that nobody needs: domains without rules, and keys that no rule has, that nobody asked for while
-    /// this was called twelve times, and rules that were not in force while it was called 288 times.
+    /// Forgets names without a rule that nobody asked for during 12 calls, and rules not in force for 288 calls.
     pub fn age_names(&self) {
         self.unknown_domains.age();
         self.unknown_keys.age();
@@ -375,7 +354,6 @@ impl Stats {
 // === impl Rules ===
 
 impl Rules {
-    /// Returns whether callers may create one more name, of `length` bytes, among up to `max`.
     fn has_room(&self, length: usize, max: usize) -> bool {
         length <= MAX_DYNAMIC_NAME
             && self.dynamic < max
@@ -393,8 +371,7 @@ impl Rules {
         Arc::clone(&known.stats)
     }
 
-    /// Removes stats of rules that are not in force until the rest is within its bounds, and returns them. Names that
-    /// callers created stay: another rule may have them now.
+    /// Returns what it removes. Names that callers created stay: another rule may have them now.
     fn forget_oldest(&mut self) -> Vec<(SharedName, Known)> {
         let absent = self.by_name.iter().filter_map(|(name, known)| Some((known.absence?.since, name)));
         let mut absent: Vec<_> = absent.map(|(since, name)| (Reverse(since), Arc::clone(name))).collect();

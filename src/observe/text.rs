@@ -33,8 +33,7 @@ pub fn escaped_lines(text: &str) -> String {
     text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns `json`, a document on one line, with the characters of its strings escaped in JSON's way that [`Escaped`]
-/// spells out, so that the document says the same.
+/// Escapes what [`Escaped`] spells out in the strings of `json`, a document on one line, which says the same then.
 #[must_use]
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
     if !json.contains(is_active) {
@@ -54,8 +53,7 @@ pub fn escaped_json(json: &str) -> Cow<'_, str> {
     escaped.into()
 }
 
-/// Writes to the writer in it, and spells out what would end the line, move the cursor, change the order of characters
-/// or hide: a line break becomes `\n`, an escape `\u{1b}`.
+/// Spells out what would end the line, move the cursor, reorder or hide characters, such as an escape as `\u{1b}`.
 #[derive(Debug)]
 pub struct Escaped<W>(pub W);
 
@@ -76,9 +74,8 @@ impl<W: Write> Write for Escaped<W> {
     }
 }
 
-/// Returns whether `char` does something instead of showing something: the control characters, the line and paragraph
-/// separators, the marks that change the direction of writing, and what has no width, by which two texts that differ
-/// look alike.
+/// Whether `char` acts instead of showing something: control characters, separators of lines and paragraphs, marks that
+/// change the direction, and what has no width, by which different texts look alike.
 #[must_use]
 pub fn is_active(char: char) -> bool {
     char.is_control()

@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// The shortest time between two messages.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Admits one message per second, or in another time, and counts the others.
@@ -13,7 +12,6 @@ pub struct Throttle(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The time of the last admitted message.
     last: Option<Instant>,
     suppressed: u64,
 }

@@ -6,17 +6,12 @@ use crate::{
     tls::{ALPN_H2, TlsError},
 };
 
-/// Opens a connection to the collector. The error is a text for the log.
 pub(super) async fn connect(settings: &ExportSettings) -> Result<Box<dyn Stream>, String> {
     let tls = tls(settings).await.map_err(|error| error.to_string())?;
     open(&settings.endpoint.target, tls.as_ref()).await.map_err(|error| error.to_string())
 }
 
-/// Reads the files of a connection's TLS, so that renewed ones take effect. Returns none for plain text.
-///
-/// # Errors
-///
-/// [`TlsError`], if a file cannot be used.
+/// Reads the files for each connection, so that renewed ones take effect. None for plain text.
 pub(crate) async fn tls(settings: &ExportSettings) -> Result<Option<TargetTls>, TlsError> {
     let Some((files, names)) = settings.tls.clone() else { return Ok(None) };
     let alpn: &'static [&'static [u8]] = match settings.protocol {

@@ -4,7 +4,6 @@ use parking_lot::Mutex;
 
 use crate::observe::text::shortened;
 
-/// The most characters of a collector's text in the log.
 const MAX_TEXT: usize = 500;
 
 /// The reason of the last failure. OpenTelemetry's exporters do not tell it, so the connections put it here.
@@ -26,7 +25,6 @@ impl Cause {
         *self.0.lock() = Some(cause);
     }
 
-    /// Returns the reason, if one was set since the last call.
     pub(crate) fn take(&self) -> Option<String> {
         self.0.lock().take()
     }
@@ -39,7 +37,6 @@ impl FailureLog {
         Self { signal, is_failing: false }
     }
 
-    /// Logs `error`, unless the log says already that exports fail.
     pub(crate) fn failed(&mut self, error: &str) {
         if !std::mem::replace(&mut self.is_failing, true) {
             let error = &*shortened(error, MAX_TEXT);
@@ -47,7 +44,6 @@ impl FailureLog {
         }
     }
 
-    /// Logs that the collector can be reached again, if the log says otherwise.
     pub(crate) fn succeeded(&mut self) {
         if std::mem::take(&mut self.is_failing) {
             tracing::warn!("{} are sent to the collector again", self.signal);

@@ -13,15 +13,10 @@ use tower::service_fn;
 
 use super::{connect::connect, failure::Cause, settings::ExportSettings};
 
-/// Who sends.
 const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
-/// Returns a connection to the collector that is opened when it is needed, and opened again after it has broken. Must
-/// be called in a runtime. Failures to open it are put into `cause`.
-///
-/// # Errors
-///
-/// A text, if the collector's address is no URI.
+/// Opens the connection when it is needed, and again after it has broken; failures go into `cause`. Must be called in a
+/// runtime. Fails if the collector's address is no URI.
 pub(crate) fn channel(settings: &ExportSettings, cause: Arc<Cause>) -> Result<Channel, String> {
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let uri = format!("{scheme}://{}", settings.endpoint.target.authority());
@@ -42,8 +37,7 @@ pub(crate) fn channel(settings: &ExportSettings, cause: Arc<Cause>) -> Result<Ch
     Ok(endpoint.map_err(|error| error.to_string())?.connect_with_connector_lazy(connector))
 }
 
-/// Returns what gives each request the headers of the settings. It replaces those that OpenTelemetry's exporters take
-/// from the process' environment, since the settings have read the same variables.
+/// Replaces the headers that OpenTelemetry's exporters take from the environment: the settings have read them already.
 pub(crate) fn with_headers(
     settings: &ExportSettings,
 ) -> impl FnMut(Request<()>) -> Result<Request<()>, Status> + Clone + use<> {

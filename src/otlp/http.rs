@@ -16,10 +16,8 @@ use tokio::{sync::Mutex, time::timeout};
 use super::{connect::connect, failure::Cause, settings::ExportSettings};
 use crate::observe::text::shortened;
 
-/// The most bytes of a response that are read.
 const MAX_RESPONSE: usize = 64 << 10;
 
-/// The most characters of a response in an error.
 const MAX_TEXT: usize = 200;
 
 /// The connection to a collector, which is opened when it is needed.
@@ -36,7 +34,6 @@ struct Shared {
 // === impl HttpConnection ===
 
 impl HttpConnection {
-    /// Returns a connection that is opened when it is needed. Failures are put into `cause`.
     pub(crate) fn new(settings: ExportSettings, cause: Arc<Cause>) -> Self {
         Self(Arc::new(Shared { settings, open: Mutex::default(), cause }))
     }
@@ -44,8 +41,7 @@ impl HttpConnection {
 
 #[tonic::async_trait]
 impl HttpClient for HttpConnection {
-    /// Posts the message of `request` to the collector of the settings, with their headers: those of the process'
-    /// environment, which OpenTelemetry's exporters add, come from the same variables.
+    /// The address and headers are the settings': those of OpenTelemetry's exporters come from the same variables.
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let Shared { settings, cause, .. } = &*self.0;
         let sent = timeout(settings.timeout, self.0.send(request)).await;
@@ -64,8 +60,6 @@ impl HttpClient for HttpConnection {
 // === impl Shared ===
 
 impl Shared {
-    /// Sends `message`. A connection that has become unusable is replaced by a new one first. The error is a text for
-    /// the log.
     async fn send(&self, message: Request<Bytes>) -> Result<Response<Bytes>, String> {
         let mut open = self.open.lock().await;
         if let Some(mut connection) = open.take().filter(|connection| !connection.is_closed()) {
@@ -123,7 +117,6 @@ impl Shared {
     }
 }
 
-/// Returns a text for the log about an answer that is no success, with the beginning of its body.
 fn failure(status: StatusCode, body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let text = shortened(&text, MAX_TEXT);

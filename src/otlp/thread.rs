@@ -19,18 +19,12 @@ pub struct ExportThread {
     ended: oneshot::Receiver<()>,
 }
 
-/// Tells the thread that the process stops.
 #[derive(Clone, Debug)]
 pub(crate) struct Stopping(watch::Receiver<bool>);
 
 // === impl ExportThread ===
 
 impl ExportThread {
-    /// Starts a thread called `name`, which does `work`.
-    ///
-    /// # Errors
-    ///
-    /// The system's, if it cannot start a thread.
     pub(crate) fn start<W>(name: &str, work: W) -> io::Result<Self>
     where
         W: AsyncFnOnce(Stopping) + Send + 'static,
@@ -45,8 +39,7 @@ impl ExportThread {
         Ok(Self { stop, ended })
     }
 
-    /// Exports what is left, and returns when the collector has taken it, or after 5 seconds. To be called after the
-    /// last request.
+    /// Exports what is left, for up to 5 seconds. To be called after the last request.
     pub async fn close(self) {
         self.stop.send_replace(true);
         let _ = self.ended.await;

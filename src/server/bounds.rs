@@ -4,29 +4,24 @@ use std::time::Duration;
 
 use crate::observe::{Counter, Metric};
 
-/// The largest message or body in bytes, compressed and uncompressed: grpc-go's default, which envoyproxy/ratelimit
-/// uses.
+/// The largest message or body in bytes, compressed or not: the default of grpc-go and so of envoyproxy/ratelimit.
 pub const MAX_MESSAGE: usize = 4 << 20;
 
-/// The memory of an open connection that waits for requests, in bytes, with TLS: an estimate from above. What it holds
-/// for requests and responses is in [`Bounds::buffered`].
+/// An estimate from above of an idle connection's memory in bytes, with TLS, beside [`Bounds::buffered`].
 pub const CONNECTION: usize = 40 << 10;
 
-/// The most TLS handshakes under way on one thread. One more aborts the oldest: connections that never say anything
-/// must not keep out those that do.
+/// The most TLS handshakes at a time on a thread. One more aborts the oldest: silent clients must not keep out others.
 pub const MAX_HANDSHAKES: usize = 1_024;
 
 /// The memory of a TLS handshake under way, in bytes: the largest message that rustls accepts.
 pub const HANDSHAKE: usize = 64 << 10;
 
-/// The bytes of all pages that clients have not read, with the next one. A single page may be larger, if there are so
-/// many rules.
+/// The most bytes of all pages that clients have not read, and the next one. A single page may be larger.
 pub const MAX_PAGES: usize = 16 << 20;
 
-/// The memory of a descriptor while its request is decided, in bytes: an estimate from above.
+/// Estimates from above of a descriptor's and an entry's memory while the request is decided, in bytes.
 const DESCRIPTOR: usize = 512;
 
-/// The memory of an entry while its request is decided, in bytes: an estimate from above.
 const ENTRY: usize = 48;
 
 /// The bounds that settings can change. `docs/security.md` lists all of them.
@@ -34,8 +29,7 @@ const ENTRY: usize = 48;
 pub struct Bounds {
     /// `WEIR_MAX_CONNECTIONS`: open connections of all ports together; at least 1.
     pub connections: usize,
-    /// `WEIR_MAX_BUFFERED_BYTES`: bytes that all connections together hold for unfinished requests and unread
-    /// responses.
+    /// `WEIR_MAX_BUFFERED_BYTES`: bytes of unfinished requests and unread responses, of all connections together.
     pub buffered: usize,
     /// `WEIR_REQUEST_TIMEOUT`: the time in which a request has to arrive, and on the HTTP ports also a header.
     pub arrival: Duration,
@@ -139,11 +133,7 @@ impl Default for RequestBounds {
 }
 
 impl RequestBounds {
-    /// Checks the parts of a request that was decoded without bounds.
-    ///
-    /// # Errors
-    ///
-    /// [`TooLarge`], with the bound that it exceeds.
+    /// For requests that were decoded without bounds.
     pub(super) fn check(&self, descriptors: usize, entries: usize) -> Result<(), TooLarge> {
         if descriptors > self.descriptors {
             return Err(TooLarge::Descriptors(self.descriptors));
@@ -160,8 +150,6 @@ impl RequestBounds {
         self.weight_of(length, self.descriptors)
     }
 
-    /// Returns the most bytes that the request of one descriptor in an encoded message of `length` bytes takes while it
-    /// is decided.
     #[must_use]
     pub(super) fn weight_of_one(&self, length: usize) -> usize {
         self.weight_of(length, 1)

@@ -67,7 +67,7 @@ fn limit_override(
     Ok(Box::new(RuntimeLimit::per_unit(message.requests_per_unit, unit(descriptor, message.unit)?)))
 }
 
-/// Returns the unit with the enum's `number`, in the limit override of the descriptor with index `descriptor`.
+/// `number` is the enum's; `descriptor` is an index, for the error.
 pub(super) fn unit(descriptor: usize, number: i32) -> Result<Unit, ConversionError> {
     match RateLimitUnit::try_from(number) {
         Ok(RateLimitUnit::Second) => Ok(Unit::Second),
@@ -85,7 +85,6 @@ pub(super) fn unit(descriptor: usize, number: i32) -> Result<Unit, ConversionErr
 
 // === responses ===
 
-/// Returns the response that reports `verdict` and carries `headers`.
 pub(super) fn response(verdict: &Verdict<'_>, headers: &[Header<'_>]) -> RateLimitResponse {
     let headers = |for_request: bool| {
         let header =
@@ -134,7 +133,6 @@ impl From<&CurrentLimit<'_>> for RateLimit {
     }
 }
 
-/// Returns the enum of a tier's period.
 pub(super) fn unit_of(tier: &Tier) -> rate_limit::Unit {
     match tier.unit() {
         // Envoy prints a limit with an unknown unit without a window, which is better than a wrong window
@@ -149,9 +147,8 @@ pub(super) fn unit_of(tier: &Tier) -> rate_limit::Unit {
     }
 }
 
-/// Returns `period` as seconds and nanoseconds. Rounds up to whole seconds for fixed windows of whole seconds:
-/// envoyproxy/ratelimit counts time in seconds, and Envoy forwards only whole seconds, which must not make a client
-/// retry early. Exact for all other tiers.
+/// As seconds and nanoseconds. Fixed windows of whole seconds are rounded up to seconds: envoyproxy/ratelimit counts in
+/// seconds, and Envoy forwards only whole seconds, which must not make a client retry early.
 pub(super) fn duration(period: Period, tier: &Tier) -> (i64, i32) {
     let whole =
         tier.algorithm == Algorithm::FixedWindow && tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND);

@@ -39,17 +39,14 @@ descriptors:
 /// Counters in the store: few, so that inputs reach the bound.
 const MAX_COUNTERS: usize = 64;
 
-/// Names in stats that inputs may make.
 const MAX_NAMES: usize = 64;
 
-/// What a server needs to decide.
 pub(super) struct Parts {
     pub(super) limiter: Arc<Limiter<MemoryStore>>,
     pub(super) stats: Arc<Stats>,
     pub(super) clock: Arc<ManualClock>,
 }
 
-/// Returns a limiter with rules, on a clock that stands still.
 pub(super) fn parts() -> Parts {
     let stats = Arc::new(Stats::new(MAX_NAMES));
     let limiter =

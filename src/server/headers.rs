@@ -29,8 +29,7 @@ pub enum HeaderStyle {
     LimitRemainingReset(HeaderNames),
     /// The same for the request that goes on to the upstream.
     LimitRemainingResetForRequest(HeaderNames),
-    /// `RateLimit-Policy` with every tier of every matched rule, and `RateLimit` with what remains of each rule, as
-    /// structured fields: draft-ietf-httpapi-ratelimit-headers.
+    /// `RateLimit-Policy` with all tiers, `RateLimit` with the rest of each rule: draft-ietf-httpapi-ratelimit-headers.
     Ietf,
     /// `Retry-After` (RFC 9110) in whole seconds, if the request is rejected.
     RetryAfter,
@@ -143,19 +142,16 @@ fn retry_after(verdict: &Verdict<'_>) -> Vec<Header<'static>> {
     }
 }
 
-/// Returns whole seconds, rounded up: a client that retries when the header says must not be early.
+/// Rounded up: a client that retries when the header says must not be early.
 fn seconds(period: Option<Period>) -> u64 {
     period.unwrap_or_default().as_secs_ceil()
 }
 
-/// Returns the name of a tier's policy: the rule's, followed by the tier's period if the rule has several tiers.
 fn policy_name(rule: &str, tier: &Tier, several: bool) -> String {
     if several { format!("{rule}-{}", tier.period) } else { rule.to_owned() }
 }
 
-/// Renders the parameters of a tier's policy. The draft counts windows in whole seconds and allows omitting the window,
-/// so other periods are left out. `burst` is an extension: the draft has no parameter for it, and readers ignore
-/// parameters that they do not know.
+/// The draft has windows of whole seconds and allows omitting others. `burst` is an extension that readers may ignore.
 fn policy_parameters(tier: &Tier, requests: u32) -> String {
     let mut parameters = format!(";q={requests}");
     if tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND) {
@@ -167,8 +163,7 @@ fn policy_parameters(tier: &Tier, requests: u32) -> String {
     parameters
 }
 
-/// Appends an item to a list of structured fields (RFC 9651): a string, which is printable ASCII with `"` and `\`
-/// escaped, and its parameters.
+/// Appends a string, printable ASCII with `"` and `\` escaped, and its parameters to a structured list (RFC 9651).
 fn push_item(list: &mut String, name: &str, parameters: &str) {
     if !list.is_empty() {
         list.push_str(", ");

@@ -13,8 +13,7 @@ use crate::{
 /// The longest text from a caller in a message, in characters. A value may have megabytes.
 const MAX_TEXT: usize = 1_000;
 
-/// Logs the decision of `request` at debug level: each descriptor with its rule, code and remaining requests. Costs one
-/// comparison if that level is off.
+/// At debug level: each descriptor with its rule, code and remaining requests. Costs one comparison if that is off.
 #[inline]
 pub(super) fn decision(request: &Request<'_>, verdict: &Verdict<'_>) {
     if tracing::enabled!(tracing::Level::DEBUG) {
@@ -63,7 +62,6 @@ const fn name(code: Code) -> &'static str {
     }
 }
 
-/// Returns the first [`MAX_TEXT`] characters of `text`, and an ellipsis if there are more.
 pub(super) fn bounded(text: &str) -> Cow<'_, str> {
     shortened(text, MAX_TEXT)
 }

@@ -19,7 +19,6 @@ const MOST_SAMPLES: u64 = 100;
 pub struct RejectionLogger {
     /// `WEIR_LOG_VALUES`: whether the values of descriptors are in the lines.
     values: bool,
-    /// The most lines of a minute.
     most: u64,
     /// The current minute in the high half, and its rejections in the low half.
     minute: AtomicU64,

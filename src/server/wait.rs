@@ -12,8 +12,7 @@ const UNITS: [(&str, u64); 6] = [
     ("h", 3_600 * NANOS_PER_SECOND),
 ];
 
-/// Parses a duration such as `200ms` or `1.5s`, with up to nine decimals. Rounds up to nanoseconds; very long ones are
-/// 584 years.
+/// Such as `200ms` or `1.5s`, with up to nine decimals. Rounds up to nanoseconds; very long ones are 584 years.
 pub(super) fn parse(text: &str) -> Option<Period> {
     let (number, unit) = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)))?;
     let (whole, decimals) =
@@ -31,7 +30,7 @@ pub(super) fn parse(text: &str) -> Option<Period> {
     Some(Period::from_nanos(whole.saturating_mul(unit).saturating_add(fraction)))
 }
 
-/// Formats a duration in seconds, as protobuf's JSON mapping does: `0.153s`, `2s`.
+/// In seconds, as protobuf's JSON mapping has them: `0.153s`, `2s`.
 pub(super) fn format(period: Period) -> String {
     let (seconds, nanos) = (period.as_nanos() / NANOS_PER_SECOND, period.as_nanos() % NANOS_PER_SECOND);
     match nanos {

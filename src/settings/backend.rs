@@ -2,32 +2,25 @@
 
 use super::reader::Reader;
 
-/// Where the counts are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backend {
-    /// In the memory of each instance.
     Memory,
-    /// In memory, and on the disk of each instance.
     Disk,
-    /// In Redis, which instances share.
     Redis,
-    /// In Memcached, which instances share.
     Memcached,
 }
 
-/// The settings of the keys in a shared store.
 pub(super) struct SharedKeys {
     pub(super) prefix: Box<str>,
     pub(super) unambiguous: bool,
     pub(super) jitter_seconds: u64,
-    /// Whether the service is unhealthy without a connection.
     pub(super) health_needs_connection: bool,
 }
 
 // === impl Backend ===
 
 impl Backend {
-    /// Reads `BACKEND_TYPE`, and reports a value that is none. Without it, a variable that names servers or a directory decides.
+    /// Without `BACKEND_TYPE`, a variable that names servers or a directory decides.
     pub(super) fn read(read: &mut Reader<'_>) -> Self {
         if let Some(given) = read.given("BACKEND_TYPE") {
             return Self::named(&given.value).unwrap_or_else(|| {
@@ -47,7 +40,6 @@ impl Backend {
         }
     }
 
-    /// Returns the one that `BACKEND_TYPE` calls `name`.
     pub(super) fn named(name: &str) -> Option<Self> {
         match name {
             "memory" => Some(Self::Memory),
@@ -58,12 +50,10 @@ impl Backend {
         }
     }
 
-    /// Returns whether instances share their counts.
     pub(super) fn is_shared(self) -> bool {
         !matches!(self, Self::Memory | Self::Disk)
     }
 
-    /// Returns where the counts are kept, for messages.
     pub(super) const fn place(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -77,7 +67,7 @@ impl Backend {
 // === impl SharedKeys ===
 
 impl SharedKeys {
-    /// Reads the settings, also if the counts are not shared, so that typing errors are reported.
+    /// Also reads them if the counts are not shared, so that typing errors are reported.
     pub(super) fn read(read: &mut Reader<'_>) -> Self {
         Self {
             prefix: read.text("CACHE_KEY_PREFIX", "").into(),

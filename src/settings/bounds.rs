@@ -9,19 +9,17 @@ use crate::{
     store::WaitBounds,
 };
 
-/// The valid numbers of connections, descriptors and entries: a larger one is a typing error.
+/// A larger number of connections, descriptors or entries is a typing error.
 const COUNT: RangeInclusive<usize> = 1..=1_000_000;
 
 /// The fewest bytes that hold the largest message while it is decided.
 const MIN_BUFFERED: u64 = 4 * MAX_MESSAGE as u64;
 
-/// The valid times: a shorter one rejects clients on slow networks, and no client needs a longer one.
+/// A shorter time rejects clients on slow networks, and no client needs a longer one.
 const TIME: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_hours(1);
 
-/// The valid longest waits of callers.
 const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(1);
 
-/// Reads the bounds of the servers.
 pub(super) fn bounds(read: &mut Reader<'_>) -> Bounds {
     let defaults = Bounds::default();
     Bounds {
@@ -40,7 +38,6 @@ pub(super) fn bounds(read: &mut Reader<'_>) -> Bounds {
     }
 }
 
-/// Reads the bounds on callers that wait.
 pub(super) fn waits(read: &mut Reader<'_>) -> WaitBounds {
     let defaults = WaitBounds::default();
     WaitBounds {

@@ -8,13 +8,12 @@ use crate::{
     store::coordinated,
 };
 
-/// The valid decision budgets: a shorter one ends before Redis can reply, and no caller waits for a longer one.
+/// A shorter budget ends before Redis can reply, and no caller waits for a longer one.
 const BUDGET: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(1);
 
 /// The fewest bytes of names: more than the longest name of a message.
 const MIN_COUNTER_BYTES: u64 = 16 << 20;
 
-/// Reads the settings of the coordinated store, which keeps up to `max_counters` counters in memory.
 pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordinated::CoordinationSettings {
     let defaults = coordinated::CoordinationSettings::default();
     let sync_interval = read.parsed("WEIR_SYNC_INTERVAL", defaults.sync_interval, |text| {
@@ -48,7 +47,7 @@ pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordi
     }
 }
 
-/// Returns the name of this instance: host, process and start time, which no two instances share.
+/// Host, process and start time, which no two instances share.
 fn instance(read: &mut Reader<'_>) -> String {
     let host = read.text("HOSTNAME", "weir");
     let started = crate::clock::Clock::now(&crate::clock::SystemClock).as_nanos();

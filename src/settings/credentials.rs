@@ -12,13 +12,12 @@ use std::{
 
 use super::environment::{Environment, ProcessEnvironment};
 
-/// Names the directory of the credentials.
 const DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 
-/// Begins the names of those that are variables.
+/// Begins the names of credentials that are variables.
 const PREFIX: &str = "weir_";
 
-/// Bytes that all credentials of a service may have, as systemd bounds them.
+/// The bytes that all credentials of a service may have, as systemd bounds them.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// A credential that cannot be used.
@@ -43,8 +42,7 @@ pub enum CredentialError {
     },
 }
 
-/// The variables of this process, and those that are credentials: the file `weir_NAME` of `$CREDENTIALS_DIRECTORY`
-/// gives the variable `NAME` its value.
+/// The variables of this process, and its credentials: the file `weir_NAME` of `$CREDENTIALS_DIRECTORY` is `NAME`.
 #[derive(Clone, Default)]
 pub struct ServiceEnvironment {
     credentials: BTreeMap<String, String>,
@@ -83,7 +81,7 @@ impl Environment for ServiceEnvironment {
     }
 }
 
-/// Reads the credentials of a directory that are variables. Other files may be there, such as keys for TLS.
+/// Other files may be there, such as keys for TLS.
 fn read(dir: &Path) -> Result<BTreeMap<String, String>, CredentialError> {
     let unreadable = |path: &Path| {
         let path = path.display().to_string();
@@ -109,7 +107,6 @@ fn read(dir: &Path) -> Result<BTreeMap<String, String>, CredentialError> {
     Ok(credentials)
 }
 
-/// Returns the variable that a file of this name gives a value.
 fn variable(file: &OsStr) -> Option<&str> {
     let name = file.to_str()?.strip_prefix(PREFIX)?;
     let valid = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';

@@ -6,11 +6,10 @@ use crate::store::{
     disk::{DiskSettings, DiskSync, OnDamage},
 };
 
-/// The smallest bound on the data: below it there would not be room for the journals.
+/// Below it there would not be room for the journals.
 const MIN_BYTES: u64 = 256 << 20;
 
-/// Reads the settings, also if counts are kept elsewhere, so that typing errors are reported. Those that a shared store
-/// has too are in `coordination`.
+/// Also reads them if counts are kept elsewhere, so that typing errors are reported.
 pub(super) fn disk(
     read: &mut Reader<'_>,
     backend: Backend,

@@ -48,7 +48,6 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Returns the flag for `variable` and its value, if it was given.
     pub(super) fn get(&self, variable: &str) -> Option<(&'static str, &str)> {
         let (flag, value) = match variable {
             "GRPC_HOST" => ("--grpc-host", &self.grpc_host),

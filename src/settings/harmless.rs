@@ -1,7 +1,7 @@
 //! The variables whose values an error may show. All others may hold passwords, also by mistake: a URL with one, a
 //! header with a token, or a password in a variable that does not exist.
 
-/// Variables whose values are switches, numbers, times, choices, names of headers, or addresses to listen on.
+/// Switches, numbers, times, choices, names of headers, or addresses to listen on.
 const HARMLESS: &[&str] = &[
     "BACKEND_TYPE",
     "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
@@ -133,7 +133,7 @@ const HARMLESS: &[&str] = &[
     "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
 ];
 
-/// Returns whether an error may show the value of a variable or flag. Flags are in the list of processes anyway.
+/// Flags are in the list of processes anyway.
 pub(super) fn is_harmless(name: &str) -> bool {
     name.starts_with("--") || HARMLESS.contains(&name)
 }
@@ -171,7 +171,6 @@ mod tests {
         ],
     ];
 
-    /// Records which variables are read.
     struct Recording(BTreeMap<String, String>, RefCell<BTreeSet<String>>);
 
     impl Environment for Recording {

@@ -3,8 +3,7 @@
 use super::{parse, reader::Reader};
 use crate::{server::http::JsonAccess, tls::ServerTls};
 
-/// Reads `WEIR_JSON`. Without it, `/json` is off as soon as `tls`, that of the gRPC port, demands certificates of
-/// clients: it would count for anybody what the gRPC port counts for few.
+/// Without `WEIR_JSON`, client certificates turn `/json` off: it would count for anybody what gRPC counts for few.
 pub(super) fn json(read: &mut Reader<'_>, tls: Option<&ServerTls>, warnings: &mut Vec<String>) -> JsonAccess {
     let given = read.parsed("WEIR_JSON", None, |text| match text.to_ascii_lowercase().as_str() {
         "on" => Ok(Some(JsonAccess::Everybody)),

@@ -15,13 +15,10 @@ use crate::{
     tls::ClientTls,
 };
 
-/// The default port of Memcached.
 const PORT: u16 = 11_211;
 
-/// The variables that name files of TLS.
 const TLS_FILES: [&str; 3] = ["MEMCACHE_TLS_CACERT", "MEMCACHE_TLS_CLIENT_CERT", "MEMCACHE_TLS_CLIENT_KEY"];
 
-/// Reads the settings of the Memcached that shares the counts, if it does.
 pub(super) fn memcached(
     read: &mut Reader<'_>,
     backend: Backend,
@@ -59,7 +56,6 @@ pub(super) fn memcached(
     })
 }
 
-/// Reads where the servers are. Returns none if that is invalid.
 fn servers(read: &mut Reader<'_>, refresh: Duration) -> Option<ServerSource> {
     const HOSTS: &str = "the addresses of Memcached, such as one:11211,two:11211, or paths of unix sockets";
     const NAME: &str = "a name with SRV records, such as _memcache._tcp.example.org";

@@ -5,17 +5,15 @@ use crate::observe::statsd::{Mogrifier, MogrifierError};
 
 const LIST: &str = "USE_DOG_STATSD_MOGRIFIERS";
 
-/// The beginning of a mogrifier's variables.
 const PREFIX: &str = "DOG_STATSD_MOGRIFIER_";
 
 /// The beginning that the list in envoyproxy/ratelimit's README shows, and its code does not read.
 const WRONG_PREFIX: &str = "DOG_STATSD_MOGRIFIERS_";
 
-/// The maximum number of mogrifiers. Every name is compared with each of them.
+/// Every name is compared with each of them.
 const MAX: usize = 100;
 
-/// Reads the mogrifiers in the order of their list, and warns about variables without effect. `dog` means that stats
-/// are sent to `DogStatsD`.
+/// Keeps the order of their list. Warns about variables without effect. `dog` says that stats go to `DogStatsD`.
 pub(super) fn mogrifiers(read: &mut Reader<'_>, dog: bool, warnings: &mut Vec<String>) -> Vec<Mogrifier> {
     let list = read.given(LIST);
     if let Some(wrong) = read.given("DOG_STATSD_MOGRIFIERS").filter(|_| list.is_none()) {
@@ -35,7 +33,6 @@ pub(super) fn mogrifiers(read: &mut Reader<'_>, dog: bool, warnings: &mut Vec<St
     names.iter().filter_map(|name| mogrifier(read, name)).collect()
 }
 
-/// Returns the part of a variable's name that stands for the mogrifier `name`.
 fn variable_part(name: &str) -> String {
     name.trim().to_ascii_uppercase()
 }
@@ -70,7 +67,6 @@ fn mogrifier(read: &mut Reader<'_>, name: &str) -> Option<Mogrifier> {
     None
 }
 
-/// Warns about variables of mogrifiers that are not in the list.
 fn warn_about_others(read: &Reader<'_>, names: &[String], warnings: &mut Vec<String>) {
     for variable in read.names() {
         let Some(rest) = variable.strip_prefix(PREFIX) else { continue };

@@ -18,7 +18,6 @@ use crate::{
     tls::{ClientTls, ClientTlsNames},
 };
 
-/// What is exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     Traces,
@@ -28,7 +27,6 @@ pub(super) enum Signal {
 // === impl Signal ===
 
 impl Signal {
-    /// Returns this signal's variable that ends in `name`.
     fn variable(self, name: &str) -> String {
         match self {
             Self::Traces => format!("OTEL_EXPORTER_OTLP_TRACES_{name}"),
@@ -36,7 +34,7 @@ impl Signal {
         }
     }
 
-    /// Returns the path below an endpoint for all signals.
+    /// The path below an endpoint for all signals.
     fn path(self) -> &'static str {
         match self {
             Self::Traces => "/v1/traces",
@@ -63,7 +61,6 @@ impl Signal {
         }
     }
 
-    /// Reads the variable that ends in `name`: this signal's, else the one for all signals.
     fn parsed<T>(
         self,
         read: &mut Reader<'_>,
@@ -77,7 +74,6 @@ impl Signal {
     }
 }
 
-/// Reads the protocol of a signal.
 pub(super) fn protocol(read: &mut Reader<'_>, signal: Signal) -> Protocol {
     signal.parsed(read, "PROTOCOL", Protocol::Http, |text| match text {
         "grpc" => Ok(Protocol::Grpc),
@@ -86,7 +82,6 @@ pub(super) fn protocol(read: &mut Reader<'_>, signal: Signal) -> Protocol {
     })
 }
 
-/// Reads how a signal is exported by `protocol`.
 pub(super) fn export(
     read: &mut Reader<'_>,
     signal: Signal,
@@ -116,7 +111,7 @@ pub(super) fn export(
     }
 }
 
-/// Returns the collector's address, and whether its connections are encrypted.
+/// Also returns whether connections to the collector are encrypted.
 fn endpoint(read: &mut Reader<'_>, signal: Signal, protocol: Protocol) -> (Endpoint, bool) {
     let expected = match protocol {
         Protocol::Http => "a URL such as http://collector:4318 or https://collector:4318",
@@ -146,7 +141,7 @@ fn endpoint(read: &mut Reader<'_>, signal: Signal, protocol: Protocol) -> (Endpo
     read.parsed("OTEL_EXPORTER_OTLP_ENDPOINT", localhost, |text| parse(text, default))
 }
 
-/// Parses a URL, or for gRPC also `host:port`. Appends `below` to its path.
+/// A URL, or for gRPC also `host:port`. Appends `below` to its path.
 fn parse_endpoint(
     text: &str,
     protocol: Protocol,
@@ -187,7 +182,6 @@ fn parse_endpoint(
     Some((Endpoint { target, authority: authority.as_str().to_owned(), path }, is_secure))
 }
 
-/// Returns the TLS of the exporter, and the variables that its files come from.
 fn tls(read: &mut Reader<'_>, signal: Signal) -> (ClientTls, ClientTlsNames) {
     let [ca, client, key] = signal.files();
     let first = |variables: [&'static str; 2]| {
@@ -229,8 +223,7 @@ fn headers(read: &mut Reader<'_>, signal: Signal) -> Vec<(HeaderName, HeaderValu
     })
 }
 
-/// Returns the attributes of this instance: those of `TRACING_SERVICE_*` take precedence. `instance` is its id if none
-/// is given.
+/// The attributes of this instance. `TRACING_SERVICE_*` takes precedence; `instance` is the id if none is given.
 pub(super) fn resource(read: &mut Reader<'_>, instance: &str) -> Vec<(String, String)> {
     let attributes = read.parsed("OTEL_RESOURCE_ATTRIBUTES", Vec::new(), |text| {
         let expected = "attributes such as deployment.environment=prod,k8s.pod.name=weir-0, with values in \
@@ -258,13 +251,12 @@ pub(super) fn resource(read: &mut Reader<'_>, instance: &str) -> Vec<(String, St
     resource
 }
 
-/// Parses a number of milliseconds.
 pub(super) fn millis(text: &str) -> Result<Duration, &'static str> {
     let millis = text.parse().ok().filter(|millis: &u64| (1..=86_400_000).contains(millis));
     millis.map(Duration::from_millis).ok_or("a number of milliseconds, at least 1, such as 10000")
 }
 
-/// Parses `k1=v1,k2=v2`, whose names and values are in percent-encoding.
+/// `k1=v1,k2=v2`, whose names and values are in percent-encoding.
 fn encoded_pairs(text: &str) -> Option<Vec<(String, String)>> {
     let pair = |pair: &str| {
         let (name, value) = pair.split_once('=')?;

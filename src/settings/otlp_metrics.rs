@@ -9,8 +9,7 @@ use super::{
 };
 use crate::otlp::{MetricSettings, Temporality};
 
-/// Reads how metrics are sent to a collector, if `OTEL_METRICS_EXPORTER` names `otlp`. Without it no other variable has
-/// an effect. `instance` is a random id.
+/// None, whatever other variables say, unless `OTEL_METRICS_EXPORTER` names `otlp`. `instance` is a random id.
 pub(super) fn otlp_metrics(
     read: &mut Reader<'_>,
     instance: &str,

@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use super::resolved::Address;
 
-/// Parses a duration such as `1h30m`, `500ms`, `1.5s` or `0`. The error describes a valid one.
+/// Such as `1h30m`, `500ms`, `1.5s` or `0`. The error describes a valid one.
 pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
     const EXPECTED: &str = "a duration such as 500ms, 10s, 1m, 1h30m or 24h; 0 needs no unit";
     if text == "0" {
@@ -24,7 +24,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
     if text.is_empty() || text == "+" { Err(EXPECTED) } else { Ok(Duration::from_nanos(nanos)) }
 }
 
-/// Parses a duration, or a negative one, which is none.
+/// A negative duration is none.
 pub(super) fn signed_duration(text: &str) -> Result<Option<Duration>, &'static str> {
     match text.strip_prefix('-').filter(|rest| !rest.starts_with('+')) {
         Some(rest) => duration(rest).map(|time| time.is_zero().then_some(time)),
@@ -32,7 +32,6 @@ pub(super) fn signed_duration(text: &str) -> Result<Option<Duration>, &'static s
     }
 }
 
-/// Parses a duration above 0.
 pub(super) fn positive_duration(text: &str) -> Result<Duration, &'static str> {
     let time = duration(text)?;
     if time.is_zero() { Err("a duration above 0, such as 10s") } else { Ok(time) }
@@ -51,7 +50,7 @@ fn unit_nanos(unit: &str) -> Option<u64> {
     })
 }
 
-/// Returns the nanoseconds of a decimal `number` of units of `unit` nanoseconds, rounded down.
+/// `unit` is in nanoseconds. Rounds down.
 fn number_of_units(number: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
@@ -65,8 +64,7 @@ fn number_of_units(number: &str, unit: u64) -> Option<u64> {
     digits(whole)?.checked_mul(unit)?.checked_add(u64::try_from(part).ok()?)
 }
 
-/// Parses a whole number as Go's `strconv.ParseInt` does with base 0: such as `-5`, `1_000`, `0x3e8`, `0o1750`, `01750`
-/// or `0b11`.
+/// As Go's `strconv.ParseInt` with base 0: `-5`, `1_000`, `0x3e8`, `0o1750`, `01750` or `0b11`.
 pub(super) fn integer<T: TryFrom<i128>>(text: &str) -> Option<T> {
     let (is_negative, unsigned) = match text.strip_prefix('-') {
         Some(unsigned) => (true, unsigned),
@@ -83,7 +81,6 @@ pub(super) fn integer<T: TryFrom<i128>>(text: &str) -> Option<T> {
     T::try_from(if is_negative { -number } else { number }).ok()
 }
 
-/// Returns the base of a number without a sign, and what follows the base's prefix.
 fn radix(unsigned: &str) -> (u32, &str) {
     let Some(after_zero) = unsigned.strip_prefix('0').filter(|rest| !rest.is_empty()) else {
         return (10, unsigned);
@@ -93,7 +90,7 @@ fn radix(unsigned: &str) -> (u32, &str) {
     bases.into_iter().find_map(prefixed).unwrap_or((8, after_zero))
 }
 
-/// Parses a size in bytes, such as `1048576`, `1024KiB` or `1MiB`.
+/// Such as `1048576`, `1024KiB` or `1MiB`.
 pub(super) fn bytes(text: &str) -> Option<u64> {
     // first, since `0x1B` is a number
     if let Some(bytes) = integer(text) {
@@ -104,7 +101,7 @@ pub(super) fn bytes(text: &str) -> Option<u64> {
     integer::<u64>(number)?.checked_mul(unit)
 }
 
-/// Parses a boolean as Go's `strconv.ParseBool` does.
+/// As Go's `strconv.ParseBool` does.
 pub(super) fn bool(text: &str) -> Result<bool, &'static str> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
@@ -113,7 +110,7 @@ pub(super) fn bool(text: &str) -> Result<bool, &'static str> {
     }
 }
 
-/// Parses `k1:v1,k2:v2`.
+/// `k1:v1,k2:v2`.
 pub(super) fn pairs(text: &str) -> Result<Vec<(String, String)>, &'static str> {
     let pair = |pair: &str| {
         let (name, value) = pair.split_once(':')?;
@@ -123,20 +120,19 @@ pub(super) fn pairs(text: &str) -> Result<Vec<(String, String)>, &'static str> {
     pairs.collect::<Option<_>>().ok_or("pairs such as env:prod,region:eu")
 }
 
-/// Parses an IP address, with or without brackets, or `localhost`.
 pub(super) fn host(text: &str) -> Option<IpAddr> {
     let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
     if text == "localhost" { Some(IpAddr::from([127, 0, 0, 1])) } else { inner.unwrap_or(text).parse().ok() }
 }
 
-/// Parses `host:port`, where an empty host means all interfaces, as in Go.
+/// `host:port`, where an empty host means all interfaces, as in Go.
 pub(super) fn address(text: &str) -> Option<Address> {
     let (interface, port) = text.rsplit_once(':')?;
     let host = if interface.is_empty() { Some(IpAddr::from([0, 0, 0, 0])) } else { host(interface) };
     Some(Address { host: host?, port: port.parse().ok()? })
 }
 
-/// Returns whether `text` is a valid HTTP header name: a `token` of RFC 9110, section 5.6.2.
+/// A `token` of RFC 9110, section 5.6.2.
 pub(super) fn is_header_name(text: &str) -> bool {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(token)

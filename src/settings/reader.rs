@@ -4,7 +4,6 @@ use std::{cell::RefCell, collections::BTreeSet, error::Error, fmt, net::IpAddr, 
 
 use super::{environment::Environment, flags::Flags, harmless::is_harmless, parse};
 
-/// The most characters of a value in an error.
 pub(super) const MAX_SHOWN: usize = 200;
 
 /// An invalid setting.
@@ -33,16 +32,14 @@ pub enum SettingValue {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingErrors(pub Vec<SettingError>);
 
-/// Reads settings. A flag takes precedence over its variable.
+/// A flag takes precedence over its variable.
 pub(super) struct Reader<'a> {
     flags: &'a Flags,
     environment: &'a dyn Environment,
     errors: Vec<SettingError>,
-    /// The variables that were read, set or not.
     read: RefCell<BTreeSet<String>>,
 }
 
-/// A value, and the name of the flag or variable that sets it.
 pub(super) struct Given {
     pub(super) name: String,
     pub(super) value: String,
@@ -55,7 +52,7 @@ impl<'a> Reader<'a> {
         Self { flags, environment, errors: Vec::new(), read: RefCell::default() }
     }
 
-    /// Returns the value given for `variable`. An empty variable counts as unset, since deployments write it so.
+    /// An empty variable counts as unset, since deployments write it so.
     pub(super) fn given(&self, variable: &str) -> Option<Given> {
         self.read.borrow_mut().insert(variable.to_owned());
         if let Some((flag, value)) = self.flags.get(variable) {
@@ -65,22 +62,19 @@ impl<'a> Reader<'a> {
         Some(Given { name: variable.into(), value })
     }
 
-    /// Returns the names of all variables in the environment, in alphabetical order.
     pub(super) fn names(&self) -> BTreeSet<String> {
         self.environment.names().into_iter().collect()
     }
 
-    /// Returns the names of the variables that are credentials.
     pub(super) fn credentials(&self) -> Vec<String> {
         self.environment.credentials()
     }
 
-    /// Returns whether the variable is one that was read.
     pub(super) fn was_read(&self, variable: &str) -> bool {
         self.read.borrow().contains(variable)
     }
 
-    /// Adds an error about `given`, whose value must be `expected`. That text must not have the value.
+    /// `expected` must not contain the value, which may be secret.
     pub(super) fn reject(&mut self, given: Given, expected: impl Into<String>) {
         let Given { name, value } = given;
         let shown = || SettingValue::Shown(value.chars().take(MAX_SHOWN).collect());
@@ -92,13 +86,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Adds an error about `variable`, which is not set, but must be `expected`.
     pub(super) fn missing(&mut self, variable: &str, expected: impl Into<String>) {
         let (name, value) = (variable.to_owned(), SettingValue::Unset);
         self.errors.push(SettingError { name, value, expected: expected.into() });
     }
 
-    /// Parses the setting. Returns the default if it is unset; if it is invalid, also adds an error.
     pub(super) fn parsed<T, E: Into<String>>(
         &mut self,
         variable: &str,
@@ -129,8 +121,7 @@ impl<'a> Reader<'a> {
         self.parsed(variable, default, parse::duration)
     }
 
-    /// Reads a duration of envoyproxy/ratelimit that has no use unless it is above 0. Any other one starts the service
-    /// there, so it stands for the default here, with a warning.
+    /// envoyproxy/ratelimit starts with a duration of 0 or less, so it stands for the default here, with a warning.
     pub(super) fn duration_above_0(
         &mut self,
         variable: &str,
@@ -161,7 +152,6 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads one of `choices`, ignoring case.
     pub(super) fn choice<T: Copy>(&mut self, variable: &str, default: T, choices: &[(&str, T)]) -> T {
         self.parsed(variable, default, |text| {
             let choice = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
@@ -172,7 +162,6 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Returns all errors, if there are any.
     pub(super) fn finish(self) -> Result<(), SettingErrors> {
         if self.errors.is_empty() { Ok(()) } else { Err(SettingErrors(self.errors)) }
     }

@@ -12,9 +12,7 @@ use super::{
 };
 use crate::store::redis::{Address, Auth, Backoff, Endpoint, RedisSettings, Tls, Topology};
 
-/// The default port of Redis.
 const PORT: u16 = 6379;
-/// The default port of a sentinel.
 const SENTINEL_PORT: u16 = 26379;
 
 /// The variables that each set has, without its prefix.
@@ -33,10 +31,8 @@ pub(super) const VARIABLES: [&str; 12] = [
     "URL",
 ];
 
-/// The variables that name files of TLS, for both sets.
 const TLS_FILES: [&str; 3] = ["REDIS_TLS_CACERT", "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"];
 
-/// Variables of envoyproxy/ratelimit without effect in weir, with the reason.
 const WITHOUT_EFFECT: [(&str, &str); 5] = [
     ("POOL_SIZE", "each server has one multiplexed connection"),
     ("POOL_ON_EMPTY_BEHAVIOR", "each server has one multiplexed connection"),
@@ -60,12 +56,10 @@ enum Socket {
     Unix,
 }
 
-/// The names of one of the two sets of variables.
 struct Names {
     prefix: &'static str,
 }
 
-/// The parts of a URL other than the address.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Url {
     user: Option<String>,
@@ -74,7 +68,6 @@ struct Url {
     database: i64,
 }
 
-/// Reads the settings of the Redis that shares the counts, if they are shared.
 pub(super) fn redis(
     read: &mut Reader<'_>,
     backend: Backend,
@@ -121,7 +114,6 @@ fn backoff(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Backoff {
     Backoff { initial, max: max.max(initial) }
 }
 
-/// Reads one set of variables. Returns none if they are invalid.
 fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) -> Option<Endpoint> {
     const KINDS: [(&str, Kind); 3] =
         [("SINGLE", Kind::Single), ("SENTINEL", Kind::Sentinel), ("CLUSTER", Kind::Cluster)];
@@ -186,7 +178,6 @@ fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) ->
     })
 }
 
-/// Returns the login of a variable, whose password takes precedence, and of a URL.
 fn login(given: Option<Auth>, user: Option<String>, password: Option<String>) -> Option<Auth> {
     match given {
         Some(given) => Some(Auth { user: given.user.or(user), ..given }),
@@ -194,7 +185,6 @@ fn login(given: Option<Auth>, user: Option<String>, password: Option<String>) ->
     }
 }
 
-/// Reads `password` or `user:password`.
 fn auth_of(read: &Reader<'_>, variable: &str) -> Option<Auth> {
     let given = read.given(variable)?.value;
     Some(match given.split_once(':') {
@@ -214,7 +204,6 @@ fn tls_files(read: &mut Reader<'_>) -> Tls {
     Tls { ca, client, any_name }
 }
 
-/// Parses the value of a URL variable to the topology of Redis and the other parts of its URLs.
 fn topology(text: &str, kind: Kind, socket: Option<Socket>) -> Result<(Topology, Url), &'static str> {
     const SENTINEL: &str = "the name of the master and the sentinels, such as mymaster,one:26379,two:26379; a sentinel \
                             with a password is redis://:password@one:26379";
@@ -240,8 +229,7 @@ fn topology(text: &str, kind: Kind, socket: Option<Socket>) -> Result<(Topology,
     }
 }
 
-/// Parses servers with commas between them, each an address or a URL. All of them have the same other parts: the
-/// credentials may be missing from some, since the servers of a list share their users.
+/// Servers with commas between them. Some may lack credentials, since the servers of a list share their users.
 fn list(text: &str, port: u16, expected: &'static str) -> Result<(Vec<Address>, Url), &'static str> {
     let (mut addresses, mut common) = (Vec::new(), None::<Url>);
     for text in text.split(',') {
@@ -299,8 +287,7 @@ fn single(text: &str, socket: Option<Socket>) -> Result<(Topology, Url), &'stati
     }
 }
 
-/// Parses `host`, `host:port`, `[::1]:port`, or a URL that begins with `redis://` or `rediss://`. Without a port it is
-/// `port`.
+/// `host`, `host:port`, `[::1]:port`, or a `redis://` or `rediss://` URL. `port` is the default.
 fn server(text: &str, port: u16) -> Option<(Address, Url)> {
     match text.split_once("://") {
         None => Some((Address::parse(text, port)?, Url::default())),
@@ -310,8 +297,7 @@ fn server(text: &str, port: u16) -> Option<(Address, Url)> {
     }
 }
 
-/// Parses the part after `redis://` or `rediss://`. As for envoyproxy/ratelimit, a query may have the `username`, the
-/// `password` and the database, `db`; other parts of it have no effect.
+/// The part after the scheme. As in envoyproxy/ratelimit, a query may have `username`, `password` and `db`.
 fn url(rest: &str, tls: bool, port: u16) -> Option<(Address, Url)> {
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let in_query = |key: &str| {
@@ -335,7 +321,7 @@ fn url(rest: &str, tls: bool, port: u16) -> Option<(Address, Url)> {
     Some((address, Url { user, password, tls, database }))
 }
 
-/// Returns a text in which `%` and two digits stand for a byte.
+/// `%` and two digits stand for a byte.
 fn unescaped(text: &str) -> Option<String> {
     let url = format!("redis://:{text}@localhost").into_connection_info().ok()?;
     Some(url.redis_settings().password().unwrap_or_default().to_owned())

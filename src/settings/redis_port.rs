@@ -11,10 +11,10 @@ use crate::{
     tls::ServerTls,
 };
 
-/// The port if none is named: that of smyte/ratelimit.
+/// The default: that of smyte/ratelimit.
 const PORT: u16 = 9049;
 
-/// Reads them; none if the server is off. `grpc` is the TLS of the gRPC server.
+/// None if the server is off. `grpc` is the TLS of the gRPC server.
 pub(super) fn redis_port(
     read: &mut Reader<'_>,
     grpc: Option<&ServerTls>,

@@ -35,10 +35,9 @@ use crate::{
     trace::random_instance_id,
 };
 
-/// An hour.
 const HOUR: Duration = Duration::from_hours(1);
 
-/// The maximum of `WEIR_WORKERS`, more than any machine has cores: a larger number is a typing error.
+/// More than any machine has cores: a larger number is a typing error.
 const MAX_WORKERS: usize = 1024;
 
 impl Settings {
@@ -141,8 +140,7 @@ pub fn rules_dir(environment: &dyn Environment) -> Result<PathBuf, SettingErrors
     reader.finish().map(|()| dir)
 }
 
-/// Resolves how instances share their counts, and what a rejection affects in every domain, from `environment`, for
-/// commands that explain rules.
+/// Resolves how instances share counts, and what a rejection affects, for commands that explain rules.
 ///
 /// # Errors
 ///
@@ -206,14 +204,13 @@ fn read_file_options(read: &mut Reader<'_>) -> config::Options {
     }
 }
 
-/// Returns the log format for lines that are written before the settings are resolved, or because they are invalid. An
-/// invalid format counts as text.
+/// The format for lines before the settings are resolved, or about invalid ones. An invalid format counts as text.
 #[must_use]
 pub fn log_format(flags: &Flags, environment: &dyn Environment) -> LogFormat {
     read_log_format(&mut Reader::new(flags, environment), &mut Vec::new())
 }
 
-/// Reads the log format. Like envoyproxy/ratelimit, takes any value of the variable but `json` as text.
+/// Like envoyproxy/ratelimit, takes any value of the variable but `json` as text.
 fn read_log_format(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> LogFormat {
     const VARIABLE: &str = "LOG_FORMAT";
     const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
@@ -241,7 +238,7 @@ fn rules(read: &mut Reader<'_>, flags: &Flags, warnings: &mut Vec<String>) -> Ru
     }
 }
 
-/// Returns envoyproxy/ratelimit's directory if a variable of its path is set, else `config` in the working directory.
+/// envoyproxy/ratelimit's directory if a variable of its path is set, else `config` in the working directory.
 fn read_rules_dir(read: &mut Reader<'_>) -> PathBuf {
     let root = read.given("RUNTIME_ROOT");
     let subdirectory = read.given("RUNTIME_SUBDIRECTORY");
@@ -275,8 +272,7 @@ fn grpc(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> GrpcSettings {
     }
 }
 
-/// Reads the maximum age of a connection. 0 means none, as in envoyproxy/ratelimit, where the first connection ends the
-/// process if it is negative.
+/// 0 means none, as in envoyproxy/ratelimit. There, the first connection ends the process if it is negative.
 fn max_age(
     read: &mut Reader<'_>,
     variable: &str,
@@ -301,8 +297,7 @@ fn prometheus(read: &mut Reader<'_>) -> Option<PrometheusSettings> {
     wanted.then_some(PrometheusSettings { address, path })
 }
 
-/// Reads the settings of StatsD, which is off unless a variable enables it. envoyproxy/ratelimit enables it by default,
-/// and logs errors while there is no StatsD server.
+/// Off unless a variable enables it. envoyproxy/ratelimit has it on by default, and logs errors without a server.
 fn statsd(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<StatsdSettings> {
     let named = read.given("STATSD_HOST").is_some();
     let dog = read.bool("USE_DOG_STATSD");
@@ -389,8 +384,7 @@ fn limiter(read: &mut Reader<'_>) -> limiter::DecisionSettings {
     }
 }
 
-/// Parses a list of header styles, such as `ietf,retry-after`. The style `reference` is the three headers of
-/// envoyproxy/ratelimit.
+/// Such as `ietf,retry-after`. The style `reference` is the three headers of envoyproxy/ratelimit.
 fn header_styles(text: &str, reference: &HeaderNames) -> Result<Vec<HeaderStyle>, &'static str> {
     let style = |name: &str| match name.trim() {
         "reference" => Ok(HeaderStyle::LimitRemainingReset(reference.clone())),

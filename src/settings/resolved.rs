@@ -28,8 +28,7 @@ pub struct Settings {
     pub json: JsonAccess,
     /// The debug pages.
     pub debug: Address,
-    /// `USE_PROMETHEUS`: the separate port that serves metrics, as in envoyproxy/ratelimit. The other two HTTP ports
-    /// always serve `/metrics`.
+    /// `USE_PROMETHEUS`: a separate port for metrics, as in envoyproxy/ratelimit. Other HTTP ports always serve them.
     pub prometheus: Option<PrometheusSettings>,
     /// `PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`: the unit of response times in metrics.
     pub time_unit: TimeUnit,
@@ -93,11 +92,9 @@ pub struct GrpcSettings {
     pub address: GrpcAddress,
     /// `GRPC_SERVER_USE_TLS`: the certificates, if connections are encrypted.
     pub tls: Option<ServerTls>,
-    /// `GRPC_MAX_CONNECTION_AGE`: the age, ±10 %, at which a connection is closed gracefully, so that its client opens
-    /// another; none for no limit.
+    /// `GRPC_MAX_CONNECTION_AGE`: the age, ±10 %, at which a connection is closed gracefully; none for no limit.
     pub max_age: Option<Duration>,
-    /// `GRPC_MAX_CONNECTION_AGE_GRACE`: the time that the requests of such a connection may then take; none for no
-    /// limit.
+    /// `GRPC_MAX_CONNECTION_AGE_GRACE`: the time that its requests may then take; none for no limit.
     pub max_age_grace: Option<Duration>,
     /// `WEIR_WORKERS`: the number of threads, at least 1; by default one per core available to the process.
     pub threads: usize,
@@ -108,8 +105,7 @@ pub struct GrpcSettings {
 pub struct RedisPortSettings {
     /// `WEIR_REDIS_HOST` and `WEIR_REDIS_PORT`.
     pub address: Address,
-    /// `WEIR_REDIS_TLS`: the certificates, if connections are encrypted. They are those of the gRPC server, if it has
-    /// any.
+    /// `WEIR_REDIS_TLS`: the certificates if connections are encrypted: the gRPC server's, if it has any.
     pub tls: Option<ServerTls>,
     /// What clients have to give, and what they may do.
     pub service: ServiceSettings,

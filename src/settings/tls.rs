@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use super::reader::Reader;
 use crate::tls::{ClientName, ServerTls};
 
-/// Reads the TLS of the gRPC server, if it is on. Without `GRPC_SERVER_USE_TLS` the files of the server have no effect,
-/// as in envoyproxy/ratelimit. Variables that demand certificates of clients are then errors, which
-/// envoyproxy/ratelimit ignores: whoever sets one expects that strangers are rejected.
+/// None without `GRPC_SERVER_USE_TLS`, as in envoyproxy/ratelimit. Variables that demand certificates of clients are
+/// then errors: whoever sets one expects that strangers are rejected.
 pub(super) fn server(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<ServerTls> {
     const PLAIN_TEXT: &str =
         "unset, or GRPC_SERVER_USE_TLS set to true: in plain text, no client shows a certificate";
@@ -26,7 +25,7 @@ pub(super) fn server(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Optio
     None
 }
 
-/// Reads the files of a server's TLS, which is on: those of the gRPC server.
+/// Reads the TLS of a server where it is on: the files are those of the gRPC server.
 pub(super) fn files(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<ServerTls> {
     let names = client_names(read);
     files_with(read, names, warnings)
@@ -65,13 +64,11 @@ fn files_with(
     Some(ServerTls { certificate: certificate?, key: key?, client_ca, client_names })
 }
 
-/// Returns warnings about those of `variables` that are set, although something is `not_encrypted`.
 pub(super) fn in_plain_text(read: &Reader<'_>, variables: &[&str], not_encrypted: &str) -> Vec<String> {
     let set = variables.iter().filter(|variable| read.given(variable).is_some());
     set.map(|variable| format!("{variable} is set, but {not_encrypted}")).collect()
 }
 
-/// Reads the certificate chain and the private key of a client: both or neither.
 pub(super) fn client_files(
     read: &mut Reader<'_>,
     certificate: &str,

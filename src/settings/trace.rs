@@ -12,11 +12,10 @@ use crate::{
     trace::{BatchSettings, TraceSettings},
 };
 
-/// The most of `OTEL_BSP_MAX_QUEUE_SIZE`: a span has up to some ten kilobytes.
+/// A span has up to some ten kilobytes.
 const MAX_QUEUE: usize = 1_000_000;
 
-/// Reads the settings of traces, if they are on. Without `TRACING_ENABLED` no other variable has an effect, as in
-/// envoyproxy/ratelimit; operators of Kubernetes set those of OpenTelemetry in many pods. `instance` is a random id.
+/// None without `TRACING_ENABLED`, as in envoyproxy/ratelimit: many pods have OpenTelemetry's other variables.
 pub(super) fn trace(
     read: &mut Reader<'_>,
     backend: Backend,

@@ -7,7 +7,6 @@ use super::{
 };
 use crate::{spelling, store::redis::RedisSettings};
 
-/// Begins the variables that only weir has.
 const PREFIX: &str = "WEIR_";
 
 /// The variables that only weir has, without [`PREFIX`].
@@ -79,8 +78,7 @@ const ADDRESSES: [&str; 16] = [
     "URLS",
 ];
 
-/// Reports variables that look misspelled, and returns warnings about others that do not exist. `redis` has the settings
-/// of Redis. Call it after all settings were read.
+/// A misspelling is an error; other variables that do not exist are warnings. Call it after all settings were read.
 pub(super) fn check(reader: &mut Reader<'_>, redis: Option<&RedisSettings>) -> Vec<String> {
     let mut warnings = of_stores(reader, redis);
     for name in reader.names() {
@@ -106,8 +104,7 @@ pub(super) fn check(reader: &mut Reader<'_>, redis: Option<&RedisSettings>) -> V
     warnings
 }
 
-/// Returns warnings about variables that seem to be for a store and do not exist. They are no errors, since a variable
-/// may be there for another program, or as a part of the value of another variable.
+/// These are no errors, since a variable may be there for another program, or as a part of another's value.
 fn of_stores(reader: &Reader<'_>, redis: Option<&RedisSettings>) -> Vec<String> {
     let mut warnings = Vec::new();
     for name in reader.names() {
@@ -127,7 +124,7 @@ fn of_stores(reader: &Reader<'_>, redis: Option<&RedisSettings>) -> Vec<String> 
     warnings
 }
 
-/// Returns the variable that the unknown `name` probably stands for, unless that has its value already.
+/// None if the variable that `name` probably stands for has its value already.
 fn meant_of_redis(name: &str, reader: &Reader<'_>, redis: Option<&RedisSettings>) -> Option<String> {
     let (prefix, rest) = ["REDIS_PERSECOND_", "REDIS_"]
         .into_iter()
@@ -160,7 +157,6 @@ fn meant_of_redis(name: &str, reader: &Reader<'_>, redis: Option<&RedisSettings>
     spelling::nearest(rest, VARIABLES).map(|near| format!("{prefix}{near}"))
 }
 
-/// As [`meant_of_redis`], for Memcached.
 fn meant_of_memcached(name: &str, reader: &Reader<'_>) -> Option<String> {
     let rest = MEMCACHED.into_iter().find_map(|prefix| name.strip_prefix(prefix))?;
     let right = format!("MEMCACHE_{rest}");
@@ -172,7 +168,6 @@ fn meant_of_memcached(name: &str, reader: &Reader<'_>) -> Option<String> {
     (is_missing && is_address).then(|| "MEMCACHE_HOST_PORT, which is host:port".to_owned())
 }
 
-/// Returns the existing variable that `rest`, without [`PREFIX`], probably stands for.
 fn meant(rest: &str, reader: &Reader<'_>) -> Option<String> {
     // a variable of envoyproxy/ratelimit with the prefix, such as WEIR_REDIS_URL
     if reader.was_read(rest) {
@@ -186,8 +181,7 @@ fn meant(rest: &str, reader: &Reader<'_>) -> Option<String> {
     own.map(|own| format!("{PREFIX}{own}"))
 }
 
-/// Returns whether Kubernetes or Docker sets the variable for a service whose name begins with `weir`, such as
-/// `WEIR_SERVICE_HOST` or `WEIR_PORT_8081_TCP`.
+/// Kubernetes and Docker set such variables for services called `weir…`: `WEIR_SERVICE_HOST`, `WEIR_PORT_8081_TCP`.
 fn is_service_link(rest: &str, value: &str) -> bool {
     let rest = format!("_{rest}");
     ["_SERVICE_HOST", "_SERVICE_PORT"].iter().any(|part| rest.contains(part))

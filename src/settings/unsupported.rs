@@ -3,10 +3,9 @@
 
 use super::{backend::Backend, parse, reader::Reader};
 
-/// Variables of Memcached, which have no effect on counts elsewhere. Sizes and timeouts give no warning.
+/// Have no effect on counts elsewhere; neither have sizes and timeouts, which give no warning.
 const OF_MEMCACHED: [&str; 3] = ["MEMCACHE_HOST_PORT", "MEMCACHE_SRV", "MEMCACHE_TLS"];
 
-/// Variables of Redis, which have no effect on counts elsewhere. Sizes and timeouts give no warning.
 const OF_REDIS: [&str; 9] = [
     "REDIS_URL",
     "REDIS_PERSECOND_URL",
@@ -19,10 +18,8 @@ const OF_REDIS: [&str; 9] = [
     "REDIS_TLS_CACERT",
 ];
 
-/// Variables of the store on disk, which have no effect on counts elsewhere.
 const OF_DISK: [&str; 4] = ["WEIR_DATA_DIR", "WEIR_DISK_SYNC", "WEIR_DISK_DAMAGE", "WEIR_DISK_MAX_BYTES"];
 
-/// Variables without effect on counts that instances do not share, with the reason.
 const WITHOUT_EFFECT_UNSHARED: [(&str, &str); 4] = [
     ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "counts are kept in memory"),
     ("CACHE_KEY_PREFIX", "counts are kept in memory, not under keys of a shared store"),
@@ -61,14 +58,12 @@ const NEWER: [(&str, &str); 12] = [
     ("ENABLE_NEGATIVE_HITS", "hits can be given back"),
 ];
 
-/// Variables without effect on counts in memory alone, with the reason.
 const WITHOUT_EFFECT_IN_MEMORY: [(&str, &str); 3] = [
     ("WEIR_SYNC_INTERVAL", "counts are kept in memory, by each instance separately"),
     ("WEIR_DECISION_BUDGET", "counts are kept in memory, so no decision waits"),
     ("WEIR_ON_STORE_FAILURE", "counts are kept in memory, which does not fail"),
 ];
 
-/// Reports variables that must not be ignored, and returns warnings about the rest.
 pub(super) fn check(reader: &mut Reader<'_>, backend: Backend) -> Vec<String> {
     let mut warnings = Vec::new();
     store(reader, backend, &mut warnings);
@@ -86,7 +81,7 @@ pub(super) fn check(reader: &mut Reader<'_>, backend: Backend) -> Vec<String> {
     warnings
 }
 
-/// Checks the variables of the store: counts that are meant to be shared must not silently be counted per instance.
+/// Counts that are meant to be shared must not silently be counted per instance.
 fn store(reader: &mut Reader<'_>, backend: Backend, warnings: &mut Vec<String>) {
     match reader.given("BACKEND_TYPE") {
         // which is an error
@@ -116,7 +111,6 @@ fn store(reader: &mut Reader<'_>, backend: Backend, warnings: &mut Vec<String>) 
     }
 }
 
-/// Returns whether a variable is set to anything but false.
 fn is_on(reader: &Reader<'_>, variable: &str) -> bool {
     reader.given(variable).is_some_and(|given| parse::bool(&given.value) != Ok(false))
 }

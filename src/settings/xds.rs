@@ -17,10 +17,9 @@ use crate::{
     xds::{XdsBackoff, XdsSettings, XdsTls},
 };
 
-/// gRPC's default maximum of a message, in bytes.
+/// gRPC's default, in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
 
-/// Reads the settings of the control plane, if the rules come from one.
 pub(super) fn xds(
     read: &mut Reader<'_>,
     merge_domains: bool,
@@ -114,7 +113,7 @@ fn tls(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<XdsTls> {
     Some(XdsTls { files: ClientTls { ca, client, any_name: false }, server_name })
 }
 
-/// Reads `k1=v1,k2=v2`. Like envoyproxy/ratelimit, ignores a part that is no pair, with a warning.
+/// `k1=v1,k2=v2`. Like envoyproxy/ratelimit, ignores a part that is no pair, with a warning.
 fn metadata(read: &Reader<'_>, warnings: &mut Vec<String>) -> Vec<(String, String)> {
     const VARIABLE: &str = "CONFIG_GRPC_XDS_NODE_METADATA";
     let Some(given) = read.given(VARIABLE) else { return Vec::new() };
@@ -134,7 +133,7 @@ fn metadata(read: &Reader<'_>, warnings: &mut Vec<String>) -> Vec<(String, Strin
     pairs
 }
 
-/// Parses `k1:v1,k2:v2`, where a value may have further colons.
+/// `k1:v1,k2:v2`, where a value may have further colons.
 fn headers(text: &str) -> Result<Vec<(String, String)>, &'static str> {
     const EXPECTED: &str = "headers such as <x-token:abc>,<x-region:eu>, with or without the brackets";
     let unbracketed: Vec<&str> =

@@ -3,16 +3,14 @@
 use super::scenario::{Arrivals, Scenario};
 use crate::store::simulated::Random;
 
-/// One request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Arrival {
     /// Seconds since the start.
     pub(super) at: f64,
-    /// The number of its key, from 0.
     pub(super) key: u32,
 }
 
-/// Returns the requests of `scenario` in the order of their arrival. Uses random numbers of `random` only.
+/// In the order of their arrival.
 pub(super) fn arrivals(scenario: &Scenario, random: Random) -> Box<dyn Iterator<Item = Arrival>> {
     let end = scenario.end().since(scenario.begin()).as_nanos() as f64 / 1e9;
     match scenario.arrivals {
@@ -41,13 +39,12 @@ fn at_random(rate: f64, keys: usize, end: f64, mut random: Random) -> impl Itera
     })
 }
 
-/// Returns requests in equal gaps, for each key in turn.
 fn steady(rate: f64, keys: usize, end: f64) -> impl Iterator<Item = Arrival> {
     let arrival = move |i: u64| Arrival { at: (i as f64 + 0.5) / rate, key: (i % keys as u64) as u32 };
     (0..).map(arrival).take_while(move |arrival| arrival.at < end)
 }
 
-/// Returns the share of the time after which a share of the requests has arrived.
+/// The share of the time after which a share of the requests has arrived.
 fn peaked(share: f64) -> f64 {
     match share {
         _ if share < 0.2 => share / 0.5,

@@ -8,14 +8,11 @@ use super::{
 };
 use crate::limit::Algorithm;
 
-/// The height of one panel's axes.
 const PANEL: f64 = 110.0;
-/// The height between two panels, for the name of the lower one.
 const GAP: f64 = 38.0;
-/// The height below the last panel, for the labels of the time axis.
 const FOOT: f64 = 52.0;
 
-/// The most ends of periods that are marked: more would hide what is behind them.
+/// More would hide what is behind them.
 const MAX_MARKS: u32 = 150;
 
 /// The styles of what other charts do not have.
@@ -34,7 +31,6 @@ pub struct Panel {
     pub series: Series,
 }
 
-/// Maps values to positions on the page.
 struct Axes {
     seconds: f64,
     most: u64,
@@ -65,7 +61,7 @@ pub fn chart(scenario: &Scenario, title: &str, modes: &[Panel]) -> String {
     svg
 }
 
-/// Returns the label of the vertical axis.
+/// The label of the vertical axis.
 fn counted(scenario: &Scenario) -> &'static str {
     match scenario.tier.algorithm {
         Algorithm::FixedWindow => "requests admitted in the window so far",
@@ -132,7 +128,7 @@ fn panel(svg: &mut String, axes: &Axes, i: usize, Panel { name, summary, series 
     );
 }
 
-/// Marks where each of `periods` ends in the panel `i`: where fixed windows end, and as a scale for other limits.
+/// Marks where fixed windows end, as a scale for other limits, too.
 fn mark_periods(svg: &mut String, axes: &Axes, i: usize, periods: u32) {
     let top = HEAD + i as f64 * (PANEL + GAP);
     let bottom = top + PANEL;
@@ -146,7 +142,7 @@ fn mark_periods(svg: &mut String, axes: &Axes, i: usize, periods: u32) {
     }
 }
 
-/// Draws the area between `floor` and `points`, in steps: each value holds until the next one.
+/// Draws steps: each value holds until the next one.
 fn area(
     svg: &mut String,
     axes: &Axes,
@@ -201,7 +197,7 @@ fn round_up(value: u64) -> u64 {
     value.div_ceil(unit).saturating_mul(unit)
 }
 
-/// Returns the smallest of 1, 2 and 5 times a power of ten that is at least `least`.
+/// The smallest of 1, 2 and 5 times a power of ten that is at least `least`.
 fn tick(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0]

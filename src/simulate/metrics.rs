@@ -13,12 +13,10 @@ pub struct SimulationMetrics {
     /// reached. Measured per window for fixed windows, otherwise over any interval. Of several keys the worst.
     pub overshoot: f64,
     /// The admitted requests, as a share of those that one counter for all instances would have admitted; at most 1.
-    /// For fixed windows, the lowest share of any window. Otherwise the share over the whole time, since intervals that
-    /// are not aligned have no offered load of their own to compare with. Of several keys the lowest, each over the
-    /// whole time.
+    /// The lowest of any fixed window or key; otherwise of the whole time, since other intervals have no load of their
+    /// own.
     pub used: f64,
-    /// The share of requests that were rejected although one counter for all instances would have admitted them, after
-    /// the same admitted requests.
+    /// The share of requests that were rejected although one counter for all instances would have admitted them.
     pub rejected_early: f64,
     /// Calls to the store per decision.
     pub calls: f64,
@@ -45,11 +43,9 @@ pub struct Series {
     pub period: f64,
 }
 
-/// The admitted requests.
 struct Admitted {
-    /// The instants of arrival, sorted.
+    /// Both are sorted.
     arrived: Vec<Timestamp>,
-    /// The instants of decision, sorted.
     decided: Vec<Timestamp>,
 }
 
@@ -82,7 +78,6 @@ impl SimulationMetrics {
     }
 }
 
-/// Returns the worst excess over the limit of any key, as a share of it: [`SimulationMetrics::overshoot`].
 pub(super) fn overshoot_of(scenario: &Scenario, decisions: &[SimulatedDecision]) -> f64 {
     let by_key = by_key(decisions);
     by_key.iter().map(|decisions| Admitted::of(decisions).overshoot(scenario)).fold(-1.0, f64::max)
@@ -100,15 +95,13 @@ impl Admitted {
         Self { arrived, decided }
     }
 
-    /// Counts the requests that both arrived and were decided in `from..to`. The store counted each of them between its
-    /// arrival and its decision, so a request that only overlaps an interval may belong to the neighboring one.
+    /// Counts what arrived and was decided in `from..to`. A request that only overlaps may belong to a neighbor.
     fn within(&self, from: Timestamp, to: Timestamp) -> u64 {
         let before = self.arrived.partition_point(|arrived| *arrived < from);
         let by_then = self.decided.partition_point(|decided| *decided < to);
         by_then.saturating_sub(before) as u64
     }
 
-    /// Counts the requests whose time from arrival to decision overlaps `from..to`.
     fn overlapping(&self, from: Timestamp, to: Timestamp) -> u64 {
         let before = self.decided.partition_point(|decided| *decided < from);
         let by_then = self.arrived.partition_point(|arrived| *arrived < to);
@@ -131,7 +124,7 @@ impl Admitted {
         }
     }
 
-    /// Returns the most requests that any interval admitted beyond its inflow. The bound is the bucket's burst.
+    /// Returns the most requests of any interval beyond its inflow. The bound is the bucket's burst.
     fn most_above_inflow(&self, tier: &Tier) -> f64 {
         let rate = f64::from(tier.requests) / tier.period.as_nanos() as f64;
         let Some(begin) = self.arrived.first().copied() else { return 0.0 };
@@ -165,7 +158,6 @@ impl Admitted {
     }
 }
 
-/// Returns the decisions of each key.
 fn by_key(decisions: &[SimulatedDecision]) -> Vec<Vec<SimulatedDecision>> {
     let keys = decisions.iter().map(|decision| decision.key as usize + 1).max().unwrap_or(0);
     let mut by_key = vec![Vec::new(); keys];
@@ -175,7 +167,6 @@ fn by_key(decisions: &[SimulatedDecision]) -> Vec<Vec<SimulatedDecision>> {
     by_key
 }
 
-/// Returns the fixed windows of a scenario.
 fn windows(scenario: &Scenario) -> impl Iterator<Item = (Timestamp, Timestamp)> {
     let period = scenario.tier.period;
     (0..scenario.windows).scan(scenario.begin(), move |from, _| {

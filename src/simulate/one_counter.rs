@@ -3,9 +3,8 @@
 use super::SimulatedDecision;
 use crate::limit::{Direction, Hits, OverLimitPolicy, Tier, Timestamp, algorithm::CounterState, decide};
 
-/// Counts the rejections of one key for which a counter of all admitted requests had quota left. The store may have
-/// decided at any time between the arrival and the decision of a request, so the counter must have had quota left at
-/// both times of the rejection, whichever of both the admitted requests count at.
+/// Counts the rejections of one key for which a counter of all admitted requests had quota left. The store decides
+/// between arrival and decision, so both must have had quota left, whichever of them the admitted requests count at.
 pub(super) fn rejected_early(tier: &Tier, decisions: &[SimulatedDecision]) -> usize {
     // for each decision, how often quota was left
     let mut left = vec![0_u8; decisions.len()];
@@ -34,8 +33,7 @@ pub(super) fn rejected_early(tier: &Tier, decisions: &[SimulatedDecision]) -> us
     left.into_iter().filter(|times| *times == 4).count()
 }
 
-/// Counts the requests that one counter for all instances would have admitted, had it decided each at some time between
-/// its arrival and its decision: the fewest, of their beginning, middle and end.
+/// The requests that one counter would have admitted, had it decided at the beginning, middle or end: the fewest.
 pub(super) fn by_one_counter(tier: &Tier, decisions: &[SimulatedDecision]) -> u64 {
     let times: [fn(&SimulatedDecision) -> Timestamp; 3] = [
         |d| d.arrived,
@@ -50,7 +48,7 @@ pub(super) fn by_one_counter(tier: &Tier, decisions: &[SimulatedDecision]) -> u6
     counts.into_iter().min().unwrap_or_default()
 }
 
-/// Counts the requests at `arrived`, sorted, that one counter would have admitted.
+/// `arrived` is sorted.
 fn admitted_by_one_counter(tier: &Tier, arrived: &[Timestamp]) -> u64 {
     let Some(begin) = arrived.first() else { return 0 };
     let mut counter = [CounterState::unused(tier, *begin)];

@@ -63,11 +63,9 @@ pub(super) struct Fleet {
     pub(super) random: Random,
 }
 
-/// Runs `scenario` on the stores that `make` creates, one per instance, which all use `rules`. `fallbacks` returns how
-/// many decisions a store made without the shared store; it is called at the end. `progress` is called with the
-/// completed share, 0 to 1.
-///
-/// It creates its own runtime, whose clock is paused, so it must not be called within a runtime.
+/// Runs `scenario` on the stores that `make` creates, one per instance, which all use `rules`. At the end, `fallbacks`
+/// returns how many decisions a store made alone. `progress` gets the completed share, 0 to 1. Must not be called
+/// within a runtime: it creates its own, whose clock is paused.
 pub fn run<S: Store>(
     scenario: &Scenario,
     rules: &Arc<RuleSet>,
@@ -100,8 +98,7 @@ async fn simulate<S: Store>(
     SimulationOutcome { decisions, calls: calls() - calls_before, fallbacks }
 }
 
-/// Sends the requests of `scenario` when they arrive, each by the future that `send` returns for the number of an
-/// instance and a key, and returns what became of them. Calls `after_each` whenever some were sent.
+/// `send` makes the future of a request, for an instance's number and a key. Calls `after_each` when some were sent.
 pub(super) async fn offer<F: Future<Output = SimulatedDecision> + Send + 'static>(
     scenario: &Scenario,
     random: &mut Random,
@@ -157,7 +154,6 @@ impl Fleet {
     }
 }
 
-/// Sends one request and returns its decision.
 async fn decide<S: Store>(
     store: Arc<S>,
     rules: Arc<RuleSet>,

@@ -10,39 +10,32 @@ use crate::{
     store::simulated::{Network, Random},
 };
 
-/// The most requests of all modes that are simulated together: a mode takes some seconds for a million.
+/// The requests of all modes together: a mode takes some seconds for a million.
 const MAX_REQUESTS: f64 = 6e6;
 
-/// The most requests of one mode, which bounds its memory: every decision is kept until the end.
+/// Bounds the memory of a mode: every decision is kept until the end.
 const MAX_REQUESTS_OF_MODE: f64 = 3e6;
 
-/// The most times that one kind of background work is done by all instances in one mode, which takes seconds.
+/// How often all instances do one kind of background work in a mode, which takes seconds.
 const MAX_STEPS: f64 = 1e6;
 
-/// The fewest periods to which a scenario is shortened.
 const FEWEST_WINDOWS: u32 = 2;
 
-/// The smallest limit for each instance to which a larger one is reduced: enough for each mode to do as it does with
-/// the larger one.
+/// The least limit for each instance: enough for each mode to do as it does with a larger one.
 const LEAST_LIMIT: usize = 500;
 
 /// The longest sleep of what makes the turns of lines in memory.
 pub(super) const LONGEST_SLEEP: Period = Period::from_millis(100);
 
-/// The domain of the simulated limit.
 pub(super) const DOMAIN: &str = "simulated";
 
-/// The most instances.
 const MAX_INSTANCES: usize = 1_000;
 
-/// The time between two heartbeats.
 const HEARTBEAT: Period = Period::from_secs(1);
 
-/// The number of heartbeats before the first request.
 const WARM_UP: u64 = 10;
 
-/// The period of a limit from which heartbeats and sweeps become rarer, in proportion: in the windows of a day there
-/// would be millions.
+/// For longer periods, heartbeats and sweeps become rarer: in the windows of a day there would be millions.
 const LONG: Period = Period::from_secs(3_600);
 
 /// The parameters of a simulation.
@@ -80,8 +73,7 @@ pub enum Arrivals {
     AtOnce,
     /// In equal gaps.
     Steady,
-    /// At random, three times as often as on average in the middle fifth of the time, and half as often before and
-    /// after.
+    /// At random, with three times the average rate in the middle fifth of the time, and half of it otherwise.
     Peak,
 }
 
@@ -93,8 +85,7 @@ pub enum Skew {
     Even,
     /// The second gets half as many as the first, the third a third, and so on.
     Zipf,
-    /// The first tenth of the instances gets 90 % of the requests in the first half of the time, and the last tenth in
-    /// the second.
+    /// The first tenth of the instances gets 90 % of the requests in the first half of the time, then the last tenth.
     Moving,
 }
 
@@ -138,8 +129,7 @@ impl Scenario {
         }
     }
 
-    /// Returns what is simulated of it, so that `modes` of it take less than a minute: all of it, or else fewer periods,
-    /// then fewer keys, then a smaller limit with as many times the limit offered, and then fewer requests for it.
+    /// Returns fewer periods, then fewer keys, then a smaller limit, then less load: `modes` take less than a minute.
     #[must_use]
     pub fn shortened(&self, modes: usize) -> Self {
         let most = (MAX_REQUESTS / modes.max(1) as f64).min(MAX_REQUESTS_OF_MODE);
@@ -185,13 +175,12 @@ impl Scenario {
         })
     }
 
-    /// Returns how often all instances do something that they do in every `interval`.
+    /// How often all instances do what each does once in `interval`.
     fn steps(&self, interval: Period) -> f64 {
         let time = self.tier.period.as_nanos() as f64 * f64::from(self.windows);
         time / interval.as_nanos().max(1) as f64 * self.instances as f64
     }
 
-    /// Returns the number of requests, on average.
     fn requests(&self) -> f64 {
         self.keys as f64 * f64::from(self.tier.requests) * self.load * f64::from(self.windows)
     }
@@ -220,37 +209,34 @@ impl Scenario {
         )
     }
 
-    /// Returns the requests per second, of all keys.
+    /// Per second, of all keys.
     pub(super) fn rate(&self) -> f64 {
         let seconds = self.tier.period.as_nanos() as f64 / 1e9;
         self.keys as f64 * f64::from(self.tier.requests) * self.load / seconds
     }
 
-    /// Returns the earliest arrival: the start of a window, late enough after the epoch for skewed clocks.
+    /// The start of a window, late enough after the epoch for skewed clocks.
     pub(super) const fn begin(&self) -> Timestamp {
         Timestamp::from_secs(1_700_000_000).window_end(self.tier.period)
     }
 
-    /// Returns the time between two heartbeats, sweeps or other background work that is done in every `interval` outside
-    /// simulations: as long, or longer where the limit's period is longer than an hour, in this proportion, or where many
-    /// instances would do the work millions of times.
+    /// The time between two heartbeats, sweeps or the like, which is `interval` outside simulations. It is longer, in
+    /// proportion, for limits of more than an hour, or where many instances would do the work millions of times.
     #[must_use]
     pub fn rarer(&self, interval: Period) -> Period {
         let by_period = self.by_period(interval);
         times(by_period, (self.steps(by_period) / MAX_STEPS).ceil() as u64)
     }
 
-    /// Returns `interval`, or in proportion longer if the limit's period is longer than an hour.
     fn by_period(&self, interval: Period) -> Period {
         times(interval, self.tier.period.as_nanos() / LONG.as_nanos())
     }
 
-    /// Returns the time for which the instances run before the first request, so that they discover each other.
+    /// The instances run for this time before the first request, so that they discover each other.
     pub(super) fn warm_up(&self) -> Period {
         times(self.rarer(HEARTBEAT), WARM_UP)
     }
 
-    /// Returns the end of arrivals.
     pub(super) const fn end(&self) -> Timestamp {
         let all = self.tier.period.as_nanos().saturating_mul(self.windows as u64);
         self.begin().after(Period::from_nanos(all))
@@ -274,12 +260,10 @@ impl Scenario {
     }
 }
 
-/// Returns `factor` times the `period`, or the period if that is 0.
 fn times(period: Period, factor: u64) -> Period {
     Period::from_nanos(period.as_nanos().saturating_mul(factor.max(1)))
 }
 
-/// Returns `tier` with `requests` in each period, and its burst in proportion.
 fn reduced(tier: &Tier, requests: u32) -> Tier {
     let requests = requests.min(tier.requests);
     let in_proportion = |burst: u32| {
@@ -295,7 +279,7 @@ fn reduced(tier: &Tier, requests: u32) -> Tier {
     Tier { requests, algorithm, ..tier.clone() }
 }
 
-/// Formats a number with three significant digits, or as many as it has before the point.
+/// With three significant digits, or as many as it has before the point.
 pub(super) fn significant(number: f64) -> String {
     let digits = (2.0 - number.abs().max(f64::MIN_POSITIVE).log10().floor()).clamp(0.0, 9.0) as usize;
     let text = format!("{number:.digits$}");
@@ -306,7 +290,7 @@ pub(super) fn significant(number: f64) -> String {
 // === impl Skew ===
 
 impl Skew {
-    /// Returns the cumulative weights of `instances`, for [`choose`]; in the second half of the time if `is_late`.
+    /// Cumulative weights, for [`choose`]. `is_late` is the second half of the time.
     pub(super) fn spread(self, instances: usize, is_late: bool) -> Vec<f64> {
         let hot = (instances / 10).max(1);
         let is_hot = |i: usize| if is_late { i + hot >= instances } else { i < hot };
@@ -324,7 +308,6 @@ impl Skew {
     }
 }
 
-/// Returns the instance for the next request, from cumulative weights.
 pub(super) fn choose(spread: &[f64], random: &mut Random) -> usize {
     let at = random.unit() * spread.last().copied().unwrap_or(0.0);
     spread.partition_point(|sum| *sum <= at).min(spread.len().saturating_sub(1))
@@ -378,7 +361,6 @@ mod tests {
         assert_eq!(Scenario { tier: none, ..scenario() }.check(), Err(ScenarioError::NoLimit));
     }
 
-    /// Returns the scenario, and what is simulated of it in five modes.
     fn shortened(scenario: Scenario) -> (Scenario, Scenario) {
         let part = scenario.shortened(5);
         assert!(part.requests() <= MAX_REQUESTS / 5.0 * 1.001, "{part:?}");

@@ -8,10 +8,10 @@ use crate::limit::{
     share::{MAX_MEMBERS, Pool, PoolRule, Sharing},
 };
 
-/// The most hits of all cycles and members together: each is a decision.
+/// The hits of all cycles and members together: each is a decision.
 const MAX_HITS: u64 = 50_000_000;
 
-/// The longest time that is simulated: 500 years, which leaves room to the end of timestamps.
+/// 500 years, which leaves room to the end of timestamps.
 const MAX_TIME: Period = Period::from_secs(500 * 365 * 86_400);
 
 /// What the members ask for.
@@ -57,13 +57,11 @@ impl Demands {
         }
     }
 
-    /// Reads comma-separated values: a line with the names of the members, and then one line for each cycle with what
-    /// each of them asks for.
+    /// Reads comma-separated values: a line of the members' names, then a line of demands for each cycle.
     ///
     /// # Errors
     ///
-    /// Returns an error for a line with fewer or more values than names, for a value that is no whole number, for a
-    /// name that is repeated, and for more members or hits than can be simulated.
+    /// If values are missing or no whole numbers, a name is repeated, or there are too many members or hits.
     pub fn parse(text: &str) -> Result<Self, DemandsError> {
         let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let error = |line: usize, reason: String| DemandsError { line: line + 1, reason };
@@ -111,8 +109,7 @@ impl Demands {
         MAX_TIME.as_nanos() / cycle.as_nanos().max(1)
     }
 
-    /// Sends the demands to a pool of `capacity`, spread evenly over each `cycle`. Those past [`Demands::most_cycles`]
-    /// are left out.
+    /// Sends the demands to a pool of `capacity`, spread over each `cycle`, up to [`Demands::most_cycles`].
     #[must_use]
     pub fn run(&self, capacity: u32, cycle: Period, sharing: &Sharing) -> Vec<SharedCycle> {
         let rule = PoolRule { capacity, cycle, sharing };
@@ -137,8 +134,7 @@ impl Demands {
     }
 }
 
-/// Returns the instants of all hits since the start of a cycle, each with its member, in order: each member's are
-/// spread evenly.
+/// Returns each hit's instant since the start of a cycle, in order, with its member. A member's are spread evenly.
 fn instants(demands: &[u32], cycle: Period) -> Vec<(Period, usize)> {
     let mut instants: Vec<(u64, usize)> = demands
         .iter()

@@ -12,7 +12,6 @@ const PANEL: f64 = 90.0;
 const GAP: f64 = 36.0;
 const FOOT: f64 = 44.0;
 
-/// The most members that are drawn: those that ask for the most.
 const MAX_PANELS: usize = 12;
 
 /// The styles of what other charts do not have.

@@ -12,8 +12,7 @@ use crate::limit::Coordination;
 /// The overshoot up to which a mode that does not wait is suggested.
 const SMALL_OVERSHOOT: f64 = 0.1;
 
-/// Says which of the simulated `modes` to choose: one for most limits, one that never exceeds the limit, and one
-/// without a wait.
+/// Says which of `modes` to choose: for most limits, to never exceed the limit, and to never wait.
 #[must_use]
 pub fn suggest(scenario: &Scenario, modes: &[(Coordination, SimulationMetrics)]) -> String {
     let find = |mode| modes.iter().find(|(name, _)| *name == mode);
@@ -43,7 +42,7 @@ pub fn suggest(scenario: &Scenario, modes: &[(Coordination, SimulationMetrics)])
     text
 }
 
-/// Returns whether instances never exceed the limit in `mode`, while the store keeps its data.
+/// Whether `mode` never exceeds the limit, while the store keeps its data.
 fn is_exact(mode: Coordination, scenario: &Scenario) -> bool {
     let of_auto = || Coordination::for_limit(scenario.tier.capacity().into(), scenario.instances);
     match mode {
@@ -53,7 +52,6 @@ fn is_exact(mode: Coordination, scenario: &Scenario) -> bool {
     }
 }
 
-/// Writes what `mode` costs, and what it can exceed.
 fn write_mode(
     text: &mut String,
     what: &str,
@@ -131,7 +129,6 @@ mod tests {
         }
     }
 
-    /// Returns the suggestions about five modes, of which `auto` is `as_auto`.
     fn suggested(scenario: &Scenario, as_auto: SimulationMetrics) -> Vec<String> {
         let modes = [
             (Coordination::Auto, as_auto),

@@ -16,7 +16,6 @@ const HEAD: [&str; 8] = [
     "fallback",
 ];
 
-/// What the columns say, but for the first.
 const LEGEND: [(&str, &str); 7] = [
     (
         "worst overshoot",
@@ -36,7 +35,6 @@ pub fn legend() -> String {
     legend_of(&LEGEND)
 }
 
-/// Says what columns are, a line each.
 pub(super) fn legend_of(columns: &[(&str, &str)]) -> String {
     columns.iter().fold(String::new(), |mut text, (column, what)| {
         // writing to a string cannot fail
@@ -69,7 +67,6 @@ pub fn table(modes: &[(&str, SimulationMetrics)]) -> String {
     text
 }
 
-/// Renders `rows` below `head`, in columns.
 pub(super) fn columns<const N: usize>(head: &[&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -106,12 +103,11 @@ fn row(name: &str, metrics: &SimulationMetrics) -> [String; HEAD.len()] {
     ]
 }
 
-/// Formats an overshoot as `+17 %`, or `0` if the limit was not exceeded.
 pub(super) fn overshoot(share: f64) -> String {
     if share > 0.0 { format!("+{}", percent(share)) } else { "0".to_owned() }
 }
 
-/// Formats a share in percent with significant digits; only exact 0 and 1 print as 0 and 100.
+/// With significant digits; only exact 0 and 1 print as 0 and 100.
 pub(super) fn percent(share: f64) -> String {
     let percentage = share * 100.0;
     if percentage <= 0.0 {

@@ -18,7 +18,6 @@ const HEAD: [&str; 8] = [
     "calls at a start",
 ];
 
-/// What the columns say, but for the first.
 const LEGEND: [(&str, &str); 7] = [
     (
         "worst overshoot",
@@ -35,12 +34,10 @@ const LEGEND: [(&str, &str); 7] = [
 /// What callers that wait get, and what their provider sees.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WaitMetrics {
-    /// The worst excess over the limit, as a share of it, as
-    /// [`SimulationMetrics::overshoot`](super::SimulationMetrics::overshoot), at the instants at which callers were
-    /// admitted: what a provider counts.
+    /// As [`SimulationMetrics::overshoot`](super::SimulationMetrics::overshoot), at the instants of admission: what a
+    /// provider counts.
     pub overshoot: f64,
-    /// The requests admitted while callers arrived, as a share of those that one line for all instances admits; at most
-    /// 1.
+    /// Admitted while callers arrived, as a share of what one line for all instances admits; at most 1.
     pub used: f64,
     /// The share of callers that were rejected.
     pub rejected: f64,
@@ -57,8 +54,7 @@ pub struct WaitMetrics {
 // === impl WaitMetrics ===
 
 impl WaitMetrics {
-    /// Computes the metrics of `outcome`, the outcome of `scenario` with callers that wait for up to `max_wait`. `best`
-    /// is that of one line for all instances.
+    /// Computes the metrics of callers that wait for up to `max_wait`. `best` is the outcome of one line for all.
     #[must_use]
     pub fn of(
         scenario: &Scenario,
@@ -139,7 +135,7 @@ pub fn wait_legend() -> String {
     legend_of(&LEGEND)
 }
 
-/// Returns `outcome` with all requests counted when they were decided.
+/// Counts all requests when they were decided.
 fn as_counted(outcome: &SimulationOutcome) -> SimulationOutcome {
     let count = |decision: &SimulatedDecision| SimulatedDecision { arrived: decision.decided, ..*decision };
     SimulationOutcome { decisions: outcome.decisions.iter().map(count).collect(), ..*outcome }
@@ -150,7 +146,6 @@ fn admitted_until(end: Timestamp, outcome: &SimulationOutcome) -> usize {
     outcome.decisions.iter().filter(admitted).count()
 }
 
-/// Formats a wait in milliseconds below a second, and in seconds otherwise.
 fn wait(period: Period) -> String {
     let millis = period.as_nanos().div_ceil(1_000_000);
     if millis < 1_000 { format!("{millis} ms") } else { format!("{:.1} s", millis as f64 / 1e3) }

@@ -25,7 +25,6 @@ use crate::{
     },
 };
 
-/// The time from the start of a period in which the calls to the store are counted.
 pub(super) const START: Duration = Duration::from_millis(10);
 
 /// The outcome of a simulation of callers that wait.
@@ -33,15 +32,12 @@ pub(super) const START: Duration = Duration::from_millis(10);
 pub struct WaitingOutcome {
     /// What became of the callers: each was decided when it was admitted or told.
     pub simulated: SimulationOutcome,
-    /// The most calls to the store in the first 10 ms of a period, of all instances. Not of the first period, in which
-    /// nobody waits yet.
+    /// The most calls to the store of all instances in the first 10 ms of a period, but for the first period.
     pub calls_at_start: u64,
 }
 
-/// Runs `scenario` as [`run`](super::run()) does, with callers that wait for up to `max_wait`, in a line at each
-/// instance. `rules` makes the rules of an instance. Nothing else bounds the lines.
-///
-/// It creates its own runtime, whose clock is paused, so it must not be called within a runtime.
+/// Runs `scenario` as [`run`](super::run()) does, with callers that wait for up to `max_wait`, in an unbounded line at
+/// each instance. `rules` makes the rules of an instance. Must not be called within a runtime.
 ///
 /// # Errors
 ///
@@ -108,8 +104,7 @@ async fn simulate<S: Store>(
     WaitingOutcome { simulated: SimulationOutcome { decisions, calls, fallbacks }, calls_at_start }
 }
 
-/// Makes the turns of the lines in memory, whose timers it looks at again whenever it is `rung`, and after the
-/// `longest` sleep.
+/// Makes the turns of lines in memory, whose timers it looks at when it is `rung`, and after the `longest` sleep.
 async fn serve<S: Store>(
     limiters: Vec<(Arc<Limiter<S>>, SimulatedClock)>,
     rung: Arc<Notify>,
@@ -129,7 +124,6 @@ async fn serve<S: Store>(
     }
 }
 
-/// Sends one request, which waits, and returns what became of it.
 async fn acquire<S: Store>(
     limiter: Arc<Limiter<S>>,
     key: u32,
@@ -150,7 +144,7 @@ async fn acquire<S: Store>(
     SimulatedDecision { key, arrived, decided: exact.now(), admitted: acquired.ok() }
 }
 
-/// Returns the most calls in the first [`START`] of a period. The first one, in which nobody waits yet, begins now.
+/// Returns the most calls in the first [`START`] of a period. The first one, in which nobody waits, begins now.
 async fn count_starts(periods: u32, period: Period, remotes: Vec<SimulatedRemote>) -> u64 {
     let (begun, mut most) = (Instant::now(), 0);
     for i in 1..periods {

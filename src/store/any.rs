@@ -30,7 +30,6 @@ pub enum AnyStore {
     Coordinated(Coordinated<AnyRemote>),
 }
 
-/// Does the same with whichever store it is.
 macro_rules! with_any {
     ($any:expr, $store:ident => $act:expr) => {
         match $any {
@@ -69,8 +68,7 @@ impl AnyStore {
         }
     }
 
-    /// Tells the store that this machine's clock has stepped, as `reading` shows. Counters of this machine alone follow
-    /// the clock itself.
+    /// Tells the store that this machine's clock has stepped. Counters of this machine alone follow the clock itself.
     pub fn follow_clock(&self, reading: Reading) {
         let _ = reading;
         match self {

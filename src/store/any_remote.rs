@@ -24,7 +24,6 @@ pub enum AnyRemote {
     Memcached(MemcachedRemote),
 }
 
-/// Does the same with whichever shared store it is.
 macro_rules! with_any {
     ($any:expr, $remote:ident => $act:expr) => {
         match $any {

@@ -7,24 +7,20 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// How often a thread looks whether a lock is free before it sleeps. Two threads that decide about one key would
-/// otherwise sleep and wake each other, and decide half as often as one alone.
+/// Before a thread sleeps. Otherwise two threads that decide about one key wake each other, and decide half as often.
 const LOOKS: u32 = 3;
 
-/// The pause before the first look of a thread that meets a taken lock now and then; each later one is four times as
-/// long. A time rather than a number of turns, since the processor's pause takes from 10 to 50 ns.
+/// Before the first look; each later one is four times as long. A time, since the processor's pause takes 10 to 50 ns.
 const PAUSE: Duration = Duration::from_nanos(500);
 
-/// The same for a thread that has met one shortly before. Whoever takes the lock takes the cache lines of the counter
-/// from the other thread, which costs as much as some decisions. So the other one makes many of them in a row between
-/// two looks, as a thread alone does.
+/// For a thread that has met a taken lock shortly before. Taking a lock moves the counter's cache lines between
+/// threads, which costs as much as some decisions: so a thread makes many of them between two looks of the other.
 const LONG_PAUSE: Duration = Duration::from_micros(12);
 
-/// The time within which a thread meets another taken lock if it decides about little else than one key.
+/// A thread that decides about little else than one key meets a taken lock again within this time.
 const SHORTLY: Duration = Duration::from_micros(40);
 
 thread_local! {
-    /// When this thread has last had to wait.
     static WAITED_AT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 

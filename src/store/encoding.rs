@@ -28,7 +28,6 @@ use crate::limit::{
     request_bucket::{PacedBucket, StepBucket, TokenTime},
 };
 
-/// The letters of the formats.
 const SLIDING_WINDOW: &str = "w";
 const TOKEN_BUCKET: &str = "b";
 const BUCKET_IN_DEBT: &str = "d";
@@ -36,7 +35,7 @@ const STEPS: &str = "s";
 const SESSION: &str = "n";
 const PACED: &str = "p";
 
-/// 2^-31 tokens, the unit of a bucket, in a token.
+/// A bucket counts in units of 2^-31 tokens.
 const UNITS_PER_TOKEN: f64 = 2_147_483_648.0;
 
 /// The reason why a text is not the state of a counter.
@@ -53,8 +52,7 @@ pub enum DecodeError {
     TrailingText,
 }
 
-/// Decodes the state of the counter of `tier`, and its writer; 0 for a fixed window. `at` is an instant in the window
-/// that the counter's key names; it matters to fixed windows only.
+/// Decodes the state of a counter, and its writer: 0 for a fixed window, which is the one that contains `at`.
 ///
 /// # Errors
 ///
@@ -97,9 +95,8 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u
     if fields.next().is_some() { Err(DecodeError::TrailingText) } else { Ok((state, writer)) }
 }
 
-/// Encodes the state of a counter, with its `writer` unless it is a fixed window. Values are
-/// rounded so that the counter admits less, not more: instants up to the next microsecond, tokens up to the next number
-/// with 53 significant bits.
+/// Encodes a state, with its `writer` unless it is a fixed window. Rounding never admits more: instants go up to the
+/// next microsecond, tokens to the next number with 53 significant bits.
 #[must_use]
 pub fn encode(state: &CounterState, writer: u64) -> String {
     match state {
@@ -168,12 +165,10 @@ pub fn decode_bucket(text: &str) -> Result<CounterState, DecodeError> {
     if fields.next().is_some() { Err(DecodeError::TrailingText) } else { Ok(state) }
 }
 
-/// Returns the state of the fixed window that contains `at`.
 pub(super) fn window(tier: &Tier, at: Timestamp, used: u64) -> CounterState {
     CounterState::FixedWindow(FixedWindow::new(at.window_end(tier.period), Hits(used)))
 }
 
-/// Returns the instant `micros` microseconds after the epoch.
 pub(super) const fn timestamp(micros: u64) -> Timestamp {
     Timestamp::from_nanos(micros.saturating_mul(1_000))
 }
@@ -190,8 +185,7 @@ fn number<T: std::str::FromStr>(field: Option<&str>, name: &'static str) -> Resu
     field.and_then(|field| field.parse().ok()).ok_or(DecodeError::InvalidField(name))
 }
 
-/// Converts `tokens` to units of 2^-31 tokens, rounded up. The tokens that `take.lua` writes are multiples of that
-/// unit.
+/// Rounds up. The tokens that `take.lua` writes are multiples of a unit.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -201,7 +195,7 @@ fn units(tokens: f64) -> u64 {
     (tokens * UNITS_PER_TOKEN).ceil() as u64
 }
 
-/// Converts `units` of 2^-31 tokens to tokens, rounded up to a number that an `f64` holds.
+/// Rounds up to a number that an `f64` holds.
 #[expect(clippy::cast_precision_loss, reason = "the loss is rounded up")]
 fn tokens(units: u64) -> f64 {
     let nearest = units as f64;

@@ -70,7 +70,6 @@ pub type Decisions = SmallVec<[Decision; 2]>;
 /// The most checks that are compared with each other, which is quicker than to sort them.
 const FEW_CHECKS: usize = 16;
 
-/// Returns whether two of `checks` count on the same counter.
 pub(crate) fn has_repeated(checks: &[LimitCheck<'_>]) -> bool {
     let is_again =
         |(i, check): (usize, &LimitCheck<'_>)| checks[..i].iter().any(|other| other.key == check.key);
@@ -91,10 +90,7 @@ pub(crate) fn places_by_counter(checks: &[LimitCheck<'_>]) -> Vec<SmallVec<[usiz
 
 /// Counts hits against limits.
 pub trait Store: Send + Sync + 'static {
-    /// Decides `checks`, the limit checks of one request, as of `now`, and counts their hits as `scope` and `options`
-    /// say.
-    ///
-    /// Returns one [`Decision`] for each check.
+    /// Decides the limit checks of one request as of `now`, with one [`Decision`] each, and counts their hits.
     ///
     /// # Errors
     ///
@@ -121,17 +117,14 @@ pub trait Store: Send + Sync + 'static {
         self.take_with(checks, scope, now, TakeOptions::default())
     }
 
-    /// Returns the store in memory that decides all checks, if no other store has a say: it needs no future, which
-    /// costs as much as the decision. By default there is none.
+    /// The store in memory, if it decides all checks alone: a future would cost as much as the decision.
     fn alone(&self) -> Option<&MemoryStore> {
         None
     }
 
-    /// Takes hits in advance: between `request.least` and `request.want`, in all tiers of `check` or in none. The
-    /// caller may use them before [`Reservation::until`], and must [release](Self::release) those that it does not use.
-    ///
-    /// [`LimitCheck::hits`] and [`LimitCheck::direction`] have no effect. A reservation that does not fit counts nothing,
-    /// whatever the rule's over-limit policy is.
+    /// Takes from `request.least` to `request.want` hits in advance, in all tiers of `check` or in none; hits that do
+    /// not fit never count. The caller may use them before [`Reservation::until`], and must [release](Self::release)
+    /// the rest. Ignores [`LimitCheck::hits`] and [`LimitCheck::direction`].
     ///
     /// # Errors
     ///
@@ -143,9 +136,8 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<Reservation, StoreError>> + Send;
 
-    /// Gives `unused` hits of `reservation` back, or all of its hits if they are fewer. `check` must be the one that
-    /// they were reserved for. A counter never falls below zero, and a fixed window that has ended gets nothing back. A
-    /// sliding window gives back fewer hits if an earlier reservation ends later.
+    /// Gives up to `unused` hits of `reservation` back; `check` must be the same. A counter never falls below zero. A
+    /// fixed window that has ended gets nothing, and a sliding window fewer hits if an earlier reservation ends later.
     ///
     /// # Errors
     ///
@@ -168,14 +160,12 @@ pub trait Store: Send + Sync + 'static {
         SharedCounts::default()
     }
 
-    /// Returns the store in memory whose [lines](MemoryStore::enter) this store's callers wait in. By default there is
-    /// none.
+    /// The store in memory whose [lines](MemoryStore::enter) this store's callers wait in.
     fn memory(&self) -> Option<&MemoryStore> {
         None
     }
 
-    /// Returns the store in memory in whose line callers wait for the limit of `check`; none if its counters are
-    /// elsewhere, so that the line has to ask this store for hits.
+    /// The store in whose line callers of `check` wait; none if its counters are elsewhere: the line asks this store.
     fn lines_for(&self, check: &LimitCheck<'_>) -> Option<&MemoryStore> {
         let _ = check;
         self.memory()
@@ -198,8 +188,7 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Reserves hits like [`Store::reserve`], for callers that wait: it waits for a store that is slow, for up to
-    /// `patience`, and not only for the budget of decisions.
+    /// [`Store::reserve`] for callers that wait: a slow store gets up to `patience`, not only the budget of decisions.
     ///
     /// # Errors
     ///
@@ -215,8 +204,7 @@ pub trait Store: Send + Sync + 'static {
         self.reserve(check, request, now)
     }
 
-    /// Decides `request` about the bucket of `name`, whose parameters come with the request. By default a store keeps
-    /// no such buckets.
+    /// Decides `request` about the bucket of `name`, whose parameters come with the request.
     ///
     /// # Errors
     ///
@@ -232,8 +220,7 @@ pub trait Store: Send + Sync + 'static {
         std::future::ready(Err(NO_BUCKETS))
     }
 
-    /// Returns the time until all buckets of `name`, whatever their parameters are, are full or forgotten; none if
-    /// there are none. If it `deletes`, all of them are full afterwards.
+    /// The time until all buckets of `name` are full or forgotten; none if there are none. `deletes` makes them full.
     ///
     /// # Errors
     ///
@@ -249,7 +236,6 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-/// The error of a store without such buckets.
 const NO_BUCKETS: StoreError =
     StoreError::Unsupported("this store keeps no buckets whose parameters come with requests");
 
@@ -258,8 +244,7 @@ const NO_BUCKETS: StoreError =
 pub struct TakeOptions<'a> {
     /// Where the coordination modes and the waits for a shared store are recorded. None if the request is not traced.
     pub record: Option<&'a DecisionRecord>,
-    /// The longest that the caller lets the request wait for a shared store, which may bound the wait further. None if
-    /// the caller waits for as long as that takes.
+    /// How long the caller lets the request wait for a shared store; none for as long as the store takes.
     pub wait: Option<Duration>,
     /// `QUOTA_MODE`: whether every limit is a quota, so that none of them rejects the request alone.
     pub all_quotas: bool,

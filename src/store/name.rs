@@ -17,10 +17,8 @@ use crate::{
     },
 };
 
-/// The settings that determine keys and their expiry.
 #[derive(Clone, Debug)]
 pub(super) struct KeySettings {
-    /// The prefix of every key.
     pub(super) prefix: Box<str>,
     /// Whether rules in the format of envoyproxy/ratelimit have keys in weir's format, which are never ambiguous.
     pub(super) unambiguous: bool,
@@ -28,16 +26,13 @@ pub(super) struct KeySettings {
     pub(super) jitter_seconds: u64,
 }
 
-/// The keys of a target's tiers.
 pub(super) type Keys = SmallVec<[String; 2]>;
 
-/// Returns the start of the window of `tier` that contains `at`.
 pub(super) fn window_start(tier: &Tier, at: Timestamp) -> Timestamp {
     Timestamp::from_nanos(at.as_nanos() - at.as_nanos() % tier.period.as_nanos())
 }
 
-/// Returns whether envoyproxy/ratelimit can have such a rule: one fixed window of one of its units. A limit in the
-/// shadow of a rule it never has, and the rule has the key that it would have.
+/// Whether envoyproxy/ratelimit can have such a rule. The shadow of a rule would have the key of the rule.
 pub(super) fn is_compatible(target: &Target) -> bool {
     match &target.tiers[..] {
         [tier] => {
@@ -50,18 +45,16 @@ pub(super) fn is_compatible(target: &Target) -> bool {
     }
 }
 
-/// Returns whether the target is one fixed window, a plain number in Redis.
+/// Redis keeps such a target as a plain number.
 pub(super) fn is_one_window(target: &Target) -> bool {
     matches!(&target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
 }
 
-/// Returns whether a target of `tiers` belongs to the per-second Redis: every tier has a period of one second.
 #[cfg(any(feature = "redis", test))]
 pub(super) fn is_per_second(tiers: &[Tier]) -> bool {
     tiers.iter().all(|tier| tier.unit() == Some(crate::limit::Unit::Second))
 }
 
-/// Returns one key for each tier of `target`, in the windows of `at`.
 pub(super) fn keys(settings: &KeySettings, target: &Target, at: Timestamp) -> Keys {
     if is_compatible(target) && !settings.unambiguous {
         let start = window_start(&target.tiers[0], at).as_nanos() / 1_000_000_000;
@@ -72,13 +65,11 @@ pub(super) fn keys(settings: &KeySettings, target: &Target, at: Timestamp) -> Ke
     target.tiers.iter().map(|tier| key(&settings.prefix, target, tier, at)).collect()
 }
 
-/// Returns the key of the set of instances.
 pub(super) fn instances(prefix: &str) -> String {
     format!("{prefix}weir:instances")
 }
 
-/// Returns the keys of a pool: of the cycle before the one with the number `cycle`, of that one, and of the one after
-/// it; and of the members.
+/// The keys of the cycle before `cycle`, of `cycle`, and of the one after it; then the key of the members.
 #[cfg(feature = "redis")]
 pub(super) fn pool(prefix: &str, target: &Target, cycle: u64) -> Keys {
     let members = format!("{prefix}{{{}}}p{}", target.path, target.tiers[0].period);
@@ -86,8 +77,7 @@ pub(super) fn pool(prefix: &str, target: &Target, cycle: u64) -> Keys {
     cycles.into_iter().map(|cycle| format!("{members}_{cycle}")).chain([members.clone()]).collect()
 }
 
-/// Returns the key of one tier, with one allocation, because thousands are built per second. The algorithm and the
-/// period are part of the key, so a tier that changes either starts with a new counter.
+/// Allocates once: thousands are built per second. A tier with another algorithm or period starts with a new counter.
 fn key(prefix: &str, target: &Target, tier: &Tier, at: Timestamp) -> String {
     let path = &*target.path;
     let mut key = String::with_capacity(prefix.len() + path.len() + 40);

@@ -11,14 +11,13 @@ use crate::limit::LimitCheck;
 #[cfg(feature = "disk")]
 use crate::limit::request_bucket::BucketName;
 
-/// The domain of buckets that come with requests, which no rules have, and the key of their only entry.
+/// The domain and the only key of buckets that come with requests; no rule has this domain.
 pub(super) const BUCKET_DOMAIN: &str = "";
 pub(super) const BUCKET_KEY: &str = "key";
 
 /// The bytes that are escaped in the key of an entry.
 const OF_KEYS: Special = Special::new(b"%|}=~");
 
-/// The bytes that are escaped elsewhere.
 const OF_VALUES: Special = Special::new(b"%|}");
 
 /// The beginning of the path of a limit in the shadow of a rule. It is no escape, so no domain begins with it.
@@ -32,19 +31,15 @@ const LONG: usize = 256;
 #[cfg(any(feature = "disk", feature = "remote"))]
 const KEPT: usize = 128;
 
-/// Bytes, all of them ASCII, that are escaped.
 struct Special([bool; 256]);
 
-/// The value of an entry in a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathValue<'a> {
-    /// The value itself.
     Own(&'a str),
     /// The pattern of all values that share the counter.
     Shared(&'a str),
 }
 
-/// Returns the path of the counters of `check`.
 pub(super) fn path_of(check: &LimitCheck<'_>) -> Box<str> {
     let entries = check.entries.iter().enumerate().map(|(i, entry)| {
         (entry.key, check.shared(i).map_or(PathValue::Own(entry.value), PathValue::Shared))
@@ -53,21 +48,18 @@ pub(super) fn path_of(check: &LimitCheck<'_>) -> Box<str> {
     if check.rule.is_shadow() { [SHADOW, &path].concat().into() } else { path }
 }
 
-/// Returns whether `path` is of a limit in the shadow of a rule.
 #[cfg(feature = "remote")]
 pub(super) fn is_of_shadow(path: &str) -> bool {
     path.starts_with(SHADOW)
 }
 
-/// Returns the path of all buckets of `name`.
 #[cfg(feature = "disk")]
 pub(super) fn path_of_buckets(name: &BucketName<'_>) -> Box<str> {
     let value = bytes_as_text(name.key());
     shortened(path(BUCKET_DOMAIN, std::iter::once((BUCKET_KEY, PathValue::Own(&value)))))
 }
 
-/// Returns `key` as text: `%` and bytes that are not UTF-8 become `%` and two hexadecimal digits, so that no two keys
-/// have the same.
+/// `%` and bytes that are not UTF-8 become `%` and two hexadecimal digits, so that no two keys have the same text.
 pub(super) fn bytes_as_text(key: &[u8]) -> String {
     let mut text = String::with_capacity(key.len());
     for chunk in key.utf8_chunks() {
@@ -82,8 +74,7 @@ pub(super) fn bytes_as_text(key: &[u8]) -> String {
     text
 }
 
-/// Returns the path of the pool of `check`: of its entries, the last one by its key alone, and the pattern of its
-/// values if it has one.
+/// The last entry, which names the member, has only its key, and the pattern of its values if there is one.
 #[cfg(feature = "coordinated")]
 pub(super) fn pool_path_of(check: &LimitCheck<'_>) -> Box<str> {
     let last = check.entries.len().saturating_sub(1);
@@ -102,7 +93,6 @@ pub(super) fn pool_path_of(check: &LimitCheck<'_>) -> Box<str> {
     path.into()
 }
 
-/// Returns the path of `entries` in `domain`.
 pub(super) fn path<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, PathValue<'a>)>) -> Box<str> {
     let mut path = String::with_capacity(96);
     escape(domain, &OF_VALUES, &mut path);
@@ -119,9 +109,8 @@ pub(super) fn path<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, Pat
     path.into()
 }
 
-/// Returns `path`, or if it is long its beginning and a hash of all of it, so that a counter and its keys have a
-/// bounded size. The hash is SHA-256, the same on all instances: callers choose values, and must find none that has
-/// another one's counter. `%#` marks it, which is no escape.
+/// A long `path` becomes its beginning, `%#`, which is no escape, and its SHA-256, so that counters and keys have a
+/// bounded size. All instances must agree on the hash, and callers, who choose values, must find no collision.
 #[cfg(any(feature = "disk", feature = "remote"))]
 pub(super) fn shortened(path: Box<str>) -> Box<str> {
     use ring::digest::{SHA256, digest};
@@ -138,14 +127,12 @@ pub(super) fn shortened(path: Box<str>) -> Box<str> {
     short.into()
 }
 
-/// Returns `path`: without a store outside this process nothing shortens it.
 #[cfg(not(any(feature = "disk", feature = "remote")))]
 pub(super) const fn shortened(path: Box<str>) -> Box<str> {
     path
 }
 
-/// Returns `path` in the format of envoyproxy/ratelimit, such as `shop_tenant_acme_path_/login_`, in which different
-/// lists of entries can look the same.
+/// In the format of envoyproxy/ratelimit, such as `shop_tenant_acme_path_/login_`, which is ambiguous.
 #[cfg(feature = "remote")]
 pub(super) fn reference_path(path: &str) -> String {
     let mut reference = String::with_capacity(path.len() + 16);
@@ -163,7 +150,6 @@ pub(super) fn reference_path(path: &str) -> String {
     reference
 }
 
-/// Appends `text` to `path`, with the bytes of `special` escaped.
 fn escape(text: &str, special: &Special, path: &mut String) {
     let mut rest = text;
     while let Some(at) = rest.bytes().position(|byte| special.has(byte)) {
@@ -175,7 +161,6 @@ fn escape(text: &str, special: &Special, path: &mut String) {
     path.push_str(rest);
 }
 
-/// Appends `text` to `plain` without escapes.
 #[cfg(feature = "remote")]
 fn unescape(text: &str, plain: &mut String) {
     let mut parts = text.split('%');

@@ -10,8 +10,7 @@ use crate::limit::{
     share::{OTHER, PoolTable, Sharing, Terms},
 };
 
-/// How far ahead of the store's clock a command may be, which a caller that only estimates it is: in nanoseconds, and
-/// at most a tenth of a cycle. The store then begins the cycle.
+/// How far ahead of the store's clock a command may begin a cycle: in nanoseconds, and at most a tenth of the cycle.
 pub const MAX_POOL_AHEAD: u64 = 100_000_000;
 
 /// The part of a cycle within which reports about the last one still count as its demand: one of this many.
@@ -24,8 +23,7 @@ pub struct PoolCommand {
     pub target: Arc<Target>,
     /// The number of the cycle that the command is about, counted from the Unix epoch.
     pub cycle: u64,
-    /// The places that members have: further names share [`OTHER`]. Those that are [named](PoolMember::is_named) always
-    /// have one.
+    /// The places for members: further names share [`OTHER`]. [Named](PoolMember::is_named) members always have one.
     pub places: u32,
     /// The cycles without demand after which a member is none any more.
     pub forget_after: u32,
@@ -53,8 +51,7 @@ pub enum PoolOp {
         terms: Terms,
         /// The hits of each request that waits: each is granted as a whole, or not at all.
         tries: SmallVec<[u32; 4]>,
-        /// The hits that are granted besides if all of these fit: see
-        /// [`Account::take_ahead`](crate::limit::share::Account::take_ahead).
+        /// Granted besides if all `tries` fit: see [`Account::take_ahead`](crate::limit::share::Account::take_ahead).
         ahead: u32,
         /// The number of instances.
         instances: u32,

@@ -29,21 +29,18 @@ use crate::{
     observe::Metric,
 };
 
-/// The number of tables of pools; a power of two.
 const TABLES: usize = 16;
 
-/// The number of counters for which there may be one member of a pool: members are larger, and fewer.
+/// Members are larger than counters, and fewer.
 const COUNTERS_PER_MEMBER: usize = 20;
 
-/// The most members that have metrics.
 const MAX_REPORTED: usize = 2_000;
 
-/// What is kept of a pool.
+/// A pool of one instance alone, or of one that shares it with others.
 pub(super) trait Pooled {
-    /// The number of members that take as much memory as a pool by itself.
+    /// The members that take as much memory as a pool without any.
     const SIZE: usize;
 
-    /// Returns the number of its members, for the bound.
     fn members(&self) -> usize;
 
     /// Returns copies of the members, each with its hits that were admitted and rejected.
@@ -52,35 +49,28 @@ pub(super) trait Pooled {
     /// Returns the hits that were granted in the last cycle, and the capacity.
     fn usage(&self) -> (u32, u32);
 
-    /// Returns whether [`Pooled::begin_shares`] has something to compute.
     fn is_due(&self) -> bool;
 
-    /// Returns the shares to compute, if they are due, for [`Pooled::install`].
     fn begin_shares(&mut self) -> Option<Computation>;
 
-    /// Installs computed shares.
     fn install(&mut self, shares: Shares);
 
     /// Ends what it does beside decisions, since it was dropped.
     fn end(&mut self) {}
 }
 
-/// Work that takes too long for a decision.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
-/// Where shares are computed beside decisions.
 pub(super) struct Beside(Box<dyn Fn(Job) + Send + Sync>);
 
 // === impl Beside ===
 
 impl Beside {
-    /// Returns what has `run` do the work.
     pub(super) fn new(run: impl Fn(Job) + Send + Sync + 'static) -> Self {
         Self(Box::new(run))
     }
 
-    /// Returns a thread, which starts with the first work, and ends when this is dropped. If the system has none, the
-    /// caller does the work.
+    /// A thread that starts with the first job and ends when this is dropped. If the system has none, the caller works.
     pub(super) fn thread() -> Self {
         let jobs: OnceLock<Option<Sender<Job>>> = OnceLock::new();
         Self::new(move |job| {
@@ -109,39 +99,33 @@ fn start_thread() -> io::Result<Sender<Job>> {
     Ok(sender)
 }
 
-/// All pools of a store.
 #[derive(Debug)]
 pub(super) struct Pools<P> {
     tables: Box<[Mutex<HashTable<Slot<P>>>]>,
-    /// The number of the members of all pools.
     members: AtomicUsize,
-    /// The number of pools. One takes as much as [`Pooled::SIZE`] members, also without any.
     slots: AtomicUsize,
-    /// The most members, each pool counted as [`Pooled::SIZE`] more.
+    /// Each pool counts as [`Pooled::SIZE`] more.
     max_members: usize,
     evicted: AtomicU64,
     beside: Beside,
     reported: Mutex<Reported>,
 }
 
-/// The hits of the members that have metrics. Several pools of a rule may have members of one name, whose sum must not
-/// fall when one of them is forgotten.
+/// Pools of one rule may have members of the same name: their sum must not fall when one pool forgets its member.
 #[derive(Debug, Default)]
 struct Reported {
     members: BTreeMap<Series, ReportedMember>,
-    /// The number of the current report.
     report: u64,
 }
 
 /// The names of a rule and of a member.
 type Series = (Arc<str>, Arc<str>);
 
-/// What the members of one name have counted since they are reported.
 #[derive(Debug, Default)]
 struct ReportedMember {
-    /// The hits that were admitted and rejected.
+    /// Admitted and rejected.
     totals: [u64; 2],
-    /// The same of each pool, as of the report of this number, which is the last one.
+    /// Of each pool, the number of the last report that it was in, and its totals then.
     pools: BTreeMap<CounterKey, (u64, [u64; 2])>,
 }
 
@@ -151,26 +135,21 @@ struct Slot<P> {
     shared: Arc<PoolSlot<P>>,
 }
 
-/// A pool in the table.
 #[derive(Debug)]
 pub(super) struct PoolSlot<P> {
     key: CounterKey,
-    /// The name of its rule.
     rule: Arc<str>,
     pool: Mutex<P>,
-    /// Whether it was dropped, and its members are not counted any more. Written under the lock of the pool.
+    /// Whether it was dropped, so that its members no longer count. Written under the lock of the pool.
     is_gone: AtomicBool,
-    /// In nanoseconds since the Unix epoch. The latest instant until it is used first.
+    /// In nanoseconds since the Unix epoch; the latest instant until the pool is first used.
     idle_at: AtomicU64,
-    /// Whether somebody will look whether shares are due.
     is_queued: AtomicBool,
 }
 
 // === impl Pools ===
 
 impl<P: Pooled + Send + 'static> Pools<P> {
-    /// Returns room for one member for every [`COUNTERS_PER_MEMBER`] counters that there may be, whose shares are
-    /// computed `beside` decisions.
     pub(super) fn new(max_counters: usize, beside: Beside) -> Self {
         Self {
             tables: (0..TABLES).map(|_| Mutex::default()).collect(),
@@ -183,7 +162,6 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         }
     }
 
-    /// Returns the pool of `key`, which `make` makes if there is none, of the rule that `rule` names.
     pub(super) fn find(
         &self,
         key: CounterKey,
@@ -218,7 +196,7 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         shared
     }
 
-    /// Calls `act` with a pool, which is idle from the instant that `act` returns.
+    /// The pool is idle from the instant that `act` returns.
     pub(super) fn with<T>(&self, slot: &Arc<PoolSlot<P>>, act: impl FnOnce(&mut P) -> (T, Timestamp)) -> T {
         let (done, has_more, is_due) = {
             let mut pool = slot.pool.lock();
@@ -246,7 +224,6 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         done
     }
 
-    /// Returns all pools.
     pub(super) fn all(&self) -> Vec<Arc<PoolSlot<P>>> {
         let all = |table: &Mutex<HashTable<Slot<P>>>| {
             table.lock().iter().map(|slot| Arc::clone(&slot.shared)).collect::<Vec<_>>()
@@ -254,13 +231,11 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         self.tables.iter().flat_map(all).collect()
     }
 
-    /// Returns whether there are more members and `pools` than there may be.
     fn is_full(&self, pools: usize) -> bool {
         self.members.load(Ordering::Relaxed) + pools * P::SIZE > self.max_members
     }
 
-    /// Drops pools until the bound holds, but not the one of `kept`: first those of its table that were used the
-    /// longest ago.
+    /// Drops pools until the bound holds, except `kept`: of each table, those first that were used the longest ago.
     #[cold]
     fn evict(&self, kept: CounterKey) {
         for turn in 0..TABLES {
@@ -277,7 +252,6 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         }
     }
 
-    /// Removes the pools of one table whose members would all be forgotten at `now`.
     pub(super) fn sweep(&self, step: usize, now: Timestamp) {
         let mut table = self.tables[step % TABLES].lock();
         let idle = |slot: &&Slot<P>| slot.shared.idle_at.load(Ordering::Relaxed) <= now.as_nanos();
@@ -305,7 +279,6 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         true
     }
 
-    /// Adds what is known of these pools to `summary`.
     pub(super) fn summarize(&self, summary: &mut PoolSummary) {
         summary.members += self.members.load(Ordering::Relaxed);
         summary.evicted += self.evicted.load(Ordering::Relaxed);
@@ -338,7 +311,6 @@ impl<P: Pooled + Send + 'static> Pools<P> {
 // === impl Reported ===
 
 impl Reported {
-    /// Counts the `totals` of a member of the pool of `key`. Returns false if it has no metrics, for want of room.
     fn count(&mut self, series: &Series, key: CounterKey, totals: [u64; 2]) -> bool {
         if !self.members.contains_key(series) {
             if self.members.len() >= MAX_REPORTED {
@@ -357,7 +329,6 @@ impl Reported {
         true
     }
 
-    /// Forgets the members that are in no pool any more.
     fn forget_others(&mut self) {
         let current = self.report;
         self.members.retain(|_, member| {
@@ -370,14 +341,13 @@ impl Reported {
 // === impl PoolSlot ===
 
 impl<P: Pooled> PoolSlot<P> {
-    /// Returns whether it was dropped. Whoever has the pool locked knows that nobody drops it meanwhile.
+    /// While the caller has the pool locked, nobody drops it.
     #[cfg(feature = "coordinated")]
     pub(super) fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::Relaxed)
     }
 
-    /// Has `run` compute shares as long as they are due. The lock is held only for a copy of the pool, and to install
-    /// them.
+    /// The lock is held only to copy the pool and to install the shares.
     #[cold]
     pub(super) fn compute_shares(&self, run: impl Fn(&Computation) -> Shares) {
         self.is_queued.store(false, Ordering::Relaxed);
@@ -390,28 +360,24 @@ impl<P: Pooled> PoolSlot<P> {
     }
 }
 
-/// What is known of all pools, for metrics.
 #[derive(Debug, Default)]
 pub(super) struct PoolSummary {
-    /// The members of all pools.
     members: usize,
     evicted: u64,
     /// The hits granted in the last cycle, and the capacities, by the name of the rule.
     pools: BTreeMap<Arc<str>, [u64; 2]>,
-    /// Those that have metrics, by the name of their rule and their own.
+    /// Asked, share, borrowed, lent, admitted, rejected.
     series: BTreeMap<Series, [u64; 6]>,
 }
 
 // === impl PoolSummary ===
 
 impl PoolSummary {
-    /// Returns the number of the members of all pools.
     #[cfg(test)]
     pub(super) const fn members(&self) -> usize {
         self.members
     }
 
-    /// Adds a member of a pool.
     fn add(&mut self, series: Series, member: &MemberState) {
         let borrowed = member.allowance.saturating_sub(member.default);
         let lent = member.default.saturating_sub(member.allowance);
@@ -419,7 +385,6 @@ impl PoolSummary {
         self.sum(series, [asked, share, borrowed, lent, 0, 0]);
     }
 
-    /// Adds the hits of the members of one name that were admitted and rejected.
     fn add_totals(&mut self, series: &Series, [admitted, rejected]: [u64; 2]) {
         self.sum(series.clone(), [0, 0, 0, 0, admitted, rejected]);
     }
@@ -431,7 +396,6 @@ impl PoolSummary {
         }
     }
 
-    /// Returns the metrics.
     pub(super) fn metrics(self) -> Vec<Metric> {
         let mut metrics = vec![
             Metric::gauge("weir.pools.members", "Members of all pools.", self.members as u64),
@@ -472,7 +436,6 @@ fn index(key: CounterKey) -> usize {
     usize::try_from(key.shard() % TABLES as u64).unwrap_or_default()
 }
 
-/// Returns the decision about `hits` that `decided` is.
 pub(super) fn decision_of(decided: PoolDecision, hits: Hits) -> Decision {
     let PoolDecision { is_admitted, share, before, remaining, reset } = decided;
     Decision {

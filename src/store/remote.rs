@@ -17,8 +17,7 @@ use crate::limit::{
 
 /// A store that many instances share.
 pub trait Remote: Send + Sync + 'static {
-    /// Carries out `commands`, each of them atomically, and those for one target in their order. All of them are sent
-    /// together. Returns one reply for each, in their order.
+    /// Sends `commands` together. Each is atomic, and those for one target keep their order. Returns one reply each.
     ///
     /// # Errors
     ///
@@ -27,8 +26,7 @@ pub trait Remote: Send + Sync + 'static {
     /// not be repeated.
     fn call(&self, commands: Vec<Command>) -> impl Future<Output = Result<Replies, RemoteError>> + Send;
 
-    /// Carries out `commands` like [`Remote::call`], but no decision waits for them: the store may send those of
-    /// decisions first, also when they were called later.
+    /// [`Remote::call`] that no decision waits for: commands of decisions may go first, even if called later.
     ///
     /// # Errors
     ///
@@ -46,15 +44,13 @@ pub trait Remote: Send + Sync + 'static {
         heartbeat: Heartbeat<'_>,
     ) -> impl Future<Output = Result<Members, RemoteError>> + Send;
 
-    /// Returns whether this store can count `target` in coordination mode `mode`. Not every store carries out every
-    /// [`Exchange`]: Memcached, for example, can add to a single fixed window and take from it, but not grant. A rule
-    /// whose mode is not supported must not send commands to the store.
+    /// Whether this store can count `target` in this mode; if not, its rule sends no commands. Memcached cannot grant.
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
         let _ = (target, mode);
         true
     }
 
-    /// Returns which store it is, or which one it can do the same as, for what is told of it.
+    /// The store to name in reports: this one, or one with the same abilities.
     fn shared_store(&self) -> SharedStore {
         SharedStore::Redis
     }
@@ -64,8 +60,7 @@ pub trait Remote: Send + Sync + 'static {
         true
     }
 
-    /// Returns whether this store keeps the pools of fair shares. Without it each instance has the N-th part of every
-    /// pool.
+    /// Whether it keeps the pools of fair shares. Otherwise each instance has the N-th part of every pool.
     fn keeps_pools(&self) -> bool {
         false
     }
@@ -80,15 +75,13 @@ pub trait Remote: Send + Sync + 'static {
         std::future::ready(Err(RemoteError::Rejected("it keeps no pools".into())))
     }
 
-    /// Returns a number for the place where `tiers` of a target are counted, if that depends on them. By default every
-    /// store counts all tiers of the same entries in one place.
+    /// A number for the place where `tiers` of a target are counted, if the place depends on them.
     fn home(&self, tiers: &[Tier]) -> u64 {
         let _ = tiers;
         0
     }
 
-    /// Returns the node that counts `target` at the instant `at`, as far as it is known; it may change. By default a
-    /// store has one node. The replies to commands for several nodes in one [`Remote::call`] are returned together.
+    /// The node that counts `target` at `at`, as far as known; it may change. A [`Remote::call`] waits for all nodes.
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
         let _ = (target, at);
         StoreNode::default()
@@ -138,21 +131,18 @@ pub struct StoreNode(pub u64);
 pub struct Command {
     /// The counters.
     pub target: Arc<Target>,
-    /// The present instant on the store's clock, as far as it is known. It selects the fixed windows of tries and of a
-    /// hold; if they are not open, the store uses those that are.
+    /// Now, on the store's clock as far as known. Selects the windows of tries and a hold, unless others are open.
     pub at: Timestamp,
     /// What the store does.
     pub exchange: Exchange,
 }
 
-/// Everything that one conversation with the store is about: what has happened, then the tries of decisions that wait,
-/// then hits to hold. The store carries it out as one command: on all tiers together, or on none.
+/// One command, carried out on all tiers or none: what has happened, then tries of waiting decisions, then a hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exchange {
-    /// What has happened, oldest first, at most [`Exchange::MAX_REPORTS`] reports. A fixed window counts each in the
-    /// window of its [`Report::at`], even if that has ended. The windows of a target in the format of
-    /// envoyproxy/ratelimit may be on different servers, so its reports must be of the window of [`Command::at`] if
-    /// there are runs or a hold, and of one window otherwise.
+    /// Oldest first, at most [`Exchange::MAX_REPORTS`]. A fixed window counts each in the window of its [`Report::at`],
+    /// even if that has ended. In the format of envoyproxy/ratelimit windows may be on different servers: then all
+    /// reports must be of one window, that of [`Command::at`] if there are runs or a hold.
     pub reports: SmallVec<[Report; 1]>,
     /// The tries, at most [`Exchange::MAX_RUNS`] runs.
     pub runs: SmallVec<[Run; 1]>,
@@ -160,14 +150,12 @@ pub struct Exchange {
     pub all_or_none: bool,
     /// Hits to take in advance.
     pub hold: Option<Hold>,
-    /// Who sends it: a number from 1 to 2^48 - 1 that no other instance has. Zero for nobody whom the store has to know
-    /// again.
+    /// A number from 1 to 2^48 - 1 that no other instance has, or zero if the store need not know the sender again.
     pub writer: u64,
 }
 
-/// Equal tries of decisions that wait, which are made one after the other. Each takes its hits if all tiers admit them;
-/// otherwise it takes none, and strict buckets restart their refill. Or each gives its hits back, which is always
-/// admitted.
+/// Equal tries of waiting decisions, one after the other. Each takes its hits if all tiers admit them; otherwise none,
+/// and strict buckets restart their refill. Giving hits back is always admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Whether the hits are taken or given back.
@@ -180,8 +168,7 @@ pub struct Run {
     pub counts_rejected: bool,
 }
 
-/// A wish for hits in advance: as many as all tiers admit, at most `want`, and none if fewer than `least` fit. Rejected
-/// hits never count.
+/// As many hits in advance as all tiers admit, up to `want`; none if fewer than `least` fit. Rejected hits never count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// The fewest hits that are of use, at least 1.
@@ -200,16 +187,14 @@ pub struct TierSet(pub u32);
 /// `change` and, in strict buckets, `rejected_at`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The instant of the last of the hits, on the store's clock as far as it is known: hits that were admitted in one
-    /// window must not be counted in the next. A sliding window or a bucket counts the hits as of this instant, or a
-    /// little later; a bucket may be in debt afterwards. An instant in the future counts as now.
+    /// When the last hit was, on the store's clock as far as known: no other window may count it. Sliding windows and
+    /// buckets count the hits as of then or a little later, and a bucket may be in debt. The future counts as now.
     pub at: Timestamp,
     /// Hits that were admitted or given back, as one change.
     pub change: CountChange,
     /// Granted hits that are given back because they will not be used.
     pub unused: Option<UnusedHits>,
-    /// The instant of the last request that a strict bucket rejected. The refill of strict buckets restarts then,
-    /// unless they counted a hit later.
+    /// When a strict bucket last rejected. Strict buckets restart their refill then, unless they counted a hit later.
     pub rejected_at: Option<Timestamp>,
 }
 
@@ -218,8 +203,7 @@ pub struct Report {
 pub struct UnusedHits {
     /// The number of hits.
     pub hits: u64,
-    /// The instant until which they could have been used. A sliding window gives them back from the hits that it counts
-    /// as of this instant or earlier.
+    /// Until when they could be used. A sliding window gives them back from the hits that it counts up to this instant.
     pub until: Timestamp,
 }
 
@@ -242,23 +226,19 @@ pub struct Reply {
     pub granted: u64,
     /// The number of tries that were admitted, for each run.
     pub taken: SmallVec<[u32; 1]>,
-    /// The store's clock when it carried out the command; none if the reply does not carry it. Among replies about one
-    /// target the later one has the later counters.
+    /// The store's clock at the command, if known. Of replies about one target the later one has the later counters.
     pub at: Option<Timestamp>,
     /// The counters after the command, one for each tier, on the store's clock.
     pub counters: SmallVec<[CounterState; 1]>,
     /// The sliding windows and buckets that the [writer](Exchange::writer) has changed last, as of before the command.
     pub own: TierSet,
-    /// The sliding windows and buckets that the store did not have before the command: nobody uses them, or it has lost
-    /// them.
+    /// The sliding windows and buckets that the store did not have before the command: unused, or lost.
     pub missing: TierSet,
 }
 
 impl Reply {
-    /// Returns the instant of a command about `tiers` that took hits or looked at the counters: `now`, or the nearest
-    /// one in the windows that counted it. A reply that carries no time has that of its call, some of whose commands
-    /// may have been carried out before a window ended, and others afterwards; and the window may be one that has begun
-    /// by another clock, which is ahead, but no more than [`MAX_AHEAD`].
+    /// `now`, or the nearest instant in the windows that counted the command. The reply's time may be that of a call
+    /// during which a window ended, and another clock, up to [`MAX_AHEAD`] ahead, may have begun one.
     pub(crate) fn instant(&self, tiers: &[Tier], now: Timestamp) -> Timestamp {
         tiers.iter().zip(&self.counters).fold(now, |at, (tier, state)| match state {
             CounterState::FixedWindow(window) => {
@@ -329,7 +309,6 @@ impl TierSet {
 
 // === impl Members ===
 
-/// A number of instances, without a rank.
 impl From<usize> for Members {
     fn from(instances: usize) -> Self {
         Self { instances, ..Self::default() }

@@ -2,15 +2,11 @@
 
 use crate::observe::Metric;
 
-/// The metrics of one table of counters, under names that all tables share.
 pub(in crate::store) struct TableMetrics<'a> {
     /// The label: `memory` for counters that only this instance has, `coordinated` for copies of shared ones.
     pub(in crate::store) table: &'static str,
-    /// The counters held.
     pub(in crate::store) live: usize,
-    /// The most that may be held.
     pub(in crate::store) max: usize,
-    /// The counters evicted because the table was full, by what became of their hits.
     pub(in crate::store) evicted: &'a [(HitsOfEvicted, u64)],
 }
 
@@ -27,7 +23,6 @@ pub(in crate::store) enum HitsOfEvicted {
 // === impl TableMetrics ===
 
 impl TableMetrics<'_> {
-    /// Returns the metrics.
     pub(in crate::store) fn metrics(&self) -> Vec<Metric> {
         let gauge = |name, help, value| Metric::gauge(name, help, value as u64).label("table", self.table);
         let mut metrics = vec![

@@ -11,15 +11,13 @@ pub struct Target {
     pub path: Box<str>,
     /// The tiers, at least one.
     pub tiers: SharedTiers,
-    /// [`OverLimitPolicy::Count`] marks a rule in the format of envoyproxy/ratelimit: one fixed window, with the same key and
-    /// count as there, so that both services can share a store.
+    /// [`OverLimitPolicy::Count`]: a rule with the key and the count of envoyproxy/ratelimit, to share a store with it.
     pub over_limit_policy: OverLimitPolicy,
 }
 
 // === impl Target ===
 
 impl Target {
-    /// Returns whether rejected hits count.
     #[cfg(feature = "coordinated")]
     pub(super) fn counts_rejected(&self) -> bool {
         self.over_limit_policy == OverLimitPolicy::Count

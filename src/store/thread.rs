@@ -20,8 +20,7 @@ pub struct StoreThread {
 // === impl StoreThread ===
 
 impl StoreThread {
-    /// Opens the store in front of the one that `connect` returns, which need not be reachable yet, and starts its
-    /// thread.
+    /// Starts the thread, with a store in front of the one that `connect` returns, which need not be reachable yet.
     ///
     /// # Errors
     ///

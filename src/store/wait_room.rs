@@ -29,7 +29,6 @@ pub struct WaitBounds {
 pub struct WaitRoom {
     bounds: OnceLock<WaitBounds>,
     waiters: AtomicUsize,
-    /// Whether nobody may begin to wait any more.
     is_closed: AtomicBool,
     kept: AtomicU64,
     admitted: AtomicU64,
@@ -63,17 +62,14 @@ impl WaitRoom {
         self.waiters.load(Ordering::Relaxed)
     }
 
-    /// Returns the wait of a caller that would wait for `max_wait`.
     pub(crate) fn longest(&self, max_wait: Period) -> Period {
         if self.is_closed() { Period::default() } else { self.cut(max_wait) }
     }
 
-    /// Returns the part of `max_wait` that a call may wait at most.
     pub(crate) fn cut(&self, max_wait: Period) -> Period {
         max_wait.min(self.bounds().longest)
     }
 
-    /// Returns whether a line in which so many are `waiting` has room for one more.
     pub(crate) fn has_room(&self, waiting: usize) -> bool {
         let bounds = self.bounds();
         waiting < bounds.per_key && self.waiters() < bounds.total
@@ -98,7 +94,6 @@ impl WaitRoom {
         rejection
     }
 
-    /// Counts a caller that has its answer.
     pub(crate) fn answer(&self, answer: Answer) {
         self.waiters.fetch_sub(1, Ordering::Relaxed);
         match answer {
@@ -108,13 +103,11 @@ impl WaitRoom {
         };
     }
 
-    /// Counts a caller that has left.
     pub(crate) fn leave(&self) {
         self.waiters.fetch_sub(1, Ordering::Relaxed);
         self.left.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the metrics.
     pub(crate) fn metrics(&self) -> Vec<Metric> {
         let rejected = [
             ("timeout", &self.timeouts),

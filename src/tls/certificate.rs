@@ -7,11 +7,9 @@ use x509_parser::{
     prelude::{ExtendedKeyUsage, FromDer as _},
 };
 
-/// The most characters of a name.
 const MAX_NAME: usize = 200;
 
-/// The time in which a certificate is valid, in seconds since the epoch; both ends belong to it (RFC 5280, section
-/// 4.1.2.5).
+/// When a certificate is valid, in seconds since the epoch, both ends included (RFC 5280, section 4.1.2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Validity {
     /// The first second.
@@ -33,20 +31,17 @@ pub struct CertificateDates {
     pub validity: Validity,
 }
 
-/// Who a certificate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Usage {
-    /// A client.
     #[cfg(feature = "server")]
     Client,
-    /// A server.
     Server,
 }
 
 /// Why a chain of certificates cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BrokenChain {
-    /// A certificate is none.
+    /// A certificate cannot be parsed.
     #[error("certificate {0} is not in X.509 format")]
     Unreadable(usize),
     /// A certificate's signature is not that of its issuer.
@@ -62,7 +57,7 @@ pub enum BrokenChain {
 // === impl Validity ===
 
 impl Validity {
-    /// Reads the dates of `certificate`, also of one in X.509 version 1. Returns none if it is unreadable.
+    /// Also reads X.509 version 1. None if the certificate is unreadable.
     pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         read(certificate).map(|certificate| Self::read(&certificate))
     }
@@ -77,7 +72,6 @@ impl Validity {
         }
     }
 
-    /// Returns whether `now` is in this time.
     pub(super) fn contains(self, now: UnixTime) -> bool {
         (self.not_before..=self.not_after).contains(&now.as_secs())
     }
@@ -92,7 +86,6 @@ impl Validity {
 // === impl CertificateDates ===
 
 impl CertificateDates {
-    /// Reads the certificates of a file, except for unreadable ones.
     pub(super) fn of(setting: &'static str, certificates: &[CertificateDer<'_>]) -> Vec<Self> {
         let dates = |(at, certificate)| {
             let certificate = read(certificate)?;
@@ -104,7 +97,6 @@ impl CertificateDates {
     }
 }
 
-/// Returns the name of a certificate's owner, shortened, without control characters; nothing if it is unreadable.
 #[cfg(feature = "server")]
 pub(super) fn name_of(certificate: &CertificateDer<'_>) -> String {
     read(certificate).map(|certificate| shown(&certificate.subject().to_string())).unwrap_or_default()
@@ -119,8 +111,7 @@ fn read<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> 
     rest.is_empty().then_some(certificate)
 }
 
-/// Returns whether `certificate` may be used as `usage` says: it has no extended key usage, or names this one (RFC
-/// 5280, section 4.2.1.12). As in webpki, `anyExtendedKeyUsage` does not name it.
+/// Without extended key usages, it is for any (RFC 5280, 4.2.1.12). As in webpki, `anyExtendedKeyUsage` does not count.
 pub(super) fn is_for(certificate: &CertificateDer<'_>, usage: Usage) -> bool {
     let Some(certificate) = read(certificate) else { return false };
     let named = |usages: &ExtendedKeyUsage<'_>| match usage {
@@ -131,9 +122,8 @@ pub(super) fn is_for(certificate: &CertificateDer<'_>, usage: Usage) -> bool {
     certificate.extended_key_usage().is_ok_and(|usages| usages.is_none_or(|usages| named(usages.value)))
 }
 
-/// Checks that every certificate of `chain` is readable, and signed by a certificate that it names as its issuer if
-/// that is in the chain. Accepts any order and certificates without a use, which TLS 1.3 allows (RFC 8446, section
-/// 4.4.2), and signatures with algorithms that ring does not know.
+/// Checks that every certificate is readable, and signed by the one in `chain` that it names as its issuer, if any.
+/// Accepts any order and unused certificates (RFC 8446, section 4.4.2), and algorithms that ring does not know.
 pub(super) fn check_chain(chain: &[CertificateDer<'_>]) -> Result<(), BrokenChain> {
     let mut certificates = Vec::with_capacity(chain.len());
     for (at, certificate) in chain.iter().enumerate() {

@@ -10,8 +10,7 @@ use super::{
     verify_server::{NameCheck, ServerVerifier, TrustAnchors},
 };
 
-/// The files and options of a TLS client. The files are read again by each [`ClientTls::load`], so renewed ones take
-/// effect.
+/// The files of a TLS client. Each [`ClientTls::load`] reads them again, so that renewed ones take effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientTls {
     /// Certificate authorities to trust beside those that the system trusts.
@@ -36,8 +35,7 @@ pub struct ClientTlsNames {
 // === impl ClientTls ===
 
 impl ClientTls {
-    /// Loads the files and returns the configuration of one connection. Offers `alpn` as protocols. Blocks on file
-    /// access.
+    /// Loads the configuration of one connection, which offers the protocols `alpn`. Blocks on file access.
     ///
     /// # Errors
     ///
@@ -63,8 +61,7 @@ impl ClientTls {
         Ok(Arc::new(config))
     }
 
-    /// Does what [`ClientTls::load`] does, on a thread where that holds up nobody: the files of the system have some
-    /// hundred certificates.
+    /// Does [`ClientTls::load`] on a thread that may block: the system's files have some hundred certificates.
     ///
     /// # Errors
     ///
@@ -84,7 +81,6 @@ impl ClientTls {
         }
     }
 
-    /// Returns the authorities that are valid now.
     fn anchors(&self, names: &ClientTlsNames) -> Result<TrustAnchors, TlsError> {
         let mut anchors = TrustAnchors::empty(UnixTime::now());
         if let Some(ca) = &self.ca {

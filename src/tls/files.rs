@@ -85,15 +85,13 @@ pub struct CertificateFile {
     pub path: PathBuf,
 }
 
-/// A file that a setting names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NamedFile<'a> {
     pub(super) variable: &'static str,
     pub(super) path: &'a Path,
 }
 
-/// Returns `path` for a message. The content of a file in the place of its path, which may be a private key, is not
-/// shown.
+/// Hides the content of a file, perhaps a private key, that was given instead of its path.
 pub(super) fn shown(path: &Path) -> String {
     let text = path.display().to_string();
     let is_content = text.contains("-----BEGIN") || text.contains(char::is_control);
@@ -122,14 +120,12 @@ impl NamedFile<'_> {
         fs::read(path).map_err(|error| TlsError::Read { variable, path: shown(path), error })
     }
 
-    /// Returns the certificates in `pem`, the content of this file; at least one.
     pub(super) fn certificates(self, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         read.ok().filter(|read| !read.is_empty()).ok_or_else(|| self.lacks("certificate"))
     }
 
-    /// Returns the certificates in `pem`, the content of this file, as a chain to present; its first one is the
-    /// owner's.
+    /// A chain to present: its first certificate is the owner's. `pem` is the content of this file.
     pub(super) fn chain(self, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let chain = self.certificates(pem)?;
         let (variable, path) = (self.variable, shown(self.path));
@@ -137,7 +133,6 @@ impl NamedFile<'_> {
         Ok(chain)
     }
 
-    /// Returns the first private key in `pem`, the content of this file, in PKCS #1, PKCS #8 or SEC 1.
     pub(super) fn private_key(self, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
         PrivateKeyDer::from_pem_slice(pem).map_err(|_| self.lacks("private key"))
     }

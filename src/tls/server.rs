@@ -11,11 +11,8 @@ use super::{
     verify_client::{ClientName, ClientVerifier},
 };
 
-/// `GRPC_SERVER_TLS_CERT`.
 const CERTIFICATE: &str = "GRPC_SERVER_TLS_CERT";
-/// `GRPC_SERVER_TLS_KEY`.
 const KEY: &str = "GRPC_SERVER_TLS_KEY";
-/// `GRPC_CLIENT_TLS_CACERT`.
 const CLIENT_CA: &str = "GRPC_CLIENT_TLS_CACERT";
 
 /// The TLS of the gRPC server.
@@ -25,8 +22,7 @@ pub struct ServerTls {
     pub certificate: PathBuf,
     /// `GRPC_SERVER_TLS_KEY`: the private key.
     pub key: PathBuf,
-    /// `GRPC_CLIENT_TLS_CACERT`: the authorities that sign clients' certificates; none accepts clients without a
-    /// certificate.
+    /// `GRPC_CLIENT_TLS_CACERT`: the authorities of clients; without them, clients need no certificate.
     pub client_ca: Option<PathBuf>,
     /// `GRPC_CLIENT_TLS_SAN`: the names of which a client's certificate must have one; any name if empty.
     pub client_names: Vec<ClientName>,
@@ -63,8 +59,7 @@ impl ServerTls {
         Ok(ServerTlsFiles { certificate: self.chain_file().read()?, key: self.key_file().read()?, client_ca })
     }
 
-    /// Returns the configuration that `files` make, and the dates of all their certificates: the server's own first,
-    /// the rest of its chain, and the authorities of clients.
+    /// Returns the configuration and the dates of all certificates: the server's own, its chain, clients' authorities.
     ///
     /// # Errors
     ///

@@ -20,7 +20,6 @@ use super::{
     verify_server::{NameCheck, ServerVerifier, TrustAnchors},
 };
 
-/// An authority or an intermediate one.
 type Issuer = CertifiedIssuer<'static, KeyPair>;
 
 fn params(name: &str, years: [i32; 2]) -> CertificateParams {
@@ -44,19 +43,16 @@ fn authority(name: &str, years: [i32; 2]) -> Issuer {
     Issuer::self_signed(authority_params(name, years), key()).expect("an authority")
 }
 
-/// Returns a certificate that is valid from 2000 to 2100.
 fn leaf(issuer: &Issuer) -> CertificateDer<'static> {
     params("leaf", [2000, 2100]).signed_by(&key(), issuer).expect("a certificate").der().clone()
 }
 
-/// Returns a certificate that is its own authority, with `usages`.
 fn pinned(usages: &[ExtendedKeyUsagePurpose]) -> CertificateDer<'static> {
     let mut params = authority_params("pinned", [2000, 2100]);
     params.extended_key_usages = usages.to_vec();
     params.self_signed(&key()).expect("a certificate").der().clone()
 }
 
-/// Returns the start of a year.
 fn start_of(year: i32) -> UnixTime {
     let seconds = date_time_ymd(year, 1, 1).unix_timestamp();
     UnixTime::since_unix_epoch(Duration::from_secs(seconds.try_into().expect("after 1970")))

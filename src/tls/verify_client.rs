@@ -44,15 +44,13 @@ pub struct EndedAuthority {
     pub subject: String,
 }
 
-/// Accepts a client's certificate if an authority has signed it, or if it is itself in the authority's file, and if it
-/// has one of the accepted names. Both have to be valid now.
+/// Accepts valid certificates with an accepted name, if a valid authority has signed them or its file has them.
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
     anchors: Vec<Anchor>,
     /// Sent to clients, so that they choose a certificate. All authorities: those of the moment would need a lock.
     hints: Vec<DistinguishedName>,
     trusted: ArcSwap<Trusted>,
-    /// Accepts any name if empty.
     names: Vec<ClientName>,
     provider: Arc<CryptoProvider>,
 }
@@ -66,13 +64,11 @@ struct Anchor {
     is_client: bool,
 }
 
-/// The verifier of webpki with the authorities that are valid for some time. webpki itself ignores the dates of
-/// authorities.
+/// webpki's verifier, with the authorities that are valid for some time: webpki itself ignores their dates.
 #[derive(Debug)]
 struct Trusted {
     /// In seconds since the epoch: no authority begins or ends to be valid in this time.
     time: Range<u64>,
-    /// None if no authority is valid.
     webpki: Option<Arc<dyn ClientCertVerifier>>,
 }
 
@@ -105,8 +101,7 @@ impl ClientName {
 // === impl ClientVerifier ===
 
 impl ClientVerifier {
-    /// Returns a verifier that trusts those of `certificates`, at least one, that are valid at the time of a handshake,
-    /// for clients with any of `names`, or with any name if there are none.
+    /// Trusts those of `certificates`, at least one, that are valid at a handshake. Empty `names` accept any name.
     pub(super) fn new(
         certificates: Vec<CertificateDer<'static>>,
         names: Vec<ClientName>,
@@ -125,7 +120,6 @@ impl ClientVerifier {
         Ok(Arc::new(Self { anchors, hints, trusted, names, provider }))
     }
 
-    /// Returns webpki's verifier for handshakes at `now`.
     fn trusted(&self, now: UnixTime) -> Result<Arc<Trusted>, Error> {
         let trusted = self.trusted.load_full();
         if trusted.time.contains(&now.as_secs()) {
@@ -136,8 +130,7 @@ impl ClientVerifier {
         Ok(trusted)
     }
 
-    /// Returns the error for a certificate of an unknown issuer: that its authority has ended, if one in the file has
-    /// its name.
+    /// Says that the authority has ended, if one in the file has the issuer's name.
     fn unknown_issuer(&self, presented: &[&CertificateDer<'_>], now: UnixTime) -> Error {
         let names_it = |anchor: &Anchor| {
             let Ok(parsed) = webpki::anchor_from_trusted_cert(&anchor.certificate) else { return false };
@@ -155,7 +148,6 @@ impl ClientVerifier {
         })
     }
 
-    /// Returns whether `certificate` is in the file and may be a client's.
     fn is_pinned(&self, certificate: &CertificateDer<'_>) -> bool {
         self.anchors.iter().any(|anchor| anchor.is_client && anchor.certificate == *certificate)
     }

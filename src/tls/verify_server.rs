@@ -24,10 +24,8 @@ pub(super) struct TrustAnchors {
     certificates: Vec<CertificateDer<'static>>,
 }
 
-/// Accepts a server's certificate if a trust anchor has signed it, or if it is a trust anchor itself.
-///
-/// webpki accepts only the first kind: it rejects the certificate of an authority (`CA:TRUE`) as a server's. `openssl
-/// req -x509` makes such certificates by default, and OpenSSL and Go accept them where they are trusted.
+/// Accepts a certificate that a trust anchor has signed, or that is a trust anchor. webpki rejects the second kind, if
+/// it is an authority's (`CA:TRUE`). `openssl req -x509` makes such ones by default, and OpenSSL and Go accept them.
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
     webpki: Arc<WebPkiServerVerifier>,
@@ -35,24 +33,20 @@ pub(super) struct ServerVerifier {
     name_check: NameCheck,
 }
 
-/// Says whether a certificate must be for the name of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameCheck {
-    /// The name must match.
     Required,
-    /// Any name is accepted.
     Skipped,
 }
 
 // === impl TrustAnchors ===
 
 impl TrustAnchors {
-    /// Returns a set that trusts no certificate.
     pub(super) fn empty(now: UnixTime) -> Self {
         Self { now, authorities: RootCertStore::empty(), certificates: Vec::new() }
     }
 
-    /// Trusts `certificate`, unless it has ended or is not valid yet.
+    /// Ignores a certificate that has ended or is not valid yet.
     pub(super) fn add(&mut self, certificate: CertificateDer<'static>) -> Result<(), Error> {
         let validity = Validity::of(&certificate);
         if validity.ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))?.contains(self.now) {
@@ -62,7 +56,6 @@ impl TrustAnchors {
         Ok(())
     }
 
-    /// Trusts the certificates that the system trusts, except for unreadable ones.
     pub(super) fn add_native(&mut self) {
         for certificate in rustls_native_certs::load_native_certs().certs {
             // one unreadable certificate is no reason not to trust the others
@@ -78,7 +71,6 @@ impl TrustAnchors {
 // === impl ServerVerifier ===
 
 impl ServerVerifier {
-    /// Returns a verifier that trusts `anchors`. Fails if there are none.
     pub(super) fn new(
         anchors: TrustAnchors,
         name_check: NameCheck,
@@ -90,7 +82,7 @@ impl ServerVerifier {
         Ok(Arc::new(Self { webpki, anchors: certificates, name_check }))
     }
 
-    /// Verifies the name in a certificate that is otherwise valid.
+    /// `certificate` must be valid otherwise.
     fn verify_name(
         &self,
         certificate: &CertificateDer<'_>,
@@ -152,7 +144,6 @@ impl ServerCertVerifier for ServerVerifier {
     }
 }
 
-/// Returns whether webpki rejected the certificate only because it is an authority's.
 pub(super) fn is_ca_used_as_end_entity(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(other)) = error else { return false };
     matches!(other.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))

@@ -15,14 +15,12 @@ pub(super) struct Parent {
     pub(super) trace_id: u128,
     /// Not 0.
     pub(super) span_id: u64,
-    /// Whether the caller records the trace. A caller that leaves the decision open does not, as in
-    /// envoyproxy/ratelimit.
+    /// Whether the caller records the trace. One that leaves the decision open does not, as in envoyproxy/ratelimit.
     pub(super) sampled: bool,
     /// The `tracestate`; empty without one.
     pub(super) state: String,
 }
 
-/// The place of a request in its trace.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) trace_id: u128,
@@ -31,7 +29,7 @@ pub(super) struct Place {
     pub(super) parent: Option<Parent>,
 }
 
-/// Returns the parent that `headers` name. Invalid headers count as absent.
+/// Invalid headers count as absent.
 pub(super) fn parent(headers: &HeaderMap) -> Option<Parent> {
     let get = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let b3 = get("b3").and_then(b3_single);
@@ -68,7 +66,6 @@ fn b3_single(text: &str) -> Option<Parent> {
     }
 }
 
-/// Parses a trace id of 16 or 32 digits.
 fn b3_trace_id(text: &str) -> Option<u128> {
     hex(text, 32).or_else(|| hex(text, 16)).filter(|id| *id != 0)
 }
@@ -95,7 +92,6 @@ fn trace_parent(text: &str) -> Option<Parent> {
     })
 }
 
-/// Returns the members of all `tracestate` headers, or nothing if one is invalid or they are too long.
 fn trace_state(headers: &HeaderMap) -> String {
     let mut state = String::new();
     for header in headers.get_all("tracestate") {
@@ -115,7 +111,6 @@ fn trace_state(headers: &HeaderMap) -> String {
     state
 }
 
-/// Parses a hexadecimal number of exactly so many `digits`.
 fn hex(text: &str, digits: usize) -> Option<u128> {
     let is_valid = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_valid { u128::from_str_radix(text, 16).ok() } else { None }

@@ -42,7 +42,6 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
-/// Exports on another thread, counts the spans, and logs failures.
 #[derive(Debug)]
 struct Exporter {
     inner: Arc<OtlpExporter>,
@@ -70,7 +69,6 @@ pub fn start(settings: TraceSettings, stats: &Stats) -> io::Result<(Arc<Tracer>,
     Ok((Arc::new(Tracer::new(&settings, SpanSink::new(processor, counts))), thread))
 }
 
-/// Makes the processor, and runs its exports until the process stops and what is left was sent.
 async fn run(
     settings: &TraceSettings,
     counts: Arc<SpanCounts>,
@@ -104,7 +102,7 @@ async fn run(
     }
 }
 
-/// Returns OpenTelemetry's exporter on weir's connections. It repeats failed attempts until the batch's timeout.
+/// Repeats failed attempts until the batch's timeout.
 fn exporter(settings: &TraceSettings, cause: &Arc<Cause>) -> Result<OtlpExporter, String> {
     let TraceSettings { export, batch, resource, .. } = settings;
     let retries = RetryPolicy::recommended()

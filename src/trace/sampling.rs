@@ -6,19 +6,17 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Makes ids, and samples traces by them.
 #[derive(Debug)]
 pub(super) struct Sampling {
     /// Traces whose lower 64 bits, without the last, are below it are sampled.
     bound: u64,
-    /// A hash under the process's random keys makes random numbers of a counter. Unlike those of `fastrand`, they do
-    /// not depend on the clock, which instances that start together share.
+    /// A hash of a counter under random keys. `fastrand` depends on the clock, which instances started together share.
     random: RandomState,
     next: AtomicU64,
 }
 
 impl Sampling {
-    /// Returns the sampling of the fraction `rate` of all traces, from 0 to 1.
+    /// `rate` is the fraction of traces, from 0 to 1.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -40,7 +38,6 @@ impl Sampling {
         (lower >> 1 < self.bound).then(|| u128::from(self.id()) << 64 | u128::from(lower))
     }
 
-    /// Returns a random id; not 0.
     pub(super) fn id(&self) -> u64 {
         self.random.hash_one(self.next.fetch_add(1, Ordering::Relaxed)).max(1)
     }

@@ -13,8 +13,7 @@ pub(super) struct SpanSink {
     counts: Arc<SpanCounts>,
 }
 
-/// What became of spans. The processor does not tell how many it has dropped: those that were neither exported nor
-/// failed wait in its queue, or found it full.
+/// Spans neither exported nor failed wait in the processor's queue or were dropped: it does not tell how many.
 #[derive(Debug, Default)]
 pub(super) struct SpanCounts {
     ended: Counter,
@@ -29,7 +28,6 @@ impl SpanSink {
         Self { processor, counts }
     }
 
-    /// Adds the spans of a request, as far as there is room.
     pub(super) fn push(&self, request: Vec<SpanData>) {
         self.counts.ended.add(request.len() as u64);
         for span in request {

@@ -28,27 +28,21 @@ const MAX_TEXT: usize = 256;
 /// The most bytes of all descriptors of a request.
 const MAX_DESCRIPTORS: usize = 4_096;
 
-/// The gRPC status of a call that its caller has cancelled.
 const CANCELLED: i32 = 1;
 
-/// What has made the spans.
 static SCOPE: LazyLock<InstrumentationScope> =
     LazyLock::new(|| InstrumentationScope::builder("weir").with_version(env!("CARGO_PKG_VERSION")).build());
 
-/// What spans contain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpanOptions {
-    /// The store that decisions wait for.
     pub(super) store: &'static str,
     pub(super) descriptor_values: bool,
 }
 
-/// How a request has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Rpc,
     Json,
-    /// A command of Redis' protocol, with its name.
     Command(&'static str),
 }
 
@@ -68,12 +62,10 @@ pub struct RequestSpan {
     sink: Arc<SpanSink>,
 }
 
-/// How a request has ended.
 #[derive(Debug)]
 struct Ended {
     /// Of gRPC, or of HTTP; 0 for commands, which have none.
     status: i64,
-    /// Set if it failed.
     error: Option<String>,
 }
 
@@ -141,7 +133,6 @@ impl RequestSpan {
         self.ended = Some(Ended { status: 0, error: error.map(|error| bounded(error).to_owned()) });
     }
 
-    /// Returns the span, and a child for each wait.
     fn spans(&mut self) -> Vec<SpanData> {
         let recorded = self.record.take();
         let mut attributes = self.call_attributes();
@@ -221,7 +212,6 @@ impl RequestSpan {
         }
     }
 
-    /// Returns the attributes of the protocol.
     fn call_attributes(&self) -> Vec<KeyValue> {
         let status = self.ended.as_ref().map(|ended| ended.status);
         match self.call {
@@ -247,7 +237,7 @@ impl Drop for RequestSpan {
     }
 }
 
-/// Returns the attributes of what was recorded. A request that failed early has none.
+/// A request that failed early has none.
 fn decision_attributes(recorded: RecordedDecision) -> Vec<KeyValue> {
     let RecordedDecision { rules, rules_over, modes, hits, fallback, rejected_by_fallback, waits } = recorded;
     if rules.is_empty() && modes.is_empty() {
@@ -297,7 +287,6 @@ fn descriptors(request: &Request<'_>) -> Vec<String> {
         .collect()
 }
 
-/// Returns the beginning of `text`, of at most [`MAX_TEXT`] bytes.
 fn bounded(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_TEXT)]
 }

@@ -29,8 +29,7 @@ impl Tracer {
         Self { sampling: Sampling::new(settings.sampling_rate), options, sink: Arc::new(sink) }
     }
 
-    /// Begins the span of a call of the gRPC method with `headers`, which was read at `now`. Returns none if it is not
-    /// sampled: the caller decides that, and for a request without a parent the sampling rate.
+    /// Begins a call's span. None if it is not sampled: the caller decides that, or without a parent the sampling rate.
     #[must_use]
     pub fn start_rpc(&self, headers: &HeaderMap, now: Timestamp) -> Option<Box<RequestSpan>> {
         self.start(parent(headers), now, Call::Rpc)

@@ -5,12 +5,11 @@ use std::time::Duration;
 use super::settings::XdsBackoff;
 
 impl XdsBackoff {
-    /// Returns the wait after `failures` failures in a row, at least one, of which the first wait is `first`.
+    /// After `failures` in a row, at least one. `first` is the wait after one failure, before jitter.
     pub(super) fn wait(&self, first: Duration, failures: u32) -> Duration {
         self.wait_with(first, failures, fastrand::f64())
     }
 
-    /// Like [`Self::wait`], with a `random` number from 0 to 1.
     fn wait_with(&self, first: Duration, failures: u32, random: f64) -> Duration {
         let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(self.max);
         doubled.mul_f64(1.0 + self.jitter * (2.0 * random - 1.0)).min(self.max)

@@ -45,20 +45,15 @@ use crate::{
     tls::{ALPN_H2, ClientTlsNames},
 };
 
-/// How long one attempt to connect may take, if the control plane has not less time to answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The wait before the second NACK in a row. It doubles, up to `XDS_CLIENT_BACKOFF_INITIAL_INTERVAL`. Common control
-/// planes send a rejected snapshot again as soon as it is rejected.
+/// The wait before the second NACK in a row; it doubles. Common control planes send a rejected snapshot again at once.
 const NACK_WAIT: Duration = Duration::from_secs(1);
 
-/// The method that opens a stream.
 const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
-/// The most characters of a control plane's text in a message.
 const MAX_TEXT: usize = 1_000;
 
-/// `INVALID_ARGUMENT`.
 const INVALID_ARGUMENT: i32 = 3;
 
 const NAMES: ClientTlsNames = ClientTlsNames {
@@ -67,7 +62,6 @@ const NAMES: ClientTlsNames = ClientTlsNames {
     key: "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
 };
 
-/// The client of a control plane.
 pub(super) struct Client {
     settings: XdsSettings,
     snapshots: mpsc::Sender<Snapshot>,
@@ -76,14 +70,12 @@ pub(super) struct Client {
     next_id: u64,
     /// The version of the rules in use; empty before the first.
     version: String,
-    /// The rejections since the last accepted response.
     rejections: u32,
     /// The hash of the last rejected resources, and why they were rejected.
     rejected: Option<(u64, String)>,
     hasher: RandomState,
 }
 
-/// The end of a stream, or of an attempt to open one.
 struct Ended {
     reason: String,
     progress: Progress,
@@ -95,7 +87,6 @@ enum Progress {
     Connected,
     /// There were no response headers in time.
     Unanswered,
-    /// The control plane has sent a response.
     Answered,
 }
 
@@ -121,7 +112,7 @@ impl Client {
         }
     }
 
-    /// Keeps a stream open. Never returns.
+    /// Never returns.
     pub(super) async fn run(mut self) {
         let (mut failures, mut last) = (0_u32, Progress::NotConnected);
         loop {
@@ -151,7 +142,6 @@ impl Client {
         }
     }
 
-    /// Opens a stream, and follows it to its end.
     async fn stream(&mut self) -> Ended {
         let mut progress = Progress::NotConnected;
         let reason = match self.follow(&mut progress).await {
@@ -195,7 +185,7 @@ impl Client {
         Ok(())
     }
 
-    /// Opens a stream, and waits for the response headers.
+    /// Returns once the response headers have arrived.
     async fn open(
         &self,
         channel: Channel,
@@ -209,7 +199,6 @@ impl Client {
         opened.map(tonic::Response::into_inner).map_err(|status| error(&status))
     }
 
-    /// Waits for the first response, and warns if there is none in time.
     async fn first(&self, responses: &mut Streaming<Response>) -> Result<Option<Response>, tonic::Status> {
         let limit = self.settings.response_timeout;
         // the read goes on after a warning
@@ -224,7 +213,6 @@ impl Client {
         first.await
     }
 
-    /// Connects with the certificates that the files have now.
     async fn connect(&self) -> Result<Channel, String> {
         let tls = match self.settings.tls.clone() {
             None => None,
@@ -269,7 +257,6 @@ impl Client {
         Ok(responses.message().await)
     }
 
-    /// Returns how long to wait before a NACK: not at all before the first in a row.
     fn nack_wait(&self) -> Duration {
         match self.rejections.checked_sub(2) {
             None => Duration::ZERO,
@@ -328,7 +315,6 @@ fn error(status: &tonic::Status) -> String {
     format!("{:?}: {}", status.code(), shortened(status.message(), MAX_TEXT))
 }
 
-/// Returns the texts of `error` and its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

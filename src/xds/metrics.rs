@@ -2,12 +2,9 @@
 
 use crate::observe::{Counter, Gauge, Metric, Source};
 
-/// The metrics of the client.
 #[derive(Debug, Default)]
 pub(super) struct XdsMetrics {
-    /// 1 while a stream is open that the control plane has answered.
     pub(super) connected: Gauge,
-    /// Streams that ended, and failed attempts to open one.
     pub(super) disconnected: Counter,
     pub(super) accepted: Counter,
     pub(super) rejected: Counter,

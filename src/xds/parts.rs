@@ -7,8 +7,7 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 /// The maximum nesting of descriptors. Envoy Gateway makes a level of each match: 131 for its largest policy.
 pub(super) const MAX_DEPTH: usize = 256;
 
-/// The bytes of a message for each of its parts, at the most parts. A descriptor of Envoy Gateway has a hundred or
-/// more.
+/// A message may have one part for so many bytes. A descriptor of Envoy Gateway has a hundred bytes or more.
 const BYTES_PER_PART: usize = 96;
 
 /// The size of messages, in bytes, up to which the bounds are the same: gRPC's default.
@@ -17,18 +16,14 @@ const SMALL: usize = 4 << 20;
 /// The levels above a rule that take as much memory as a part.
 const LEVELS_PER_PART: usize = 8;
 
-/// The most that one response may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
-    /// Resources, descriptors, limits, replaced limits and values of metadata, all together. A limit below many levels
-    /// counts for several.
+    /// Resources, descriptors, limits, replaced limits and metadata values. A deep limit counts as several.
     pub(super) parts: usize,
-    /// The keys and values on the paths to all rules, in bytes. Each rule has the whole path, several times, and a page
-    /// of stats has each path eight times.
+    /// Bytes of the paths to all rules. Each rule has its path several times in memory, a page of stats eight times.
     pub(super) paths: usize,
 }
 
-/// Which of the bounds a response exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Exceeded {
     #[error(
@@ -43,7 +38,6 @@ pub(super) enum Exceeded {
     Paths(usize),
 }
 
-/// The messages of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Response,
@@ -56,11 +50,10 @@ enum Kind {
     List,
 }
 
-/// A message whose fields are not read yet.
 struct Unread<'a> {
     kind: Kind,
     fields: &'a [u8],
-    /// The number of descriptors that it is in, and the bytes of their keys and values.
+    /// The number of descriptors around it, and the bytes of their keys and values.
     levels: usize,
     texts: usize,
 }
@@ -68,14 +61,13 @@ struct Unread<'a> {
 // === impl Bounds ===
 
 impl Bounds {
-    /// Returns the bounds for messages of up to `bytes` bytes. Small messages have those of [`SMALL`].
+    /// For messages of up to `bytes` bytes; small ones have the bounds of [`SMALL`].
     pub(super) fn of(bytes: usize) -> Self {
         let bytes = bytes.max(SMALL);
         Self { parts: bytes / BYTES_PER_PART, paths: bytes }
     }
 
-    /// Checks `response`, an encoded `DiscoveryResponse`. Its memory is bounded, too. What cannot be decoded is not an
-    /// error here.
+    /// Checks an encoded `DiscoveryResponse`, in bounded memory. What cannot be decoded is no error here.
     pub(super) fn check(&self, response: &[u8]) -> Result<(), Exceeded> {
         let (mut parts, mut paths) = (0_usize, 0_usize);
         let mut unread = vec![Unread { kind: Kind::Response, fields: response, levels: 0, texts: 0 }];
@@ -130,7 +122,6 @@ const REPLACES: u32 = 5;
 // === impl Kind ===
 
 impl Kind {
-    /// Returns the message that the field `tag` holds, if it holds one.
     const fn part(self, tag: u32) -> Option<Self> {
         Some(match (self, tag) {
             (Self::Response, 2) => Self::Resource,
@@ -145,7 +136,6 @@ impl Kind {
     }
 }
 
-/// Returns the number of limits that the encoded `limit` replaces.
 fn replaced(mut limit: &[u8]) -> usize {
     std::iter::from_fn(|| next(&mut limit)).filter(|(tag, _)| *tag == REPLACES).count()
 }

@@ -19,15 +19,13 @@ pub(super) struct Requests {
 // === impl Requests ===
 
 impl Requests {
-    /// Returns the sender of requests, and what a stream reads.
     pub(super) fn new(settings: &XdsSettings) -> (Self, ReceiverStream<DiscoveryRequest>) {
         let (sender, receiver) = mpsc::channel(1);
         let requests = Self { sender, node: node(settings), limit: settings.response_timeout };
         (requests, ReceiverStream::new(receiver))
     }
 
-    /// Sends `request`, with the node and type of all requests, as soon as the one before the last is sent. An error is
-    /// a reason to end the stream.
+    /// Adds the node and the type, and waits until the request before the last is sent. An error ends the stream.
     pub(super) async fn send(&self, request: DiscoveryRequest) -> Result<(), String> {
         let request =
             DiscoveryRequest { node: Some(self.node.clone()), type_url: TYPE_URL.into(), ..request };

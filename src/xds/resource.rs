@@ -12,13 +12,10 @@ use crate::{
     proto::ratelimit::config::ratelimit::v3::{RateLimitPolicy, RateLimitUnit},
 };
 
-/// The type of the resources.
 pub(super) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
-/// The most characters of a resource's name or type in messages.
 const MAX_NAME: usize = 1_000;
 
-/// A resource that is no rule file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ResourceError {
     #[error("the resource has the type '{0}' instead of '{TYPE_URL}'")]
@@ -40,7 +37,6 @@ struct Config {
     descriptors: Vec<Bytes>,
 }
 
-/// `RateLimitDescriptor` whose descriptors are not decoded yet.
 #[derive(Clone, PartialEq, Message)]
 struct Descriptor {
     #[prost(string, tag = "1")]
@@ -61,7 +57,6 @@ struct Descriptor {
     metadata: Option<Struct>,
 }
 
-/// Returns the rule file in `resource`.
 pub(super) fn document(resource: Resource) -> Result<Document, ResourceError> {
     let short = |text: &str| shortened(text, MAX_NAME).into_owned();
     if resource.type_url != TYPE_URL {
@@ -83,7 +78,6 @@ fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, ResourceError> {
     M::decode(bytes).map_err(|error| ResourceError::Malformed(error.to_string()))
 }
 
-/// Returns the `encoded` descriptors, which are at the level `depth`, the first being 1.
 fn descriptors(encoded: Vec<Bytes>, depth: usize) -> Result<Value, ResourceError> {
     if depth > MAX_DEPTH && !encoded.is_empty() {
         return Err(ResourceError::TooDeep(String::new()));

@@ -11,8 +11,7 @@ use tonic_prost::{ProstCodec, ProstEncoder};
 use super::parts::{Bounds, Exceeded};
 use crate::proto::envoy::service::discovery::v3::DiscoveryRequest;
 
-/// The longest nonce, version and type of a response, in bytes. Each is echoed or kept; common ones have 10 to 70
-/// bytes.
+/// In bytes, of a nonce, version or type, which are echoed or kept. Common ones have 10 to 70 bytes.
 const MAX_TEXT: usize = 4_096;
 
 /// A response, of which only the resources may be large.
@@ -45,14 +44,12 @@ struct Head {
     nonce: String,
 }
 
-/// The resources of a `DiscoveryResponse`.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 struct Resources {
     #[prost(message, repeated, tag = "2")]
     resources: Vec<Resource>,
 }
 
-/// Encodes requests, and decodes responses within `bounds`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoundedCodec {
     pub(super) bounds: Bounds,

@@ -26,8 +26,7 @@ pub struct XdsSettings {
     /// `WEIR_XDS_RESPONSE_TIMEOUT`: how long a control plane may take to send response headers, and to read a request,
     /// before the stream is opened again; and to send the first rules, before a warning.
     pub response_timeout: Duration,
-    /// `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES`: the largest message, in bytes. It also bounds what a message may become in
-    /// memory.
+    /// `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES`: the largest message, in bytes. It also bounds the memory of its rules.
     pub max_message: usize,
     /// `MERGE_DOMAIN_CONFIG`: merges the descriptors of resources with the same domain, in the order of their names.
     pub merge_domains: bool,
@@ -53,7 +52,6 @@ pub struct XdsBackoff {
     pub initial: Duration,
     /// `XDS_CLIENT_BACKOFF_MAX_INTERVAL`: the longest wait.
     pub max: Duration,
-    /// `XDS_CLIENT_BACKOFF_RANDOM_FACTOR`, or 0 without `XDS_CLIENT_BACKOFF_JITTER`: by which share a wait is made
-    /// shorter or longer at random, from 0 to 1.
+    /// `XDS_CLIENT_BACKOFF_RANDOM_FACTOR`: how much waits vary, from 0 to 1; 0 without `XDS_CLIENT_BACKOFF_JITTER`.
     pub jitter: f64,
 }

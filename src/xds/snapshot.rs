@@ -11,11 +11,8 @@ pub(super) struct Snapshot {
     pub(super) resources: Result<Vec<Resource>, String>,
 }
 
-/// What became of a snapshot.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
-    /// The snapshot.
     pub(super) id: u64,
-    /// The text of the errors for which it was rejected.
     pub(super) result: Result<(), String>,
 }

@@ -24,7 +24,6 @@ use crate::{
 /// The most characters of errors that a control plane receives.
 const MAX_ERRORS: usize = 16_000;
 
-/// The most resources that are reported one by one as unreadable.
 const MAX_UNREADABLE: usize = 100;
 
 /// Rules from a control plane. A task of the runtime keeps the connection.
@@ -34,13 +33,12 @@ pub struct XdsSource {
     outcomes: mpsc::UnboundedSender<Outcome>,
     /// The snapshot that waits for its outcome.
     candidate: Option<Snapshot>,
-    /// The resources of the last accepted snapshot.
     accepted: Option<Vec<Resource>>,
     options: Options,
     defaults: RuleDefaults,
     /// The errors of the newest file of defaults, if it has any: the previous ones stay.
     rejected_defaults: Vec<ConfigError>,
-    /// The defaults without those of the file, and the file.
+    /// The defaults without those of the file.
     base: RuleDefaults,
     file: Option<(std::path::PathBuf, Watch)>,
     metrics: Arc<XdsMetrics>,
@@ -157,7 +155,6 @@ impl Drop for XdsSource {
     }
 }
 
-/// Waits for the next snapshot.
 async fn received(snapshots: &mut mpsc::Receiver<Snapshot>) -> Option<Snapshot> {
     match snapshots.recv().await {
         Some(snapshot) => Some(snapshot),
@@ -173,7 +170,7 @@ async fn file_changed(file: &mut Option<(std::path::PathBuf, Watch)>) {
     }
 }
 
-/// Returns an error of the control plane's response as a whole.
+/// An error about the response as a whole.
 fn error(message: String) -> ConfigError {
     ConfigError { at: Origin { file: "xds".into(), line: 0, column: 0 }, message }
 }

@@ -43,9 +43,11 @@ impl ServerProcess {
     fn has_stopped(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("its threads");
         // the state follows the name, which may have spaces and parentheses
-        let is_stopped =
-            |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'));
-        threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok()).all(is_stopped)
+        let is_stopped = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'));
+        threads
+            .flatten()
+            .filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok())
+            .all(is_stopped)
     }
 
     /// Kills it.

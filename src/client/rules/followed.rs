@@ -19,15 +19,14 @@ use crate::{
     store::dns::{DnsInstances, DnsSettings},
 };
 
-/// The rules of a limiter. While some of them take numbers of instances from DNS, a thread follows these. It ends when
-/// this is dropped.
+/// A thread follows the DNS names of the rules while there are any, and ends when this is dropped.
 pub(in super::super) struct FollowedRules {
     shared: Arc<Shared>,
     clock: Arc<dyn Clock>,
     settings: DnsSettings,
 }
 
-/// What the thread has of the rules as well.
+/// Shared with the thread.
 struct Shared {
     rules: Rules,
     state: Mutex<State>,
@@ -39,7 +38,6 @@ struct Shared {
 struct State {
     /// The rules as they are written.
     domains: Vec<Domain>,
-    /// The numbers of instances by their names, of those that were looked up.
     numbers: BTreeMap<Box<str>, NonZeroU16>,
     /// Whether the rules are not in force yet, since a number is missing.
     is_pending: bool,
@@ -55,12 +53,8 @@ impl FollowedRules {
         Self { shared, clock, settings }
     }
 
-    /// Decides by `domains` from now on; if they name instances that were not looked up yet, once they were, 2 s later
-    /// at most. Waits for that as the first rules.
-    ///
-    /// # Errors
-    ///
-    /// The system's, if it cannot start a thread for look-ups.
+    /// Decides by `domains` from now on, or once new names of instances were looked up, within 2 s, and waits for that.
+    /// Fails if the system cannot start a thread.
     pub(in super::super) async fn load_first(&self, domains: Vec<Domain>) -> io::Result<()> {
         let (sender, looked_up) = oneshot::channel();
         self.begin(domains, Some(sender))?;
@@ -69,7 +63,7 @@ impl FollowedRules {
         Ok(())
     }
 
-    /// As [`FollowedRules::load_first`], without the wait. Without a thread, names have the number of unknown ones.
+    /// As [`FollowedRules::load_first`], without the wait. Without a thread, names count as [`UNKNOWN_INSTANCES`].
     pub(in super::super) fn load(&self, domains: Vec<Domain>) {
         if let Err(error) = self.begin(domains, None) {
             tracing::error!(%error, "cannot start a thread to look up the instances of limits");
@@ -136,7 +130,7 @@ impl State {
     }
 }
 
-/// Follows the names of the rules until they are dropped. Tells `looked_up` once the first ones are in force.
+/// Returns when the rules are dropped. Tells `looked_up` once the first names are in force.
 async fn follow(
     shared: Arc<Shared>,
     mut instances: DnsInstances,

@@ -21,10 +21,10 @@ use crate::{
 
 const NANOS: u64 = 1_000_000_000;
 
-/// The bytes of the longest name of a counter: longer ones are shortened before they are written.
+/// The longest name of a counter in bytes: longer ones are shortened before they are written.
 const MAX_NAME: usize = 256;
 
-/// The bytes of the longest tier, that of a bucket which is refilled in steps.
+/// The longest tier in bytes: that of a bucket which is refilled in steps.
 const MAX_TIER: usize = 64;
 
 /// What is wrong with a line.
@@ -46,13 +46,13 @@ pub enum LineError {
     },
 }
 
-/// Returns what `error` says without the number of a line, which is 1 for each.
+/// Leaves out the number of the line, which is 1 for each.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.clone(), |(reason, _)| reason.to_owned())
 }
 
-/// Prints `counter`, unless it cannot be read, which `inspect` tells.
+/// Omits one that cannot be read, which `inspect` tells.
 pub(super) fn print(counter: &StoredCounter, out: &mut impl Write) -> io::Result<()> {
     let Ok(state) = &counter.state else { return Ok(()) };
     let state_value = match state {
@@ -96,7 +96,6 @@ fn steps(bucket: StepBucket, by_caller: bool) -> Value {
     json!({ "stepped_at_ms": bucket.stepped_at(), "lacks": bucket.taken(), "by_caller": by_caller })
 }
 
-/// Parses a line: the name, the tier and the state of a counter.
 pub(super) fn parse(line: &str) -> Result<(String, String, CounterState), LineError> {
     let line: Value = serde_json::from_str(line)?;
     let field = |field, expected| LineError::Field { field, expected };

@@ -5,9 +5,7 @@ use std::collections::HashMap;
 use super::super::error::DisplayOrigin;
 use crate::limit::{Origin, Pattern, RuleNode, Values};
 
-/// Reports every descriptor of `nodes`, or below, whose key and value an earlier descriptor of its level has. `path` is
-/// the domain and the composite keys of the levels above. A message is made when it is called for, since there may be
-/// millions.
+/// `path` has the domain and the composite keys above. Messages are built on demand: there may be millions.
 pub(in crate::config) fn report(
     path: &[&str],
     nodes: &[RuleNode],
@@ -39,7 +37,6 @@ fn walk(path: &mut Vec<String>, nodes: &[RuleNode], report: &mut impl FnMut(&Ori
     }
 }
 
-/// Returns the values that `node` declares; an empty one stands for any value.
 fn texts(node: &RuleNode) -> impl Iterator<Item = &str> {
     let any = (node.values == Values::Any).then_some("");
     any.into_iter().chain(node.values.patterns().map(Pattern::text))

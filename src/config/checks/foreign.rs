@@ -13,7 +13,6 @@ const SIGNS: [&str; 22] = [
     r"\d+", r"\d*", r"\d{", r"\w+", r"\w*", r"\w{", r"\s+", r"\s*",
 ];
 
-/// Warns if `text`, a value of `key`, is a network or a regular expression elsewhere.
 pub(in crate::config) fn warn(key: &str, text: &str, at: Position, report: &mut FileReport) {
     let shown = brief(text);
     if let Some(network) = Network::parse(text) {
@@ -33,7 +32,6 @@ pub(in crate::config) fn warn(key: &str, text: &str, at: Position, report: &mut 
     }
 }
 
-/// A network in the way of CIDR.
 struct Network {
     address: IpAddr,
     prefix: u8,
@@ -48,7 +46,7 @@ impl Network {
         (prefix <= most).then_some(Self { address, prefix })
     }
 
-    /// Returns what to write in its place.
+    /// What to write instead.
     fn right(&self) -> String {
         let masked = format!("have Envoy send the network by the action '{MASKED}'");
         match self.address {
@@ -65,8 +63,7 @@ impl Network {
     }
 }
 
-/// Returns whether `text` is probably a regular expression. Ordinary paths, names and globs are not: a dot before a
-/// star is the end of many a glob, and a dollar sign is part of many a name.
+/// Ordinary paths, names and globs are none: globs may end in a dot before a star, and names have dollar signs.
 fn is_regex(text: &str) -> bool {
     let has_any = [".*", ".+"].iter().any(|any| text.contains(any));
     (text.starts_with('^') && text.len() > 1)
@@ -77,14 +74,12 @@ fn is_regex(text: &str) -> bool {
         || alternatives(text).is_some()
 }
 
-/// Returns the alternatives of `text`, which are between `|`.
 fn alternatives(text: &str) -> Option<Vec<&str>> {
     let inner = text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).unwrap_or(text);
     let parts: Vec<&str> = inner.split('|').collect();
     (parts.len() > 1 && parts.iter().all(|part| !part.trim().is_empty())).then_some(parts)
 }
 
-/// Returns what to write in the place of the regular expression `text`.
 fn instead_of(text: &str) -> String {
     let general = "write '*' for any text, or several values in 'values',";
     let inner = text.strip_prefix('^').unwrap_or(text);
@@ -104,7 +99,7 @@ fn instead_of(text: &str) -> String {
     }
 }
 
-/// Returns the regular expression `part` as a glob, if it has nothing but `.*`, `.+` and `\.`.
+/// A glob only if `part` has nothing but `.*`, `.+` and `\.`.
 fn glob(part: &str) -> String {
     part.trim().replace(".*", "*").replace(".+", "*").replace(r"\.", ".").replace(r"\/", "/")
 }

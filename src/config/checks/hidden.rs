@@ -5,14 +5,10 @@ use std::collections::HashMap;
 use super::super::error::{DisplayOrigin, Report};
 use crate::limit::{Domain, Limit, Origin, RuleNode, Values};
 
-/// How many descriptors of a domain are looked at. The time grows with the product of specific and nested descriptors,
-/// so those after that many are not checked.
+/// The time grows with the product of specific and nested descriptors; those after that many are not checked.
 const MAX_STEPS: usize = 1_000_000;
 
-/// Warns of each descriptor of `domain` with a limit or nested descriptors of its own that hides rules below a more
-/// general one.
-///
-/// A descriptor without either is the documented way to make an exception, and hides them on purpose.
+/// A descriptor without a limit or nested descriptors is the documented way to make an exception: no warning.
 pub(in crate::config) fn warn(domain: &Domain, report: &mut Report) {
     level(&domain.nodes, report, &mut { MAX_STEPS });
 }
@@ -44,12 +40,11 @@ fn level(nodes: &[RuleNode], report: &mut Report, steps: &mut usize) {
     }
 }
 
-/// Returns whether `node` is more than an exception.
 fn restricts(node: &RuleNode) -> bool {
     !node.children.is_empty() || node.rule.as_ref().is_some_and(|rule| rule.limit != Limit::Unlimited)
 }
 
-/// Returns the place of the first limit below `general` whose keys nothing below `specific` has.
+/// The first limit below `general` whose keys nothing below `specific` has.
 fn first_hidden<'n>(general: &'n [RuleNode], specific: &[RuleNode], steps: &mut usize) -> Option<&'n Origin> {
     for node in general {
         *steps = steps.checked_sub(1 + specific.len())?;
@@ -68,7 +63,6 @@ fn first_hidden<'n>(general: &'n [RuleNode], specific: &[RuleNode], steps: &mut 
     None
 }
 
-/// Returns the place of the first limit at or below `node`.
 fn first_rule<'n>(node: &'n RuleNode, steps: &mut usize) -> Option<&'n Origin> {
     *steps = steps.checked_sub(1)?;
     let limited = node.rule.as_ref().filter(|rule| rule.limit != Limit::Unlimited);

@@ -5,11 +5,9 @@ use std::collections::{HashMap, HashSet};
 use super::super::error::{DisplayOrigin, Report};
 use crate::limit::{Domain, Pattern, Rule, RuleNode, Values};
 
-/// The number of wildcards of one key and level that are compared with one another. The time grows with the square of
-/// the number, so later wildcards are not checked.
+/// Wildcards of one key and level. The time grows with the square of their number: later ones are not checked.
 const MAX_COMPARED: usize = 1_000;
 
-/// Warns of every rule of `domain` that has no effect.
 pub(in crate::config) fn warn(domain: &Domain, report: &mut Report) {
     let mut names = HashSet::new();
     each_rule(&domain.nodes, &mut |rule| names.extend(rule.name.as_deref()));
@@ -31,7 +29,6 @@ fn each_rule<'n>(nodes: &'n [RuleNode], visit: &mut impl FnMut(&'n Rule)) {
     }
 }
 
-/// Warns of descriptors whose values all match a wildcard that is tried earlier at the same level.
 fn unreachable(nodes: &[RuleNode], report: &mut Report) {
     // by key, each with its node
     let mut wildcards: HashMap<&str, Vec<(&Pattern, &RuleNode)>> = HashMap::new();
@@ -54,8 +51,7 @@ fn unreachable(nodes: &[RuleNode], report: &mut Report) {
     }
 }
 
-/// Returns the wildcard that matches the last of `node`'s values, if wildcards that are tried earlier match all of
-/// them.
+/// The wildcard that matches the last of `node`'s values, if earlier wildcards match all of them.
 fn shadowing<'n>(
     node: &RuleNode,
     wildcards: &[(&'n Pattern, &'n RuleNode)],
@@ -78,11 +74,8 @@ fn shadowing<'n>(
     covering?.pop()
 }
 
-/// Returns the first of `wildcards` that matches every value of a pattern. `sample` is that pattern with each star
-/// replaced by NUL.
-///
-/// A wildcard matches all of the pattern's values exactly if it matches `sample`: values hold no NUL, so only a star of
-/// the wildcard can have matched one, and a star matches any other text in its place.
+/// The first wildcard that matches every value of a pattern. `sample` is that pattern with NUL in place of each star.
+/// Values hold no NUL: only a star of the wildcard can have matched one, and it matches any other text there.
 fn first_to_cover<'n>(
     sample: &str,
     wildcards: &[(&'n Pattern, &'n RuleNode)],

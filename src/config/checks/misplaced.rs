@@ -11,8 +11,6 @@ use super::super::{
     yaml::{Value, YamlNode},
 };
 
-/// Checks `key`, named `name`, which has no effect at `level`, and its `value`.
-///
 /// Null has no effect anywhere, and Envoy Gateway writes a `name` beside `domain`: neither gives a warning.
 pub(in crate::config) fn check(
     level: Level,
@@ -27,7 +25,7 @@ pub(in crate::config) fn check(
     }
 }
 
-/// Checks the value of a key without effect as envoyproxy/ratelimit does: its keys, and the elements of lists.
+/// Checks what envoyproxy/ratelimit checks: the keys, and the elements of lists.
 fn check_value(key: &str, value: &YamlNode, report: &mut FileReport) {
     match &value.value {
         // metadata may have any contents

@@ -3,8 +3,7 @@
 use super::super::{error::FileReport, yaml::Position};
 use crate::limit::{Algorithm, Bucket, Refill, Tier};
 
-/// Checks the tiers of one rule: reports an error for a tier that shares its counter with an earlier one, and warns of
-/// a tier that never rejects what another admits.
+/// A tier that shares its counter with an earlier one is an error; one that never rejects anything gets a warning.
 pub(in crate::config) fn check(tiers: &[(Tier, Position)], report: &mut FileReport) {
     for (i, (tier, at)) in tiers.iter().enumerate() {
         let same = |other: &Tier| {
@@ -31,8 +30,7 @@ pub(in crate::config) fn check(tiers: &[(Tier, Position)], report: &mut FileRepo
     }
 }
 
-/// Returns whether `b` allows everything that `a` admits, for any traffic. May return false for a tier that is
-/// stricter.
+/// Whether `b` allows all that `a` admits, for any traffic. May be false although it does.
 fn is_stricter(a: &Tier, b: &Tier) -> bool {
     let (b_requests, b_period) = (u128::from(b.requests), u128::from(b.period.as_nanos()));
     match b.algorithm {
@@ -54,8 +52,7 @@ fn is_stricter(a: &Tier, b: &Tier) -> bool {
     }
 }
 
-/// Returns the most hits that `tier` admits in any interval of `nanos` nanoseconds; if `aligned`, in any that begins at
-/// a multiple of its length.
+/// The most hits in any interval of `nanos`; if `aligned`, in any that begins at a multiple of its length.
 fn most_in(tier: &Tier, nanos: u128, aligned: bool) -> u128 {
     let (requests, period) = (u128::from(tier.requests), u128::from(tier.period.as_nanos()));
     match tier.algorithm {

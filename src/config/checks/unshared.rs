@@ -9,12 +9,10 @@ use super::super::{
 };
 use crate::limit::{Coordination, Limit, Rule, RuleNode, SharedStore};
 
-/// The rules that are warned of one by one.
 const MAX_WARNINGS: usize = 100;
 
-/// Checks that instances can share the rules of `loaded` in `store`. Adds a warning for each rule that Memcached cannot
-/// share, so that every instance counts it by itself. `default` is the coordination mode of rules that name none; a
-/// rule that is `local` is meant to be counted so.
+/// Checks that instances can share the rules of `loaded` in `store`, and warns of those that Memcached cannot share:
+/// every instance counts them by itself. `default` is the coordination mode of rules that name none.
 ///
 /// # Errors
 ///
@@ -63,7 +61,6 @@ pub fn check_shared(
     Ok(loaded)
 }
 
-/// Returns a warning for each of the rules that are not shared.
 fn warnings(unshared: &[&Rule]) -> Vec<ConfigWarning> {
     let mut warnings = Vec::new();
     let omitted = unshared.len().saturating_sub(MAX_WARNINGS);
@@ -88,13 +85,12 @@ fn warnings(unshared: &[&Rule]) -> Vec<ConfigWarning> {
     warnings
 }
 
-/// Returns the warnings about the parts of a rule that is split by default: one that says so itself has them already.
+/// For a rule that is split by default: one that says so itself has these warnings already.
 fn warnings_of_parts(rule: &Rule) -> Vec<ConfigWarning> {
     let of_size = split::of_any_number(&rule.limit).filter(|_| rule.coordination.mode.is_none());
     of_size.map(|message| ConfigWarning { at: rule.origin.clone(), message }).collect()
 }
 
-/// Returns whether instances share the counters of `rule` in `mode`.
 fn is_shared(rule: &Rule, mode: Coordination) -> bool {
     match mode {
         Coordination::Local => false,
@@ -103,12 +99,10 @@ fn is_shared(rule: &Rule, mode: Coordination) -> bool {
     }
 }
 
-/// Returns whether instances each have a part of `rule` in `mode`.
 fn is_split(rule: &Rule, mode: Coordination) -> bool {
     mode == Coordination::Split && rule.sharing.is_none() && rule.limit != Limit::Unlimited
 }
 
-/// Finds the rules that are `wanted` in their coordination mode, which is `default` if they name none.
 fn find<'n>(
     nodes: &'n [RuleNode],
     default: Coordination,

@@ -34,7 +34,6 @@ fn spellings_mean_what_they_did() {
     assert!(count > 60, "{count}");
 }
 
-/// Returns the lines that a document means.
 fn outcome(document: &str) -> String {
     let Document { root, warnings } = parse(document);
     let found = |start: &str, Fault { at: Position { line, column }, message }: Fault| {

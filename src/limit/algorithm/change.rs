@@ -33,8 +33,7 @@ impl CountChange {
         self.floor = self.floor.saturating_add_signed(later.hits).max(later.floor);
     }
 
-    /// Returns whether adding [`CountChange::hits`] to any count has the same result, because at no time more was given
-    /// back than was counted before.
+    /// Whether adding [`CountChange::hits`] does the same to any count: no return exceeded what was counted before.
     #[must_use]
     pub fn is_addition(self) -> bool {
         i64::try_from(self.floor).is_ok_and(|floor| floor <= self.hits)

@@ -23,8 +23,7 @@ pub enum CounterState {
     FixedWindow(FixedWindow),
     /// The state under [`Algorithm::SlidingWindow`], if [`CounterState::OneSpan`] cannot hold it.
     SlidingWindow(Box<SlidingWindow>, IdleAt),
-    /// The state under [`Algorithm::SlidingWindow`] with one span of at most 65,535 hits, or none: as most have,
-    /// without an allocation.
+    /// [`Algorithm::SlidingWindow`] with at most one span of up to 65,535 hits, as most have: no allocation.
     OneSpan {
         /// Whether there is a span.
         is_there: bool,
@@ -54,7 +53,6 @@ pub struct IdleAt(u32);
 
 // === impl CounterState ===
 
-/// Evaluates an expression on the state of any algorithm.
 macro_rules! on_state {
     ($counter:expr, $state:ident => $do:expr) => {
         match $counter {
@@ -73,7 +71,6 @@ macro_rules! on_state {
     };
 }
 
-/// Changes the state of any algorithm.
 macro_rules! change_state {
     ($counter:expr, $tier:expr, $state:ident => $do:expr) => {
         match $counter {
@@ -88,14 +85,12 @@ macro_rules! change_state {
     };
 }
 
-/// Reads a window that is kept as [`CounterState::OneSpan`]. Not inlined, so that the other algorithms do not pay for
-/// it.
+/// Not inlined, so that the other algorithms do not pay for it.
 #[inline(never)]
 fn read_one<T>(window: &SlidingWindow, read: impl FnOnce(&SlidingWindow) -> T) -> T {
     read(window)
 }
 
-/// Returns the window that is kept as [`CounterState::OneSpan`].
 #[inline(never)]
 fn window_of_one(is_there: bool, hits: u16, opened: Timestamp, last: Timestamp) -> SlidingWindow {
     SlidingWindow::new(opened, is_there.then_some(Span { last, hits: hits.into() }))
@@ -187,8 +182,7 @@ impl CounterState {
         change_state!(self, tier, state => state.add(tier, at, change, now));
     }
 
-    /// Gives back unused `hits` that were [reserved](Self::reserve) until `until`. A sliding window finds their span by
-    /// that instant.
+    /// Gives back `hits` [reserved](Self::reserve) until `until`, by which a sliding window finds their span.
     pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         match self {
             Self::FixedWindow(_) | Self::TokenBucket(..) => {
@@ -198,9 +192,8 @@ impl CounterState {
         }
     }
 
-    /// Gives back `hits` that were [taken](Self::take) at the instant `taken_at` and not used, as far as that admits no
-    /// more than the limit: to a fixed window if it is still open, to a sliding window if its hits still count, to a
-    /// bucket less the tokens that have flowed in since.
+    /// Gives back unused `hits` that were [taken](Self::take) at `taken_at`: to a fixed window if it is still open, to
+    /// a sliding window if they still count, to a bucket less the tokens that have flowed in since.
     pub fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
         match self {
             Self::FixedWindow(window) => window.put_back(tier, now, taken_at, hits),
@@ -235,8 +228,7 @@ impl CounterState {
         }
     }
 
-    /// Returns the instant from which the state equals an unused one. If a bucket's limit was lowered since its last
-    /// change, the instant still follows from the previous limit.
+    /// Returns the instant from which it equals an unused one; for a bucket, by the limit at its last change.
     #[must_use]
     pub fn idle_at(&self) -> Timestamp {
         match self {
@@ -258,8 +250,7 @@ impl CounterState {
             .unwrap_or_else(|| Self::SlidingWindow(Box::new(window), idle_at))
     }
 
-    /// Creates a state from `window`, which equals an unused one from `idle_at`, for a store that keeps both without
-    /// the tier.
+    /// Creates a state from a `window` and its [`CounterState::idle_at`], which a store keeps without the tier.
     #[must_use]
     pub fn restored_window(window: SlidingWindow, idle_at: Timestamp) -> Self {
         let idle_at = IdleAt::of(idle_at);
@@ -267,15 +258,13 @@ impl CounterState {
             .unwrap_or_else(|| Self::SlidingWindow(Box::new(window), idle_at))
     }
 
-    /// Creates a state from `bucket`, which equals an unused one from `idle_at`, for a store that keeps both without
-    /// the tier.
+    /// Creates a state from a `bucket` and its [`CounterState::idle_at`], which a store keeps without the tier.
     #[must_use]
     pub fn restored_bucket(bucket: TokenBucket, idle_at: Timestamp) -> Self {
         Self::TokenBucket(bucket, IdleAt::of(idle_at))
     }
 
-    /// Creates a state from `bucket`, whose session began at `session` if it has one, and which equals a full one from
-    /// `idle_at`. Whether it was used with callers' times.
+    /// Creates a state from `bucket`, the start of its `session`, and whether it was used with callers' times.
     #[must_use]
     pub fn restored_steps(
         bucket: StepBucket,
@@ -302,7 +291,6 @@ impl CounterState {
         }
     }
 
-    /// Returns `window` without an allocation, if it has few enough spans and hits.
     fn with_one_span(window: &SlidingWindow, idle_at: IdleAt) -> Option<Self> {
         let (is_there, span) = match *window.spans() {
             [] => (false, Span { last: Timestamp::default(), hits: 0 }),
@@ -313,7 +301,7 @@ impl CounterState {
         Some(Self::OneSpan { is_there, hits, idle_at, opened: window.opened(), last: span.last })
     }
 
-    /// Changes the sliding window that it is the state of. Not inlined, so that the other algorithms do not pay for it.
+    /// Not inlined, so that the other algorithms do not pay for it.
     #[inline(never)]
     fn change_window<T>(&mut self, tier: &Tier, change: impl FnOnce(&mut SlidingWindow) -> T) -> T {
         match self {

@@ -32,19 +32,17 @@ impl FixedWindow {
         self.end
     }
 
-    /// Gives back `hits` that were taken at `taken_at`, if their window is open.
     pub(super) fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
         if self.is_open(tier, now, taken_at) {
             self.used = self.used.minus(hits);
         }
     }
 
-    /// Returns whether its window is open at `now`, and that of `taken_at`.
+    /// Whether the window of `taken_at` is this one, and still open at `now`.
     pub(super) fn is_open(&self, tier: &Tier, now: Timestamp, taken_at: Timestamp) -> bool {
         self.end == taken_at.window_end(tier.period) && now < self.end
     }
 
-    /// Returns the end of the window that is open at `now`, and its hits.
     #[inline]
     fn open(&self, tier: &Tier, now: Timestamp) -> (Timestamp, Hits) {
         if now < self.end { (self.end, self.used) } else { (now.window_end(tier.period), Hits(0)) }

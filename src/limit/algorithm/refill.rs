@@ -11,8 +11,7 @@ pub(super) const TOKEN: u64 = 1 << TOKEN_BITS;
 
 const TOKEN_BITS: u32 = 31;
 
-/// Returns the inflow during `elapsed` with continuous refill, in units of 2^-31 tokens, rounded down; at most `most`,
-/// which is less than 2^63.
+/// Inflow during `elapsed` with continuous refill, in units of 2^-31 tokens, rounded down. `most` is below 2^63.
 pub(super) fn inflow(tier: &Tier, elapsed: Period, most: u64) -> u64 {
     let period = tier.refill_period();
     // 64 bits of time and 32 of requests
@@ -36,9 +35,8 @@ fn long_inflow(product: u128, period: Period, most: u64) -> u64 {
     u64::try_from(tokens / period).unwrap_or(u64::MAX)
 }
 
-/// Returns the part of `elapsed` that refill in steps has credited, and the inflow in units of 2^-31 tokens, at most
-/// `most`, which is neither zero nor 2^63 or more. A bucket that has been full for a period has no steps: its next ones
-/// are counted from the first hit.
+/// Returns the part of `elapsed` that refill in steps has credited, and the inflow in units of 2^-31 tokens. `most` is
+/// 1 to 2^63 - 1. A bucket that was full for a period has no steps: the next ones count from the first hit.
 pub(super) fn steps(tier: &Tier, elapsed: Period, most: u64) -> (Period, u64) {
     if elapsed < tier.period {
         return (Period::default(), 0);
@@ -51,8 +49,8 @@ pub(super) fn steps(tier: &Tier, elapsed: Period, most: u64) -> (Period, u64) {
     (Period::from_nanos(steps * tier.period.as_nanos()), inflow(steps))
 }
 
-/// Returns the most units of 2^-31 tokens that can have flowed in during `elapsed`, whatever rounding and steps do; at
-/// most `most`. A part of a period counts as a step, since a step may have been in it.
+/// The most units of 2^-31 tokens that can have flowed in during `elapsed`, whatever rounding and steps do. A part of a
+/// period counts as a step, since a step may have been in it.
 pub(super) fn most_inflow(tier: &Tier, elapsed: Period, most: u64) -> u64 {
     if elapsed == Period::default() {
         return 0;
@@ -67,8 +65,7 @@ pub(super) fn most_inflow(tier: &Tier, elapsed: Period, most: u64) -> u64 {
     inflow.min(most)
 }
 
-/// Returns how long it takes until `needed` units of 2^-31 tokens, less than 2^63, have flowed in with continuous
-/// refill, rounded up.
+/// Time until `needed` units of 2^-31 tokens, below 2^63, have flowed in with continuous refill, rounded up.
 pub(super) fn time_for(tier: &Tier, needed: u64) -> Period {
     // rounding up twice is rounding up once
     let product =
@@ -85,7 +82,7 @@ fn long_time(product: u128, requests: u32) -> Period {
     u64::try_from(nanos).map_or(Period::MAX, Period::from_nanos)
 }
 
-/// Returns how many steps it takes until `needed` units of 2^-31 tokens have flowed in, in time.
+/// Time of the steps until `needed` units of 2^-31 tokens have flowed in.
 pub(super) fn time_of_steps(tier: &Tier, needed: u64) -> Period {
     if tier.requests == 0 {
         return Period::MAX;

@@ -28,13 +28,12 @@ const MAX_SPANS: usize = 14;
 /// 12/13 of the limit (92.3 %).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindow {
-    /// The start of the newest span.
     opened: Timestamp,
     /// Oldest first.
     spans: SmallVec<[Span; 1]>,
 }
 
-/// Returns the longest duration of a span, rounded up so that it is never zero.
+/// Rounded up so that it is never zero.
 const fn longest_span(tier: &Tier) -> Period {
     Period::from_nanos(tier.period.as_nanos().div_ceil(SPANS))
 }
@@ -104,9 +103,8 @@ impl SlidingWindow {
         self.spans.extend(newest);
     }
 
-    /// Counts `hits` that were taken at the instant `at`, before the newest span began. They join the next later span
-    /// if it ended within a twelfth of a period after them, or if there are as many spans as the window has at most by
-    /// itself.
+    /// Counts `hits` taken at `at`, before the newest span began. They join the next later span if it ended within a
+    /// twelfth of a period after them, or if there are [`MAX_SPANS`].
     fn insert(&mut self, tier: &Tier, at: Timestamp, hits: Hits) {
         let hits = u32::try_from(hits.0).unwrap_or(u32::MAX);
         let later = self.spans.iter().take_while(|span| span.last < at).count();
@@ -119,19 +117,17 @@ impl SlidingWindow {
         }
     }
 
-    /// Returns the spans that count at `now`, oldest first.
+    /// Oldest first.
     fn counting(&self, tier: &Tier, now: Timestamp) -> &[Span] {
         let expired = self.spans.iter().take_while(|span| span.expires_at(tier) <= now).count();
         &self.spans[expired..]
     }
 
-    /// Drops expired spans.
     fn drop_expired(&mut self, tier: &Tier, now: Timestamp) {
         let expired = self.spans.len() - self.counting(tier, now).len();
         self.spans.drain(..expired);
     }
 
-    /// Returns the instant from which no hit counts.
     pub(super) fn idle_at(&self, tier: &Tier) -> Timestamp {
         self.spans.last().map_or(Timestamp::default(), |span| span.expires_at(tier))
     }
@@ -157,8 +153,7 @@ impl AlgorithmState for SlidingWindow {
 
     fn reject(&mut self, _tier: &Tier, _now: Timestamp) {}
 
-    /// Gives back the oldest hits first. The caller does not identify the hits; keeping the newer ones, which count for
-    /// longer, never admits more than the limit.
+    /// The caller does not identify the hits: keeping the newer ones, which count for longer, never admits too many.
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         self.drop_expired(tier, now);
         let mut left = hits.0;

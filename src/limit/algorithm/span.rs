@@ -15,18 +15,15 @@ pub struct Span {
 }
 
 impl Span {
-    /// Returns the instant from which the span no longer counts.
     pub(super) const fn expires_at(self, tier: &Tier) -> Timestamp {
         self.last.after(tier.period)
     }
 
-    /// Returns the time from `now` until the span no longer counts: more than a period if the clock has stepped back,
-    /// or if its hits are reserved.
+    /// More than a period if the clock has stepped back, or if the hits are reserved.
     pub(super) fn expires_in(self, tier: &Tier, now: Timestamp) -> Period {
         self.expires_at(tier).since(now)
     }
 
-    /// Gives back up to `hits`, and returns how many.
     pub(super) fn give_back(&mut self, hits: u64) -> u64 {
         let given = u32::try_from(hits).map_or(self.hits, |hits| hits.min(self.hits));
         self.hits -= given;

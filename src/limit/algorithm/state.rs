@@ -8,10 +8,8 @@ use crate::limit::{
 
 /// A counter's state under one algorithm.
 ///
-/// A decision [probes](AlgorithmState::probe) every tier's state and then, under the same lock, applies the result with
-/// [`AlgorithmState::take`] or [`AlgorithmState::reject`].
-///
-/// `now` may step back between calls, since wall clocks do; the state does not follow it back.
+/// A decision [probes](AlgorithmState::probe) every tier's state and then, under the same lock, takes or rejects. `now`
+/// may step back between calls, since wall clocks do; the state does not follow it back.
 pub trait AlgorithmState {
     /// Returns the state of an unused counter.
     fn unused(tier: &Tier, now: Timestamp) -> Self;
@@ -28,9 +26,7 @@ pub trait AlgorithmState {
     /// Gives back `hits`, at most as many as are counted.
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits);
 
-    /// Applies a `change` that was decided elsewhere, at the instant `at`, whether or not its hits fit: the counted
-    /// hits become
-    /// [`CountChange::apply`] of them. Hits that `at` makes too old for any later decision are ignored.
+    /// Applies a `change` decided elsewhere as of `at`, even if it does not fit. Hits too old to matter are ignored.
     fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, now: Timestamp);
 
     /// Returns the remaining requests and the time until the counter resets.
@@ -39,8 +35,7 @@ pub trait AlgorithmState {
     /// Returns the time until `hits` would fit if no other request takes any; [`Availability::reset`] if they never do.
     fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period;
 
-    /// Decides on `hits` where no other tier has a say: counts them if they fit or the `policy` says so. Does what the
-    /// other functions do one by one, for the many rules of one tier.
+    /// Decides where no other tier has a say: counts `hits` if they fit or the `policy` says so.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn decide(&mut self, tier: &Tier, policy: OverLimitPolicy, hits: Hits, now: Timestamp) -> Outcome {

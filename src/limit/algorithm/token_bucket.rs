@@ -29,19 +29,16 @@ pub struct TokenBucket {
     taken_and_debt: u64,
 }
 
-/// The bit that marks a bucket in debt.
 const DEBT: u64 = 1 << 63;
 
 impl TokenBucket {
-    /// Creates a bucket that lacks `taken` tokens at `as_of`, in units of 2^-31 tokens, less than 2^63. `in_debt` says
-    /// whether they exceed the burst.
+    /// Creates a bucket; `taken` is in units of 2^-31 tokens, less than 2^63, and `in_debt` if it exceeds the burst.
     #[must_use]
     pub const fn new(as_of: Timestamp, taken: u64, in_debt: bool) -> Self {
         let taken = if taken < DEBT { taken } else { DEBT - 1 };
         Self { as_of, taken_and_debt: if in_debt { taken | DEBT } else { taken } }
     }
 
-    /// Creates a bucket that lacks `taken` tokens at `as_of`, and is in debt if these are more than `bucket` holds.
     fn of(bucket: Bucket, as_of: Timestamp, taken: u64) -> Self {
         Self::new(as_of, taken, taken > full(bucket))
     }
@@ -64,13 +61,12 @@ impl TokenBucket {
         self.taken_and_debt & DEBT != 0
     }
 
-    /// Returns the taken tokens, capped at the bucket's size, and with a debt at one more burst; in all at most 2^32-1
-    /// tokens.
+    /// The taken tokens, at most the bucket's size, or with a debt one more burst: at most 2^32-1 tokens.
     fn capped(self, bucket: Bucket) -> u64 {
         self.taken().min(if self.is_in_debt() { most_taken(bucket) } else { full(bucket) })
     }
 
-    /// Returns the bucket refilled up to `now`.
+    /// The bucket refilled up to `now`.
     #[inline(never)]
     fn at(self, tier: &Tier, now: Timestamp) -> Self {
         let bucket = tier.bucket();
@@ -87,13 +83,11 @@ impl TokenBucket {
         Self::of(bucket, self.as_of.after(credited), capped - inflow)
     }
 
-    /// Returns whether it is no different from an unused bucket.
     pub(super) fn is_idle(self, tier: &Tier, now: Timestamp) -> bool {
         self.idle_at(tier) <= now
     }
 
-    /// Returns the instant at which the bucket is full; with steps, one period later, since until then the state
-    /// determines when the next step is due.
+    /// When it is full; with steps one period later, since until then the state says when the next step is due.
     pub(super) fn idle_at(self, tier: &Tier) -> Timestamp {
         let full = self.ready_at(tier, 0);
         match tier.bucket().refill {
@@ -102,8 +96,7 @@ impl TokenBucket {
         }
     }
 
-    /// Gives back `hits` that were taken at `taken_at`, less the tokens that have flowed in since, which have refilled
-    /// the bucket already.
+    /// Less the tokens that have flowed in since `taken_at`, which have refilled the bucket already.
     pub(super) fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
         let tokens = hits.0.saturating_mul(TOKEN);
         self.return_tokens(tier, now, tokens - most_inflow(tier, now.since(taken_at), tokens));
@@ -117,20 +110,17 @@ impl TokenBucket {
         }
     }
 
-    /// Returns the instant from which at most `room` is taken if no other request takes any. It is computed from the
-    /// stored state, not from the refilled one, so that rounding does not make the reported wait differ from the actual
-    /// one.
+    /// When at most `room` is taken if nobody takes more. Computed from the stored state: rounding of the refilled one
+    /// would make the reported wait differ from the actual one.
     fn ready_at(self, tier: &Tier, room: u64) -> Timestamp {
         self.time_until(tier, room).map_or(Timestamp::default(), |time| self.as_of.after(time))
     }
 
-    /// Returns how long it takes from `now` until at most `room` is taken.
     fn ready_in(self, tier: &Tier, room: u64, now: Timestamp) -> Period {
         self.time_until(tier, room).map_or(Period::default(), |time| self.as_of.after(time).since(now))
     }
 
-    /// Returns how long it takes from the instant of the state until at most `room` is taken. None if no more is taken
-    /// then.
+    /// From the instant of the state; none if no more than `room` is taken then.
     fn time_until(self, tier: &Tier, room: u64) -> Option<Period> {
         let bucket = tier.bucket();
         let needed = self.capped(bucket).saturating_sub(room);
@@ -141,17 +131,17 @@ impl TokenBucket {
     }
 }
 
-/// Returns the most tokens that a bucket lacks, in units of 2^-31 tokens: its burst, and another one of debt.
+/// In units of 2^-31 tokens: its burst, and another one of debt.
 fn most_taken(bucket: Bucket) -> u64 {
     u64::from(bucket.burst.saturating_mul(2)) * TOKEN
 }
 
-/// Returns the size of a full bucket, in units of 2^-31 tokens.
+/// In units of 2^-31 tokens.
 fn full(bucket: Bucket) -> u64 {
     u64::from(bucket.burst) * TOKEN
 }
 
-/// Returns the largest `taken` at which `hits` fit; `None` if they never fit.
+/// The largest `taken` at which `hits` fit; none if they never do.
 fn room_for(bucket: Bucket, hits: Hits) -> Option<u64> {
     let room = u64::from(bucket.burst).checked_sub(hits.0)?;
     Some(room * TOKEN)
@@ -246,7 +236,6 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
-    /// Takes `hits` if they fit; returns whether they did.
     fn take(state: &mut TokenBucket, tier: &Tier, now: Timestamp, hits: u64) -> bool {
         let admits = state.probe(tier, now, Hits(hits)).fits;
         if admits {

@@ -36,8 +36,7 @@ const LATEST: Period = Period::from_millis(50);
 /// The round trip that is assumed before the first reply.
 const ROUND_TRIP: Period = Period::from_millis(5);
 
-/// The time for which hits are reserved: four round trips within these bounds. Sliding windows count them until it
-/// ends, and buckets refill meanwhile.
+/// Hits are reserved for four round trips within these bounds: sliding windows count them, buckets refill meanwhile.
 const HOLD: [Period; 2] = [Period::from_millis(2), Period::from_millis(50)];
 
 /// What an instance knows of the counters of a limit.
@@ -139,8 +138,7 @@ impl Estimate {
 // === impl AskingLine ===
 
 impl AskingLine {
-    /// Creates a line for `tiers`, in which nobody waits, of an instance that asks alone. Callers [can
-    /// wait](super::can_wait) for them.
+    /// Creates an empty line of an instance that asks alone. Callers [can wait](super::can_wait) for its `tiers`.
     #[must_use]
     pub fn new(tiers: SharedTiers) -> Self {
         Self {
@@ -186,9 +184,8 @@ impl AskingLine {
         self.waiters.is_unused() && self.asked_at.is_none() && self.unused.is_empty()
     }
 
-    /// Keeps a caller of `hits`, at least one, that may be served within `max_wait`. `estimate` is what is known of the
-    /// counters, and `opening` the wait after which the hits would fit by the store's last word; the line then asks
-    /// for them. A caller is kept only if the line has `room` for one more.
+    /// Keeps a caller of `hits`, at least one, that may be served within `max_wait`, if there is `room`. `opening` is
+    /// the wait after which the hits would fit by the store's last word; the line then asks for them.
     pub fn enter(
         &mut self,
         now: Timestamp,
@@ -327,8 +324,7 @@ impl AskingLine {
         self.waiters.poll(place, waker)
     }
 
-    /// Removes the waiter at `place`, whose caller has left. Hits that were granted to it serve the next one, or are
-    /// given back.
+    /// Hits that were granted to the waiter serve the next one, or are given back.
     pub fn leave(&mut self, place: Place, now: Timestamp, woken: &mut Vec<Waker>) {
         match self.waiters.leave(place) {
             Left::Nothing => {}
@@ -372,11 +368,11 @@ impl AskingLine {
         std::mem::take(&mut self.unused)
     }
 
-    /// Checks what it promises, for tests.
+    /// Checks its invariants, for tests.
     ///
     /// # Panics
     ///
-    /// If one of that is not so.
+    /// If one does not hold.
     pub fn check_invariants(&mut self, now: Timestamp) {
         self.waiters.check_invariants();
         let timer = self.timer();
@@ -386,7 +382,6 @@ impl AskingLine {
         assert!(self.held.is_none_or(|held| held.hits == 0), "hits are kept for nobody");
     }
 
-    /// Gives the hits that are held to the waiters, in their order.
     fn serve(&mut self, now: Timestamp, woken: &mut Vec<Waker>) {
         let Some(held) = self.held.as_mut().filter(|held| now < held.until) else { return };
         while let Some(first) = self.waiters.first()
@@ -413,7 +408,7 @@ impl AskingLine {
         }
     }
 
-    /// Tells the waiters whose deadline has passed. An ask that was sent in time may still serve them for a while.
+    /// An ask that was sent in time may still serve late waiters for a while.
     fn tell_late(&mut self, now: Timestamp, woken: &mut Vec<Waker>) {
         let patience = if self.asked_at.is_some() { LATEST } else { Period::default() };
         let before = Timestamp::from_nanos(now.as_nanos().saturating_sub(patience.as_nanos()));
@@ -425,13 +420,12 @@ impl AskingLine {
         }
     }
 
-    /// Asks at `opening`, when hits fit that others wait for as well, in its turn.
+    /// Asks at `opening`, in its turn, since others wait for these hits as well.
     fn open(&mut self, opening: Timestamp, now: Timestamp) {
         self.room = None;
         self.next = self.turns.instant(&self.tiers, opening).max(now);
     }
 
-    /// Returns the most hits to ask for.
     fn most(&self) -> u64 {
         let instances = self.turns.instances();
         match self.room {
@@ -450,8 +444,7 @@ impl AskingLine {
         Period::from_nanos(self.round_trip.as_nanos().saturating_mul(4)).clamp(shortest, longest)
     }
 
-    /// Replaces the plan by that of an empty line, and begins a walk along the line with it, unless one has ended
-    /// lately.
+    /// Begins a walk along the line with the `plan` of an empty one, unless one has ended lately.
     fn replan(&mut self, plan: Option<Plan>, now: Timestamp) {
         let Some(plan) = plan.filter(|_| self.waiting() > 0) else { return };
         if self.sweep.is_none() && now.since(self.swept_at) >= SWEEP_PAUSE {
@@ -459,8 +452,7 @@ impl AskingLine {
         }
     }
 
-    /// Makes a new plan if waiters have left the line, because somebody would be rejected by the current one. Returns
-    /// whether it did.
+    /// Plans again without the waiters that left, so that nobody is rejected because of them. Returns whether it did.
     fn improve(&mut self) -> bool {
         let is_worth_it = self.waiting() <= SHORT || 8 * self.holes >= self.waiting();
         if self.holes == 0 || self.sweep.is_some() || !is_worth_it {
@@ -472,8 +464,7 @@ impl AskingLine {
         true
     }
 
-    /// Returns the plan by `estimate`, if it is of the tiers of this line: a reload reaches the counters and the lines
-    /// one after another.
+    /// None if `estimate` is of other tiers: a reload reaches the counters and the lines one after another.
     fn plan_of(&mut self, estimate: Option<Estimate>, now: Timestamp) -> Option<Plan> {
         let estimate = estimate.filter(|estimate| estimate.is_of(&self.tiers))?;
         let nanos = |at: Timestamp| i64::try_from(at.as_nanos()).unwrap_or(i64::MAX);
@@ -494,8 +485,7 @@ impl AskingLine {
     }
 }
 
-/// Returns what the store gets back of `hits` that were granted at `taken_at` and not used: of a bucket, what has not
-/// flowed in since. Both instants are on the store's clock.
+/// What the store gets back of unused `hits`, by its clock: of a bucket, what has not flowed in since.
 #[must_use]
 pub fn unused(tiers: &[Tier], taken_at: Timestamp, hits: Hits, now: Timestamp) -> Option<Unused> {
     let since = now.since(taken_at);

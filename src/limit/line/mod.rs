@@ -41,8 +41,7 @@ use super::{
     units::{Hits, Period, Timestamp},
 };
 
-/// Lines of up to this many waiters are replanned whenever that may admit somebody; longer ones after as many events as
-/// an eighth of them.
+/// Lines up to this long are replanned whenever that may admit somebody; longer ones after an eighth as many events.
 const SHORT: usize = 1_024;
 
 /// The callers that wait for the counters of one key.
@@ -58,12 +57,10 @@ pub struct Line {
     events: usize,
     ordinary: OrdinaryPart,
     sweep: Option<Sweep>,
-    /// The instant of the next turn that changes something.
     timer: Option<Timestamp>,
 }
 
-/// Returns whether callers can wait for these tiers. A strict bucket starts its refill again at each rejection, so that
-/// ordinary callers would push a line back without end.
+/// Returns whether callers can wait: not for strict buckets, whose refill each rejected caller would restart.
 #[must_use]
 pub fn can_wait(tiers: &[Tier]) -> bool {
     !tiers.iter().any(|tier| match tier.algorithm {
@@ -120,8 +117,7 @@ impl Line {
         self.timer
     }
 
-    /// Takes `hits`, at least one, if that is possible within `max_wait`: now, or in turn. A caller is kept only if the
-    /// line has `room` for one more.
+    /// Takes `hits`, at least one, now or in turn within `max_wait`. A caller waits only if the line has `room`.
     pub fn enter(
         &mut self,
         counters: &mut [CounterState],
@@ -166,9 +162,8 @@ impl Line {
         Entered::Waits(place)
     }
 
-    /// Decides about `hits` of an ordinary caller, which does not wait, and takes them if they fit, and while others
-    /// wait, if they are within the part of ordinary callers. Rejected hits do not count then, whatever the rule's
-    /// policy is.
+    /// Decides about `hits` of a caller that does not wait. While others wait, they must be within the part of ordinary
+    /// callers, and rejected hits do not count, whatever the rule's policy is.
     pub fn decide(
         &mut self,
         counters: &mut [CounterState],
@@ -287,11 +282,11 @@ impl Line {
         self.rest();
     }
 
-    /// Checks what it promises, for tests: the sums are right, and no waiter sleeps that could be served or is late.
+    /// Checks its invariants, for tests: the sums are right, and no waiter sleeps that could be served or is late.
     ///
     /// # Panics
     ///
-    /// If one of that is not so.
+    /// If one does not hold.
     pub fn check_invariants(&mut self, counters: &[CounterState], now: Timestamp) {
         self.waiters.check_invariants();
         assert_eq!(self.waiting() == 0, self.plan.is_none());
@@ -308,7 +303,6 @@ impl Line {
         }
     }
 
-    /// Admits and tells, as [`Line::turn`] does.
     fn serve(&mut self, counters: &mut [CounterState], now: Timestamp, woken: &mut Vec<Waker>) {
         loop {
             while let Some(first) = self.waiters.first()
@@ -327,13 +321,11 @@ impl Line {
         }
     }
 
-    /// Returns whether the hits of the first waiter fit, beside what it must leave to ordinary callers.
     fn first_fits(&self, counters: &[CounterState], now: Timestamp, hits: Hits) -> bool {
         let reserve = self.ordinary.reserve(&self.tiers, capacity(&self.tiers), now, hits);
         fits(&self.tiers, counters, now, hits.plus(reserve))
     }
 
-    /// Sets the timer.
     fn arm(&mut self, counters: &[CounterState], now: Timestamp) {
         let Some(first) = self.waiters.first() else { return self.rest() };
         let opening = self.opening(counters, now, first.hits);
@@ -389,7 +381,6 @@ impl Line {
         self.turn(counters, now, woken);
     }
 
-    /// Notes that the plan has a hole, and makes a turn.
     fn add_hole(&mut self, counters: &mut [CounterState], now: Timestamp, woken: &mut Vec<Waker>) {
         self.has_holes = true;
         self.events += 1;
@@ -400,7 +391,6 @@ impl Line {
         Plan::new(&self.tiers, counters, self.ordinary.part(), shared_period(&self.tiers), now)
     }
 
-    /// Returns when `hits` of a newcomer would be served.
     fn forecast(&self, counters: &[CounterState], now: Timestamp, hits: Hits) -> Option<Timestamp> {
         match &self.plan {
             Some(plan) => plan.ready(now, hits),
@@ -408,8 +398,8 @@ impl Line {
         }
     }
 
-    /// Makes a new plan if the current one has holes, because `hits` would be rejected by it. Returns whether it did:
-    /// walking a long line of mixed weights for each rejection would let callers that hang up take all CPU time.
+    /// Plans again if the plan has holes, since `hits` would be rejected. Not for each rejection: walking a long line
+    /// of mixed weights would let callers that hang up take all CPU time.
     fn improve(&mut self, counters: &[CounterState], now: Timestamp, hits: Hits) -> bool {
         if !self.has_holes || self.waiting() == 0 || self.sweep.is_some() {
             return false;

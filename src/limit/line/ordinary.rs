@@ -5,25 +5,24 @@ use crate::limit::{
     units::{Hits, Period, Timestamp},
 };
 
-/// The part of ordinary callers: those that cannot wait. It is at most half of each period, and only as much as they
-/// ask for, rounded up to a power of two, so that a demand that rises changes it few times.
+/// The part of callers that cannot wait: as much as they ask for, at most half of each period. It is rounded up to a
+/// power of two, so that a demand that rises changes it few times.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OrdinaryPart {
     /// The number of the period since the epoch.
     number: u64,
-    /// Their hits in this period and in the one before, whether or not they were admitted.
+    /// Hits of ordinary callers in this period and in the one before, whether or not they were admitted.
     asked: u64,
     asked_before: u64,
     used: u64,
     part: u32,
 }
 
-/// Returns the tier with the shortest period: its periods are those that the callers share.
+/// The callers share its periods.
 fn shortest(tiers: &[Tier]) -> Option<&Tier> {
     tiers.iter().min_by_key(|tier| (tier.period, tier.requests))
 }
 
-/// Returns the period whose hits are shared.
 pub(super) fn shared_period(tiers: &[Tier]) -> Period {
     shortest(tiers).map_or(Period::from_nanos(1), |tier| tier.period)
 }
@@ -31,12 +30,10 @@ pub(super) fn shared_period(tiers: &[Tier]) -> Period {
 // === impl OrdinaryPart ===
 
 impl OrdinaryPart {
-    /// Returns the hits of each period that are theirs.
     pub(super) const fn part(&self) -> u32 {
         self.part
     }
 
-    /// Begins the period of `now`. Returns whether the part has grown or shrunk.
     pub(super) fn begin(&mut self, tiers: &[Tier], now: Timestamp) -> Option<Change> {
         let number = now.as_nanos() / shared_period(tiers).as_nanos();
         if number == self.number {
@@ -47,7 +44,6 @@ impl OrdinaryPart {
         self.set(self.wanted(tiers))
     }
 
-    /// Counts `hits` that ask. The part grows if they need more than it has.
     pub(super) fn ask(&mut self, tiers: &[Tier], hits: Hits, fits: bool) -> Option<Change> {
         self.asked = self.asked.saturating_add(hits.0);
         if fits && self.admits(hits) {
@@ -56,18 +52,15 @@ impl OrdinaryPart {
         self.set(self.wanted(tiers).max(self.part))
     }
 
-    /// Returns whether `hits` are within what is left of the part.
     pub(super) fn admits(&self, hits: Hits) -> bool {
         self.used.saturating_add(hits.0) <= u64::from(self.part)
     }
 
-    /// Counts `hits` that were admitted.
     pub(super) fn take(&mut self, hits: Hits) {
         self.used = self.used.saturating_add(hits.0);
     }
 
-    /// Returns the hits that a first waiter of `hits` must leave: what is left of the part, which is released evenly
-    /// until the period ends, and never so much that the waiter could not fit.
+    /// What a first waiter of `hits` must leave: the rest of the part, released evenly, if the waiter still fits.
     pub(super) fn reserve(&self, tiers: &[Tier], capacity: u64, now: Timestamp, hits: Hits) -> Hits {
         let left = u64::from(self.part).saturating_sub(self.used);
         if left == 0 {
@@ -99,7 +92,6 @@ impl OrdinaryPart {
     }
 }
 
-/// A change of the part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// The waiters will get less.

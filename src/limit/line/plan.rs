@@ -22,8 +22,7 @@ pub(super) struct Plan {
     pub(super) at: Timestamp,
 }
 
-/// Returns the first instant, `from` or later, at which `hits` fit all `tiers` if nobody else takes any. None if that
-/// is never, though the hits are within the capacity of all tiers: a tier without requests refills nothing.
+/// When `hits` fit, `from` at the earliest; none if never, since a tier without requests refills nothing.
 pub(super) fn ready(
     tiers: &[Tier],
     counters: &[CounterState],
@@ -45,19 +44,17 @@ pub(super) fn ready(
     }
 }
 
-/// Returns whether `hits` fit all `tiers` at `now`.
 pub(super) fn fits(tiers: &[Tier], counters: &[CounterState], now: Timestamp, hits: Hits) -> bool {
     tiers.iter().zip(counters).all(|(tier, counter)| counter.probe(tier, now, hits).fits)
 }
 
-/// Takes `hits` in all `tiers`.
 pub(super) fn take(tiers: &[Tier], counters: &mut [CounterState], now: Timestamp, hits: Hits) {
     for (tier, counter) in tiers.iter().zip(counters) {
         counter.take(tier, now, hits);
     }
 }
 
-/// Returns `at` on a clock that is `ahead` by as many nanoseconds.
+/// `ahead` is in nanoseconds.
 pub(super) fn shifted(at: Timestamp, ahead: i64) -> Timestamp {
     Timestamp::from_nanos(at.as_nanos().saturating_add_signed(ahead))
 }
@@ -65,7 +62,7 @@ pub(super) fn shifted(at: Timestamp, ahead: i64) -> Timestamp {
 // === impl Plan ===
 
 impl Plan {
-    /// Returns the plan of an empty line, which leaves `part` of each `period` to callers that do not wait.
+    /// The plan of an empty line, which leaves `part` of each `period` to callers that do not wait.
     pub(super) fn new(
         tiers: &[Tier],
         counters: &[CounterState],
@@ -80,8 +77,7 @@ impl Plan {
         Self { tiers, counters: counters.into(), at: now }
     }
 
-    /// Returns when `hits` would be served behind all others, `now` or later. Hits that are more than the waiters' part
-    /// of a window, but not more than the window, are served when one is new.
+    /// Behind all others, `now` or later. Hits beyond the waiters' part of a window wait until one is new.
     pub(super) fn ready(&self, now: Timestamp, hits: Hits) -> Option<Timestamp> {
         let from = self.at.max(now);
         if hits.0 <= capacity(&self.tiers) {
@@ -94,13 +90,12 @@ impl Plan {
         ready(&raised, &self.counters, from, hits)
     }
 
-    /// Adds a waiter that will be served at `instant`.
     pub(super) fn add(&mut self, instant: Timestamp, hits: Hits) {
         take(&self.tiers, &mut self.counters, instant, hits);
         self.at = instant;
     }
 
-    /// Adds all of `waiters`, one after the other. Those that can never be served are left out.
+    /// Those that can never be served are left out.
     pub(super) fn add_each(&mut self, waiters: &Waiters) {
         for waiter in waiters.iter() {
             if let Some(instant) = self.ready(self.at, waiter.hits) {
@@ -109,8 +104,7 @@ impl Plan {
         }
     }
 
-    /// Returns whether [`Plan::add_singles`] takes fewer steps than there are hits: a step for each opening, not for
-    /// each hit.
+    /// [`Plan::add_singles`] then takes a step for each opening, not for each hit.
     pub(super) fn has_few_openings(&self) -> bool {
         match &*self.tiers {
             [_] => true,
@@ -134,8 +128,7 @@ impl Plan {
         }
     }
 
-    /// Adds `left` waiters of one hit each to an empty bucket that refills evenly: the last one is served when as many
-    /// tokens have flowed in.
+    /// For an empty bucket that refills evenly: the last waiter is served when as many tokens have flowed in.
     fn drain(&mut self, left: u64) {
         let ([tier], [bucket]) = (&*self.tiers, &mut *self.counters) else { return };
         let (Algorithm::TokenBucket(parameters), Ok(more)) = (tier.algorithm, u32::try_from(left)) else {
@@ -161,7 +154,6 @@ impl Plan {
         }
     }
 
-    /// Returns the hits that fit all tiers at `now`.
     pub(super) fn room(&self, now: Timestamp) -> u64 {
         let rooms = self.tiers.iter().zip(&self.counters);
         let rooms = rooms.map(|(tier, counter)| counter.availability(tier, now).remaining);
@@ -169,7 +161,6 @@ impl Plan {
     }
 }
 
-/// Returns whether hits fit one by one.
 fn is_continuous(tier: &Tier) -> bool {
     matches!(tier.algorithm, Algorithm::TokenBucket(bucket) if bucket.refill != Refill::Step)
 }

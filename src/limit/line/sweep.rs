@@ -9,11 +9,9 @@ use super::{
 };
 use crate::limit::units::Timestamp;
 
-/// The waiters that one turn visits. A walk along a million of them takes milliseconds, for which nobody else would be
-/// decided.
+/// A walk along a million waiters takes milliseconds, in which nobody else would be decided.
 const STRIDE: usize = 1_024;
 
-/// A walk along the line.
 #[derive(Clone, Debug)]
 pub(super) struct Sweep {
     /// The plan of the waiters before `next`.
@@ -24,13 +22,12 @@ pub(super) struct Sweep {
 // === impl Sweep ===
 
 impl Sweep {
-    /// Begins a walk, with the `plan` of an empty line.
+    /// `plan` is that of an empty line.
     pub(super) fn new(plan: Plan) -> Self {
         Self { plan, next: Place::default() }
     }
 
-    /// Visits the next waiters. Those that cannot be served by their deadline are told, and take nothing of the plan.
-    /// Returns the plan when the walk has reached the end. The clock of the plan is `ahead` by as many nanoseconds.
+    /// Tells waiters that cannot be served in time. Returns the plan at the end. `ahead` is as in [`shifted`].
     pub(super) fn visit_some(
         &mut self,
         waiters: &mut Waiters,

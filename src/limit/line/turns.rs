@@ -14,9 +14,8 @@ use crate::limit::{
 /// callers that come next, so that of 96 instances with a limit of 20,000 some 27 ask in the first 10 ms.
 pub(super) const SPREAD: Period = Period::from_millis(60);
 
-/// By how many turns all ranks move on from one opening to the next: the first of these that does not divide the number
-/// of instances, so that each rank has every turn once in as many openings. Their product exceeds the largest number of
-/// instances.
+/// By how many turns ranks move on at each opening: the first of these that does not divide the number of instances, so
+/// that each rank has every turn. Their product exceeds the largest number of instances.
 const STEPS: [u64; 8] = [7, 11, 13, 17, 19, 23, 29, 31];
 
 /// The turns of an instance among those that ask the same store.
@@ -34,12 +33,11 @@ impl Turns {
     /// Those of an instance that asks alone: at once.
     pub const ALONE: Self = Self { place: Place::ALONE, seed: 0 };
 
-    /// Returns the number of instances.
     pub(super) fn instances(self) -> u64 {
         self.place.instances.get().into()
     }
 
-    /// Returns when this instance asks for hits of `tiers` that fit at `opening`, and that others wait for as well.
+    /// When to ask for hits that fit at `opening`, and that others wait for as well.
     pub(super) fn instant(self, tiers: &[Tier], opening: Timestamp) -> Timestamp {
         let period = opens(tiers).as_nanos().max(1);
         // the nearest one, since clocks differ
@@ -53,7 +51,7 @@ impl Turns {
         opening.after(Period::from_nanos(u64::try_from(delay).unwrap_or_default()))
     }
 
-    /// Returns the turn of `rank` at the opening with this number: no two ranks have the same one.
+    /// No two ranks have the same turn.
     fn turn(self, rank: u32, number: u64) -> u64 {
         let instances = self.instances();
         let step = STEPS.into_iter().find(|step| !instances.is_multiple_of(*step)).unwrap_or(1);
@@ -61,8 +59,7 @@ impl Turns {
     }
 }
 
-/// Returns a number that looks random and depends on `number` only: the finalizer of SplitMix64 (Steele, Lea and Flood,
-/// OOPSLA 2014).
+/// Looks random: the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 const fn mixed(number: u64) -> u64 {
     let number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -70,7 +67,7 @@ const fn mixed(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// Returns the time after which hits fit again that others wait for as well.
+/// The time after which hits fit again that others wait for as well.
 fn opens(tiers: &[Tier]) -> Period {
     let flows_in = |tier: &Tier, burst: u32| {
         let refill = u128::from(tier.period.as_nanos()) * u128::from(burst);
@@ -84,7 +81,6 @@ fn opens(tiers: &[Tier]) -> Period {
     Period::from_nanos(opens.min().unwrap_or_default())
 }
 
-/// Returns the time over which instances spread what they ask for at one instant.
 pub(super) fn spread(tiers: &[Tier]) -> Period {
     SPREAD.min(Period::from_nanos(opens(tiers).as_nanos() / 10))
 }

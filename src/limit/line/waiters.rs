@@ -13,16 +13,14 @@ use crate::limit::{
     units::{Hits, Period, Timestamp},
 };
 
-/// The time by which a deadline takes effect late: timers have a resolution, and a waiter is usually served exactly at
-/// its deadline.
+/// Deadlines take effect this late: timers have a resolution, and waiters are often served exactly at their deadline.
 pub(super) const GRACE: Period = Period::from_millis(1);
 
 /// Below this number of slots, none are reclaimed early.
 const FEW: usize = 64;
 
-/// The waiters and the answers that their callers have not collected. Slots are in the order of arrival, so that
-/// walking the line reads memory in order. A slot whose caller has left stays until the slots before it have gone, or
-/// until half of all slots are such.
+/// Slots are in the order of arrival, so that walking the line reads memory in order. A slot whose caller has left
+/// stays until the slots before it have gone, or until half of all slots are such.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiters {
     slots: VecDeque<Slot>,
@@ -35,8 +33,7 @@ pub(super) struct Waiters {
     /// Waiters of more than one hit.
     heavy: usize,
     hits: u64,
-    /// Earliest first. Entries of waiters that wait no more are dropped when they come up, or when they are half of
-    /// all.
+    /// Earliest first. Entries of waiters that wait no more are dropped when they come up, or are half of all.
     deadlines: BinaryHeap<Reverse<(Timestamp, Place)>>,
 }
 
@@ -75,7 +72,6 @@ pub(super) struct Waiter {
 /// What a caller left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// It was waiting.
     Waiting,
     /// It was admitted at this instant, and has not collected the answer.
     Admitted(Timestamp, Hits),
@@ -83,7 +79,7 @@ pub(super) enum Left {
     Nothing,
 }
 
-/// Returns the weight of a caller of `hits`; none if `tiers` never admit as many at once.
+/// None if `tiers` never admit so many hits at once.
 pub(super) fn weight(tiers: &[Tier], hits: Hits) -> Option<u32> {
     u32::try_from(hits.0).ok().filter(|weight| u64::from(*weight) <= capacity(tiers))
 }
@@ -99,12 +95,10 @@ impl Waiters {
         self.hits
     }
 
-    /// Returns whether no caller waits for an answer, or has one to collect.
     pub(super) const fn is_unused(&self) -> bool {
         self.waiting == 0 && self.answered == 0
     }
 
-    /// Returns whether all waiters have one hit.
     pub(super) const fn are_single(&self) -> bool {
         self.heavy == 0
     }
@@ -131,23 +125,20 @@ impl Waiters {
         place
     }
 
-    /// Returns the first waiter.
     pub(super) fn first(&self) -> Option<Waiter> {
         self.slots.get(self.first)?.waiter()
     }
 
-    /// Returns the first waiter that arrived at `from` or later.
     pub(super) fn first_from(&self, from: Place) -> Option<Waiter> {
         let start = self.slots.partition_point(|slot| slot.place < from).max(self.first);
         self.slots.range(start..).find_map(Slot::waiter)
     }
 
-    /// Returns all waiters, in the order of their arrival.
     pub(super) fn iter(&self) -> impl Iterator<Item = Waiter> {
         self.slots.range(self.first..).filter_map(Slot::waiter)
     }
 
-    /// Returns the first instant at which a waiter must be told that its deadline has passed.
+    /// The first instant at which a waiter must be told that its deadline has passed.
     pub(super) fn next_late(&mut self) -> Option<Timestamp> {
         while let Some(Reverse((deadline, place))) = self.deadlines.peek() {
             if self.find(*place).is_some_and(|index| self.slots[index].state == State::Waits) {
@@ -158,14 +149,12 @@ impl Waiters {
         None
     }
 
-    /// Returns a waiter whose deadline has passed at `now`.
     pub(super) fn late(&mut self, now: Timestamp) -> Option<Waiter> {
         self.next_late().filter(|instant| *instant <= now)?;
         let Reverse((_, place)) = self.deadlines.peek()?;
         self.slots[self.find(*place)?].waiter()
     }
 
-    /// Answers the waiter at `place`, and adds its waker to `woken`.
     pub(super) fn answer(&mut self, place: Place, answer: Answer, woken: &mut Vec<Waker>) {
         let Some(index) = self.find(place) else { return };
         if self.slots[index].state != State::Waits {
@@ -186,7 +175,7 @@ impl Waiters {
         self.skip_answered();
     }
 
-    /// Returns the answer to the waiter at `place`, and forgets it; or has `waker` woken with the answer.
+    /// Forgets the answer that it returns; `waker` is woken when there is one.
     pub(super) fn poll(&mut self, place: Place, waker: &Waker) -> Poll<Answer> {
         let Some(index) = self.find(place) else { return Poll::Ready(Answer::AskAgain) };
         let slot = &mut self.slots[index];
@@ -211,7 +200,6 @@ impl Waiters {
         Poll::Ready(answer)
     }
 
-    /// Removes the waiter at `place`, whose caller has left.
     pub(super) fn leave(&mut self, place: Place) -> Left {
         let Some(index) = self.find(place) else { return Left::Nothing };
         let slot = &self.slots[index];
@@ -228,7 +216,6 @@ impl Waiters {
         left
     }
 
-    /// Updates the sums after the wait of a slot.
     fn end_wait(&mut self, index: usize) {
         let hits = self.slots[index].hits;
         self.waiting -= 1;
@@ -240,7 +227,6 @@ impl Waiters {
         }
     }
 
-    /// Forgets an answered slot.
     fn forget(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         if mem::replace(&mut slot.state, State::Gone) == State::Gone {
@@ -270,8 +256,7 @@ impl Waiters {
         }
     }
 
-    /// Returns the index of the slot of `place`. It is as many after the first one as callers came between, unless some
-    /// of them have left and were removed.
+    /// The slot is as many after the first one as callers came between, unless some of these were removed.
     fn find(&self, place: Place) -> Option<usize> {
         let between = place.0.checked_sub(self.slots.front()?.place.0)?;
         let last = usize::try_from(between).ok()?.min(self.slots.len() - 1);
@@ -281,7 +266,6 @@ impl Waiters {
         self.slots.binary_search_by_key(&place, |slot| slot.place).ok()
     }
 
-    /// Checks what it promises, for tests.
     pub(super) fn check_invariants(&self) {
         let waiting: Vec<&Slot> = self.slots.iter().filter(|slot| slot.state == State::Waits).collect();
         assert_eq!(waiting.len(), self.waiting);
@@ -319,7 +303,6 @@ mod tests {
         assert_eq!((size_of::<Slot>(), size_of::<Reverse<(Timestamp, Place)>>()), (40, 16));
     }
 
-    /// One caller that stays keeps no memory of the many that left.
     #[test]
     fn slots_of_callers_that_left_are_reclaimed() {
         let mut waiters = Waiters::default();

@@ -94,12 +94,10 @@ impl BucketReply {
     }
 }
 
-/// How long a bucket that was used with a caller's time is kept after its last use by the server's clock, at least: the
-/// two have nothing to do with each other, so nothing else says when such a bucket is full.
+/// How long a bucket used with a caller's time is kept: by the server's clock, nothing says when it is full.
 const KEPT: Period = Period::from_secs(7 * 86_400);
 
-/// Decides `request` about the bucket whose state is `state`, if it has one, at `now` on the server's clock, and
-/// changes the state. A full bucket need not have one.
+/// Decides `request` at `now` on the server's clock, and changes `state`. A full bucket need not have one.
 pub fn decide_bucket(
     request: &BucketRequest,
     state: &mut Option<CounterState>,

@@ -10,9 +10,8 @@ use crate::limit::{
     units::{Period, Timestamp},
 };
 
-/// Adds the tokens that were taken from `local`, which began full, to those taken from `stored`, the state of the same
-/// bucket, which is of `kind`. Tokens that have flowed into `local` since its first request have flowed into both, so
-/// the sum may have that many more than one state would. The sum of states of different kinds is `stored`.
+/// Adds the tokens taken from `local`, which began full, to `stored`. States of different kinds give `stored`. What has
+/// flowed into `local` has flowed into both, so that the sum may have as many tokens more than one state.
 #[must_use]
 pub fn merge_buckets(stored: CounterState, local: &CounterState, kind: &BucketKind) -> CounterState {
     match (&stored, local) {
@@ -28,7 +27,7 @@ pub fn merge_buckets(stored: CounterState, local: &CounterState, kind: &BucketKi
     }
 }
 
-/// Adds `own` to `bucket`, whose tokens flow in at its earlier pace until the instant of `own`.
+/// Tokens flow into `bucket` at its earlier pace until the instant of `own`.
 fn add_paced(bucket: (PacedBucket, TokenTime), own: (PacedBucket, TokenTime)) -> (PacedBucket, TokenTime) {
     let ((bucket, token), (own, own_token)) = (bucket, own);
     if bucket.taken() == 0 {

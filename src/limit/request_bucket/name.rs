@@ -3,8 +3,7 @@
 use super::{decide::BucketRequest, step::StepLimit};
 use crate::limit::key::{CounterKey, KeyHasher};
 
-/// The key of buckets, as callers name it: any bytes. All buckets of a key, whatever their parameters are, can be found
-/// and deleted together.
+/// The key of buckets as callers name it: any bytes. All buckets of a key can be found and deleted together.
 #[derive(Clone, Copy, Debug)]
 pub struct BucketName<'a> {
     key: &'a [u8],
@@ -49,8 +48,7 @@ impl<'a> BucketName<'a> {
         self.key
     }
 
-    /// Returns the key of the counter that is this name's bucket of `kind`. Those of one name have the same
-    /// [`CounterKey::shard`], which no other counters have.
+    /// Returns the key of this name's bucket of `kind`. Only buckets of this name have its [`CounterKey::shard`].
     #[must_use]
     pub fn counter(&self, kind: &BucketKind) -> CounterKey {
         match kind {

@@ -16,7 +16,7 @@ pub struct Pace {
 /// has changed, and to convert what has flowed in until then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenTime {
-    /// The bits of the nanoseconds.
+    /// The bits of an `f32`, in nanoseconds.
     bits: u32,
 }
 
@@ -38,8 +38,7 @@ pub struct PacedReply {
     pub limited: bool,
     /// Whole tokens that are left.
     pub remaining: u64,
-    /// If limited, the time until the tokens are there, in a bucket that has room for them all, if no other request
-    /// takes any.
+    /// If limited, the time until the tokens are there if nobody takes more, in a bucket with room for them.
     pub retry_after: Period,
     /// The time until the bucket is full.
     pub reset_after: Period,
@@ -81,7 +80,6 @@ impl Pace {
         u64::try_from(self.period_nanos).ok().map(Period::from_nanos)
     }
 
-    /// Returns the whole tokens that flow in during `elapsed`.
     fn tokens_in(&self, elapsed: Period) -> u64 {
         // 64 bits of time and 63 of tokens
         let tokens = u128::from(elapsed.as_nanos()) * u128::from(self.count) / self.period_nanos;
@@ -96,7 +94,6 @@ impl Pace {
         u64::try_from(product.div_ceil(self.count.into())).map_or(Period::MAX, Period::from_nanos)
     }
 
-    /// Returns the time of a token.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "it is rounded")]
     pub(super) fn token_time(&self) -> TokenTime {
         TokenTime { bits: ((self.period_nanos as f64 / self.count as f64) as f32).to_bits() }
@@ -152,8 +149,7 @@ impl PacedBucket {
         self.taken
     }
 
-    /// Decides `request` at `now`. `token` is the time of a token at the pace of the last change; it follows changes. A
-    /// rejected request changes nothing but the pace.
+    /// `token` is the time of a token at the last change's pace, and follows it. A rejection changes only the pace.
     pub(super) fn decide(
         &mut self,
         token: &mut TokenTime,
@@ -196,8 +192,7 @@ impl PacedBucket {
         }
     }
 
-    /// Returns the bucket with the whole tokens that have flowed in up to `now`. A clock that steps back neither adds
-    /// nor removes tokens.
+    /// With the whole tokens that flow in up to `now`. A clock that steps back neither adds nor removes tokens.
     fn refilled(self, pace: &Pace, now: Timestamp) -> Self {
         if self.taken == 0 {
             return Self { as_of: now.max(self.as_of), taken: 0 };
@@ -210,8 +205,7 @@ impl PacedBucket {
         Self { as_of: self.as_of.after(pace.time_of(inflow)), taken: self.taken - inflow }
     }
 
-    /// Returns the bucket at `now` after tokens have flowed in at the pace of `before`. What has flowed in of
-    /// the next token counts at the pace of `after`.
+    /// Tokens flow in at the pace of `before`. What has flowed in of the next one counts at the pace of `after`.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -227,7 +221,7 @@ impl PacedBucket {
         Self { as_of: as_of.max(self.as_of.min(now)), taken }
     }
 
-    /// Returns the instant at which the bucket is full if each token takes the time `token`, or slightly later.
+    /// When it is full, or slightly later.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

@@ -40,15 +40,14 @@ pub struct StepReply {
 pub struct StepBucket {
     /// The tokens that it lacks; at most [`StepLimit::max`].
     taken: u64,
-    /// The time of the last step, in milliseconds.
+    /// In milliseconds since the epoch.
     stepped_at: u64,
 }
 
 // === impl StepBucket ===
 
 impl StepBucket {
-    /// Creates a bucket that lacks `taken` tokens and had its last step at `stepped_at`, in milliseconds since the
-    /// epoch.
+    /// Creates a bucket that lacked `taken` tokens at its last step, `stepped_at` in milliseconds since the epoch.
     #[must_use]
     pub const fn new(taken: u64, stepped_at: u64) -> Self {
         Self { taken, stepped_at }
@@ -66,12 +65,11 @@ impl StepBucket {
         self.stepped_at
     }
 
-    /// Returns a full bucket whose steps are counted from `at`.
     pub(super) const fn full(at: u64) -> Self {
         Self { taken: 0, stepped_at: at }
     }
 
-    /// Returns the bucket after its steps up to `at`. A time before the last step is no time: nothing flows in or out.
+    /// Nothing flows in or out if `at` is before the last step.
     pub(super) fn refilled(self, limit: &StepLimit, at: u64) -> Self {
         let steps = at.saturating_sub(self.stepped_at) / limit.period_ms;
         Self {
@@ -80,7 +78,7 @@ impl StepBucket {
         }
     }
 
-    /// Takes the tokens of `request`, or as many as there are, at its time `at`. Returns the tokens before.
+    /// Takes as many tokens as there are, and returns the tokens before.
     pub(super) fn take(&mut self, request: &StepRequest, at: u64) -> u64 {
         let limit = &request.limit;
         let refilled = self.refilled(limit, at);
@@ -93,7 +91,7 @@ impl StepBucket {
         tokens
     }
 
-    /// Returns how long a bucket that lacks these tokens takes to be full from its last step on, in milliseconds.
+    /// In milliseconds, from its last step on.
     pub(super) fn refill_time(self, limit: &StepLimit) -> u64 {
         self.taken.div_ceil(limit.refill).saturating_mul(limit.period_ms)
     }

@@ -12,12 +12,10 @@ pub(super) struct Standing {
     pub(super) is_named: bool,
 }
 
-/// How many members there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Census {
-    /// The number of members of each weight.
+    /// Members by weight.
     pub(super) weights: BTreeMap<u32, u32>,
-    /// The members that are not named.
     pub(super) unnamed: u32,
 }
 
@@ -48,7 +46,6 @@ impl Census {
         self.unnamed -= u32::from(!is_named);
     }
 
-    /// Returns the sum of all weights.
     pub(super) fn weight(&self) -> u32 {
         self.weights.iter().fold(0, |sum, (weight, count)| sum.saturating_add(weight.saturating_mul(*count)))
     }

@@ -1,8 +1,7 @@
 //! The shares of all members, computed from a copy of a pool: what takes long needs no lock.
 //!
 //! A [`Pool`](super::Pool) that many threads use hands out a [`Computation`], is asked for decisions meanwhile, and
-//! takes the
-//! [`Shares`] when they are there.
+//! takes the [`Shares`] when they are there.
 
 use std::sync::{
     Arc,
@@ -18,16 +17,13 @@ use super::{
 };
 use crate::limit::units::Period;
 
-/// Where a pool is in its cycle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
     pub(super) cycle: u64,
     pub(super) step: u32,
-    /// The hits that all members were granted in the cycle.
     pub(super) granted: u32,
 }
 
-/// The number of a computation among those of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ComputationId(u64);
 
@@ -47,7 +43,6 @@ pub struct Computation {
 pub struct Shares {
     /// That of their [`Computation`], if there is one.
     pub(super) id: Option<ComputationId>,
-    /// The cycle that they were computed in.
     pub(super) cycle: u64,
     pub(super) parts: Vec<Part>,
     /// The hits that nobody is expected to need.
@@ -55,7 +50,6 @@ pub struct Shares {
     pub(super) census: Census,
 }
 
-/// What follows for one member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) allowance: u32,
@@ -66,7 +60,6 @@ pub(super) struct Part {
 // === impl ComputationId ===
 
 impl ComputationId {
-    /// Returns a number that no other computation has.
     pub(super) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -84,7 +77,6 @@ impl Computation {
     }
 }
 
-/// Computes the allowances of `members`, from what everybody was granted and will ask for.
 pub(super) fn compute(
     rule: &PoolRule<'_>,
     position: Position,

@@ -11,7 +11,7 @@ use super::{
     fill::{Fractions, Vessel, fill},
 };
 
-/// What a member of a pool has to do with its division.
+/// A member of a pool, as far as shares depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim<'a> {
     /// Its name, which breaks ties.
@@ -39,8 +39,7 @@ pub struct Division {
     pub capacity: u32,
     /// The percentage of its default that a member keeps without demand, 0 to 100.
     pub reserve: u32,
-    /// The number of the cycle, which turns the order of ties: otherwise the last name of the alphabet would always
-    /// lose.
+    /// The number of the cycle, which turns the order of ties, so that no name always loses.
     pub cycle: u64,
 }
 
@@ -54,7 +53,6 @@ struct Basis {
 }
 
 impl Claim<'_> {
-    /// Returns its minimum, which is no higher than its maximum.
     fn least(&self) -> u128 {
         self.max.map_or(self.min, |max| self.min.min(max)).into()
     }
@@ -74,10 +72,9 @@ impl Division {
         self.whole(&exact, claims)
     }
 
-    /// Returns what each member may have by the end of a cycle in which it was [granted](Claim::granted) something
-    /// already, and asks for
-    /// [`Claim::demand`] in all. Nobody gets less than it was granted; members above their default lose first. If all demands fit and
-    /// `spread` is not set, the sum is theirs, and the rest belongs to nobody.
+    /// Returns what each member may have by the end of a cycle in which it asks for [`Claim::demand`] in all. Nobody
+    /// gets less than it was [granted](Claim::granted); members above their default lose first. If all demands fit,
+    /// they are the sum, and the rest belongs to nobody unless `spread` is set.
     #[must_use]
     pub fn allowances(&self, claims: &[Claim<'_>], spread: bool) -> Vec<u32> {
         if claims.is_empty() {
@@ -129,9 +126,8 @@ impl Division {
             .collect()
     }
 
-    /// Returns what [`Division::default_shares`] has for a member of this `weight`, where `weights` has the number of
-    /// members of each weight, that one's included, and all have the bounds `min` and `max`. The cost grows with the
-    /// number of different weights.
+    /// [`Division::default_shares`] for a member of this `weight`, where `weights` counts the members by weight, and
+    /// all have the same bounds. The cost grows with the number of different weights.
     pub(super) fn default_by_weight(
         &self,
         weights: &BTreeMap<u32, u32>,
@@ -163,8 +159,7 @@ impl Division {
         found.map_or(0, |((_, count), amount)| up(amount, denominator * u128::from(*count)))
     }
 
-    /// Returns the default of each member: by weight, between its minimum and maximum. Minimums that exceed the
-    /// capacity together are cut in proportion.
+    /// By weight, between minimum and maximum. Minimums that exceed the capacity together are cut in proportion.
     fn defaults(&self, claims: &[Claim<'_>]) -> Fractions {
         let capacity = u128::from(self.capacity);
         let least: u128 = claims.iter().map(Claim::least).sum();
@@ -183,8 +178,7 @@ impl Division {
         fill(&vessels.collect::<Vec<_>>(), capacity)
     }
 
-    /// Returns the basis, in units in which all of it is whole. In the middle of a cycle a maximum is at least what was
-    /// `granted`.
+    /// In units that make all of it whole. In the middle of a cycle, a maximum is at least what was `granted`.
     fn basis(&self, claims: &[Claim<'_>], granted: bool) -> Basis {
         let Fractions { numerators, denominator } = self.defaults(claims);
         let unit = 100 * denominator;
@@ -254,8 +248,8 @@ impl Division {
         Fractions { numerators, denominator: unit * denominator }
     }
 
-    /// Rounds `exact` to whole hits with the same sum, rounded down: down, and then up for the largest remainders. Ties
-    /// go by the order of the names' bytes, turned by the cycle. Never by demand, or a tie could be bought.
+    /// Rounds down to whole hits, and up for the largest remainders. Ties go by name, turned by the cycle; never by
+    /// demand, or a tie could be bought.
     fn whole(&self, exact: &Fractions, claims: &[Claim<'_>]) -> Vec<u32> {
         let Fractions { numerators, denominator } = exact;
         let mut shares: Vec<u128> = numerators.iter().map(|amount| amount / denominator).collect();

@@ -30,16 +30,15 @@ struct Bend {
 }
 
 impl Bend {
-    /// Compares the levels by cross products, which are exact.
+    /// By cross products, which are exact.
     fn compare(&self, other: &Self) -> Ordering {
         let levels = (self.amount * other.weight).cmp(&(other.amount * self.weight));
         levels.then(self.is_ceiling.cmp(&other.is_ceiling))
     }
 }
 
-/// Returns `level x weight` for each of `vessels`, but at least its floor and at most its ceiling, at the level at
-/// which the sum is `total`. If the sum of the floors is `total` or more, all floors; if the sum of the ceilings is
-/// `total` or less, all ceilings.
+/// Returns `level x weight` for each of `vessels`, within its floor and ceiling, at the level at which the sum is
+/// `total`; all floors if they exceed that, all ceilings if they are less.
 ///
 /// Each amount is below 2^60, and their sum and the products with the sum of the weights below 2^107.
 pub(super) fn fill(vessels: &[Vessel], total: u128) -> Fractions {

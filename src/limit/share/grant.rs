@@ -13,8 +13,7 @@ pub struct Terms {
     pub own: u32,
     /// The most hits that it may have: its default, or its allowance and what nobody is expected to need.
     pub limit: u32,
-    /// The hits of all members beside which the rest is kept for the others: what the member takes beyond its own part
-    /// leaves that. At most the capacity.
+    /// The total of all members up to which this one may take beyond its own part. The rest is kept for the others.
     pub free: u32,
 }
 
@@ -42,9 +41,8 @@ impl Account {
         fits
     }
 
-    /// Grants up to `wanted` hits that nobody has asked for yet, to one of `instances`: at most the `2 * instances`-th
-    /// part of what the member may still have, so that little is withheld from the others, and none below
-    /// [`LEAST_AHEAD`]. Returns the hits.
+    /// Grants up to `wanted` hits that nobody has asked for yet: at most the `2 * instances`-th part of what the member
+    /// may still have, so that little is withheld from others, and none below [`LEAST_AHEAD`].
     pub fn take_ahead(&mut self, terms: &Terms, wanted: u32, instances: u32) -> u32 {
         let left = terms.capacity.saturating_sub(self.total);
         let rest = terms.limit.saturating_sub(self.granted).min(left);

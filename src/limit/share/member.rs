@@ -11,7 +11,6 @@ pub(super) const HIT: u64 = 1 << 20;
 /// What a member will have by the end of the cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Forecast {
-    /// The whole hits.
     pub(super) hits: u32,
     /// The part of one more hit that its demand lets expect, in parts of [`HIT`]. Rounded up for each of many members, a
     /// hit of each would be kept until the last step.
@@ -47,12 +46,10 @@ pub struct MemberState {
     pub rejected_in_all: u64,
     /// What it had asked for at the starts of the last steps, the newest first.
     pub(super) past: [u32; PACE_STEPS + 1],
-    /// What the rule said of it when its share was computed.
     pub(super) standing: Standing,
 }
 
 impl MemberState {
-    /// A member that arrives in `step` of `cycle`.
     pub(super) const fn arriving(cycle: u64, step: u32) -> Self {
         Self {
             demand: 0,
@@ -71,7 +68,6 @@ impl MemberState {
         }
     }
 
-    /// Gives it this share, of which no more than `default` is its own.
     pub(super) fn allow(&mut self, allowance: u32, default: u32) {
         (self.allowance, self.default, self.own) = (allowance, default, allowance.min(default));
     }
@@ -101,10 +97,9 @@ impl MemberState {
         self.own.saturating_sub(self.granted)
     }
 
-    /// Returns what it will have by the end of the cycle, at the start of step `step` of `steps`: what it was granted,
-    /// and the larger of what is left of its demand in the last cycle, released in line with time, and of its pace in
-    /// the last steps. `default` takes the place of the demand of a new member. Beyond it, demand counts up to twice its
-    /// pace in this cycle: who asks for nothing borrows nothing.
+    /// At the start of `step`: what it was granted, and the larger of what is left of its demand, released in line with
+    /// time, and of its pace in the last steps. `default` is the demand of a new member. Beyond it, demand counts up to
+    /// twice the pace in this cycle: who asks for nothing borrows nothing.
     pub(super) fn forecast(&self, step: u32, steps: u32, default: u32) -> Forecast {
         let (demand, from) = if self.is_new { (default, self.arrived_in) } else { (self.demand, 0) };
         if step <= from {

@@ -20,7 +20,6 @@ impl Members {
         self.row.len()
     }
 
-    /// Returns the place of the member `name`.
     pub(super) fn place(&self, name: &str) -> Option<usize> {
         self.places.get(name).copied()
     }
@@ -29,12 +28,10 @@ impl Members {
         self.place(name).map(|place| &self.row[place].1)
     }
 
-    /// Returns the member at `place`, which must be one.
     pub(super) fn at_mut(&mut self, place: usize) -> &mut MemberState {
         &mut self.row[place].1
     }
 
-    /// Adds a member, or replaces it. Returns its place.
     pub(super) fn insert(&mut self, name: &str, member: MemberState) -> usize {
         if let Some(place) = self.place(name) {
             self.row[place].1 = member;
@@ -46,7 +43,7 @@ impl Members {
         place
     }
 
-    /// Returns all members in the order of their places.
+    /// In the order of their places.
     pub(super) fn row(&self) -> &[(Arc<str>, MemberState)] {
         &self.row
     }
@@ -55,12 +52,10 @@ impl Members {
         self.row.iter().map(|(name, member)| (&**name, member))
     }
 
-    /// Returns all members in the order of their places.
     pub(super) fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = (&str, &mut MemberState)> {
         self.row.iter_mut().map(|(name, member)| (&**name, member))
     }
 
-    /// Calls `keeps` with each member, and removes those for which it returns false.
     pub(super) fn retain(&mut self, mut keeps: impl FnMut(&mut MemberState) -> bool) {
         let before = self.row.len();
         self.row.retain_mut(|(_, member)| keeps(member));

@@ -13,19 +13,16 @@ use super::{
 };
 use crate::limit::units::{Period, Timestamp};
 
-/// The most members whose shares a decision computes by itself, also in a pool that has them computed
-/// [beside](Pool::beside) decisions: waking another thread would cost it as much.
+/// With so few members, a decision computes shares itself, also [beside](Pool::beside): to wake a thread costs as much.
 pub const AT_ONCE: usize = 16;
 
 /// A pool: its members, and what they have asked for and were granted.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
     pub(super) members: Members,
-    /// The number of the cycle, counted from the Unix epoch. None before the first request.
+    /// Counted from the Unix epoch. None before the first request.
     pub(super) cycle: Option<u64>,
-    /// The step of the cycle.
     pub(super) step: u32,
-    /// The hits that all members were granted in this cycle.
     pub(super) granted: u32,
     /// The hits that nobody is expected to need: for whoever asks first.
     pub(super) common: u32,
@@ -34,11 +31,9 @@ pub struct Pool {
     pub(super) census: Census,
     /// The capacity that the allowances are for, or will be.
     pub(super) capacity: u32,
-    /// The hits that all members were granted in the last cycle with any.
     pub(super) granted_before: u32,
     /// The step, so that not every request computes it.
     pub(super) span: Span,
-    /// Whether shares are computed [beside](Pool::beside) decisions.
     pub(super) is_beside: bool,
     /// Whether shares have to be computed, and whether somebody does.
     pub(super) is_due: bool,
@@ -71,17 +66,15 @@ pub struct PoolDecision {
 // === impl Pool ===
 
 impl Pool {
-    /// Returns an empty pool that many threads use: what a decision finds due is computed beside it, if there are more
-    /// than [`AT_ONCE`] members. Until then decisions follow the shares in force, and a new member has its default. The
-    /// caller asks
+    /// Returns an empty pool that many threads use: with more than [`AT_ONCE`] members, shares are computed beside
+    /// decisions. Until then these follow the shares in force, and a new member has its default. The caller asks
     /// [`Pool::is_due`] after each call, and brings what [`Pool::begin_shares`] returns back to [`Pool::install`].
     #[must_use]
     pub fn beside() -> Self {
         Self { is_beside: true, ..Self::default() }
     }
 
-    /// Decides about `hits` of the member that `value` names, and counts them if they are admitted. They are demand in
-    /// any case. If they do not `fit` elsewhere, they are rejected.
+    /// Decides about `hits` of the member of `value`: demand in any case, and rejected unless they `fit` elsewhere.
     pub fn decide(
         &mut self,
         rule: &PoolRule<'_>,
@@ -178,12 +171,11 @@ impl Pool {
         }
     }
 
-    /// Returns the place that `value` has by itself or with others.
     fn place_of(&self, value: &str) -> Option<usize> {
         self.members.place(value).or_else(|| self.members.place(OTHER))
     }
 
-    /// Changes what the member at `place` was granted, but not below nothing. Returns the change.
+    /// Never below zero. Returns the change.
     pub(super) fn grant(&mut self, place: usize, hits: i64) -> i64 {
         let member = self.members.at_mut(place);
         let (granted, kept) = (member.granted, member.kept());
@@ -279,8 +271,7 @@ impl Pool {
         Timestamp::from_nanos((cycle + 1).saturating_mul(rule.cycle.as_nanos())).since(now)
     }
 
-    /// Begins `cycle` in its `step`, with the shares of the last one. Members that had no demand for more than
-    /// `forget_after` cycles are removed.
+    /// Keeps the shares of the last cycle. Removes members without demand for more than `forget_after` cycles.
     pub(super) fn begin_cycle(&mut self, forget_after: u32, cycle: u64, step: u32) {
         let last = self.cycle.replace(cycle).unwrap_or(cycle);
         let (census, mut kept) = (&mut self.census, 0);
@@ -298,7 +289,6 @@ impl Pool {
         (self.step, self.granted, self.kept) = (step, 0, kept);
     }
 
-    /// Returns whether a new member of this `standing` has a place of its own.
     pub(super) fn has_place(&self, rule: &PoolRule<'_>, standing: Standing) -> bool {
         standing.is_named
             || (self.census.unnamed + 1 < rule.sharing.places()
@@ -306,12 +296,11 @@ impl Pool {
                 && self.census.weight() + standing.weight <= rule.capacity.min(MAX_WEIGHTS))
     }
 
-    /// Returns the place of `value`, which gets one as a new member.
     pub(super) fn place_for(&mut self, rule: &PoolRule<'_>, value: &str) -> usize {
         self.members.place(value).unwrap_or_else(|| self.welcome(rule, value))
     }
 
-    /// Gives `value` a place as a new member, or as a part of the one that has no place of its own. Returns the place.
+    /// Returns the place of a new member, or of [`OTHER`] if no new one fits.
     #[cold]
     fn welcome(&mut self, rule: &PoolRule<'_>, value: &str) -> usize {
         let sharing = rule.sharing;
@@ -334,7 +323,6 @@ impl Pool {
         place
     }
 
-    /// Returns the default of a member of this `weight`.
     fn default_of(&self, rule: &PoolRule<'_>, weight: u32) -> u32 {
         let sharing = rule.sharing;
         let division = Division {
@@ -346,7 +334,6 @@ impl Pool {
         division.default_by_weight(&self.census.weights, weight, sharing.min, sharing.max)
     }
 
-    /// Computes the shares anew, or has them computed beside decisions.
     pub(super) fn share(&mut self, rule: &PoolRule<'_>) {
         if self.is_beside && self.members.len() > AT_ONCE {
             (self.capacity, self.is_due) = (rule.capacity, true);
@@ -402,8 +389,7 @@ impl Pool {
         Some(Computation { id, members, position, capacity, cycle, sharing })
     }
 
-    /// Installs the shares of the [`Computation`] that this pool has begun last. They are of no use if another cycle
-    /// has begun. Ignores those of others, whose members are not these.
+    /// Installs the shares that this pool has begun last, unless another cycle has begun. Ignores those of other pools.
     pub fn install(&mut self, shares: Shares) {
         if !self.has_begun(&shares) {
             return;

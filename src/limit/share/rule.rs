@@ -49,8 +49,7 @@ impl PoolRule<'_> {
         [begins(step), begins(step + 1), nanos(start + period)]
     }
 
-    /// Returns the capacity that is shared in `step`. The headroom belongs to newcomers, and is released in line with
-    /// time where shares are computed anew within the cycle.
+    /// The headroom belongs to newcomers; where shares are computed within the cycle, it is released in line with time.
     pub(super) fn shared_in(&self, step: u32) -> u32 {
         let (capacity, headroom) = (u64::from(self.capacity), u64::from(self.sharing.headroom));
         let steps = u64::from(self.steps());
@@ -67,7 +66,7 @@ impl PoolRule<'_> {
         if is_all { self.capacity } else { self.shared_in(step) }
     }
 
-    /// Returns the reserve in `step`: within a cycle it is lent in line with time, too.
+    /// Within a cycle it is lent in line with time.
     pub(super) fn reserve_in(&self, step: u32) -> u32 {
         let (reserve, steps) = (self.sharing.reserve, self.steps());
         match self.sharing.lend {

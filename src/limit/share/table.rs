@@ -34,8 +34,7 @@ pub struct MemberCounts {
 }
 
 impl Pool {
-    /// Returns the pool that `table` describes, as of `step` of its cycle, which is that of this pool. What this pool
-    /// knows besides stays: the pace of its members in the last steps, and the totals.
+    /// Returns the pool that `table` describes, in `step`. The members' pace in the last steps and the totals stay.
     #[must_use]
     pub fn adopt(&self, rule: &PoolRule<'_>, table: &PoolTable, step: u32) -> Self {
         let step = step.max(self.step);

@@ -31,7 +31,7 @@ use crate::{
 pub(super) struct AskingLines {
     state: Mutex<State>,
     room: Arc<WaitRoom>,
-    /// By which the turns of this process among the instances are chosen.
+    /// Chooses the turns of this process among the instances.
     seed: u64,
 }
 
@@ -67,7 +67,6 @@ pub(super) struct AskTicket {
 pub(super) enum Work {
     /// Hits for its waiters. The reply has to be [supplied](AskingLines::supply).
     Ask(CounterKey, Arc<Named>, Ask),
-    /// Hits that nobody uses are given back.
     Return(CounterKey, Arc<Named>, Unused),
 }
 
@@ -80,12 +79,11 @@ impl AskingLines {
         Self { state: Mutex::default(), room, seed }
     }
 
-    /// Chooses the turns by `seed`.
     pub(super) const fn set_seed(&mut self, seed: u64) {
         self.seed = seed;
     }
 
-    /// Returns the number of callers that wait or have an answer to collect, those in memory included.
+    /// Those in memory included, and those that have an answer to collect.
     pub(super) fn waiters(&self) -> usize {
         self.room.waiters()
     }
@@ -95,18 +93,15 @@ impl AskingLines {
         self.room.cut(max_wait)
     }
 
-    /// Returns the turns of an instance in this place, for the counters of `key`.
     fn turns(&self, key: CounterKey, place: part::Place) -> Turns {
         Turns { place, seed: self.seed.wrapping_add(key.hash()) }
     }
 
-    /// Returns whether somebody waits for the counters of `key`.
     pub(super) fn has_line(&self, key: CounterKey) -> bool {
         self.room.waiters() > 0
             && self.state.lock().lines.get(&key).is_some_and(|line| line.line.waiting() > 0)
     }
 
-    /// Keeps a caller as [`AskingLine::enter`] does, in the line of an instance in this place.
     pub(super) fn enter(
         &self,
         check: &LimitCheck<'_>,
@@ -135,7 +130,6 @@ impl AskingLines {
         }
     }
 
-    /// Returns the answer to the caller at `ticket`, once; or has `waker` woken when there is one.
     pub(super) fn poll_place(&self, ticket: AskTicket, waker: &Waker) -> Poll<Answer> {
         let mut state = self.state.lock();
         let Some(line) = state.lines.get_mut(&ticket.key) else { return Poll::Ready(Answer::AskAgain) };
@@ -172,8 +166,7 @@ impl AskingLines {
         }
     }
 
-    /// Applies the reply to what the line of `key` has asked for, of an instance in this place; none if the ask has
-    /// failed.
+    /// `supply` is none if the ask has failed.
     pub(super) fn supply(&self, key: CounterKey, supply: Option<(Supply, part::Place)>, now: Timestamp) {
         let (supply, place) = supply.unzip();
         self.with_line(key, now, None, |line, woken| {
@@ -184,15 +177,13 @@ impl AskingLines {
         });
     }
 
-    /// Has the store get `unused` hits back.
     pub(super) fn give_back(&self, key: CounterKey, names: Arc<Named>, unused: Unused) {
         let mut state = self.state.lock();
         state.returns.push(Work::Return(key, names, unused));
         state.ring();
     }
 
-    /// Applies new rules. `find` returns the key and the tiers for which the callers of a line, which has these names,
-    /// would wait now. If it is another key, or none, they must ask again.
+    /// `find` returns the key and tiers for which callers of these names wait now. For another key, they ask again.
     pub(super) fn reload(&self, now: Timestamp, find: impl Fn(&Named) -> Option<(CounterKey, SharedTiers)>) {
         let keys: Vec<CounterKey> = self.state.lock().lines.keys().copied().collect();
         for key in keys {
@@ -207,7 +198,6 @@ impl AskingLines {
         }
     }
 
-    /// Rejects all callers that wait, and from now on those that would have to.
     pub(super) fn close(&self, now: Timestamp) {
         self.room.close();
         let keys: Vec<CounterKey> = self.state.lock().lines.keys().copied().collect();
@@ -218,19 +208,17 @@ impl AskingLines {
         }
     }
 
-    /// Ends what carries the work out.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
         state.ring();
     }
 
-    /// Has what carries the work out look at the rules again.
+    /// Has the sleeper look at the rules again.
     pub(super) fn ring(&self) {
         self.state.lock().ring();
     }
 
-    /// Returns the instant of the next work.
     #[cfg(any(feature = "coordinated", feature = "disk"))]
     fn next(&self) -> Option<Timestamp> {
         self.state.lock().timers.first().map(|(instant, _)| *instant)
@@ -263,8 +251,7 @@ impl AskingLines {
         self.with_named_line(key, now, make, |line, _, woken| act(line, woken))
     }
 
-    /// Runs `act` on the line of `key`, which is made for `make` if there is none, and sets its timer. Wakes the
-    /// callers that it has answered once the lock is free.
+    /// Makes the line for `make` if there is none, and sets its timer. Callers are woken once the lock is free.
     fn with_named_line<T>(
         &self,
         key: CounterKey,

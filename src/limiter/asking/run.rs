@@ -28,8 +28,7 @@ const LONGEST_SLEEP: Period = Period::from_secs(1);
 /// How long a line waits for the store before `on_store_failure` decides.
 const PATIENCE: Period = Period::from_secs(1);
 
-/// Has `lines`, those of `limiter`, ask the store whenever they need something, until they or the limiter end. It sleeps
-/// for the `longest` time if nothing is due, or else for [`LONGEST_SLEEP`].
+/// Ends with `lines` or the limiter. Sleeps for up to `longest`, or else [`LONGEST_SLEEP`], if nothing is due.
 pub(in crate::limiter) async fn serve<S: Store>(
     limiter: Weak<Limiter<S>>,
     lines: Arc<AskingLines>,
@@ -60,7 +59,6 @@ pub(in crate::limiter) async fn serve<S: Store>(
 }
 
 impl<S: Store> Limiter<S> {
-    /// Does what a line needs of the store.
     async fn carry_out(&self, work: Work, clock: &(impl Clock + ?Sized)) {
         match work {
             Work::Ask(key, names, ask) => {

@@ -99,7 +99,6 @@ pub struct Quantiles {
 // === impl TimeUnit ===
 
 impl TimeUnit {
-    /// Returns its nanoseconds.
     pub(super) const fn nanos(self) -> f64 {
         match self {
             Self::Seconds => 1e9,
@@ -108,7 +107,7 @@ impl TimeUnit {
     }
 }
 
-/// Returns `duration` in units of `unit` nanoseconds.
+/// `unit` is in nanoseconds.
 #[expect(clippy::cast_precision_loss, reason = "exact for 104 days of nanoseconds")]
 pub(super) fn units(duration: Duration, unit: f64) -> f64 {
     duration.as_nanos() as f64 / unit
@@ -152,7 +151,7 @@ impl Series {
         Self { labels: Arc::clone(labels), value: Value::Double(value) }
     }
 
-    /// Returns the series of a histogram with the durations `times`, in units of `unit` nanoseconds.
+    /// `unit` is in nanoseconds.
     pub(super) fn times(labels: &Arc<Labels>, times: &Distribution, unit: f64) -> Self {
         let mut below = 0;
         let at_most = BOUNDS.into_iter().zip(&times.buckets).map(|(bound, bucket)| {

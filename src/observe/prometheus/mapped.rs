@@ -21,17 +21,15 @@ use crate::observe::{
 /// The beginnings of names that other metrics of the page have.
 pub const RESERVED: [&str; 2] = ["weir_", "process_"];
 
-/// The nanoseconds of a millisecond, the unit of durations before they are scaled.
+/// The unit of durations before they are scaled, in nanoseconds.
 const MILLISECOND: f64 = 1e6;
 
-/// All series of one name, as the stats come.
 struct Mapped<'m> {
     kind: Kind,
     help: Option<&'m str>,
     series: BTreeMap<Arc<Labels>, Sum<'m>>,
 }
 
-/// What the stats of one series add up to.
 enum Sum<'m> {
     Number(f64),
     Histogram {
@@ -48,8 +46,7 @@ enum Sum<'m> {
     },
 }
 
-/// Returns the stats. Like `statsd_exporter`, adds up counters of one name and labels, and leaves out a stat whose name
-/// another kind of metric has.
+/// Like `statsd_exporter`, adds up counters of one name and labels, and omits a stat whose name has another kind.
 pub(super) fn families(stats: &Stats, mapper: &Mapper) -> Vec<Family> {
     let mut by_name: BTreeMap<String, Mapped<'_>> = BTreeMap::new();
     let methods: BTreeMap<String, Arc<MethodStats>> =

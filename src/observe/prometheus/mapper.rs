@@ -11,8 +11,7 @@ use crate::observe::refined::Refinement;
 /// The maximum size of a compiled regular expression, in bytes.
 const MAX_REGEX: usize = 1 << 18;
 
-/// The mappings of a file. The first glob that matches applies, and if there is none, the first regular expression: the
-/// order of `statsd_exporter`.
+/// A file's mappings. As in `statsd_exporter`, the first matching glob applies, or else the first regular expression.
 #[derive(Clone, Debug, Default)]
 pub struct Mapper {
     globs: Vec<(Glob, Mapping)>,
@@ -48,10 +47,9 @@ pub struct SeriesTemplate {
 /// How durations are shown.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Observer {
-    /// By the number of those within each bound, in the order of the bounds; by those within weir's own if none are
-    /// given.
+    /// By the number within each bound; by weir's own bounds if none are given.
     Histogram(Option<Vec<Bound>>),
-    /// By the longest of the shortest ones.
+    /// By quantiles.
     Summary(Summary),
 }
 
@@ -67,9 +65,9 @@ pub struct Bound {
 /// What a summary shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
-    /// Shares of the durations, from 0 to 1: each is shown with the longest duration of the shortest ones.
+    /// The quantiles that are shown, from 0 to 1.
     pub quantiles: Vec<f64>,
-    /// `max_age`: for how long a duration is one of them.
+    /// `max_age`: for how long a duration counts.
     pub max_age: Duration,
     /// `age_buckets`: in how many steps the durations of that time change. At least 1.
     pub age_buckets: u32,
@@ -102,7 +100,6 @@ pub struct Glob {
     steps: Vec<Option<String>>,
 }
 
-/// One series of a stat.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Series<'m> {
     pub(super) name: String,
@@ -150,8 +147,7 @@ impl Mapper {
         Refinement::new(&bounds, &summaries)
     }
 
-    /// Returns the series of the stat called `stat`, or none if it is dropped. A stat without a mapping keeps its name,
-    /// as far as a metric can have it.
+    /// None if the stat is dropped. Without a mapping it keeps its name, as far as a metric can have it.
     pub(super) fn series(&self, stat: &str, kind: StatKind) -> Option<Series<'_>> {
         if let Some((groups, mapping)) = self.glob(stat, kind) {
             return mapping.series(|group| group.checked_sub(1).map_or("", |group| groups[group]));
@@ -214,7 +210,7 @@ impl Mapping {
     }
 }
 
-/// Replaces characters that a metric's name cannot have with `_`. Like `statsd_exporter`, makes one `_` of several `-`.
+/// Like `statsd_exporter`, makes one `_` of several `-`.
 fn metric_name(text: &str) -> String {
     let mut name = String::with_capacity(text.len() + 1);
     if text.starts_with(|c: char| c.is_ascii_digit()) {
@@ -235,8 +231,7 @@ fn metric_name(text: &str) -> String {
 // === impl Matcher ===
 
 impl Matcher {
-    /// Parses a glob, such as `ratelimit.service.rate_limit.*.*.total_hits`. Returns none if a step is neither `*` nor
-    /// letters, digits, `_` and `-`, or if the first begins with another character than a letter or `_`.
+    /// Parses a glob, such as `ratelimit.service.rate_limit.*.*.total_hits`. None unless each step is `*` or a word.
     #[must_use]
     pub fn glob(text: &str) -> Option<Self> {
         let is_word = |text: &str| {

@@ -7,7 +7,6 @@ use super::family::{Family, Kind, Series, Value};
 /// The `Content-Type` of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Adds the lines of `family` to `page`.
 pub(super) fn write(page: &mut String, family: &Family) {
     let Family { name, help, kind, series, .. } = family;
     let kind = match kind {

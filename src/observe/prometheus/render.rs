@@ -39,17 +39,15 @@ const RULE_HELP: [&str; 6] = [
     "Hits past the limit that were admitted because the rule is in shadow mode.",
 ];
 
-/// The help texts of what is counted in the shadow of a rule, in the order of [`ShadowCounts::named`].
+/// The help texts of shadow counts, in the order of [`ShadowCounts::named`].
 const SHADOW_HELP: [&str; 2] = [
     "Hits of the rule that the limit in its shadow would have admitted.",
     "Hits of the rule that the limit in its shadow would have rejected.",
 ];
 
-/// Takes one family after the other.
 type Show<'s> = dyn FnMut(Family) + 's;
 
-/// Renders all stats, and the resources that the process uses. `names` are for the stats of envoyproxy/ratelimit;
-/// weir's own always keep theirs.
+/// Renders all stats and the process's resources. `names` are for the reference's stats; weir's own keep theirs.
 #[must_use]
 pub fn render(stats: &Stats, names: &MetricNames) -> String {
     let mut page = String::new();
@@ -119,7 +117,6 @@ fn rules(show: &mut Show<'_>, stats: &Stats) {
     show(Family::new(Kind::Counter, name, "Descriptors for a domain that has no rules.", series));
 }
 
-/// Shows the limits of the current rules, under the labels of their counters and the period.
 fn rule_limits(show: &mut Show<'_>, stats: &Stats) {
     let limits = stats.rule_limits();
     let labelled = |in_shadow| -> Vec<_> {
@@ -141,7 +138,6 @@ fn rule_limits(show: &mut Show<'_>, stats: &Stats) {
     show(Family::new(Kind::Gauge, "weir_shadow_limit", help, series));
 }
 
-/// Shows what was counted in the shadow of rules, under the labels of their counters.
 fn shadows(show: &mut Show<'_>, stats: &Stats) {
     let rules: Vec<(Arc<Labels>, ShadowCounts)> =
         shadow_counts(stats).into_iter().map(|(name, counts)| (labels(name, []), counts)).collect();
@@ -152,7 +148,6 @@ fn shadows(show: &mut Show<'_>, stats: &Stats) {
     }
 }
 
-/// Shows what few rules have counted, under the labels of their counters.
 fn rare(show: &mut Show<'_>, stats: &Stats) {
     for RareFamily { metric, help, series } in rare_families(stats) {
         let name = metric.replace('.', "_") + "_total";
@@ -229,7 +224,7 @@ fn own_metrics(show: &mut Show<'_>, metrics: Vec<Metric>) {
     }
 }
 
-/// Returns `domain`, `key1`, `key2` and so on for a name that begins with the domain, and further labels.
+/// `name` begins with the domain: its labels are `domain`, `key1`, `key2` and so on.
 fn labels<'a>(name: Vec<String>, further: impl IntoIterator<Item = (&'static str, &'a str)>) -> Arc<Labels> {
     let keys = (1..).map(|i| Cow::Owned(format!("key{i}")));
     let names = std::iter::once(Cow::Borrowed("domain")).chain(keys);

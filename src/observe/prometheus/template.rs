@@ -9,16 +9,15 @@ pub struct Template {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Text(String),
-    /// A group by its number; 0 is the whole match.
+    /// 0 is the whole match.
     Group(usize),
 }
 
 // === impl Template ===
 
 impl Template {
-    /// Parses `text` as Go's `Regexp.Expand` does: a name is as long as possible, so `$1_a` is the group called `1_a`,
-    /// and `$$` is a dollar sign. `group` returns the number of a group's name or number, if there is such a group.
-    /// References to other groups are empty; they are returned, too.
+    /// Parses `text` as Go's `Regexp.Expand` does: `$1_a` is the group `1_a`, and `$$` a dollar sign. `group` returns
+    /// the number of a group's name or number. References to missing groups are empty, and are returned.
     pub fn parse(text: &str, group: impl Fn(&str) -> Option<usize>) -> (Self, Vec<String>) {
         let (mut template, mut missing) = (Self::default(), Vec::new());
         let mut rest = text;

@@ -21,16 +21,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// The reference's timeout for a server that does not read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The size of a datagram that fits into one packet of a usual network, with its headers, in bytes.
+/// Fits into one packet of a usual network with its headers, in bytes.
 const DATAGRAM: usize = 1_432;
 
-/// The largest possible datagram, in bytes.
 const MAX_DATAGRAM: usize = 65_507;
 
-/// Bytes that are written to a connection at a time.
 const CHUNK: usize = 64 * 1_024;
 
-/// Sends lines to one server, and reconnects as needed.
 #[derive(Debug)]
 pub(super) struct StatsdClient {
     host: String,
@@ -52,8 +49,7 @@ impl StatsdClient {
         Self { host, port, protocol, socket: None }
     }
 
-    /// Sends `lines` in order, after connecting if needed, and calls `sent` for each line that the system has accepted.
-    /// After an error the next call opens a new connection.
+    /// Calls `sent` for each line, in order, that the system has accepted. After an error the next call reconnects.
     pub(super) async fn send(&mut self, lines: &[Line], sent: impl FnMut(&Line)) -> io::Result<()> {
         // taken, so that a cancelled send does not leave half a line on a connection that is used again
         let socket = match self.socket.take() {
@@ -93,8 +89,7 @@ impl fmt::Display for StatsdClient {
 // === impl StatsdSocket ===
 
 impl StatsdSocket {
-    /// Returns whether the server has closed the connection. Writing to a closed connection succeeds, but the data is
-    /// lost.
+    /// Whether the server has closed the connection. Writing then succeeds, but the data is lost.
     fn is_closed(&self) -> bool {
         let Self::Tcp(stream) = self else {
             return false;
@@ -171,7 +166,7 @@ async fn send_all(socket: &UdpSocket, lines: &[Line], mut sent: impl FnMut(&Line
     Ok(())
 }
 
-/// Returns the first lines that fit into `size` bytes, but at least one, and their number.
+/// The first lines that fit into `size` bytes, but at least one.
 fn gather(lines: &[Line], size: usize) -> (Vec<u8>, usize) {
     let mut bytes = Vec::with_capacity(size);
     let mut count = 0;

@@ -13,7 +13,6 @@ use crate::observe::{
     stats::Stats,
 };
 
-/// How long a shutdown waits for the final flush.
 const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Sends `stats` every [`StatsdSettings::interval`] until `stop`, then flushes once more.
@@ -38,14 +37,13 @@ pub async fn run(settings: StatsdSettings, stats: Arc<Stats>, stop: impl Future<
     }
 }
 
-/// Sends the growth of the stats to one server.
 struct Exporter {
     stats: Arc<Stats>,
     gauges: bool,
     names: Names,
     sent: SentTotals,
     client: StatsdClient,
-    /// Whether the last flush failed: an unreachable server is logged once.
+    /// An unreachable server is logged once.
     failing: bool,
 }
 

@@ -21,7 +21,6 @@ pub(super) struct Names {
     value: String,
 }
 
-/// A line, and the change that it reports.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Line {
     /// With its line break.
@@ -30,12 +29,9 @@ pub(super) struct Line {
     pub(super) delta: Option<Delta>,
 }
 
-/// A change since the last line that was sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Delta {
-    /// The growth of a counter, to `total`.
     Counter { name: String, total: u64 },
-    /// The growth of one bucket of a histogram.
     Bucket { name: String, index: usize, by: Bucket },
 }
 
@@ -63,7 +59,7 @@ impl Names {
         Self { mogrifiers: Mogrifiers::new(mogrifiers), name, value }
     }
 
-    /// Returns the line of the stat `name`. As in envoyproxy/ratelimit, the tags of a mogrifier follow the extra ones.
+    /// As in envoyproxy/ratelimit, the tags of a mogrifier follow the extra ones.
     fn line(&mut self, stat: &str, value: fmt::Arguments<'_>) -> String {
         let Mogrified { name, tags } = self.mogrifiers.apply(stat);
         let mut text = format!("{name}{}:{value}{}", self.name, self.value);
@@ -80,7 +76,6 @@ impl Names {
 // === impl Line ===
 
 impl Line {
-    /// Returns the line for a counter that has grown by `by`, to `total`.
     pub(super) fn counter(name: String, by: u64, total: u64, names: &mut Names) -> Self {
         let text = names.line(&name, format_args!("{by}|c"));
         Self { text, delta: Some(Delta::Counter { name, total }) }
@@ -90,8 +85,7 @@ impl Line {
         Self { text: names.line(name, format_args!("{value}|g")), delta: None }
     }
 
-    /// Returns the line for the new durations of one bucket, at least one: their mean with a sample rate of one in
-    /// their number. The receiver gets their exact number and sum in a single line.
+    /// Sends the mean of the new durations, at least one, with their number as sample rate: the sum stays exact.
     #[expect(clippy::cast_precision_loss, reason = "a mean of milliseconds needs no 53 bits")]
     pub(super) fn timing(name: &str, index: usize, by: Bucket, names: &mut Names) -> Self {
         let millis = by.nanos as f64 / by.count as f64 / 1e6;
@@ -104,8 +98,7 @@ impl Line {
     }
 }
 
-/// Returns the sample rate of one in `count`. Receivers invert it, and some round the result down: it must not end up
-/// below `count`.
+/// Receivers invert the rate, and some round down: the result must not end up below `count`.
 #[expect(clippy::cast_precision_loss, reason = "counts of one interval are far below 2^53")]
 fn sample_rate(count: u64) -> f64 {
     let mut rate = 1.0 / count as f64;

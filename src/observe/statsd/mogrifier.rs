@@ -7,7 +7,6 @@ use regex::{Captures, Regex, RegexBuilder};
 /// The maximum size of a compiled pattern, in bytes.
 const MAX_PATTERN: usize = 1 << 20;
 
-/// The maximum number of names whose results are kept.
 const MAX_CACHED: usize = 10_000;
 
 /// A pattern, and the name and tags of the stats whose names it finds.
@@ -43,7 +42,6 @@ pub(super) struct Mogrifiers {
     results: HashMap<String, Mogrified>,
 }
 
-/// The name and tags of one stat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mogrified {
     pub(super) name: String,
@@ -85,7 +83,7 @@ impl Mogrifier {
     }
 }
 
-/// Returns the reason from an error of the regex crate, which also draws the pattern in several lines.
+/// The regex crate also draws the pattern, in several lines.
 fn last_line(error: &str) -> String {
     let line = error.lines().last().unwrap_or_default().trim();
     line.strip_prefix("error: ").unwrap_or(line).trim_end_matches('.').to_owned()
@@ -94,7 +92,7 @@ fn last_line(error: &str) -> String {
 // === impl Template ===
 
 impl Template {
-    /// Replaces each `$N`. A group that took no part in the match is empty.
+    /// A group that took no part in the match is empty.
     fn fill(&self, groups: &Captures<'_>) -> String {
         let mut text = String::new();
         let mut rest = self.0.as_str();
@@ -125,7 +123,6 @@ impl Mogrifiers {
         Self { list, results: HashMap::new() }
     }
 
-    /// Applies the first mogrifier whose pattern finds something in `name`. Without one, returns `name` without tags.
     pub(super) fn apply(&mut self, name: &str) -> Mogrified {
         let unchanged = || Mogrified { name: name.to_owned(), tags: Vec::new() };
         if self.list.is_empty() {

@@ -8,7 +8,6 @@ use crate::observe::{
     snapshot::StatValue,
 };
 
-/// The totals of every counter and histogram that were sent since the start.
 #[derive(Debug, Default)]
 pub(super) struct SentTotals {
     counters: HashMap<String, u64>,
@@ -16,8 +15,7 @@ pub(super) struct SentTotals {
 }
 
 impl SentTotals {
-    /// Returns the lines that report the difference to `current`. Like envoyproxy/ratelimit, sends nothing for a
-    /// counter that did not grow.
+    /// Like envoyproxy/ratelimit, sends nothing for a counter that did not grow.
     pub(super) fn lines(&self, current: BTreeMap<String, StatValue>, names: &mut Names) -> Vec<Line> {
         let mut lines = Vec::new();
         for (name, value) in current {
@@ -48,12 +46,11 @@ impl SentTotals {
         lines
     }
 
-    /// Forgets counters that are no longer among the `current` ones: they begin again at zero if they come back.
+    /// Counters begin again at zero if they come back.
     pub(super) fn forget_missing(&mut self, current: &BTreeMap<String, StatValue>) {
         self.counters.retain(|name, _| current.contains_key(name));
     }
 
-    /// Records that `line` was sent.
     pub(super) fn mark_sent(&mut self, line: &Line) {
         match &line.delta {
             None => {}

@@ -4,20 +4,17 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::observe::prometheus::{Buckets, Labels, Value};
 
-/// The name and the labels of a series.
 pub(super) type Key = (String, Arc<Labels>);
 
 /// The values of the last export that the collector has taken, by their series.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     exported: HashMap<Key, Exported>,
-    /// The number of the current export.
     export: u64,
     /// When the last export was read, in nanoseconds since the epoch; none before the first.
     read_at: Option<u64>,
 }
 
-/// A value that the collector has.
 #[derive(Debug)]
 struct Exported {
     value: Value,
@@ -27,7 +24,6 @@ struct Exported {
     export: u64,
 }
 
-/// The value of a series, to be kept once the collector has it.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) key: Key,
@@ -37,16 +33,14 @@ pub(super) struct Reading {
 // === impl Changes ===
 
 impl Changes {
-    /// Returns what `value` has counted since the collector got the last value of its series, and since when that is;
-    /// none if that is since the start. A value that is lower than the last one began at 0 again, and a series that the
-    /// last export did not have began after it.
+    /// What was counted since the collector got the last value of the series, and when that was; none for the start. A
+    /// value below the last one began at 0 again; a series that the last export lacked began after it.
     pub(super) fn since(&mut self, key: &Key, value: &Value) -> (Value, Option<u64>) {
         let Some(last) = self.exported.get_mut(key) else { return (value.clone(), self.read_at) };
         last.export = self.export;
         (minus(value, &last.value).unwrap_or_else(|| value.clone()), Some(last.at))
     }
 
-    /// Keeps values that the collector has taken, which were read at `at`.
     pub(super) fn exported(&mut self, readings: Vec<Reading>, at: u64) {
         let export = self.export;
         for Reading { key, value } in readings {
@@ -54,7 +48,6 @@ impl Changes {
         }
     }
 
-    /// Ends an export of all series, which were read at `at`, and forgets those that it did not have.
     pub(super) fn end_export(&mut self, at: u64) {
         self.exported.retain(|_, exported| exported.export == self.export);
         self.export += 1;
@@ -62,7 +55,6 @@ impl Changes {
     }
 }
 
-/// Returns `value` less `last`, or none if it is lower, or another kind of value.
 fn minus(value: &Value, last: &Value) -> Option<Value> {
     match (value, last) {
         (Value::Int(value), Value::Int(last)) => value.checked_sub(*last).map(Value::Int),

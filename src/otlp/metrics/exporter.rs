@@ -21,7 +21,6 @@ use crate::{
     },
 };
 
-/// What became of the exports.
 #[derive(Debug, Default)]
 struct Exports {
     succeeded: Counter,
@@ -29,7 +28,6 @@ struct Exports {
     rejected: Counter,
 }
 
-/// The work of the thread.
 struct Worker {
     stats: Arc<Stats>,
     names: MetricNames,
@@ -68,7 +66,6 @@ pub fn start_metrics(
 // === impl Worker ===
 
 impl Worker {
-    /// Exports in each interval until `stopping`, and then once more.
     async fn export_regularly(&mut self, mut stopping: Stopping) {
         let interval = self.settings.interval;
         let mut ticks = time::interval_at(time::Instant::now() + interval, interval);
@@ -84,7 +81,6 @@ impl Worker {
         }
     }
 
-    /// Sends all metrics as they are now, and counts and logs the outcome.
     async fn export(&mut self) {
         let limit = self.settings.timeout;
         let late = || Err(format!("the export has not ended within {limit:?}"));
@@ -105,8 +101,7 @@ impl Worker {
         }
     }
 
-    /// Sends all metrics as they are now. After a message that the collector does not take, the others wait for the
-    /// next export, which has newer values, and under delta temporality also what this one should have had.
+    /// A failed message ends the export: the next export has newer values, also for what this one should have sent.
     async fn send(&mut self) -> Result<Accepted, String> {
         let mut families = VecDeque::from(families(&self.stats, &self.names));
         let now = SystemClock.now().as_nanos();

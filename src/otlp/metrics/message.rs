@@ -23,7 +23,6 @@ use crate::observe::prometheus::{Family, Kind, Series, Value};
 /// The bytes after which a message takes no more points. Collectors accept 4 MiB.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Makes messages of families.
 pub(super) struct Messages {
     resource: Resource,
     temporality: Temporality,
@@ -32,7 +31,6 @@ pub(super) struct Messages {
     changes: Changes,
 }
 
-/// A message, and what it says about its series.
 pub(super) struct Message {
     pub(super) request: ExportMetricsServiceRequest,
     /// To be given to [`Messages::sent`] when the collector has the message.
@@ -42,8 +40,6 @@ pub(super) struct Message {
 // === impl Messages ===
 
 impl Messages {
-    /// Returns the messages of an instance with the attributes `resource`, whose counters began at `start`, in
-    /// nanoseconds since the epoch.
     pub(super) fn new(resource: &[(String, String)], temporality: Temporality, start: u64) -> Self {
         let attributes = resource.iter().map(|(key, value)| attribute(key, value)).collect();
         let resource = Resource { attributes, ..Resource::default() };
@@ -101,17 +97,15 @@ impl Messages {
         Some(Message { request: ExportMetricsServiceRequest { resource_metrics }, readings })
     }
 
-    /// Records that the collector has a message, whose series were read at `now`.
     pub(super) fn sent(&mut self, readings: Vec<Reading>, now: u64) {
         self.changes.exported(readings, now);
     }
 
-    /// Records that the collector has all messages of an export, which was read at `now`.
+    /// To be called when the collector has all messages of an export, which was read at `now`.
     pub(super) fn end_export(&mut self, now: u64) {
         self.changes.end_export(now);
     }
 
-    /// Returns the data of a metric without points.
     fn data(&self, kind: Kind) -> Data {
         let temporality = if self.is_delta(kind) {
             AggregationTemporality::Delta
@@ -130,7 +124,6 @@ impl Messages {
         }
     }
 
-    /// Returns whether the values of such a metric are what was counted since the last export.
     fn is_delta(&self, kind: Kind) -> bool {
         match self.temporality {
             Temporality::Cumulative => false,
@@ -140,14 +133,13 @@ impl Messages {
     }
 }
 
-/// The time in which a point was counted, in nanoseconds since the epoch.
 #[derive(Clone, Copy)]
 struct Times {
     start: u64,
     now: u64,
 }
 
-/// Adds a point to those of a metric, and returns its bytes.
+/// Returns the bytes of the point.
 fn push(data: &mut Data, attributes: Vec<KeyValue>, value: Value, Times { start, now }: Times) -> usize {
     match (data, value) {
         (Data::Histogram(histogram), Value::Histogram(buckets)) => {
@@ -224,7 +216,6 @@ mod tests {
     use super::*;
     use crate::observe::prometheus::{Buckets, Labels, Quantiles};
 
-    /// Returns all messages of an export.
     fn all(messages: &mut Messages, families: Vec<Family>, now: u64) -> Vec<Message> {
         let mut families = families.into();
         let all = std::iter::from_fn(|| messages.next(&mut families, now)).collect();

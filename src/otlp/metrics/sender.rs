@@ -22,7 +22,6 @@ use crate::otlp::{
     settings::{ExportSettings, Protocol},
 };
 
-/// The connection to a collector.
 pub(super) struct Sender {
     connection: Connection,
     cause: Arc<Cause>,
@@ -36,7 +35,6 @@ enum Connection {
 /// What the collector says about points that it has received.
 #[derive(Debug, Default)]
 pub(super) struct Accepted {
-    /// Those that it has not taken.
     pub(super) rejected: u64,
     /// Its reason, or a warning; empty in most cases.
     pub(super) message: String,
@@ -45,11 +43,7 @@ pub(super) struct Accepted {
 // === impl Sender ===
 
 impl Sender {
-    /// Returns a connection that is opened when it is needed. Must be called in a runtime.
-    ///
-    /// # Errors
-    ///
-    /// A text, if the collector's address is none.
+    /// The connection is opened when it is needed. Must be called in a runtime.
     pub(super) fn new(settings: &ExportSettings) -> Result<Self, String> {
         let cause = Arc::new(Cause::default());
         let connection = match settings.protocol {
@@ -69,7 +63,6 @@ impl Sender {
         Ok(Self { connection, cause })
     }
 
-    /// Sends `message`. The error is a text for the log.
     pub(super) async fn send(&mut self, message: ExportMetricsServiceRequest) -> Result<Accepted, String> {
         match &mut self.connection {
             Connection::Grpc { client, headers } => {

@@ -27,7 +27,6 @@ pub enum Temporality {
     Cumulative,
     /// What was counted since the last export.
     Delta,
-    /// Counters, which are read where they are, everything since the start; histograms what was counted since the last
-    /// export.
+    /// Counters count everything since the start, histograms what was counted since the last export.
     LowMemory,
 }

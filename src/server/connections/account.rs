@@ -18,8 +18,7 @@ const MAX_REQUESTS: usize = 32 << 20;
 /// The bytes of unread responses above which a connection's requests wait.
 const MAX_UNREAD: usize = 8 << 20;
 
-/// The bytes of a part of a request that a server reads before it begins to handle the request: a header of HTTP/1, or
-/// a frame.
+/// The bytes of a request that a server reads before it handles the request: a header of HTTP/1, or a frame.
 pub(in super::super) const MAX_READ: usize = 16 << 10;
 
 /// The memory of a call besides its message and its response, in bytes: its stream, its headers and its future.
@@ -36,16 +35,13 @@ pub(in super::super) struct Account {
     /// Bytes of all responses so far, and those of them that were written. Both may wrap around.
     responses: AtomicUsize,
     written: AtomicUsize,
-    /// The sum of bytes that was last reported to all connections. [`CLOSED`](Self::CLOSED) when it is no longer
-    /// counted.
+    /// The sum of bytes last reported to all connections; [`CLOSED`](Self::CLOSED) once it is no longer counted.
     reported: AtomicUsize,
     /// Increases when the client has accepted something that waited for it.
     progress: AtomicUsize,
     /// Whether the system accepts no more bytes for the client.
     is_blocked: AtomicBool,
-    /// The number of calls since then.
     calls_while_blocked: AtomicUsize,
-    /// Whether there was a request, and whether there was one lately.
     is_used: AtomicBool,
     is_used_lately: AtomicBool,
     /// The connection's number among those whose clients have to authenticate first; 0 if it is none of them.
@@ -62,7 +58,6 @@ pub(in super::super) struct Hold {
     bytes: usize,
 }
 
-/// A connection holds too many bytes of unfinished requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the unfinished requests of this connection exceed {0} bytes")]
 pub(in super::super) struct TooManyBytes(usize);
@@ -92,18 +87,12 @@ impl Account {
         }
     }
 
-    /// Holds `bytes` for an unfinished request.
-    ///
-    /// # Errors
-    ///
-    /// [`TooManyBytes`], if the connection would hold too many.
     pub(in super::super) fn hold(self: &Arc<Self>, bytes: usize) -> Result<Hold, TooManyBytes> {
         let mut hold = Hold { account: Arc::clone(self), bytes: 0 };
         hold.grow_to(bytes)?;
         Ok(hold)
     }
 
-    /// Returns how often each bound was reached.
     pub(in super::super) fn exceeded(&self) -> &Exceeded {
         &self.exceeded
     }
@@ -118,23 +107,19 @@ impl Account {
         self.written.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the bytes of responses that the client has not accepted.
     pub(in super::super) fn unread(&self) -> usize {
         self.responses.load(Ordering::Relaxed).wrapping_sub(self.written.load(Ordering::Relaxed))
     }
 
-    /// Returns whether the connection's next requests have to wait until the client reads responses.
     pub(in super::super) fn must_wait(&self) -> bool {
         self.unread() > MAX_UNREAD
     }
 
-    /// Records that `bytes` were read.
     pub(super) fn add_read(&self, bytes: usize) {
         let read = self.read.load(Ordering::Relaxed);
         self.read.store(read.saturating_add(bytes).min(MAX_READ), Ordering::Relaxed);
     }
 
-    /// Records `calls`.
     pub(in super::super) fn record_calls(&self, calls: usize) {
         self.set_used();
         if self.is_blocked.load(Ordering::Relaxed) {
@@ -142,7 +127,6 @@ impl Account {
         }
     }
 
-    /// Records a request.
     pub(in super::super) fn set_used(&self) {
         self.read.store(0, Ordering::Relaxed);
         self.is_used.store(true, Ordering::Relaxed);
@@ -155,27 +139,23 @@ impl Account {
         u8::from(self.is_used.load(Ordering::Relaxed)) + u8::from(lately)
     }
 
-    /// Returns its number among those whose clients have to authenticate first; 0 if it is none of them.
     pub(super) fn number(&self) -> u64 {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Sets its [number](Self::number). Whoever does has the lock of all connections.
+    /// The caller has the lock of all connections.
     pub(super) fn set_number(&self, number: u64) {
         self.number.store(number, Ordering::Relaxed);
     }
 
-    /// Returns whether its client has to authenticate first.
     pub(super) fn is_unauthenticated(&self) -> bool {
         self.number() != 0
     }
 
-    /// Records that the system accepted no more bytes for the client.
     pub(super) fn set_blocked(&self) {
         self.is_blocked.store(true, Ordering::Relaxed);
     }
 
-    /// Records that the system accepts bytes for the client.
     pub(super) fn set_writable(&self) {
         if self.is_blocked.load(Ordering::Relaxed) {
             self.is_blocked.store(false, Ordering::Relaxed);
@@ -184,16 +164,14 @@ impl Account {
         }
     }
 
-    /// Returns whether to read nothing more from a client that accepts nothing.
+    /// Whether to read nothing more from a client that accepts nothing.
     pub(super) fn must_pause(&self) -> bool {
-        /// The calls that may be answered before the client reads.
         const CALLS: usize = 1_024;
         self.is_blocked.load(Ordering::Relaxed)
             && (self.must_wait() || self.calls_while_blocked.load(Ordering::Relaxed) > CALLS)
     }
 
-    /// Waits until the connection has to be closed because of what all hold, or because its client reads nothing for
-    /// the time `sending`.
+    /// Waits until the connection must be closed: for what all hold, or since its client reads nothing for `sending`.
     pub(in super::super) async fn overrun(&self, sending: Duration) {
         tokio::select! {
             () = self.closed() => tracing::debug!("connection closed: it holds the most, or there are too many"),
@@ -222,7 +200,6 @@ impl Account {
         self.close.notified().await;
     }
 
-    /// Has the connection closed. Returns whether it was open.
     pub(super) fn close(&self) -> bool {
         let was_open = !self.is_closing.swap(true, Ordering::Relaxed);
         self.close.notify_one();
@@ -233,7 +210,7 @@ impl Account {
         self.is_closing.load(Ordering::Relaxed)
     }
 
-    /// Reports what the connection holds now. Returns the previous report and this one, if they differ.
+    /// Returns the previous report and this one, if they differ.
     pub(super) fn report(&self) -> Option<(usize, usize)> {
         let calls = self.calls_while_blocked.load(Ordering::Relaxed);
         // a buffer that grows is as large again as what it holds
@@ -248,7 +225,6 @@ impl Account {
         Some((before, held))
     }
 
-    /// Returns the last report.
     pub(super) fn reported(&self) -> usize {
         match self.reported.load(Ordering::Relaxed) {
             Self::CLOSED => 0,
@@ -268,16 +244,11 @@ impl Account {
 // === impl Hold ===
 
 impl Hold {
-    /// Returns how often each bound was reached.
     pub(in super::super) fn exceeded(&self) -> &Exceeded {
         &self.account.exceeded
     }
 
-    /// Holds `bytes` instead of what it held, if that is more.
-    ///
-    /// # Errors
-    ///
-    /// [`TooManyBytes`], if the connection would hold too many.
+    /// Holds `bytes` in all, if that is more than before.
     pub(in super::super) fn grow_to(&mut self, bytes: usize) -> Result<(), TooManyBytes> {
         let more = bytes.saturating_sub(self.bytes);
         let account = &self.account;

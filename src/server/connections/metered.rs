@@ -11,8 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Account;
 
-/// A socket whose bytes read, and whose client's willingness to read, are recorded in its account. From a client that
-/// reads nothing, nothing is read.
+/// Records reads, and whether the client accepts what is sent. From a client that reads nothing, nothing is read.
 #[derive(Debug)]
 pub(in super::super) struct Metered<I> {
     io: I,
@@ -26,7 +25,6 @@ impl<I> Metered<I> {
         Self { io, account, is_paused: false }
     }
 
-    /// Records the outcome of a write or a flush.
     fn record<T>(&mut self, outcome: Poll<io::Result<T>>, context: &Context<'_>) -> Poll<io::Result<T>> {
         if outcome.is_pending() {
             self.account.set_blocked();

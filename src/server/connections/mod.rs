@@ -31,12 +31,10 @@ pub(super) use self::{
 use super::bounds::{Bound, Bounds, Exceeded};
 use crate::observe::{Metric, Source};
 
-/// The number of connections among which the one to close is chosen if there are too many. The choice begins at another
-/// one each time.
+/// The connections among which the one to close is chosen if there are too many. Each choice begins at another one.
 const SAMPLE: usize = 64;
 
-/// The most connections above the bound: those that were asked to close and have not yet. Connections above that are
-/// not served.
+/// The most connections above the bound: those that were asked to close. Connections above that are not served.
 const CLOSING: usize = 64;
 
 /// The open connections.
@@ -44,10 +42,9 @@ const CLOSING: usize = 64;
 pub struct Connections {
     bounds: Bounds,
     open: Mutex<Open>,
-    /// The bytes that all connections have reported. Signed, because a report and its end may be counted in either
-    /// order.
+    /// Bytes that all connections have reported. Signed: a report and its end may be counted in either order.
     buffered: AtomicIsize,
-    /// The bytes that unauthenticated connections have reported, which are not among those.
+    /// Bytes that unauthenticated connections have reported, which `buffered` does not include.
     unauthenticated: AtomicIsize,
     exceeded: Arc<Exceeded>,
 }
@@ -57,13 +54,11 @@ struct Open {
     /// The accounts of open connections, at stable indexes.
     slots: Vec<Option<Arc<Account>>>,
     free: Vec<usize>,
-    /// Those of them that were asked to close.
+    /// How many open connections were asked to close.
     closing: usize,
-    /// Where the next sample begins.
     next_sample: usize,
-    /// Those whose clients have to authenticate, by age, unless they were asked to close.
+    /// Connections whose clients have to authenticate, by age, unless they were asked to close.
     unauthenticated: BTreeMap<u64, Arc<Account>>,
-    /// The number of the last one of them.
     last_number: u64,
 }
 
@@ -102,14 +97,12 @@ impl Connections {
         self.open.lock().count()
     }
 
-    /// Adds a connection. If there are too many, has another one closed. Returns none if too many of those are still
-    /// open: the new connection must not be served.
+    /// Has another one closed if there are too many. None if too many are closing: the caller must not serve this one.
     pub(super) fn open(self: &Arc<Self>) -> Option<Connection> {
         self.add(false)
     }
 
-    /// As [`Connections::open`], for a client that has to authenticate first, which has a share of its own until
-    /// [`Connection::authenticated`].
+    /// For a client that has to authenticate first: it has a share of its own until [`Connection::authenticated`].
     pub(super) fn open_unauthenticated(self: &Arc<Self>) -> Option<Connection> {
         self.add(true)
     }
@@ -139,7 +132,6 @@ impl Connections {
         Some(Connection { account, connections: Arc::clone(self), slot })
     }
 
-    /// Closes the connection that holds the most: the one of those that have not authenticated, or of the others.
     #[cold]
     fn close_largest(&self, is_unauthenticated: bool) {
         let mut open = self.open.lock();
@@ -222,8 +214,7 @@ impl Open {
         self.unauthenticated.remove(&account.number());
     }
 
-    /// Closes the oldest connection that has not authenticated, which was to do so at once; or else that of a sample
-    /// that is missed least: one that had no request yet, or else none lately.
+    /// Chooses the oldest one that has not authenticated, or else one of a sample that had no request, or none lately.
     fn close_one(&mut self) {
         if let Some(oldest) = self.unauthenticated.values().next().cloned() {
             return self.close(&oldest);
@@ -253,12 +244,11 @@ impl Open {
 // === impl Connection ===
 
 impl Connection {
-    /// Returns its account.
     pub(super) const fn account(&self) -> &Arc<Account> {
         &self.account
     }
 
-    /// Records that the client has authenticated: its connection is one of all others from now on.
+    /// Records that the client has authenticated.
     pub(super) fn authenticated(&self) {
         if !self.account.is_unauthenticated() {
             return;
@@ -271,8 +261,7 @@ impl Connection {
         self.connections.buffered.fetch_add(reported.cast_signed(), Ordering::Relaxed);
     }
 
-    /// Reports what the connection holds, and has the largest connection closed if all together hold too much. To be
-    /// called whenever that may have changed.
+    /// To be called whenever what the connection holds may have changed. Has the largest closed if all hold too much.
     pub(super) fn report(&self) {
         let Some((before, now)) = self.account.report() else { return };
         let is_unauthenticated = self.account.is_unauthenticated();
@@ -312,7 +301,6 @@ mod tests {
     }
 
     impl Connections {
-        /// Returns the number of open connections that have not authenticated.
         fn unauthenticated(&self) -> usize {
             self.open.lock().unauthenticated.len()
         }

@@ -39,7 +39,6 @@ const PIPELINED: usize = 1_024;
 /// The estimated memory of a request that waits, in bytes, beside its message.
 const WAITING: usize = 2_048;
 
-/// The methods of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     Acquire,
@@ -59,7 +58,6 @@ pub struct AcquireService<S> {
 // === impl Method ===
 
 impl Method {
-    /// Returns the method at `path`.
     pub(super) fn at(path: &str) -> Option<Self> {
         match path.strip_prefix("/weir.v1.Limiter/")? {
             "Acquire" => Some(Self::Acquire),
@@ -78,8 +76,7 @@ impl<S: Store> AcquireService<S> {
         Self { limiter, clock, bounds, tokens: Tokens::default() }
     }
 
-    /// Decides `message`, an encoded `AcquireRequest`, and returns the `AcquireResponse` with gRPC's message prefix.
-    /// Includes all the work of a request except HTTP/2.
+    /// Does all of a request but HTTP/2. The response has gRPC's message prefix.
     ///
     /// # Errors
     ///
@@ -124,8 +121,7 @@ impl<S: Store> AcquireService<S> {
         }
     }
 
-    /// Decides the request in `message`, whose caller waits no longer than `longest`. Returns the response with gRPC's
-    /// message prefix.
+    /// The caller waits no longer than `longest`. The response has gRPC's message prefix.
     async fn acquire(&self, message: &[u8], longest: Option<Duration>) -> Result<Bytes, Status> {
         let message = acquire_message::decode(message, self.bounds.entries)
             .map_err(|error| self.undecodable(&error))?;
@@ -176,7 +172,6 @@ impl<S: Store> AcquireService<S> {
         }
     }
 
-    /// Says why no rule is for the request in `message`.
     fn explain(&self, message: &[u8]) -> Result<Bytes, Status> {
         let AcquireMessage { domain, entries, .. } = acquire_message::decode(message, self.bounds.entries)
             .map_err(|error| self.undecodable(&error))?;
@@ -221,8 +216,7 @@ impl<S: Store> AcquireService<S> {
         end(stream, &status);
     }
 
-    /// Answers all requests of a stream, whose client reads each answer within the time `sending`. Returns whether the
-    /// client has ended it.
+    /// The client has to read each answer within `sending`. Returns whether the client has ended the stream.
     async fn answer_all(
         &self,
         call: HttpRequest<RecvStream>,
@@ -279,7 +273,7 @@ impl<S: Store> AcquireService<S> {
     }
 }
 
-/// Takes the next message off `buffer`, with gRPC's prefix. None if it has not arrived whole.
+/// Takes a message off `buffer`, with gRPC's prefix. None if it has not arrived whole.
 fn next_message(buffer: &mut BytesMut) -> Result<Option<Bytes>, Status> {
     let Some(&[_, a, b, c, d]) = buffer.first_chunk::<PREFIX>() else { return Ok(None) };
     let length = u32::from_be_bytes([a, b, c, d]) as usize;
@@ -293,7 +287,6 @@ fn next_message(buffer: &mut BytesMut) -> Result<Option<Bytes>, Status> {
     Ok(Some(Bytes::copy_from_slice(&buffer.split_to(PREFIX + length))))
 }
 
-/// Returns `message` with gRPC's prefix.
 fn framed(message: &[u8]) -> Bytes {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     let mut framed = BytesMut::with_capacity(PREFIX + message.len());

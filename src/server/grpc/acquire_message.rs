@@ -14,7 +14,6 @@ use crate::{
     proto::weir::v1::acquire_response::Outcome,
 };
 
-/// A request that may wait.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct AcquireMessage<'a> {
     pub(super) domain: &'a str,
@@ -26,7 +25,6 @@ pub(super) struct AcquireMessage<'a> {
     pub(super) returnable: bool,
 }
 
-/// What became of a request.
 #[derive(Debug)]
 pub(super) struct AcquireAnswer {
     pub(super) outcome: Outcome,
@@ -36,12 +34,9 @@ pub(super) struct AcquireAnswer {
     pub(super) id: u64,
 }
 
-/// Why bytes are no request.
 #[derive(Debug)]
 pub(super) enum AcquireMessageError {
-    /// They are malformed.
     Malformed(Malformed),
-    /// They have more entries than may be.
     TooManyEntries,
 }
 
@@ -52,11 +47,10 @@ const MAX_WAIT: u32 = bytes_key(4);
 const ID: u32 = varint_key(5);
 const RETURNABLE: u32 = varint_key(6);
 
-// those of `google.protobuf.Duration`
+// fields of `google.protobuf.Duration`
 const SECONDS: u32 = varint_key(1);
 const NANOS: u32 = varint_key(2);
 
-/// Decodes a request of at most so many entries.
 pub(super) fn decode(bytes: &[u8], max_entries: usize) -> Result<AcquireMessage<'_>, AcquireMessageError> {
     let mut message = AcquireMessage::default();
     let mut reader = Reader::new(bytes);
@@ -96,7 +90,6 @@ fn read_duration(mut reader: Reader<'_>, duration: &mut (i64, i32)) -> Result<()
 // === impl AcquireAnswer ===
 
 impl AcquireAnswer {
-    /// Writes the response.
     pub(super) fn encode(&self, out: &mut Writer) {
         out.small(1, self.outcome as u8);
         out.message(2, |out| write_duration(self.waited, out));

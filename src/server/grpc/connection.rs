@@ -45,43 +45,34 @@ use crate::{
 /// connection past the bound. The connection's window bounds their unread bytes in any case.
 const MAX_CONCURRENT_STREAMS: u32 = 4096;
 
-/// The flow control window of a stream, and of a connection, in bytes.
 const WINDOW: u32 = 1024 * 1024;
 
 /// The maximum size of a request's headers, in bytes.
 const MAX_HEADERS: u32 = 16 * 1024;
 
-/// The budget of small frames, past which h2 assumes an attack: as many as [`MAX_CONCURRENT_STREAMS`] honest requests
-/// sent at once may use.
+/// The budget of small frames past which h2 assumes an attack: enough for [`MAX_CONCURRENT_STREAMS`] requests at once.
 const SMALL_FRAMES: usize = MAX_CONCURRENT_STREAMS as usize * 512;
 
-/// How long the HTTP/2 handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The time without received data after which a connection gets a ping.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_mins(1);
 
-/// How long to wait for the reply to a ping before the connection is closed.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The services of every connection.
 #[derive(Debug)]
 pub(super) struct Services<S> {
     pub(super) service: Service<S>,
     pub(super) acquire: AcquireService<S>,
-    /// Everything else.
     pub(super) health_and_reflection: Routes,
     pub(super) age: ConnectionAge,
     pub(super) connections: Arc<Connections>,
-    /// Bounds the messages about clients that speak TLS to a server without it.
     pub(super) tls_rejected: Throttle,
-    /// Bounds the messages about connections that cannot be served.
     pub(super) failed: Throttle,
 }
 
-/// Serves `services` on `io` until the client closes the connection. When the connection reaches its age, or `stopping`
-/// becomes true, asks the client to open another one; ends when the open requests have, or the grace period is over.
-/// Ends at once if the client reads no responses, or `open` has to be closed because of what it holds.
+/// Serves until the client closes the connection. At its age, or on `stopping`, asks for another one, and ends with the
+/// open requests or the grace period. Ends at once if the client reads no responses, or `open` holds too much.
 pub(super) async fn serve<S: Store, I>(
     io: I,
     open: &Connection,
@@ -127,8 +118,7 @@ pub(super) async fn serve<S: Store, I>(
     }
 }
 
-/// Waits for the first byte of a connection without TLS. Returns whether it begins a TLS handshake, which it logs, or
-/// the client sent nothing.
+/// Whether the first byte begins a TLS handshake, which is logged, or the client sent none. Waits for that byte.
 pub(super) async fn reject_tls<S>(stream: &TcpStream, account: &Account, services: &Services<S>) -> bool {
     let mut first = [0];
     let peeked = tokio::select! {
@@ -171,7 +161,6 @@ async fn lost(pings: Option<PingPong>, active: &AtomicBool) {
     }
 }
 
-/// Returns the HTTP/2 settings.
 fn protocol() -> Builder {
     let mut builder = Builder::new();
     builder
@@ -220,7 +209,6 @@ impl<S: Store> Protocol for Services<S> {
 }
 
 impl<S: Store> Services<S> {
-    /// Returns the kind of `call`, and the future that handles it.
     fn handle(
         &self,
         call: Request<RecvStream>,

@@ -11,47 +11,39 @@ use crate::{
     },
 };
 
-/// Why bytes cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum DecodeError {
-    /// They are not a `RateLimitRequest`.
     #[error("malformed RateLimitRequest: {0}")]
     Malformed(Malformed),
-    /// They are a `RateLimitRequest` with an invalid value.
     #[error(transparent)]
     Conversion(#[from] ConversionError),
-    /// They are a `RateLimitRequest` with too many parts.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
 }
 
-// those of `RateLimitRequest`
+// fields of `RateLimitRequest`
 const DOMAIN: u32 = bytes_key(1);
 const DESCRIPTOR: u32 = bytes_key(2);
 const HITS: u32 = varint_key(3);
 
-// those of `RateLimitDescriptor`
+// fields of `RateLimitDescriptor`
 const ENTRY: u32 = bytes_key(1);
 const LIMIT: u32 = bytes_key(2);
 const OWN_HITS: u32 = bytes_key(3);
 const REFUND: u32 = varint_key(4);
 
-// those of `RateLimitDescriptor.Entry`
+// fields of `RateLimitDescriptor.Entry`
 const KEY: u32 = bytes_key(1);
 const VALUE: u32 = bytes_key(2);
 
-// those of `RateLimitDescriptor.RateLimitOverride`
+// fields of `RateLimitDescriptor.RateLimitOverride`
 const REQUESTS: u32 = varint_key(1);
 const UNIT: u32 = varint_key(2);
 
-/// That of `google.protobuf.UInt64Value`.
+/// The field of `google.protobuf.UInt64Value`.
 const WRAPPED: u32 = varint_key(1);
 
-/// Decodes a request within `bounds` into `request`, which is empty before, and of no use after an error.
-///
-/// # Errors
-///
-/// [`DecodeError`], if `bytes` are not a valid request, or exceed the bounds.
+/// Decodes within `bounds` into `request`, which is empty before, and of no use after an error.
 pub(super) fn decode<'a>(
     bytes: &'a [u8],
     bounds: &RequestBounds,
@@ -80,14 +72,13 @@ pub(super) fn decode<'a>(
     Ok(())
 }
 
-/// Decodes a request, as [`decode`] does.
 #[cfg(any(test, fuzzing))]
 pub(super) fn decoded<'a>(bytes: &'a [u8], bounds: &RequestBounds) -> Result<Request<'a>, DecodeError> {
     let mut request = Request::default();
     decode(bytes, bounds, &mut request).map(|()| request)
 }
 
-/// Reads a descriptor of at most `max_entries` entries, which are left of the bound.
+/// `max_entries` is what is left of the bound.
 fn descriptor<'a>(
     mut reader: Reader<'a>,
     index: usize,
@@ -123,7 +114,6 @@ fn descriptor<'a>(
     Ok(())
 }
 
-/// Reads a key and a value.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "so that the entry is made in its place")]
 pub(super) fn entry(reader: Reader<'_>) -> Result<Entry<'_>, Malformed> {

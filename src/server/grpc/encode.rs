@@ -13,7 +13,6 @@ use crate::{
     },
 };
 
-/// Writes the `RateLimitResponse` that reports `verdict` and carries `headers`.
 pub(super) fn encode(verdict: &Verdict<'_>, headers: &[Header<'_>], out: &mut Writer) {
     out.small(1, code(verdict.code) as u8);
     for reported in &verdict.statuses {

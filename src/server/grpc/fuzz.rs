@@ -39,10 +39,8 @@ use crate::{
     store::MemoryStore,
 };
 
-/// No bounds, like the generated decoder.
 const UNBOUNDED: RequestBounds = RequestBounds { descriptors: usize::MAX, entries: usize::MAX };
 
-/// Bounds that short inputs exceed.
 const TIGHT: RequestBounds = RequestBounds { descriptors: 2, entries: 3 };
 
 /// The longest message that is also decoded without bounds, in bytes.
@@ -80,7 +78,6 @@ pub(crate) fn frame(input: &[u8]) {
     }
 }
 
-/// Decodes a message, decides it and encodes the response.
 pub(crate) fn message(input: &[u8]) {
     static SERVICE: LazyLock<Service<MemoryStore>> = LazyLock::new(service);
     agrees(input);
@@ -159,12 +156,9 @@ pub(crate) fn connection(input: &[u8]) {
     );
 }
 
-/// The client's end of a connection.
 struct Client {
     unsent: Vec<u8>,
-    /// The most bytes that arrive at once.
     at_once: usize,
-    /// Whether it leaves the connection open when it has sent everything.
     stays: bool,
     /// The bytes that it reads.
     accepts: usize,

@@ -8,7 +8,6 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 /// The service name of envoyproxy/ratelimit, and the name of the whole server.
 const NAMES: [&str; 2] = ["ratelimit", ""];
 
-/// Reports every change of `healthy`. Never returns.
 pub(super) async fn follow(mut healthy: watch::Receiver<bool>, reporter: &HealthReporter) -> Infallible {
     loop {
         let now = *healthy.borrow_and_update();
@@ -27,7 +26,6 @@ pub(super) async fn end(mut reporter: HealthReporter) {
     }
 }
 
-/// Reports `healthy` under all [`NAMES`].
 pub(super) async fn report(reporter: &HealthReporter, healthy: bool) {
     let status = if healthy { ServingStatus::Serving } else { ServingStatus::NotServing };
     for name in NAMES {

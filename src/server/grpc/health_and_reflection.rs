@@ -16,8 +16,7 @@ use crate::server::connections::{Account, UnreadBytes};
 /// The largest message of a request in bytes. The names of services and symbols are short.
 pub(super) const MAX_REQUEST: usize = 16 << 10;
 
-/// Handles `call`, whose client reads each part of the response within the time `sending`. `account` is that of its
-/// connection.
+/// The client has to read each part of the response within `sending`. `account` is its connection's.
 pub(super) async fn handle(
     mut routes: Routes,
     call: Request<RecvStream>,
@@ -33,7 +32,6 @@ pub(super) async fn handle(
     }
 }
 
-/// Returns the next part of the request's body.
 async fn receive(mut body: RecvStream) -> Option<(Result<http_body::Frame<Bytes>, h2::Error>, RecvStream)> {
     let part = body.data().await?;
     let part = part.and_then(|part| {
@@ -44,7 +42,6 @@ async fn receive(mut body: RecvStream) -> Option<(Result<http_body::Frame<Bytes>
     Some((part, body))
 }
 
-/// Sends `response` part by part, as the caller's flow control window allows.
 async fn send(
     response: Response<Body>,
     mut respond: SendResponse<UnreadBytes>,

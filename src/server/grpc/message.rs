@@ -19,13 +19,8 @@ use crate::server::{
 /// The bytes before each message: a flag for compression, and the length in four bytes.
 pub(super) const PREFIX: usize = 5;
 
-/// Reads the whole body of a call of one message. `account` holds what has arrived until the returned [`Hold`] is
-/// dropped; a body that arrived whole needs none.
-///
-/// # Errors
-///
-/// The status for the caller: the call was aborted, its message is too large, its connection holds too much, or it did
-/// not arrive within `arrival`.
+/// Reads the whole body of a call of one message, within `arrival`. `account` holds what has arrived until the returned
+/// [`Hold`] is dropped; a body that arrived whole needs none.
 pub(super) async fn read(
     call: &mut Request<RecvStream>,
     account: &Arc<Account>,
@@ -53,7 +48,7 @@ pub(super) async fn read(
     })
 }
 
-/// Reads the rest of a body whose `first` part has arrived, or none yet. `hold` holds the `other` bytes of the call.
+/// `first` is none if no part has arrived yet. `hold` holds the `other` bytes of the call.
 async fn read_rest(
     body: &mut RecvStream,
     first: Option<Bytes>,
@@ -79,7 +74,7 @@ async fn read_rest(
     Ok((whole.freeze(), Some(hold)))
 }
 
-/// Returns the one message in `sent`, uncompressed. `headers` are those of its call.
+/// `sent` is the prefix and one message, of a call with these `headers`.
 pub(super) fn unpack<'a>(sent: &'a [u8], headers: &HeaderMap) -> Result<Cow<'a, [u8]>, Status> {
     let Some((&[compressed, a, b, c, d], rest)) = sent.split_first_chunk::<PREFIX>() else {
         return Err(Status::internal("the call ended before a complete message arrived"));

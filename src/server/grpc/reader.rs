@@ -10,30 +10,25 @@ const MAX_DEPTH: u32 = 100;
 /// The maximum of a varint's tenth byte, which holds the 64th bit.
 const MAX_TENTH_BYTE: u8 = 1;
 
-/// The largest value of a varint of one byte.
 const ONE_BYTE: u8 = 0x7f;
 
-/// The key of a field: its number and its wire type.
 pub(super) type Key = u32;
 
 /// Why bytes are no message. Boxed, so that results fit into registers.
 pub(super) type Malformed = Box<Fault>;
 
-/// An error in a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
     what: &'static str,
-    /// The message that contains it.
+    /// What errors call the message that contains it.
     path: &'static str,
     /// Its position in the outermost message, from 0.
     at: usize,
 }
 
-/// The unread rest of one message.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
-    /// The outermost message, if it is UTF-8: as nearly all are, whose lengths have one byte. One check of it costs
-    /// less than one of each string.
+    /// The outermost message, if it is all UTF-8, as lengths of one byte are. One check is cheaper than one per string.
     text: Option<&'a str>,
     /// The position in the outermost message at which `rest` ends.
     end: usize,
@@ -45,7 +40,6 @@ pub(super) const fn bytes_key(number: u32) -> Key {
     number << 3 | BYTES
 }
 
-/// Returns the key of the field `number` with an integer.
 pub(super) const fn varint_key(number: u32) -> Key {
     number << 3 | VARINT
 }
@@ -57,12 +51,10 @@ const GROUP_BEGIN: u32 = 3;
 const GROUP_END: u32 = 4;
 const FIXED_32: u32 = 5;
 
-/// Returns the wire type of `key`.
 const fn kind(key: Key) -> u32 {
     key & 7
 }
 
-/// Returns the field number of `key`.
 const fn number(key: Key) -> u32 {
     key >> 3
 }
@@ -70,13 +62,12 @@ const fn number(key: Key) -> u32 {
 // === impl Reader ===
 
 impl<'a> Reader<'a> {
-    /// Reads the message that `bytes` are.
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         let text = std::str::from_utf8(bytes).ok();
         Self { rest: bytes, text, end: bytes.len(), path: "the request" }
     }
 
-    /// Reads the next field's key; none at the end of the message.
+    /// None at the end of the message.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(super) fn key(&mut self) -> Result<Option<Key>, Malformed> {
@@ -96,7 +87,6 @@ impl<'a> Reader<'a> {
         u32::try_from(key).map_err(|_| self.malformed("a field number that is too large"))
     }
 
-    /// Reads an integer.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(super) fn varint(&mut self) -> Result<u64, Malformed> {
@@ -124,13 +114,11 @@ impl<'a> Reader<'a> {
         Err(self.malformed("a varint that is truncated or too large"))
     }
 
-    /// Reads an integer of 32 bits. Truncates larger values, as protobuf specifies.
     #[expect(clippy::cast_possible_truncation, reason = "as protobuf specifies")]
     pub(super) fn uint32(&mut self) -> Result<u32, Malformed> {
         Ok(self.varint()? as u32)
     }
 
-    /// As [`Reader::uint32`], with a sign.
     #[expect(clippy::cast_possible_truncation, reason = "as protobuf specifies")]
     pub(super) fn int32(&mut self) -> Result<i32, Malformed> {
         Ok(self.varint()? as i32)
@@ -148,7 +136,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a string.
     #[inline]
     pub(super) fn string(&mut self) -> Result<&'a str, Malformed> {
         let bytes = self.bytes()?;
@@ -159,15 +146,14 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(bytes).map_err(|_| self.malformed("a string that is not UTF-8"))
     }
 
-    /// Returns a reader of the message in a field, which errors call `path`.
+    /// Errors call the message `path`.
     #[inline]
     pub(super) fn message(&mut self, path: &'static str) -> Result<Self, Malformed> {
         let rest = self.bytes()?;
         Ok(Self { rest, text: self.text, end: self.end - self.rest.len(), path })
     }
 
-    /// Returns the strings in the fields 1 and 2 of a message of nothing else, in this order and with lengths of one
-    /// byte: as nearly all messages of two strings are.
+    /// The strings of a message of just fields 1 and 2, in this order, with lengths of one byte, as nearly all have.
     #[inline(always)]
     pub(super) fn two_strings(&self) -> Option<[&'a str; 2]> {
         const FIRST: u8 = 1 << 3 | 2;
@@ -183,7 +169,7 @@ impl<'a> Reader<'a> {
         Some([text.get(from..from + first.len())?, text.get(self.end - second.len()..self.end)?])
     }
 
-    /// Skips the value of a field with this key, if it is unknown: none of `known`.
+    /// Skips an unknown field. A field of `known` is an error: it has the wrong wire type.
     #[cold]
     pub(super) fn skip(&mut self, key: Key, known: &[Key]) -> Result<(), Malformed> {
         if known.iter().any(|known| number(*known) == number(key)) && kind(key) <= FIXED_32 {

@@ -16,15 +16,9 @@ const PLACE: usize = 112;
 /// The memory of a name beside its text, in bytes: what the allocator takes for a short one.
 const NAME: usize = 32;
 
-/// The memory of a header beside the text, in bytes, if its name is already in the table: its value and its links, in a
-/// list that grows by doubling.
+/// The memory of a further value of a name, in bytes, beside its text: in a list that grows by doubling.
 const REPEATED: usize = 144;
 
-/// Checks the number of headers of `call`, and counts a call that has too many.
-///
-/// # Errors
-///
-/// The status for the caller.
 pub(super) fn check<B>(call: &Request<B>, account: &Account) -> Result<(), Status> {
     if call.headers().len() <= MAX_HEADERS {
         return Ok(());
@@ -33,7 +27,7 @@ pub(super) fn check<B>(call: &Request<B>, account: &Account) -> Result<(), Statu
     Err(Status::resource_exhausted(format!("the call has more than {MAX_HEADERS} headers")))
 }
 
-/// Returns the memory that the headers and the URI of `call` take, in bytes.
+/// The memory of the headers and the URI, in bytes.
 pub(super) fn weight<B>(call: &Request<B>) -> usize {
     let headers = call.headers();
     let text: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
@@ -54,7 +48,6 @@ mod tests {
     use super::*;
     use crate::server::connections::Connections;
 
-    /// Returns a call whose headers are `names`, each with the value `x`.
     fn call(names: impl IntoIterator<Item = String>) -> Request<()> {
         let mut call = Request::new(());
         for name in names {

@@ -15,7 +15,6 @@ use crate::server::{
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// Sends a call's response.
 pub(super) fn send(
     mut respond: SendResponse<UnreadBytes>,
     response: Result<Bytes, Status>,
@@ -43,12 +42,8 @@ fn single(name: HeaderName, value: &'static str) -> HeaderMap {
     headers
 }
 
-/// Sends `data` as the caller's flow control window allows.
-///
-/// # Errors
-///
-/// The status with which the call has to end: the caller has reset it, or has let nothing through for the time
-/// `sending`, or its connection holds too much.
+/// Sends as the caller's flow control window allows. The error is the status with which the call has to end: it was
+/// reset, nothing went through for the time `sending`, or its connection holds too much.
 pub(super) async fn send_data(
     stream: &mut SendStream<UnreadBytes>,
     mut data: Bytes,
@@ -73,7 +68,6 @@ pub(super) async fn send_data(
     Ok(())
 }
 
-/// Ends the call of `stream` with `status`.
 pub(super) fn end(mut stream: SendStream<UnreadBytes>, status: &Status) {
     let mut trailers = HeaderMap::new();
     let written = status.add_header(&mut trailers).map_err(|error| error.to_string());
@@ -83,7 +77,6 @@ pub(super) fn end(mut stream: SendStream<UnreadBytes>, status: &Status) {
     }
 }
 
-/// Rejects a call of a connection with too many unread responses.
 pub(super) fn reject_unread(respond: SendResponse<UnreadBytes>, account: &Arc<Account>) {
     account.exceeded().add(Bound::UnreadResponses);
     let status = Status::resource_exhausted("the client reads no responses on this connection");

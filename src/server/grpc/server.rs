@@ -26,7 +26,6 @@ use crate::{
 pub struct Server<S> {
     pub(super) services: Arc<Services<S>>,
     threads: usize,
-    /// None to serve without TLS.
     certificates: Option<Arc<Certificates>>,
     healthy: watch::Receiver<bool>,
     reporter: HealthReporter,
@@ -41,8 +40,7 @@ pub enum ServerError {
 }
 
 impl<S: Store> Server<S> {
-    /// Returns a server of `service`, of callers that wait on the same limiter, of gRPC health, which reports
-    /// `healthy`, and of reflection, on `threads` threads, at least one. Its connections are among `connections`.
+    /// Returns a server of `service`, its acquire service, health and reflection, on `threads` threads, at least one.
     ///
     /// # Errors
     ///
@@ -87,8 +85,7 @@ impl<S: Store> Server<S> {
         Self { certificates, ..self }
     }
 
-    /// Serves the connections of `listener` until `stop`, then accepts no more and shuts the open ones down gracefully.
-    /// Closes those that are still open after `drain`.
+    /// Serves `listener` until `stop`; then shuts open connections down gracefully, and closes the rest after `drain`.
     ///
     /// # Errors
     ///

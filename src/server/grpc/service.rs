@@ -43,7 +43,6 @@ pub struct Service<S> {
     headers: ResponseHeaders,
     bounds: RequestBounds,
     exceeded: Arc<Exceeded>,
-    /// None if requests are not traced.
     tracer: Option<Arc<Tracer>>,
 }
 
@@ -51,7 +50,6 @@ pub struct Service<S> {
 const LIGHT: usize = 64 << 10;
 
 impl<S: Store> Service<S> {
-    /// The path of its method.
     pub(super) const PATH: &'static str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
     /// Returns a service on `limiter` that reads the time from `clock` and adds `headers` to responses.
@@ -85,19 +83,16 @@ impl<S: Store> Service<S> {
         AcquireService::new(Arc::clone(&self.limiter), Arc::clone(&self.clock), self.bounds)
     }
 
-    /// Returns the time of decisions.
     pub(super) fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// Returns the stats of its method.
     pub(super) fn stats(&self) -> &MethodStats {
         &self.stats
     }
 
-    /// Handles `call` as of `now`, or of when the rest of it has arrived, and returns the response with gRPC's message
-    /// prefix. The call has to arrive within `arrival`; until it is decided, `account` holds what it takes. No decision
-    /// waits longer than the caller does.
+    /// Returns the response with gRPC's message prefix. A call that does not arrive at once is decided as of its end,
+    /// not `now`. Until it is decided, `account` holds what it takes. No decision waits longer than the caller does.
     pub(super) async fn handle(
         &self,
         call: &mut Request<RecvStream>,
@@ -140,9 +135,7 @@ impl<S: Store> Service<S> {
         response
     }
 
-    /// Decides `message`, an encoded `RateLimitRequest`, as of `now`, and returns the `RateLimitResponse` with gRPC's
-    /// message prefix. Adds how it was decided to `span`, if the request is traced. Includes all the work of a request
-    /// except HTTP/2.
+    /// Does all of a request but HTTP/2. The response has gRPC's message prefix. `span` gets how it was decided.
     ///
     /// # Errors
     ///
@@ -156,7 +149,7 @@ impl<S: Store> Service<S> {
         self.decide_within(message, now, span, None).await
     }
 
-    /// Decides like [`Service::decide`], and waits for a shared store no longer than `wait`, if the caller bounds it.
+    /// Waits for a shared store no longer than `wait`, if the caller bounds it.
     async fn decide_within(
         &self,
         message: &[u8],

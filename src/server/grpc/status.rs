@@ -5,8 +5,7 @@ use tonic::Status;
 use super::decode::DecodeError;
 use crate::{LimitError, server::connections::TooManyBytes};
 
-/// Maps every error to Unknown with the error's text, like envoyproxy/ratelimit: callers may depend on the code. A
-/// request that exceeds a bound of weir's own is like one with too many parts.
+/// Unknown, as in envoyproxy/ratelimit, since callers may depend on it; `ResourceExhausted` for a bound of weir's own.
 impl From<LimitError> for Status {
     fn from(error: LimitError) -> Self {
         match error {
@@ -16,9 +15,8 @@ impl From<LimitError> for Status {
     }
 }
 
-/// Maps errors of the caller, which a retry does not change. Every implementation of gRPC reports a malformed message
-/// as Internal. An invalid override has no code in the reference, which panics; it is `InvalidArgument` here. A request
-/// with too many parts is like a message that is too large.
+/// Errors of the caller, which a retry does not change. gRPC reports a malformed message as Internal. The reference
+/// panics at an invalid override; here it is `InvalidArgument`. Too many parts are like a message that is too large.
 impl From<DecodeError> for Status {
     fn from(error: DecodeError) -> Self {
         match &error {

@@ -26,45 +26,33 @@ use crate::{
     server::connections::{Connection, UnreadBytes},
 };
 
-/// The largest batch: the first call waits until the last one is read. As many calls may wait for a client that does
-/// not read its responses.
+/// The largest batch: its first call waits for its last. As many may wait for a client that reads no responses.
 const BATCH: usize = 256;
 
-/// The most places of calls that have waited which a connection keeps, 2 kB each, and no more than one beside each that
-/// waits: an idle connection has one.
+/// The most places, 2 kB each, that a connection keeps after their calls have waited. An idle connection keeps one.
 const SLOTS: usize = 32;
 
-/// Reads and handles one connection's calls.
 pub(super) struct StreamDriver<'a, I, H, F> {
     connection: h2::server::Connection<I, UnreadBytes>,
     open: &'a Connection,
     stats: &'a MethodStats,
-    /// Returns the time of a batch.
     now: &'a (dyn Fn() -> Timestamp + Sync),
-    /// Handles a call.
     handle: H,
-    /// Calls that were read and are not handled yet.
     batch: VecDeque<(Request<RecvStream>, SendResponse<UnreadBytes>)>,
-    /// The places of the next calls' futures. Calls that need not wait use the last one again and again, and those that
-    /// have waited leave theirs, so that few allocate one.
+    /// Places for the futures of calls. Calls that need not wait share the last one; those that waited leave theirs.
     slots: Vec<Pin<Box<F>>>,
     waiting: FuturesUnordered<Waiting<'a, F>>,
-    /// Set when calls have arrived.
     active: &'a AtomicBool,
 }
 
-/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallKind {
-    /// A rate limit decision.
     Decision,
-    /// Anything else, which has no stats.
+    /// Has no stats.
     Other,
 }
 
-/// A call that has to wait.
 struct Waiting<'a, F> {
-    /// None once it has completed.
     handled: Option<Pin<Box<F>>>,
     /// Counts the call when it completes or is cancelled.
     _timer: Option<CallTimer<'a>>,
@@ -76,8 +64,7 @@ where
     H: Fn(Request<RecvStream>, SendResponse<UnreadBytes>, Timestamp) -> (CallKind, F),
     F: Future<Output = ()>,
 {
-    /// Returns a driver for the calls of `connection`, which is `open`: `handle` handles each as of the time that `now`
-    /// returns, and `stats` counts decisions. Sets `active` whenever calls arrive.
+    /// `handle` handles each call as of the time that `now` returns. Sets `active` whenever calls arrive.
     pub(super) fn new(
         connection: h2::server::Connection<I, UnreadBytes>,
         open: &'a Connection,
@@ -104,7 +91,6 @@ where
         poll_fn(|context| self.poll(context)).await
     }
 
-    /// Asks the client to open another connection; this one ends when its open calls have.
     pub(super) fn shut_down(&mut self) {
         self.connection.graceful_shutdown();
     }
@@ -137,12 +123,11 @@ where
         }
     }
 
-    /// Returns whether calls have to wait until the client reads responses.
     fn must_wait(&self) -> bool {
         self.open.account().must_wait()
     }
 
-    /// Reads the calls that have arrived, and writes pending responses. Ready when the connection has ended.
+    /// Also writes pending responses. Ready when the connection has ended.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         // from a client that does not read its responses, everything is read, since only that shows when it does
         while self.batch.len() < BATCH || self.must_wait() {

@@ -6,27 +6,20 @@ use std::time::Duration;
 use http::HeaderMap;
 use tonic::Status;
 
-/// The most digits of a value.
 const DIGITS: usize = 8;
 
-/// The part of a timeout that is left for the way of the request and of its response, and for timers, which may be a
-/// millisecond late.
+/// Left for the way of the request and of its response, and for timers, which may be a millisecond late.
 const TRAVEL: Duration = Duration::from_millis(2);
 
-/// Returns how long a decision may wait for a shared store, so that its response reaches the caller in time: [`TRAVEL`]
-/// less than the timeout in `headers`, and at least half of it. None if the caller waits for as long as it takes.
-///
-/// # Errors
-///
-/// Internal, with the text of grpc-go, if the header is no number of at most eight digits and a unit.
+/// How long a decision may wait for a shared store, so that its response reaches the caller in time: the timeout less
+/// [`TRAVEL`], and at least half of it. None without a timeout. The error is that of grpc-go.
 pub(super) fn longest_wait(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
     let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
     let timeout = parse(value.as_bytes()).ok_or_else(|| malformed(value.as_bytes()))?;
     Ok(Some(timeout.saturating_sub(TRAVEL.min(timeout / 2))))
 }
 
-/// Parses a value with its unit. Zero is allowed, although the specification says "positive": to other servers it is a
-/// deadline that has passed. Values beyond 584 years are that.
+/// Zero is allowed, although the specification says "positive": to other servers it is a deadline that has passed.
 fn parse(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if !(1..=DIGITS).contains(&digits.len()) {

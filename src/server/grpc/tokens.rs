@@ -15,7 +15,6 @@ const MOST: usize = 100_000;
 /// The number of receipts that may have ended and are looked at for each new one.
 const SWEPT: usize = 2;
 
-/// The receipts of hits that clients may give back, once each.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
     state: Mutex<State>,
@@ -33,7 +32,6 @@ struct State {
 // === impl Tokens ===
 
 impl Tokens {
-    /// Keeps `receipt`, and returns its token.
     pub(super) fn issue(&self, receipt: Receipt, now: Timestamp) -> [u8; 16] {
         let mut state = self.state.lock();
         for _ in 0..SWEPT {
@@ -48,7 +46,6 @@ impl Tokens {
         self.token(number)
     }
 
-    /// Takes the receipt of `token`, if it is known.
     pub(super) fn redeem(&self, token: &[u8], now: Timestamp) -> Option<Receipt> {
         let number = u64::from_be_bytes(*token.first_chunk()?);
         if self.token(number) != token {

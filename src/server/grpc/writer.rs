@@ -7,7 +7,6 @@ use super::message::PREFIX;
 /// The length of most responses, which need no buffer of their own.
 const SHORT: usize = 256;
 
-/// The largest value of a one-byte varint.
 const ONE_BYTE: usize = 0x7f;
 
 /// Numbers below it are varints of up to eight bytes.
@@ -19,10 +18,8 @@ const CONTINUED: u64 = 0x8080_8080_8080_8080;
 /// The length of `short` after a message has exceeded it.
 const EXCEEDED: usize = usize::MAX;
 
-/// A message that is being written, behind the prefix.
 pub(super) struct Writer {
     short: [u8; SHORT],
-    /// The bytes in `short`, or [`EXCEEDED`].
     length: usize,
     /// The whole message, once it exceeds `short`.
     long: Vec<u8>,
@@ -31,7 +28,6 @@ pub(super) struct Writer {
 // === impl Writer ===
 
 impl Writer {
-    /// Begins an empty message.
     pub(super) fn new() -> Self {
         Self { short: [0; SHORT], length: PREFIX, long: Vec::new() }
     }
@@ -45,7 +41,6 @@ impl Writer {
         }
     }
 
-    /// Writes a numeric field; omits 0.
     #[inline]
     pub(super) fn number(&mut self, field: u8, value: u64) {
         if value != 0 {
@@ -53,7 +48,6 @@ impl Writer {
         }
     }
 
-    /// Writes a string field; omits an empty one.
     #[inline]
     pub(super) fn text(&mut self, field: u8, text: &str) {
         if !text.is_empty() {
@@ -61,7 +55,6 @@ impl Writer {
         }
     }
 
-    /// Writes a field of bytes.
     pub(super) fn bytes(&mut self, field: u8, bytes: &[u8]) {
         self.keyed(field << 3 | 2, bytes.len() as u64);
         let room = self.short.get_mut(self.length..).and_then(|rest| rest.get_mut(..bytes.len()));
@@ -74,7 +67,6 @@ impl Writer {
         }
     }
 
-    /// Writes a message field, with the content that `write` writes.
     #[inline]
     pub(super) fn message(&mut self, field: u8, write: impl FnOnce(&mut Self)) {
         // the length precedes the content and nearly always has one byte: moving the few longer messages is cheaper
@@ -89,7 +81,6 @@ impl Writer {
         }
     }
 
-    /// Returns the message with its prefix.
     pub(super) fn finish(mut self) -> Bytes {
         // the size of a response is proportional to its request's, whose bound is far below u32::MAX
         let length = u32::try_from(self.position() - PREFIX).unwrap_or(u32::MAX);
@@ -98,7 +89,6 @@ impl Writer {
         Bytes::copy_from_slice(written)
     }
 
-    /// Writes a key and a varint.
     #[inline]
     fn keyed(&mut self, key: u8, value: u64) {
         if value >= EIGHT_BYTES {
@@ -125,7 +115,6 @@ impl Writer {
         self.put([value.to_le_bytes()[0]], 1);
     }
 
-    /// Writes the first `used` of `bytes`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn put<const N: usize>(&mut self, bytes: [u8; N], used: usize) {
@@ -139,7 +128,6 @@ impl Writer {
         }
     }
 
-    /// Writes `bytes` where `short` has no room for them.
     #[cold]
     fn exceed(&mut self, bytes: &[u8]) {
         if self.length != EXCEEDED {
@@ -149,7 +137,6 @@ impl Writer {
         self.long.extend_from_slice(bytes);
     }
 
-    /// Inserts the `length` of the message that begins at `begin`.
     #[cold]
     fn set_length(&mut self, begin: usize, length: usize) {
         let mut encoded = Self { length: 0, ..Self::new() };

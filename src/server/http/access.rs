@@ -31,7 +31,6 @@ pub enum JsonAccess {
     Nobody,
 }
 
-/// The other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
     is_loopback: bool,
@@ -43,7 +42,7 @@ const LOOPBACK_ONLY: &str = "/json is for clients on this host only: see WEIR_JS
 // === impl Peer ===
 
 impl Peer {
-    /// Returns the other end of `stream`. One whose address is unknown counts as a stranger.
+    /// A client whose address is unknown counts as a stranger.
     pub(super) fn of(stream: &TcpStream) -> Self {
         // an IPv4 client of an IPv6 socket has a mapped address
         let is_loopback = stream.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
@@ -51,7 +50,7 @@ impl Peer {
     }
 }
 
-/// Returns the pages that decide, `/json` and `/v1/acquire`, for those who have `access`.
+/// The pages `/json` and `/v1/acquire`.
 pub(super) fn routes<S: Store>(
     access: JsonAccess,
     context: &ServiceContext<S>,
@@ -67,7 +66,6 @@ pub(super) fn routes<S: Store>(
     })
 }
 
-/// Answers requests of other hosts.
 async fn local_only(Extension(peer): Extension<Peer>, request: Request, next: Next) -> Response {
     if !peer.is_loopback {
         return (StatusCode::FORBIDDEN, LOOPBACK_ONLY).into_response();
@@ -91,7 +89,6 @@ mod tests {
         },
     };
 
-    /// Returns the status of a request from `peer`, and the requests that were decided.
     async fn status(access: JsonAccess, peer: Peer) -> (StatusCode, bool) {
         let Parts { limiter, stats, clock } = parts();
         let (health, metric_names, headers) =

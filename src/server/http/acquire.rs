@@ -23,17 +23,13 @@ use crate::{
     store::{Store, StoreError},
 };
 
-/// The field with the longest wait, beside those of a request at `/json`.
 const MAX_WAIT: &str = "maxWait";
 
-/// Decides the requests at `/v1/acquire`.
 pub(super) struct AcquireApi<S> {
     json: Arc<JsonApi<S>>,
-    /// Bounds the log of failed requests.
     failures: Throttle,
 }
 
-/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
@@ -48,7 +44,6 @@ enum Failure {
     Acquire(#[from] AcquireError),
 }
 
-/// What became of a request.
 struct Answered {
     response: RateLimitResponse,
     status: StatusCode,
@@ -88,7 +83,6 @@ impl<S: Store> AcquireApi<S> {
         Self { json, failures: Throttle::default() }
     }
 
-    /// Answers the request in `body`, which its connection's account holds until then.
     async fn answer(&self, body: &[u8], hold: &mut Hold) -> Result<Response, Failure> {
         if body.len() > LARGE {
             return Err(Failure::TooLarge);

@@ -16,15 +16,12 @@ use crate::server::{
     connections::{Account, Hold, TooManyBytes},
 };
 
-/// The client of an HTTP connection.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     account: Arc<Account>,
-    /// The time in which a body has to arrive.
     arrival: Duration,
 }
 
-/// Why a body was not read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BodyError {
     #[error("the body exceeds {MAX_MESSAGE} bytes")]

@@ -30,7 +30,6 @@ use crate::{
     store::Store,
 };
 
-/// The pages and their descriptions, in order.
 const PAGES: [(&str, &str); 5] = [
     (
         "/hot",
@@ -102,7 +101,6 @@ async fn text(State(page): State<Arc<PageSource>>) -> Response {
     }
 }
 
-/// Responds with the page as text, or as JSON if the client accepts that.
 async fn text_or_json(
     State((in_words, as_json)): State<(Arc<PageSource>, Arc<PageSource>)>,
     headers: HeaderMap,
@@ -120,7 +118,6 @@ async fn text_or_json(
     }
 }
 
-/// Calls `describe` for each rule, with what applies to it now.
 fn describe<S: Store, T>(limiter: &Limiter<S>, describe: impl Fn(RuleDescription<'_>) -> T) -> Vec<T> {
     let shared = limiter.store().shared_counts();
     let all = |rules: &RuleSet| {
@@ -159,13 +156,12 @@ fn stats_page(stats: &Stats) -> String {
     lines.concat()
 }
 
-/// Returns a line for each rule. Without rules the page is empty, like envoyproxy/ratelimit's.
+/// Without rules the page is empty, like envoyproxy/ratelimit's.
 fn rules_page<S: Store>(limiter: &Limiter<S>) -> String {
     limiter.rules(|rules| rules.rules().iter().map(rule_line).collect()).unwrap_or_default()
 }
 
-/// Returns the reference's line for a rule. Extends it for features that the reference does not have: `per=90s` after a
-/// period that is not a unit, and ` and ` between tiers.
+/// The reference's line, with additions: `per=90s` for a period that is no unit, and ` and ` between tiers.
 fn rule_line(compiled: &CompiledRule) -> String {
     let rule = &compiled.rule;
     let tiers: Vec<String> = rule.tiers().iter().map(tier).collect();

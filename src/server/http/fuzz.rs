@@ -16,8 +16,7 @@ use crate::{
     store::MemoryStore,
 };
 
-/// Decodes a body, decides it and encodes the response. Encodes the message as JSON again, which must decode to the
-/// same.
+/// Also encodes the message as JSON again, which must decode to the same.
 pub(crate) fn json(input: &[u8]) {
     static API: LazyLock<JsonApi<MemoryStore>> = LazyLock::new(api);
     let connections = Arc::new(Connections::default());

@@ -12,18 +12,14 @@ use crate::{
     },
 };
 
-/// The counters of each table.
 const MOST: usize = 10;
 
-/// What the counters are ordered by.
 const TABLES: [(By, &str); 2] = [(By::Hits, "hits"), (By::Rejections, "rejected hits")];
 
-/// The last minutes of which there are tables.
 const TIMES: [(u64, &str); 2] = [(1, "minute"), (10, "10 minutes")];
 
 const MINUTE: u64 = 60_000_000_000;
 
-/// Returns the page as of `now`; without `hot`, one that says how to switch it on.
 pub(super) fn page(hot: Option<&HotKeys>, now: Timestamp) -> String {
     let Some(hot) = hot else {
         return "hot keys are off: WEIR_HOT_KEYS=shown or masked finds them\n".to_owned();
@@ -51,7 +47,6 @@ pub(super) fn page(hot: Option<&HotKeys>, now: Timestamp) -> String {
     text
 }
 
-/// Returns the page as JSON.
 pub(super) fn json_page(hot: Option<&HotKeys>, now: Timestamp) -> String {
     let value = hot.map_or_else(
         || json!({ "enabled": false }),

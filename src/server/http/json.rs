@@ -37,11 +37,9 @@ const RESPONSE: &str = "envoy.service.ratelimit.v3.RateLimitResponse";
 /// The memory of an object in JSON while it is decoded, in bytes: an estimate from above.
 const OBJECT: usize = 256;
 
-/// The bytes above which a body is decoded and decided on a thread of its own: that takes so long that other
-/// connections of the thread, such as those of health checks, would wait.
+/// The bytes above which a body is decoded on a thread of its own: health checks on this thread would have to wait.
 pub(super) const LARGE: usize = 64 << 10;
 
-/// Decides the requests at `/json`.
 pub(super) struct JsonApi<S> {
     context: ServiceContext<S>,
     bounds: RequestBounds,
@@ -54,8 +52,7 @@ pub(super) struct JsonApi<S> {
     response: MessageDescriptor,
 }
 
-/// Why a request failed. The body of the response says why; all errors have the status of envoyproxy/ratelimit, whose
-/// body is only `Bad Request`.
+/// The response's body says why; all errors have the status of envoyproxy/ratelimit, whose body is only `Bad Request`.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum JsonError {
     #[error("the body is not a {REQUEST} in JSON: {0}")]
@@ -118,7 +115,7 @@ async fn elsewhere(
     })
 }
 
-/// Returns the number of objects in JSON: braces outside of strings.
+/// Counts braces outside of strings.
 fn objects(json: &[u8]) -> usize {
     let (mut objects, mut in_string, mut escaped) = (0, false, false);
     for byte in json {
@@ -148,9 +145,7 @@ impl JsonError {
 // === impl JsonApi ===
 
 impl<S: Store> JsonApi<S> {
-    /// # Panics
-    ///
-    /// If weir was built without the descriptors of its own messages.
+    /// Panics if weir was built without the descriptors of its own messages.
     pub(super) fn new(context: ServiceContext<S>, bounds: RequestBounds) -> Self {
         let pool = DescriptorPool::decode(proto::DESCRIPTORS).expect("compiled by weir's own build");
         let message = |name| pool.get_message_by_name(name).expect("declared in weir's own proto files");
@@ -168,7 +163,6 @@ impl<S: Store> JsonApi<S> {
         }
     }
 
-    /// Answers the request in `body`, which its connection's account holds.
     async fn answer(
         &self,
         client: &Client,
@@ -227,7 +221,7 @@ impl<S: Store> JsonApi<S> {
         &self.context
     }
 
-    /// Has the account of the connection `hold` what decoding `body` takes.
+    /// Has `hold` account for what decoding `body` takes.
     pub(super) fn check_size(&self, body: &[u8], hold: &mut Hold) -> Result<(), JsonError> {
         let objects = objects(body);
         // before they take memory: the request, two objects for a descriptor and its override, and one for an entry
@@ -245,7 +239,6 @@ impl<S: Store> JsonApi<S> {
         self.within_bounds(&message)
     }
 
-    /// Returns the request in `json`.
     pub(super) fn message(&self, json: serde_json::Value) -> Result<RateLimitRequest, JsonError> {
         self.within_bounds(&DynamicMessage::deserialize(self.request.clone(), json)?)
     }
@@ -257,7 +250,7 @@ impl<S: Store> JsonApi<S> {
         Ok(message)
     }
 
-    /// Returns `response` in JSON, with the fields in the order of their names.
+    /// With the fields in the order of their names.
     pub(super) fn json(&self, response: &RateLimitResponse) -> Result<serde_json::Value, String> {
         serde_json::to_value(self.dynamic(response)?).map_err(|error| error.to_string())
     }
@@ -289,7 +282,6 @@ impl<S: Store> JsonApi<S> {
 
 #[cfg(any(test, fuzzing))]
 impl<S> JsonApi<S> {
-    /// Returns the JSON of `request`.
     pub(super) fn json_of(&self, request: &RateLimitRequest) -> String {
         let message = DynamicMessage::decode(self.request.clone(), request.encode_to_vec().as_slice());
         serde_json::to_string(&message.expect("a message")).expect("JSON")

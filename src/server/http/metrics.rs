@@ -19,15 +19,13 @@ use crate::observe::{
     prometheus::{self, MetricNames},
 };
 
-/// `/metrics`, as it is and compressed.
 #[derive(Clone)]
 struct MetricsPage {
     plain: Arc<PageSource>,
     compressed: Arc<PageSource>,
 }
 
-/// Returns the page of `PROMETHEUS_ADDR`: the stats at `path` (`PROMETHEUS_PATH`), which may contain characters that a
-/// router's pattern cannot.
+/// The page of `PROMETHEUS_ADDR`: the stats at `path`, which may have characters that a router's pattern cannot.
 pub fn metrics_router(stats: &Arc<Stats>, path: String, names: MetricNames, pages: &Pages) -> Router {
     let page = MetricsPage::new(stats, names, pages);
     Router::new().fallback(get(move |uri: Uri, headers: HeaderMap| async move {
@@ -70,18 +68,13 @@ impl MetricsPage {
     }
 }
 
-/// Compresses fast: the text repeats itself, so more effort gains little.
-///
-/// # Panics
-///
-/// Never: writing to memory does not fail.
+/// Fast: the text repeats itself, so more effort gains little.
 fn compressed(text: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish()).expect("memory takes all bytes")
 }
 
-/// Returns whether `Accept-Encoding` (RFC 9110, section 12.5.3) names gzip with a weight above 0. `*` is not enough:
-/// the uncompressed page is always acceptable, too.
+/// Gzip must be named with a weight above 0 (RFC 9110, section 12.5.3): `*` also accepts the uncompressed page.
 fn accepts_gzip(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|coding| {

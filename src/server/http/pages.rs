@@ -39,7 +39,6 @@ const PART: usize = 16 << 10;
 pub struct Pages(Arc<Shelf>);
 
 struct Shelf {
-    /// One permit, for the page that is being rendered.
     turn: Arc<Semaphore>,
     /// The pages that clients have not read, the oldest first.
     unread: Mutex<VecDeque<(Instant, Weak<Page>)>>,
@@ -47,7 +46,6 @@ struct Shelf {
     exceeded: Arc<Exceeded>,
 }
 
-/// A page that can be rendered, such as `/metrics`.
 pub(super) struct PageSource {
     shelf: Arc<Shelf>,
     render: Arc<dyn Fn() -> Vec<u8> + Send + Sync>,
@@ -57,7 +55,6 @@ pub(super) struct PageSource {
     size: AtomicUsize,
 }
 
-/// None if the page could not be rendered.
 type Rendering = BoxFuture<'static, Option<Arc<Page>>>;
 
 /// A rendered page. Its text is gone when it was dropped for another one.
@@ -68,15 +65,12 @@ struct Page {
     freed: Arc<Notify>,
 }
 
-/// The rest of a page.
 #[derive(Debug)]
 struct PageBody {
-    /// None at the end.
     page: Option<Arc<Page>>,
     at: usize,
 }
 
-/// The client did not read a page in time, and its room was needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the page was not read in time")]
 struct Dropped;
@@ -95,8 +89,7 @@ impl Pages {
         }))
     }
 
-    /// Returns the page that `render` makes, on a thread that decides no requests: with tens of thousands of rules it
-    /// takes longer than a decision may wait.
+    /// Renders on a thread that decides no requests: tens of thousands of rules take longer than a decision may wait.
     pub(super) fn source(&self, render: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Arc<PageSource> {
         Arc::new(PageSource {
             shelf: Arc::clone(&self.0),
@@ -125,8 +118,7 @@ impl Shelf {
         }
     }
 
-    /// Drops the oldest pages as far as needed for `bytes`. Returns how long to wait until the next one may be dropped;
-    /// none if there is room.
+    /// Drops the oldest pages as needed. Returns how long until the next one may be dropped; none if there is room.
     fn time_to_room(&self, bytes: usize) -> Option<Duration> {
         let mut unread = self.unread.lock();
         unread.retain(|(_, page)| page.strong_count() > 0);
@@ -167,7 +159,6 @@ impl PageSource {
         Some(Body::new(PageBody { page: (page.length > 0).then_some(page), at: 0 }))
     }
 
-    /// Returns the next rendering, which it shares with others.
     fn join(self: &Arc<Self>) -> Shared<Rendering> {
         let mut next = self.next.lock();
         // weak: if all who wait for it go away, it must not keep its place in the queue

@@ -10,8 +10,7 @@ use super::{
 };
 use crate::{server::bounds::RequestBounds, store::Store};
 
-/// Returns the pages of `PORT`: `/json` and `/v1/acquire`, whose requests are within `bounds`, for those who have
-/// `access`; `/healthcheck` and `/metrics`, which is one of `pages`, for everybody.
+/// The pages of `PORT`: `/json` and `/v1/acquire` as `access` allows, and `/healthcheck` and `/metrics` for everybody.
 pub fn router<S: Store>(
     context: &ServiceContext<S>,
     bounds: RequestBounds,

@@ -31,8 +31,7 @@ use crate::{
 /// How long to wait after a failed accept. The usual cause, too many open files, outlasts an immediate retry.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves the connections of `listener`, which are among `connections`, with `router` until `stop`; then accepts no
-/// more, and returns when the open requests have their responses. The caller bounds that time.
+/// Serves `listener` until `stop`, then waits for the responses to open requests. The caller has to bound that time.
 ///
 /// # Errors
 ///
@@ -71,8 +70,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Serves one connection until the client closes it, is idle or slow for too long, or until `stopping` is true and its
-/// request has its response.
+/// Ends when the client closes the connection, is idle or slow for too long, or has its last response after `stopping`.
 async fn serve_connection(
     stream: TcpStream,
     opened: Connection,
@@ -128,7 +126,6 @@ async fn serve_connection(
     }
 }
 
-/// A body whose parts are counted as unread until they are written.
 type CountedBody = Pin<Box<dyn http_body::Body<Data = UnreadBytes, Error = axum::Error> + Send>>;
 
 fn counted(body: Body, client: Client) -> CountedBody {

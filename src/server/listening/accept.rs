@@ -32,23 +32,16 @@ pub(in super::super) const TLS_HANDSHAKE: u8 = 0x16;
 /// How long to wait after a failed accept. The usual cause, too many open files, outlasts an immediate retry.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where connections come from, and what serves them.
 pub(in super::super) struct Listening<P> {
     pub(in super::super) listener: Listener,
-    /// The number of threads, at least one.
     pub(in super::super) threads: usize,
-    /// None to serve without TLS.
     pub(in super::super) certificates: Option<Arc<Certificates>>,
     pub(in super::super) connections: Arc<Connections>,
     pub(in super::super) protocol: Arc<P>,
 }
 
-/// Serves connections until `stop`, and makes progress with `beside` meanwhile. Then accepts no more, waits for
-/// `stopping`, and shuts the open connections down gracefully. Closes those that are still open after `drain`.
-///
-/// # Errors
-///
-/// The system's, if it cannot start a thread.
+/// Serves connections until `stop`, and polls `beside` meanwhile. Then accepts no more, waits for `stopping`, and shuts
+/// the open connections down gracefully. Closes those that are still open after `drain`.
 pub(in super::super) async fn accept<P: Protocol>(
     listening: Listening<P>,
     stop: impl Future<Output = ()>,
@@ -97,7 +90,6 @@ pub(in super::super) async fn accept<P: Protocol>(
     Ok(())
 }
 
-/// Adds a connection, unless there are too many.
 fn opened(connections: &Arc<Connections>, protocol: &impl Protocol) -> Option<Connection> {
     if protocol.has_to_authenticate() { connections.open_unauthenticated() } else { connections.open() }
 }

@@ -14,8 +14,7 @@ use crate::{
     tls::{CertificateDates, ServerTls, ServerTlsFiles, TlsError},
 };
 
-/// How long to wait for the next file of a pair before the pair is reported as invalid: many tools replace a
-/// certificate and its key one after the other.
+/// How long to wait for the next file of a pair: many tools replace a certificate and its key one after the other.
 const PAIR_DELAY: Duration = Duration::from_secs(1);
 
 /// The certificates in use. New connections use the latest valid ones; open connections are not affected by a change.
@@ -23,13 +22,11 @@ const PAIR_DELAY: Duration = Duration::from_secs(1);
 pub struct Certificates {
     tls: ServerTls,
     config: ArcSwap<ServerConfig>,
-    /// The contents that `config` was made of.
     files: Mutex<ServerTlsFiles>,
-    /// The dates of all certificates in use, the server's own first.
+    /// The server's own first.
     dates: ArcSwap<Vec<CertificateDates>>,
     reloads: Counter,
     reloads_failed: Counter,
-    /// Completed handshakes.
     pub(in super::super) handshakes: Counter,
     pub(in super::super) refusals: Refusals,
 }
@@ -62,20 +59,17 @@ impl Certificates {
         Ok((Arc::new(certificates), watch))
     }
 
-    /// Returns the dates of all certificates in use: the server's own first, the rest of its chain, and the authorities
-    /// of clients.
+    /// The dates of all certificates in use: the server's own, its chain, and clients' authorities.
     #[must_use]
     pub fn dates(&self) -> Arc<Vec<CertificateDates>> {
         self.dates.load_full()
     }
 
-    /// Returns the configuration for the next connection.
     pub(in super::super) fn config(&self) -> Arc<ServerConfig> {
         self.config.load_full()
     }
 
-    /// Loads the files again after each change that `watch` reports, and never returns. Invalid files leave the
-    /// previous ones in use.
+    /// Loads the files again after each change, and never returns. Invalid files leave the previous ones in use.
     pub async fn follow(self: Arc<Self>, mut watch: Watch) {
         loop {
             watch.changed().await;
@@ -92,7 +86,6 @@ impl Certificates {
         }
     }
 
-    /// Loads the files unless their contents are in use already.
     async fn reload(&self) -> Result<(), TlsError> {
         let used = self.files.lock().clone();
         let read = blocking(self.tls.clone(), move |tls| {
@@ -114,7 +107,6 @@ impl Certificates {
     }
 }
 
-/// Runs `work` on a thread that may block.
 async fn blocking<T: Send + 'static>(
     tls: ServerTls,
     work: impl FnOnce(&ServerTls) -> Result<T, TlsError> + Send + 'static,

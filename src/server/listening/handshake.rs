@@ -21,7 +21,6 @@ use crate::{
     server::{bounds::MAX_HANDSHAKES, connections::Connection},
 };
 
-/// How long a handshake may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The most accepted connections that wait for one thread. More wait in the system's queue.
@@ -30,29 +29,21 @@ const MAX_QUEUED: usize = 128;
 /// One thread of handshakes for as many threads that serve connections.
 const SERVING_THREADS: usize = 4;
 
-/// The nice value of the threads that make handshakes.
 #[cfg(target_os = "linux")]
 const LOWEST_PRIORITY: i32 = 19;
 
-/// The threads that make handshakes. They end when this is dropped.
+/// The threads end when this is dropped.
 pub(super) struct Handshakes {
     threads: Vec<mpsc::Sender<Waiting>>,
     next: usize,
 }
 
-/// A connection that waits for its handshake.
 type Waiting = (Accepted, Connection);
 
-/// Receives completed handshakes.
 type Done = mpsc::UnboundedSender<(Box<TlsStream<Socket>>, Connection)>;
 
 impl Handshakes {
-    /// Starts threads for a server that has `serving` threads. Handshakes use the latest of `certificates`, and those
-    /// that succeed are sent to `done`.
-    ///
-    /// # Errors
-    ///
-    /// The system's, if it cannot start a thread.
+    /// Starts threads for a server that has `serving` threads. Handshakes use the latest of `certificates`.
     pub(super) fn start(serving: usize, certificates: &Arc<Certificates>, done: &Done) -> io::Result<Self> {
         let start = |index| {
             let (sender, accepted) = mpsc::channel(MAX_QUEUED);
@@ -75,8 +66,7 @@ impl Handshakes {
     }
 }
 
-/// Gives this thread the lowest priority, so that the system interrupts a handshake at once when a decision needs the
-/// processor. Otherwise decisions wait for milliseconds beside many handshakes on few processors.
+/// Gives the thread the lowest priority: else decisions wait for milliseconds beside handshakes on few processors.
 fn yield_to_decisions() {
     // on Linux this concerns the calling thread only, and lowering needs no privilege
     #[cfg(target_os = "linux")]
@@ -85,8 +75,7 @@ fn yield_to_decisions() {
     }
 }
 
-/// Makes the handshakes of the `accepted` connections, up to `max_open` at a time, until the channel is closed. Then
-/// aborts those under way.
+/// Makes up to `max_open` handshakes at a time, until the channel is closed. Then aborts those under way.
 async fn run(
     mut accepted: mpsc::Receiver<Waiting>,
     max_open: usize,
@@ -162,7 +151,6 @@ mod tests {
     use super::*;
     use crate::{server::Connections, tls::ServerTls};
 
-    /// Runs handshakes in the test's runtime. Returns the sender of connections.
     async fn started(max_open: usize) -> mpsc::Sender<Waiting> {
         let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/keys");
         let (certificate, key) = (keys.join("rsa.crt"), keys.join("rsa.pem"));
@@ -174,7 +162,6 @@ mod tests {
         sender
     }
 
-    /// Sends a connection whose other end, which is returned, says nothing.
     async fn silent(sender: &mpsc::Sender<Waiting>) -> UnixStream {
         let (ours, theirs) = StdStream::pair().expect("a pair");
         ours.set_nonblocking(true).expect("a socket");

@@ -10,28 +10,19 @@ use crate::{
     tls::{EndedAuthority, WrongClientName},
 };
 
-/// Why a handshake failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Reason {
     /// The client closed the connection before it sent anything wrong, as TCP health checks do.
     Closed,
     /// It took too long, or too many others began meanwhile.
     TimedOut,
-    /// The first bytes are not TLS.
     NotTls,
-    /// There is no certificate, and one is required.
     NoCertificate,
-    /// The certificate or its authority has expired, or is not valid yet.
     Expired,
-    /// No trusted authority has signed the certificate.
     Untrusted,
-    /// The certificate is valid, for another name.
     WrongName,
-    /// The client rejected weir's certificate.
     Rejected,
-    /// The client offers no common version, cipher or protocol.
     Incompatible,
-    /// Anything else.
     Other,
 }
 
@@ -42,7 +33,6 @@ pub(in super::super) struct Refusal {
     detail: String,
 }
 
-/// Counts and logs failed handshakes by their reasons.
 #[derive(Debug, Default)]
 pub(in super::super) struct Refusals([(Counter, Throttle); Reason::ALL.len()]);
 
@@ -62,7 +52,6 @@ impl Reason {
         Self::Other,
     ];
 
-    /// Returns its name in metrics.
     const fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -164,7 +153,7 @@ impl fmt::Display for Refusal {
 // === impl Refusals ===
 
 impl Refusals {
-    /// Counts and logs `refusal` of a connection from `peer`: each reason at most once a second.
+    /// Logs each reason at most once a second.
     pub(in super::super) fn add(&self, peer: Peer, refusal: &Refusal) {
         let (counter, throttle) = &self.0[refusal.reason as usize];
         if refusal.reason == Reason::Closed {

@@ -15,11 +15,9 @@ use tokio_rustls::server::TlsStream;
 
 use crate::net::Accepted;
 
-/// An accepted connection, as a worker receives it.
 pub(in super::super) enum Incoming {
-    /// A connection without TLS.
     Plain(Accepted),
-    /// A connection after its TLS handshake, detached.
+    /// After the TLS handshake, detached.
     Secured(Box<TlsStream<Socket>>),
 }
 
@@ -35,7 +33,6 @@ enum State {
     Broken,
 }
 
-/// The other end of a connection, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Peer {
     Tcp(SocketAddr),
@@ -45,7 +42,6 @@ pub(in super::super) enum Peer {
 // === impl Socket ===
 
 impl Socket {
-    /// Returns `accepted` registered with the current runtime.
     pub(in super::super) fn new(accepted: Accepted) -> io::Result<Self> {
         Ok(Self(match accepted {
             Accepted::Tcp(stream) => State::Tcp(TcpStream::from_std(stream)?),
@@ -63,7 +59,6 @@ impl Socket {
         Ok(())
     }
 
-    /// Joins the current runtime.
     pub(in super::super) fn attach(&mut self) -> io::Result<()> {
         if let State::Detached(accepted) = std::mem::replace(&mut self.0, State::Broken) {
             *self = Self::new(accepted)?;

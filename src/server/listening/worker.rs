@@ -18,16 +18,11 @@ use tokio::{
 use super::socket::Incoming;
 use crate::{runtime, server::connections::Connection};
 
-/// What a connection speaks.
 pub(in super::super) trait Protocol: Send + Sync + 'static {
     /// Begins the names of its threads.
     const THREADS: &'static str;
 
-    /// Serves `connection` until it ends; gracefully when `stopping` becomes true.
-    ///
-    /// # Errors
-    ///
-    /// The system's, if the connection cannot be served at all.
+    /// Serves until the connection ends; gracefully when `stopping` becomes true. Fails if it cannot be served at all.
     fn serve(
         &self,
         connection: Incoming,
@@ -40,40 +35,29 @@ pub(in super::super) trait Protocol: Send + Sync + 'static {
         false
     }
 
-    /// Logs that a connection cannot be served.
     fn log_failed(&self, error: &io::Error);
 }
 
-/// All worker threads.
 pub(in super::super) struct Workers {
     threads: Vec<Worker>,
-    /// Starts the graceful shutdown of their connections.
     stopping: watch::Sender<bool>,
     /// Closes their connections at once when dropped.
     _cut: watch::Sender<()>,
 }
 
-/// One thread.
 struct Worker {
     /// None once the worker should end.
     connections: Option<mpsc::UnboundedSender<(Incoming, Connection)>>,
-    /// The number of open connections.
     open: Arc<AtomicUsize>,
     /// Completes when the last connection has ended, after `connections` was dropped.
     ended: oneshot::Receiver<()>,
 }
 
-/// Counts a connection as open until dropped.
 struct OpenGuard(Arc<AtomicUsize>);
 
 // === impl Workers ===
 
 impl Workers {
-    /// Starts `threads` threads, at least one, that serve `services`.
-    ///
-    /// # Errors
-    ///
-    /// The system's, if it cannot start a thread.
     pub(in super::super) fn start<P: Protocol>(threads: usize, services: &Arc<P>) -> io::Result<Self> {
         let (stopping, stopped) = watch::channel(false);
         let (cut, is_cut) = watch::channel(());
@@ -93,13 +77,11 @@ impl Workers {
         }
     }
 
-    /// Returns the number of open connections.
     pub(in super::super) fn open(&self) -> usize {
         self.threads.iter().map(|worker| worker.open.load(Ordering::Relaxed)).sum()
     }
 
-    /// Shuts all connections down gracefully, and waits until they have ended. Dropping the workers closes those that
-    /// have not.
+    /// Shuts connections down gracefully, and waits for their ends. Dropping the workers closes those still open.
     pub(in super::super) async fn stop(&mut self) {
         self.stopping.send_replace(true);
         for worker in &mut self.threads {

@@ -5,7 +5,6 @@ pub(super) fn integer<T: std::str::FromStr>(argument: &[u8]) -> Option<T> {
     std::str::from_utf8(argument).ok()?.parse().ok()
 }
 
-/// Returns whether `argument` is `word`, in upper or lower case.
 pub(super) fn is_word(argument: &[u8], word: &str) -> bool {
     argument.eq_ignore_ascii_case(word.as_bytes())
 }

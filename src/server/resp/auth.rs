@@ -7,8 +7,7 @@ use ring::digest::{Digest, SHA256, digest};
 /// The user of a client that names none.
 pub(super) const DEFAULT_USER: &str = "default";
 
-/// A user and password. Only digests are kept and compared, so that how long a comparison takes says nothing about
-/// them.
+/// A user and password, as digests, so that the time of a comparison tells nothing about them.
 #[derive(Clone, Copy)]
 pub struct Auth {
     user: Digest,
@@ -27,14 +26,12 @@ impl Auth {
             .then(|| Self { user: hash(user), password: hash(password) })
     }
 
-    /// Returns whether these are the user and the password.
     pub(super) fn admits(&self, user: &[u8], password: &[u8]) -> bool {
         let is = |expected: &Digest, given: &[u8]| digest(&SHA256, given).as_ref() == expected.as_ref();
         is(&self.user, user) & is(&self.password, password)
     }
 }
 
-/// Hides both.
 impl fmt::Debug for Auth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Auth(…)")

@@ -33,8 +33,7 @@ use crate::{
     store::Store,
 };
 
-/// The bytes of a buffer that is kept while it is empty: part of what each connection takes. What a longer command needs
-/// is accounted for.
+/// The bytes of an empty buffer that is kept, as part of what each connection takes. Longer commands are accounted for.
 const READ: usize = 16 << 10;
 
 /// The bytes that a read has room for at least.
@@ -47,9 +46,8 @@ const WRITTEN_AT_ONCE: usize = 64 << 10;
 const INLINE: &str =
     "Protocol Error: Invalid Array length: inline commands are not supported, send arrays of bulk strings";
 
-/// Serves `service` on `io` until the client closes the connection, or `stopping` becomes true and all commands that
-/// have arrived are carried out. Ends at once if the client reads no replies, or `open` has to be closed because of
-/// what it holds.
+/// Serves until the client closes the connection, or `stopping` becomes true and the commands that have arrived are
+/// carried out. Ends at once if the client reads no replies, or `open` has to be closed because of what it holds.
 pub(super) async fn serve<S: Store, I>(
     io: I,
     open: &Connection,
@@ -83,15 +81,12 @@ pub(super) async fn serve<S: Store, I>(
     }
 }
 
-/// Reads and carries out the commands of one connection.
 struct Driver<'a, S, I> {
     io: Metered<I>,
     open: &'a Connection,
     service: &'a Service<S>,
     session: Session,
-    /// What was read and not carried out yet.
     buffer: Vec<u8>,
-    /// What was read while a command was carried out, and comes after the buffer.
     ahead: Ahead,
     /// Accounts for the buffer.
     hold: Hold,
@@ -99,7 +94,6 @@ struct Driver<'a, S, I> {
     stopping: watch::Receiver<bool>,
     /// When the command began that has arrived in part.
     begun: Option<Instant>,
-    /// Whether nothing was read yet.
     is_new: bool,
 }
 
@@ -126,7 +120,7 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
         Ok(())
     }
 
-    /// Reads what has arrived. Returns whether there is anything.
+    /// Returns whether anything has arrived.
     async fn read(&mut self) -> io::Result<bool> {
         if self.buffer.is_empty() && self.buffer.capacity() > READ {
             self.buffer = Vec::with_capacity(READ);
@@ -170,7 +164,6 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
         Ok(read > 0)
     }
 
-    /// Carries out all commands that are complete.
     async fn carry_out(&mut self) -> io::Result<()> {
         let (mut at, mut now, mut commands) = (0, self.service.clock.now(), 0);
         let mut ranges = Ranges::new();
@@ -228,8 +221,7 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
         Ok(())
     }
 
-    /// Carries out the commands of a transaction in their order, each by itself, the first as of `now`. Returns the time
-    /// for the next one.
+    /// Carries out the commands of a transaction, each by itself. Returns the time for the next command.
     async fn execute(&mut self, queue: &Queue, mut now: Timestamp) -> io::Result<Timestamp> {
         for command in queue.commands() {
             let (session, replies) = (&mut self.session, &mut self.replies);
@@ -246,8 +238,7 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
         Ok(now)
     }
 
-    /// Waits for `pause` before the reply to a wrong password is sent and the next command begins. Nobody else waits: no
-    /// other connection, and no stop. Returns the time for the next command.
+    /// Holds back the reply to a wrong password, for `pause` or until a stop. Returns the time for the next command.
     async fn hold_back(&mut self, pause: Duration) -> Timestamp {
         tokio::select! {
             () = sleep(pause) => {}
@@ -256,8 +247,7 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
         self.service.clock.now()
     }
 
-    /// Answers a line that is no array: refuses it, and closes the connection of a client that speaks HTTP, whose body
-    /// might contain commands of somebody else.
+    /// Refuses a line. Closes the connection of an HTTP client, whose body might hold commands of somebody else.
     fn answer_line(&mut self, line: &[u8]) {
         let line = line.trim_ascii();
         let is_http =
@@ -276,12 +266,10 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
         }
     }
 
-    /// Writes all replies if they are many.
     async fn write_many(&mut self) -> io::Result<()> {
         if self.replies.bytes().len() > WRITTEN_AT_ONCE { self.write().await } else { Ok(()) }
     }
 
-    /// Writes all replies.
     async fn write(&mut self) -> io::Result<()> {
         let mut rest = self.replies.bytes();
         while !rest.is_empty() {
@@ -307,8 +295,7 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
     }
 }
 
-/// Waits for a command, as of `now`, and reads `ahead` meanwhile. Returns the time for the next command: it does not
-/// begin before this one has ended.
+/// Reads `ahead` while a command is carried out. Returns the time for the next command, which begins after it.
 async fn after<S, I: AsyncRead + Unpin>(
     service: &Service<S>,
     now: Timestamp,
@@ -334,8 +321,7 @@ impl Ahead {
     /// The turns of commands after their client has left, for one that sends commands and does not wait for replies.
     const TURNS: usize = 1_024;
 
-    /// Reads on, at the end of one turn of a command. Ready with an error if the client has left and there were enough
-    /// turns since.
+    /// Reads on, at the end of one turn of a command. Fails if the client has left and there were enough turns since.
     fn poll<I: AsyncRead + Unpin>(
         &mut self,
         io: &mut Metered<I>,
@@ -362,7 +348,6 @@ impl Ahead {
     }
 }
 
-/// Polls `future`, which may be polled again if it is not ready.
 async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|context| {
         Poll::Ready(match future.as_mut().poll(context) {

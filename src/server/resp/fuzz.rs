@@ -20,10 +20,8 @@ use crate::{
     store::MemoryStore,
 };
 
-/// The bytes of a read.
 const CHUNK: usize = 200;
 
-/// A client that sends its input in pieces and accepts all replies.
 struct Client<'a> {
     rest: &'a [u8],
     replies: Vec<u8>,

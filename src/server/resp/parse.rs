@@ -6,32 +6,26 @@ use smallvec::SmallVec;
 
 use crate::server::bounds::MAX_MESSAGE;
 
-/// The bounds on one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CommandBounds {
     /// Its name and arguments together.
     pub(super) arguments: usize,
-    /// The bytes of each of them.
+    /// The bytes of each argument.
     pub(super) bulk: usize,
 }
 
 impl CommandBounds {
-    /// Those of a client that may ask for anything.
     pub(super) const FULL: Self = Self { arguments: 1_024, bulk: 1 << 20 };
-    /// Those of a client that has to authenticate first.
     pub(super) const BEFORE_AUTH: Self = Self { arguments: 10, bulk: 16 << 10 };
 }
 
-/// The longest line of a command that is no array, in bytes.
 const MAX_LINE: usize = 4 << 10;
 
 /// The longest line that announces a length: a sign, ten digits and some zeros.
 const MAX_HEADER: usize = 32;
 
-/// The ranges of a command's name and arguments.
 pub(super) type Ranges = SmallVec<[Range<usize>; 12]>;
 
-/// What the bytes begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
     /// A command of this length; its name and arguments are in the ranges.
@@ -40,7 +34,6 @@ pub(super) enum Parsed {
     Empty(usize),
     /// A line of this length instead of an array.
     Inline(usize),
-    /// The beginning of a command.
     Incomplete,
     /// No command. What follows cannot be told from it.
     Broken(Broken),
@@ -49,40 +42,30 @@ pub(super) enum Parsed {
 /// Why bytes are no command. Clients see the texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Broken {
-    /// The number of elements is no number.
     #[error("ERR Protocol error: invalid multibulk length")]
     ArrayLength,
-    /// There are too many elements.
     #[error("ERR Protocol error: a command has at most {0} arguments")]
     TooManyArguments(usize),
-    /// An element is not a bulk string.
     #[error("ERR Protocol error: expected '$', got '{}'", .0.escape_ascii())]
     NotBulk(u8),
-    /// The length of an element is no number.
     #[error("ERR Protocol error: invalid bulk length")]
     BulkLength,
-    /// An element is too long.
     #[error("ERR Protocol error: an argument has at most {0} bytes")]
     TooLongArgument(usize),
-    /// The command is too long.
     #[error("ERR Protocol error: a command has at most {MAX_MESSAGE} bytes")]
     TooLong,
-    /// An element is longer than announced.
     #[error("ERR Protocol error: a bulk string does not end where it should")]
     Unterminated,
-    /// A line does not end.
     #[error("ERR Protocol error: too big inline request")]
     LongLine,
 }
 
 impl Broken {
-    /// Returns whether it is a bound that was exceeded.
     pub(super) const fn is_bound(self) -> bool {
         matches!(self, Self::TooManyArguments(_) | Self::TooLongArgument(_) | Self::TooLong | Self::LongLine)
     }
 }
 
-/// A line that announces a length.
 enum Header {
     /// The length, and where the next line begins. None if it is no number.
     Length(Option<i64>, usize),
@@ -135,7 +118,6 @@ pub(super) fn parse(bytes: &[u8], bounds: CommandBounds, ranges: &mut Ranges) ->
     Parsed::Command(at)
 }
 
-/// Reads the line that begins at `start`: a length.
 fn header(bytes: &[u8], start: usize) -> Header {
     let rest = &bytes[start..];
     let line = &rest[..rest.len().min(MAX_HEADER)];

@@ -1,34 +1,27 @@
 //! Writes replies, in the version of the protocol that the client has chosen.
 
-/// The longest text of a caller in an error, in bytes.
 const MAX_QUOTED: usize = 128;
 
-/// Replies that were not sent yet.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     bytes: Vec<u8>,
-    /// Whether the client has chosen RESP3.
     pub(super) is_resp3: bool,
-    /// The errors among them, since they were last taken.
     errors: u64,
 }
 
 // === impl Replies ===
 
 impl Replies {
-    /// Returns the bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     pub(super) fn clear(&mut self) {
-        /// Bytes that are kept for the next replies.
         const KEPT: usize = 16 << 10;
         self.bytes.clear();
         self.bytes.shrink_to(KEPT);
     }
 
-    /// Returns the number of errors since the last call.
     pub(super) fn take_errors(&mut self) -> u64 {
         std::mem::take(&mut self.errors)
     }
@@ -54,7 +47,6 @@ impl Replies {
         self.end_line();
     }
 
-    /// A string of any bytes.
     pub(super) fn bulk(&mut self, bytes: impl AsRef<[u8]>) {
         self.header(b'$', bytes.as_ref().len());
         self.bytes.extend_from_slice(bytes.as_ref());
@@ -108,7 +100,6 @@ impl Replies {
     }
 }
 
-/// Returns the beginning of a caller's `bytes`, for an error.
 pub(super) fn quoted(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_QUOTED)]).into_owned()
 }

@@ -31,15 +31,13 @@ pub struct Server<S> {
 }
 
 impl<S: Store> Server<S> {
-    /// Returns a server of `service` on `threads` threads, at least one. It accepts TLS connections only, with
-    /// `certificates`; without any, plain text only.
+    /// On `threads` threads, at least one. With `certificates`, accepts only TLS connections, and else only plain text.
     #[must_use]
     pub fn new(service: Service<S>, threads: usize, certificates: Option<Arc<Certificates>>) -> Self {
         Self { service: Arc::new(service), threads, certificates }
     }
 
-    /// Serves the connections of `listener` until `stop`, then accepts no more and closes the open ones after the
-    /// commands that have arrived. Those that are still open after `drain` are closed at once.
+    /// Serves until `stop`, then closes connections after the commands that have arrived, or after `drain`.
     ///
     /// # Errors
     ///

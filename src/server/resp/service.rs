@@ -32,16 +32,14 @@ pub struct Service<S> {
     pub(super) hasher: KeyHasher,
     pub(super) started: Instant,
     pub(super) tracer: Option<Arc<Tracer>>,
-    /// Bounds the messages about clients that speak another protocol, that cannot authenticate, and about connections
-    /// that cannot be served.
+    /// Bound the messages about clients of another protocol, failed authentication, and failed connections.
     pub(super) rejected: Throttle,
     pub(super) auth_failed: Throttle,
     pub(super) failed: Throttle,
 }
 
 impl<S> Service<S> {
-    /// Returns a service on `limiter` that reads the time from `clock`, and whose connections are among `connections`.
-    /// Its metrics are among `stats`.
+    /// Returns a service whose connections are among `connections`, and its metrics among `stats`.
     #[must_use]
     pub fn new(
         limiter: Arc<Limiter<S>>,

@@ -9,42 +9,31 @@ use std::{
 use super::parse::{CommandBounds, Ranges};
 use crate::server::connections::Hold;
 
-/// The commands that may wait for `EXEC`.
 const MAX_QUEUED: usize = 10_000;
 
-/// The wrong passwords after which a connection is closed.
 const MAX_WRONG_PASSWORDS: u32 = 10;
 
 /// The time for which the reply to the first wrong password is held back. Each one takes as much longer.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The number of the last connection.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
-/// The state of a connection.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// The connection's number.
     pub(super) id: u64,
-    /// Whether the client may send any command.
     pub(super) is_authenticated: bool,
-    /// The name that the client has given the connection.
     pub(super) name: Vec<u8>,
-    /// The library of the client and its version, as it says.
     pub(super) client_library: [Vec<u8>; 2],
     /// The commands since `MULTI`.
     pub(super) queue: Option<Queue>,
-    /// The commands that `EXEC` has carried out next.
+    /// The commands that are carried out next, after `EXEC`.
     pub(super) executing: Option<Queue>,
-    /// Whether the connection is to be closed after the replies.
     pub(super) is_closing: bool,
-    /// The wrong passwords that the client has given.
     wrong_passwords: u32,
     /// How long the last reply has to be held back.
     pause: Option<Duration>,
 }
 
-/// Commands that wait for `EXEC`.
 #[derive(Debug)]
 pub(super) struct Queue {
     commands: Vec<QueuedCommand>,
@@ -54,7 +43,6 @@ pub(super) struct Queue {
     hold: Hold,
 }
 
-/// A command that waits.
 #[derive(Debug)]
 pub(super) struct QueuedCommand {
     /// Its index in the list of commands.
@@ -63,13 +51,11 @@ pub(super) struct QueuedCommand {
     ranges: Box<[Range<usize>]>,
 }
 
-/// Why a command cannot be queued. Clients see the texts.
+/// Clients see the texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum QueueFull {
-    /// There are too many.
     #[error("ERR a transaction has at most {MAX_QUEUED} commands")]
     Commands,
-    /// They are too long together.
     #[error("ERR the commands of this transaction have too many bytes")]
     Bytes,
 }
@@ -77,7 +63,6 @@ pub(super) enum QueueFull {
 // === impl Session ===
 
 impl Session {
-    /// Returns the state of a new connection.
     pub(super) fn new(is_authenticated: bool) -> Self {
         Self {
             id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
@@ -92,8 +77,7 @@ impl Session {
         }
     }
 
-    /// Records a wrong password: its reply is held back, longer each time, and the last one ends the connection.
-    /// Returns whether this is the last one.
+    /// Holds the reply back, longer each time; the last one ends the connection. Returns whether this is the last one.
     pub(super) fn add_wrong_password(&mut self) -> bool {
         self.wrong_passwords += 1;
         self.pause = Some(PAUSE * self.wrong_passwords);
@@ -102,12 +86,10 @@ impl Session {
         is_last
     }
 
-    /// Returns how long the last reply has to be held back, once.
     pub(super) const fn take_pause(&mut self) -> Option<Duration> {
         self.pause.take()
     }
 
-    /// Returns the bounds on the client's commands.
     pub(super) const fn bounds(&self) -> CommandBounds {
         if self.is_authenticated { CommandBounds::FULL } else { CommandBounds::BEFORE_AUTH }
     }
@@ -116,15 +98,12 @@ impl Session {
 // === impl Queue ===
 
 impl Queue {
-    /// The memory of a command besides its bytes and ranges.
     const OVERHEAD: usize = size_of::<QueuedCommand>();
 
-    /// Returns an empty queue, whose bytes `hold` accounts for.
     pub(super) const fn new(hold: Hold) -> Self {
         Self { commands: Vec::new(), is_broken: false, bytes: 0, hold }
     }
 
-    /// Adds a command.
     pub(super) fn push(&mut self, command: usize, arguments: &[&[u8]]) -> Result<(), QueueFull> {
         if self.commands.len() == MAX_QUEUED {
             return Err(QueueFull::Commands);
@@ -142,7 +121,6 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns the commands.
     pub(super) fn commands(&self) -> &[QueuedCommand] {
         &self.commands
     }
@@ -151,7 +129,7 @@ impl Queue {
 // === impl QueuedCommand ===
 
 impl QueuedCommand {
-    /// Returns its name and arguments.
+    /// The first is the command's name.
     pub(super) fn arguments(&self) -> impl Iterator<Item = &[u8]> {
         self.ranges.iter().map(|range| &self.bytes[range.clone()])
     }

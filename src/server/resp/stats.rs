@@ -3,30 +3,23 @@
 use super::commands::COMMANDS;
 use crate::observe::{Counter, Metric, Source};
 
-/// What the server counts.
 #[derive(Debug)]
 pub(super) struct RespStats {
     /// One for each of [`COMMANDS`].
     commands: Box<[Counter]>,
-    /// Commands that are unknown.
     pub(super) unknown: Counter,
-    /// Replies that are errors.
     pub(super) errors: Counter,
-    /// Requests that rate limiting commands rejected.
     pub(super) limited: Counter,
-    /// Attempts to authenticate that failed.
     pub(super) auth_failed: Counter,
 }
 
 // === impl RespStats ===
 
 impl RespStats {
-    /// Counts the command at `index` of [`COMMANDS`].
     pub(super) fn count(&self, index: usize) {
         self.commands[index].add(1);
     }
 
-    /// Returns the number of all commands.
     pub(super) fn total(&self) -> u64 {
         self.commands.iter().map(Counter::get).sum::<u64>() + self.unknown.get()
     }

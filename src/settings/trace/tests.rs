@@ -11,7 +11,6 @@ fn resolve(variables: &[(&str, &str)]) -> Result<Settings, SettingErrors> {
     Settings::resolve(&Flags::default(), &variables.collect::<BTreeMap<_, _>>())
 }
 
-/// Returns the settings with `TRACING_ENABLED` and `variables`.
 fn traced(variables: &[(&str, &str)]) -> TraceSettings {
     let on = [("TRACING_ENABLED", "true")];
     resolve(&[&on, variables].concat()).expect("valid settings").trace.expect("traces are on")

@@ -26,26 +26,22 @@ use crate::{
 /// What this instance knows about the checks of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outlook {
-    /// They fit, as far as this instance knows.
     Fits,
     /// They do not fit, but the store has to say so.
     Doubtful,
-    /// They do not fit.
     Rejects,
     /// They do not fit, as the local cache of `strict` knows.
     Cached,
 }
 
 impl Outlook {
-    /// Returns whether the checks do not fit.
     const fn rejects(self) -> bool {
         matches!(self, Self::Rejects | Self::Cached)
     }
 }
 
 impl<R: Remote> Coordinated<R> {
-    /// Decides `checks` and counts their hits only if all of them are admitted. None of the checks rejects the request
-    /// alone if they are `all_quotas`.
+    /// Counts the hits only if all are admitted. `all_quotas`: none of the checks rejects the request alone.
     pub(super) async fn take_all_or_none(
         &self,
         checks: &[LimitCheck<'_>],
@@ -89,8 +85,7 @@ impl<R: Remote> Coordinated<R> {
         in_order(all.into_iter().flatten().zip(decided.into_iter().flatten()))
     }
 
-    /// Has the checks of all `units`, each of one counter, take their hits, or none: first where nothing waits for the
-    /// store. Hits are given back once it is known that no other counter rejects the request.
+    /// Counts all `units`, each of one counter, or none: first those without the store, last those that give hits back.
     async fn take_units(&self, units: &[SmallVec<[&LimitCheck<'_>; 2]>], turn: Turn<'_>) -> Vec<Decisions> {
         let gives_back =
             |check: &&LimitCheck<'_>| check.direction == Direction::GiveBack && check.hits > Hits(0);
@@ -123,7 +118,6 @@ impl<R: Remote> Coordinated<R> {
         decided.collect()
     }
 
-    /// Returns what this instance knows about the checks of `unit`, which have one counter.
     fn outlook(&self, unit: &[&LimitCheck<'_>], now: Timestamp) -> Outlook {
         let (check, time) = (unit[0], self.client.time_at(now));
         let mode = self.mode(check, time.now);
@@ -151,7 +145,7 @@ impl<R: Remote> Coordinated<R> {
         })
     }
 
-    /// Has the store say how the counter of `unit` stands, and whether the hits of all of its checks fit.
+    /// Reads how the counter of `unit` stands, and whether the hits of all of its checks fit.
     pub(super) async fn read(&self, unit: &[&LimitCheck<'_>], turn: Turn<'_>) -> TryOutcome {
         let (check, at) = (unit[0], self.client.time().now);
         let is_own = check.rule.id().is_none();
@@ -169,9 +163,8 @@ impl<R: Remote> Coordinated<R> {
         recorded(turn.record, 1, pin!(outcome)).await
     }
 
-    /// Returns the decisions about the checks of `unit`, of one counter, whose request is rejected. What does not fit by
-    /// itself is decided as in a request of its own: a strict bucket notices the try, and the store is asked now and
-    /// then. Counts nothing.
+    /// For a unit of a rejected request. Counts nothing. What does not fit by itself is decided as in a request of its
+    /// own: a strict bucket notices the try, and the store is asked now and then.
     fn stand(&self, unit: &[&LimitCheck<'_>], outlook: Outlook, turn: Turn<'_>) -> Decisions {
         let time = self.client.time_at(turn.now);
         let mode = self.mode(unit[0], time.now);
@@ -207,7 +200,7 @@ impl<R: Remote> Coordinated<R> {
         decisions
     }
 
-    /// Returns how the counter of `check` stands by what this instance knows; over, if `hits` do not fit.
+    /// The decision is over the limit if `hits` do not fit by what this instance knows.
     pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
         let at = self.client.time_at(now).now;
         match self.mode(check, at) {
@@ -217,8 +210,7 @@ impl<R: Remote> Coordinated<R> {
         }
     }
 
-    /// Gives back hits that were taken for `check`, because another check of the request was rejected. Returns how the
-    /// counter stands then.
+    /// Gives hits back, because another check of the request was rejected. Returns how the counter stands then.
     pub(super) fn undo(&self, check: &LimitCheck<'_>, made: Made, turn: Turn<'_>) -> Decision {
         let Made { decision, fallback, at, is_counted } = made;
         if decision.over || check.hits == Hits(0) {

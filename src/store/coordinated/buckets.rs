@@ -124,7 +124,7 @@ fn plus(a: Period, b: Period) -> Period {
     Period::from_nanos(a.as_nanos().saturating_add(b.as_nanos()))
 }
 
-/// Returns the tier of a request; none if a number is too large.
+/// None if a number is too large.
 fn tier(request: &PacedRequest) -> Option<Tier> {
     let period = request.pace.period().filter(|period| *period <= Period::from_secs(31_536_000))?;
     let burst = u32::try_from(request.capacity).ok()?;

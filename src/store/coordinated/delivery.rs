@@ -2,15 +2,12 @@
 
 use crate::store::remote::RemoteError;
 
-/// Whether the store has applied a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
-    /// The store has applied it.
     Applied,
     /// The store has definitely not applied it, so it may be sent again.
     NotApplied,
-    /// The connection broke or there was no reply in time. The command must not be repeated: its hits could count
-    /// twice.
+    /// The connection broke, or no reply came in time. It must not be repeated: its hits could count twice.
     Unknown,
     /// It is not known yet: this try was sent, and its outcome decides whether the hits of the answer are reported.
     OnWay(SentTry),
@@ -19,9 +16,7 @@ pub(super) enum Delivery {
 /// A try that was sent, whose caller waits no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SentTry {
-    /// The generation of its counter.
     pub(super) generation: u32,
-    /// Its number among those of the counter.
     pub(super) id: u32,
 }
 
@@ -37,7 +32,6 @@ pub(super) struct Undecided {
 // === impl Undecided ===
 
 impl Undecided {
-    /// The store was not asked.
     pub(super) const NOT_ASKED: Self = Self { delivery: Delivery::NotApplied, late: false };
 
     /// Returns the reason, for traces.
@@ -53,17 +47,15 @@ impl Undecided {
 // === impl Delivery ===
 
 impl Delivery {
-    /// Classifies the outcome of a command.
     pub(super) fn of<T>(outcome: &Result<T, &RemoteError>) -> Self {
         outcome.as_ref().map_or_else(|error| Self::of_error(error), |_| Self::Applied)
     }
 
-    /// Classifies the outcome of a command that has failed, or whose reply is not about what was asked.
+    /// Unlike [`Delivery::of`], for a reply that may not be about what was asked.
     pub(super) fn of_failed<T>(outcome: &Result<T, &RemoteError>) -> Self {
         outcome.as_ref().map_or_else(|error| Self::of_error(error), |_| Self::Unknown)
     }
 
-    /// Classifies a failed command.
     pub(super) const fn of_error(error: &RemoteError) -> Self {
         if error.is_definitely_not_applied() { Self::NotApplied } else { Self::Unknown }
     }

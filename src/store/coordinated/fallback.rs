@@ -10,8 +10,7 @@ use crate::{
 };
 
 impl<R: Remote> Coordinated<R> {
-    /// Decides `check` without the store. Admitted hits are reported when the store is available again, unless
-    /// `delivery` is unknown: the store may have counted them already, and no hit may count twice.
+    /// Admitted hits are reported later, unless `delivery` is unknown: no hit may count twice.
     pub(super) fn decide_without_store(
         &self,
         check: &LimitCheck<'_>,
@@ -25,7 +24,6 @@ impl<R: Remote> Coordinated<R> {
             .with_counter(check, now, |counter| self.decide_on_without_store(counter, check, delivery, now))
     }
 
-    /// As [`Coordinated::decide_without_store`], on the counter of `check`.
     pub(super) fn decide_on_without_store(
         &self,
         counter: &mut LocalCounter,
@@ -55,8 +53,7 @@ impl<R: Remote> Coordinated<R> {
         decision.by_fallback()
     }
 
-    /// Gives back the hits of a decision that admitted `check` at the instant `at`. Hits whose delivery is unknown are
-    /// given back here only: nothing was reported that could be taken back.
+    /// `at` is when `check` was admitted. Hits of unknown delivery were not reported, and are given back here only.
     pub(super) fn undo_without_store(&self, check: &LimitCheck<'_>, delivery: Delivery, at: Timestamp) {
         self.table.with_counter(check, at, |counter| {
             let reported = counter.reports(delivery);
@@ -65,8 +62,7 @@ impl<R: Remote> Coordinated<R> {
         });
     }
 
-    /// Reserves hits without the store. As with decisions, hits whose delivery is unknown are not reported;
-    /// nor are they given back when they are released.
+    /// Hits of unknown delivery are not reported, nor given back when they are released.
     pub(super) fn reserve_without_store(
         &self,
         check: &LimitCheck<'_>,

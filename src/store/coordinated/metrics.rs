@@ -88,7 +88,6 @@ pub struct EvictionCounts {
 // === impl CoordinationMetrics ===
 
 impl CoordinationMetrics {
-    /// Returns the counter of the decisions that were made without the store in this way.
     pub(super) const fn of(&self, how: How) -> &BusyCounter {
         match how {
             How::Counted => &self.decisions.local,

@@ -63,15 +63,14 @@ pub struct Coordinated<R: Remote> {
     client: Arc<StoreClient<R>>,
     split: Split<R>,
     pools: Arc<SharedPools<R>>,
-    /// The background work, which ends with the store.
+    /// Ends with the store.
     _tasks: JoinSet<()>,
 }
 
 // === impl Coordinated ===
 
 impl<R: Remote> Coordinated<R> {
-    /// Creates a store in front of `remote`, which need not be reachable yet. Must be called within a tokio runtime with
-    /// time and IO, which then runs the background work.
+    /// Must be called within a tokio runtime with time and IO. `remote` need not be reachable yet.
     pub fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
         let memory = MemoryStore::new(settings.max_counters);
         let client = Arc::new(StoreClient::new(remote, clock, settings));
@@ -138,8 +137,7 @@ impl<R: Remote> Coordinated<R> {
         self.client.follow_clock(reading);
     }
 
-    /// Reports all pending hits, returns unused leases, and deregisters this instance. Must be called after the last
-    /// decision.
+    /// Reports pending hits, returns unused leases, and deregisters. Must be called after the last decision.
     pub async fn close(&self) {
         self.pools.close().await;
         flush::final_flush(&self.table).await;

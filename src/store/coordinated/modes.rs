@@ -35,16 +35,14 @@ pub(super) type Step = Result<Made, Waiting>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Made {
     pub(super) decision: Decision,
-    /// If its hits were counted in the fallback, whether the store has applied the command as well. None if they were
-    /// counted where the coordination mode counts.
+    /// What became of the command, if the hits were counted in the fallback. None if they count where the mode counts.
     pub(super) fallback: Option<Delivery>,
-    /// When the hits were counted, on the store's clock.
+    /// On the store's clock.
     pub(super) at: Timestamp,
     /// Whether its hits are counted, if they are admitted.
     pub(super) is_counted: bool,
 }
 
-/// Returns those of `checks` at `places`.
 pub(super) fn at_places<'a, 'b>(
     checks: &'a [LimitCheck<'b>],
     places: &[usize],
@@ -52,15 +50,13 @@ pub(super) fn at_places<'a, 'b>(
     places.iter().map(|place| &checks[*place]).collect()
 }
 
-/// Returns the decisions about the checks of a request, of which each is `decided` with its place, in their order.
 pub(super) fn in_order(decided: impl IntoIterator<Item = (usize, Decision)>) -> Decisions {
     let mut decided: SmallVec<[(usize, Decision); 4]> = decided.into_iter().collect();
     decided.sort_unstable_by_key(|(place, _)| *place);
     decided.into_iter().map(|(_, decision)| decision).collect()
 }
 
-/// Returns how many of `checks`, which have one counter, the store can decide in one command: the first, and those that
-/// follow under the same limit.
+/// Returns how many of `checks` of one counter fit in one command: the first, and those that follow under its limit.
 pub(super) fn of_one_limit(checks: &[&LimitCheck<'_>]) -> usize {
     let first = checks[0];
     let is_of_limit = |check: &&&LimitCheck<'_>| {
@@ -74,12 +70,10 @@ pub(super) fn of_one_limit(checks: &[&LimitCheck<'_>]) -> usize {
 // === impl Made ===
 
 impl Made {
-    /// A decision whose hits were counted at `at` where the coordination mode counts.
     const fn by_mode(decision: Decision, at: Timestamp) -> Self {
         Self { decision, fallback: None, at, is_counted: true }
     }
 
-    /// A decision whose hits were counted at `at` in the fallback.
     const fn by_fallback(decision: Decision, delivery: Delivery, at: Timestamp) -> Self {
         Self { decision, fallback: Some(delivery), at, is_counted: true }
     }
@@ -210,7 +204,6 @@ impl<R: Remote> Store for Coordinated<R> {
 }
 
 impl<R: Remote> Coordinated<R> {
-    /// Decides `checks`, as [`Store::take_with`] does.
     async fn take_checks(
         &self,
         checks: &[LimitCheck<'_>],
@@ -236,7 +229,7 @@ impl<R: Remote> Coordinated<R> {
         if scope == Scope::Request {
             if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Split)
                 && let Some(decisions) =
-                    self.split.decide_together(&self.memory, checks, self.split.time_at(now))
+                    self.split.decide_together(&self.memory, checks.iter(), scope, self.split.time_at(now))
             {
                 record_mode(record, Coordination::Split);
                 return decisions;
@@ -268,9 +261,8 @@ impl<R: Remote> Coordinated<R> {
         join_all(made).await.into_iter().map(|made| made.decision).collect()
     }
 
-    /// Cuts the wait that `decision` about `check` tells to the longest that its limit can imply: its counter may have been
-    /// used while this instance was wrong about the store's clock, which ends with the next reply. The wait for a clock
-    /// of the store that was set back is a part of it.
+    /// Cuts the wait of `decision` to the longest that the limit can imply, and the wait for a clock that was set back.
+    /// The counter may have been used while this instance was wrong about the store's clock.
     fn bound_wait(&self, check: &LimitCheck<'_>, decision: &mut Decision, now: Timestamp) {
         if let Some(tier) = check.tiers().get(decision.tier)
             && decision.reset > tier.period
@@ -282,7 +274,6 @@ impl<R: Remote> Coordinated<R> {
         }
     }
 
-    /// Decides `check`, if that needs no wait.
     pub(super) fn step(
         &self,
         check: &LimitCheck<'_>,
@@ -317,9 +308,8 @@ impl<R: Remote> Coordinated<R> {
         Ok(Made::by_mode(decision, self.client.time_at(now).now))
     }
 
-    /// As [`Coordinated::step`], for the first of `checks`, which have one counter, and as many of the others as can be
-    /// decided with it, so that no other request comes between: not those under another limit, and none after one that
-    /// waits for the store alone. In a request of all or none, they count nothing if one of them is rejected.
+    /// As [`Coordinated::step`], for the first of `checks` of one counter, and those that can be decided with it, so
+    /// that no other request comes between: none under another limit, nor after one that waits for the store alone.
     pub(super) fn steps(
         &self,
         checks: &[&LimitCheck<'_>],
@@ -349,7 +339,10 @@ impl<R: Remote> Coordinated<R> {
         let (decisions, at) = if requested == Coordination::Split {
             record_mode(record, requested);
             let at = self.split.time_at(now);
-            (self.split.decide_in_order(&self.memory, checks, scope, at), at)
+            let each =
+                || checks.iter().map(|check| self.split.decide(&self.memory, check, scope, at)).collect();
+            let together = self.split.decide_together(&self.memory, checks.iter().copied(), scope, at);
+            (together.unwrap_or_else(each), at)
         } else {
             record_mode(record, Coordination::Local);
             self.client.caller.metrics.decisions.local.add(checks.len() as u64);
@@ -361,7 +354,7 @@ impl<R: Remote> Coordinated<R> {
         decisions.into_iter().map(made).collect()
     }
 
-    /// Decides `checks` on their counter, by the policy of `mode`, until one waits that may leave alone.
+    /// Stops at the first check that waits and may leave alone.
     fn decide_in_order(
         &self,
         (key, counter): (CounterKey, &mut LocalCounter),
@@ -398,7 +391,6 @@ impl<R: Remote> Coordinated<R> {
         steps
     }
 
-    /// Decides `check` on its counter, by the policy of `mode`.
     #[inline]
     fn decide_on(
         &self,
@@ -440,7 +432,6 @@ impl<R: Remote> Coordinated<R> {
         Ok(Made::by_fallback(decision, delivery, time.now))
     }
 
-    /// Returns the coordination mode of `check`: the requested one, or the nearest that the store supports.
     pub(super) fn mode(&self, check: &LimitCheck<'_>, now: Timestamp) -> Coordination {
         match self.table.requested_mode(check) {
             mode @ (Coordination::Local | Coordination::Split) => mode,
@@ -448,13 +439,11 @@ impl<R: Remote> Coordinated<R> {
         }
     }
 
-    /// Decides `check`, and counts its hits.
     pub(super) async fn take_check(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> Made {
         let step = self.step(check, scope, turn.now, turn.record);
         self.finish(check, scope, step, turn).await
     }
 
-    /// Completes `step`.
     pub(super) fn finish(
         &self,
         check: &LimitCheck<'_>,
@@ -494,7 +483,7 @@ impl<R: Remote> Coordinated<R> {
         }
     }
 
-    /// Decides `checks`, of which some are for one counter: those together, in their order.
+    /// Checks of one counter are decided together, in their order.
     pub(super) async fn take_in_turn(
         &self,
         checks: &[LimitCheck<'_>],
@@ -508,7 +497,6 @@ impl<R: Remote> Coordinated<R> {
         in_order(join_all(of_counters).await.into_iter().flatten())
     }
 
-    /// Decides `checks`, which have one counter, in their order.
     pub(super) async fn take_of_counter(
         &self,
         checks: &[&LimitCheck<'_>],
@@ -529,7 +517,6 @@ impl<R: Remote> Coordinated<R> {
         all
     }
 
-    /// Waits until the store has decided `check`, or until this instance can.
     async fn wait(
         &self,
         check: &LimitCheck<'_>,
@@ -558,7 +545,7 @@ impl<R: Remote> Coordinated<R> {
     }
 }
 
-/// Waits for `call`, which sends `commands` and those that it records itself, and adds the wait to `record`.
+/// `call` sends `commands`, and those that it records itself.
 pub(super) async fn recorded<T>(
     record: Option<&DecisionRecord>,
     commands: u32,

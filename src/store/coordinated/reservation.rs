@@ -20,7 +20,6 @@ use crate::{
 };
 
 impl<R: Remote> Coordinated<R> {
-    /// Reserves hits, and waits no longer than `budget` for the shared store.
     pub(super) async fn reserve_within(
         &self,
         check: &LimitCheck<'_>,
@@ -50,8 +49,7 @@ impl<R: Remote> Coordinated<R> {
             .unwrap_or_else(|undecided| self.reserve_without_store(check, request, undecided.delivery, now)))
     }
 
-    /// Reserves hits of `target`, the one of `check`, within the `budget`. `now` is on this instance's clock. If the
-    /// store cannot grant hits, they are reserved from the local estimate, with the bound of `interval`.
+    /// Reserves by the estimate, as exact as `interval`, if the store cannot. `now` is on this instance's clock.
     async fn reserve_in_store(
         &self,
         check: &LimitCheck<'_>,

@@ -9,15 +9,13 @@ pub struct CoordinationSettings {
     pub coordination: Coordination,
     /// `WEIR_SYNC_INTERVAL`, longer than zero.
     pub sync_interval: Period,
-    /// Whether counters that are nearly used up are flushed before the interval ends. Only `weir simulate` turns it
-    /// off, to show the difference.
+    /// Whether counters that are nearly used up are flushed early. Only `weir simulate` turns it off, to compare.
     pub early_sync: bool,
     /// `WEIR_DECISION_BUDGET`: the longest that a decision waits for the store.
     pub budget: Period,
     /// `WEIR_ON_STORE_FAILURE`.
     pub on_store_failure: OnStoreFailure,
-    /// `LOCAL_CACHE_SIZE_IN_BYTES` above 0: under `strict`, a counter that the store has denied until some instant is
-    /// denied without a call.
+    /// `LOCAL_CACHE_SIZE_IN_BYTES` above 0: `strict` denies without a call what the store has denied for a time.
     pub local_cache: bool,
     /// `WEIR_MAX_COUNTERS`: the bound for local counters, and again for coordinated ones.
     pub max_counters: usize,
@@ -33,7 +31,6 @@ pub struct CoordinationSettings {
 
 // === impl CoordinationSettings ===
 
-/// The documented defaults.
 impl Default for CoordinationSettings {
     fn default() -> Self {
         Self {

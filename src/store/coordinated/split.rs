@@ -18,21 +18,18 @@ use crate::{
     store::{Decisions, MemoryStore, remote::Remote},
 };
 
-/// The largest step back of the store's clock, as this instance estimates it, that is not followed: windows do not
-/// begin again.
+/// The largest step back of the store's clock that is not followed: windows do not begin again.
 const LARGEST_STEP: Period = Period::from_secs(1);
 
 /// The resolution in which the latest instant is kept, so that decisions rarely write it.
 const RESOLUTION: Period = Period::from_millis(1);
 
-/// The time before the end of a fixed window in which no more is admitted than the next one has room for: another
-/// thread may have begun it already.
+/// Just before the end of a window no more is admitted than the next has room for: another thread may have begun it.
 const GUARD: Period = Period::from_millis(2);
 
-/// Decides by this instance's parts.
 pub(super) struct Split<R> {
     client: Arc<StoreClient<R>>,
-    /// The latest instant of a decision, in nanoseconds.
+    /// Of a decision, in nanoseconds.
     latest: AtomicU64,
 }
 
@@ -54,8 +51,7 @@ impl<R: Remote> Split<R> {
         Self { client, latest: AtomicU64::new(0) }
     }
 
-    /// Returns the instant on the store's clock when this instance's shows `now`. It does not step back by less than
-    /// [`LARGEST_STEP`].
+    /// From this instance's clock to the store's. Does not step back by less than [`LARGEST_STEP`].
     pub(super) fn time_at(&self, now: Timestamp) -> Timestamp {
         let at = self.client.time_at(now).now;
         let latest = Timestamp::from_nanos(self.latest.load(Ordering::Relaxed));
@@ -69,7 +65,7 @@ impl<R: Remote> Split<R> {
         at
     }
 
-    /// Decides `check` at the instant `at` on the store's clock, and counts its hits in `memory`.
+    /// `at` is on the store's clock. Hits are counted in `memory`.
     pub(super) fn decide(
         &self,
         memory: &MemoryStore,
@@ -85,55 +81,26 @@ impl<R: Remote> Split<R> {
         own.report(memory.decide_one(&check.of_part(&own.part), scope, at), check.hits)
     }
 
-    /// Decides `checks`, which have one counter and one limit, as [`Split::decide`] does, with no other request between.
-    pub(super) fn decide_in_order(
+    /// Decides `checks` with no other request between: all or none of a request's, or those of one counter in their order.
+    /// None if something else than the parts decides one of them.
+    pub(super) fn decide_together<'c, 'd: 'c>(
         &self,
         memory: &MemoryStore,
-        checks: &[&LimitCheck<'_>],
+        checks: impl Iterator<Item = &'c LimitCheck<'d>> + Clone,
         scope: Scope,
         at: Timestamp,
-    ) -> Decisions {
-        let own: Vec<Own<'_>> = checks.iter().map(|check| self.own(check, at)).collect();
-        if own.iter().any(Own::is_without_store) {
-            return checks.iter().map(|check| self.decide(memory, check, scope, at)).collect();
-        }
-        for own in &own {
-            self.count(own);
-        }
-        let parts: Vec<LimitCheck<'_>> =
-            checks.iter().zip(&own).map(|(check, own)| check.of_part(&own.part)).collect();
-        let made = memory.decide(&parts, scope, at).into_iter();
-        made.zip(checks.iter().zip(&own)).map(|(made, (check, own))| own.report(made, check.hits)).collect()
-    }
-
-    /// Decides `checks`, and counts their hits only if all of them are admitted. None if that takes more than this
-    /// instance's parts.
-    pub(super) fn decide_together(
-        &self,
-        memory: &MemoryStore,
-        checks: &[LimitCheck<'_>],
-        at: Timestamp,
     ) -> Option<Decisions> {
-        let own: Vec<Own<'_>> = checks.iter().map(|check| self.own(check, at)).collect();
+        let own: Vec<Own<'_>> = checks.clone().map(|check| self.own(check, at)).collect();
         if own.iter().any(Own::is_without_store) {
             return None;
         }
-        for own in &own {
-            self.count(own);
-        }
+        own.iter().for_each(|own| self.count(own));
         let parts: Vec<LimitCheck<'_>> =
-            checks.iter().zip(&own).map(|(check, own)| check.of_part(&own.part)).collect();
-        let decisions = memory.decide(&parts, Scope::Request, at).into_iter();
-        Some(
-            decisions
-                .zip(checks)
-                .zip(&own)
-                .map(|((made, check), own)| own.report(made, check.hits))
-                .collect(),
-        )
+            checks.clone().zip(&own).map(|(check, own)| check.of_part(&own.part)).collect();
+        let made = memory.decide(&parts, scope, at).into_iter().zip(checks.zip(&own));
+        Some(made.map(|(made, (check, own))| own.report(made, check.hits)).collect())
     }
 
-    /// Returns the decision about `hits` of `check`, without counting.
     pub(super) fn look(
         &self,
         memory: &MemoryStore,
@@ -143,23 +110,16 @@ impl<R: Remote> Split<R> {
     ) -> Decision {
         let own = self.own(check, at);
         let looked = own.report(memory.look(&check.of_part(&own.part), hits, at), hits);
-        match own.policy {
-            Some(OnStoreFailure::Deny) if hits > Hits(0) => {
-                Decision { over: true, remaining: 0, reset: OnStoreFailure::DENY_RETRY, ..looked }
-            }
-            Some(OnStoreFailure::Allow) => Decision { over: false, ..looked },
-            _ => looked,
-        }
+        let is_status = hits == Hits(0) && own.policy == Some(OnStoreFailure::Deny);
+        if is_status { looked } else { own.decide_by_policy(looked) }
     }
 
-    /// Gives back the hits that `check` took at the instant `at`.
     pub(super) fn undo(&self, memory: &MemoryStore, check: &LimitCheck<'_>, at: Timestamp) {
         let own = self.own(check, at);
         memory.give_back(&check.of_part(&own.part), at);
     }
 
-    /// Returns what a line of callers may expect of this instance's part: as much as the present members, and those to
-    /// come, leave it in any window. None if the part is not certain.
+    /// What a line of callers may expect: as much as present and coming members leave. None if that is not certain.
     pub(super) fn estimate(
         &self,
         memory: &MemoryStore,
@@ -178,7 +138,6 @@ impl<R: Remote> Split<R> {
         Some(Estimate { counters: memory.counters(&check.of_part(&own.part), at), at, part: Some(part) })
     }
 
-    /// Takes hits of `check` in advance.
     pub(super) fn reserve(
         &self,
         memory: &MemoryStore,
@@ -206,7 +165,6 @@ impl<R: Remote> Split<R> {
         reserved
     }
 
-    /// Gives `unused` hits of `reservation` back.
     pub(super) fn release(
         &self,
         memory: &MemoryStore,
@@ -229,7 +187,6 @@ impl<R: Remote> Split<R> {
         }
     }
 
-    /// Returns what this instance has of the limit of `check` at the instant `at`.
     fn own<'c>(&self, check: &'c LimitCheck<'_>, at: Timestamp) -> Own<'c> {
         let numbers = self.client.membership.numbers();
         let failure = self.client.failure_policy(check);
@@ -261,7 +218,7 @@ impl<R: Remote> Split<R> {
     }
 }
 
-/// Returns the instant whose number of instances decides what there is of `tier` at the instant `at`.
+/// The instant whose number of instances decides the part of `tier` at `at`.
 const fn decided_at(tier: &Tier, at: Timestamp) -> Timestamp {
     match tier.algorithm {
         Algorithm::FixedWindow => at.window_start(tier.period),
@@ -269,8 +226,7 @@ const fn decided_at(tier: &Tier, at: Timestamp) -> Timestamp {
     }
 }
 
-/// Returns what this instance has of `tier` at the instant `at`, and the time after which it may have more. The error
-/// is the time until it has a part, if it has none yet.
+/// Also returns the time after which there may be more. The error is the time until there is a part at all.
 fn part_of(
     numbers: &InstanceNumbers,
     tier: &Tier,
@@ -302,12 +258,11 @@ fn part_of(
 // === impl Own ===
 
 impl Own<'_> {
-    /// Returns whether something else than the part decides.
     fn is_without_store(&self) -> bool {
         matches!(self.policy, Some(OnStoreFailure::Allow | OnStoreFailure::Deny))
     }
 
-    /// Decides `check` if something else than the part does. Such hits are not counted.
+    /// None if the part decides. Such hits are not counted.
     fn decide_without_store(
         &self,
         memory: &MemoryStore,
@@ -318,11 +273,18 @@ impl Own<'_> {
             return None;
         }
         let looked = self.report(memory.look(&check.of_part(&self.part), Hits(0), at), Hits(0));
-        Some(if self.policy == Some(OnStoreFailure::Allow) {
-            Decision { over: false, ..looked }
-        } else {
-            Decision { over: true, remaining: 0, reset: OnStoreFailure::DENY_RETRY, ..looked }
-        })
+        Some(self.decide_by_policy(looked))
+    }
+
+    /// Returns what becomes of `looked` if something else than the part decides.
+    fn decide_by_policy(&self, looked: Decision) -> Decision {
+        match self.policy {
+            Some(OnStoreFailure::Allow) => Decision { over: false, ..looked },
+            Some(OnStoreFailure::Deny) => {
+                Decision { over: true, remaining: 0, reset: OnStoreFailure::DENY_RETRY, ..looked }
+            }
+            Some(OnStoreFailure::Local) | None => looked,
+        }
     }
 
     /// Returns `decision` with the part that `hits` were counted against.

@@ -9,7 +9,6 @@ use crate::{
 };
 
 impl Target {
-    /// Creates the target that the store counts for `check`.
     pub(super) fn of(check: &LimitCheck<'_>) -> Self {
         let (path, over_limit_policy) = (path_of(check), check.over_limit_policy());
         let path = match over_limit_policy {
@@ -20,7 +19,7 @@ impl Target {
         Self { path, tiers: check.shared_tiers(), over_limit_policy }
     }
 
-    /// Returns whether it is the target of `check`, which has the same key.
+    /// `check` must have the same key.
     pub(super) fn is_of(&self, check: &LimitCheck<'_>) -> bool {
         *self.tiers == *check.tiers() && self.over_limit_policy == check.over_limit_policy()
     }
@@ -34,7 +33,6 @@ mod tests {
         RuleSet, Values,
     };
 
-    /// Returns the name of the counter in the store for a request with this value.
     fn name(rules: &RuleSet, value: &str) -> String {
         let entries = [Entry { key: "k", value }];
         let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };

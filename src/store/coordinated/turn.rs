@@ -12,12 +12,10 @@ use crate::{
 /// A request that is being decided. All of its waits end together, however many there are.
 #[derive(Clone, Copy)]
 pub(super) struct Turn<'a> {
-    /// The instant of the request, on this instance's clock.
+    /// On this instance's clock.
     pub(super) now: Timestamp,
-    /// When its waits end.
     pub(super) until: Instant,
-    /// Whether that is before `WEIR_DECISION_BUDGET` ends because the caller waits no longer. That it runs out says
-    /// nothing about the store then: callers who do not wait must not open the breaker for all others.
+    /// Whether the caller waits less than the budget. Then a late reply must not open the breaker for all others.
     pub(super) is_of_caller: bool,
     pub(super) record: Option<&'a DecisionRecord>,
 }
@@ -25,8 +23,7 @@ pub(super) struct Turn<'a> {
 // === impl Turn ===
 
 impl<'a> Turn<'a> {
-    /// Begins to decide a request of the instant `now`, whose caller waits for `wait` at most, and no longer than
-    /// `budget`, which is `WEIR_DECISION_BUDGET`.
+    /// Waits end after `wait`, or after `budget`, which is `WEIR_DECISION_BUDGET`, if that is shorter.
     pub(super) fn begin(
         now: Timestamp,
         budget: Period,

@@ -24,9 +24,8 @@ use crate::{
 };
 
 impl DiskStore {
-    /// Decides about a bucket which is read first, unless memory has decided already and `known` is its reply. Waits
-    /// until the change is on disk, if it must be. Past the decision budget `on_store_failure` decides; what was taken
-    /// counts.
+    /// `known` is the reply if memory has decided already; otherwise the bucket is read first. Past the decision budget
+    /// `on_store_failure` decides; what was taken counts.
     pub(super) async fn decide_bucket_waiting(
         &self,
         name: &BucketName<'_>,
@@ -54,7 +53,6 @@ impl DiskStore {
         self.without_disk(request, || reply, now)
     }
 
-    /// Returns what `on_store_failure` makes of the reply of memory alone.
     fn without_disk(
         &self,
         request: &BucketRequest,
@@ -68,8 +66,7 @@ impl DiskStore {
         }
     }
 
-    /// Finds all buckets of `name`, in memory and on disk, and deletes them if it `deletes`. Returns the time until
-    /// they are full; none if there are none.
+    /// Returns the time until all buckets of `name` are full; none if there are none.
     pub(super) async fn find_buckets_of(
         &self,
         name: &BucketName<'_>,
@@ -116,7 +113,7 @@ impl DiskStore {
         }
     }
 
-    /// Makes a bucket full, in memory, and soon on disk.
+    /// In memory at once, and soon on disk.
     fn delete(&self, key: CounterKey, bucket: StoredBucket) {
         let StoredBucket { name, kind, expiry, .. } = bucket;
         let notes = DiskNotes { expiry, is_read: true, is_logged: true, pins: 0 };

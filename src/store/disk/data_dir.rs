@@ -30,7 +30,6 @@ use super::{
 };
 use crate::limit::Timestamp;
 
-/// The newest format that this version reads, and the one that it writes.
 const FORMAT: u32 = 2;
 
 /// The formats that become [`FORMAT`] when they are opened: all that they may have is the same in it.
@@ -41,36 +40,27 @@ const LOCK_FILE: &str = "lock";
 const DAMAGE_FILE: &str = "damage";
 const ENGINE: &str = "engine";
 
-/// How often the lock is tried, and the time in between.
 const LOCK_ATTEMPTS: usize = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
-/// The beginning of the names of copies.
 pub(super) const COPY: &str = "copy-";
 
-/// A locked data directory.
 #[derive(Debug)]
 pub(super) struct DataDir {
     path: PathBuf,
     lock: File,
 }
 
-/// The opened data.
 pub(super) struct OpenData {
     pub(super) engine: Engine,
     pub(super) progress: ProgressFile,
-    /// The number of the last batch.
     pub(super) last_batch: u64,
     /// What was lost because it was damaged, in words; only with [`OnDamage::Continue`].
     pub(super) lost: Vec<String>,
 }
 
 impl DataDir {
-    /// Locks the directory, which is created if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if it is in use, has a newer format or other contents, or cannot be written to.
+    /// Creates the directory if it does not exist. Fails if it is in use, or has a newer format or other contents.
     pub(super) fn open_or_create(path: &Path) -> Result<Self, DiskError> {
         // names of counters may be names of people
         let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
@@ -83,11 +73,6 @@ impl DataDir {
         Ok(dir)
     }
 
-    /// Locks an existing data directory.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`DataDir::open_or_create`], and if there is no data.
     pub(super) fn open(path: &Path) -> Result<Self, DiskError> {
         if !path.join(FORMAT_FILE).exists() {
             return Err(DiskError::NoData(path.to_owned()));
@@ -122,7 +107,7 @@ impl DataDir {
         Ok(dir)
     }
 
-    /// Removes the copies that commands made and did not remove, because they were killed. Those in use are locked.
+    /// Commands that are killed leave their copies behind. Copies in use are locked.
     fn remove_copies(&self) {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(COPY)) {
@@ -152,16 +137,11 @@ impl DataDir {
         write_synced(&self.path.join(FORMAT_FILE), format!("weir data {FORMAT}\n").as_bytes())
     }
 
-    /// Returns its path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Checks that its path still leads to it, and the engine is there.
-    ///
-    /// # Errors
-    ///
-    /// [`DiskError::Gone`], if somebody has removed, moved or replaced it; or the system's error.
+    /// [`DiskError::Gone`] if somebody has removed, moved or replaced the directory, or the engine in it.
     pub(super) fn check_there(&self) -> Result<(), DiskError> {
         let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
         let held = self.lock.metadata().map_err(DiskError::io("read", self.path.join(LOCK_FILE)))?;
@@ -175,17 +155,11 @@ impl DataDir {
         }
     }
 
-    /// Returns the directory of the engine.
     pub(super) fn engine_dir(&self) -> PathBuf {
         self.path.join(ENGINE)
     }
 
-    /// Opens the data.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if files cannot be read or written, or if they are damaged. With [`OnDamage::Continue`],
-    /// damaged files are set aside instead; `now` is part of their new name.
+    /// With [`OnDamage::Continue`], damaged files are set aside; `now` is part of their new name.
     pub(super) fn open_data(
         &self,
         expiry: &Arc<Expiry>,
@@ -233,8 +207,8 @@ impl DataDir {
         Ok(OpenData { engine, progress, last_batch, lost })
     }
 
-    /// Opens the engine. With [`OnDamage::Continue`], sets aside damaged journals, newest first, so that what is left
-    /// is a state that once was; and if this does not help, all files.
+    /// With [`OnDamage::Continue`], sets aside damaged journals, newest first, so that the rest is a state that once
+    /// was. If this does not help, sets aside all files.
     fn open_engine(
         &self,
         expiry: &Arc<Expiry>,
@@ -260,7 +234,6 @@ impl DataDir {
         }
     }
 
-    /// Opens the file of numbers.
     fn open_progress(
         &self,
         has_engine: bool,
@@ -289,7 +262,7 @@ impl DataDir {
         Ok(progress)
     }
 
-    /// Returns the damage that an earlier start found, which no longer shows in the files of the engine.
+    /// Damage that an earlier start found, which no longer shows in the files of the engine.
     fn known_damage(&self, on_damage: OnDamage) -> Result<Vec<String>, DiskError> {
         let path = self.path.join(DAMAGE_FILE);
         let Ok(text) = fs::read_to_string(&path) else { return Ok(Vec::new()) };
@@ -301,8 +274,7 @@ impl DataDir {
         Ok(vec![text.trim_end().to_owned()])
     }
 
-    /// Refuses to go on because of `error`, and remembers it, since opening the engine may have removed its traces; or
-    /// notes it, and goes on.
+    /// On refusal, remembers `error` in a file, since opening the engine may have removed its traces.
     fn damage(&self, on_damage: OnDamage, lost: &mut Vec<String>, error: DiskError) -> Result<(), DiskError> {
         if on_damage == OnDamage::Continue {
             lost.push(error.to_string());
@@ -339,8 +311,7 @@ fn damaged_end(end: &DroppedEnd, batches: u64) -> DiskError {
     DiskError::Damaged { file: end.file.clone(), what }
 }
 
-/// Checks that there is nothing of something else in the directory. File systems and a start that was stopped leave
-/// some files.
+/// Fails if there are files of something else. File systems and a start that was stopped leave some.
 fn check_empty(dir: &Path) -> Result<(), DiskError> {
     for entry in fs::read_dir(dir).map_err(DiskError::io("read", dir))? {
         let name = entry.map_err(DiskError::io("read", dir))?.file_name();
@@ -352,7 +323,7 @@ fn check_empty(dir: &Path) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// Writes a file so that it has its contents or does not exist.
+/// Afterwards the file has its contents or does not exist.
 fn write_synced(path: &Path, contents: &[u8]) -> Result<(), DiskError> {
     let temporary = path.with_extension("new");
     let write = || {

@@ -23,48 +23,41 @@ use super::{
     verify,
 };
 
-/// The name of the keyspace of the counters.
 const COUNTERS: &str = "counters";
 
 /// The key of the number of the last batch. It is in the same keyspace, since a second one would keep journals alive.
 const BATCH: &[u8] = b"\0batch";
 
-/// The file by which the engine recognizes its directory.
 pub(super) const VERSION_FILE: &str = "version";
 
-/// The bytes of a block before compression. Names with the same beginning are stored once in it.
+/// In bytes, before compression. Names with the same beginning are stored once in a block.
 const BLOCK: u32 = 16 * 1024;
 
-/// The bytes that are kept in memory before they become a table. What is in memory is read from the journal again at
-/// the next start, so this and [`MAX_JOURNALS`] bound the time that a start takes after a kill.
+/// In bytes. A start after a kill reads what was in memory from the journals: this and [`MAX_JOURNALS`] bound its time.
 const MEMTABLE: u64 = 16 << 20;
 
-/// The bytes of all journals: the least that the engine accepts.
+/// In bytes; the least that the engine accepts.
 const MAX_JOURNALS: u64 = 64 << 20;
 
-/// The bytes of blocks that are cached. Recent counters are in the store's memory, not here.
+/// In bytes. Recent counters are in the store's memory, not here.
 const CACHE: u64 = 32 << 20;
 
-/// The threads that make tables of what is in memory, and larger tables of tables.
 const WORKERS: usize = 2;
 
-/// Tables that are not written yet, above which a batch waits.
+/// Above this, a batch waits for tables to be written.
 const MAX_UNWRITTEN: usize = 3;
 
-/// The longest time to wait until what is in memory has become a table, when the engine is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A key and the value to write, or none to remove the record.
+/// A key and its new value, or none to remove the record.
 pub(super) type Change = (Box<[u8]>, Option<Vec<u8>>);
 
-/// The open engine.
 pub(super) struct Engine {
     // dropped before the database
     counters: Keyspace,
     database: Database,
     dir: PathBuf,
-    /// The first damaged table that was found, or none if the tables are whole. Looked for once, since it reads all of
-    /// them.
+    /// The first damaged table, or none if all are whole. Looked for once, since that reads all of them.
     damaged_table: OnceLock<Option<(PathBuf, String)>>,
 }
 
@@ -72,21 +65,13 @@ pub(super) struct Engine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DroppedEnd {
     pub(super) file: PathBuf,
-    /// The offset of the first byte that was dropped.
     pub(super) from: u64,
-    /// The bytes that were dropped.
     pub(super) bytes: u64,
-    /// Whether it is the journal that was written last. Others are complete, so that their end cannot be a record that
-    /// was not written completely.
+    /// The journal that was written last may end with an incomplete record; others are complete.
     pub(super) is_last: bool,
 }
 
 impl Engine {
-    /// Opens the engine in `dir`, or creates it, and returns what was dropped of the ends of its journals.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if its files are damaged, or cannot be read or written.
     pub(super) fn open(dir: &Path, expiry: &Arc<Expiry>) -> Result<(Self, Vec<DroppedEnd>), DiskError> {
         let exists = dir.join(VERSION_FILE).exists();
         let journals = if exists {
@@ -152,20 +137,17 @@ impl Engine {
         Ok(Self { counters, database, dir: dir.to_owned(), damaged_table: OnceLock::new() })
     }
 
-    /// Returns the value of `key`.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<impl AsRef<[u8]> + use<>>, DiskError> {
         self.counters.get(key).map_err(|error| self.convert(error))
     }
 
-    /// Returns the number of the last batch; 0 before the first one.
     pub(super) fn last_batch(&self) -> Result<u64, DiskError> {
         let value = self.get(BATCH)?;
         let number = value.as_ref().and_then(|value| value.as_ref().first_chunk().copied());
         Ok(number.map_or(0, u64::from_le_bytes))
     }
 
-    /// Writes `changes` and the number of their batch: all of them or none. With `sync` they survive the end of the
-    /// system when this returns, else that of the process.
+    /// Writes all or nothing. With `sync` it survives the end of the system, else only that of the process.
     pub(super) fn write(&self, number: u64, changes: &[Change], sync: bool) -> Result<(), DiskError> {
         self.wait_for_tables(MAX_UNWRITTEN, None)?;
         let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
@@ -180,13 +162,11 @@ impl Engine {
         batch.commit().map_err(|error| self.convert(error))
     }
 
-    /// Syncs what was written.
     pub(super) fn sync(&self) -> Result<(), DiskError> {
         self.database.persist(PersistMode::SyncData).map_err(|error| self.convert(error))
     }
 
-    /// Calls `visit` with the key and the value of each counter whose key begins with `prefix` and comes after `after`,
-    /// in their order, until it returns false.
+    /// Visits keys that begin with `prefix` and come after `after`, in their order, until `visit` returns false.
     pub(super) fn visit(
         &self,
         prefix: &[u8],
@@ -209,8 +189,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Calls `visit` with the key and the value of each counter whose key comes after `after`, from the last one to the
-    /// first.
+    /// Visits the keys that come after `after`, last one first.
     pub(super) fn visit_backwards(
         &self,
         after: &[u8],
@@ -225,7 +204,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes tables of what is in memory, and one sorted run of all tables, without what has expired.
+    /// Makes one sorted run of all tables and of what is in memory, without what has expired.
     pub(super) fn compact(&self) -> Result<(), DiskError> {
         self.flush()?;
         self.counters.major_compact().map_err(|error| self.convert(error))
@@ -237,7 +216,6 @@ impl Engine {
         self.wait_for_tables(0, Some(Instant::now() + CLOSE_TIMEOUT))
     }
 
-    /// Waits until at most `most` tables are not written yet.
     fn wait_for_tables(&self, most: usize, until: Option<Instant>) -> Result<(), DiskError> {
         while self.counters.sealed_memtable_count() > most {
             // if a worker has failed, this number never falls
@@ -264,7 +242,6 @@ impl Engine {
     }
 }
 
-/// Makes the names of all files and directories below `dir` durable.
 fn sync_directories(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -275,8 +252,7 @@ fn sync_directories(dir: &Path) -> io::Result<()> {
     fs::File::open(dir)?.sync_all()
 }
 
-/// Returns the bytes of the files below `dir` that are allocated, which are fewer than their lengths where they are not
-/// written yet.
+/// In bytes; fewer than the lengths of files where these are not written yet.
 pub(super) fn allocated(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
 
@@ -290,7 +266,7 @@ pub(super) fn allocated(dir: &Path) -> u64 {
         .sum()
 }
 
-/// Returns which table is damaged, if one is: the engine does not tell. Reads all of them.
+/// Reads all tables: the engine does not tell which one is damaged.
 fn damaged_table(dir: &Path) -> Option<DiskError> {
     verify::tables(dir, || {}).err().filter(DiskError::is_damage)
 }
@@ -299,7 +275,6 @@ fn damaged(dir: &Path, what: &str) -> DiskError {
     DiskError::Damaged { file: dir.to_owned(), what: what.into() }
 }
 
-/// Converts an error of the engine in `dir`.
 fn convert(dir: &Path, error: Error) -> DiskError {
     let io = |source: io::Error| match source.kind() {
         io::ErrorKind::UnexpectedEof => damaged(dir, "a file is cut off"),

@@ -69,7 +69,6 @@ pub enum DiskError {
 }
 
 impl DiskError {
-    /// Returns a function that makes an error of the system's about `path`.
     pub(super) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { action, path, source }

@@ -15,30 +15,25 @@ use super::record::expiry_of;
 /// The width of a class of expiries: 2^4 seconds.
 const CLASS: u32 = 4;
 
-/// Records by the class of their expiry. Sums of differences, which are added in any order, so that a count may be
-/// negative for a while.
+/// Records by the class of their expiry. Differences are added in any order, so a count may be negative for a while.
 #[derive(Debug, Default)]
 pub(super) struct ExpiryCounts(BTreeMap<u32, i64>);
 
-/// What the removal of expired records and the store have in common.
 #[derive(Debug, Default)]
 pub(super) struct Expiry {
-    /// The present, in seconds since the epoch.
+    /// In seconds since the epoch.
     now: AtomicU32,
     /// The records by their expiry, as far as they were written by this process or found by it.
     counts: Mutex<ExpiryCounts>,
-    /// Those that a compaction of everything has kept.
+    /// Records that a compaction of everything has kept.
     kept: Mutex<ExpiryCounts>,
-    /// Whether one is going on.
     counts_kept: AtomicBool,
     removed: AtomicU64,
 }
 
-/// Makes the filters of compactions.
 #[derive(Debug)]
 pub(super) struct ExpiryFilters(pub(super) Arc<Expiry>);
 
-/// Removes expired records during one compaction.
 #[derive(Debug)]
 struct ExpiryFilter {
     expiry: Arc<Expiry>,
@@ -48,7 +43,7 @@ struct ExpiryFilter {
 }
 
 impl ExpiryCounts {
-    /// Replaces a record with expiry `before` by one with expiry `after`; zero is none.
+    /// An expiry of zero means no record.
     pub(super) fn replace(&mut self, before: u32, after: u32) {
         for (expiry, change) in [(before, -1), (after, 1)] {
             if expiry > 0 {
@@ -67,7 +62,7 @@ impl ExpiryCounts {
         }
     }
 
-    /// Returns the records that have expired at `now`, and all records.
+    /// Returns the expired records, and all of them.
     fn expired(&self, now: u32) -> (u64, u64) {
         let sum = |counts: &mut dyn Iterator<Item = (&u32, &i64)>| {
             u64::try_from(counts.map(|(_, count)| *count).sum::<i64>()).unwrap_or_default()
@@ -78,40 +73,34 @@ impl ExpiryCounts {
 }
 
 impl Expiry {
-    /// Sets the present, in seconds since the epoch.
     pub(super) fn set_now(&self, now: u32) {
         self.now.store(now, Ordering::Relaxed);
     }
 
-    /// Runs `act` on the counts of records.
     pub(super) fn with_counts<T>(&self, act: impl FnOnce(&mut ExpiryCounts) -> T) -> T {
         act(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Adds records that were found.
     pub(super) fn found(&self, found: ExpiryCounts) {
         self.with_counts(|counts| counts.add(found));
     }
 
-    /// Returns the records on disk that have expired, and all records there, roughly.
     pub(super) fn expired(&self) -> (u64, u64) {
         let now = self.now.load(Ordering::Relaxed);
         self.with_counts(|counts| counts.expired(now))
     }
 
-    /// Returns the number of records that were removed.
     pub(super) fn removed(&self) -> u64 {
         self.removed.load(Ordering::Relaxed)
     }
 
-    /// Begins a compaction of everything, which counts anew. What is written meanwhile is counted too.
+    /// A compaction of everything counts anew. What is written meanwhile is counted too.
     pub(super) fn begin(&self) {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = ExpiryCounts::default();
         self.with_counts(|counts| *counts = ExpiryCounts::default());
         self.counts_kept.store(true, Ordering::Release);
     }
 
-    /// Ends it.
     pub(super) fn end(&self) {
         self.counts_kept.store(false, Ordering::Release);
         let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));

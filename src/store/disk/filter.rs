@@ -16,24 +16,20 @@ use std::{
 use arc_swap::ArcSwapOption;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// The cache lines of a filter, of 64 bytes each: 16 MiB. With 13 million names it takes 2 % of others for one of them,
-/// with 50 million half of them.
+/// Cache lines of 64 bytes: 16 MiB. 13 million names make 2 % of others seem to be there, and 50 million make it half.
 const LINES: u64 = 1 << 18;
 
-/// The words of a line.
 const WORDS: u64 = 8;
 
-/// The bits of a name.
 const BITS: u32 = 6;
 
-/// The names that the disk may have.
 #[derive(Debug)]
 pub(super) struct KeyFilter {
     /// Clients choose names, and must not find any that have the same bits.
     seed: u64,
     /// None until all records have been found: then the disk may have every name.
     current: ArcSwapOption<Bits>,
-    /// The one that will take its place, while records are being found.
+    /// Takes the place of `current` once all records have been found.
     next: ArcSwapOption<Bits>,
 }
 
@@ -48,13 +44,11 @@ impl Default for KeyFilter {
 }
 
 impl KeyFilter {
-    /// Returns whether the disk may have a record with the key `name`.
     pub(super) fn may_have(&self, name: &[u8]) -> bool {
         self.current.load().as_ref().is_none_or(|bits| bits.have(self.hash(name)))
     }
 
-    /// Adds the key of a record. After it was written, and before its counter may leave memory: who fills the next
-    /// filter meanwhile finds either the record or this call.
+    /// Call it between the write and the eviction: whoever fills the next filter finds the record or this call.
     pub(super) fn insert(&self, name: &[u8]) {
         let hash = self.hash(name);
         // in this order, since the next one becomes the current one before it is taken away
@@ -71,7 +65,7 @@ impl KeyFilter {
         self.next.store(Some(Arc::new(Bits(words.collect()))));
     }
 
-    /// Ends that. The next filter is used from now on if it has all records, and dropped otherwise.
+    /// The next filter is used from now on if it has all records, and dropped otherwise.
     pub(super) fn end(&self, is_complete: bool) {
         if is_complete {
             self.current.store(self.next.load_full());
@@ -96,7 +90,6 @@ impl Bits {
     }
 }
 
-/// Returns the words and the bits in them that a name with this hash has.
 #[expect(clippy::cast_possible_truncation, reason = "a filter has few words")]
 fn places(hash: u64) -> impl Iterator<Item = (usize, u64)> {
     let line = (hash >> 46) % LINES;

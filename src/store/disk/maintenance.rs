@@ -17,7 +17,6 @@ use super::{
     verify,
 };
 
-/// The time between two looks at the data.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The records that must have expired before everything is compacted, and the share of all records.
@@ -31,7 +30,6 @@ const SHARE_OF_TIME: u32 = 10;
 const COUNTED: usize = 20_000;
 const PAUSE: u32 = 3;
 
-/// The work, and when it is due.
 pub(super) struct Maintenance {
     next: Instant,
     compaction: Option<thread::JoinHandle<Duration>>,
@@ -41,7 +39,6 @@ pub(super) struct Maintenance {
 }
 
 impl Maintenance {
-    /// Begins: checks and counts in the background what is there.
     pub(super) fn start(shared: &Arc<Shared>, engine_dir: &Path) -> Result<Self, DiskError> {
         let (shared, engine_dir) = (Arc::clone(shared), engine_dir.to_owned());
         let survey = thread::Builder::new().name("weir-disk-check".into());
@@ -100,14 +97,12 @@ impl Maintenance {
         }
     }
 
-    /// Waits for the threads.
     pub(super) fn stop(&mut self) {
         let _ = self.survey.take().map(thread::JoinHandle::join);
         let _ = self.compaction.take().map(thread::JoinHandle::join);
     }
 }
 
-/// Compacts everything on a thread, which returns the time that it took.
 fn compact(shared: &Arc<Shared>, expired: u64, records: u64) -> Option<thread::JoinHandle<Duration>> {
     let shared = Arc::clone(shared);
     let compact = move || {

@@ -7,7 +7,6 @@ use crate::limit::{
     request_bucket::merge_buckets,
 };
 
-/// 2^31: the units of a bucket in a token.
 const UNITS_PER_TOKEN: u64 = 1 << 31;
 
 /// Adds the hits of `local`, which began as an unused state, to `disk`, at their own instants. Tokens that have flowed
@@ -54,7 +53,7 @@ fn merge_tier(mut disk: CounterState, local: &CounterState, tier: &Tier, now: Ti
     disk
 }
 
-/// Returns the wait that a rejection reports which is made without the disk: nobody knows when it is there again.
+/// For a rejection that is made without the disk: nobody knows when the disk is there again.
 pub(super) const RETRY: Period = Period::from_secs(1);
 
 #[cfg(test)]
@@ -75,8 +74,7 @@ mod tests {
     }
 
     proptest! {
-        /// Of hits that were counted in two places, all count: no more is left than if they had been counted in one,
-        /// except for the tokens that have flowed into both buckets.
+        /// No more is left than if one place had counted all, except for tokens that have flowed into both buckets.
         #[test]
         fn merged_states_count_the_hits_of_both(
             earlier in vec((0..30_u64, 0..9_u64), 0..6),

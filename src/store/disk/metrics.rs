@@ -2,36 +2,27 @@
 
 use crate::observe::{Counter, Gauge, Metric, histogram::Histogram};
 
-/// What the store on disk counts.
 #[derive(Debug, Default)]
 pub(super) struct DiskMetrics {
-    /// Records that were written.
     pub(super) records_written: Counter,
     /// The times that batches took to write, and sync if they are synced.
     pub(super) writes: Histogram,
-    /// Writes that failed.
     pub(super) failures: Counter,
-    /// Counters that were read.
     pub(super) reads: Counter,
-    /// Reads that failed.
     pub(super) read_failures: Counter,
     /// Decisions that were made by `on_store_failure`.
     pub(super) fallback: Counter,
     /// Changed counters that are not written yet, as of the last batch.
     pub(super) pending: Gauge,
-    /// The bytes on disk.
     pub(super) bytes: Gauge,
-    /// Compactions of everything.
     pub(super) compactions: Counter,
     /// Whether writes succeed: 1 or 0.
     pub(super) available: Gauge,
-    /// Damaged files that were found.
     pub(super) damaged: Counter,
 }
 
 impl DiskMetrics {
-    /// Returns the metrics. `records` and `expired` are the records on disk, and those of them that have expired;
-    /// `removed` those that were removed; `evicted` the counters that left memory, which the disk has.
+    /// `removed` are expired records that were removed; `evicted` are counters that left memory, which the disk has.
     pub(super) fn metrics(&self, records: u64, expired: u64, removed: u64, evicted: u64) -> Vec<Metric> {
         let counter = |name, help, counter: &Counter| Metric::counter(name, help, counter.get());
         vec![

@@ -6,7 +6,7 @@ use crate::{
     store::memory::{Counted, Notes},
 };
 
-/// The notes about one counter. 8 bytes.
+/// 8 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskNotes {
     /// The expiry of its record on disk, in seconds since the epoch; 0 if there is none.
@@ -29,7 +29,6 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// Returns the counter of what is `counted`.
     pub(super) fn of(counted: &Counted<'_>) -> Self {
         let (name, kind) = match counted {
             Counted::Tier(check, tier) => (record::key(check, tier), CounterKind::Tier((*tier).clone())),

@@ -19,13 +19,11 @@ use super::{
 };
 use crate::limit::{Timestamp, algorithm::CounterState};
 
-/// The counters that are imported at a time.
 const BATCH: usize = 16_384;
 
-/// How often a copy of data in use is tried.
 const MAX_ATTEMPTS: usize = 20;
 
-/// Open data, and the copy that they are, if they are one.
+/// Open data, or an open copy of data that are in use.
 pub struct Data {
     // closed first
     engine: Engine,
@@ -36,7 +34,6 @@ pub struct Data {
     copy: Option<Copy>,
 }
 
-/// A copy, which is removed when this is dropped.
 struct Copy(PathBuf);
 
 /// A counter on disk.
@@ -119,8 +116,7 @@ impl Data {
         verify::tables(&self.dir.engine_dir(), || {})
     }
 
-    /// Calls `visit` with each counter whose path begins with `prefix`, in the order of their paths, until it returns
-    /// false.
+    /// Visits the counters whose path begins with `prefix`, in the order of their paths, until `visit` returns false.
     ///
     /// # Errors
     ///
@@ -237,7 +233,6 @@ fn link_keyspace(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the current lists of tables and the names of the journals.
 fn signs_of_change(engine: &Path) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
     let mut signs = Vec::new();
     for entry in fs::read_dir(engine.join(verify::KEYSPACES))? {

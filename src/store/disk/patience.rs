@@ -9,7 +9,6 @@ use crate::{observe::DecisionRecord, store::TakeOptions};
 /// The time until which a decision waits for the disk, however often, and what records its waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience<'a> {
-    /// None if it waits for nothing.
     until: Option<Instant>,
     record: Option<&'a DecisionRecord>,
 }
@@ -17,15 +16,14 @@ pub(super) struct Patience<'a> {
 // === impl Patience ===
 
 impl<'a> Patience<'a> {
-    /// Begins: `budget`, which is `WEIR_DECISION_BUDGET`, or as long as the caller waits if that is shorter.
+    /// `budget` is `WEIR_DECISION_BUDGET`; the wait is shorter if the caller's is.
     pub(super) fn begin(budget: Duration, options: &TakeOptions<'a>) -> Self {
         let longest = options.wait.map_or(budget, |caller| caller.min(budget));
         let until = if longest.is_zero() { None } else { Instant::now().checked_add(longest) };
         Self { until, record: options.record }
     }
 
-    /// Waits for `what`, which reads or writes `counters`, and is none if that fails. Returns none if it takes too
-    /// long.
+    /// None if `what` takes too long or fails. It reads or writes `counters`.
     pub(super) async fn wait<T>(&self, counters: usize, what: impl Future<Output = Option<T>>) -> Option<T> {
         let until = self.until?;
         let begun = self.record.map(|record| (record, std::time::Instant::now()));
@@ -42,7 +40,6 @@ impl<'a> Patience<'a> {
         outcome.ok().flatten()
     }
 
-    /// Records that a decision was made without the disk.
     pub(super) fn record_fallback(&self) {
         if let Some(record) = self.record {
             record.set_fallback();

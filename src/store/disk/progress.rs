@@ -16,7 +16,6 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::DiskError;
 
-/// The name of the file.
 pub(super) const FILE: &str = "progress";
 
 const SLOT: usize = 48;
@@ -24,7 +23,6 @@ const SLOT: usize = 48;
 /// The distance of the slots: they are in different blocks of the file system.
 const DISTANCE: u64 = 4096;
 
-/// The file.
 #[derive(Debug)]
 pub(super) struct ProgressFile {
     file: File,
@@ -32,7 +30,6 @@ pub(super) struct ProgressFile {
     progress: Progress,
 }
 
-/// The numbers of batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
     /// The last batch that was handed to the system: it survives the end of the process.
@@ -45,8 +42,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Returns the last batch that must be there: if the system has not been started anew since, all that was handed to
-    /// it.
+    /// The last batch that must be there: all that the system was handed, unless it has been started anew since.
     pub(super) fn promised(&self) -> u64 {
         if self.boot == boot_id() && self.boot != [0; 16] {
             self.written.max(self.synced)
@@ -57,12 +53,7 @@ impl Progress {
 }
 
 impl ProgressFile {
-    /// Opens the file, or creates it. Returns it with the names of damaged slots: none or one, since a system that
-    /// stops while a slot is written leaves one.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the file cannot be read, or both slots are damaged.
+    /// Also names a damaged slot: a system that stops during a write leaves one. Two are an error.
     pub(super) fn open(dir: &Path) -> Result<(Self, Option<&'static str>), DiskError> {
         let path = dir.join(FILE);
         let is_new = !path.exists();
@@ -90,12 +81,11 @@ impl ProgressFile {
         Ok((Self { file, path, progress }, damaged))
     }
 
-    /// Returns the numbers in the file.
     pub(super) fn get(&self) -> Progress {
         self.progress
     }
 
-    /// Writes the numbers. They are not synced: an older number only promises less.
+    /// Not synced: an older number only promises less.
     pub(super) fn record(&mut self, written: u64, synced: u64) -> Result<(), DiskError> {
         let turn = self.progress.turn + 1;
         let progress = Progress { written, synced, boot: boot_id(), turn };
@@ -118,7 +108,6 @@ fn read_slot(file: &File, offset: u64) -> Option<Progress> {
     parse_slot(&slot)
 }
 
-/// Returns the numbers in a slot, if its checksum is right.
 pub(super) fn parse_slot(slot: &[u8; SLOT]) -> Option<Progress> {
     let number = |at: usize| slot[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
     if number(40)? != xxh3_64(&slot[..40]) {
@@ -128,7 +117,7 @@ pub(super) fn parse_slot(slot: &[u8; SLOT]) -> Option<Progress> {
     Some(Progress { written: number(0)?, synced: number(8)?, boot, turn: number(32)? })
 }
 
-/// Returns 16 bytes that are different after each start of the system; zeros if the system does not tell.
+/// 16 bytes that are different after each start of the system; zeros if the system does not tell.
 fn boot_id() -> [u8; 16] {
     use std::sync::OnceLock;
 
@@ -159,7 +148,6 @@ mod tests {
         }
     }
 
-    /// One flipped byte anywhere: the other slot has the numbers, and it is told.
     #[test]
     fn a_damaged_slot_is_told_and_the_other_one_is_used() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -11,38 +11,40 @@ use super::{
     shared::{Pins, Shared, StoredBucket},
 };
 
-/// The threads: while one waits for the disk, another one finds what is cached.
+/// While one waits for the disk, another one finds what is cached.
 const THREADS: usize = 2;
 
 /// The most decisions that wait. Above this the disk is much too slow, and `on_store_failure` decides at once.
 const MAX_WAITING: usize = 16_384;
 
-/// The buckets that are searched at a time.
 pub(super) const SCANNED: usize = 1_000;
 
 /// What a decision or a command waits for. None is sent if the disk cannot be read.
 enum Job {
-    /// Counters, which are added to the memory.
-    Load { counters: Vec<Changed>, done: oneshot::Sender<Option<Pins>> },
+    Load {
+        counters: Vec<Changed>,
+        done: oneshot::Sender<Option<Pins>>,
+    },
     /// The first [`SCANNED`] buckets whose keys begin with `prefix` and come after `after`.
-    Scan { prefix: Vec<u8>, after: Option<Box<[u8]>>, done: oneshot::Sender<Option<Vec<StoredBucket>>> },
+    Scan {
+        prefix: Vec<u8>,
+        after: Option<Box<[u8]>>,
+        done: oneshot::Sender<Option<Vec<StoredBucket>>>,
+    },
 }
 
-/// Reads that wait for a thread.
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
     is_closed: bool,
 }
 
-/// The reading threads.
 pub(super) struct Readers {
     queue: Arc<(Mutex<Queue>, Condvar)>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
 impl Readers {
-    /// Starts the threads.
     pub(super) fn start(shared: &Arc<Shared>) -> Result<Self, DiskError> {
         let queue = Arc::<(Mutex<Queue>, Condvar)>::default();
         let threads = (0..THREADS).map(|_| {
@@ -57,16 +59,13 @@ impl Readers {
         Ok(Self { queue, threads: Mutex::new(threads) })
     }
 
-    /// Has `counters` read. The receiver gets what keeps them in memory, or none if one could not be read. Returns none
-    /// if too many decisions wait already.
+    /// The receiver gets none if a counter could not be read. Returns none if too many decisions wait already.
     pub(super) fn read(&self, counters: Vec<Changed>) -> Option<oneshot::Receiver<Option<Pins>>> {
         let (done, read) = oneshot::channel();
         self.push(Job::Load { counters, done }).then_some(read)
     }
 
-    /// Has buckets searched whose keys begin with `prefix` and come after `after`, in the order of their keys. The
-    /// receiver gets some of them, and an empty list if there are no more; or none if they could not be read. Returns
-    /// none as [`Readers::read`] does.
+    /// In the order of the keys; an empty list if there are no more. None as in [`Readers::read`].
     pub(super) fn scan(
         &self,
         prefix: Vec<u8>,
@@ -87,7 +86,6 @@ impl Readers {
         true
     }
 
-    /// Ends the threads.
     pub(super) fn stop(&self) {
         self.queue.0.lock().is_closed = true;
         self.queue.1.notify_all();

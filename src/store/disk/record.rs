@@ -33,7 +33,6 @@ use crate::{
     store::path::{path_of, path_of_buckets, shortened},
 };
 
-/// The version of the format of values.
 const VERSION: u8 = 1;
 
 const FIXED_WINDOW: u8 = 1;
@@ -55,15 +54,12 @@ const MILLIS: u64 = 1_000;
 /// What a counter is, as far as its state does not tell.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum CounterKind {
-    /// That of a tier.
     Tier(Tier),
-    /// A bucket that comes with requests.
     Bucket(BucketKind),
 }
 
 impl CounterKind {
-    /// Returns the state of an unused counter. That of a bucket which comes with requests is a placeholder: its steps
-    /// begin with the first request.
+    /// For a bucket that comes with requests, a placeholder: its steps begin with the first request.
     pub(super) fn unused(&self, now: Timestamp) -> CounterState {
         match self {
             Self::Tier(tier) => CounterState::unused(tier, now),
@@ -86,7 +82,6 @@ pub enum RecordError {
     TrailingBytes(usize),
 }
 
-/// Returns the key of the counter of `tier`, one of the tiers of `check`.
 pub(super) fn key(check: &LimitCheck<'_>, tier: &Tier) -> Box<[u8]> {
     let path = shortened(path_of(check));
     let mut key = String::with_capacity(path.len() + 12);
@@ -111,7 +106,6 @@ pub(super) fn bucket_prefix(name: &BucketName<'_>) -> Vec<u8> {
     key
 }
 
-/// Returns the key of the bucket of `name` that is of `kind`.
 pub(super) fn bucket_key(name: &BucketName<'_>, kind: &BucketKind) -> Box<[u8]> {
     let mut key = bucket_prefix(name);
     match kind {
@@ -137,12 +131,11 @@ pub fn bucket_kind(end: &str) -> Option<BucketKind> {
     numbers.next().is_none().then_some(BucketKind::Steps(limit))
 }
 
-/// Returns the expiry of `state`, in seconds since the epoch, rounded up: a record may be removed from then on.
+/// In seconds since the epoch, rounded up: a record may be removed from then on.
 pub(super) fn expiry(state: &CounterState) -> u32 {
     u32::try_from(state.idle_at().as_nanos().div_ceil(NANOS)).unwrap_or(u32::MAX)
 }
 
-/// Returns the expiry of the record with this `value`, without decoding the rest.
 pub(super) fn expiry_of(value: &[u8]) -> Option<u32> {
     let (format, rest) = value.split_first()?;
     (format >> 4 == VERSION).then_some(())?;
@@ -268,7 +261,6 @@ pub fn decode(value: &[u8]) -> Result<CounterState, RecordError> {
     if rest.is_empty() { Ok(state) } else { Err(RecordError::TrailingBytes(rest.len())) }
 }
 
-/// Returns whether `state` is one that a counter of `kind` has.
 pub(super) fn fits(state: &CounterState, kind: &CounterKind) -> bool {
     match kind {
         CounterKind::Tier(tier) => matches!(
@@ -292,7 +284,6 @@ fn put(value: &mut Vec<u8>, mut number: u64) {
     value.push(number.to_le_bytes()[0]);
 }
 
-/// Appends the difference between the expiry and `instant`, which is usually small.
 fn put_time(value: &mut Vec<u8>, base: u64, instant: Timestamp) {
     put_difference(value, base, instant.as_nanos());
 }

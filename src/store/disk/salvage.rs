@@ -14,18 +14,11 @@ use super::{
 };
 use crate::limit::Timestamp;
 
-/// The directory of the new files until they are complete.
 const NEW: &str = "engine.new";
 
-/// The counters that are copied at a time.
 const BATCH: usize = 16_384;
 
-/// Copies the counters of `old`, closes it and sets its files aside, and opens the copy. Returns it with the number of
-/// counters.
-///
-/// # Errors
-///
-/// Returns an error if the copy cannot be written.
+/// Closes `old`, sets its files aside, and opens the copy. Also returns the number of counters.
 pub(super) fn copy(
     old: Engine,
     dir: &DataDir,

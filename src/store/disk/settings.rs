@@ -39,8 +39,7 @@ pub enum DiskSync {
 /// What happens if data are damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnDamage {
-    /// weir does not start. If damage is found later, the counters concerned are decided by `on_store_failure`, and the
-    /// damaged files stay as they are.
+    /// weir does not start. On damage found later `on_store_failure` decides, and the damaged files stay as they are.
     Refuse,
     /// weir goes on with what is left; what is lost counts from zero.
     Continue,

@@ -34,14 +34,12 @@ const MAX_ROUNDS: usize = 16;
 /// How often a counter is read again because a batch was written meanwhile. A batch takes much longer than a read.
 const MAX_READS: usize = 100;
 
-/// The memory, the engine, and how the threads find each other.
 pub(super) struct Shared {
     pub(super) settings: DiskSettings,
     pub(super) memory: MemoryStore<DiskNotes>,
     /// None while it is opened again. Locked for writing only then.
     pub(super) engine: RwLock<Option<Engine>>,
     pub(super) expiry: Arc<Expiry>,
-    /// The records that may be on disk.
     pub(super) filter: KeyFilter,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: DiskMetrics,
@@ -49,7 +47,6 @@ pub(super) struct Shared {
     pub(super) batches: AtomicU64,
     /// What the other threads have found to be wrong, for the writer.
     pub(super) trouble: Mutex<Option<DiskError>>,
-    /// Set when the store is closed.
     pub(super) is_stopping: AtomicBool,
     rounds: Mutex<Rounds>,
     wake_writer: Condvar,
@@ -58,7 +55,6 @@ pub(super) struct Shared {
     pub(super) finished: watch::Sender<u64>,
 }
 
-/// Rounds of the writer.
 #[derive(Debug, Default)]
 struct Rounds {
     begun: u64,
@@ -102,8 +98,7 @@ impl Shared {
         drop(rounds);
     }
 
-    /// Requests a round of the writer, and returns its number: when it has [finished](Shared::finished), all changes
-    /// made up to now are written.
+    /// Returns the number of the round: once it has [finished](Shared::finished), all changes up to now are written.
     pub(super) fn request_round(&self) -> u64 {
         self.want_round(&mut self.rounds.lock())
     }
@@ -114,7 +109,6 @@ impl Shared {
         rounds.wanted
     }
 
-    /// Notes that round `round` has ended, and whether it has written all changes.
     pub(super) fn end_round(&self, round: u64, has_written: bool) {
         if has_written {
             self.finished.send_replace(round);
@@ -122,13 +116,12 @@ impl Shared {
         self.round_ended.notify_all();
     }
 
-    /// Returns whether so many counters wait to be written that a new one of `key` has to wait for the writer.
+    /// Whether a new counter of `key` has to wait, since too many counters wait to be written.
     pub(super) fn is_crowded(&self, key: CounterKey) -> bool {
         self.memory.is_crowded(key, 2, self.clock.now()) && self.metrics.available.get() == 1
     }
 
-    /// Waits while there is no room to read the counter of `key`. New ones leave it a part of the room, so that they hold
-    /// up none that the disk has.
+    /// New counters leave a part of the room, so that counters which the disk has need not wait for them.
     pub(super) fn wait_for_room(&self, key: CounterKey) {
         for _ in 0..MAX_ROUNDS {
             let is_full = self.memory.is_crowded(key, 3, self.clock.now());
@@ -141,8 +134,7 @@ impl Shared {
         }
     }
 
-    /// Waits until a round is requested, the store is closed, or `interval` has passed. Begins a round, and returns its
-    /// number.
+    /// Waits for a request, the end of the store, or `interval`. Returns the number of the round.
     pub(super) fn begin_round(&self, interval: Duration) -> u64 {
         let mut rounds = self.rounds.lock();
         let until = std::time::Instant::now() + interval;
@@ -155,8 +147,7 @@ impl Shared {
         rounds.begun
     }
 
-    /// Reads a counter from the disk, and adds it to the memory, if the memory does not have its state yet. If it is to
-    /// be `pinned`, it stays there until [`Pins`] of it are dropped.
+    /// Reads a counter, unless memory has its state. If `pinned`, it stays in memory until its [`Pins`] are dropped.
     pub(super) fn load(&self, counter: &Changed, pinned: bool) -> Result<(), DiskError> {
         for _ in 0..MAX_READS {
             let batches = self.batches.load(Ordering::Acquire);
@@ -175,15 +166,13 @@ impl Shared {
         })
     }
 
-    /// Adds a counter that the disk has not to the memory, as [`Shared::load`] does, and without a read. Returns whether
-    /// it did: not if the disk may have it.
+    /// [`Shared::load`] without a read, for a counter that the disk has not. Returns false if the disk may have it.
     pub(super) fn load_new(&self, counter: &Changed) -> bool {
         let batches = self.batches.load(Ordering::Acquire);
         !self.filter.may_have(&counter.name) && self.add_to_memory(counter, None, true, batches)
     }
 
-    /// Adds the state of a counter that was `read` after this number of `batches` to the memory. Returns false if another
-    /// one was written since, which may have changed it.
+    /// Returns false if a batch was written since there were `batches`: it may have changed the counter.
     fn add_to_memory(
         &self,
         counter: &Changed,
@@ -227,7 +216,6 @@ impl Shared {
         true
     }
 
-    /// Runs `act` on the engine, unless it is being opened again.
     fn with_engine<T>(&self, act: impl FnOnce(&Engine) -> Result<T, DiskError>) -> Result<T, DiskError> {
         let engine = self.engine.read();
         let Some(engine) = engine.as_ref() else {
@@ -243,14 +231,12 @@ impl Shared {
         })
     }
 
-    /// Reads a state from the disk.
     fn read(&self, counter: &Changed) -> Result<Option<CounterState>, DiskError> {
         let value = self.with_engine(|engine| engine.get(&counter.name))?;
         let Some(value) = value else { return Ok(None) };
         self.decode(&counter.name, value.as_ref(), &counter.kind).map(Some)
     }
 
-    /// Decodes the record `name`, whose state must be of `kind`.
     fn decode(&self, name: &[u8], value: &[u8], kind: &CounterKind) -> Result<CounterState, DiskError> {
         let name = String::from_utf8_lossy(name);
         match record::decode(value) {
@@ -260,8 +246,7 @@ impl Shared {
         }
     }
 
-    /// Reads up to `most` buckets whose keys begin with `prefix` and come after `after` from the disk, in the order of
-    /// their keys.
+    /// Up to `most` buckets whose keys begin with `prefix` and come after `after`, in the order of their keys.
     pub(super) fn scan(
         &self,
         prefix: &[u8],
@@ -295,12 +280,10 @@ impl Shared {
         error
     }
 
-    /// Returns the present in seconds since the epoch.
     pub(super) fn seconds(&self) -> u32 {
         u32::try_from(self.clock.now().as_nanos() / 1_000_000_000).unwrap_or(u32::MAX)
     }
 
-    /// Leaves an error for the writer.
     pub(super) fn report(&self, error: DiskError) {
         self.trouble.lock().get_or_insert(error);
     }
@@ -311,7 +294,6 @@ pub(super) struct StoredBucket {
     /// The key of its record.
     pub(super) name: Box<[u8]>,
     pub(super) kind: BucketKind,
-    /// The expiry of its record, in seconds since the epoch.
     pub(super) expiry: u32,
     pub(super) idle_at: Timestamp,
 }
@@ -334,12 +316,10 @@ impl Drop for Pins {
     }
 }
 
-/// Converts a period.
 pub(super) const fn duration(period: Period) -> Duration {
     Duration::from_nanos(period.as_nanos())
 }
 
-/// Copies an error about damage; the system's errors cannot be copied.
 pub(super) fn clone_damage(error: &DiskError) -> DiskError {
     match error {
         DiskError::Damaged { file, what } => DiskError::Damaged { file: file.clone(), what: what.clone() },

@@ -94,8 +94,7 @@ impl DiskStore {
         }
     }
 
-    /// Makes the decisions once the counters that are not in memory have been read, or without the disk if that takes
-    /// too long.
+    /// Decides once the counters have been read, or without the disk if that takes too long.
     async fn take_unknown(
         &self,
         checks: &[LimitCheck<'_>],
@@ -133,7 +132,6 @@ impl DiskStore {
         made.map(|(decision, is_unread)| if is_unread { decision.by_fallback() } else { decision }).collect()
     }
 
-    /// Reads those counters of `checks` that are not in memory, as [`DiskStore::read`] does.
     async fn read_tiers(&self, checks: &[LimitCheck<'_>], patience: Patience<'_>) -> Option<Pins> {
         let mut counted = SmallVec::<[Counted<'_>; 4]>::new();
         for check in checks {
@@ -142,8 +140,7 @@ impl DiskStore {
         self.read(&counted, patience).await
     }
 
-    /// Reads the counters of what is `counted` that are not in memory, except for those that the disk has not. Returns
-    /// what keeps all of them there, or none if they could not be read in time.
+    /// Reads what memory lacks and the disk may have, and keeps it all in memory. None if that takes too long.
     pub(super) async fn read(&self, counted: &[Counted<'_>], patience: Patience<'_>) -> Option<Pins> {
         let (mut counters, mut new) = (Vec::new(), Vec::new());
         let mut known = Pins { shared: Arc::clone(&self.shared), keys: Vec::new() };
@@ -180,8 +177,7 @@ impl DiskStore {
         Some(pins)
     }
 
-    /// Waits until `decisions` are on disk, if they must be. Past the decision budget `on_store_failure` decides; the
-    /// hits count.
+    /// Waits until `decisions` are on disk, if they must be; if late, `on_store_failure` decides, but the hits count.
     async fn synced(
         &self,
         checks: &[LimitCheck<'_>],
@@ -206,8 +202,7 @@ impl DiskStore {
         decisions
     }
 
-    /// Waits until all changes made up to now are on disk, `counters` of them by this decision. Returns whether they
-    /// are.
+    /// Waits until all changes up to now are on disk, `counters` of them by this decision. Returns whether they are.
     pub(super) async fn wait_for_round(&self, counters: usize, patience: Patience<'_>) -> bool {
         let round = self.shared.request_round();
         let mut finished = self.shared.finished.subscribe();
@@ -246,7 +241,6 @@ fn takes(check: &LimitCheck<'_>) -> bool {
     check.direction == Direction::Take
 }
 
-/// Returns a rejection that is made without the disk.
 fn rejection() -> Decision {
     Decision { over: true, ..Decision::unknown(RETRY) }.by_fallback()
 }

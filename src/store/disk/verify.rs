@@ -14,13 +14,11 @@ use super::error::DiskError;
 /// The directory of the engine's keyspaces: the engine's own is `0`, that of the counters `1`.
 pub(super) const KEYSPACES: &str = "keyspaces";
 
-/// The name of the file that names the current list of tables.
+/// The file that names the current list of tables.
 const CURRENT: &str = "current";
 
-/// The bytes that are read at a time.
 const CHUNK: usize = 1 << 20;
 
-/// The end of a journal.
 #[derive(Debug)]
 pub(super) struct JournalEnd {
     pub(super) path: PathBuf,
@@ -28,18 +26,13 @@ pub(super) struct JournalEnd {
     pub(super) used: u64,
 }
 
-/// A table in a list.
 struct TableEntry {
     path: PathBuf,
     checksum: u128,
 }
 
-/// Verifies the lists of tables of all keyspaces of `engine`, that the tables are there, and the tables of the engine's
-/// own keyspace, before the engine reads them: it deletes files that its lists do not name.
-///
-/// # Errors
-///
-/// The first file that is damaged.
+/// Verifies the lists of tables of all keyspaces, that the tables exist, and the engine's own tables. Must come before
+/// the engine reads them: it deletes files that its lists do not name.
 pub(super) fn lists(engine: &Path) -> Result<(), DiskError> {
     for keyspace in directories(&engine.join(KEYSPACES))? {
         if !keyspace.join(CURRENT).exists() {
@@ -62,11 +55,7 @@ pub(super) fn lists(engine: &Path) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// Verifies the tables of the counters, and calls `pause` after each chunk of them.
-///
-/// # Errors
-///
-/// The first file that is damaged. A table that is missing is none: it may have been replaced meanwhile.
+/// Calls `pause` after each chunk. A missing table is no damage: it may have been replaced meanwhile.
 pub(super) fn tables(engine: &Path, mut pause: impl FnMut()) -> Result<(), DiskError> {
     for keyspace in directories(&engine.join(KEYSPACES))? {
         if !keyspace.join(CURRENT).exists() {
@@ -87,7 +76,7 @@ pub(super) fn tables(engine: &Path, mut pause: impl FnMut()) -> Result<(), DiskE
     Ok(())
 }
 
-/// Returns the ends of all journals of `engine`, oldest first.
+/// Oldest first.
 pub(super) fn journals(engine: &Path) -> Result<Vec<JournalEnd>, DiskError> {
     let mut journals = Vec::new();
     for entry in fs::read_dir(engine).map_err(DiskError::io("read", engine))? {
@@ -103,7 +92,7 @@ pub(super) fn journals(engine: &Path) -> Result<Vec<JournalEnd>, DiskError> {
     Ok(journals.into_iter().map(|(_, journal)| journal).collect())
 }
 
-/// Returns the bytes of a file up to the last one that is not zero.
+/// The bytes up to the last one that is not zero.
 fn used(path: &Path) -> io::Result<u64> {
     let mut file = File::open(path)?;
     let mut end = file.metadata()?.len();
@@ -124,7 +113,6 @@ fn used(path: &Path) -> io::Result<u64> {
     Ok(0)
 }
 
-/// Returns the tables of a keyspace, after verifying its list.
 fn list(keyspace: &Path) -> Result<Vec<TableEntry>, DiskError> {
     let current = keyspace.join(CURRENT);
     let content = fs::read(&current).map_err(DiskError::io("read", &current))?;
@@ -148,7 +136,6 @@ fn list(keyspace: &Path) -> Result<Vec<TableEntry>, DiskError> {
     entries(keyspace, &list).map_err(|error| damaged(list, &format!("it cannot be parsed: {error}")))
 }
 
-/// Parses a list of tables: levels of runs of tables.
 fn entries(keyspace: &Path, list: &Path) -> io::Result<Vec<TableEntry>> {
     let other = |error: sfa::Error| io::Error::other(format!("{error:?}"));
     let archive = sfa::Reader::new(list).map_err(other)?;

@@ -21,22 +21,17 @@ use super::{
 };
 use crate::limit::Hits;
 
-/// The counters of one batch at most.
 const MAX_BATCH: usize = 16_384;
 
-/// The time between two attempts to open the engine again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The same if data are damaged: the engine soon finds the damage again.
 const DAMAGED_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The bytes that the disk must have free before the engine is opened again.
 const PROBE: usize = 1 << 20;
 
-/// The file that is written to find out whether there is room.
 const PROBE_FILE: &str = "probe";
 
-/// Writes changed counters.
 pub(super) struct Writer {
     shared: Arc<Shared>,
     dir: DataDir,
@@ -45,16 +40,13 @@ pub(super) struct Writer {
     batch: u64,
     maintenance: Maintenance,
     failure: Option<Failure>,
-    /// The damage that was reported already.
     reported_damage: Option<String>,
 }
 
-/// A failure that lasts.
 struct Failure {
     next_attempt: Instant,
 }
 
-/// A counter in a batch.
 struct Pending {
     changed: Changed,
     before: u32,
@@ -97,7 +89,7 @@ impl Writer {
         self.close();
     }
 
-    /// Writes all changes. Returns whether it has.
+    /// Returns whether all changes are written.
     fn round(&mut self) -> bool {
         self.check_trouble();
         // files that are open can be written even if nobody will find them again
@@ -129,8 +121,7 @@ impl Writer {
         self.shared.metrics.pending.set(pending);
     }
 
-    /// Writes all changed counters in batches, except for those whose record cannot be read: `on_store_failure` decides
-    /// about them.
+    /// Skips counters whose record cannot be read: `on_store_failure` decides about them.
     fn write_all(&mut self) -> bool {
         let mut changed = Vec::new();
         self.shared.memory.for_each_log(|log| changed.append(log));
@@ -148,7 +139,7 @@ impl Writer {
         }
     }
 
-    /// Writes one batch. After an error its counters are in the log again.
+    /// After an error its counters are in the log again.
     fn write(&mut self, batch: Vec<Changed>) -> Result<(), DiskError> {
         let (mut pending, mut changes) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
         for changed in batch {
@@ -217,7 +208,7 @@ impl Writer {
         self.progress.record(self.batch, synced)
     }
 
-    /// Encodes a counter, after reading it from the disk if its state there is not known.
+    /// Reads the counter from the disk first if its state there is not known.
     fn encode(&self, changed: &Changed) -> Encoded {
         for _ in 0..2 {
             let now = self.shared.clock.now();
@@ -246,8 +237,7 @@ impl Writer {
         Encoded::Unread
     }
 
-    /// Puts a counter back into the log, unless it was in the batch that failed, has changed since, and is there
-    /// already.
+    /// Skips a counter of the failed batch that has changed since, and so is in the log already.
     fn log_again(&self, changed: Changed, was_in_batch: bool) {
         let key = changed.key;
         let is_needed = self.shared.memory.with_slot(key, |slot| {
@@ -264,7 +254,7 @@ impl Writer {
 
     // === failures ===
 
-    /// Notes a failure: changes stay in memory until the engine has been opened again.
+    /// Changes stay in memory until the engine has been opened again.
     fn fail(&mut self, error: &DiskError) {
         self.shared.metrics.failures.add(1);
         if error.is_damage() {
@@ -282,7 +272,6 @@ impl Writer {
         self.failure = Some(Failure { next_attempt: Instant::now() + interval });
     }
 
-    /// Handles what other threads have found.
     fn check_trouble(&mut self) {
         let Some(error) = self.shared.trouble.lock().take() else { return };
         if !error.is_damage() {
@@ -308,7 +297,6 @@ impl Writer {
         }
     }
 
-    /// Copies what can be read to new files, and goes on with these.
     fn salvage(&mut self, error: &DiskError) {
         let mut engine = self.shared.engine.write();
         let Some(old) = engine.take() else { return };
@@ -327,7 +315,6 @@ impl Writer {
         }
     }
 
-    /// Opens the engine again, if there is room. Returns whether it is open.
     fn recover(&mut self) -> bool {
         self.failure = Some(Failure { next_attempt: Instant::now() + RETRY_INTERVAL });
         if self.dir.check_there().is_err() || self.probe().is_err() {
@@ -387,24 +374,24 @@ impl Writer {
     }
 }
 
-/// The result of encoding a counter.
 enum Encoded {
     /// It is not in memory any more, or counts nothing and has no record.
     Gone,
-    /// The disk could not be read.
     Unread,
     /// A value, or none if it counts nothing any more; and the expiry of the record before and after.
-    Change { value: Option<Vec<u8>>, before: u32, after: u32 },
+    Change {
+        value: Option<Vec<u8>>,
+        before: u32,
+        after: u32,
+    },
 }
 
-/// Reports what was lost because it was damaged.
 pub(super) fn report_lost(lost: &[String]) {
     for what in lost {
         tracing::error!("{what}; went on without it, because WEIR_DISK_DAMAGE is continue");
     }
 }
 
-/// Starts the thread.
 pub(super) fn start(writer: Writer) -> Result<thread::JoinHandle<()>, DiskError> {
     thread::Builder::new()
         .name("weir-disk-write".into())

@@ -12,11 +12,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{addresses::count_addresses, name::DnsName, resolver::NameServers};
 use crate::limit::{Period, Timestamp, part::UNKNOWN_INSTANCES};
 
-/// The longest wait for the first numbers, when rules are loaded.
 const FIRST: Duration = Duration::from_secs(2);
 
-/// The multiple of which a smaller number takes effect, so that instances that notice it earlier than others wait for
-/// them.
+/// A smaller number takes effect at a multiple of this: instances that notice it early wait for the others.
 const STEP: Period = Period::from_secs(10);
 
 /// How the numbers of instances that rules take from DNS are looked up.
@@ -28,7 +26,6 @@ pub struct DnsSettings {
     pub refresh: Duration,
 }
 
-/// The numbers of instances by the names that rules have.
 #[derive(Debug)]
 pub(crate) struct DnsInstances {
     settings: DnsSettings,
@@ -36,22 +33,17 @@ pub(crate) struct DnsInstances {
     next_look_up: Instant,
 }
 
-/// The number of one name.
 #[derive(Clone, Copy, Debug)]
 struct Number {
-    /// That in force.
     instances: NonZeroU16,
-    /// Whether a look-up has ever succeeded.
     is_known: bool,
     /// A smaller one, and when it takes effect.
     smaller: Option<(NonZeroU16, Timestamp)>,
-    /// Whether the last look-up failed.
     fails: bool,
 }
 
 // === impl DnsSettings ===
 
-/// The name servers of the system, every five seconds.
 impl Default for DnsSettings {
     fn default() -> Self {
         Self { name_servers: NameServers::System, refresh: Duration::from_secs(5) }
@@ -65,7 +57,7 @@ impl DnsInstances {
         Self { settings, numbers: BTreeMap::new(), next_look_up: Instant::now() }
     }
 
-    /// Follows `names` from now on, and no others. Looks up those that are new, but waits for no longer than [`FIRST`].
+    /// Forgets all other names. Looks the new ones up, but waits for no longer than [`FIRST`].
     pub(crate) async fn follow(&mut self, names: &BTreeSet<Box<str>>, now: Timestamp) {
         self.numbers.retain(|name, _| names.contains(name));
         let new: Vec<Box<str>> =
@@ -84,12 +76,11 @@ impl DnsInstances {
         self.next_look_up = Instant::now() + self.pause();
     }
 
-    /// Returns the number of instances of `name`.
     pub(crate) fn of(&self, name: &str) -> NonZeroU16 {
         self.numbers.get(name).map_or(UNKNOWN_INSTANCES, |number| number.instances)
     }
 
-    /// Waits until a number has changed. `now` is the clock. Dropping the future loses no change.
+    /// Dropping the future loses no change.
     pub(crate) async fn changed(&mut self, now: impl Fn() -> Timestamp) {
         loop {
             if self.numbers.is_empty() {
@@ -112,13 +103,11 @@ impl DnsInstances {
         }
     }
 
-    /// Names that are not known yet are looked up sooner.
     fn pause(&self) -> Duration {
         let refresh = self.settings.refresh;
         if self.numbers.values().all(|number| number.is_known) { refresh } else { refresh / 5 }
     }
 
-    /// Looks up `names`, each for no longer than `longest`. Returns what is known then.
     async fn look_up(&self, names: &[Box<str>], longest: Duration) -> Vec<(Box<str>, Result<usize, String>)> {
         let found = join_all(names.iter().map(async |name| {
             let found = match DnsName::parse(name) {
@@ -132,7 +121,7 @@ impl DnsInstances {
         found.await.into_iter().flatten().collect()
     }
 
-    /// Records what was found. Returns whether a number has changed.
+    /// Returns whether a number has changed.
     fn record(&mut self, found: Vec<(Box<str>, Result<usize, String>)>, now: Timestamp) -> bool {
         let mut changed = self.apply_smaller(now);
         for (name, found) in found {
@@ -166,8 +155,7 @@ impl DnsInstances {
 // === impl Number ===
 
 impl Number {
-    /// Records that the name has `found` addresses. A larger number, and the first one, takes effect at once. Returns
-    /// whether it does.
+    /// A larger number, and the first one, takes effect at once. Returns whether it does.
     fn record(&mut self, name: &str, found: usize, now: Timestamp) -> bool {
         self.fails = false;
         let found = u16::try_from(found).unwrap_or(u16::MAX);

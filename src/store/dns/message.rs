@@ -4,31 +4,23 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::name::{DnsName, MAX_NAME};
 
-/// The type of aliases, and the class of the internet.
 const CNAME: u16 = 5;
 const INTERNET: u16 = 1;
 
-/// A type of records.
 #[cfg_attr(
     not(any(test, feature = "server")),
     expect(dead_code, reason = "only the program counts addresses")
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum RecordKind {
-    /// IPv4 addresses.
     A = 1,
-    /// IPv6 addresses.
     Aaaa = 28,
-    /// Services.
     Srv = 33,
 }
 
-/// What a record says.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum Record {
-    /// The address of a host.
     Address(IpAddr),
-    /// The host and the port of a service.
     Service { host: String, port: u16 },
 }
 
@@ -36,31 +28,24 @@ pub(in super::super) enum Record {
 const OPT: u16 = 41;
 pub(super) const MAX_ANSWER: u16 = 4_096;
 
-/// The most labels of a name in an answer, pointers included: a name may point to itself.
+/// Pointers included: a name may point to itself.
 const MAX_LABELS: usize = 128;
 
-/// The most aliases between a name and its records.
 const MAX_ALIASES: usize = 8;
 
-/// The answer to a query.
 #[derive(Debug, PartialEq, Eq)]
 pub(in super::super) enum Answer {
     /// What the records say, each once, in no order; at least one.
     Records(Vec<Record>),
-    /// There are no such records.
     NoRecords,
-    /// The answer was too long for a datagram.
     Truncated,
-    /// The name server failed, with this code.
     Failed(u8),
-    /// It cannot be read.
     Malformed,
 }
 
 // === impl RecordKind ===
 
 impl RecordKind {
-    /// Returns the name of such records.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::A => "A",
@@ -73,7 +58,6 @@ impl RecordKind {
 // === impl DnsName ===
 
 impl DnsName {
-    /// Returns the query for its records of type `kind`. `id` identifies the answer.
     pub(in super::super) fn query(&self, kind: RecordKind, id: u16) -> Vec<u8> {
         const RECURSION_DESIRED: u16 = 0x0100;
         let mut query = Vec::with_capacity(300);
@@ -98,8 +82,7 @@ impl DnsName {
     }
 }
 
-/// Parses `message`, the answer to the query `id` of `name` for records of type `kind`. Returns none if it answers
-/// another query.
+/// None if `message` answers another query.
 pub(in super::super) fn parse_answer(
     message: &[u8],
     id: u16,
@@ -122,13 +105,11 @@ pub(in super::super) fn parse_answer(
     }
 }
 
-/// Returns the question of a message.
 #[cfg(any(test, fuzzing))]
 pub(in super::super) fn question(message: &[u8]) -> Option<DnsName> {
     DnsName::parse(&Reader { message, at: 12 }.name()?)
 }
 
-/// Parses an answer of `answers` records after its question. Returns none if it is malformed.
 fn parse_rest(
     mut reader: Reader<'_>,
     flags: u16,
@@ -158,7 +139,6 @@ fn parse_rest(
     Some(if records.is_empty() { Answer::NoRecords } else { Answer::Records(records) })
 }
 
-/// Returns the name that `name` is an alias of, or `name`.
 fn owner<'a>(name: &'a str, aliases: &'a [(String, String)]) -> &'a str {
     let mut owner = name;
     for _ in 0..MAX_ALIASES {
@@ -170,24 +150,18 @@ fn owner<'a>(name: &'a str, aliases: &'a [(String, String)]) -> &'a str {
     owner
 }
 
-/// What precedes the records.
 struct Head {
-    /// Whether it has the question that was asked.
+    /// Whether the question is the one that was asked.
     is_ours: bool,
-    /// The number of records in the answer.
     answers: u16,
 }
 
-/// The records of an answer that matter.
 #[derive(Default)]
 struct Records {
-    /// Names, and the names that they stand for.
     aliases: Vec<(String, String)>,
-    /// Names, and what their records of the type that was asked for say.
     found: Vec<(String, Record)>,
 }
 
-/// Reads a message.
 struct Reader<'a> {
     message: &'a [u8],
     at: usize,
@@ -210,8 +184,7 @@ impl Reader<'_> {
         Some(u16::from_be_bytes(self.bytes(2)?.try_into().ok()?))
     }
 
-    /// Reads the numbers of records, and the question, which must be for such records of `name`; an error `code` may
-    /// come without one.
+    /// The question must be for such records of `name`; an error `code` may come without one.
     fn head(&mut self, code: u8, name: &str, asked_for: RecordKind) -> Option<Head> {
         let (questions, answers) = (self.u16()?, self.u16()?);
         self.skip(4)?;
@@ -227,7 +200,6 @@ impl Reader<'_> {
         Some(Head { is_ours, answers })
     }
 
-    /// Reads `count` records, of which those of type `asked_for` matter.
     fn records(&mut self, count: u16, asked_for: RecordKind) -> Option<Records> {
         let mut records = Records::default();
         for _ in 0..count {
@@ -251,7 +223,6 @@ impl Reader<'_> {
         Some(records)
     }
 
-    /// Reads the data of a record of type `kind`.
     fn record(&mut self, kind: RecordKind, length: usize) -> Option<Record> {
         Some(match kind {
             RecordKind::Srv => {
@@ -271,8 +242,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads a name, whose rest may be elsewhere in the message. Names with spaces or control characters are malformed,
-    /// since they reach the log.
+    /// The rest may be elsewhere in the message. No spaces and control characters: names reach the log.
     fn name(&mut self) -> Option<String> {
         let (mut name, mut end) = (String::new(), None);
         for _ in 0..MAX_LABELS {
@@ -311,8 +281,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// Returns the answer to the query 7 of `name` with SRV records of these ports and targets, each of which points to
-    /// the domain of the question.
+    /// Answers query 7 with SRV records of these ports and targets, each in the domain of the question.
     fn answer(flags: u16, targets: &[(u16, &str)]) -> Vec<u8> {
         let name = DnsName::parse("_m._tcp.example.org").expect("it is valid");
         let mut message = name.query(RecordKind::Srv, 7);

@@ -30,14 +30,12 @@ impl DnsName {
         valid.then(|| Self { name: name.to_ascii_lowercase(), is_absolute: absolute.is_some() })
     }
 
-    /// Returns its labels.
     #[cfg(any(feature = "memcached", test))]
     pub(in super::super) fn labels(&self) -> impl Iterator<Item = &str> {
         self.name.split('.')
     }
 
-    /// Returns the names to look up, in their order, as resolv.conf(5) says: a name with fewer than `ndots` dots is
-    /// searched below the domains first, one with more afterwards, and an absolute one not at all.
+    /// As resolv.conf(5) says: fewer than `ndots` dots put the search domains first.
     pub(super) fn candidates(&self, search: &[String], ndots: usize) -> Vec<Self> {
         if self.is_absolute {
             return vec![self.clone()];

@@ -15,10 +15,9 @@ use super::{
     name::DnsName,
 };
 
-/// Where the system names its name servers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// The longest wait for one answer of a name server in a list, and the times that each is asked.
+/// For a list of name servers: the longest wait for one answer, and how often each server is asked.
 const TIMEOUT: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 2;
 
@@ -32,16 +31,12 @@ pub enum NameServers {
     List(Vec<SocketAddr>),
 }
 
-/// The name servers, the domains below which a name is searched, and the options, as in resolv.conf(5).
 #[derive(Debug, PartialEq, Eq)]
 struct ResolverConfig {
     servers: Vec<SocketAddr>,
     search: Vec<String>,
-    /// The number of dots from which a name is looked up as it is first.
     ndots: usize,
-    /// The longest wait for one answer.
     timeout: Duration,
-    /// The times that every name server is asked.
     attempts: usize,
 }
 
@@ -50,11 +45,10 @@ struct ResolverConfig {
 enum LookUpError {
     /// A name server has answered, so that another name may be found.
     Failed(String),
-    /// None has answered.
     Unreachable(String),
 }
 
-/// Looks up the records of `name` of type `kind` at `name_servers`; at least one. The error is for people.
+/// The error is for people.
 #[cfg(feature = "memcached")]
 pub(in super::super) async fn look_up(
     name: &DnsName,
@@ -65,7 +59,7 @@ pub(in super::super) async fn look_up(
     Ok(records)
 }
 
-/// Looks up the records of `name` of each of `kinds` at `name_servers`, at least one in all. The error is for people.
+/// At least one record in all. The error is for people.
 pub(super) async fn look_up_all<const N: usize>(
     name: &DnsName,
     kinds: [RecordKind; N],
@@ -87,8 +81,7 @@ pub(super) async fn look_up_all<const N: usize>(
     look_up_at(name, kinds, &config).await
 }
 
-/// Looks up `name`, and then the names below the domains that are searched, until one has records of any kind. One that
-/// fails does not hide the next.
+/// Tries the search domains too, until a name has records of any kind. A name that fails does not hide the next.
 async fn look_up_at<const N: usize>(
     name: &DnsName,
     kinds: [RecordKind; N],
@@ -123,7 +116,7 @@ async fn look_up_at<const N: usize>(
     }))
 }
 
-/// Asks the name servers one after the other until one answers. Returns none if there are no such records.
+/// Asks one server after the other until one answers. None if there are no such records.
 async fn ask_any(
     config: &ResolverConfig,
     name: &DnsName,
@@ -148,14 +141,14 @@ async fn ask_any(
     Err(if has_answered { LookUpError::Failed(error) } else { LookUpError::Unreachable(error) })
 }
 
-/// Returns the id of a query, which nobody else can predict.
+/// Nobody else can predict it.
 fn random_id() -> io::Result<u16> {
     let mut id = [0; 2];
     let filled = SystemRandom::new().fill(&mut id);
     filled.map(|()| u16::from_be_bytes(id)).map_err(|_| io::Error::other("the system has no random numbers"))
 }
 
-/// Asks `server`, over TCP if the answer is too long for a datagram.
+/// Over TCP if the answer is too long for a datagram.
 async fn ask(server: SocketAddr, name: &DnsName, kind: RecordKind) -> io::Result<Answer> {
     let id = random_id()?;
     let query = name.query(kind, id);
@@ -185,7 +178,6 @@ async fn ask(server: SocketAddr, name: &DnsName, kind: RecordKind) -> io::Result
 
 // === impl ResolverConfig ===
 
-/// The defaults of resolv.conf(5).
 impl Default for ResolverConfig {
     fn default() -> Self {
         let timeout = Duration::from_secs(5);
@@ -194,7 +186,7 @@ impl Default for ResolverConfig {
 }
 
 impl ResolverConfig {
-    /// Parses `text`. Lines that are not understood have no effect, as in resolv.conf(5).
+    /// Lines that are not understood have no effect, as in resolv.conf(5).
     fn parse(text: &str) -> Self {
         const PORT: u16 = 53;
         let mut config = Self::default();
@@ -216,7 +208,7 @@ impl ResolverConfig {
         config
     }
 
-    /// Sets an option such as `ndots:5`, with the bounds of glibc. Others have no effect.
+    /// With the bounds of glibc. Options other than these have no effect.
     fn set(&mut self, option: &str) {
         let Some((name, Ok(number))) = option.split_once(':').map(|(name, text)| (name, text.parse::<u8>()))
         else {
@@ -255,8 +247,7 @@ mod tests {
         assert_eq!((config.ndots, config.timeout, config.attempts), (0, Duration::from_secs(1), 1));
     }
 
-    /// Starts a name server that answers each query for a name with `records` by a server there, and else with a
-    /// failure.
+    /// Starts a name server at which only the name `records` has a service; other queries fail.
     async fn name_server(records: &'static str) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
         let server = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
         let address = server.local_addr().expect("its address");

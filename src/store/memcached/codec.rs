@@ -12,56 +12,43 @@ use std::io;
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
 
-/// The most bytes of one line of a reply.
 const MAX_LINE: u64 = 2_048;
 
-/// The most bytes of a value that is a number: 20 digits, and spaces where a shorter number has replaced a longer one.
+/// 20 digits, and spaces where a shorter number has replaced a longer one.
 const MAX_VALUE: usize = 64;
 
-/// The error of a server without meta commands.
 const TOO_OLD: &str = "it does not know the meta commands: weir needs Memcached 1.6.10 or later";
 
-/// One command, with its line end.
+/// With its line end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MetaCommand(pub(super) Vec<u8>);
 
-/// The time to live of a counter that is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Expiry(u32);
 
-/// The reply to one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MetaReply {
-    /// A number.
     Value(Number),
-    /// A value that is not a number.
     Foreign,
-    /// Done, without a value.
     Done,
-    /// There is no such key.
     Missing,
-    /// The value has another version.
     Changed,
-    /// The reply to `mn`.
     NoOp,
-    /// The server has not carried out the command.
     Rejected(String),
 }
 
-/// A number in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Number {
     pub(super) value: u64,
-    /// The version, if it was asked for.
     pub(super) version: Option<u64>,
-    /// Whether spaces follow the digits: Memcached shortens no value. envoyproxy/ratelimit does not read such a number.
+    /// Memcached shortens no value, so spaces may follow the digits. envoyproxy/ratelimit does not read such a number.
     pub(super) is_padded: bool,
 }
 
 // === impl MetaCommand ===
 
 impl MetaCommand {
-    /// Adds `hits` to the counter `key`, or creates it with them.
+    /// Creates the counter if it is missing.
     pub(super) fn add(key: &str, hits: u64, expiry: Expiry) -> Self {
         let mut buffers = [itoa::Buffer::new(), itoa::Buffer::new()];
         let [first, second] = &mut buffers;
@@ -69,17 +56,14 @@ impl MetaCommand {
         Self::of(&["ma ", key, " N", expiry, " J", hits, " D", hits, " v"])
     }
 
-    /// Subtracts `hits` from the counter `key`, if it exists.
     pub(super) fn subtract(key: &str, hits: u64) -> Self {
         Self::of(&["ma ", key, " MD D", itoa::Buffer::new().format(hits)])
     }
 
-    /// Returns the counter `key` and its version.
     pub(super) fn get(key: &str) -> Self {
         Self::of(&["mg ", key, " v c"])
     }
 
-    /// Replaces the value of the counter `key`, if it has this `version`.
     pub(super) fn replace(key: &str, value: u64, version: u64, expiry: Expiry) -> Self {
         let mut buffers = [(); 4].map(|()| itoa::Buffer::new());
         let [first, second, third, fourth] = &mut buffers;
@@ -89,7 +73,6 @@ impl MetaCommand {
         Self::of(&["ms ", key, " ", length, " C", version, " T", expiry, "\r\n", value])
     }
 
-    /// Does nothing.
     pub(super) fn no_op() -> Self {
         Self::of(&["mn"])
     }
@@ -107,10 +90,8 @@ impl MetaCommand {
 // === impl Expiry ===
 
 impl Expiry {
-    /// Returns the expiry `seconds` from now, at least one. `now` is the present time in seconds since the epoch.
-    ///
-    /// Memcached takes more than 30 days for a time since the epoch, so that a counter of a month or a year would
-    /// expire at once. It reads no time after 2038: such counters do not expire, but are evicted when memory is needed.
+    /// `now` is in seconds since the epoch. Memcached takes more than 30 days for a time since the epoch, but reads
+    /// none after 2038: such counters do not expire, but are evicted when memory is needed.
     pub(super) fn after(seconds: u64, now: u64) -> Self {
         const LONGEST: u64 = 30 * 86_400;
         let expiry = if seconds <= LONGEST { seconds.max(1) } else { now.saturating_add(seconds) };
@@ -118,11 +99,7 @@ impl Expiry {
     }
 }
 
-/// Reads the reply to one command. Memory is bounded, however long the reply is. `line` is overwritten.
-///
-/// # Errors
-///
-/// Returns an error if the connection ends, or the server does not speak the protocol.
+/// Memory is bounded, however long the reply is. `line` is overwritten.
 pub(super) async fn read_reply<R: AsyncBufRead + Unpin>(
     reader: &mut R,
     line: &mut Vec<u8>,
@@ -156,7 +133,6 @@ pub(super) async fn read_reply<R: AsyncBufRead + Unpin>(
     })
 }
 
-/// Reads a value of `size` bytes and its line end.
 async fn read_value<R: AsyncBufRead + Unpin>(
     reader: &mut R,
     size: u64,
@@ -192,7 +168,6 @@ mod tests {
         std::str::from_utf8(&command.0).expect("it is text")
     }
 
-    /// Reads all of `bytes` as replies.
     async fn read(bytes: &[u8]) -> io::Result<Vec<MetaReply>> {
         let (mut rest, mut replies) = (bytes, Vec::new());
         while !rest.is_empty() {

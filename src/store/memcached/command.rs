@@ -21,40 +21,33 @@ use crate::{
     },
 };
 
-/// The most hits of one command: more than any limit admits, and so few that a counter does not overflow for billions
-/// of commands.
+/// More than any limit admits, and so few that a counter does not overflow for billions of commands.
 const MAX_HITS: u64 = 1 << 32;
 
 /// The count from which a counter is set back, before it can overflow.
 const TOO_HIGH: u64 = 1 << 62;
 
-/// The meta commands of an operation.
 pub(super) type MetaCommands = SmallVec<[MetaCommand; 2]>;
 
-/// An operation with its encoding.
 pub(super) struct PreparedCommand {
     target: Arc<Target>,
     exchange: Exchange,
-    /// An instant in the window that the operation is about.
     at: Timestamp,
     pub(super) counter: StoredCounter,
 }
 
-/// A counter in the server.
 #[derive(Clone, Debug)]
 pub(super) struct StoredCounter {
     pub(super) key: String,
-    /// For when it is created or written.
     expiry: Expiry,
 }
 
-/// The outcome of an operation.
 pub(super) struct CommandOutcome {
     pub(super) reply: Result<Reply, RemoteError>,
     pub(super) follow_up: Option<FollowUp>,
 }
 
-/// What completes an operation, and nobody waits for.
+/// Completes an operation. Nobody waits for it.
 #[derive(Debug)]
 pub(super) struct FollowUp {
     pub(super) commands: Vec<MetaCommand>,
@@ -62,7 +55,6 @@ pub(super) struct FollowUp {
     pub(super) counter: Option<StoredCounter>,
 }
 
-/// Returns the key of the counter of `target` in the window of `at`.
 pub(super) fn key_of(settings: &KeySettings, target: &Target, at: Timestamp) -> String {
     key::accepted(name::keys(settings, target, at).swap_remove(0))
 }
@@ -70,8 +62,7 @@ pub(super) fn key_of(settings: &KeySettings, target: &Target, at: Timestamp) -> 
 // === impl PreparedCommand ===
 
 impl PreparedCommand {
-    /// Prepares `exchange` about `target`, one fixed window, in the window of `at`. `now` is the present time in
-    /// seconds since the epoch, and `random` a random number.
+    /// `target` is one fixed window, and `now` is in seconds since the epoch.
     pub(super) fn new(
         target: Arc<Target>,
         exchange: Exchange,
@@ -88,7 +79,7 @@ impl PreparedCommand {
         Self { target, exchange, at, counter }
     }
 
-    /// Returns its meta commands, at least one. The last one returns the count.
+    /// At least one. The last one returns the count.
     pub(super) fn encode(&self) -> MetaCommands {
         let mut commands = MetaCommands::new();
         let mut add = 0_u64;
@@ -117,13 +108,11 @@ impl PreparedCommand {
         commands
     }
 
-    /// Returns what adds `hits`, if there are any.
     fn add(&self, hits: u64) -> Option<MetaCommand> {
         (hits > 0).then(|| MetaCommand::add(&self.counter.key, hits.min(MAX_HITS), self.counter.expiry))
     }
 
-    /// Returns the hits that are added because they may fit: those of all tries, and no more in advance than is of use,
-    /// since it is not known how many fit.
+    /// The hits of all tries, and no more in advance than is of use, since it is not known how many fit.
     fn added(&self) -> u64 {
         self.exchange.tried().saturating_add(self.held_if_any_fit()).min(MAX_HITS)
     }
@@ -132,13 +121,12 @@ impl PreparedCommand {
         self.exchange.hold.map_or(0, |hold| hold.least)
     }
 
-    /// Returns whether it subtracts hits.
     fn subtracts(&self) -> bool {
         let is_less = |report: &Report| report.unused.is_some() || parts(report).0 > 0;
         self.exchange.given_back() > 0 || self.exchange.reports.iter().any(is_less)
     }
 
-    /// Interprets `replies`, one to each of the commands.
+    /// `replies` has one for each of the commands.
     pub(super) fn outcome(&self, replies: &[MetaReply]) -> CommandOutcome {
         for (i, reply) in replies.iter().enumerate() {
             let error = match reply {
@@ -181,16 +169,13 @@ impl PreparedCommand {
         CommandOutcome { reply: Ok(Reply { granted, taken, counters, ..Reply::default() }), follow_up }
     }
 
-    /// Returns whether some command of the operation has changed the count, according to `replies`. Memcached carries
-    /// out each meta command by itself, so an error to one of them does not undo another, and the operation must not be
-    /// repeated.
+    /// Meta commands are carried out one by one: an error to one undoes no other, and a repetition would count twice.
     fn is_partly_applied(&self, replies: &[MetaReply]) -> bool {
         let reads = usize::from(self.subtracts());
         let changes = &replies[..replies.len().saturating_sub(reads)];
         changes.iter().any(|reply| matches!(reply, MetaReply::Done | MetaReply::Value(_)))
     }
 
-    /// Returns what subtracts `hits` again that were rejected.
     fn taken_back(&self, hits: u64) -> FollowUp {
         let mut commands = vec![MetaCommand::subtract(&self.counter.key, hits)];
         // weir itself can read what a subtraction leaves
@@ -205,7 +190,6 @@ impl PreparedCommand {
 // === impl StoredCounter ===
 
 impl StoredCounter {
-    /// Returns a command that keeps the counter in order after it has become `number`.
     pub(super) fn mended(&self, number: Number) -> Option<MetaCommand> {
         match number.version {
             // without this, envoyproxy/ratelimit could not read the count and would take it for zero
@@ -218,15 +202,14 @@ impl StoredCounter {
     }
 }
 
-/// Returns the hits that the change of `report` first subtracts, and those that it then adds: `x` becomes
-/// `max(0, x - subtracted) + added`.
+/// `x` becomes `max(0, x - subtracted) + added`.
 fn parts(report: &Report) -> (u64, u64) {
     let change = report.change;
     let subtracted = i128::from(change.floor) - i128::from(change.hits);
     (u64::try_from(subtracted.max(0)).unwrap_or(u64::MAX), change.floor)
 }
 
-/// Returns the error for a malformed reply, which leaves open whether the command was carried out.
+/// Leaves open whether the command was carried out.
 pub(super) fn malformed_reply() -> RemoteError {
     RemoteError::Unreachable("its reply is malformed".into())
 }

@@ -47,7 +47,6 @@ pub(crate) fn reply(input: &[u8]) {
     }
 }
 
-/// An exchange of all parts.
 fn exchange() -> Exchange {
     let run = |hits, tries| Run { direction: Direction::Take, hits, tries, counts_rejected: false };
     let give_back = Run { direction: Direction::GiveBack, ..run(3, 1) };

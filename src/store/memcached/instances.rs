@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 use super::codec::{Expiry, MetaCommand, MetaReply};
 use crate::limit::{Period, Timestamp};
 
-/// The rounds that this instance is counted in.
 #[derive(Debug, Default)]
 pub(super) struct Instances(Mutex<Counted>);
 
@@ -17,23 +16,18 @@ pub(super) struct Instances(Mutex<Counted>);
 struct Counted {
     /// The last two rounds, newest first.
     rounds: [Option<u64>; 2],
-    /// The length of a round.
     length: Period,
 }
 
-/// One heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Heartbeat {
     round: u64,
-    /// Whether it adds this instance to the round.
     adds: bool,
 }
 
 // === impl Instances ===
 
 impl Instances {
-    /// Returns the heartbeat of `now` in rounds of `length`, and its commands. `key` begins the keys of the rounds'
-    /// counters.
     pub(super) fn begin(&self, key: &str, now: Timestamp, length: Period) -> (Heartbeat, Vec<MetaCommand>) {
         let round = now.as_nanos() / length.as_nanos().max(1);
         let mut counted = self.0.lock();
@@ -51,7 +45,7 @@ impl Instances {
         (Heartbeat { round, adds }, vec![first, previous])
     }
 
-    /// Returns the number of instances, this one included, from the `replies` to `heartbeat`.
+    /// Returns the number of instances, including this one.
     pub(super) fn finish(&self, heartbeat: Heartbeat, replies: &[MetaReply]) -> Option<usize> {
         let count = |reply: &MetaReply| match reply {
             MetaReply::Value(number) => usize::try_from(number.value).ok(),
@@ -67,7 +61,7 @@ impl Instances {
         Some(current.max(previous).max(1))
     }
 
-    /// Has the next heartbeat add this instance again, since `heartbeat` was certainly not carried out, or is lost.
+    /// `heartbeat` was certainly not carried out, or is lost: the next one adds this instance again.
     pub(super) fn forget(&self, heartbeat: Heartbeat) {
         let mut counted = self.0.lock();
         if counted.rounds[0] == Some(heartbeat.round) {
@@ -75,7 +69,6 @@ impl Instances {
         }
     }
 
-    /// Returns the commands that subtract this instance.
     pub(super) fn leave(&self, key: &str) -> Vec<MetaCommand> {
         let mut counted = self.0.lock();
         let rounds = std::mem::take(&mut counted.rounds);

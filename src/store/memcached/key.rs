@@ -7,16 +7,14 @@ use std::fmt::Write as _;
 
 use ring::digest::{SHA256, digest};
 
-/// The most bytes of a key.
 const MAX_BYTES: usize = 250;
 
-/// Returns `key`, or a hash of it if Memcached does not accept it.
+/// Returns `key`, or its hash if Memcached does not accept it.
 pub(super) fn accepted(key: String) -> String {
     let is_accepted = key.len() <= MAX_BYTES && key.bytes().all(|byte| byte > b' ' && byte != 0x7f);
     if is_accepted { key } else { hashed(&key) }
 }
 
-/// Returns a key of 76 bytes that stands for `key`.
 fn hashed(key: &str) -> String {
     let mut hashed = String::with_capacity(76);
     hashed.push_str("weir:sha256:");
@@ -27,8 +25,7 @@ fn hashed(key: &str) -> String {
     hashed
 }
 
-/// Returns the index of the server among `servers`, at least one, that holds `key`: the same one as in
-/// envoyproxy/ratelimit, whose client takes the CRC-32 of the key modulo their number.
+/// As the client of envoyproxy/ratelimit: the CRC-32 of the key modulo the number of servers.
 pub(super) fn server(key: &str, servers: usize) -> usize {
     if servers < 2 { 0 } else { crc32(key.as_bytes()) as usize % servers }
 }

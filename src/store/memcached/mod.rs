@@ -45,8 +45,7 @@ use crate::{
     tls::TlsError,
 };
 
-/// A store in Memcached. Connections are made in the background and remade when they break; without one, calls fail at
-/// once.
+/// A store in Memcached. It connects in the background, and again after failures; until then calls fail at once.
 pub struct MemcachedRemote {
     servers: Arc<Servers>,
     keys: KeySettings,
@@ -57,10 +56,9 @@ pub struct MemcachedRemote {
     clock: Arc<dyn Clock>,
 }
 
-/// The commands of one call for one server.
 struct Batch {
     server: ServerConnection,
-    /// Each with its index in the call, and the number of its meta commands.
+    /// The index in the call, the number of meta commands, and the command.
     commands: Vec<(usize, usize, PreparedCommand)>,
     encoded: Vec<MetaCommand>,
 }
@@ -73,8 +71,7 @@ impl MemcachedRemote {
     ///
     /// # Errors
     ///
-    /// Returns an error if a file that TLS needs is missing or invalid. An unreachable server is not an error, because
-    /// it may start later.
+    /// Returns an error if a file that TLS needs is missing or invalid, but not if a server cannot be reached yet.
     pub fn new(settings: MemcachedSettings, clock: Arc<dyn Clock>) -> Result<Self, TlsError> {
         if let Some(tls) = &settings.tls {
             tls.load(&TLS_NAMES, &[])?;
@@ -139,14 +136,13 @@ impl MemcachedRemote {
         }
     }
 
-    /// Returns the instant halfway between `sent_at` and now: the estimate of when the commands were carried out.
+    /// Estimates when the commands were carried out.
     fn midway(&self, sent_at: Timestamp) -> Timestamp {
         let round_trip = self.clock.now().since(sent_at).as_nanos();
         sent_at.after(Period::from_nanos(round_trip / 2))
     }
 
-    /// Encodes `commands` and divides them into calls, each for one server and short enough for others to have a turn.
-    /// Those whose server is not known are returned with the error.
+    /// Calls are short enough for others to have a turn. Commands without a known server are returned with the error.
     fn batches(&self, commands: Vec<Command>, urgency: Urgency) -> (Vec<Batch>, Vec<(usize, RemoteError)>) {
         let now = SystemClock.now().as_nanos() / 1_000_000_000;
         let (mut batches, mut unsent): (Vec<Batch>, _) = (Vec::new(), Vec::new());
@@ -177,8 +173,7 @@ impl MemcachedRemote {
         (batches, unsent)
     }
 
-    /// Returns the reply of `outcome`, and sends what completes the operation to `server`: before later commands, since
-    /// those must find the counter as the reply says.
+    /// Sends the follow-up before later commands, which must find the counter as the reply says.
     fn complete(&self, server: &ServerConnection, outcome: CommandOutcome) -> Result<Reply, RemoteError> {
         if let Some(FollowUp { commands, counter }) = outcome.follow_up {
             let (metrics, next) = (Arc::clone(&self.metrics), server.clone());
@@ -224,7 +219,7 @@ impl Remote for MemcachedRemote {
         self.run(commands, Urgency::Background).await
     }
 
-    /// Counts the instances in rounds: see `instances.rs`. Names are not needed, so that there are no ranks.
+    /// Names are not needed, so that there are no ranks.
     async fn heartbeat(&self, Heartbeat { ttl, .. }: Heartbeat<'_>) -> Result<Members, RemoteError> {
         let key = self.instances_key();
         if ttl == Period::default() {
@@ -247,7 +242,7 @@ impl Remote for MemcachedRemote {
         }
     }
 
-    /// One fixed window, which is added to or taken from. Leases need a grant, which is a condition.
+    /// Leases need a grant, which is a condition.
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
         name::is_one_window(target) && matches!(mode, Coordination::Interval | Coordination::Strict)
     }

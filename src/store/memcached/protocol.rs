@@ -21,44 +21,36 @@ use crate::{
     tls::{ClientTls, ClientTlsNames},
 };
 
-/// The variables that name the files of TLS, for errors.
 pub(super) const TLS_NAMES: ClientTlsNames = ClientTlsNames {
     ca: "MEMCACHE_TLS_CACERT",
     certificate: "MEMCACHE_TLS_CLIENT_CERT",
     key: "MEMCACHE_TLS_CLIENT_KEY",
 };
 
-/// The handle of one server.
 pub(super) type ServerConnection = transport::ServerConnection<MetaProtocol>;
 
-/// One server.
 pub(super) struct MetaProtocol {
     pub(super) address: Address,
     pub(super) tls: Option<ClientTls>,
     pub(super) timeout: Duration,
 }
 
-/// An open connection. The task reads from and writes to the stream until the last sender is dropped and every reply
-/// has arrived.
+/// The task runs until the last sender is dropped and every reply has arrived.
 pub(super) struct MetaConnection {
     pipelines: mpsc::UnboundedSender<Pipeline>,
     driver: Driver,
-    /// Why the driver has ended.
     end: String,
 }
 
-/// The task of a connection. Dropping it aborts the task.
 struct Driver(JoinHandle<String>);
 
-/// Commands that are written at once.
 struct Pipeline {
     bytes: Vec<u8>,
     awaited: AwaitedReplies,
 }
 
-/// The replies to one pipeline.
 struct AwaitedReplies {
-    /// The number of commands, without `mn`.
+    /// Without `mn`.
     count: usize,
     reply: oneshot::Sender<Result<Vec<MetaReply>, String>>,
 }
@@ -164,7 +156,7 @@ impl Drop for Driver {
     }
 }
 
-/// Writes pipelines and reads their replies. Returns why it has ended.
+/// Returns why it has ended.
 async fn drive(stream: Box<dyn Stream>, pipelines: mpsc::UnboundedReceiver<Pipeline>) -> String {
     let (reader, writer) = split(stream);
     let (sender, awaited) = mpsc::unbounded_channel();
@@ -175,7 +167,7 @@ async fn drive(stream: Box<dyn Stream>, pipelines: mpsc::UnboundedReceiver<Pipel
     end.map_or_else(|error| error.to_string(), |()| "no longer used".into())
 }
 
-/// Writes pipelines. Ends only with an error.
+/// Ends only with an error.
 async fn write(
     mut writer: WriteHalf<Box<dyn Stream>>,
     mut pipelines: mpsc::UnboundedReceiver<Pipeline>,
@@ -192,7 +184,6 @@ async fn write(
     std::future::pending().await
 }
 
-/// Reads the replies to pipelines, until none are awaited and no more will be.
 async fn read(
     mut reader: BufReader<ReadHalf<Box<dyn Stream>>>,
     mut pipelines: mpsc::UnboundedReceiver<AwaitedReplies>,
@@ -227,7 +218,6 @@ async fn read(
     }
 }
 
-/// Reads `count` replies, and that of `mn` after them.
 async fn read_pipeline(
     reader: &mut BufReader<ReadHalf<Box<dyn Stream>>>,
     line: &mut Vec<u8>,

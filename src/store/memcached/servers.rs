@@ -23,7 +23,6 @@ use crate::store::{
     transport::{Address, Backoff, ConnectionStates, RandomGenerator, TransportMetrics},
 };
 
-/// The known servers. Connections are made in the background.
 pub(super) struct Servers {
     list: ArcSwap<ServerList>,
     settings: MemcachedSettings,
@@ -31,7 +30,6 @@ pub(super) struct Servers {
     random: Arc<RandomGenerator>,
 }
 
-/// The servers in their order.
 #[derive(Default)]
 struct ServerList {
     servers: Vec<(Address, ServerConnection)>,
@@ -42,7 +40,7 @@ struct ServerList {
 // === impl Servers ===
 
 impl Servers {
-    /// Opens the servers of `settings`. Must be called within a tokio runtime.
+    /// Must be called within a tokio runtime.
     pub(super) fn open(
         settings: MemcachedSettings,
         metrics: Arc<TransportMetrics>,
@@ -60,8 +58,7 @@ impl Servers {
         servers
     }
 
-    /// Uses the servers at `addresses`, once the new ones among them are connected or cannot be reached. Until then
-    /// decisions have the known servers; without any, they need not wait for the slowest of the new ones.
+    /// Waits until the new servers are connected or cannot be reached: decisions have the known ones meanwhile, if any.
     async fn replace(&self, addresses: Vec<Address>) {
         let servers = self.connections(addresses);
         if !self.list.load().servers.is_empty() {
@@ -72,7 +69,7 @@ impl Servers {
         self.set(servers);
     }
 
-    /// Returns the connections to `addresses`. Known ones are kept, others are made in the background.
+    /// Known ones are kept, others are made in the background.
     fn connections(&self, addresses: Vec<Address>) -> Vec<(Address, ServerConnection)> {
         let known = self.list.load();
         let connection = |address: Address| {
@@ -83,7 +80,6 @@ impl Servers {
         addresses.into_iter().map(connection).collect()
     }
 
-    /// Uses `servers` from now on.
     fn set(&self, servers: Vec<(Address, ServerConnection)>) {
         self.list.store(Arc::new(ServerList { servers, error: None }));
     }
@@ -94,13 +90,11 @@ impl Servers {
         ServerConnection::open(protocol, *backoff, Arc::clone(&self.metrics), Arc::clone(&self.random))
     }
 
-    /// Records that no servers were found. The known ones remain.
     fn fail(&self, error: String) {
         let servers = self.list.load().servers.clone();
         self.list.store(Arc::new(ServerList { servers, error: Some(error) }));
     }
 
-    /// Returns the server that holds `key`.
     pub(super) fn of_key(&self, key: &str) -> Result<ServerConnection, RemoteError> {
         let list = self.list.load();
         match list.servers.get(key::server(key, list.servers.len())) {
@@ -109,7 +103,6 @@ impl Servers {
         }
     }
 
-    /// Returns the node that holds the key that `key` returns.
     pub(super) fn node(&self, key: impl FnOnce() -> String) -> StoreNode {
         let list = self.list.load();
         let index = match list.servers.len() {
@@ -122,7 +115,6 @@ impl Servers {
         StoreNode(hasher.finish())
     }
 
-    /// Returns the states of the connections.
     pub(super) fn states(&self) -> ConnectionStates {
         let list = self.list.load();
         // the last look-up does not matter as long as servers are known
@@ -131,8 +123,7 @@ impl Servers {
     }
 }
 
-/// Returns the servers of `services`, in the order of envoyproxy/ratelimit: sorted by their texts, in which the name
-/// ends with a dot.
+/// In the order of envoyproxy/ratelimit: sorted by their texts, in which the name ends with a dot.
 fn addresses(services: Vec<Record>) -> Vec<Address> {
     let servers: BTreeMap<String, Address> = services
         .into_iter()
@@ -144,7 +135,7 @@ fn addresses(services: Vec<Record>) -> Vec<Address> {
     servers.into_values().collect()
 }
 
-/// Looks up the servers of `name` until they are found, and then every `refresh`, until `servers` is dropped.
+/// Looks up until servers are found, and then every `refresh`, until `servers` is dropped.
 async fn follow(servers: Weak<Servers>, name: SrvName, refresh: Option<Duration>, name_servers: NameServers) {
     let mut failures = 0;
     loop {

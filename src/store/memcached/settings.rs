@@ -16,16 +16,13 @@ use crate::{
 pub struct MemcachedSettings {
     /// The servers.
     pub servers: ServerSource,
-    /// `MEMCACHE_TLS`: the encryption of connections, except of unix sockets. The files are read again for every
-    /// connection.
+    /// `MEMCACHE_TLS`: except for unix sockets. The files are read again for every connection.
     pub tls: Option<ClientTls>,
     /// `CACHE_KEY_PREFIX`: the prefix of every key.
     pub prefix: Box<str>,
-    /// `WEIR_UNAMBIGUOUS_KEYS`: rules in the format of envoyproxy/ratelimit have keys that are never ambiguous, instead
-    /// of the keys of that service.
+    /// `WEIR_UNAMBIGUOUS_KEYS`: rules in the format of envoyproxy/ratelimit do not have the keys of that service.
     pub unambiguous_keys: bool,
-    /// `EXPIRATION_JITTER_MAX_SECONDS`: the longest time that a key may outlive its use, in seconds; this number itself
-    /// is excluded. It spreads the expiry of the keys of one window.
+    /// `EXPIRATION_JITTER_MAX_SECONDS`, exclusive: how much longer keys may live, to spread their expiry.
     pub jitter_seconds: u64,
     /// The longest time for one command, and for making one connection.
     pub timeout: Duration,
@@ -35,8 +32,7 @@ pub struct MemcachedSettings {
     pub health_needs_connection: bool,
 }
 
-/// Where the servers are known from. A key belongs to one of them by its hash and their number, so every instance must
-/// know the same servers in the same order.
+/// All instances must know the same servers in the same order: a key's server depends on its hash and their number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerSource {
     /// `MEMCACHE_HOST_PORT`: at least one, in the given order.

@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl<N: Notes> MemoryStore<N> {
-    /// Decides as [`MemoryStore::decide`] does, if the counters of all checks are in memory.
+    /// None if a counter of some check is not in memory.
     pub(in crate::store) fn decide_known(
         &self,
         checks: &[LimitCheck<'_>],
@@ -39,23 +39,21 @@ impl<N: Notes> MemoryStore<N> {
         Some(std::iter::once(decision).collect())
     }
 
-    /// Returns whether the counters of all tiers of `check` are in memory.
     pub(in crate::store) fn is_known(&self, check: &LimitCheck<'_>) -> bool {
         self.shards[self.index(check.key)].lock().has_all(check)
     }
 
-    /// Returns the counters of all tiers of `check`, if they are in memory.
     pub(in crate::store) fn known(&self, check: &LimitCheck<'_>) -> Option<SmallVec<[CounterState; 1]>> {
         self.shards[self.index(check.key)].lock().states(check).into_iter().collect()
     }
 
-    /// Returns the state of the counters of `check` as a decision, without counting.
+    /// The state of the counters as a decision; counts nothing.
     pub(in crate::store) fn glance(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
         self.look_shared(check, Hits(0), now)
             .unwrap_or_else(|| self.shards[self.index(check.key)].lock().look(check, Hits(0), now))
     }
 
-    /// Counts the hits of `check`, whether or not they fit, and returns the decision.
+    /// Counts the hits whether or not they fit.
     pub(in crate::store) fn admit(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
         if let Some(decision) = self.decide_shared(check, now) {
             return Decision { over: false, ..decision };
@@ -69,7 +67,6 @@ impl<N: Notes> MemoryStore<N> {
         Decision { over: false, ..decision }
     }
 
-    /// Decides `request` as [`MemoryStore::decide_bucket_now`] does, if its bucket is in memory.
     pub(in crate::store) fn decide_known_bucket(
         &self,
         name: &BucketName<'_>,
@@ -82,7 +79,6 @@ impl<N: Notes> MemoryStore<N> {
         Some(shard.decide_bucket(name, request, now))
     }
 
-    /// Calls `visit` with all buckets of `name` that are in memory.
     pub(in crate::store) fn for_each_bucket(
         &self,
         name: &BucketName<'_>,
@@ -94,7 +90,6 @@ impl<N: Notes> MemoryStore<N> {
         });
     }
 
-    /// Runs `act` on the slot of `key`, if it is in memory.
     pub(in crate::store) fn with_slot<T>(
         &self,
         key: CounterKey,
@@ -103,7 +98,7 @@ impl<N: Notes> MemoryStore<N> {
         act(self.shards[self.index(key)].lock().slot(key))
     }
 
-    /// Runs `act` on the slot of `key`. If it is not in memory and `is_wanted`, adds what `make` returns.
+    /// Runs `act` on the slot; or if none is in memory and one `is_wanted`, adds what `make` returns.
     pub(in crate::store) fn insert_if(
         &self,
         key: CounterKey,
@@ -121,31 +116,26 @@ impl<N: Notes> MemoryStore<N> {
         }
     }
 
-    /// Runs `act` on the log of each shard, one after the other.
     pub(in crate::store) fn for_each_log(&self, mut act: impl FnMut(&mut N::Log)) {
         for shard in &self.shards {
             act(&mut shard.lock().log);
         }
     }
 
-    /// Runs `act` on the log of the shard of `key`.
     pub(in crate::store) fn with_log<T>(&self, key: CounterKey, act: impl FnOnce(&mut N::Log) -> T) -> T {
         act(&mut self.shards[self.index(key)].lock().log)
     }
 
-    /// Returns the number of counters that were evicted although they were not [removable](Notes::is_removable).
     pub(in crate::store) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Returns whether so many counters are not removable that soon one of them would have to be evicted, at the insertion
-    /// of `key`: more than this many quarters of those by which they may exceed the bound.
+    /// Whether counters that are not removable must go soon: more than so many `quarters` of the slack are used.
     pub(in crate::store) fn is_crowded(&self, key: CounterKey, quarters: usize, now: Timestamp) -> bool {
         self.bound(key, now);
         self.live.load(Ordering::Relaxed) > self.max_counters + self.slack() / 4 * quarters
     }
 
-    /// Evicts counters if there are more than the bound, because that of `key` was read.
     pub(in crate::store) fn bound_after_read(&self, key: CounterKey, now: Timestamp) {
         self.bound(key, now);
     }

@@ -10,7 +10,6 @@ use crate::limit::{
     line::{Line, Place, Rejection},
 };
 
-/// The lines of a shard.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     pub(super) table: HashTable<Box<KeyLine>>,
@@ -29,8 +28,7 @@ pub(super) struct KeyLine {
     pub(super) names: Named,
 }
 
-/// A place in a line. Whoever has it must [poll](super::MemoryStore::poll_place) it until there is an answer, or
-/// [leave](super::MemoryStore::leave).
+/// A place in a line: [poll](super::MemoryStore::poll_place) it until an answer, or [leave](super::MemoryStore::leave).
 #[derive(Debug)]
 #[must_use = "a place that nobody polls or leaves stays taken"]
 pub struct Ticket {
@@ -57,7 +55,6 @@ pub struct Receipt {
     pub(super) hits: Hits,
     pub(super) taken_at: Timestamp,
     rule: Option<RuleId>,
-    /// Whether whoever has them may give them back.
     is_returnable: bool,
     /// By which they are given back to a store that is not this process's memory.
     names: Option<Arc<Named>>,
@@ -74,8 +71,7 @@ impl Receipt {
         Self::of_key(check.key, check.shared_tiers(), rule, check.hits, taken_at)
     }
 
-    /// Creates the receipt for `hits` of the counters of `key` in `tiers`, which were taken at `taken_at` by `rule`; with
-    /// whether callers may give them back.
+    /// Creates the receipt for `hits` of the counters of `key`. The flag tells whether callers may give them back.
     #[must_use]
     pub const fn of_key(
         key: CounterKey,
@@ -133,8 +129,7 @@ impl Receipt {
             && self.tiers.iter().zip(tiers).all(|(own, other)| own.shares_counter(other))
     }
 
-    /// Returns whether the hits were taken by earlier rules than those of `rule`. A bucket then gets nothing back: how
-    /// much has flowed in since is not known.
+    /// Whether earlier rules than those of `rule` took the hits. Then a bucket gets nothing: its inflow is not known.
     #[must_use]
     pub fn is_older_than(&self, rule: RuleId) -> bool {
         self.rule.is_some_and(|own| own.is_older_than(rule))

@@ -16,8 +16,7 @@ impl Source for MemoryStore {
 }
 
 impl<N: Notes> MemoryStore<N> {
-    /// Returns the metrics of the counters in memory. `evicted` are those whose hits were lost, and `pools` are pools
-    /// that are kept elsewhere.
+    /// Counters `evicted` are those whose hits were lost, and `pools` are kept elsewhere.
     pub(in crate::store) fn usage_metrics(&self, evicted: u64, mut pools: PoolSummary) -> Vec<Metric> {
         let usage = self.usage();
         let table = TableMetrics {

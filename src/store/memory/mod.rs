@@ -53,50 +53,39 @@ use crate::{
     observe::histogram::{Distribution, Histogram},
 };
 
-/// The number of counters per shard that the number of shards is chosen for. Small enough that growing a table, which
-/// moves all of its counters under the lock, takes well below a millisecond.
+/// Small enough that growing a table, which moves all its counters under the lock, takes well below a millisecond.
 const COUNTERS_PER_SHARD: usize = 4096;
 
-/// The counters of one shard above which its buckets that come with requests are evicted. All of one name are in one
-/// shard, and only many of one name make a shard so much larger than others. It bounds what a search for them costs.
+/// Above this a shard evicts buckets that come with requests. It bounds a search: all of one name are in one shard.
 const MAX_IN_SHARD: usize = 2 * COUNTERS_PER_SHARD;
 
-/// The part of the table that is sure for the counters of limits that come with requests, whoever invents them; the rest
-/// is for those of rules. Each kind may have more while there is room.
+/// One part of the table in so many is for limits that come with requests, the rest for rules. Free room serves both.
 const SHARE_OF_REQUESTS: usize = 4;
 
-/// The counters by which those that are not removable may exceed the bound, beside a quarter of it: many times more
-/// than those of all decisions that are made at one time.
+/// Counters that are not removable may exceed the bound by a quarter and this: far more than concurrent decisions add.
 const SLACK: usize = 1024;
 
 /// The number of shards in which a decision looks for a removable counter.
 const NOTED_SHARDS: usize = 8;
 
-/// The number of buckets that a sweep visits while it holds a lock.
 const SWEEP_STRIDE: usize = 512;
 
-/// A store in this process's memory. `N` is what it notes about each counter: nothing, unless another store is behind
-/// it.
+/// Counters in this process's memory. `N` is what it notes about each: nothing, unless another store is behind it.
 #[derive(Debug)]
 pub struct MemoryStore<N: Notes = ()> {
-    /// The number of shards is a power of two.
     shards: Box<[Mutex<Shard<N>>]>,
     max_counters: usize,
-    /// The number of counters in all shards. Kept here so that the bound applies to all of them without taking every
-    /// lock.
+    /// In all shards, so that the bound needs no lock.
     live: AtomicUsize,
-    /// Of these, those of limits that come with requests.
+    /// Those among `live` of limits that come with requests.
     of_requests: AtomicUsize,
     evicted: AtomicU64,
-    /// Of these, those that were not [removable](Notes::is_removable).
+    /// Those among `evicted` that were not [removable](Notes::is_removable).
     lost: AtomicU64,
     expired: AtomicU64,
     pools: MemoryPools,
-    /// The times for which sweeps held a lock.
     holds: Box<Histogram>,
-    /// The timers of the lines in all shards.
     timers: Arc<Timers>,
-    /// The callers in all lines.
     wait_room: Arc<WaitRoom>,
 }
 
@@ -122,9 +111,7 @@ impl MemoryStore {
         Self::with_notes(max_counters)
     }
 
-    /// Decides about `hits` of the counters of `key`, one for each of `tiers`, and counts them: what
-    /// [`MemoryStore::decide`] does for the check of a rule that is known, and has no pool. `of_only` returns the
-    /// [key](CounterKey::of_tier) of the only tier.
+    /// [`Self::decide`] for a known rule without a pool. `of_only` is the [key](CounterKey::of_tier) of the only tier.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub fn take_of(
@@ -144,8 +131,7 @@ impl MemoryStore {
         self.take_apart(key, tiers, over_limit_policy, hits, now)
     }
 
-    /// Takes `hits` of the counters of `key`, if they are there, the hits fit now, and nobody waits for others. Changes
-    /// nothing otherwise. `of_only` is that of [`MemoryStore::take_of`].
+    /// [`Self::take_of`], if the counters are there, the hits fit now, and nobody waits; otherwise changes nothing.
     #[must_use]
     pub fn take_fitting(
         &self,
@@ -158,7 +144,7 @@ impl MemoryStore {
         brief_lock::lock(&self.shards[self.index(key)]).take_fitting(key, of_only, tiers, hits, now)
     }
 
-    /// As [`MemoryStore::take_of`], for several tiers, a new counter, or one that others wait for.
+    /// [`MemoryStore::take_of`] for several tiers, a new counter, or one that others wait for.
     #[inline(never)]
     fn take_apart(
         &self,
@@ -175,7 +161,6 @@ impl MemoryStore {
 }
 
 impl<N: Notes> MemoryStore<N> {
-    /// Returns an empty store for up to `max_counters` counters, at least one, which makes notes about them.
     #[must_use]
     pub(super) fn with_notes(max_counters: usize) -> Self {
         let max_counters = max_counters.max(1);
@@ -219,8 +204,7 @@ impl<N: Notes> MemoryStore<N> {
         self.shards.len()
     }
 
-    /// Removes the counters that have expired at `now` from one part of the store: part `step` modulo
-    /// [`MemoryStore::sweep_steps`]. A lock is held for a few hundred counters at a time, so decisions continue meanwhile.
+    /// Removes expired counters of part `step` modulo [`Self::sweep_steps`]. Locks a few hundred counters at a time.
     pub fn sweep_step(&self, step: usize, now: Timestamp) {
         self.pools.sweep(step, now);
         let shard = &self.shards[step % self.shards.len()];
@@ -280,8 +264,7 @@ impl<N: Notes> MemoryStore<N> {
         decision
     }
 
-    /// Decides `checks`, which have one counter, with no other request between; those of a pool one by one. Leaves
-    /// counters that are too many to the caller.
+    /// No other request counts between `checks`, which have one counter; pools go one by one. The caller calls `bound`.
     fn decide_in_order(&self, checks: &[&LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
         if checks.iter().any(|check| check.pool.is_some()) {
             return checks.iter().map(|check| self.decide_unbounded(check, scope, now)).collect();
@@ -292,7 +275,7 @@ impl<N: Notes> MemoryStore<N> {
         })
     }
 
-    /// Decides one check, and leaves counters that are too many to the caller.
+    /// The caller calls `bound`.
     fn decide_unbounded(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
         if check.pool.is_some()
             && let Some(decision) = self.decide_shared(check, now)
@@ -368,7 +351,6 @@ impl<N: Notes> MemoryStore<N> {
         full_after(latest, now)
     }
 
-    /// Calls `visit` with all buckets of `name`, and removes those for which it returns false.
     fn retain_buckets(&self, name: &BucketName<'_>, mut visit: impl FnMut(&mut Slot<N>) -> bool) {
         let shard = &self.shards[self.shard_index(name.shard())];
         let mut from = Some(0);
@@ -404,7 +386,6 @@ impl<N: Notes> MemoryStore<N> {
             .collect()
     }
 
-    /// Gives back the hits that `check` took, because its request was rejected.
     #[cfg(feature = "coordinated")]
     pub(super) fn give_back(&self, check: &LimitCheck<'_>, now: Timestamp) {
         if check.pool.is_some() {
@@ -419,7 +400,6 @@ impl<N: Notes> MemoryStore<N> {
         self.pools.divide_between(instances);
     }
 
-    /// Runs `act` on a shard and updates the numbers of counters.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn counting<T>(&self, shard: &mut Shard<N>, act: impl FnOnce(&mut Shard<N>) -> T) -> T {
@@ -434,21 +414,17 @@ impl<N: Notes> MemoryStore<N> {
         done
     }
 
-    /// Returns the number of counters that are not removable by which the bound may be exceeded.
     const fn slack(&self) -> usize {
         SLACK + self.max_counters / 4
     }
 
-    /// Evicts counters if there are more than the bound, because of new ones of `key`.
     fn bound(&self, key: CounterKey, now: Timestamp) {
         if self.live.load(Ordering::Relaxed) > self.max_counters {
             self.make_room(key, now);
         }
     }
 
-    /// Evicts counters until the bound holds: first in the shard of `key`, that of the new counters, so that a flood
-    /// evicts its own entries first, then in other shards. Those that are not [removable](Notes::is_removable) may
-    /// exceed the bound by [`SLACK`].
+    /// Begins in the shard of `key`: a flood evicts its own. What is not removable may exceed the bound by the `slack`.
     #[cold]
     fn make_room(&self, key: CounterKey, now: Timestamp) {
         let slack = if N::NOTED { self.slack() } else { 0 };
@@ -485,22 +461,19 @@ impl<N: Notes> MemoryStore<N> {
         }
     }
 
-    /// Returns the counters among which one is evicted for a new one of `key`: those of requests if they have more than
-    /// their share, else those of its own kind. So no request that brings limits has the counter of a rule evicted.
+    /// Evicts from requests above their share, else from the kind of `key`: so no request evicts the counter of a rule.
     fn evicted_for(&self, key: CounterKey) -> Among {
         let of_requests = self.of_requests.load(Ordering::Relaxed);
         let has_enough = of_requests > self.max_counters / SHARE_OF_REQUESTS;
         if has_enough || key.is_of_request() && of_requests > 0 { Among::Requests } else { Among::Rules }
     }
 
-    /// Returns the room that is made beside that for a new counter of `key`: for one that a request brings, if it is a
-    /// rule's and they do not have their share, so that rules that fill the table do not keep them out.
+    /// Rules leave room for one counter of requests while these are below their share, so as not to keep them out.
     fn room_for_requests(&self, key: CounterKey) -> usize {
         let of_requests = self.of_requests.load(Ordering::Relaxed);
         usize::from(!key.is_of_request() && of_requests < self.max_counters / SHARE_OF_REQUESTS)
     }
 
-    /// Returns the index of the shard of `key`.
     fn index(&self, key: CounterKey) -> usize {
         self.shard_index(key.shard())
     }
@@ -511,7 +484,7 @@ impl<N: Notes> MemoryStore<N> {
     }
 }
 
-/// Returns the time until buckets are full of which the last one is at the instant `latest`; none if they are.
+/// The time until the last of some buckets, at `latest`, is full; none if all are.
 pub(super) fn full_after(latest: Option<Timestamp>, now: Timestamp) -> Option<Period> {
     // the instant is rounded up
     latest.map(|idle_at| idle_at.since(now)).filter(|period| *period > Period::from_millis(1))

@@ -20,7 +20,6 @@ pub enum Counted<'a> {
 // === impl Counted ===
 
 impl Counted<'_> {
-    /// Returns the key of its counter.
     pub(in crate::store) fn key(&self) -> CounterKey {
         match self {
             Self::Tier(check, tier) => check.key.of_tier(tier),
@@ -54,8 +53,7 @@ impl Notes for () {
     const NOTED: bool = false;
 }
 
-/// Returns a copy of `state` to compare it with after a decision; none if changes are not noted, or a copy would be
-/// dear.
+/// To compare with the state after a decision. None if changes are not noted, or a copy would be expensive.
 pub(super) fn before<N: Notes>(state: &CounterState) -> Option<CounterState> {
     match state {
         _ if !N::NOTED => None,

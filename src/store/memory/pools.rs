@@ -13,17 +13,14 @@ use crate::{
     store::pools::{Beside, PoolSummary, Pooled, Pools},
 };
 
-/// The most bytes of a member's name. A longer one keeps its first bytes, and gets the key of its counter.
+/// In bytes. A longer name keeps its first bytes, and gets the key of its counter.
 const MAX_NAME: usize = 256;
 
-/// The bytes that are left of a longer one.
 const SHORTENED_NAME: usize = 128;
 
-/// All pools of a store in memory.
 #[derive(Debug)]
 pub(super) struct MemoryPools {
     pools: Pools<MemoryPool>,
-    /// The number of instances that have a part of each pool.
     instances: AtomicU32,
 }
 
@@ -36,7 +33,6 @@ struct MemoryPool {
     sharing: Arc<Sharing>,
 }
 
-/// A pool, locked for one decision.
 pub(super) struct LockedPool<'a> {
     pool: &'a mut Pool,
     rule: PoolRule<'a>,
@@ -47,18 +43,15 @@ pub(super) struct LockedPool<'a> {
 // === impl MemoryPools ===
 
 impl MemoryPools {
-    /// Returns room for as many members as there may be beside `max_counters` counters.
     pub(super) fn new(max_counters: usize) -> Self {
         Self { pools: Pools::new(max_counters, Beside::thread()), instances: AtomicU32::new(1) }
     }
 
-    /// Divides each pool between `instances`, all of which have the same part.
     #[cfg(feature = "coordinated")]
     pub(super) fn divide_between(&self, instances: usize) {
         self.instances.store(u32::try_from(instances).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
     }
 
-    /// Calls `act` with the pool of `check`; returns none if it has none.
     pub(super) fn with<T>(
         &self,
         check: &LimitCheck<'_>,
@@ -86,18 +79,15 @@ impl MemoryPools {
         }))
     }
 
-    /// Removes the pools of one table whose members would all be forgotten at `now`.
     pub(super) fn sweep(&self, step: usize, now: Timestamp) {
         self.pools.sweep(step, now);
     }
 
-    /// Adds what is known of these pools to `summary`.
     pub(super) fn summarize(&self, summary: &mut PoolSummary) {
         self.pools.summarize(summary);
     }
 }
 
-/// Returns the name of the member of `check`.
 fn name<'a>(check: &'a LimitCheck<'_>) -> std::borrow::Cow<'a, str> {
     let name = check.member();
     if name.len() <= MAX_NAME {
@@ -144,17 +134,16 @@ impl Pooled for MemoryPool {
 // === impl LockedPool ===
 
 impl LockedPool<'_> {
-    /// Decides about `hits`, which are rejected if they do not `fit` elsewhere.
+    /// `fit` tells whether the hits fit in the tiers beside the pool; otherwise they are rejected.
     pub(super) fn take(&mut self, hits: Hits, fit: bool) -> PoolDecision {
         self.pool.decide(&self.rule, &self.member, clamp(hits), fit, self.now)
     }
 
-    /// Returns how the member stands.
     pub(super) fn look(&mut self) -> PoolDecision {
         self.pool.look(&self.rule, &self.member, self.now)
     }
 
-    /// Gives `hits` of this cycle back. Returns those that the member had been granted.
+    /// Returns those of the `hits` that the member had been granted in this cycle.
     pub(super) fn give_back(&mut self, hits: Hits) -> i64 {
         self.pool.give_back(&self.rule, &self.member, clamp(hits), self.now)
     }
@@ -216,7 +205,6 @@ mod tests {
             })
         }
 
-        /// Has some member of all that there are ask for hits, and then time pass.
         fn fill(&mut self, now: Timestamp) {
             let rule = PoolRule { capacity: CAPACITY, cycle: CYCLE, sharing: &self.sharing };
             for i in 0..MEMBERS {
@@ -226,7 +214,6 @@ mod tests {
             }
         }
 
-        /// Begins the step of `now` without a request.
         fn advance(&mut self, now: Timestamp) {
             let rule = PoolRule { capacity: CAPACITY, cycle: CYCLE, sharing: &self.sharing };
             self.at_once.advance(&rule, now);
@@ -242,7 +229,6 @@ mod tests {
         }
     }
 
-    /// Pools without members, such as of requests without a name, are bounded too.
     #[test]
     fn pools_without_members_are_bounded() {
         let keys = KeyHasher::random();
@@ -265,7 +251,6 @@ mod tests {
         assert!(pools.all().is_empty());
     }
 
-    /// Whoever still has a pool that was dropped does not have its members counted.
     #[test]
     fn the_members_of_a_dropped_pool_are_not_counted() {
         let mut both = Both::new(Beside::new(drop));
@@ -380,7 +365,6 @@ mod tests {
         Timestamp::from_secs(1_000_000)
     }
 
-    /// Decisions of other threads, and of new members, do not wait for shares that are being computed.
     #[test]
     fn decisions_go_on_while_shares_are_computed() {
         let mut both = Both::new(Beside::new(drop));
@@ -432,7 +416,6 @@ mod tests {
         });
     }
 
-    /// The thread computes what decisions would have computed by themselves.
     #[test]
     fn the_shares_of_a_step_are_the_same_beside_decisions() {
         let mut both = Both::new(Beside::thread());

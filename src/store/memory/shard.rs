@@ -18,51 +18,41 @@ use crate::limit::{
     take_one, take_two,
 };
 
-/// The number of buckets that an eviction samples. Finding the cheapest counter of all would require an order, and so
-/// more memory for each counter and more work for each hit.
+/// Buckets that an eviction samples: an order of all counters would cost memory for each, and work for each hit.
 const SAMPLE: usize = 32;
 
-/// The number of buckets that an eviction samples if none has a counter that may be removed.
+/// The same if the first sample has no counter that may be removed.
 const LARGE_SAMPLE: usize = 512;
 
-/// Counters by key. No two shards have a cache line in common, whose writers would wait for one another.
+/// No two shards have a cache line in common, whose writers would wait for one another.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Shard<N: Notes> {
     table: HashTable<Slot<N>>,
-    /// The number of counters of limits that come with requests.
     of_requests: usize,
-    /// The bucket at which the next sample begins.
     next_sample: usize,
-    /// The notes about all counters.
     pub(super) log: N::Log,
-    /// The callers that wait for counters.
     pub(super) lines: Lines,
 }
 
-/// A counter with its key. 40 bytes without notes.
+/// 40 bytes without notes.
 #[derive(Debug)]
 pub(in crate::store) struct Slot<N> {
-    /// The key.
     pub(in crate::store) key: CounterKey,
-    /// The state.
     pub(in crate::store) counter: CounterState,
-    /// The notes about it.
     pub(in crate::store) notes: N,
 }
 
 /// The counters among which one is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Among {
-    /// All.
     All,
-    /// Those of rules.
     Rules,
     /// Those of limits that come with requests.
     Requests,
 }
 
-/// The states of the counters of a check, one for each tier; none where there is no counter.
+/// One for each tier of a check; none where there is no counter.
 pub(super) type States = SmallVec<[Option<CounterState>; 2]>;
 
 impl<N: Notes> Shard<N> {
@@ -70,12 +60,10 @@ impl<N: Notes> Shard<N> {
         Self { lines, ..Self::default() }
     }
 
-    /// Returns the number of counters.
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Returns the number of counters among which one is evicted.
     pub(super) fn count(&self, among: Among) -> usize {
         match among {
             Among::All => self.len(),
@@ -84,7 +72,6 @@ impl<N: Notes> Shard<N> {
         }
     }
 
-    /// Decides `check` and counts its hits.
     pub(super) fn take(
         &mut self,
         check: &LimitCheck<'_>,
@@ -94,7 +81,6 @@ impl<N: Notes> Shard<N> {
         self.take_in(check, check.own_tiers(), over_limit_policy, check.direction, check.hits, now)
     }
 
-    /// Decides about `hits` in these `tiers` of `check`, and counts them.
     pub(super) fn take_in(
         &mut self,
         check: &LimitCheck<'_>,
@@ -127,7 +113,7 @@ impl<N: Notes> Shard<N> {
         })
     }
 
-    /// Decides about `hits` of the counters of `key` in `tiers`, and counts them. Makes no notes.
+    /// Makes no notes.
     pub(super) fn take_of(
         &mut self,
         key: CounterKey,
@@ -146,8 +132,7 @@ impl<N: Notes> Shard<N> {
         })
     }
 
-    /// Does what [`Shard::take_of`] does, if that changes nothing but the counters of one tier or two, which are there,
-    /// and [are not claimed](Slot::claim): as nearly always. `of_only` returns the key of the only tier.
+    /// [`Shard::take_of`] if only one or two counters change, which are there and need no [claim](Slot::claim).
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(super) fn take_in_place(
@@ -162,7 +147,6 @@ impl<N: Notes> Shard<N> {
         self.take_in_place_if((key, of_only), tiers, over_limit_policy, hits, now, |_, _| true)
     }
 
-    /// As [`Shard::take_in_place`], if the `hits` fit.
     #[inline]
     pub(super) fn take_fitting(
         &mut self,
@@ -218,7 +202,7 @@ impl<N: Notes> Shard<N> {
         }
     }
 
-    /// Decides about `hits` of the counters of `key`, for which others wait. Returns none if nobody does.
+    /// None if nobody waits for the counters of `key`.
     #[cold]
     fn take_in_line(
         &mut self,
@@ -233,7 +217,6 @@ impl<N: Notes> Shard<N> {
         })
     }
 
-    /// Reserves hits in all tiers of `check`, or in none.
     pub(super) fn reserve(
         &mut self,
         check: &LimitCheck<'_>,
@@ -251,7 +234,6 @@ impl<N: Notes> Shard<N> {
         self.update(check.key, Some(check), check.own_tiers(), now, reserve)
     }
 
-    /// Decides `request` about a bucket of `name`.
     pub(super) fn decide_bucket(
         &mut self,
         name: &BucketName<'_>,
@@ -287,8 +269,7 @@ impl<N: Notes> Shard<N> {
         reply
     }
 
-    /// Calls `visit` with each counter that has this [`CounterKey::shard`] among `stride` buckets, beginning with
-    /// `start`, and removes those for which it returns false. Returns the next bucket if any are left.
+    /// Visits counters with this [`CounterKey::shard`] in `stride` buckets. Returns the next bucket if any are left.
     pub(super) fn retain_all(
         &mut self,
         shard: u64,
@@ -306,15 +287,13 @@ impl<N: Notes> Shard<N> {
         (end < self.table.num_buckets()).then_some(end)
     }
 
-    /// Gives back `hits` that were reserved for `span`.
     pub(super) fn release(&mut self, check: &LimitCheck<'_>, span: ReservedSpan, hits: Hits, now: Timestamp) {
         let release = |tiers: &[Tier], counters: &mut [_]| limit::release(tiers, counters, span, hits, now);
         self.update(check.key, Some(check), check.own_tiers(), now, release);
         self.serve_line_of(check.key, now);
     }
 
-    /// Runs `act` on the counters of `key`, one for each of `tiers`. New counters are kept if they then hold hits.
-    /// Changes are noted for `check`, without which there are no notes.
+    /// `act` gets a counter for each of `tiers`; new ones stay if they then hold hits. Without `check` no notes.
     pub(super) fn update<T>(
         &mut self,
         key: CounterKey,
@@ -360,7 +339,7 @@ impl<N: Notes> Shard<N> {
         done
     }
 
-    /// As [`Shard::update`] for one tier, as most rules have: its counter changes in its place.
+    /// [`Shard::update`] for one tier, as most rules have: its counter changes in its place.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn update_one<T>(
@@ -396,14 +375,12 @@ impl<N: Notes> Shard<N> {
         done
     }
 
-    /// Notes that a decision has changed the counter in `bucket`, that of what is `counted`.
     fn note(&mut self, bucket: usize, counted: Counted<'_>) {
         if let Some(slot) = self.table.get_bucket_mut(bucket).filter(|_| N::NOTED) {
             slot.notes.changed(&mut self.log, counted);
         }
     }
 
-    /// Notes that a decision has inserted the counter of what is `counted`.
     fn note_new(&mut self, counted: Counted<'_>) {
         if N::NOTED
             && let Some(bucket) = self.find(counted.key())
@@ -412,7 +389,6 @@ impl<N: Notes> Shard<N> {
         }
     }
 
-    /// Gives back the hits that `check` took.
     pub(super) fn give_back(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
         for tier in check.own_tiers() {
             let bucket = self.find(check.key.of_tier(tier));
@@ -424,12 +400,11 @@ impl<N: Notes> Shard<N> {
         self.serve_line_of(check.key, now);
     }
 
-    /// Returns the decision about `hits` of `check`. Counts nothing.
     pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
         self.look_in(check, check.own_tiers(), hits, now)
     }
 
-    /// As [`Shard::look`], in these `tiers` of `check`. Not inlined, so that decisions do not pay for it.
+    /// Not inlined, so that decisions do not pay for it.
     #[inline(never)]
     pub(super) fn look_in(
         &self,
@@ -465,7 +440,6 @@ impl<N: Notes> Shard<N> {
         }
     }
 
-    /// Returns the states of the counters of `check`, to [restore](Self::restore) them later.
     pub(super) fn states(&self, check: &LimitCheck<'_>) -> States {
         let keys = check.own_tiers().iter().map(|tier| check.key.of_tier(tier));
         keys.map(|key| {
@@ -474,8 +448,7 @@ impl<N: Notes> Shard<N> {
         .collect()
     }
 
-    /// Restores the states that the counters of `check` had `before` its hits were counted. `after` are those that they
-    /// had then, if other requests may have counted since: their hits must stay, so the hits of `check` are taken back.
+    /// `after` are the states after `check`, if others may have counted since: then only its own hits are taken back.
     pub(super) fn restore(
         &mut self,
         check: &LimitCheck<'_>,
@@ -520,8 +493,7 @@ impl<N: Notes> Shard<N> {
         }
     }
 
-    /// Removes the counters that have expired at `now` from `stride` buckets, beginning with `start`. Returns the next
-    /// bucket, if any are left, and the number of removed counters.
+    /// Sweeps `stride` buckets. Returns the next bucket if any are left, and the number of removed counters.
     pub(super) fn sweep(&mut self, start: usize, stride: usize, now: Timestamp) -> (Option<usize>, usize) {
         let before = self.table.len();
         let end = (start + stride).min(self.table.num_buckets());
@@ -542,9 +514,8 @@ impl<N: Notes> Shard<N> {
         (None, swept)
     }
 
-    /// Evicts the cheapest counter of a sample, and returns it, if there is one. Evicting a counter lets its hits be
-    /// admitted again until it would have expired, so the cost is its hits times its remaining time. Counters that are
-    /// not [removable](Notes::is_removable) are evicted only if `any` may be, and a larger sample has no other.
+    /// An eviction lets hits be admitted again until the counter would have expired: it costs the hits times that time.
+    /// One that is not removable goes only if `any` may, and a larger sample has no other.
     pub(super) fn evict_cheapest(&mut self, any: bool, among: Among, now: Timestamp) -> Option<N> {
         let buckets = self.table.num_buckets();
         let mut cheapest: Option<((bool, u128), usize)> = None;
@@ -578,26 +549,24 @@ impl<N: Notes> Shard<N> {
         Some(self.remove(cheapest?.1)?.notes)
     }
 
-    /// Returns whether there is a counter for every tier of `check`.
     #[cfg(feature = "disk")]
     pub(super) fn has_all(&self, check: &LimitCheck<'_>) -> bool {
         check.own_tiers().iter().all(|tier| self.find(check.key.of_tier(tier)).is_some())
     }
 
-    /// Returns the slot of `key`.
     #[cfg(feature = "disk")]
     pub(super) fn slot(&mut self, key: CounterKey) -> Option<&mut Slot<N>> {
         let bucket = self.find(key)?;
         self.table.get_bucket_mut(bucket)
     }
 
-    /// Inserts a counter; there must be none with its key.
+    /// There must be none with this key.
     #[cfg(feature = "disk")]
     pub(super) fn add(&mut self, key: CounterKey, counter: CounterState, notes: N) {
         self.insert(key, counter, notes);
     }
 
-    /// Counts the hits of `check`, whether or not they fit.
+    /// Counts the hits whether or not they fit.
     #[cfg(feature = "disk")]
     pub(super) fn admit(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
         self.update(check.key, Some(check), check.own_tiers(), now, |tiers, counters| {
@@ -638,8 +607,7 @@ impl<N: Notes> Shard<N> {
 }
 
 impl<N> Slot<N> {
-    /// Notes that `key` counts here. From then on it is a rule's counter if `key` is a rule's, although a request may
-    /// have brought it; there are so many less `of_requests`.
+    /// Once a rule counts here, the counter is the rule's, although a request may have brought it.
     fn claim(&mut self, key: CounterKey, of_requests: &mut usize) {
         if self.key.is_of_request() && !key.is_of_request() {
             self.key = key;

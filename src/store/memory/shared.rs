@@ -26,13 +26,11 @@ impl<'a, N: Notes> BesidePool<'a, N> {
         Self { check, shard: shard.filter(|_| !check.own_tiers().is_empty()), now }
     }
 
-    /// Decides about `hits`, and counts them. None if there are no such tiers.
     fn take(&mut self, hits: Hits, direction: Direction) -> Option<Decision> {
         let (shard, tiers) = (self.shard.as_mut()?, self.check.own_tiers());
         Some(shard.take_in(self.check, tiers, OverLimitPolicy::Ignore, direction, hits, self.now))
     }
 
-    /// Returns the decision about `hits`, without counting.
     fn look(&self, hits: Hits) -> Option<Decision> {
         let (shard, tiers) = (self.shard.as_ref()?, self.check.own_tiers());
         Some(shard.look_in(self.check, tiers, hits, self.now))
@@ -42,8 +40,7 @@ impl<'a, N: Notes> BesidePool<'a, N> {
 // === impl LockedPool ===
 
 impl LockedPool<'_> {
-    /// Decides `check` here and in the tiers `beside`, or nowhere. Unless it `may_take` hits, these are demand only.
-    /// Returns also the change of what the member was granted.
+    /// Takes hits here and `beside`, or nowhere. Without `may_take` they are only demand. Returns the grant's change.
     pub(super) fn decide<N: Notes>(
         &mut self,
         check: &LimitCheck<'_>,
@@ -73,7 +70,6 @@ impl LockedPool<'_> {
         (decision, 0)
     }
 
-    /// Returns the decision about `hits` here and `beside`, without counting.
     pub(super) fn look_at<N: Notes>(&mut self, hits: Hits, beside: &BesidePool<'_, N>) -> Decision {
         let own = self.look();
         let over = hits.0 > u64::from(own.remaining);
@@ -85,7 +81,6 @@ impl LockedPool<'_> {
 // === impl MemoryStore ===
 
 impl<N: Notes> MemoryStore<N> {
-    /// Calls `act` with the pool of `check`, and the tiers beside it. Returns none if it has no pool.
     fn with_pool<T>(
         &self,
         check: &LimitCheck<'_>,
@@ -101,13 +96,11 @@ impl<N: Notes> MemoryStore<N> {
         })
     }
 
-    /// Decides `check`, whose first tier is a pool: in the pool and in the other tiers, or nowhere. Returns none if it
-    /// has no pool.
+    /// None if `check` has no pool as its first tier.
     pub(super) fn decide_shared(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Decision> {
         self.with_pool(check, now, |pool, beside| pool.decide(check, beside, true).0)
     }
 
-    /// Gives back what [`MemoryStore::decide_shared`] took for `check`.
     #[cfg(feature = "coordinated")]
     pub(super) fn give_back_shared(&self, check: &LimitCheck<'_>, now: Timestamp) {
         self.with_pool(check, now, |pool, beside| {
@@ -116,12 +109,10 @@ impl<N: Notes> MemoryStore<N> {
         });
     }
 
-    /// Returns the decision about `hits` of `check`, without counting.
     pub(super) fn look_shared(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Option<Decision> {
         self.with_pool(check, now, |pool, beside| pool.look_at(hits, beside))
     }
 
-    /// Reserves hits of the pool of `check` and of its other tiers. Returns none if it has no pool.
     pub(super) fn reserve_shared(
         &self,
         check: &LimitCheck<'_>,
@@ -149,7 +140,7 @@ impl<N: Notes> MemoryStore<N> {
         })
     }
 
-    /// Gives back `hits` of a reservation of the instant `from`. Returns false if `check` has no pool.
+    /// `from` is the instant of the reservation. Returns false if `check` has no pool.
     pub(super) fn release_shared(
         &self,
         check: &LimitCheck<'_>,

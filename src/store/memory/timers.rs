@@ -27,7 +27,6 @@ struct State {
     queue: BTreeSet<(Timestamp, CounterKey)>,
     /// The thread, and the instant until which it sleeps. None while it is awake.
     sleeper: Option<(Thread, Timestamp)>,
-    /// Whether it must look after something else than timers.
     is_rung: bool,
     is_closed: bool,
 }
@@ -35,8 +34,7 @@ struct State {
 // === impl Timers ===
 
 impl Timers {
-    /// Calls `serve` whenever a timer is due or the [bell rings](Timers::ring), until [`Timers::close`]. For a thread
-    /// of its own.
+    /// Calls `serve` when a timer is due or on [`Timers::ring`], until [`Timers::close`]. Needs a thread of its own.
     pub fn run(&self, clock: &(impl Clock + ?Sized), mut serve: impl FnMut(Timestamp)) {
         while self.wait(clock) {
             serve(clock.now());
@@ -57,7 +55,6 @@ impl Timers {
         state.wake();
     }
 
-    /// Waits until a timer is due. Returns false once closed.
     fn wait(&self, clock: &(impl Clock + ?Sized)) -> bool {
         loop {
             let sleep = {
@@ -86,17 +83,14 @@ impl Timers {
         }
     }
 
-    /// Returns the key of a timer that is due at `now`.
     pub(super) fn due(&self, now: Timestamp) -> Option<(Timestamp, CounterKey)> {
         self.state.lock().queue.first().copied().filter(|(instant, _)| *instant <= now)
     }
 
-    /// Returns the instant of the next timer.
     pub(super) fn next(&self) -> Option<Timestamp> {
         self.state.lock().queue.first().map(|(instant, _)| *instant)
     }
 
-    /// Replaces the timer of `key`.
     pub(super) fn set(&self, key: CounterKey, before: Option<Timestamp>, after: Option<Timestamp>) {
         let mut state = self.state.lock();
         if let Some(before) = before {

@@ -15,31 +15,25 @@ use crate::{
     store::Decisions,
 };
 
-/// The most checks that are decided under locks taken together. Nearly all requests have fewer, so they are exact. A
-/// larger request takes its hits group by group, and takes them back if it is rejected; until then they may reject
-/// other requests. So may hits of a pool, whose lock is taken for each check.
+/// Up to so many checks are decided exactly, under locks taken together. A larger request takes hits group by group:
+/// until it gives them back after a rejection, they may reject others. So may hits of a pool, locked for each check.
 const GROUP: usize = 16;
 
-/// How the hits of a check are taken back.
 enum Undo {
     /// The states before and, if other requests may count meanwhile, after it.
     Restore(States, Option<States>),
-    /// Callers wait for the counters, and the check may have let some of them in, so that the states before it are not
-    /// to be restored.
+    /// Callers wait for the counters, and the check may have let some in: the earlier states must not be restored.
     GiveBack,
-    /// It took none.
     Nothing,
 }
 
-/// The shards of a group of checks.
 struct LockedShards<'a, N: Notes> {
-    /// In ascending order.
     indexes: SmallVec<[usize; 4]>,
     shards: SmallVec<[MutexGuard<'a, Shard<N>>; 4]>,
 }
 
 impl<N: Notes> MemoryStore<N> {
-    /// Decides all checks or none: decides one check after the other, and undoes all of them if one is over its limit.
+    /// Decides one check after the other, and undoes all if one is over its limit.
     pub(super) fn decide_together(&self, checks: &[LimitCheck<'_>], now: Timestamp) -> Decisions {
         let groups: SmallVec<[&[LimitCheck<'_>]; 1]> = checks.chunks(GROUP).collect();
         // a single group keeps its locks
@@ -109,7 +103,7 @@ impl<N: Notes> MemoryStore<N> {
         decisions
     }
 
-    /// Locks the shards of `checks`, in ascending order, so that requests cannot deadlock.
+    /// In ascending order, so that requests cannot deadlock.
     fn lock_all(&self, checks: &[LimitCheck<'_>]) -> LockedShards<'_, N> {
         let mut indexes: SmallVec<[usize; 4]> = checks.iter().map(|check| self.index(check.key)).collect();
         indexes.sort_unstable();
@@ -130,7 +124,7 @@ impl<N: Notes> Drop for LockedShards<'_, N> {
 }
 
 impl<N: Notes> LockedShards<'_, N> {
-    /// Returns the shard with this index, which must be one of them.
+    /// `index` must be one of the locked ones.
     fn of(&mut self, index: usize) -> &mut Shard<N> {
         &mut self.shards[self.indexes.partition_point(|other| *other < index)]
     }
@@ -178,7 +172,6 @@ mod tests {
         Timestamp::from_secs(1_000_020)
     }
 
-    /// A request that waits for one lock holds few others.
     #[test]
     fn a_request_holds_a_bounded_number_of_locks() {
         let (store, rules) = (MemoryStore::new(1_000_000), rules(Algorithm::FixedWindow, 10));
@@ -214,7 +207,6 @@ mod tests {
         assert!(tried);
     }
 
-    /// A rejected request of many groups leaves every counter exactly as it was.
     #[test]
     fn a_rejected_request_of_several_groups_counts_nothing() {
         let bucket = |strict| Algorithm::TokenBucket(Bucket { burst: 3, refill: Refill::Continuous, strict });

@@ -22,19 +22,16 @@ use crate::{
 };
 
 impl<N: Notes> Shard<N> {
-    /// Returns whether callers wait for the counters of `check`.
     pub(super) fn has_line(&mut self, check: &LimitCheck<'_>) -> bool {
         self.has_line_of(check.key, check.tiers())
     }
 
-    /// Returns whether anybody waits for the counters of `key` in `tiers`.
     #[inline]
     pub(super) fn has_line_of(&mut self, key: CounterKey, tiers: &[Tier]) -> bool {
         // a line that the reload has not reached yet counts in other tiers
         !self.lines.table.is_empty() && self.lines.find(key).is_some_and(|line| **line.line.tiers() == *tiers)
     }
 
-    /// Runs `act` on the line of `key`, if there is one, and on its counters and the wakers to be woken.
     pub(super) fn with_line<T>(
         &mut self,
         key: CounterKey,
@@ -48,7 +45,6 @@ impl<N: Notes> Shard<N> {
         Some(done)
     }
 
-    /// Runs `act` on `line` and the counters of `tiers`.
     fn act_on<T>(
         &mut self,
         line: &mut KeyLine,
@@ -63,27 +59,24 @@ impl<N: Notes> Shard<N> {
         done
     }
 
-    /// Makes a turn of the line of `key`, if there is one, after hits were given back.
+    /// Call it after hits were given back.
     pub(super) fn serve_line_of(&mut self, key: CounterKey, now: Timestamp) {
         if !self.lines.table.is_empty() {
             self.with_line(key, now, |line, counters, woken| line.note_room(counters, now, woken));
         }
     }
 
-    /// Takes the wakers that must be woken.
     pub(super) fn take_woken(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.lines.woken)
     }
 
-    /// Returns whether there is anybody to wake.
     fn has_woken(&self) -> bool {
         !self.lines.woken.is_empty()
     }
 }
 
 impl MemoryStore {
-    /// Takes the hits of `check`, at least one, if that is possible within `max_wait`: now, or in turn. Callers [can
-    /// wait](line::can_wait) for its tiers.
+    /// Takes the hits of `check`, at least one, now or in turn within `max_wait`; its tiers [allow](line::can_wait) it.
     pub fn enter(&self, check: &LimitCheck<'_>, max_wait: Period, now: Timestamp) -> Arrival {
         let (key, hits) = (check.key, check.hits);
         let arrival = self.on_shard(key, |shard| {
@@ -169,9 +162,8 @@ impl MemoryStore {
         }
     }
 
-    /// Applies new rules to all lines. `find` returns the key and the tiers for which the callers of a line, which has
-    /// these names, would wait now. They stay in the line of their key; if it is another one, or none, they must ask
-    /// again.
+    /// Applies new rules to all lines. `find` returns the key and the tiers for which callers of a line of these names
+    /// would wait now. They stay if it is the line's key; otherwise they must ask again.
     pub fn reload_lines(&self, now: Timestamp, find: impl Fn(&Named) -> Option<(CounterKey, SharedTiers)>) {
         for shard in &self.shards {
             let keys: Vec<CounterKey> = shard.lock().lines.table.iter().map(|line| line.key).collect();

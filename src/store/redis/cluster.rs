@@ -34,53 +34,44 @@ use crate::store::{
     transport::{Address, Backoff, RandomGenerator, ServerState, TransportMetrics},
 };
 
-/// The longest wait for a server's map while another map is known: one that hangs must not delay the others. Also the
-/// time after which the first look-up counts as failed, although it goes on.
+/// The longest wait for a server while a map is known; then the first look-up counts as failed, although it goes on.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The known servers that one look-up asks, and as many seeds. An odd number has no ties.
+/// Known servers that one look-up asks, and as many seeds. An odd number has no ties.
 const MAX_ASKED: usize = 7;
 
-/// The most servers that are connected to: the masters, and some that only redirects name.
 const MAX_SERVERS: usize = MAX_MASTERS + 100;
 
 /// The time for which a server counts as asked after its connection broke.
 const VOTES_FOR: Duration = Duration::from_secs(15);
 
-/// The servers of a cluster.
 pub(super) struct Cluster {
     endpoint: Arc<Endpoint>,
     seeds: Vec<Address>,
     backoff: Backoff,
     metrics: Arc<TransportMetrics>,
     random: Arc<RandomGenerator>,
-    /// The masters, and servers that are known from a redirect only.
     servers: Mutex<HashMap<Address, ServerConnection>>,
     /// None until the first look-up has ended.
     map: watch::Sender<Option<Result<Arc<SlotMap>, String>>>,
-    /// The number of look-ups so far.
     look_ups: AtomicUsize,
     /// The seeds that have not replied to the last look-up, for the error while the first one goes on.
     awaited: Mutex<AwaitedSeeds>,
-    /// Notified when the map seems to be out of date.
     refresh: Notify,
 }
 
-/// A known server that a look-up asks.
 struct KnownServer {
     address: Address,
     state: ServerState,
     connection: ServerConnection,
 }
 
-/// The seeds that a look-up waits for.
 struct AwaitedSeeds {
     since: Instant,
     seeds: Vec<Address>,
     errors: Vec<String>,
 }
 
-/// What servers have replied to a look-up.
 #[derive(Default)]
 struct MapReplies {
     maps: Vec<SlotMap>,
@@ -90,7 +81,7 @@ struct MapReplies {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Opens the cluster that `seeds` belong to. Its slots are looked up in the background.
+    /// Looks the slots up in the background.
     pub(super) fn open(
         endpoint: Arc<Endpoint>,
         seeds: Vec<Address>,
@@ -118,13 +109,11 @@ impl Cluster {
         cluster
     }
 
-    /// Waits until the first look-up has ended.
     pub(super) async fn ready(&self) {
         // does not fail: the sender lives as long as the cluster
         let _ = self.map.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Returns the server that holds `key`.
     pub(super) fn server_of_key(&self, key: &str) -> Result<ServerConnection, RemoteError> {
         let map = self.map.borrow().clone();
         let map = map
@@ -137,16 +126,11 @@ impl Cluster {
         }
     }
 
-    /// Returns the address of the server that holds `key`, if it is known.
     pub(super) fn holder(&self, key: &str) -> Option<Address> {
         self.map.borrow().as_ref()?.as_ref().ok()?.holder(slot::slot(key.as_bytes())).cloned()
     }
 
-    /// Returns the server at `address`, and opens it if it is new.
-    ///
-    /// # Errors
-    ///
-    /// [`RemoteError::NotSent`], if too many are open. The next look-up closes those that are no masters.
+    /// [`RemoteError::NotSent`] if too many servers are open. The next look-up closes those that are no masters.
     pub(super) fn server(&self, address: &Address) -> Result<ServerConnection, RemoteError> {
         let open = || {
             ServerConnection::open(
@@ -168,8 +152,7 @@ impl Cluster {
         Ok(servers.entry(address.clone()).or_insert_with(open).clone())
     }
 
-    /// Updates the map after a redirect: the slot of `key` is at `address`. Also starts a look-up of all slots. Servers
-    /// that redirect to each other change the map only once between two look-ups, since the majority decides.
+    /// Servers that redirect to each other change the map only once between two look-ups, since the majority decides.
     pub(super) fn moved(&self, key: &str, address: Address) {
         self.map.send_if_modified(|map| {
             let Some(Ok(map)) = map else { return false };
@@ -180,12 +163,10 @@ impl Cluster {
         self.refresh.notify_one();
     }
 
-    /// Starts a look-up of all slots.
     pub(super) fn refresh(&self) {
         self.refresh.notify_one();
     }
 
-    /// Returns the states of the connections, by name.
     pub(super) fn states(&self) -> Vec<ServerState> {
         let mut states: Vec<ServerState> =
             self.servers.lock().values().map(ServerConnection::state).collect();
@@ -193,7 +174,6 @@ impl Cluster {
         states
     }
 
-    /// Returns the error of the last look-up, if no map is known.
     pub(super) fn error(&self) -> Option<String> {
         match &*self.map.borrow() {
             Some(map) => map.as_ref().err().cloned(),
@@ -201,7 +181,6 @@ impl Cluster {
         }
     }
 
-    /// Looks up the slots, and opens and closes servers accordingly.
     async fn look_up(&self, pace: &mut Pace) {
         let found = self.find(pace).await;
         let found = match found {
@@ -234,8 +213,7 @@ impl Cluster {
         });
     }
 
-    /// Asks the known servers, and seeds unless most of these have the same map. Returns the map that most of them
-    /// have, or none if seeds are needed, but were asked a moment ago.
+    /// Asks seeds unless most known servers have the same map. None if seeds are needed, but were asked a moment ago.
     async fn find(&self, pace: &mut Pace) -> Result<Option<SlotMap>, String> {
         let known = self.asked_servers();
         let mut replies = MapReplies::default();
@@ -265,7 +243,6 @@ impl Cluster {
         self.map.borrow().as_ref().and_then(|map| map.as_ref().ok().cloned())
     }
 
-    /// Returns the known servers that have a vote in this look-up.
     fn asked_servers(&self) -> Vec<KnownServer> {
         let servers: Vec<(Address, ServerConnection)> = {
             let servers = self.servers.lock();
@@ -288,8 +265,7 @@ impl Cluster {
         known
     }
 
-    /// Asks `seeds`, all at once, and waits `within` for their `replies`, but only [`QUERY_TIMEOUT`] after the first
-    /// map.
+    /// Waits `within`, but only [`QUERY_TIMEOUT`] after the first map.
     async fn ask_seeds(&self, seeds: Vec<Address>, within: Duration, replies: &mut MapReplies) {
         *self.awaited.lock() =
             AwaitedSeeds { since: Instant::now(), seeds: seeds.clone(), errors: replies.errors.clone() };
@@ -328,7 +304,6 @@ impl Cluster {
 // === impl KnownServer ===
 
 impl KnownServer {
-    /// Asks it for its map.
     async fn ask(&self) -> Result<SlotMap, String> {
         let Self { address, state, connection } = self;
         if !state.connected {
@@ -346,13 +321,11 @@ impl KnownServer {
 // === impl AwaitedSeeds ===
 
 impl AwaitedSeeds {
-    /// Records that `seed` has replied, or failed with `error`.
     fn record(&mut self, seed: &Address, error: Option<&String>) {
         self.seeds.retain(|awaited| awaited != seed);
         self.errors.extend(error.cloned());
     }
 
-    /// Returns what has failed, and who has not replied yet, once that takes long.
     fn error(&self) -> Option<String> {
         let silent = self.seeds.iter().map(|seed| format!("{seed}: no reply yet"));
         let errors: Vec<String> = self.errors.iter().cloned().chain(silent).collect();
@@ -378,7 +351,6 @@ fn command() -> redis::Cmd {
     command
 }
 
-/// Looks up the slots repeatedly, until the cluster is dropped.
 async fn keep_up_to_date(cluster: Weak<Cluster>) {
     let mut pace = Pace::default();
     loop {

@@ -20,40 +20,31 @@ use crate::{
     },
 };
 
-/// An operation encoded as Redis commands.
 #[derive(Clone)]
 pub(super) enum EncodedCommand {
-    /// `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit, or `GET` if there is nothing to count: for rules in
-    /// its format, and for every other exchange that they can express, since they cost half as much as a script.
+    /// `INCRBY` and `EXPIRE`, or `GET` without hits: as envoyproxy/ratelimit does, and at half the cost of a script.
     Count {
-        /// The key of the counter.
         key: String,
-        /// The increment.
         hits: i64,
-        /// The time to live of the key, in seconds.
+        /// In seconds.
         ttl: u64,
     },
-    /// A script.
     Run {
-        /// The script.
         script: &'static Script,
-        /// The keys, all in one slot.
+        /// All in one slot.
         keys: name::Keys,
-        /// The arguments.
         arguments: SmallVec<[Vec<u8>; 1]>,
     },
 }
 
-/// The reason why a command that was not carried out may be sent again, to another server or in another form.
+/// Why a command was not carried out, and may be sent again, to another server or in another form.
 #[derive(Debug)]
 pub(super) enum Retry {
-    /// The server does not know the script.
     LoadScript,
     /// `MOVED`: the key is now at the given server, if the reply holds its address.
     Moved(Option<Address>),
     /// `ASK`: the key may be at the given server, which expects `ASKING` first.
     Ask(Address),
-    /// The server has become a replica.
     ReadOnly(String),
     /// The keys are being moved from one server to another.
     Later(String),
@@ -63,15 +54,12 @@ pub(super) enum Retry {
     OtherWindow(Timestamp),
 }
 
-/// The outcome of sending a command once.
 pub(super) enum CommandOutcome<T> {
     /// The command was carried out, or failed for good.
     Done(Result<T, RemoteError>),
-    /// The command was not carried out and may be sent again.
     Retry(Retry),
 }
 
-/// An operation with its encoding.
 pub(super) struct PreparedCommand {
     pub(super) target: Arc<Target>,
     pub(super) exchange: Exchange,
@@ -83,8 +71,7 @@ pub(super) struct PreparedCommand {
 // === impl PreparedCommand ===
 
 impl PreparedCommand {
-    /// Encodes `exchange` about `target` in the window of `at`. `now` is none in production; `random` is a random
-    /// number.
+    /// `now` is none in production; `random` spreads the expiry of keys.
     pub(super) fn new(
         target: Arc<Target>,
         exchange: Exchange,
@@ -113,7 +100,6 @@ impl PreparedCommand {
         Self { target, exchange, at, encoded }
     }
 
-    /// Interprets `value`, the reply to the first of the commands.
     pub(super) fn outcome(&self, value: &Value) -> CommandOutcome<Reply> {
         if let Value::ServerError(error) = value {
             return error_outcome(error);
@@ -130,7 +116,6 @@ impl PreparedCommand {
         }
     }
 
-    /// Interprets the reply to `INCRBY` or `GET`.
     fn count_reply(&self, value: &Value) -> Result<Reply, RemoteError> {
         let total: Option<i64> = match value {
             Value::Nil => None,
@@ -149,8 +134,7 @@ impl PreparedCommand {
     }
 }
 
-/// Returns the hits by which `INCRBY` carries out `exchange` about `target` in the window of `at`; none if it cannot:
-/// it has no conditions, and counts in one window.
+/// The hits for `INCRBY`; none if it cannot carry out `exchange`: it has no conditions, and counts in one window.
 fn increment(target: &Target, exchange: &Exchange, at: Timestamp) -> Option<u64> {
     let counts_all = || exchange.runs.iter().all(|run| run.counts_rejected || run.hits == 0);
     let is_plain = if exchange.decides() {
@@ -176,7 +160,7 @@ fn increment(target: &Target, exchange: &Exchange, at: Timestamp) -> Option<u64>
 // === impl EncodedCommand ===
 
 impl EncodedCommand {
-    /// Returns a key, which determines the server to send the command to.
+    /// Determines the server to send the command to.
     pub(super) fn key(&self) -> &str {
         match self {
             Self::Count { key, .. } => key,
@@ -184,7 +168,7 @@ impl EncodedCommand {
         }
     }
 
-    /// Returns how long a server needs for it, compared with the cheapest one.
+    /// How long a server needs for it, compared with the cheapest one.
     pub(super) const fn cost(&self) -> usize {
         match self {
             Self::Count { .. } => 1,
@@ -192,7 +176,6 @@ impl EncodedCommand {
         }
     }
 
-    /// Returns the number of commands that it consists of.
     pub(super) const fn commands(&self) -> usize {
         match self {
             Self::Count { hits: 0, .. } | Self::Run { .. } => 1,
@@ -200,8 +183,6 @@ impl EncodedCommand {
         }
     }
 
-    /// Appends the Redis commands to `commands`: with the text of the script if `load`, and with `ASKING` before each
-    /// if `asking`.
     pub(super) fn write(&self, load: bool, asking: bool, commands: &mut Vec<Cmd>) {
         let mut push = |command: Cmd| {
             if asking {
@@ -229,20 +210,18 @@ impl EncodedCommand {
     }
 }
 
-/// Builds a command with one allocation for its `parts` parts of `bytes` bytes in all, because thousands are built per
-/// second.
+/// One allocation, because thousands of commands are built per second.
 fn command(bytes: usize, parts: usize, build: impl FnOnce(&mut Cmd) -> &mut Cmd) -> Cmd {
     let mut command = Cmd::with_capacity(parts, bytes + 32 + 8 * parts);
     build(&mut command);
     command
 }
 
-/// Returns the error for a counter whose value is not a number.
 fn foreign_value() -> RemoteError {
     RemoteError::Rejected("FOREIGN the value of the key was not written by weir".into())
 }
 
-/// Returns the error for a malformed reply, which leaves open whether the command was carried out.
+/// Leaves open whether the command was carried out.
 pub(super) fn malformed_reply() -> RemoteError {
     RemoteError::Unreachable("its reply is malformed".into())
 }
@@ -250,8 +229,7 @@ pub(super) fn malformed_reply() -> RemoteError {
 /// What Redis 7 and Valkey say in the error of a script whose user may not run one of its commands.
 const DENIED: [&str; 2] = ["executing the script can't run", "ACL failure in script"];
 
-/// Interprets an error reply. Redis sends one only for a command that it has not carried out, but for a script that was
-/// denied a command: what it wrote before stays.
+/// Redis has not carried out a command that it replies an error to. But a script that was denied a command has begun.
 pub(super) fn error_outcome<T>(error: &ServerError) -> CommandOutcome<T> {
     let detail = error.details().unwrap_or_default();
     let text = || connection::explain_reply(error);
@@ -275,8 +253,7 @@ pub(super) fn error_outcome<T>(error: &ServerError) -> CommandOutcome<T> {
     })
 }
 
-/// Parses the server of a redirect such as `3999 127.0.0.1:6381`. Returns none if the host is not known to the server
-/// that redirects, which has `?` for one whose name was not announced.
+/// Parses text such as `3999 127.0.0.1:6381`. None if the host is `?`, since the redirecting server does not know it.
 fn redirect(detail: &str) -> Option<Address> {
     let (host, port) = detail.split(' ').nth(1)?.rsplit_once(':')?;
     if matches!(host, "" | "?") || !slot_map::is_host(host) {

@@ -21,23 +21,17 @@ use crate::{
 /// The pipelines that wait to be written to one connection; the worker keeps fewer in flight.
 const PIPELINES: usize = 64;
 
-/// The most characters of a server's text in messages and in the log.
 const MAX_TEXT: usize = 1_000;
 
-/// An authenticated connection.
 pub(super) struct RedisConnection {
-    /// Sends commands and receives replies. Clones share the connection.
     pub(super) handle: MultiplexedConnection,
-    /// The task of the connection.
     pub(super) driver: Driver,
-    /// What its replies take until they are received.
     pub(super) held: Arc<HeldReplies>,
 }
 
-/// The task that reads from and writes to the socket. Dropping it aborts the task.
+/// Dropping it aborts the task.
 pub(super) struct Driver(JoinHandle<()>);
 
-/// Connects to the server at `address` and loads the scripts there.
 pub(super) async fn connect(endpoint: &Endpoint, address: &Address) -> Result<RedisConnection, String> {
     let connecting = async {
         let mut connection = open(endpoint, address, Login::Server, endpoint.database).await?;
@@ -47,7 +41,7 @@ pub(super) async fn connect(endpoint: &Endpoint, address: &Address) -> Result<Re
     within(endpoint, connecting).await
 }
 
-/// Connects to the server at `address`, which no script is sent to: a sentinel, or one that is only asked for slots.
+/// For a sentinel, or a server that is only asked for slots.
 pub(super) async fn connect_without_scripts(
     endpoint: &Endpoint,
     address: &Address,
@@ -66,7 +60,7 @@ async fn within<T>(
     }
 }
 
-/// Connects with RESP3, or with RESP2 if the server does not support that.
+/// With RESP3, or with RESP2 if the server does not support that.
 async fn open(
     endpoint: &Endpoint,
     address: &Address,
@@ -125,7 +119,6 @@ fn lacks_resp3(error: &RedisError) -> bool {
         || error.detail().is_some_and(|detail| detail.contains("unknown command"))
 }
 
-/// Returns the text of an error: Redis' own text if there is one.
 pub(super) fn explain(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => cut(&format!("{code} {detail}")),
@@ -133,12 +126,10 @@ pub(super) fn explain(error: &RedisError) -> String {
     }
 }
 
-/// Returns the text of an error that a server has replied.
 pub(super) fn explain_reply(error: &ServerError) -> String {
     cut(&format!("{} {}", error.code(), error.details().unwrap_or_default()))
 }
 
-/// Returns the first [`MAX_TEXT`] characters of `text`, which others wrote.
 pub(super) fn cut(text: &str) -> String {
     shortened(text, MAX_TEXT).into_owned()
 }
@@ -146,15 +137,13 @@ pub(super) fn cut(text: &str) -> String {
 // === impl RedisConnection ===
 
 impl RedisConnection {
-    /// Sends one command and returns its reply.
     pub(super) async fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, String> {
         let value: Value = command.query_async(&mut self.handle).await.map_err(|error| explain(&error))?;
         self.held.received(std::slice::from_ref(&value));
         redis::from_redis_value(value).map_err(|error| cut(&error.to_string()))
     }
 
-    /// Loads the scripts in one round trip, since a distant server leaves time for few of them. If a script cannot be
-    /// loaded, the first command that needs it reports the error.
+    /// In one round trip: a distant server leaves time for few. The first command that needs a missing script fails.
     async fn load_scripts(&mut self) {
         let mut pipeline = Pipeline::with_capacity(script::ALL.len());
         for script in script::ALL {
@@ -168,7 +157,6 @@ impl RedisConnection {
 // === impl Driver ===
 
 impl Driver {
-    /// Waits until the connection has ended.
     pub(super) async fn ended(&mut self) {
         // a broken and a closed connection are treated alike
         let _ = (&mut self.0).await;

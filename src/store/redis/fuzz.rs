@@ -26,7 +26,6 @@ use crate::{
 
 const NOW: Timestamp = Timestamp::from_secs(1_234_567_890);
 
-/// Returns the targets that replies may be about.
 fn targets() -> [Target; 5] {
     let bucket = |refill, strict| Algorithm::TokenBucket(Bucket { burst: 9, refill, strict });
     let tier = |seconds, algorithm| Tier { requests: 5, period: Period::from_secs(seconds), algorithm };
@@ -48,8 +47,6 @@ fn targets() -> [Target; 5] {
     ]
 }
 
-/// Interprets a reply of the script, encodes the states in it, and decides with them. The first byte selects the
-/// target.
 pub(crate) fn reply(input: &[u8]) {
     let Some((first, text)) = input.split_first() else { return };
     let targets = targets();
@@ -77,7 +74,6 @@ pub(crate) fn reply(input: &[u8]) {
     }
 }
 
-/// Parses a reply to `CLUSTER SLOTS`, in Redis' protocol, as far as the guard of connections lets it pass.
 pub(crate) fn slots(input: &[u8]) {
     if !passes(input) {
         return;
@@ -95,7 +91,6 @@ pub(crate) fn slots(input: &[u8]) {
     assert!((1..SLOTS).all(|slot| moved.holder(slot) == map.holder(slot)));
 }
 
-/// Returns whether the guard lets a reply pass that arrives in small parts.
 fn passes(mut reply: &[u8]) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     let mut guard = ReplyGuard::new(&mut reply, Arc::default());

@@ -7,12 +7,10 @@ use crate::{
     store::remote::{Heartbeat, Members},
 };
 
-/// Returns the arguments about `heartbeat`, after that of the time.
 pub(super) fn arguments(heartbeat: &Heartbeat<'_>) -> [String; 2] {
     [heartbeat.instance.to_owned(), heartbeat.ttl.as_nanos().div_ceil(1_000_000).to_string()]
 }
 
-/// Interprets the reply of [`HEARTBEAT`](super::script::HEARTBEAT); none if it is not one.
 pub(super) fn members(value: &Value) -> Option<Members> {
     let Value::Array(values) = value else { return None };
     let [Value::Int(instances), Value::Int(micros), Value::Int(rank)] = &values[..] else { return None };

@@ -53,27 +53,23 @@ use crate::{
 /// The commands of a background call that are encoded before others have a turn.
 const ENCODED_AT_ONCE: usize = 64;
 
-/// A store in Redis. Connections are made in the background and remade when they break; without one, calls fail at
-/// once.
+/// A store in Redis. It connects in the background, and again after failures; without a connection calls fail at once.
 pub struct RedisRemote {
     main: Pool,
-    /// The Redis of targets that count by the second only.
     per_second: Option<Pool>,
     keys: Arc<KeySettings>,
     random: Arc<RandomGenerator>,
     /// Held by the background call that is being encoded.
     background: tokio::sync::Mutex<()>,
-    /// The clock of a test. None in production, where Redis' clock is used.
+    /// Only in tests. In production Redis' clock is used.
     clock: Option<Arc<dyn Clock>>,
 }
 
-/// The request of one command, which can be prepared again for another window.
 struct CommandRequest<'a> {
     prepared: PreparedCommand,
     remote: &'a RedisRemote,
 }
 
-/// The request of a heartbeat.
 struct HeartbeatRequest(EncodedCommand);
 
 // === impl RedisRemote ===
@@ -83,15 +79,13 @@ impl RedisRemote {
     ///
     /// # Errors
     ///
-    /// Returns an error if a file that TLS needs is missing or invalid. An unreachable server is not an error, because
-    /// it may start later.
+    /// Returns an error if a file that TLS needs is missing or invalid, but not if the server cannot be reached yet.
     pub fn new(settings: RedisSettings) -> Result<Self, TlsError> {
         Self::open(settings, None)
     }
 
-    /// Opens the Redis of `settings` like [`RedisRemote::new`], but counters follow `clock`. Keys still expire on
-    /// Redis' own clock, so the jitter must be long enough. Commands without a script, for rules of
-    /// envoyproxy/ratelimit, use only the time of the command.
+    /// [`RedisRemote::new`], but counters follow `clock`. Keys still expire on Redis' own clock, so the jitter must be
+    /// long enough. Commands without a script use only the time of the command.
     pub fn with_clock(settings: RedisSettings, clock: Arc<dyn Clock>) -> Result<Self, TlsError> {
         Self::open(settings, Some(clock))
     }
@@ -137,7 +131,6 @@ impl RedisRemote {
         self.clock.as_ref().map(|clock| clock.now())
     }
 
-    /// Returns the index of the pool that counts `target`: 1 for the per-second Redis, else 0.
     fn pool_of(&self, target: &Target) -> usize {
         usize::from(self.per_second.is_some() && name::is_per_second(&target.tiers))
     }
@@ -169,8 +162,7 @@ impl RedisRemote {
         }
     }
 
-    /// Encodes `commands`. Returns the index of the pool of each, and the requests of each pool. Background calls take
-    /// turns, and pause often, because all calls are encoded on one thread.
+    /// Background calls take turns, and pause often, because all calls are encoded on one thread.
     async fn prepare(
         &self,
         commands: Vec<Command>,

@@ -2,23 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-/// The interval between two look-ups of the slots while every server is connected, and the longest one between two of
-/// seeds.
+/// Between two look-ups while every server is connected, and at most between two of seeds.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The first interval while the map is unknown or a server is not connected, and the shortest interval between look-ups.
+/// The shortest interval, and the first one while the map is unknown or a server is not connected.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The longest interval while the map is unknown or a server is not connected, since a replica may take over at any
-/// time.
+/// The longest interval in that state, since a replica may take over at any time.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// How often the slots are looked up. Known servers are asked on their connections, which costs little. A seed costs a
-/// connection each time, so the intervals between two of these grow while nothing changes: to a second while a server is
-/// lost, whose replica may take over, and to five otherwise.
+/// Known servers are asked on their connections, which costs little. A seed costs a connection each time, so the
+/// intervals between questions to seeds grow while nothing changes.
 pub(super) struct Pace {
     was_healthy: bool,
-    /// The next interval while a server is not connected.
     retry: Duration,
     /// The next interval between two questions to the seeds.
     seeds: Duration,
@@ -31,7 +27,7 @@ pub(super) struct Pace {
 // === impl Pace ===
 
 impl Pace {
-    /// Returns whether a look-up at `now` that needs the seeds may ask them. If so, they count as asked.
+    /// For a look-up that needs the seeds. If this returns true, they count as asked.
     pub(super) fn may_ask_seeds(&mut self, now: Instant) -> bool {
         let due = self.seeds_asked.map_or(now, |(asked, interval)| asked + interval);
         self.seeds_due = (due > now).then_some(due);
@@ -43,17 +39,14 @@ impl Pace {
         self.seeds_due.is_none()
     }
 
-    /// Records that the last look-up did not need the seeds.
     pub(super) fn needs_no_seeds(&mut self) {
         self.seeds_due = None;
     }
 
-    /// Records that the map has changed, so that the next look-ups follow soon.
     pub(super) fn record_change(&mut self) {
         *self = Self { was_healthy: self.was_healthy, ..Self::default() };
     }
 
-    /// Returns the wait at `now` until the next look-up.
     pub(super) fn wait(&mut self, is_healthy: bool, now: Instant) -> Duration {
         if is_healthy != self.was_healthy {
             self.record_change();

@@ -28,20 +28,17 @@ use crate::{
     },
 };
 
-/// The most times that a command is sent, unless the cluster is down. More than two, since redirects may follow each
-/// other and a failover takes a while.
+/// The most sends of a command while the cluster is up: redirects may follow each other, and a failover takes a while.
 const ROUNDS: usize = 6;
 
 /// The wait before a retry while keys are being moved, or while a replica is still used as a master.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest wait before a retry while the cluster is down.
+/// While the cluster is down.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// One Redis.
 pub(super) struct Pool {
     name: &'static str,
-    /// The only node of a Redis that is not a cluster.
     node: StoreNode,
     endpoint: Arc<Endpoint>,
     servers: PoolServers,
@@ -53,18 +50,15 @@ enum PoolServers {
     Cluster(Arc<Cluster>),
 }
 
-/// The replies to some requests.
 pub(super) struct PoolReplies<T> {
     /// The clock of the last server that replied.
     pub(super) now: Option<Timestamp>,
-    /// One for each request.
     pub(super) replies: Vec<Result<T, RemoteError>>,
 }
 
 // === impl Pool ===
 
 impl Pool {
-    /// Opens the Redis of `endpoint`. Connections are made in the background.
     pub(super) fn open(
         name: &'static str,
         endpoint: Endpoint,
@@ -92,8 +86,7 @@ impl Pool {
         Self { name, node: node(name, ()), endpoint, servers, metrics }
     }
 
-    /// Runs `requests`, those for one key in their order. Every server has its own batches, retries and pauses, so that
-    /// none delays the requests of another.
+    /// Requests for one key keep their order. Each server has its own batches, retries and pauses, and delays no other.
     pub(super) async fn run<R: NodeRequest>(
         &self,
         requests: Vec<RoutedRequest<R>>,
@@ -155,7 +148,6 @@ impl Pool {
         PoolReplies { now, replies }
     }
 
-    /// Runs one request. Returns the clock of the server that replied, and the reply.
     pub(super) async fn run_one<R: NodeRequest>(
         &self,
         request: R,
@@ -165,8 +157,7 @@ impl Pool {
         (now, replies.into_iter().next().unwrap_or_else(|| Err(malformed_reply())))
     }
 
-    /// Divides `requests` into batches for one server each. Those that no server is known for get their `replies` at
-    /// once.
+    /// Requests that no server is known for get their `replies` at once.
     fn batches<R: NodeRequest>(
         &self,
         requests: Vec<RoutedRequest<R>>,
@@ -213,7 +204,6 @@ impl Pool {
         batches
     }
 
-    /// Sends `batch` after `pause`, and waits for the replies until `deadline`.
     async fn exchange<R: NodeRequest>(
         &self,
         batch: NodeBatch<R>,
@@ -229,7 +219,6 @@ impl Pool {
         ExchangedBatch { server, requests, received }
     }
 
-    /// Sends `requests` to `server` in one pipeline, and waits for the replies until `deadline`.
     async fn send<R: NodeRequest>(
         &self,
         server: &ServerConnection,
@@ -249,7 +238,6 @@ impl Pool {
         server.exchange(commands, urgency, deadline).await
     }
 
-    /// Returns the server to send a request for `key` to.
     fn server(&self, key: &str, route: &Route) -> Result<Cow<'_, ServerConnection>, RemoteError> {
         match (&self.servers, &route.server) {
             (PoolServers::One(server), _) => Ok(Cow::Borrowed(server)),
@@ -258,8 +246,7 @@ impl Pool {
         }
     }
 
-    /// Returns the node that holds the key that `key` returns. A Redis that is not a cluster is one node, whichever
-    /// server is its master.
+    /// A Redis that is not a cluster is one node, whichever server is its master.
     pub(super) fn node(&self, key: impl FnOnce() -> String) -> StoreNode {
         match &self.servers {
             PoolServers::One(_) => self.node,
@@ -267,7 +254,6 @@ impl Pool {
         }
     }
 
-    /// Decides how to send `request` again after `server` has not carried it out.
     fn route_for_retry<R: NodeRequest>(
         &self,
         retry: Retry,
@@ -332,7 +318,6 @@ impl Pool {
         Ok(())
     }
 
-    /// Returns the states of its connections, and the last error of looking up the servers of a cluster.
     pub(super) fn states(&self) -> (Vec<ServerState>, Option<String>) {
         match &self.servers {
             PoolServers::One(server) => (vec![server.state()], None),
@@ -340,14 +325,12 @@ impl Pool {
         }
     }
 
-    /// Returns its metrics.
     pub(super) fn metrics(&self) -> Vec<Metric> {
         let metrics = self.metrics.metrics(&REDIS, &self.states().0);
         metrics.into_iter().map(|metric| metric.label("redis", self.name)).collect()
     }
 }
 
-/// Returns the node that is `part` of the Redis called `name`.
 fn node(name: &str, part: impl Hash) -> StoreNode {
     let mut hasher = DefaultHasher::new();
     (name, part).hash(&mut hasher);

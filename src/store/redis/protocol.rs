@@ -19,20 +19,15 @@ use crate::{
     },
 };
 
-/// The handle of one Redis server.
 pub(super) type ServerConnection = transport::ServerConnection<RedisProtocol>;
 
-/// One server of a Redis.
 pub(super) struct RedisProtocol {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) resolver: Resolver,
 }
 
-/// The replies to the commands of one call.
 pub(super) struct PipelineReply {
-    /// The server's clock when it replied, if it reported it.
     pub(super) now: Option<Timestamp>,
-    /// One value for each command.
     pub(super) values: Vec<Value>,
 }
 
@@ -68,7 +63,6 @@ impl Connection for RedisConnection {
     type Command = Cmd;
     type Reply = PipelineReply;
 
-    /// Sends `TIME` before the commands.
     fn exchange(
         &self,
         calls: Vec<Vec<Cmd>>,
@@ -103,7 +97,6 @@ impl Connection for RedisConnection {
     }
 }
 
-/// Divides `values`, the first of which is the time, into those of each call.
 fn divided(values: Vec<Value>, counts: &[usize]) -> Vec<PipelineReply> {
     let mut values = values.into_iter();
     let now = values.next().and_then(|value| script::time(&value));

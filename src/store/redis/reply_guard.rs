@@ -13,31 +13,26 @@ use std::{
 use redis::Value;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The most bytes of one reply. The longest that weir asks for are the slots of a cluster of thousands of servers.
+/// In bytes. The longest that weir asks for are the slots of a cluster of thousands of servers.
 const MAX_REPLY: u64 = 16 * 1024 * 1024;
 
-/// The most bytes of one line: an error, a number, or a length.
+/// In bytes: an error, a number, or a length.
 const MAX_LINE: usize = 64 * 1024;
 
-/// The most memory for replies of one connection that their callers have not received, in bytes: several times as much
-/// as the slots of a cluster of a thousand servers.
+/// Bytes that callers of one connection have not received: several times the slots of a cluster of a thousand servers.
 const MAX_HELD: u64 = 64 * 1024 * 1024;
 
-/// The most memory for such replies of all connections, in bytes. Beyond it, connections that hold more than [`SMALL`]
-/// fail, so that one server of many does not disturb the others.
+/// Beyond this, connections that hold more than [`SMALL`] fail, so that one server of many does not disturb the others.
 const MAX_HELD_BY_ALL: u64 = 2 * MAX_HELD;
 const SMALL: u64 = 128 * 1024;
 
-/// The memory of a value, and of the list of a value that has others in it. Both have room for more, since lists grow
-/// by doubling.
+/// Bytes of a value, and of its list of values. Both have room for more, since lists grow by doubling.
 const VALUE_BYTES: u64 = 128;
 const LIST_BYTES: u64 = 256;
 
-/// The memory for the replies of all connections.
 static HELD_BY_ALL: AtomicU64 = AtomicU64::new(0);
 
-/// The memory for the replies of one connection, from their first bytes until their callers receive them. It is counted
-/// a little too high rather than too low, and is given back when the connection ends.
+/// Bytes of replies that their callers have not received. Counted a little too high rather than too low.
 #[derive(Debug, Default)]
 pub(super) struct HeldReplies(AtomicU64);
 
@@ -51,13 +46,11 @@ pub(super) struct ReplyGuard<S> {
 /// Follows replies just closely enough to know how long they are.
 #[derive(Debug, Default)]
 struct ReplyScanner {
-    /// The current line so far, without its end.
     line: Vec<u8>,
     /// The bytes of a text that are still to come, its line end included.
     text: u64,
     /// The values of the current reply that are still to come.
     values: u64,
-    /// The bytes of the current reply so far.
     reply: u64,
     /// The memory for what was scanned and is not counted in [`HeldReplies`] yet.
     memory: u64,
@@ -79,7 +72,6 @@ impl HeldReplies {
         Ok(())
     }
 
-    /// Counts `values` no more, which their caller has received.
     pub(super) fn received(&self, values: &[Value]) {
         let mut given_back = 0;
         let memory = values.iter().map(memory).sum::<u64>();
@@ -99,7 +91,6 @@ impl Drop for HeldReplies {
     }
 }
 
-/// Returns the memory of `value`, as the scanner counts it.
 fn memory(value: &Value) -> u64 {
     let list = |len: usize| if len == 0 { 0 } else { LIST_BYTES };
     let pairs = |pairs: &[(Value, Value)]| {
@@ -167,7 +158,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReplyGuard<S> {
 // === impl ReplyScanner ===
 
 impl ReplyScanner {
-    /// Follows `bytes`, the next ones of the stream.
     fn scan(&mut self, mut bytes: &[u8]) -> Result<(), &'static str> {
         while !bytes.is_empty() {
             if self.text > 0 {
@@ -198,7 +188,6 @@ impl ReplyScanner {
         Ok(())
     }
 
-    /// Follows the first line of a value.
     fn begin_value(&mut self, line: &[u8]) -> Result<(), &'static str> {
         const MALFORMED: &str = "the reply is malformed";
         let (kind, rest) = line.split_first().ok_or(MALFORMED)?;
@@ -258,7 +247,6 @@ impl ReplyScanner {
 mod tests {
     use super::*;
 
-    /// Scans `bytes` in parts of `size` bytes.
     fn scan(bytes: &[u8], size: usize) -> Result<ReplyScanner, &'static str> {
         let mut scanner = ReplyScanner::default();
         bytes.chunks(size).try_for_each(|part| scanner.scan(part))?;

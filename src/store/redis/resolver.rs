@@ -13,43 +13,35 @@ use super::{
 };
 use crate::store::transport::Address;
 
-/// The interval at which sentinels are queried while the connection works, because a master that hangs does not report
-/// that another server has taken over.
+/// While the connection works: a master that hangs does not report that another server has taken over.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The longest wait for a sentinel where others have replied: one that hangs must not delay the others.
+/// For a sentinel where others have replied: one that hangs must not delay them.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Finds the address of a server.
 #[derive(Clone, Debug)]
 pub(super) enum Resolver {
-    /// A fixed address.
     Fixed(Address),
-    /// The master that sentinels report.
     Sentinels(Sentinels),
 }
 
-/// The sentinels that know a master.
 #[derive(Clone, Debug)]
 pub(super) struct Sentinels {
-    /// The name of the master at the sentinels.
     master: String,
-    /// The sentinels, at least one.
     addresses: Vec<Address>,
 }
 
-/// A sentinel that is queried repeatedly.
 struct PolledSentinel<'a> {
     sentinels: &'a Sentinels,
     address: &'a Address,
-    /// The connection of the last query, so that not every query needs another one.
+    /// Kept, so that not every query needs another one.
     connection: Option<RedisConnection>,
 }
 
 // === impl Resolver ===
 
 impl Resolver {
-    /// Returns the resolver for `topology`; none for a cluster, whose servers are found by slot.
+    /// None for a cluster, whose servers are found by slot.
     pub(super) fn of(topology: &Topology) -> Option<Self> {
         match topology.clone() {
             Topology::Single(address) => Some(Self::Fixed(address)),
@@ -60,7 +52,6 @@ impl Resolver {
         }
     }
 
-    /// Returns the server's name for logs.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Fixed(address) => address.to_string(),
@@ -68,7 +59,6 @@ impl Resolver {
         }
     }
 
-    /// Returns the server's name for logs, after it was found at `address`.
     pub(super) fn name_at(&self, address: &Address) -> String {
         match self {
             Self::Fixed(address) => address.to_string(),
@@ -76,7 +66,6 @@ impl Resolver {
         }
     }
 
-    /// Finds the server and connects to it.
     pub(super) async fn connect(&self, endpoint: &Endpoint) -> Result<(Address, RedisConnection), String> {
         match self {
             Self::Fixed(address) => {
@@ -88,7 +77,6 @@ impl Resolver {
         }
     }
 
-    /// Waits until the server is no longer at `address`, and returns its new address.
     pub(super) async fn moved(&self, endpoint: &Endpoint, address: &Address) -> Address {
         match self {
             Self::Fixed(_) => future::pending().await,
@@ -100,8 +88,7 @@ impl Resolver {
 // === impl Sentinels ===
 
 impl Sentinels {
-    /// Asks all sentinels at once, and connects to the master that most of them report. For a while after a failover some
-    /// report a server that has become a replica, or is gone.
+    /// Most sentinels decide: for a while after a failover some report a server that has become a replica, or is gone.
     async fn connect(&self, endpoint: &Endpoint) -> Result<(Address, RedisConnection), String> {
         let mut answers: FuturesUnordered<_> =
             self.polled().map(async |mut sentinel| sentinel.query(endpoint).await).collect();
@@ -141,7 +128,7 @@ impl Sentinels {
         Err(if reported.is_empty() { format!("no sentinel knows {}: {errors}", self.master) } else { errors })
     }
 
-    /// Connects to the server at `address`, and checks that it is a master.
+    /// Fails if the server is no master.
     async fn connect_to(
         &self,
         endpoint: &Endpoint,
@@ -164,8 +151,7 @@ impl Sentinels {
         Ok((address, connection))
     }
 
-    /// Waits until more sentinels report another address than `address`, and returns it. A single one is not enough:
-    /// weir would move back and forth between what it reports and what the others do.
+    /// Waits until more sentinels report another address. With one, weir would move between its report and the others'.
     async fn moved(&self, endpoint: &Endpoint, address: &Address) -> Address {
         let mut sentinels: Vec<_> = self.polled().collect();
         loop {
@@ -196,7 +182,6 @@ impl Sentinels {
     }
 }
 
-/// Returns the address that is most often among `reported`, and how often.
 fn most_reported(reported: &[Address]) -> Option<(&Address, usize)> {
     let votes = |of: &Address| reported.iter().filter(|reported| *reported == of).count();
     reported.iter().map(|reported| (reported, votes(reported))).max_by_key(|(_, votes)| *votes)
@@ -205,7 +190,6 @@ fn most_reported(reported: &[Address]) -> Option<(&Address, usize)> {
 // === impl PolledSentinel ===
 
 impl PolledSentinel<'_> {
-    /// Returns the address of the master that the sentinel reports. The error names the sentinel.
     async fn query(&mut self, endpoint: &Endpoint) -> Result<Address, String> {
         self.try_query(endpoint).await.map_err(|error| format!("{}: {error}", self.address))
     }

@@ -14,39 +14,30 @@ use crate::{
     },
 };
 
-/// A script, and the hash by which Redis knows it.
 pub(super) struct Script {
-    /// The Lua text.
     pub(super) text: &'static str,
     sha: LazyLock<String>,
 }
 
-/// Adds, takes, grants and returns hits.
 pub(super) static TAKE: Script = Script::new(include_str!("take.lua"), take_sha);
-/// Counts the instances.
 pub(super) static HEARTBEAT: Script = Script::new(include_str!("heartbeat.lua"), heartbeat_sha);
-/// Keeps the pools of fair shares.
 pub(super) static POOL: Script = Script::new(include_str!("pool.lua"), pool_sha);
-/// All scripts.
 pub(super) static ALL: [&Script; 3] = [&TAKE, &HEARTBEAT, &POOL];
 
-/// The most hits in one command: far more than any limit admits, and few enough that Lua and Redis add them exactly.
+/// Far more than any limit admits, and few enough that Lua and Redis add them exactly.
 pub(super) const MAX_HITS: u64 = 1 << 48;
 
-/// The most keys of one script: as many as a double has bits.
+/// As many as a double has bits.
 pub(super) const MAX_KEYS: usize = 52;
 
-/// The numbers of bytes in the argument of [`TAKE`] besides texts: of its head, for each key, for each report, and for
-/// each run.
+/// Bytes in the argument of [`TAKE`] besides texts: of its head, and of each key, report and run.
 const HEAD_BYTES: usize = 5 * 8 + 4 + 16;
 const KEY_BYTES: usize = 1 + 5 * 8 + 1;
 const REPORT_BYTES: usize = 8 * 7;
 const RUN_BYTES: usize = 2 * 8 + 1;
 
-/// The reply of [`TAKE`].
 #[derive(Debug, PartialEq)]
 pub(super) enum ScriptReply {
-    /// The command was carried out.
     Applied(Reply),
     /// The command was not carried out: its window is not the one that is open at this instant.
     OtherWindow(Timestamp),
@@ -59,7 +50,6 @@ impl Script {
         Self { text, sha: LazyLock::new(sha) }
     }
 
-    /// Returns its SHA-1, the argument of `EVALSHA`.
     pub(super) fn sha(&self) -> &str {
         &self.sha
     }
@@ -77,21 +67,17 @@ fn pool_sha() -> String {
     redis::Script::new(POOL.text).get_hash().to_owned()
 }
 
-/// The values that a command brings along besides its operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CommandContext {
     /// The present instant. None in production, where the script reads Redis' clock.
     pub(super) now: Option<Timestamp>,
-    /// How much longer than needed a key lives.
     pub(super) jitter: Period,
 }
 
-/// A fixed window that reports are about, and that is not the one that the operation is about: its tier, and an instant
-/// in it.
+/// A tier with a fixed window, and an instant in a window that only reports are about.
 pub(super) type OtherWindow = (usize, Timestamp);
 
-/// Returns the windows of `target` that `reports` are about besides those of `at`: as many as a script can have keys
-/// for.
+/// Returns at most as many as a script can have keys for.
 pub(super) fn other_windows(
     target: &Target,
     reports: &[Report],
@@ -117,8 +103,6 @@ pub(super) fn other_windows(
     others
 }
 
-/// Encodes the argument of [`TAKE`] for `exchange` about `target` in the windows of `at`, and in `others` as far as
-/// reports are about those.
 pub(super) fn argument(
     target: &Target,
     exchange: &Exchange,
@@ -163,7 +147,6 @@ pub(super) fn argument(
     packed
 }
 
-/// Appends the fields of a report.
 fn pack_report(
     report: &Report,
     target: &Target,
@@ -188,12 +171,10 @@ fn pack_report(
     pack(packed, [count(unused), exact(micros(until)), rejected_at, exact(windows)]);
 }
 
-/// Converts a number of parts, which is small.
 fn few(number: usize) -> u8 {
     u8::try_from(number).unwrap_or(u8::MAX)
 }
 
-/// Appends the seven fields of a tier.
 fn pack_tier(tier: &Tier, at: Timestamp, packed: &mut Vec<u8>) {
     let bucket = tier.bucket();
     packed.push(match tier.algorithm {
@@ -210,44 +191,40 @@ fn pack_tier(tier: &Tier, at: Timestamp, packed: &mut Vec<u8>) {
     packed.push(steps + 2 * u8::from(bucket.strict));
 }
 
-/// Appends `numbers` as doubles, the numbers of Lua.
 fn pack<const N: usize>(packed: &mut Vec<u8>, numbers: [f64; N]) {
     for number in numbers {
         packed.extend_from_slice(&number.to_le_bytes());
     }
 }
 
-/// Appends `text`, which contains no zero byte, and a zero byte.
+/// `text` contains no zero byte.
 fn pack_text(packed: &mut Vec<u8>, text: &str) {
     packed.extend_from_slice(text.as_bytes());
     packed.push(0);
 }
 
-/// Converts a number of hits to a double. It is bounded, so that no caller can make a counter overflow.
+/// Bounded, so that no caller can make a counter overflow.
 const fn count(hits: u64) -> f64 {
     exact(if hits < MAX_HITS { hits } else { MAX_HITS })
 }
 
-/// Converts a number to a double. Exact up to 2^53, in microseconds 285 years.
+/// Exact up to 2^53, in microseconds 285 years.
 #[expect(clippy::cast_precision_loss, reason = "Lua would convert it in the same way")]
 const fn exact(number: u64) -> f64 {
     number as f64
 }
 
-/// Returns whole microseconds since the epoch, the unit of Redis' clock.
 pub(super) fn micros(instant: Timestamp) -> u64 {
     instant.as_nanos() / 1_000
 }
 
-/// Parses the reply to `TIME`. Envoy's proxy for Redis answers by itself, and gives all microseconds since the epoch for
-/// those of the second.
+/// Envoy's proxy for Redis answers `TIME` itself, with all microseconds since the epoch for those of the second.
 pub(super) fn time(value: &Value) -> Option<Timestamp> {
     let (seconds, micros): (u64, u64) = redis::from_redis_value(value.clone()).ok()?;
     let micros = micros % 1_000_000;
     Some(encoding::timestamp(seconds.saturating_mul(1_000_000).saturating_add(micros)))
 }
 
-/// Parses the reply of [`TAKE`] about `target` in the window of `at`.
 pub(super) fn reply(value: &Value, target: &Target, at: Timestamp) -> Result<ScriptReply, DecodeError> {
     let text = match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),

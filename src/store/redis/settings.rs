@@ -13,18 +13,15 @@ pub struct RedisSettings {
     pub per_second: Option<Endpoint>,
     /// `CACHE_KEY_PREFIX`: the prefix of every key.
     pub prefix: Box<str>,
-    /// `WEIR_UNAMBIGUOUS_KEYS`: rules in the format of envoyproxy/ratelimit have keys that are never ambiguous, instead
-    /// of the keys of that service.
+    /// `WEIR_UNAMBIGUOUS_KEYS`: rules in the format of envoyproxy/ratelimit do not have the keys of that service.
     pub unambiguous_keys: bool,
-    /// `EXPIRATION_JITTER_MAX_SECONDS`: the longest time that a key may outlive its use, in seconds; this number itself
-    /// is excluded. It spreads the expiry of the keys of one window.
+    /// `EXPIRATION_JITTER_MAX_SECONDS`, exclusive: how much longer keys may live, to spread their expiry.
     pub jitter_seconds: u64,
     /// The wait before connecting again.
     pub backoff: Backoff,
     /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: the service is unhealthy while it has no connection.
     pub health_needs_connection: bool,
-    /// `REDIS_STARTUP_MAX_ELAPSED_TIME`: the service does not start without a connection within this; none to start
-    /// without.
+    /// `REDIS_STARTUP_MAX_ELAPSED_TIME`: the service must connect within this to start; none to start without.
     pub connect_within: Option<Duration>,
 }
 
@@ -45,12 +42,9 @@ pub struct Endpoint {
     pub variables: &'static str,
 }
 
-/// Which servers credentials are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Login {
-    /// The servers with the counters.
     Server,
-    /// The sentinels.
     Sentinel,
 }
 
@@ -121,7 +115,6 @@ impl Endpoint {
         Self { topology, auth: None, tls: None, database: 0, timeout, variables: "REDIS_" }
     }
 
-    /// Returns the credentials for `login`.
     pub(super) fn auth(&self, login: Login) -> Option<&Auth> {
         match (login, &self.topology) {
             (Login::Server, _) => self.auth.as_ref(),
@@ -130,8 +123,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns `error`, the text of a server or of its connection, with the variable to correct if the server has
-    /// refused the credentials or misses some.
+    /// Adds the variable to correct if the server has refused the credentials or misses some.
     pub(super) fn with_login(&self, error: String, login: Login) -> String {
         const REFUSED: [&str; 5] = [
             "WRONGPASS",

@@ -19,10 +19,8 @@ use crate::{
     },
 };
 
-/// A command about a pool.
 pub(super) struct ShareRequest(EncodedCommand);
 
-/// The arguments of the script.
 struct Arguments(SmallVec<[Vec<u8>; 1]>);
 
 // === impl Arguments ===
@@ -45,7 +43,7 @@ impl Arguments {
 // === impl ShareRequest ===
 
 impl ShareRequest {
-    /// Encodes `command`. `now` is none in production, where Redis' clock is used; keys outlive their use by `jitter`.
+    /// `now` is none in production, where Redis' clock is used; keys outlive their use by `jitter`.
     pub(super) fn new(
         command: &PoolCommand,
         now: Option<Timestamp>,
@@ -112,7 +110,7 @@ impl NodeRequest for ShareRequest {
     fn move_to_window(&mut self, _now: Timestamp) {}
 }
 
-/// Parses what was granted: `cycle|…`, or only the number of the cycle that is open.
+/// Parses `cycle|…`, or only the number of the cycle that is open.
 fn granted(reply: &str) -> Option<PoolOutcome> {
     let mut parts = reply.split('|');
     let cycle = parts.next()?.parse().ok()?;
@@ -123,8 +121,7 @@ fn granted(reply: &str) -> Option<PoolOutcome> {
     Some(PoolOutcome::Leased(Leased { tries, ahead, granted, total }))
 }
 
-/// Parses a table: each member is followed by its cycles, and by what it has asked for and was granted in the last cycle
-/// and in the open one.
+/// A member is followed by its cycles, and by what it asked for and was granted in the last cycle and in the open one.
 fn table(parts: &[Value]) -> Option<PoolOutcome> {
     let (cycle, total, dropped, rows) = match parts {
         [cycle] => return Some(PoolOutcome::OtherCycle(text(cycle)?.parse().ok()?)),

@@ -1,16 +1,13 @@
 //! The hash slot of a key.
 
-/// The number of slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// Returns the slot of `key`: CRC-16/XMODEM of its hash tag, or of all of it if it has none (Redis cluster
-/// specification, "Key distribution model").
+/// CRC-16/XMODEM of the hash tag (Redis cluster specification, "Key distribution model").
 pub(super) fn slot(key: &[u8]) -> u16 {
     crc16(tag(key)) % SLOTS
 }
 
-/// Returns the hash tag: the text between the first opening brace and the next closing one if it is not empty, else the
-/// whole key.
+/// The text between the first opening brace and the next closing one if it is not empty, else the whole key.
 fn tag(key: &[u8]) -> &[u8] {
     let tagged = || {
         let open = key.iter().position(|byte| *byte == b'{')?;

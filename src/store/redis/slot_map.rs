@@ -7,16 +7,14 @@ use redis::Value;
 use super::{connection, slot::SLOTS};
 use crate::store::transport::Address;
 
-/// The most masters of a cluster: as many as Redis recommends nodes. Each takes a connection.
+/// As many as Redis recommends nodes. Each takes a connection.
 pub(super) const MAX_MASTERS: usize = 1_000;
 
-/// The most bytes of a host: a name of DNS has 253.
+/// In bytes; a name of DNS has 253.
 const MAX_HOST: usize = 255;
 
-/// No master.
 const NONE: u16 = u16::MAX;
 
-/// The server of each slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotMap {
     masters: Vec<Address>,
@@ -29,7 +27,7 @@ pub(super) struct SlotMap {
 // === impl SlotMap ===
 
 impl SlotMap {
-    /// Parses the reply of the server at `source` to `CLUSTER SLOTS`.
+    /// `value` is the reply of `source` to `CLUSTER SLOTS`.
     pub(super) fn parse(value: &Value, source: &Address) -> Result<Self, String> {
         let parse = |value: &Value| -> Option<Vec<(usize, usize, Address)>> {
             let Value::Array(ranges) = value else { return None };
@@ -56,11 +54,6 @@ impl SlotMap {
         map.bounded()
     }
 
-    /// Returns this map, unless it has too many masters.
-    ///
-    /// # Errors
-    ///
-    /// The text of an error, if there are more than [`MAX_MASTERS`].
     pub(super) fn bounded(self) -> Result<Self, String> {
         if self.masters.len() > MAX_MASTERS {
             return Err(format!(
@@ -70,17 +63,15 @@ impl SlotMap {
         Ok(self)
     }
 
-    /// Returns the master that holds `slot`.
     pub(super) fn holder(&self, slot: u16) -> Option<&Address> {
         self.masters.get(usize::from(self.slots[usize::from(slot)]))
     }
 
-    /// Returns the masters.
     pub(super) fn masters(&self) -> &[Address] {
         &self.masters
     }
 
-    /// Returns this map with `slot` at `address`, unless another redirect has moved it since the last look-up.
+    /// None if another redirect has moved the slot since the last look-up.
     pub(super) fn redirected(&self, slot: u16, address: Address) -> Option<Self> {
         if self.redirected.contains(&slot) || self.masters.len() >= MAX_MASTERS {
             return None;
@@ -91,15 +82,14 @@ impl SlotMap {
         Some(map)
     }
 
-    /// Returns whether more than half of the `voters`, at least two, have the same map: nobody else can outvote them.
+    /// More than half of the `voters`, at least two, have the same map: nobody else can outvote them.
     pub(super) fn is_decided(maps: &[Self], voters: usize) -> bool {
         let same = |map: &Self| maps.iter().filter(|other| *other == map).count();
         voters >= 2 && maps.iter().any(|map| 2 * same(map) > voters)
     }
 
-    /// Returns the map that `maps` agree on, as far as they do: a slot is at the server that more than half of the
-    /// `voters` report. Without such a majority it stays where it is in the `current` map, and if that has none, it is
-    /// where most report it to be. Returns none without maps.
+    /// A slot is where more than half of the `voters` report it. Without a majority it is where `current` has it, and
+    /// if that has none, where most report it. None without maps.
     pub(super) fn elect(maps: &[Self], voters: usize, current: Option<&Self>) -> Option<Self> {
         let first = maps.first()?;
         if 2 * maps.len() > voters && maps.iter().all(|map| map == first) {
@@ -126,7 +116,6 @@ impl SlotMap {
         Self { masters: Vec::new(), slots: vec![NONE; SLOTS.into()].into(), redirected: Vec::new() }
     }
 
-    /// Returns the index of the master at `address`, and adds it if it is new.
     fn master(&mut self, address: Address) -> u16 {
         let index = self.masters.iter().position(|master| *master == address).unwrap_or_else(|| {
             self.masters.push(address);
@@ -137,7 +126,6 @@ impl SlotMap {
     }
 }
 
-/// Parses the first and the last slot of a range, and the server that holds it.
 fn parse_range(range: &Value, source: &Address) -> Option<(usize, usize, Address)> {
     let Value::Array(parts) = range else { return None };
     let [first, last, Value::Array(master), ..] = parts.as_slice() else { return None };
@@ -158,12 +146,11 @@ fn parse_range(range: &Value, source: &Address) -> Option<(usize, usize, Address
     is_valid.then(|| (first, last, Address::tcp(&host, port)))
 }
 
-/// Returns whether `host` may be the name or the address of a server.
 pub(super) fn is_host(host: &str) -> bool {
     host.len() <= MAX_HOST
 }
 
-/// Returns the IP address in the metadata of a server whose preferred name, such as a host name, is not known.
+/// For a server whose preferred name, such as a host name, is not known.
 fn metadata_ip(server: &[Value]) -> Option<String> {
     let metadata: HashMap<String, String> = redis::from_redis_value(server.get(3)?.clone()).ok()?;
     metadata.get("ip").filter(|ip| !matches!(ip.as_str(), "" | "?")).cloned()
@@ -233,7 +220,6 @@ mod tests {
         assert_eq!(held_by(text("?"), Value::Array(vec![])), Some(Address::tcp("source", 7_000)));
     }
 
-    /// Returns a map with the first half of the slots at `a`, and the rest at the port `rest`.
     fn halves(a: u16, rest: u16) -> SlotMap {
         let half = |first: i64, last: i64, port: u16| range(first, last, Value::Nil, port.into());
         let slots = Value::Array(vec![half(0, 8_191, a), half(8_192, 16_383, rest)]);

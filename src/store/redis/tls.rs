@@ -14,12 +14,11 @@ const NAMES: ClientTlsNames = ClientTlsNames {
 };
 
 impl Tls {
-    /// Loads the files and returns the client configuration of one connection. Blocks on file access.
+    /// Blocks on file access.
     pub(super) fn load(&self) -> Result<Arc<ClientConfig>, TlsError> {
         self.files().load(&NAMES, &[])
     }
 
-    /// Does the same without blocking.
     pub(super) async fn load_aside(&self) -> Result<Arc<ClientConfig>, TlsError> {
         self.files().load_aside(NAMES, &[]).await
     }

@@ -11,20 +11,17 @@ pub enum Capabilities {
     /// All of them, as Redis can.
     #[default]
     All,
-    /// Adding to a single fixed window and taking from it, as Memcached can, which grants no more than the fewest hits
-    /// that are of use. Every other command is rejected.
+    /// As Memcached can: it grants no more than the fewest hits that are of use. Every other command is rejected.
     SingleFixedWindow,
 }
 
 // === impl Capabilities ===
 
 impl Capabilities {
-    /// Returns whether `target` can be counted in coordination mode `mode`.
     pub(super) fn support(self, target: &Target, mode: Coordination) -> bool {
         self.include_target(target) && (self == Self::All || mode != Coordination::Lease)
     }
 
-    /// Returns whether `command` can be carried out.
     pub(super) fn include(self, command: &Command) -> bool {
         let Command { target, exchange, .. } = command;
         let is_known =

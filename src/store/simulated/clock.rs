@@ -12,15 +12,14 @@ use crate::{
     limit::{Period, Timestamp},
 };
 
-/// A wall clock that follows tokio's clock, so it shows simulated time while that is paused. Copies show the same time.
-/// Threads that are no part of the runtime know nothing of the pause: they see how long the simulation takes.
+/// Shows simulated time while tokio's clock is paused. Copies show the same time. Threads that are no part of the
+/// runtime know nothing of the pause: they see how long the simulation takes.
 #[derive(Clone, Debug)]
 pub struct SimulatedClock {
-    /// The instant of its creation.
     created: Instant,
-    /// The correct time at that instant.
+    /// The correct time at `created`.
     epoch: Timestamp,
-    /// How far it is ahead of the correct time, in nanoseconds; negative if it is behind.
+    /// Nanoseconds ahead of the correct time; negative if it is behind.
     offset: Arc<AtomicI64>,
 }
 

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::Random;
 
-/// The delays and losses of a network. Each message takes whole milliseconds, the resolution of tokio's timers;
-/// fractions are correct on average.
+/// Each message takes whole milliseconds, the resolution of tokio's timers; fractions are correct on average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Network {
     /// The shortest time from a call to its reply.
@@ -26,12 +25,9 @@ pub struct Network {
     pub timeout: Duration,
 }
 
-/// The fate of one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fate {
-    /// The time that the request takes.
     pub(super) request_time: Duration,
-    /// The time that the reply takes.
     pub(super) reply_time: Duration,
     pub(super) request_lost: bool,
     pub(super) reply_lost: bool,
@@ -42,7 +38,6 @@ pub(super) struct Fate {
 // === impl Network ===
 
 impl Default for Network {
-    /// Returns a fast network without jitter and losses.
     fn default() -> Self {
         Self {
             round_trip: Duration::from_millis(2),
@@ -58,7 +53,6 @@ impl Default for Network {
 }
 
 impl Network {
-    /// Chooses the fate of a call.
     pub(super) fn fate(&self, random: &mut Random) -> Fate {
         let mut whole = self.round_trip;
         if self.jitter > Duration::ZERO {
@@ -82,7 +76,7 @@ impl Network {
     }
 }
 
-/// Rounds `time` to whole milliseconds at random, so that the average is `time`.
+/// Rounds at random, so that the average is `time`.
 fn in_millis(time: Duration, random: &mut Random) -> u64 {
     let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let rest = u32::try_from(micros % 1_000).unwrap_or(0);

@@ -25,31 +25,25 @@ pub struct SimulatedPools {
 struct StoredPool {
     cycles: BTreeMap<u64, StoredCycle>,
     members: BTreeMap<Box<str>, Membership>,
-    /// What the last command said.
     places: u32,
     forget_after: u64,
 }
 
 #[derive(Debug, Default)]
 struct StoredCycle {
-    /// The hits that all members were granted.
     total: u32,
     members: BTreeMap<Box<str>, Counts>,
 }
 
-/// What a member has asked for and was granted in a cycle.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     asked: u32,
     granted: u32,
 }
 
-/// When a member had demand.
 #[derive(Clone, Copy, Debug)]
 struct Membership {
-    /// The last cycle with demand.
     last: u64,
-    /// The first one.
     since: u64,
 }
 
@@ -114,8 +108,7 @@ impl SimulatedPools {
 // === impl StoredPool ===
 
 impl StoredPool {
-    /// Returns what all members were granted in `cycle`, and the counts of the place of `member` there. It gets a place
-    /// of its own if it `has_demand`, and there is one.
+    /// A member that `has_demand` gets a place of its own, if there is one.
     fn place(&mut self, cycle: u64, member: &PoolMember, has_demand: bool) -> (&mut u32, &mut Counts) {
         let known = |name: &str| {
             let member = self.members.get(name);

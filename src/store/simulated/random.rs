@@ -1,7 +1,6 @@
 //! Reproducible random numbers: every random choice of a simulation comes from one seed.
 
-/// Pseudo-random numbers: `SplitMix64` (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
-/// Suitable for choosing delays, not for secrets.
+/// `SplitMix64` (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014); not for secrets.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

@@ -30,7 +30,6 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct SimulatedStore(Arc<SimulatedStoreState>);
 
-/// The state that all handles share.
 #[derive(Debug)]
 struct SimulatedStoreState {
     clock: SimulatedClock,
@@ -38,7 +37,6 @@ struct SimulatedStoreState {
     pools: Mutex<SimulatedPools>,
     condition: watch::Sender<Condition>,
     capabilities: Capabilities,
-    /// The source of the random numbers of each handle's network.
     random: Mutex<Random>,
 }
 
@@ -62,12 +60,10 @@ pub struct SimulatedRemote {
     connection: Arc<SimulatedConnection>,
 }
 
-/// The connection of one instance.
 #[derive(Debug)]
 struct SimulatedConnection {
     network: Mutex<Network>,
     random: Mutex<Random>,
-    /// Calls to the store, in the order of sending.
     calls_out: mpsc::UnboundedSender<Message>,
     partitioned: AtomicBool,
     calls: AtomicU64,
@@ -75,7 +71,6 @@ struct SimulatedConnection {
     heartbeats: AtomicU64,
 }
 
-/// A call in flight.
 struct Message {
     call: Call,
     arrives: Instant,
@@ -83,20 +78,17 @@ struct Message {
     reply: oneshot::Sender<Result<CallReply, RemoteError>>,
 }
 
-/// A call of an instance.
 enum Call {
     Commands(Vec<Command>),
     Heartbeat(OwnedHeartbeat),
     Pool(PoolCommand),
 }
 
-/// A heartbeat on its way.
 struct OwnedHeartbeat {
     instance: String,
     ttl: Period,
 }
 
-/// The reply to a call.
 enum CallReply {
     Replies(Replies),
     Members(Members),
@@ -170,8 +162,7 @@ impl SimulatedStore {
         self.0.server.lock().keep_writes(period);
     }
 
-    /// Fails over to a replica that lacks the writes of the last `lost`, as far as they were
-    /// [recorded](Self::keep_writes). Returns the number of hits that were taken in them.
+    /// Loses [recorded](Self::keep_writes) writes of the last `lost`. Returns their hits, which may be taken again.
     #[must_use]
     pub fn fail_over(&self, lost: Period) -> u64 {
         let now = self.0.clock.now();
@@ -191,8 +182,7 @@ impl SimulatedStore {
         self.0.server.lock().execute(command, now)
     }
 
-    /// Delivers the calls of one connection, in their order unless the network reorders them. Ends when the handle is
-    /// dropped and every call that it sent was delivered.
+    /// In order unless the network reorders calls. Ends when the handle is dropped and all calls were delivered.
     async fn deliver(
         self,
         mut messages: mpsc::UnboundedReceiver<Message>,

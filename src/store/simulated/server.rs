@@ -17,17 +17,15 @@ use crate::{
     store::remote::{Command, Exchange, Heartbeat, Hold, Members, Reply, Report, Run, Target, TierSet},
 };
 
-/// The time that a counter is kept after its expiry, as real stores do, so that late hits are still counted in it.
+/// Real stores keep counters after their expiry, too, so that late hits still count in them.
 const LINGER: Period = Period::from_secs(60);
 
-/// The number of commands between two sweeps.
 const SWEEP_EVERY: u32 = 65_536;
 
 /// The counters of a store. The caller passes the time.
 #[derive(Debug, Default)]
 pub struct SimulatedServer {
     counters: HashMap<Key, StoredCounter>,
-    /// The instances, and the end of each registration.
     members: BTreeMap<String, Timestamp>,
     /// The latest writes, which a failover can lose. Empty unless writes are recorded.
     journal: VecDeque<Written>,
@@ -35,34 +33,31 @@ pub struct SimulatedServer {
     since_sweep: u32,
 }
 
-/// The key of a counter, as in a real store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     path: Arc<str>,
     algorithm: u8,
     period: Period,
-    /// Whether the rule is in the format of envoyproxy/ratelimit, which has separate keys.
+    /// The format of envoyproxy/ratelimit has separate keys.
     compatible: bool,
-    /// The end of the fixed window: each window is a separate counter.
+    /// Each window is a separate counter.
     window: Timestamp,
 }
 
-/// A counter as the store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct StoredCounter {
     state: CounterState,
-    /// Who has changed it last. Zero for fixed windows.
+    /// Zero for fixed windows.
     writer: u64,
     /// When a real store forgets it: no earlier than what it has replaced.
     until: Timestamp,
 }
 
-/// A command that changed counters.
 #[derive(Debug)]
 struct Written {
     at: Timestamp,
     before: SmallVec<[(Key, Option<StoredCounter>); 2]>,
-    /// Hits that were taken; negative if they were given back.
+    /// Negative if hits were given back.
     hits: i64,
 }
 
@@ -130,7 +125,7 @@ impl SimulatedServer {
         Reply { granted, taken, at: Some(now), counters, own, missing }
     }
 
-    /// Counts `report` in those fixed windows of its instant that are not among `keys`. Returns them as they were.
+    /// Returns the windows as they were before.
     fn count_in_other_windows(
         &mut self,
         target: &Target,
@@ -158,7 +153,7 @@ impl SimulatedServer {
         changed
     }
 
-    /// Registers an instance from `now` on, or removes it if its time is zero. Returns the instances.
+    /// Registers an instance, or removes it if its time is zero. Returns the instances.
     pub fn heartbeat(&mut self, heartbeat: Heartbeat<'_>, now: Timestamp) -> Members {
         let Heartbeat { instance, ttl } = heartbeat;
         self.members.retain(|_, until| *until > now);
@@ -179,8 +174,7 @@ impl SimulatedServer {
         self.journal.clear();
     }
 
-    /// Fails over to a replica that lacks the writes of the last `lost` before `now`, as far as they were
-    /// [recorded](Self::keep_writes). Returns the number of hits that were taken in them and may be taken again.
+    /// Loses [recorded](Self::keep_writes) writes of the last `lost`. Returns their hits, which may be taken again.
     pub fn fail_over(&mut self, lost: Period, now: Timestamp) -> u64 {
         let mut taken = 0;
         while let Some(written) = self.journal.pop_back_if(|written| now.since(written.at) <= lost) {
@@ -211,7 +205,6 @@ impl SimulatedServer {
     }
 }
 
-/// Returns the keys of the counters of `target` for hits at `at`, one for each tier.
 fn keys(target: &Target, at: Timestamp) -> impl Iterator<Item = Key> {
     let path: Arc<str> = Arc::from(&*target.path);
     target.tiers.iter().map(move |tier| {
@@ -237,18 +230,15 @@ fn unused(tier: &Tier, key: &Key, now: Timestamp) -> CounterState {
     }
 }
 
-/// The counters of a target while a command is carried out.
 struct Counted<'a> {
     target: &'a Target,
     keys: &'a [Key],
     counters: SmallVec<[CounterState; 1]>,
     now: Timestamp,
-    /// The sliding windows and buckets that have changed.
     changed: TierSet,
 }
 
 impl Counted<'_> {
-    /// Edits the counter of tier `i`, and notes whether it has changed.
     fn edit<T>(&mut self, i: usize, edit: impl FnOnce(&Tier, &mut CounterState) -> T) -> T {
         let (tier, counter) = (&self.target.tiers[i], &mut self.counters[i]);
         let before = counter.clone();
@@ -265,8 +255,7 @@ impl Counted<'_> {
         result
     }
 
-    /// Applies `exchange`. Returns the hits that were taken by runs and the hold, the tries that were taken of each run,
-    /// and the hits of the hold.
+    /// Returns the hits that runs and the hold took, the tries that were taken of each run, and the hits of the hold.
     fn apply(&mut self, exchange: &Exchange) -> (i64, SmallVec<[u32; 1]>, u64) {
         for report in &exchange.reports {
             self.report(report);
@@ -289,7 +278,6 @@ impl Counted<'_> {
         (all.saturating_add_unsigned(held), taken, held)
     }
 
-    /// Makes the tries of `run`. Returns how many of them were admitted.
     fn make_run(&mut self, run: Run) -> u32 {
         if run.hits == 0 {
             return run.tries;
@@ -327,7 +315,6 @@ impl Counted<'_> {
         }
     }
 
-    /// Takes the hits of `hold`. Returns how many were taken.
     fn hold(&mut self, Hold { least, want, time }: Hold) -> u64 {
         let (tiers, now) = (&self.target.tiers, self.now);
         let room =
@@ -367,7 +354,6 @@ impl Counted<'_> {
     }
 }
 
-/// Counts `report` in its fixed window.
 fn add_to_window(tier: &Tier, window: &mut CounterState, report: &Report, now: Timestamp) {
     if let Some(unused) = report.unused {
         window.add(tier, report.at, CountChange::of(negative(unused.hits)), now);
@@ -375,7 +361,6 @@ fn add_to_window(tier: &Tier, window: &mut CounterState, report: &Report, now: T
     window.add(tier, report.at, report.change, now);
 }
 
-/// Returns the hits that `report` gives back unused.
 fn unused_hits(report: &Report) -> i64 {
     report.unused.map_or(0, |unused| i64::try_from(unused.hits).unwrap_or(i64::MAX))
 }

@@ -11,8 +11,7 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// The wait before connecting again. It doubles with each failure and is shortened at random by up to a quarter, so
-/// that instances do not connect all at once.
+/// The wait before connecting again. It doubles with each failure, less up to a quarter at random, to spread instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// The wait after the first failure; for Redis `REDIS_STARTUP_INITIAL_INTERVAL`.
@@ -30,8 +29,7 @@ impl Address {
         Self::Tcp(host.into(), port)
     }
 
-    /// Parses the address of a server to connect to: `host`, `host:port` or `[::1]:port`. Without a port it is
-    /// `default`.
+    /// Parses `host`, `host:port` or `[::1]:port`, with the port `default`.
     #[must_use]
     pub fn parse(text: &str, default: u16) -> Option<Self> {
         let (host, port) = match text.strip_prefix('[') {
@@ -63,7 +61,7 @@ impl fmt::Display for Address {
 // === impl Backoff ===
 
 impl Backoff {
-    /// Returns the wait after `failures` failures in a row, at least one. `random` is a random number.
+    /// `failures` in a row, at least one. `random` is a random number.
     pub(super) fn wait(self, failures: u32, random: u64) -> Duration {
         let doubled = self.initial.saturating_mul(1 << failures.saturating_sub(1).min(20));
         let longest = doubled.min(self.max);

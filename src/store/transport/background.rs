@@ -9,45 +9,41 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::store::remote::Urgency;
 
-/// The background calls in flight on one connection: one that the server works at, and one that is on its way.
+/// One that the server works at, and one that is on its way.
 const IN_FLIGHT: usize = 2;
 
-/// The time after a decision in which others are expected.
+/// After a decision, others are expected for this time.
 const RECENT: Duration = Duration::from_secs(10);
 
 /// The cost of one call of decisions: the scripts of a full call of coordination. A server needs about 3 us for a unit.
 const DECISIONS: usize = 256;
 
-/// The cost of one background pipeline while decisions are expected, which wait for what the server has begun.
+/// The cost of a background pipeline while decisions are expected, which wait for what the server has begun.
 const SHORT: usize = 32;
 
-/// The cost of one background pipeline while none are expected. Long ones are fewer.
+/// The same while none are expected. Long pipelines are fewer.
 const LONG: usize = 1_024;
 
-/// The background calls of one server that may be in flight, and how many commands they have. The others wait in the
-/// order of arrival.
 pub(super) struct BackgroundWindow {
     in_flight: Semaphore,
     opened: Instant,
-    /// The time of the last decision, in milliseconds since `opened`, plus one; 0 if there was none.
+    /// In milliseconds since `opened`, plus one; 0 if there was none.
     last_decision: AtomicU64,
 }
 
 // === impl BackgroundWindow ===
 
 impl BackgroundWindow {
-    /// Waits until a background call may be sent. It is in flight as long as the permit is held.
+    /// A call is in flight as long as its permit is held.
     pub(super) async fn enter(&self) -> Option<SemaphorePermit<'_>> {
         // does not fail: the semaphore is never closed
         self.in_flight.acquire().await.ok()
     }
 
-    /// Records that a decision sends a command to the server.
     pub(super) fn record_decision(&self) {
         self.last_decision.store(self.millis() + 1, Ordering::Relaxed);
     }
 
-    /// Returns the cost that the commands of one pipeline of `urgency` may have now.
     pub(super) fn cost(&self, urgency: Urgency) -> usize {
         if urgency == Urgency::Decision {
             return DECISIONS;

@@ -5,19 +5,15 @@ use std::{io, time::Duration};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl};
 use tokio::net::TcpStream;
 
-/// The idle time after which the system checks whether the peer still exists. Firewalls and load balancers forget idle
-/// connections after some minutes; the checks keep them known, or tell of it before a request does.
+/// Firewalls and load balancers forget connections that are idle for minutes. Checks prevent it, or tell of it early.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// The time between two checks.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long the peer may not acknowledge what was sent. The system's own limit is about 15 minutes, and it checks no
-/// peer meanwhile.
+/// The system's own limit is about 15 minutes, in which it checks no peer.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 
-/// Lets the system end `stream` when its peer is gone.
 pub(super) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     set_socket_keepalive(stream, true)?;
     set_tcp_keepidle(stream, IDLE)?;

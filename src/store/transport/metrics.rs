@@ -11,7 +11,6 @@ use crate::{
     store::remote::RemoteError,
 };
 
-/// The names and help texts of a store's metrics.
 #[derive(Debug)]
 pub(in crate::store) struct MetricNames {
     servers: (&'static str, &'static str),
@@ -52,24 +51,18 @@ macro_rules! metric_names {
     };
 }
 
-/// The metrics of Redis.
 #[cfg(feature = "redis")]
 pub(in crate::store) static REDIS: MetricNames = metric_names!("redis", "Redis");
 
-/// The metrics of Memcached.
 #[cfg(feature = "memcached")]
 pub(in crate::store) static MEMCACHED: MetricNames = metric_names!("memcached", "Memcached");
 
-/// The counters of the connections to one store.
 #[derive(Debug, Default)]
 pub(in crate::store) struct TransportMetrics {
-    /// Calls to the store.
     pub(in crate::store) calls: Counter,
-    /// Commands in these calls.
     pub(in crate::store) commands: Counter,
-    /// Pipelines that were sent.
     pub(in crate::store) pipelines: Counter,
-    /// Calls in these pipelines.
+    /// Calls in all pipelines.
     pub(in crate::store) batched: Counter,
     /// Commands that were sent again, because they had certainly not been carried out.
     pub(in crate::store) retries: Counter,
@@ -79,19 +72,16 @@ pub(in crate::store) struct TransportMetrics {
     pub(in crate::store) unreachable: Counter,
     pub(in crate::store) timed_out: Counter,
     pub(in crate::store) rejected: Counter,
-    /// Round-trip times of pipelines.
     pub(in crate::store) round_trips: Histogram,
     logged: Throttle,
 }
 
-/// The time in which one error reply is logged: there may be one for each command.
+/// Error replies are logged once in this time: there may be one for each command.
 const LOGGED: Duration = Duration::from_secs(10);
 
-/// The most characters of an error reply in the log.
 const MAX_TEXT: usize = 300;
 
 impl TransportMetrics {
-    /// Counts a command that was not carried out, or may not have been carried out. Logs what the store has replied.
     pub(in crate::store) fn error(&self, error: &RemoteError) {
         if let RemoteError::Rejected(reply) | RemoteError::Half(reply) = error {
             self.log(reply);
@@ -112,14 +102,12 @@ impl TransportMetrics {
         }
     }
 
-    /// Counts a pipeline of `calls` calls with a round trip of `round_trip`.
     pub(in crate::store) fn pipeline(&self, calls: usize, round_trip: Duration) {
         self.pipelines.add(1);
         self.batched.add(calls as u64);
         self.round_trips.record(round_trip);
     }
 
-    /// Returns all metrics under `names`. `servers` are the states of the connections.
     pub(in crate::store) fn metrics(
         self: &Arc<Self>,
         names: &MetricNames,

@@ -12,40 +12,34 @@ use tokio::sync::oneshot;
 
 use crate::store::remote::{RemoteError, Urgency};
 
-/// The most calls of one urgency that may wait.
+/// Calls of one urgency.
 pub(super) const MAX_WAITING: usize = 4_096;
 
-/// The most commands in one pipeline of decisions, those of Redis such as `EXPIRE` included; a call that has more is
-/// sent by itself.
+/// Commands in a pipeline of decisions, each `EXPIRE` counted. A call that has more is sent by itself.
 const PIPELINE: usize = 128;
 
-/// A call that waits to be sent: its commands, which are sent in one pipeline, and the channel for the reply.
 pub(super) struct QueuedCall<C, R> {
     pub(super) commands: Vec<C>,
     pub(super) urgency: Urgency,
     reply: oneshot::Sender<Result<R, RemoteError>>,
     is_sent: Arc<AtomicBool>,
-    /// Counts the call while it waits. Last, so that it is dropped after the call was sent or failed.
+    /// Last, so that it is dropped after the call was sent or failed.
     waiting: Option<WaitingCall>,
 }
 
-/// The receiving end of the reply to one call.
 pub(super) struct PendingReply<R> {
     reply: oneshot::Receiver<Result<R, RemoteError>>,
     is_sent: Arc<AtomicBool>,
 }
 
-/// The numbers of calls that wait, by urgency.
 #[derive(Default)]
 pub(super) struct WaitingCalls {
     decisions: Arc<AtomicUsize>,
     background: Arc<AtomicUsize>,
 }
 
-/// One of the waiting calls; it no longer waits when this is dropped.
 struct WaitingCall(Arc<AtomicUsize>);
 
-/// The calls that wait to be sent, each urgency in the order of arrival.
 pub(super) struct CallQueue<C, R> {
     decisions: VecDeque<QueuedCall<C, R>>,
     background: VecDeque<QueuedCall<C, R>>,
@@ -54,7 +48,7 @@ pub(super) struct CallQueue<C, R> {
 // === impl WaitingCalls ===
 
 impl WaitingCalls {
-    /// Makes a call of `commands`. Returns none if too many of its urgency are waiting.
+    /// None if too many calls of this urgency wait.
     pub(super) fn call<C, R>(
         &self,
         commands: Vec<C>,
@@ -84,8 +78,7 @@ impl Drop for WaitingCall {
 // === impl QueuedCall ===
 
 impl<C, R> QueuedCall<C, R> {
-    /// Marks it as sent. Returns false if its caller has given up: that caller decides without the store, and its hits
-    /// must not be counted twice.
+    /// Returns false if the caller has given up: it decides without the store, and its hits must not be counted twice.
     fn begin(&mut self) -> bool {
         // marked before the check, as the caller closes its end before it looks at the mark
         self.is_sent.store(true, Ordering::SeqCst);
@@ -110,14 +103,13 @@ impl<C, R> QueuedCall<C, R> {
 // === impl PendingReply ===
 
 impl<R> PendingReply<R> {
-    /// Waits for the reply. Cancel-safe.
+    /// Cancel-safe.
     pub(super) async fn receive(&mut self) -> Result<R, RemoteError> {
         let lost = || RemoteError::Unreachable("the connection broke".into());
         (&mut self.reply).await.unwrap_or_else(|_| Err(lost()))
     }
 
-    /// Gives up. Returns the reply if it has just arrived; otherwise an error that says whether the call was never
-    /// sent, and then it never will be.
+    /// Returns the reply if it has just arrived. If the call was never sent, the error says so, and it never will be.
     pub(super) fn give_up(mut self, timed_out: RemoteError) -> Result<R, RemoteError> {
         self.reply.close();
         if let Ok(reply) = self.reply.try_recv() {
@@ -140,14 +132,12 @@ impl<C, R> CallQueue<C, R> {
         }
     }
 
-    /// Removes the next call.
     pub(super) fn pop(&mut self) -> Option<QueuedCall<C, R>> {
         self.decisions.pop_front().or_else(|| self.background.pop_front())
     }
 
-    /// Removes the calls of the next pipeline, all of one urgency: decisions if they `may_decide` now, that is, if few
-    /// enough pipelines of decisions are in flight, or else one background call. Calls whose callers have given up are
-    /// left out.
+    /// All of one urgency: decisions if few enough of their pipelines are in flight (`may_decide`), or else one
+    /// background call. Calls whose callers have given up are left out.
     pub(super) fn next_pipeline(&mut self, may_decide: bool) -> Option<Vec<QueuedCall<C, R>>> {
         let (mut calls, mut commands) = (Vec::new(), 0);
         while may_decide && let Some(call) = self.decisions.front() {
@@ -172,7 +162,6 @@ impl<C, R> Default for CallQueue<C, R> {
     }
 }
 
-/// Returns `call` if its caller still waits.
 fn begun<C, R>(mut call: QueuedCall<C, R>) -> Option<QueuedCall<C, R>> {
     call.begin().then_some(call)
 }
@@ -192,7 +181,6 @@ mod tests {
         waiting.call(vec![name; commands], urgency).expect("there is room")
     }
 
-    /// Returns the names of the calls of the next pipeline.
     fn next(queue: &mut CallQueue<&'static str, ()>, may_decide: bool) -> Vec<&'static str> {
         let pipeline = queue.next_pipeline(may_decide).unwrap_or_default();
         pipeline.into_iter().map(|call| call.commands[0]).collect()

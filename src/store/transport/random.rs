@@ -5,17 +5,15 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// A random number generator: `SplitMix64` (Steele, Lea and Flood, 2014).
+/// `SplitMix64` (Steele, Lea and Flood, 2014).
 #[derive(Debug)]
 pub(in crate::store) struct RandomGenerator(AtomicU64);
 
 impl RandomGenerator {
-    /// Returns a generator with a random seed.
     pub(in crate::store) fn new() -> Self {
         Self(AtomicU64::new(RandomState::new().hash_one(0)))
     }
 
-    /// Returns the next number.
     pub(in crate::store) fn next(&self) -> u64 {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
         let mut x = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);

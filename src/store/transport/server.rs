@@ -36,7 +36,6 @@ pub(in crate::store) struct ServerConnection<P: Protocol> {
 // === impl ServerConnection ===
 
 impl<P: Protocol> ServerConnection<P> {
-    /// Opens the server of `protocol`. The connection is made in the background.
     pub(in crate::store) fn open(
         protocol: P,
         backoff: Backoff,
@@ -59,8 +58,7 @@ impl<P: Protocol> ServerConnection<P> {
         Self { calls: sender, waiting: Arc::default(), background: Arc::default(), shared, timeout }
     }
 
-    /// Sends `commands` together and in their order, and waits for the replies until `deadline`. Background commands
-    /// wait for their turn first.
+    /// Background commands wait for their turn first.
     pub(in crate::store) async fn exchange(
         &self,
         commands: Vec<P::Command>,
@@ -82,7 +80,7 @@ impl<P: Protocol> ServerConnection<P> {
         }
     }
 
-    /// Queues `commands`, behind those that were queued before, and passes the replies to `done`.
+    /// Behind those that were queued before.
     #[cfg(feature = "memcached")]
     pub(in crate::store) fn post(
         &self,
@@ -95,7 +93,6 @@ impl<P: Protocol> ServerConnection<P> {
         }
     }
 
-    /// Queues `commands`.
     fn send(
         &self,
         commands: Vec<P::Command>,
@@ -110,18 +107,15 @@ impl<P: Protocol> ServerConnection<P> {
         }
     }
 
-    /// Records that a decision sends a command, before which background commands must not delay others for long.
     pub(in crate::store) fn record_decision(&self) {
         self.background.record_decision();
     }
 
-    /// Returns the cost that the commands of one call of `urgency` may have now.
     pub(in crate::store) fn cost(&self, urgency: Urgency) -> usize {
         self.background.cost(urgency)
     }
 
-    /// Replaces the connection, unless it is younger than half a second: such a connection was made after the failure
-    /// that the caller has seen.
+    /// A connection younger than half a second stays: it was made after the failure that the caller has seen.
     #[cfg(feature = "redis")]
     pub(in crate::store) fn renew(&self) {
         const RECENT: Duration = Duration::from_millis(500);
@@ -131,19 +125,17 @@ impl<P: Protocol> ServerConnection<P> {
         }
     }
 
-    /// Closes the connection to a server that is no longer a master. Replies that have not arrived within a second are
-    /// dropped, since they no longer count.
+    /// For a server that is no longer a master: replies count no longer, and are dropped after a second.
     #[cfg(feature = "redis")]
     pub(in crate::store) fn close(&self) {
         self.shared.close.notify_one();
     }
 
-    /// Returns whether both are the same server.
     pub(in crate::store) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Waits until it is connected, or an attempt to connect has failed.
+    /// Waits until the server is connected, or an attempt to connect has failed.
     #[cfg(feature = "memcached")]
     pub(in crate::store) async fn attempted(&self) {
         loop {
@@ -159,7 +151,6 @@ impl<P: Protocol> ServerConnection<P> {
         }
     }
 
-    /// Returns the state of its connection.
     pub(in crate::store) fn state(&self) -> ServerState {
         self.shared.state.lock().clone()
     }

@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use crate::observe::text::shortened;
 
-/// The most characters of all failures together, some of which servers have written.
 const MAX_TEXT: usize = 1_000;
 
 /// The state of the connection to one server.

@@ -15,14 +15,13 @@ use tokio_rustls::{
 
 use super::{Address, keep_alive::keep_alive};
 
-/// How long one address of a host may be silent before the next one is tried, too: as long as RFC 8305 recommends.
+/// How long an address may be silent before the next one is tried, too: as long as RFC 8305 recommends.
 const NEXT_AFTER: Duration = Duration::from_millis(250);
 
-/// A TCP, TLS or unix stream.
 pub(in crate::store) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Connects to `address`, with TLS if there is a configuration. A unix socket is never encrypted.
+/// A unix socket is never encrypted.
 pub(in crate::store) async fn connect_stream(
     address: &Address,
     tls: Option<Arc<ClientConfig>>,
@@ -43,13 +42,11 @@ pub(in crate::store) async fn connect_stream(
     Ok(Box::new(stream.map_err(|error| format!("TLS: {error}"))?))
 }
 
-/// Connects to `host`, at the first of its addresses that accepts.
 async fn connect_host(host: &str, port: u16) -> io::Result<TcpStream> {
     connect_first(lookup_host((host, port)).await?).await
 }
 
-/// Connects to the first of `addresses` that accepts. They are tried in their order, and one that is silent delays the
-/// next one only a little: a server that is gone may never reject anything.
+/// A silent address delays the next one only a little: a server that is gone may never reject anything.
 async fn connect_first(mut addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let mut attempts = FuturesUnordered::new();
     let mut last_error = io::Error::new(io::ErrorKind::NotFound, "the host has no address");

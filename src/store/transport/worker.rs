@@ -38,68 +38,51 @@ use crate::{
     store::remote::{RemoteError, Urgency},
 };
 
-/// The shortest life of a connection that does not count as a failure to connect, after which the next attempt waits.
+/// A connection that breaks earlier counts as a failure to connect, after which the next attempt waits.
 const BRIEF: Duration = Duration::from_millis(100);
 
-/// The longest time that callers wait for a connection that is expected to succeed, and for replies of a server that is
-/// no longer a master.
+/// How long callers wait for a connection that is expected to succeed, and for the replies of one that is given up.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The most pipelines of decisions in flight on one connection: one for each call that coordination has on its way to a
-/// node, unless more of them are full. What would be more waits, and those that arrive meanwhile share a pipeline.
+/// Pipelines of decisions: one for each call that coordination has on its way to a node, unless more of them are full.
+/// Calls beyond wait, and those that arrive meanwhile share a pipeline.
 pub(super) const MAX_IN_FLIGHT: usize = 16;
 
-/// The calls that the worker takes from its channel at once.
 const TAKEN_AT_ONCE: usize = 64;
 
-/// The state that a worker shares with the `ServerConnection` handles.
 pub(super) struct SharedServerState {
     pub(super) state: Mutex<ServerState>,
-    /// Notified when the state has changed.
     pub(super) changed: Notify,
-    /// Notified when the connection must be replaced.
     pub(super) renew: Notify,
-    /// Notified when the server must not be used any more.
     pub(super) close: Notify,
 }
 
-/// The task that owns the connection to one server.
 pub(super) struct ConnectionWorker<P: Protocol> {
     pub(super) protocol: Arc<P>,
     pub(super) backoff: Backoff,
-    /// The calls that the handles send.
     pub(super) calls: mpsc::UnboundedReceiver<QueuedCall<P::Command, P::Reply>>,
-    /// The calls that wait for their turn.
     pub(super) queue: CallQueue<P::Command, P::Reply>,
     pub(super) shared: Arc<SharedServerState>,
     pub(super) metrics: Arc<TransportMetrics>,
     pub(super) random: Arc<RandomGenerator>,
 }
 
-/// The state that one connection shares with its pipelines in flight. Each connection has its own, since a missing
-/// reply on an old connection says nothing about its successor.
+/// Each connection has its own: a missing reply on an old connection says nothing about its successor.
 #[derive(Clone)]
 struct ConnectionState {
-    /// Pipelines of decisions.
     in_flight: Arc<AtomicUsize>,
-    /// Notified when a pipeline of decisions has returned.
     returned: Arc<Notify>,
-    /// Notified when a reply did not arrive.
     failed: Arc<Notify>,
 }
 
-/// The reason why a worker stops using its connection.
 enum ConnectionEnd {
-    /// The connection broke, or must be replaced.
     Renew(String),
-    /// No handle is left.
     Unused,
 }
 
 // === impl ConnectionWorker ===
 
 impl<P: Protocol> ConnectionWorker<P> {
-    /// Serves the queue until the last handle is dropped or the server is closed.
     pub(super) async fn run(mut self) {
         let (mut failures, mut expected) = (0, true);
         loop {
@@ -132,8 +115,7 @@ impl<P: Protocol> ConnectionWorker<P> {
         }
     }
 
-    /// Finds the server and connects to it. Callers wait up to [`PATIENCE`] if the connection is expected to succeed.
-    /// Returns none if no handle is left.
+    /// Callers wait up to [`PATIENCE`] if the connection is expected to succeed. None if no handle is left.
     async fn connect(&mut self, expected: bool) -> Option<Result<(Address, P::Connection), String>> {
         let protocol = Arc::clone(&self.protocol);
         let connecting = protocol.connect();
@@ -144,7 +126,7 @@ impl<P: Protocol> ConnectionWorker<P> {
         self.reject_while(connecting).await
     }
 
-    /// Fails every call until `done` completes. Returns none if no handle is left.
+    /// Fails every call until `done` completes. None if no handle is left.
     async fn reject_while<T>(&mut self, done: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(done);
         while let Some(call) = self.queue.pop() {
@@ -163,7 +145,6 @@ impl<P: Protocol> ConnectionWorker<P> {
         call.fail(RemoteError::NotSent(error.unwrap_or_else(|| "no connection yet".into())));
     }
 
-    /// Updates the shared state.
     fn set_state(&self, connected: bool, error: Option<String>) {
         let mut state = self.shared.state.lock();
         if let Some(error) = &error
@@ -180,7 +161,6 @@ impl<P: Protocol> ConnectionWorker<P> {
         self.shared.changed.notify_waiters();
     }
 
-    /// Sends queued calls until the connection ends.
     async fn serve(&mut self, address: Address, mut connection: P::Connection) -> ConnectionEnd {
         self.shared.state.lock().name = self.protocol.name_at(&address);
         self.set_state(true, None);
@@ -232,7 +212,7 @@ impl<P: Protocol> ConnectionWorker<P> {
         }
     }
 
-    /// Sends `calls` as one pipeline. A separate task waits for the replies and delivers them.
+    /// A separate task waits for the replies and delivers them.
     fn send(
         &self,
         connection: &P::Connection,
@@ -272,7 +252,6 @@ impl<P: Protocol> ConnectionWorker<P> {
     }
 }
 
-/// Converts a duration to the unit of the store's errors.
 pub(super) fn period(length: Duration) -> Period {
     Period::from_nanos(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -30,7 +30,6 @@ fn a_request() -> impl Strategy<Value = AcquireRequest> {
     )
 }
 
-/// Checks that both decoders return the same request, or both fail.
 fn agree(bytes: &[u8]) -> Result<(), TestCaseError> {
     let theirs = AcquireRequest::decode(bytes);
     let ours = decode(bytes, usize::MAX);

@@ -38,7 +38,6 @@ fn a_request() -> impl Strategy<Value = RateLimitRequest> {
         .prop_map(|(domain, descriptors, hits_addend)| RateLimitRequest { domain, descriptors, hits_addend })
 }
 
-/// Returns a request with one descriptor, encoded as the concatenation of `parts`.
 fn of_parts(parts: &[RateLimitDescriptor]) -> Vec<u8> {
     let parts: Vec<u8> = parts.iter().flat_map(RateLimitDescriptor::encode_to_vec).collect();
     let mut bytes = vec![0x12];
@@ -47,7 +46,6 @@ fn of_parts(parts: &[RateLimitDescriptor]) -> Vec<u8> {
     bytes
 }
 
-/// Checks that both decoders return the same request, or both fail.
 fn agree(bytes: &[u8]) -> Result<(), TestCaseError> {
     let theirs = RateLimitRequest::decode(bytes);
     let ours = decoded(bytes, &RequestBounds::default());

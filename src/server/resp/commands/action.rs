@@ -1,6 +1,5 @@
 //! What a command does.
 
-/// What carries a command out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Rl(RlCommand),
@@ -16,22 +15,17 @@ pub(super) enum Action {
 /// A command on a bucket that is refilled in steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RlCommand {
-    /// Whether it takes tokens.
     pub(super) takes: bool,
-    /// Whether the reply has the start of the session.
     pub(super) has_session: bool,
-    /// Whether times are milliseconds, not seconds.
     pub(super) in_millis: bool,
 }
 
-/// Which server's command it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     RedisCell,
     Throttlecrab,
 }
 
-/// A command about the buckets of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BucketCommand {
     Delete,
@@ -39,7 +33,6 @@ pub(super) enum BucketCommand {
     Ttl,
 }
 
-/// A command about the limits of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuleCommand {
     Take,
@@ -47,7 +40,6 @@ pub(super) enum RuleCommand {
     Reset,
 }
 
-/// A command about the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClientCommand {
     Ping,
@@ -60,7 +52,6 @@ pub(super) enum ClientCommand {
     Unwatch,
 }
 
-/// A command about a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransactionCommand {
     Multi,
@@ -73,7 +64,6 @@ pub(super) enum TransactionCommand {
 // === impl RuleCommand ===
 
 impl RuleCommand {
-    /// Returns its name.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Take => "WEIR.TAKE",

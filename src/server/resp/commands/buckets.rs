@@ -9,7 +9,6 @@ use crate::{
     store::Store,
 };
 
-/// Carries `command` out on `keys`.
 pub(super) async fn carry_out<S: Store>(
     service: &Service<S>,
     command: BucketCommand,

@@ -14,7 +14,6 @@ use crate::server::{
     },
 };
 
-/// The longest name of a connection or library, in bytes.
 const MAX_NAME: usize = 256;
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
@@ -23,7 +22,6 @@ const NO_AUTH: &str = "NOAUTH HELLO must be called with the client already authe
 const NAME: &str = "ERR names have at most 256 bytes, without spaces, newlines or special characters";
 const SYNTAX: &str = "ERR syntax error";
 
-/// Carries `command` out with these arguments.
 pub(super) fn carry_out<S>(
     service: &Service<S>,
     session: &mut Session,

@@ -6,7 +6,6 @@ use crate::server::resp::{
     reply::{Replies, quoted},
 };
 
-/// Carries out `COMMAND` with these arguments.
 pub(super) fn carry_out(arguments: &[&[u8]], replies: &mut Replies) {
     match arguments {
         [] => write_all(COMMANDS.iter().map(Some), replies, write),

@@ -8,7 +8,7 @@ use crate::{
 /// The version of Redis whose protocol this is, for clients that look for one.
 pub(super) const COMPATIBLE_VERSION: &str = "7.2.0";
 
-/// Carries out `INFO`. The same sections come whatever was asked for.
+/// The same sections come whatever was asked for.
 pub(super) fn carry_out<S>(service: &Service<S>, session: &Session, now: Timestamp, replies: &mut Replies) {
     let lines = [
         "# Server".to_owned(),

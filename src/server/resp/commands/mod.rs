@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{limit::Timestamp, server::connections::Account, store::Store};
 
-/// Carries out the command of `arguments`, which begin with its name, as of `now`, and writes the reply.
+/// `arguments` begin with the command's name.
 pub(super) async fn carry_out<S: Store>(
     service: &Service<S>,
     session: &mut Session,

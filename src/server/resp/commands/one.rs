@@ -7,7 +7,6 @@ use crate::{
     store::Store,
 };
 
-/// Carries out a command that is not about a transaction.
 pub(super) async fn carry_out_one<S: Store>(
     service: &Service<S>,
     session: &mut Session,

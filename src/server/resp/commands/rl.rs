@@ -14,18 +14,16 @@ use crate::{
     store::Store,
 };
 
-/// Why arguments are refused. The texts are those of smyte/ratelimit.
+/// The texts are those of smyte/ratelimit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RlError {
-    /// A number is none, or out of its range.
     #[error("Value is not an integer or out of range")]
     Integer,
-    /// An option is unknown or has no value.
     #[error("Syntax error")]
     Syntax,
 }
 
-/// Carries `command` out with these arguments: key, max, period, options.
+/// The arguments are key, max, period and options.
 pub(super) async fn carry_out<S: Store>(
     service: &Service<S>,
     command: RlCommand,
@@ -62,8 +60,7 @@ pub(super) async fn carry_out<S: Store>(
 // === impl RlCommand ===
 
 impl RlCommand {
-    /// Parses max, period and options, from the left: an option's value is read before the option is looked up. Ranges
-    /// are checked last.
+    /// From the left: an option's value is read before the option is looked up. Ranges are checked last.
     fn parse(self, arguments: &[&[u8]]) -> Result<StepRequest, RlError> {
         let number = |argument: &[u8]| integer::<i64>(argument).ok_or(RlError::Integer);
         let in_millis = |time: i64| {

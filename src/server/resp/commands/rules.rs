@@ -22,8 +22,7 @@ use crate::{
 /// The hits that are given back: as many as can have been counted.
 const ALL: u64 = u64::MAX;
 
-/// Carries `command` out with these arguments: the domain, then keys and values in turn, and for [`RuleCommand::Take`]
-/// `HITS` and their number.
+/// The arguments are the domain, keys and values in turn, and for [`RuleCommand::Take`] `HITS` and their number.
 pub(super) async fn carry_out<S: Store>(
     service: &Service<S>,
     command: RuleCommand,
@@ -42,7 +41,7 @@ pub(super) async fn carry_out<S: Store>(
     }
 }
 
-/// Decides, and writes the reply; or returns why it is refused.
+/// Writes the reply, or returns why the command is refused.
 async fn decide<S: Store>(
     service: &Service<S>,
     command: RuleCommand,

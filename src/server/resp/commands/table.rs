@@ -6,25 +6,20 @@ use super::action::{
     Action, BucketCommand, ClientCommand, Dialect, RlCommand, RuleCommand, TransactionCommand,
 };
 
-/// A command.
 #[derive(Debug)]
 pub(in super::super) struct CommandSpec {
-    /// Its name in lower case.
     pub(in super::super) name: &'static str,
-    /// The numbers of its arguments, without the name.
+    /// How many arguments it has, without its name.
     pub(super) arguments: RangeInclusive<usize>,
     /// Whether its first argument is a key; all of them, if it accepts any number.
     pub(super) has_key: bool,
-    /// Whether it only reads.
     pub(super) is_readonly: bool,
     pub(super) summary: &'static str,
     pub(super) action: Action,
 }
 
-/// Any number of arguments, up to the bound on all commands.
 const ANY: usize = usize::MAX;
 
-/// A command with a key that changes something.
 const fn writes(
     name: &'static str,
     arguments: RangeInclusive<usize>,
@@ -34,7 +29,6 @@ const fn writes(
     CommandSpec { name, arguments, has_key: true, is_readonly: false, summary, action }
 }
 
-/// A command with a key that only reads.
 const fn reads(
     name: &'static str,
     arguments: RangeInclusive<usize>,
@@ -44,7 +38,6 @@ const fn reads(
     CommandSpec { name, arguments, has_key: true, is_readonly: true, summary, action }
 }
 
-/// A command without a key.
 const fn plain(
     name: &'static str,
     arguments: RangeInclusive<usize>,
@@ -131,7 +124,6 @@ pub(in super::super) static COMMANDS: [CommandSpec; 29] = [
     plain("reset", 0..=0, "Resets the connection", Action::Transaction(TransactionCommand::Reset)),
 ];
 
-/// Returns the index of the command called `name`, in upper or lower case.
 pub(super) fn find(name: &[u8]) -> Option<usize> {
     COMMANDS.iter().position(|spec| spec.name.as_bytes().eq_ignore_ascii_case(name))
 }

@@ -18,14 +18,13 @@ use crate::{
 pub(super) const USAGE: &str =
     "Cell error: Store error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
 
-/// The numbers of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parameters {
     max_burst: i64,
     request: PacedRequest,
 }
 
-/// Carries out the command of `dialect` with these arguments: key, `max_burst`, count, period, quantity.
+/// The arguments are key, `max_burst`, count, period and quantity.
 pub(super) async fn carry_out<S: Store>(
     service: &Service<S>,
     dialect: Dialect,
@@ -89,7 +88,6 @@ impl Dialect {
         Ok(Parameters { max_burst, request: PacedRequest { capacity, pace, quantity } })
     }
 
-    /// Returns the numbers of the reply.
     fn reply(self, parameters: &Parameters, reply: &PacedReply) -> [i64; 5] {
         let Parameters { max_burst, request } = parameters;
         let remaining = i64::try_from(reply.remaining).unwrap_or(i64::MAX);

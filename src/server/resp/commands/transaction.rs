@@ -19,7 +19,7 @@ use crate::{
     store::Store,
 };
 
-/// Carries `command` out. The commands of a transaction are left to [`carry_out_queued`].
+/// Leaves the commands of a transaction to [`carry_out_queued`].
 pub(super) fn carry_out<S>(
     service: &Service<S>,
     session: &mut Session,
@@ -64,7 +64,6 @@ pub(super) fn carry_out<S>(
     }
 }
 
-/// Carries out a command of a transaction, as of `now`.
 pub(in super::super) async fn carry_out_queued<S: Store>(
     service: &Service<S>,
     session: &mut Session,
@@ -77,7 +76,6 @@ pub(in super::super) async fn carry_out_queued<S: Store>(
     carry_out_one(service, session, action, &arguments, now, replies).await;
 }
 
-/// Adds the command at `index` of the list to the open transaction.
 pub(super) fn queue(session: &mut Session, index: usize, arguments: &[&[u8]], replies: &mut Replies) {
     let Some(queue) = &mut session.queue else { return };
     match queue.push(index, arguments) {

@@ -15,16 +15,15 @@ use crate::{
     store::remote::{StoreNode, Target},
 };
 
-/// Consecutive failures that open the breaker for a node.
 const FAILURE_THRESHOLD: u32 = 3;
 
-/// Opens for a node that has failed several times in a row or stays silent for too long, and closes when the node
-/// replies. While it is open, decisions do not wait for that node; heartbeats and probes keep trying it.
+/// Opens for a node that fails several times in a row or is silent for too long. Then no decision waits for that node.
+/// Heartbeats and probes keep trying it, and a reply closes the breaker.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     /// The number of nodes that it is open for. Every decision reads it; it is written only when it changes.
     open: AtomicUsize,
-    /// Few entries, locked by calls only, which is cheap next to a round trip.
+    /// Locked by calls only, which is cheap next to a round trip.
     nodes: Mutex<BTreeMap<StoreNode, NodeHealth>>,
 }
 
@@ -35,21 +34,18 @@ pub(super) struct FailedCount {
     pub(super) at: Timestamp,
 }
 
-/// The recent health of one node.
 #[derive(Debug, Default)]
 struct NodeHealth {
-    /// Consecutive failures.
+    /// In a row.
     failures: u32,
-    /// Replies since the start.
     replies: u64,
-    /// What the node failed to count, which a probe can use. None if only heartbeats have failed.
+    /// What a probe can use. None if only heartbeats have failed.
     failed: Option<FailedCount>,
 }
 
 // === impl Breaker ===
 
 impl Breaker {
-    /// Records a reply from `node`, which closes the breaker for it.
     pub(super) fn record_reply(&self, node: StoreNode) {
         let mut nodes = self.nodes.lock();
         let health = nodes.entry(node).or_default();
@@ -59,18 +55,15 @@ impl Breaker {
         *health = NodeHealth { replies: health.replies + 1, ..NodeHealth::default() };
     }
 
-    /// Returns the number of replies from `node` so far.
     pub(super) fn replies(&self, node: StoreNode) -> u64 {
         self.nodes.lock().get(&node).map_or(0, |health| health.replies)
     }
 
-    /// Records that `node` failed to count what is given, or to accept a heartbeat, or was late.
     pub(super) fn record_failure(&self, node: StoreNode, failed: Option<FailedCount>) {
         self.fail(node, failed, 1);
     }
 
-    /// Records that `node` has sent no reply at all for longer than a caller should wait. One such silence opens the
-    /// breaker.
+    /// The node has sent no reply at all for longer than a caller should wait. One such silence opens the breaker.
     pub(super) fn record_silence(&self, node: StoreNode, failed: Option<FailedCount>) {
         self.fail(node, failed, FAILURE_THRESHOLD);
     }
@@ -86,17 +79,15 @@ impl Breaker {
         }
     }
 
-    /// Returns whether it is open for any node.
     pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns whether it is open for `node`.
     pub(super) fn is_open_for(&self, node: StoreNode) -> bool {
         self.nodes.lock().get(&node).is_some_and(NodeHealth::is_open)
     }
 
-    /// Returns the nodes that it is open for, each with what to probe it with.
+    /// Each with what to probe it with.
     pub(super) fn open_nodes(&self) -> Vec<(StoreNode, Option<FailedCount>)> {
         let nodes = self.nodes.lock();
         let open = nodes.iter().filter(|(_, health)| health.is_open());

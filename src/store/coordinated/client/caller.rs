@@ -26,23 +26,20 @@ use crate::{
     },
 };
 
-/// The shortest silence of a node, while it is being called, that opens its breaker. A lost packet or a fork delays a
-/// healthy Redis for less.
+/// The shortest silence that opens a breaker. A lost packet or a fork delays a healthy Redis for less.
 const SILENCE: Period = Period::from_millis(500);
 
 /// The time between two looks at whether a node that has not replied yet has become silent.
 pub(super) const RECHECK: Period = Period::from_millis(100);
 
-/// The round trip that is assumed before the first reply.
 const INITIAL_ROUND_TRIP: Period = Period::from_millis(1);
 
-/// The shortest time between two log lines about the store's clock. Nodes whose clocks differ step with each reply.
+/// Between two log lines about the store's clock. Nodes whose clocks differ step with each reply.
 const STEP_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The calls that the round trip is an average of.
 const AVERAGED: u64 = 8;
 
-/// Calls a remote, and measures its clock, round trip and health by the replies.
 pub(in super::super) struct Caller<R> {
     pub(in super::super) remote: R,
     pub(super) clock: Arc<dyn Clock>,
@@ -52,10 +49,9 @@ pub(in super::super) struct Caller<R> {
     pub(in super::super) store_clock: StoreClock,
     reported_steps: Throttle,
     pub(super) breaker: Breaker,
-    /// A moving average of the time from a call to its reply, in nanoseconds: of [`AVERAGED`] calls, and of all of them
-    /// before.
+    /// A moving average of [`AVERAGED`] calls, in nanoseconds.
     round_trip: AtomicU64,
-    /// The replies that it is of, at most [`AVERAGED`].
+    /// The replies that the average is of, at most [`AVERAGED`].
     averaged: AtomicU64,
 }
 
@@ -76,8 +72,8 @@ impl<R: Remote> Caller<R> {
         }
     }
 
-    /// Sends `commands`, which are all for `node`, and waits for the replies, however late they are. Runs `silent` now
-    /// and then while the breaker is open for the node. Also returns when the replies arrived, on this instance's clock.
+    /// Waits for the replies, however late, and returns when they arrived, on this instance's clock. All `commands` are
+    /// for `node`. Runs `silent` now and then while its breaker is open.
     pub(super) async fn call(
         &self,
         node: StoreNode,
@@ -110,13 +106,11 @@ impl<R: Remote> Caller<R> {
         (replies, received.now)
     }
 
-    /// Looks at this instance's clock.
     pub(super) fn look(&self) -> Reading {
         Reading::of(&*self.clock)
     }
 
-    /// Records that the store's clock showed `there` at some instant between `sent` and `received`, and tells if it was
-    /// set.
+    /// The store's clock showed `there` at some instant between `sent` and `received`. Logs it if that clock was set.
     pub(super) fn measure(&self, sent: Reading, received: Reading, there: Timestamp) {
         if !self.remote.has_clock() {
             return;
@@ -130,15 +124,13 @@ impl<R: Remote> Caller<R> {
         }
     }
 
-    /// Records a call that failed, or a decision that had no reply in time.
     pub(super) fn record_failure(&self, node: StoreNode, failed: Option<FailedCount>) {
         self.breaker.record_failure(node, failed);
         self.metrics.store.failures.add(1);
     }
 
-    /// Waits for the reply to `call`, which went to `node`, however late: the call is never repeated, so its reply must
-    /// not be missed. If the node sends no reply to any call meanwhile, its breaker opens, so that no other decision
-    /// waits for it. Runs `silent` every [`RECHECK`] while the breaker is open for the node.
+    /// Waits for the reply to `call`, however late: the call is never repeated, so its reply must not be missed. If the
+    /// node replies to no call meanwhile, its breaker opens. Runs `silent` every [`RECHECK`] while it is open.
     pub(super) async fn wait_for_reply<T>(
         &self,
         node: StoreNode,
@@ -168,12 +160,10 @@ impl<R: Remote> Caller<R> {
         }
     }
 
-    /// Returns the moving average of the round trip.
     pub(in super::super) fn round_trip(&self) -> Period {
         Period::from_nanos(self.round_trip.load(Ordering::Relaxed))
     }
 
-    /// Returns the store's time.
     pub(super) fn time(&self) -> StoreTime {
         self.store_clock.at(self.clock.now())
     }

@@ -13,9 +13,8 @@ use crate::{
 /// The assumed drift between two clocks, in parts per million.
 const DRIFT: u64 = 200;
 
-/// The offset between the store's clock and this instance's. Every decision reads it, so that readers write nothing:
-/// they read again if a measurement was recorded meanwhile (a sequence lock: Boehm, "Can Seqlocks Get Along With
-/// Programming Language Memory Models?", 2012).
+/// The offset of the store's clock. A sequence lock: decisions read it, write nothing, and read again if a measurement
+/// was recorded meanwhile (Boehm, "Can Seqlocks Get Along With Programming Language Memory Models?", 2012).
 #[derive(Debug, Default)]
 pub(in super::super) struct StoreClock {
     /// Odd while a measurement is written; zero before the first one.
@@ -23,31 +22,29 @@ pub(in super::super) struct StoreClock {
     offset: AtomicI64,
     error: AtomicU64,
     at: AtomicU64,
-    /// What the store's clock showed last, as a reply has told.
+    /// The last instant that the store's clock showed in a reply.
     heard: AtomicU64,
     /// The latest instant that it ever showed. Later than `heard` if it was set back.
     latest: AtomicU64,
-    /// Held to write. The last look at this instance's clock.
+    /// Locked to write. The last look at this instance's clock.
     writer: Mutex<Option<Reading>>,
 }
 
-/// One measurement.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     /// The store's clock minus this instance's, in nanoseconds.
     offset: i64,
     /// The most that `offset` can be wrong by, either way, in nanoseconds: half of the round trip.
     error: u64,
-    /// The instant of the measurement, on this instance's clock.
+    /// On this instance's clock.
     at: Timestamp,
 }
 
 // === impl StoreClock ===
 
 impl StoreClock {
-    /// Records that the store's clock showed `store_time` at some instant between `sent` and `received` on this
-    /// instance's. The measurement with the shortest round trip wins, until drift has made it less precise than a new
-    /// one. Returns by how many nanoseconds the store's clock was set, forth or, if negative, back, if it was.
+    /// `store_time` is of some instant between `sent` and `received`. The measurement with the shortest round trip
+    /// wins, until drift has made it less precise. Returns by how many nanoseconds the store's clock was set.
     pub(super) fn record(&self, sent: Reading, received: Reading, store_time: Timestamp) -> Option<i64> {
         let mut last = self.writer.lock();
         if !self.follow_steps(&mut last, received) {
@@ -76,12 +73,12 @@ impl StoreClock {
         step
     }
 
-    /// Follows steps of this instance's clock, of which `reading` is a look: the store's clock makes none of them.
+    /// Follows steps of this instance's clock, which the store's does not make.
     pub(super) fn follow(&self, reading: Reading) {
         self.follow_steps(&mut self.writer.lock(), reading);
     }
 
-    /// Returns whether `reading` is of the clock as it is now, not from before its last step.
+    /// Returns whether `reading` is from after the last step of the clock.
     fn follow_steps(&self, last: &mut Option<Reading>, reading: Reading) -> bool {
         let step = last.and_then(|last| reading.step_since(&last));
         if last.is_some_and(|last| reading.uptime < last.uptime) {
@@ -96,7 +93,7 @@ impl StoreClock {
         true
     }
 
-    /// Has `sample` used. The lock of the writer is held.
+    /// The writer must be locked.
     fn publish(&self, sample: Sample) {
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
@@ -107,7 +104,6 @@ impl StoreClock {
         self.turn.store(turn.wrapping_add(2), Ordering::Release);
     }
 
-    /// Returns the best measurement, if there is one.
     fn best(&self) -> Option<Sample> {
         loop {
             let turn = self.turn.load(Ordering::Acquire);
@@ -127,8 +123,7 @@ impl StoreClock {
         }
     }
 
-    /// Converts `now` on this instance's clock to the store's. Until the first measurement they are assumed to be
-    /// equal.
+    /// Until the first measurement the clocks are assumed to be equal.
     pub(super) fn at(&self, now: Timestamp) -> StoreTime {
         self.best().map_or(StoreTime { now, latest: now }, |sample| {
             let there = Timestamp::from_nanos(now.as_nanos().saturating_add_signed(sample.offset));
@@ -139,28 +134,25 @@ impl StoreClock {
         })
     }
 
-    /// Returns how long it takes from `at`, an instant of the store's clock, until that shows the latest instant again
-    /// that it ever has: zero unless it was set back, by a second at least.
+    /// How long after `at` the store's clock shows its latest instant again: zero unless it was set back.
     pub(super) fn behind(&self, at: Timestamp) -> Period {
         let behind = Timestamp::from_nanos(self.latest.load(Ordering::Relaxed)).since(at);
         if behind >= STEP { behind } else { Period::default() }
     }
 
-    /// Returns how far the store's clock is ahead of this instance's, in nanoseconds; negative if it is behind, zero
-    /// before the first measurement.
+    /// In nanoseconds; negative if the store's clock is behind, zero before the first measurement.
     pub(in super::super) fn offset(&self) -> i64 {
         self.best().map_or(0, |best| best.offset)
     }
 }
 
 impl Sample {
-    /// Returns the error at `now`, drift included.
     fn error_at(&self, now: Timestamp) -> u64 {
         let age = now.since(self.at).as_nanos();
         self.error.saturating_add(age / 1_000_000 * DRIFT)
     }
 
-    /// Returns whether both measurements cannot be correct. Then a clock was set, and the newer one is used.
+    /// Returns whether one of them must be wrong: then a clock was set.
     fn contradicts(&self, newer: &Self, now: Timestamp) -> bool {
         self.offset.abs_diff(newer.offset) > self.error_at(now) + newer.error
     }
@@ -174,7 +166,6 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
-    /// A look at a clock that has not stepped.
     fn look(now: Timestamp) -> Reading {
         Reading { now, uptime: now.since(Timestamp::default()) }
     }

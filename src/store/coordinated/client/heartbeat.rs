@@ -18,29 +18,23 @@ use crate::{
     store::remote::{Command, Exchange, Heartbeat, Members, Remote},
 };
 
-/// The heartbeats for which the largest number of instances is remembered: after a restart of many instances, or when
-/// Redis has lost its data, the number is too low for a few of them.
+/// The heartbeats whose largest number counts: after a mass restart, or a loss of data in Redis, some tell too few.
 const MEMORY: usize = 10;
 
 /// The registration of this instance among those that share the store.
 #[derive(Debug)]
 pub(in super::super) struct Membership {
-    /// The number of instances, this one included. Zero until it is known.
+    /// This one included. Zero until it is known.
     instances: AtomicUsize,
-    /// The number of instances in each of the last heartbeats.
     lately: Mutex<[usize; MEMORY]>,
-    /// The largest of them.
     most_lately: AtomicUsize,
-    /// Their numbers over time, by which they split limits.
     numbers: ArcSwap<InstanceNumbers>,
-    /// Whether this instance has left and sends no more heartbeats.
     has_left: AtomicBool,
 }
 
 // === impl Membership ===
 
 impl Membership {
-    /// Creates the registration, which begins at `now` and is renewed in each `period`.
     pub(super) fn new(period: Period, now: Timestamp) -> Self {
         Self {
             instances: AtomicUsize::new(0),
@@ -51,22 +45,20 @@ impl Membership {
         }
     }
 
-    /// Returns the number of instances, this one included; at least 1.
+    /// This one included; at least 1.
     pub(super) fn instances(&self) -> usize {
         self.instances.load(Ordering::Relaxed).max(1)
     }
 
-    /// Returns the largest number of instances in the last [`MEMORY`] heartbeats. None until one was replied to.
+    /// In the last [`MEMORY`] heartbeats. None until one was replied to.
     pub(in super::super) fn most_instances_lately(&self) -> Option<usize> {
         Some(self.most_lately.load(Ordering::Relaxed)).filter(|most| *most > 0)
     }
 
-    /// Returns the numbers of instances over time, by which they split limits.
     pub(in super::super) fn numbers(&self) -> arc_swap::Guard<Arc<InstanceNumbers>> {
         self.numbers.load()
     }
 
-    /// Records the reply to a heartbeat that was sent at `sent`.
     fn record<R: Remote>(&self, members: &Members, sent: Reading, caller: &Caller<R>) {
         self.record_number(members.instances);
         let received = caller.look();
@@ -92,8 +84,7 @@ impl Membership {
         self.most_lately.store(lately.iter().copied().max().unwrap_or(instances), Ordering::Relaxed);
     }
 
-    /// Sends heartbeats until it is dropped or the instance leaves. The store removes an instance after two missed
-    /// heartbeats.
+    /// Until this instance leaves. The store removes an instance after two missed heartbeats.
     pub(super) async fn run<R: Remote>(&self, caller: &Caller<R>) {
         let mut ticks = interval(caller.settings.heartbeat.into());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -107,7 +98,7 @@ impl Membership {
         }
     }
 
-    /// Sends one heartbeat. Its reply also closes the breaker of the node that keeps the registered instances.
+    /// The reply also closes the breaker of the node that keeps the registered instances.
     async fn send<R: Remote>(&self, caller: &Caller<R>) {
         let (node, period) = (caller.remote.members_node(), caller.settings.heartbeat);
         let ttl = Period::from_nanos(2 * period.as_nanos());
@@ -122,7 +113,6 @@ impl Membership {
         }
     }
 
-    /// Deregisters this instance and stops the heartbeats.
     pub(super) async fn leave<R: Remote>(&self, caller: &Caller<R>) {
         self.has_left.store(true, Ordering::Relaxed);
         let left = caller
@@ -132,7 +122,7 @@ impl Membership {
     }
 }
 
-/// Probes every node whose breaker is open by taking no hits of a target that it failed to count.
+/// A probe takes no hits of a target that the node failed to count.
 async fn probe_open_nodes<R: Remote>(caller: &Caller<R>) {
     let probes = caller.breaker.open_nodes().into_iter().map(async |(node, failed)| {
         if node == caller.remote.members_node() {

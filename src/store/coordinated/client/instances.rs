@@ -13,11 +13,9 @@ const MOST: usize = 4_096;
 /// How long after its first heartbeat an instance has a part: two heartbeats of all others, and their replies.
 const NEWCOMER: Period = Period::from_secs(4);
 
-/// How long after a smaller number was heard it counts: until then an instance that the store has removed may use its
-/// part.
+/// How long after it was heard a smaller number counts: until then a removed instance may use its part.
 const FEWER: Period = Period::from_secs(6);
 
-/// The number of instances, as this one has heard.
 #[derive(Clone, Debug)]
 pub(in super::super) struct InstanceNumbers {
     /// Each counts from its instant until the next one does.
@@ -26,29 +24,25 @@ pub(in super::super) struct InstanceNumbers {
     begins: Option<Timestamp>,
     /// The same for limits that stop while the number may be another one: if it was, they begin again.
     begins_anew: Timestamp,
-    /// When the last heartbeat that the store has replied to was sent; before the first one, when this instance began.
+    /// When the last heartbeat with a reply was sent; before the first one, when this instance began.
     heard: Timestamp,
-    /// The time between two heartbeats.
     period: Period,
-    /// The place of this instance among all; none until the store has replied with one.
     place: Option<Place>,
 }
 
 // === impl InstanceNumbers ===
 
 impl InstanceNumbers {
-    /// Creates those of an instance that begins at `now` and sends a heartbeat in each `period`.
     pub(super) const fn new(period: Period, now: Timestamp) -> Self {
         Self { counting: Vec::new(), begins: None, begins_anew: now, heard: now, period, place: None }
     }
 
-    /// Returns whether the store has ever replied.
     pub(in super::super) const fn is_answered(&self) -> bool {
         self.begins.is_some()
     }
 
-    /// Returns whether the number is known for what begins at the instant `at`: under `deny` as long as no newcomer can
-    /// have a part then that this instance has not heard of, otherwise as long as the store may still count this one.
+    /// Returns whether the number is known for what begins at `at`: under `deny` as long as no newcomer that this
+    /// instance has not heard of can have a part then, otherwise as long as the store may still count this one.
     pub(in super::super) fn is_certain(&self, at: Timestamp, failure: OnStoreFailure) -> bool {
         let removed = 2 * self.period.as_nanos();
         let certain = match failure {
@@ -60,13 +54,11 @@ impl InstanceNumbers {
         at < self.heard.after(certain)
     }
 
-    /// Returns when this instance has a part for the first time.
     pub(in super::super) fn begins(&self, failure: OnStoreFailure) -> Option<Timestamp> {
         let begins = self.begins?;
         Some(if failure == OnStoreFailure::Deny { begins.max(self.begins_anew) } else { begins })
     }
 
-    /// Returns the numbers that count at some time from `from` to `to`.
     pub(in super::super) fn between(
         &self,
         from: Timestamp,
@@ -77,13 +69,11 @@ impl InstanceNumbers {
         self.counting[first..last.max(first)].iter().map(|(_, number)| *number)
     }
 
-    /// Returns the place of this instance among all, as of the last reply; none before the first one.
     pub(super) const fn place(&self) -> Option<Place> {
         self.place
     }
 
-    /// Follows a reply to a heartbeat that was sent at `sent` and says the `place` of this instance. `now` is the present
-    /// instant, all on the store's clock.
+    /// `place` is the reply to a heartbeat of the instant `sent`. Both instants are on the store's clock.
     pub(super) fn follow(&mut self, place: Place, sent: Timestamp, now: Timestamp) {
         let number = place.instances;
         self.place = Some(place);

@@ -42,7 +42,6 @@ use crate::{
 const MODES: [Coordination; 4] =
     [Coordination::Lease, Coordination::Strict, Coordination::Interval, Coordination::Local];
 
-/// This instance's access to the shared store.
 pub(super) struct StoreClient<R, S = Sent> {
     pub(super) caller: Caller<R>,
     sender: Sender<S>,
@@ -54,7 +53,7 @@ pub(super) struct StoreClient<R, S = Sent> {
 // === impl StoreClient ===
 
 impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
-    /// Creates a client of `remote`, which need not be reachable yet.
+    /// `remote` need not be reachable yet.
     pub(super) fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
         let membership = Membership::new(settings.heartbeat, clock.now());
         // of random keys
@@ -67,102 +66,84 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         }
     }
 
-    /// Starts the heartbeat and the sender, which sends what `exchanges` composes.
     pub(super) fn start(self: &Arc<Self>, exchanges: Arc<impl Exchanges<S>>, tasks: &mut JoinSet<()>) {
         let client = Arc::clone(self);
         tasks.spawn(async move { client.membership.run(&client.caller).await });
         self.start_sender(exchanges, tasks);
     }
 
-    /// Starts the sender, which sends what `exchanges` composes.
     pub(super) fn start_sender(self: &Arc<Self>, exchanges: Arc<impl Exchanges<S>>, tasks: &mut JoinSet<()>) {
         let client = Arc::clone(self);
         tasks.spawn(async move { client.sender.run(&client.caller, &*exchanges).await });
     }
 
-    /// Returns the number by which the store knows this process again.
     pub(super) fn writer(&self) -> u64 {
         (self.writer.load(Ordering::Relaxed) % (1 << 48)).max(1)
     }
 
-    /// Takes another one, since commands may be carried out of which this process does not hear: what they change is not
-    /// in its estimates.
+    /// For commands that may be carried out without this process hearing of it: its estimates lack what they change.
     pub(super) fn renew_writer(&self) {
         self.writer.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of instances, this one included; at least 1.
     pub(super) fn instances(&self) -> usize {
         self.membership.instances()
     }
 
-    /// Returns the place of this instance among all. It is alone until the store has replied.
     pub(super) fn place(&self) -> Place {
         self.membership.numbers().place().unwrap_or(Place::ALONE)
     }
 
-    /// Returns the store's time.
     pub(super) fn time(&self) -> StoreTime {
         self.caller.time()
     }
 
-    /// Converts `now` on this instance's clock to the store's.
     pub(super) fn time_at(&self, now: Timestamp) -> StoreTime {
         self.caller.store_clock.at(now)
     }
 
-    /// Returns how long it takes from `at` until the store's clock shows the latest instant again that it ever has: zero
-    /// unless it was set back.
     pub(super) fn behind(&self, at: Timestamp) -> Period {
         self.caller.store_clock.behind(at)
     }
 
-    /// Follows steps of this instance's clock, of which `reading` is a look.
     pub(super) fn follow_clock(&self, reading: Reading) {
         if self.caller.remote.has_clock() {
             self.caller.store_clock.follow(reading);
         }
     }
 
-    /// Returns the present instant on this instance's clock, but no earlier than `now`.
     pub(super) fn local_time_since(&self, now: Timestamp) -> Timestamp {
         self.caller.clock.now().max(now)
     }
 
-    /// Queues the counter of `key`, whose tries about `target` wait as of `at`. Returns whether there was room.
+    /// Returns whether there was room.
     pub(super) fn queue(&self, key: CounterKey, target: &Target, at: Timestamp) -> bool {
         self.sender.queue(self.node(target, at), key)
     }
 
-    /// Sends what no decision waits for.
     pub(super) fn send_in_background(&self, outbox: Outbox<S>) {
         let node_of = |command: &Command| self.node(&command.target, command.counted_at());
         self.sender.send_in_background(outbox, node_of);
     }
 
-    /// Returns the node that counts `target` at the instant `at`.
     pub(super) fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
         self.caller.remote.node(target, at)
     }
 
-    /// Returns whether the store supports `mode` for `target`.
     pub(super) fn supports(&self, target: &Target, mode: Coordination) -> bool {
         !mode.is_coordinated() || self.caller.remote.supports(target, mode)
     }
 
-    /// Returns `requested`, or the nearest mode after it in [`MODES`] that the store supports for `target`.
     pub(super) fn nearest_mode(&self, target: &Target, requested: Coordination) -> Coordination {
         let mut modes = MODES.into_iter().skip_while(|mode| *mode != requested);
         modes.find(|mode| self.supports(target, *mode)).unwrap_or(Coordination::Local)
     }
 
-    /// Records that a decision about `target` had no reply within its budget.
     pub(super) fn record_late_decision(&self, target: &Arc<Target>, at: Timestamp) {
         let failed = FailedCount { target: Arc::clone(target), at };
         self.caller.record_failure(self.node(target, at), Some(failed));
     }
 
-    /// Returns what decides about `check` without the store.
     pub(super) fn failure_policy(&self, check: &LimitCheck<'_>) -> OnStoreFailure {
         let own = check.rule.declared().and_then(|rule| rule.coordination.on_store_failure);
         own.unwrap_or(self.caller.settings.on_store_failure)
@@ -173,19 +154,17 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.caller.breaker.is_open()
     }
 
-    /// Returns whether the breaker is open for the node that counts `target`.
     pub(super) fn is_unavailable_for(&self, target: &Target, at: Timestamp) -> bool {
         self.caller.breaker.is_open() && self.caller.breaker.is_open_for(self.node(target, at))
     }
 
-    /// Deregisters this instance and stops the heartbeats.
     pub(super) async fn leave(&self) {
         self.membership.leave(&self.caller).await;
     }
 }
 
 impl<R: Remote> StoreClient<R> {
-    /// Has the store carry out `command`, which is about a pool of fair shares, and waits for the reply, however late it is.
+    /// Waits for the reply, however late.
     pub(in super::super) async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
         let caller = &self.caller;
         caller.metrics.store.calls.add(1);

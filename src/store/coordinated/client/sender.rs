@@ -27,60 +27,53 @@ use crate::{
     wakeup::{Wakeups, wake_all},
 };
 
-/// The most concurrent calls for decisions to one node: twice as many as leave in a round trip, for those whose replies
-/// are late, and where the budget shortens the distance.
+/// The most calls for decisions to one node: twice those of a round trip, for late replies and short distances.
 const MAX_CALLS: usize = 16;
 
-/// The most concurrent ones if they are full: nothing more can join one, so it leaves at once.
+/// The most if they are full: nothing more can join one, so it leaves at once.
 const FULL_CALLS: usize = 32;
 
 /// The parts of a round trip that pass between two calls.
 const PARTS: u32 = 8;
 
-/// The most concurrent calls before the first reply, and if a part of a round trip is shorter than [`FINEST`]: more than
-/// one, so that the node is not idle while replies are in transit; few, so that commands that arrive meanwhile share a
-/// call.
+/// The most before the first reply, or on short round trips: enough to keep the node busy, few enough to share calls.
 const FEW_CALLS: usize = 4;
 
 /// The shortest distance of two calls.
 const FINEST: Duration = Duration::from_micros(50);
 
-/// The most counters whose decisions are in one call: few, so that the node works on one call while replies to others are
-/// applied.
+/// The counters whose decisions are in one call: few, so that the node works while replies to other calls are applied.
 const MAX_BATCH: usize = 64;
 
-/// The most of other commands in one call: few, so that a decision that has to be made in the store does not wait for
-/// long behind it.
+/// The other commands in one call: few, so that a decision does not wait for long behind them.
 const MAX_BACKGROUND: usize = 256;
 
 /// The most counters whose decisions may wait for one node.
 const MAX_QUEUE: usize = 4_096;
 
-/// The nodes whose queues are kept while they are empty: nodes come and go.
+/// The empty queues that are kept: nodes come and go.
 const MAX_IDLE_NODES: usize = 16;
 
-/// The replies that are of one instant, and that are applied before other tasks have their turn: those to a full call.
+/// The replies that are of one instant, and are applied before other tasks have their turn: those to a full call.
 const AT_ONCE: usize = MAX_BATCH;
 
 /// What composes the commands of the counters in the queue, and applies the replies.
 pub(in super::super) trait Exchanges<S>: Send + Sync + 'static {
-    /// What the way to the store is like at an instant.
     type Link: Send;
 
-    /// Returns what it is like at `now` on this instance's clock.
+    /// `now` is on this instance's clock.
     fn link(&self, now: Timestamp) -> Self::Link;
 
-    /// Sends the commands of the counter of `key`, and what is remembered of each.
     fn compose(&self, key: CounterKey, link: &Self::Link, send: impl FnMut(Command, S));
 
     /// Returns whether the counter's present window is counted by another node than `node`, which does not reply.
     fn is_elsewhere(&self, sent: &S, node: StoreNode) -> bool;
 
-    /// Applies the outcome of a command. Adds the callers whose decisions it has made to those to be `woken`.
+    /// Adds the callers whose decisions it makes to `woken`.
     fn apply(&self, sent: &mut S, outcome: ExchangeOutcome<'_>, link: &Self::Link, woken: &mut Wakeups);
 }
 
-/// What becomes of a command: the reply, and the store's clock when it carried it out.
+/// With the store's clock when it carried the command out.
 pub(in super::super) type ExchangeOutcome<'a> = Result<(&'a Reply, Timestamp), &'a RemoteError>;
 
 /// Commands, and what is remembered of each until its reply.
@@ -90,26 +83,24 @@ pub(in super::super) struct Outbox<S> {
     sent: Vec<S>,
 }
 
-/// Queues counters by node, and sends their commands in batches.
 #[derive(Debug)]
 pub(super) struct Sender<S> {
     queues: Mutex<BTreeMap<StoreNode, NodeQueue<S>>>,
-    /// Notified when there is something that may be sent.
+    /// Notified when something may be sent.
     ready: Notify,
 }
 
-/// What waits for calls to one node.
 #[derive(Debug)]
 struct NodeQueue<S> {
-    /// Counters whose decisions wait, in order of arrival.
+    /// Their decisions wait, in order of arrival.
     counters: Vec<CounterKey>,
     /// What no decision waits for.
     background: Outbox<S>,
-    /// Calls for decisions in flight.
+    /// For decisions, in flight.
     calls: usize,
     /// When the last of them left.
     left_at: Option<Instant>,
-    /// A moving average of the time that they take. None before the first reply.
+    /// A moving average. None before the first reply.
     round_trip: Option<Duration>,
     pace: Pace,
 }
@@ -117,36 +108,30 @@ struct NodeQueue<S> {
 /// When calls for decisions to a node leave, unless they are full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pace {
-    /// The most that may be in flight.
+    /// That may be in flight.
     most: usize,
     /// The time between two while any is.
     distance: Duration,
 }
 
-/// A call to `node`.
 struct Batch<S> {
     node: StoreNode,
     urgency: Urgency,
     outbox: Outbox<S>,
-    /// When it leaves, if the time that it takes says something of others.
+    /// None if the time that the call takes says nothing of others.
     left_at: Option<Instant>,
 }
 
-/// What may leave now.
 enum Next<S> {
-    /// What no decision waits for.
     Background(Batch<S>),
-    /// The commands of counters, to a node.
     Counters(StoreNode, Vec<CounterKey>),
 }
 
 // === impl Pace ===
 
 impl Pace {
-    /// Few calls, without a distance.
     const FEW: Self = Self { most: FEW_CALLS, distance: Duration::ZERO };
 
-    /// Returns the pace of calls that take the time `round_trip`, if a decision waits for `budget` at most.
     fn of(round_trip: Duration, budget: Duration) -> Self {
         if round_trip / PARTS < FINEST {
             return Self::FEW;
@@ -162,7 +147,7 @@ impl Pace {
 // === impl Sender ===
 
 impl<S: Send> Sender<S> {
-    /// Queues the counter of `key`, whose tries wait for a call to `node`. Returns whether there was room.
+    /// Returns whether there was room.
     pub(super) fn queue(&self, node: StoreNode, key: CounterKey) -> bool {
         let mut queues = self.queues.lock();
         let queue = queues.entry(node).or_default();
@@ -182,7 +167,6 @@ impl<S: Send> Sender<S> {
         true
     }
 
-    /// Sends `outbox`, each command to the node that `node_of` returns, in calls that no decision waits for.
     pub(super) fn send_in_background(&self, outbox: Outbox<S>, node_of: impl Fn(&Command) -> StoreNode) {
         let Some(first) = outbox.commands.first().map(&node_of) else { return };
         let mut queues = self.queues.lock();
@@ -197,7 +181,6 @@ impl<S: Send> Sender<S> {
         self.ready.notify_one();
     }
 
-    /// Sends what is queued, and what `exchanges` composes, until it is dropped.
     pub(super) async fn run<R: Remote>(&self, caller: &Caller<R>, exchanges: &impl Exchanges<S>) {
         let mut calls = FuturesUnordered::new();
         let budget = caller.settings.budget.into();
@@ -218,7 +201,6 @@ impl<S: Send> Sender<S> {
         }
     }
 
-    /// Takes what may be sent now.
     fn next(&self) -> Option<Next<S>> {
         let mut queues = self.queues.lock();
         let next = queues.iter_mut().find_map(|(node, queue)| queue.next(*node));
@@ -228,14 +210,13 @@ impl<S: Send> Sender<S> {
         next
     }
 
-    /// Returns the time until more may be sent, if that is not when a call returns.
+    /// None if more may be sent only when a call returns.
     fn time_to_next(&self) -> Option<Duration> {
         let queues = self.queues.lock();
         queues.values().filter_map(NodeQueue::time_to_next).min()
     }
 
-    /// Returns the calls that `next` makes: one, unless the tries of its counters have been given up, or some of them
-    /// are counted by another node in the window that is open by now.
+    /// One, unless tries were given up, or another node counts some of the counters in the window that is open by now.
     fn compose<R: Remote>(
         &self,
         caller: &Caller<R>,
@@ -272,7 +253,6 @@ impl<S: Send> Sender<S> {
         batches
     }
 
-    /// Records that a call to `node` has returned, and the time that its reply `took`, if it has one.
     fn finish_call(&self, node: StoreNode, urgency: Urgency, took: Option<Duration>, budget: Duration) {
         if urgency == Urgency::Decision
             && let Some(queue) = self.queues.lock().get_mut(&node)
@@ -288,7 +268,6 @@ impl<S> Default for Sender<S> {
     }
 }
 
-/// Sends `batch` in one call, and has the replies applied.
 async fn call<R: Remote, S, E: Exchanges<S>>(
     caller: &Caller<R>,
     exchanges: &E,
@@ -343,7 +322,7 @@ impl<S> Batch<S> {
 // === impl NodeQueue ===
 
 impl<S> NodeQueue<S> {
-    /// Returns the time until a call for decisions may leave. None if none waits, or if that is when a call returns.
+    /// None if no decision waits, or a call has to return before.
     fn time_to_next(&self) -> Option<Duration> {
         if self.counters.is_empty() {
             return None;
@@ -358,7 +337,6 @@ impl<S> NodeQueue<S> {
         (self.calls < most).then(rest)
     }
 
-    /// Records that a call has returned, and the time that its reply `took`, if it has one.
     fn finish_call(&mut self, took: Option<Duration>, budget: Duration) {
         self.calls -= 1;
         if let Some(took) = took {
@@ -367,7 +345,6 @@ impl<S> NodeQueue<S> {
         }
     }
 
-    /// Takes what may be sent now to `node`, whose queue it is.
     fn next(&mut self, node: StoreNode) -> Option<Next<S>> {
         if !self.background.is_empty() {
             let outbox = self.background.take(MAX_BACKGROUND);
@@ -418,13 +395,11 @@ impl<S> Outbox<S> {
         }
     }
 
-    /// Takes the first commands, at most `most`.
     fn take(&mut self, most: usize) -> Self {
         Self { commands: take_first(&mut self.commands, most), sent: take_first(&mut self.sent, most) }
     }
 }
 
-/// Takes the first elements of `list`, at most `most`.
 fn take_first<T>(list: &mut Vec<T>, most: usize) -> Vec<T> {
     let rest = list.split_off(most.min(list.len()));
     std::mem::replace(list, rest)

@@ -10,13 +10,12 @@ use crate::{
     store::remote::{Target, TierSet},
 };
 
-/// The time without a check after which a settled counter does not count as one that is asked for.
+/// A settled counter that was not checked for so long does not count as one that is asked for.
 const LEFT_AFTER: Period = Period::from_secs(10);
 
 impl LocalCounter {
-    /// Begins beside `other`, or does so again, with what that knows. While somebody asks for both, neither leases hits
-    /// ahead: they would be missing under the other's limit. If it `replaces` the other one after a reload, nobody asks
-    /// for that any more.
+    /// Begins (again) beside `other`, with what that knows. Neither leases hits ahead, which would be missing under the
+    /// other's limit. `replaces`: after a reload, nobody asks for `other` any more.
     pub(in super::super) fn begin_beside(&mut self, other: &mut Self, replaces: bool) {
         if !self.follow(other) {
             return;
@@ -29,13 +28,11 @@ impl LocalCounter {
         (self.is_beside, other.is_beside) = (true, true);
     }
 
-    /// Notes whether there may be another one that is asked for.
     pub(in super::super) const fn note_others(&mut self, are_there: bool) {
         self.is_beside &= are_there;
     }
 
-    /// Notes whether nobody asks for it any more, and the store has all that it has counted. If somebody does again, it
-    /// [begins](LocalCounter::begin_beside) beside the others again.
+    /// If it is settled and nobody asks for it, it leaves until it [begins](LocalCounter::begin_beside) again.
     pub(in super::super) fn leave(&mut self, now: Timestamp) -> bool {
         let is_left = now.since(self.last_check_at) >= LEFT_AFTER && self.is_settled();
         if is_left {
@@ -52,11 +49,14 @@ impl LocalCounter {
             self.estimate[*own].clone_from(&other.estimate[*its]);
             self.heard.exact.set(*own, other.heard.exact.contains(*its));
         }
+        if !shared.is_empty() {
+            // a reply to this one from before that says less
+            self.heard.last_reply_at.follow(other.heard.last_reply_at);
+        }
         !shared.is_empty()
     }
 
-    /// Adds what `other` has counted and the store has not, where a reply has replaced the estimate of a tier that both
-    /// have.
+    /// Adds hits of `other` that the store lacks to shared tiers whose estimate a reply has replaced.
     pub(in super::super) fn add_counted_by(&mut self, other: &Self, now: Timestamp) {
         let adopted = self.heard.adopted;
         for (i, _) in self.shared_with(other).into_iter().filter(|(i, _)| adopted.contains(*i)) {
@@ -70,17 +70,15 @@ impl LocalCounter {
         }
     }
 
-    /// Notes that the others know what it knows.
     pub(in super::super) fn end_adoption(&mut self) {
         self.heard.adopted = TierSet::default();
     }
 
-    /// Returns when the oldest of the hits was counted that are to be sent.
     pub(in super::super) fn pending_since(&self) -> Option<Timestamp> {
         self.unacknowledged.pending().first().map(|delta| delta.at)
     }
 
-    /// Returns the places of the tiers that both have, here and there.
+    /// Returns the indexes of the tiers that both have, here and in `other`.
     fn shared_with(&self, other: &Self) -> SmallVec<[(usize, usize); 4]> {
         let is_apart = |target: &Target| target.counts_rejected() || target.path != self.target.path;
         if is_apart(&self.target) || is_apart(&other.target) {

@@ -11,7 +11,7 @@ use crate::limit::{
 };
 
 impl LocalCounter {
-    /// Decides by the estimate, and counts: hits that are not leased become pending.
+    /// Decides by the estimate. Hits that are counted become pending.
     pub(in super::super) fn count(
         &mut self,
         direction: Direction,
@@ -35,13 +35,13 @@ impl LocalCounter {
         decision
     }
 
-    /// Returns whether a strict bucket rejects `hits`, and so notices the try: not if only another tier does.
+    /// A strict bucket notices a try that it rejects itself, not one that only another tier rejects.
     fn is_rejected_by_strict_bucket(&self, hits: Hits, now: Timestamp) -> bool {
         let mut tiers = self.target.tiers.iter().zip(self.estimate.iter());
         tiers.any(|(tier, state)| tier.bucket().strict && !state.probe(tier, now, hits).fits)
     }
 
-    /// Makes hits pending that were given back at `now`. The store counts unspent leased hits too, which must stay.
+    /// The store counts unspent leased hits too, which must stay.
     fn pend_given_back(&mut self, hits: Hits, now: Timestamp) {
         let mut delta = PendingDelta::of(negative(hits.0), now);
         let counts = |lease: &&HeldLease| {
@@ -62,8 +62,7 @@ impl LocalCounter {
         self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..PendingDelta::of(0, at) });
     }
 
-    /// Decides without the store as if every instance received the same hits: each hit counts once for each of them.
-    /// They become pending if they have to be `reported`: not if the store may have counted them already.
+    /// Decides as if every instance received the same hits. Not `reported`: the store may have counted them already.
     pub(in super::super) fn count_fallback(
         &mut self,
         direction: Direction,
@@ -92,8 +91,7 @@ impl LocalCounter {
         Decision { remaining: u32::try_from(remaining).unwrap_or(u32::MAX), ..decision }
     }
 
-    /// Counts leased `hits` that were used while the store is unavailable, so that decisions without the store know of
-    /// them. They are of this instance alone.
+    /// Counts leased hits that were used without the store. They count once, since they are of this instance alone.
     pub(in super::super) fn note_in_fallback(&mut self, hits: Hits, now: Timestamp) {
         if let Some(states) = self.rare.more_mut().and_then(|more| more.fallback.as_deref_mut()) {
             for (tier, state) in self.target.tiers.iter().zip(states.iter_mut()) {
@@ -102,8 +100,7 @@ impl LocalCounter {
         }
     }
 
-    /// Counts `hits` that are admitted without a decision, and `reported` as by [`LocalCounter::count_fallback`].
-    /// Returns the status before.
+    /// Counts `hits` that are admitted without a decision. Returns the status before.
     pub(in super::super) fn admit(&mut self, hits: Hits, reported: bool, now: Timestamp) -> Decision {
         let decision = decision_from_store(
             &self.target.tiers,
@@ -117,8 +114,7 @@ impl LocalCounter {
         decision
     }
 
-    /// Counts `hits` that were not decided by the estimate. The estimate has to include them: the store may reply again
-    /// before they are reported.
+    /// The estimate has to include `hits` that it has not decided: the store may reply before they are reported.
     fn count_admitted(&mut self, direction: Direction, hits: Hits, reported: bool, now: Timestamp) {
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             match direction {
@@ -133,17 +129,14 @@ impl LocalCounter {
         }
     }
 
-    /// Returns how the counter stands by the estimate, without counting: over, if `hits` do not fit.
     pub(in super::super) fn look(&self, hits: Hits, now: Timestamp) -> Decision {
         look(&self.target.tiers, &self.estimate, hits, now)
     }
 
-    /// Returns whether `hits` fit by the estimate.
     pub(in super::super) fn fits(&self, hits: Hits, now: Timestamp) -> bool {
         fits(&self.target.tiers, &self.estimate, hits, now)
     }
 
-    /// Returns the hits that all tiers would still admit, by the estimate.
     pub(in super::super) fn remaining(&self, now: Timestamp) -> u64 {
         remaining(&self.target.tiers, &self.estimate, now)
     }

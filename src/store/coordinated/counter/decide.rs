@@ -15,27 +15,23 @@ use crate::{
     store::{Decisions, coordinated::link::Link},
 };
 
-/// What a decision has come to.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Decided {
     Now(Decision, How),
-    /// The store decides.
     Wait(Asks),
 }
 
 /// How a decision was made without the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum How {
-    /// By the estimate.
     Counted,
-    /// From what is held.
+    /// From a lease.
     Spent,
-    /// Rejected by what is known.
+    /// By what the store's earlier replies have told.
     Denied,
 }
 
 impl LocalCounter {
-    /// Returns what the policy of `mode` answers to `ask`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(in super::super) fn answer(&self, mode: Coordination, ask: &Ask, link: &Link) -> Answer {
@@ -46,7 +42,6 @@ impl LocalCounter {
         }
     }
 
-    /// Decides `ask` by the policy of `mode`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs a hundred instructions")]
     pub(in super::super) fn decide(&mut self, mode: Coordination, ask: &Ask, link: &Link) -> Decided {
@@ -56,8 +51,7 @@ impl LocalCounter {
             // more hits than fit are rejected, and predict no need
             self.record_demand(hits, now);
         }
-        let before = self.balance();
-        let decided = match self.answer(mode, ask, link) {
+        match self.answer(mode, ask, link) {
             Answer::Count => {
                 let decision = self.count(direction, policy, hits, now);
                 if mode == Coordination::Interval {
@@ -79,14 +73,11 @@ impl LocalCounter {
             }
             Answer::Reject(denial) => Decided::Now(self.reject(denial, ask, now), How::Denied),
             Answer::Wait(asks) => Decided::Wait(asks),
-        };
-        self.check_balance(before, ask, &decided);
-        decided
+        }
     }
 
-    /// Returns the tries of `asks`, with their hits, if the store has to decide them in one command by the policy of
-    /// `mode`: they give hits back, which nobody else may take in between, and what is held does not cover what they
-    /// take, or is not to be taken unless `all_or_none` of them are.
+    /// Returns the tries of `asks` if one command has to decide them: hits given back are only for the takers beside
+    /// them, or `strict` counts `all_or_none`. None if leases cover the hits.
     pub(in super::super) fn tries_together(
         &mut self,
         mode: Coordination,
@@ -140,7 +131,7 @@ impl LocalCounter {
         Some(decisions)
     }
 
-    /// Decides `ask` from what is held while the store is unavailable. None if too little is held.
+    /// Decides from the leases while the store is unavailable. None if they do not cover `ask`.
     pub(in super::super) fn decide_from_held(&mut self, ask: &Ask, link: &Link) -> Option<Decision> {
         let now = link.time.now;
         if ask.direction == Direction::Take && ask.hits > Hits(0) {
@@ -152,14 +143,13 @@ impl LocalCounter {
         Some(decision)
     }
 
-    /// Takes `hits`, which fit, from what is held.
+    /// `hits` must fit, and the leases must have as many.
     pub(super) fn spend(&mut self, policy: OverLimitPolicy, hits: Hits, now: Timestamp) -> Decision {
         let decision = decide(&self.target.tiers, &mut self.estimate, policy, Direction::Take, hits, now);
         self.spend_held(hits.0, now);
         decision
     }
 
-    /// Gives back `hits` that were counted at `at` by the policy of `mode`, for a request which was then rejected.
     pub(in super::super) fn undo(&mut self, mode: Coordination, hits: Hits, at: Timestamp) {
         if mode == Coordination::Lease {
             self.unspend(hits, at);
@@ -169,8 +159,7 @@ impl LocalCounter {
         }
     }
 
-    /// Decides `ask` of a request that is rejected, by the local cache of `strict` if that `is_cached`, and counts
-    /// nothing: as in a request of its own if it does not fit by itself.
+    /// Decides `ask` of a rejected request, and counts nothing. `is_cached`: by the local cache of `strict`.
     pub(in super::super) fn stand(&mut self, is_cached: bool, ask: &Ask, now: Timestamp) -> Decision {
         if ask.hits == Hits(0) {
             // as a check in a request of its own does
@@ -211,8 +200,7 @@ impl LocalCounter {
         decision
     }
 
-    /// Has a rejection last until the end of the pause, if there is one: a retry time before the next call would be
-    /// wrong.
+    /// A rejection lasts until the end of the pause: a retry time before the next call would be wrong.
     pub(super) fn until_pause_ends(&self, decision: Decision, now: Timestamp) -> Decision {
         if !decision.over {
             return decision;
@@ -222,8 +210,7 @@ impl LocalCounter {
         Decision { reset: decision.reset.max(pause), ..decision }
     }
 
-    /// Denies all hits that are not leased until another call is worthwhile. The store has just granted all that was
-    /// asked for, or only a part.
+    /// Denies hits that are not leased until a call is worthwhile. `is_partial`: the store has granted less than asked.
     pub(super) fn pause_if_scarce(&mut self, is_partial: bool, round_trip: Period, now: Timestamp) {
         let was_scarce = self.leasing().is_some_and(|leasing| leasing.is_scarce);
         let scarcity = self.view().scarcity(was_scarce, is_partial, round_trip, now);
@@ -238,27 +225,22 @@ impl LocalCounter {
         }
     }
 
-    /// Returns whether the pause is so nearly over that a lease should be requested for its end.
     pub(in super::super) fn is_pause_ending(&mut self, now: Timestamp) -> bool {
         let denied_until = self.plan.denied_until;
         now < denied_until && self.leasing_mut().ends_pause(denied_until, now)
     }
 
-    /// Wishes to know the store's count from time to time while this instance rejects hits, because another one may
-    /// have given some back.
     pub(in super::super) fn look_for_returned(&mut self, now: Timestamp) {
         let interval = self.plan.schedule.interval();
         self.plan.wants_read |= self.plan.instances > 1 && self.leasing_mut().looks(interval, now);
     }
 
-    /// Denies all hits until one fits, if none does now.
     pub(in super::super) fn deny_while_empty(&mut self, now: Timestamp) {
         let wait = self.view().wait_for(1, now);
         self.plan.denied_until =
             if wait == Period::default() { Timestamp::default() } else { now.after(wait) };
     }
 
-    /// Returns whether the store has denied all hits until an instant after `now`.
     pub(in super::super) fn is_denied(&self, now: Timestamp) -> bool {
         now < self.plan.denied_until
     }

@@ -11,34 +11,30 @@ const MIN_HITS: u64 = 8;
 /// The hits that give no rate while they are the only ones.
 const FEW_HITS: u32 = 3;
 
-/// The time within which hits may be a single burst, so that they give no rate either while they are the only ones.
+/// Hits within this time may be a single burst, which gives no rate while they are the only ones.
 const BURST: Period = Period::from_millis(10);
 
 /// The shortest time over which the first rate is measured.
 const SHORT_SPAN: Period = Period::from_millis(50);
 
-/// The longest time over which a rate is measured.
 const LONGEST_SPAN: Period = Period::from_millis(500);
 
 /// A gap after which earlier measurements are discarded.
 const GAP: Period = Period::from_secs(1);
 
-/// The unit of the start of a span: 10 microseconds.
+/// Of the start of a span, in nanoseconds.
 const UNIT: u64 = 10_000;
 
-/// How far the clock may step back while a span is measured. If it steps back further, the measurement begins again.
+/// If the clock steps back further, the measurement begins again.
 const STEP_BACK: Period = Period::from_secs(1);
 
 /// A moving average of received hits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Demand {
-    /// The start of the current span, in units of 10 µs modulo 2^32: a counter that has had no hit for 12 hours may
-    /// begin with its rate before them, for a span.
+    /// In units of 10 µs modulo 2^32: after 12 hours without a hit, the old rate may count for one more span.
     since: u32,
-    /// The hits in it.
     hits: u32,
-    /// The average of earlier spans, in hits per nanosecond: half of it from the last, a quarter from the one before,
-    /// and so on.
+    /// The average of earlier spans, in hits per nanosecond. The last counts half, the one before a quarter, and so on.
     rate: f32,
 }
 
@@ -51,7 +47,6 @@ pub(in super::super) struct Demand {
     reason = "an estimate"
 )]
 impl Demand {
-    /// Records `hits`, admitted or not.
     pub(in super::super) fn record(&mut self, hits: u64, now: Timestamp) {
         let span = self.span(now);
         if self.hits == 0 && self.rate == 0.0 {
@@ -66,36 +61,32 @@ impl Demand {
         self.hits = self.hits.saturating_add(u32::try_from(hits).unwrap_or(u32::MAX));
     }
 
-    /// Returns whether any hits are expected. Those of a burst, however many, predict none.
+    /// A burst, however large, predicts no hits.
     pub(super) fn is_known(&self, now: Timestamp) -> bool {
         self.rate != 0.0 || (self.hits > FEW_HITS && self.span(now) >= BURST)
     }
 
-    /// Returns the hits to expect in `time` from `now` on.
     pub(in super::super) fn in_the_next(&self, time: Period, now: Timestamp) -> u64 {
         (self.rate_at(now) * time.as_nanos() as f64).ceil() as u64
     }
 
-    /// Returns the hits that the demand until lately lets expect in `time`: the first of all may be a burst, and
-    /// predict none.
+    /// As [`Demand::in_the_next`], but the first hits of all, which may be a burst, predict none.
     pub(super) fn expected_in(&self, time: Period, now: Timestamp) -> u64 {
         if self.rate == 0.0 && self.span(now) < SHORT_SPAN { 0 } else { self.in_the_next(time, now) }
     }
 
-    /// Returns how long it is expected to take until `hits` have been received.
     pub(super) fn time_for(&self, hits: u64, now: Timestamp) -> Period {
         let rate = self.rate_at(now);
         if rate > 0.0 { Period::from_nanos((hits as f64 / rate) as u64) } else { Period::MAX }
     }
 
-    /// Returns the length of the current span.
     fn span(&self, now: Timestamp) -> Period {
         let span = units(now).wrapping_sub(self.since);
         let has_stepped_back = self.since.wrapping_sub(units(now)) <= (STEP_BACK.as_nanos() / UNIT) as u32;
         if has_stepped_back { Period::default() } else { Period::from_nanos(u64::from(span) * UNIT) }
     }
 
-    /// Returns the rate in hits per nanosecond.
+    /// In hits per nanosecond.
     fn rate_at(&self, now: Timestamp) -> f64 {
         let span = self.span(now).max(SPAN).as_nanos() as f64;
         if self.rate == 0.0 {
@@ -107,7 +98,6 @@ impl Demand {
     }
 }
 
-/// Returns `at` in units of 10 µs, modulo 2^32.
 #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
 const fn units(at: Timestamp) -> u32 {
     (at.as_nanos() / UNIT) as u32
@@ -133,7 +123,7 @@ mod tests {
         assert!(run(5_000, 1) <= 1, "a gap discards the rate");
     }
 
-    /// Records a hit every `every` milliseconds, `times` times, and returns the instant of the last.
+    /// `every` is in milliseconds. Returns the instant of the last hit.
     fn record(demand: &mut Demand, every: u64, times: u64, mut now: Timestamp) -> Timestamp {
         for _ in 0..times {
             now = now.after(Period::from_millis(every));

@@ -24,33 +24,27 @@ use crate::{
     },
 };
 
-/// The most tries of one counter that wait.
 const MAX_TRIES: usize = 4_096;
 
 /// What is remembered of a command until its reply.
 #[derive(Debug)]
 pub(in super::super) struct Sent {
     pub(in super::super) key: CounterKey,
-    /// The generation of the counter.
     pub(in super::super) generation: Generation,
-    /// The number of the exchange among those of the counter.
+    /// Shared by all commands of the exchange.
     pub(super) number: u32,
-    /// The limit of its tries.
     pub(in super::super) target: Arc<Target>,
-    /// Whether the limit came with the requests.
     pub(super) is_own: bool,
-    /// The tries that it carries, run after run; or a reservation, which the hold is for.
+    /// In the order of the runs; or one reservation, which the hold is for.
     pub(super) tries: Tries,
-    /// Equal tries in a row. One that only reads has no try.
+    /// A run that only reads has no try.
     pub(in super::super) runs: SmallVec<[Run; 1]>,
-    /// Whether its tries count nothing if one of them is rejected.
     pub(super) all_or_none: bool,
-    /// The hits that its reports carry. None if it has none.
+    /// The hits of its reports, if it has any.
     pub(in super::super) carried: Option<Dropped>,
     pub(super) hold: Option<Hold>,
 }
 
-/// Returns the run that `asked` is alone.
 const fn run_of(asked: &Try) -> Run {
     let (direction, hits, counts_rejected) = match asked.asks {
         Asks::Take(policy) | Asks::Lease(policy) => {
@@ -84,7 +78,7 @@ impl Sent {
         self.tries.is_empty() && self.runs.is_empty() && self.carried.is_none()
     }
 
-    /// Adds `next`, if the store can decide it in the same command. Returns it otherwise.
+    /// Returns the try if the store cannot decide it in the same command.
     fn add(&mut self, next: Try) -> Result<(), Try> {
         let is_empty = self.is_empty();
         if is_empty {
@@ -132,31 +126,29 @@ impl Sent {
         Command { target: Arc::clone(&self.target), at, exchange }
     }
 
-    /// Returns whether its hold is for a reservation, which is its only try.
     pub(super) fn is_reserving(&self) -> bool {
         self.tries.first().is_some_and(|asked| matches!(asked.asks, Asks::Reserve(_)))
     }
 
-    /// Returns the hold that is for the counter itself.
+    /// Returns the hold for the counter itself, not that of a reservation.
     pub(super) fn hold_ahead(&self) -> Option<Hold> {
         self.hold.filter(|_| !self.is_reserving())
     }
 
-    /// Returns whether the store decides something, so that it is about the open windows.
+    /// Returns whether the store decides something, so that the command is about the open windows.
     pub(super) fn decides(&self) -> bool {
         !self.runs.is_empty() || self.hold.is_some()
     }
 }
 
 impl LocalCounter {
-    /// Returns the number of the next exchange, or of a try. Exchanges leave in this order.
+    /// Numbers tries and exchanges, which leave in this order.
     pub(super) const fn next_number(&mut self) -> u32 {
         self.numbers.sent = self.numbers.sent.wrapping_add(1);
         self.numbers.sent
     }
 
-    /// Adds a try to those that wait. Returns its number and what receives its outcome; none if too many wait. The limit
-    /// in use came with the request if it `is_own`.
+    /// Returns the number of the try and its outcome; none if too many wait. `is_own`: the limit came with the request.
     pub(in super::super) fn add_try(
         &mut self,
         is_own: bool,
@@ -178,13 +170,12 @@ impl LocalCounter {
         Some((id, outcome))
     }
 
-    /// Returns a group for at most [`Exchange::MAX_RUNS`] tries that are added one after the other. If they are
-    /// `all_or_none`, they count nothing if one of them is rejected.
+    /// For at most [`Exchange::MAX_RUNS`] tries, which must be added one after the other.
     pub(in super::super) fn new_group(&mut self, all_or_none: bool) -> Group {
         Group::new(self.next_number(), all_or_none)
     }
 
-    /// Counts the hits that tries which nobody waits for give back, and which are not sent, so that they are reported.
+    /// Counts what unsent tries give back whose callers wait no longer, so that it is reported.
     pub(in super::super) fn count_returns(&mut self) {
         let Some(talk) = self.rare.talk_mut() else { return };
         let (awaited, others): (Tries, Tries) =
@@ -194,24 +185,21 @@ impl LocalCounter {
         self.end_talk();
     }
 
-    /// Counts `hits` that a try gives back, which the store has not.
     pub(in super::super) fn count_return(&mut self, hits: Hits, asks: Asks) {
         if let Asks::GiveBack(at) = asks {
             self.count(Direction::GiveBack, OverLimitPolicy::Ignore, hits, at);
         }
     }
 
-    /// Returns whether the last try is the only one that waits.
     pub(in super::super) fn is_first_try(&self) -> bool {
         self.rare.talk().is_some_and(|talk| talk.tries.len() == 1)
     }
 
-    /// Returns whether no exchange is on its way.
     pub(in super::super) fn is_silent(&self) -> bool {
         self.unanswered_since().is_none()
     }
 
-    /// Returns the instant whose windows the oldest exchange on its way is about. Decisions may wait for it.
+    /// Returns the instant whose windows the oldest exchange on its way is about.
     pub(in super::super) fn unanswered_since(&self) -> Option<Timestamp> {
         let of_reports = self.unacknowledged.in_flight().first();
         let of_reports = of_reports.map(|delta| (self.unacknowledged.number(), delta.last_at));
@@ -220,51 +208,43 @@ impl LocalCounter {
         all.max_by_key(|(number, _)| self.numbers.sent.wrapping_sub(*number)).map(|(_, at)| at)
     }
 
-    /// Returns whether tries or a lease wait to be sent, and the sender has it in its queue.
     pub(in super::super) fn waits_for_call(&self) -> bool {
         self.rare.talk().is_some_and(|talk| talk.is_queued && talk.has_wishes())
     }
 
-    /// Notes that the sender has it in its queue.
     pub(in super::super) fn note_queued(&mut self) {
         self.rare.make_talk().is_queued = true;
     }
 
-    /// Has hits held with the next exchange, although no decision waits for them.
     pub(in super::super) fn want_lease(&mut self) {
         self.rare.make_talk().wants_lease = true;
     }
 
-    /// Returns whether an exchange is on its way that is about the ledger. What is pending waits for its reply.
+    /// What is pending waits for the reply to an exchange about the ledger.
     pub(in super::super) fn has_ledger_on_way(&self) -> bool {
         !self.unacknowledged.in_flight().is_empty()
             || self.rare.talk().is_some_and(|talk| talk.on_way.iter().any(|sent| sent.is_ledger))
     }
 
-    /// Returns the hits that are to be held by an exchange on its way.
     pub(super) fn requested_hits(&self) -> u64 {
         let on_way = self.rare.talk().into_iter().flat_map(|talk| &talk.on_way);
         on_way.map(|sent| sent.want).sum()
     }
 
-    /// Returns whether hits are to be held by an exchange on its way, and that is another one than `number`, whose
-    /// commands precede the one that holds them.
+    /// Ignores exchange `number` itself, in which the command that holds hits is the last.
     pub(super) fn has_hold_beside(&self, number: u32) -> bool {
         let mut on_way = self.rare.talk().into_iter().flat_map(|talk| &talk.on_way);
         on_way.any(|sent| sent.number != number && sent.want > 0)
     }
 
-    /// Returns whether tries or a lease wait to be sent, for which the sender does not have it in its queue.
     pub(in super::super) fn has_to_send(&self) -> bool {
         self.rare.talk().is_some_and(|talk| !talk.is_queued && talk.has_wishes())
     }
 
-    /// Returns whether tries wait.
     pub(in super::super) fn has_tries(&self) -> bool {
         self.rare.talk().is_some_and(|talk| !talk.tries.is_empty())
     }
 
-    /// Removes the tries that wait, and the wish for a lease.
     pub(in super::super) fn take_tries(&mut self) -> Tries {
         let Some(talk) = self.rare.talk_mut() else { return Tries::new() };
         talk.wants_lease = false;
@@ -273,7 +253,6 @@ impl LocalCounter {
         tries
     }
 
-    /// Notes that `want` hits are to be held by the exchange that is on its way.
     #[cfg(test)]
     pub(super) fn want_for_test(&mut self, want: u64) {
         self.rare.make_talk().on_way.last_mut().expect("one is on its way").want = want;
@@ -286,7 +265,6 @@ impl LocalCounter {
         }
     }
 
-    /// Returns whether tries can leave now.
     pub(in super::super) fn can_send_tries(&self, link: &Link) -> bool {
         let Some(talk) = self.rare.talk().filter(|talk| !talk.is_queued) else { return false };
         let mut ahead = 0;
@@ -294,8 +272,7 @@ impl LocalCounter {
             || talk.tries.iter().any(|asked| !self.must_wait(asked, &mut ahead, link))
     }
 
-    /// Returns whether `asked` has to wait for the reply to the exchange on its way that is about the ledger. `ahead`
-    /// are the hits of those before it that wait for what is to be held.
+    /// `ahead`: the hits of earlier tries that wait for the lease which is on its way.
     fn must_wait(&self, asked: &Try, ahead: &mut u64, link: &Link) -> bool {
         if !self.has_ledger_on_way() {
             return false;
@@ -323,9 +300,8 @@ impl LocalCounter {
         waits
     }
 
-    /// Returns whether what is held has to go back before the store decides `asked`: there is no room for it besides,
-    /// the limit came with the request and the times of all hits matter, or its request gives hits back, which must not
-    /// be those.
+    /// Returns whether leases have to go back before the store decides `asked`: there is no room beside them, the limit
+    /// of the request depends on the times of all hits, or the request gives hits back, which must not be leased ones.
     fn must_return(&self, asked: &Try, now: Timestamp) -> bool {
         let is_grouped = asked.group.is_some();
         let takes = is_grouped || !matches!(asked.asks, Asks::Look | Asks::Reserve(_));
@@ -338,8 +314,7 @@ impl LocalCounter {
         held > 0 && (is_grouped || asked.is_own && flows(&asked.target.tiers) || !has_room())
     }
 
-    /// Returns the tries that leave now, whether no exchange is on its way that is about the ledger, and whether hits
-    /// are to be held.
+    /// Returns the tries that leave now, whether no exchange about the ledger is on its way, and whether to hold hits.
     fn take_ready_tries(&mut self, link: &Link) -> (Tries, bool, bool) {
         let is_free = !self.has_ledger_on_way();
         let Some(talk) = self.rare.talk_mut() else { return (Tries::new(), is_free, false) };
@@ -359,9 +334,7 @@ impl LocalCounter {
         (leave, false, false)
     }
 
-    /// Has the commands `leave` that may now, with what is to be remembered of each until its reply: those of tries,
-    /// and if no other exchange is about the ledger, what is pending, and a hold. `key` is that of the counter. Returns
-    /// what was dropped.
+    /// Passes what may leave now, tries and the part about the ledger, to `leave`. Returns what was dropped.
     pub(in super::super) fn compose(
         &mut self,
         key: CounterKey,
@@ -410,8 +383,7 @@ impl LocalCounter {
         dropped
     }
 
-    /// Composes the part of `sent`, the last command of an exchange that carries `tries`, that is about the ledger.
-    /// Returns its reports and its hold, and what was dropped.
+    /// Adds the part about the ledger to `sent`, the last command of an exchange that carries `tries`.
     fn compose_ledger(
         &mut self,
         sent: &mut Sent,
@@ -444,7 +416,6 @@ impl LocalCounter {
     }
 }
 
-/// Returns the hits that `tries` need and that are leased with others.
 fn needed_hits(tries: &[Try]) -> u64 {
     let needed = tries.iter().filter(|asked| asked.leases()).map(|asked| asked.hits.0);
     needed.fold(0, u64::saturating_add)

@@ -12,8 +12,7 @@ use crate::{
 };
 
 impl LocalCounter {
-    /// Gives up try `id` of `hits`, whose caller waits no longer. Returns whether it was sent: then its outcome is
-    /// still expected. Hits that are given back are none: they need nobody to wait for them.
+    /// Returns whether the try was sent: then its outcome is still expected. `hits` are none if it gives some back.
     pub(in super::super) fn give_up(&mut self, id: u32, hits: Option<Hits>) -> bool {
         let Some(talk) = self.rare.talk_mut() else { return false };
         let waiting = talk.tries.len();
@@ -26,9 +25,8 @@ impl LocalCounter {
         is_sent
     }
 
-    /// Returns whether hits of this `delivery` are reported: not those that the store may have counted, and those of a
-    /// try that was given up only once it is known that the store has not taken them, which it never is if its counter
-    /// was evicted.
+    /// Returns whether hits of this `delivery` are reported: not if the store may have counted them. Those of a try on
+    /// its way are once its reply shows that it has not, which it never does for an evicted counter.
     pub(in super::super) fn reports(&self, delivery: Delivery) -> bool {
         match delivery {
             Delivery::NotApplied => true,
@@ -40,21 +38,17 @@ impl LocalCounter {
         }
     }
 
-    /// Returns the hits of tries that were given up and whose outcome is still expected.
     pub(in super::super) fn given_up_hits(&self) -> u64 {
         let given_up = self.rare.talk().into_iter().flat_map(Talk::given_up);
         given_up.fold(0, |sum, given| sum.saturating_add(given.hits.0))
     }
 
-    /// Returns whether hits were admitted for try `id`, which was given up.
     pub(super) fn is_admitted_meanwhile(&self, id: u32) -> bool {
         let mut given_up = self.rare.talk().into_iter().flat_map(Talk::given_up);
         given_up.any(|given| given.id == id && given.admitted.is_some())
     }
 
-    /// Notes that what was asked of the store, with this `delivery`, has been answered without it: as many `hits` were
-    /// admitted at `at`, and are in the estimate. If the store may have counted them too, and no reply will tell, no
-    /// state of this counter is exact.
+    /// The estimate has the `hits`, admitted at `at`. If no reply will tell whether they count twice, it is not exact.
     pub(in super::super) fn note_answer(&mut self, delivery: Delivery, hits: Hits, at: Timestamp) {
         match delivery {
             Delivery::NotApplied => {}
@@ -71,8 +65,7 @@ impl LocalCounter {
         }
     }
 
-    /// Removes try `id` from those that were given up. Returns the hits that were admitted for it, as what would report
-    /// them.
+    /// Returns the hits that were admitted for try `id` meanwhile.
     pub(super) fn take_given_up(&mut self, id: u32) -> Option<PendingDelta> {
         let given_up = &mut self.rare.talk_mut()?.aside.as_mut()?.given_up;
         let place = given_up.iter().position(|given| given.id == id)?;

@@ -10,12 +10,10 @@ use crate::{
 /// What the store's replies have told of a counter besides its states.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    /// The sliding windows and buckets whose estimate has everything that the store counted as of the last reply. While
-    /// nobody else changes them, it is more exact than the store's state, which has reported hits as of the last of
-    /// them.
+    /// Sliding windows and buckets whose estimate has all that the store counted as of the last reply. While nobody
+    /// else changes them, it is more exact than the store's state, which dates reported hits by the last of them.
     pub(super) exact: TierSet,
-    /// The tiers whose estimate a reply has replaced, if there are counters [beside](super::beside) this one: it lacks what
-    /// they have counted.
+    /// Tiers whose estimate a reply has replaced: it lacks the hits of counters [beside](super::beside) this one.
     pub(super) adopted: TierSet,
     /// On the store's clock.
     pub(super) last_reply_at: ReplyTime,
@@ -25,25 +23,29 @@ pub(super) struct Heard {
     pub(super) applied: u32,
 }
 
-/// The instant of the store's last reply, if there was one, in eight bytes: the last bit says whether it is estimated,
-/// since the reply did not carry it.
+/// The last bit of the nanoseconds says whether the instant is estimated, since the reply did not carry it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReplyTime(Option<NonZeroU64>);
 
 // === impl ReplyTime ===
 
 impl ReplyTime {
-    /// Returns the instant; none if the store has not replied yet.
     pub(super) fn get(self) -> Option<Timestamp> {
         self.0.map(|nanos| Timestamp::from_nanos(nanos.get() & !1))
     }
 
-    /// Returns whether that is estimated.
     pub(super) fn is_estimated(self) -> bool {
         self.0.is_some_and(|nanos| nanos.get() & 1 == 1)
     }
 
-    /// Sets it to `at`, to two nanoseconds.
+    /// Takes over `other` if it is later.
+    pub(super) fn follow(&mut self, other: Self) {
+        if other.get() > self.get() {
+            *self = other;
+        }
+    }
+
+    /// Rounds `at` to two nanoseconds.
     pub(super) fn set(&mut self, at: Timestamp, is_estimated: bool) {
         self.0 = NonZeroU64::new((at.as_nanos() & !1).max(2) | u64::from(is_estimated));
     }

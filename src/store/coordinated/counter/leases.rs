@@ -17,24 +17,20 @@ use crate::{
 // === impl LocalCounter ===
 
 impl LocalCounter {
-    /// Returns the held leases.
     pub(super) fn leases(&self) -> &[HeldLease] {
         self.rare.leases()
     }
 
-    /// Returns whether it holds a lease.
     #[inline]
     pub(in super::super) fn has_leases(&self) -> bool {
         !self.rare.leases().is_empty()
     }
 
-    /// Returns the hits that may be admitted without a call.
     pub(in super::super) fn leased_hits(&self) -> u64 {
         left_in(self.leases())
     }
 
-    /// Adapts to the number of instances. Leases that were granted to a lone instance are valid for long, and returned
-    /// when there are others.
+    /// Leases that were granted to a lone instance last for long. They are returned when there are others.
     pub(in super::super) fn follow_instances(&mut self, instances: usize) {
         if instances > 1 && self.plan.instances <= 1 && flows(&self.target.tiers) {
             self.return_leases();
@@ -42,20 +38,17 @@ impl LocalCounter {
         self.plan.instances = u16::try_from(instances).unwrap_or(u16::MAX);
     }
 
-    /// Returns whether hits that are held for `time` were asked for as by an instance that is alone, which this one is
-    /// not any more.
+    /// Returns whether a lease of this `time` was requested as by a lone instance, which this one is no longer.
     pub(super) fn outlasts_others(&self, time: Period) -> bool {
         let tiers = &self.target.tiers;
         self.plan.instances > 1 && flows(tiers) && time >= lone_hold(tiers)
     }
 
-    /// Records that `hits` were asked for: as many as the limit could admit at most.
     pub(in super::super) fn record_demand(&mut self, hits: Hits, now: Timestamp) {
         self.demand.record(hits.0.min(capacity(&self.target.tiers)), now);
     }
 
-    /// Holds `hits` of those that `reply` grants, which must be used within `hold`. To be called before the reply is
-    /// applied to the estimate, which does not count them.
+    /// To be called before `reply` is applied to the estimate, which excludes leases. They must be used within `hold`.
     pub(super) fn hold_granted(&mut self, hits: u64, reply: &Reply, hold: Period, now: Timestamp) {
         if hits == 0 {
             return;
@@ -66,10 +59,9 @@ impl LocalCounter {
         });
         let until = ends.min().unwrap_or(now);
         let lease = HeldLease::new(Hits(hits), now, until);
-        self.books.hold(hits);
         if self.choice.mode != Coordination::Lease || self.is_beside {
             // asked for before
-            self.push_unused(PendingDelta::unused(lease));
+            self.push_pending(PendingDelta::unused(lease));
         } else {
             self.rare.add_lease(lease);
         }
@@ -77,8 +69,7 @@ impl LocalCounter {
         self.heard.granted_until = self.heard.granted_until.max(IdleAt::of(idle_at.unwrap_or_default()));
     }
 
-    /// Has the store keep `hits` that it has just granted: those that were given back before the reply must not take
-    /// them along.
+    /// Hits that were given back before the reply must not take the granted `hits` along.
     pub(super) fn keep_granted(&mut self, hits: u64, now: Timestamp) {
         if hits > 0
             && let Some(leasing) = self.rare.more_mut().and_then(|more| more.leasing.as_deref_mut())
@@ -92,7 +83,7 @@ impl LocalCounter {
         }
     }
 
-    /// Removes leases that have ended. Hits that some tier still counts are returned to the store.
+    /// Hits of ended leases that some tier still counts are returned to the store.
     #[inline]
     pub(in super::super) fn expire_leases(&mut self, time: StoreTime) -> Dropped {
         // most counters have none most of the time
@@ -108,26 +99,23 @@ impl LocalCounter {
             let ended = tiers.iter().all(|tier| has_ended(tier, lease.granted_at, lease.until));
             let is_kept = self.must_keep(tiers, lease.granted_at, lease.until, time.latest);
             if ended || is_kept {
-                self.books.hold(-i128::from(lease.left().0));
                 dropped.stranded += lease.left().0;
             } else {
-                self.push_unused(PendingDelta::unused(lease));
+                self.push_pending(PendingDelta::unused(lease));
             }
         }
         dropped
     }
 
-    /// Returns whether hits that were granted at `at` under a limit of `tiers`, to be used until `until`, must no
-    /// longer be returned at `now`. The hits of an instance that is alone, whose estimate of a bucket is exact, still have
-    /// to leave the fixed windows beside it.
+    /// Returns whether hits that were granted at `at`, to be used until `until`, must no longer be returned. A lone
+    /// instance, whose estimate of a bucket is exact, still has to return those of fixed windows beside it.
     pub(super) fn must_keep(&self, tiers: &[Tier], at: Timestamp, until: Timestamp, now: Timestamp) -> bool {
         has_flowed_back(tiers, at, until, now) && !(self.plan.instances <= 1 && is_mixed(tiers))
     }
 
-    /// Takes `hits` from the leases, which have as many.
+    /// The leases must have as many `hits`.
     pub(super) fn spend_held(&mut self, hits: u64, now: Timestamp) {
         let mut needed = hits;
-        self.books.hold(-i128::from(hits));
         while let Some(first) = self.rare.leases_mut().first_mut() {
             if first.left().0 > needed {
                 first.left -= saturated(needed);
@@ -139,16 +127,13 @@ impl LocalCounter {
         self.forget_leasing(now);
     }
 
-    /// Makes all unspent leased hits pending, to return them to the store.
     pub(in super::super) fn return_leases(&mut self) {
         while let Some(lease) = self.rare.pop_lease() {
-            self.push_unused(PendingDelta::unused(lease));
+            self.push_pending(PendingDelta::unused(lease));
         }
     }
 
-    /// Makes unspent leased hits pending that this instance should not keep: those of a lease that ends before a return
-    /// could arrive, `lead` from now, and all of them if the counter is abandoned and has more than a few: no check has
-    /// arrived for longer than the sync interval, and for longer than is likely at the last demand.
+    /// Returns leases that end before a return could arrive, `lead` from now, and all if the counter is abandoned.
     pub(in super::super) fn return_ending(&mut self, lead: Period, now: Timestamp) {
         if !self.has_leases() {
             return;
@@ -159,8 +144,7 @@ impl LocalCounter {
         self.return_leases_before(now.after(lead));
     }
 
-    /// Makes leases pending that end before `soon`, as far as that is of use to other instances. Returns the number of
-    /// their hits.
+    /// Returns leases that end before `soon`, if others can use them. The result is the number of their hits.
     pub(super) fn return_leases_before(&mut self, soon: Timestamp) -> u64 {
         let mut returned = 0;
         let ends = |counter: &Self| {
@@ -171,12 +155,12 @@ impl LocalCounter {
             && let Some(lease) = self.rare.pop_lease()
         {
             returned += lease.left().0;
-            self.push_unused(PendingDelta::unused(lease));
+            self.push_pending(PendingDelta::unused(lease));
         }
         returned
     }
 
-    /// Returns whether nothing has to be done at `time` but keep a lease until its window ends.
+    /// Returns whether nothing has to be done but keep one lease until its window ends.
     pub(in super::super) fn is_keeping(&self, time: StoreTime) -> bool {
         self.rare.only_lease().is_some_and(|lease| time.latest < lease.until)
             && self.view().keeps_all()
@@ -184,9 +168,8 @@ impl LocalCounter {
             && !self.plan.wants_read
     }
 
-    /// Puts hits back that were spent at `at` for a request which was then rejected: into a lease of the same windows,
-    /// if there is one. The store may count them until sooner than those of another lease, so where hits become
-    /// available again gradually, and others take them, it gets them back.
+    /// For a request that was then rejected. The hits go into a lease of the same windows. Where hits flow back and
+    /// others take them, the store gets them: it may let them go sooner than those of another lease.
     pub(in super::super) fn unspend(&mut self, hits: Hits, at: Timestamp) {
         let tiers = &self.target.tiers;
         let stays = self.plan.instances > 1 && flows(tiers);
@@ -198,16 +181,14 @@ impl LocalCounter {
         match held {
             Some((left, lease)) => {
                 lease.left = left;
-                self.books.hold(hits.0);
                 take_off(&self.target.tiers, &mut self.estimate, hits, at);
             }
             None => self.uncount(hits, at),
         }
     }
 
-    /// Makes the leases of fixed windows pending, to return them to the store, if not a single hit fits until they end.
-    /// Where rejected hits count, as in envoyproxy/ratelimit, others read the store's count, which is soon the number of
-    /// all hits.
+    /// Returns the leases of fixed windows if not a single hit fits until they end. Where rejected hits count, as in
+    /// envoyproxy/ratelimit, others read the store's count, which is soon the number of all hits.
     pub(super) fn return_useless(&mut self, now: Timestamp) {
         if !self.leases().is_empty() && !flows(&self.target.tiers) && self.remaining(now) == 0 {
             self.return_leases();

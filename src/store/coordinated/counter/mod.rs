@@ -6,9 +6,7 @@
 //! here that the store has not been sent yet are *pending*; they belong to the instant at which they were counted, since
 //! hits of one window must not be counted in the next. Hits that the store granted in advance are a *lease*.
 
-mod audit;
 mod beside;
-mod books;
 mod counting;
 mod decide;
 mod demand;
@@ -35,8 +33,16 @@ mod usage;
 
 use std::sync::Arc;
 
+pub(super) use self::{
+    decide::{Decided, How},
+    exchange::Sent,
+    place::{QueuePlace, Slot, Turn, Urgency},
+    policy::{Answer, Ask, Asks, Denial, Switch, auto},
+    records::Dropped,
+    reply::Applied,
+    talk::{Group, Outcome, Tried, Tries, TryOutcome},
+};
 use self::{
-    books::Books,
     demand::Demand,
     heard::Heard,
     policy::{AutoPolicy, Leasing, ModeChoice, View},
@@ -47,15 +53,6 @@ use self::{
     unacknowledged::Unacknowledged,
     usage::UsageRate,
 };
-pub(super) use self::{
-    decide::{Decided, How},
-    exchange::Sent,
-    place::{QueuePlace, Slot, Turn, Urgency},
-    policy::{Answer, Ask, Asks, Denial, Switch, auto},
-    records::Dropped,
-    reply::Applied,
-    talk::{Group, Outcome, Tried, Tries, TryOutcome},
-};
 use crate::{
     limit::{
         Coordination, LimitCheck, Period, RuleId, Timestamp,
@@ -65,8 +62,7 @@ use crate::{
     store::remote::{Target, TierSet},
 };
 
-/// The time without a check after which a counter forgets how it got its last lease, and that it should read the
-/// store's count.
+/// The time without a check after which a counter forgets how it leased, and its wish to read the store's count.
 const FORGOTTEN_AFTER: Period = Period::from_secs(1);
 
 /// What the limit of a request replaces while the request is decided.
@@ -76,8 +72,8 @@ pub(super) struct ReplacedLimit {
     denied_until: Timestamp,
 }
 
-/// The number of a counter among those of this process, modulo 2^32: a late reply is not applied to a counter that has
-/// taken the place of the one it is for. A call ends long before the numbers repeat.
+/// The number of a counter in this process, modulo 2^32: a late reply is not applied to a successor of its counter. A
+/// call ends long before the numbers repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Generation(pub(super) u32);
 
@@ -91,29 +87,23 @@ pub(super) struct LocalCounter {
     rule: Option<RuleId>,
     pub(super) last_check_at: Timestamp,
     estimate: States,
-    /// What few counters have at a time, such as leases.
     rare: Rare,
-    /// Hits that are pending, and hits that were sent to the store, which has not replied yet.
     unacknowledged: Unacknowledged,
     pub(super) demand: Demand,
-    /// Its place in the queue of the flush loop.
     pub(super) place: QueuePlace,
     pub(super) choice: ModeChoice,
-    /// Whether there is a counter of other tiers of the same entries that has some of these.
+    /// Whether another counter of the same entries shares some of the tiers.
     pub(super) is_beside: bool,
     numbers: Numbers,
     heard: Heard,
     pub(super) plan: Plan,
-    /// Of no size unless debug assertions are compiled.
-    books: Books,
 }
 
-/// The numbers of the commands of a counter, modulo 2^32.
+/// Numbers of commands, modulo 2^32.
 #[derive(Debug)]
 struct Numbers {
-    /// That of the last command.
+    /// That of the last command or try.
     sent: u32,
-    /// That of the counter.
     generation: Generation,
 }
 
@@ -121,27 +111,22 @@ struct Numbers {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Plan {
-    /// The instant until which the store has denied all hits.
     denied_until: Timestamp,
     pub(super) schedule: FlushSchedule,
-    /// The hits that remained as of the last reply.
     remaining_at_reply: u32,
     /// Hits that the store has applied since its last reply, up to 2^32 - 1.
     acknowledged: u32,
     usage: UsageRate,
-    /// The number of instances when it was found last, up to 65,535.
     instances: u16,
-    /// The number of replies that `usage` was measured from while that matters.
+    /// The replies that `usage` was measured from, as long as their number matters.
     measured_replies: u8,
-    /// Whether to ask the store for its count with the next flush, although there may be nothing to report.
+    /// Whether the next flush reads the store's count, even if there is nothing to report.
     wants_read: bool,
 }
 
 // === impl LocalCounter ===
 
 impl LocalCounter {
-    /// Creates an unused counter of `target`, for which nobody has asked yet, which is flushed every `interval`. No other
-    /// counter has its `generation`.
     pub(super) fn new(target: Arc<Target>, interval: Period, generation: Generation, now: Timestamp) -> Self {
         Self {
             estimate: target.tiers.iter().map(|tier| CounterState::unused(tier, now)).collect(),
@@ -165,20 +150,16 @@ impl LocalCounter {
                 measured_replies: 0,
                 wants_read: false,
             },
-            books: Books::default(),
             target,
         }
     }
 
-    /// Returns its number.
     pub(super) const fn generation(&self) -> Generation {
         self.numbers.generation
     }
 
-    /// Adopts the rule of `check`, which has the same key, if the rule has changed. Returns whether it may have
-    /// changed. Only the numbers of the limits can differ, since the key includes everything else. A limit that comes
-    /// with a request is no rule. A rule from before a reload does not come back: requests that still have it are
-    /// decided under the one that has replaced it.
+    /// Adopts the rule of `check` unless it is older: after a reload, late requests do not bring the old rule back.
+    /// Only the numbers of the limits can differ, since the key includes the rest. Returns whether it may have changed.
     pub(super) fn update_rule(&mut self, check: &LimitCheck<'_>, now: Timestamp) -> bool {
         let Some(rule) = check.rule.id() else { return false };
         if self.rule.is_some_and(|own| rule == own || rule.is_older_than(own)) {
@@ -199,8 +180,7 @@ impl LocalCounter {
         true
     }
 
-    /// Applies the limit that comes with the request of `check`, if it is another one than that of the counter. Returns
-    /// the counter's, which has to be restored.
+    /// Applies the request's own limit, if it differs. Returns what to pass to [`LocalCounter::restore_limit`].
     pub(super) fn use_limit_of(&mut self, check: &LimitCheck<'_>) -> Option<ReplacedLimit> {
         if check.rule.id().is_some() || self.target.is_of(check) {
             return None;
@@ -210,19 +190,15 @@ impl LocalCounter {
         Some(ReplacedLimit { target, denied_until: std::mem::take(&mut self.plan.denied_until) })
     }
 
-    /// Restores the limit that [`LocalCounter::use_limit_of`] has returned.
     pub(super) fn restore_limit(&mut self, replaced: ReplacedLimit) {
         self.target = replaced.target;
         self.plan.denied_until = replaced.denied_until;
     }
 
-    /// Notes that a check arrives at `now`.
     pub(super) fn see_check(&mut self, now: Timestamp) {
         self.last_check_at = now;
-        self.books.see(now);
     }
 
-    /// Changes the coordination mode. Leases, which only `lease` has, are returned.
     pub(super) fn change_mode(&mut self, mode: Coordination) {
         if mode != self.choice.mode {
             // a pause of leases and the local cache of `strict` have different rules
@@ -232,18 +208,16 @@ impl LocalCounter {
         }
     }
 
-    /// Returns the bytes of its name, which stays the same.
+    /// Never changes: the table subtracts it when the counter is removed.
     pub(super) fn name_bytes(&self) -> usize {
         self.target.path.len()
     }
 
-    /// Returns whether there are hits that the store has not applied yet.
     pub(super) fn has_unacknowledged(&self) -> bool {
         !self.unacknowledged.is_empty()
     }
 
-    /// Returns whether it can be removed without a loss, because the store has all of its hits: nothing is pending,
-    /// leased or in flight.
+    /// Returns whether the counter can be removed without a loss, because the store has all of its hits.
     pub(super) fn is_settled(&self) -> bool {
         !self.has_unacknowledged()
             && self.leases().is_empty()
@@ -252,31 +226,26 @@ impl LocalCounter {
             && self.given_up_hits() == 0
     }
 
-    /// Requests a read of the store's count, if the last reply is older than `age`: a check with no hits, for example,
-    /// reports nothing, so the store sends no reply.
+    /// For checks that report nothing: the next flush reads the store's count, if the last reply is older than `age`.
     pub(super) fn refresh(&mut self, age: Period, now: Timestamp) {
         self.plan.wants_read |= self.heard.last_reply_at.get().is_none_or(|last| now.since(last) >= age);
     }
 
-    /// Returns whether it can be removed because it is settled and no different from an unused counter.
+    /// Returns whether it is no different from an unused counter, so that it can be removed.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
-        // the estimate first: it decides most often, and is where the sweep, which visits every counter, has to read
-        // anyway
+        // the estimate first: it decides most often, and the sweep, which visits every counter, reads it anyway
         self.estimate.iter().all(|state| state.idle_at() <= now) && self.is_free(now)
     }
 
-    /// Returns whether there is nothing that only the sweep would notice: nothing is pending, in flight, leased or
-    /// requested.
+    /// Returns whether the sweep has nothing to do for it: nothing is pending, in flight, leased or requested.
     pub(super) fn is_quiet(&self) -> bool {
         self.rare.is_nothing() && self.unacknowledged.is_empty() && !self.plan.wants_read
     }
 
-    /// Returns the estimate of the shared counters, one for each tier.
     pub(in super::super) fn estimated(&self) -> &[CounterState] {
         &self.estimate
     }
 
-    /// Returns what policies see of it.
     #[inline]
     pub(super) fn view(&self) -> View<'_> {
         View {
@@ -293,12 +262,10 @@ impl LocalCounter {
         }
     }
 
-    /// Returns what decides whether its mode changes under `auto`, as one of `instances`.
     pub(super) fn auto_policy(&self, instances: Option<usize>, round_trip: Period) -> AutoPolicy<'_> {
         AutoPolicy::new(self.view(), instances, round_trip)
     }
 
-    /// Returns whether it is settled, and nothing but its estimate differs from an unused counter.
     fn is_free(&self, now: Timestamp) -> bool {
         self.is_settled()
             && now >= self.plan.denied_until
@@ -310,17 +277,15 @@ impl LocalCounter {
             && !(self.plan.wants_read && now.since(self.last_check_at) < FORGOTTEN_AFTER)
     }
 
-    /// Returns what is known of leasing; none if nothing has to be known.
     fn leasing(&self) -> Option<&Leasing> {
         self.rare.more()?.leasing.as_deref()
     }
 
-    /// As [`LocalCounter::leasing`]. Not for counters in other modes, for which it would take space.
+    /// Allocates: not for counters in other modes than `lease`.
     fn leasing_mut(&mut self) -> &mut Leasing {
         self.rare.make_more().leasing_mut()
     }
 
-    /// Forgets the states of the time in which the store was unavailable.
     pub(super) fn end_fallback(&mut self) {
         if self.rare.more_mut().is_some_and(|more| more.fallback.take().is_some()) {
             self.rare.shrink();
@@ -332,20 +297,17 @@ impl LocalCounter {
         self.heard.granted_until.instant() > now
     }
 
-    /// Frees what is of no use to a counter that has not been checked lately.
     pub(in super::super) fn shrink(&mut self, now: Timestamp) {
         if now.since(self.last_check_at) >= FORGOTTEN_AFTER {
             self.forget(now, Leasing::is_forgettable);
         }
     }
 
-    /// Frees what was needed to lease hits, and to remember them, if that is not needed any more. Most keys have few
-    /// hits, so most counters have no lease most of the time.
+    /// Most keys have few hits, so most counters have no lease most of the time.
     pub(super) fn forget_leasing(&mut self, now: Timestamp) {
         self.forget(now, Leasing::is_over);
     }
 
-    /// Notes that it is not known what the store counts besides the estimate.
     pub(super) fn lose_exactness(&mut self) {
         self.heard.exact = TierSet::default();
     }

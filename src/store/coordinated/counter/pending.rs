@@ -12,41 +12,29 @@ use crate::{
     store::remote::{Exchange, Report},
 };
 
-/// The number of pending deltas above which those of ended windows are merged at once. The sweep merges them every few
-/// seconds.
+/// Above this many, deltas of ended windows are merged at once. The sweep merges them every few seconds.
 const MANY: usize = 16;
 
 impl LocalCounter {
-    /// Returns whether there is something to send: hits, or the wish to know the store's count.
     pub(in super::super) fn has_pending(&self) -> bool {
         !self.unacknowledged.pending().is_empty() || self.plan.wants_read
     }
 
-    /// Returns whether there is something to send, and no other exchange is about the ledger.
     pub(in super::super) fn can_flush(&self) -> bool {
         self.has_pending() && !self.has_ledger_on_way()
     }
 
-    /// Adds `hits` that were counted at `now` to the pending ones.
     pub(in super::super) fn add_pending(&mut self, hits: i64, now: Timestamp) {
         match self.unacknowledged.pending_mut().last_mut() {
             Some(last) if hits > 0 && same_windows(&self.target.tiers, last.last_at, now) => {
                 last.add(hits, now);
-                self.books.owe(hits);
             }
             _ => self.push_pending(PendingDelta::of(hits, now)),
         }
     }
 
-    /// Makes hits of a lease that are given back unused pending, to return them to the store.
-    pub(super) fn push_unused(&mut self, delta: PendingDelta) {
-        self.books.hold(-i128::from(delta.unused));
-        self.push_pending(delta);
-    }
-
-    /// Makes `delta` pending, whose hits are in the estimate.
+    /// The estimate must have the hits of `delta` already.
     pub(super) fn push_pending(&mut self, delta: PendingDelta) {
-        self.books.owe(i128::from(delta.taken()) - i128::from(delta.returned()));
         let pending = self.unacknowledged.pending_mut();
         let tiers = &self.target.tiers;
         if delta.is_none() || PendingDelta::merge(pending, &delta, tiers, Timestamp::default()) {
@@ -59,15 +47,13 @@ impl LocalCounter {
         }
     }
 
-    /// Merges pending deltas that differ only in windows that have ended, which the store does not count any more.
-    /// During an outage there is one delta for each window that has not ended, however many windows have passed.
+    /// Merges deltas that differ only in ended windows: in an outage there is one for each window that has not ended.
     fn merge_ended(&mut self, now: Timestamp) {
-        self.books.see(now);
         self.unacknowledged.merge_pending(&self.target.tiers, now);
     }
 
-    /// Moves the pending hits to the reports that send them in one command: those of one window if each has a key of
-    /// its own in envoyproxy/ratelimit's format. Must not be called while others are in flight.
+    /// Moves pending hits to the reports of command `number`: those of one window if each has a key of its own in
+    /// envoyproxy/ratelimit's format. Must not be called while others are in flight.
     pub(super) fn take_reports(&mut self, number: u32, now: Timestamp) -> (SmallVec<[Report; 1]>, Dropped) {
         if self.unacknowledged.pending().is_empty() {
             return (SmallVec::new(), Dropped::default());
@@ -88,7 +74,6 @@ impl LocalCounter {
             let unused = first.unused;
             if unused > 0 && self.must_keep(tiers, first.at, first.unused_until, now) {
                 dropped.add(0, unused);
-                self.books.settle(0, unused);
                 self.unacknowledged.pending_mut()[0].unused = 0;
             }
             if self.unacknowledged.pending()[0].is_none() && !moves {
@@ -101,8 +86,7 @@ impl LocalCounter {
         (self.unacknowledged.in_flight().iter().map(PendingDelta::report).collect(), dropped)
     }
 
-    /// Drops pending hits whose windows have ended, which the store would not count any more, and merges the others as
-    /// far as possible.
+    /// The store would not count hits of ended windows. The others are merged as far as possible.
     pub(in super::super) fn drop_ended(&mut self, now: Timestamp) -> Dropped {
         let dropped = self.drop_pending_of_ended(now);
         self.merge_ended(now);
@@ -122,11 +106,10 @@ impl LocalCounter {
                 self.unacknowledged.push(delta);
             }
         }
-        self.books.settle(dropped.unreported, dropped.stranded);
         dropped
     }
 
-    /// Returns the hits that are lost with the counter.
+    /// The hits that are lost if the counter is removed.
     pub(in super::super) fn owed_hits(&self) -> Dropped {
         let mut owed = Dropped { unreported: 0, stranded: self.leased_hits() };
         for delta in self.unacknowledged.pending() {
@@ -135,7 +118,6 @@ impl LocalCounter {
         owed
     }
 
-    /// Returns the hits that the reports in flight carry.
     pub(super) fn carried_hits(&self) -> Dropped {
         let mut carried = Dropped::default();
         for delta in self.unacknowledged.in_flight() {

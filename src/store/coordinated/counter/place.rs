@@ -1,7 +1,6 @@
 //! The place of a counter in the queue of counters that need attention.
 
-/// A slot of the queue, modulo 2^24, in three bytes, so that it takes four together with an [`Urgency`]. The order of
-/// slots less than 2^23 apart is known.
+/// A slot of the queue, modulo 2^24: four bytes with an [`Urgency`]. Slots less than 2^23 apart have an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Slot([u8; 3]);
 
@@ -10,37 +9,29 @@ pub(in super::super) struct Slot([u8; 3]);
 pub(in super::super) enum Urgency {
     /// When a lease may have to be returned.
     Lease,
-    /// When the node that counts it, which does not reply, may do so again.
+    /// When a node that does not reply may do so again.
     Outage,
-    /// After its pause.
     Pause,
     /// Within a sync interval, and a tenth of a second.
     Interval,
     /// With the next batch.
     Tick,
-    /// At once.
     Now,
 }
 
-/// Where a counter is queued: in one slot for the time at which it is due, and in an earlier one if it became due
-/// sooner.
+/// Queued in the slot for the time at which it is due, and in an earlier one if it became due sooner.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct QueuePlace {
-    /// The slot in whose turn it is due, and how urgent that is. None if it needs no attention. An urgency of
-    /// [`Urgency::Now`] precedes every slot.
+    /// The slot in whose turn it is due. None if it needs no attention. [`Urgency::Now`] precedes every slot.
     due: Option<(Slot, Urgency)>,
-    /// A slot that holds it.
     queued: Option<Slot>,
-    /// An earlier slot that holds it too.
     earlier: Option<Slot>,
 }
 
 /// What to do with a counter whose slot was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Turn {
-    /// It needs attention.
     Due,
-    /// It has to be queued again, for this slot.
     Later(Slot),
     /// Nothing: it was attended to earlier.
     Passed,
@@ -49,19 +40,17 @@ pub(in super::super) enum Turn {
 // === impl Slot ===
 
 impl Slot {
-    /// Returns slot `number`.
     pub(in super::super) const fn of(number: u64) -> Self {
         let [low, middle, high, ..] = number.to_le_bytes();
         Self([low, middle, high])
     }
 
-    /// Returns whether it is after `other`.
     pub(in super::super) const fn is_after(self, other: Self) -> bool {
         // the sign bit of the difference
         matches!(self.distance_from(other), 1..=0x7f_ffff)
     }
 
-    /// Returns the number of slots from `other` to it, modulo 2^24.
+    /// From `other` to this slot, modulo 2^24.
     pub(in super::super) const fn distance_from(self, other: Self) -> u32 {
         self.number().wrapping_sub(other.number()) & 0xff_ffff
     }
@@ -75,13 +64,11 @@ impl Slot {
 // === impl QueuePlace ===
 
 impl QueuePlace {
-    /// Returns whether it is due with at least `urgency`.
     pub(in super::super) fn is_due_for(&self, urgency: Urgency) -> bool {
         self.due.is_some_and(|(_, current)| current >= urgency)
     }
 
-    /// Makes it due in the turn of `slot`, or at once, unless it is due earlier. Returns whether it must be queued for
-    /// that.
+    /// Keeps an earlier due time. Returns whether the counter must be queued in `slot`.
     pub(in super::super) fn make_due(&mut self, slot: Slot, urgency: Urgency) -> bool {
         if let Some((due, current)) = self.due
             && (current == Urgency::Now || (urgency != Urgency::Now && !due.is_after(slot)))
@@ -96,7 +83,6 @@ impl QueuePlace {
         urgency == Urgency::Now || !(precedes(self.queued) || precedes(self.earlier))
     }
 
-    /// Records that it was queued in `slot`.
     pub(in super::super) fn queue(&mut self, slot: Slot) {
         if self.queued.is_some() {
             self.earlier = Some(slot);
@@ -105,7 +91,7 @@ impl QueuePlace {
         }
     }
 
-    /// Records that the turn of `slot` has come; none for counters that are due at once. If it was due, it is no more.
+    /// `slot` is none for counters that are due at once. A counter that was due is due no more.
     pub(in super::super) fn take_turn(&mut self, slot: Option<Slot>) -> Turn {
         // another counter may be queued there
         let mut is_queued = slot.is_none();

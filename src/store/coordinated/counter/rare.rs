@@ -11,22 +11,16 @@ use super::{
 pub(super) enum Rare {
     #[default]
     Nothing,
-    /// One lease, and nothing else.
     Lease(HeldLease),
-    /// The conversation with the store, and nothing else.
     Talk(Box<Talk>),
     /// Several leases, or something else, with or without leases.
     More(Box<More>),
 }
 
-/// What even fewer counters have.
 #[derive(Debug, Default)]
 pub(super) struct More {
-    /// Hits that may be admitted without a call, in order of their ends.
     held: HeldLeases,
-    /// The conversation with the store, while it goes on.
     talk: Option<Box<Talk>>,
-    /// What is known of leasing. None while nothing has to be known.
     pub(super) leasing: Option<Box<Leasing>>,
     /// While the store is unavailable: the states as if every instance counted the same hits.
     pub(super) fallback: Option<Box<States>>,
@@ -39,7 +33,6 @@ impl Rare {
         matches!(self, Self::Nothing)
     }
 
-    /// Returns the leases in order of their ends.
     pub(super) fn leases(&self) -> &[HeldLease] {
         match self {
             Self::Nothing | Self::Talk(_) => &[],
@@ -56,12 +49,10 @@ impl Rare {
         }
     }
 
-    /// Returns the lease if there is one, and nothing else.
     pub(super) const fn only_lease(&self) -> Option<&HeldLease> {
         if let Self::Lease(lease) = self { Some(lease) } else { None }
     }
 
-    /// Adds `lease` after those that end no later.
     pub(super) fn add_lease(&mut self, lease: HeldLease) {
         if self.is_nothing() {
             *self = Self::Lease(lease);
@@ -89,7 +80,6 @@ impl Rare {
         }
     }
 
-    /// Returns the conversation with the store, if there is one.
     pub(super) fn talk(&self) -> Option<&Talk> {
         match self {
             Self::Talk(talk) => Some(talk),
@@ -98,7 +88,6 @@ impl Rare {
         }
     }
 
-    /// As [`Rare::talk`].
     pub(super) fn talk_mut(&mut self) -> Option<&mut Talk> {
         match self {
             Self::Talk(talk) => Some(talk),
@@ -107,7 +96,6 @@ impl Rare {
         }
     }
 
-    /// Returns the conversation with the store, which begins if there is none.
     pub(super) fn make_talk(&mut self) -> &mut Talk {
         if self.is_nothing() {
             *self = Self::Talk(Box::default());
@@ -118,7 +106,6 @@ impl Rare {
         self.make_more().talk.get_or_insert_default()
     }
 
-    /// Ends the conversation with the store.
     pub(super) fn take_talk(&mut self) -> Option<Box<Talk>> {
         match self {
             Self::Talk(_) => match std::mem::take(self) {
@@ -134,18 +121,15 @@ impl Rare {
         }
     }
 
-    /// Returns what it has besides a single lease or conversation.
     pub(super) fn more(&self) -> Option<&More> {
         if let Self::More(more) = self { Some(more) } else { None }
     }
 
-    /// As [`Rare::more`].
     pub(super) fn more_mut(&mut self) -> Option<&mut More> {
         if let Self::More(more) = self { Some(more) } else { None }
     }
 
-    /// Returns the place for more than a single lease. Not for counters that may have no more, for which it would take
-    /// space.
+    /// Allocates: not for counters that need no more than a lease or a talk.
     pub(super) fn make_more(&mut self) -> &mut More {
         if !matches!(self, Self::More(_)) {
             let (held, talk) = (self.pop_lease().into_iter().collect(), self.take_talk());
@@ -154,7 +138,6 @@ impl Rare {
         self.more_mut().expect("it has just been made")
     }
 
-    /// Frees the place for more than a single lease if it is not needed.
     pub(super) fn shrink(&mut self) {
         if let Self::More(more) = self
             && more.leasing.is_none()
@@ -176,7 +159,6 @@ impl Rare {
 // === impl More ===
 
 impl More {
-    /// Returns what is known of leasing, which counters in other modes do not have.
     pub(super) fn leasing_mut(&mut self) -> &mut Leasing {
         self.leasing.get_or_insert_default()
     }

@@ -16,47 +16,40 @@ use crate::{
 pub(super) struct PendingDelta {
     /// When the first of the hits were counted.
     pub(super) at: Timestamp,
-    /// When the last of them were counted.
     pub(super) last_at: Timestamp,
-    /// Hits that were admitted or given back.
     pub(super) change: CountChange,
-    /// The number of them that were counted although they were rejected.
+    /// How many of the hits count although they were rejected.
     pub(super) rejected: u64,
-    /// Hits of leases that are given back unused. They are available to others only after the store has received them.
+    /// Leased hits that are given back. Others can take them only after the store has received them.
     pub(super) unused: u64,
-    /// The earliest end of those leases: a sliding window gives back what it counts as of this instant or earlier, so
-    /// that the hits that stay count for longer.
+    /// The earliest end of those leases: a sliding window gives back hits up to then, and the rest count for longer.
     pub(super) unused_until: Timestamp,
-    /// The last try that a strict bucket rejected. Zero if there was none.
+    /// The last try that a strict bucket rejected; zero if none.
     pub(super) rejected_at: Timestamp,
 }
 
-/// Hits that were dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Dropped {
-    /// Hits that were never reported, because their windows had ended or their counter was evicted.
+    /// Never reported: their windows had ended, or their counter was evicted.
     pub(in super::super) unreported: u64,
-    /// Leased hits that were not used before their lease ended, and hits given back that were never reported.
+    /// Leased and not used before the lease ended, or given back and never reported.
     pub(in super::super) stranded: u64,
 }
 
 /// Hits that may be admitted without a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldLease {
-    /// Hits that are left: no tier admits more than 2^32 - 1 at once.
+    /// No tier admits more than 2^32 - 1 at once.
     pub(super) left: u32,
-    /// Whether it ends after the instant of its grant. Kept although the instants say so, since a flag leaves room for
-    /// the variants of [`Rare`](super::rare::Rare).
+    /// Whether it ends after its grant. This flag leaves room for the variants of [`Rare`](super::rare::Rare).
     pub(super) has_hold: bool,
     pub(super) granted_at: Timestamp,
-    /// The end of the lease.
     pub(super) until: Timestamp,
 }
 
-/// Leases in order of their ends.
+/// In order of their ends.
 pub(super) type HeldLeases = SmallVec<[HeldLease; 1]>;
 
-/// Returns the hits of `leases` that are not used yet.
 pub(super) fn left_in(leases: &[HeldLease]) -> u64 {
     leases.iter().map(|lease| lease.left().0).sum()
 }
@@ -64,18 +57,15 @@ pub(super) fn left_in(leases: &[HeldLease]) -> u64 {
 // === impl Dropped ===
 
 impl Dropped {
-    /// Hits that were taken, and that nobody has used.
     pub(in super::super) const fn stranded(hits: Hits) -> Self {
         Self { unreported: 0, stranded: hits.0 }
     }
 
-    /// Adds hits that were dropped.
     pub(super) const fn add(&mut self, unreported: u64, stranded: u64) {
         self.unreported = self.unreported.saturating_add(unreported);
         self.stranded = self.stranded.saturating_add(stranded);
     }
 
-    /// Returns all of the hits.
     pub(in super::super) const fn all(self) -> u64 {
         self.unreported.saturating_add(self.stranded)
     }
@@ -84,7 +74,7 @@ impl Dropped {
 // === impl PendingDelta ===
 
 impl PendingDelta {
-    /// A record of `hits` at `at`, which are given back if they are negative.
+    /// Negative `hits` are given back.
     pub(super) fn of(hits: i64, at: Timestamp) -> Self {
         Self {
             at,
@@ -97,7 +87,6 @@ impl PendingDelta {
         }
     }
 
-    /// A record of hits of a lease that are given back unused.
     pub(super) fn unused(lease: HeldLease) -> Self {
         let HeldLease { left, granted_at: at, until, .. } = lease;
         Self { unused: left.into(), unused_until: until, ..Self::of(0, at) }
@@ -108,30 +97,26 @@ impl PendingDelta {
         self.change.is_none() && self.unused == 0 && self.rejected_at == Timestamp::default()
     }
 
-    /// Returns the hits that it takes.
     pub(super) fn taken(&self) -> u64 {
         u64::try_from(self.change.hits).unwrap_or_default()
     }
 
-    /// Returns the hits that it gives back to the store.
     pub(super) fn returned(&self) -> u64 {
         u64::try_from(self.change.hits.saturating_neg()).unwrap_or_default().saturating_add(self.unused)
     }
 
-    /// Returns the hits that it takes and that were admitted.
     pub(super) fn admitted(&self) -> u64 {
         self.taken().saturating_sub(self.rejected)
     }
 
-    /// Appends `hits` that were admitted at `at`, in the same windows.
+    /// `at` must be in the same windows.
     pub(super) fn add(&mut self, hits: i64, at: Timestamp) {
         self.change.append(hits);
         self.last_at = self.last_at.max(at);
     }
 
-    /// Takes in `later`, if both are of the same windows of `tiers` but for those that have ended at `now`, which the
-    /// store does not count any more; or if it is itself no more than a rejected try, which no window counts. Returns
-    /// whether it has.
+    /// Takes in `later` if both are in the same windows of `tiers`, apart from those that have ended at `now`. A mere
+    /// rejected try takes in anything, since no window counts it. Returns whether it has.
     pub(super) fn takes_in(&mut self, later: &Self, tiers: &[Tier], now: Timestamp) -> bool {
         let is_same_in = |tier: &Tier| {
             let alone = std::slice::from_ref(tier);
@@ -148,8 +133,7 @@ impl PendingDelta {
         is_only_a_try
     }
 
-    /// Has one of `records` [take in](Self::takes_in) `later`, which follows them: the last one, or an earlier one if
-    /// those between only add hits, as `later` does, so that their order does not matter. Returns whether one has.
+    /// Has one of `records` [take in](Self::takes_in) `later`. Only those that add hits may change their order.
     pub(super) fn merge(records: &mut [Self], later: &Self, tiers: &[Tier], now: Timestamp) -> bool {
         for earlier in records.iter_mut().rev() {
             if earlier.takes_in(later, tiers, now) {
@@ -166,12 +150,10 @@ impl PendingDelta {
         self.change.is_addition() && self.unused == 0 && self.rejected_at == Timestamp::default()
     }
 
-    /// Returns whether none of `tiers` counts it at `now`.
     pub(super) fn has_ended(&self, tiers: &[Tier], now: Timestamp) -> bool {
         tiers.iter().all(|tier| has_ended(tier, self.last_at, now))
     }
 
-    /// Appends `later`, which is of the same windows.
     fn append(&mut self, later: &Self) {
         // the store gives the unused hits back first, so those that it has not counted yet are taken back here
         let uncounted = later.unused.min(self.taken());
@@ -191,7 +173,6 @@ impl PendingDelta {
         }
     }
 
-    /// Returns the report that sends it.
     pub(super) fn report(&self) -> Report {
         Report {
             at: self.last_at,
@@ -201,7 +182,7 @@ impl PendingDelta {
         }
     }
 
-    /// Applies it to `state`, that of `tier`, as the store does with the report.
+    /// As the store applies the report.
     pub(super) fn apply(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
         if let CounterState::FixedWindow(window) = state {
             if window.end() == self.last_at.window_end(tier.period) || window.end() <= self.last_at {
@@ -231,12 +212,11 @@ impl HeldLease {
         Self { left: saturated(hits.0), has_hold: until > granted_at, granted_at, until }
     }
 
-    /// Returns the hits that are left.
     pub(super) const fn left(&self) -> Hits {
         Hits(self.left as u64)
     }
 
-    /// Takes the hits that are left from `state`, the store's, which counts them.
+    /// `state` is the store's, which counts leased hits.
     pub(super) fn exclude(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
         match state {
             CounterState::FixedWindow(window) => {

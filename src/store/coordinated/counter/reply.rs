@@ -34,8 +34,7 @@ use crate::{
 /// The inaccuracy of the time of a reply that does not carry it.
 const INACCURACY: Period = Period::from_millis(20);
 
-/// The time by which a reply is at most earlier than that to an earlier command, unless the store's clock has stepped
-/// back.
+/// A reply is at most this much earlier than that to an earlier command, unless the store's clock has stepped back.
 const CLOCK_STEP: Period = Period::from_secs(1);
 
 /// What the outcome of a command has led to.
@@ -43,10 +42,10 @@ const CLOCK_STEP: Period = Period::from_secs(1);
 pub(in super::super) struct Applied {
     /// Hits that the store may or may not have counted.
     pub(in super::super) unknown: u64,
-    /// Hits that were reported and are above a limit.
+    /// Reported hits above a limit.
     pub(in super::super) overshoot: u64,
     pub(in super::super) dropped: Dropped,
-    /// The callers whose tries have their outcomes.
+    /// To be woken when the counter is not locked.
     pub(in super::super) woken: Wakeups,
 }
 
@@ -56,8 +55,7 @@ fn taken(reply: &Reply, i: usize, run: &Run) -> u32 {
     reply.taken.get(i).copied().unwrap_or(all).min(run.tries)
 }
 
-/// Returns whether state `i` of `reply` replaces `state`. It does not if that is kept, since it is more exact, or if the
-/// reply is about an earlier window.
+/// State `i` of `reply` replaces `state` unless that `is_kept`, being more exact, or the reply is of an earlier window.
 fn adopts(state: &CounterState, reply: &Reply, i: usize, is_kept: bool) -> bool {
     match (state, &reply.counters[i]) {
         (CounterState::FixedWindow(known), CounterState::FixedWindow(stored)) => stored.end() >= known.end(),
@@ -65,8 +63,7 @@ fn adopts(state: &CounterState, reply: &Reply, i: usize, is_kept: bool) -> bool 
     }
 }
 
-/// Lets the next hit begin a span of its own if the newest one is empty: that one began with hits that were leased and
-/// not used, at the end of their lease.
+/// Drops empty spans, so that the next hit begins its own: unused leases have the newest one begin at their end.
 fn close_empty_span(tier: &Tier, state: &mut CounterState) {
     if let Some(window) = state.sliding_window()
         && window.spans().last().is_some_and(|span| span.hits == 0)
@@ -74,6 +71,28 @@ fn close_empty_span(tier: &Tier, state: &mut CounterState) {
         let spans = window.spans().iter().filter(|span| span.hits > 0).copied();
         let window = SlidingWindow::new(Timestamp::default(), spans);
         *state = CounterState::from_sliding_window(window, tier);
+    }
+}
+
+/// Returns how many of the `admitted` hits, which the store has just counted according to `reply`, are above a limit of
+/// `tiers`. The hits counted last are the excess, so the instance that admitted an excess hit reports it, once.
+pub(super) fn overshoot(reply: &Reply, tiers: &[Tier], admitted: u64, now: Timestamp) -> u64 {
+    let over =
+        reply.counters.iter().zip(tiers).map(|(state, tier)| {
+            state.probe(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
+        });
+    over.max().unwrap_or_default().min(admitted)
+}
+
+/// Makes a try of `run` in `states`; `over` says whether the store has rejected it.
+fn make_try(run: &Run, over: bool, hits: Hits, tiers: &[Tier], states: &mut [CounterState], now: Timestamp) {
+    for (tier, state) in tiers.iter().zip(states) {
+        match run.direction {
+            Direction::GiveBack => state.give_back(tier, now, hits),
+            Direction::Take if !over || run.counts_rejected => state.take(tier, now, hits),
+            Direction::Take if !state.probe(tier, now, hits).fits => state.reject(tier, now),
+            Direction::Take => {}
+        }
     }
 }
 
@@ -100,20 +119,12 @@ impl Sent {
         (rejects, hits)
     }
 
-    /// Returns whether the store has counted the tries that it has admitted according to `reply`.
     fn is_counted(&self, reply: &Reply) -> bool {
         !self.all_or_none || self.runs.iter().enumerate().all(|(i, run)| taken(reply, i, run) == run.tries)
     }
 
-    /// Decides its tries by `reply`, of the instant `now`, in their order. `states` are those after all of them, and
-    /// `before` those that this instance knew before.
-    fn decide(
-        &self,
-        reply: &Reply,
-        before: Option<&[CounterState]>,
-        mut states: Cow<'_, [CounterState]>,
-        now: Timestamp,
-    ) -> Verdicts {
+    /// Decides the tries in order. `states` are those after all of them.
+    fn decide(&self, reply: &Reply, mut states: Cow<'_, [CounterState]>, now: Timestamp) -> Verdicts {
         let tiers = &self.target.tiers;
         let mut decided = Verdicts::with_capacity(self.tries.len());
         if let [Try { asks: Asks::Reserve(request), .. }] = &self.tries[..] {
@@ -124,99 +135,61 @@ impl Sent {
             decided.push(Tried { decision, at: now, is_counted: true, reserved });
             return decided;
         }
-        // those before the tries are known if they lead to those after them
-        let before = if self.is_counted(reply) { before } else { Some(&states[..]) };
-        if let Some((decided, found)) = before.map(|before| self.decide_from(reply, before, now)) {
-            let used = |state: &CounterState, tier| state.probe(tier, now, Hits(0)).used;
-            let mut tiers = tiers.iter().zip(found.iter().zip(&*states));
-            if tiers.all(|(tier, (found, state))| used(found, tier) == used(state, tier)) {
-                return decided;
-            }
+        let (is_counted, are_many) = (self.is_counted(reply), self.tries.len() > 1);
+        if is_counted && are_many {
+            self.take_back(reply, states.to_mut(), now);
         }
-        // from the last one on, whose hits the states include too
-        let mut end = self.tries.len();
-        for (i, run) in self.runs.iter().enumerate().rev() {
-            let taken = taken(reply, i, run) as usize;
-            let begin = end.saturating_sub(run.tries as usize);
-            for (j, asked) in self.tries[begin..end].iter().enumerate().rev() {
-                let hits = asked.hits;
-                let (decision, changes) = match asked.asks {
-                    Asks::Take(policy) | Asks::Lease(policy) => {
-                        let over = j >= taken;
-                        let decision = decision_from_store(tiers, &states, policy, over, hits, now);
-                        (decision, !over || run.counts_rejected)
-                    }
-                    Asks::GiveBack(_) => (self.look_after_return(&states, now), true),
-                    Asks::Look | Asks::Reserve(_) => (look(tiers, &states, hits, now), false),
-                };
-                decided.push(Tried { decision, at: now, is_counted: true, reserved: Hits(0) });
-                // no try needs those before the first one
-                if changes && hits > Hits(0) && begin + j > 0 {
-                    match run.direction {
-                        Direction::Take => take_off(tiers, states.to_mut(), hits, now),
-                        Direction::GiveBack => put_back(tiers, states.to_mut(), hits, now),
-                    }
-                }
-            }
-            end = begin;
-        }
-        decided.reverse();
-        decided
-    }
-
-    /// Decides its tries by `reply` from the first one on, before which the states were `before`. Returns the states after
-    /// them, too: those before them if they count all or none, and one of them is rejected.
-    fn decide_from(
-        &self,
-        reply: &Reply,
-        before: &[CounterState],
-        now: Timestamp,
-    ) -> (Verdicts, Vec<CounterState>) {
-        let (tiers, is_counted) = (&self.target.tiers, self.is_counted(reply));
-        let (mut found, mut tries) = (Vec::from(before), self.tries.iter());
-        let mut decided = Verdicts::with_capacity(self.tries.len());
+        let (before, mut tries) = (states.clone(), self.tries.iter());
         for (i, run) in self.runs.iter().enumerate() {
             let taken = taken(reply, i, run) as usize;
             for (j, asked) in tries.by_ref().take(run.tries as usize).enumerate() {
                 let (hits, over) = (asked.hits, j >= taken);
-                for (tier, state) in tiers.iter().zip(&mut found) {
-                    match run.direction {
-                        Direction::GiveBack => state.give_back(tier, now, hits),
-                        Direction::Take if run.hits == 0 => {}
-                        Direction::Take if !over || run.counts_rejected => state.take(tier, now, hits),
-                        Direction::Take if !state.probe(tier, now, hits).fits => state.reject(tier, now),
-                        Direction::Take => {}
-                    }
+                if are_many && run.hits > 0 {
+                    make_try(run, over, hits, tiers, states.to_mut(), now);
                 }
                 let decision = match asked.asks {
                     Asks::Take(policy) | Asks::Lease(policy) if over || is_counted => {
-                        decision_from_store(tiers, &found, policy, over, hits, now)
+                        // the estimate may be finer than the state that rejects it
+                        let is_finer = over && fits(tiers, &states, hits, now);
+                        let by = if is_finer { &reply.counters[..] } else { &states[..] };
+                        decision_from_store(tiers, by, policy, over, hits, now)
                     }
-                    Asks::GiveBack(_) if is_counted => self.look_after_return(&found, now),
-                    Asks::Look => look(tiers, &found, hits, now),
-                    _ => look(tiers, before, Hits(0), now),
+                    Asks::GiveBack(_) if is_counted => self.look_after_return(&states, now),
+                    Asks::Look => look(tiers, &states, hits, now),
+                    _ => look(tiers, &before, Hits(0), now),
                 };
                 decided.push(Tried { decision, at: now, is_counted, reserved: Hits(0) });
             }
         }
-        (decided, if is_counted { found } else { Vec::from(before) })
+        decided
     }
 
-    /// Returns how `states` stand after hits were given back, which rejects no others.
+    /// Takes what the runs have changed back from `states`.
+    fn take_back(&self, reply: &Reply, states: &mut [CounterState], now: Timestamp) {
+        for (i, run) in self.runs.iter().enumerate().rev() {
+            let counted = if run.counts_rejected { run.tries } else { taken(reply, i, run) };
+            let hits = Hits(run.hits.saturating_mul(counted.into()));
+            match run.direction {
+                Direction::Take => take_off(&self.target.tiers, states, hits, now),
+                Direction::GiveBack => put_back(&self.target.tiers, states, hits, now),
+            }
+        }
+    }
+
+    /// Hits that were given back reject no others.
     fn look_after_return(&self, states: &[CounterState], now: Timestamp) -> Decision {
         let decision = look(&self.target.tiers, states, Hits(0), now);
         Decision { over: decision.over && !self.all_or_none, ..decision }
     }
 
-    /// Decides its tries by `outcome`, without the counter, which was evicted.
+    /// Decides its tries without the counter, which was evicted.
     pub(in super::super) fn decide_alone(&mut self, outcome: ExchangeOutcome<'_>) -> Applied {
         let mut applied = Applied::default();
         let want = self.hold_ahead().map_or(0, |hold| hold.want);
         match outcome {
             Ok((reply, now)) if reply.counters.len() == self.target.tiers.len() => {
                 applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
-                let decided =
-                    self.decide(reply, None, Cow::Borrowed(&reply.counters), self.dated(reply, now));
+                let decided = self.decide(reply, Cow::Borrowed(&reply.counters), self.dated(reply, now));
                 for (asked, tried) in self.tries.drain(..).zip(decided) {
                     asked.succeed(tried, &mut applied.woken);
                 }
@@ -242,14 +215,13 @@ impl Sent {
         applied
     }
 
-    /// Returns the instant of `reply`, whose call was carried out at `now`: in the windows that it is about.
+    /// `now` is when the store carried out the call. The result is in the windows that `reply` is about.
     fn dated(&self, reply: &Reply, now: Timestamp) -> Timestamp {
         // a report may be of a window that has ended
         if self.decides() { reply.instant(&self.target.tiers, now) } else { now }
     }
 }
 
-/// The decisions about the tries of a command.
 type Verdicts = SmallVec<[Tried; 1]>;
 
 impl LocalCounter {
@@ -258,7 +230,6 @@ impl LocalCounter {
         number != self.heard.applied && number.wrapping_sub(self.heard.applied) < u32::MAX / 2
     }
 
-    /// Notes that command `number` has its outcome.
     pub(super) fn end_command(&mut self, number: u32) {
         let Some(talk) = self.rare.talk_mut() else { return };
         if let Some(i) = talk.on_way.iter().position(|sent| sent.number == number) {
@@ -273,7 +244,6 @@ impl LocalCounter {
         }
     }
 
-    /// Applies the `outcome` of the command that is remembered as `sent`, and tells the callers of its tries.
     pub(in super::super) fn apply(
         &mut self,
         sent: &mut Sent,
@@ -281,7 +251,6 @@ impl LocalCounter {
         link: &Link,
     ) -> Applied {
         self.end_command(sent.number);
-        self.books.see(outcome.map_or(link.time.now, |(_, now)| link.time.now.max(now)));
         let mut applied = Applied::default();
         let mut admitted = 0;
         if let Some(carried) = sent.carried {
@@ -294,7 +263,7 @@ impl LocalCounter {
             Ok((reply, now)) if reply.counters.len() == sent.target.tiers.len() => {
                 let now = sent.dated(reply, now);
                 if sent.carried.is_some() {
-                    applied.overshoot = self.overshoot(reply, admitted, now);
+                    applied.overshoot = overshoot(reply, &sent.target.tiers, admitted, now);
                 }
                 self.apply_reply_of(sent, reply, link, now, &mut applied);
             }
@@ -305,8 +274,7 @@ impl LocalCounter {
         applied
     }
 
-    /// Applies the `delivery` of the reports that were taken last. If they were definitely not applied, they are
-    /// pending again. Returns the hits of the last one that the store has applied and that were admitted here.
+    /// Reports that were not applied are pending again. Returns the admitted hits of the last one, if it was applied.
     pub(super) fn apply_delivery(&mut self, delivery: Delivery) -> u64 {
         if delivery == Delivery::NotApplied {
             self.unacknowledged.return_flight(&self.target.tiers);
@@ -317,14 +285,12 @@ impl LocalCounter {
             admitted = self.unacknowledged.in_flight().last().map_or(0, PendingDelta::admitted);
             self.plan.acknowledged = self.plan.acknowledged.saturating_add(saturated(carried.unreported));
         }
-        self.books.settle(carried.unreported, carried.stranded);
         self.unacknowledged.end_flight();
         admitted
     }
 
-    /// Adopts the store's counters, adds what it does not know yet, takes away what only this instance may use, and
-    /// plans the next flush. `number` is that of the command. A reply that a later one has overtaken changes nothing.
-    /// Returns whether it was applied.
+    /// Adopts the store's counters, with what it does not know yet and without unused leases, and plans the next flush.
+    /// Returns false if a later reply has overtaken this one: then the counts stay.
     pub(super) fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) -> bool {
         let precedes = |other: u32| number != other && other.wrapping_sub(number) < u32::MAX / 2;
         let is_estimated = reply.at.is_none();
@@ -372,7 +338,6 @@ impl LocalCounter {
         let is_early =
             talk.is_some_and(|talk| talk.aside.as_ref().is_some_and(|aside| aside.early.is_some()));
         let is_guessed = !in_flight.is_empty() || is_early;
-        self.books.guess(unknown.is_empty() && is_guessed);
         self.heard.exact = if is_guessed { kept } else { TierSet(u32::MAX) };
         self.end_fallback();
         // the hits counted here during the first flush are the first measurement of the rate
@@ -390,18 +355,7 @@ impl LocalCounter {
         true
     }
 
-    /// Returns how many of the `admitted` hits, which the store has just counted according to `reply`, are above a
-    /// limit. The hits counted last are the excess, so every excess hit is reported once, by the instance that admitted
-    /// it.
-    pub(super) fn overshoot(&self, reply: &Reply, admitted: u64, now: Timestamp) -> u64 {
-        let over = reply.counters.iter().zip(&self.target.tiers).map(|(state, tier)| {
-            state.probe(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
-        });
-        over.max().unwrap_or_default().min(admitted)
-    }
-
-    /// Notes that a command has failed: its tries are undecided. Hits that were admitted meanwhile are pending, unless
-    /// the store may have counted them.
+    /// Hits that were admitted meanwhile become pending, unless the store may have counted them.
     fn fail(&mut self, sent: &mut Sent, delivery: Delivery, applied: &mut Applied) {
         let is_unknown = delivery == Delivery::Unknown;
         if is_unknown {
@@ -430,9 +384,8 @@ impl LocalCounter {
         }
     }
 
-    /// Has the tries of callers who still wait take their hits first, and then those that were admitted meanwhile. What
-    /// the store has not taken for the latter is pending; what it has leaves the estimate, to come back with the reply.
-    /// Returns the hits that the store has taken, and that nobody has asked for any more.
+    /// Callers who still wait receive taken hits first, then tries that were admitted meanwhile: those without are
+    /// pending, the others leave the estimate, which adopts the reply. Returns the hits that nobody wants.
     fn share_taken(&mut self, sent: &mut Sent, reply: &Reply) -> u64 {
         if sent.tries.iter().all(Try::is_awaited) {
             return 0;
@@ -455,7 +408,7 @@ impl LocalCounter {
                 match (self.take_given_up(asked.id), j < taken) {
                     (Some(admitted), true) => {
                         let hits = Hits(admitted.taken());
-                        take_off(&self.target.tiers, &mut self.estimate, hits, admitted.at);
+                        take_off(&sent.target.tiers, &mut self.estimate, hits, admitted.at);
                     }
                     (None, true) if !run.counts_rejected => unclaimed = unclaimed.saturating_add(run.hits),
                     // where rejected hits count, the store has counted them
@@ -467,7 +420,6 @@ impl LocalCounter {
         unclaimed
     }
 
-    /// Applies `reply`, of the instant `now`, and decides the tries of `sent`.
     fn apply_reply_of(
         &mut self,
         sent: &mut Sent,
@@ -477,7 +429,6 @@ impl LocalCounter {
         applied: &mut Applied,
     ) {
         let number = sent.number;
-        let before = sent.tries.iter().any(|asked| asked.group.is_some()).then(|| self.estimate.to_vec());
         let (rejects, taken) = sent.outcomes(reply, now);
         let is_leasing = self.choice.mode == Coordination::Lease && !sent.is_own;
         let asks_lease = Try::leases;
@@ -527,7 +478,7 @@ impl LocalCounter {
         }
         let decided = match sent.tries[..] {
             [] => Verdicts::new(),
-            _ => sent.decide(reply, before.as_deref(), self.states_after(sent, reply, is_applied), now),
+            _ => sent.decide(reply, self.states_after(sent, reply, is_applied), now),
         };
         // what is held may have ended on the way
         applied.dropped = self.expire_leases(link.time);
@@ -566,8 +517,7 @@ impl LocalCounter {
         }
     }
 
-    /// Has the estimate decide what `asked` was told: it is exact, and the store's state counts some hits for longer than
-    /// they do, and what is held.
+    /// The estimate, which is exact, decides instead: the store's state counts some hits for too long, and leased ones.
     fn decide_better(&mut self, asked: &Try, tried: &mut Tried, now: Timestamp) {
         let is_taken =
             matches!(asked.asks, Asks::Take(OverLimitPolicy::Ignore) | Asks::Lease(OverLimitPolicy::Ignore));
@@ -577,7 +527,7 @@ impl LocalCounter {
         }
     }
 
-    /// Decides `asked` from what is held, although the store has rejected it. Returns it if that is not possible.
+    /// Decides `asked` from the leases. Returns it if they do not cover it.
     fn decide_again(&mut self, asked: Try, link: &Link, woken: &mut Wakeups) -> Option<Try> {
         let now = link.time.now;
         let Asks::Lease(policy) = asked.asks else { return Some(asked) };
@@ -593,7 +543,6 @@ impl LocalCounter {
         None
     }
 
-    /// Decides the tries that wait from what is held, as far as that goes.
     fn decide_waiting_from_held(&mut self, link: &Link, woken: &mut Wakeups) {
         let Some(talk) = self.rare.talk_mut() else { return };
         let tries = std::mem::take(&mut talk.tries);
@@ -603,11 +552,10 @@ impl LocalCounter {
         }
     }
 
-    /// Keeps `reply` to what has passed beside an exchange that holds hits, which it may count. The estimate counts
-    /// what it has taken.
+    /// Keeps `reply` until that to the hold, which it may count. The estimate counts the taken hits meanwhile.
     fn keep_early(&mut self, sent: &Sent, reply: &Reply, number: u32, now: Timestamp) {
         let (_, taken) = sent.outcomes(reply, now);
-        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
+        for (tier, state) in sent.target.tiers.iter().zip(self.estimate.iter_mut()) {
             state.take(tier, now, Hits(taken));
         }
         if !self.has_all_flowing(reply.own.or(reply.missing))
@@ -623,7 +571,6 @@ impl LocalCounter {
         }
     }
 
-    /// Applies the reply that had to wait for the one to the exchange that holds hits.
     fn apply_early(&mut self) {
         if self.requested_hits() == 0
             && let Some(aside) = self.rare.talk_mut().and_then(|talk| talk.aside.as_mut())
@@ -633,8 +580,7 @@ impl LocalCounter {
         }
     }
 
-    /// Returns the tiers of which the estimate stays although the store has replied: nobody else has changed them since it
-    /// was exact, or nobody uses them.
+    /// Tiers whose estimate stays: nobody else has changed them since it was exact, or the store did not have them.
     const fn kept_in(&self, reply: &Reply) -> TierSet {
         self.heard.exact.and(reply.own).or(reply.missing)
     }
@@ -649,7 +595,7 @@ impl LocalCounter {
     fn repeat(&mut self, sent: &Sent, reply: &Reply, kept: TierSet, now: Timestamp) {
         if sent.is_reserving() {
             let until = sent.hold.map_or(now, |hold| now.after(hold.time));
-            let states = self.target.tiers.iter().zip(self.estimate.iter_mut()).enumerate();
+            let states = sent.target.tiers.iter().zip(self.estimate.iter_mut()).enumerate();
             for (_, (tier, state)) in states.filter(|(i, _)| kept.contains(*i)) {
                 state.reserve(tier, now, until, Hits(reply.granted));
             }
@@ -661,7 +607,7 @@ impl LocalCounter {
             let taken = taken(reply, i, run);
             let counted = if run.counts_rejected { run.tries } else { taken };
             let hits = Hits(run.hits.saturating_mul(counted.into()));
-            let states = self.target.tiers.iter().zip(self.estimate.iter_mut()).enumerate();
+            let states = sent.target.tiers.iter().zip(self.estimate.iter_mut()).enumerate();
             for (_, (tier, state)) in states.filter(|(i, _)| kept.contains(*i)) {
                 if run.direction == Direction::GiveBack {
                     state.add(tier, now, CountChange::of(negative(hits.0)), now);
@@ -675,8 +621,7 @@ impl LocalCounter {
         }
     }
 
-    /// Returns the states after everything that `sent` has done: the estimate, which leaves out what is held and has
-    /// what is not reported yet, but for windows that it does not have.
+    /// Returns the estimate, which leaves out leases and has unreported hits, except for windows that it does not have.
     fn states_after<'a>(&self, sent: &Sent, reply: &'a Reply, is_applied: bool) -> Cow<'a, [CounterState]> {
         let is_better = is_applied
             && !sent.is_reserving()
@@ -696,7 +641,7 @@ impl LocalCounter {
         both.map(of_window).collect()
     }
 
-    /// Gives back what was reserved by `request`, whose caller waits no longer.
+    /// For a caller who waits no longer.
     pub(in super::super) fn give_back_reserved(&mut self, request: ReservationRequest, tried: Tried) {
         let span = ReservedSpan { from: tried.at, until: tried.at.after(request.hold), is_reported: true };
         self.release(span, tried.reserved, true, tried.at);

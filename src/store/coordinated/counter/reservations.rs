@@ -21,7 +21,6 @@ impl LocalCounter {
         request.fit(Hits(left.unwrap_or_default() / instances.max(1)))
     }
 
-    /// Returns how long hits that are reserved at `now` may be used: for `hold`, or until the first fixed window ends.
     fn reservation_time(&self, hold: Period, now: Timestamp) -> Period {
         let windows = self.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
         windows.map(|tier| now.window_end(tier.period).since(now)).fold(hold, Period::min)
@@ -34,7 +33,6 @@ impl LocalCounter {
         if decision.over { Hits(0) } else { hits }
     }
 
-    /// Describes a reservation of `hits` that was counted here.
     pub(in super::super) fn local_reservation(
         &self,
         hits: Hits,
@@ -51,9 +49,7 @@ impl LocalCounter {
         Reservation { hits, until: now.after(time), decision, counted }
     }
 
-    /// Gives reserved hits back. They are available here at once, and to others when the store has received them.
-    ///
-    /// `can_grant` says whether the store supports grants and their return.
+    /// The hits are available here at once. `can_grant`: whether the store supports grants and their return.
     pub(in super::super) fn release(
         &mut self,
         span: ReservedSpan,

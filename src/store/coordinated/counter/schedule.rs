@@ -2,8 +2,7 @@
 
 use crate::limit::{Period, Tier, Timestamp};
 
-/// The fraction of the time to the limit that one pause may last: a fiftieth, so that all instances together take at
-/// most a fiftieth of the remaining hits in it.
+/// A pause lasts a fiftieth of the time to the limit, so that all instances together take a fiftieth of the rest in it.
 const PAUSES_TO_LIMIT: u64 = 50;
 
 /// The most intervals that a pause may last.
@@ -12,8 +11,7 @@ const MAX_INTERVALS: u64 = 10;
 /// The longest pause, unless the interval itself is longer, or the limit is slow.
 const MAX_PAUSE: Period = Period::from_secs(1);
 
-/// The most hits of all instances in a pause of a slow limit, at their rate: so few that they change little, and each
-/// would cost a call.
+/// The most hits of all instances in a pause of a slow limit: few, and each would cost a call.
 pub(super) const SLOW_HITS: u64 = 16;
 
 /// The hits above which an instance ends a pause of a slow limit.
@@ -23,20 +21,17 @@ const SLOW_BURST: u64 = 8;
 const SLOW_PAUSES_IN_PERIOD: u64 = 100;
 const SLOW_PAUSES_TO_LIMIT: u64 = 4;
 
-/// The longest pause of a slow limit.
 const MAX_SLOW_PAUSE: Period = Period::from_secs(60);
 
-/// The fraction of the time to the limit after which a flush is early: a third. Half of the time would be too long,
-/// since the others have taken hits too that they had not reported when the rest was measured.
+/// A flush is early after a third of the time to the limit. Half would be too long: others have unreported hits too.
 const EARLY: u64 = 3;
 
-/// The time of a counter's next flush.
 #[derive(Debug)]
 pub(in super::super) struct FlushSchedule {
-    /// The sync interval in microseconds.
+    /// In microseconds.
     interval: u32,
-    /// While the limit is far away, the longest time until the next flush, which is longer than the interval. Otherwise
-    /// the time after the store's last reply from which on the flush is urgent. In microseconds.
+    /// In microseconds. If longer than the interval, the longest time until the next flush. Otherwise the time after
+    /// the last reply from which a flush is urgent.
     next: u32,
 }
 
@@ -48,45 +43,40 @@ impl FlushSchedule {
         Self { interval, next: interval }
     }
 
-    /// Changes the sync interval. The next flush that is planned already stays so.
+    /// A flush that is planned already stays so.
     pub(in super::super) fn set_interval(&mut self, interval: Period) {
         if micros(interval) != self.interval {
             *self = Self::new(interval);
         }
     }
 
-    /// Returns the sync interval: at most 71 minutes.
+    /// At most 71 minutes.
     pub(in super::super) fn interval(&self) -> Period {
         period(self.interval)
     }
 
-    /// Returns the longest time until the next flush: the interval, or longer while the limit is far away.
     pub(in super::super) fn pause(&self) -> Period {
         period(self.next.max(self.interval))
     }
 
-    /// Returns whether the pause is as long as only that of a slow limit is.
     pub(in super::super) fn is_slow(&self) -> bool {
         self.is_far() && self.pause() > MAX_PAUSE
     }
 
-    /// Returns how long the store's last reply says something of the hits of others: two pauses. Hits of a slow limit are
-    /// often as far apart as that by chance.
+    /// How long the last reply says something of others' hits. Those of a slow limit are often far apart by chance.
     pub(super) fn known_for(&self) -> Period {
         let pauses = if self.is_slow() { 4 } else { 2 };
         Period::from_nanos(self.pause().as_nanos().saturating_mul(pauses))
     }
 
-    /// Returns whether `own` hits, taken here since the last flush, exceed the plan for a long pause: twice the fiftieth
-    /// of `part`, this instance's equal share of the remaining hits; of a slow limit a quarter of it, or [`SLOW_BURST`].
-    /// This way every instance that receives some of a burst after a quiet period reports it. A single hit is not a
-    /// burst.
+    /// Returns whether `own` hits since the last flush exceed the plan for a long pause. `part` is this instance's
+    /// share of the rest. So every instance that receives some of a burst reports it. A single hit is no burst.
     pub(super) fn is_outrun(&self, own: u64, part: u64) -> bool {
         let most = if self.is_slow() { (part / 4).min(SLOW_BURST) } else { 2 * part / PAUSES_TO_LIMIT };
         self.is_far() && own > most.max(1)
     }
 
-    /// Returns whether the flush is urgent at `now`, because the limit is close at the rate of all instances.
+    /// Returns whether the limit is so close, at the rate of all instances, that the flush is urgent.
     pub(super) fn is_early(&self, last_reply_at: Option<Timestamp>, now: Timestamp) -> bool {
         !self.is_far() && last_reply_at.is_some_and(|last| now >= last.after(period(self.next)))
     }
@@ -100,8 +90,7 @@ impl FlushSchedule {
         self.next > self.interval
     }
 
-    /// Plans the next flush of a counter of `tiers` after a reply. The limit is reached after the time `left`, at the rate
-    /// of all instances, which take [`SLOW_HITS`] in the time `few`.
+    /// `left` is the time to the limit at the rate of all instances, and `few` that in which they take [`SLOW_HITS`].
     pub(super) fn plan(&mut self, left: Period, few: Period, tiers: &[Tier]) {
         let part = |time: Period, parts: u64| Period::from_nanos(time.as_nanos() / parts);
         let interval = self.interval();
@@ -121,7 +110,6 @@ impl FlushSchedule {
     }
 }
 
-/// Converts to microseconds, rounded up.
 fn micros(period: Period) -> u32 {
     u32::try_from(period.as_nanos().div_ceil(1_000)).unwrap_or(u32::MAX)
 }

@@ -28,36 +28,31 @@ use crate::{
 /// What one decision asks the store.
 #[derive(Debug)]
 pub(in super::super) struct Try {
-    /// Its number among the tries and commands of the counter.
     pub(super) id: u32,
-    /// The limit that it is decided by.
     pub(super) target: Arc<Target>,
     /// Whether the limit came with the request.
     pub(super) is_own: bool,
     pub(super) hits: Hits,
     pub(super) asks: Asks,
-    /// The tries that leave with it, in one command. None if it may leave alone.
+    /// None if it may leave alone.
     pub(super) group: Option<Group>,
     pub(super) outcome: Setter,
 }
 
-/// The tries of one request, which follow each other: no other try comes between. Twice a number that those next to it
-/// do not have, and 1 if they count nothing once one of them is rejected: in so few bytes that a talk does not grow.
+/// The tries of one request, with no other between them. Twice a number that adjacent groups do not have, plus 1 for
+/// all or none: in so few bytes that a talk does not grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Group(NonZeroU16);
 
-/// Tries in order of arrival.
+/// In order of arrival.
 pub(in super::super) type Tries = SmallVec<[Try; 1]>;
 
 /// The tries of a counter that wait, and its exchanges that are on their way.
 #[derive(Debug, Default)]
 pub(in super::super) struct Talk {
-    /// Tries that wait to be sent, in order of arrival.
     pub(super) tries: Tries,
-    /// The calls that were sent and have no reply yet, oldest first, but for one that carries nothing but reports: that
-    /// is on its way as long as these are in flight.
+    /// Without a reply yet, oldest first. One of reports alone is not here: it is on its way while these are in flight.
     pub(super) on_way: SmallVec<[OnWay; 1]>,
-    /// What few have.
     pub(super) aside: Option<Box<Aside>>,
     /// Whether the sender has the counter in its queue.
     pub(super) is_queued: bool,
@@ -68,13 +63,11 @@ pub(in super::super) struct Talk {
 /// What is expected of replies besides the outcomes of callers who wait.
 #[derive(Debug, Default)]
 pub(super) struct Aside {
-    /// Tries on their way whose callers wait no longer.
     pub(super) given_up: SmallVec<[GivenUp; 1]>,
     /// The newest reply beside a hold on its way, which it may count: it is applied after that.
     pub(super) early: Option<Early>,
 }
 
-/// A reply that is applied later.
 #[derive(Debug)]
 pub(super) struct Early {
     pub(super) reply: Reply,
@@ -88,9 +81,8 @@ pub(super) struct OnWay {
     pub(super) number: u32,
     /// Those that have no reply yet.
     pub(super) left: u16,
-    /// Whether one of them is about the ledger.
     pub(super) is_ledger: bool,
-    /// The hits that are to be held by that.
+    /// Hits that it asks the store to hold.
     pub(super) want: u64,
     pub(super) at: Timestamp,
 }
@@ -99,9 +91,8 @@ pub(super) struct OnWay {
 #[derive(Debug)]
 pub(super) struct GivenUp {
     pub(super) id: u32,
-    /// The hits that it asks for.
     pub(super) hits: Hits,
-    /// The hits that were admitted and are in the estimate, as what would report them.
+    /// Hits that were admitted without the store, and are in the estimate.
     pub(super) admitted: Option<PendingDelta>,
 }
 
@@ -109,20 +100,18 @@ pub(super) struct GivenUp {
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Tried {
     pub(in super::super) decision: Decision,
-    /// The instant of the decision, on the store's clock.
+    /// On the store's clock.
     pub(in super::super) at: Timestamp,
     /// Whether the store has counted its hits, if they are admitted.
     pub(in super::super) is_counted: bool,
-    /// The hits that a reservation has received.
     pub(in super::super) reserved: Hits,
 }
 
-/// What becomes of a try.
 pub(in super::super) type TryOutcome = Result<Tried, Undecided>;
 
 #[derive(Debug)]
 enum State {
-    /// The caller waits; with what wakes it, once it was polled.
+    /// With what wakes the caller, once it was polled.
     Awaited(Option<Wakeup>),
     Set(TryOutcome),
     /// The caller waits no longer, or nobody will set it.
@@ -137,7 +126,6 @@ pub(super) struct Setter(Option<Arc<Mutex<State>>>);
 #[derive(Debug)]
 pub(in super::super) struct Outcome(Option<Arc<Mutex<State>>>);
 
-/// Returns both ends.
 pub(super) fn channel() -> (Setter, Outcome) {
     let state = Arc::new(Mutex::new(State::Awaited(None)));
     (Setter(Some(Arc::clone(&state))), Outcome(Some(state)))
@@ -146,23 +134,19 @@ pub(super) fn channel() -> (Setter, Outcome) {
 // === impl Talk ===
 
 impl Talk {
-    /// Returns whether tries or a lease wait to be sent.
     pub(super) fn has_wishes(&self) -> bool {
         self.wants_lease || !self.tries.is_empty()
     }
 
-    /// Returns whether nothing of it is needed.
     pub(super) fn is_over(&self) -> bool {
         let waits = self.is_queued || self.has_wishes();
         !waits && self.on_way.is_empty() && self.aside.as_ref().is_none_or(|aside| aside.early.is_none())
     }
 
-    /// Returns the tries that were given up, and whose outcome is still expected.
     pub(super) fn given_up(&self) -> &[GivenUp] {
         self.aside.as_ref().map_or(&[], |aside| &aside.given_up)
     }
 
-    /// Returns the hits of tries that were given up and are in the estimate, as what would report them.
     pub(super) fn admitted(&self) -> impl Iterator<Item = &PendingDelta> {
         self.given_up().iter().filter_map(|given| given.admitted.as_ref())
     }
@@ -171,13 +155,11 @@ impl Talk {
 // === impl Group ===
 
 impl Group {
-    /// Returns the one of this number among the tries and commands of the counter.
     pub(super) fn new(number: u32, all_or_none: bool) -> Self {
         let number = u16::try_from(number % 0x7fff).unwrap_or_default() + 1;
         Self(NonZeroU16::MIN.saturating_add((number << 1 | u16::from(all_or_none)) - 1))
     }
 
-    /// Returns whether they count nothing if one of them is rejected.
     pub(super) const fn is_all_or_none(self) -> bool {
         self.0.get() & 1 == 1
     }
@@ -186,12 +168,10 @@ impl Group {
 // === impl Try ===
 
 impl Try {
-    /// Returns whether its caller still waits.
     pub(super) fn is_awaited(&self) -> bool {
         self.outcome.is_awaited()
     }
 
-    /// Returns whether it is to be sent: its caller still waits, or it gives hits back.
     pub(super) fn is_wanted(&self) -> bool {
         self.is_awaited() || self.gives_back()
     }
@@ -200,22 +180,18 @@ impl Try {
         matches!(self.asks, Asks::GiveBack(_))
     }
 
-    /// Returns whether what is held meanwhile may cover it.
     pub(super) const fn leases(&self) -> bool {
         matches!(self.asks, Asks::Lease(_))
     }
 
-    /// Returns whether it takes nothing.
     pub(super) const fn looks(&self) -> bool {
         matches!(self.asks, Asks::Look)
     }
 
-    /// Sets what was decided for its caller, who must be `woken`.
     pub(super) fn succeed(self, tried: Tried, woken: &mut Wakeups) {
         self.outcome.set(Ok(tried), woken);
     }
 
-    /// Notes for its caller, who must be `woken`, that it is `undecided`.
     pub(in super::super) fn fail(self, undecided: Undecided, woken: &mut Wakeups) {
         self.outcome.set(Err(undecided), woken);
     }
@@ -224,7 +200,6 @@ impl Try {
 // === impl Tried ===
 
 impl Tried {
-    /// Returns the hits that the store has taken for a try of `hits`.
     pub(in super::super) fn taken(&self, asks: Asks, hits: Hits) -> Hits {
         match asks {
             Asks::Take(_) | Asks::Lease(_) if self.is_counted && !self.decision.over => hits,
@@ -237,12 +212,11 @@ impl Tried {
 // === impl Setter ===
 
 impl Setter {
-    /// Returns whether the caller still waits.
     pub(super) fn is_awaited(&self) -> bool {
         self.0.as_ref().is_some_and(|state| matches!(*state.lock(), State::Awaited(_)))
     }
 
-    /// Sets the outcome, unless the caller waits no longer. Adds it to those that must be `woken`.
+    /// Does nothing if the caller waits no longer. `woken` must be woken when the counter is not locked.
     pub(super) fn set(mut self, outcome: TryOutcome, woken: &mut Wakeups) {
         woken.extend(self.end(State::Set(outcome)));
     }

@@ -5,17 +5,15 @@ use smallvec::SmallVec;
 use super::records::PendingDelta;
 use crate::limit::{Tier, Timestamp};
 
-/// The hits that the store has not acknowledged, oldest first: those in flight, and then the pending ones. Takes eight
-/// bytes while there are none, as nearly always, and one allocation otherwise.
+/// Oldest first: those in flight, then the pending ones. Takes eight bytes while there are none, as nearly always.
 #[derive(Debug, Default)]
 pub(super) struct Unacknowledged(Option<Box<Deltas>>);
 
 /// Never empty.
 #[derive(Debug, Default)]
 struct Deltas {
-    /// How many are in flight. They precede the pending ones.
     in_flight: u32,
-    /// The number of the command that carries them.
+    /// That of the command that carries those in flight.
     number: u32,
     list: List,
 }
@@ -29,22 +27,18 @@ impl Unacknowledged {
         self.0.is_none()
     }
 
-    /// Returns all of them.
     pub(super) fn all(&self) -> &[PendingDelta] {
         self.0.as_ref().map_or(&[], |deltas| &deltas.list)
     }
 
-    /// Returns the hits that were admitted here.
     pub(super) fn admitted(&self) -> u64 {
         self.all().iter().map(PendingDelta::admitted).fold(0, u64::saturating_add)
     }
 
-    /// Returns those that were sent, and to which the store has not replied yet.
     pub(super) fn in_flight(&self) -> &[PendingDelta] {
         &self.all()[..self.in_flight_len()]
     }
 
-    /// Returns those that were not sent yet.
     pub(super) fn pending(&self) -> &[PendingDelta] {
         &self.all()[self.in_flight_len()..]
     }
@@ -53,31 +47,26 @@ impl Unacknowledged {
         self.0.as_mut().map_or(&mut [], |deltas| &mut deltas.list[deltas.in_flight as usize..])
     }
 
-    /// Adds `delta` to the pending ones.
     pub(super) fn push(&mut self, delta: PendingDelta) {
         self.0.get_or_insert_default().list.push(delta);
     }
 
-    /// Notes that the first pending one is sent.
     pub(super) fn send_first(&mut self) {
         if let Some(deltas) = &mut self.0 {
             deltas.in_flight += u32::from((deltas.in_flight as usize) < deltas.list.len());
         }
     }
 
-    /// Notes that those in flight are carried by command `number`.
     pub(super) fn set_number(&mut self, number: u32) {
         if let Some(deltas) = &mut self.0 {
             deltas.number = number;
         }
     }
 
-    /// Returns the number of the command that carries those in flight.
     pub(super) fn number(&self) -> u32 {
         self.0.as_ref().map_or(0, |deltas| deltas.number)
     }
 
-    /// Removes the first pending one.
     pub(super) fn remove_first_pending(&mut self) {
         if let Some(deltas) = self.0.as_mut().filter(|deltas| (deltas.in_flight as usize) < deltas.list.len())
         {
@@ -86,7 +75,6 @@ impl Unacknowledged {
         self.free_if_empty();
     }
 
-    /// Removes those in flight.
     pub(super) fn end_flight(&mut self) {
         if let Some(deltas) = &mut self.0 {
             let in_flight = std::mem::take(&mut deltas.in_flight) as usize;
@@ -98,7 +86,6 @@ impl Unacknowledged {
         }
     }
 
-    /// Notes that those in flight are pending again, and merges them with what was counted in `tiers` since.
     pub(super) fn return_flight(&mut self, tiers: &[Tier]) {
         if let Some(deltas) = &mut self.0 {
             deltas.in_flight = 0;
@@ -106,7 +93,6 @@ impl Unacknowledged {
         self.merge_pending(tiers, Timestamp::default());
     }
 
-    /// Removes the pending ones.
     pub(super) fn take_pending(&mut self) -> List {
         let Some(deltas) = &mut self.0 else { return List::new() };
         let taken = deltas.list.drain(deltas.in_flight as usize..).collect();
@@ -114,8 +100,7 @@ impl Unacknowledged {
         taken
     }
 
-    /// [Merges](PendingDelta::merge) pending ones as far as windows of `tiers` that have ended at `now` do not tell them
-    /// apart.
+    /// [Merges](PendingDelta::merge) deltas that differ only in windows that have ended at `now`.
     pub(super) fn merge_pending(&mut self, tiers: &[Tier], now: Timestamp) {
         if self.pending().len() < 2 {
             return;

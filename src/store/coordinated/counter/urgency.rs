@@ -3,8 +3,7 @@
 use super::{LocalCounter, place::Urgency, schedule::SLOW_HITS, tiers::saturated};
 use crate::limit::{Coordination, Period, Timestamp};
 
-/// The part of the remaining hits that all instances together may take before the next reply while a flush waits for a
-/// batch: a sixteenth.
+/// The part of the remaining hits that all instances may take before the next reply while a flush waits for a batch.
 const NEAR: u64 = 16;
 
 /// The same, while this instance does not know the others' rate: after a quiet time, each of them may receive a burst.
@@ -14,13 +13,11 @@ const NEAR_UNKNOWN: u64 = 256;
 const FAR: u64 = 100;
 
 impl LocalCounter {
-    /// Returns how soon the pending hits have to be sent. `tick` is the time between two batches. They are sent after
-    /// the pause unless
+    /// Returns how soon the pending hits have to be sent, with `tick` between two batches: after the pause unless
     ///
     /// - a third of the time has passed until the limit is reached, at the rate of all instances;
-    /// - this instance has taken two thirds of its share of the remaining hits, or will have by the time a reply can
-    ///   arrive, since the others may have done the same, and had taken hits that were not counted yet when the rest
-    ///   was measured;
+    /// - this instance has taken two thirds of its share of the remaining hits, or will have when a reply can arrive:
+    ///   the others may have done the same, and had unreported hits when the rest was measured;
     /// - it has taken more hits than the schedule assumes;
     /// - the store has not replied yet, or not for more than two pauses;
     /// - the limit is used up, which the store's last reply did not say: then within an interval;
@@ -77,7 +74,7 @@ impl LocalCounter {
         }
     }
 
-    /// Plans the next flush by what is left, if that is known: after a reply, and when the limit has changed.
+    /// To be called after a reply, and when the limit has changed.
     pub(super) fn plan_flush(&mut self, now: Timestamp) {
         let remaining = self.remaining(now);
         self.plan.remaining_at_reply = saturated(remaining);
@@ -87,8 +84,7 @@ impl LocalCounter {
         }
     }
 
-    /// Returns whether the store has to learn soon that the limit is used up: the last reply did not say so, or what is
-    /// returned is not in it.
+    /// Returns whether the limit is used up, and the last reply did not say so, or did not know of returned hits.
     #[inline]
     fn is_newly_used_up(&self, now: Timestamp) -> bool {
         let Some(last) = self.unacknowledged.pending().last() else { return false };

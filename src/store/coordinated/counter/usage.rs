@@ -5,8 +5,7 @@ use crate::limit::{Period, Timestamp};
 /// The bits by which the instant of the creation is shortened.
 const COARSE: u32 = 16;
 
-/// The number of replies after which the measured rate is used unchanged. Earlier measurements are too low, because the
-/// other instances have not reported their hits yet.
+/// Earlier measurements are too low, because the other instances have not reported their hits yet.
 const WARM_UP: u8 = 4;
 
 /// The rate at which all instances together use a counter, measured from the store's replies.
@@ -14,9 +13,9 @@ const WARM_UP: u8 = 4;
 pub(super) struct UsageRate {
     /// When it was created, in units of 2^16 ns modulo 2^32: every 78 hours a counter is new again for one interval.
     created: u32,
-    /// The hits that the last reply counted.
+    /// As of the last reply.
     used: u32,
-    /// The rate in hits per nanosecond.
+    /// In hits per nanosecond.
     rate: f32,
 }
 
@@ -29,16 +28,13 @@ pub(super) struct UsageRate {
     reason = "an estimate"
 )]
 impl UsageRate {
-    /// Creates the rate of a counter that is created at `now`.
     pub(super) fn new(now: Timestamp) -> Self {
         Self { created: coarse(now), ..Self::default() }
     }
 
-    /// Records a reply of the instant `now`, which counts `used` hits. `replies` is the number of those before it,
-    /// which the counter keeps beside its other small fields, where it takes less space; the `last` one was of that
-    /// instant. `by_all` is what all instances have taken since then if each of the others has taken as many as this
-    /// one, as is assumed during the warm-up and the first sync `interval`. The rate is unchanged in a new window and
-    /// while no hit is admitted.
+    /// Records a reply as of `now` that counts `used` hits. `last` is the instant of the reply before; the counter
+    /// keeps the number of `replies` to save space. During the warm-up and the first sync `interval`, all instances are
+    /// assumed to have taken `by_all` since `last`. The rate stays in a new window, and while no hit is admitted.
     pub(super) fn record(
         &mut self,
         replies: &mut u8,
@@ -67,7 +63,7 @@ impl UsageRate {
         self.used = u32::try_from(used).unwrap_or(u32::MAX);
     }
 
-    /// Returns how long it takes until `hits` are used.
+    /// [`Period::MAX`] while the rate is not known.
     pub(super) fn time_for(&self, hits: u64) -> Period {
         if self.rate > 0.0 {
             Period::from_nanos((hits as f64 / f64::from(self.rate)) as u64)
@@ -77,7 +73,6 @@ impl UsageRate {
     }
 }
 
-/// Returns the instant in units of 2^16 ns, modulo 2^32.
 #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
 const fn coarse(at: Timestamp) -> u32 {
     (at.as_nanos() >> COARSE) as u32

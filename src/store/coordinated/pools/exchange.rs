@@ -19,13 +19,11 @@ use crate::{
 // === impl InstancePool ===
 
 impl InstancePool {
-    /// Returns whether there is something to exchange.
     pub(super) fn has_more(&self) -> bool {
         self.has_news || !self.late.is_empty() || self.members.values().any(|member| member.held > 0)
     }
 
-    /// Begins an exchange: takes what is not reported, and the hits that nobody has used since the last one. What was
-    /// asked for in the last cycle is reported first.
+    /// Takes what is not reported, and unused hits. What was asked for in the last cycle is reported first.
     pub(super) fn begin_exchange(&mut self, at: Timestamp) -> PoolCommand {
         self.roll(at);
         self.members.values_mut().for_each(|member| member.pace = std::mem::take(&mut member.asked_in_step));
@@ -49,7 +47,7 @@ impl InstancePool {
         self.command(self.cycle, PoolOp::Exchange(reports))
     }
 
-    /// Ends an exchange whose reply is no table. Returns whether the store has replied.
+    /// For a reply that is no table. Returns whether the store has replied.
     pub(super) fn fail_exchange(
         &mut self,
         command: PoolCommand,
@@ -69,7 +67,6 @@ impl InstancePool {
         false
     }
 
-    /// Takes back what `command` did not report.
     fn restore(&mut self, command: PoolCommand) {
         if command.cycle + 1 < self.cycle {
             self.hits.lost_demand.add(demand(&command));
@@ -88,8 +85,7 @@ impl InstancePool {
         }
     }
 
-    /// Ends an exchange: `pool` was computed from a table of `cycle`. Returns the earlier pool, to be dropped without the
-    /// lock.
+    /// `pool` was computed from a table of `cycle`. Returns the earlier pool, to be dropped without the lock.
     pub(super) fn end_exchange(&mut self, cycle: u64, mut pool: Pool) -> Option<Arc<Pool>> {
         if cycle != self.cycle {
             return None;
@@ -107,7 +103,6 @@ impl InstancePool {
     }
 }
 
-/// Returns the hits that `command` reports as demand.
 fn demand(command: &PoolCommand) -> u64 {
     match &command.op {
         PoolOp::Exchange(reports) => reports.iter().map(|report| u64::from(report.asked)).sum(),

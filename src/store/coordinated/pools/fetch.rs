@@ -24,7 +24,6 @@ pub(super) struct Fetch {
 // === impl InstancePool ===
 
 impl InstancePool {
-    /// Returns the next command for the member `name`, if requests wait for one.
     pub(super) fn begin_fetch(&mut self, name: &str, instances: u32, at: Timestamp) -> Option<Fetch> {
         self.roll(at);
         let member = self.members.get_mut(name)?;
@@ -43,7 +42,6 @@ impl InstancePool {
         Some(Fetch { command: self.command(self.cycle, op), tries })
     }
 
-    /// Applies the reply to `fetch`.
     pub(super) fn end_fetch(
         &mut self,
         name: &str,

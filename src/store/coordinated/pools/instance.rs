@@ -24,23 +24,20 @@ use crate::{
     },
 };
 
-/// A pool at this instance.
 #[derive(Debug)]
 pub(super) struct InstancePool {
     pub(super) target: Arc<Target>,
     pub(super) sharing: Arc<Sharing>,
     pub(super) mode: Coordination,
-    /// The pool as of the last table, with what was granted here since. At the start of a cycle it is as far as it was
-    /// known before.
+    /// As of the last table, with what was granted here since; at the start of a cycle, as far as it is known.
     pub(super) view: Arc<Pool>,
-    /// What decides while the store does not reply, until the cycle ends: a copy in which a hit counts as often as there
-    /// are instances, so that each has the N-th part of every share; and their number, which is unknown when the store
-    /// comes back.
+    /// Decides while the store does not reply, until the cycle ends: a copy in which a hit counts once for each
+    /// instance, and their number, which is unknown when the store comes back.
     fallback: Option<(Box<Pool>, u32)>,
     pub(super) cycle: u64,
-    /// Where the last step begins and ends, and its cycle ends, so that not every request computes it.
+    /// Begin and end of the last step, and the end of its cycle, so that not every request computes them.
     span: [Timestamp; 3],
-    /// Whether there was a table of this cycle: until then shares are those that are expected from the last one.
+    /// Whether there was a table of this cycle. Until then shares are those that are expected from the last one.
     pub(super) has_table: bool,
     pub(super) members: HashMap<Box<str>, LocalMember, foldhash::fast::RandomState>,
     /// What was asked for in the last cycle and is not reported yet.
@@ -51,20 +48,17 @@ pub(super) struct InstancePool {
     pub(super) has_news: bool,
     /// The last cycle in which the store did not reply.
     pub(super) away_in: Option<u64>,
-    /// Counts what could not be told to the store.
     pub(super) hits: Arc<HitCounts>,
 }
 
-/// The answer to a request.
 #[derive(Debug)]
 pub(super) enum Answer {
     Decided(PoolDecision, How),
-    /// The store has to decide, and `fetch` names the member to send a command for, if none is on its way.
+    /// `fetch` names the member to send a command for, if none is on its way.
     Wait {
         reply: oneshot::Receiver<TryReply>,
         fetch: Option<Box<str>>,
     },
-    /// The store does not reply.
     Away,
 }
 
@@ -115,7 +109,6 @@ impl Pooled for InstancePool {
     }
 }
 
-/// Returns the rule of a pool.
 pub(super) fn rule<'a>(target: &Target, sharing: &'a Sharing) -> PoolRule<'a> {
     let tier = &target.tiers[0];
     PoolRule { capacity: tier.requests, cycle: tier.period, sharing }
@@ -143,7 +136,7 @@ impl InstancePool {
         }
     }
 
-    /// Follows the rule of `check`, which a reload may have changed. Shares follow with the next table.
+    /// A reload may have changed the rule. Shares follow with the next table.
     pub(super) fn follow(&mut self, check: &LimitCheck<'_>, sharing: &Arc<Sharing>, mode: Coordination) {
         self.mode = mode;
         if !Arc::ptr_eq(sharing, &self.sharing) {
@@ -155,7 +148,7 @@ impl InstancePool {
         }
     }
 
-    /// Returns the instant from which it is no different from a new one.
+    /// From then on it is no different from a new one.
     pub(super) fn idle_at(&self) -> Timestamp {
         let cycles = self.cycle.saturating_add(u64::from(self.sharing.forget_after) + 1);
         Timestamp::from_nanos(cycles.saturating_mul(self.period().as_nanos()))
@@ -165,7 +158,7 @@ impl InstancePool {
         self.target.tiers[0].period
     }
 
-    /// Returns the instants at which the step of `at` ends, and its cycle.
+    /// When the step of `at` ends, and its cycle.
     pub(super) fn ends(&self, at: Timestamp) -> (Timestamp, Timestamp) {
         let [from, until, end] = self.span;
         if from <= at && at < until {
@@ -175,8 +168,8 @@ impl InstancePool {
         (until, end)
     }
 
-    /// Decides about `hits` of `value` at the instant `at` on the store's clock, or has the store decide. `is_away` is
-    /// whether it does not reply; if it `stays_away`, it is not asked again in a cycle in which it did not.
+    /// `at` is on the store's clock. `is_away`: the store does not reply; `stays_away`: it is not asked again this
+    /// cycle.
     pub(super) fn decide(
         &mut self,
         value: &str,
@@ -226,8 +219,8 @@ impl InstancePool {
         Answer::Wait { reply, fetch }
     }
 
-    /// Decides without the store about `hits` of `value`, which were counted as demand, by `policy`: by the N-th part, of
-    /// N `instances`, of each share as it was when the store replied last; or whatever the pool has left.
+    /// Decides `hits`, which were counted as demand. `OnStoreFailure::Local`: by the N-th part, of N `instances`, of
+    /// each share as of the last reply; otherwise, whatever the pool has left.
     pub(super) fn decide_without_store(
         &mut self,
         value: &str,
@@ -259,7 +252,6 @@ impl InstancePool {
         decision
     }
 
-    /// Counts hits that were decided here, which the store does not know.
     fn count(&mut self, name: &str, hits: u32, is_admitted: bool) {
         if let Some(member) = self.members.get_mut(name) {
             member.count(hits, is_admitted);
@@ -267,7 +259,7 @@ impl InstancePool {
         }
     }
 
-    /// Gives `hits` back that `value` was admitted with in this cycle. They are held for its next requests.
+    /// At most the hits of this cycle. They are held for the next requests of `value`.
     pub(super) fn give_back(&mut self, value: &str, hits: u32, at: Timestamp) {
         self.roll(at);
         if let Some(member) = self.members.get_mut(self.name_of(value)) {
@@ -278,7 +270,7 @@ impl InstancePool {
         }
     }
 
-    /// Counts `hits` of `value` as demand, and returns the name of its place.
+    /// Counts `hits` as demand, and returns the name of the member.
     pub(super) fn ask<'a>(&mut self, value: &'a str, hits: u32) -> &'a str {
         self.has_news = true;
         if let Some(member) = self.members.get_mut(value) {
@@ -291,7 +283,6 @@ impl InstancePool {
         name
     }
 
-    /// Returns whether requests of `value` have no member.
     pub(super) fn is_anonymous(&self, value: &str) -> bool {
         value.is_empty() && self.sharing.anonymous != Anonymous::Share
     }
@@ -301,14 +292,13 @@ impl InstancePool {
         if self.members.contains_key(value) || self.view.has(value) { value } else { OTHER }
     }
 
-    /// Returns how the member of `value` stands, without counting.
     pub(super) fn look(&mut self, value: &str, at: Timestamp) -> PoolDecision {
         self.roll(at);
         let status = self.status(self.name_of(value), 0, true, at);
         PoolDecision { is_admitted: status.remaining > 0, ..status }
     }
 
-    /// Returns the decision about `hits` of the member `name`, which are counted if they are admitted.
+    /// `hits` were counted already if they are admitted.
     pub(super) fn status(&self, name: &str, hits: u32, is_admitted: bool, at: Timestamp) -> PoolDecision {
         let (rule, reset) = (rule(&self.target, &self.sharing), self.ends(at).1.since(at));
         let PoolDecision { share, before, remaining, .. } = self.view.look_in_step(&rule, name, reset);
@@ -338,8 +328,8 @@ impl InstancePool {
         }
     }
 
-    /// Follows the store to the `cycle` that is open there, also back if its clock was set back: by that of this
-    /// instance, which follows it, that cycle is over at `at`, too. The store has what was granted in it.
+    /// Follows the store to its open `cycle`: also back if its clock was set back, as this instance's clock shows at
+    /// `at`. The store has what was granted in it.
     pub(super) fn follow_store(&mut self, cycle: u64, at: Timestamp) {
         if rule(&self.target, &self.sharing).place(at).0 < self.cycle {
             self.begin(cycle);
@@ -359,8 +349,7 @@ impl InstancePool {
         (self.cycle, self.has_table) = (cycle, false);
     }
 
-    /// Ends the cycle: hits that are held are of no use any more, and what was asked for is reported only if the cycle
-    /// that `is_next` to it begins.
+    /// Held hits are of no use any more. What was asked for is reported only if the next cycle begins (`is_next`).
     fn end_cycle(&mut self, is_next: bool) {
         self.hits.lost_demand.add(self.late.drain(..).map(|report| u64::from(report.asked)).sum());
         for (name, member) in &mut self.members {
@@ -376,7 +365,6 @@ impl InstancePool {
         }
     }
 
-    /// Returns the command that does `op` in `cycle`.
     pub(super) fn command(&self, cycle: u64, op: PoolOp) -> PoolCommand {
         PoolCommand {
             target: Arc::clone(&self.target),

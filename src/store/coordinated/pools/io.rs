@@ -19,14 +19,12 @@ use crate::{
     },
 };
 
-/// The longest time by which an exchange is delayed at random, so that instances do not all ask at once; at most this
-/// part of a cycle.
+/// The longest random delay of an exchange, so that instances do not all ask at once, and its largest part of a cycle.
 const JITTER: Period = Period::from_millis(20);
 const JITTER_PART: u64 = 40;
 
 impl<R: Remote> SharedPools<R> {
-    /// Tells the store what it does not know yet, and returns the hits that are held. To be called after the last
-    /// decision.
+    /// To be called after the last decision. Reports what the store does not know, and returns held hits.
     pub(in super::super) async fn close(&self) {
         for slot in self.pools.all() {
             // what the last cycle has left, then what was not used since the last exchange, then what was
@@ -38,8 +36,7 @@ impl<R: Remote> SharedPools<R> {
         }
     }
 
-    /// Returns the time from `at` until the next exchange of `pool`. It is near if the shares of the cycle are not
-    /// known, and the store `replies`.
+    /// It is near if the shares of the cycle are not known, and the store `replies`.
     pub(super) fn delay(&self, pool: &InstancePool, replies: bool, at: Timestamp) -> Period {
         let longest = JITTER.as_nanos().min(pool.period().as_nanos() / JITTER_PART);
         let mut hasher = DefaultHasher::new();
@@ -55,7 +52,7 @@ impl<R: Remote> SharedPools<R> {
         Period::from_nanos(step.as_nanos() + jitter.as_nanos())
     }
 
-    /// Has the store grant hits to the member `name`, until no request waits.
+    /// Until no request of the member waits.
     pub(super) async fn fetch(self: Arc<Self>, slot: Slot, name: Box<str>) {
         loop {
             let at = self.client.time().latest;
@@ -67,7 +64,7 @@ impl<R: Remote> SharedPools<R> {
         }
     }
 
-    /// Exchanges tables with the store. Returns whether it replied.
+    /// Returns whether the store replied.
     async fn exchange(&self, slot: &Slot) -> bool {
         let at = self.client.time().latest;
         let command = self.locked(slot, |pool| pool.begin_exchange(at));
@@ -104,7 +101,6 @@ impl<R: Remote> SharedPools<R> {
         true
     }
 
-    /// Calls `act` with the pool of `slot`.
     fn locked<T>(&self, slot: &Slot, act: impl FnOnce(&mut InstancePool) -> T) -> T {
         self.pools.with(slot, |pool| (act(pool), pool.idle_at()))
     }

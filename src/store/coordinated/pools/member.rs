@@ -6,43 +6,37 @@ use tokio::sync::oneshot;
 
 use crate::limit::{Timestamp, share::PoolDecision};
 
-/// The most requests that one command asks for.
 const MAX_TRIES: usize = 256;
 
 /// The times that a request asks before it is decided without the store: the store may begin another cycle meanwhile.
 const MAX_ATTEMPTS: u32 = 3;
 
-/// A member at this instance.
 #[derive(Debug, Default)]
 pub(super) struct LocalMember {
-    /// The hits that the store has granted in this cycle, and that no request has used yet.
+    /// Granted in this cycle and not used yet.
     pub(super) held: u32,
-    /// Whether any of them were used since the last exchange.
+    /// Whether any held hits were used since the last exchange.
     pub(super) is_used: bool,
-    /// What has happened since the last report.
     pub(super) unreported: Unreported,
-    /// The hits asked for since the last exchange.
+    /// Since the last exchange.
     pub(super) asked_in_step: u32,
-    /// The hits asked for in the step before: what is asked for ahead.
+    /// Asked for in the step before: so many are asked for ahead.
     pub(super) pace: u32,
-    /// The hits admitted in this cycle, which may be given back.
+    /// In this cycle. They may be given back.
     pub(super) admitted: u32,
-    /// What the store has rejected.
     pub(super) denied: Option<Denied>,
-    /// The requests that wait for the store.
     waiting: VecDeque<Try>,
-    /// Whether a command for them is on its way.
+    /// Whether a command for waiting requests is on its way.
     pub(super) is_fetching: bool,
-    /// The hits that were admitted, and rejected, here.
+    /// Hits that were admitted, and rejected, here.
     pub(super) totals: [u64; 2],
 }
 
 /// What the store does not know yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unreported {
-    /// The hits asked for.
     pub(super) asked: u32,
-    /// The hits admitted without the store, less those that are given back to it.
+    /// Admitted without the store, less hits that are given back to it.
     pub(super) granted: i64,
 }
 
@@ -62,19 +56,17 @@ pub(super) struct Try {
     reply: oneshot::Sender<TryReply>,
 }
 
-/// What the store has decided; none if it has not.
+/// None if the store has not decided.
 pub(super) type TryReply = Option<PoolDecision>;
 
 // === impl LocalMember ===
 
 impl LocalMember {
-    /// Counts `hits` as demand.
     pub(super) const fn ask(&mut self, hits: u32) {
         self.unreported.asked = self.unreported.asked.saturating_add(hits);
         self.asked_in_step = self.asked_in_step.saturating_add(hits);
     }
 
-    /// Counts `hits` as admitted or rejected.
     pub(super) fn count(&mut self, hits: u32, is_admitted: bool) {
         let total = &mut self.totals[usize::from(!is_admitted)];
         *total = total.saturating_add(hits.into());
@@ -83,26 +75,23 @@ impl LocalMember {
         }
     }
 
-    /// Returns whether the store has rejected `hits` or fewer until later than `at`.
     pub(super) fn is_denied(&self, hits: u32, at: Timestamp) -> bool {
         self.denied.is_some_and(|denied| hits >= denied.hits && at < denied.until)
     }
 
-    /// Records that the store has rejected `hits`, which holds from `at` until `until`.
     pub(super) fn deny(&mut self, hits: u32, until: Timestamp, at: Timestamp) {
         let earlier = self.denied.filter(|denied| at < denied.until);
         let hits = earlier.map_or(hits, |denied| denied.hits.min(hits));
         self.denied = Some(Denied { hits, until });
     }
 
-    /// Adds a request of `hits` to those that wait.
     pub(super) fn wait(&mut self, hits: u32) -> oneshot::Receiver<TryReply> {
         let (reply, receiver) = oneshot::channel();
         self.waiting.push_back(Try { hits, attempts: 0, reply });
         receiver
     }
 
-    /// Returns the next requests to ask for. Those that nobody waits for any more are left out.
+    /// Leaves out requests that nobody waits for any more.
     pub(super) fn next_tries(&mut self) -> Vec<Try> {
         let mut tries = Vec::new();
         while tries.len() < MAX_TRIES
@@ -115,7 +104,6 @@ impl LocalMember {
         tries
     }
 
-    /// Lets `tries` wait again, but for those that have asked often enough.
     pub(super) fn wait_again(&mut self, tries: Vec<Try>) {
         for again in tries.into_iter().rev() {
             if again.attempts < MAX_ATTEMPTS {
@@ -126,13 +114,12 @@ impl LocalMember {
         }
     }
 
-    /// Begins another cycle. Returns what was not reported, and the hits that are of no use any more.
+    /// Returns what was not reported, and the hits that are of no use any more.
     pub(super) fn begin_cycle(&mut self) -> (Unreported, u32) {
         (self.is_used, self.admitted, self.denied) = (false, 0, None);
         (std::mem::take(&mut self.unreported), std::mem::take(&mut self.held))
     }
 
-    /// Returns whether requests wait for the store.
     pub(super) fn is_waiting(&self) -> bool {
         self.is_fetching || !self.waiting.is_empty()
     }
@@ -141,7 +128,7 @@ impl LocalMember {
 // === impl Try ===
 
 impl Try {
-    /// Tells the request what has become of it. Returns whether somebody received that.
+    /// Returns whether somebody received the reply.
     pub(super) fn resolve(self, reply: TryReply) -> bool {
         self.reply.send(reply).is_ok()
     }

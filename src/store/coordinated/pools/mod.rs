@@ -45,12 +45,11 @@ use crate::{
     },
 };
 
-/// The part of a sweep of counters after which pools that are idle are swept.
+/// How often idle pools are swept during one sweep of the counters.
 const SWEEPS: u64 = 5;
 
 type Slot = Arc<PoolSlot<InstancePool>>;
 
-/// The pools that this instance shares with others.
 pub(super) struct SharedPools<R: Remote> {
     pools: Pools<InstancePool>,
     client: Arc<StoreClient<R>>,
@@ -75,7 +74,6 @@ impl<R: Remote> SharedPools<R> {
         Arc::new_cyclic(|this| Self { pools, client, instance, runtime, this: Weak::clone(this) })
     }
 
-    /// Removes idle pools, again and again.
     pub(super) async fn sweep(self: Arc<Self>) {
         let pause = Period::from_nanos(self.client.caller.settings.sweep.as_nanos() / SWEEPS);
         for step in 0.. {
@@ -84,12 +82,11 @@ impl<R: Remote> SharedPools<R> {
         }
     }
 
-    /// Adds what is known of these pools to `summary`.
     pub(super) fn summarize(&self, summary: &mut PoolSummary) {
         self.pools.summarize(summary);
     }
 
-    /// Decides about `hits` of `check` in `mode`, or has the store decide. `now` is on this instance's clock.
+    /// None if `check` has no pool. `now` is on this instance's clock.
     fn step(&self, check: &LimitCheck<'_>, hits: u32, mode: Coordination, now: Timestamp) -> Option<Answer> {
         let slot = self.slot(check)?;
         // grants of the store would come on top of the parts that instances decide by
@@ -110,7 +107,6 @@ impl<R: Remote> SharedPools<R> {
         Some(answer)
     }
 
-    /// Waits for the decision of the store about `check`.
     async fn receive(
         &self,
         check: &LimitCheck<'_>,
@@ -135,7 +131,6 @@ impl<R: Remote> SharedPools<R> {
         u32::try_from(self.client.instances()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the pool of `check`, if it has one.
     fn slot(&self, check: &LimitCheck<'_>) -> Option<Slot> {
         let (sharing, key) = (check.sharing()?, check.pool.as_deref()?);
         let tier = &check.tiers()[0];
@@ -153,9 +148,8 @@ impl<R: Remote> SharedPools<R> {
         ))
     }
 
-    /// Calls `act` with the pool of `check`, the value that is its member, and the latest instant that it may be on the
-    /// store's clock: a cycle ends early rather than late, since hits must not be used after it. Schedules an exchange
-    /// if one is needed.
+    /// `act` gets the pool, the value that is its member, and the latest instant that it may be on the store's clock:
+    /// hits must not be used after their cycle. Schedules an exchange if one is needed.
     fn with<T>(
         &self,
         check: &LimitCheck<'_>,
@@ -166,7 +160,6 @@ impl<R: Remote> SharedPools<R> {
         self.with_slot(&self.slot(check)?, check, mode, now, act)
     }
 
-    /// As [`SharedPools::with`], with the pool of `check` in its `slot`.
     fn with_slot<T>(
         &self,
         slot: &Slot,
@@ -190,7 +183,6 @@ impl<R: Remote> SharedPools<R> {
         }))
     }
 
-    /// Runs `work` beside all decisions.
     fn spawn<F: Future<Output = ()> + Send + 'static>(
         &self,
         work: impl FnOnce(Arc<Self>) -> F,
@@ -199,7 +191,7 @@ impl<R: Remote> SharedPools<R> {
     }
 }
 
-/// Returns the name of the member of `check`. A long one is shortened in the same way at all instances.
+/// A long name is shortened in the same way at all instances.
 fn member<'a>(check: &'a LimitCheck<'_>) -> Cow<'a, str> {
     match check.member() {
         name if name.len() <= MAX_NAME => name.into(),
@@ -207,5 +199,5 @@ fn member<'a>(check: &'a LimitCheck<'_>) -> Cow<'a, str> {
     }
 }
 
-/// The most bytes of a name that is not shortened.
+/// In bytes. Longer names are shortened.
 const MAX_NAME: usize = 256;

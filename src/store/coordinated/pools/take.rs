@@ -29,8 +29,7 @@ use crate::{
 };
 
 impl<R: Remote> Coordinated<R> {
-    /// Returns the mode in which the instances share the pool of `check`; none if it has none, or each instance has its
-    /// own.
+    /// The mode in which the instances share the pool of `check`; none without a pool, or if each instance has its own.
     pub(in super::super) fn pool_mode(&self, check: &LimitCheck<'_>) -> Option<Coordination> {
         check.pool.as_ref().filter(|_| self.client.caller.remote.keeps_pools())?;
         match self.table.requested_mode(check) {
@@ -40,7 +39,6 @@ impl<R: Remote> Coordinated<R> {
         }
     }
 
-    /// Decides `checks`, of which some have pools.
     pub(in super::super) async fn take_with_pools(
         &self,
         checks: &[LimitCheck<'_>],
@@ -66,7 +64,6 @@ impl<R: Remote> Coordinated<R> {
         Box::pin(self.take_all_with_pools(checks, scope, turn())).await
     }
 
-    /// As [`Coordinated::take_with_pools`], if not at once.
     async fn take_all_with_pools(
         &self,
         checks: &[LimitCheck<'_>],
@@ -104,7 +101,7 @@ impl<R: Remote> Coordinated<R> {
         undone.collect()
     }
 
-    /// Decides `check`. What its tiers without the pool have taken is returned too, to give it back.
+    /// Also returns what its tiers without the pool have taken, to give it back.
     async fn take_one(
         &self,
         check: &LimitCheck<'_>,
@@ -139,7 +136,7 @@ impl<R: Remote> Coordinated<R> {
         (decision, taken)
     }
 
-    /// Decides `check` in its pool. Its hits are demand only, unless they `fit` beside it.
+    /// The hits are demand only, unless they `fit` beside the pool.
     async fn take_in_pool(
         &self,
         check: &LimitCheck<'_>,
@@ -194,7 +191,7 @@ impl<R: Remote> Coordinated<R> {
         decision_of(decided.unwrap_or(NOTHING), check.hits).by_fallback()
     }
 
-    /// Returns how `check` stands; over, if its `hits` do not fit by what this instance knows.
+    /// The decision is over the limit if `hits` do not fit by what this instance knows.
     fn look_at(&self, check: &LimitCheck<'_>, hits: Hits, turn: Turn<'_>) -> Decision {
         let Some(mode) = self.pool_mode(check) else {
             return match check.pool {
@@ -209,7 +206,7 @@ impl<R: Remote> Coordinated<R> {
         combined(own, beside.map(|beside| self.look(&beside, hits, turn.now)))
     }
 
-    /// Gives back what `check` has taken, and returns how it stands then.
+    /// Returns how `check` stands then.
     fn give_one_back(&self, check: &LimitCheck<'_>, taken: Option<Made>, turn: Turn<'_>) -> Decision {
         let hits = clamp(check.hits);
         match (&check.pool, taken, check.beside(check.hits)) {
@@ -228,7 +225,6 @@ impl<R: Remote> Coordinated<R> {
         self.look_at(check, Hits(0), turn)
     }
 
-    /// Reserves hits of the pool of `check` and of the tiers beside it.
     pub(in super::super) async fn reserve_shared(
         &self,
         check: &LimitCheck<'_>,
@@ -256,7 +252,6 @@ impl<R: Remote> Coordinated<R> {
         Reservation { hits, until, decision, counted }
     }
 
-    /// Gives back `hits` of a reservation of the instant `from`.
     pub(in super::super) async fn release_shared(
         &self,
         check: &LimitCheck<'_>,
@@ -277,7 +272,6 @@ impl<R: Remote> Coordinated<R> {
     }
 }
 
-/// The decision about a check that has no pool, which is not asked about.
 const NOTHING: PoolDecision =
     PoolDecision { is_admitted: false, share: 0, before: 0, remaining: 0, reset: Period::from_nanos(0) };
 

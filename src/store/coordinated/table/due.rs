@@ -15,29 +15,25 @@ use crate::{
 /// The longest time for which flushes that are not urgent are collected.
 const LONGEST_GRID: Period = Period::from_millis(100);
 
-/// The time between two looks at a counter that waits for a node which does not reply, for each counter of the table:
-/// 100,000 of them are looked at in a second at most.
+/// The time between two looks at a counter whose node is silent, for each counter of the table: 100,000 looks a second.
 const OUTAGE_PAUSE: Period = Period::from_nanos(10_000);
 
 /// The shortest time between two checks whether a lease is still used.
 const LEASE_CHECK: Period = Period::from_millis(250);
 
-/// The longest pause where the store's count is soon the number of all hits: the report arrives within a second, unless
-/// the sync interval is as long.
+/// The longest pause where rejected hits count: others read the number of all hits, which has to be right in a second.
 const LONGEST_SHARED_PAUSE: Period = Period::from_millis(900);
 
 /// How long before the end of a window a slow limit's hits are reported.
 const WINDOW_END: Period = Period::from_secs(1);
 
-/// Returns the time for which urgent flushes of counters with this sync interval are collected: a tenth of it, 5 to 10
-/// ms.
+/// How long urgent flushes of counters with this sync interval are collected.
 fn tick(interval: Period) -> Period {
     Period::from_nanos((interval.as_nanos() / 10).clamp(5_000_000, 10_000_000))
 }
 
-/// Returns how long the next flush of a counter may wait. Long pauses are shortened by up to a quarter, differently for
-/// each key, so that counters that became busy together are not flushed together from then on. Those of slow limits end
-/// before the window does, since its hits are not reported later.
+/// How long the next flush may wait. Long pauses are shortened differently for each key, so that counters that became
+/// busy together part. Those of slow limits end before the window, whose hits are not reported later.
 fn pause(key: CounterKey, counter: &LocalCounter, now: Timestamp) -> Period {
     let schedule = &counter.plan.schedule;
     let pause = if schedule.is_slow() {
@@ -52,14 +48,13 @@ fn pause(key: CounterKey, counter: &LocalCounter, now: Timestamp) -> Period {
     pause.max(counter.plan.schedule.interval())
 }
 
-/// Returns how long the counter of `key`, of a table of `counters`, waits for a node that does not reply before it is
-/// looked at again.
+/// How long a counter whose node does not reply waits until the next look at it, in a table of `counters`.
 fn outage_pause(key: CounterKey, counters: usize) -> Period {
     let pause = Period::from_nanos(OUTAGE_PAUSE.as_nanos().saturating_mul(counters as u64));
     shortened(pause, key.hash()).max(LONGEST_GRID)
 }
 
-/// Returns `pause` less a part of its fourth quarter that `hash` chooses.
+/// By up to a quarter.
 fn shortened(pause: Period, hash: u64) -> Period {
     Period::from_nanos(pause.as_nanos() - pause.as_nanos() / 4 / 256 * (hash % 256))
 }
@@ -67,8 +62,7 @@ fn shortened(pause: Period, hash: u64) -> Period {
 // === impl CounterTable ===
 
 impl<R: Remote> CounterTable<R> {
-    /// Queues `counter` for the time at which it needs attention: to report its pending hits, if none are in flight, or
-    /// to return a lease. To be called whenever that may have changed.
+    /// To be called whenever what `counter` has to report, or a lease that it has to return, may have changed.
     pub(in super::super) fn enqueue(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
         if !counter.can_flush() {
             return self.enqueue_lease(key, counter, now);
@@ -103,8 +97,8 @@ impl<R: Remote> CounterTable<R> {
         self.queue.push(key, &mut counter.place, urgency, delay, grid);
     }
 
-    /// Queues `counter`, whose report has failed, or leaves with what decisions wait for. However urgent it is, the
-    /// next one waits: a store that rejects reports, for want of memory, say, would have one in every round trip.
+    /// For a counter whose report has failed, or leaves with what decisions wait for. However urgent the next report
+    /// is, it waits: a store that rejects reports, for want of memory, say, would have one in every round trip.
     pub(in super::super) fn enqueue_again(
         &self,
         key: CounterKey,
@@ -118,7 +112,6 @@ impl<R: Remote> CounterTable<R> {
         self.queue.push(key, &mut counter.place, Urgency::Interval, pause, LONGEST_GRID);
     }
 
-    /// Queues `counter` for the time at which it has to return a lease.
     fn enqueue_lease(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
         if !counter.has_leases() {
             return;

@@ -21,8 +21,7 @@ use crate::{
     wakeup::Wakeups,
 };
 
-/// A decision that waits for the store. If it is dropped, its try is not sent any more, or what the store takes for it
-/// is given back.
+/// A decision that waits for the store. If dropped, its try is not sent, or what the store takes for it is given back.
 #[derive(Debug)]
 pub(in super::super) struct Waiting {
     key: CounterKey,
@@ -36,7 +35,7 @@ pub(in super::super) struct Waiting {
     pub(in super::super) commands: u32,
 }
 
-/// A decision that is awaited. If it is dropped after the store has decided it, what was taken for it is given back.
+/// Gives back what the store has taken if it is dropped.
 struct Awaited<'a, R: Remote> {
     table: &'a CounterTable<R>,
     waiting: Option<Waiting>,
@@ -97,8 +96,7 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
 }
 
 impl<R: Remote> CounterTable<R> {
-    /// Waits for the outcome of `waiting`, but no longer than until `deadline`; that it passes `blames` the store. None
-    /// if its counter was evicted meanwhile.
+    /// None if the counter was evicted meanwhile. `blames`: that `deadline` passes counts as a failure of the store.
     pub(in super::super) fn outcome(
         &self,
         waiting: Waiting,
@@ -115,7 +113,6 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Gives `waiting` up, whose deadline has passed, which `blames` the store.
     fn give_up(&self, waiting: Waiting, blames: bool) -> TryOutcome {
         let Waiting { key, generation, id, limit, hits, asks, mut outcome, .. } = waiting;
         let taking = if matches!(asks, Asks::Take(_) | Asks::Lease(_)) { hits } else { Hits(0) };
@@ -140,8 +137,7 @@ impl<R: Remote> CounterTable<R> {
         })
     }
 
-    /// Queues `counter` if there are tries that need not wait, or hits that it wants to hold. If too many decisions wait
-    /// for the node, adds the callers of its tries to those that must be `woken`.
+    /// Queues `counter` if some of its tries may leave, or it wants a lease. They fail if too many wait for the node.
     pub(super) fn send_tries(
         &self,
         key: CounterKey,
@@ -162,7 +158,6 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Sends the commands of `counter` that leave now.
     pub(super) fn compose_of(
         &self,
         key: CounterKey,
@@ -175,7 +170,6 @@ impl<R: Remote> CounterTable<R> {
         self.record_dropped(counter.compose(key, link, send));
     }
 
-    /// Adds the callers to those that must be `woken` when no lock is held.
     fn record(&self, applied: Applied, woken: &mut Wakeups) {
         let hits = &self.client.caller.metrics.hits;
         hits.delivery_unknown.add(applied.unknown);
@@ -184,12 +178,10 @@ impl<R: Remote> CounterTable<R> {
         woken.extend(applied.woken);
     }
 
-    /// Returns what the way to the store is like now.
     pub(in super::super) fn link_now(&self) -> Link {
         self.link_at(self.client.time())
     }
 
-    /// Returns what the way to the store is like, as of `time`.
     pub(in super::super) fn link_at(&self, time: StoreTime) -> Link {
         let CoordinationSettings { budget, local_cache, .. } = self.client.caller.settings;
         let (instances, round_trip) = (self.client.instances(), self.client.caller.round_trip());
@@ -200,8 +192,7 @@ impl<R: Remote> CounterTable<R> {
 // === impl Waiting ===
 
 impl Waiting {
-    /// Asks the store about `hits`, whose `counter` of `key` is locked, and whose limit came with the request if it
-    /// `is_own`. None if too many decisions wait for it.
+    /// None if too many decisions wait for the counter. `is_own`: the limit came with the request.
     pub(in super::super) fn ask(
         (key, counter): (CounterKey, &mut LocalCounter),
         is_own: bool,
@@ -211,8 +202,7 @@ impl Waiting {
         Self::add((key, counter), is_own, (hits, asks), None)
     }
 
-    /// As [`Waiting::ask`], about each of `tries`: no more than a command has runs for, which the store makes in one command,
-    /// with nothing between. If they are `all_or_none`, they count nothing if one of them is rejected.
+    /// As [`Waiting::ask`], for up to `Exchange::MAX_RUNS` tries that the store makes together, in one command.
     pub(in super::super) fn ask_together(
         (key, counter): (CounterKey, &mut LocalCounter),
         is_own: bool,

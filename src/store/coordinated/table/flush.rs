@@ -25,16 +25,13 @@ use crate::{
 /// The steps in which the sweep visits the whole table.
 const SWEEP_STEPS: usize = 20;
 
-/// The longest that the final flush takes.
 const FINAL_FLUSH: Period = Period::from_secs(2);
 
 /// The counters that are flushed before other tasks have their turn.
 const AT_ONCE: usize = 32;
 
-/// The time between two attempts of the final flush.
 const FINAL_FLUSH_RETRY: Period = Period::from_millis(5);
 
-/// Flushes what is due, and sweeps the table, until it is dropped.
 pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
     let step = Period::from_nanos(table.client.caller.settings.sweep.as_nanos() / SWEEP_STEPS as u64);
     let next_sweep = || Instant::now() + step.into();
@@ -55,8 +52,7 @@ pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
     }
 }
 
-/// Sends the pending hits of all counters that are due, in the background, but only until the next sweep: if more
-/// become due all the time, they would hold it up, and what was collected for nodes with few counters.
+/// Only until the next sweep, which counters that become due all the time would hold up.
 async fn flush_due<R: Remote>(table: &CounterTable<R>, sweep_at: Instant) {
     while Instant::now() < sweep_at
         && let Some(chunk) = table.queue.take()
@@ -69,8 +65,7 @@ async fn flush_due<R: Remote>(table: &CounterTable<R>, sweep_at: Instant) {
     }
 }
 
-/// Sends what the counters that are due with `slot` have to send: those for whose keys [`CounterKey::shard`] returns
-/// one of `shards`.
+/// `shards` is what [`CounterKey::shard`] returns for the keys of the counters that are due with `slot`.
 fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option<Slot>) {
     let link = table.link_now();
     let (mut all, mut woken) = (Outbox::with_capacity(shards.len()), Wakeups::new());
@@ -101,7 +96,6 @@ fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option
     wake_all(&mut woken);
 }
 
-/// Adds what `counter`, which is due, has to send to `all`, and the callers that must be `woken`.
 fn flush_counter<R: Remote>(
     table: &CounterTable<R>,
     key: CounterKey,
@@ -130,7 +124,6 @@ fn flush_counter<R: Remote>(
     table.enqueue(key, counter, time.now);
 }
 
-/// Returns the leases of `counter` that have ended or are about to, and those that it does not need.
 fn return_ended<R: Remote>(table: &CounterTable<R>, counter: &mut LocalCounter, link: &Link) {
     // an instance that is not alone any more returns other leases
     counter.follow_instances(link.instances);
@@ -138,8 +131,7 @@ fn return_ended<R: Remote>(table: &CounterTable<R>, counter: &mut LocalCounter, 
     counter.return_ending(link.lead(), link.time.now);
 }
 
-/// Returns every lease and reports all pending hits, for [`FINAL_FLUSH`] at most. Repeats, because a counter
-/// whose flush is in flight has to wait for the reply first.
+/// Takes [`FINAL_FLUSH`] at most. Repeats, because a counter whose flush is in flight has to wait for the reply first.
 pub(in super::super) async fn final_flush<R: Remote>(table: &CounterTable<R>) {
     let all = async {
         loop {
@@ -163,8 +155,7 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &CounterTable<R>) {
     let _ = timeout(FINAL_FLUSH.into(), all).await;
 }
 
-/// Removes idle counters from a part of the table. What its other counters need was queued when it became known; only
-/// hits whose windows ended while no node was available are dropped here.
+/// What other counters need was queued when it became known. Hits whose windows ended in an outage are dropped here.
 fn sweep<R: Remote>(table: &CounterTable<R>) {
     let link = table.link_now();
     let time = link.time;

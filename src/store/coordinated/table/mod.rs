@@ -26,32 +26,28 @@ use crate::{
     wakeup::{Wakeups, wake_all},
 };
 
-/// The local counters of all coordinated rules.
 pub(super) struct CounterTable<R> {
     pub(super) shards: Shards,
     queue: AttentionQueue,
     client: Arc<StoreClient<R>>,
-    /// The generation of the next counter.
     generations: AtomicU32,
 }
 
 // === impl CounterTable ===
 
 impl<R: Remote> CounterTable<R> {
-    /// Creates an empty table that flushes to `client`.
     pub(super) fn new(client: Arc<StoreClient<R>>) -> Self {
         let settings = &client.caller.settings;
         let shards = Shards::new(settings.max_counters, settings.max_counter_bytes);
         Self { shards, queue: AttentionQueue::new(), client, generations: AtomicU32::new(1) }
     }
 
-    /// Returns the key of the counter of `check`. Other numbers of the same tiers have the same.
+    /// Other numbers of the same tiers have the same key.
     #[inline]
     pub(super) fn key_of(&self, check: &LimitCheck<'_>) -> CounterKey {
         check.key.of_tiers(check.tiers()).of_home(self.client.caller.remote.home(check.tiers()))
     }
 
-    /// As [`CounterTable::with_counter_of`], for those who need no key.
     #[inline]
     pub(super) fn with_counter<T>(
         &self,
@@ -62,8 +58,7 @@ impl<R: Remote> CounterTable<R> {
         self.with_counter_of(check, now, |_, counter| act(counter))
     }
 
-    /// Runs `act` on the counter of `check` and its key. The counter is created if it does not exist, and queued if it
-    /// then has something to send.
+    /// The counter is created if it does not exist, and queued if it then has something to send.
     pub(super) fn with_counter_of<T>(
         &self,
         check: &LimitCheck<'_>,
@@ -121,8 +116,7 @@ impl<R: Remote> CounterTable<R> {
         result
     }
 
-    /// Has what the counters of other tiers of the same entries have counted leave before what decisions ask of that of
-    /// `key`. Returns the latter.
+    /// Hits of counters of other tiers of the same entries have to leave before what decisions ask of that of `key`.
     #[cold]
     fn send_others<'a>(
         &self,
@@ -140,8 +134,7 @@ impl<R: Remote> CounterTable<R> {
         Some(&mut own.counter)
     }
 
-    /// Runs `act` on the counter of `key`, or on none if there is none any more, or another one than that of
-    /// `generation` has taken its place. Unlike [`CounterTable::with_counter`] it queues nothing.
+    /// `act` gets none if there is no counter, or it has another `generation`. Queues nothing.
     pub(super) fn with_existing<T>(
         &self,
         key: CounterKey,
@@ -193,12 +186,10 @@ impl<R: Remote> CounterTable<R> {
         })
     }
 
-    /// Returns the target of `check`.
     pub(super) fn target(&self, check: &LimitCheck<'_>, now: Timestamp) -> Arc<Target> {
         self.with_counter(check, now, |counter| Arc::clone(&counter.target))
     }
 
-    /// Counts hits that a counter has dropped.
     pub(super) fn record_dropped(&self, dropped: Dropped) {
         let hits = &self.client.caller.metrics.hits;
         hits.unreported.add(dropped.unreported);
@@ -206,10 +197,8 @@ impl<R: Remote> CounterTable<R> {
     }
 }
 
-/// The coordination mode of a counter: which one its rule requests, and which one decides a check.
 impl<R: Remote> CounterTable<R> {
-    /// Returns the coordination mode in which `counter` decides `check`: that of its rule, or `strict` if that is too
-    /// inexact for the limit that comes with the request.
+    /// The mode of the rule, or `strict` if that is too inexact for the limit that comes with the request.
     pub(in super::super) fn mode_of(&self, counter: &LocalCounter, check: &LimitCheck<'_>) -> Coordination {
         let is_too_small = check.rule.id().is_none()
             && counter.choice.mode == Coordination::Interval
@@ -222,7 +211,7 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Chooses the coordination mode of `counter` when its rule or its target has changed.
+    /// To be called when the rule or the target of `counter` has changed.
     pub(super) fn choose_mode(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>) {
         let requested = self.requested_mode(check);
         if counter.choice.requested_mode != Some(requested) {
@@ -232,8 +221,7 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Chooses the coordination mode of `counter`, whose rule requests `auto`, again: the number of instances may have
-    /// changed, or `check` may be part of a burst.
+    /// For a rule that requests `auto`: the number of instances may have changed, or `check` may be part of a burst.
     pub(super) fn choose_again(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) {
         let policy = counter
             .auto_policy(self.client.membership.most_instances_lately(), self.client.caller.round_trip());
@@ -254,13 +242,12 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Changes the mode of `counter` to `wanted`, or to the nearest that the store supports. Pending hits stay pending,
-    /// and are reported before a lease is requested. Leases are returned.
+    /// To `wanted`, or the nearest mode that the store supports. Pending hits are reported before a lease is requested.
     fn switch_mode(&self, counter: &mut LocalCounter, wanted: Coordination) {
         counter.change_mode(self.client.nearest_mode(&counter.target, wanted));
     }
 
-    /// Returns the coordination mode that a new counter of `check` has, if the store supports it.
+    /// Returns the mode of a new counter of `check`, if the store supports it.
     fn wanted_mode(&self, check: &LimitCheck<'_>) -> Coordination {
         match self.requested_mode(check) {
             Coordination::Auto => auto::first(check.tiers(), self.client.membership.most_instances_lately()),
@@ -268,15 +255,13 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Returns the coordination mode that the rule of `check` requests.
     pub(in super::super) fn requested_mode(&self, check: &LimitCheck<'_>) -> Coordination {
         let requested = check.rule.coordination().unwrap_or(self.client.caller.settings.coordination);
         if requested == Coordination::Split { split_or_other(check) } else { requested }
     }
 }
 
-/// Returns the mode of `check` if `split` is requested: a pool has members instead of parts, and the pace of a bucket
-/// that comes with a request is not that of the counter.
+/// A pool has members instead of parts, and the pace of a bucket that comes with a request is not that of the counter.
 fn split_or_other(check: &LimitCheck<'_>) -> Coordination {
     if check.pool.is_some() || check.tiers().iter().any(Tier::has_any_pace) {
         return Coordination::Auto;

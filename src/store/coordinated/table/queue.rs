@@ -22,14 +22,11 @@ const TICK: Period = Period::from_millis(5);
 /// The number of slots. A counter that is due later is looked at in the last one, and queued again.
 const SLOTS: u64 = 1_024;
 
-/// A counter that is due after this time is looked at then, and queued again. Far less than the time for which the
-/// order of slots is known.
+/// A counter due after this time is looked at then, and queued again. Slots so far apart still have an order.
 const LONGEST_DELAY: Period = Period::from_secs(2 * 3_600);
 
-/// The most counters in a chunk.
 const CHUNK: usize = 256;
 
-/// The counters that need attention.
 #[derive(Debug)]
 pub(super) struct AttentionQueue {
     started: Instant,
@@ -40,22 +37,20 @@ pub(super) struct AttentionQueue {
 
 #[derive(Debug)]
 struct Wheel {
-    /// The slots that are not empty, each with chunks of counters, by the bits of their keys that [`CounterKey::shard`]
-    /// returns. All counters of the same entries have the same; the place of each says whether it is queued. A million
-    /// counters may be queued, for which half of a key is less memory. Those in slot 0 are due at once.
+    /// Chunks of counters by slot; slot 0 is due at once. To save memory a counter is known by [`CounterKey::shard`],
+    /// half of its key, which counters of the same entries share: the place of each says whether it is queued.
     slots: BTreeMap<u64, Vec<Vec<u64>>>,
-    /// The number of the first slot that was not taken yet, since the start.
+    /// The first slot that was not taken yet, counted from the start.
     first: u64,
     /// The slot for which the flush loop wakes up; 0 if it is awake.
     wakes_at: u64,
 }
 
-/// Counters that were taken together.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    /// The bits that [`CounterKey::shard`] returns for each.
+    /// What [`CounterKey::shard`] returns for each of the counters.
     pub(super) shards: Vec<u64>,
-    /// The slot that held them. None if they were due at once.
+    /// None if they were due at once.
     pub(super) slot: Option<Slot>,
 }
 
@@ -67,9 +62,8 @@ impl AttentionQueue {
         Self { started: Instant::now(), wheel: Mutex::new(wheel), earlier: Notify::new() }
     }
 
-    /// Makes the counter of `key` due with `urgency` after `delay`, rounded to a multiple of `grid`: down, unless
-    /// nothing of the delay is left then. Counters with the same grid share a turn, unless too many are due in it. Does
-    /// nothing if the counter is due earlier.
+    /// `delay` is rounded down to a multiple of `grid`, unless nothing is left then. Counters with the same grid share
+    /// a turn, unless too many are due in it. Does nothing if the counter is due earlier.
     pub(super) fn push(
         &self,
         key: CounterKey,
@@ -116,8 +110,7 @@ impl AttentionQueue {
         }
     }
 
-    /// Returns whether the counter of `key` is due in the turn of `slot`, in which it or another one of its entries is
-    /// queued. Queues it again if it is due later.
+    /// Queues the counter again if it is due later. In `slot`, another counter of its entries may be queued.
     pub(super) fn is_due(&self, key: CounterKey, place: &mut QueuePlace, slot: Option<Slot>) -> bool {
         match place.take_turn(slot) {
             Turn::Due => true,
@@ -146,7 +139,6 @@ impl AttentionQueue {
         Some(Chunk { shards, slot: (number > 0).then(|| Slot::of(number)) })
     }
 
-    /// Waits until a counter is due.
     pub(super) async fn wait(&self) {
         let number = {
             let mut wheel = self.wheel.lock();
@@ -165,7 +157,7 @@ impl AttentionQueue {
         }
     }
 
-    /// Returns the time since the start, in nanoseconds.
+    /// In nanoseconds since the start.
     fn elapsed(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
@@ -174,14 +166,13 @@ impl AttentionQueue {
 // === impl Wheel ===
 
 impl Wheel {
-    /// Adds `key` to `slot`, or to the nearest one that is held. Returns the slot.
+    /// Returns the slot: `slot`, or the nearest one of the wheel.
     fn push(&mut self, key: CounterKey, slot: u64) -> u64 {
         let slot = slot.clamp(self.first, self.first + SLOTS - 1);
         self.add(key, slot);
         slot
     }
 
-    /// Adds `key` to the last chunk of `slot`.
     fn add(&mut self, key: CounterKey, slot: u64) {
         let chunks = self.slots.entry(slot).or_default();
         match chunks.last_mut() {

@@ -10,55 +10,48 @@ use crate::{
     store::{brief_lock, coordinated::counter::LocalCounter},
 };
 
-/// The number of counters per shard that the number of shards is chosen for.
 const COUNTERS_PER_SHARD: usize = 1024;
 
-/// The part of the map that is sure for the counters of limits that come with requests, whoever invents them; the rest
-/// is for those of rules. Each kind may have more while there is room.
+/// A quarter of the map is sure for limits of requests, the rest for rules. Each may have more while there is room.
 const SHARE_OF_REQUESTS: usize = 4;
 
 /// The most counters of the same entries, unless they are of rules.
 const MAX_BESIDE: usize = 16;
 
-/// The number of buckets among which the counter to evict is chosen.
+/// The buckets among which the counter to evict is chosen.
 const EVICTION_SAMPLE: usize = 32;
 
-/// The bytes of a name that is removed before shorter ones if all names together have too many.
+/// Names of at least this length are removed first if all names together have too many bytes.
 const LONG_NAME: usize = 256;
 
 /// The fewest buckets of a shard that are returned when most of them are free.
 const MIN_BUCKETS: usize = 64;
 
-/// The counters of all targets.
 #[derive(Debug)]
 pub(in super::super) struct Shards {
-    /// The shards, whose number is a power of two. A lock is held for one decision, or for one pass over a shard, never
-    /// across a wait.
+    /// A power of two. A lock is held for one decision, or for one pass over a shard, never across a wait.
     all: Box<[Mutex<Shard>]>,
     max: usize,
     max_bytes: usize,
-    /// The number of counters in all shards.
+    /// In all shards.
     live: AtomicUsize,
     /// Of these, those of limits that come with requests.
     of_requests: AtomicUsize,
-    /// The bytes of their names.
+    /// Of the names.
     bytes: AtomicUsize,
     /// The shard at which room is made next if there is none in that of a new counter.
     next_evicted: AtomicUsize,
-    /// The shard at which the next sweep begins.
     next_swept: AtomicUsize,
 }
 
-/// The counters of one shard. No two shards have a cache line in common, whose writers would wait for one another.
+/// The counters of one shard. No two shards share a cache line, whose writers would wait for one another.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Shard {
     /// Each counter is boxed: they are large, and a hash table keeps up to as many free slots as used ones.
     table: HashTable<Box<Entry>>,
-    /// The bucket at which the next sample for an eviction begins. Keys are spread over buckets at random, so each
-    /// counter is as likely to be in a sample as any other.
+    /// Where the next sample begins. Keys are spread at random, so that any counter is as likely to be in a sample.
     next_sample: usize,
-    /// The number of counters with long names.
     long_names: usize,
 }
 
@@ -69,13 +62,12 @@ pub(super) struct Entry {
     pub(super) counter: LocalCounter,
 }
 
-/// Returns the bits by which the counter of `key` is found in its shard: the same for all limits of the same entries,
-/// and turned, since all counters of a shard have the same lowest bits.
+/// The hash in the table of a shard: the same for all limits of the same entries.
 const fn bucket(key: CounterKey) -> u64 {
     bucket_of(key.shard())
 }
 
-/// As [`bucket`], for the keys for which [`CounterKey::shard`] returns `shard`.
+/// Turned, since all counters of a shard have the same lowest bits.
 const fn bucket_of(shard: u64) -> u64 {
     shard.rotate_right(32)
 }
@@ -83,12 +75,11 @@ const fn bucket_of(shard: u64) -> u64 {
 // === impl Shards ===
 
 impl Shards {
-    /// Returns the most counters that it may hold.
     pub(in super::super) const fn max(&self) -> usize {
         self.max
     }
 
-    /// Creates an empty map for up to `max` counters, whose names have up to `max_bytes` bytes together.
+    /// `max_bytes` bounds the names of all counters together.
     pub(super) fn new(max: usize, max_bytes: usize) -> Self {
         let shards = max.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
         Self {
@@ -103,23 +94,20 @@ impl Shards {
         }
     }
 
-    /// Locks the shard of `key`.
     pub(super) fn lock(&self, key: CounterKey) -> MutexGuard<'_, Shard> {
         self.lock_of(key.shard())
     }
 
-    /// Locks the shard of the keys for which [`CounterKey::shard`] returns `shard`.
     #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
     pub(super) fn lock_of(&self, shard: u64) -> MutexGuard<'_, Shard> {
         brief_lock::lock(&self.all[shard as usize & (self.all.len() - 1)])
     }
 
-    /// Adds `counter` to `shard`, where `key` belongs, in the place of the one that it has `replaced`, if any. If the map is full, evicts others, and passes them to `evicted`:
-    /// one of the shard for their number, and as many as needed for the bytes of their names. Returns the entry.
+    /// Adds `counter` to `shard`, where `key` belongs, in the place of `replaced`. If the map is full, passes others to
+    /// `evicted`: one of the shard for their number, and as many as needed for the bytes of their names.
     ///
-    /// One of a request is evicted if they have more than their share, else one of the kind of `key`. So no request that
-    /// brings limits has the counter of a rule evicted. While they do not have their share, a rule's makes room for one
-    /// of theirs too, so that rules that fill the map do not keep them out.
+    /// One of a request is evicted if requests have more than their share, else one of the kind of `key`: so no request
+    /// evicts the counter of a rule. While requests have less, a rule makes room for one of theirs too.
     pub(super) fn insert<'a>(
         &self,
         shard: &'a mut Shard,
@@ -129,7 +117,6 @@ impl Shards {
         mut evicted: impl FnMut(LocalCounter),
     ) -> &'a mut Entry {
         let mut remove = |entry: Box<Entry>| {
-            entry.counter.check_books();
             self.forget(&entry);
             evicted(entry.counter);
         };
@@ -161,8 +148,7 @@ impl Shards {
         entry.into_mut()
     }
 
-    /// Notes that `key` counts in `entry`. From then on it is a rule's counter if `key` is a rule's, although a request
-    /// may have brought it.
+    /// From then on it is a rule's counter if `key` is a rule's, although a request may have brought it.
     pub(super) fn claim(&self, entry: &mut CounterKey, key: CounterKey) {
         if entry.is_of_request() && !key.is_of_request() {
             *entry = key;
@@ -170,8 +156,7 @@ impl Shards {
         }
     }
 
-    /// Removes counters until there is room for the `bytes` of a name: those with long names, which a flood of long
-    /// names consists of, and if that is not enough, any. Begins with `shard`.
+    /// Evicts counters until there is room for `bytes`: first those with long names, which may be a flood, then any.
     #[cold]
     fn make_room(&self, shard: &mut Shard, bytes: usize, remove: &mut impl FnMut(Box<Entry>)) {
         let is_full = || self.bytes.load(Ordering::Relaxed) + bytes > self.max_bytes;
@@ -203,15 +188,13 @@ impl Shards {
         }
     }
 
-    /// Records that `entry` is removed.
     fn forget(&self, entry: &Entry) {
         self.live.fetch_sub(1, Ordering::Relaxed);
         self.of_requests.fetch_sub(usize::from(entry.key.is_of_request()), Ordering::Relaxed);
         self.bytes.fetch_sub(entry.counter.name_bytes(), Ordering::Relaxed);
     }
 
-    /// Passes the counters in one of `parts` parts of the map, each time in another one, to `visit`, unless they are
-    /// quiet, and removes those that are idle before or after that.
+    /// Takes another of `parts` parts of the map each time. Visits counters that are not quiet, and removes idle ones.
     pub(super) fn sweep(
         &self,
         parts: usize,
@@ -225,7 +208,6 @@ impl Shards {
             let Shard { table, long_names, .. } = &mut *shard;
             table.retain(|entry| {
                 let Entry { key, counter } = &mut **entry;
-                counter.check_books();
                 let mut is_idle = counter.is_idle(now);
                 if !is_idle && !counter.is_quiet() {
                     let is_leased = counter.leased_hits() > 0;
@@ -243,12 +225,10 @@ impl Shards {
         }
     }
 
-    /// Returns the number of counters.
     pub(in super::super) fn len(&self) -> usize {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of the names of all counters.
     pub(in super::super) fn name_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -257,26 +237,22 @@ impl Shards {
 // === impl Shard ===
 
 impl Shard {
-    /// Returns the counter of `key`.
     pub(super) fn get_mut(&mut self, key: CounterKey) -> Option<&mut LocalCounter> {
         self.entry_mut(key).map(|entry| &mut entry.counter)
     }
 
-    /// Returns the counter of `key`, with the key under which it is kept.
     pub(super) fn entry_mut(&mut self, key: CounterKey) -> Option<&mut Entry> {
         let entry = self.table.find_mut(bucket(key), |entry| entry.key == key)?;
-        entry.counter.check_books();
         Some(&mut **entry)
     }
 
-    /// Returns the counters for whose keys [`CounterKey::shard`] returns `shard`: those of the same entries.
+    /// Returns the counters of the same entries, for whose keys [`CounterKey::shard`] returns `shard`.
     pub(super) fn all_of(&mut self, shard: u64) -> impl Iterator<Item = &mut Entry> {
         let found = self.table.iter_hash_mut(bucket_of(shard)).map(|entry| &mut **entry);
-        found.filter(move |entry| entry.key.shard() == shard).inspect(|entry| entry.counter.check_books())
+        found.filter(move |entry| entry.key.shard() == shard)
     }
 
-    /// Returns the key of the counter of the same entries as `key` that was asked for longest ago, if there are too many:
-    /// callers choose the periods of their limits.
+    /// The one to remove if the same entries have too many counters: callers choose the periods of their limits.
     pub(super) fn oldest_of_many(&mut self, key: CounterKey) -> Option<CounterKey> {
         let mut all: Vec<&mut Entry> = self.all_of(key.shard()).collect();
         if all.len() < MAX_BESIDE {
@@ -287,15 +263,13 @@ impl Shard {
         all.iter().find(|entry| entry.key.is_of_request()).map(|entry| entry.key)
     }
 
-    /// Removes the counter of `key`.
     fn remove(&mut self, key: CounterKey) -> Option<Box<Entry>> {
         let (entry, _) = self.table.find_entry(bucket(key), |entry| entry.key == key).ok()?.remove();
         self.long_names -= usize::from(entry.counter.name_bytes() >= LONG_NAME);
         Some(entry)
     }
 
-    /// Has the counter of `key`, for which nobody has asked lately, begin beside those of other tiers of the same
-    /// entries. Returns it.
+    /// For a counter that nobody has asked for lately. It learns what those of other tiers of the same entries know.
     #[cold]
     pub(super) fn begin_beside(&mut self, key: CounterKey) -> Option<&mut Entry> {
         let (own, mut others) = self.with_others(key)?;
@@ -309,7 +283,7 @@ impl Shard {
         Some(own)
     }
 
-    /// Has the counters of other tiers of the same entries know what that of `key` knows.
+    /// Tells the counters of other tiers of the same entries what that of `key` knows.
     #[cold]
     pub(super) fn share(&mut self, key: CounterKey, now: Timestamp) {
         let Some((own, mut others)) = self.with_others(key) else { return };
@@ -327,16 +301,13 @@ impl Shard {
         own.counter.note_others(are_asked);
     }
 
-    /// Returns the counter of `key`, and those of other tiers of the same entries.
     pub(super) fn with_others(&mut self, key: CounterKey) -> Option<(&mut Entry, Vec<&mut Entry>)> {
         let mut others: Vec<&mut Entry> = self.all_of(key.shard()).collect();
         let own = others.iter().position(|entry| entry.key == key)?;
         Some((others.swap_remove(own), others))
     }
 
-    /// Removes the counter of a sample that is missed least: one whose hits are all in the store, since the others'
-    /// pending hits would be lost; of those one with the least cost, and that has not been used for longest. Counters
-    /// without a cost are not removed.
+    /// Removes the least missed counter of a sample: by `is_settled`, cost and last use. One without a cost stays.
     fn evict(&mut self, cost_of: impl Fn(&Entry) -> Option<usize>) -> Option<Box<Entry>> {
         let buckets = self.table.num_buckets();
         let (mut chosen, mut sampled) = (None, 0);
@@ -363,8 +334,7 @@ impl Shard {
         Some(entry)
     }
 
-    /// Returns the memory of many keys after they have been removed: room for as many again as there are is kept, so
-    /// that nothing is returned while more than a quarter of the buckets are used.
+    /// Room for as many keys again is kept: nothing is returned while more than a quarter of the buckets are used.
     fn shrink(&mut self) {
         if self.table.num_buckets() > MIN_BUCKETS {
             self.table.shrink_to(self.table.len() * 2, |entry| bucket(entry.key));

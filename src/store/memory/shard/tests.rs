@@ -10,15 +10,12 @@ use crate::{
     store::MemoryStore,
 };
 
-/// What happens to a store.
 #[derive(Clone, Debug)]
 enum Step {
     /// A request with these values, each of a rule or with a limit of its own of this unit, that counts all or nothing
     /// or not.
     Take(Vec<(u8, Option<Unit>)>, bool),
-    /// A request about a bucket of one of few names.
     Bucket(u8, u64),
-    /// All buckets of a name are deleted.
     Delete(u8),
     /// Seconds pass, and all counters that have expired are swept.
     Sweep(u64),

@@ -8,7 +8,6 @@ fn failed() -> Answer {
     Answer::Failed(RemoteError::Unreachable("gone".into()))
 }
 
-/// Sends a call to each of `nodes`, one after the other.
 async fn call(client: &Client, nodes: &[u64]) -> Result<Vec<Result<u64, RemoteError>>, RemoteError> {
     let mut all = Vec::new();
     for (hits, node) in (1..).zip(nodes) {
@@ -18,7 +17,6 @@ async fn call(client: &Client, nodes: &[u64]) -> Result<Vec<Result<u64, RemoteEr
     Ok(all)
 }
 
-/// Runs `work` in the background.
 fn spawn(work: impl Future<Output: Send> + Send + 'static) {
     tokio::spawn(async move { drop(work.await) });
 }

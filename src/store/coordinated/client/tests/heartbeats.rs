@@ -8,7 +8,6 @@ fn failed() -> Answer {
     Answer::Failed(RemoteError::Unreachable("gone".into()))
 }
 
-/// Has `client` notice that `node` fails.
 async fn fail(client: &Client, script: &Script, node: u64) {
     script.set(node, failed());
     for _ in 0..3 {

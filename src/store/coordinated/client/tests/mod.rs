@@ -50,7 +50,6 @@ const OFFSET: i64 = 5_000_000_000;
 struct Script(Arc<State>);
 
 struct State {
-    /// This instance's clock.
     clock: SimulatedClock,
     nodes: Mutex<BTreeMap<StoreNode, Answer>>,
     /// The node of all counters, if they have moved.
@@ -61,20 +60,15 @@ struct State {
     /// The counters whose decisions wait, each with one command.
     queued: Mutex<VecDeque<(CounterKey, Command, Waiting)>>,
     hasher: KeyHasher,
-    /// The number of counters so far.
     counters: AtomicUsize,
 }
 
-/// How a node answers.
 #[derive(Clone, Debug)]
 enum Answer {
-    /// After this time.
     After(Duration),
-    /// With an error, at once.
     Failed(RemoteError),
 }
 
-/// A call that a node has received.
 #[derive(Clone, Debug)]
 struct Call {
     node: StoreNode,
@@ -82,22 +76,18 @@ struct Call {
     urgency: Urgency,
 }
 
-/// What becomes of a command.
 type Outcome = Result<(Reply, Timestamp), RemoteError>;
 
-/// What receives the outcome of a command, once.
 type Waiting = Option<oneshot::Sender<Outcome>>;
 
 type Client = StoreClient<Script, Waiting>;
 
 impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
-    /// Has the store carry out `command` at once.
     pub(in crate::store::coordinated) async fn call(&self, command: Command) -> Result<Replies, RemoteError> {
         let node = self.node(&command.target, command.at);
         self.caller.call(node, vec![command], Urgency::Background, || {}).await.0
     }
 
-    /// Returns whether the breaker is open for `node`.
     pub(in crate::store::coordinated) fn is_silent(&self, node: StoreNode) -> bool {
         self.caller.breaker.is_open() && self.caller.breaker.is_open_for(node)
     }
@@ -145,7 +135,6 @@ impl Script {
         }))
     }
 
-    /// Returns a client, without background work.
     fn client(&self) -> Arc<Client> {
         self.client_with(&CoordinationSettings::default())
     }
@@ -166,12 +155,10 @@ impl Script {
         (client, tasks)
     }
 
-    /// Has `node` answer like `answer` from now on.
     fn set(&self, node: u64, answer: Answer) {
         self.0.nodes.lock().insert(StoreNode(node), answer);
     }
 
-    /// Returns the calls so far.
     fn calls(&self) -> Vec<Call> {
         self.0.calls.lock().clone()
     }
@@ -198,7 +185,6 @@ impl Script {
         Ok(Replies { now: self.now(), replies: replies.collect() })
     }
 
-    /// Returns the clock of the store.
     fn now(&self) -> Timestamp {
         self.0.clock.skewed(OFFSET).now()
     }
@@ -232,7 +218,6 @@ impl Remote for Script {
     }
 }
 
-/// Returns a target of `node`.
 fn target(node: u64) -> Arc<Target> {
     let tier = Tier { requests: 10, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
     Arc::new(Target {
@@ -242,12 +227,10 @@ fn target(node: u64) -> Arc<Target> {
     })
 }
 
-/// Returns a command for `node` that takes `hits`.
 fn take(node: u64, hits: u64) -> Command {
     Command { target: target(node), at: EPOCH, exchange: Exchange::of_try(hits, OverLimitPolicy::Ignore) }
 }
 
-/// Returns the hits that `command` takes.
 fn hits_of(command: &Command) -> u64 {
     command.exchange.tried()
 }

@@ -8,7 +8,6 @@ const SLOW: Duration = Duration::from_millis(100);
 
 const BUDGET: Period = Period::from_millis(15);
 
-/// Queues a counter that has `command` to send. Returns what receives its outcome.
 fn queue(client: &Client, command: Command) -> oneshot::Receiver<Outcome> {
     let (waiting, outcome) = oneshot::channel();
     let State { queued, hasher, counters, .. } = &*client.caller.remote.0;
@@ -22,13 +21,12 @@ fn queue(client: &Client, command: Command) -> oneshot::Receiver<Outcome> {
     outcome
 }
 
-/// Waits for the outcome of `command` within the budget. None if it is late.
+/// None if the outcome is late.
 async fn receive(client: &Client, command: Command) -> Option<Outcome> {
     let outcome = queue(client, command);
     timeout(BUDGET.into(), outcome).await.ok().map(|outcome| outcome.expect("the client lives"))
 }
 
-/// Returns the size of each call to `node` that has been sent.
 fn sizes(script: &Script, node: u64) -> Vec<usize> {
     let calls = script.calls().into_iter().filter(|call| call.node == StoreNode(node));
     calls.map(|call| call.commands.len()).collect()

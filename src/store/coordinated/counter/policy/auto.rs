@@ -10,8 +10,7 @@
 use super::View;
 use crate::limit::{Coordination, Hits, Period, Tier, Timestamp, capacity};
 
-/// The number of instances that is assumed until the first heartbeat is replied to. Limits that are large for so many
-/// need not wait for it.
+/// Assumed until the first reply to a heartbeat. Limits that are large for so many instances need not wait for it.
 const UNKNOWN_INSTANCES: usize = 100;
 
 /// The part of the limit by which all instances together may exceed it in a burst: a tenth.
@@ -20,28 +19,24 @@ const PART: u64 = 10;
 /// A burst is several times as many hits as the demand so far lets expect.
 const TIMES_EXPECTED: u64 = 3;
 
-/// The time after the store's last reply from which the demand measured meanwhile is enough to detect the end of a
-/// burst.
+/// The time after a reply from which the demand measured meanwhile is enough to detect the end of a burst.
 const SETTLED_AFTER: Period = Period::from_millis(10);
 
-/// Which coordination mode a counter has, and why.
 #[derive(Debug)]
 pub(in super::super::super) struct ModeChoice {
-    /// The coordination mode: the requested one, or the nearest that the store supports for the target.
+    /// The requested one, or the nearest that the store supports for the target.
     pub(in super::super::super) mode: Coordination,
-    /// Whether `auto` has chosen `lease` because of a burst, rather than because of the limit.
+    /// Whether `auto` has chosen `lease` because of a burst.
     pub(in super::super::super) is_in_burst: bool,
-    /// The mode that the rule requests. None until `mode` has been chosen for the current target.
+    /// None until `mode` has been chosen for the current target.
     pub(in super::super::super) requested_mode: Option<Coordination>,
 }
 
-/// Decides when the mode of a counter changes.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super::super) struct AutoPolicy<'a> {
     view: View<'a>,
-    /// The largest number of instances lately. None if it is not known.
+    /// The largest number lately, if it is known.
     instances: Option<usize>,
-    /// The time that the store takes to reply.
     round_trip: Period,
 }
 
@@ -56,17 +51,15 @@ pub(in super::super::super) enum Switch {
     Large,
 }
 
-/// Returns the mode for a counter of `tiers` that has none yet. `instances` is none if their number is not known.
+/// For a counter that has no mode yet.
 pub(in super::super::super) fn first(tiers: &[Tier], instances: Option<usize>) -> Coordination {
     Coordination::for_limit(capacity(tiers), or_unknown(instances))
 }
 
-/// Returns the number of instances, or as many as are assumed if it is not known.
 fn or_unknown(instances: Option<usize>) -> usize {
     instances.unwrap_or(UNKNOWN_INSTANCES)
 }
 
-/// Returns the mode for a counter of `tiers` that is in mode `current`.
 fn next(current: Coordination, tiers: &[Tier], instances: Option<usize>) -> Coordination {
     let (instances, capacity) = (or_unknown(instances), capacity(tiers));
     match current {
@@ -83,8 +76,7 @@ impl<'a> AutoPolicy<'a> {
         Self { view, instances, round_trip }
     }
 
-    /// Returns why the mode that `choice` has made changes when `taking` hits are asked for, if any. In a burst,
-    /// `is_settled` says whether the store has all hits that were counted here.
+    /// `taking`: the hits that are asked for, if any. `is_settled`: whether the store has all hits counted here.
     pub(in super::super::super) fn switch(
         &self,
         choice: &ModeChoice,
@@ -106,8 +98,8 @@ impl<'a> AutoPolicy<'a> {
         (is_exact && is_over).then_some(Switch::Large)
     }
 
-    /// Returns whether `hits` more would be a burst: unexpectedly many since the store's last reply, and so many that
-    /// the instances would exceed the limit by more than a tenth if each took as many without knowing of the others.
+    /// Returns whether `hits` more would be a burst: unexpectedly many since the last reply, and so many that the
+    /// instances would exceed the limit by more than a tenth if each took as many without knowing of the others.
     pub(in super::super) fn is_burst(&self, hits: Hits, now: Timestamp) -> bool {
         let View { target, unacknowledged, last_reply_at, demand, .. } = self.view;
         let own = unacknowledged.admitted().saturating_add(hits.0);
@@ -123,8 +115,7 @@ impl<'a> AutoPolicy<'a> {
         own > demand.expected_in(time, now).saturating_mul(TIMES_EXPECTED)
     }
 
-    /// Returns whether what a burst has left has been known for a moment: the store has counted the hits that were
-    /// taken before it was asked for a lease.
+    /// The store has counted the hits from before the lease was requested, and that has been known for a moment.
     pub(in super::super) fn is_burst_over(&self, now: Timestamp) -> bool {
         let settled_after = SETTLED_AFTER.as_nanos().saturating_add(self.round_trip.as_nanos());
         self.view.unacknowledged.admitted() == 0

@@ -22,22 +22,19 @@ const MIN_PAUSE_HITS: u64 = 4;
 /// The fewest hits of a window that one of several instances leases ahead.
 const MIN_AHEAD: u64 = 3;
 
-/// The number of expected intervals without a hit after which a counter is abandoned. With random arrivals, 1 in 150
-/// intervals is that long by chance.
+/// The expected intervals without a hit after which a counter is abandoned. By chance, 1 in 150 is that long.
 const ABANDONED_AFTER: u64 = 5;
 
 /// The longest time until a counter is abandoned. If hits are rarer than that, a call for each hit costs little.
 const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
 
-/// The longest that one of several instances holds hits without a request, if rejected hits count: the store has to
-/// know the number of all hits, since others read it. Together with the time until it notices that, and with the
-/// report, less than a second.
+/// The longest that one of several instances holds hits without a request, if rejected hits count: others read the
+/// number of all hits in the store, which has to be right within a second.
 const LONGEST_IDLE_HOLD: Period = Period::from_millis(400);
 
 /// Whether the store has too few hits, and what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Scarcity {
-    /// Whether it has run out of hits, and has not had enough for all instances again since.
     pub(in super::super) is_scarce: bool,
     pub(in super::super) pause: Option<Pause>,
 }
@@ -53,7 +50,6 @@ pub(in super::super) struct Pause {
 // === impl View ===
 
 impl View<'_> {
-    /// Returns what becomes of `ask` under `lease`.
     #[inline]
     pub(in super::super) fn lease_answer(&self, ask: &Ask, now: Timestamp) -> Answer {
         match ask.direction {
@@ -69,8 +65,7 @@ impl View<'_> {
         }
     }
 
-    /// Returns what to hold beside the `needed` hits of decisions that wait, as of `now`. None if nothing. `returned`
-    /// hits were held until now.
+    /// Returns what to hold beside the `needed` hits of decisions that wait. `returned` hits were held until now.
     pub(in super::super) fn next_hold(
         &self,
         needed: u64,
@@ -96,17 +91,14 @@ impl View<'_> {
         (want > 0).then_some(Hold { least: 1, want, time })
     }
 
-    /// Returns how long hits that are leased ahead have to be usable at least, so that some of them are used: they
-    /// arrive after a round trip, by the latest clock that the store may have. Others of a bucket have to be returned
-    /// before they flow back. `lead` is the time that a return takes, two round trips and what the queue may be late.
+    /// The least time for which leased hits have to be usable: they arrive after a round trip, by the latest clock that
+    /// the store may have. Those of a bucket that others use have to be returned before they flow back.
     fn shortest_hold(&self, lead: Period) -> Period {
         let returns = !self.is_alone() && has_bucket(&self.target.tiers);
         if returns { lead } else { Period::from_nanos(lead.as_nanos() / 2 + 2_000_000) }
     }
 
-    /// Returns how many hits to lease beyond the `needed` ones of decisions that wait: those that are likely to be used
-    /// within the time that a lease should last, and those that are kept for after a lull. `returned` hits were held
-    /// until now.
+    /// How many hits to lease beyond `needed` ones: likely ones, and some for a lull. `returned` were held before.
     fn ahead(&self, needed: u64, returned: u64, at_least: Period, now: Timestamp) -> u64 {
         let View { target, demand, .. } = *self;
         let mut likely = 0;
@@ -123,7 +115,7 @@ impl View<'_> {
         likely.saturating_sub(needed).max(kept).min(self.most_ahead(needed, now))
     }
 
-    /// Returns the hits that are requested with those that decisions wait for, to be kept for after a lull.
+    /// The hits that are requested beside needed ones, to be kept for after a lull.
     fn kept_ahead(&self, now: Timestamp) -> u64 {
         if !self.is_alone() && flows(&self.target.tiers) {
             return 0;
@@ -131,9 +123,8 @@ impl View<'_> {
         self.idle_allowance().min(self.remaining(now) / 8)
     }
 
-    /// Returns the most hits that one of several instances may lease ahead. A bucket that is full again before such
-    /// hits are used would admit them beyond its burst, so all instances together must lack more than flows back
-    /// meanwhile.
+    /// The most hits that one of several instances may lease ahead. A bucket that is full before they are used would
+    /// admit them beyond its burst, so all instances together must lack more than flows back meanwhile.
     fn most_ahead(&self, needed: u64, now: Timestamp) -> u64 {
         if self.is_alone() {
             return u64::MAX;
@@ -149,8 +140,7 @@ impl View<'_> {
         buckets.min().map_or(u64::MAX, |most| most.saturating_sub(self.leased()))
     }
 
-    /// Returns how long a lease should last: a quarter of the window's remaining time, or as long as it may be used or
-    /// is kept.
+    /// How long a lease should last: a quarter of the rest of the window, or as long as it may be used or is kept.
     fn horizon(&self, at_least: Period, now: Timestamp) -> Period {
         let times = self.target.tiers.iter().map(|tier| match tier.algorithm {
             Algorithm::FixedWindow => {
@@ -165,15 +155,13 @@ impl View<'_> {
         times.min().unwrap_or_default()
     }
 
-    /// Returns how many of the remaining hits one instance may hold: an equal share. In a fixed window half of that,
-    /// since hits that one instance still holds when it ends are lost to the others.
+    /// An equal share of the rest; half of that in a fixed window, since hits held at its end are lost to the others.
     fn share(&self, now: Timestamp) -> u64 {
         let parts = self.instances * if flows(&self.target.tiers) { 1 } else { 2 };
         (self.remaining(now) / parts).max(1)
     }
 
-    /// Returns whether the next lease has to be requested, so that it arrives before what is held is used up, in about
-    /// the time `soon`.
+    /// Whether the next lease has to be requested now, to arrive before the others are used up in about `soon`.
     #[inline]
     pub(in super::super::super) fn runs_low(&self, soon: Period, now: Timestamp) -> bool {
         let leased = self.leased();
@@ -182,10 +170,9 @@ impl View<'_> {
             && leased < self.remaining(now)
     }
 
-    /// Returns the hits that this instance, one of several, may keep unused: all together at most one in a hundred.
-    /// None where rejected hits count, so that the store's count is soon the number of all hits, and none of a bucket,
-    /// which could exceed its burst if it was full again before they are used. An instance that is alone takes them
-    /// from nobody.
+    /// The hits that may be kept unused: one in a hundred, by all instances together. None where rejected hits count,
+    /// since the store's count has to be that of all hits soon, and none of a bucket, which could be full again before
+    /// they are used. An instance that is alone takes them from nobody.
     #[inline]
     pub(in super::super) fn idle_allowance(&self) -> u64 {
         let tiers = &self.target.tiers;
@@ -198,14 +185,12 @@ impl View<'_> {
         }
     }
 
-    /// Returns whether what is held is no more than may be kept without a hit.
     #[inline]
     fn may_keep_all(&self) -> bool {
         self.leased() <= self.idle_allowance()
     }
 
-    /// Returns whether more is held than may be kept without a hit, and no hit has arrived for longer than the sync
-    /// interval, and for longer than is likely at the last demand.
+    /// Returns whether too much is held, and no hit has come for longer than the sync interval and than is likely.
     pub(in super::super) fn is_abandoned(&self, now: Timestamp) -> bool {
         now > self.abandoned_at() && !self.may_keep_all()
     }
@@ -217,19 +202,17 @@ impl View<'_> {
         last_check_at.after(sync_interval.max(expected))
     }
 
-    /// Returns whether what is left of `lease` goes back before its end, since it is of use to other instances.
+    /// Returns whether what is left of `lease` goes back before its end, because other instances can use it.
     #[inline]
     fn returns(&self, lease: &HeldLease) -> bool {
         !self.is_alone() && flows(&self.target.tiers) && lease.has_hold
     }
 
-    /// Returns whether `lease` has to be returned because it ends no later than `soon`.
     pub(in super::super) fn returns_before(&self, lease: &HeldLease, soon: Timestamp) -> bool {
         self.returns(lease) && lease.until <= soon
     }
 
-    /// Returns whether a lease that ends within `lead` should be renewed in the call that returns what is left of it,
-    /// since hits are likely and the store may have some.
+    /// Returns whether to renew a lease that ends within `lead`, in the call that returns what is left of it.
     pub(in super::super::super) fn should_renew(&self, lead: Period, now: Timestamp) -> bool {
         let first = self.leases.first();
         first.is_some_and(|lease| self.returns_before(lease, now.after(lead)))
@@ -237,9 +220,8 @@ impl View<'_> {
             && self.demand.in_the_next(hold(&self.target.tiers), now) > 0
     }
 
-    /// Returns when leases have to be looked at: `lead` before one ends, or when they have to be returned if no check
-    /// arrives until then. Also returns whether that has to be punctual. None without a lease, and if nothing of it is
-    /// ever returned, so that the sweep is early enough to forget it.
+    /// Returns when leases have to be looked at, `lead` before one ends or when they are abandoned, and whether that
+    /// has to be punctual. None if none is ever returned: the sweep forgets those early enough.
     #[inline]
     pub(in super::super::super) fn due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
         let lease = self.leases.first()?;
@@ -256,29 +238,25 @@ impl View<'_> {
         Some((lease.until.min(abandoned_at), false))
     }
 
-    /// Returns whether nothing has to be done with what is held until its window ends.
     pub(in super::super) fn keeps_all(&self) -> bool {
         self.is_single_window() && self.may_keep_all()
     }
 
-    /// Returns whether it is a single fixed window, whose leases end with it: unless they are returned before, they are
-    /// forgotten.
+    /// Leases of a single fixed window end with it: unless they are returned before, they are forgotten.
     #[inline]
     fn is_single_window(&self) -> bool {
         matches!(&self.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
     }
 
-    /// Returns whether the store has to know the number of all hits, rejected ones included, while there are other
-    /// instances.
+    /// Returns whether other instances read the number of all hits in the store, rejected ones included.
     fn is_shared_count(&self) -> bool {
         !self.is_alone() && self.target.counts_rejected()
     }
 
-    /// Returns whether tokens of a bucket are scarce, and how long to send no call although some return to it. Under
-    /// steady overload every one of several instances would request each single token as soon as it is available, at
-    /// the cost of a call. The pause lasts until there is enough for every instance, and loses nothing, since the
-    /// bucket does not overflow meanwhile. There is no pause if there is enough already, or no overload. The store has
-    /// just granted all that was asked for, or only a part (`is_partial`). None where nothing can be scarce.
+    /// Returns whether tokens of a bucket are scarce, and for how long to send no call. Under steady overload every one
+    /// of several instances would send a call for each single token. The pause lasts until there is enough for all of
+    /// them, and loses nothing, since the bucket does not overflow meanwhile. `is_partial`: the store has just granted
+    /// less than asked. None where nothing can be scarce.
     pub(in super::super) fn scarcity(
         &self,
         was_scarce: bool,

@@ -2,17 +2,14 @@
 
 use crate::limit::{Period, Timestamp};
 
-/// The first wait before a look whether another instance has given hits back, unless the sync interval is longer. The
-/// next waits double.
+/// The first wait before a look for hits that others have given back, unless the sync interval is longer.
 const FIRST_PROBE: Period = Period::from_millis(250);
 
-/// What a counter under `lease` has to know from one exchange to the next.
 #[derive(Debug, Default)]
 pub(in super::super) struct Leasing {
     /// Whether the store has run out of hits, and has not had enough for all instances again since.
     pub(in super::super) is_scarce: bool,
-    /// The time of the call that ends a pause, or of the next look for hits that another instance has given back, while
-    /// nothing is left.
+    /// The time of the call that ends a pause or, while nothing is left, of the next look for hits given back.
     pub(in super::super) probe_at: Timestamp,
     /// The wait after that. Zero while something is left.
     probe_after: Period,
@@ -21,18 +18,16 @@ pub(in super::super) struct Leasing {
 // === impl Leasing ===
 
 impl Leasing {
-    /// Returns whether it says nothing that a counter has to know.
     pub(in super::super) fn is_over(&self) -> bool {
         self.is_forgettable() && !self.is_scarce
     }
 
-    /// Returns whether it says nothing that a counter has to know which has not been checked lately.
+    /// Returns whether nothing has to be known if the counter was not checked lately.
     pub(in super::super) fn is_forgettable(&self) -> bool {
         self.probe_after == Period::default()
     }
 
-    /// Returns whether the pause until `denied_until` is so nearly over that a lease should be requested for its end:
-    /// once.
+    /// True once for each pause, shortly before its end: then a lease should be requested.
     pub(in super::super) fn ends_pause(&mut self, denied_until: Timestamp, now: Timestamp) -> bool {
         let is_ending = now >= self.probe_at;
         if is_ending {
@@ -41,14 +36,12 @@ impl Leasing {
         is_ending
     }
 
-    /// Notes that the store has admitted hits: when it rejects the next ones, the first look for returned hits comes
-    /// soon.
+    /// When the store rejects the next hits, the first look for returned ones comes soon.
     pub(in super::super) fn note_admission(&mut self) {
         self.probe_after = Period::default();
     }
 
-    /// Returns whether to look for hits that another instance may have given back, while this one rejects hits. The
-    /// time between two looks doubles.
+    /// To be called for each rejection. Returns whether it is time to look for hits that others may have given back.
     pub(in super::super) fn looks(&mut self, sync_interval: Period, now: Timestamp) -> bool {
         let is_first = self.probe_after == Period::default();
         if !is_first && now < self.probe_at {

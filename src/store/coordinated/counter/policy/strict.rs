@@ -9,8 +9,7 @@ use crate::{
 // === impl View ===
 
 impl View<'_> {
-    /// Returns what becomes of `ask` under `strict`. With `local_cache`, hits that the store has denied until later are
-    /// rejected without it.
+    /// With `local_cache`, hits that the store has denied until later are rejected without it.
     pub(in super::super) fn strict_answer(&self, ask: &Ask, local_cache: bool, now: Timestamp) -> Answer {
         match ask.direction {
             // by the estimate, and sent with the next exchange
@@ -21,9 +20,7 @@ impl View<'_> {
         }
     }
 
-    /// Returns whether the store has denied all hits until later than `now`, and not a single one fits by the estimate:
-    /// some may have been given back since. Not with a strict bucket, since the store has to notice the try before the
-    /// next decision.
+    /// Some hits may have been given back since the denial. A strict bucket has to notice every try.
     fn is_cached(&self, now: Timestamp) -> bool {
         now < self.denied_until && !has_strict_bucket(&self.target.tiers) && !self.fits(Hits(1), now)
     }

@@ -13,7 +13,6 @@ use crate::{
     },
 };
 
-/// What a policy sees.
 struct Seen {
     target: Target,
     estimate: Vec<CounterState>,
@@ -66,7 +65,6 @@ impl Seen {
         }
     }
 
-    /// A hit has arrived every `every`, `times` times.
     fn demand(&mut self, every: Period, times: u64) {
         for _ in 0..times {
             self.now = self.now.after(every);
@@ -74,7 +72,6 @@ impl Seen {
         }
     }
 
-    /// Returns the hits that are held beside `needed` ones.
     fn ahead(&self, needed: u64) -> u64 {
         let link = Link {
             time: StoreTime { now: self.now, latest: self.now },
@@ -143,8 +140,7 @@ fn a_lease_is_requested_before_the_last_is_used_up_but_not_while_all_is_denied()
     assert!(!seen.view().runs_low(soon, seen.denied_until), "nothing is left");
 }
 
-/// So that no decision waits for it: three expected hits and two round trips sooner, but not in the first half of
-/// the pause.
+/// Three expected hits and two round trips earlier, but not in the first half of the pause.
 #[test]
 fn the_call_that_ends_a_pause_is_sent_a_little_earlier() {
     for (every, times) in [(1, 600), (200, 30)] {
@@ -189,7 +185,6 @@ fn taking(hits: u64) -> Ask {
     ask(Direction::Take, hits)
 }
 
-/// What is held first, and then the store, unless it is known that nothing fits.
 #[test]
 fn a_lease_is_spent_before_the_store_is_asked() {
     let mut seen = Seen::new(&[fixed(10, 60)], 2);

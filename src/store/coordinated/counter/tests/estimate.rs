@@ -17,20 +17,6 @@ fn used(tier: &Tier, hits: u64, at: Timestamp) -> CounterState {
     state
 }
 
-/// The check that all tests make after every access.
-#[test]
-fn an_estimate_without_own_hits_is_noticed() {
-    for tier in [fixed(100, 60), sliding(100, 60)] {
-        let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
-        fixture.count(10);
-        let mut is_noticed = |hits| {
-            fixture.counter.estimate = [used(&tier, hits, fixture.now)].into_iter().collect();
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fixture.counter.check_books())).is_err()
-        };
-        assert_eq!([9, 10, 11].map(&mut is_noticed), [true, false, false], "{tier}");
-    }
-}
-
 /// The store's state has the hits of a report as of the last of them.
 #[test]
 fn an_estimate_stays_as_it_is_while_nobody_else_changes_the_store_s() {
@@ -140,7 +126,6 @@ fn a_fixed_window_that_has_ended_is_not_adopted() {
     assert_eq!(fixture.counter.remaining(START.after(Period::from_secs(130))), 90);
 }
 
-/// A lease that is not used does not make later hits count for longer.
 #[test]
 fn a_hit_beside_an_unused_lease_counts_for_its_own_period() {
     let tier = sliding(100, 60);
@@ -207,7 +192,6 @@ fn the_try_that_a_strict_bucket_rejects_is_reported() {
     assert!(!other.counter.has_pending());
 }
 
-/// The store counts leased hits, which must stay when others are given back.
 #[test]
 fn hits_that_are_given_back_leave_the_leased_ones() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
@@ -221,7 +205,6 @@ fn hits_that_are_given_back_leave_the_leased_ones() {
     assert_eq!(fixture.counter.leased_hits(), 6);
 }
 
-/// While the store is away each hit counts once for each instance, on top of the store's last reply.
 #[test]
 fn without_the_store_every_hit_counts_for_each_instance() {
     let mut fixture = Fixture::new(&[fixed(20, 60)], 3);
@@ -269,7 +252,6 @@ fn hits_of_unknown_delivery_count_here_and_are_not_reported() {
     }
 }
 
-/// Returns whether `hits` more would be a burst for one of `instances`.
 fn is_burst(fixture: &Fixture, hits: u64, instances: usize, round_trip: Period) -> bool {
     fixture.counter.auto_policy(Some(instances), round_trip).is_burst(Hits(hits), fixture.now)
 }
@@ -302,7 +284,6 @@ fn a_burst_is_unexpected_and_large() {
     assert!(is_burst(&busy, 3 * expected, 2, millis(10)));
 }
 
-/// Whether there was one before.
 #[test]
 fn what_arrives_at_once_is_a_burst_however_much_is_expected_in_the_time_since_the_last_reply() {
     let mut fixture = Fixture::new(&[sliding(1_000, 60)], 2);
@@ -344,7 +325,6 @@ fn a_look_says_whether_hits_fit_and_counts_none() {
     }
 }
 
-/// Returns whether the store has known for a moment what a burst has left.
 fn is_burst_over(fixture: &Fixture, now: Timestamp) -> bool {
     fixture.counter.auto_policy(Some(2), Period::default()).is_burst_over(now)
 }

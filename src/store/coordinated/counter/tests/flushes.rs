@@ -37,7 +37,6 @@ fn a_pause_is_a_part_of_the_time_to_the_limit() {
     }
 }
 
-/// While the limit is close, a flush is early after a third of the time that is left, or an interval.
 #[test]
 fn a_flush_is_early_after_a_third_of_the_time_to_the_limit() {
     let mut schedule = FlushSchedule::new(millis(100));
@@ -70,7 +69,6 @@ fn a_burst_in_a_long_pause_outruns_its_plan() {
     }
 }
 
-/// A rate, and the number of replies that it was measured from.
 struct Measured {
     rate: UsageRate,
     replies: u8,
@@ -87,7 +85,7 @@ impl Measured {
     }
 }
 
-/// Returns the seconds that 1,000 hits take, in tenths.
+/// In tenths of a second, for 1,000 hits.
 fn tenths(Measured { rate, .. }: &Measured) -> u64 {
     (rate.time_for(1_000).as_nanos() + 50_000_000) / 100_000_000
 }
@@ -172,8 +170,7 @@ fn a_first_flush_is_as_urgent_as_the_limit_is_near() {
     }
 }
 
-/// When it knows them, it may take two thirds of its part of the rest; after two pauses without a reply it knows them
-/// no more.
+/// After two pauses without a reply an instance does not know the others any more.
 #[test]
 fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 2);
@@ -203,8 +200,7 @@ fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     assert_eq!((within(10), within(300)), (Urgency::Pause, Urgency::Now));
 }
 
-/// Near the end at the rate of all instances a flush is early: it joins the next batch, or is sent at once if the end
-/// is near.
+/// It joins the next batch, or is sent at once.
 #[test]
 fn a_flush_is_early_when_the_end_is_near() {
     for (left, after, expected) in [

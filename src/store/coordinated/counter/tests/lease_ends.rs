@@ -5,7 +5,6 @@ use crate::{limit::NANOS_PER_SECOND, store::remote::UnusedHits};
 
 const NANO: Period = Period::from_nanos(1);
 
-/// Returns the leased hits that are pending to be given back.
 fn returning(fixture: &Fixture) -> u64 {
     fixture.counter.owed_hits().stranded - fixture.counter.leased_hits()
 }
@@ -133,7 +132,6 @@ fn a_lease_with_a_hold_is_returned_just_before_its_end() {
     }
 }
 
-/// A fetch returns the lease that ends, and requests as many again.
 #[test]
 fn a_lease_is_renewed_in_the_call_that_returns_it() {
     let mut fixture = Fixture::new(&[sliding(100, 60)], 3);

@@ -5,7 +5,7 @@ use crate::store::remote::{Run, UnusedHits};
 
 const NANO: Period = Period::from_nanos(1);
 
-/// Returns the hits that the tries among `composed` ask for, and those that are to be held with them.
+/// Returns the hits that the tries ask for, and those that are to be held with them.
 fn requested(composed: &Composed) -> (u64, u64) {
     let runs = composed.iter().flat_map(|(_, sent)| &sent.runs);
     (runs.map(Run::all_hits).sum(), held(composed).map_or(0, |hold| hold.want))
@@ -235,7 +235,6 @@ fn counted_hits_of_a_rejected_request_are_given_back() {
     }
 }
 
-/// Leases are spent in the order of their ends, whatever the order of their grants.
 #[test]
 fn the_lease_that_ends_first_is_spent_first() {
     let mut fixture = Fixture::new(&[sliding(100, 60)], 3);
@@ -252,8 +251,7 @@ fn the_lease_that_ends_first_is_spent_first() {
     assert_eq!((fixture.counter.remaining(fixture.now), fixture.left_in_store()), (88, 88));
 }
 
-/// It reads the store's count first after a quarter of a second, and then in intervals that double, until something was
-/// granted.
+/// First after a quarter of a second. The intervals double until something was granted.
 #[test]
 fn an_instance_that_rejects_looks_for_returned_hits_in_growing_intervals() {
     let mut fixture = Fixture::new(&[fixed(10, 3_600)], 3);

@@ -12,7 +12,6 @@ fn rules(tiers: &[Tier]) -> RuleSet {
     RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::with_secret([1, 2]))
 }
 
-/// Calls `act` with the check of a request with a limit of its own, or none.
 fn with_check<T>(rules: &RuleSet, own: Option<&[Tier]>, act: impl FnOnce(&LimitCheck<'_>) -> T) -> T {
     let own = own.map(|own| RuntimeLimit::new(own.into(), OverLimitPolicy::Ignore).expect("it is valid"));
     let entries = [Entry { key: "k", value: "v" }].into_iter().collect();
@@ -21,7 +20,6 @@ fn with_check<T>(rules: &RuleSet, own: Option<&[Tier]>, act: impl FnOnce(&LimitC
     act(&Matched::new(rules, &request).checks[0])
 }
 
-/// The store does not have all of its hits, or counts some for it.
 #[test]
 fn a_counter_is_settled_if_nothing_is_pending_leased_or_in_flight() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
@@ -70,8 +68,7 @@ fn a_check_reads_the_count_if_it_is_older_than_wanted() {
     }
 }
 
-/// Of a counter that was not checked for a second, how it fetched its leases is forgotten, and that the store counts
-/// hits for it is not.
+/// But it does not forget that the store counts hits for it.
 #[test]
 fn an_unused_counter_forgets_how_it_leased() {
     let used = || {

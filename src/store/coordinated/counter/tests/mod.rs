@@ -41,18 +41,15 @@ fn strict_bucket(requests: u32, seconds: u64) -> Tier {
 }
 
 impl LocalCounter {
-    /// Applies `reply` as that to its last command.
     fn apply_last_reply(&mut self, reply: &Reply, now: Timestamp) -> bool {
         self.apply_reply_to(reply, self.numbers.sent, now)
     }
 
-    /// Returns it as one of so many `instances`.
     pub(in crate::store::coordinated) fn among(&mut self, instances: usize) -> &mut Self {
         self.follow_instances(instances);
         self
     }
 
-    /// Returns the commands that leave now, and what is remembered of each.
     pub(in crate::store::coordinated) fn composed(&mut self, link: &Link) -> Vec<(Command, Sent)> {
         let mut composed = Vec::new();
         self.follow_instances(link.instances);
@@ -61,7 +58,6 @@ impl LocalCounter {
     }
 }
 
-/// A request of `hits`.
 const fn taking(hits: u64) -> Ask {
     Ask {
         direction: Direction::Take,
@@ -76,7 +72,7 @@ fn link(instances: usize, now: Timestamp) -> Link {
     Link { time, instances, writer: 1, round_trip: millis(1), budget: millis(15), local_cache: true }
 }
 
-/// Decides about `hits` under `lease`, without the store. None if it has to be asked.
+/// None if the store has to be asked.
 fn decide_leased(
     counter: &mut LocalCounter,
     instances: usize,
@@ -90,7 +86,6 @@ fn decide_leased(
 }
 
 impl Sent {
-    /// Has `command`, which it is remembered of, hold `hits` more than it does, for `time` at least.
     pub(in crate::store::coordinated) fn hold_more(
         &mut self,
         command: &mut Command,
@@ -103,7 +98,6 @@ impl Sent {
     }
 }
 
-/// Commands, and what is remembered of each.
 type Composed = Vec<(Command, Sent)>;
 
 /// An instance's counter under `lease`, and the store.
@@ -112,7 +106,6 @@ struct Fixture {
     store: SimulatedServer,
     now: Timestamp,
     instances: usize,
-    /// The decisions that wait.
     waiting: Vec<Outcome>,
 }
 
@@ -154,7 +147,6 @@ impl Fixture {
         decide_leased(&mut self.counter, self.instances, hits, self.now)
     }
 
-    /// Takes hits as another instance does, and returns how many it received.
     fn take_elsewhere(&mut self, hits: u64) -> u64 {
         let policy = self.counter.target.over_limit_policy;
         let reply = self.execute(Exchange::of_try(hits, policy));
@@ -166,12 +158,11 @@ impl Fixture {
         self.store.execute(&Command { target, at: self.now, exchange }, self.now)
     }
 
-    /// Returns whether the estimate stays while nobody else changes the first tier.
+    /// Of the first tier.
     fn is_exact(&self) -> bool {
         self.counter.heard.exact.contains(0)
     }
 
-    /// Returns the hits that the store would still grant.
     fn left_in_store(&mut self) -> u32 {
         let reply = self.execute(Exchange::read());
         let left = reply.counters.iter().zip(&self.counter.target.tiers);
@@ -182,12 +173,10 @@ impl Fixture {
         Link { round_trip: millis(2), ..link(self.instances, self.now) }
     }
 
-    /// Returns what leaves now.
     fn compose(&mut self) -> Composed {
         self.counter.composed(&self.link())
     }
 
-    /// Sends what is pending, and applies the reply. Returns the commands.
     fn flush(&mut self) -> Vec<Command> {
         let composed = self.take();
         let commands = composed.iter().map(|(command, _)| command.clone()).collect();
@@ -195,12 +184,11 @@ impl Fixture {
         commands
     }
 
-    /// Takes what is pending, one command or none.
     fn take(&mut self) -> Composed {
         if self.counter.can_flush() { self.compose() } else { Composed::new() }
     }
 
-    /// Has the store carry out `composed`, and applies the replies. Returns the hits that were taken and held.
+    /// Returns the hits that were taken and held.
     fn deliver(&mut self, composed: Composed) -> u64 {
         let execute = |(command, sent)| (self.store.execute(&command, self.now), sent);
         let replies: Vec<_> = composed.into_iter().map(execute).collect();
@@ -213,42 +201,37 @@ impl Fixture {
         granted
     }
 
-    /// Takes what is pending, and returns its reports, which the store never receives.
+    /// The store never receives them.
     fn reports(&mut self) -> Vec<Report> {
         self.take().iter().flat_map(|(command, _)| command.exchange.reports.to_vec()).collect()
     }
 
-    /// Reads the store's state.
     fn read(&mut self) {
         let reply = self.execute(Exchange { writer: 1, ..Exchange::read() });
         self.counter.apply_last_reply(&reply, self.now);
     }
 
-    /// Adds a decision about `hits` that waits.
     fn ask(&mut self, hits: u64, asks: Asks) {
         let (_, outcome) = self.counter.add_try(false, Hits(hits), asks, None).expect("there is room");
         self.waiting.push(outcome);
     }
 
-    /// Requests `hits` for a decision, and what is held with them.
     fn request(&mut self, hits: u64) -> Composed {
         self.ask(hits, Asks::Lease(OverLimitPolicy::Ignore));
         self.compose()
     }
 
-    /// Requests the next lease.
     fn fetch(&mut self) -> Composed {
         self.counter.want_lease();
         self.compose()
     }
 
-    /// Has a decision about `hits` take them in the store. Returns the hits that were taken and held.
     fn lease(&mut self, hits: u64) -> u64 {
         let composed = self.request(hits);
         self.deliver(composed)
     }
 
-    /// Holds a lease of exactly `hits` from now on, that may be used for `hold` or until the first window ends.
+    /// `hold` is for how long they may be used, unless the first window ends before.
     fn hold(&mut self, hits: u64, hold: Period) {
         self.ask(0, Asks::Look);
         let mut composed = self.compose();
@@ -257,7 +240,7 @@ impl Fixture {
         assert_eq!(self.deliver(composed), hits);
     }
 
-    /// Receives a hit every `every`, `times` times, without counting it. They are the demand.
+    /// Does not count the hits.
     fn demand(&mut self, every: Period, times: u64) {
         for _ in 0..times {
             self.wait(every);
@@ -267,12 +250,10 @@ impl Fixture {
     }
 }
 
-/// Returns what is held with `composed`: at least and at most so many hits, for a time.
 fn held(composed: &Composed) -> Option<Hold> {
     composed.iter().find_map(|(command, _)| command.exchange.hold)
 }
 
-/// Returns whether `command` does nothing but read.
 fn is_read(command: &Command) -> bool {
     let Exchange { reports, runs, hold, .. } = &command.exchange;
     reports.is_empty() && hold.is_none() && matches!(&runs[..], [run] if run.hits == 0)

@@ -3,7 +3,6 @@
 use super::*;
 use crate::limit::algorithm::CountChange;
 
-/// Returns the hits that are held although no decision waits.
 fn ahead(fixture: &mut Fixture) -> u64 {
     held(&fixture.fetch()).map_or(0, |hold| hold.want)
 }

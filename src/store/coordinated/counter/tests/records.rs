@@ -109,7 +109,6 @@ fn a_hit_beside_the_adopted_hits_of_others_and_an_unused_lease_counts_for_its_ow
     assert_eq!(fixture.counter.remaining(end), 99);
 }
 
-/// The time to the limit follows from the hits of all instances, which this one learns from the store.
 #[test]
 fn the_next_flush_follows_from_what_others_have_used() {
     let mut fixture = Fixture::new(&[fixed(100_000, 3_600)], 2);

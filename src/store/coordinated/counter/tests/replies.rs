@@ -11,12 +11,10 @@ use crate::{
 
 const SECOND: Period = Period::from_secs(1);
 
-/// Asks for so many hits, which may be used for a second.
 const fn reserve(least: u64, want: u64) -> Asks {
     Asks::Reserve(ReservationRequest { least: Hits(least), want: Hits(want), hold: SECOND })
 }
 
-/// Returns what the caller of the last decision that waits is told.
 fn told(fixture: &mut Fixture) -> TryOutcome {
     fixture.waiting.pop().expect("it waits").take_or_leave().expect("it is told")
 }
@@ -229,7 +227,6 @@ fn ask_together(fixture: &mut Fixture, all_or_none: bool) {
     }
 }
 
-/// In whatever tier, and however many others wait.
 #[test]
 fn the_tries_of_one_request_leave_in_one_command() {
     for tier in [fixed(10_000, 60), sliding(10_000, 60)] {
@@ -289,7 +286,6 @@ fn what_is_given_back_is_neither_lost_nor_given_back_twice_if_its_caller_leaves(
     }
 }
 
-/// The callers of one whose hits do not fit are told, and its count is as before.
 #[test]
 fn of_tries_that_count_all_or_none_a_rejected_one_leaves_the_count_as_it_was() {
     for tier in [fixed(70, 60), sliding(70, 60)] {

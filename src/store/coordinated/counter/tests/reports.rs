@@ -6,7 +6,10 @@ use super::*;
 use crate::store::remote::TierSet;
 use crate::{
     limit::{algorithm::CounterState, algorithm::FixedWindow},
-    store::coordinated::{counter::records::PendingDelta, delivery::SentTry},
+    store::coordinated::{
+        counter::{records::PendingDelta, reply::overshoot},
+        delivery::SentTry,
+    },
 };
 
 const SECOND: Period = Period::from_secs(1);
@@ -19,7 +22,6 @@ fn course(tier: &Tier, state: &CounterState, now: Timestamp) -> Vec<(u64, u32)> 
 }
 
 proptest! {
-    /// The estimate counts what is pending exactly as the store will.
     #[test]
     fn a_pending_change_affects_the_estimate_as_its_report_affects_the_store(
         algorithm in 0..4_usize,
@@ -88,7 +90,6 @@ proptest! {
     }
 }
 
-/// The hits that are left of a lease count in the store, but not in the estimate.
 #[test]
 fn the_store_counts_leased_hits_and_the_estimate_does_not() {
     for tier in [sliding(100, 60), bucket(100, 60), fixed(100, 60)] {
@@ -102,8 +103,7 @@ fn the_store_counts_leased_hits_and_the_estimate_does_not() {
     }
 }
 
-/// A reply to what was sent before a report, and carried out after it, counts the report already. The estimate that adds
-/// it once more must not stay.
+/// A reply to an earlier command that was carried out after the report counts the report already.
 #[test]
 fn a_reply_that_overtakes_that_to_a_report_leaves_no_exact_estimate() {
     let mut fixture = Fixture::new(&[sliding(10, 60)], 3);
@@ -398,7 +398,6 @@ fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
 #[test]
 fn the_overshoot_is_what_the_store_counts_above_a_limit() {
     let tiers = [fixed(100, 60), fixed(150, 3_600)];
-    let fixture = Fixture::new(&tiers, 2);
     let reply = |used: [u64; 2]| Reply {
         counters: tiers
             .iter()
@@ -409,7 +408,7 @@ fn the_overshoot_is_what_the_store_counts_above_a_limit() {
             .collect(),
         ..Reply::default()
     };
-    for (used, admitted, overshoot) in [
+    for (used, admitted, over) in [
         ([100, 150], 9, 0),
         ([101, 150], 9, 1),
         ([104, 150], 9, 4),
@@ -417,11 +416,10 @@ fn the_overshoot_is_what_the_store_counts_above_a_limit() {
         ([130, 0], 9, 9),
         ([20, 152], 1, 1),
     ] {
-        assert_eq!(fixture.counter.overshoot(&reply(used), admitted, START), overshoot, "{used:?}");
+        assert_eq!(overshoot(&reply(used), &tiers, admitted, START), over, "{used:?}");
     }
 }
 
-/// Nothing but the reports in flight is kept of it.
 #[test]
 fn an_exchange_of_reports_alone_is_known_by_them() {
     let mut fixture = Fixture::new(&[fixed(50, 60)], 2);

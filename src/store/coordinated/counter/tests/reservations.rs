@@ -14,7 +14,6 @@ fn span_of(from: Timestamp, hold: Period) -> ReservedSpan {
     ReservedSpan { from, until: from.after(hold), is_reported: true }
 }
 
-/// Each instance receives its part of what is left, as if all made the same request.
 #[test]
 fn without_the_store_an_instance_reserves_its_part_of_what_is_left() {
     let mut fixture = Fixture::new(&[fixed(100, 60), fixed(1_000, 3_600)], 4);

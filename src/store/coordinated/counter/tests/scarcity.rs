@@ -2,8 +2,7 @@
 
 use super::*;
 
-/// Returns a counter that receives a hit each millisecond, of a bucket of 100 in 10 s that is empty, after it has asked
-/// for a hit.
+/// The counter of an empty bucket of 100 in 10 s, with a hit each millisecond, after it has asked for one.
 fn overloaded(instances: usize) -> Fixture {
     let mut fixture = Fixture::new(&[bucket(100, 10)], instances);
     fixture.demand(millis(1), 600);

@@ -13,7 +13,6 @@ fn millis(millis: u64) -> Period {
     Period::from_millis(millis)
 }
 
-/// Takes what is due, and returns the indexes of the counters that are.
 fn take(queue: &AttentionQueue, keys: &[CounterKey], places: &mut [QueuePlace]) -> Vec<usize> {
     let mut due = Vec::new();
     while let Some(chunk) = queue.take() {
@@ -29,7 +28,6 @@ fn take(queue: &AttentionQueue, keys: &[CounterKey], places: &mut [QueuePlace]) 
 }
 
 impl AttentionQueue {
-    /// Returns the places of counters in it.
     pub(in super::super) fn entries(&self) -> usize {
         self.wheel.lock().slots.values().flatten().map(Vec::len).sum()
     }
@@ -113,7 +111,6 @@ async fn a_counter_that_is_due_in_a_year_is_looked_at_after_two_hours() {
     assert_eq!((due, queue.entries()), (vec![7_200], 0));
 }
 
-/// A full turn spreads over earlier slots, but not over those that have passed.
 #[tokio::test(start_paused = true)]
 async fn a_full_turn_spreads_over_the_slots_before_it_that_are_still_to_come() {
     let (queue, keys) = (AttentionQueue::new(), keys(3 * 256));

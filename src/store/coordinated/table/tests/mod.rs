@@ -41,7 +41,6 @@ struct State {
     server: Mutex<SimulatedServer>,
     silent: Mutex<Option<StoreNode>>,
     instances: Mutex<usize>,
-    /// The commands of each call.
     calls: Mutex<Vec<Vec<Command>>>,
     /// The commands of calls that no decision waits for.
     background: Mutex<Vec<Command>>,
@@ -89,7 +88,6 @@ impl Fixture {
         Self::with_room(CoordinationSettings::default().max_counters, mode, tiers)
     }
 
-    /// Creates a table of at most `max_counters`.
     fn with_room(max_counters: usize, mode: Coordination, tiers: &[Tier]) -> Self {
         let store = TwoNodes(Arc::new(State {
             clock: SimulatedClock::new(START),
@@ -115,7 +113,6 @@ impl Fixture {
         self.store.0.clock.now()
     }
 
-    /// Calls `act` with the check of a request of `value`, which has a limit of its own, or none.
     fn with_check<T>(&self, value: &str, own: Option<&[Tier]>, act: impl FnOnce(&LimitCheck<'_>) -> T) -> T {
         let own = own.map(|own| RuntimeLimit::new(own.into(), OverLimitPolicy::Ignore).expect("it is valid"));
         let entries = [Entry { key: "k", value }].into_iter().collect();
@@ -124,7 +121,6 @@ impl Fixture {
         act(&Matched::new(&self.rules, &request).checks[0])
     }
 
-    /// Calls `act` with the counter of `value`, of the rule.
     fn with_counter<T>(&self, value: &str, act: impl FnOnce(&mut LocalCounter) -> T) -> T {
         self.with_check(value, None, |check| self.table.with_counter(check, self.now(), act))
     }
@@ -133,7 +129,6 @@ impl Fixture {
         self.with_check(value, None, |check| self.table.key_of(check))
     }
 
-    /// Counts `hits` in the counter of `value`.
     fn count(&self, value: &str, hits: u64) {
         let now = self.now();
         let decision = self.with_counter(value, |counter| {
@@ -142,8 +137,7 @@ impl Fixture {
         assert!(!decision.over);
     }
 
-    /// Has `counter`, of one of `instances`, hold `hits`, and what is likely to be needed besides. Returns how many are
-    /// held.
+    /// Also holds what is likely to be needed. Returns how many hits are held.
     fn lease(&self, counter: &mut LocalCounter, instances: usize, hits: u64) -> u64 {
         let link = Link { instances, ..self.table.link_now() };
         counter.want_lease();
@@ -154,7 +148,6 @@ impl Fixture {
         self.deliver(counter, composed, &link)
     }
 
-    /// Has the store carry out what `counter` has `composed`, and applies the replies. Returns the hits that are held.
     fn deliver(&self, counter: &mut LocalCounter, composed: Vec<(Command, Sent)>, link: &Link) -> u64 {
         let mut granted = 0;
         for (command, mut sent) in composed {
@@ -165,7 +158,6 @@ impl Fixture {
         granted
     }
 
-    /// Makes the node that counts `value` unavailable.
     fn begin_outage(&self, value: &str) {
         let target = self.with_counter(value, |counter| Arc::clone(&counter.target));
         for _ in 0..3 {
@@ -174,7 +166,6 @@ impl Fixture {
         assert!(self.table.client.is_unavailable_for(&target, self.now()));
     }
 
-    /// Has the node that counts `value` reply to a read.
     async fn end_outage(&self, value: &str) {
         let target = self.with_counter(value, |counter| Arc::clone(&counter.target));
         let read = Command { target, at: self.now(), exchange: Exchange::read() };
@@ -182,7 +173,6 @@ impl Fixture {
         assert!(!self.table.client.is_unavailable());
     }
 
-    /// Returns the keys of the counters that are due now, each in its turn.
     fn due(&self) -> Vec<CounterKey> {
         let mut due = Vec::new();
         while let Some(chunk) = self.table.queue.take() {

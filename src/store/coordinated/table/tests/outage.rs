@@ -31,12 +31,10 @@ impl Fixture {
         self.begin_outage(value);
     }
 
-    /// Returns the number of commands that were sent.
     fn commands(&self) -> usize {
         self.store.0.calls.lock().iter().map(Vec::len).sum()
     }
 
-    /// Returns the hits that were reported.
     fn reported(&self) -> i64 {
         let calls = self.store.0.calls.lock();
         let reports = calls.iter().flatten().flat_map(|command| &command.exchange.reports);
@@ -103,8 +101,6 @@ async fn a_counter_that_is_created_late_in_an_outage_is_queued_for_the_time_at_w
     assert_eq!((fixture.reported(), fixture.table.queue.entries()), (7, 0));
 }
 
-/// Hits of a counter whose node replies again are reported as soon as they have to, not when the node would have been
-/// looked at.
 #[tokio::test(start_paused = true)]
 async fn an_urgent_flush_after_an_outage_is_not_delayed_by_it() {
     let fixture = Fixture::new(Coordination::Interval, &[fixed(100, YEAR)]);
