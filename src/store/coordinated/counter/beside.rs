@@ -49,10 +49,6 @@ impl LocalCounter {
             self.estimate[*own].clone_from(&other.estimate[*its]);
             self.heard.exact.set(*own, other.heard.exact.contains(*its));
         }
-        if !shared.is_empty() {
-            // a reply to this one from before that says less
-            self.heard.last_reply_at.follow(other.heard.last_reply_at);
-        }
         !shared.is_empty()
     }
 

@@ -38,13 +38,6 @@ impl ReplyTime {
         self.0.is_some_and(|nanos| nanos.get() & 1 == 1)
     }
 
-    /// Takes over `other` if it is later.
-    pub(super) fn follow(&mut self, other: Self) {
-        if other.get() > self.get() {
-            *self = other;
-        }
-    }
-
     /// Rounds `at` to two nanoseconds.
     pub(super) fn set(&mut self, at: Timestamp, is_estimated: bool) {
         self.0 = NonZeroU64::new((at.as_nanos() & !1).max(2) | u64::from(is_estimated));

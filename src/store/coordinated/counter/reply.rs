@@ -84,18 +84,6 @@ pub(super) fn overshoot(reply: &Reply, tiers: &[Tier], admitted: u64, now: Times
     over.max().unwrap_or_default().min(admitted)
 }
 
-/// Makes a try of `run` in `states`; `over` says whether the store has rejected it.
-fn make_try(run: &Run, over: bool, hits: Hits, tiers: &[Tier], states: &mut [CounterState], now: Timestamp) {
-    for (tier, state) in tiers.iter().zip(states) {
-        match run.direction {
-            Direction::GiveBack => state.give_back(tier, now, hits),
-            Direction::Take if !over || run.counts_rejected => state.take(tier, now, hits),
-            Direction::Take if !state.probe(tier, now, hits).fits => state.reject(tier, now),
-            Direction::Take => {}
-        }
-    }
-}
-
 // === impl Sent ===
 
 impl Sent {
@@ -123,8 +111,14 @@ impl Sent {
         !self.all_or_none || self.runs.iter().enumerate().all(|(i, run)| taken(reply, i, run) == run.tries)
     }
 
-    /// Decides the tries in order. `states` are those after all of them.
-    fn decide(&self, reply: &Reply, mut states: Cow<'_, [CounterState]>, now: Timestamp) -> Verdicts {
+    /// `states` are those after all of the tries, `before` those that this instance knew before them.
+    fn decide(
+        &self,
+        reply: &Reply,
+        before: Option<&[CounterState]>,
+        mut states: Cow<'_, [CounterState]>,
+        now: Timestamp,
+    ) -> Verdicts {
         let tiers = &self.target.tiers;
         let mut decided = Verdicts::with_capacity(self.tries.len());
         if let [Try { asks: Asks::Reserve(request), .. }] = &self.tries[..] {
@@ -135,45 +129,84 @@ impl Sent {
             decided.push(Tried { decision, at: now, is_counted: true, reserved });
             return decided;
         }
-        let (is_counted, are_many) = (self.is_counted(reply), self.tries.len() > 1);
-        if is_counted && are_many {
-            self.take_back(reply, states.to_mut(), now);
+        // those before the tries are known if they lead to those after them
+        let before = if self.is_counted(reply) { before } else { Some(&states[..]) };
+        if let Some((decided, found)) = before.map(|before| self.decide_from(reply, before, now)) {
+            let used = |state: &CounterState, tier| state.probe(tier, now, Hits(0)).used;
+            let mut tiers = tiers.iter().zip(found.iter().zip(&*states));
+            if tiers.all(|(tier, (found, state))| used(found, tier) == used(state, tier)) {
+                return decided;
+            }
         }
-        let (before, mut tries) = (states.clone(), self.tries.iter());
+        // from the last one on, whose hits the states include too
+        let mut end = self.tries.len();
+        for (i, run) in self.runs.iter().enumerate().rev() {
+            let taken = taken(reply, i, run) as usize;
+            let begin = end.saturating_sub(run.tries as usize);
+            for (j, asked) in self.tries[begin..end].iter().enumerate().rev() {
+                let hits = asked.hits;
+                let (decision, changes) = match asked.asks {
+                    Asks::Take(policy) | Asks::Lease(policy) => {
+                        let over = j >= taken;
+                        // the estimate may be finer than the state that rejects it
+                        let is_finer = over && fits(tiers, &states, hits, now);
+                        let by = if is_finer { &reply.counters[..] } else { &states[..] };
+                        let decision = decision_from_store(tiers, by, policy, over, hits, now);
+                        (decision, !over || run.counts_rejected)
+                    }
+                    Asks::GiveBack(_) => (self.look_after_return(&states, now), true),
+                    Asks::Look | Asks::Reserve(_) => (look(tiers, &states, hits, now), false),
+                };
+                decided.push(Tried { decision, at: now, is_counted: true, reserved: Hits(0) });
+                // no try needs those before the first one
+                if changes && hits > Hits(0) && begin + j > 0 {
+                    match run.direction {
+                        Direction::Take => take_off(tiers, states.to_mut(), hits, now),
+                        Direction::GiveBack => put_back(tiers, states.to_mut(), hits, now),
+                    }
+                }
+            }
+            end = begin;
+        }
+        decided.reverse();
+        decided
+    }
+
+    /// Decides its tries in order. Also returns the states after them: `before`, if the store has counted none.
+    fn decide_from(
+        &self,
+        reply: &Reply,
+        before: &[CounterState],
+        now: Timestamp,
+    ) -> (Verdicts, Vec<CounterState>) {
+        let (tiers, is_counted) = (&self.target.tiers, self.is_counted(reply));
+        let (mut found, mut tries) = (Vec::from(before), self.tries.iter());
+        let mut decided = Verdicts::with_capacity(self.tries.len());
         for (i, run) in self.runs.iter().enumerate() {
             let taken = taken(reply, i, run) as usize;
             for (j, asked) in tries.by_ref().take(run.tries as usize).enumerate() {
                 let (hits, over) = (asked.hits, j >= taken);
-                if are_many && run.hits > 0 {
-                    make_try(run, over, hits, tiers, states.to_mut(), now);
+                for (tier, state) in tiers.iter().zip(&mut found) {
+                    match run.direction {
+                        Direction::GiveBack => state.give_back(tier, now, hits),
+                        Direction::Take if run.hits == 0 => {}
+                        Direction::Take if !over || run.counts_rejected => state.take(tier, now, hits),
+                        Direction::Take if !state.probe(tier, now, hits).fits => state.reject(tier, now),
+                        Direction::Take => {}
+                    }
                 }
                 let decision = match asked.asks {
                     Asks::Take(policy) | Asks::Lease(policy) if over || is_counted => {
-                        // the estimate may be finer than the state that rejects it
-                        let is_finer = over && fits(tiers, &states, hits, now);
-                        let by = if is_finer { &reply.counters[..] } else { &states[..] };
-                        decision_from_store(tiers, by, policy, over, hits, now)
+                        decision_from_store(tiers, &found, policy, over, hits, now)
                     }
-                    Asks::GiveBack(_) if is_counted => self.look_after_return(&states, now),
-                    Asks::Look => look(tiers, &states, hits, now),
-                    _ => look(tiers, &before, Hits(0), now),
+                    Asks::GiveBack(_) if is_counted => self.look_after_return(&found, now),
+                    Asks::Look => look(tiers, &found, hits, now),
+                    _ => look(tiers, before, Hits(0), now),
                 };
                 decided.push(Tried { decision, at: now, is_counted, reserved: Hits(0) });
             }
         }
-        decided
-    }
-
-    /// Takes what the runs have changed back from `states`.
-    fn take_back(&self, reply: &Reply, states: &mut [CounterState], now: Timestamp) {
-        for (i, run) in self.runs.iter().enumerate().rev() {
-            let counted = if run.counts_rejected { run.tries } else { taken(reply, i, run) };
-            let hits = Hits(run.hits.saturating_mul(counted.into()));
-            match run.direction {
-                Direction::Take => take_off(&self.target.tiers, states, hits, now),
-                Direction::GiveBack => put_back(&self.target.tiers, states, hits, now),
-            }
-        }
+        (decided, if is_counted { found } else { Vec::from(before) })
     }
 
     /// Hits that were given back reject no others.
@@ -189,7 +222,8 @@ impl Sent {
         match outcome {
             Ok((reply, now)) if reply.counters.len() == self.target.tiers.len() => {
                 applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
-                let decided = self.decide(reply, Cow::Borrowed(&reply.counters), self.dated(reply, now));
+                let decided =
+                    self.decide(reply, None, Cow::Borrowed(&reply.counters), self.dated(reply, now));
                 for (asked, tried) in self.tries.drain(..).zip(decided) {
                     asked.succeed(tried, &mut applied.woken);
                 }
@@ -429,6 +463,7 @@ impl LocalCounter {
         applied: &mut Applied,
     ) {
         let number = sent.number;
+        let before = sent.tries.iter().any(|asked| asked.group.is_some()).then(|| self.estimate.to_vec());
         let (rejects, taken) = sent.outcomes(reply, now);
         let is_leasing = self.choice.mode == Coordination::Lease && !sent.is_own;
         let asks_lease = Try::leases;
@@ -478,7 +513,7 @@ impl LocalCounter {
         }
         let decided = match sent.tries[..] {
             [] => Verdicts::new(),
-            _ => sent.decide(reply, self.states_after(sent, reply, is_applied), now),
+            _ => sent.decide(reply, before.as_deref(), self.states_after(sent, reply, is_applied), now),
         };
         // what is held may have ended on the way
         applied.dropped = self.expire_leases(link.time);
