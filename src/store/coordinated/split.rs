@@ -94,7 +94,9 @@ impl<R: Remote> Split<R> {
         if own.iter().any(Own::is_without_store) {
             return None;
         }
-        own.iter().for_each(|own| self.count(own));
+        for own in &own {
+            self.count(own);
+        }
         let parts: Vec<LimitCheck<'_>> =
             checks.clone().zip(&own).map(|(check, own)| check.of_part(&own.part)).collect();
         let made = memory.decide(&parts, scope, at).into_iter().zip(checks.zip(&own));
