@@ -4,7 +4,7 @@ use std::task::{Poll, Waker};
 
 use proptest::prelude::*;
 use weir::limit::{
-    Algorithm, Direction, Hits, OverLimitPolicy, Period, SharedTiers, Tier, Timestamp,
+    Algorithm, Direction, Hits, OverLimitPolicy, Period, Refill, SharedTiers, Tier, Timestamp,
     algorithm::CounterState,
     line::{self, Answer, Entered, Line, Place, Rejection},
 };
@@ -247,9 +247,15 @@ impl<'a> World<'a> {
     }
 
     /// Returns whether waits may be longer than foretold: the hits that take the place of those that left or came back
-    /// may join an older span of a sliding window, which then expires later.
+    /// may join an older span of a sliding window, which then expires later, or empty a bucket later, whose steps then
+    /// begin later.
     pub(crate) fn is_inexact(&self) -> bool {
-        self.case.tiers.iter().any(|tier| tier.algorithm == Algorithm::SlidingWindow)
+        let is_inexact = |tier: &Tier| match tier.algorithm {
+            Algorithm::SlidingWindow => true,
+            Algorithm::TokenBucket(bucket) => bucket.refill == Refill::Step,
+            Algorithm::FixedWindow => false,
+        };
+        self.case.tiers.iter().any(is_inexact)
             && self.callers.iter().any(|caller| caller.has_left || caller.gave_back)
     }
 

@@ -10,7 +10,8 @@
 //! nobody pass.
 //!
 //! The plan may be late, never early: places of waiters that left stay in it until somebody would be rejected because
-//! of it. What it keeps is therefore served in time, unless the limit falls. After a fall a *sweep* walks the line with
+//! of it. What it keeps is therefore served in time, unless the limit falls. (The exceptions are waiters behind one that
+//! left, where hits join an older span of a sliding window, or a bucket in steps is emptied later.) After a fall a *sweep* walks the line with
 //! a new plan, and tells everybody who can be served in time no more.
 
 mod answer;
