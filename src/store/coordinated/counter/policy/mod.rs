@@ -6,8 +6,6 @@ pub(super) mod interval;
 mod lease;
 mod leasing;
 mod strict;
-#[cfg(test)]
-mod tests;
 
 pub(in super::super) use self::auto::{AutoPolicy, Switch};
 pub(super) use self::{auto::ModeChoice, lease::Scarcity, leasing::Leasing};

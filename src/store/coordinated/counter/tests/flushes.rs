@@ -5,7 +5,6 @@ use crate::store::coordinated::counter::{
     Urgency,
     schedule::FlushSchedule,
     tiers::{has_flowed_back, hold, lone_hold},
-    usage::UsageRate,
 };
 
 const NANO: Period = Period::from_nanos(1);
@@ -35,109 +34,6 @@ fn a_pause_is_a_part_of_the_time_to_the_limit() {
             "{left} ms left"
         );
     }
-}
-
-#[test]
-fn a_flush_is_early_after_a_third_of_the_time_to_the_limit() {
-    let mut schedule = FlushSchedule::new(millis(100));
-    assert!(!schedule.is_early(None, START.after(seconds(9))), "nothing is known yet");
-    for (left, early, is_close) in
-        [(30, 10, true), (150, 50, true), (297, 99, true), (300, 100, false), (4_000, 100, false)]
-    {
-        schedule.plan(millis(left), Period::MAX, &[fixed(100, 1)]);
-        let early = START.after(millis(early));
-        assert!(
-            !schedule.is_early(Some(START), Timestamp::from_nanos(early.as_nanos() - 1)),
-            "{left} ms left"
-        );
-        assert!(schedule.is_early(Some(START), early), "{left} ms left");
-        assert_eq!(schedule.is_close(), is_close, "{left} ms left");
-    }
-    schedule.plan(millis(10_000), Period::MAX, &[fixed(100, 1)]);
-    assert!(!schedule.is_early(Some(START), START.after(seconds(9))), "the limit is far away");
-}
-
-/// In a long pause an instance takes twice an even part of a fiftieth of the rest at most. A single hit is no burst.
-#[test]
-fn a_burst_in_a_long_pause_outruns_its_plan() {
-    let mut schedule = FlushSchedule::new(millis(100));
-    assert!(!schedule.is_outrun(900, 1_000), "the pause is no longer than the interval");
-    schedule.plan(millis(20_000), Period::MAX, &[fixed(100, 1)]);
-    for (part, most) in [(1_000, 40), (500, 20), (60, 2), (10, 1), (0, 1)] {
-        assert!(!schedule.is_outrun(most, part), "{most} of {part}");
-        assert!(schedule.is_outrun(most + 1, part), "{} of {part}", most + 1);
-    }
-}
-
-struct Measured {
-    rate: UsageRate,
-    replies: u8,
-}
-
-impl Measured {
-    fn new() -> Self {
-        Self { rate: UsageRate::new(START), replies: 0 }
-    }
-
-    /// Records a reply of three instances.
-    fn record(&mut self, used: u64, own: u64, interval: Period, last: Option<Timestamp>, now: Timestamp) {
-        self.rate.record(&mut self.replies, used, 3 * own, interval, last, now);
-    }
-}
-
-/// In tenths of a second, for 1,000 hits.
-fn tenths(Measured { rate, .. }: &Measured) -> u64 {
-    (rate.time_for(1_000).as_nanos() + 50_000_000) / 100_000_000
-}
-
-#[test]
-fn the_rate_of_all_instances_follows_from_the_store_s_counts() {
-    let (mut rate, interval) = (Measured::new(), millis(100));
-    assert_eq!(rate.rate.time_for(1), Period::MAX);
-    let (mut used, mut now, mut last) = (700, START, None);
-    let mut reply = |rate: &mut Measured, hits: u64, own, elapsed| {
-        now = now.after(millis(elapsed));
-        used += hits;
-        rate.record(used, own, interval, last, now);
-        last = Some(now);
-        tenths(rate)
-    };
-    // at first the others are assumed to have taken as many as this one; what was counted before does not matter
-    assert_eq!(reply(&mut rate, 0, 10, 200), 67);
-    // a higher rate applies at once: 300 a second, if the others are as busy, and 500 if they are busier
-    assert_eq!(reply(&mut rate, 10, 10, 100), 33);
-    assert_eq!(reply(&mut rate, 50, 10, 100), 20);
-    // a lower one by a quarter: 3/4 of 500 and 1/4 of 300
-    assert_eq!(reply(&mut rate, 10, 10, 100), 22);
-    // the fifth reply is used unchanged: 3/4 of 450 and 1/4 of 100
-    assert_eq!(reply(&mut rate, 10, 10, 100), 28);
-    // without hits, or in a new window, nothing is learnt
-    assert_eq!(reply(&mut rate, 0, 0, 100), 28);
-    rate.record(5, 0, interval, Some(START), START.after(seconds(9)));
-    assert_eq!(tenths(&rate), 28);
-}
-
-/// A counter may have several replies within the first interval, before all instances have reported.
-#[test]
-fn the_others_are_assumed_to_be_as_busy_during_the_first_interval() {
-    for (interval, expected) in [(10, 50), (10_000, 17)] {
-        let mut rate = Measured::new();
-        for i in 1..=9 {
-            let last = (i > 1).then(|| START.after(millis(20 * (i - 1))));
-            rate.record(0, 0, millis(interval), last, START.after(millis(20 * i)));
-        }
-        rate.record(4, 4, millis(interval), Some(START.after(millis(180))), START.after(millis(200)));
-        assert_eq!(tenths(&rate), expected, "interval of {interval} ms");
-    }
-}
-
-/// Two replies may be of one instant of the store, and no reply may say anything.
-#[test]
-fn a_rate_that_is_not_known_plans_nothing() {
-    let mut rate = Measured::new();
-    assert_eq!(rate.rate.time_for(0), Period::MAX);
-    rate.record(10, 10, millis(100), Some(START), START);
-    assert_eq!(rate.rate.time_for(1_000), Period::MAX);
 }
 
 fn urgency(fixture: &Fixture) -> Urgency {

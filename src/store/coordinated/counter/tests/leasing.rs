@@ -1,7 +1,10 @@
 //! What is requested, granted, admitted and denied.
 
 use super::*;
-use crate::store::remote::{Run, UnusedHits};
+use crate::{
+    limit::algorithm::CountChange,
+    store::remote::{Run, UnusedHits},
+};
 
 const NANO: Period = Period::from_nanos(1);
 
@@ -11,39 +14,10 @@ fn requested(composed: &Composed) -> (u64, u64) {
     (runs.map(Run::all_hits).sum(), held(composed).map_or(0, |hold| hold.want))
 }
 
-/// In order of arrival, so that a try that does not fit leaves room for a smaller one.
-#[test]
-fn one_exchange_decides_all_tries_that_wait() {
-    let mut fixture = Fixture::new(&[fixed(100, 60)], 4);
-    for hits in [5, 2, 2, 3] {
-        fixture.ask(hits, Asks::Lease(OverLimitPolicy::Ignore));
-        assert!(fixture.counter.has_tries() && !fixture.counter.is_idle(START));
-    }
-    let composed = fixture.compose();
-    assert_eq!((composed.len(), requested(&composed)), (1, (12, 0)));
-    assert!(!fixture.counter.has_tries());
-    // only four are left
-    assert_eq!(fixture.take_elsewhere(96), 96);
-    assert_eq!(fixture.deliver(composed), 4);
-    let decided = fixture.waiting.iter_mut().map(|outcome| {
-        let tried = outcome.take_or_leave().expect("it is decided").expect("the store has replied");
-        (tried.decision.over, tried.decision.remaining)
-    });
-    assert_eq!(decided.collect::<Vec<_>>(), [(true, 4), (false, 2), (false, 0), (true, 0)]);
-    assert_eq!(fixture.counter.leased_hits(), 0);
-}
-
-#[test]
-fn nothing_is_requested_that_nobody_needs() {
-    let mut fixture = Fixture::new(&[fixed(100, 60)], 4);
-    assert!(fixture.fetch().is_empty());
-    // what is pending is reported nevertheless
-    fixture.count(3);
-    let composed = fixture.fetch();
-    assert_eq!((composed.len(), composed[0].0.exchange.reports.len(), requested(&composed)), (1, 1, (0, 0)));
-    fixture.deliver(composed);
-    assert_eq!(fixture.left_in_store(), 97);
-    assert!(!fixture.counter.has_unacknowledged());
+/// Returns the hits to hold beside `needed` ones.
+fn ahead(fixture: &Fixture, needed: u64) -> u64 {
+    let hold = fixture.counter.view().next_hold(needed, 0, &fixture.link(), fixture.now);
+    hold.map_or(0, |hold| hold.want)
 }
 
 /// A few hits more than the waiting ones are kept, so that no request waits after a lull.
@@ -117,49 +91,6 @@ fn hits_of_a_bucket_are_leased_ahead_only_if_it_has_room_for_more_than_flows_bac
 }
 
 #[test]
-fn the_pause_rejects_what_no_lease_covers_until_it_ends() {
-    let mut fixture = Fixture::new(&[bucket(100, 10)], 3);
-    fixture.counter.plan.denied_until = START.after(millis(40));
-    let denied = fixture.decide(1).expect("the store is not asked");
-    assert!(denied.over);
-    assert_eq!((denied.reset, denied.remaining), (millis(40), 100));
-    fixture.now = Timestamp::from_nanos(START.as_nanos() + 39_999_999);
-    assert!(fixture.counter.is_denied(fixture.now));
-    assert!(fixture.decide(1).is_some_and(|denied| denied.over && denied.reset == NANO));
-    fixture.wait(NANO);
-    assert!(!fixture.counter.is_denied(fixture.now));
-    assert!(fixture.decide(1).is_none(), "the store has to be asked");
-    fixture.hold(1, millis(100));
-    fixture.counter.plan.denied_until = fixture.now.after(millis(40));
-    assert!(fixture.decide(1).is_some_and(|decision| !decision.over), "what is leased may be used");
-}
-
-#[test]
-fn a_denial_is_cached_until_it_ends_or_something_is_given_back() {
-    let mut fixture = Fixture::new(&[fixed(10, 60)], 3);
-    let cached = |fixture: &Fixture, hits| {
-        let answer = fixture.counter.answer(Coordination::Strict, &taking(hits), &link(3, fixture.now));
-        answer == Answer::Reject(Denial::Cached)
-    };
-    assert_eq!(fixture.take_elsewhere(10), 10);
-    fixture.read();
-    assert!(!cached(&fixture, 1), "the store has not denied anything");
-    fixture.counter.deny_while_empty(fixture.now);
-    assert!(cached(&fixture, 1) && cached(&fixture, 5));
-    assert!(!cached(&fixture, 0), "a check with no hits passes");
-    fixture.give_back(2);
-    assert!(!cached(&fixture, 1) && !cached(&fixture, 2) && !cached(&fixture, 5));
-    fixture.count(2);
-    assert!(cached(&fixture, 1));
-    fixture.now = Timestamp::from_nanos(START.after(Period::from_secs(60)).as_nanos() - 1);
-    assert!(cached(&fixture, 1));
-    fixture.wait(NANO);
-    assert!(!cached(&fixture, 1), "the window is over");
-    fixture.counter.deny_while_empty(fixture.now);
-    assert!(!fixture.counter.is_denied(fixture.now));
-}
-
-#[test]
 fn spent_hits_of_a_rejected_request_are_put_back() {
     for (tier, instances) in [(fixed(100, 60), 3), (bucket(100, 60), 1), (sliding(100, 60), 1)] {
         let mut fixture = Fixture::new(&[tier], instances);
@@ -183,27 +114,6 @@ fn spent_hits_of_a_rejected_request_are_put_back() {
     }
 }
 
-/// Other hits of the request were waited for meanwhile.
-#[test]
-fn hits_of_an_ended_window_are_put_back_into_no_later_one() {
-    let puts_back: [fn(&mut LocalCounter, Timestamp); 2] =
-        [|counter, at| counter.unspend(Hits(1), at), |counter, at| counter.uncount(Hits(1), at)];
-    for put_back in puts_back {
-        let mut fixture = Fixture::new(&[fixed(100, 60)], 3);
-        fixture.hold(1, Period::default());
-        assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
-        let at = fixture.now;
-        fixture.wait(Period::from_secs(60));
-        fixture.counter.expire_leases(fixture.time());
-        fixture.hold(5, Period::default());
-        assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
-        put_back(&mut fixture.counter, at);
-        assert_eq!((fixture.counter.leased_hits(), fixture.counter.remaining(fixture.now)), (4, 99));
-        fixture.flush();
-        assert_eq!(fixture.left_in_store(), 95);
-    }
-}
-
 /// It holds the most that a limit can be, and another lease held the hits that are put back.
 #[test]
 fn hits_for_which_a_lease_has_no_room_are_given_back_to_the_store() {
@@ -214,70 +124,6 @@ fn hits_for_which_a_lease_has_no_room_are_given_back_to_the_store() {
         (fixture.counter.leased_hits(), fixture.counter.owed_hits().stranded),
         (4_294_967_295, 4_294_967_302)
     );
-}
-
-#[test]
-fn counted_hits_of_a_rejected_request_are_given_back() {
-    for tier in [fixed(100, 60), bucket(100, 60), sliding(100, 60)] {
-        let mut fixture = Fixture::new(&[tier], 3);
-        fixture.count(7);
-        fixture.flush();
-        let at = fixture.now;
-        fixture.wait(millis(3));
-        fixture.counter.uncount(Hits(7), at);
-        assert_eq!(fixture.counter.remaining(fixture.now), 100);
-        let commands = fixture.take();
-        let unused = commands[0].0.exchange.reports.last().and_then(|report| report.unused);
-        assert_eq!(unused, Some(UnusedHits { hits: 7, until: at }));
-        assert_eq!(fixture.left_in_store(), 93);
-        fixture.deliver(commands);
-        assert_eq!(fixture.left_in_store(), 100);
-    }
-}
-
-#[test]
-fn the_lease_that_ends_first_is_spent_first() {
-    let mut fixture = Fixture::new(&[sliding(100, 60)], 3);
-    for (hits, hold) in [(5, 300), (4, 100), (3, 200)] {
-        fixture.hold(hits, millis(hold));
-    }
-    let left = |fixture: &Fixture| -> Vec<u32> { fixture.counter.leases().iter().map(|l| l.left).collect() };
-    assert_eq!(left(&fixture), [4, 3, 5]);
-    for (hits, expected) in [(3, vec![1, 3, 5]), (1, vec![3, 5]), (5, vec![3]), (3, vec![])] {
-        assert!(fixture.decide(hits).is_some_and(|decision| !decision.over));
-        assert_eq!(left(&fixture), expected);
-    }
-    assert!(fixture.decide(1).is_none());
-    assert_eq!((fixture.counter.remaining(fixture.now), fixture.left_in_store()), (88, 88));
-}
-
-/// First after a quarter of a second. The intervals double until something was granted.
-#[test]
-fn an_instance_that_rejects_looks_for_returned_hits_in_growing_intervals() {
-    let mut fixture = Fixture::new(&[fixed(10, 3_600)], 3);
-    let mut reads = Vec::new();
-    for elapsed in 0..4_000 {
-        fixture.now = START.after(millis(elapsed));
-        fixture.counter.look_for_returned(fixture.now);
-        if fixture.counter.has_pending() {
-            reads.push(elapsed);
-            fixture.flush();
-        }
-    }
-    assert_eq!(reads, [250, 750, 1_750, 3_750]);
-    fixture.lease(1);
-    let granted = fixture.now;
-    while !fixture.counter.has_pending() {
-        fixture.counter.look_for_returned(fixture.now);
-        fixture.wait(millis(1));
-    }
-    assert_eq!(fixture.now.since(granted), millis(251));
-    let mut alone = Fixture::new(&[fixed(10, 3_600)], 1);
-    for _ in 0..2 {
-        alone.counter.look_for_returned(alone.now);
-        alone.wait(Period::from_secs(9));
-    }
-    assert!(!alone.counter.has_pending(), "nobody returns anything");
 }
 
 /// A later lease is of hits that the store counts for longer.
@@ -294,19 +140,6 @@ fn hits_that_flow_back_are_put_back_into_no_other_lease() {
     }
 }
 
-/// Where rejected hits count, others may use up the window of what is held.
-#[test]
-fn a_lease_goes_back_once_no_hit_is_left_and_not_before() {
-    for (elsewhere, left) in [(4, 3), (20, 0)] {
-        let mut fixture = Fixture::with_policy(&[fixed(10, 60)], 2, OverLimitPolicy::Count);
-        fixture.hold(3, Period::from_secs(30));
-        fixture.take_elsewhere(elsewhere);
-        fixture.read();
-        fixture.counter.return_useless(fixture.now);
-        assert_eq!(fixture.counter.leased_hits(), left, "{elsewhere} hits of another instance");
-    }
-}
-
 /// It costs no call then. One that is larger passes beside it.
 #[test]
 fn a_try_waits_for_a_hold_that_may_cover_it_and_for_no_other_one() {
@@ -316,5 +149,140 @@ fn a_try_waits_for_a_hold_that_may_cover_it_and_for_no_other_one() {
         let (_, want) = requested(&fixture.request(1));
         assert!(want > 1, "{want} hits are to be held");
         assert_eq!(!fixture.request(want + more).is_empty(), leaves, "{more} more than {want}");
+    }
+}
+
+#[test]
+fn hits_are_leased_ahead_from_the_first_span_of_a_demand_on_and_with_each_later_one() {
+    // fifteen hits are a rate before a span has ended
+    let mut first = Fixture::new(&[fixed(100_000, 3_600)], 2);
+    first.demand(millis(1), 15);
+    assert!(ahead(&first, 0) > 0);
+    // a span that has just begun has few hits
+    let mut next = Fixture::new(&[fixed(100_000, 3_600)], 2);
+    next.demand(millis(1), 600);
+    next.wait(millis(25));
+    for _ in 0..9 {
+        next.counter.demand.record(1, next.now);
+    }
+    next.demand(millis(25), 1);
+    assert!(ahead(&next, 0) > 0);
+}
+
+/// A sliding window counts them until then.
+#[test]
+fn hits_of_a_sliding_window_are_held_for_half_as_long_again_as_they_are_expected_to_last() {
+    let mut fixture = Fixture::new(&[sliding(300, 60)], 3);
+    fixture.demand(millis(1), 600);
+    let Hold { want, time: hold, .. } = held(&fixture.request(1)).expect("hits are likely");
+    let used_up = fixture.counter.demand.time_for(1 + want, fixture.now).as_nanos();
+    assert!((90..=110).contains(&want) && used_up > 80_000_000, "{want}, {used_up} ns");
+    // and for two leads of 10 ms
+    assert_eq!(hold.as_nanos(), used_up + used_up / 2 + 20_000_000);
+}
+
+#[test]
+fn a_grant_does_not_change_pending_hits_that_were_taken_or_are_of_another_window() {
+    let change = |fixture: &Fixture| fixture.counter.unacknowledged.pending()[0].change;
+    let mut taken = Fixture::new(&[fixed(100, 60)], 2);
+    let composed = taken.request(6);
+    taken.count(2);
+    taken.deliver(composed);
+    assert_eq!(change(&taken), CountChange::of(2));
+    let mut earlier = Fixture::new(&[fixed(100, 60)], 2);
+    earlier.wait(millis(59_990));
+    let composed = earlier.request(6);
+    earlier.give_back(2);
+    earlier.wait(millis(20));
+    assert!(earlier.deliver(composed) >= 6);
+    assert_eq!(change(&earlier), CountChange::of(-2));
+}
+
+/// An idle stock would be requested again whenever it is returned.
+#[test]
+fn a_stock_is_kept_only_beside_hits_that_are_needed_and_of_an_eighth_of_the_rest() {
+    for (taken, kept) in [(0, 125), (900, 12), (993, 0)] {
+        let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 1);
+        fixture.count(taken);
+        assert_eq!((ahead(&fixture, 0), ahead(&fixture, 1)), (0, kept), "{taken} taken");
+    }
+}
+
+#[test]
+fn what_may_be_kept_unused_is_missing_nowhere() {
+    let (window, bucket) = (fixed(1_000, 60), bucket(1_000, 60));
+    for (tiers, policy, [alone, of_two, of_three, of_many]) in [
+        (vec![window.clone()], OverLimitPolicy::Ignore, [125, 5, 3, 0]),
+        (vec![sliding(1_000, 60)], OverLimitPolicy::Ignore, [125, 5, 3, 0]),
+        (vec![bucket.clone()], OverLimitPolicy::Ignore, [125, 0, 0, 0]),
+        (vec![window.clone(), bucket], OverLimitPolicy::Ignore, [0, 0, 0, 0]),
+        (vec![window], OverLimitPolicy::Count, [125, 0, 0, 0]),
+    ] {
+        for (instances, kept) in [(1, alone), (2, of_two), (3, of_three), (11, of_many)] {
+            let fixture = Fixture::with_policy(&tiers, instances, policy);
+            assert_eq!(fixture.counter.view().idle_allowance(), kept, "{tiers:?}, {instances}");
+        }
+    }
+}
+
+#[test]
+fn a_lease_is_requested_before_the_last_is_used_up_but_not_while_all_is_denied() {
+    let soon = millis(4);
+    let fixture = |left: u64| {
+        let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 2);
+        fixture.demand(millis(1), 600);
+        fixture.hold(left, millis(500));
+        fixture
+    };
+    let expected = fixture(1).counter.demand.in_the_next(soon, fixture(1).now);
+    assert!(expected >= 3);
+    for (left, runs_low) in [(expected - 1, true), (expected, false)] {
+        let fixture = fixture(left);
+        assert_eq!(fixture.counter.view().runs_low(soon, fixture.now), runs_low, "{left}");
+    }
+    let mut denied = fixture(1);
+    denied.counter.plan.denied_until = denied.now.after(NANO);
+    assert!(!denied.counter.view().runs_low(soon, denied.now));
+    denied.wait(NANO);
+    assert!(denied.counter.view().runs_low(soon, denied.now));
+    denied.count(1_000);
+    assert!(!denied.counter.view().runs_low(soon, denied.now), "nothing is left");
+}
+
+/// Three expected hits and two round trips earlier, but not in the first half of the pause.
+#[test]
+fn the_call_that_ends_a_pause_is_sent_a_little_earlier() {
+    for (every, times) in [(1, 600), (200, 30)] {
+        let mut fixture = Fixture::new(&[bucket(100, 10)], 3);
+        fixture.demand(millis(every), times);
+        fixture.count(100);
+        let scarcity =
+            fixture.counter.view().scarcity(false, true, millis(2), fixture.now).expect("a bucket");
+        let pause = scarcity.pause.expect("it is empty");
+        assert!(scarcity.is_scarce);
+        assert_eq!(pause.until, fixture.now.after(millis(1_000)), "a hit each {every} ms");
+        let lead = (fixture.counter.demand.time_for(3, fixture.now).as_nanos() + 4_000_000).min(500_000_000);
+        assert_eq!(lead == 500_000_000, every == 200, "{lead} ns");
+        assert_eq!(pause.until.since(pause.call_at), Period::from_nanos(lead), "a hit each {every} ms");
+    }
+}
+
+#[test]
+fn only_tokens_of_several_instances_are_scarce() {
+    for (tier, instances, taken, was_scarce, expected) in [
+        (bucket(100, 10), 1, 100, true, None),
+        (fixed(100, 10), 3, 100, true, None),
+        (bucket(100, 10), 3, 100, false, Some((true, true))),
+        // one for each instance is left, and then half of the bucket
+        (bucket(100, 10), 3, 97, false, Some((false, false))),
+        (bucket(100, 10), 3, 97, true, Some((true, true))),
+        (bucket(100, 10), 3, 50, true, Some((false, false))),
+    ] {
+        let mut fixture = Fixture::new(&[tier], instances);
+        fixture.demand(millis(1), 600);
+        fixture.count(taken);
+        let scarcity = fixture.counter.view().scarcity(was_scarce, false, millis(2), fixture.now);
+        let scarcity = scarcity.map(|scarcity| (scarcity.is_scarce, scarcity.pause.is_some()));
+        assert_eq!(scarcity, expected, "{taken} taken from {instances} instances");
     }
 }

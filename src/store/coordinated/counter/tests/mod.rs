@@ -8,17 +8,15 @@ mod flushes;
 mod lease_ends;
 mod leasing;
 mod lifetime;
-mod pace;
 mod places;
 mod records;
 mod replies;
 mod reports;
 mod reservations;
-mod scarcity;
 
 use std::sync::Arc;
 
-use super::{Answer, Ask, Asks, Decided, Denial, Generation, LocalCounter, Outcome, Sent};
+use super::{Ask, Asks, Decided, Generation, LocalCounter, Outcome, Sent};
 use crate::{
     limit::{
         Algorithm, Bucket, Coordination, CounterKey, Decision, Direction, Hits, OverLimitPolicy, Period,
@@ -26,7 +24,6 @@ use crate::{
     },
     store::{
         coordinated::{
-            delivery::Delivery,
             link::{Link, StoreTime},
             test_tiers::{START, bucket, fixed, millis, sliding},
         },
@@ -221,11 +218,6 @@ impl Fixture {
         self.compose()
     }
 
-    fn fetch(&mut self) -> Composed {
-        self.counter.want_lease();
-        self.compose()
-    }
-
     fn lease(&mut self, hits: u64) -> u64 {
         let composed = self.request(hits);
         self.deliver(composed)
@@ -252,9 +244,4 @@ impl Fixture {
 
 fn held(composed: &Composed) -> Option<Hold> {
     composed.iter().find_map(|(command, _)| command.exchange.hold)
-}
-
-fn is_read(command: &Command) -> bool {
-    let Exchange { reports, runs, hold, .. } = &command.exchange;
-    reports.is_empty() && hold.is_none() && matches!(&runs[..], [run] if run.hits == 0)
 }

@@ -29,18 +29,6 @@ fn the_turn_of_an_evicted_counter_is_not_that_of_its_successor() {
     assert_eq!(place.take_turn(Some(slot)), Turn::Passed, "once");
 }
 
-/// Another counter of the same entries is queued in another slot, and found in the same turns.
-#[test]
-fn the_turn_of_another_is_not_that_of_the_counter() {
-    let (mut place, slot) = (QueuePlace::default(), Slot::of(9));
-    assert!(place.make_due(slot, Urgency::Pause));
-    place.queue(slot);
-    for other in [8, 10, 9 + (1 << 23)] {
-        assert_eq!(place.take_turn(Some(Slot::of(other))), Turn::Passed, "{other}");
-    }
-    assert_eq!(place.take_turn(Some(slot)), Turn::Due);
-}
-
 #[test]
 fn the_order_of_slots_outlasts_the_end_of_their_numbers() {
     assert_eq!(size_of::<QueuePlace>(), 12);
