@@ -1,6 +1,10 @@
 //! The quantities of limits, each with its own type so that they cannot be confused.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    ops::{Add, Div, Mul},
+    time::Duration,
+};
 
 /// Nanoseconds in a second.
 pub const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -136,6 +140,34 @@ impl Period {
     #[must_use]
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(NANOS_PER_SECOND)
+    }
+}
+
+impl Add for Period {
+    type Output = Self;
+
+    /// At most the longest length, as for the product.
+    fn add(self, more: Self) -> Self {
+        Self(self.0.saturating_add(more.0))
+    }
+}
+
+impl Mul<u64> for Period {
+    type Output = Self;
+
+    fn mul(self, times: u64) -> Self {
+        Self(self.0.saturating_mul(times))
+    }
+}
+
+impl Div<u64> for Period {
+    type Output = Self;
+
+    /// # Panics
+    ///
+    /// If there are no `parts`.
+    fn div(self, parts: u64) -> Self {
+        Self(self.0 / parts)
     }
 }
 

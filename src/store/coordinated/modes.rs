@@ -177,8 +177,7 @@ impl<R: Remote> Store for Coordinated<R> {
             // sent with the next flush, after all hits that were counted here before, so that it does not wait and no
             // outage loses it
             _ => self.table.with_counter(check, at, |counter| {
-                let can_grant = self.client.supports(&counter.target, Coordination::Lease);
-                counter.release(span, hits, can_grant, at);
+                counter.release(span, hits, at);
             }),
         }
         Ok(())

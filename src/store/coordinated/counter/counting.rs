@@ -3,10 +3,10 @@
 use super::{
     LocalCounter,
     records::{HeldLease, PendingDelta},
-    tiers::{fits, has_ended, look, negative, positive, remaining, take_off},
+    tiers::{all_ended, fits, look, negative, positive, remaining},
 };
 use crate::limit::{
-    Decision, Direction, Hits, OverLimitPolicy, Timestamp, algorithm::CountChange, decide,
+    Decision, Direction, Hits, OverLimitPolicy, Tier, Timestamp, algorithm::CounterState, decide,
     decision_from_store,
 };
 
@@ -41,25 +41,26 @@ impl LocalCounter {
         tiers.any(|(tier, state)| tier.bucket().strict && !state.probe(tier, now, hits).fits)
     }
 
-    /// The store counts unspent leased hits too, which must stay.
     fn pend_given_back(&mut self, hits: Hits, now: Timestamp) {
-        let mut delta = PendingDelta::of(negative(hits.0), now);
-        let counts = |lease: &&HeldLease| {
-            let tiers = &self.target.tiers;
-            !tiers.iter().all(|tier| has_ended(tier, lease.granted_at, now))
-        };
-        let leases = self.leases().iter().filter(counts);
-        let floor = leases.map(|lease| lease.left().0).sum::<u64>().max(delta.change.floor);
-        delta.change = CountChange { hits: negative(hits.0), floor };
-        if hits > Hits(0) {
-            self.push_pending(delta);
+        if hits == Hits(0) {
+            return;
         }
+        let mut delta = PendingDelta::of(negative(hits.0), now);
+        let counts = |lease: &&HeldLease| !all_ended(&self.target.tiers, lease.granted_at, now);
+        // the store counts unspent leased hits too, which must stay
+        delta.change.floor = self.leases().iter().filter(counts).map(HeldLease::left).sum();
+        self.push_pending(delta);
     }
 
     /// Gives back hits that were counted at `at` for a request which was then rejected.
     pub(in super::super) fn uncount(&mut self, hits: Hits, at: Timestamp) {
-        take_off(&self.target.tiers, &mut self.estimate, hits, at);
-        self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..PendingDelta::of(0, at) });
+        self.return_unused(PendingDelta::unused(hits.0, at, at), at);
+    }
+
+    /// The hits are available here at once, in tiers that still count them.
+    pub(super) fn return_unused(&mut self, delta: PendingDelta, now: Timestamp) {
+        self.states_mut().for_each(|(tier, state)| delta.apply(tier, state, now));
+        self.push_pending(delta);
     }
 
     /// Decides as if every instance received the same hits. Not `reported`: the store may have counted them already.
@@ -70,20 +71,20 @@ impl LocalCounter {
         reported: bool,
         now: Timestamp,
     ) -> Decision {
-        let instances = u64::from(self.plan.instances);
+        let (instances, policy) = (u64::from(self.plan.instances), OverLimitPolicy::Ignore);
         if instances <= 1 {
             // its estimate also has what was counted after an earlier decision of this kind, here
             self.end_fallback();
-            if reported {
-                return self.count(direction, OverLimitPolicy::Ignore, hits, now);
-            }
-            let policy = OverLimitPolicy::Ignore;
-            return decide(&self.target.tiers, &mut self.estimate, policy, direction, hits, now);
+            return if reported {
+                self.count(direction, policy, hits, now)
+            } else {
+                decide(&self.target.tiers, &mut self.estimate, policy, direction, hits, now)
+            };
         }
         let more = self.rare.make_more();
         let states = more.fallback.get_or_insert_with(|| Box::new(self.estimate.clone()));
         let all = Hits(hits.0.saturating_mul(instances));
-        let decision = decide(&self.target.tiers, states, OverLimitPolicy::Ignore, direction, all, now);
+        let decision = decide(&self.target.tiers, states, policy, direction, all, now);
         if direction == Direction::GiveBack || !decision.over {
             self.count_admitted(direction, hits, reported, now);
         }
@@ -102,21 +103,15 @@ impl LocalCounter {
 
     /// Counts `hits` that are admitted without a decision. Returns the status before.
     pub(in super::super) fn admit(&mut self, hits: Hits, reported: bool, now: Timestamp) -> Decision {
-        let decision = decision_from_store(
-            &self.target.tiers,
-            &self.estimate,
-            OverLimitPolicy::Ignore,
-            false,
-            Hits(0),
-            now,
-        );
+        let (tiers, policy) = (&self.target.tiers, OverLimitPolicy::Ignore);
+        let decision = decision_from_store(tiers, &self.estimate, policy, false, Hits(0), now);
         self.count_admitted(Direction::Take, hits, reported, now);
         decision
     }
 
     /// The estimate has to include `hits` that it has not decided: the store may reply before they are reported.
     fn count_admitted(&mut self, direction: Direction, hits: Hits, reported: bool, now: Timestamp) {
-        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
+        for (tier, state) in self.states_mut() {
             match direction {
                 Direction::Take => state.take(tier, now, hits),
                 Direction::GiveBack => state.give_back(tier, now, hits),
@@ -127,6 +122,11 @@ impl LocalCounter {
             Direction::Take => self.push_pending(PendingDelta::of(positive(hits.0), now)),
             Direction::GiveBack => self.pend_given_back(hits, now),
         }
+    }
+
+    /// The estimate, by tier.
+    pub(super) fn states_mut(&mut self) -> impl Iterator<Item = (&Tier, &mut CounterState)> {
+        self.target.tiers.iter().zip(self.estimate.iter_mut())
     }
 
     pub(in super::super) fn look(&self, hits: Hits, now: Timestamp) -> Decision {

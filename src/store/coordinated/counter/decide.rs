@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{
     LocalCounter,
-    policy::{Answer, Ask, Asks, Denial, Scarcity, interval},
+    policy::{Answer, Ask, Asks, Denial},
     tiers::longest_pause,
 };
 use crate::{
@@ -36,8 +36,8 @@ impl LocalCounter {
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(in super::super) fn answer(&self, mode: Coordination, ask: &Ask, link: &Link) -> Answer {
         match mode {
-            Coordination::Lease => self.view().lease_answer(ask, link.time.now),
-            Coordination::Strict => self.view().strict_answer(ask, link.local_cache, link.time.now),
+            Coordination::Lease => self.lease_answer(ask, link.time.now),
+            Coordination::Strict => self.strict_answer(ask, link.local_cache, link.time.now),
             _ => Answer::Count,
         }
     }
@@ -55,7 +55,7 @@ impl LocalCounter {
             Answer::Count => {
                 let decision = self.count(direction, policy, hits, now);
                 if mode == Coordination::Interval {
-                    let age = interval::read_from_age(ask, decision.over, self.view());
+                    let age = self.read_from_age(ask, decision.over);
                     if let Some(age) = age {
                         self.refresh(age, now);
                     }
@@ -66,7 +66,7 @@ impl LocalCounter {
                 let decision = self.spend(policy, hits, now);
                 // the next lease has to arrive before this one is used up
                 let soon = Period::from_nanos(2 * link.round_trip.as_nanos());
-                if self.view().runs_low(soon, now) {
+                if self.runs_low(soon, now) {
                     self.want_lease();
                 }
                 Decided::Now(decision, How::Spent)
@@ -210,21 +210,6 @@ impl LocalCounter {
         Decision { reset: decision.reset.max(pause), ..decision }
     }
 
-    /// Denies hits that are not leased until a call is worthwhile. `is_partial`: the store has granted less than asked.
-    pub(super) fn pause_if_scarce(&mut self, is_partial: bool, round_trip: Period, now: Timestamp) {
-        let was_scarce = self.leasing().is_some_and(|leasing| leasing.is_scarce);
-        let scarcity = self.view().scarcity(was_scarce, is_partial, round_trip, now);
-        let pause = scarcity.and_then(|scarcity| scarcity.pause);
-        self.plan.denied_until = pause.map_or(Timestamp::default(), |pause| pause.until);
-        if let Some(Scarcity { is_scarce, .. }) = scarcity
-            && (is_scarce != was_scarce || pause.is_some())
-        {
-            let leasing = self.leasing_mut();
-            leasing.is_scarce = is_scarce;
-            leasing.probe_at = pause.map_or(leasing.probe_at, |pause| pause.call_at);
-        }
-    }
-
     pub(in super::super) fn is_pause_ending(&mut self, now: Timestamp) -> bool {
         let denied_until = self.plan.denied_until;
         now < denied_until && self.leasing_mut().ends_pause(denied_until, now)
@@ -236,7 +221,7 @@ impl LocalCounter {
     }
 
     pub(in super::super) fn deny_while_empty(&mut self, now: Timestamp) {
-        let wait = self.view().wait_for(1, now);
+        let wait = self.wait_for(1, now);
         self.plan.denied_until =
             if wait == Period::default() { Timestamp::default() } else { now.after(wait) };
     }

@@ -11,22 +11,16 @@ const MIN_HITS: u64 = 8;
 /// The hits that give no rate while they are the only ones.
 const FEW_HITS: u32 = 3;
 
-/// Hits within this time may be a single burst, which gives no rate while they are the only ones.
-const BURST: Period = Period::from_millis(10);
-
-/// The shortest time over which the first rate is measured.
+/// The shortest time over which the first rate is measured. Within it, hits may be a single burst.
 const SHORT_SPAN: Period = Period::from_millis(50);
 
 const LONGEST_SPAN: Period = Period::from_millis(500);
 
-/// A gap after which earlier measurements are discarded.
+/// A gap, or step back of the clock, after which earlier measurements are discarded.
 const GAP: Period = Period::from_secs(1);
 
 /// Of the start of a span, in nanoseconds.
 const UNIT: u64 = 10_000;
-
-/// If the clock steps back further, the measurement begins again.
-const STEP_BACK: Period = Period::from_secs(1);
 
 /// A moving average of received hits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,28 +55,22 @@ impl Demand {
         self.hits = self.hits.saturating_add(u32::try_from(hits).unwrap_or(u32::MAX));
     }
 
-    /// A burst, however large, predicts no hits.
+    /// Returns whether the hits are not just the first ones, which may be a burst.
     pub(super) fn is_known(&self, now: Timestamp) -> bool {
-        self.rate != 0.0 || (self.hits > FEW_HITS && self.span(now) >= BURST)
+        self.rate != 0.0 || (self.hits > FEW_HITS && self.span(now) >= SHORT_SPAN)
     }
 
     pub(in super::super) fn in_the_next(&self, time: Period, now: Timestamp) -> u64 {
         (self.rate_at(now) * time.as_nanos() as f64).ceil() as u64
     }
 
-    /// As [`Demand::in_the_next`], but the first hits of all, which may be a burst, predict none.
-    pub(super) fn expected_in(&self, time: Period, now: Timestamp) -> u64 {
-        if self.rate == 0.0 && self.span(now) < SHORT_SPAN { 0 } else { self.in_the_next(time, now) }
-    }
-
     pub(super) fn time_for(&self, hits: u64, now: Timestamp) -> Period {
-        let rate = self.rate_at(now);
-        if rate > 0.0 { Period::from_nanos((hits as f64 / rate) as u64) } else { Period::MAX }
+        time_at(self.rate_at(now), hits)
     }
 
     fn span(&self, now: Timestamp) -> Period {
         let span = units(now).wrapping_sub(self.since);
-        let has_stepped_back = self.since.wrapping_sub(units(now)) <= (STEP_BACK.as_nanos() / UNIT) as u32;
+        let has_stepped_back = self.since.wrapping_sub(units(now)) <= (GAP.as_nanos() / UNIT) as u32;
         if has_stepped_back { Period::default() } else { Period::from_nanos(u64::from(span) * UNIT) }
     }
 
@@ -96,6 +84,17 @@ impl Demand {
         // when hits stop, the rate falls with the length of the current span
         f64::from(self.rate).min((u64::from(self.hits) + MIN_HITS) as f64 / span)
     }
+}
+
+/// Returns the time for `hits` at `rate`, in hits per nanosecond. [`Period::MAX`] while it is not known.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate"
+)]
+pub(super) fn time_at(rate: f64, hits: u64) -> Period {
+    if rate > 0.0 { Period::from_nanos((hits as f64 / rate) as u64) } else { Period::MAX }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
@@ -139,8 +138,8 @@ mod tests {
     fn a_burst_predicts_nothing_while_its_hits_are_the_only_ones() {
         let mut demand = Demand::default();
         demand.record(500, START);
-        assert!(!demand.is_known(START.after(Period::from_millis(9))));
-        assert!(demand.is_known(START.after(Period::from_millis(10))));
+        assert!(!demand.is_known(START.after(Period::from_millis(49))));
+        assert!(demand.is_known(START.after(Period::from_millis(50))));
         assert!(!Demand::default().is_known(START));
     }
 

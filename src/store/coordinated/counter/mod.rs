@@ -45,7 +45,7 @@ pub(super) use self::{
 use self::{
     demand::Demand,
     heard::Heard,
-    policy::{AutoPolicy, Leasing, ModeChoice, View},
+    policy::{Leasing, ModeChoice},
     rare::Rare,
     schedule::FlushSchedule,
     states::States,
@@ -62,7 +62,7 @@ use crate::{
     store::remote::{Target, TierSet},
 };
 
-/// The time without a check after which a counter forgets how it leased, and its wish to read the store's count.
+/// The time without a check after which a counter forgets its wish to read the store's count.
 const FORGOTTEN_AFTER: Period = Period::from_secs(1);
 
 /// What the limit of a request replaces while the request is decided.
@@ -118,8 +118,6 @@ pub(super) struct Plan {
     acknowledged: u32,
     usage: UsageRate,
     instances: u16,
-    /// The replies that `usage` was measured from, as long as their number matters.
-    measured_replies: u8,
     /// Whether the next flush reads the store's count, even if there is nothing to report.
     wants_read: bool,
 }
@@ -145,9 +143,8 @@ impl LocalCounter {
                 schedule: FlushSchedule::new(interval),
                 remaining_at_reply: saturated(capacity(&target.tiers)),
                 acknowledged: 0,
-                usage: UsageRate::new(now),
+                usage: UsageRate::default(),
                 instances: 1,
-                measured_replies: 0,
                 wants_read: false,
             },
             target,
@@ -246,26 +243,6 @@ impl LocalCounter {
         &self.estimate
     }
 
-    #[inline]
-    pub(super) fn view(&self) -> View<'_> {
-        View {
-            target: &self.target,
-            estimate: &self.estimate,
-            demand: &self.demand,
-            leases: self.leases(),
-            unacknowledged: &self.unacknowledged,
-            last_reply_at: self.heard.last_reply_at.get(),
-            instances: self.plan.instances.into(),
-            denied_until: self.plan.denied_until,
-            last_check_at: self.last_check_at,
-            sync_interval: self.plan.schedule.interval(),
-        }
-    }
-
-    pub(super) fn auto_policy(&self, instances: Option<usize>, round_trip: Period) -> AutoPolicy<'_> {
-        AutoPolicy::new(self.view(), instances, round_trip)
-    }
-
     fn is_free(&self, now: Timestamp) -> bool {
         self.is_settled()
             && now >= self.plan.denied_until
@@ -297,28 +274,18 @@ impl LocalCounter {
         self.heard.granted_until.instant() > now
     }
 
-    pub(in super::super) fn shrink(&mut self, now: Timestamp) {
-        if now.since(self.last_check_at) >= FORGOTTEN_AFTER {
-            self.forget(now, Leasing::is_forgettable);
-        }
-    }
-
     /// Most keys have few hits, so most counters have no lease most of the time.
-    pub(super) fn forget_leasing(&mut self, now: Timestamp) {
-        self.forget(now, Leasing::is_over);
-    }
-
-    pub(super) fn lose_exactness(&mut self) {
-        self.heard.exact = TierSet::default();
-    }
-
-    fn forget(&mut self, now: Timestamp, is_over: fn(&Leasing) -> bool) {
+    pub(in super::super) fn shrink(&mut self, now: Timestamp) {
         if !self.has_grants(now) {
             self.heard.granted_until = IdleAt::default();
         }
         if let Some(more) = self.rare.more_mut() {
-            more.leasing.take_if(|leasing| is_over(leasing));
+            more.leasing.take_if(|leasing| leasing.is_over());
             self.rare.shrink();
         }
+    }
+
+    pub(super) fn lose_exactness(&mut self) {
+        self.heard.exact = TierSet::default();
     }
 }

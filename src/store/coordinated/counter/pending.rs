@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::{
     LocalCounter,
     records::{Dropped, PendingDelta},
-    tiers::{flows, same_windows},
+    tiers::{flows, has_flowed_back, same_windows},
 };
 use crate::{
     limit::Timestamp,
@@ -27,7 +27,8 @@ impl LocalCounter {
     pub(in super::super) fn add_pending(&mut self, hits: i64, now: Timestamp) {
         match self.unacknowledged.pending_mut().last_mut() {
             Some(last) if hits > 0 && same_windows(&self.target.tiers, last.last_at, now) => {
-                last.add(hits, now);
+                last.change.append(hits);
+                last.last_at = last.last_at.max(now);
             }
             _ => self.push_pending(PendingDelta::of(hits, now)),
         }
@@ -35,95 +36,62 @@ impl LocalCounter {
 
     /// The estimate must have the hits of `delta` already.
     pub(super) fn push_pending(&mut self, delta: PendingDelta) {
-        let pending = self.unacknowledged.pending_mut();
-        let tiers = &self.target.tiers;
-        if delta.is_none() || PendingDelta::merge(pending, &delta, tiers, Timestamp::default()) {
+        if delta.is_none() {
             return;
         }
         let at = delta.at;
-        self.unacknowledged.push(delta);
+        self.unacknowledged.add(delta, &self.target.tiers, Timestamp::default());
         if self.unacknowledged.pending().len() > MANY {
-            self.merge_ended(at);
+            // in an outage there is one for each window that has not ended
+            self.unacknowledged.merge_pending(&self.target.tiers, at);
         }
-    }
-
-    /// Merges deltas that differ only in ended windows: in an outage there is one for each window that has not ended.
-    fn merge_ended(&mut self, now: Timestamp) {
-        self.unacknowledged.merge_pending(&self.target.tiers, now);
     }
 
     /// Moves pending hits to the reports of command `number`: those of one window if each has a key of its own in
     /// envoyproxy/ratelimit's format. Must not be called while others are in flight.
     pub(super) fn take_reports(&mut self, number: u32, now: Timestamp) -> (SmallVec<[Report; 1]>, Dropped) {
-        if self.unacknowledged.pending().is_empty() {
-            return (SmallVec::new(), Dropped::default());
-        }
-        let mut dropped = self.drop_pending_of_ended(now);
-        let is_one_window = self.target.counts_rejected();
-        while let Some(first) = self.unacknowledged.pending().first() {
-            let tiers = &self.target.tiers;
-            let sent = self.unacknowledged.in_flight();
-            let must_wait = sent.len() == Exchange::MAX_REPORTS
-                || sent.last().is_some_and(|last| is_one_window && !same_windows(tiers, last.at, first.at));
-            if must_wait {
-                // until the next command, in its order
-                break;
-            }
-            // as many were given back as were taken, which leaves others at other times
-            let moves = first.is_none() && flows(tiers);
-            let unused = first.unused;
-            if unused > 0 && self.must_keep(tiers, first.at, first.unused_until, now) {
-                dropped.add(0, unused);
-                self.unacknowledged.pending_mut()[0].unused = 0;
-            }
-            if self.unacknowledged.pending()[0].is_none() && !moves {
-                self.unacknowledged.remove_first_pending();
-            } else {
-                self.unacknowledged.send_first();
-            }
-        }
-        self.unacknowledged.set_number(number);
-        (self.unacknowledged.in_flight().iter().map(PendingDelta::report).collect(), dropped)
+        let dropped = self.drop_ended(now);
+        let pending = self.unacknowledged.pending();
+        let leaves = |delta: &&PendingDelta| {
+            !self.target.counts_rejected() || same_windows(&self.target.tiers, pending[0].at, delta.at)
+        };
+        // the others wait for the next command, in its order
+        let count = pending.iter().take(Exchange::MAX_REPORTS).take_while(leaves).count();
+        let reports = pending[..count].iter().map(PendingDelta::report).collect();
+        self.unacknowledged.send(count, number);
+        (reports, dropped)
     }
 
-    /// The store would not count hits of ended windows. The others are merged as far as possible.
+    /// Drops what the store would not count: hits of ended windows, and returns to a bucket that come too late. The
+    /// others are merged as far as possible.
     pub(in super::super) fn drop_ended(&mut self, now: Timestamp) -> Dropped {
-        let dropped = self.drop_pending_of_ended(now);
-        self.merge_ended(now);
-        dropped
-    }
-
-    fn drop_pending_of_ended(&mut self, now: Timestamp) -> Dropped {
-        let mut dropped = Dropped::default();
+        let (mut dropped, is_alone) = (Dropped::default(), self.is_alone());
         let tiers = &self.target.tiers;
-        if !self.unacknowledged.pending().iter().any(|delta| delta.has_ended(tiers, now)) {
-            return dropped;
-        }
-        for delta in self.unacknowledged.take_pending() {
+        self.unacknowledged.retain_pending(|delta| {
             if delta.has_ended(tiers, now) {
                 dropped.add(delta.taken(), delta.returned());
-            } else {
-                self.unacknowledged.push(delta);
+                return false;
             }
-        }
+            // as many were given back as were taken, which leaves others at other times
+            let moves = delta.is_none() && flows(tiers);
+            if has_flowed_back(tiers, is_alone, delta.at, delta.unused_until, now) {
+                dropped.add(0, std::mem::take(&mut delta.unused));
+            }
+            moves || !delta.is_none()
+        });
+        self.unacknowledged.merge_pending(tiers, now);
         dropped
     }
 
     /// The hits that are lost if the counter is removed.
     pub(in super::super) fn owed_hits(&self) -> Dropped {
-        let mut owed = Dropped { unreported: 0, stranded: self.leased_hits() };
-        for delta in self.unacknowledged.pending() {
-            owed.add(delta.taken(), delta.returned());
-        }
+        let mut owed = Dropped::all_of(self.unacknowledged.pending());
+        owed.add(0, self.leased_hits());
         owed
     }
 
     pub(super) fn carried_hits(&self) -> Dropped {
-        let mut carried = Dropped::default();
-        for delta in self.unacknowledged.in_flight() {
-            carried.add(delta.taken(), delta.returned());
-        }
-        carried
+        Dropped::all_of(self.unacknowledged.in_flight())
     }
 }
 

@@ -84,11 +84,8 @@ impl QueuePlace {
     }
 
     pub(in super::super) fn queue(&mut self, slot: Slot) {
-        if self.queued.is_some() {
-            self.earlier = Some(slot);
-        } else {
-            self.queued = Some(slot);
-        }
+        let queued = if self.queued.is_some() { &mut self.earlier } else { &mut self.queued };
+        *queued = Some(slot);
     }
 
     /// `slot` is none for counters that are due at once. A counter that was due is due no more.
@@ -101,16 +98,11 @@ impl QueuePlace {
                 is_queued = true;
             }
         }
-        if !is_queued {
-            return Turn::Passed;
-        }
-        match (self.due, slot) {
-            (Some((due, urgency)), Some(slot)) if urgency != Urgency::Now && due.is_after(slot) => {
-                Turn::Later(due)
-            }
-            (None, _) => Turn::Passed,
-            (Some((_, urgency)), None) if urgency != Urgency::Now => Turn::Passed,
-            (Some(_), _) => {
+        let Some((due, urgency)) = self.due.filter(|_| is_queued) else { return Turn::Passed };
+        match slot {
+            Some(slot) if urgency != Urgency::Now && due.is_after(slot) => Turn::Later(due),
+            None if urgency != Urgency::Now => Turn::Passed,
+            _ => {
                 self.due = None;
                 Turn::Due
             }

@@ -49,10 +49,6 @@ impl Rare {
         }
     }
 
-    pub(super) const fn only_lease(&self) -> Option<&HeldLease> {
-        if let Self::Lease(lease) = self { Some(lease) } else { None }
-    }
-
     pub(super) fn add_lease(&mut self, lease: HeldLease) {
         if self.is_nothing() {
             *self = Self::Lease(lease);

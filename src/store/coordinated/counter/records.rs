@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::tiers::{has_ended, negative, same_windows, saturated};
+use super::tiers::{all_ended, has_ended, negative, same_windows, saturated};
 use crate::{
     limit::{
         Hits, Tier, Timestamp,
@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// What was counted here in one window of each fixed tier, and the store has not counted yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PendingDelta {
     /// When the first of the hits were counted.
     pub(super) at: Timestamp,
@@ -51,7 +51,7 @@ pub(super) struct HeldLease {
 pub(super) type HeldLeases = SmallVec<[HeldLease; 1]>;
 
 pub(super) fn left_in(leases: &[HeldLease]) -> u64 {
-    leases.iter().map(|lease| lease.left().0).sum()
+    leases.iter().map(HeldLease::left).sum()
 }
 
 // === impl Dropped ===
@@ -66,6 +66,12 @@ impl Dropped {
         self.stranded = self.stranded.saturating_add(stranded);
     }
 
+    pub(super) fn all_of(deltas: &[PendingDelta]) -> Self {
+        let mut all = Self::default();
+        deltas.iter().for_each(|delta| all.add(delta.taken(), delta.returned()));
+        all
+    }
+
     pub(in super::super) const fn all(self) -> u64 {
         self.unreported.saturating_add(self.stranded)
     }
@@ -76,20 +82,12 @@ impl Dropped {
 impl PendingDelta {
     /// Negative `hits` are given back.
     pub(super) fn of(hits: i64, at: Timestamp) -> Self {
-        Self {
-            at,
-            last_at: at,
-            change: CountChange::of(hits),
-            rejected: 0,
-            unused: 0,
-            unused_until: Timestamp::default(),
-            rejected_at: Timestamp::default(),
-        }
+        Self { at, last_at: at, change: CountChange::of(hits), ..Self::default() }
     }
 
-    pub(super) fn unused(lease: HeldLease) -> Self {
-        let HeldLease { left, granted_at: at, until, .. } = lease;
-        Self { unused: left.into(), unused_until: until, ..Self::of(0, at) }
+    /// Hits that were taken at `at` to be used until `until`, and were not.
+    pub(super) fn unused(hits: u64, at: Timestamp, until: Timestamp) -> Self {
+        Self { unused: hits, unused_until: until, ..Self::of(0, at) }
     }
 
     /// Returns whether the store learns nothing from it.
@@ -109,52 +107,16 @@ impl PendingDelta {
         self.taken().saturating_sub(self.rejected)
     }
 
-    /// `at` must be in the same windows.
-    pub(super) fn add(&mut self, hits: i64, at: Timestamp) {
-        self.change.append(hits);
-        self.last_at = self.last_at.max(at);
-    }
-
-    /// Takes in `later` if both are in the same windows of `tiers`, apart from those that have ended at `now`. A mere
-    /// rejected try takes in anything, since no window counts it. Returns whether it has.
+    /// Takes in `later` if both are in the same windows of `tiers`, apart from those that have ended at `now`. Returns
+    /// whether it has.
     pub(super) fn takes_in(&mut self, later: &Self, tiers: &[Tier], now: Timestamp) -> bool {
         let is_same_in = |tier: &Tier| {
             let alone = std::slice::from_ref(tier);
             same_windows(alone, self.last_at, later.at) || has_ended(tier, later.last_at, now)
         };
-        if tiers.iter().all(is_same_in) {
-            self.append(later);
-            return true;
+        if !tiers.iter().all(is_same_in) {
+            return false;
         }
-        let is_only_a_try = self.change.is_none() && self.unused == 0;
-        if is_only_a_try {
-            *self = Self { rejected_at: self.rejected_at.max(later.rejected_at), ..later.clone() };
-        }
-        is_only_a_try
-    }
-
-    /// Has one of `records` [take in](Self::takes_in) `later`. Only those that add hits may change their order.
-    pub(super) fn merge(records: &mut [Self], later: &Self, tiers: &[Tier], now: Timestamp) -> bool {
-        for earlier in records.iter_mut().rev() {
-            if earlier.takes_in(later, tiers, now) {
-                return true;
-            }
-            if !earlier.only_adds() || !later.only_adds() {
-                break;
-            }
-        }
-        false
-    }
-
-    fn only_adds(&self) -> bool {
-        self.change.is_addition() && self.unused == 0 && self.rejected_at == Timestamp::default()
-    }
-
-    pub(super) fn has_ended(&self, tiers: &[Tier], now: Timestamp) -> bool {
-        tiers.iter().all(|tier| has_ended(tier, self.last_at, now))
-    }
-
-    fn append(&mut self, later: &Self) {
         // the store gives the unused hits back first, so those that it has not counted yet are taken back here
         let uncounted = later.unused.min(self.taken());
         self.change.append(negative(uncounted));
@@ -171,6 +133,19 @@ impl PendingDelta {
         if !later.change.is_none() {
             self.last_at = self.last_at.max(later.last_at);
         }
+        true
+    }
+
+    pub(super) fn only_adds(&self) -> bool {
+        self.change.is_addition() && self.unused == 0 && self.rejected_at == Timestamp::default()
+    }
+
+    pub(super) fn has_ended(&self, tiers: &[Tier], now: Timestamp) -> bool {
+        all_ended(tiers, self.last_at, now)
+    }
+
+    fn rejected_at(&self) -> Option<Timestamp> {
+        (self.rejected_at > Timestamp::default()).then_some(self.rejected_at)
     }
 
     pub(super) fn report(&self) -> Report {
@@ -178,30 +153,21 @@ impl PendingDelta {
             at: self.last_at,
             change: self.change,
             unused: (self.unused > 0).then_some(UnusedHits { hits: self.unused, until: self.unused_until }),
-            rejected_at: (self.rejected_at > Timestamp::default()).then_some(self.rejected_at),
+            rejected_at: self.rejected_at(),
         }
     }
 
     /// As the store applies the report.
     pub(super) fn apply(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
-        if let CounterState::FixedWindow(window) = state {
-            if window.end() == self.last_at.window_end(tier.period) || window.end() <= self.last_at {
-                state.add(tier, self.last_at, CountChange::of(negative(self.unused)), now);
-                state.add(tier, self.last_at, self.change, now);
-            }
-            return;
+        match state {
+            CounterState::FixedWindow(_) => state.put_back(tier, self.at, self.at, Hits(self.unused)),
+            _ => state.release(tier, now, self.unused_until, Hits(self.unused)),
         }
-        if self.unused > 0 {
-            state.release(tier, now, self.unused_until, Hits(self.unused));
-        }
-        let rejected = self.rejected_at > Timestamp::default();
-        if rejected && self.rejected_at <= self.last_at {
-            state.reject(tier, self.rejected_at);
-        }
+        let try_before = self.rejected_at().filter(|at| *at <= self.last_at);
+        let try_after = self.rejected_at().filter(|at| *at > self.last_at);
+        try_before.into_iter().for_each(|at| state.reject(tier, at));
         state.add(tier, self.last_at, self.change, now);
-        if rejected && self.rejected_at > self.last_at {
-            state.reject(tier, self.rejected_at);
-        }
+        try_after.into_iter().for_each(|at| state.reject(tier, at));
     }
 }
 
@@ -212,20 +178,16 @@ impl HeldLease {
         Self { left: saturated(hits.0), has_hold: until > granted_at, granted_at, until }
     }
 
-    pub(super) const fn left(&self) -> Hits {
-        Hits(self.left as u64)
+    pub(super) const fn left(&self) -> u64 {
+        self.left as u64
+    }
+
+    pub(super) fn unused(&self) -> PendingDelta {
+        PendingDelta::unused(self.left(), self.granted_at, self.until)
     }
 
     /// `state` is the store's, which counts leased hits.
     pub(super) fn exclude(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
-        match state {
-            CounterState::FixedWindow(window) => {
-                if window.end() == self.granted_at.window_end(tier.period) {
-                    let at = self.granted_at;
-                    state.add(tier, at, CountChange::of(negative(self.left().0)), at);
-                }
-            }
-            _ => state.release(tier, now, self.until, self.left()),
-        }
+        self.unused().apply(tier, state, now);
     }
 }

@@ -374,15 +374,7 @@ impl LocalCounter {
         let is_guessed = !in_flight.is_empty() || is_early;
         self.heard.exact = if is_guessed { kept } else { TierSet(u32::MAX) };
         self.end_fallback();
-        // the hits counted here during the first flush are the first measurement of the rate
-        let meanwhile =
-            if self.heard.last_reply_at.get().is_none() { self.unacknowledged.admitted() } else { 0 };
-        let own = u64::from(std::mem::take(&mut self.plan.acknowledged)).saturating_add(meanwhile);
-        // those of the tier that has the fewest left
-        let (used, by_all) =
-            (self.look(Hits(0), now).before.0, own.saturating_mul(self.plan.instances.into()));
-        let (interval, before) = (self.plan.schedule.interval(), self.heard.last_reply_at.get());
-        self.plan.usage.record(&mut self.plan.measured_replies, used, by_all, interval, before, now);
+        self.measure_usage(now);
         self.heard.last_reply_at.set(now, is_estimated);
         self.plan_flush(now);
         self.return_useless(now);
@@ -547,9 +539,6 @@ impl LocalCounter {
         if granted > 0 {
             self.decide_waiting_from_held(link, &mut applied.woken);
         }
-        if hold.is_some_and(|hold| self.outlasts_others(hold.time)) {
-            self.return_leases();
-        }
     }
 
     /// The estimate, which is exact, decides instead: the store's state counts some hits for too long, and leased ones.
@@ -679,6 +668,6 @@ impl LocalCounter {
     /// For a caller who waits no longer.
     pub(in super::super) fn give_back_reserved(&mut self, request: ReservationRequest, tried: Tried) {
         let span = ReservedSpan { from: tried.at, until: tried.at.after(request.hold), is_reported: true };
-        self.release(span, tried.reserved, true, tried.at);
+        self.release(span, tried.reserved, tried.at);
     }
 }

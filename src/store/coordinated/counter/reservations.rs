@@ -3,27 +3,20 @@
 use super::{
     LocalCounter,
     records::PendingDelta,
-    tiers::{has_ended, negative},
+    tiers::{all_ended, remaining},
 };
 use crate::limit::{
-    Algorithm, Direction, Hits, OverLimitPolicy, Period, Reservation, ReservationRequest, ReservedSpan, Tier,
+    Algorithm, Direction, Hits, OverLimitPolicy, Period, Reservation, ReservationRequest, ReservedSpan,
     Timestamp, decision_from_store,
 };
 
 impl LocalCounter {
     /// Returns the hits that `request` receives as if every instance made the same request. Counts nothing.
     pub(in super::super) fn fit_fallback(&self, request: ReservationRequest, now: Timestamp) -> Hits {
-        let instances = u64::from(self.plan.instances);
         let fallback = self.rare.more().and_then(|more| more.fallback.as_deref());
-        let states = fallback.filter(|_| instances > 1).unwrap_or(&self.estimate);
-        let left = states.iter().zip(&self.target.tiers);
-        let left = left.map(|(state, tier)| u64::from(state.availability(tier, now).remaining)).min();
-        request.fit(Hits(left.unwrap_or_default() / instances.max(1)))
-    }
-
-    fn reservation_time(&self, hold: Period, now: Timestamp) -> Period {
-        let windows = self.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
-        windows.map(|tier| now.window_end(tier.period).since(now)).fold(hold, Period::min)
+        let states = fallback.filter(|_| !self.is_alone()).unwrap_or(&self.estimate);
+        let instances = u64::from(self.plan.instances.max(1));
+        request.fit(Hits(remaining(&self.target.tiers, states, now) / instances))
     }
 
     /// Reserves hits by the estimate, for a store that cannot grant any.
@@ -33,6 +26,7 @@ impl LocalCounter {
         if decision.over { Hits(0) } else { hits }
     }
 
+    /// It ends with its hold or the first window. `at` is `now` on the store's clock.
     pub(in super::super) fn local_reservation(
         &self,
         hits: Hits,
@@ -40,55 +34,26 @@ impl LocalCounter {
         at: Timestamp,
         now: Timestamp,
     ) -> Reservation {
-        let over = hits == Hits(0);
-        let policy = OverLimitPolicy::Ignore;
+        let (tiers, policy, over) = (&self.target.tiers, OverLimitPolicy::Ignore, hits == Hits(0));
         let decided = if over { request.least.max(Hits(1)) } else { hits };
-        let decision = decision_from_store(&self.target.tiers, &self.estimate, policy, over, decided, at);
-        let time = self.reservation_time(request.hold, at);
+        let decision = decision_from_store(tiers, &self.estimate, policy, over, decided, at);
+        let windows = tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
+        let rests = windows.map(|tier| at.window_end(tier.period).since(at));
+        let time = rests.fold(request.hold, Period::min);
         let counted = ReservedSpan { from: at, until: at.after(time), is_reported: true };
         Reservation { hits, until: now.after(time), decision, counted }
     }
 
-    /// The hits are available here at once. `can_grant`: whether the store supports grants and their return.
-    pub(in super::super) fn release(
-        &mut self,
-        span: ReservedSpan,
-        hits: Hits,
-        can_grant: bool,
-        now: Timestamp,
-    ) {
+    pub(in super::super) fn release(&mut self, span: ReservedSpan, hits: Hits, now: Timestamp) {
+        let unused = |hits| PendingDelta::unused(hits, span.from, span.until);
         if let Some(states) = self.rare.more_mut().and_then(|more| more.fallback.as_mut()) {
-            let all = Hits(hits.0.saturating_mul(u64::from(self.plan.instances)));
+            let all = unused(hits.0.saturating_mul(self.plan.instances.into()));
             let states = self.target.tiers.iter().zip(states.iter_mut());
-            for (tier, state) in states.filter(|(tier, _)| !has_ended(tier, span.from, now)) {
-                state.give_back(tier, now, all);
-            }
+            states.for_each(|(tier, state)| all.apply(tier, state, now));
         }
-        if !span.is_reported {
-            // a reply may have replaced the estimate that has counted them
-            return;
+        // otherwise a reply may have replaced the estimate that has counted them
+        if span.is_reported && !all_ended(&self.target.tiers, span.from, now) {
+            self.return_unused(unused(hits.0), now);
         }
-        let states = self.target.tiers.iter().zip(self.estimate.iter_mut());
-        for (tier, state) in states.filter(|(tier, _)| !has_ended(tier, span.from, now)) {
-            if can_grant {
-                state.release(tier, now, span.until, hits);
-            } else {
-                state.give_back(tier, span.from, hits);
-            }
-        }
-        let tiers = &self.target.tiers;
-        let has_ended = |tier: &Tier| match tier.algorithm {
-            Algorithm::FixedWindow => has_ended(tier, span.from, now),
-            _ => has_ended(tier, span.until, now),
-        };
-        if tiers.iter().all(has_ended) {
-            // it would take back hits of others
-            return;
-        }
-        self.push_pending(if can_grant {
-            PendingDelta { unused: hits.0, unused_until: span.until, ..PendingDelta::of(0, span.from) }
-        } else {
-            PendingDelta::of(negative(hits.0), span.from)
-        });
     }
 }

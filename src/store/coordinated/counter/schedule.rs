@@ -65,8 +65,7 @@ impl FlushSchedule {
 
     /// How long the last reply says something of others' hits. Those of a slow limit are often far apart by chance.
     pub(super) fn known_for(&self) -> Period {
-        let pauses = if self.is_slow() { 4 } else { 2 };
-        Period::from_nanos(self.pause().as_nanos().saturating_mul(pauses))
+        self.pause() * if self.is_slow() { 4 } else { 2 }
     }
 
     /// Returns whether `own` hits since the last flush exceed the plan for a long pause. `part` is this instance's
@@ -77,13 +76,8 @@ impl FlushSchedule {
     }
 
     /// Returns whether the limit is so close, at the rate of all instances, that the flush is urgent.
-    pub(super) fn is_early(&self, last_reply_at: Option<Timestamp>, now: Timestamp) -> bool {
-        !self.is_far() && last_reply_at.is_some_and(|last| now >= last.after(period(self.next)))
-    }
-
-    /// Returns whether the time until the early flush was less than an interval as of the store's last reply.
-    pub(super) const fn is_close(&self) -> bool {
-        self.next < self.interval
+    pub(super) fn is_early(&self, last_reply_at: Timestamp, now: Timestamp) -> bool {
+        !self.is_far() && now >= last_reply_at.after(period(self.next))
     }
 
     const fn is_far(&self) -> bool {
@@ -92,20 +86,17 @@ impl FlushSchedule {
 
     /// `left` is the time to the limit at the rate of all instances, and `few` that in which they take [`SLOW_HITS`].
     pub(super) fn plan(&mut self, left: Period, few: Period, tiers: &[Tier]) {
-        let part = |time: Period, parts: u64| Period::from_nanos(time.as_nanos() / parts);
         let interval = self.interval();
-        let most = Period::from_nanos(interval.as_nanos().saturating_mul(MAX_INTERVALS)).min(MAX_PAUSE);
-        let far = part(left, PAUSES_TO_LIMIT).min(most);
-        let slow = tiers.iter().map(|tier| part(tier.period, SLOW_PAUSES_IN_PERIOD));
-        let slow = slow.fold(part(left, SLOW_PAUSES_TO_LIMIT).min(few), Period::min);
+        let far = (left / PAUSES_TO_LIMIT).min(interval * MAX_INTERVALS).min(MAX_PAUSE);
+        let slow = tiers.iter().map(|tier| tier.period / SLOW_PAUSES_IN_PERIOD);
+        let slow = slow.fold((left / SLOW_PAUSES_TO_LIMIT).min(few), Period::min);
         // while no rate is known, it may be any
         let is_slow = slow > MAX_PAUSE && left < Period::MAX;
         self.next = micros(if is_slow { slow.min(MAX_SLOW_PAUSE) } else { far });
         if !self.is_far() {
             // a part of the remaining time, so that the last flush before the limit is recent; while the limit is far
             // away, flushes need not be punctual, and share batches
-            let early = Period::from_nanos(left.as_nanos() / EARLY);
-            self.next = micros(early.min(interval));
+            self.next = micros((left / EARLY).min(interval));
         }
     }
 }

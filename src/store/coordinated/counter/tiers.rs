@@ -6,6 +6,8 @@ use crate::limit::{
     decision_from_store,
 };
 
+const SHORTEST_HOLD: Period = Period::from_millis(1);
+
 pub(super) fn saturated(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -47,24 +49,24 @@ pub(super) fn has_strict_bucket(tiers: &[Tier]) -> bool {
 
 /// How long a grant may be used if no window ends it. A sliding window counts granted hits as if used at the end of it.
 pub(super) fn hold(tiers: &[Tier]) -> Period {
-    let nanos = tiers.iter().filter_map(|tier| match tier.algorithm {
+    let holds = tiers.iter().filter_map(|tier| match tier.algorithm {
         Algorithm::FixedWindow => None,
-        Algorithm::SlidingWindow => Some(tier.period.as_nanos() / 100),
-        Algorithm::TokenBucket(_) => Some(tier.period.as_nanos() / 20),
+        Algorithm::SlidingWindow => Some(tier.period / 100),
+        Algorithm::TokenBucket(_) => Some(tier.period / 20),
     });
-    Period::from_nanos(nanos.min().unwrap_or_default().clamp(1_000_000, 1_000_000_000))
+    holds.min().unwrap_or_default().clamp(SHORTEST_HOLD, Period::from_secs(1))
 }
 
 /// Returns how long no call is sent at most although tokens return to a bucket: two holds.
 pub(super) fn longest_pause(tiers: &[Tier]) -> Period {
-    Period::from_nanos(2 * hold(tiers).as_nanos())
+    hold(tiers) * 2
 }
 
 /// How long a lone instance may use a grant. Its estimate is exact: the grant only says what another one would see.
 pub(super) fn lone_hold(tiers: &[Tier]) -> Period {
     let flowing = tiers.iter().filter(|tier| tier.algorithm != Algorithm::FixedWindow);
-    let shortest = flowing.map(|tier| tier.period.as_nanos()).min().unwrap_or_default();
-    Period::from_nanos((shortest / 2).clamp(1_000_000, 30_000_000_000))
+    let shortest = flowing.map(|tier| tier.period).min().unwrap_or_default();
+    (shortest / 2).clamp(SHORTEST_HOLD, Period::from_secs(30))
 }
 
 pub(super) fn same_windows(tiers: &[Tier], a: Timestamp, b: Timestamp) -> bool {
@@ -85,18 +87,28 @@ pub(super) fn has_ended(tier: &Tier, at: Timestamp, now: Timestamp) -> bool {
     }
 }
 
-/// Whether it is too late for a return: others may have taken the inflow, so that a bucket would exceed its burst.
-pub(super) fn has_flowed_back(tiers: &[Tier], at: Timestamp, until: Timestamp, now: Timestamp) -> bool {
-    has_bucket(tiers) && now >= at.after(hold(tiers)).max(until)
+/// Returns whether no tier counts hits of `at` at `now`.
+pub(super) fn all_ended(tiers: &[Tier], at: Timestamp, now: Timestamp) -> bool {
+    tiers.iter().all(|tier| has_ended(tier, at, now))
+}
+
+/// Whether it is too late to return hits that were granted at `at`, to be used until `until`: others may have taken the
+/// inflow, so that a bucket would exceed its burst. An instance that `is_alone`, whose estimate of a bucket is exact,
+/// still has to return those of fixed windows beside it.
+pub(super) fn has_flowed_back(
+    tiers: &[Tier],
+    is_alone: bool,
+    at: Timestamp,
+    until: Timestamp,
+    now: Timestamp,
+) -> bool {
+    has_bucket(tiers) && now >= at.after(hold(tiers)).max(until) && !(is_alone && is_mixed(tiers))
 }
 
 /// `hits` must be the last that were counted. Windows that have begun since `at` stay.
 pub(super) fn take_off(tiers: &[Tier], states: &mut [CounterState], hits: Hits, at: Timestamp) {
     for (tier, state) in tiers.iter().zip(states) {
-        match state {
-            CounterState::FixedWindow(_) => state.add(tier, at, CountChange::of(negative(hits.0)), at),
-            _ => state.release(tier, at, at, hits),
-        }
+        state.put_back(tier, at, at, hits);
     }
 }
 

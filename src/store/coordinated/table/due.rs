@@ -113,11 +113,7 @@ impl<R: Remote> CounterTable<R> {
     }
 
     fn enqueue_lease(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
-        if !counter.has_leases() {
-            return;
-        }
-        let due = counter.view().due_at(lead(self.client.caller.round_trip()));
-        let Some((at, is_punctual)) = due else { return };
+        let Some((at, is_punctual)) = counter.due_at(lead(self.client.caller.round_trip())) else { return };
         if is_punctual {
             self.queue.push(key, &mut counter.place, Urgency::Lease, at.since(now), Period::default());
         } else if !counter.place.is_due_for(Urgency::Lease) {

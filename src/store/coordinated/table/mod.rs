@@ -223,10 +223,10 @@ impl<R: Remote> CounterTable<R> {
 
     /// For a rule that requests `auto`: the number of instances may have changed, or `check` may be part of a burst.
     pub(super) fn choose_again(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) {
-        let policy = counter
-            .auto_policy(self.client.membership.most_instances_lately(), self.client.caller.round_trip());
         let taking = (check.direction == Direction::Take).then_some(check.hits);
-        let switch = policy.switch(&counter.choice, taking, || counter.is_settled(), now);
+        let (instances, round_trip) =
+            (self.client.membership.most_instances_lately(), self.client.caller.round_trip());
+        let switch = counter.switch(taking, instances, round_trip, now);
         let Some(switch) = switch else { return };
         let was_in_burst = std::mem::replace(&mut counter.choice.is_in_burst, switch == Switch::Burst);
         let wanted = if switch == Switch::Large { Coordination::Interval } else { Coordination::Lease };

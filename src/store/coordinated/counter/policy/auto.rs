@@ -7,8 +7,10 @@
 //!
 //! A burst is more hits than the schedule of syncs can keep up with.
 
-use super::View;
-use crate::limit::{Coordination, Hits, Period, Tier, Timestamp, capacity};
+use crate::{
+    limit::{Coordination, Hits, Period, Tier, Timestamp, capacity},
+    store::coordinated::counter::LocalCounter,
+};
 
 /// Assumed until the first reply to a heartbeat. Limits that are large for so many instances need not wait for it.
 const UNKNOWN_INSTANCES: usize = 100;
@@ -32,14 +34,6 @@ pub(in super::super::super) struct ModeChoice {
     pub(in super::super::super) requested_mode: Option<Coordination>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(in super::super::super) struct AutoPolicy<'a> {
-    view: View<'a>,
-    /// The largest number lately, if it is known.
-    instances: Option<usize>,
-    round_trip: Period,
-}
-
 /// Why the mode of a counter changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super::super) enum Switch {
@@ -61,65 +55,69 @@ fn or_unknown(instances: Option<usize>) -> usize {
 }
 
 fn next(current: Coordination, tiers: &[Tier], instances: Option<usize>) -> Coordination {
-    let (instances, capacity) = (or_unknown(instances), capacity(tiers));
-    match current {
+    let capacity = match current {
         // `strict` stands for `lease` where the store does not support that
-        Coordination::Lease | Coordination::Strict => Coordination::for_limit(capacity * 2 / 3, instances),
-        _ => Coordination::for_limit(capacity, instances),
-    }
+        Coordination::Lease | Coordination::Strict => capacity(tiers) * 2 / 3,
+        _ => capacity(tiers),
+    };
+    Coordination::for_limit(capacity, or_unknown(instances))
 }
 
-// === impl AutoPolicy ===
+// === impl LocalCounter ===
 
-impl<'a> AutoPolicy<'a> {
-    pub(in super::super) const fn new(view: View<'a>, instances: Option<usize>, round_trip: Period) -> Self {
-        Self { view, instances, round_trip }
-    }
-
-    /// `taking`: the hits that are asked for, if any. `is_settled`: whether the store has all hits counted here.
+impl LocalCounter {
+    /// `taking`: the hits that are asked for, if any. `instances`: the largest number lately, if it is known.
     pub(in super::super::super) fn switch(
         &self,
-        choice: &ModeChoice,
         taking: Option<Hits>,
-        is_settled: impl FnOnce() -> bool,
+        instances: Option<usize>,
+        round_trip: Period,
         now: Timestamp,
     ) -> Option<Switch> {
-        let is_exact = matches!(choice.mode, Coordination::Lease | Coordination::Strict);
+        let ModeChoice { mode, is_in_burst, .. } = self.choice;
+        let is_exact = matches!(mode, Coordination::Lease | Coordination::Strict);
         // a burst is no reason to stay
-        let current = if choice.is_in_burst { Coordination::Interval } else { choice.mode };
-        if next(current, &self.view.target.tiers, self.instances) == Coordination::Lease {
-            return (!is_exact || choice.is_in_burst).then_some(Switch::Small);
+        let current = if is_in_burst { Coordination::Interval } else { mode };
+        if next(current, &self.target.tiers, instances) == Coordination::Lease {
+            return (!is_exact || is_in_burst).then_some(Switch::Small);
         }
-        let is_inexact = choice.is_in_burst || !is_exact;
-        if is_inexact && taking.is_some_and(|hits| self.is_burst(hits, now)) {
-            return (!choice.is_in_burst).then_some(Switch::Burst);
+        let is_burst = |hits| self.is_burst(hits, instances, round_trip, now);
+        if (is_in_burst || !is_exact) && taking.is_some_and(is_burst) {
+            return (!is_in_burst).then_some(Switch::Burst);
         }
-        let is_over = !choice.is_in_burst || is_settled() || self.is_burst_over(now);
+        let is_over = !is_in_burst || self.is_settled() || self.is_burst_over(round_trip, now);
         (is_exact && is_over).then_some(Switch::Large)
     }
 
     /// Returns whether `hits` more would be a burst: unexpectedly many since the last reply, and so many that the
     /// instances would exceed the limit by more than a tenth if each took as many without knowing of the others.
-    pub(in super::super) fn is_burst(&self, hits: Hits, now: Timestamp) -> bool {
-        let View { target, unacknowledged, last_reply_at, demand, .. } = self.view;
-        let own = unacknowledged.admitted().saturating_add(hits.0);
-        let instances = or_unknown(self.instances) as u64;
-        if instances < 2 || own.saturating_mul(PART * instances) <= capacity(&target.tiers) {
+    pub(in super::super) fn is_burst(
+        &self,
+        hits: Hits,
+        instances: Option<usize>,
+        round_trip: Period,
+        now: Timestamp,
+    ) -> bool {
+        let own = self.unacknowledged.admitted().saturating_add(hits.0);
+        let instances = or_unknown(instances) as u64;
+        if instances < 2 || own.saturating_mul(PART * instances) <= capacity(&self.target.tiers) {
             return false;
         }
         // the time within which these hits were taken. A reply does not count those that were taken while it was on its
         // way, or had to wait for the reply before it
-        let first = unacknowledged.all().first().map_or(Timestamp::default(), |delta| delta.at);
-        let since = last_reply_at.map_or(0, |at| now.since(at.max(first)).as_nanos());
-        let time = Period::from_nanos(since.saturating_add(2 * self.round_trip.as_nanos()));
-        own > demand.expected_in(time, now).saturating_mul(TIMES_EXPECTED)
+        let first = self.unacknowledged.all().first().map_or(Timestamp::default(), |delta| delta.at);
+        let last_reply_at = self.heard.last_reply_at.get();
+        let since = last_reply_at.map_or(Period::default(), |at| now.since(at.max(first)));
+        let demand = &self.demand;
+        let expected = if demand.is_known(now) { demand.in_the_next(since + round_trip * 2, now) } else { 0 };
+        own > expected.saturating_mul(TIMES_EXPECTED)
     }
 
     /// The store has counted the hits from before the lease was requested, and that has been known for a moment.
-    pub(in super::super) fn is_burst_over(&self, now: Timestamp) -> bool {
-        let settled_after = SETTLED_AFTER.as_nanos().saturating_add(self.round_trip.as_nanos());
-        self.view.unacknowledged.admitted() == 0
-            && self.view.last_reply_at.is_some_and(|at| now.since(at).as_nanos() > settled_after)
+    fn is_burst_over(&self, round_trip: Period, now: Timestamp) -> bool {
+        let last_reply_at = self.heard.last_reply_at.get();
+        self.unacknowledged.admitted() == 0
+            && last_reply_at.is_some_and(|at| now.since(at) > SETTLED_AFTER + round_trip)
     }
 }
 

@@ -1,27 +1,18 @@
-//! The policies of the coordination modes: what a mode does with a counter follows from what it sees of it, without
-//! changing it.
+//! The policies of the coordination modes: what a mode does with a counter, without changing it.
 
 pub(in super::super) mod auto;
-pub(super) mod interval;
 mod lease;
 mod leasing;
-mod strict;
 
-pub(in super::super) use self::auto::{AutoPolicy, Switch};
-pub(super) use self::{auto::ModeChoice, lease::Scarcity, leasing::Leasing};
-use super::{
-    demand::Demand,
-    records::{HeldLease, left_in},
-    tiers::{fits, remaining},
-    unacknowledged::Unacknowledged,
+pub(in super::super) use self::auto::Switch;
+pub(super) use self::{auto::ModeChoice, leasing::Leasing};
+use super::{LocalCounter, tiers::has_strict_bucket};
+use crate::limit::{
+    Direction, Hits, LimitCheck, OverLimitPolicy, Period, ReservationRequest, Scope, Timestamp,
 };
-use crate::{
-    limit::{
-        Direction, Hits, LimitCheck, OverLimitPolicy, Period, ReservationRequest, Scope, Timestamp,
-        algorithm::CounterState,
-    },
-    store::remote::Target,
-};
+
+/// The age of the last reply from which a request that `interval` rejects asks the store whether hits were given back.
+const STALE_REJECTION: Period = Period::from_secs(1);
 
 /// What a decision asks of a counter.
 #[derive(Clone, Copy, Debug)]
@@ -68,21 +59,6 @@ pub(in super::super) enum Denial {
     Cached,
 }
 
-/// What a policy sees of a counter.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct View<'a> {
-    pub(super) target: &'a Target,
-    pub(super) estimate: &'a [CounterState],
-    pub(super) demand: &'a Demand,
-    pub(super) leases: &'a [HeldLease],
-    pub(super) unacknowledged: &'a Unacknowledged,
-    pub(super) last_reply_at: Option<Timestamp>,
-    pub(super) instances: u64,
-    pub(super) denied_until: Timestamp,
-    pub(super) last_check_at: Timestamp,
-    pub(super) sync_interval: Period,
-}
-
 // === impl Ask ===
 
 impl Ask {
@@ -96,31 +72,44 @@ impl Ask {
     }
 }
 
-// === impl View ===
+// === impl LocalCounter ===
 
-impl View<'_> {
-    const fn is_alone(&self) -> bool {
-        self.instances <= 1
+impl LocalCounter {
+    #[inline]
+    pub(super) const fn is_alone(&self) -> bool {
+        self.plan.instances <= 1
     }
 
-    #[inline]
-    pub(super) fn leased(&self) -> u64 {
-        left_in(self.leases)
+    /// Under `strict` the store decides about all hits that are taken. With `local_cache`, those that it has denied
+    /// until later are rejected without it.
+    pub(super) fn strict_answer(&self, ask: &Ask, local_cache: bool, now: Timestamp) -> Answer {
+        match ask.direction {
+            // by the estimate, and sent with the next exchange
+            Direction::GiveBack => Answer::Count,
+            Direction::Take if ask.hits == Hits(0) => Answer::Wait(Asks::Look),
+            Direction::Take if local_cache && self.is_cached(now) => Answer::Reject(Denial::Cached),
+            Direction::Take => Answer::Wait(Asks::Take(ask.policy)),
+        }
     }
 
-    #[inline]
-    pub(super) fn remaining(&self, now: Timestamp) -> u64 {
-        remaining(&self.target.tiers, self.estimate, now)
+    /// Some hits may have been given back since the denial. A strict bucket has to notice every try.
+    fn is_cached(&self, now: Timestamp) -> bool {
+        self.is_denied(now) && !has_strict_bucket(&self.target.tiers) && !self.fits(Hits(1), now)
     }
 
+    /// Returns from which age of the last reply on `interval` reads the store's count after `ask`: the reply to a report
+    /// of counted hits has it.
     #[inline]
-    pub(super) fn fits(&self, hits: Hits, now: Timestamp) -> bool {
-        fits(&self.target.tiers, self.estimate, hits, now)
+    pub(super) fn read_from_age(&self, ask: &Ask, over: bool) -> Option<Period> {
+        if ask.hits == Hits(0) {
+            return Some(self.plan.schedule.interval());
+        }
+        (over && !self.is_alone()).then_some(STALE_REJECTION)
     }
 
     /// Returns the time until `hits` fit, if no others are taken.
     pub(super) fn wait_for(&self, hits: u64, now: Timestamp) -> Period {
-        let waits = self.estimate.iter().zip(&self.target.tiers);
+        let waits = self.estimate.iter().zip(&*self.target.tiers);
         waits.map(|(state, tier)| state.wait(tier, now, Hits(hits))).max().unwrap_or_default()
     }
 }

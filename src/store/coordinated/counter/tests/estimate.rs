@@ -113,7 +113,7 @@ fn a_fixed_window_that_has_ended_is_not_adopted() {
 }
 
 fn is_burst(fixture: &Fixture, hits: u64, instances: usize, round_trip: Period) -> bool {
-    fixture.counter.auto_policy(Some(instances), round_trip).is_burst(Hits(hits), fixture.now)
+    fixture.counter.is_burst(Hits(hits), Some(instances), round_trip, fixture.now)
 }
 
 /// A burst is more than a tenth of the limit if all instances take as much, and several times the demand.

@@ -96,12 +96,12 @@ fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     assert_eq!((within(10), within(300)), (Urgency::Pause, Urgency::Now));
 }
 
-/// It joins the next batch, or is sent at once.
+/// It joins the next batch.
 #[test]
 fn a_flush_is_early_when_the_end_is_near() {
     for (left, after, expected) in [
         (150, 49, Urgency::Pause),
-        (150, 50, Urgency::Now),
+        (150, 50, Urgency::Tick),
         (2_000, 99, Urgency::Pause),
         (2_000, 100, Urgency::Tick),
     ] {
@@ -143,7 +143,7 @@ fn hits_are_held_for_a_part_of_the_period() {
         (sliding(9, 10), 300, 9_000, false),
         (fixed(9, 10), 300, 9_000, false),
     ] {
-        assert_eq!(has_flowed_back(&[tier], START, at(until), at(now)), expected, "{until}, {now}");
+        assert_eq!(has_flowed_back(&[tier], false, START, at(until), at(now)), expected, "{until}, {now}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! What becomes of a lease that ends or is not used any more.
 
-use super::{super::records::HeldLease, *};
+use super::*;
 use crate::{limit::NANOS_PER_SECOND, store::remote::UnusedHits};
 
 const NANO: Period = Period::from_nanos(1);
@@ -16,7 +16,7 @@ fn a_busy_counter_is_abandoned_sooner_but_not_within_a_sync_interval() {
         fixture.demand(millis(every), 2_000);
         fixture.hold(60, Period::default());
         fixture.counter.last_check_at = fixture.now;
-        let due = fixture.counter.view().due_at(millis(10)).expect("there is a lease").0.since(fixture.now);
+        let due = fixture.counter.due_at(millis(10)).expect("there is a lease").0.since(fixture.now);
         // about five intervals between hits
         assert!(
             (millis(longest)..=millis(after + after / 5)).contains(&due),
@@ -34,9 +34,9 @@ fn a_busy_counter_is_abandoned_sooner_but_not_within_a_sync_interval() {
 #[test]
 fn in_another_mode_nothing_is_kept() {
     let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 1);
-    assert_eq!(fixture.counter.view().due_at(millis(10)), None);
+    assert_eq!(fixture.counter.due_at(millis(10)), None);
     fixture.hold(126, Period::default());
-    assert_eq!(fixture.counter.view().due_at(millis(10)).map(|(_, is_punctual)| is_punctual), Some(false));
+    assert_eq!(fixture.counter.due_at(millis(10)).map(|(_, is_punctual)| is_punctual), Some(false));
     fixture.counter.change_mode(Coordination::Interval);
     assert_eq!((returning(&fixture), fixture.counter.leased_hits()), (126, 0));
     // what arrives later too
@@ -61,16 +61,15 @@ fn a_lease_with_a_hold_is_returned_just_before_its_end() {
         fixture.hold(5, millis(2 * hold));
         let until = fixture.counter.leases()[0].until;
         let ending = Timestamp::from_nanos(until.as_nanos() - lead.as_nanos());
-        let due = fixture.counter.view().due_at(lead);
+        let due = fixture.counter.due_at(lead);
         assert_eq!(due == Some((ending, true)), is_returned, "{name}: {due:?}");
         let early = Timestamp::from_nanos(ending.as_nanos() - 1);
         fixture.counter.among(instances).return_ending(lead, early);
         assert_eq!(returning(&fixture), 0, "{name}");
-        let mut returned = fixture.counter.return_leases_before(ending.after(lead));
-        assert_eq!(returned, if is_returned { 7 } else { 0 }, "{name}");
-        returned += fixture.counter.return_leases_before(START.after(Period::from_secs(20)));
-        assert_eq!(returned, if is_returned { 12 } else { 0 }, "{name}");
-        assert_eq!(returning(&fixture), returned, "{name}");
+        for (at, returned) in [(ending, 7), (START.after(millis(2 * hold)), 12)] {
+            fixture.counter.return_ending(lead, at);
+            assert_eq!(returning(&fixture), if is_returned { returned } else { 0 }, "{name}");
+        }
         if is_returned {
             let unused = fixture.reports()[0].unused;
             // the earliest end of both leases
@@ -155,6 +154,6 @@ fn a_lease_ends_by_the_latest_reading_of_the_clock() {
     let late = Timestamp::from_nanos(end.as_nanos() - 1);
     fixture.counter.expire_leases(StoreTime { now, latest: late });
     assert_eq!(fixture.counter.leased_hits(), 9);
-    assert_eq!(fixture.counter.expire_leases(StoreTime { now, latest: end }).stranded, 9);
-    assert_eq!(fixture.counter.leased_hits(), 0);
+    assert_eq!(fixture.counter.expire_leases(StoreTime { now, latest: end }).stranded, 0);
+    assert_eq!((fixture.counter.leased_hits(), returning(&fixture)), (0, 9));
 }

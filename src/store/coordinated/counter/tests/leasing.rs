@@ -16,7 +16,7 @@ fn requested(composed: &Composed) -> (u64, u64) {
 
 /// Returns the hits to hold beside `needed` ones.
 fn ahead(fixture: &Fixture, needed: u64) -> u64 {
-    let hold = fixture.counter.view().next_hold(needed, 0, &fixture.link(), fixture.now);
+    let hold = fixture.counter.next_hold(needed, &fixture.link(), fixture.now);
     hold.map_or(0, |hold| hold.want)
 }
 
@@ -114,18 +114,6 @@ fn spent_hits_of_a_rejected_request_are_put_back() {
     }
 }
 
-/// It holds the most that a limit can be, and another lease held the hits that are put back.
-#[test]
-fn hits_for_which_a_lease_has_no_room_are_given_back_to_the_store() {
-    let mut fixture = Fixture::new(&[fixed(u32::MAX, 60)], 3);
-    fixture.hold(u32::MAX.into(), Period::default());
-    fixture.counter.unspend(Hits(7), fixture.now);
-    assert_eq!(
-        (fixture.counter.leased_hits(), fixture.counter.owed_hits().stranded),
-        (4_294_967_295, 4_294_967_302)
-    );
-}
-
 /// A later lease is of hits that the store counts for longer.
 #[test]
 fn hits_that_flow_back_are_put_back_into_no_other_lease() {
@@ -154,9 +142,8 @@ fn a_try_waits_for_a_hold_that_may_cover_it_and_for_no_other_one() {
 
 #[test]
 fn hits_are_leased_ahead_from_the_first_span_of_a_demand_on_and_with_each_later_one() {
-    // fifteen hits are a rate before a span has ended
     let mut first = Fixture::new(&[fixed(100_000, 3_600)], 2);
-    first.demand(millis(1), 15);
+    first.demand(millis(1), 25);
     assert!(ahead(&first, 0) > 0);
     // a span that has just begun has few hits
     let mut next = Fixture::new(&[fixed(100_000, 3_600)], 2);
@@ -220,7 +207,7 @@ fn what_may_be_kept_unused_is_missing_nowhere() {
     ] {
         for (instances, kept) in [(1, alone), (2, of_two), (3, of_three), (11, of_many)] {
             let fixture = Fixture::with_policy(&tiers, instances, policy);
-            assert_eq!(fixture.counter.view().idle_allowance(), kept, "{tiers:?}, {instances}");
+            assert_eq!(fixture.counter.idle_allowance(), kept, "{tiers:?}, {instances}");
         }
     }
 }
@@ -238,15 +225,15 @@ fn a_lease_is_requested_before_the_last_is_used_up_but_not_while_all_is_denied()
     assert!(expected >= 3);
     for (left, runs_low) in [(expected - 1, true), (expected, false)] {
         let fixture = fixture(left);
-        assert_eq!(fixture.counter.view().runs_low(soon, fixture.now), runs_low, "{left}");
+        assert_eq!(fixture.counter.runs_low(soon, fixture.now), runs_low, "{left}");
     }
     let mut denied = fixture(1);
     denied.counter.plan.denied_until = denied.now.after(NANO);
-    assert!(!denied.counter.view().runs_low(soon, denied.now));
+    assert!(!denied.counter.runs_low(soon, denied.now));
     denied.wait(NANO);
-    assert!(denied.counter.view().runs_low(soon, denied.now));
+    assert!(denied.counter.runs_low(soon, denied.now));
     denied.count(1_000);
-    assert!(!denied.counter.view().runs_low(soon, denied.now), "nothing is left");
+    assert!(!denied.counter.runs_low(soon, denied.now), "nothing is left");
 }
 
 /// Three expected hits and two round trips earlier, but not in the first half of the pause.
@@ -256,33 +243,34 @@ fn the_call_that_ends_a_pause_is_sent_a_little_earlier() {
         let mut fixture = Fixture::new(&[bucket(100, 10)], 3);
         fixture.demand(millis(every), times);
         fixture.count(100);
-        let scarcity =
-            fixture.counter.view().scarcity(false, true, millis(2), fixture.now).expect("a bucket");
-        let pause = scarcity.pause.expect("it is empty");
-        assert!(scarcity.is_scarce);
-        assert_eq!(pause.until, fixture.now.after(millis(1_000)), "a hit each {every} ms");
+        fixture.counter.pause_if_scarce(true, millis(2), fixture.now);
+        let leasing = fixture.counter.leasing().expect("it is empty");
+        let until = fixture.counter.plan.denied_until;
+        assert!(leasing.is_scarce);
+        assert_eq!(until, fixture.now.after(millis(1_000)), "a hit each {every} ms");
         let lead = (fixture.counter.demand.time_for(3, fixture.now).as_nanos() + 4_000_000).min(500_000_000);
         assert_eq!(lead == 500_000_000, every == 200, "{lead} ns");
-        assert_eq!(pause.until.since(pause.call_at), Period::from_nanos(lead), "a hit each {every} ms");
+        assert_eq!(until.since(leasing.probe_at), Period::from_nanos(lead), "a hit each {every} ms");
     }
 }
 
 #[test]
 fn only_tokens_of_several_instances_are_scarce() {
     for (tier, instances, taken, was_scarce, expected) in [
-        (bucket(100, 10), 1, 100, true, None),
-        (fixed(100, 10), 3, 100, true, None),
-        (bucket(100, 10), 3, 100, false, Some((true, true))),
+        (bucket(100, 10), 1, 100, true, (true, false)),
+        (fixed(100, 10), 3, 100, false, (false, false)),
+        (bucket(100, 10), 3, 100, false, (true, true)),
         // one for each instance is left, and then half of the bucket
-        (bucket(100, 10), 3, 97, false, Some((false, false))),
-        (bucket(100, 10), 3, 97, true, Some((true, true))),
-        (bucket(100, 10), 3, 50, true, Some((false, false))),
+        (bucket(100, 10), 3, 97, false, (false, false)),
+        (bucket(100, 10), 3, 97, true, (true, true)),
+        (bucket(100, 10), 3, 50, true, (false, false)),
     ] {
         let mut fixture = Fixture::new(&[tier], instances);
         fixture.demand(millis(1), 600);
         fixture.count(taken);
-        let scarcity = fixture.counter.view().scarcity(was_scarce, false, millis(2), fixture.now);
-        let scarcity = scarcity.map(|scarcity| (scarcity.is_scarce, scarcity.pause.is_some()));
-        assert_eq!(scarcity, expected, "{taken} taken from {instances} instances");
+        fixture.counter.leasing_mut().is_scarce = was_scarce;
+        fixture.counter.pause_if_scarce(false, millis(2), fixture.now);
+        let is_scarce = fixture.counter.leasing().is_some_and(|leasing| leasing.is_scarce);
+        assert_eq!((is_scarce, fixture.counter.is_denied(fixture.now)), expected, "{taken} of {instances}");
     }
 }

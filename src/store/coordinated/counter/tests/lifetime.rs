@@ -10,13 +10,15 @@ fn an_unused_counter_forgets_how_it_leased() {
         fixture.counter.last_check_at = fixture.now;
         fixture.hold(3, millis(300));
         assert!(fixture.decide(3).is_some_and(|decision| !decision.over));
-        fixture.counter.leasing_mut().is_scarce = true;
+        fixture.counter.leasing_mut();
         fixture
     };
     let second = START.after(Period::from_secs(1));
     let mut fixture = used();
-    fixture.counter.shrink(Timestamp::from_nanos(second.as_nanos() - 1));
+    fixture.counter.leasing_mut().is_scarce = true;
+    fixture.counter.shrink(second);
     assert!(fixture.counter.leasing().is_some());
+    fixture.counter.leasing_mut().is_scarce = false;
     fixture.counter.shrink(second);
     assert!(fixture.counter.leasing().is_none() && fixture.counter.rare.is_nothing(), "it is small");
     let end = START.after(Period::from_secs(60));

@@ -10,24 +10,6 @@ fn at(millis: u64) -> Timestamp {
     START.after(Period::from_millis(millis))
 }
 
-/// No window counts the try, so that one report is enough.
-#[test]
-fn a_rejected_try_is_reported_with_the_hits_of_the_next_window() {
-    let mut fixture = Fixture::new(&[fixed(100, 60), strict_bucket(10, 100)], 2);
-    fixture.wait(millis(59_000));
-    fixture.count(10);
-    fixture.flush();
-    fixture.wait(millis(500));
-    let tried_at = fixture.now;
-    assert!(fixture.count(1).over);
-    fixture.wait(Period::from_secs(30));
-    assert!(!fixture.count(1).over);
-    let reports = fixture.reports();
-    assert_eq!(reports.len(), 1);
-    assert_eq!((reports[0].rejected_at, reports[0].change.hits), (Some(tried_at), 1));
-    assert_eq!(reports[0].at, fixture.now);
-}
-
 #[test]
 fn leased_hits_that_one_window_gives_back_are_not_reported_with_those_of_the_next() {
     let mut fixture = Fixture::new(&[fixed(100, 60), fixed(1_000, 3_600)], 2);

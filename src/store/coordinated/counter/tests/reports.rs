@@ -8,8 +8,6 @@ use crate::{
     store::coordinated::counter::{records::PendingDelta, reply::overshoot},
 };
 
-const SECOND: Period = Period::from_secs(1);
-
 /// Returns the times and counts that show how `state` develops from `now` on.
 fn course(tier: &Tier, state: &CounterState, now: Timestamp) -> Vec<(u64, u32)> {
     let at = |i| now.after(Period::from_nanos(tier.period.as_nanos() / 16 * i));

@@ -34,17 +34,15 @@ fn a_reservation_lasts_until_a_window_ends() {
 #[test]
 fn reserved_hits_that_count_no_more_or_perhaps_never_did_are_not_given_back() {
     for tiers in [vec![fixed(100, 60)], vec![sliding(100, 60)], vec![bucket(100, 60), fixed(100, 60)]] {
-        for can_grant in [true, false] {
-            for is_reported in [true, false] {
-                let mut fixture = Fixture::new(&tiers, 1);
-                let span = ReservedSpan { is_reported, ..span_of(fixture.now, millis(1_000)) };
-                fixture.wait(Period::from_secs(if is_reported { 61 } else { 1 }));
-                fixture.count(10);
-                fixture.counter.release(span, Hits(4), can_grant, fixture.now);
-                fixture.flush();
-                let is_bucket = is_reported && tiers.len() > 1;
-                assert!(is_bucket || fixture.left_in_store() == 90, "{tiers:?}, {can_grant}, {is_reported}");
-            }
+        for is_reported in [true, false] {
+            let mut fixture = Fixture::new(&tiers, 1);
+            let span = ReservedSpan { is_reported, ..span_of(fixture.now, millis(1_000)) };
+            fixture.wait(Period::from_secs(if is_reported { 61 } else { 1 }));
+            fixture.count(10);
+            fixture.counter.release(span, Hits(4), fixture.now);
+            fixture.flush();
+            let is_bucket = is_reported && tiers.len() > 1;
+            assert!(is_bucket || fixture.left_in_store() == 90, "{tiers:?}, {is_reported}");
         }
     }
 }

@@ -46,7 +46,12 @@ async fn a_pause_is_rounded_to_the_interval_only_if_it_is_much_longer() {
         // one whose pause is hardly shortened
         let value = (0..10_000_u32).map(|i| i.to_string()).find(|value| fixture.key(value).hash() % 256 < 4);
         let value = value.expect("one in 64");
-        fixture.with_counter(&value, |_| {});
+        let begun = fixture.now();
+        fixture.with_counter(&value, |counter| {
+            for hit in 1..=1_000 {
+                counter.demand.record(1, begun.after(millis(hit)));
+            }
+        });
         advance(Duration::from_secs(1)).await;
         fixture.count(&value, 1_000);
         fixture.with_counter(&value, |counter| {
