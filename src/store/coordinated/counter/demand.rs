@@ -75,7 +75,7 @@ impl Demand {
     }
 
     /// In hits per nanosecond.
-    fn rate_at(&self, now: Timestamp) -> f64 {
+    pub(super) fn rate_at(&self, now: Timestamp) -> f64 {
         let span = self.span(now).max(SPAN).as_nanos() as f64;
         if self.rate == 0.0 {
             // at first only the current span counts; a few hits that happen to be close give no rate

@@ -2,8 +2,8 @@
 
 use super::{
     LocalCounter,
-    records::{Dropped, HeldLease, left_in},
-    tiers::{flows, lone_hold, same_windows, saturated, take_off},
+    records::{Dropped, HeldLease},
+    tiers::{flows, hold, same_windows, saturated, take_off},
 };
 use crate::{
     limit::{
@@ -20,13 +20,8 @@ impl LocalCounter {
     }
 
     #[inline]
-    pub(in super::super) fn has_leases(&self) -> bool {
-        !self.leases().is_empty()
-    }
-
-    #[inline]
     pub(in super::super) fn leased_hits(&self) -> u64 {
-        left_in(self.leases())
+        self.leases().iter().map(HeldLease::left).sum()
     }
 
     /// Leases that were granted to a lone instance last for long. They are returned when there are others.
@@ -41,18 +36,18 @@ impl LocalCounter {
         self.demand.record(hits.0.min(capacity(&self.target.tiers)), now);
     }
 
-    /// To be called before `reply` is applied to the estimate, which excludes leases. They must be used within `hold`.
-    pub(super) fn hold_granted(&mut self, hits: u64, reply: &Reply, hold: Period, now: Timestamp) {
+    /// To be called before `reply` is applied to the estimate, which excludes leases. They must be used within `time`.
+    pub(super) fn hold_granted(&mut self, hits: u64, reply: &Reply, time: Period, now: Timestamp) {
         if hits == 0 {
             return;
         }
         let ends = reply.counters.iter().map(|state| match state {
             CounterState::FixedWindow(window) => window.end(),
-            _ => now.after(hold),
+            _ => now.after(time),
         });
         let lease = HeldLease::new(Hits(hits), now, ends.min().unwrap_or(now));
         let tiers = &self.target.tiers;
-        let is_of_lone_instance = !self.is_alone() && flows(tiers) && hold >= lone_hold(tiers);
+        let is_of_lone_instance = !self.is_alone() && flows(tiers) && time >= hold(tiers, true);
         if self.choice.mode != Coordination::Lease || self.is_beside || is_of_lone_instance {
             // asked for before
             self.push_pending(lease.unused());
@@ -141,7 +136,7 @@ impl LocalCounter {
     /// Returns the leases of fixed windows if not a single hit fits until they end. Where rejected hits count, as in
     /// envoyproxy/ratelimit, others read the store's count, which is soon the number of all hits.
     pub(super) fn return_useless(&mut self, now: Timestamp) {
-        if self.has_leases() && !flows(&self.target.tiers) && self.remaining(now) == 0 {
+        if self.leased_hits() > 0 && !flows(&self.target.tiers) && self.remaining(now) == 0 {
             self.return_leases();
         }
     }

@@ -114,8 +114,6 @@ pub(super) struct Plan {
     denied_until: Timestamp,
     pub(super) schedule: FlushSchedule,
     remaining_at_reply: u32,
-    /// Hits that the store has applied since its last reply, up to 2^32 - 1.
-    acknowledged: u32,
     usage: UsageRate,
     instances: u16,
     /// Whether the next flush reads the store's count, even if there is nothing to report.
@@ -142,7 +140,6 @@ impl LocalCounter {
                 denied_until: Timestamp::default(),
                 schedule: FlushSchedule::new(interval),
                 remaining_at_reply: saturated(capacity(&target.tiers)),
-                acknowledged: 0,
                 usage: UsageRate::default(),
                 instances: 1,
                 wants_read: false,

@@ -50,10 +50,6 @@ pub(super) struct HeldLease {
 /// In order of their ends.
 pub(super) type HeldLeases = SmallVec<[HeldLease; 1]>;
 
-pub(super) fn left_in(leases: &[HeldLease]) -> u64 {
-    leases.iter().map(HeldLease::left).sum()
-}
-
 // === impl Dropped ===
 
 impl Dropped {

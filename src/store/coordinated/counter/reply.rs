@@ -11,7 +11,7 @@ use super::{
     policy::Asks,
     records::{Dropped, PendingDelta},
     talk::{Early, Talk, Tried, Try},
-    tiers::{fits, flows, look, negative, put_back, saturated, take_off},
+    tiers::{fits, flows, look, negative, put_back, take_off},
 };
 use crate::{
     limit::{
@@ -314,11 +314,8 @@ impl LocalCounter {
             self.unacknowledged.return_flight(&self.target.tiers);
             return 0;
         }
-        let (carried, mut admitted) = (self.carried_hits(), 0);
-        if delivery == Delivery::Applied {
-            admitted = self.unacknowledged.in_flight().last().map_or(0, PendingDelta::admitted);
-            self.plan.acknowledged = self.plan.acknowledged.saturating_add(saturated(carried.unreported));
-        }
+        let last = self.unacknowledged.in_flight().last().filter(|_| delivery == Delivery::Applied);
+        let admitted = last.map_or(0, PendingDelta::admitted);
         self.unacknowledged.end_flight();
         admitted
     }
@@ -649,7 +646,9 @@ impl LocalCounter {
     fn states_after<'a>(&self, sent: &Sent, reply: &'a Reply, is_applied: bool) -> Cow<'a, [CounterState]> {
         let is_better = is_applied
             && !sent.is_reserving()
-            && (!self.kept_in(reply).is_empty() || self.has_leases() || sent.tries.iter().all(Try::looks));
+            && (!self.kept_in(reply).is_empty()
+                || self.leased_hits() > 0
+                || sent.tries.iter().all(Try::looks));
         if !is_better {
             return Cow::Borrowed(&reply.counters);
         }

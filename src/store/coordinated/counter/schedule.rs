@@ -92,12 +92,11 @@ impl FlushSchedule {
         let slow = slow.fold((left / SLOW_PAUSES_TO_LIMIT).min(few), Period::min);
         // while no rate is known, it may be any
         let is_slow = slow > MAX_PAUSE && left < Period::MAX;
-        self.next = micros(if is_slow { slow.min(MAX_SLOW_PAUSE) } else { far });
-        if !self.is_far() {
-            // a part of the remaining time, so that the last flush before the limit is recent; while the limit is far
-            // away, flushes need not be punctual, and share batches
-            self.next = micros((left / EARLY).min(interval));
-        }
+        let pause = if is_slow { slow.min(MAX_SLOW_PAUSE) } else { far };
+        // a part of the remaining time, so that the last flush before the limit is recent; while the limit is far away,
+        // flushes need not be punctual, and share batches
+        let early = (left / EARLY).min(interval);
+        self.next = micros(if pause > interval { pause } else { early });
     }
 }
 

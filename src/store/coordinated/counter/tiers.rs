@@ -6,8 +6,6 @@ use crate::limit::{
     decision_from_store,
 };
 
-const SHORTEST_HOLD: Period = Period::from_millis(1);
-
 pub(super) fn saturated(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -42,31 +40,22 @@ pub(super) fn has_bucket(tiers: &[Tier]) -> bool {
     tiers.iter().any(|tier| matches!(tier.algorithm, Algorithm::TokenBucket(_)))
 }
 
-/// A rejected request restarts the refill of such a bucket.
-pub(super) fn has_strict_bucket(tiers: &[Tier]) -> bool {
-    tiers.iter().any(|tier| tier.bucket().strict)
-}
-
 /// How long a grant may be used if no window ends it. A sliding window counts granted hits as if used at the end of it.
-pub(super) fn hold(tiers: &[Tier]) -> Period {
+/// The estimate of an instance that `is_alone` is exact: the grant only says what another one would see.
+pub(super) fn hold(tiers: &[Tier], is_alone: bool) -> Period {
     let holds = tiers.iter().filter_map(|tier| match tier.algorithm {
         Algorithm::FixedWindow => None,
+        _ if is_alone => Some(tier.period / 2),
         Algorithm::SlidingWindow => Some(tier.period / 100),
         Algorithm::TokenBucket(_) => Some(tier.period / 20),
     });
-    holds.min().unwrap_or_default().clamp(SHORTEST_HOLD, Period::from_secs(1))
+    let longest = Period::from_secs(if is_alone { 30 } else { 1 });
+    holds.min().unwrap_or_default().clamp(Period::from_millis(1), longest)
 }
 
 /// Returns how long no call is sent at most although tokens return to a bucket: two holds.
 pub(super) fn longest_pause(tiers: &[Tier]) -> Period {
-    hold(tiers) * 2
-}
-
-/// How long a lone instance may use a grant. Its estimate is exact: the grant only says what another one would see.
-pub(super) fn lone_hold(tiers: &[Tier]) -> Period {
-    let flowing = tiers.iter().filter(|tier| tier.algorithm != Algorithm::FixedWindow);
-    let shortest = flowing.map(|tier| tier.period).min().unwrap_or_default();
-    (shortest / 2).clamp(SHORTEST_HOLD, Period::from_secs(30))
+    hold(tiers, false) * 2
 }
 
 pub(super) fn same_windows(tiers: &[Tier], a: Timestamp, b: Timestamp) -> bool {
@@ -102,7 +91,7 @@ pub(super) fn has_flowed_back(
     until: Timestamp,
     now: Timestamp,
 ) -> bool {
-    has_bucket(tiers) && now >= at.after(hold(tiers)).max(until) && !(is_alone && is_mixed(tiers))
+    has_bucket(tiers) && now >= at.after(hold(tiers, false)).max(until) && !(is_alone && is_mixed(tiers))
 }
 
 /// `hits` must be the last that were counted. Windows that have begun since `at` stay.

@@ -57,13 +57,9 @@ impl LocalCounter {
 
     /// To be called for each reply, before its instant is noted.
     pub(super) fn measure_usage(&mut self, now: Timestamp) {
-        let acknowledged = std::mem::take(&mut self.plan.acknowledged);
-        let second = Period::from_secs(1);
-        let (own, time) = match self.heard.last_reply_at.get() {
-            Some(last) => (acknowledged.into(), now.since(last)),
-            None => (self.demand.in_the_next(second, now), second),
-        };
-        let by_all = own.saturating_mul(self.plan.instances.into());
+        let last_reply_at = self.heard.last_reply_at.get();
+        let time = last_reply_at.map_or(Period::default(), |last| now.since(last));
+        let by_all = self.demand.rate_at(now) * f64::from(self.plan.instances);
         // those of the tier that has the fewest left
         let used = self.look(Hits(0), now).before;
         self.plan.usage.record(used.0, by_all, time);

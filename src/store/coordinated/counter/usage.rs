@@ -21,17 +21,19 @@ pub(super) struct UsageRate {
 
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an estimate")]
 impl UsageRate {
-    /// Records a reply that counts `used` hits. In the `time` before it all instances have taken `by_all` if they are as
-    /// busy as this one, as is assumed at first. The rate stays in a new window, and while no hit is admitted.
-    pub(super) fn record(&mut self, used: u64, by_all: u64, time: Period) {
+    /// Records a reply that counts `used` hits, some `time` after the one before it. If the others are as busy as this
+    /// instance, as is assumed at first, the rate is `by_all`. It stays in a new window, and while no hit is admitted.
+    pub(super) fn record(&mut self, used: u64, by_all: f64, time: Period) {
+        let hits = used.saturating_sub(self.used.into());
         // what was counted before the first reply does not belong to this time
-        let mut hits = if self.replies == 0 { 0 } else { used.saturating_sub(self.used.into()) };
+        let is_measured = self.replies > 0 && time > Period::default();
+        let mut rate = if is_measured { hits as f64 / time.as_nanos() as f64 } else { 0.0 };
         if self.replies < WARM_UP {
             self.replies += 1;
-            hits = hits.max(by_all);
+            rate = rate.max(by_all);
         }
-        if time > Period::default() && hits > 0 {
-            let rate = (hits as f64 / time.as_nanos() as f64) as f32;
+        let rate = rate as f32;
+        if rate > 0.0 {
             // a higher rate applies at once: an early flush costs little, a late one admits hits above the limit
             self.rate = if rate > self.rate { rate } else { 0.75 * self.rate + 0.25 * rate };
         }
@@ -52,11 +54,11 @@ mod tests {
     fn the_rate_of_all_instances_follows_from_the_store_s_counts() {
         let mut rate = UsageRate::default();
         assert_eq!(rate.time_for(1), Period::MAX);
-        let mut used = 700;
-        // the hits of all, and those of this instance, of three; the time; tenths of a second for 1,000 hits
+        let mut used = 700_u64;
+        // the hits of all, and those of this instance, of three, in that time; tenths of a second for 1,000 hits
         for (hits, own, millis, tenths) in [
             // at first the others are assumed to have taken as many; what was counted before does not matter
-            (0, 10, 200, 67),
+            (0, 10_u32, 200_u32, 67),
             // a higher rate applies at once: 300 a second, if the others are as busy, and 500 if they are busier
             (10, 10, 100, 33),
             (50, 10, 100, 20),
@@ -69,11 +71,12 @@ mod tests {
             (10, 10, 0, 28),
         ] {
             used += hits;
-            rate.record(used, 3 * own, Period::from_millis(millis));
+            let by_all = f64::from(3 * own) / (f64::from(millis) * 1e6);
+            rate.record(used, by_all, Period::from_millis(millis.into()));
             assert_eq!((rate.time_for(1_000).as_nanos() + 50_000_000) / 100_000_000, tenths, "{hits}, {own}");
         }
         // nor in a new window
-        rate.record(5, 0, Period::from_secs(1));
+        rate.record(5, 0.0, Period::from_secs(1));
         assert_eq!((rate.time_for(1_000).as_nanos() + 50_000_000) / 100_000_000, 28);
     }
 }

@@ -8,7 +8,7 @@ use crate::{
         coordinated::{
             counter::{
                 LocalCounter,
-                tiers::{flows, has_bucket, hold, is_mixed, lone_hold},
+                tiers::{flows, has_bucket, hold, is_mixed},
             },
             link::Link,
         },
@@ -49,7 +49,7 @@ impl LocalCounter {
     pub(in super::super) fn next_hold(&self, needed: u64, link: &Link, now: Timestamp) -> Option<Hold> {
         let (tiers, lead) = (&self.target.tiers, link.lead());
         let has_others = !self.is_alone();
-        let longest = if has_others { hold(tiers) } else { lone_hold(tiers) };
+        let longest = hold(tiers, !has_others);
         // hits arrive after a round trip, by the latest clock that the store may have. Those of a bucket that others use
         // have to be returned before they flow back
         let returns = has_others && has_bucket(tiers);
@@ -86,7 +86,8 @@ impl LocalCounter {
         // hits for after a lull are requested only beside needed ones
         let keeps = needed > 0 && !(has_others && flows(tiers));
         let kept = if keeps { self.idle_allowance().min(remaining / 8) } else { 0 };
-        likely.saturating_sub(needed).max(kept).min(self.most_ahead(needed, now))
+        let most = if has_others { self.most_ahead(needed, now) } else { u64::MAX };
+        likely.saturating_sub(needed).max(kept).min(most)
     }
 
     /// The most hits that one of several instances may lease ahead. A bucket that is full before they are used would
@@ -99,8 +100,7 @@ impl LocalCounter {
             let flows_back = u64::from(tier.requests) / 20 + 1;
             lacks.saturating_add(needed).saturating_sub(flows_back) / u64::from(self.plan.instances)
         });
-        let most = if self.is_alone() { None } else { most.min() };
-        most.map_or(u64::MAX, |most| most.saturating_sub(self.leased_hits()))
+        most.min().map_or(u64::MAX, |most| most.saturating_sub(self.leased_hits()))
     }
 
     /// How long a lease should last: a quarter of the rest of the window, or as long as it may be used or is kept.
@@ -112,7 +112,7 @@ impl LocalCounter {
                 let most = if self.is_shared_count() { LONGEST_IDLE_HOLD } else { Period::MAX };
                 quarter.min(most).max(at_least)
             }
-            _ => hold(std::slice::from_ref(tier)),
+            _ => hold(std::slice::from_ref(tier), false),
         });
         times.min().unwrap_or_default()
     }

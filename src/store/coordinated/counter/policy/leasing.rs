@@ -70,7 +70,7 @@ impl LocalCounter {
             return;
         }
         let instances = u64::from(self.plan.instances);
-        let usable = self.demand.in_the_next(hold(tiers), now);
+        let usable = self.demand.in_the_next(hold(tiers, false), now);
         // 50 % more, because random arrivals are spread unevenly
         let all = usable.saturating_mul(instances).saturating_mul(3) / 2;
         let wait = self.wait_for(all.min(capacity(tiers) / 2).max(1), now);

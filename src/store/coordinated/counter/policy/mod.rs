@@ -6,7 +6,7 @@ mod leasing;
 
 pub(in super::super) use self::auto::Switch;
 pub(super) use self::{auto::ModeChoice, leasing::Leasing};
-use super::{LocalCounter, tiers::has_strict_bucket};
+use super::LocalCounter;
 use crate::limit::{
     Direction, Hits, LimitCheck, OverLimitPolicy, Period, ReservationRequest, Scope, Timestamp,
 };
@@ -94,7 +94,8 @@ impl LocalCounter {
 
     /// Some hits may have been given back since the denial. A strict bucket has to notice every try.
     fn is_cached(&self, now: Timestamp) -> bool {
-        self.is_denied(now) && !has_strict_bucket(&self.target.tiers) && !self.fits(Hits(1), now)
+        let is_strict = self.target.tiers.iter().any(|tier| tier.bucket().strict);
+        self.is_denied(now) && !is_strict && !self.fits(Hits(1), now)
     }
 
     /// Returns from which age of the last reply on `interval` reads the store's count after `ask`: the reply to a report

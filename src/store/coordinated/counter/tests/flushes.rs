@@ -4,7 +4,7 @@ use super::*;
 use crate::store::coordinated::counter::{
     Urgency,
     schedule::FlushSchedule,
-    tiers::{has_flowed_back, hold, lone_hold},
+    tiers::{has_flowed_back, hold},
 };
 
 const NANO: Period = Period::from_nanos(1);
@@ -132,7 +132,7 @@ fn hits_are_held_for_a_part_of_the_period() {
         (vec![bucket(9, 90)], 1_000, 30_000),
         (vec![Tier { period: millis(1), ..sliding(9, 1) }], 1, 1),
     ] {
-        assert_eq!((hold(&tiers), lone_hold(&tiers)), (millis(held), millis(alone)), "{tiers:?}");
+        assert_eq!((hold(&tiers, false), hold(&tiers, true)), (millis(held), millis(alone)), "{tiers:?}");
     }
     let at = |ms| START.after(millis(ms));
     for (tier, until, now, expected) in [
