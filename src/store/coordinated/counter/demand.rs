@@ -11,7 +11,10 @@ const MIN_HITS: u64 = 8;
 /// The hits that give no rate while they are the only ones.
 const FEW_HITS: u32 = 3;
 
-/// The shortest time over which the first rate is measured. Within it, hits may be a single burst.
+/// Hits within this time may be a single burst, which gives no rate while they are the only ones.
+const BURST: Period = Period::from_millis(10);
+
+/// The shortest time over which the first rate is measured.
 const SHORT_SPAN: Period = Period::from_millis(50);
 
 const LONGEST_SPAN: Period = Period::from_millis(500);
@@ -55,13 +58,24 @@ impl Demand {
         self.hits = self.hits.saturating_add(u32::try_from(hits).unwrap_or(u32::MAX));
     }
 
-    /// Returns whether the hits are not just the first ones, which may be a burst.
+    /// A burst, however large, predicts no hits.
     pub(super) fn is_known(&self, now: Timestamp) -> bool {
-        self.rate != 0.0 || (self.hits > FEW_HITS && self.span(now) >= SHORT_SPAN)
+        self.rate != 0.0 || (self.hits > FEW_HITS && self.span(now) >= BURST)
     }
 
     pub(in super::super) fn in_the_next(&self, time: Period, now: Timestamp) -> u64 {
         (self.rate_at(now) * time.as_nanos() as f64).ceil() as u64
+    }
+
+    /// As [`Demand::in_the_next`], but the first hits of all, which may be a burst, predict none.
+    pub(super) fn expected_in(&self, time: Period, now: Timestamp) -> u64 {
+        if self.rate == 0.0 && self.span(now) < SHORT_SPAN { 0 } else { self.in_the_next(time, now) }
+    }
+
+    /// In hits per nanosecond. Here the first hits of all count in full, even if they are a burst.
+    pub(super) fn rate_with_burst(&self, now: Timestamp) -> f64 {
+        let span = self.span(now).as_nanos().max(UNIT) as f64;
+        if self.rate == 0.0 { f64::from(self.hits) / span } else { self.rate_at(now) }
     }
 
     pub(super) fn time_for(&self, hits: u64, now: Timestamp) -> Period {
@@ -75,7 +89,7 @@ impl Demand {
     }
 
     /// In hits per nanosecond.
-    pub(super) fn rate_at(&self, now: Timestamp) -> f64 {
+    fn rate_at(&self, now: Timestamp) -> f64 {
         let span = self.span(now).max(SPAN).as_nanos() as f64;
         if self.rate == 0.0 {
             // at first only the current span counts; a few hits that happen to be close give no rate
@@ -138,8 +152,8 @@ mod tests {
     fn a_burst_predicts_nothing_while_its_hits_are_the_only_ones() {
         let mut demand = Demand::default();
         demand.record(500, START);
-        assert!(!demand.is_known(START.after(Period::from_millis(49))));
-        assert!(demand.is_known(START.after(Period::from_millis(50))));
+        assert!(!demand.is_known(START.after(Period::from_millis(9))));
+        assert!(demand.is_known(START.after(Period::from_millis(10))));
         assert!(!Demand::default().is_known(START));
     }
 

@@ -80,6 +80,11 @@ impl FlushSchedule {
         !self.is_far() && now >= last_reply_at.after(period(self.next))
     }
 
+    /// Returns whether the time until the early flush was less than an interval as of the store's last reply.
+    pub(super) const fn is_close(&self) -> bool {
+        self.next < self.interval
+    }
+
     const fn is_far(&self) -> bool {
         self.next > self.interval
     }

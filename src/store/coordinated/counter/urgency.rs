@@ -40,6 +40,9 @@ impl LocalCounter {
             let is_soon = own == 0 && self.plan.wants_read || self.is_newly_used_up(now);
             return if is_soon { Urgency::Interval } else { Urgency::Pause };
         }
+        if schedule.is_close() && last_reply_at.is_some_and(|last| schedule.is_early(last, now)) {
+            return Urgency::Now;
+        }
         // without the hits that are pending, and in the window of `now`
         let remaining = self.remaining(now).saturating_add(own);
         let taken = own.saturating_add(self.demand.in_the_next(tick, now));
@@ -59,7 +62,7 @@ impl LocalCounter {
     pub(super) fn measure_usage(&mut self, now: Timestamp) {
         let last_reply_at = self.heard.last_reply_at.get();
         let time = last_reply_at.map_or(Period::default(), |last| now.since(last));
-        let by_all = self.demand.rate_at(now) * f64::from(self.plan.instances);
+        let by_all = self.demand.rate_with_burst(now) * f64::from(self.plan.instances);
         // those of the tier that has the fewest left
         let used = self.look(Hits(0), now).before;
         self.plan.usage.record(used.0, by_all, time);

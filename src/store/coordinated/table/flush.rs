@@ -19,6 +19,7 @@ use crate::{
         },
         remote::Remote,
     },
+    wakeup::{Wakeups, wake_all},
 };
 
 /// The steps in which the sweep visits the whole table.
@@ -67,7 +68,7 @@ async fn flush_due<R: Remote>(table: &CounterTable<R>, sweep_at: Instant) {
 /// `shards` is what [`CounterKey::shard`] returns for the keys of the counters that are due with `slot`.
 fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option<Slot>) {
     let link = table.link_now();
-    let mut all = Outbox::with_capacity(shards.len());
+    let (mut all, mut woken) = (Outbox::with_capacity(shards.len()), Wakeups::new());
     for shard in shards {
         let mut of_shard = table.shards.lock_of(*shard);
         let mut entries: SmallVec<[&mut Entry; 2]> = of_shard.all_of(*shard).collect();
@@ -87,11 +88,12 @@ fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option
         let is_any_due = is_due.contains(&true);
         for (entry, is_due) in entries.into_iter().zip(is_due) {
             if is_due || is_any_due && entry.counter.is_beside && entry.counter.can_flush() {
-                flush_counter(table, entry.key, &mut entry.counter, &link, &mut all);
+                flush_counter(table, entry.key, &mut entry.counter, &link, &mut all, &mut woken);
             }
         }
     }
     table.client.send_in_background(all);
+    wake_all(&mut woken);
 }
 
 fn flush_counter<R: Remote>(
@@ -100,10 +102,16 @@ fn flush_counter<R: Remote>(
     counter: &mut LocalCounter,
     link: &Link,
     all: &mut Outbox<Sent>,
+    woken: &mut Wakeups,
 ) {
     let time = link.time;
     // pending hits are kept while the node does not reply; the heartbeat detects when it does again
     let is_available = !table.client.is_unavailable_for(&counter.target, time.now);
+    if is_available && counter.should_renew(link.lead(), time.now) {
+        // due again after the reply
+        counter.want_lease();
+        return table.send_tries(key, counter, link, woken);
+    }
     return_ended(table, counter, link);
     if counter.waits_for_call() {
         // which carries the reports too: decisions must not leave behind those of others

@@ -108,9 +108,7 @@ impl LocalCounter {
         let first = self.unacknowledged.all().first().map_or(Timestamp::default(), |delta| delta.at);
         let last_reply_at = self.heard.last_reply_at.get();
         let since = last_reply_at.map_or(Period::default(), |at| now.since(at.max(first)));
-        let demand = &self.demand;
-        let expected = if demand.is_known(now) { demand.in_the_next(since + round_trip * 2, now) } else { 0 };
-        own > expected.saturating_mul(TIMES_EXPECTED)
+        own > self.demand.expected_in(since + round_trip * 2, now).saturating_mul(TIMES_EXPECTED)
     }
 
     /// The store has counted the hits from before the lease was requested, and that has been known for a moment.

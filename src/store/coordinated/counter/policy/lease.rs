@@ -8,6 +8,7 @@ use crate::{
         coordinated::{
             counter::{
                 LocalCounter,
+                records::HeldLease,
                 tiers::{flows, has_bucket, hold, is_mixed},
             },
             link::Link,
@@ -45,8 +46,14 @@ impl LocalCounter {
         }
     }
 
-    /// Returns what to hold beside the `needed` hits of decisions that wait.
-    pub(in super::super) fn next_hold(&self, needed: u64, link: &Link, now: Timestamp) -> Option<Hold> {
+    /// Returns what to hold beside the `needed` hits of decisions that wait. `returned` hits were held until now.
+    pub(in super::super) fn next_hold(
+        &self,
+        needed: u64,
+        returned: u64,
+        link: &Link,
+        now: Timestamp,
+    ) -> Option<Hold> {
         let (tiers, lead) = (&self.target.tiers, link.lead());
         let has_others = !self.is_alone();
         let longest = hold(tiers, !has_others);
@@ -58,7 +65,7 @@ impl LocalCounter {
             // it would end before it could be used
             return None;
         }
-        let want = self.ahead(needed, link.horizon(), now);
+        let want = self.ahead(needed, returned, link.horizon(), now);
         let time = if has_others && !has_bucket(tiers) {
             // as long as the hits are expected to last, since a sliding window counts them until then
             let used_up = self.demand.time_for(needed + want, now);
@@ -69,8 +76,8 @@ impl LocalCounter {
         (want > 0).then_some(Hold { least: 1, want, time })
     }
 
-    /// How many hits to lease beyond `needed` ones: likely ones, and some for a lull.
-    fn ahead(&self, needed: u64, at_least: Period, now: Timestamp) -> u64 {
+    /// How many hits to lease beyond `needed` ones: likely ones, and some for a lull. `returned` were held before.
+    fn ahead(&self, needed: u64, returned: u64, at_least: Period, now: Timestamp) -> u64 {
         let (tiers, leased) = (&self.target.tiers, self.leased_hits());
         let (has_others, remaining) = (!self.is_alone(), self.remaining(now));
         let mut likely = 0;
@@ -78,7 +85,7 @@ impl LocalCounter {
             // of an equal share of the rest; half of that in a fixed window, since hits held at its end are lost to others
             let parts = u64::from(self.plan.instances) * if flows(tiers) { 1 } else { 2 };
             let expected = self.demand.in_the_next(self.horizon(at_least, now), now);
-            likely = expected.min((remaining / parts).max(1)).saturating_sub(leased);
+            likely = expected.min((remaining / parts).max(1).max(returned)).saturating_sub(leased);
             // so few save hardly a call, and are missing elsewhere; tokens that return to a bucket are rarely more
             let least = if has_bucket(tiers) { 2 } else { MIN_AHEAD };
             likely = if has_others && likely < least { 0 } else { likely };
@@ -153,6 +160,15 @@ impl LocalCounter {
     #[inline]
     pub(in super::super) fn returns_early(&self) -> bool {
         !self.is_alone() && flows(&self.target.tiers)
+    }
+
+    /// Returns whether to renew a lease that ends within `lead`, in the call that returns what is left of it.
+    pub(in super::super::super) fn should_renew(&self, lead: Period, now: Timestamp) -> bool {
+        let ends = |lease: &HeldLease| lease.has_hold && lease.until <= now.after(lead);
+        self.returns_early()
+            && self.leases().first().is_some_and(ends)
+            && !self.is_denied(now)
+            && self.demand.in_the_next(hold(&self.target.tiers, false), now) > 0
     }
 
     /// Returns when leases have to be looked at, `lead` before one ends or when they are abandoned, and whether that

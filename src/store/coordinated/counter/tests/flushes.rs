@@ -96,12 +96,12 @@ fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     assert_eq!((within(10), within(300)), (Urgency::Pause, Urgency::Now));
 }
 
-/// It joins the next batch.
+/// It joins the next batch, or is sent at once.
 #[test]
 fn a_flush_is_early_when_the_end_is_near() {
     for (left, after, expected) in [
         (150, 49, Urgency::Pause),
-        (150, 50, Urgency::Tick),
+        (150, 50, Urgency::Now),
         (2_000, 99, Urgency::Pause),
         (2_000, 100, Urgency::Tick),
     ] {

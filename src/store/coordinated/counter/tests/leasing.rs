@@ -16,7 +16,7 @@ fn requested(composed: &Composed) -> (u64, u64) {
 
 /// Returns the hits to hold beside `needed` ones.
 fn ahead(fixture: &Fixture, needed: u64) -> u64 {
-    let hold = fixture.counter.next_hold(needed, &fixture.link(), fixture.now);
+    let hold = fixture.counter.next_hold(needed, 0, &fixture.link(), fixture.now);
     hold.map_or(0, |hold| hold.want)
 }
 
