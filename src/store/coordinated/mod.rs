@@ -47,10 +47,10 @@ pub use metrics::CoordinationMetrics;
 pub use settings::CoordinationSettings;
 
 use self::{
-    client::StoreClient,
+    client::{StoreClient, heartbeat},
     pools::SharedPools,
     split::Split,
-    table::{CounterTable, flush},
+    table::{CounterTable, flush, sender},
 };
 use super::{MemoryStore, remote::Remote};
 use crate::clock::{Clock, Reading};
@@ -77,7 +77,8 @@ impl<R: Remote> Coordinated<R> {
         let table = Arc::new(CounterTable::new(Arc::clone(&client)));
         let mut tasks = JoinSet::new();
         tasks.spawn(flush::run(Arc::clone(&table)));
-        client.start(Arc::clone(&table), &mut tasks);
+        tasks.spawn(heartbeat::run(Arc::clone(&client)));
+        tasks.spawn(sender::run(Arc::clone(&table)));
         let pools = SharedPools::new(Arc::clone(&client));
         tasks.spawn(Arc::clone(&pools).sweep());
         let split = Split::new(Arc::clone(&client));

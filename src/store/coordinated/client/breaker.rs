@@ -15,7 +15,8 @@ use crate::{
     store::remote::{StoreNode, Target},
 };
 
-const FAILURE_THRESHOLD: u32 = 3;
+/// The failures in a row that open it.
+pub(super) const OPENS: u32 = 3;
 
 /// Opens for a node that fails several times in a row or is silent for too long. Then no decision waits for that node.
 /// Heartbeats and probes keep trying it, and a reply closes the breaker.
@@ -59,20 +60,12 @@ impl Breaker {
         self.nodes.lock().get(&node).map_or(0, |health| health.replies)
     }
 
-    pub(super) fn record_failure(&self, node: StoreNode, failed: Option<FailedCount>) {
-        self.fail(node, failed, 1);
-    }
-
-    /// The node has sent no reply at all for longer than a caller should wait. One such silence opens the breaker.
-    pub(super) fn record_silence(&self, node: StoreNode, failed: Option<FailedCount>) {
-        self.fail(node, failed, FAILURE_THRESHOLD);
-    }
-
-    fn fail(&self, node: StoreNode, failed: Option<FailedCount>, failures: u32) {
+    /// `failures` in a row; [`OPENS`] for a node that has sent no reply at all for longer than a caller should wait.
+    pub(super) fn record_failures(&self, node: StoreNode, failed: Option<FailedCount>, failures: u32) {
         let mut nodes = self.nodes.lock();
         let health = nodes.entry(node).or_default();
         let was_open = health.is_open();
-        health.failures = health.failures.saturating_add(failures).min(FAILURE_THRESHOLD);
+        health.failures = health.failures.saturating_add(failures);
         health.failed = failed.or(health.failed.take());
         if health.is_open() && !was_open {
             self.open.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +90,7 @@ impl Breaker {
 
 impl NodeHealth {
     const fn is_open(&self) -> bool {
-        self.failures >= FAILURE_THRESHOLD
+        self.failures >= OPENS
     }
 }
 
@@ -111,11 +104,11 @@ mod tests {
         for _ in 0..3 {
             assert!(!breaker.is_open());
             breaker.record_reply(StoreNode(1));
-            breaker.record_failure(StoreNode(2), None);
+            breaker.record_failures(StoreNode(2), None, 1);
         }
         assert!(breaker.is_open() && breaker.is_open_for(StoreNode(2)) && !breaker.is_open_for(StoreNode(1)));
-        breaker.record_silence(StoreNode(1), None);
-        breaker.record_silence(StoreNode(1), None);
+        breaker.record_failures(StoreNode(1), None, OPENS);
+        breaker.record_failures(StoreNode(1), None, OPENS);
         assert!(breaker.is_open_for(StoreNode(1)));
         assert_eq!(breaker.open_nodes().len(), 2);
         breaker.record_reply(StoreNode(2));
@@ -129,7 +122,7 @@ mod tests {
         let breaker = Breaker::default();
         assert_eq!(breaker.replies(StoreNode(1)), 0);
         for replies in 1..4 {
-            breaker.record_silence(StoreNode(1), None);
+            breaker.record_failures(StoreNode(1), None, OPENS);
             breaker.record_reply(StoreNode(1));
             assert_eq!((breaker.replies(StoreNode(1)), breaker.replies(StoreNode(2))), (replies, 0));
         }

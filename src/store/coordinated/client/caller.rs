@@ -1,4 +1,4 @@
-//! Calls the shared store. Each reply also updates the clock offset, the round trip estimate and the circuit breaker.
+//! Waits for replies of the shared store. Each updates the clock offset, the round trip and the circuit breaker.
 
 use std::{
     pin::pin,
@@ -9,11 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::Either;
 use tokio::time::timeout;
 
 use super::{
-    breaker::{Breaker, FailedCount},
+    breaker::{Breaker, FailedCount, OPENS},
     clock::StoreClock,
 };
 use crate::{
@@ -22,7 +21,7 @@ use crate::{
     observe::throttle::Throttle,
     store::{
         coordinated::{CoordinationMetrics, CoordinationSettings, link::StoreTime},
-        remote::{Command, Remote, RemoteError, Replies, StoreNode, Urgency},
+        remote::{Remote, RemoteError, StoreNode},
     },
 };
 
@@ -30,7 +29,7 @@ use crate::{
 const SILENCE: Period = Period::from_millis(500);
 
 /// The time between two looks at whether a node that has not replied yet has become silent.
-pub(super) const RECHECK: Period = Period::from_millis(100);
+pub(in super::super) const RECHECK: Period = Period::from_millis(100);
 
 const INITIAL_ROUND_TRIP: Period = Period::from_millis(1);
 
@@ -42,7 +41,7 @@ const AVERAGED: u64 = 8;
 
 pub(in super::super) struct Caller<R> {
     pub(in super::super) remote: R,
-    pub(super) clock: Arc<dyn Clock>,
+    pub(in super::super) clock: Arc<dyn Clock>,
     pub(in super::super) settings: CoordinationSettings,
     /// Apart from what every decision reads, since many decisions write it.
     pub(in super::super) metrics: Box<CoordinationMetrics>,
@@ -72,38 +71,34 @@ impl<R: Remote> Caller<R> {
         }
     }
 
-    /// Waits for the replies, however late, and returns when they arrived, on this instance's clock. All `commands` are
-    /// for `node`. Runs `silent` now and then while its breaker is open.
-    pub(super) async fn call(
+    /// Waits for the reply to `call` of `commands`, however late, and returns when it arrived, on this instance's clock.
+    /// `now_of` is the store's clock in a reply. Runs `silent` now and then while the breaker of the node is open.
+    pub(super) async fn measured<T>(
         &self,
         node: StoreNode,
-        commands: Vec<Command>,
-        urgency: Urgency,
+        failed: FailedCount,
+        commands: usize,
+        call: impl Future<Output = Result<T, RemoteError>>,
+        now_of: impl FnOnce(&T) -> Timestamp,
         silent: impl FnMut(),
-    ) -> (Result<Replies, RemoteError>, Timestamp) {
+    ) -> (Result<T, RemoteError>, Timestamp) {
         self.metrics.store.calls.add(1);
-        self.metrics.store.commands.add(commands.len() as u64);
-        let first =
-            commands.first().map(|first| FailedCount { target: Arc::clone(&first.target), at: first.at });
+        self.metrics.store.commands.add(commands as u64);
         let sent = self.look();
-        let call = match urgency {
-            Urgency::Decision => Either::Left(self.remote.call(commands)),
-            Urgency::Background => Either::Right(self.remote.call_in_background(commands)),
-        };
-        let replies = self.wait_for_reply(node, first.as_ref(), call, silent).await;
+        let reply = self.wait_for_reply(node, Some(&failed), call, silent).await;
         let received = self.look();
-        if let Ok(replies) = &replies {
+        if let Ok(reply) = &reply {
             self.breaker.record_reply(node);
-            self.measure(sent, received, replies.now);
+            self.measure(sent, received, now_of(reply));
             let last = received.uptime.as_nanos().saturating_sub(sent.uptime.as_nanos());
             let average = self.round_trip.load(Ordering::Relaxed);
             let averaged = (self.averaged.load(Ordering::Relaxed) + 1).min(AVERAGED);
             self.averaged.store(averaged, Ordering::Relaxed);
             self.round_trip.store(average - average / averaged + last / averaged, Ordering::Relaxed);
         } else {
-            self.record_failure(node, first);
+            self.record_failure(node, failed);
         }
-        (replies, received.now)
+        (reply, received.now)
     }
 
     pub(super) fn look(&self) -> Reading {
@@ -124,8 +119,8 @@ impl<R: Remote> Caller<R> {
         }
     }
 
-    pub(super) fn record_failure(&self, node: StoreNode, failed: Option<FailedCount>) {
-        self.breaker.record_failure(node, failed);
+    pub(super) fn record_failure(&self, node: StoreNode, failed: FailedCount) {
+        self.breaker.record_failures(node, Some(failed), 1);
         self.metrics.store.failures.add(1);
     }
 
@@ -134,7 +129,7 @@ impl<R: Remote> Caller<R> {
     pub(super) async fn wait_for_reply<T>(
         &self,
         node: StoreNode,
-        counts: Option<&FailedCount>,
+        failed: Option<&FailedCount>,
         call: impl Future<Output = T>,
         mut silent: impl FnMut(),
     ) -> T {
@@ -151,7 +146,7 @@ impl<R: Remote> Caller<R> {
             }
             let longest = SILENCE.as_nanos().max(self.round_trip().as_nanos().saturating_mul(2));
             if RECHECK.as_nanos() * looks >= longest {
-                self.breaker.record_silence(node, counts.cloned());
+                self.breaker.record_failures(node, failed.cloned(), OPENS);
                 looks = 0;
             }
             if self.breaker.is_open_for(node) {

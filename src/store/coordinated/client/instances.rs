@@ -45,13 +45,8 @@ impl InstanceNumbers {
     /// instance has not heard of can have a part then, otherwise as long as the store may still count this one.
     pub(in super::super) fn is_certain(&self, at: Timestamp, failure: OnStoreFailure) -> bool {
         let removed = 2 * self.period.as_nanos();
-        let certain = match failure {
-            OnStoreFailure::Deny => Period::from_nanos(removed),
-            OnStoreFailure::Local | OnStoreFailure::Allow => {
-                Period::from_nanos(removed.saturating_add(NEWCOMER.as_nanos() / 2))
-            }
-        };
-        at < self.heard.after(certain)
+        let more = if failure == OnStoreFailure::Deny { 0 } else { NEWCOMER.as_nanos() / 2 };
+        at < self.heard.after(Period::from_nanos(removed.saturating_add(more)))
     }
 
     pub(in super::super) fn begins(&self, failure: OnStoreFailure) -> Option<Timestamp> {

@@ -1,15 +1,13 @@
 //! The store client: the parts between a decision and the shared store that do not depend on local counters.
 //!
-//! It sends calls ([`caller`]), estimates the store's clock ([`clock`]) and the round trip, opens a circuit breaker for
-//! nodes that do not reply ([`breaker`]), sends what counters have to say ([`sender`]) and counts the instances
-//! ([`heartbeat`]).
+//! It waits for replies ([`caller`]), estimates the store's clock ([`clock`]) and the round trip, opens a circuit breaker
+//! for nodes that do not reply ([`breaker`]) and counts the instances ([`heartbeat`]).
 
 mod breaker;
 mod caller;
 mod clock;
-mod heartbeat;
+pub(super) mod heartbeat;
 mod instances;
-mod sender;
 #[cfg(all(test, feature = "simulated"))]
 mod tests;
 
@@ -21,20 +19,17 @@ use std::{
     },
 };
 
-use tokio::task::JoinSet;
+use futures_util::future::Either;
 
-use self::{breaker::FailedCount, caller::Caller, heartbeat::Membership, sender::Sender};
-pub(super) use self::{
-    instances::InstanceNumbers,
-    sender::{ExchangeOutcome, Exchanges, Outbox},
-};
-use super::{counter::Sent, link::StoreTime, settings::CoordinationSettings};
+use self::{breaker::FailedCount, caller::Caller, heartbeat::Membership};
+pub(super) use self::{caller::RECHECK, instances::InstanceNumbers};
+use super::{link::StoreTime, settings::CoordinationSettings};
 use crate::{
     clock::{Clock, Reading},
-    limit::{Coordination, CounterKey, LimitCheck, OnStoreFailure, Period, Timestamp, part::Place},
+    limit::{Coordination, LimitCheck, OnStoreFailure, Period, Timestamp, part::Place},
     store::{
         pool_command::{PoolCommand, PoolReply},
-        remote::{Command, Remote, RemoteError, StoreNode, Target},
+        remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
     },
 };
 
@@ -42,9 +37,11 @@ use crate::{
 const MODES: [Coordination; 4] =
     [Coordination::Lease, Coordination::Strict, Coordination::Interval, Coordination::Local];
 
-pub(super) struct StoreClient<R, S = Sent> {
+/// With the store's clock when it carried the command out.
+pub(super) type ExchangeOutcome<'a> = Result<(&'a Reply, Timestamp), &'a RemoteError>;
+
+pub(super) struct StoreClient<R> {
     pub(super) caller: Caller<R>,
-    sender: Sender<S>,
     pub(super) membership: Membership,
     /// The number by which the store knows this process again, modulo 2^48.
     writer: AtomicU64,
@@ -52,29 +49,13 @@ pub(super) struct StoreClient<R, S = Sent> {
 
 // === impl StoreClient ===
 
-impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
+impl<R: Remote> StoreClient<R> {
     /// `remote` need not be reachable yet.
     pub(super) fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
         let membership = Membership::new(settings.heartbeat, clock.now());
         // of random keys
-        let writer = RandomState::new().hash_one(());
-        Self {
-            caller: Caller::new(remote, clock, settings),
-            sender: Sender::default(),
-            membership,
-            writer: AtomicU64::new(writer),
-        }
-    }
-
-    pub(super) fn start(self: &Arc<Self>, exchanges: Arc<impl Exchanges<S>>, tasks: &mut JoinSet<()>) {
-        let client = Arc::clone(self);
-        tasks.spawn(async move { client.membership.run(&client.caller).await });
-        self.start_sender(exchanges, tasks);
-    }
-
-    pub(super) fn start_sender(self: &Arc<Self>, exchanges: Arc<impl Exchanges<S>>, tasks: &mut JoinSet<()>) {
-        let client = Arc::clone(self);
-        tasks.spawn(async move { client.sender.run(&client.caller, &*exchanges).await });
+        let writer = AtomicU64::new(RandomState::new().hash_one(()));
+        Self { caller: Caller::new(remote, clock, settings), membership, writer }
     }
 
     pub(super) fn writer(&self) -> u64 {
@@ -116,16 +97,6 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.caller.clock.now().max(now)
     }
 
-    /// Returns whether there was room.
-    pub(super) fn queue(&self, key: CounterKey, target: &Target, at: Timestamp) -> bool {
-        self.sender.queue(self.node(target, at), key)
-    }
-
-    pub(super) fn send_in_background(&self, outbox: Outbox<S>) {
-        let node_of = |command: &Command| self.node(&command.target, command.counted_at());
-        self.sender.send_in_background(outbox, node_of);
-    }
-
     pub(super) fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
         self.caller.remote.node(target, at)
     }
@@ -141,7 +112,7 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
 
     pub(super) fn record_late_decision(&self, target: &Arc<Target>, at: Timestamp) {
         let failed = FailedCount { target: Arc::clone(target), at };
-        self.caller.record_failure(self.node(target, at), Some(failed));
+        self.caller.record_failure(self.node(target, at), failed);
     }
 
     pub(super) fn failure_policy(&self, check: &LimitCheck<'_>) -> OnStoreFailure {
@@ -158,29 +129,31 @@ impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
         self.caller.breaker.is_open() && self.caller.breaker.is_open_for(self.node(target, at))
     }
 
-    pub(super) async fn leave(&self) {
-        self.membership.leave(&self.caller).await;
+    /// Waits for the replies, however late, and returns when they arrived, on this instance's clock. All `commands` are
+    /// for `node`, and there is one at least. Runs `silent` now and then while the breaker of the node is open.
+    pub(super) async fn send(
+        &self,
+        node: StoreNode,
+        commands: Vec<Command>,
+        urgency: Urgency,
+        silent: impl FnMut(),
+    ) -> (Result<Replies, RemoteError>, Timestamp) {
+        let (count, first) = (commands.len(), &commands[0]);
+        let failed = FailedCount { target: Arc::clone(&first.target), at: first.at };
+        let call = match urgency {
+            Urgency::Decision => Either::Left(self.caller.remote.call(commands)),
+            Urgency::Background => Either::Right(self.caller.remote.call_in_background(commands)),
+        };
+        self.caller.measured(node, failed, count, call, |replies| replies.now, silent).await
     }
-}
 
-impl<R: Remote> StoreClient<R> {
     /// Waits for the reply, however late.
-    pub(in super::super) async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
-        let caller = &self.caller;
-        caller.metrics.store.calls.add(1);
-        caller.metrics.store.commands.add(1);
+    pub(super) async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
         let period = command.target.tiers[0].period.as_nanos();
         let at = Timestamp::from_nanos(command.cycle.saturating_mul(period));
-        let node = self.node(&command.target, at);
         let failed = FailedCount { target: Arc::clone(&command.target), at };
-        let sent = caller.look();
-        let reply = caller.wait_for_reply(node, Some(&failed), caller.remote.call_pool(command), || {}).await;
-        if let Ok(reply) = &reply {
-            caller.breaker.record_reply(node);
-            caller.measure(sent, caller.look(), reply.now);
-        } else {
-            caller.record_failure(node, Some(failed));
-        }
-        reply
+        let node = self.node(&command.target, at);
+        let call = self.caller.remote.call_pool(command);
+        self.caller.measured(node, failed, 1, call, |reply| reply.now, || {}).await.0
     }
 }

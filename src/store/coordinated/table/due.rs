@@ -36,16 +36,18 @@ fn tick(interval: Period) -> Period {
 /// busy together part. Those of slow limits end before the window, whose hits are not reported later.
 fn pause(key: CounterKey, counter: &LocalCounter, now: Timestamp) -> Period {
     let schedule = &counter.plan.schedule;
-    let pause = if schedule.is_slow() {
+    let mut pause = schedule.pause();
+    if schedule.is_slow() {
         let fixed = counter.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
-        let left = fixed.map(|tier| now.window_end(tier.period).since(now).as_nanos()).min();
-        let before = left.map_or(u64::MAX, |left| left.saturating_sub(WINDOW_END.as_nanos()));
-        schedule.pause().min(Period::from_nanos(before))
+        let ends = fixed.map(|tier| now.window_end(tier.period).before(WINDOW_END).since(now));
+        pause = ends.fold(pause, Period::min);
     } else {
-        shortened(schedule.pause(), key.hash())
-    };
-    let pause = if counter.target.counts_rejected() { pause.min(LONGEST_SHARED_PAUSE) } else { pause };
-    pause.max(counter.plan.schedule.interval())
+        pause = shortened(pause, key.hash());
+    }
+    if counter.target.counts_rejected() {
+        pause = pause.min(LONGEST_SHARED_PAUSE);
+    }
+    pause.max(schedule.interval())
 }
 
 /// How long a counter whose node does not reply waits until the next look at it, in a table of `counters`.
@@ -68,19 +70,16 @@ impl<R: Remote> CounterTable<R> {
             return self.enqueue_lease(key, counter, now);
         }
         let interval = counter.plan.schedule.interval();
-        let tick = tick(interval);
+        let (tick, grid) = (tick(interval), interval.min(LONGEST_GRID));
         let is_early = self.client.caller.settings.early_sync;
         let round_trip = self.client.caller.round_trip();
         let mut urgency = if is_early { counter.urgency(round_trip, tick, now) } else { Urgency::Pause };
-        if counter.place.is_due_for(urgency) {
-            return;
-        }
-        if self.client.is_unavailable() && self.client.is_unavailable_for(&counter.target, now) {
+        if !counter.place.is_due_for(urgency) && self.client.is_unavailable_for(&counter.target, now) {
             // the flush waits for the node, however urgent it is; those that are evicted meanwhile leave the queue
             urgency = Urgency::Outage;
-            if counter.place.is_due_for(urgency) {
-                return;
-            }
+        }
+        if counter.place.is_due_for(urgency) {
+            return;
         }
         let (delay, grid) = match urgency {
             Urgency::Outage => (outage_pause(key, self.shards.len()), tick),
@@ -89,9 +88,9 @@ impl<R: Remote> CounterTable<R> {
                 let pause = pause(key, counter, now);
                 // with the others of the interval, unless it would be much too early then
                 let is_long = pause.as_nanos() >= 2 * interval.as_nanos();
-                (pause, if is_long { interval.min(LONGEST_GRID) } else { tick })
+                (pause, if is_long { grid } else { tick })
             }
-            Urgency::Interval => (interval.min(LONGEST_GRID), interval.min(LONGEST_GRID)),
+            Urgency::Interval => (grid, grid),
             _ => (Period::default(), tick),
         };
         self.queue.push(key, &mut counter.place, urgency, delay, grid);

@@ -1,22 +1,20 @@
 //! The exchanges of counters: what is asked, what leaves, and what becomes of it.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
 use super::CounterTable;
 use crate::{
-    limit::{CounterKey, Hits, Timestamp},
+    limit::{CounterKey, Hits},
     store::{
         coordinated::{
             CoordinationSettings,
-            client::{ExchangeOutcome, Exchanges},
+            client::ExchangeOutcome,
             counter::{Applied, Asks, Dropped, Generation, Group, LocalCounter, Outcome, Sent, TryOutcome},
             delivery::{Delivery, SentTry, Undecided},
             link::{Link, StoreTime},
         },
-        remote::{Command, Remote, StoreNode, Target},
+        remote::{Command, Remote},
     },
     wakeup::Wakeups,
 };
@@ -27,7 +25,6 @@ pub(in super::super) struct Waiting {
     key: CounterKey,
     generation: Generation,
     id: u32,
-    limit: Arc<Target>,
     hits: Hits,
     asks: Asks,
     outcome: Outcome,
@@ -41,42 +38,23 @@ struct Awaited<'a, R: Remote> {
     waiting: Option<Waiting>,
 }
 
-impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
-    type Link = Link;
-
-    fn link(&self, now: Timestamp) -> Link {
-        self.link_at(self.client.time_at(now))
-    }
-
-    fn compose(&self, key: CounterKey, link: &Link, mut send: impl FnMut(Command, Sent)) {
-        self.with_existing(key, None, |counter| {
-            // the tries of a counter that was evicted have failed
-            let Some(counter) = counter else { return };
-            let mut is_sent = false;
-            self.compose_of(key, counter, link, |command, sent| {
-                is_sent = true;
-                send(command, sent);
-            });
-            if !is_sent {
-                // there is no reply after which it would be due again
-                self.enqueue(key, counter, link.time.now);
-            }
-        });
-    }
-
-    fn is_elsewhere(&self, sent: &Sent, node: StoreNode) -> bool {
-        self.client.node(&sent.target, self.client.time().now) != node
-    }
-
-    fn apply(&self, sent: &mut Sent, outcome: ExchangeOutcome<'_>, link: &Link, woken: &mut Wakeups) {
-        let (key, carried) = (sent.key, sent.carried);
-        if Delivery::of(&outcome) == Delivery::Unknown {
+impl<R: Remote> CounterTable<R> {
+    /// Applies the outcome of what was `sent`. Adds the callers whose decisions it makes to `woken`.
+    pub(super) fn apply(
+        &self,
+        sent: &mut Sent,
+        outcome: ExchangeOutcome<'_>,
+        link: &Link,
+        woken: &mut Wakeups,
+    ) {
+        let (key, carried, delivery) = (sent.key, sent.carried, Delivery::of(&outcome));
+        if delivery == Delivery::Unknown {
             self.client.renew_writer();
         }
         self.with_existing(key, Some(sent.generation), |counter| {
             let Some(counter) = counter else {
                 let carried = carried.unwrap_or_default();
-                match Delivery::of(&outcome) {
+                match delivery {
                     Delivery::Applied => {}
                     Delivery::NotApplied => self.record_dropped(carried),
                     _ => self.client.caller.metrics.hits.delivery_unknown.add(carried.all()),
@@ -86,16 +64,14 @@ impl<R: Remote> Exchanges<Sent> for CounterTable<R> {
             self.record(counter.apply(sent, outcome, link), woken);
             counter.follow_instances(link.instances);
             self.send_tries(key, counter, link, woken);
-            if outcome.is_err() && carried.is_some() {
+            if delivery != Delivery::Applied && carried.is_some() {
                 self.enqueue_again(key, counter, link.time.now);
             } else {
                 self.enqueue(key, counter, link.time.now);
             }
         });
     }
-}
 
-impl<R: Remote> CounterTable<R> {
     /// None if the counter was evicted meanwhile. `blames`: that `deadline` passes counts as a failure of the store.
     pub(in super::super) fn outcome(
         &self,
@@ -114,26 +90,27 @@ impl<R: Remote> CounterTable<R> {
     }
 
     fn give_up(&self, waiting: Waiting, blames: bool) -> TryOutcome {
-        let Waiting { key, generation, id, limit, hits, asks, mut outcome, .. } = waiting;
-        let taking = if matches!(asks, Asks::Take(_) | Asks::Lease(_)) { hits } else { Hits(0) };
-        let late = |delivery, asked_at: Option<Timestamp>| {
-            if blames {
-                // it may have waited for what another node counts
-                let at = asked_at.unwrap_or_else(|| self.client.time().now);
-                self.client.record_late_decision(&limit, at);
-            }
-            Err(Undecided { delivery, late: true })
+        let Waiting { key, generation, id, hits, asks, mut outcome, .. } = waiting;
+        let taking = match asks {
+            Asks::Take(_) | Asks::Lease(_) => Some(hits),
+            Asks::GiveBack(_) => None,
+            Asks::Look | Asks::Reserve(_) => Some(Hits(0)),
         };
         self.with_existing(key, Some(generation), |counter| {
-            let Some(counter) = counter else { return late(Delivery::Unknown, None) };
+            let undecided = |delivery| Err(Undecided { delivery, late: true });
+            let Some(counter) = counter else { return undecided(Delivery::Unknown) };
             // tries are decided under the lock: it may just have been
-            outcome.take_or_leave().unwrap_or_else(|| {
-                let sent = SentTry { generation: generation.0, id };
-                let gives_back = matches!(asks, Asks::GiveBack(_));
-                let is_sent = counter.give_up(id, (!gives_back).then_some(taking));
-                let delivery = if is_sent { Delivery::OnWay(sent) } else { Delivery::NotApplied };
-                late(delivery, counter.unanswered_since())
-            })
+            if let Some(decided) = outcome.take_or_leave() {
+                return decided;
+            }
+            let is_sent = counter.give_up(id, taking);
+            if blames {
+                // it may have waited for what another node counts
+                let at = counter.unanswered_since().unwrap_or_else(|| self.client.time().now);
+                self.client.record_late_decision(&counter.target, at);
+            }
+            let sent = SentTry { generation: generation.0, id };
+            undecided(if is_sent { Delivery::OnWay(sent) } else { Delivery::NotApplied })
         })
     }
 
@@ -148,7 +125,7 @@ impl<R: Remote> CounterTable<R> {
         if !counter.can_send_tries(link) {
             return;
         }
-        if self.client.queue(key, &counter.target, link.time.now) {
+        if self.queue_tries(key, &counter.target, link.time.now) {
             counter.note_queued();
         } else {
             counter.count_returns();
@@ -158,7 +135,7 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    pub(super) fn compose_of(
+    pub(in super::super) fn compose(
         &self,
         key: CounterKey,
         counter: &mut LocalCounter,
@@ -223,8 +200,7 @@ impl Waiting {
         let generation = counter.generation();
         // the first one sends the command that others may join
         let commands = u32::from(counter.is_first_try());
-        let limit = Arc::clone(&counter.target);
-        Some(Self { key, generation, id, limit, hits, asks, outcome, commands })
+        Some(Self { key, generation, id, hits, asks, outcome, commands })
     }
 }
 
@@ -237,30 +213,23 @@ impl<R: Remote> Drop for Awaited<'_, R> {
         };
         self.table.with_existing(key, Some(generation), |counter| {
             // tries are decided under the lock
-            let tried = match outcome.take_or_leave() {
-                Some(Ok(tried)) => tried,
-                Some(Err(Undecided { delivery: Delivery::NotApplied, .. })) => {
-                    if let Some(counter) = counter {
-                        counter.count_return(hits, asks);
-                        self.table.enqueue(key, counter, self.table.client.time().now);
-                    }
-                    return;
-                }
-                _ => return,
-            };
-            let taken = tried.taken(asks, hits);
-            if taken == Hits(0) {
-                return;
-            }
+            let Some(decided) = outcome.take_or_leave() else { return };
+            let taken = decided.map_or(Hits(0), |tried| tried.taken(asks, hits));
             let Some(counter) = counter else {
                 // it was evicted
                 return self.table.record_dropped(Dropped::stranded(taken));
             };
-            match asks {
-                Asks::Reserve(request) => counter.give_back_reserved(request, tried),
-                _ => counter.unspend(hits, tried.at),
+            match (decided, asks) {
+                (Ok(tried), Asks::Reserve(request)) if taken > Hits(0) => {
+                    counter.give_back_reserved(request, tried);
+                }
+                (Ok(tried), _) if taken > Hits(0) => counter.unspend(hits, tried.at),
+                (Err(Undecided { delivery: Delivery::NotApplied, .. }), _) => {
+                    counter.count_return(hits, asks)
+                }
+                _ => return,
             }
-            self.table.enqueue(key, counter, tried.at);
+            self.table.enqueue(key, counter, self.table.client.time().now);
         });
     }
 }

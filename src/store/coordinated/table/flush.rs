@@ -8,13 +8,12 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{CounterTable, shards::Entry};
+use super::{CounterTable, sender::Outbox, shards::Entry};
 use crate::{
     limit::{CounterKey, Period},
     store::{
         coordinated::{
-            client::Outbox,
-            counter::{LocalCounter, Sent, Slot},
+            counter::{LocalCounter, Slot},
             link::Link,
         },
         remote::Remote,
@@ -65,34 +64,29 @@ async fn flush_due<R: Remote>(table: &CounterTable<R>, sweep_at: Instant) {
     }
 }
 
-/// `shards` is what [`CounterKey::shard`] returns for the keys of the counters that are due with `slot`.
+/// `shards` is what [`CounterKey::shard`] returns for the keys of the counters that are due with `slot`. Counters of the
+/// same entries leave together.
 fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option<Slot>) {
     let link = table.link_now();
     let (mut all, mut woken) = (Outbox::with_capacity(shards.len()), Wakeups::new());
     for shard in shards {
-        let mut of_shard = table.shards.lock_of(*shard);
-        let mut entries: SmallVec<[&mut Entry; 2]> = of_shard.all_of(*shard).collect();
-        let mut is_due: SmallVec<[bool; 2]> = SmallVec::new();
+        let mut of_shard = table.shards.lock(*shard);
+        let mut entries: SmallVec<[&mut Entry; 1]> = of_shard.all_of(*shard).collect();
         // hits that were given back must not be reported before those that they were
         entries.sort_by_key(|entry| entry.counter.pending_since());
-        let mut asked = 0;
-        if entries.len() > 1 {
-            for entry in &mut entries {
-                asked += usize::from(!entry.counter.leave(link.time.now));
-            }
+        let (is_alone, mut asked, mut is_due) = (entries.len() == 1, 0, false);
+        for Entry { key, counter } in entries.iter_mut().map(|entry| &mut **entry) {
+            asked += usize::from(is_alone || !counter.leave(link.time.now));
+            is_due |= table.queue.is_due(*key, &mut counter.place, slot);
         }
-        for entry in &mut entries {
-            entry.counter.note_others(asked > 1);
-            is_due.push(table.queue.is_due(entry.key, &mut entry.counter.place, slot));
-        }
-        let is_any_due = is_due.contains(&true);
-        for (entry, is_due) in entries.into_iter().zip(is_due) {
-            if is_due || is_any_due && entry.counter.is_beside && entry.counter.can_flush() {
-                flush_counter(table, entry.key, &mut entry.counter, &link, &mut all, &mut woken);
+        for Entry { key, counter } in entries {
+            counter.note_others(asked > 1);
+            if is_due {
+                flush_counter(table, *key, counter, &link, &mut all, &mut woken);
             }
         }
     }
-    table.client.send_in_background(all);
+    table.send_in_background(all);
     wake_all(&mut woken);
 }
 
@@ -101,7 +95,7 @@ fn flush_counter<R: Remote>(
     key: CounterKey,
     counter: &mut LocalCounter,
     link: &Link,
-    all: &mut Outbox<Sent>,
+    all: &mut Outbox,
     woken: &mut Wakeups,
 ) {
     let time = link.time;
@@ -118,7 +112,7 @@ fn flush_counter<R: Remote>(
         return table.enqueue_again(key, counter, time.now);
     }
     if is_available && counter.can_flush() {
-        table.compose_of(key, counter, link, |command, sent| all.push(command, sent));
+        table.compose(key, counter, link, |command, sent| all.push((command, sent)));
     }
     // what is not in flight now is due again
     table.enqueue(key, counter, time.now);
@@ -140,7 +134,7 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &CounterTable<R>) {
             table.shards.sweep(1, link.time.now, |key, counter| {
                 counter.return_leases();
                 if counter.can_flush() {
-                    table.compose_of(key, counter, &link, |command, sent| composed.push(command, sent));
+                    table.compose(key, counter, &link, |command, sent| composed.push((command, sent)));
                 }
                 // what is held by an exchange on its way, or by one to come, has to be returned too
                 unreported |= !counter.is_settled() || !counter.is_silent() || counter.waits_for_call();
@@ -148,7 +142,7 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &CounterTable<R>) {
             if !unreported {
                 return;
             }
-            table.client.send_in_background(composed);
+            table.send_in_background(composed);
             sleep_until(Instant::now() + FINAL_FLUSH_RETRY.into()).await;
         }
     };
@@ -162,10 +156,6 @@ fn sweep<R: Remote>(table: &CounterTable<R>) {
     table.shards.sweep(SWEEP_STEPS, time.now, |key, counter| {
         counter.follow_instances(link.instances);
         table.record_dropped(counter.drop_ended(time.now));
-        table.record_dropped(counter.expire_leases(time));
-        if counter.is_quiet() {
-            return;
-        }
         return_ended(table, counter, &link);
         counter.shrink(time.now);
         table.enqueue(key, counter, time.now);

@@ -4,6 +4,7 @@ mod due;
 mod exchanges;
 pub(super) mod flush;
 mod queue;
+pub(super) mod sender;
 mod shards;
 
 use std::sync::{
@@ -14,9 +15,11 @@ use std::sync::{
 pub(super) use self::exchanges::Waiting;
 use self::{
     queue::AttentionQueue,
+    sender::Sender,
     shards::{Entry, Shard, Shards},
 };
 use super::{
+    CoordinationMetrics,
     client::StoreClient,
     counter::{Dropped, Generation, LocalCounter, Switch, Tries, auto},
 };
@@ -29,6 +32,7 @@ use crate::{
 pub(super) struct CounterTable<R> {
     pub(super) shards: Shards,
     queue: AttentionQueue,
+    sender: Sender,
     client: Arc<StoreClient<R>>,
     generations: AtomicU32,
 }
@@ -39,7 +43,8 @@ impl<R: Remote> CounterTable<R> {
     pub(super) fn new(client: Arc<StoreClient<R>>) -> Self {
         let settings = &client.caller.settings;
         let shards = Shards::new(settings.max_counters, settings.max_counter_bytes);
-        Self { shards, queue: AttentionQueue::new(), client, generations: AtomicU32::new(1) }
+        let (queue, sender, generations) = (AttentionQueue::new(), Sender::default(), AtomicU32::new(1));
+        Self { shards, queue, sender, client, generations }
     }
 
     /// Other numbers of the same tiers have the same key.
@@ -67,14 +72,13 @@ impl<R: Remote> CounterTable<R> {
     ) -> T {
         let key = self.key_of(check);
         // dropped after the lock, which wakes their callers
-        let mut orphans = None;
-        let mut shard = self.shards.lock(key);
+        let mut orphans = Tries::new();
+        let mut shard = self.shards.lock(key.shard());
         let mut entry = match shard.entry_mut(key) {
             Some(entry) => entry,
             None => self.insert(&mut shard, key, check, &mut orphans, now),
         };
-        let since = entry.counter.last_check_at;
-        if since == Timestamp::default() {
+        if entry.counter.last_check_at == Timestamp::default() {
             entry = shard.begin_beside(key).expect("it is there");
         }
         let Entry { key: kept, counter } = entry;
@@ -100,19 +104,16 @@ impl<R: Remote> CounterTable<R> {
         if counter.is_beside && counter.has_to_send() {
             counter = self.send_others(&mut shard, key, now).expect("it is there");
         }
-        let woken = counter.has_to_send().then(|| {
-            let (link, mut woken) = (self.link_now(), Wakeups::new());
-            self.send_tries(key, counter, &link, &mut woken);
-            woken
-        });
+        let mut woken = Wakeups::new();
+        if counter.has_to_send() {
+            self.send_tries(key, counter, &self.link_now(), &mut woken);
+        }
         self.enqueue(key, counter, now);
         if counter.is_beside {
             shard.share(key, now);
         }
-        if let Some(mut woken) = woken {
-            drop(shard);
-            wake_all(&mut woken);
-        }
+        drop(shard);
+        wake_all(&mut woken);
         result
     }
 
@@ -127,7 +128,7 @@ impl<R: Remote> CounterTable<R> {
         let (own, others) = shard.with_others(key)?;
         for Entry { key, counter: other } in others {
             let is_due = other.is_beside && other.can_flush() && !other.waits_for_call();
-            if is_due && self.client.queue(*key, &other.target, now) {
+            if is_due && self.queue_tries(*key, &other.target, now) {
                 other.note_queued();
             }
         }
@@ -141,9 +142,9 @@ impl<R: Remote> CounterTable<R> {
         generation: Option<Generation>,
         act: impl FnOnce(Option<&mut LocalCounter>) -> T,
     ) -> T {
-        let mut shard = self.shards.lock(key);
+        let mut shard = self.shards.lock(key.shard());
         let is_meant = |counter: &&mut LocalCounter| generation.is_none_or(|it| counter.generation() == it);
-        let mut counter = shard.get_mut(key).filter(is_meant);
+        let mut counter = shard.entry_mut(key).map(|entry| &mut entry.counter).filter(is_meant);
         let result = act(counter.as_deref_mut());
         if counter.is_some_and(|counter| counter.is_beside) {
             shard.share(key, self.client.time().now);
@@ -156,30 +157,27 @@ impl<R: Remote> CounterTable<R> {
         shard: &'a mut Shard,
         key: CounterKey,
         check: &LimitCheck<'_>,
-        orphans: &mut Option<Box<Tries>>,
+        orphans: &mut Tries,
         now: Timestamp,
     ) -> &'a mut Entry {
+        let CoordinationMetrics { hits, evictions, .. } = &*self.client.caller.metrics;
         let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed));
-        let oldest = shard.oldest_of_many(key);
         let target = Arc::new(Target::of(check));
         let counter = LocalCounter::new(target, self.client.caller.settings.sync_interval, generation, now);
-        self.shards.insert(shard, key, counter, oldest, |mut evicted| {
+        self.shards.insert(shard, key, counter, |mut evicted| {
             // their decisions ask the counter that takes its place
             evicted.count_returns();
-            let tries = evicted.take_tries();
-            if !tries.is_empty() {
-                orphans.get_or_insert_default().extend(tries);
-            }
+            orphans.extend(evicted.take_tries());
             // the store may take what the fallback has decided meanwhile
-            self.client.caller.metrics.hits.delivery_unknown.add(evicted.given_up_hits());
+            hits.delivery_unknown.add(evicted.given_up_hits());
             if !evicted.is_silent() {
                 // what is on its way is not in the estimate of the one that takes its place
                 self.client.renew_writer();
             }
             if evicted.is_settled() {
-                self.client.caller.metrics.evictions.evicted_reported.add(1);
+                evictions.evicted_reported.add(1);
             } else {
-                self.client.caller.metrics.evictions.evicted.add(1);
+                evictions.evicted.add(1);
                 // what is in flight is counted when its outcome is known
                 self.record_dropped(evicted.owed_hits());
             }
@@ -195,11 +193,9 @@ impl<R: Remote> CounterTable<R> {
         hits.unreported.add(dropped.unreported);
         hits.stranded.add(dropped.stranded);
     }
-}
 
-impl<R: Remote> CounterTable<R> {
     /// The mode of the rule, or `strict` if that is too inexact for the limit that comes with the request.
-    pub(in super::super) fn mode_of(&self, counter: &LocalCounter, check: &LimitCheck<'_>) -> Coordination {
+    pub(super) fn mode_of(&self, counter: &LocalCounter, check: &LimitCheck<'_>) -> Coordination {
         let is_too_small = check.rule.id().is_none()
             && counter.choice.mode == Coordination::Interval
             && self.requested_mode(check) == Coordination::Auto
@@ -212,17 +208,16 @@ impl<R: Remote> CounterTable<R> {
     }
 
     /// To be called when the rule or the target of `counter` has changed.
-    pub(super) fn choose_mode(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>) {
+    fn choose_mode(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>) {
         let requested = self.requested_mode(check);
-        if counter.choice.requested_mode != Some(requested) {
-            counter.choice.requested_mode = Some(requested);
+        if counter.choice.requested_mode.replace(requested) != Some(requested) {
             counter.choice.is_in_burst = false;
             self.switch_mode(counter, self.wanted_mode(check));
         }
     }
 
     /// For a rule that requests `auto`: the number of instances may have changed, or `check` may be part of a burst.
-    pub(super) fn choose_again(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) {
+    fn choose_again(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) {
         let taking = (check.direction == Direction::Take).then_some(check.hits);
         let (instances, round_trip) =
             (self.client.membership.most_instances_lately(), self.client.caller.round_trip());
@@ -230,21 +225,22 @@ impl<R: Remote> CounterTable<R> {
         let Some(switch) = switch else { return };
         let was_in_burst = std::mem::replace(&mut counter.choice.is_in_burst, switch == Switch::Burst);
         let wanted = if switch == Switch::Large { Coordination::Interval } else { Coordination::Lease };
-        let before = counter.choice.mode;
-        self.switch_mode(counter, wanted);
+        let is_other = self.switch_mode(counter, wanted);
+        let switches = &self.client.caller.metrics.switches;
         match switch {
+            Switch::Burst => switches.bursts.add(1),
             // the store may support neither
-            Switch::Small if counter.choice.mode == before => {}
-            Switch::Small => self.client.caller.metrics.switches.to_lease.add(1),
-            Switch::Burst => self.client.caller.metrics.switches.bursts.add(1),
-            Switch::Large if was_in_burst => {}
-            Switch::Large => self.client.caller.metrics.switches.to_interval.add(1),
+            Switch::Small if is_other => switches.to_lease.add(1),
+            Switch::Large if !was_in_burst => switches.to_interval.add(1),
+            Switch::Small | Switch::Large => {}
         }
     }
 
     /// To `wanted`, or the nearest mode that the store supports. Pending hits are reported before a lease is requested.
-    fn switch_mode(&self, counter: &mut LocalCounter, wanted: Coordination) {
+    fn switch_mode(&self, counter: &mut LocalCounter, wanted: Coordination) -> bool {
+        let before = counter.choice.mode;
         counter.change_mode(self.client.nearest_mode(&counter.target, wanted));
+        counter.choice.mode != before
     }
 
     /// Returns the mode of a new counter of `check`, if the store supports it.
@@ -255,18 +251,12 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    pub(in super::super) fn requested_mode(&self, check: &LimitCheck<'_>) -> Coordination {
+    pub(super) fn requested_mode(&self, check: &LimitCheck<'_>) -> Coordination {
         let requested = check.rule.coordination().unwrap_or(self.client.caller.settings.coordination);
-        if requested == Coordination::Split { split_or_other(check) } else { requested }
+        // a pool has members instead of parts, and the pace of a bucket of a request is not that of the counter
+        let is_whole = || check.pool.is_some() || check.tiers().iter().any(Tier::has_any_pace);
+        if requested == Coordination::Split && is_whole() { Coordination::Auto } else { requested }
     }
-}
-
-/// A pool has members instead of parts, and the pace of a bucket that comes with a request is not that of the counter.
-fn split_or_other(check: &LimitCheck<'_>) -> Coordination {
-    if check.pool.is_some() || check.tiers().iter().any(Tier::has_any_pace) {
-        return Coordination::Auto;
-    }
-    Coordination::Split
 }
 
 #[cfg(test)]

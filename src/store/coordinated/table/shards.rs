@@ -21,13 +21,10 @@ const MAX_BESIDE: usize = 16;
 /// The buckets among which the counter to evict is chosen.
 const EVICTION_SAMPLE: usize = 32;
 
-/// Names of at least this length are removed first if all names together have too many bytes.
-const LONG_NAME: usize = 256;
-
 /// The fewest buckets of a shard that are returned when most of them are free.
 const MIN_BUCKETS: usize = 64;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in super::super) struct Shards {
     /// A power of two. A lock is held for one decision, or for one pass over a shard, never across a wait.
     all: Box<[Mutex<Shard>]>,
@@ -52,7 +49,6 @@ pub(super) struct Shard {
     table: HashTable<Box<Entry>>,
     /// Where the next sample begins. Keys are spread at random, so that any counter is as likely to be in a sample.
     next_sample: usize,
-    long_names: usize,
 }
 
 /// A counter with its key. The key is in the box too, because free slots of a table cost what used ones do.
@@ -62,13 +58,9 @@ pub(super) struct Entry {
     pub(super) counter: LocalCounter,
 }
 
-/// The hash in the table of a shard: the same for all limits of the same entries.
-const fn bucket(key: CounterKey) -> u64 {
-    bucket_of(key.shard())
-}
-
-/// Turned, since all counters of a shard have the same lowest bits.
-const fn bucket_of(shard: u64) -> u64 {
+/// The hash in the table of a shard: the same for all limits of the same entries, of which [`CounterKey::shard`] returns
+/// `shard`. Turned, since all counters of a shard have the same lowest bits.
+const fn bucket(shard: u64) -> u64 {
     shard.rotate_right(32)
 }
 
@@ -82,29 +74,18 @@ impl Shards {
     /// `max_bytes` bounds the names of all counters together.
     pub(super) fn new(max: usize, max_bytes: usize) -> Self {
         let shards = max.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
-        Self {
-            all: (0..shards).map(|_| Mutex::default()).collect(),
-            max,
-            max_bytes,
-            live: AtomicUsize::new(0),
-            of_requests: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-            next_evicted: AtomicUsize::new(0),
-            next_swept: AtomicUsize::new(0),
-        }
+        let all = (0..shards).map(|_| Mutex::default()).collect();
+        Self { all, max, max_bytes, ..Self::default() }
     }
 
-    pub(super) fn lock(&self, key: CounterKey) -> MutexGuard<'_, Shard> {
-        self.lock_of(key.shard())
-    }
-
+    /// `shard` is what [`CounterKey::shard`] returns for the keys of its counters.
     #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
-    pub(super) fn lock_of(&self, shard: u64) -> MutexGuard<'_, Shard> {
+    pub(super) fn lock(&self, shard: u64) -> MutexGuard<'_, Shard> {
         brief_lock::lock(&self.all[shard as usize & (self.all.len() - 1)])
     }
 
-    /// Adds `counter` to `shard`, where `key` belongs, in the place of `replaced`. If the map is full, passes others to
-    /// `evicted`: one of the shard for their number, and as many as needed for the bytes of their names.
+    /// Adds `counter` to `shard`, where `key` belongs. If the map is full, passes others to `evicted`: one of the shard for
+    /// their number, and as many as needed for the bytes of their names; and one if the same entries have too many.
     ///
     /// One of a request is evicted if requests have more than their share, else one of the kind of `key`: so no request
     /// evicts the counter of a rule. While requests have less, a rule makes room for one of theirs too.
@@ -113,14 +94,13 @@ impl Shards {
         shard: &'a mut Shard,
         key: CounterKey,
         counter: LocalCounter,
-        replaced: Option<CounterKey>,
         mut evicted: impl FnMut(LocalCounter),
     ) -> &'a mut Entry {
         let mut remove = |entry: Box<Entry>| {
             self.forget(&entry);
             evicted(entry.counter);
         };
-        replaced.and_then(|key| shard.remove(key)).into_iter().for_each(&mut remove);
+        shard.remove_one_of_many(key.shard()).into_iter().for_each(&mut remove);
         let (of_request, live) = (key.is_of_request(), self.live.load(Ordering::Relaxed));
         if live >= self.max {
             let least = self.max / SHARE_OF_REQUESTS;
@@ -142,10 +122,8 @@ impl Shards {
         self.live.fetch_add(1, Ordering::Relaxed);
         self.of_requests.fetch_add(usize::from(of_request), Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        shard.long_names += usize::from(bytes >= LONG_NAME);
-        let entry = Box::new(Entry { key, counter });
-        let entry = shard.table.insert_unique(bucket(key), entry, |entry| bucket(entry.key));
-        entry.into_mut()
+        let (hash, entry) = (bucket(key.shard()), Box::new(Entry { key, counter }));
+        shard.table.insert_unique(hash, entry, |entry| bucket(entry.key.shard())).into_mut()
     }
 
     /// From then on it is a rule's counter if `key` is a rule's, although a request may have brought it.
@@ -160,7 +138,7 @@ impl Shards {
     #[cold]
     fn make_room(&self, shard: &mut Shard, bytes: usize, remove: &mut impl FnMut(Box<Entry>)) {
         let is_full = || self.bytes.load(Ordering::Relaxed) + bytes > self.max_bytes;
-        for least in [LONG_NAME, 0] {
+        for least in [self.name_bytes() / self.len().max(1), 0] {
             // of those of a sample the longest
             let cost = |entry: &Entry| {
                 let bytes = entry.counter.name_bytes();
@@ -168,7 +146,6 @@ impl Shards {
             };
             let mut evict_from = |shard: &mut Shard| {
                 while is_full()
-                    && (least == 0 || shard.long_names > 0)
                     && let Some(entry) = shard.evict(cost)
                 {
                     remove(entry);
@@ -205,18 +182,15 @@ impl Shards {
         let first = self.next_swept.fetch_add(count, Ordering::Relaxed);
         for next in first..first.wrapping_add(count) {
             let mut shard = self.all[next & (self.all.len() - 1)].lock();
-            let Shard { table, long_names, .. } = &mut *shard;
-            table.retain(|entry| {
+            shard.table.retain(|entry| {
                 let Entry { key, counter } = &mut **entry;
                 let mut is_idle = counter.is_idle(now);
                 if !is_idle && !counter.is_quiet() {
-                    let is_leased = counter.leased_hits() > 0;
                     visit(*key, counter);
                     // the visit may have ended its leases
-                    is_idle = is_leased && counter.is_idle(now);
+                    is_idle = counter.is_idle(now);
                 }
                 if is_idle {
-                    *long_names -= usize::from(counter.name_bytes() >= LONG_NAME);
                     self.forget(entry);
                 }
                 !is_idle
@@ -237,36 +211,27 @@ impl Shards {
 // === impl Shard ===
 
 impl Shard {
-    pub(super) fn get_mut(&mut self, key: CounterKey) -> Option<&mut LocalCounter> {
-        self.entry_mut(key).map(|entry| &mut entry.counter)
-    }
-
     pub(super) fn entry_mut(&mut self, key: CounterKey) -> Option<&mut Entry> {
-        let entry = self.table.find_mut(bucket(key), |entry| entry.key == key)?;
+        let entry = self.table.find_mut(bucket(key.shard()), |entry| entry.key == key)?;
         Some(&mut **entry)
     }
 
     /// Returns the counters of the same entries, for whose keys [`CounterKey::shard`] returns `shard`.
     pub(super) fn all_of(&mut self, shard: u64) -> impl Iterator<Item = &mut Entry> {
-        let found = self.table.iter_hash_mut(bucket_of(shard)).map(|entry| &mut **entry);
+        let found = self.table.iter_hash_mut(bucket(shard)).map(|entry| &mut **entry);
         found.filter(move |entry| entry.key.shard() == shard)
     }
 
-    /// The one to remove if the same entries have too many counters: callers choose the periods of their limits.
-    pub(super) fn oldest_of_many(&mut self, key: CounterKey) -> Option<CounterKey> {
-        let mut all: Vec<&mut Entry> = self.all_of(key.shard()).collect();
-        if all.len() < MAX_BESIDE {
+    /// Of the same entries, if they have too many counters: callers choose the periods of their limits.
+    fn remove_one_of_many(&mut self, shard: u64) -> Option<Box<Entry>> {
+        if self.all_of(shard).count() < MAX_BESIDE {
             return None;
         }
-        all.sort_unstable_by_key(|entry| (!entry.counter.is_settled(), entry.counter.last_check_at));
         // that of a rule stays
-        all.iter().find(|entry| entry.key.is_of_request()).map(|entry| entry.key)
-    }
-
-    fn remove(&mut self, key: CounterKey) -> Option<Box<Entry>> {
-        let (entry, _) = self.table.find_entry(bucket(key), |entry| entry.key == key).ok()?.remove();
-        self.long_names -= usize::from(entry.counter.name_bytes() >= LONG_NAME);
-        Some(entry)
+        let of_requests = self.all_of(shard).filter(|entry| entry.key.is_of_request());
+        let key =
+            of_requests.min_by_key(|entry| (!entry.counter.is_settled(), entry.counter.last_check_at))?.key;
+        Some(self.table.find_entry(bucket(shard), |entry| entry.key == key).ok()?.remove().0)
     }
 
     /// For a counter that nobody has asked for lately. It learns what those of other tiers of the same entries know.
@@ -286,16 +251,14 @@ impl Shard {
     /// Tells the counters of other tiers of the same entries what that of `key` knows.
     #[cold]
     pub(super) fn share(&mut self, key: CounterKey, now: Timestamp) {
-        let Some((own, mut others)) = self.with_others(key) else { return };
+        let Some((own, others)) = self.with_others(key) else { return };
         for other in &others {
             own.counter.add_counted_by(&other.counter, now);
         }
         own.counter.end_adoption();
-        for other in &mut others {
-            other.counter.follow(&own.counter);
-        }
         let mut are_asked = false;
         for other in others {
+            other.counter.follow(&own.counter);
             are_asked |= !other.counter.leave(now);
         }
         own.counter.note_others(are_asked);
@@ -311,33 +274,26 @@ impl Shard {
     fn evict(&mut self, cost_of: impl Fn(&Entry) -> Option<usize>) -> Option<Box<Entry>> {
         let buckets = self.table.num_buckets();
         let (mut chosen, mut sampled) = (None, 0);
-        for step in 0..buckets {
-            if sampled >= EVICTION_SAMPLE && chosen.is_some() {
-                break;
-            }
-            sampled += 1;
-            let bucket = (self.next_sample + step) % buckets;
+        while sampled < buckets && (sampled < EVICTION_SAMPLE || chosen.is_none()) {
+            let bucket = self.next_sample % buckets;
+            (self.next_sample, sampled) = (bucket + 1, sampled + 1);
             if let Some(entry) = self.table.get_bucket(bucket)
                 && let Some(cost) = cost_of(entry)
             {
-                let counter = &entry.counter;
-                let cost = (!counter.is_settled(), cost, counter.last_check_at);
+                let cost = (!entry.counter.is_settled(), cost, entry.counter.last_check_at);
                 if chosen.is_none_or(|(least, _)| cost < least) {
                     chosen = Some((cost, bucket));
                 }
             }
         }
-        self.next_sample = self.next_sample.wrapping_add(sampled) % buckets.max(1);
         let (_, bucket) = chosen?;
-        let (entry, _) = self.table.get_bucket_entry(bucket).ok()?.remove();
-        self.long_names -= usize::from(entry.counter.name_bytes() >= LONG_NAME);
-        Some(entry)
+        Some(self.table.get_bucket_entry(bucket).ok()?.remove().0)
     }
 
     /// Room for as many keys again is kept: nothing is returned while more than a quarter of the buckets are used.
     fn shrink(&mut self) {
         if self.table.num_buckets() > MIN_BUCKETS {
-            self.table.shrink_to(self.table.len() * 2, |entry| bucket(entry.key));
+            self.table.shrink_to(self.table.len() * 2, |entry| bucket(entry.key.shard()));
         }
     }
 }

@@ -5,7 +5,7 @@ mod heartbeats;
 mod sender;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -15,17 +15,14 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::{
-    sync::oneshot,
     task::JoinSet,
     time::{Instant, sleep},
 };
 
-use super::{ExchangeOutcome, Exchanges, StoreClient};
+use super::{StoreClient, heartbeat};
 use crate::{
     clock::Clock as _,
-    limit::{
-        Algorithm, Coordination, CounterKey, Entry, KeyHasher, OverLimitPolicy, Period, Tier, Timestamp,
-    },
+    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CounterState},
     store::{
         coordinated::CoordinationSettings,
         remote::{
@@ -34,7 +31,6 @@ use crate::{
         },
         simulated::SimulatedClock,
     },
-    wakeup::Wakeups,
 };
 
 const EPOCH: Timestamp = Timestamp::from_secs(1_700_000_000);
@@ -57,10 +53,6 @@ struct State {
     calls: Mutex<Vec<Call>>,
     heartbeats: Mutex<Vec<(String, Period)>>,
     instances: Mutex<usize>,
-    /// The counters whose decisions wait, each with one command.
-    queued: Mutex<VecDeque<(CounterKey, Command, Waiting)>>,
-    hasher: KeyHasher,
-    counters: AtomicUsize,
 }
 
 #[derive(Clone, Debug)]
@@ -76,47 +68,16 @@ struct Call {
     urgency: Urgency,
 }
 
-type Outcome = Result<(Reply, Timestamp), RemoteError>;
+type Client = StoreClient<Script>;
 
-type Waiting = Option<oneshot::Sender<Outcome>>;
-
-type Client = StoreClient<Script, Waiting>;
-
-impl<R: Remote, S: Send + 'static> StoreClient<R, S> {
+impl<R: Remote> StoreClient<R> {
     pub(in crate::store::coordinated) async fn call(&self, command: Command) -> Result<Replies, RemoteError> {
         let node = self.node(&command.target, command.at);
-        self.caller.call(node, vec![command], Urgency::Background, || {}).await.0
+        self.send(node, vec![command], Urgency::Background, || {}).await.0
     }
 
     pub(in crate::store::coordinated) fn is_silent(&self, node: StoreNode) -> bool {
         self.caller.breaker.is_open() && self.caller.breaker.is_open_for(node)
-    }
-}
-
-impl Exchanges<Waiting> for Script {
-    type Link = ();
-
-    fn link(&self, _: Timestamp) {}
-
-    fn compose(&self, key: CounterKey, (): &(), mut send: impl FnMut(Command, Waiting)) {
-        let mut queued = self.0.queued.lock();
-        let place = queued.iter().position(|(queued, ..)| *queued == key);
-        let queued = place.and_then(|place| queued.remove(place));
-        if let Some((_, command, waiting)) = queued
-            && waiting.as_ref().is_some_and(|waiting| !waiting.is_closed())
-        {
-            send(command, waiting);
-        }
-    }
-
-    fn is_elsewhere(&self, _: &Waiting, _: StoreNode) -> bool {
-        false
-    }
-
-    fn apply(&self, waiting: &mut Waiting, outcome: ExchangeOutcome<'_>, (): &(), _: &mut Wakeups) {
-        if let Some(waiting) = waiting.take() {
-            let _ = waiting.send(outcome.map(|(reply, at)| (reply.clone(), at)).map_err(Clone::clone));
-        }
     }
 }
 
@@ -129,9 +90,6 @@ impl Script {
             calls: Mutex::default(),
             heartbeats: Mutex::default(),
             instances: Mutex::new(1),
-            queued: Mutex::default(),
-            hasher: KeyHasher::random(),
-            counters: AtomicUsize::new(0),
         }))
     }
 
@@ -144,14 +102,10 @@ impl Script {
         Arc::new(StoreClient::new(self.clone(), Arc::new(self.0.clock.clone()), settings))
     }
 
-    /// Returns a client that sends heartbeats and batches, and what runs them.
+    /// Returns a client that sends heartbeats, and what runs them.
     fn start(&self) -> (Arc<Client>, JoinSet<()>) {
-        self.start_with(&CoordinationSettings::default())
-    }
-
-    fn start_with(&self, settings: &CoordinationSettings) -> (Arc<Client>, JoinSet<()>) {
-        let (client, mut tasks) = (self.client_with(settings), JoinSet::new());
-        client.start(Arc::new(self.clone()), &mut tasks);
+        let (client, mut tasks) = (self.client(), JoinSet::new());
+        tasks.spawn(heartbeat::run(Arc::clone(&client)));
         (client, tasks)
     }
 
@@ -180,7 +134,9 @@ impl Script {
         self.answer(node).await?;
         let replies = commands.iter().map(|command| {
             let taken = command.exchange.runs.iter().map(|run| run.tries).collect();
-            Ok(Reply { taken, granted: command.exchange.tried(), ..Reply::default() })
+            let tiers = command.target.tiers.iter();
+            let counters = tiers.map(|tier| CounterState::unused(tier, self.now())).collect();
+            Ok(Reply { taken, granted: command.exchange.tried(), counters, ..Reply::default() })
         });
         Ok(Replies { now: self.now(), replies: replies.collect() })
     }

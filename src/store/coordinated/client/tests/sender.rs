@@ -1,30 +1,94 @@
-//! Commands, which share calls.
+//! Decisions and reports of counters, which share calls.
+
+use std::pin::Pin;
 
 use tokio::time::timeout;
 
-use super::{super::Outbox, *};
+use super::*;
+use crate::{
+    limit::{
+        CounterKey, Descriptor, Direction, Domain, Entry, Hits, KeyHasher, Limit, LimitCheck, Matched,
+        Request, Rule, RuleCoordination, RuleNode, RuleSet, Values,
+    },
+    store::coordinated::{
+        counter::{Asks, LocalCounter, TryOutcome},
+        delivery::Delivery,
+        table::{CounterTable, Waiting, sender},
+    },
+};
 
 const SLOW: Duration = Duration::from_millis(100);
 
 const BUDGET: Period = Period::from_millis(15);
 
-fn queue(client: &Client, command: Command) -> oneshot::Receiver<Outcome> {
-    let (waiting, outcome) = oneshot::channel();
-    let State { queued, hasher, counters, .. } = &*client.caller.remote.0;
-    let number = counters.fetch_add(1, Ordering::Relaxed).to_string();
-    let key = hasher.key("d", &[Entry { key: "k", value: &number }], |_| None);
-    if client.queue(key, &command.target, command.at) {
-        queued.lock().push_back((key, command, Some(waiting)));
-    } else {
-        let _ = waiting.send(Err(RemoteError::NotSent("full".into())));
-    }
-    outcome
+type Answered = Pin<Box<dyn Future<Output = TryOutcome> + Send>>;
+
+/// A table of counters on nodes 1 and 2, of which the test uses each once, without a flush loop.
+struct Fixture {
+    table: Arc<CounterTable<Script>>,
+    rules: RuleSet,
+    counters: AtomicUsize,
+    _tasks: JoinSet<()>,
 }
 
-/// None if the outcome is late.
-async fn receive(client: &Client, command: Command) -> Option<Outcome> {
-    let outcome = queue(client, command);
-    timeout(BUDGET.into(), outcome).await.ok().map(|outcome| outcome.expect("the client lives"))
+impl Fixture {
+    fn new(script: &Script) -> Self {
+        Self::with_budget(script, BUDGET)
+    }
+
+    fn with_budget(script: &Script, budget: Period) -> Self {
+        let settings = CoordinationSettings { budget, ..CoordinationSettings::default() };
+        let (table, mut tasks) = (Arc::new(CounterTable::new(script.client_with(&settings))), JoinSet::new());
+        tasks.spawn(sender::run(Arc::clone(&table)));
+        let domains = ["1", "2"].map(|domain| {
+            let limit = Limit::fixed_window(1_000_000, Period::from_secs(60));
+            let mode = Some(Coordination::Strict);
+            let coordination = RuleCoordination { mode, ..RuleCoordination::default() };
+            let rule = Some(Rule { coordination, ..Rule::new(limit) });
+            Domain::new(domain, vec![RuleNode { rule, ..RuleNode::new("k", Values::Any) }])
+        });
+        let rules = RuleSet::new(&domains, KeyHasher::random());
+        Self { table, rules, counters: AtomicUsize::new(0), _tasks: tasks }
+    }
+
+    fn with_new_counter<T>(&self, node: u64, act: impl FnOnce(CounterKey, &mut LocalCounter) -> T) -> T {
+        let (domain, value) = (node.to_string(), self.counters.fetch_add(1, Ordering::Relaxed).to_string());
+        let entries = [Entry { key: "k", value: &value }].into_iter().collect();
+        let descriptor = Descriptor { entries, ..Descriptor::default() };
+        let request = Request { domain: &domain, descriptors: [descriptor].into_iter().collect(), hits: 1 };
+        let check: &LimitCheck<'_> = &Matched::new(&self.rules, &request).checks[0];
+        self.table.with_counter_of(check, EPOCH, act)
+    }
+
+    fn queue(&self, node: u64, hits: u64) -> Answered {
+        let asks = Asks::Take(OverLimitPolicy::Ignore);
+        let waiting =
+            self.with_new_counter(node, |key, counter| Waiting::ask((key, counter), false, Hits(hits), asks));
+        let (waiting, table) = (waiting.expect("there is room"), Arc::clone(&self.table));
+        let until = Instant::now() + Duration::from_hours(1);
+        Box::pin(async move { table.outcome(waiting, until, false).await.expect("none is evicted") })
+    }
+
+    /// None if the outcome is late.
+    async fn receive(&self, node: u64, hits: u64) -> Option<TryOutcome> {
+        timeout(BUDGET.into(), self.queue(node, hits)).await.ok()
+    }
+
+    /// Reports `hits` of new counters on `nodes` together.
+    fn report(&self, reports: impl IntoIterator<Item = (u64, u64)>) {
+        let (mut outbox, link) = (Vec::new(), self.table.link_now());
+        for (node, hits) in reports {
+            self.with_new_counter(node, |key, counter| {
+                counter.count(Direction::Take, OverLimitPolicy::Ignore, Hits(hits), link.time.now);
+                self.table.compose(key, counter, &link, |command, sent| outbox.push((command, sent)));
+            });
+        }
+        self.table.send_in_background(outbox);
+    }
+}
+
+fn reported(command: &Command) -> i64 {
+    command.exchange.reports.iter().map(|report| report.change.hits).sum()
 }
 
 fn sizes(script: &Script, node: u64) -> Vec<usize> {
@@ -36,9 +100,9 @@ fn sizes(script: &Script, node: u64) -> Vec<usize> {
 async fn until_the_round_trip_is_known_four_calls_are_on_their_way_to_a_node() {
     let script = Script::new();
     script.set(1, Answer::After(SLOW));
-    let (client, _tasks) = script.start();
+    let fixture = Fixture::new(&script);
     for _ in 0..6 {
-        drop_later(queue(&client, take(1, 1)));
+        drop_later(fixture.queue(1, 1));
         sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(sizes(&script, 1), [1; 4]);
@@ -50,17 +114,16 @@ async fn until_the_round_trip_is_known_four_calls_are_on_their_way_to_a_node() {
 async fn full_calls_leave_at_once_before_the_round_trip_is_known() {
     let script = Script::new();
     script.set(1, Answer::After(SLOW));
-    let (client, _tasks) = script.start();
-    let replies: Vec<_> = (0..5 * 64 + 7).map(|i| queue(&client, take(1, i))).collect();
+    let fixture = Fixture::new(&script);
+    let replies: Vec<_> = (0..5 * 64 + 7).map(|i| fixture.queue(1, i)).collect();
     sleep(SLOW / 2).await;
     assert_eq!(sizes(&script, 1), [64; 5]);
     sleep(SLOW).await;
     assert_eq!(sizes(&script, 1), [64, 64, 64, 64, 64, 7]);
-    // each command has its own reply, with the time of its call
-    for (i, reply) in (0..).zip(replies) {
-        let (reply, now) = reply.await.expect("the client lives").expect("the store replies");
-        assert_eq!(reply.granted, i);
-        assert!(now > EPOCH.after(Period::from_secs(5)), "{now:?}");
+    // with the time of its call
+    for reply in replies {
+        let tried = reply.await.expect("the store replies");
+        assert!(!tried.decision.over && tried.at > EPOCH.after(Period::from_secs(5)), "{tried:?}");
     }
     // in the order in which they were queued
     let sent: Vec<u64> = script.calls().iter().flat_map(|call| &call.commands).map(hits_of).collect();
@@ -74,12 +137,11 @@ async fn an_eighth_of_a_round_trip_passes_between_two_calls() {
     const ROUND_TRIP: u64 = 80;
     let script = Script::new();
     script.set(1, Answer::After(Duration::from_millis(ROUND_TRIP)));
-    let settings = CoordinationSettings { budget: Period::from_secs(1), ..CoordinationSettings::default() };
-    let (client, _tasks) = script.start_with(&settings);
+    let fixture = Fixture::with_budget(&script, Period::from_secs(1));
     // the first reply says how long it takes
-    queue(&client, take(1, 1)).await.expect("the client lives").expect("the store replies");
+    fixture.queue(1, 1).await.expect("the store replies");
     for _ in 0..2 * ROUND_TRIP {
-        drop_later(queue(&client, take(1, 1)));
+        drop_later(fixture.queue(1, 1));
         sleep(Duration::from_millis(1)).await;
     }
     let sizes = &sizes(&script, 1)[1..];
@@ -93,10 +155,9 @@ async fn an_eighth_of_a_round_trip_passes_between_two_calls() {
 async fn full_calls_leave_at_once() {
     let script = Script::new();
     script.set(1, Answer::After(Duration::from_millis(80)));
-    let settings = CoordinationSettings { budget: Period::from_secs(1), ..CoordinationSettings::default() };
-    let (client, _tasks) = script.start_with(&settings);
-    queue(&client, take(1, 1)).await.expect("the client lives").expect("the store replies");
-    (0..3 * 64 + 7).for_each(|_| drop_later(queue(&client, take(1, 1))));
+    let fixture = Fixture::with_budget(&script, Period::from_secs(1));
+    fixture.queue(1, 1).await.expect("the store replies");
+    (0..3 * 64 + 7).for_each(|_| drop_later(fixture.queue(1, 1)));
     sleep(Duration::from_millis(1)).await;
     assert_eq!(sizes(&script, 1)[1..], [64; 3]);
     sleep(Duration::from_millis(10)).await;
@@ -108,15 +169,14 @@ async fn full_calls_leave_at_once() {
 async fn a_call_whose_decisions_were_given_up_delays_no_other() {
     let script = Script::new();
     script.set(1, Answer::After(Duration::from_millis(80)));
-    let settings = CoordinationSettings { budget: Period::from_secs(1), ..CoordinationSettings::default() };
-    let (client, _tasks) = script.start_with(&settings);
-    queue(&client, take(1, 1)).await.expect("the client lives").expect("the store replies");
-    drop_later(queue(&client, take(1, 2)));
+    let fixture = Fixture::with_budget(&script, Period::from_secs(1));
+    fixture.queue(1, 1).await.expect("the store replies");
+    drop_later(fixture.queue(1, 2));
     sleep(Duration::from_millis(1)).await;
-    drop(queue(&client, take(1, 3)));
+    drop(fixture.queue(1, 3));
     // it would have left after ten
     sleep(Duration::from_millis(11)).await;
-    drop_later(queue(&client, take(1, 4)));
+    drop_later(fixture.queue(1, 4));
     sleep(Duration::from_millis(1)).await;
     let sent: Vec<u64> = script.calls().iter().flat_map(|call| &call.commands).map(hits_of).collect();
     assert_eq!(sent, [1, 2, 4]);
@@ -127,10 +187,10 @@ async fn a_call_whose_decisions_were_given_up_delays_no_other() {
 async fn calls_that_take_longer_than_the_budget_leave_at_once_but_sixteen_at_most() {
     let script = Script::new();
     script.set(1, Answer::After(SLOW));
-    let (client, _tasks) = script.start();
-    queue(&client, take(1, 1)).await.expect("the client lives").expect("the store replies");
+    let fixture = Fixture::new(&script);
+    fixture.queue(1, 1).await.expect("the store replies");
     for call in 1..=20 {
-        drop_later(queue(&client, take(1, 1)));
+        drop_later(fixture.queue(1, 1));
         sleep(Duration::from_millis(1)).await;
         assert_eq!(sizes(&script, 1).len() - 1, call.min(16));
     }
@@ -148,15 +208,13 @@ fn drop_later<T: Send + 'static>(reply: T) {
 async fn calls_to_one_node_do_not_hold_back_those_to_another() {
     let script = Script::new();
     script.set(1, Answer::After(Duration::from_secs(10)));
-    let (client, _tasks) = script.start();
+    let fixture = Fixture::new(&script);
     for _ in 0..5 {
-        drop_later(queue(&client, take(1, 1)));
+        drop_later(fixture.queue(1, 1));
         sleep(Duration::from_millis(1)).await;
     }
     for hits in 1..10 {
-        let outcome = receive(&client, take(2, hits)).await.expect("in time");
-        let (reply, _) = outcome.expect("the node replies");
-        assert_eq!(reply.granted, hits);
+        fixture.receive(2, hits).await.expect("in time").expect("the node replies");
     }
     assert_eq!((sizes(&script, 1).len(), sizes(&script, 2).len()), (4, 9));
 }
@@ -165,29 +223,27 @@ async fn calls_to_one_node_do_not_hold_back_those_to_another() {
 async fn a_command_that_nobody_waits_for_any_more_is_not_sent() {
     let script = Script::new();
     script.set(1, Answer::After(SLOW));
-    let (client, _tasks) = script.start();
+    let fixture = Fixture::new(&script);
     for hits in 1..=4 {
-        drop_later(queue(&client, take(1, hits)));
+        drop_later(fixture.queue(1, hits));
         sleep(Duration::from_millis(1)).await;
     }
-    let kept = queue(&client, take(1, 5));
-    assert!(receive(&client, take(1, 6)).await.is_none(), "it is not sent");
-    drop(queue(&client, take(1, 7)));
-    let (reply, _) = kept.await.expect("the client lives").expect("the store replies");
-    assert_eq!(reply.granted, 5);
+    let kept = fixture.queue(1, 5);
+    assert!(fixture.receive(1, 6).await.is_none(), "it is not sent");
+    drop(fixture.queue(1, 7));
+    kept.await.expect("the store replies");
     sleep(2 * SLOW).await;
     let sent: Vec<u64> = script.calls().iter().flat_map(|call| &call.commands).map(hits_of).collect();
     assert_eq!(sent, [1, 2, 3, 4, 5]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_call_fails_each_of_its_commands_with_its_reason() {
-    let error = RemoteError::Unreachable("gone".into());
+async fn a_failed_call_fails_each_of_its_decisions() {
     let script = Script::new();
-    script.set(1, Answer::Failed(error.clone()));
-    let (client, _tasks) = script.start();
-    for outcome in [queue(&client, take(1, 1)), queue(&client, take(1, 2))] {
-        assert_eq!(outcome.await.expect("the client lives").expect_err("the call fails"), error);
+    script.set(1, Answer::Failed(RemoteError::Unreachable("gone".into())));
+    let fixture = Fixture::new(&script);
+    for outcome in [fixture.queue(1, 1), fixture.queue(1, 2)] {
+        assert_eq!(outcome.await.expect_err("the call fails").delivery, Delivery::Unknown);
     }
 }
 
@@ -196,24 +252,15 @@ async fn a_failed_call_fails_each_of_its_commands_with_its_reason() {
 async fn what_no_decision_waits_for_is_sent_in_calls_of_256_commands_of_its_own() {
     let script = Script::new();
     script.set(1, Answer::After(SLOW));
-    let (client, _tasks) = script.start();
+    let fixture = Fixture::new(&script);
     for _ in 0..4 {
-        drop_later(queue(&client, take(1, 0)));
+        drop_later(fixture.queue(1, 0));
         sleep(Duration::from_millis(1)).await;
     }
-    let (waiting, outcomes): (Vec<_>, Vec<_>) = (0..300).map(|_| oneshot::channel()).unzip();
-    let mut waiting = waiting.into_iter();
     for part in [100, 200] {
-        let mut outbox = Outbox::default();
-        for waiting in waiting.by_ref().take(part) {
-            outbox.push(take(1, 7), Some(waiting));
-        }
-        client.send_in_background(outbox);
+        fixture.report((0..part).map(|_| (1, 7)));
     }
-    for outcome in outcomes {
-        let (reply, _) = outcome.await.expect("the client lives").expect("the store replies");
-        assert_eq!(reply.granted, 7);
-    }
+    sleep(SLOW).await;
     assert_eq!(sizes(&script, 1), [1, 1, 1, 1, 256, 44]);
     let background = script.calls().into_iter().filter(|call| call.urgency == Urgency::Background);
     assert_eq!(background.count(), 2);
@@ -222,20 +269,12 @@ async fn what_no_decision_waits_for_is_sent_in_calls_of_256_commands_of_its_own(
 #[tokio::test(start_paused = true)]
 async fn what_is_sent_together_goes_to_the_node_of_each_command() {
     let script = Script::new();
-    let (client, _tasks) = script.start();
-    let (mut outbox, mut outcomes) = (Outbox::default(), Vec::new());
-    for (node, hits) in [(1, 3), (2, 5), (1, 7)] {
-        let (waiting, outcome) = oneshot::channel();
-        outbox.push(take(node, hits), Some(waiting));
-        outcomes.push(outcome);
-    }
-    client.send_in_background(outbox);
-    for outcome in outcomes {
-        outcome.await.expect("the client lives").expect("the store replies");
-    }
-    let sent =
-        script.calls().into_iter().map(|call| (call.node.0, call.commands.iter().map(hits_of).collect()));
-    let mut sent: Vec<(u64, Vec<u64>)> = sent.collect();
+    let fixture = Fixture::new(&script);
+    fixture.report([(1, 3), (2, 5), (1, 7)]);
+    sleep(ROUND_TRIP).await;
+    let sent = script.calls().into_iter();
+    let sent = sent.map(|call| (call.node.0, call.commands.iter().map(reported).collect()));
+    let mut sent: Vec<(u64, Vec<i64>)> = sent.collect();
     sent.sort_unstable();
     assert_eq!(sent, [(1, vec![3, 7]), (2, vec![5])]);
 }
@@ -244,19 +283,18 @@ async fn what_is_sent_together_goes_to_the_node_of_each_command() {
 async fn at_most_4096_decisions_wait_for_a_node() {
     let script = Script::new();
     script.set(1, Answer::After(SLOW));
-    let (client, _tasks) = script.start();
+    let fixture = Fixture::new(&script);
     for _ in 0..4 {
-        drop_later(queue(&client, take(1, 0)));
+        drop_later(fixture.queue(1, 0));
         sleep(Duration::from_millis(1)).await;
     }
-    let mut waiting: Vec<_> = (1..=4_096).map(|hits| queue(&client, take(1, hits))).collect();
-    assert!(waiting.iter_mut().all(|reply| reply.try_recv().is_err()));
-    let error = queue(&client, take(1, 1)).await.expect("it has a reply").expect_err("there is no room");
-    assert!(error.is_definitely_not_applied(), "{error}");
+    let mut waiting: Vec<_> = (1..=4_096).map(|hits| fixture.queue(1, hits)).collect();
+    let undecided = fixture.queue(1, 1).await.expect_err("there is no room");
+    assert_eq!(undecided.delivery, Delivery::NotApplied);
     // a decision that no longer waits is left out
     drop(waiting.remove(7));
     for reply in waiting {
-        reply.await.expect("the client lives").expect("the store replies");
+        reply.await.expect("the store replies");
     }
     let sent: u64 = script.calls().iter().flat_map(|call| &call.commands).map(hits_of).sum();
     assert_eq!(sent, (1..=4_096).sum::<u64>() - 8);

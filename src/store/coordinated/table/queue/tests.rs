@@ -29,12 +29,12 @@ fn take(queue: &AttentionQueue, keys: &[CounterKey], places: &mut [QueuePlace]) 
 
 impl AttentionQueue {
     pub(in super::super) fn entries(&self) -> usize {
-        self.wheel.lock().slots.values().flatten().map(Vec::len).sum()
+        self.slots.lock().counters.values().map(Vec::len).sum()
     }
 
-    /// Returns for how many ticks it was not taken. A counter is queued no later than [`SLOTS`] after that.
+    /// Returns for how many ticks it was not taken.
     pub(in super::super) fn ticks_behind(&self) -> u64 {
-        (self.elapsed() / TICK.as_nanos()).saturating_sub(self.wheel.lock().first)
+        (self.elapsed() / TICK.as_nanos()).saturating_sub(self.slots.lock().first)
     }
 }
 
@@ -89,9 +89,9 @@ async fn a_counter_that_is_urgent_again_and_again_is_queued_twice_at_most() {
         queue.push(keys[0], &mut places[0], Urgency::Tick, millis(0), millis(10));
         queue.push(keys[0], &mut places[0], Urgency::Now, millis(0), millis(10));
         assert!(queue.entries() <= 3, "{}", queue.entries());
-        let first = queue.wheel.lock().first;
+        let first = queue.slots.lock().first;
         assert_eq!(take(&queue, &keys, &mut places), [0]);
-        assert!(queue.wheel.lock().first >= first, "what is due at once sets nothing back");
+        assert!(queue.slots.lock().first >= first, "what is due at once sets nothing back");
         tokio::time::advance(Duration::from_millis(3)).await;
     }
 }
@@ -120,9 +120,9 @@ async fn a_full_turn_spreads_over_the_slots_before_it_that_are_still_to_come() {
     for (key, place) in keys.iter().zip(&mut places) {
         queue.push(*key, place, Urgency::Pause, millis(15), millis(100));
     }
-    let wheel = queue.wheel.lock();
+    let slots = queue.slots.lock();
     let counts: Vec<(u64, usize)> =
-        wheel.slots.iter().map(|(slot, chunks)| (*slot, chunks.iter().map(Vec::len).sum())).collect();
+        slots.counters.iter().map(|(slot, counters)| (*slot, counters.len())).collect();
     assert_eq!(counts, [(19, CHUNK), (20, 2 * CHUNK)]);
 }
 
@@ -182,25 +182,16 @@ async fn the_loop_wakes_up_once_for_what_is_due_earlier() {
 
 proptest! {
     #[test]
-    fn a_slot_that_is_not_held_is_replaced_by_the_nearest(first in 1..5_000_u64, slot in 0..9_000_u64) {
-        let (key, mut wheel) = (keys(1)[0], AttentionQueue::new().wheel.into_inner());
-        wheel.first = first;
-        prop_assert_eq!(wheel.push(key, slot), slot.clamp(first, first + 1_023));
-    }
-
-    #[test]
     fn a_full_slot_is_replaced_by_an_earlier_one_of_its_turn(
         counts in vec(prop_oneof![Just(CHUNK - 1), Just(CHUNK), Just(CHUNK + 1)], 64),
         slot in 1..64_u64,
         least in 0..64_u64,
         grid in 1..32_u64,
     ) {
-        let (key, mut wheel) = (keys(1)[0], AttentionQueue::new().wheel.into_inner());
-        for (slot, count) in (0..).zip(&counts) {
-            (0..*count).for_each(|_| wheel.add(key, slot));
-        }
+        let mut slots = AttentionQueue::new().slots.into_inner();
+        slots.counters = (0..).zip(counts.iter().map(|count| vec![0; *count])).collect();
         let is_full = |slot: u64| counts[usize::try_from(slot).expect("it fits")] >= CHUNK;
-        let found = wheel.least_full(slot, least, grid);
+        let found = slots.least_full(slot, least, grid);
         // the slots of a turn end with the one that is a multiple of the grid
         let is_possible = |other: u64| other >= least.max(1) && other + grid > slot;
         if is_full(slot) {
@@ -225,7 +216,7 @@ proptest! {
             queue.take();
             let (delay, grid) = (Period::from_nanos(delay * 1_000), millis(grid));
             queue.push(keys(1)[0], &mut QueuePlace::default(), Urgency::Pause, delay, grid);
-            *queue.wheel.lock().slots.keys().next().expect("it is queued")
+            *queue.slots.lock().counters.keys().next().expect("it is queued")
         });
         let (grid, at) = ((grid / 5).max(1) * 5_000, passed + delay);
         let due = number * 5_000;

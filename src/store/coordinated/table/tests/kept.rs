@@ -56,7 +56,7 @@ async fn the_lease_of_a_busy_counter_is_renewed_before_it_ends() {
     let fixture = Fixture::new(Coordination::Lease, &[sliding(100_000, 60)]);
     let mut tasks = JoinSet::new();
     *fixture.store.0.instances.lock() = 2;
-    fixture.table.client.start(Arc::clone(&fixture.table), &mut tasks);
+    fixture.start(&mut tasks);
     sleep(Duration::from_millis(100)).await;
     assert_eq!(fixture.table.client.instances(), 2);
     let renewals = || {
@@ -95,7 +95,7 @@ async fn a_counter_learns_of_other_instances_when_it_is_found_and_by_the_sweep()
             assert_eq!(held, Some(expected), "is found: {is_found}");
         };
         let mut tasks = JoinSet::new();
-        fixture.table.client.start(Arc::clone(&fixture.table), &mut tasks);
+        fixture.start(&mut tasks);
         let now = fixture.now().as_nanos();
         let granted = fixture.with_counter("v", |counter| {
             for i in (0..600).rev() {
@@ -124,7 +124,7 @@ async fn leases_that_have_ended_are_counted_as_lost_and_unused_counters_are_remo
     fixture.count("w", 3);
     let mut tasks = JoinSet::new();
     tasks.spawn(flush::run(Arc::clone(&fixture.table)));
-    fixture.table.client.start_sender(Arc::clone(&fixture.table), &mut tasks);
+    tasks.spawn(sender::run(Arc::clone(&fixture.table)));
     sleep(Duration::from_millis(1_500)).await;
     assert_eq!((fixture.table.client.caller.metrics.hits.stranded.get(), fixture.table.shards.len()), (0, 2));
     sleep(Duration::from_secs(10)).await;

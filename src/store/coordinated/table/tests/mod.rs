@@ -10,8 +10,9 @@ mod outage;
 use std::{future::pending, sync::Arc};
 
 use parking_lot::Mutex;
+use tokio::task::JoinSet;
 
-use super::CounterTable;
+use super::{CounterTable, sender};
 use crate::{
     clock::Clock as _,
     limit::{
@@ -22,7 +23,7 @@ use crate::{
     store::{
         coordinated::{
             CoordinationSettings,
-            client::StoreClient,
+            client::{StoreClient, heartbeat},
             counter::{Asks, LocalCounter, Sent},
             link::Link,
             test_tiers::{START, fixed, millis, sliding},
@@ -109,6 +110,12 @@ impl Fixture {
         Self { store, table, rules: RuleSet::new(&[domain], KeyHasher::with_secret([1, 2])) }
     }
 
+    /// Sends heartbeats, and what is queued.
+    fn start(&self, tasks: &mut JoinSet<()>) {
+        tasks.spawn(heartbeat::run(Arc::clone(&self.table.client)));
+        tasks.spawn(sender::run(Arc::clone(&self.table)));
+    }
+
     fn now(&self) -> Timestamp {
         self.store.0.clock.now()
     }
@@ -177,7 +184,7 @@ impl Fixture {
         let mut due = Vec::new();
         while let Some(chunk) = self.table.queue.take() {
             for shard in chunk.shards {
-                for entry in self.table.shards.lock_of(shard).all_of(shard) {
+                for entry in self.table.shards.lock(shard).all_of(shard) {
                     if self.table.queue.is_due(entry.key, &mut entry.counter.place, chunk.slot) {
                         due.push(entry.key);
                     }

@@ -17,7 +17,7 @@ impl Fixture {
     fn start_flushing(&self) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         tasks.spawn(flush::run(Arc::clone(&self.table)));
-        self.table.client.start_sender(Arc::clone(&self.table), &mut tasks);
+        tasks.spawn(sender::run(Arc::clone(&self.table)));
         tasks
     }
 
@@ -133,7 +133,7 @@ async fn no_lease_is_renewed_by_a_node_that_does_not_reply() {
     let fixture = Fixture::new(Coordination::Lease, &[sliding(100_000, 60)]);
     *fixture.store.0.instances.lock() = 2;
     let mut heartbeats = JoinSet::new();
-    fixture.table.client.start(Arc::clone(&fixture.table), &mut heartbeats);
+    fixture.start(&mut heartbeats);
     sleep(Duration::from_millis(100)).await;
     assert_eq!(fixture.table.client.instances(), 2);
     heartbeats.shutdown().await;

@@ -1,0 +1,305 @@
+//! Sends the exchanges of counters, and has their replies applied where they arrive.
+//!
+//! Counters queue here, by node. What they send is composed when a call leaves, so that late tries join. One task sends
+//! what is queued in few calls, so that concurrent decisions share the cost of a call. What no decision waits for is
+//! sent in calls of its own.
+//!
+//! A call for decisions leaves at once if none is in flight to its node, or if it is full, and otherwise an eighth of a
+//! round trip after the one before. So a decision waits for little more than its own round trip, and those that arrive
+//! meanwhile share a call. Without that distance the first decisions would use up all calls, and others would wait until
+//! one returns. Timers count milliseconds: in a shorter distance, the next decision or the next reply sends the call.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    task::yield_now,
+    time::{Instant, sleep},
+};
+
+use super::CounterTable;
+use crate::{
+    limit::{CounterKey, Timestamp},
+    store::{
+        coordinated::{client::RECHECK, counter::Sent},
+        remote::{Command, Remote, RemoteError, Replies, StoreNode, Target, Urgency},
+    },
+    wakeup::{Wakeups, wake_all},
+};
+
+/// The most calls for decisions to one node: twice those of a round trip, for late replies and short distances.
+const MAX_CALLS: usize = 16;
+
+/// The most if they are full: nothing more can join one, so it leaves at once.
+const FULL_CALLS: usize = 32;
+
+/// The parts of a round trip that pass between two calls.
+const PARTS: u32 = 8;
+
+/// The most before the first reply, or on short round trips: enough to keep the node busy, few enough to share calls.
+const FEW_CALLS: usize = 4;
+
+/// The shortest distance of two calls.
+const FINEST: Duration = Duration::from_micros(50);
+
+/// The counters whose decisions are in one call: few, so that the node works while replies to other calls are applied.
+const MAX_BATCH: usize = 64;
+
+/// The other commands in one call: few, so that a decision does not wait for long behind them.
+const MAX_BACKGROUND: usize = 256;
+
+/// The most counters whose decisions may wait for one node.
+const MAX_QUEUE: usize = 4_096;
+
+/// The replies that are of one instant, and are applied before other tasks have their turn: those to a full call.
+const AT_ONCE: usize = MAX_BATCH;
+
+/// Commands, and what is remembered of each until its reply.
+pub(in super::super) type Outbox = Vec<(Command, Sent)>;
+
+#[derive(Debug, Default)]
+pub(super) struct Sender {
+    queues: Mutex<BTreeMap<StoreNode, NodeQueue>>,
+    /// Notified when something may be sent.
+    ready: Notify,
+}
+
+#[derive(Debug, Default)]
+struct NodeQueue {
+    /// Their decisions wait, in order of arrival.
+    counters: Vec<CounterKey>,
+    /// What no decision waits for.
+    background: Outbox,
+    /// For decisions, in flight.
+    calls: usize,
+    /// When the last of them left.
+    left_at: Option<Instant>,
+    /// A moving average. Zero before the first reply.
+    round_trip: Duration,
+}
+
+/// Returns how many calls for decisions may be in flight to a node, and the time between two, unless they are full.
+fn pace(round_trip: Duration, budget: Duration) -> (usize, Duration) {
+    if round_trip / PARTS < FINEST {
+        return (FEW_CALLS, Duration::ZERO);
+    }
+    let spare = budget.saturating_sub(round_trip);
+    if spare.is_zero() {
+        return (MAX_CALLS, Duration::ZERO);
+    }
+    // half of what a decision may wait besides, since the reply may be later than others, but so long that the calls
+    // of a round trip are not used up before it ends
+    (MAX_CALLS, (round_trip / PARTS).min((spare / 2).max(round_trip / (2 * PARTS))))
+}
+
+fn take_first<T>(list: &mut Vec<T>, most: usize) -> Vec<T> {
+    list.drain(..most.min(list.len())).collect()
+}
+
+pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
+    let mut calls = FuturesUnordered::new();
+    loop {
+        let next = loop {
+            let (node, background, counters) = match table.take_queued() {
+                Ok(taken) => taken,
+                Err(next) => break next,
+            };
+            if !background.is_empty() {
+                calls.push(table.call(node, Urgency::Background, background));
+            }
+            for (node, composed) in table.compose_queued(counters) {
+                calls.push(table.call(node, Urgency::Decision, composed));
+            }
+        };
+        tokio::select! {
+            // a fixed order, so that simulations are reproducible
+            biased;
+            Some(()) = calls.next() => {}
+            () = table.sender.ready.notified() => {}
+            () = sleep(next.unwrap_or_default()), if next.is_some() => {}
+        }
+    }
+}
+
+// === impl CounterTable ===
+
+impl<R: Remote> CounterTable<R> {
+    /// Has the tries of a counter sent. Returns whether there was room.
+    pub(super) fn queue_tries(&self, key: CounterKey, target: &Target, at: Timestamp) -> bool {
+        let node = self.client.node(target, at);
+        let mut queues = self.sender.queues.lock();
+        let queue = queues.entry(node).or_default();
+        if queue.counters.len() >= MAX_QUEUE {
+            return false;
+        }
+        queue.counters.push(key);
+        // the first one sets the timer, and a call that returns looks by itself
+        let is_first = queue.counters.len() == 1;
+        let tells = queue.time_to_next(self.budget()).is_some_and(|time| is_first || time.is_zero());
+        drop(queues);
+        if tells {
+            self.sender.ready.notify_one();
+        }
+        true
+    }
+
+    pub(in super::super) fn send_in_background(&self, outbox: Outbox) {
+        if outbox.is_empty() {
+            return;
+        }
+        let mut queues = self.sender.queues.lock();
+        for (command, sent) in outbox {
+            let node = self.client.node(&command.target, command.counted_at());
+            queues.entry(node).or_default().background.push((command, sent));
+        }
+        drop(queues);
+        self.sender.ready.notify_one();
+    }
+
+    fn budget(&self) -> Duration {
+        self.client.caller.settings.budget.into()
+    }
+
+    /// Returns what may leave to one of the nodes: what no decision waits for, and counters whose decisions wait. The error
+    /// is the time until more may leave; none if a call has to return before.
+    fn take_queued(&self) -> Result<(StoreNode, Outbox, Vec<CounterKey>), Option<Duration>> {
+        let (mut next, mut queues) = (None, self.sender.queues.lock());
+        for (node, queue) in &mut *queues {
+            let time = queue.time_to_next(self.budget());
+            let is_time = time == Some(Duration::ZERO);
+            if is_time || !queue.background.is_empty() {
+                let counters = take_first(&mut queue.counters, if is_time { MAX_BATCH } else { 0 });
+                return Ok((*node, take_first(&mut queue.background, MAX_BACKGROUND), counters));
+            }
+            next = time.into_iter().chain(next).min();
+        }
+        Err(next)
+    }
+
+    /// For one node, unless tries were given up, or another counts some of the counters in the window that is open now.
+    fn compose_queued(&self, counters: Vec<CounterKey>) -> BTreeMap<StoreNode, Outbox> {
+        let (mut composed, link) = (BTreeMap::<StoreNode, Outbox>::new(), self.link_now());
+        for key in counters {
+            self.with_existing(key, None, |counter| {
+                // the tries of a counter that was evicted have failed
+                let Some(counter) = counter else { return };
+                let mut is_sent = false;
+                self.compose(key, counter, &link, |command, sent| {
+                    is_sent = true;
+                    let node = self.client.node(&command.target, command.counted_at());
+                    composed.entry(node).or_default().push((command, sent));
+                });
+                if !is_sent {
+                    // there is no reply after which it would be due again
+                    self.enqueue(key, counter, link.time.now);
+                }
+            });
+        }
+        let mut queues = self.sender.queues.lock();
+        for node in composed.keys() {
+            let queue = queues.entry(*node).or_default();
+            queue.calls += 1;
+            queue.left_at = Some(Instant::now());
+        }
+        drop(queues);
+        composed
+    }
+
+    /// Sends `outbox` to `node`, and applies the replies.
+    async fn call(&self, node: StoreNode, urgency: Urgency, outbox: Outbox) {
+        let left_at = Instant::now();
+        let (commands, mut sent): (Vec<_>, Vec<_>) =
+            outbox.into_iter().map(|(command, sent)| (command, Some(sent))).unzip();
+        let silent = || {
+            // the present windows of counters must not wait for those of a node that does not reply
+            let (link, mut woken) = (self.link_now(), Wakeups::new());
+            let is_moved = |sent: &mut Sent| self.client.node(&sent.target, link.time.now) != node;
+            for mut sent in sent.iter_mut().filter_map(|sent| sent.take_if(is_moved)) {
+                self.apply(&mut sent, Err(&RemoteError::TimedOut(RECHECK)), &link, &mut woken);
+            }
+            wake_all(&mut woken);
+        };
+        let (outcome, mut received) = self.client.send(node, commands, urgency, silent).await;
+        let took = outcome.is_ok().then(|| left_at.elapsed());
+        let (replies, now) = match outcome {
+            Ok(Replies { now, replies }) => (replies, now),
+            Err(error) => (vec![Err(error); sent.len()], Timestamp::default()),
+        };
+        for (sent, replies) in sent.chunks_mut(AT_ONCE).zip(replies.chunks(AT_ONCE)) {
+            let (link, mut woken) = (self.link_at(self.client.time_at(received)), Wakeups::new());
+            for (sent, reply) in sent.iter_mut().zip(replies) {
+                if let Some(sent) = sent {
+                    let outcome = reply.as_ref().map(|reply| (reply, reply.at.unwrap_or(now)));
+                    self.apply(sent, outcome, &link, &mut woken);
+                }
+            }
+            // together: each of their threads is woken once
+            wake_all(&mut woken);
+            if replies.len() == AT_ONCE {
+                // what other calls have received does not wait for all of them
+                yield_now().await;
+                received = self.client.caller.clock.now();
+            }
+        }
+        if urgency == Urgency::Decision
+            && let Some(queue) = self.sender.queues.lock().get_mut(&node)
+        {
+            queue.finish_call(took);
+        }
+    }
+}
+
+// === impl NodeQueue ===
+
+impl NodeQueue {
+    /// None if no decision waits, or a call has to return before.
+    fn time_to_next(&self, budget: Duration) -> Option<Duration> {
+        let is_full = self.counters.len() >= MAX_BATCH;
+        if self.counters.is_empty() {
+            return None;
+        }
+        if self.calls == 0 || is_full && self.calls < FULL_CALLS {
+            return Some(Duration::ZERO);
+        }
+        let (most, distance) = pace(self.round_trip, budget);
+        let since = || self.left_at.map_or(distance, |left_at| left_at.elapsed());
+        (self.calls < most).then(|| distance.saturating_sub(since()))
+    }
+
+    /// `took`: how long its reply took.
+    fn finish_call(&mut self, took: Option<Duration>) {
+        self.calls -= 1;
+        self.round_trip = match took {
+            Some(took) if self.round_trip.is_zero() => took,
+            Some(took) => (self.round_trip * 7 + took) / 8,
+            None => self.round_trip,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_distance_of_two_calls_fits_into_a_round_trip_and_the_budget() {
+        let micros = Duration::from_micros;
+        for (round_trip, most, distance) in [
+            (0, FEW_CALLS, 0),
+            (399, FEW_CALLS, 0),
+            (400, MAX_CALLS, 50),
+            (4_000, MAX_CALLS, 500),
+            (12_000, MAX_CALLS, 1_500),
+            // half of what the budget of 15 ms leaves
+            (13_000, MAX_CALLS, 1_000),
+            // sixteen calls of a round trip
+            (14_400, MAX_CALLS, 900),
+            (15_000, MAX_CALLS, 0),
+            (90_000, MAX_CALLS, 0),
+        ] {
+            assert_eq!(pace(micros(round_trip), micros(15_000)), (most, micros(distance)), "{round_trip}");
+        }
+    }
+}
