@@ -69,11 +69,11 @@ pub(super) fn instances(prefix: &str) -> String {
     format!("{prefix}weir:instances")
 }
 
-/// The keys of the cycle before `cycle`, of `cycle`, and of the one after it; then the key of the members.
+/// The keys of the cycle before `cycle`, and of `cycle`; then the key of the members.
 #[cfg(feature = "redis")]
 pub(super) fn pool(prefix: &str, target: &Target, cycle: u64) -> Keys {
     let members = format!("{prefix}{{{}}}p{}", target.path, target.tiers[0].period);
-    let cycles = [cycle.wrapping_sub(1), cycle, cycle.wrapping_add(1)];
+    let cycles = [cycle.wrapping_sub(1), cycle];
     cycles.into_iter().map(|cycle| format!("{members}_{cycle}")).chain([members.clone()]).collect()
 }
 

@@ -24,7 +24,7 @@ const OF_VALUES: Special = Special::new(b"%|}");
 const SHADOW: &str = "%shadow|";
 
 /// The bytes above which a path is shortened where the key in the shared store is weir's own.
-#[cfg(any(feature = "disk", feature = "remote"))]
+#[cfg(any(feature = "disk", feature = "coordinated"))]
 const LONG: usize = 256;
 
 /// The bytes that a shortened path keeps, for people who read the keys of a store.
@@ -125,6 +125,12 @@ pub(super) fn shortened(path: Box<str>) -> Box<str> {
         let _ = write!(short, "{byte:02x}");
     }
     short.into()
+}
+
+/// A long name of a member is shortened in the same way at all instances.
+#[cfg(feature = "coordinated")]
+pub(super) fn shortened_name(name: &str) -> std::borrow::Cow<'_, str> {
+    if name.len() <= LONG { name.into() } else { String::from(shortened(name.into())).into() }
 }
 
 #[cfg(not(any(feature = "disk", feature = "remote")))]

@@ -13,9 +13,6 @@ use crate::limit::{
 /// How far ahead of the store's clock a command may begin a cycle: in nanoseconds, and at most a tenth of the cycle.
 pub const MAX_POOL_AHEAD: u64 = 100_000_000;
 
-/// The part of a cycle within which reports about the last one still count as its demand: one of this many.
-pub const LATE_PART: u64 = 10;
-
 /// An operation on a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolCommand {
@@ -56,17 +53,24 @@ pub enum PoolOp {
         /// The number of instances.
         instances: u32,
     },
-    /// Applies reports of what has happened in the cycle, and returns what is counted of all members. A command about
-    /// the last cycle is answered with the table of the present one: what was asked is demand of the last one, within
-    /// the first [tenth](LATE_PART), and what was granted is over.
+    /// Applies reports of what has happened in the cycle, and returns what is counted of all members.
     Exchange(Vec<PoolReport>),
 }
 
-/// What has happened to a member at one instance since the last report.
+/// What an instance reports of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolReport {
     /// The member.
     pub member: PoolMember,
+    /// What has happened to it.
+    pub news: MemberNews,
+}
+
+/// What has happened to a member at one instance since the last report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberNews {
+    /// The hits that it asked for in the last cycle: demand that the present one is shared by.
+    pub late: u32,
     /// The hits that it asked for.
     pub asked: u32,
     /// The hits that the instance has admitted by itself, or, negative, gives back.

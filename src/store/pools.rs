@@ -23,8 +23,8 @@ use parking_lot::Mutex;
 
 use crate::{
     limit::{
-        Basis, CounterKey, Decision, Hits, Timestamp,
-        share::{Computation, MAX_MEMBERS, MemberState, PoolDecision, Shares},
+        Basis, CounterKey, Decision, Hits, Period, Timestamp,
+        share::{Computation, MAX_MEMBERS, MemberState, Pool, PoolDecision, Shares, Sharing},
     },
     observe::Metric,
 };
@@ -46,14 +46,8 @@ pub(super) trait Pooled {
     /// Returns copies of the members, each with its hits that were admitted and rejected.
     fn report(&self) -> Vec<(Arc<str>, MemberState, [u64; 2])>;
 
-    /// Returns the hits that were granted in the last cycle, and the capacity.
-    fn usage(&self) -> (u32, u32);
-
-    fn is_due(&self) -> bool;
-
-    fn begin_shares(&mut self) -> Option<Computation>;
-
-    fn install(&mut self, shares: Shares);
+    /// Returns the pool whose shares are computed, with the capacity, the cycle and the sharing of its rule.
+    fn with_rule(&mut self) -> (&mut Pool, u32, Period, &Arc<Sharing>);
 
     /// Ends what it does beside decisions, since it was dropped.
     fn end(&mut self) {}
@@ -212,7 +206,7 @@ impl<P: Pooled + Send + 'static> Pools<P> {
                     self.members.fetch_sub(before - after, Ordering::Relaxed);
                 }
             }
-            (done, after > before, pool.is_due())
+            (done, after > before, pool.with_rule().0.is_due())
         };
         if is_due && !slot.is_queued.swap(true, Ordering::Relaxed) {
             let slot = Arc::clone(slot);
@@ -286,8 +280,8 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         reported.report += 1;
         for slot in self.all() {
             let ((used, capacity), members) = {
-                let pool = slot.pool.lock();
-                (pool.usage(), pool.report())
+                let mut pool = slot.pool.lock();
+                (pool.with_rule().0.usage(), pool.report())
             };
             if capacity > 0 {
                 let usage = summary.pools.entry(Arc::clone(&slot.rule)).or_default();
@@ -352,10 +346,14 @@ impl<P: Pooled> PoolSlot<P> {
     pub(super) fn compute_shares(&self, run: impl Fn(&Computation) -> Shares) {
         self.is_queued.store(false, Ordering::Relaxed);
         loop {
-            let begun = self.pool.lock().begin_shares();
+            let begun = {
+                let mut pool = self.pool.lock();
+                let (pool, capacity, cycle, sharing) = pool.with_rule();
+                pool.begin_shares(capacity, cycle, sharing)
+            };
             let Some(computation) = begun else { return };
             let shares = run(&computation);
-            self.pool.lock().install(shares);
+            self.pool.lock().with_rule().0.install(shares);
         }
     }
 }
@@ -434,6 +432,11 @@ impl PoolSummary {
 fn index(key: CounterKey) -> usize {
     // any of its bits are suitable
     usize::try_from(key.shard() % TABLES as u64).unwrap_or_default()
+}
+
+/// Returns the hits that a pool counts, which counts no more.
+pub(super) fn clamped(hits: Hits) -> u32 {
+    u32::try_from(hits.0).unwrap_or(u32::MAX)
 }
 
 pub(super) fn decision_of(decided: PoolDecision, hits: Hits) -> Decision {

@@ -8,7 +8,7 @@ use weir::{
         share::{OTHER, PoolTable, Terms},
     },
     store::{
-        pool_command::{Leased, PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
+        pool_command::{Leased, MemberNews, PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
         remote::Target,
         simulated::SimulatedPools,
     },
@@ -42,9 +42,14 @@ impl Store {
     }
 
     fn exchange(&mut self, cycle: u64, at: (u64, u64), asked: &[(&str, u32)]) -> PoolTable {
-        let report =
-            |(name, asked): &(&str, u32)| PoolReport { member: member(name), asked: *asked, granted: 0 };
-        let reports = asked.iter().map(report).collect();
+        let report = |(name, asked): &(&str, u32)| {
+            let news = MemberNews { asked: *asked, ..MemberNews::default() };
+            PoolReport { member: member(name), news }
+        };
+        self.report(cycle, at, asked.iter().map(report).collect())
+    }
+
+    fn report(&mut self, cycle: u64, at: (u64, u64), reports: Vec<PoolReport>) -> PoolTable {
         match self.send(cycle, at, PoolOp::Exchange(reports)) {
             PoolOutcome::Table(table) => table,
             outcome => panic!("{outcome:?}"),
@@ -111,8 +116,8 @@ fn names_without_a_place_share_one_however_many_there_are() {
     assert_eq!(other.asked, 50 - PLACES);
     // a name of the rule has a place all the same
     let named = PoolMember { name: "real".into(), is_named: true };
-    let reports = vec![PoolReport { member: named, asked: 1, granted: 0 }];
-    store.send(5, (5, 2), PoolOp::Exchange(reports));
+    let news = MemberNews { asked: 1, ..MemberNews::default() };
+    store.report(5, (5, 2), vec![PoolReport { member: named, news }]);
     assert!(names(&store.exchange(5, (5, 3), &[])).contains(&"real"));
 }
 
@@ -131,12 +136,12 @@ fn a_command_of_another_cycle_grants_nothing() {
 }
 
 #[test]
-fn a_report_of_the_last_cycle_is_demand_within_a_tenth_of_the_next() {
+fn a_late_report_is_demand_of_the_cycle_before() {
     let mut store = Store::new();
-    let table = store.exchange(5, (6, 1_000), &[("A", 1)]);
-    assert_eq!((table.cycle, table.members[0].demand, table.members[0].asked, table.dropped), (6, 1, 0, 0));
-    let table = store.exchange(5, (6, 1_001), &[("A", 2)]);
-    assert_eq!((table.cycle, table.members[0].demand, table.members[0].asked, table.dropped), (6, 1, 0, 2));
+    let news = MemberNews { late: 1, asked: 2, granted: 0 };
+    let table = store.report(6, (6, 1_000), vec![PoolReport { member: member("A"), news }]);
+    let counts = &table.members[0];
+    assert_eq!((table.cycle, counts.demand, counts.asked, counts.is_new), (6, 1, 2, false));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use weir::{
     clock::Clock as _,
     limit::{Algorithm, OverLimitPolicy, Period, Tier},
     store::{
-        pool_command::{PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
+        pool_command::{MemberNews, PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
         remote::{Heartbeat, Remote as _},
     },
 };
@@ -25,7 +25,7 @@ fn members_of_the_longest_pool_are_kept() {
         let cycle = store.clock.now().as_nanos() / period.as_nanos();
         for _ in 0..2 {
             let member = PoolMember { name: "A".into(), is_named: false };
-            let reports = vec![PoolReport { member, asked: 1, granted: 1 }];
+            let reports = vec![PoolReport { member, news: MemberNews { asked: 1, granted: 1, late: 0 } }];
             let op = PoolOp::Exchange(reports);
             let target = Arc::clone(&target);
             let command = PoolCommand { target, cycle, places: 9, forget_after: u32::MAX, op };
@@ -51,7 +51,7 @@ async fn every_script_runs_on_the_clock_of_the_server() {
         remote.heartbeat(Heartbeat { instance: "one", ttl: Period::from_secs(60) }).await.expect("a reply");
     assert!(members.instances == 1 && members.now.is_some_and(|now| now >= at), "{members:?}");
     let member = PoolMember { name: "A".into(), is_named: false };
-    let report = PoolReport { member, asked: 1, granted: 1 };
+    let report = PoolReport { member, news: MemberNews { asked: 1, granted: 1, late: 0 } };
     let op = PoolOp::Exchange(vec![report]);
     let pool = target("d|pool|client", OverLimitPolicy::Ignore, vec![tier(9, 3_600, Algorithm::FixedWindow)]);
     let cycle = at.as_nanos() / Period::from_secs(3_600).as_nanos();

@@ -12,7 +12,7 @@ use weir::{
     clock::Clock as _,
     limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp, share::Terms},
     store::{
-        pool_command::{PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
+        pool_command::{MemberNews, PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
         redis::{RedisRemote, RedisSettings},
         remote::{Remote as _, Target},
         simulated::SimulatedPools,
@@ -37,7 +37,7 @@ struct Step {
 #[derive(Clone, Debug)]
 enum Action {
     Lease { member: usize, terms: [u32; 4], tries: Vec<u32>, pace: u32 },
-    Exchange(Vec<(usize, u32, i64)>),
+    Exchange(Vec<(usize, (u32, u32), i64)>),
 }
 
 /// The name of a member. Some have characters that are special elsewhere; the first three are named in the rule.
@@ -50,9 +50,10 @@ fn member(i: usize) -> PoolMember {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let members = || 0..NAMES.len();
     let numbers = || prop_oneof![8 => 0..60_u32, 1 => Just(u32::MAX)];
+    let late = || prop_oneof![3 => Just(0_u32), 1 => numbers()];
     let lease = (members(), (numbers(), 0..30_u32, 0..60_u32, numbers()), vec(1..9_u32, 0..5), 0..40_u32)
         .prop_map(|(member, terms, tries, pace)| Action::Lease { member, terms: terms.into(), tries, pace });
-    let exchange = vec((members(), numbers(), -9..9_i64), 0..5).prop_map(Action::Exchange);
+    let exchange = vec((members(), (late(), numbers()), -9..9_i64), 0..5).prop_map(Action::Exchange);
     let op = prop_oneof![5 => lease, 3 => exchange];
     let later = prop_oneof![6 => 0..150_u64, 2 => 1_700..2_300_u64, 1 => 0..12_000_u64];
     let step = (later, prop_oneof![12 => Just(0), 3 => Just(-1), 1 => -3..3_i64], op)
@@ -70,7 +71,10 @@ fn op(action: &Action) -> PoolOp {
             instances: 1 + pace % 3,
         },
         Action::Exchange(reports) => {
-            let report = |(of, asked, granted)| PoolReport { member: member(of), asked, granted };
+            let report = |(of, (late, asked), granted)| PoolReport {
+                member: member(of),
+                news: MemberNews { late, asked, granted },
+            };
             PoolOp::Exchange(reports.into_iter().map(report).collect())
         }
     }
@@ -137,8 +141,7 @@ async fn send(remote: &RedisRemote, target: &Arc<Target>, op: PoolOp) -> PoolOut
 fn exchange(members: &[&str]) -> PoolOp {
     let report = |name: &&str| PoolReport {
         member: PoolMember { name: (*name).into(), is_named: false },
-        asked: 1,
-        granted: 1,
+        news: MemberNews { late: 0, asked: 1, granted: 1 },
     };
     PoolOp::Exchange(members.iter().map(report).collect())
 }
@@ -168,7 +171,7 @@ async fn all_keys_are_in_one_slot_and_none_is_left_when_the_members_are_forgotte
     assert!(begun.elapsed() >= Duration::from_millis(CYCLE));
 }
 
-/// Two first tables of a cycle at once, and the demand of the last cycle in both.
+/// Tables of a cycle have the demand of the one before, also what was reported late.
 #[test]
 fn a_late_report_is_demand_of_the_cycle_before() {
     let redis = RedisWithClock::new();
@@ -182,19 +185,18 @@ fn a_late_report_is_demand_of_the_cycle_before() {
         redis.call_pool(command).expect("it replies").outcome
     };
     let demand = |outcome: PoolOutcome| match outcome {
-        PoolOutcome::Table(table) => (
-            table.cycle - cycle,
-            table.members.iter().map(|member| member.demand).sum::<u32>(),
-            table.dropped,
-        ),
+        PoolOutcome::Table(table) => table.members.iter().map(|member| member.demand).sum::<u32>(),
         outcome => panic!("{outcome:?}"),
     };
-    assert_eq!(demand(call(0, cycle, exchange(&["A", "B"]))), (0, 0, 0));
-    // a report of that cycle, in the first tenth of the next one, and after it
-    assert_eq!(demand(call(10_999, cycle, exchange(&["A"]))), (1, 3, 0));
-    assert_eq!(demand(call(11_001, cycle, exchange(&["A"]))), (1, 3, 1));
-    // both first tables of the next cycle have it
-    assert_eq!(demand(call(11_001, cycle + 1, exchange(&[]))), (1, 3, 0));
+    assert_eq!(demand(call(0, cycle, exchange(&["A", "B"]))), 0);
+    // a report of another cycle changes nothing
+    assert_eq!(call(10_001, cycle, exchange(&["A"])), PoolOutcome::OtherCycle(cycle + 1));
+    assert_eq!(demand(call(10_002, cycle + 1, exchange(&[]))), 2);
+    let member = PoolMember { name: "A".into(), is_named: false };
+    let news = MemberNews { late: 3, ..MemberNews::default() };
+    let late = PoolOp::Exchange(vec![PoolReport { member, news }]);
+    assert_eq!(demand(call(10_003, cycle + 1, late)), 5);
+    assert_eq!(demand(call(19_999, cycle + 1, exchange(&[]))), 5);
     // after a cycle without demand there is none
-    assert_eq!(demand(call(30_000, cycle + 3, exchange(&["C"]))), (3, 0, 0));
+    assert_eq!(demand(call(30_000, cycle + 3, exchange(&["C"]))), 0);
 }

@@ -6,7 +6,7 @@ use redis::Value;
 use weir::{
     limit::{Algorithm, Bucket, OverLimitPolicy, Period, Refill},
     store::{
-        pool_command::{PoolCommand, PoolMember, PoolOp, PoolReport},
+        pool_command::{MemberNews, PoolCommand, PoolMember, PoolOp, PoolReport},
         redis::{Auth, RedisRemote},
         remote::{Heartbeat, Remote as _},
     },
@@ -60,7 +60,7 @@ async fn the_least_rights_of_the_page_suffice() {
     let pool =
         target("d|service=kyc|client", OverLimitPolicy::Ignore, vec![tier(9, 60, Algorithm::FixedWindow)]);
     let member = PoolMember { name: "A".into(), is_named: false };
-    let report = PoolReport { member, asked: 1, granted: 1 };
+    let report = PoolReport { member, news: MemberNews { asked: 1, granted: 1, late: 0 } };
     let op = PoolOp::Exchange(vec![report]);
     let cycle = at.as_nanos() / Period::from_secs(60).as_nanos();
     let command = PoolCommand { target: pool, cycle, places: 9, forget_after: 2, op };

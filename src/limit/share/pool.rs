@@ -315,12 +315,18 @@ impl Pool {
         self.census.add(standing);
         self.share(rule);
         if self.is_due {
-            let default = self.default_of(rule, standing.weight);
-            let left = rule.capacity.saturating_sub(self.granted);
-            self.members.at_mut(place).allow(default.min(left), default);
-            self.kept += u64::from(self.members.at_mut(place).kept());
+            self.allow_default(rule, place);
         }
         place
+    }
+
+    /// Until shares are computed, a new member has its default.
+    pub(super) fn allow_default(&mut self, rule: &PoolRule<'_>, place: usize) {
+        let default = self.default_of(rule, self.members.row()[place].1.standing.weight);
+        let left = rule.capacity.saturating_sub(self.granted);
+        let member = self.members.at_mut(place);
+        member.allow(default.min(left), default);
+        self.kept += u64::from(member.kept());
     }
 
     fn default_of(&self, rule: &PoolRule<'_>, weight: u32) -> u32 {
@@ -365,12 +371,6 @@ impl Pool {
         self.computing.is_some()
     }
 
-    /// Returns whether `shares` are those that are being computed for this pool.
-    #[must_use]
-    pub fn has_begun(&self, shares: &Shares) -> bool {
-        shares.id.is_some() && self.computing == shares.id
-    }
-
     /// Begins to compute shares, if [`Pool::is_due`]. Copies all members, some ten instructions for each.
     #[must_use]
     pub fn begin_shares(
@@ -391,7 +391,7 @@ impl Pool {
 
     /// Installs the shares that this pool has begun last, unless another cycle has begun. Ignores those of other pools.
     pub fn install(&mut self, shares: Shares) {
-        if !self.has_begun(&shares) {
+        if shares.id.is_none() || self.computing != shares.id {
             return;
         }
         self.computing = None;

@@ -1,7 +1,11 @@
 //! Pools that many instances share: what the store has counted of all members, and the shares that an instance computes
 //! from it.
 
-use super::{Borrow, Lend, OTHER, Pool, PoolRule, Terms, member::MemberState};
+use super::{
+    Account, Borrow, Lend, OTHER, Pool, PoolRule, Terms,
+    census::{Census, Standing},
+    member::MemberState,
+};
 
 /// What the store of a pool has counted in one cycle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,8 +14,6 @@ pub struct PoolTable {
     pub cycle: u64,
     /// The hits that all members were granted.
     pub total: u32,
-    /// Reported hits that were dropped, because they came too late to be demand.
-    pub dropped: u64,
     /// The members, in any order.
     pub members: Vec<MemberCounts>,
 }
@@ -34,21 +36,15 @@ pub struct MemberCounts {
 }
 
 impl Pool {
-    /// Returns the pool that `table` describes, in `step`. The members' pace in the last steps and the totals stay.
-    #[must_use]
-    pub fn adopt(&self, rule: &PoolRule<'_>, table: &PoolTable, step: u32) -> Self {
+    /// Becomes the pool that `table` describes, in `step`. The members' pace in the last steps and the totals stay.
+    pub fn adopt(&mut self, rule: &PoolRule<'_>, table: &PoolTable, step: u32) {
         let step = step.max(self.step);
         let later = step - self.step;
-        let mut adopted = Self {
-            cycle: Some(table.cycle),
-            step,
-            granted: table.total,
-            granted_before: self.granted_before,
-            is_beside: self.is_beside,
-            ..Self::default()
-        };
+        let before = std::mem::take(&mut self.members);
+        (self.cycle, self.step, self.granted) = (Some(table.cycle), step, table.total);
+        (self.census, self.kept, self.computing) = (Census::default(), 0, None);
         for counts in &table.members {
-            let known = self.members.get(&counts.name);
+            let known = before.get(&counts.name);
             let mut member = known.cloned().unwrap_or_else(|| MemberState::arriving(table.cycle, step));
             if known.is_none() || later > 0 {
                 member.begin_step(later);
@@ -56,10 +52,17 @@ impl Pool {
             }
             (member.demand, member.asked, member.granted) = (counts.demand, counts.asked, counts.granted);
             (member.is_new, member.last_cycle) = (counts.is_new, counts.last_cycle);
-            adopted.members.insert(&counts.name, member);
+            member.standing = Standing::of(&counts.name, rule.sharing);
+            self.census.add(member.standing);
+            self.kept += u64::from(member.kept());
+            self.members.insert(&counts.name, member);
         }
-        adopted.allow(rule);
-        adopted
+        self.share(rule);
+        for place in 0..self.members.len() {
+            if self.is_due && before.place(&self.members.row()[place].0).is_none() {
+                self.allow_default(rule, place);
+            }
+        }
     }
 
     /// Begins `cycle` with the shares that are expected from the last one.
@@ -88,6 +91,13 @@ impl Pool {
         let kept = u32::try_from(self.kept - u64::from(member.kept())).unwrap_or(u32::MAX);
         let free = capacity.saturating_sub(kept);
         Terms { capacity, own: member.own, limit: limit.max(member.default), free }
+    }
+
+    /// Returns what all members, and the one of this `name`, were granted in this cycle.
+    #[must_use]
+    pub fn account(&self, name: &str) -> Account {
+        let granted = self.members.get(name).map_or(0, |member| member.granted);
+        Account { total: self.granted, granted }
     }
 
     /// Learns what the store has granted in this cycle: to the member `name`, and to all.

@@ -166,12 +166,11 @@ impl<R: Remote> Store for Coordinated<R> {
     ) -> Result<(), StoreError> {
         let (at, span) = (self.client.time_at(now).now, reservation.counted);
         let hits = unused.min(reservation.hits);
-        if let Some(mode) = self.pool_mode(check) {
-            Box::pin(self.release_shared(check, mode, span.from, hits, now)).await;
+        if let Some(member) = self.pool_member(check) {
+            Box::pin(self.release_shared(&member, span.from, hits, now)).await;
             return Ok(());
         }
-        let mode = if check.pool.is_some() { Coordination::Local } else { self.mode(check, at) };
-        match mode {
+        match self.mode(check, at) {
             Coordination::Local => self.memory.release_now(check, reservation, unused, now),
             Coordination::Split => self.split.release(&self.memory, check, reservation, unused, now),
             // sent with the next flush, after all hits that were counted here before, so that it does not wait and no

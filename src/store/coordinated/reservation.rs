@@ -27,11 +27,8 @@ impl<R: Remote> Coordinated<R> {
         budget: Period,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
-        if check.pool.is_some() {
-            if let Some(mode) = self.pool_mode(check) {
-                return Ok(Box::pin(self.reserve_shared(check, mode, request, now)).await);
-            }
-            return Ok(self.memory.reserve_now(check, request, now));
+        if let Some(member) = self.pool_member(check) {
+            return Ok(Box::pin(self.reserve_shared(&member, request, now)).await);
         }
         let at = self.client.time_at(now).now;
         match self.mode(check, at) {

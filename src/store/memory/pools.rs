@@ -8,9 +8,9 @@ use std::sync::{
 use crate::{
     limit::{
         Hits, LimitCheck, Period, Timestamp,
-        share::{Computation, MemberState, Pool, PoolDecision, PoolRule, Shares, Sharing},
+        share::{MemberState, Pool, PoolDecision, PoolRule, Sharing},
     },
-    store::pools::{Beside, PoolSummary, Pooled, Pools},
+    store::pools::{Beside, PoolSummary, Pooled, Pools, clamped},
 };
 
 /// In bytes. A longer name keeps its first bytes, and gets the key of its counter.
@@ -104,10 +104,6 @@ impl Pooled for MemoryPool {
         self.pool.members().len()
     }
 
-    fn usage(&self) -> (u32, u32) {
-        self.pool.usage()
-    }
-
     fn report(&self) -> Vec<(Arc<str>, MemberState, [u64; 2])> {
         let members = self.pool.copied().into_iter();
         members
@@ -118,16 +114,8 @@ impl Pooled for MemoryPool {
             .collect()
     }
 
-    fn is_due(&self) -> bool {
-        self.pool.is_due()
-    }
-
-    fn begin_shares(&mut self) -> Option<Computation> {
-        self.pool.begin_shares(self.capacity, self.cycle, &self.sharing)
-    }
-
-    fn install(&mut self, shares: Shares) {
-        self.pool.install(shares);
+    fn with_rule(&mut self) -> (&mut Pool, u32, Period, &Arc<Sharing>) {
+        (&mut self.pool, self.capacity, self.cycle, &self.sharing)
     }
 }
 
@@ -136,7 +124,7 @@ impl Pooled for MemoryPool {
 impl LockedPool<'_> {
     /// `fit` tells whether the hits fit in the tiers beside the pool; otherwise they are rejected.
     pub(super) fn take(&mut self, hits: Hits, fit: bool) -> PoolDecision {
-        self.pool.decide(&self.rule, &self.member, clamp(hits), fit, self.now)
+        self.pool.decide(&self.rule, &self.member, clamped(hits), fit, self.now)
     }
 
     pub(super) fn look(&mut self) -> PoolDecision {
@@ -145,17 +133,13 @@ impl LockedPool<'_> {
 
     /// Returns those of the `hits` that the member had been granted in this cycle.
     pub(super) fn give_back(&mut self, hits: Hits) -> i64 {
-        self.pool.give_back(&self.rule, &self.member, clamp(hits), self.now)
+        self.pool.give_back(&self.rule, &self.member, clamped(hits), self.now)
     }
 
     /// Undoes a `change` of what the member was granted in this cycle.
     pub(super) fn undo(&mut self, change: i64) {
         self.pool.undo(&self.member, change);
     }
-}
-
-fn clamp(hits: Hits) -> u32 {
-    u32::try_from(hits.0).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -168,7 +152,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        limit::{Entry, KeyHasher},
+        limit::{Entry, KeyHasher, share::Computation},
         store::pools::PoolSlot,
     };
 

@@ -1,7 +1,6 @@
 -- Keeps the pool of fair shares that instances share: what its members have asked for, and what they were granted.
 --
--- KEYS  the cycle before, the cycle that the caller believes to be open, and the one after it, each a hash; the
---       members, a hash
+-- KEYS  the cycle before, and the cycle that the caller believes to be open, each a hash; the members, a hash
 -- ARGV  the operation; the time in microseconds, empty in production, where the server's clock is used; the start and
 --       the length of the cycle in microseconds, and its number; the milliseconds that keys outlive their use; the
 --       cycles after which a member is forgotten; the places; and what the operation needs
@@ -27,15 +26,16 @@ if not now then
 end
 local start, length, cycle = number(ARGV[3]), number(ARGV[4]), number(ARGV[5])
 local jitter, forget_after, places = number(ARGV[6]), number(ARGV[7]), number(ARGV[8])
-local members = KEYS[4]
-
--- how many cycles the store is ahead of the caller, whose clock may be a little ahead itself
-local ahead = math.floor((now - start) / length)
-if ahead == -1 and start - now <= math.min(100000, length / 10) then ahead = 0 end
+local members = KEYS[3]
 
 local function whole(n)
   return string.format('%.0f', n)
 end
+
+-- how many cycles the store is ahead of the caller, whose clock may be a little ahead itself
+local ahead = math.floor((now - start) / length)
+if ahead == -1 and start - now <= math.min(100000, length / 10) then ahead = 0 end
+if ahead ~= 0 then return whole(cycle + ahead) end
 
 local function least(a, b)
   if a < b then return a end
@@ -71,13 +71,6 @@ local function put(to, field, text)
   to.known[field], to.changed[field] = text, true
 end
 
--- Returns what was granted to all in a cycle.
-local function total_of(book)
-  local total = number(book.get('G'))
-  book.is_new = not total
-  return total or 0
-end
-
 -- Writes what has changed, a thousand fields at once. The hash then expires after these milliseconds, if they are given.
 local function save(from, expires)
   local fields = {}
@@ -93,35 +86,41 @@ local function save(from, expires)
   end
 end
 
--- Writes the cycle, which is read as the demand of the one after it, and the members.
-local function save_all(book, taken)
-  save(book, book.is_new and (start + 2 * length - now) / 1000)
+local at_once = op == 'exchange'
+local before, open, taken = hash(KEYS[1], at_once), hash(KEYS[2], at_once), hash(members, at_once)
+local total = number(open.get('G'))
+local is_new = not total
+total = total or 0
+
+-- Writes everything. A cycle is read as the demand of the one after it.
+local function save_all()
+  put(open, 'G', whole(total))
+  save(before, (start + length - now) / 1000)
+  save(open, is_new and (start + 2 * length - now) / 1000)
   save(taken, (forget_after + 1) * length / 1000)
 end
 
--- Returns the field of the place of a member. It gets one of its own if it has demand, and there is one.
-local function place(taken, named, name, has_demand)
+-- Returns the field of the place of a member with hits in the cycle of this number. It gets a place of its own if it has
+-- demand, and there is one.
+local function place(number_of, named, name, has_demand)
   local last, since = two(taken.get(name))
-  local is_member = last and cycle - last <= forget_after
+  local is_member = last and number_of - last <= forget_after
   if not is_member then
     taken.count = taken.count or redis_call('HLEN', members)
     if name ~= 'other' and not (has_demand and (named or taken.count < places)) then
-      return place(taken, true, 'other', has_demand)
+      return place(number_of, true, 'other', has_demand)
     end
   end
-  if has_demand and (not is_member or last < cycle) then
+  if has_demand and (not is_member or last < number_of) then
     if not last then taken.count = taken.count + 1 end
-    put(taken, name, whole(cycle) .. ' ' .. whole(is_member and since or cycle))
+    put(taken, name, whole(number_of) .. ' ' .. whole(is_member and since or number_of))
   end
   return '=' .. name
 end
 
 if op == 'lease' then
-  if ahead ~= 0 then return whole(cycle + ahead) end
-  local book, taken = hash(KEYS[2]), hash(members)
-  local field = place(taken, ARGV[9] == '1', ARGV[10], true)
-  local asked, granted = two(book.get(field))
-  local total = total_of(book)
+  local field = place(cycle, ARGV[9] == '1', ARGV[10], true)
+  local asked, granted = two(open.get(field))
   asked, granted = asked or 0, granted or 0
   local capacity, own, limit, free = number(ARGV[11]), number(ARGV[12]), number(ARGV[13]), number(ARGV[14])
   local function grant(hits)
@@ -144,36 +143,28 @@ if op == 'lease' then
       grant(more)
     end
   end
-  put(book, 'G', whole(total))
-  put(book, field, whole(asked) .. ' ' .. whole(granted))
-  save_all(book, taken)
+  put(open, field, whole(asked) .. ' ' .. whole(granted))
+  save_all()
   return table.concat({ whole(cycle), table.concat(tries), whole(more), whole(granted), whole(total) }, '|')
 end
 
--- an exchange, whose reports may be of the cycle that has just ended
-if ahead ~= 0 and ahead ~= 1 then return { whole(cycle + ahead) } end
-local before, open, taken = hash(KEYS[1 + ahead], true), hash(KEYS[2 + ahead], true), hash(members, true)
-local book, dropped = ahead == 0 and open or before, 0
-local total = total_of(book)
-for at = 9, #ARGV, 4 do
-  local asked, granted = number(ARGV[at + 2]), number(ARGV[at + 3])
-  if ahead == 0 or now - start - length <= length / 10 then
-    -- what was admitted in a cycle that has ended is over
-    if ahead == 1 then granted = 0 end
-    local field = place(taken, ARGV[at] == '1', ARGV[at + 1], asked > 0 or granted > 0)
-    local a, g = two(book.get(field))
-    a, g = least(4294967295, (a or 0) + asked), least(4294967295, most(0, (g or 0) + granted))
-    total = least(4294967295, most(0, total + granted))
-    put(book, field, whole(a) .. ' ' .. whole(g))
-    put(book, 'G', whole(total))
-  else
-    dropped = dropped + asked
-  end
+local function add(book, field, asked, granted)
+  local a, g = two(book.get(field))
+  a, g = least(4294967295, (a or 0) + asked), least(4294967295, most(0, (g or 0) + granted))
+  put(book, field, whole(a) .. ' ' .. whole(g))
 end
-save_all(book, taken)
+
+for at = 9, #ARGV, 5 do
+  local named, name = ARGV[at] == '1', ARGV[at + 1]
+  local late, asked, granted = number(ARGV[at + 2]), number(ARGV[at + 3]), number(ARGV[at + 4])
+  if late > 0 then add(before, place(cycle - 1, named, name, true), late, 0) end
+  add(open, place(cycle, named, name, asked > 0 or granted > 0), asked, granted)
+  total = least(4294967295, most(0, total + granted))
+end
+if #ARGV > 8 then save_all() end
 local rows, last_asked, asked = {}, before.known, open.known
 for name, text in pairs(taken.known) do
-  if text and cycle + ahead - number(string.match(text, '^%d+')) > forget_after then
+  if text and cycle - number(string.match(text, '^%d+')) > forget_after then
     redis_call('HDEL', members, name)
   elseif text then
     local field = '=' .. name
@@ -181,4 +172,4 @@ for name, text in pairs(taken.known) do
     rows[#rows + 1] = text .. ' ' .. (last_asked[field] or '0 0') .. ' ' .. (asked[field] or '0 0')
   end
 end
-return { whole(cycle + ahead), open.get('G') or '0', whole(dropped), rows }
+return { whole(cycle), whole(total), rows }

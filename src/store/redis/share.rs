@@ -79,8 +79,9 @@ impl ShareRequest {
             PoolOp::Exchange(reports) => {
                 for report in reports {
                     arguments.member(&report.member);
-                    arguments.number(report.asked);
-                    arguments.number(report.granted);
+                    arguments.number(report.news.late);
+                    arguments.number(report.news.asked);
+                    arguments.number(report.news.granted);
                 }
             }
         }
@@ -123,11 +124,8 @@ fn granted(reply: &str) -> Option<PoolOutcome> {
 
 /// A member is followed by its cycles, and by what it asked for and was granted in the last cycle and in the open one.
 fn table(parts: &[Value]) -> Option<PoolOutcome> {
-    let (cycle, total, dropped, rows) = match parts {
-        [cycle] => return Some(PoolOutcome::OtherCycle(text(cycle)?.parse().ok()?)),
-        [cycle, total, dropped, Value::Array(rows)] => (text(cycle)?.parse().ok()?, total, dropped, rows),
-        _ => return None,
-    };
+    let [cycle, total, Value::Array(rows)] = parts else { return None };
+    let cycle = text(cycle)?.parse().ok()?;
     let members = rows.as_chunks::<2>().0.iter().map(|[name, row]| {
         let mut numbers = text(row)?.split(' ');
         let mut cycles = || numbers.next()?.parse::<u64>().ok();
@@ -140,7 +138,6 @@ fn table(parts: &[Value]) -> Option<PoolOutcome> {
     Some(PoolOutcome::Table(PoolTable {
         cycle,
         total: text(total)?.parse().ok()?,
-        dropped: text(dropped)?.parse().ok()?,
         members: members.collect::<Option<_>>()?,
     }))
 }

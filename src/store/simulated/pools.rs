@@ -10,7 +10,7 @@ use crate::{
         share::{Account, MemberCounts, OTHER, PoolTable},
     },
     store::pool_command::{
-        LATE_PART, Leased, MAX_POOL_AHEAD, PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport,
+        Leased, MAX_POOL_AHEAD, MemberNews, PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport,
     },
 };
 
@@ -64,15 +64,12 @@ impl SimulatedPools {
         let is_ahead = cycle.saturating_mul(length).saturating_sub(now) <= MAX_POOL_AHEAD.min(length / 10);
         let present = now / length;
         let open = if is_ahead { cycle.max(present) } else { present };
-        let is_late_in_time = now.saturating_sub(open * length) <= length / LATE_PART;
         // not by `open`: callers whose clocks are right still need the demand of the cycle before theirs
         pool.cycles.retain(|stored, _| stored + 1 >= present);
         pool.places = places;
         pool.forget_after = forget_after.into();
         match op {
-            _ if cycle != open && (cycle + 1 != open || matches!(op, PoolOp::Lease { .. })) => {
-                PoolOutcome::OtherCycle(open)
-            }
+            _ if cycle != open => PoolOutcome::OtherCycle(open),
             PoolOp::Lease { member, terms, tries, ahead, instances } => {
                 let (total, counts) = pool.place(cycle, &member, true);
                 let mut account = Account { total: *total, granted: counts.granted };
@@ -84,14 +81,11 @@ impl SimulatedPools {
                 PoolOutcome::Leased(Leased { tries, ahead, granted: account.granted, total: account.total })
             }
             PoolOp::Exchange(reports) => {
-                let mut dropped = 0;
-                for PoolReport { member, asked, granted } in reports {
-                    if cycle < open && !is_late_in_time {
-                        dropped += u64::from(asked);
-                        continue;
+                for PoolReport { member, news: MemberNews { late, asked, granted } } in reports {
+                    if late > 0 {
+                        let (_, counts) = pool.place(cycle.saturating_sub(1), &member, true);
+                        counts.asked = counts.asked.saturating_add(late);
                     }
-                    // what was admitted in a cycle that has ended is over
-                    let granted = if cycle == open { granted } else { 0 };
                     let (total, counts) = pool.place(cycle, &member, asked > 0 || granted > 0);
                     counts.asked = counts.asked.saturating_add(asked);
                     for count in [&mut counts.granted, total] {
@@ -99,7 +93,7 @@ impl SimulatedPools {
                         *count = u32::try_from(changed).unwrap_or(u32::MAX);
                     }
                 }
-                PoolOutcome::Table(PoolTable { dropped, ..pool.table(open) })
+                PoolOutcome::Table(pool.table(cycle))
             }
         }
     }
@@ -137,11 +131,6 @@ impl StoredPool {
             MemberCounts { name: name.clone(), demand, asked, granted, last_cycle, is_new: since == cycle }
         });
         let members = members.collect();
-        PoolTable {
-            cycle,
-            total: self.cycles.get(&cycle).map_or(0, |stored| stored.total),
-            dropped: 0,
-            members,
-        }
+        PoolTable { cycle, total: self.cycles.get(&cycle).map_or(0, |stored| stored.total), members }
     }
 }

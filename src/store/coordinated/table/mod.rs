@@ -252,6 +252,10 @@ impl<R: Remote> CounterTable<R> {
     }
 
     pub(super) fn requested_mode(&self, check: &LimitCheck<'_>) -> Coordination {
+        if check.pool.is_some() && !self.client.caller.remote.keeps_pools() {
+            // each instance has its part
+            return Coordination::Local;
+        }
         let requested = check.rule.coordination().unwrap_or(self.client.caller.settings.coordination);
         // a pool has members instead of parts, and the pace of a bucket of a request is not that of the counter
         let is_whole = || check.pool.is_some() || check.tiers().iter().any(Tier::has_any_pace);
