@@ -394,14 +394,14 @@ impl LocalCounter {
         let at = link.time.now;
         let is_lease = self.choice.mode == Coordination::Lease;
         let wants_lease = is_lease && (wants_lease || tries.iter().any(Try::leases));
-        let held = self.leased_hits();
+        let before = self.leased_hits();
         if tries.iter().any(|asked| self.must_return(asked, at)) {
             self.return_leases();
         }
         if wants_lease {
             self.return_ending(link.lead(), at);
         }
-        let returned = held - self.leased_hits();
+        let returned = before - self.leased_hits();
         let (reports, dropped) = self.take_reports(sent.number, at);
         sent.carried = (!reports.is_empty()).then(|| self.carried_hits());
         // no try that follows may find hits held that it needs

@@ -64,7 +64,9 @@ impl Dropped {
 
     pub(super) fn all_of(deltas: &[PendingDelta]) -> Self {
         let mut all = Self::default();
-        deltas.iter().for_each(|delta| all.add(delta.taken(), delta.returned()));
+        for delta in deltas {
+            all.add(delta.taken(), delta.returned());
+        }
         all
     }
 
@@ -161,9 +163,13 @@ impl PendingDelta {
         }
         let try_before = self.rejected_at().filter(|at| *at <= self.last_at);
         let try_after = self.rejected_at().filter(|at| *at > self.last_at);
-        try_before.into_iter().for_each(|at| state.reject(tier, at));
+        if let Some(at) = try_before {
+            state.reject(tier, at);
+        }
         state.add(tier, self.last_at, self.change, now);
-        try_after.into_iter().for_each(|at| state.reject(tier, at));
+        if let Some(at) = try_after {
+            state.reject(tier, at);
+        }
     }
 }
 

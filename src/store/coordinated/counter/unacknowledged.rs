@@ -70,7 +70,9 @@ impl Unacknowledged {
         }
         if let Some(deltas) = &mut self.0 {
             let pending: SmallVec<[_; 1]> = deltas.list.drain(deltas.in_flight..).collect();
-            pending.into_iter().for_each(|delta| self.add(delta, tiers, now));
+            for delta in pending {
+                self.add(delta, tiers, now);
+            }
         }
     }
 
