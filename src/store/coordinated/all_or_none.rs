@@ -188,7 +188,7 @@ impl<R: Remote> Coordinated<R> {
             unit.iter().map(of_check).collect()
         };
         if outlook == Outlook::Cached {
-            self.client.caller.metrics.decisions.denied.add(1);
+            self.client.metrics.decisions.denied.add(1);
         }
         // hits may have been given back since, but nothing was counted
         if outlook.rejects() && !decisions.iter().any(|decision| decision.over) {

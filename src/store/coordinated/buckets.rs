@@ -37,7 +37,7 @@ impl<R: Remote> Coordinated<R> {
         request: &BucketRequest,
         now: Timestamp,
     ) -> Result<BucketReply, StoreError> {
-        if self.client.caller.settings.coordination == Coordination::Local {
+        if self.client.settings.coordination == Coordination::Local {
             return Ok(self.memory.decide_bucket_now(name, request, now));
         }
         match request {
@@ -54,7 +54,7 @@ impl<R: Remote> Coordinated<R> {
         deletes: bool,
         now: Timestamp,
     ) -> Result<Option<Period>, StoreError> {
-        if self.client.caller.settings.coordination == Coordination::Local {
+        if self.client.settings.coordination == Coordination::Local {
             return Ok(self.memory.find_buckets_now(name, deletes, now));
         }
         if !deletes {
@@ -100,7 +100,7 @@ impl<R: Remote> Coordinated<R> {
         };
         if reads {
             // without a reply, this instance's estimate has to do
-            let turn = Turn::begin(now, self.client.caller.settings.budget, None, None);
+            let turn = Turn::begin(now, self.client.settings.budget, None, None);
             let _ = self.read(&[&check], turn).await;
         }
         let decisions = self.take(std::slice::from_ref(&check), Scope::Descriptor, now).await?;

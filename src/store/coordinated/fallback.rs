@@ -18,7 +18,7 @@ impl<R: Remote> Coordinated<R> {
         now: Timestamp,
     ) -> Decision {
         if delivery == Delivery::Unknown {
-            self.client.caller.metrics.hits.delivery_unknown.add(check.hits.0);
+            self.client.metrics.hits.delivery_unknown.add(check.hits.0);
         }
         self.table
             .with_counter(check, now, |counter| self.decide_on_without_store(counter, check, delivery, now))
@@ -31,7 +31,7 @@ impl<R: Remote> Coordinated<R> {
         delivery: Delivery,
         now: Timestamp,
     ) -> Decision {
-        self.client.caller.metrics.decisions.fallback.add(1);
+        self.client.metrics.decisions.fallback.add(1);
         let policy = self.client.failure_policy(check);
         let (direction, hits) = (check.direction, check.hits);
         let reported = counter.reports(delivery);
@@ -70,7 +70,7 @@ impl<R: Remote> Coordinated<R> {
         delivery: Delivery,
         now: Timestamp,
     ) -> Reservation {
-        self.client.caller.metrics.decisions.fallback.add(1);
+        self.client.metrics.decisions.fallback.add(1);
         let at = self.client.time_at(now).now;
         let policy = self.client.failure_policy(check);
         self.table.with_counter(check, at, |counter| {
@@ -88,7 +88,7 @@ impl<R: Remote> Coordinated<R> {
             }
             if !reported {
                 let most = request.fit(Hits(u64::MAX)).0.min(capacity(&counter.target.tiers));
-                self.client.caller.metrics.hits.delivery_unknown.add(most);
+                self.client.metrics.hits.delivery_unknown.add(most);
             }
             if hits > Hits(0) && !reported {
                 counter.note_answer(delivery, hits, at);

@@ -88,7 +88,7 @@ impl<R: Remote> Coordinated<R> {
     /// Returns the metrics of coordination.
     #[must_use]
     pub fn coordination_metrics(&self) -> &CoordinationMetrics {
-        &self.client.caller.metrics
+        &self.client.metrics
     }
 
     /// Returns the counters of `local` rules. They are swept by the owner of the store.
@@ -100,7 +100,7 @@ impl<R: Remote> Coordinated<R> {
     /// Returns the shared store.
     #[must_use]
     pub fn remote(&self) -> &R {
-        &self.client.caller.remote
+        &self.client.remote
     }
 
     /// Returns the number of instances that share the store, this one included, as of the last heartbeat.
@@ -130,12 +130,14 @@ impl<R: Remote> Coordinated<R> {
     /// Returns how far the store's clock is ahead of this instance's, in nanoseconds.
     #[must_use]
     pub fn clock_offset(&self) -> i64 {
-        self.client.caller.store_clock.offset()
+        self.client.store_clock.offset()
     }
 
     /// Follows steps of this instance's clock, of which `reading` is a look, before the next reply of the store does.
     pub fn follow_clock(&self, reading: Reading) {
-        self.client.follow_clock(reading);
+        if self.remote().has_clock() {
+            self.client.store_clock.follow(reading);
+        }
     }
 
     /// Reports pending hits, returns unused leases, and deregisters. Must be called after the last decision.

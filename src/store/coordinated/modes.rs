@@ -83,11 +83,11 @@ impl Made {
 
 impl<R: Remote> Store for Coordinated<R> {
     fn longest_wait(&self) -> Duration {
-        self.client.caller.settings.budget.into()
+        self.client.settings.budget.into()
     }
 
     fn shared_counts(&self) -> SharedCounts {
-        let settings = &self.client.caller.settings;
+        let settings = &self.client.settings;
         SharedCounts {
             store: Some(self.remote().shared_store()),
             mode: settings.coordination,
@@ -154,7 +154,7 @@ impl<R: Remote> Store for Coordinated<R> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
-        self.reserve_within(check, request, self.client.caller.settings.budget, now).await
+        self.reserve_within(check, request, self.client.settings.budget, now).await
     }
 
     async fn release(
@@ -211,7 +211,7 @@ impl<R: Remote> Coordinated<R> {
     ) -> Decisions {
         let has_pools = checks.iter().any(|check| check.pool.is_some());
         if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Local) {
-            self.client.caller.metrics.decisions.local.add(checks.len() as u64);
+            self.client.metrics.decisions.local.add(checks.len() as u64);
             if has_pools {
                 self.memory.divide_pools_between(self.client.instances());
             }
@@ -223,7 +223,7 @@ impl<R: Remote> Coordinated<R> {
         if has_pools {
             return self.take_with_pools(checks, scope, now, TakeOptions { record, wait, all_quotas }).await;
         }
-        let turn = || Turn::begin(now, self.client.caller.settings.budget, wait, record);
+        let turn = || Turn::begin(now, self.client.settings.budget, wait, record);
         if scope == Scope::Request {
             if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Split)
                 && let Some(decisions) =
@@ -301,7 +301,7 @@ impl<R: Remote> Coordinated<R> {
         }
         // it is requested, or the store supports no other mode
         record_mode(record, Coordination::Local);
-        self.client.caller.metrics.decisions.local.add(1);
+        self.client.metrics.decisions.local.add(1);
         let decision = self.memory.decide(std::slice::from_ref(check), scope, now)[0];
         Ok(Made::by_mode(decision, self.client.time_at(now).now))
     }
@@ -343,7 +343,7 @@ impl<R: Remote> Coordinated<R> {
             (together.unwrap_or_else(each), at)
         } else {
             record_mode(record, Coordination::Local);
-            self.client.caller.metrics.decisions.local.add(checks.len() as u64);
+            self.client.metrics.decisions.local.add(checks.len() as u64);
             let copies: SmallVec<[LimitCheck<'_>; 2]> = checks.iter().map(|check| check.copied()).collect();
             (self.memory.decide(&copies, scope, now), self.client.time_at(now).now)
         };
@@ -406,13 +406,13 @@ impl<R: Remote> Coordinated<R> {
             // what is held is used first
             let held = (mode == Coordination::Lease).then(|| counter.decide_from_held(ask, &link)).flatten();
             if let Some(decision) = held {
-                self.client.caller.metrics.decisions.leased.add(1);
+                self.client.metrics.decisions.leased.add(1);
                 return Ok(Made::by_mode(decision, time.now));
             }
         } else {
             match counter.decide(mode, ask, &link) {
                 Decided::Now(decision, how) => {
-                    self.client.caller.metrics.of(how).add(1);
+                    self.client.metrics.of(how).add(1);
                     return Ok(Made::by_mode(decision, time.now));
                 }
                 Decided::Wait(asks) => {
@@ -460,7 +460,7 @@ impl<R: Remote> Coordinated<R> {
             match recorded(record, commands, pin!(self.wait(check, scope, waiting, turn))).await {
                 Ok(made) => {
                     if made.fallback.is_none() {
-                        self.client.caller.metrics.decisions.waited.add(1);
+                        self.client.metrics.decisions.waited.add(1);
                     }
                     made
                 }
@@ -468,7 +468,7 @@ impl<R: Remote> Coordinated<R> {
                     if check.direction == Direction::GiveBack && delivery != Delivery::NotApplied =>
                 {
                     record_fallback(record);
-                    self.client.caller.metrics.decisions.fallback.add(1);
+                    self.client.metrics.decisions.fallback.add(1);
                     Made::by_mode(self.look(check, Hits(0), now), self.client.time_at(now).now)
                 }
                 Err(undecided) => {

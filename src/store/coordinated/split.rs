@@ -181,7 +181,7 @@ impl<R: Remote> Split<R> {
     }
 
     fn count(&self, own: &Own<'_>) {
-        let decisions = &self.client.caller.metrics.decisions;
+        let decisions = &self.client.metrics.decisions;
         if own.policy.is_some() {
             decisions.fallback.add(1);
         } else {

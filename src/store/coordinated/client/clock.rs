@@ -70,7 +70,7 @@ impl StoreClock {
     }
 
     /// Follows steps of this instance's clock, which the store's does not make.
-    pub(super) fn follow(&self, reading: Reading) {
+    pub(in super::super) fn follow(&self, reading: Reading) {
         self.follow_steps(&mut self.writer.lock(), reading);
     }
 

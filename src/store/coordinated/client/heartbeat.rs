@@ -10,7 +10,7 @@ use arc_swap::{ArcSwap, Guard};
 use futures_util::future::join_all;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::{StoreClient, breaker::FailedCount, caller::Caller, instances::InstanceNumbers};
+use super::{StoreClient, breaker::FailedCount, instances::InstanceNumbers};
 use crate::{
     limit::{Period, Timestamp, part::Place},
     store::{
@@ -35,7 +35,7 @@ pub(in super::super) struct Membership {
 
 /// Sends heartbeats until this instance leaves. The store removes an instance after two missed ones.
 pub(in super::super) async fn run<R: Remote>(client: Arc<StoreClient<R>>) {
-    let mut ticks = interval(client.caller.settings.heartbeat.into());
+    let mut ticks = interval(client.settings.heartbeat.into());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut lately = [0; MEMORY];
     loop {
@@ -80,23 +80,24 @@ impl Membership {
 impl<R: Remote> StoreClient<R> {
     /// The reply also closes the breaker of the node that keeps the registered instances.
     async fn beat(&self, lately: &mut [usize; MEMORY]) {
-        let (caller, membership) = (&self.caller, &self.membership);
-        let (node, period) = (caller.remote.members_node(), caller.settings.heartbeat);
+        let Self { remote, breaker, membership, .. } = self;
+        let CoordinationSettings { instance, heartbeat: period, .. } = &self.settings;
+        let node = remote.members_node();
         let ttl = Period::from_nanos(2 * period.as_nanos());
-        let sent = caller.look();
-        let heartbeat = caller.remote.heartbeat(Heartbeat { instance: &caller.settings.instance, ttl });
-        let reply = timeout(period.into(), caller.wait_for_reply(node, None, heartbeat, || {})).await;
+        let sent = self.look();
+        let reply = self.wait_for_reply(node, None, remote.heartbeat(Heartbeat { instance, ttl }), || {});
+        let reply = timeout((*period).into(), reply).await;
         let Ok(Ok(Members { instances, rank, now })) = reply else {
-            return caller.breaker.record_failures(node, None, 1);
+            return breaker.record_failures(node, None, 1);
         };
-        caller.breaker.record_reply(node);
+        breaker.record_reply(node);
         lately.rotate_right(1);
         lately[0] = instances.max(1);
         membership.instances.store(lately[0], Ordering::Relaxed);
         membership.most_lately.store(lately.iter().copied().max().unwrap_or_default(), Ordering::Relaxed);
-        let received = caller.look();
+        let received = self.look();
         if let Some(now) = now {
-            caller.measure(sent, received, now);
+            self.measure(sent, received, now);
         }
         let (sent, received) = (self.time_at(sent.now), self.time_at(received.now));
         // by the earliest instant at which it can have been sent
@@ -107,15 +108,15 @@ impl<R: Remote> StoreClient<R> {
     }
 
     pub(in super::super) async fn leave(&self) {
-        let CoordinationSettings { instance, heartbeat, .. } = &self.caller.settings;
+        let CoordinationSettings { instance, heartbeat, .. } = &self.settings;
         self.membership.has_left.store(true, Ordering::Relaxed);
-        let left = self.caller.remote.heartbeat(Heartbeat { instance, ttl: Period::default() });
+        let left = self.remote.heartbeat(Heartbeat { instance, ttl: Period::default() });
         let _ = timeout((*heartbeat).into(), left).await;
     }
 
     /// A probe takes no hits of a target that the node failed to count.
     async fn probe_open_nodes(&self) {
-        let Caller { remote, breaker, settings, .. } = &self.caller;
+        let Self { remote, breaker, settings, .. } = self;
         let probes = breaker.open_nodes().into_iter().map(async |(node, failed)| {
             if node == remote.members_node() {
                 // the heartbeat probes it

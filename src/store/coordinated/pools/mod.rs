@@ -69,13 +69,13 @@ impl<R: Remote> SharedPools<R> {
     pub(super) fn new(client: Arc<StoreClient<R>>) -> Arc<Self> {
         let (runtime, jobs) = (Handle::current(), Handle::current());
         let beside = Beside::new(move |job| drop(jobs.spawn_blocking(job)));
-        let pools = Pools::new(client.caller.settings.max_counters, beside);
+        let pools = Pools::new(client.settings.max_counters, beside);
         Arc::new(Self { pools, client, runtime })
     }
 
     pub(super) async fn sweep(self: Arc<Self>) {
         for step in 0.. {
-            sleep(self.client.caller.settings.sweep.into()).await;
+            sleep(self.client.settings.sweep.into()).await;
             self.pools.sweep(step, self.client.time().now);
         }
     }
@@ -103,7 +103,7 @@ impl<R: Remote> SharedPools<R> {
                 tiers: [tier.clone()].into(),
                 over_limit_policy: OverLimitPolicy::Ignore,
             };
-            InstancePool::new(target, Arc::clone(sharing), Arc::clone(&self.client.caller.metrics.hits))
+            InstancePool::new(target, Arc::clone(sharing), Arc::clone(&self.client.metrics.hits))
         };
         let slot = self.pools.find(key.of_tier(tier), || check.rule.label().into(), make);
         Some(Member { check, mode, slot, value: shortened_name(check.member()) })
@@ -124,7 +124,7 @@ impl<R: Remote> SharedPools<R> {
                     drop(self.runtime.spawn(Arc::clone(self).fetch(Arc::clone(slot), name.into())));
                 };
                 let (decision, how) = pool.decide(value, hits, is_away || stays_away, fetch)?;
-                self.client.caller.metrics.of(how).add(1);
+                self.client.metrics.of(how).add(1);
                 return Ok(decision_of(decision, check.hits));
             }
             if !takes {
@@ -160,12 +160,12 @@ impl<R: Remote> SharedPools<R> {
     fn delay(&self, pool: &InstancePool, soon: bool) -> Period {
         let longest = JITTER.as_nanos().min(pool.target.tiers[0].period.as_nanos() / JITTER_PART);
         let mut hasher = DefaultHasher::new();
-        (&self.client.caller.settings.instance, &pool.target.path, pool.now).hash(&mut hasher);
+        (&self.client.settings.instance, &pool.target.path, pool.now).hash(&mut hasher);
         let jitter = hasher.finish() % (longest + 1);
         let step = pool.span[1].since(pool.now);
         match pool.mode {
             _ if soon => Period::from_nanos(jitter),
-            Coordination::Interval => step.min(self.client.caller.settings.sync_interval),
+            Coordination::Interval => step.min(self.client.settings.sync_interval),
             _ => Period::from_nanos(step.as_nanos() + jitter),
         }
     }

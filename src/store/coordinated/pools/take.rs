@@ -51,7 +51,7 @@ impl<R: Remote> Coordinated<R> {
         now: Timestamp,
         TakeOptions { record, wait, .. }: TakeOptions<'_>,
     ) -> Decisions {
-        let turn = || Turn::begin(now, self.client.caller.settings.budget, wait, record);
+        let turn = || Turn::begin(now, self.client.settings.budget, wait, record);
         if let [check] = checks
             && check.own_tiers().is_empty()
             && let Some(member) = self.pool_member(check)
@@ -133,12 +133,12 @@ impl<R: Remote> Coordinated<R> {
                 reply.map_err(|_| Undecided::NOT_ASKED)
             });
             if let Ok(decision) = recorded(turn.record, 1, received).await {
-                self.client.caller.metrics.decisions.waited.add(1);
+                self.client.metrics.decisions.waited.add(1);
                 return decision_of(decision, check.hits);
             }
         }
         record_fallback(turn.record);
-        self.client.caller.metrics.decisions.fallback.add(1);
+        self.client.metrics.decisions.fallback.add(1);
         let (policy, instances) = (self.client.failure_policy(check), self.pools.instances());
         let decided = self.pools.with(slot, time, |pool| {
             pool.decide_without_store(value, clamped(check.hits), policy, instances)
@@ -175,7 +175,7 @@ impl<R: Remote> Coordinated<R> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Reservation {
-        let turn = Turn::begin(now, self.client.caller.settings.budget, None, None);
+        let turn = Turn::begin(now, self.client.settings.budget, None, None);
         // a new member has a share from then on
         self.pools.with(&member.slot, self.client.time_at(now), |pool| _ = pool.ask(&member.value, 0));
         let looked = self.look_at(member.check, Hits(0), turn);
@@ -197,7 +197,7 @@ impl<R: Remote> Coordinated<R> {
         hits: Hits,
         now: Timestamp,
     ) {
-        let turn = Turn::begin(now, self.client.caller.settings.budget, None, None);
+        let turn = Turn::begin(now, self.client.settings.budget, None, None);
         let check = LimitCheck { hits, direction: Direction::GiveBack, ..member.check.copied() };
         let period = check.tiers()[0].period;
         if from.window_end(period) == now.window_end(period) {

@@ -1,6 +1,6 @@
 //! When a counter needs attention.
 
-use super::CounterTable;
+use super::{CounterTable, shards::Entry};
 use crate::{
     limit::{Algorithm, CounterKey, Period, Timestamp},
     store::{
@@ -65,14 +65,15 @@ fn shortened(pause: Period, hash: u64) -> Period {
 
 impl<R: Remote> CounterTable<R> {
     /// To be called whenever what `counter` has to report, or a lease that it has to return, may have changed.
-    pub(in super::super) fn enqueue(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
-        if !counter.can_flush() {
-            return self.enqueue_lease(key, counter, now);
+    pub(super) fn enqueue(&self, entry: &mut Entry, now: Timestamp) {
+        if !entry.counter.can_flush() {
+            return self.enqueue_lease(entry, now);
         }
+        let (key, counter) = (entry.key, &mut entry.counter);
         let interval = counter.plan.schedule.interval();
         let (tick, grid) = (tick(interval), interval.min(LONGEST_GRID));
-        let is_early = self.client.caller.settings.early_sync;
-        let round_trip = self.client.caller.round_trip();
+        let is_early = self.client.settings.early_sync;
+        let round_trip = self.client.round_trip();
         let mut urgency = if is_early { counter.urgency(round_trip, tick, now) } else { Urgency::Pause };
         if !counter.place.is_due_for(urgency) && self.client.is_unavailable_for(&counter.target, now) {
             // the flush waits for the node, however urgent it is; those that are evicted meanwhile leave the queue
@@ -98,27 +99,22 @@ impl<R: Remote> CounterTable<R> {
 
     /// For a counter whose report has failed, or leaves with what decisions wait for. However urgent the next report
     /// is, it waits: a store that rejects reports, for want of memory, say, would have one in every round trip.
-    pub(in super::super) fn enqueue_again(
-        &self,
-        key: CounterKey,
-        counter: &mut LocalCounter,
-        now: Timestamp,
-    ) {
+    pub(super) fn enqueue_again(&self, entry: &mut Entry, now: Timestamp) {
+        let Entry { key, counter } = entry;
         if !counter.can_flush() || self.client.is_unavailable_for(&counter.target, now) {
-            return self.enqueue(key, counter, now);
+            return self.enqueue(entry, now);
         }
         let pause = counter.plan.schedule.interval().max(LONGEST_GRID);
-        self.queue.push(key, &mut counter.place, Urgency::Interval, pause, LONGEST_GRID);
+        self.queue.push(*key, &mut counter.place, Urgency::Interval, pause, LONGEST_GRID);
     }
 
-    fn enqueue_lease(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
-        let Some((at, is_punctual)) = counter.due_at(lead(self.client.caller.round_trip())) else { return };
-        if is_punctual {
-            self.queue.push(key, &mut counter.place, Urgency::Lease, at.since(now), Period::default());
-        } else if !counter.place.is_due_for(Urgency::Lease) {
-            let delay = at.since(now).max(LEASE_CHECK);
-            self.queue.push(key, &mut counter.place, Urgency::Lease, delay, LONGEST_GRID);
+    fn enqueue_lease(&self, Entry { key, counter }: &mut Entry, now: Timestamp) {
+        let Some((at, is_punctual)) = counter.due_at(lead(self.client.round_trip())) else { return };
+        if !is_punctual && counter.place.is_due_for(Urgency::Lease) {
+            return;
         }
+        let (least, grid) = if is_punctual { Default::default() } else { (LEASE_CHECK, LONGEST_GRID) };
+        self.queue.push(*key, &mut counter.place, Urgency::Lease, at.since(now).max(least), grid);
     }
 }
 

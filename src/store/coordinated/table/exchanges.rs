@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
-use super::CounterTable;
+use super::{CounterTable, sender::Outbox, shards::Entry};
 use crate::{
     limit::{CounterKey, Hits},
     store::{
@@ -14,7 +14,7 @@ use crate::{
             delivery::{Delivery, SentTry, Undecided},
             link::{Link, StoreTime},
         },
-        remote::{Command, Remote},
+        remote::Remote,
     },
     wakeup::Wakeups,
 };
@@ -51,23 +51,23 @@ impl<R: Remote> CounterTable<R> {
         if delivery == Delivery::Unknown {
             self.client.renew_writer();
         }
-        self.with_existing(key, Some(sent.generation), |counter| {
-            let Some(counter) = counter else {
+        self.with_existing(key, Some(sent.generation), |entry| {
+            let Some(entry) = entry else {
                 let carried = carried.unwrap_or_default();
                 match delivery {
                     Delivery::Applied => {}
                     Delivery::NotApplied => self.record_dropped(carried),
-                    _ => self.client.caller.metrics.hits.delivery_unknown.add(carried.all()),
+                    _ => self.client.metrics.hits.delivery_unknown.add(carried.all()),
                 }
                 return self.record(sent.decide_alone(outcome), woken);
             };
-            self.record(counter.apply(sent, outcome, link), woken);
-            counter.follow_instances(link.instances);
-            self.send_tries(key, counter, link, woken);
+            self.record(entry.counter.apply(sent, outcome, link), woken);
+            entry.counter.follow_instances(link.instances);
+            self.send_tries(entry, link, woken);
             if delivery != Delivery::Applied && carried.is_some() {
-                self.enqueue_again(key, counter, link.time.now);
+                self.enqueue_again(entry, link.time.now);
             } else {
-                self.enqueue(key, counter, link.time.now);
+                self.enqueue(entry, link.time.now);
             }
         });
     }
@@ -96,9 +96,9 @@ impl<R: Remote> CounterTable<R> {
             Asks::GiveBack(_) => None,
             Asks::Look | Asks::Reserve(_) => Some(Hits(0)),
         };
-        self.with_existing(key, Some(generation), |counter| {
+        self.with_existing(key, Some(generation), |entry| {
             let undecided = |delivery| Err(Undecided { delivery, late: true });
-            let Some(counter) = counter else { return undecided(Delivery::Unknown) };
+            let Some(Entry { counter, .. }) = entry else { return undecided(Delivery::Unknown) };
             // tries are decided under the lock: it may just have been
             if let Some(decided) = outcome.take_or_leave() {
                 return decided;
@@ -115,17 +115,11 @@ impl<R: Remote> CounterTable<R> {
     }
 
     /// Queues `counter` if some of its tries may leave, or it wants a lease. They fail if too many wait for the node.
-    pub(super) fn send_tries(
-        &self,
-        key: CounterKey,
-        counter: &mut LocalCounter,
-        link: &Link,
-        woken: &mut Wakeups,
-    ) {
+    pub(super) fn send_tries(&self, Entry { key, counter }: &mut Entry, link: &Link, woken: &mut Wakeups) {
         if !counter.can_send_tries(link) {
             return;
         }
-        if self.queue_tries(key, &counter.target, link.time.now) {
+        if self.queue_tries(*key, &counter.target, link.time.now) {
             counter.note_queued();
         } else {
             counter.count_returns();
@@ -135,20 +129,15 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    pub(in super::super) fn compose(
-        &self,
-        key: CounterKey,
-        counter: &mut LocalCounter,
-        link: &Link,
-        send: impl FnMut(Command, Sent),
-    ) {
+    pub(in super::super) fn compose(&self, entry: &mut Entry, link: &Link, outbox: &mut Outbox) {
+        let Entry { key, counter } = entry;
         counter.follow_instances(link.instances);
         self.record_dropped(counter.expire_leases(link.time));
-        self.record_dropped(counter.compose(key, link, send));
+        self.record_dropped(counter.compose(*key, link, |command, sent| outbox.push((command, sent))));
     }
 
     fn record(&self, applied: Applied, woken: &mut Wakeups) {
-        let hits = &self.client.caller.metrics.hits;
+        let hits = &self.client.metrics.hits;
         hits.delivery_unknown.add(applied.unknown);
         hits.overshoot.add(applied.overshoot);
         self.record_dropped(applied.dropped);
@@ -160,8 +149,8 @@ impl<R: Remote> CounterTable<R> {
     }
 
     pub(in super::super) fn link_at(&self, time: StoreTime) -> Link {
-        let CoordinationSettings { budget, local_cache, .. } = self.client.caller.settings;
-        let (instances, round_trip) = (self.client.instances(), self.client.caller.round_trip());
+        let CoordinationSettings { budget, local_cache, .. } = self.client.settings;
+        let (instances, round_trip) = (self.client.instances(), self.client.round_trip());
         Link { time, instances, writer: self.client.writer(), round_trip, budget, local_cache }
     }
 }
@@ -211,25 +200,26 @@ impl<R: Remote> Drop for Awaited<'_, R> {
         let Some(Waiting { key, generation, hits, asks, mut outcome, .. }) = self.waiting.take() else {
             return;
         };
-        self.table.with_existing(key, Some(generation), |counter| {
+        self.table.with_existing(key, Some(generation), |entry| {
             // tries are decided under the lock
             let Some(decided) = outcome.take_or_leave() else { return };
             let taken = decided.map_or(Hits(0), |tried| tried.taken(asks, hits));
-            let Some(counter) = counter else {
+            let Some(entry) = entry else {
                 // it was evicted
                 return self.table.record_dropped(Dropped::stranded(taken));
             };
+            let counter = &mut entry.counter;
             match (decided, asks) {
                 (Ok(tried), Asks::Reserve(request)) if taken > Hits(0) => {
                     counter.give_back_reserved(request, tried);
                 }
                 (Ok(tried), _) if taken > Hits(0) => counter.unspend(hits, tried.at),
                 (Err(Undecided { delivery: Delivery::NotApplied, .. }), _) => {
-                    counter.count_return(hits, asks)
+                    counter.count_return(hits, asks);
                 }
                 _ => return,
             }
-            self.table.enqueue(key, counter, self.table.client.time().now);
+            self.table.enqueue(entry, self.table.client.time().now);
         });
     }
 }

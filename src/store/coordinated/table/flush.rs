@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{CounterTable, sender::Outbox, shards::Entry};
 use crate::{
-    limit::{CounterKey, Period},
+    limit::Period,
     store::{
         coordinated::{
             counter::{LocalCounter, Slot},
@@ -32,7 +32,7 @@ const AT_ONCE: usize = 32;
 const FINAL_FLUSH_RETRY: Period = Period::from_millis(5);
 
 pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
-    let step = Period::from_nanos(table.client.caller.settings.sweep.as_nanos() / SWEEP_STEPS as u64);
+    let step = Period::from_nanos(table.client.settings.sweep.as_nanos() / SWEEP_STEPS as u64);
     let next_sweep = || Instant::now() + step.into();
     let mut sweep_at = next_sweep();
     loop {
@@ -46,26 +46,21 @@ pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
             sweep(&table);
             sweep_at = next_sweep();
         }
-        // also while no node replies: the queue would keep the counters that were evicted meanwhile
-        flush_due(&table, sweep_at).await;
-    }
-}
-
-/// Only until the next sweep, which counters that become due all the time would hold up.
-async fn flush_due<R: Remote>(table: &CounterTable<R>, sweep_at: Instant) {
-    while Instant::now() < sweep_at
-        && let Some(chunk) = table.queue.take()
-    {
-        for shards in chunk.shards.chunks(AT_ONCE) {
-            flush_shards(table, shards, chunk.slot);
-            // decisions, whose commands and replies pass through this thread, do not wait for all of them
-            yield_now().await;
+        // also while no node replies: the queue would keep the counters that were evicted meanwhile. But only until the
+        // next sweep, which counters that become due all the time would hold up
+        while Instant::now() < sweep_at
+            && let Some((shards, slot)) = table.queue.take()
+        {
+            for shards in shards.chunks(AT_ONCE) {
+                flush_shards(&table, shards, slot);
+                // decisions, whose commands and replies pass through this thread, do not wait for all of them
+                yield_now().await;
+            }
         }
     }
 }
 
-/// `shards` is what [`CounterKey::shard`] returns for the keys of the counters that are due with `slot`. Counters of the
-/// same entries leave together.
+/// `shards` are those of the keys of the counters that are due with `slot`. Counters of the same entries leave together.
 fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option<Slot>) {
     let link = table.link_now();
     let (mut all, mut woken) = (Outbox::with_capacity(shards.len()), Wakeups::new());
@@ -79,10 +74,10 @@ fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option
             asked += usize::from(is_alone || !counter.leave(link.time.now));
             is_due |= table.queue.is_due(*key, &mut counter.place, slot);
         }
-        for Entry { key, counter } in entries {
-            counter.note_others(asked > 1);
+        for entry in entries {
+            entry.counter.note_others(asked > 1);
             if is_due {
-                flush_counter(table, *key, counter, &link, &mut all, &mut woken);
+                flush_counter(table, entry, &link, &mut all, &mut woken);
             }
         }
     }
@@ -92,30 +87,29 @@ fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option
 
 fn flush_counter<R: Remote>(
     table: &CounterTable<R>,
-    key: CounterKey,
-    counter: &mut LocalCounter,
+    entry: &mut Entry,
     link: &Link,
     all: &mut Outbox,
     woken: &mut Wakeups,
 ) {
-    let time = link.time;
+    let (counter, now) = (&mut entry.counter, link.time.now);
     // pending hits are kept while the node does not reply; the heartbeat detects when it does again
-    let is_available = !table.client.is_unavailable_for(&counter.target, time.now);
-    if is_available && counter.should_renew(link.lead(), time.now) {
+    let is_available = !table.client.is_unavailable_for(&counter.target, now);
+    if is_available && counter.should_renew(link.lead(), now) {
         // due again after the reply
         counter.want_lease();
-        return table.send_tries(key, counter, link, woken);
+        return table.send_tries(entry, link, woken);
     }
     return_ended(table, counter, link);
     if counter.waits_for_call() {
         // which carries the reports too: decisions must not leave behind those of others
-        return table.enqueue_again(key, counter, time.now);
+        return table.enqueue_again(entry, now);
     }
     if is_available && counter.can_flush() {
-        table.compose(key, counter, link, |command, sent| all.push((command, sent)));
+        table.compose(entry, link, all);
     }
     // what is not in flight now is due again
-    table.enqueue(key, counter, time.now);
+    table.enqueue(entry, now);
 }
 
 fn return_ended<R: Remote>(table: &CounterTable<R>, counter: &mut LocalCounter, link: &Link) {
@@ -131,11 +125,12 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &CounterTable<R>) {
         loop {
             let link = table.link_now();
             let (mut unreported, mut composed) = (false, Outbox::default());
-            table.shards.sweep(1, link.time.now, |key, counter| {
-                counter.return_leases();
-                if counter.can_flush() {
-                    table.compose(key, counter, &link, |command, sent| composed.push((command, sent)));
+            table.shards.sweep(1, link.time.now, |entry| {
+                entry.counter.return_leases();
+                if entry.counter.can_flush() {
+                    table.compose(entry, &link, &mut composed);
                 }
+                let counter = &entry.counter;
                 // what is held by an exchange on its way, or by one to come, has to be returned too
                 unreported |= !counter.is_settled() || !counter.is_silent() || counter.waits_for_call();
             });
@@ -152,12 +147,13 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &CounterTable<R>) {
 /// What other counters need was queued when it became known. Hits whose windows ended in an outage are dropped here.
 fn sweep<R: Remote>(table: &CounterTable<R>) {
     let link = table.link_now();
-    let time = link.time;
-    table.shards.sweep(SWEEP_STEPS, time.now, |key, counter| {
+    let now = link.time.now;
+    table.shards.sweep(SWEEP_STEPS, now, |entry| {
+        let counter = &mut entry.counter;
         counter.follow_instances(link.instances);
-        table.record_dropped(counter.drop_ended(time.now));
+        table.record_dropped(counter.drop_ended(now));
         return_ended(table, counter, &link);
-        counter.shrink(time.now);
-        table.enqueue(key, counter, time.now);
+        counter.shrink(now);
+        table.enqueue(entry, now);
     });
 }

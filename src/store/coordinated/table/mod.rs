@@ -41,7 +41,7 @@ pub(super) struct CounterTable<R> {
 
 impl<R: Remote> CounterTable<R> {
     pub(super) fn new(client: Arc<StoreClient<R>>) -> Self {
-        let settings = &client.caller.settings;
+        let settings = &client.settings;
         let shards = Shards::new(settings.max_counters, settings.max_counter_bytes);
         let (queue, sender, generations) = (AttentionQueue::new(), Sender::default(), AtomicU32::new(1));
         Self { shards, queue, sender, client, generations }
@@ -50,7 +50,7 @@ impl<R: Remote> CounterTable<R> {
     /// Other numbers of the same tiers have the same key.
     #[inline]
     pub(super) fn key_of(&self, check: &LimitCheck<'_>) -> CounterKey {
-        check.key.of_tiers(check.tiers()).of_home(self.client.caller.remote.home(check.tiers()))
+        check.key.of_tiers(check.tiers()).of_home(self.client.remote.home(check.tiers()))
     }
 
     #[inline]
@@ -81,13 +81,13 @@ impl<R: Remote> CounterTable<R> {
         if entry.counter.last_check_at == Timestamp::default() {
             entry = shard.begin_beside(key).expect("it is there");
         }
-        let Entry { key: kept, counter } = entry;
+        let counter = &mut entry.counter;
         counter.follow_instances(self.client.instances());
         let is_new = counter.choice.requested_mode.is_none();
         if counter.update_rule(check, now) || is_new {
-            self.shards.claim(kept, key);
+            self.shards.claim(&mut entry.key, key);
             let interval = check.rule.declared().and_then(|rule| rule.coordination.sync_interval);
-            counter.plan.schedule.set_interval(interval.unwrap_or(self.client.caller.settings.sync_interval));
+            counter.plan.schedule.set_interval(interval.unwrap_or(self.client.settings.sync_interval));
             self.choose_mode(counter, check);
         }
         if counter.choice.requested_mode == Some(Coordination::Auto) {
@@ -100,16 +100,15 @@ impl<R: Remote> CounterTable<R> {
         if let Some(replaced) = replaced {
             counter.restore_limit(replaced);
         }
-        let mut counter = counter;
         if counter.is_beside && counter.has_to_send() {
-            counter = self.send_others(&mut shard, key, now).expect("it is there");
+            entry = self.send_others(&mut shard, key, now).expect("it is there");
         }
         let mut woken = Wakeups::new();
-        if counter.has_to_send() {
-            self.send_tries(key, counter, &self.link_now(), &mut woken);
+        if entry.counter.has_to_send() {
+            self.send_tries(entry, &self.link_now(), &mut woken);
         }
-        self.enqueue(key, counter, now);
-        if counter.is_beside {
+        self.enqueue(entry, now);
+        if entry.counter.is_beside {
             shard.share(key, now);
         }
         drop(shard);
@@ -124,7 +123,7 @@ impl<R: Remote> CounterTable<R> {
         shard: &'a mut Shard,
         key: CounterKey,
         now: Timestamp,
-    ) -> Option<&'a mut LocalCounter> {
+    ) -> Option<&'a mut Entry> {
         let (own, others) = shard.with_others(key)?;
         for Entry { key, counter: other } in others {
             let is_due = other.is_beside && other.can_flush() && !other.waits_for_call();
@@ -132,7 +131,7 @@ impl<R: Remote> CounterTable<R> {
                 other.note_queued();
             }
         }
-        Some(&mut own.counter)
+        Some(own)
     }
 
     /// `act` gets none if there is no counter, or it has another `generation`. Queues nothing.
@@ -140,13 +139,13 @@ impl<R: Remote> CounterTable<R> {
         &self,
         key: CounterKey,
         generation: Option<Generation>,
-        act: impl FnOnce(Option<&mut LocalCounter>) -> T,
+        act: impl FnOnce(Option<&mut Entry>) -> T,
     ) -> T {
         let mut shard = self.shards.lock(key.shard());
-        let is_meant = |counter: &&mut LocalCounter| generation.is_none_or(|it| counter.generation() == it);
-        let mut counter = shard.entry_mut(key).map(|entry| &mut entry.counter).filter(is_meant);
-        let result = act(counter.as_deref_mut());
-        if counter.is_some_and(|counter| counter.is_beside) {
+        let mut entry = shard.entry_mut(key);
+        entry = entry.filter(|entry| generation.is_none_or(|meant| entry.counter.generation() == meant));
+        let result = act(entry.as_deref_mut());
+        if entry.is_some_and(|entry| entry.counter.is_beside) {
             shard.share(key, self.client.time().now);
         }
         result
@@ -160,10 +159,10 @@ impl<R: Remote> CounterTable<R> {
         orphans: &mut Tries,
         now: Timestamp,
     ) -> &'a mut Entry {
-        let CoordinationMetrics { hits, evictions, .. } = &*self.client.caller.metrics;
+        let CoordinationMetrics { hits, evictions, .. } = &*self.client.metrics;
         let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed));
         let target = Arc::new(Target::of(check));
-        let counter = LocalCounter::new(target, self.client.caller.settings.sync_interval, generation, now);
+        let counter = LocalCounter::new(target, self.client.settings.sync_interval, generation, now);
         self.shards.insert(shard, key, counter, |mut evicted| {
             // their decisions ask the counter that takes its place
             evicted.count_returns();
@@ -189,7 +188,7 @@ impl<R: Remote> CounterTable<R> {
     }
 
     pub(super) fn record_dropped(&self, dropped: Dropped) {
-        let hits = &self.client.caller.metrics.hits;
+        let hits = &self.client.metrics.hits;
         hits.unreported.add(dropped.unreported);
         hits.stranded.add(dropped.stranded);
     }
@@ -220,13 +219,13 @@ impl<R: Remote> CounterTable<R> {
     fn choose_again(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) {
         let taking = (check.direction == Direction::Take).then_some(check.hits);
         let (instances, round_trip) =
-            (self.client.membership.most_instances_lately(), self.client.caller.round_trip());
+            (self.client.membership.most_instances_lately(), self.client.round_trip());
         let switch = counter.switch(taking, instances, round_trip, now);
         let Some(switch) = switch else { return };
         let was_in_burst = std::mem::replace(&mut counter.choice.is_in_burst, switch == Switch::Burst);
         let wanted = if switch == Switch::Large { Coordination::Interval } else { Coordination::Lease };
         let is_other = self.switch_mode(counter, wanted);
-        let switches = &self.client.caller.metrics.switches;
+        let switches = &self.client.metrics.switches;
         match switch {
             Switch::Burst => switches.bursts.add(1),
             // the store may support neither
@@ -236,7 +235,8 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// To `wanted`, or the nearest mode that the store supports. Pending hits are reported before a lease is requested.
+    /// To `wanted`, or the nearest mode that the store supports. Returns whether it is another one. Pending hits are
+    /// reported before a lease is requested.
     fn switch_mode(&self, counter: &mut LocalCounter, wanted: Coordination) -> bool {
         let before = counter.choice.mode;
         counter.change_mode(self.client.nearest_mode(&counter.target, wanted));
@@ -252,11 +252,11 @@ impl<R: Remote> CounterTable<R> {
     }
 
     pub(super) fn requested_mode(&self, check: &LimitCheck<'_>) -> Coordination {
-        if check.pool.is_some() && !self.client.caller.remote.keeps_pools() {
+        if check.pool.is_some() && !self.client.remote.keeps_pools() {
             // each instance has its part
             return Coordination::Local;
         }
-        let requested = check.rule.coordination().unwrap_or(self.client.caller.settings.coordination);
+        let requested = check.rule.coordination().unwrap_or(self.client.settings.coordination);
         // a pool has members instead of parts, and the pace of a bucket of a request is not that of the counter
         let is_whole = || check.pool.is_some() || check.tiers().iter().any(Tier::has_any_pace);
         if requested == Coordination::Split && is_whole() { Coordination::Auto } else { requested }

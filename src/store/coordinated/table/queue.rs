@@ -43,14 +43,6 @@ struct Slots {
     wakes_at: u64,
 }
 
-#[derive(Debug)]
-pub(super) struct Chunk {
-    /// What [`CounterKey::shard`] returns for each of the counters.
-    pub(super) shards: Vec<u64>,
-    /// None if they were due at once.
-    pub(super) slot: Option<Slot>,
-}
-
 // === impl AttentionQueue ===
 
 impl AttentionQueue {
@@ -113,8 +105,9 @@ impl AttentionQueue {
         }
     }
 
-    /// Takes up to [`CHUNK`] counters that are due, or were due when they were queued.
-    pub(super) fn take(&self) -> Option<Chunk> {
+    /// Takes up to [`CHUNK`] counters that are due, or were due when they were queued. Returns what [`CounterKey::shard`]
+    /// returns for each of them, and their slot; none if they were due at once.
+    pub(super) fn take(&self) -> Option<(Vec<u64>, Option<Slot>)> {
         let last = self.elapsed() / TICK.as_nanos();
         let Slots { counters, first, wakes_at } = &mut *self.slots.lock();
         *wakes_at = 0;
@@ -123,7 +116,7 @@ impl AttentionQueue {
         let mut due = due?;
         let (number, rest) = (*due.key(), due.get().len().saturating_sub(CHUNK));
         let shards = if rest == 0 { due.remove() } else { due.get_mut().split_off(rest) };
-        Some(Chunk { shards, slot: (number > 0).then(|| Slot::of(number)) })
+        Some((shards, (number > 0).then(|| Slot::of(number))))
     }
 
     pub(super) async fn wait(&self) {

@@ -159,7 +159,7 @@ impl<R: Remote> CounterTable<R> {
     }
 
     fn budget(&self) -> Duration {
-        self.client.caller.settings.budget.into()
+        self.client.settings.budget.into()
     }
 
     /// Returns what may leave to one of the nodes: what no decision waits for, and counters whose decisions wait. The error
@@ -180,73 +180,72 @@ impl<R: Remote> CounterTable<R> {
 
     /// For one node, unless tries were given up, or another counts some of the counters in the window that is open now.
     fn compose_queued(&self, counters: Vec<CounterKey>) -> BTreeMap<StoreNode, Outbox> {
-        let (mut composed, link) = (BTreeMap::<StoreNode, Outbox>::new(), self.link_now());
+        let (mut outbox, link) = (Outbox::with_capacity(counters.len()), self.link_now());
         for key in counters {
-            self.with_existing(key, None, |counter| {
+            self.with_existing(key, None, |entry| {
                 // the tries of a counter that was evicted have failed
-                let Some(counter) = counter else { return };
-                let mut is_sent = false;
-                self.compose(key, counter, &link, |command, sent| {
-                    is_sent = true;
-                    let node = self.client.node(&command.target, command.counted_at());
-                    composed.entry(node).or_default().push((command, sent));
-                });
-                if !is_sent {
+                let Some(entry) = entry else { return };
+                let before = outbox.len();
+                self.compose(entry, &link, &mut outbox);
+                if outbox.len() == before {
                     // there is no reply after which it would be due again
-                    self.enqueue(key, counter, link.time.now);
+                    self.enqueue(entry, link.time.now);
                 }
             });
         }
-        let mut queues = self.sender.queues.lock();
-        for node in composed.keys() {
-            let queue = queues.entry(*node).or_default();
-            queue.calls += 1;
-            queue.left_at = Some(Instant::now());
+        let mut composed = BTreeMap::<StoreNode, Outbox>::new();
+        for (command, sent) in outbox {
+            let node = self.client.node(&command.target, command.counted_at());
+            composed.entry(node).or_default().push((command, sent));
         }
-        drop(queues);
         composed
     }
 
     /// Sends `outbox` to `node`, and applies the replies.
-    async fn call(&self, node: StoreNode, urgency: Urgency, outbox: Outbox) {
+    fn call(&self, node: StoreNode, urgency: Urgency, outbox: Outbox) -> impl Future<Output = ()> {
         let left_at = Instant::now();
-        let (commands, mut sent): (Vec<_>, Vec<_>) =
-            outbox.into_iter().map(|(command, sent)| (command, Some(sent))).unzip();
-        let silent = || {
-            // the present windows of counters must not wait for those of a node that does not reply
-            let (link, mut woken) = (self.link_now(), Wakeups::new());
-            let is_moved = |sent: &mut Sent| self.client.node(&sent.target, link.time.now) != node;
-            for mut sent in sent.iter_mut().filter_map(|sent| sent.take_if(is_moved)) {
-                self.apply(&mut sent, Err(&RemoteError::TimedOut(RECHECK)), &link, &mut woken);
-            }
-            wake_all(&mut woken);
-        };
-        let (outcome, mut received) = self.client.send(node, commands, urgency, silent).await;
-        let took = outcome.is_ok().then(|| left_at.elapsed());
-        let (replies, now) = match outcome {
-            Ok(Replies { now, replies }) => (replies, now),
-            Err(error) => (vec![Err(error); sent.len()], Timestamp::default()),
-        };
-        for (sent, replies) in sent.chunks_mut(AT_ONCE).zip(replies.chunks(AT_ONCE)) {
-            let (link, mut woken) = (self.link_at(self.client.time_at(received)), Wakeups::new());
-            for (sent, reply) in sent.iter_mut().zip(replies) {
-                if let Some(sent) = sent {
-                    let outcome = reply.as_ref().map(|reply| (reply, reply.at.unwrap_or(now)));
-                    self.apply(sent, outcome, &link, &mut woken);
+        if urgency == Urgency::Decision {
+            let mut queues = self.sender.queues.lock();
+            let queue = queues.entry(node).or_default();
+            (queue.calls, queue.left_at) = (queue.calls + 1, Some(left_at));
+        }
+        async move {
+            let (commands, mut sent): (Vec<_>, Vec<_>) =
+                outbox.into_iter().map(|(command, sent)| (command, Some(sent))).unzip();
+            let silent = || {
+                // the present windows of counters must not wait for those of a node that does not reply
+                let (link, mut woken) = (self.link_now(), Wakeups::new());
+                let is_moved = |sent: &mut Sent| self.client.node(&sent.target, link.time.now) != node;
+                for mut sent in sent.iter_mut().filter_map(|sent| sent.take_if(is_moved)) {
+                    self.apply(&mut sent, Err(&RemoteError::TimedOut(RECHECK)), &link, &mut woken);
+                }
+                wake_all(&mut woken);
+            };
+            let (outcome, mut received) = self.client.send(node, commands, urgency, silent).await;
+            let took = outcome.is_ok().then(|| left_at.elapsed());
+            let (replies, now) = match outcome {
+                Ok(Replies { now, replies }) => (replies, now),
+                Err(error) => (vec![Err(error); sent.len()], Timestamp::default()),
+            };
+            for (sent, replies) in sent.chunks_mut(AT_ONCE).zip(replies.chunks(AT_ONCE)) {
+                let (link, mut woken) = (self.link_at(self.client.time_at(received)), Wakeups::new());
+                for (sent, reply) in sent.iter_mut().zip(replies) {
+                    if let Some(sent) = sent {
+                        let outcome = reply.as_ref().map(|reply| (reply, reply.at.unwrap_or(now)));
+                        self.apply(sent, outcome, &link, &mut woken);
+                    }
+                }
+                // together: each of their threads is woken once
+                wake_all(&mut woken);
+                if replies.len() == AT_ONCE {
+                    // what other calls have received does not wait for all of them
+                    yield_now().await;
+                    received = self.client.clock.now();
                 }
             }
-            // together: each of their threads is woken once
-            wake_all(&mut woken);
-            if replies.len() == AT_ONCE {
-                // what other calls have received does not wait for all of them
-                yield_now().await;
-                received = self.client.caller.clock.now();
+            if urgency == Urgency::Decision {
+                self.sender.queues.lock().entry(node).or_default().finish_call(took);
             }
-        }
-        if urgency == Urgency::Decision
-            && let Some(queue) = self.sender.queues.lock().get_mut(&node)
-        {
-            queue.finish_call(took);
         }
     }
 }

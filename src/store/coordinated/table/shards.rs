@@ -53,9 +53,9 @@ pub(super) struct Shard {
 
 /// A counter with its key. The key is in the box too, because free slots of a table cost what used ones do.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) key: CounterKey,
-    pub(super) counter: LocalCounter,
+pub(in super::super) struct Entry {
+    pub(in super::super) key: CounterKey,
+    pub(in super::super) counter: LocalCounter,
 }
 
 /// The hash in the table of a shard: the same for all limits of the same entries, of which [`CounterKey::shard`] returns
@@ -172,23 +172,17 @@ impl Shards {
     }
 
     /// Takes another of `parts` parts of the map each time. Visits counters that are not quiet, and removes idle ones.
-    pub(super) fn sweep(
-        &self,
-        parts: usize,
-        now: Timestamp,
-        mut visit: impl FnMut(CounterKey, &mut LocalCounter),
-    ) {
+    pub(super) fn sweep(&self, parts: usize, now: Timestamp, mut visit: impl FnMut(&mut Entry)) {
         let count = self.all.len().div_ceil(parts);
         let first = self.next_swept.fetch_add(count, Ordering::Relaxed);
         for next in first..first.wrapping_add(count) {
             let mut shard = self.all[next & (self.all.len() - 1)].lock();
             shard.table.retain(|entry| {
-                let Entry { key, counter } = &mut **entry;
-                let mut is_idle = counter.is_idle(now);
-                if !is_idle && !counter.is_quiet() {
-                    visit(*key, counter);
+                let mut is_idle = entry.counter.is_idle(now);
+                if !is_idle && !entry.counter.is_quiet() {
+                    visit(entry);
                     // the visit may have ended its leases
-                    is_idle = counter.is_idle(now);
+                    is_idle = entry.counter.is_idle(now);
                 }
                 if is_idle {
                     self.forget(entry);

@@ -26,34 +26,34 @@ async fn the_round_trip_is_a_moving_average_of_eight_calls() {
     let script = Script::new();
     script.set(1, Answer::After(Duration::from_millis(10)));
     let client = script.client();
-    assert_eq!(client.caller.round_trip(), Period::from_millis(1));
+    assert_eq!(client.round_trip(), Period::from_millis(1));
     call(&client, &[1]).await.expect("the node replies");
-    assert_eq!(client.caller.round_trip(), Period::from_millis(10), "the first is the average");
+    assert_eq!(client.round_trip(), Period::from_millis(10), "the first is the average");
     script.set(1, Answer::After(Duration::from_millis(20)));
     call(&client, &[1]).await.expect("the node replies");
-    assert_eq!(client.caller.round_trip(), Period::from_millis(15));
+    assert_eq!(client.round_trip(), Period::from_millis(15));
     for _ in 0..100 {
         call(&client, &[1]).await.expect("the node replies");
     }
-    assert_eq!(client.caller.round_trip().as_nanos() / 100_000, 199);
+    assert_eq!(client.round_trip().as_nanos() / 100_000, 199);
     script.set(1, Answer::After(Duration::from_millis(12)));
     call(&client, &[1]).await.expect("the node replies");
-    assert_eq!(client.caller.round_trip().as_nanos() / 100_000, 190);
+    assert_eq!(client.round_trip().as_nanos() / 100_000, 190);
     // failures say nothing about it
-    let before = client.caller.round_trip();
+    let before = client.round_trip();
     script.set(1, failed());
     call(&client, &[1]).await.expect_err("the node fails");
-    assert_eq!(client.caller.round_trip(), before);
+    assert_eq!(client.round_trip(), before);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_reply_measures_the_clock_of_the_store() {
     let script = Script::new();
     let client = script.client();
-    assert_eq!((client.caller.store_clock.offset(), client.time().now), (0, EPOCH));
+    assert_eq!((client.store_clock.offset(), client.time().now), (0, EPOCH));
     call(&client, &[1]).await.expect("the node replies");
     // the script reads its clock at the end of the round trip
-    assert_eq!(client.caller.store_clock.offset(), OFFSET + 1_000_000);
+    assert_eq!(client.store_clock.offset(), OFFSET + 1_000_000);
     let now = script.0.clock.now();
     assert_eq!(client.local_time_since(EPOCH), now);
     let later = now.after(Period::from_secs(1));
@@ -79,7 +79,7 @@ async fn three_failures_in_a_row_make_a_node_unavailable_until_it_replies() {
         call(&client, &[1]).await.expect("the node replies");
         assert!(!client.is_unavailable() && !client.is_silent(StoreNode(1)));
     }
-    assert_eq!(client.caller.breaker.replies(StoreNode(1)), 2);
+    assert_eq!(client.breaker.replies(StoreNode(1)), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,7 +89,7 @@ async fn three_late_decisions_make_a_node_unavailable() {
     for late in 1..=3 {
         assert!(!client.is_unavailable());
         client.record_late_decision(&target(1), EPOCH);
-        assert_eq!(client.caller.breaker.is_open_for(StoreNode(1)), late == 3);
+        assert_eq!(client.breaker.is_open_for(StoreNode(1)), late == 3);
     }
     assert!(!client.is_silent(StoreNode(0)));
 }

@@ -124,8 +124,8 @@ async fn three_failed_heartbeats_make_the_store_unavailable() {
 async fn a_heartbeat_reads_the_clock() {
     let script = Script::new();
     let (client, _tasks) = script.start();
-    assert_eq!(client.caller.store_clock.offset(), 0);
+    assert_eq!(client.store_clock.offset(), 0);
     sleep(BEAT / 2).await;
-    assert_eq!(client.caller.store_clock.offset(), OFFSET + 1_000_000);
+    assert_eq!(client.store_clock.offset(), OFFSET + 1_000_000);
     assert!(script.calls().is_empty());
 }

@@ -77,7 +77,7 @@ impl<R: Remote> StoreClient<R> {
     }
 
     pub(in crate::store::coordinated) fn is_silent(&self, node: StoreNode) -> bool {
-        self.caller.breaker.is_open() && self.caller.breaker.is_open_for(node)
+        self.breaker.is_open() && self.breaker.is_open_for(node)
     }
 }
 

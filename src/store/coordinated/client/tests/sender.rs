@@ -78,9 +78,12 @@ impl Fixture {
     fn report(&self, reports: impl IntoIterator<Item = (u64, u64)>) {
         let (mut outbox, link) = (Vec::new(), self.table.link_now());
         for (node, hits) in reports {
-            self.with_new_counter(node, |key, counter| {
+            let key = self.with_new_counter(node, |key, counter| {
                 counter.count(Direction::Take, OverLimitPolicy::Ignore, Hits(hits), link.time.now);
-                self.table.compose(key, counter, &link, |command, sent| outbox.push((command, sent)));
+                key
+            });
+            self.table.with_existing(key, None, |entry| {
+                self.table.compose(entry.expect("it is there"), &link, &mut outbox);
             });
         }
         self.table.send_in_background(outbox);

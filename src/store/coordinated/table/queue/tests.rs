@@ -15,11 +15,11 @@ fn millis(millis: u64) -> Period {
 
 fn take(queue: &AttentionQueue, keys: &[CounterKey], places: &mut [QueuePlace]) -> Vec<usize> {
     let mut due = Vec::new();
-    while let Some(chunk) = queue.take() {
-        assert!(chunk.shards.len() <= CHUNK);
-        for shard in &chunk.shards {
+    while let Some((shards, slot)) = queue.take() {
+        assert!(shards.len() <= CHUNK);
+        for shard in &shards {
             let i = keys.iter().position(|key| key.shard() == *shard).expect("a known key");
-            if queue.is_due(keys[i], &mut places[i], chunk.slot) {
+            if queue.is_due(keys[i], &mut places[i], slot) {
                 due.push(i);
             }
         }

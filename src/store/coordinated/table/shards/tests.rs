@@ -217,8 +217,8 @@ proptest! {
                 Step::Sweep(parts) => {
                     let (before, mut visited) = (shards.len(), 0);
                     for _ in 0..parts {
-                        shards.sweep(parts, now, |_, counter| {
-                            assert!(!counter.is_idle(now) && !counter.is_quiet());
+                        shards.sweep(parts, now, |entry| {
+                            assert!(!entry.counter.is_idle(now) && !entry.counter.is_quiet());
                             visited += 1;
                         });
                     }

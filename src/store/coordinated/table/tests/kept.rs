@@ -48,7 +48,7 @@ async fn a_counter_that_needs_no_leases_any_more_returns_them_at_once() {
         assert_eq!((counter.choice.mode, counter.leased_hits()), (Coordination::Interval, 0));
         assert_eq!(counter.owed_hits().stranded, granted, "they are pending");
     });
-    assert_eq!(fixture.table.client.caller.metrics.switches.to_interval.get(), 1);
+    assert_eq!(fixture.table.client.metrics.switches.to_interval.get(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,7 +90,7 @@ async fn a_counter_learns_of_other_instances_when_it_is_found_and_by_the_sweep()
         let fixture = Fixture::new(Coordination::Lease, &[sliding(100_000, 60)]);
         let held = |expected: u64| {
             let held = fixture.table.with_existing(fixture.key("v"), None, |counter| {
-                counter.map(|counter| counter.leased_hits())
+                counter.map(|entry| entry.counter.leased_hits())
             });
             assert_eq!(held, Some(expected), "is found: {is_found}");
         };
@@ -126,11 +126,8 @@ async fn leases_that_have_ended_are_counted_as_lost_and_unused_counters_are_remo
     tasks.spawn(flush::run(Arc::clone(&fixture.table)));
     tasks.spawn(sender::run(Arc::clone(&fixture.table)));
     sleep(Duration::from_millis(1_500)).await;
-    assert_eq!((fixture.table.client.caller.metrics.hits.stranded.get(), fixture.table.shards.len()), (0, 2));
+    assert_eq!((fixture.table.client.metrics.hits.stranded.get(), fixture.table.shards.len()), (0, 2));
     sleep(Duration::from_secs(10)).await;
-    assert_eq!(
-        (fixture.table.client.caller.metrics.hits.stranded.get(), fixture.table.shards.len()),
-        (granted, 0)
-    );
-    assert_eq!(fixture.table.client.caller.metrics.hits.unreported.get(), 0);
+    assert_eq!((fixture.table.client.metrics.hits.stranded.get(), fixture.table.shards.len()), (granted, 0));
+    assert_eq!(fixture.table.client.metrics.hits.unreported.get(), 0);
 }

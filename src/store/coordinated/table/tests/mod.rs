@@ -182,10 +182,10 @@ impl Fixture {
 
     fn due(&self) -> Vec<CounterKey> {
         let mut due = Vec::new();
-        while let Some(chunk) = self.table.queue.take() {
-            for shard in chunk.shards {
+        while let Some((shards, slot)) = self.table.queue.take() {
+            for shard in shards {
                 for entry in self.table.shards.lock(shard).all_of(shard) {
-                    if self.table.queue.is_due(entry.key, &mut entry.counter.place, chunk.slot) {
+                    if self.table.queue.is_due(entry.key, &mut entry.counter.place, slot) {
                         due.push(entry.key);
                     }
                 }

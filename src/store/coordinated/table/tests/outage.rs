@@ -42,7 +42,9 @@ impl Fixture {
     }
 
     fn has_reported(&self, value: &str) -> bool {
-        self.table.with_existing(self.key(value), None, |counter| counter.expect("it is there").is_settled())
+        self.table.with_existing(self.key(value), None, |counter| {
+            counter.expect("it is there").counter.is_settled()
+        })
     }
 }
 
@@ -70,11 +72,11 @@ async fn the_queue_does_not_grow_in_an_outage_while_counters_are_evicted() {
         .collect();
     assert!(kept.len() > ROOM / 4, "{}", kept.len());
     fixture.end_outage(&kept[0]).await;
-    let evicted = fixture.table.client.caller.metrics.evictions.evicted.get();
+    let evicted = fixture.table.client.metrics.evictions.evicted.get();
     sleep(Duration::from_millis(250)).await;
     assert!(kept.iter().all(|value| fixture.has_reported(value)));
     assert_eq!(fixture.commands() - 1, fixture.table.shards.len());
-    assert_eq!(evicted, fixture.table.client.caller.metrics.evictions.evicted.get());
+    assert_eq!(evicted, fixture.table.client.metrics.evictions.evicted.get());
     assert_eq!(evicted + fixture.table.shards.len() as u64, 40_000);
     drop(tasks);
 }
@@ -154,14 +156,14 @@ async fn no_lease_is_renewed_by_a_node_that_does_not_reply() {
     }
     assert_eq!(fixture.commands(), 0);
     let pending = fixture.table.with_existing(key, None, |counter| {
-        counter.map(|counter| (counter.leased_hits(), counter.can_flush()))
+        counter.map(|entry| (entry.counter.leased_hits(), entry.counter.can_flush()))
     });
     assert_eq!(pending, Some((0, true)));
     fixture.end_outage("v").await;
     // a pause
     sleep(Duration::from_millis(1_100)).await;
     assert!(fixture.has_reported("v"));
-    assert_eq!((fixture.commands(), fixture.table.client.caller.metrics.hits.stranded.get()), (2, 0));
+    assert_eq!((fixture.commands(), fixture.table.client.metrics.hits.stranded.get()), (2, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,7 +180,7 @@ async fn hits_under_several_limits_wait_for_a_node_that_does_not_reply() {
         });
     });
     sleep(Duration::from_secs(10)).await;
-    assert_eq!((fixture.commands(), fixture.table.client.caller.metrics.hits.delivery_unknown.get()), (0, 0));
+    assert_eq!((fixture.commands(), fixture.table.client.metrics.hits.delivery_unknown.get()), (0, 0));
     fixture.end_outage("v").await;
     sleep(Duration::from_millis(500)).await;
     assert_eq!(fixture.reported(), 9);

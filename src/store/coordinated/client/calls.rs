@@ -1,27 +1,24 @@
-//! Waits for replies of the shared store. Each updates the clock offset, the round trip and the circuit breaker.
+//! Calls to the shared store. Each reply updates the clock offset, the round trip and the circuit breaker.
 
 use std::{
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
+use futures_util::future::Either;
 use tokio::time::timeout;
 
 use super::{
-    breaker::{Breaker, FailedCount, OPENS},
-    clock::StoreClock,
+    StoreClient,
+    breaker::{FailedCount, OPENS},
 };
 use crate::{
-    clock::{Clock, Reading},
+    clock::Reading,
     limit::{Period, Timestamp},
-    observe::throttle::Throttle,
     store::{
-        coordinated::{CoordinationMetrics, CoordinationSettings, link::StoreTime},
-        remote::{Remote, RemoteError, StoreNode},
+        pool_command::{PoolCommand, PoolReply},
+        remote::{Command, Remote, RemoteError, Replies, StoreNode, Urgency},
     },
 };
 
@@ -31,49 +28,44 @@ const SILENCE: Period = Period::from_millis(500);
 /// The time between two looks at whether a node that has not replied yet has become silent.
 pub(in super::super) const RECHECK: Period = Period::from_millis(100);
 
-const INITIAL_ROUND_TRIP: Period = Period::from_millis(1);
-
 /// Between two log lines about the store's clock. Nodes whose clocks differ step with each reply.
 const STEP_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The calls that the round trip is an average of.
 const AVERAGED: u64 = 8;
 
-pub(in super::super) struct Caller<R> {
-    pub(in super::super) remote: R,
-    pub(in super::super) clock: Arc<dyn Clock>,
-    pub(in super::super) settings: CoordinationSettings,
-    /// Apart from what every decision reads, since many decisions write it.
-    pub(in super::super) metrics: Box<CoordinationMetrics>,
-    pub(in super::super) store_clock: StoreClock,
-    reported_steps: Throttle,
-    pub(super) breaker: Breaker,
-    /// A moving average of [`AVERAGED`] calls, in nanoseconds.
-    round_trip: AtomicU64,
-    /// The replies that the average is of, at most [`AVERAGED`].
-    averaged: AtomicU64,
-}
+impl<R: Remote> StoreClient<R> {
+    /// Waits for the replies, however late, and returns when they arrived, on this instance's clock. All `commands` are
+    /// for `node`, and there is one at least. Runs `silent` now and then while the breaker of the node is open.
+    pub(in super::super) async fn send(
+        &self,
+        node: StoreNode,
+        commands: Vec<Command>,
+        urgency: Urgency,
+        silent: impl FnMut(),
+    ) -> (Result<Replies, RemoteError>, Timestamp) {
+        let (count, first) = (commands.len(), &commands[0]);
+        let failed = FailedCount { target: Arc::clone(&first.target), at: first.at };
+        let call = match urgency {
+            Urgency::Decision => Either::Left(self.remote.call(commands)),
+            Urgency::Background => Either::Right(self.remote.call_in_background(commands)),
+        };
+        self.measured(node, failed, count, call, |replies| replies.now, silent).await
+    }
 
-// === impl Caller ===
-
-impl<R: Remote> Caller<R> {
-    pub(super) fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
-        Self {
-            remote,
-            clock,
-            settings,
-            metrics: Box::default(),
-            store_clock: StoreClock::default(),
-            reported_steps: Throttle::default(),
-            breaker: Breaker::default(),
-            round_trip: AtomicU64::new(INITIAL_ROUND_TRIP.as_nanos()),
-            averaged: AtomicU64::new(0),
-        }
+    /// Waits for the reply, however late.
+    pub(in super::super) async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
+        let period = command.target.tiers[0].period.as_nanos();
+        let at = Timestamp::from_nanos(command.cycle.saturating_mul(period));
+        let failed = FailedCount { target: Arc::clone(&command.target), at };
+        let node = self.node(&command.target, at);
+        let call = self.remote.call_pool(command);
+        self.measured(node, failed, 1, call, |reply| reply.now, || {}).await.0
     }
 
     /// Waits for the reply to `call` of `commands`, however late, and returns when it arrived, on this instance's clock.
     /// `now_of` is the store's clock in a reply. Runs `silent` now and then while the breaker of the node is open.
-    pub(super) async fn measured<T>(
+    async fn measured<T>(
         &self,
         node: StoreNode,
         failed: FailedCount,
@@ -153,13 +145,5 @@ impl<R: Remote> Caller<R> {
                 silent();
             }
         }
-    }
-
-    pub(in super::super) fn round_trip(&self) -> Period {
-        Period::from_nanos(self.round_trip.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn time(&self) -> StoreTime {
-        self.store_clock.at(self.clock.now())
     }
 }
