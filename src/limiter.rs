@@ -220,7 +220,6 @@ impl<S: Store> Limiter<S> {
         let found = find(loaded.as_deref(), request);
         let decided = match &found {
             Ok((loaded, matched)) => {
-                let options = TakeOptions { all_quotas: self.settings.modes.quota, ..options };
                 let scope = self.scope_of(matched);
                 let taken = if scope == Scope::Request && matched.has_shadows() {
                     // boxed to keep the future of all other requests small

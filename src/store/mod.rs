@@ -246,8 +246,6 @@ pub struct TakeOptions<'a> {
     pub record: Option<&'a DecisionRecord>,
     /// How long the caller lets the request wait for a shared store; none for as long as the store takes.
     pub wait: Option<Duration>,
-    /// `QUOTA_MODE`: whether every limit is a quota, so that none of them rejects the request alone.
-    pub all_quotas: bool,
 }
 
 /// The reason why a store gave up.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, advance, sleep};
 use weir::{
     limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, Rule, Scope, Tier},
-    store::{TakeOptions, coordinated::CoordinationSettings},
+    store::coordinated::CoordinationSettings,
 };
 
 use crate::{
@@ -165,33 +165,6 @@ async fn a_request_that_counts_all_or_none_is_rejected_without_a_command() {
             assert_eq!(pair.commands(0) == commands, i > 2, "{keys:?}, {i}");
         }
         assert_eq!(pair.stores[0].coordination_metrics().decisions.denied.get(), 3);
-    }
-}
-
-/// A limit that rejects no request by itself leaves the answer to the others.
-#[tokio::test(start_paused = true)]
-async fn where_other_limits_decide_the_store_is_asked_about_them() {
-    type Change = fn(&mut Rule, &mut TakeOptions<'_>);
-    let changes: [Change; 3] = [
-        |rule, _| rule.shadow_mode = true,
-        |rule, _| rule.quota_mode = true,
-        |_, options| options.all_quotas = true,
-    ];
-    for change in changes {
-        let settings = CoordinationSettings { local_cache: true, ..CoordinationSettings::default() };
-        let (mut small, mut options) = (strict(daily(1)), TakeOptions::default());
-        change(&mut small, &mut options);
-        let pair = Pair::start(strict(daily(100)), small, settings).await;
-        for _ in 0..2 {
-            pair.request(0, &["large", "small"]).await;
-        }
-        // which this instance does not know
-        pair.request_in(Scope::Descriptor, 1, &["large"], 50).await;
-        let commands = pair.commands(0);
-        let asks = [Ask::hit("large"), Ask::hit("small")];
-        let decisions = pair.ask_with(Scope::Request, 0, &asks, options).await;
-        assert_eq!((over(&decisions), decisions[0].remaining), (vec![false, true], 49));
-        assert!(decisions[1].is_cached() && pair.commands(0) == commands + 1);
     }
 }
 

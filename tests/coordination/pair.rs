@@ -10,7 +10,7 @@ use weir::{
         Rule, RuleNode, RuleSet, RuntimeLimit, Scope, Values,
     },
     store::{
-        Decisions, Store as _, TakeOptions,
+        Decisions, Store as _,
         coordinated::{Coordinated, CoordinationSettings},
         remote::Target,
         simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
@@ -84,17 +84,6 @@ impl Pair {
 
     /// Sends a request with `asks` to instance `i`.
     pub(crate) async fn ask(&self, scope: Scope, i: usize, asks: &[Ask<'_>]) -> Decisions {
-        self.ask_with(scope, i, asks, TakeOptions::default()).await
-    }
-
-    /// Sends a request with `asks` to instance `i`, which decides it as `options` say.
-    pub(crate) async fn ask_with(
-        &self,
-        scope: Scope,
-        i: usize,
-        asks: &[Ask<'_>],
-        options: TakeOptions<'_>,
-    ) -> Decisions {
         let descriptors = asks.iter().map(|ask| Descriptor {
             entries: [Entry { key: ask.key, value: "v" }].into_iter().collect(),
             limit: ask.own.clone().map(Box::new),
@@ -103,7 +92,7 @@ impl Pair {
         });
         let request = Request { domain: "d", descriptors: descriptors.collect(), hits: 1 };
         let matched = Matched::new(&self.rules, &request);
-        let decided = self.stores[i].take_with(&matched.checks, scope, self.clock.now(), options).await;
+        let decided = self.stores[i].take(&matched.checks, scope, self.clock.now()).await;
         decided.expect("a coordinated store always decides")
     }
 

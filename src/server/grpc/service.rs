@@ -159,7 +159,7 @@ impl<S: Store> Service<S> {
     ) -> Result<Bytes, Status> {
         let mut request = limit::Request::default();
         decode(message, &self.bounds, &mut request).map_err(|error| self.rejected(error))?;
-        let options = TakeOptions { record: span.map(RequestSpan::record), wait, ..TakeOptions::default() };
+        let options = TakeOptions { record: span.map(RequestSpan::record), wait };
         let response = self.limiter.decide_with(&request, now, options, |verdict| {
             log::decision(&request, verdict);
             if let Some(span) = span {

@@ -2,15 +2,14 @@
 //! that name none. Those that are refilled in steps are in memory and on disk only.
 
 use smallvec::smallvec;
+use tokio::time::Instant;
 
-use super::{Coordinated, turn::Turn};
+use super::{Coordinated, counter::Asks};
 use crate::{
     limit::{
         Algorithm, Bucket, Coordination, Direction, Entry, Hits, LimitCheck, OverLimitPolicy, Period, Refill,
         RuleRef, RuntimeLimit, Scope, Tier, Timestamp,
-        request_bucket::{
-            BucketKind, BucketName, BucketReply, BucketRequest, Pace, PacedReply, PacedRequest,
-        },
+        request_bucket::{BucketKind, BucketName, Pace, PacedReply, PacedRequest},
     },
     store::{
         Store as _, StoreError,
@@ -20,60 +19,40 @@ use crate::{
 };
 
 /// Callers see these texts.
-const STEPS: StoreError = StoreError::Unsupported(
+pub(super) const STEPS: StoreError = StoreError::Unsupported(
     "RL.* are served in memory and on disk, not over a store that instances share; use CL.THROTTLE",
+);
+pub(super) const UNKNOWN_PACE: StoreError = StoreError::Unsupported(
+    "a shared store does not know when a bucket is full: only DEL can be asked about one",
 );
 const TOO_LARGE: StoreError = StoreError::Unsupported(
     "a shared store counts up to 4294967295 tokens, in periods from 1 s to 31536000 s",
 );
-const UNKNOWN_PACE: StoreError = StoreError::Unsupported(
-    "a shared store does not know when a bucket is full: only DEL can be asked about one",
-);
 
 impl<R: Remote> Coordinated<R> {
-    pub(super) async fn decide_bucket_of(
-        &self,
-        name: &BucketName<'_>,
-        request: &BucketRequest,
-        now: Timestamp,
-    ) -> Result<BucketReply, StoreError> {
-        if self.client.settings.coordination == Coordination::Local {
-            return Ok(self.memory.decide_bucket_now(name, request, now));
-        }
-        match request {
-            BucketRequest::Step(_) => Err(STEPS),
-            BucketRequest::Paced(request) => {
-                Ok(BucketReply::Paced(self.decide_paced(name, request, false, now).await?))
-            }
-        }
+    pub(super) fn has_own_buckets(&self) -> bool {
+        self.client.settings.coordination == Coordination::Local
     }
 
-    pub(super) async fn find_buckets_of(
+    /// Returns the time until the bucket would have been full; none if it was.
+    pub(super) async fn delete_bucket(
         &self,
         name: &BucketName<'_>,
-        deletes: bool,
         now: Timestamp,
     ) -> Result<Option<Period>, StoreError> {
-        if self.client.settings.coordination == Coordination::Local {
-            return Ok(self.memory.find_buckets_now(name, deletes, now));
-        }
-        if !deletes {
-            return Err(UNKNOWN_PACE);
-        }
         // at the slowest pace, so that nothing flows in meanwhile: everything is given back that can be taken
         let pace = Pace::new(1, 31_536_000).ok_or(TOO_LARGE)?;
-        let most = PacedRequest { capacity: u32::MAX.into(), pace, quantity: 0 };
-        let before = self.decide_paced(name, &most, true, now).await?;
-        if before.remaining == most.capacity {
+        let all = PacedRequest { capacity: u32::MAX.into(), pace, quantity: -i64::from(u32::MAX) };
+        let before = self.decide_paced(name, &all, true, now).await?;
+        if before.remaining == all.capacity {
             return Ok(None);
         }
-        let all = PacedRequest { quantity: -i64::from(u32::MAX), ..most };
         self.decide_paced(name, &all, false, now).await?;
         Ok(Some(before.reset_after))
     }
 
-    /// Decides `request`, and `reads` what the store has before: another instance may have used the bucket.
-    async fn decide_paced(
+    /// Decides `request`; or only `reads` how the bucket stands, which another instance may have used.
+    pub(super) async fn decide_paced(
         &self,
         name: &BucketName<'_>,
         request: &PacedRequest,
@@ -81,7 +60,7 @@ impl<R: Remote> Coordinated<R> {
         now: Timestamp,
     ) -> Result<PacedReply, StoreError> {
         let tier = tier(request).ok_or(TOO_LARGE)?;
-        let Ok(limit) = RuntimeLimit::new(smallvec![tier.clone()], OverLimitPolicy::Ignore) else {
+        let Ok(limit) = RuntimeLimit::new(smallvec![tier], OverLimitPolicy::Ignore) else {
             // the only thing left that is invalid: a bucket that holds nothing
             let limited = request.quantity > 0;
             let retry_after = if limited { Period::MAX } else { Period::default() };
@@ -98,30 +77,28 @@ impl<R: Remote> Coordinated<R> {
             hits: Hits(request.quantity.unsigned_abs()),
             direction: if request.quantity < 0 { Direction::GiveBack } else { Direction::Take },
         };
-        if reads {
+        let decision = if reads {
+            let until = Instant::now() + self.client.settings.budget.into();
+            let asked = self.ask(&check, Asks::Look, until).await;
             // without a reply, this instance's estimate has to do
-            let turn = Turn::begin(now, self.client.settings.budget, None, None);
-            let _ = self.read(&[&check], turn).await;
-        }
-        let decisions = self.take(std::slice::from_ref(&check), Scope::Descriptor, now).await?;
-        let decision = decisions[0];
-        let rest = request.capacity.saturating_sub(request.quantity.unsigned_abs());
+            asked.map_or_else(|_| self.look(&check, Hits(0), now), |tried| tried.decision)
+        } else {
+            self.take(std::slice::from_ref(&check), Scope::Descriptor, now).await?[0]
+        };
+        let (wait, rest) = if decision.over {
+            let rest = request.capacity.saturating_sub(request.quantity.unsigned_abs());
+            // when the request fits; then the rest of the bucket flows in
+            (decision.reset, request.pace.time_of(rest))
+        } else {
+            (Period::default(), decision.reset)
+        };
         Ok(PacedReply {
             limited: decision.over,
             remaining: decision.remaining.into(),
-            retry_after: if decision.over { decision.reset } else { Period::default() },
-            // the decision says when the request fits; then the rest of the bucket flows in
-            reset_after: if decision.over {
-                plus(decision.reset, request.pace.time_of(rest))
-            } else {
-                decision.reset
-            },
+            retry_after: wait,
+            reset_after: Period::from_nanos(wait.as_nanos().saturating_add(rest.as_nanos())),
         })
     }
-}
-
-fn plus(a: Period, b: Period) -> Period {
-    Period::from_nanos(a.as_nanos().saturating_add(b.as_nanos()))
 }
 
 /// None if a number is too large.

@@ -1,24 +1,9 @@
 //! The coordinated store: this instance's memory in front of a store that all instances share.
 //!
-//! Five coordination modes keep the counts together, each with its price and its bound: see `docs/coordination.md`.
-//!
-//! - `local`: instances do not share counts.
-//! - `interval`: every instance counts by itself; counts are exchanged at an interval.
-//! - `lease`: every instance reserves some of the limit in advance.
-//! - `strict`: the shared store makes every decision.
-//! - `split` (`split.rs`): every instance has its own part of the limit, and asks nobody.
-//!
-//! `auto` chooses `lease` or `interval` for each counter.
-//!
-//! In every mode a decision waits no longer than its budget. Past it, and while the store is unavailable,
-//! `on_store_failure` decides (`fallback.rs`).
-//!
-//! Counters of the same entries, whose limits have other tiers, know what the others know (`counter/beside.rs`).
-//!
-//! The modes use the table of local counters (`table/`) and the store client (`client/`); the table flushes through the
-//! client. The state of one counter is in `counter/`, which is pure.
+//! `docs/coordination.md` has the modes, each with its price and its bound, `docs/design/coordination.md` the parts and
+//! the rules that keep counts right. The modes use the table of local counters (`table/`) and the store client
+//! (`client/`); the table flushes through the client. The state of one counter is in `counter/`, which is pure.
 
-mod all_or_none;
 mod buckets;
 mod client;
 mod counter;
@@ -27,14 +12,14 @@ mod fallback;
 mod link;
 mod metrics;
 mod modes;
+mod own;
 mod pools;
-mod reservation;
 mod settings;
 mod source;
-mod split;
 mod table;
 mod target;
 mod turn;
+mod units;
 // the tests that use it need the simulated store
 #[cfg(all(test, feature = "server"))]
 mod test_tiers;
@@ -49,7 +34,6 @@ pub use settings::CoordinationSettings;
 use self::{
     client::{StoreClient, heartbeat},
     pools::SharedPools,
-    split::Split,
     table::{CounterTable, flush, sender},
 };
 use super::{MemoryStore, remote::Remote};
@@ -61,7 +45,6 @@ pub struct Coordinated<R: Remote> {
     memory: MemoryStore,
     table: Arc<CounterTable<R>>,
     client: Arc<StoreClient<R>>,
-    split: Split<R>,
     pools: Arc<SharedPools<R>>,
     /// Ends with the store.
     _tasks: JoinSet<()>,
@@ -81,8 +64,7 @@ impl<R: Remote> Coordinated<R> {
         tasks.spawn(sender::run(Arc::clone(&table)));
         let pools = SharedPools::new(Arc::clone(&client));
         tasks.spawn(Arc::clone(&pools).sweep());
-        let split = Split::new(Arc::clone(&client));
-        Self { memory, table, client, split, pools, _tasks: tasks }
+        Self { memory, table, client, pools, _tasks: tasks }
     }
 
     /// Returns the metrics of coordination.

@@ -2,12 +2,14 @@
 
 use std::{pin::pin, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::{FutureExt as _, future::join_all};
 use smallvec::{SmallVec, smallvec};
+use tokio::time::Instant;
 
 use super::{
     Coordinated,
-    counter::{Ask, Asks, Decided, LocalCounter, Tried},
+    buckets::{STEPS, UNKNOWN_PACE},
+    counter::{Ask, Asks, Decided, LocalCounter, Tried, TryOutcome},
     delivery::{Delivery, Undecided},
     link::StoreTime,
     table::Waiting,
@@ -15,17 +17,14 @@ use super::{
 };
 use crate::{
     limit::{
-        Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Period, Reservation,
-        ReservationRequest, Scope, SharedCounts, Timestamp,
+        Algorithm, Basis, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Period,
+        Reservation, ReservationRequest, ReservedSpan, Scope, SharedCounts, Timestamp,
         line::Estimate,
         part::Place,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::DecisionRecord,
-    store::{
-        Decisions, MemoryStore, Store, StoreError, TakeOptions, has_repeated, places_by_counter,
-        remote::{Exchange, Remote},
-    },
+    store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, has_repeated, remote::Remote},
 };
 
 /// A decision that needed no wait, or what it waits for: the store decides.
@@ -37,45 +36,17 @@ pub(super) struct Made {
     pub(super) decision: Decision,
     /// What became of the command, if the hits were counted in the fallback. None if they count where the mode counts.
     pub(super) fallback: Option<Delivery>,
-    /// On the store's clock.
+    /// On the clock of its counter.
     pub(super) at: Timestamp,
     /// Whether its hits are counted, if they are admitted.
     pub(super) is_counted: bool,
 }
 
-pub(super) fn at_places<'a, 'b>(
-    checks: &'a [LimitCheck<'b>],
-    places: &[usize],
-) -> SmallVec<[&'a LimitCheck<'b>; 2]> {
-    places.iter().map(|place| &checks[*place]).collect()
-}
-
-pub(super) fn in_order(decided: impl IntoIterator<Item = (usize, Decision)>) -> Decisions {
-    let mut decided: SmallVec<[(usize, Decision); 4]> = decided.into_iter().collect();
-    decided.sort_unstable_by_key(|(place, _)| *place);
-    decided.into_iter().map(|(_, decision)| decision).collect()
-}
-
-/// Returns how many of `checks` of one counter fit in one command: the first, and those that follow under its limit.
-pub(super) fn of_one_limit(checks: &[&LimitCheck<'_>]) -> usize {
-    let first = checks[0];
-    let is_of_limit = |check: &&&LimitCheck<'_>| {
-        check.rule.id() == first.rule.id()
-            && check.tiers() == first.tiers()
-            && check.over_limit_policy() == first.over_limit_policy()
-    };
-    checks.iter().take(Exchange::MAX_RUNS).take_while(is_of_limit).count()
-}
-
 // === impl Made ===
 
 impl Made {
-    const fn by_mode(decision: Decision, at: Timestamp) -> Self {
+    pub(super) const fn new(decision: Decision, at: Timestamp) -> Self {
         Self { decision, fallback: None, at, is_counted: true }
-    }
-
-    const fn by_fallback(decision: Decision, delivery: Delivery, at: Timestamp) -> Self {
-        Self { decision, fallback: Some(delivery), at, is_counted: true }
     }
 }
 
@@ -103,25 +74,22 @@ impl<R: Remote> Store for Coordinated<R> {
 
     fn lines_for(&self, check: &LimitCheck<'_>) -> Option<&MemoryStore> {
         // the counters of other modes are not in this memory alone
-        let is_local = self.table.requested_mode(check) == Coordination::Local;
-        is_local.then(|| self.memory())
+        (self.table.requested_mode(check) == Coordination::Local).then(|| self.memory())
     }
 
     fn place(&self, check: &LimitCheck<'_>) -> Place {
-        if self.table.requested_mode(check) == Coordination::Split {
-            // nobody else asks for this instance's part
-            return Place::ALONE;
-        }
-        self.client.place()
+        // nobody else asks for this instance's part
+        let is_part = self.table.requested_mode(check) == Coordination::Split;
+        if is_part { Place::ALONE } else { self.client.place() }
     }
 
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
-        if self.table.requested_mode(check) == Coordination::Split {
-            return self.split.estimate(&self.memory, check, now);
-        }
         let at = self.client.time_at(now).now;
-        let counters = self.table.with_counter(check, at, |counter| counter.estimated().into());
-        Some(Estimate { counters, at, part: None })
+        let counters = self.shared(check, at, |(_, counter), _| counter.estimated().into());
+        match counters {
+            Some(counters) => Some(Estimate { counters, at, part: None }),
+            None => self.estimate_own(check, now),
+        }
     }
 
     async fn reserve_for_waiters(
@@ -131,7 +99,35 @@ impl<R: Remote> Store for Coordinated<R> {
         patience: Period,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
-        self.reserve_within(check, request, patience, now).await
+        if let Some(member) = self.pool_member(check) {
+            return Ok(Box::pin(self.reserve_shared(&member, request, now)).await);
+        }
+        let at = self.client.time_at(now).now;
+        // by the estimate, as exact as `interval`, if the store cannot
+        let reserved = self.shared(check, at, |(_, counter), _| {
+            let asks_store = self.client.supports(&counter.target, Coordination::Lease)
+                || self.client.is_unavailable_for(&counter.target, at);
+            (!asks_store).then(|| {
+                let hits = counter.reserve(request, at);
+                counter.local_reservation(hits, request, at, now)
+            })
+        });
+        match reserved {
+            None => return Ok(self.reserve_own(check, request, now)),
+            Some(Some(reservation)) => return Ok(reservation),
+            Some(None) => {}
+        }
+        Ok(match self.ask(check, Asks::Reserve(request), Instant::now() + patience.into()).await {
+            Ok(Tried { decision, at, reserved: hits, .. }) => {
+                // the store reserved the hits no earlier than `now`, so they may be used at least until then
+                let fixed = check.tiers().iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
+                let ends = fixed.map(|tier| now.after(at.window_end(tier.period).since(at)));
+                let until = ends.fold(now.after(request.hold), Timestamp::min);
+                let counted = ReservedSpan { from: at, until: at.after(request.hold), is_reported: true };
+                Reservation { hits, until, decision, counted }
+            }
+            Err(undecided) => self.reserve_without_store(check, request, undecided.delivery, now),
+        })
     }
 
     async fn take_with(
@@ -145,6 +141,11 @@ impl<R: Remote> Store for Coordinated<R> {
         for (check, decision) in checks.iter().zip(&mut decisions) {
             self.bound_wait(check, decision, now);
         }
+        if let Some(record) = options.record
+            && decisions.iter().any(|decision| decision.basis == Basis::Fallback)
+        {
+            record.set_fallback();
+        }
         Ok(decisions)
     }
 
@@ -154,7 +155,7 @@ impl<R: Remote> Store for Coordinated<R> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
-        self.reserve_within(check, request, self.client.settings.budget, now).await
+        self.reserve_for_waiters(check, request, self.client.settings.budget, now).await
     }
 
     async fn release(
@@ -170,14 +171,11 @@ impl<R: Remote> Store for Coordinated<R> {
             Box::pin(self.release_shared(&member, span.from, hits, now)).await;
             return Ok(());
         }
-        match self.mode(check, at) {
-            Coordination::Local => self.memory.release_now(check, reservation, unused, now),
-            Coordination::Split => self.split.release(&self.memory, check, reservation, unused, now),
-            // sent with the next flush, after all hits that were counted here before, so that it does not wait and no
-            // outage loses it
-            _ => self.table.with_counter(check, at, |counter| {
-                counter.release(span, hits, at);
-            }),
+        // sent with the next flush, after all hits that were counted here before, so that it does not wait and no outage
+        // loses it
+        let released = self.shared(check, at, |(_, counter), _| counter.release(span, hits, at));
+        if released.is_none() {
+            self.release_own(check, reservation, unused, now);
         }
         Ok(())
     }
@@ -188,7 +186,13 @@ impl<R: Remote> Store for Coordinated<R> {
         request: &BucketRequest,
         now: Timestamp,
     ) -> Result<BucketReply, StoreError> {
-        self.decide_bucket_of(name, request, now).await
+        match request {
+            _ if self.has_own_buckets() => Ok(self.memory.decide_bucket_now(name, request, now)),
+            BucketRequest::Step(_) => Err(STEPS),
+            BucketRequest::Paced(request) => {
+                self.decide_paced(name, request, false, now).await.map(BucketReply::Paced)
+            }
+        }
     }
 
     async fn find_buckets(
@@ -197,7 +201,11 @@ impl<R: Remote> Store for Coordinated<R> {
         deletes: bool,
         now: Timestamp,
     ) -> Result<Option<Period>, StoreError> {
-        self.find_buckets_of(name, deletes, now).await
+        match deletes {
+            _ if self.has_own_buckets() => Ok(self.memory.find_buckets_now(name, deletes, now)),
+            false => Err(UNKNOWN_PACE),
+            true => self.delete_bucket(name, now).await,
+        }
     }
 }
 
@@ -207,34 +215,22 @@ impl<R: Remote> Coordinated<R> {
         checks: &[LimitCheck<'_>],
         scope: Scope,
         now: Timestamp,
-        TakeOptions { record, wait, all_quotas }: TakeOptions<'_>,
+        options: TakeOptions<'_>,
     ) -> Decisions {
+        let TakeOptions { record, wait } = options;
         let has_pools = checks.iter().any(|check| check.pool.is_some());
         if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Local) {
             self.client.metrics.decisions.local.add(checks.len() as u64);
             if has_pools {
                 self.memory.divide_pools_between(self.client.instances());
             }
-            if let Some(record) = record.filter(|_| !checks.is_empty()) {
-                record.add_mode(Coordination::Local.name());
-            }
+            record_mode(record.filter(|_| !checks.is_empty()), Coordination::Local);
             return self.memory.decide(checks, scope, now);
         }
         if has_pools {
-            return self.take_with_pools(checks, scope, now, TakeOptions { record, wait, all_quotas }).await;
+            return self.take_with_pools(checks, scope, now, options).await;
         }
         let turn = || Turn::begin(now, self.client.settings.budget, wait, record);
-        if scope == Scope::Request {
-            if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Split)
-                && let Some(decisions) =
-                    self.split.decide_together(&self.memory, checks.iter(), scope, self.split.time_at(now))
-            {
-                record_mode(record, Coordination::Split);
-                return decisions;
-            }
-            // boxed to keep the future of all other requests small
-            return Box::pin(self.take_all_or_none(checks, turn(), all_quotas)).await;
-        }
         if let [check] = checks {
             let step = match self.step(check, scope, now, record) {
                 Ok(made) => return smallvec![made.decision],
@@ -242,12 +238,9 @@ impl<R: Remote> Coordinated<R> {
             };
             return smallvec![self.finish(check, scope, step, turn()).await.decision];
         }
-        // the store carries out commands for one counter in their order
-        let is_strict = |check: &LimitCheck<'_>| self.table.requested_mode(check) == Coordination::Strict;
-        // but the local cache does not know of hits that are about to be given back
-        let gives_back = |check: &LimitCheck<'_>| check.direction == Direction::GiveBack;
-        if has_repeated(checks) && (!checks.iter().all(is_strict) || checks.iter().any(gives_back)) {
-            return Box::pin(self.take_in_turn(checks, scope, turn())).await;
+        if scope == Scope::Request || has_repeated(checks) {
+            // boxed to keep the future of all other requests small
+            return Box::pin(self.take_units(checks, scope, turn())).await;
         }
         let steps: SmallVec<[Step; 2]> =
             checks.iter().map(|check| self.step(check, scope, now, record)).collect();
@@ -272,42 +265,42 @@ impl<R: Remote> Coordinated<R> {
         }
     }
 
-    pub(super) fn step(
+    /// `act` gets the counter of `check` on the way to the store, and its mode. None if this instance counts
+    /// [by itself](super::own).
+    #[inline]
+    pub(super) fn shared<T>(
+        &self,
+        check: &LimitCheck<'_>,
+        at: Timestamp,
+        act: impl FnOnce((CounterKey, &mut LocalCounter), Coordination) -> T,
+    ) -> Option<T> {
+        if check.pool.is_some() || !self.table.requested_mode(check).is_coordinated() {
+            return None;
+        }
+        self.table.with_counter_of(check, at, |key, counter| {
+            let mode = self.table.mode_of(counter, check);
+            // the store may support none
+            mode.is_coordinated().then(|| act((key, counter), mode))
+        })
+    }
+
+    fn step(
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
         now: Timestamp,
         record: Option<&DecisionRecord>,
     ) -> Step {
-        let requested = self.table.requested_mode(check);
-        if requested.is_coordinated() {
-            let time = self.client.time_at(now);
-            let step = self.table.with_counter_of(check, time.now, |key, counter| {
-                let mode = self.table.mode_of(counter, check);
-                if !mode.is_coordinated() {
-                    return None;
-                }
-                record_mode(record, mode);
-                Some(self.decide_on((key, counter), mode, check, scope, time, record))
-            });
-            if let Some(step) = step {
-                return step;
-            }
-        }
-        if requested == Coordination::Split {
-            record_mode(record, requested);
-            let at = self.split.time_at(now);
-            return Ok(Made::by_mode(self.split.decide(&self.memory, check, scope, at), at));
-        }
-        // it is requested, or the store supports no other mode
-        record_mode(record, Coordination::Local);
-        self.client.metrics.decisions.local.add(1);
-        let decision = self.memory.decide(std::slice::from_ref(check), scope, now)[0];
-        Ok(Made::by_mode(decision, self.client.time_at(now).now))
+        let time = self.client.time_at(now);
+        let step = self.shared(check, time.now, |counter, mode| {
+            record_mode(record, mode);
+            self.decide_on(counter, mode, check, scope, time)
+        });
+        step.unwrap_or_else(|| Ok(self.decide_own(&[check], scope, now, record)[0]))
     }
 
-    /// As [`Coordinated::step`], for the first of `checks` of one counter, and those that can be decided with it, so
-    /// that no other request comes between: none under another limit, nor after one that waits for the store alone.
+    /// As [`Coordinated::step`], for the first of `checks` of one unit, and those that can be decided with it, so that no
+    /// other request comes between: none after one that waits for the store alone.
     pub(super) fn steps(
         &self,
         checks: &[&LimitCheck<'_>],
@@ -315,78 +308,39 @@ impl<R: Remote> Coordinated<R> {
         turn: Turn<'_>,
     ) -> SmallVec<[Step; 2]> {
         let Turn { now, record, .. } = turn;
-        let checks = &checks[..of_one_limit(checks)];
-        let first = checks[0];
         if let [check] = checks {
             return smallvec![self.step(check, scope, now, record)];
         }
-        let requested = self.table.requested_mode(first);
-        if requested.is_coordinated() {
-            let time = self.client.time_at(now);
-            let steps = self.table.with_counter_of(first, time.now, |key, counter| {
-                let mode = self.table.mode_of(counter, first);
-                mode.is_coordinated().then(|| {
-                    record_mode(record, mode);
-                    self.decide_in_order((key, counter), mode, checks, scope, time, record)
-                })
-            });
-            if let Some(steps) = steps {
-                return steps;
-            }
-        }
-        let (decisions, at) = if requested == Coordination::Split {
-            record_mode(record, requested);
-            let at = self.split.time_at(now);
-            let each =
-                || checks.iter().map(|check| self.split.decide(&self.memory, check, scope, at)).collect();
-            let together = self.split.decide_together(&self.memory, checks.iter().copied(), scope, at);
-            (together.unwrap_or_else(each), at)
-        } else {
-            record_mode(record, Coordination::Local);
-            self.client.metrics.decisions.local.add(checks.len() as u64);
-            let copies: SmallVec<[LimitCheck<'_>; 2]> = checks.iter().map(|check| check.copied()).collect();
-            (self.memory.decide(&copies, scope, now), self.client.time_at(now).now)
-        };
-        let is_counted = scope == Scope::Descriptor || !decisions.iter().any(|decision| decision.over);
-        let made = |decision| Ok(Made { is_counted, ..Made::by_mode(decision, at) });
-        decisions.into_iter().map(made).collect()
-    }
-
-    /// Stops at the first check that waits and may leave alone.
-    fn decide_in_order(
-        &self,
-        (key, counter): (CounterKey, &mut LocalCounter),
-        mode: Coordination,
-        checks: &[&LimitCheck<'_>],
-        scope: Scope,
-        time: StoreTime,
-        record: Option<&DecisionRecord>,
-    ) -> SmallVec<[Step; 2]> {
-        let asks: SmallVec<[Ask; 2]> = checks.iter().map(|check| Ask::of(check, scope)).collect();
+        let time = self.client.time_at(now);
         let all_or_none = scope == Scope::Request;
-        self.table.record_dropped(counter.expire_leases(time));
-        if !self.client.is_unavailable_for(&counter.target, time.now) {
-            let tries = counter.tries_together(mode, &asks, all_or_none, time.now);
-            let waiting = tries.and_then(|tries| {
-                Waiting::ask_together((key, &mut *counter), asks[0].is_own, &tries, all_or_none)
-            });
-            if let Some(waiting) = waiting {
-                return waiting.into_iter().map(Err).collect();
+        let steps = self.shared(checks[0], time.now, |(key, counter), mode| {
+            record_mode(record, mode);
+            let asks: SmallVec<[Ask; 2]> = checks.iter().map(|check| Ask::of(check, scope)).collect();
+            self.table.record_dropped(counter.expire_leases(time));
+            if !self.client.is_unavailable_for(&counter.target, time.now) {
+                let tries = counter.tries_together(mode, &asks, all_or_none, time.now);
+                let waiting = tries.and_then(|tries| {
+                    Waiting::ask_together((key, &mut *counter), asks[0].is_own, &tries, all_or_none)
+                });
+                if let Some(waiting) = waiting {
+                    return waiting.into_iter().map(Err).collect();
+                }
+                let rejected = if all_or_none { counter.reject_together(&asks, time.now) } else { None };
+                if let Some(rejected) = rejected {
+                    let step = |decision| Ok(Made { is_counted: false, ..Made::new(decision, time.now) });
+                    return rejected.into_iter().map(step).collect();
+                }
             }
-            let rejected = if all_or_none { counter.reject_together(&asks, time.now) } else { None };
-            if let Some(rejected) = rejected {
-                let step = |decision| Ok(Made { is_counted: false, ..Made::by_mode(decision, time.now) });
-                return rejected.into_iter().map(step).collect();
+            let mut steps = SmallVec::new();
+            for check in checks {
+                steps.push(self.decide_on((key, &mut *counter), mode, check, scope, time));
+                if mode == Coordination::Lease && steps.last().is_some_and(Result::is_err) {
+                    break;
+                }
             }
-        }
-        let mut steps = SmallVec::new();
-        for check in checks {
-            steps.push(self.decide_on((key, &mut *counter), mode, check, scope, time, record));
-            if mode == Coordination::Lease && steps.last().is_some_and(Result::is_err) {
-                break;
-            }
-        }
-        steps
+            steps
+        });
+        steps.unwrap_or_else(|| self.decide_own(checks, scope, now, record).into_iter().map(Ok).collect())
     }
 
     #[inline]
@@ -397,44 +351,39 @@ impl<R: Remote> Coordinated<R> {
         check: &LimitCheck<'_>,
         scope: Scope,
         time: StoreTime,
-        record: Option<&DecisionRecord>,
     ) -> Step {
         let ask = &Ask::of(check, scope);
         self.table.record_dropped(counter.expire_leases(time));
         let link = self.table.link_at(time);
-        if self.client.is_unavailable() && self.client.is_unavailable_for(&counter.target, time.now) {
+        if self.client.is_unavailable_for(&counter.target, time.now) {
             // what is held is used first
             let held = (mode == Coordination::Lease).then(|| counter.decide_from_held(ask, &link)).flatten();
             if let Some(decision) = held {
                 self.client.metrics.decisions.leased.add(1);
-                return Ok(Made::by_mode(decision, time.now));
+                return Ok(Made::new(decision, time.now));
             }
         } else {
             match counter.decide(mode, ask, &link) {
                 Decided::Now(decision, how) => {
                     self.client.metrics.of(how).add(1);
-                    return Ok(Made::by_mode(decision, time.now));
+                    return Ok(Made::new(decision, time.now));
                 }
                 Decided::Wait(asks) => {
-                    let hits = if asks == Asks::Look { Hits(0) } else { ask.hits };
-                    if let Some(waiting) = Waiting::ask((key, &mut *counter), ask.is_own, hits, asks) {
+                    if let Some(waiting) = Waiting::ask((key, &mut *counter), ask.is_own, ask.hits, asks) {
                         return Err(waiting);
                     }
                     // too many wait
                 }
             }
         }
-        record_fallback(record);
-        let delivery = Delivery::NotApplied;
-        let decision = self.decide_on_without_store(counter, check, delivery, time.now);
-        Ok(Made::by_fallback(decision, delivery, time.now))
+        Ok(self.decide_without_store(counter, check, Delivery::NotApplied, time.now))
     }
 
-    pub(super) fn mode(&self, check: &LimitCheck<'_>, now: Timestamp) -> Coordination {
-        match self.table.requested_mode(check) {
-            mode @ (Coordination::Local | Coordination::Split) => mode,
-            _ => self.table.with_counter(check, now, |counter| self.table.mode_of(counter, check)),
-        }
+    /// The decision is over the limit if `hits` do not fit by what this instance knows.
+    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
+        let at = self.client.time_at(now).now;
+        let looked = self.shared(check, at, |(_, counter), _| counter.look(hits, at));
+        looked.unwrap_or_else(|| self.look_own(check, hits, now))
     }
 
     pub(super) async fn take_check(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> Made {
@@ -446,100 +395,52 @@ impl<R: Remote> Coordinated<R> {
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
-        step: Step,
+        mut step: Step,
         turn: Turn<'_>,
     ) -> impl Future<Output = Made> {
-        let Turn { now, record, .. } = turn;
+        let Turn { now, until, is_of_caller, record } = turn;
+        let takes = check.direction == Direction::Take;
         // a block, which has `step` once: an `async fn` would have its argument too
         async move {
-            let waiting = match step {
-                Ok(made) => return made,
-                Err(waiting) => waiting,
-            };
-            let commands = waiting.commands;
-            match recorded(record, commands, pin!(self.wait(check, scope, waiting, turn))).await {
-                Ok(made) => {
-                    if made.fallback.is_none() {
+            loop {
+                let waiting = match step {
+                    Ok(made) => return made,
+                    Err(waiting) => waiting,
+                };
+                let commands = waiting.commands;
+                let outcome = self.table.outcome(waiting, until, takes && !is_of_caller);
+                step = match recorded(record, commands, pin!(outcome.map(Option::transpose))).await {
+                    Ok(Some(Tried { decision, at, is_counted, .. })) => {
                         self.client.metrics.decisions.waited.add(1);
+                        Ok(Made { is_counted, ..Made::new(decision, at) })
                     }
-                    made
-                }
-                Err(Undecided { delivery, .. })
-                    if check.direction == Direction::GiveBack && delivery != Delivery::NotApplied =>
-                {
-                    record_fallback(record);
-                    self.client.metrics.decisions.fallback.add(1);
-                    Made::by_mode(self.look(check, Hits(0), now), self.client.time_at(now).now)
-                }
-                Err(undecided) => {
-                    record_fallback(record);
-                    let delivery = undecided.delivery;
-                    let at = self.client.time_at(self.client.local_time_since(now)).now;
-                    Made::by_fallback(self.decide_without_store(check, delivery, at), delivery, at)
-                }
+                    // its counter was evicted: the one that takes its place is asked, but counts no return twice
+                    Ok(None) if takes => self.step(check, scope, self.client.local_time_since(now), record),
+                    failed => {
+                        let Undecided { delivery, .. } = failed.err().unwrap_or(Undecided::NOT_ASKED);
+                        let at = self.client.time_at(self.client.local_time_since(now)).now;
+                        Ok(self.table.with_counter(check, at, |counter| {
+                            self.decide_without_store(counter, check, delivery, at)
+                        }))
+                    }
+                };
             }
         }
     }
 
-    /// Checks of one counter are decided together, in their order.
-    pub(super) async fn take_in_turn(
-        &self,
-        checks: &[LimitCheck<'_>],
-        scope: Scope,
-        turn: Turn<'_>,
-    ) -> Decisions {
-        let of_counters = places_by_counter(checks).into_iter().map(async |places| {
-            let made = self.take_of_counter(&at_places(checks, &places), scope, turn).await;
-            places.into_iter().zip(made.into_iter().map(|made| made.decision))
+    /// Asks for what is no decision, of a node that replies.
+    pub(super) async fn ask(&self, check: &LimitCheck<'_>, asks: Asks, until: Instant) -> TryOutcome {
+        let at = self.client.time().now;
+        let is_own = check.rule.id().is_none();
+        let hits = if let Asks::Reserve(request) = asks { request.fit(Hits(u64::MAX)) } else { Hits(0) };
+        let waiting = self.shared(check, at, |(key, counter), _| {
+            let is_away = self.client.is_unavailable_for(&counter.target, at);
+            if is_away { None } else { Waiting::ask((key, counter), is_own, hits, asks) }
         });
-        in_order(join_all(of_counters).await.into_iter().flatten())
-    }
-
-    pub(super) async fn take_of_counter(
-        &self,
-        checks: &[&LimitCheck<'_>],
-        scope: Scope,
-        mut turn: Turn<'_>,
-    ) -> SmallVec<[Made; 2]> {
-        let mut all = SmallVec::new();
-        while all.len() < checks.len() {
-            let rest = &checks[all.len()..];
-            let steps = self.steps(rest, scope, turn);
-            let waits = steps.iter().any(Result::is_err);
-            let made = rest.iter().zip(steps).map(|(check, step)| self.finish(check, scope, step, turn));
-            all.extend(join_all(made).await);
-            if waits {
-                turn.now = self.client.local_time_since(turn.now);
-            }
-        }
-        all
-    }
-
-    async fn wait(
-        &self,
-        check: &LimitCheck<'_>,
-        scope: Scope,
-        mut waiting: Waiting,
-        Turn { now, until, is_of_caller, record }: Turn<'_>,
-    ) -> Result<Made, Undecided> {
-        let blames = !is_of_caller && check.direction == Direction::Take;
-        loop {
-            if let Some(outcome) = self.table.outcome(waiting, until, blames).await {
-                return outcome.map(|Tried { decision, at, is_counted, .. }| Made {
-                    is_counted,
-                    ..Made::by_mode(decision, at)
-                });
-            }
-            // its counter was evicted: the one that takes its place is asked, but counts no return twice
-            if check.direction == Direction::GiveBack {
-                return Err(Undecided::NOT_ASKED);
-            }
-            let now = self.client.local_time_since(now);
-            waiting = match self.step(check, scope, now, record) {
-                Ok(made) => return Ok(made),
-                Err(waiting) => waiting,
-            };
-        }
+        let waiting = waiting.flatten().ok_or(Undecided::NOT_ASKED)?;
+        // decisions do not depend on a look
+        let blames = asks != Asks::Look;
+        self.table.outcome(waiting, until, blames).await.unwrap_or(Err(Undecided::NOT_ASKED))
     }
 }
 
@@ -563,11 +464,5 @@ pub(super) async fn recorded<T>(
 pub(super) fn record_mode(record: Option<&DecisionRecord>, mode: Coordination) {
     if let Some(record) = record {
         record.add_mode(mode.name());
-    }
-}
-
-pub(super) fn record_fallback(record: Option<&DecisionRecord>) {
-    if let Some(record) = record {
-        record.set_fallback();
     }
 }

@@ -159,21 +159,6 @@ impl LocalCounter {
         }
     }
 
-    /// Decides `ask` of a rejected request, and counts nothing. `is_cached`: by the local cache of `strict`.
-    pub(in super::super) fn stand(&mut self, is_cached: bool, ask: &Ask, now: Timestamp) -> Decision {
-        if ask.hits == Hits(0) {
-            // as a check in a request of its own does
-            self.refresh(self.plan.schedule.interval(), now);
-        } else if ask.direction == Direction::Take && !self.fits(ask.hits, now) {
-            if is_cached {
-                // another instance may give back what it took for a request that it then rejected
-                self.look_for_returned(now);
-            }
-            return self.reject(if is_cached { Denial::Cached } else { Denial::Estimate }, ask, now);
-        }
-        self.look(Hits(0), now)
-    }
-
     fn reject(&mut self, denial: Denial, ask: &Ask, now: Timestamp) -> Decision {
         let decision = match denial {
             Denial::Cached => {
@@ -181,6 +166,8 @@ impl LocalCounter {
                 let policy = OverLimitPolicy::Ignore;
                 let decision = self.count(Direction::Take, policy, ask.hits, now);
                 self.deny_while_empty(now);
+                // another instance may give back what it took for a request that it then rejected
+                self.look_for_returned(now);
                 return Decision { basis: Basis::LocalCache, ..decision };
             }
             Denial::Estimate => self.count(Direction::Take, ask.policy, ask.hits, now),

@@ -37,7 +37,7 @@ pub(super) use self::{
     decide::{Decided, How},
     exchange::Sent,
     place::{QueuePlace, Slot, Turn, Urgency},
-    policy::{Answer, Ask, Asks, Denial, Switch, auto},
+    policy::{Ask, Asks, Switch, auto},
     records::Dropped,
     reply::Applied,
     talk::{Group, Outcome, Tried, Tries, TryOutcome},

@@ -21,7 +21,7 @@ use crate::{
         coordinated::{
             Coordinated,
             delivery::{Delivery, Undecided},
-            modes::{Made, record_fallback, record_mode, recorded},
+            modes::{Made, record_mode, recorded},
             turn::Turn,
         },
         has_repeated,
@@ -137,7 +137,6 @@ impl<R: Remote> Coordinated<R> {
                 return decision_of(decision, check.hits);
             }
         }
-        record_fallback(turn.record);
         self.client.metrics.decisions.fallback.add(1);
         let (policy, instances) = (self.client.failure_policy(check), self.pools.instances());
         let decided = self.pools.with(slot, time, |pool| {

@@ -183,10 +183,6 @@ impl<R: Remote> CounterTable<R> {
         })
     }
 
-    pub(super) fn target(&self, check: &LimitCheck<'_>, now: Timestamp) -> Arc<Target> {
-        self.with_counter(check, now, |counter| Arc::clone(&counter.target))
-    }
-
     pub(super) fn record_dropped(&self, dropped: Dropped) {
         let hits = &self.client.metrics.hits;
         hits.unreported.add(dropped.unreported);
