@@ -1,18 +1,14 @@
 //! The heartbeat: counts the instances, follows their number, measures the store's clock, and probes
 //! nodes whose breaker is open.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
-use arc_swap::{ArcSwap, Guard};
 use futures_util::future::join_all;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{StoreClient, breaker::FailedCount, instances::InstanceNumbers};
 use crate::{
-    limit::{Period, Timestamp, part::Place},
+    limit::{Period, part::Place},
     store::{
         coordinated::CoordinationSettings,
         remote::{Command, Exchange, Heartbeat, Members, Remote},
@@ -21,17 +17,6 @@ use crate::{
 
 /// The heartbeats whose largest number counts: after a mass restart, or a loss of data in Redis, some tell too few.
 const MEMORY: usize = 10;
-
-/// The registration of this instance among those that share the store.
-#[derive(Debug)]
-pub(in super::super) struct Membership {
-    /// This one included. Zero until it is known.
-    instances: AtomicUsize,
-    /// In the last [`MEMORY`] heartbeats.
-    most_lately: AtomicUsize,
-    numbers: ArcSwap<InstanceNumbers>,
-    has_left: AtomicBool,
-}
 
 /// Sends heartbeats until this instance leaves. The store removes an instance after two missed ones.
 pub(in super::super) async fn run<R: Remote>(client: Arc<StoreClient<R>>) {
@@ -45,33 +30,6 @@ pub(in super::super) async fn run<R: Remote>(client: Arc<StoreClient<R>>) {
         }
         // concurrently: a node that does not reply must not delay the heartbeat to the others
         tokio::join!(client.beat(&mut lately), client.probe_open_nodes());
-    }
-}
-
-// === impl Membership ===
-
-impl Membership {
-    pub(super) fn new(period: Period, now: Timestamp) -> Self {
-        Self {
-            instances: AtomicUsize::new(0),
-            most_lately: AtomicUsize::new(0),
-            numbers: ArcSwap::from_pointee(InstanceNumbers::new(period, now)),
-            has_left: AtomicBool::new(false),
-        }
-    }
-
-    /// This one included; at least 1.
-    pub(super) fn instances(&self) -> usize {
-        self.instances.load(Ordering::Relaxed).max(1)
-    }
-
-    /// None until a heartbeat was replied to.
-    pub(in super::super) fn most_instances_lately(&self) -> Option<usize> {
-        Some(self.most_lately.load(Ordering::Relaxed)).filter(|most| *most > 0)
-    }
-
-    pub(in super::super) fn numbers(&self) -> Guard<Arc<InstanceNumbers>> {
-        self.numbers.load()
     }
 }
 

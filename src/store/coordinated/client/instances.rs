@@ -3,7 +3,15 @@
 //! A larger number counts as soon as it is heard, a smaller one later, since the others may not have heard of it yet.
 //! Who starts has a part when all others must have heard of it. So the parts of all instances are the limit at most.
 
-use std::num::NonZeroU32;
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use arc_swap::{ArcSwap, Guard};
 
 use crate::limit::{OnStoreFailure, Period, Timestamp, part::Place};
 
@@ -15,6 +23,17 @@ const NEWCOMER: Period = Period::from_secs(4);
 
 /// How long after it was heard a smaller number counts: until then a removed instance may use its part.
 const FEWER: Period = Period::from_secs(6);
+
+/// The registration of this instance among those that share the store.
+#[derive(Debug)]
+pub(in super::super) struct Membership {
+    /// This one included. Zero until it is known.
+    pub(super) instances: AtomicUsize,
+    /// In the last heartbeats.
+    pub(super) most_lately: AtomicUsize,
+    pub(super) numbers: ArcSwap<InstanceNumbers>,
+    pub(super) has_left: AtomicBool,
+}
 
 #[derive(Clone, Debug)]
 pub(in super::super) struct InstanceNumbers {
@@ -28,6 +47,33 @@ pub(in super::super) struct InstanceNumbers {
     heard: Timestamp,
     period: Period,
     place: Option<Place>,
+}
+
+// === impl Membership ===
+
+impl Membership {
+    pub(super) fn new(period: Period, now: Timestamp) -> Self {
+        Self {
+            instances: AtomicUsize::new(0),
+            most_lately: AtomicUsize::new(0),
+            numbers: ArcSwap::from_pointee(InstanceNumbers::new(period, now)),
+            has_left: AtomicBool::new(false),
+        }
+    }
+
+    /// This one included; at least 1.
+    pub(super) fn instances(&self) -> usize {
+        self.instances.load(Ordering::Relaxed).max(1)
+    }
+
+    /// None until a heartbeat was replied to.
+    pub(in super::super) fn most_instances_lately(&self) -> Option<usize> {
+        Some(self.most_lately.load(Ordering::Relaxed)).filter(|most| *most > 0)
+    }
+
+    pub(in super::super) fn numbers(&self) -> Guard<Arc<InstanceNumbers>> {
+        self.numbers.load()
+    }
 }
 
 // === impl InstanceNumbers ===

@@ -22,7 +22,7 @@ use std::{
 use self::{
     breaker::{Breaker, FailedCount},
     clock::StoreClock,
-    heartbeat::Membership,
+    instances::Membership,
 };
 pub(super) use self::{calls::RECHECK, instances::InstanceNumbers};
 use super::{link::StoreTime, metrics::CoordinationMetrics, settings::CoordinationSettings};

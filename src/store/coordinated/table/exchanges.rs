@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
-use super::{CounterTable, sender::Outbox, shards::Entry};
+use super::{CounterTable, outgoing::Outbox, shards::Entry};
 use crate::{
     limit::{CounterKey, Hits},
     store::{

@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{CounterTable, sender::Outbox, shards::Entry};
+use super::{CounterTable, outgoing::Outbox, shards::Entry};
 use crate::{
     limit::Period,
     store::{

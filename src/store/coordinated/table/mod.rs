@@ -3,6 +3,7 @@
 mod due;
 mod exchanges;
 pub(super) mod flush;
+mod outgoing;
 mod queue;
 pub(super) mod sender;
 mod shards;
@@ -14,8 +15,8 @@ use std::sync::{
 
 pub(super) use self::exchanges::Waiting;
 use self::{
+    outgoing::Sender,
     queue::AttentionQueue,
-    sender::Sender,
     shards::{Entry, Shard, Shards},
 };
 use super::{

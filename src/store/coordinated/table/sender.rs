@@ -12,40 +12,23 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use parking_lot::Mutex;
 use tokio::{
-    sync::Notify,
     task::yield_now,
     time::{Instant, sleep},
 };
 
-use super::CounterTable;
+use super::{
+    CounterTable,
+    outgoing::{MAX_BATCH, Outbox},
+};
 use crate::{
     limit::{CounterKey, Timestamp},
     store::{
         coordinated::{client::RECHECK, counter::Sent},
-        remote::{Command, Remote, RemoteError, Replies, StoreNode, Target, Urgency},
+        remote::{Remote, RemoteError, Replies, StoreNode, Target, Urgency},
     },
     wakeup::{Wakeups, wake_all},
 };
-
-/// The most calls for decisions to one node: twice those of a round trip, for late replies and short distances.
-const MAX_CALLS: usize = 16;
-
-/// The most if they are full: nothing more can join one, so it leaves at once.
-const FULL_CALLS: usize = 32;
-
-/// The parts of a round trip that pass between two calls.
-const PARTS: u32 = 8;
-
-/// The most before the first reply, or on short round trips: enough to keep the node busy, few enough to share calls.
-const FEW_CALLS: usize = 4;
-
-/// The shortest distance of two calls.
-const FINEST: Duration = Duration::from_micros(50);
-
-/// The counters whose decisions are in one call: few, so that the node works while replies to other calls are applied.
-const MAX_BATCH: usize = 64;
 
 /// The other commands in one call: few, so that a decision does not wait for long behind them.
 const MAX_BACKGROUND: usize = 256;
@@ -55,44 +38,6 @@ const MAX_QUEUE: usize = 4_096;
 
 /// The replies that are of one instant, and are applied before other tasks have their turn: those to a full call.
 const AT_ONCE: usize = MAX_BATCH;
-
-/// Commands, and what is remembered of each until its reply.
-pub(in super::super) type Outbox = Vec<(Command, Sent)>;
-
-#[derive(Debug, Default)]
-pub(super) struct Sender {
-    queues: Mutex<BTreeMap<StoreNode, NodeQueue>>,
-    /// Notified when something may be sent.
-    ready: Notify,
-}
-
-#[derive(Debug, Default)]
-struct NodeQueue {
-    /// Their decisions wait, in order of arrival.
-    counters: Vec<CounterKey>,
-    /// What no decision waits for.
-    background: Outbox,
-    /// For decisions, in flight.
-    calls: usize,
-    /// When the last of them left.
-    left_at: Option<Instant>,
-    /// A moving average. Zero before the first reply.
-    round_trip: Duration,
-}
-
-/// Returns how many calls for decisions may be in flight to a node, and the time between two, unless they are full.
-fn pace(round_trip: Duration, budget: Duration) -> (usize, Duration) {
-    if round_trip / PARTS < FINEST {
-        return (FEW_CALLS, Duration::ZERO);
-    }
-    let spare = budget.saturating_sub(round_trip);
-    if spare.is_zero() {
-        return (MAX_CALLS, Duration::ZERO);
-    }
-    // half of what a decision may wait besides, since the reply may be later than others, but so long that the calls
-    // of a round trip are not used up before it ends
-    (MAX_CALLS, (round_trip / PARTS).min((spare / 2).max(round_trip / (2 * PARTS))))
-}
 
 fn take_first<T>(list: &mut Vec<T>, most: usize) -> Vec<T> {
     list.drain(..most.min(list.len())).collect()
@@ -246,59 +191,6 @@ impl<R: Remote> CounterTable<R> {
             if urgency == Urgency::Decision {
                 self.sender.queues.lock().entry(node).or_default().finish_call(took);
             }
-        }
-    }
-}
-
-// === impl NodeQueue ===
-
-impl NodeQueue {
-    /// None if no decision waits, or a call has to return before.
-    fn time_to_next(&self, budget: Duration) -> Option<Duration> {
-        let is_full = self.counters.len() >= MAX_BATCH;
-        if self.counters.is_empty() {
-            return None;
-        }
-        if self.calls == 0 || is_full && self.calls < FULL_CALLS {
-            return Some(Duration::ZERO);
-        }
-        let (most, distance) = pace(self.round_trip, budget);
-        let since = || self.left_at.map_or(distance, |left_at| left_at.elapsed());
-        (self.calls < most).then(|| distance.saturating_sub(since()))
-    }
-
-    /// `took`: how long its reply took.
-    fn finish_call(&mut self, took: Option<Duration>) {
-        self.calls -= 1;
-        self.round_trip = match took {
-            Some(took) if self.round_trip.is_zero() => took,
-            Some(took) => (self.round_trip * 7 + took) / 8,
-            None => self.round_trip,
-        };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_distance_of_two_calls_fits_into_a_round_trip_and_the_budget() {
-        let micros = Duration::from_micros;
-        for (round_trip, most, distance) in [
-            (0, FEW_CALLS, 0),
-            (399, FEW_CALLS, 0),
-            (400, MAX_CALLS, 50),
-            (4_000, MAX_CALLS, 500),
-            (12_000, MAX_CALLS, 1_500),
-            // half of what the budget of 15 ms leaves
-            (13_000, MAX_CALLS, 1_000),
-            // sixteen calls of a round trip
-            (14_400, MAX_CALLS, 900),
-            (15_000, MAX_CALLS, 0),
-            (90_000, MAX_CALLS, 0),
-        ] {
-            assert_eq!(pace(micros(round_trip), micros(15_000)), (most, micros(distance)), "{round_trip}");
         }
     }
 }
