@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{
     LocalCounter,
-    policy::{Answer, Ask, Asks, Denial},
+    asks::{Answer, Ask, Asks, Denial},
     tiers::longest_pause,
 };
 use crate::{

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::{
     Generation, LocalCounter,
-    policy::Asks,
+    asks::Asks,
     records::Dropped,
     talk::{Group, OnWay, Outcome, Talk, Tries, Try, channel},
     tiers::{fits, flows},

@@ -6,6 +6,7 @@
 //! here that the store has not been sent yet are *pending*; they belong to the instant at which they were counted, since
 //! hits of one window must not be counted in the next. Hits that the store granted in advance are a *lease*.
 
+mod asks;
 mod beside;
 mod counting;
 mod decide;
@@ -34,10 +35,11 @@ mod usage;
 use std::sync::Arc;
 
 pub(super) use self::{
+    asks::{Ask, Asks},
     decide::{Decided, How},
     exchange::Sent,
     place::{QueuePlace, Slot, Turn, Urgency},
-    policy::{Ask, Asks, Switch, auto},
+    policy::{Switch, auto},
     records::Dropped,
     reply::Applied,
     talk::{Group, Outcome, Tried, Tries, TryOutcome},
@@ -45,7 +47,7 @@ pub(super) use self::{
 use self::{
     demand::Demand,
     heard::Heard,
-    policy::{Leasing, ModeChoice},
+    policy::Leasing,
     rare::Rare,
     schedule::FlushSchedule,
     states::States,
@@ -70,6 +72,17 @@ const FORGOTTEN_AFTER: Period = Period::from_secs(1);
 pub(super) struct ReplacedLimit {
     target: Arc<Target>,
     denied_until: Timestamp,
+}
+
+/// The mode of a counter.
+#[derive(Debug)]
+pub(super) struct ModeChoice {
+    /// The requested one, or the nearest that the store supports for the target.
+    pub(super) mode: Coordination,
+    /// Whether `auto` has chosen `lease` because of a burst.
+    pub(super) is_in_burst: bool,
+    /// None until `mode` has been chosen for the current target.
+    pub(super) requested_mode: Option<Coordination>,
 }
 
 /// The number of a counter in this process, modulo 2^32: a late reply is not applied to a successor of its counter. A

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use super::{
     LocalCounter,
+    asks::Asks,
     exchange::Sent,
-    policy::Asks,
     records::{Dropped, PendingDelta},
     talk::{Early, Talk, Tried, Try},
     tiers::{fits, flows, look, negative, put_back, take_off},

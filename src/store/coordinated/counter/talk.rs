@@ -15,7 +15,7 @@ use std::{
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::{policy::Asks, records::PendingDelta};
+use super::{asks::Asks, records::PendingDelta};
 use crate::{
     limit::{Decision, Hits, Timestamp},
     store::{

@@ -9,11 +9,10 @@ use std::{mem::take, sync::Arc};
 
 use hashbrown::HashMap;
 use tokio::{
-    sync::oneshot::{Sender, channel},
+    sync::oneshot::{Receiver, Sender, channel},
     task::AbortHandle,
 };
 
-use super::Waiting;
 use crate::{
     limit::{
         Coordination, LimitCheck, OnStoreFailure, Period, Timestamp,
@@ -26,6 +25,9 @@ use crate::{
         remote::Target,
     },
 };
+
+/// The reply of the store; none if it is away.
+pub(super) type Waiting = Option<Receiver<PoolDecision>>;
 
 #[derive(Debug)]
 pub(super) struct InstancePool {

@@ -15,17 +15,17 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use tokio::{runtime::Handle, sync::oneshot::Receiver, time::sleep};
+use tokio::{runtime::Handle, time::sleep};
 
 use self::{
     exchange::Replied,
-    instance::{InstancePool, rule},
+    instance::{InstancePool, Waiting, rule},
 };
 use super::{client::StoreClient, link::StoreTime};
 use crate::{
     limit::{
         Coordination, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy, Period,
-        Timestamp, share::PoolDecision,
+        Timestamp,
     },
     store::{
         path::{pool_path_of, shortened, shortened_name},
@@ -43,9 +43,6 @@ type Slot = Arc<PoolSlot<InstancePool>>;
 
 /// A decision that needed no wait, or what it waits for.
 type Step = Result<Decision, Waiting>;
-
-/// The reply of the store; none if it is away.
-type Waiting = Option<Receiver<PoolDecision>>;
 
 pub(super) struct SharedPools<R: Remote> {
     pools: Pools<InstancePool>,

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use smallvec::smallvec;
 use tokio::time::timeout_at;
 
-use super::{Member, Waiting};
+use super::{Member, instance::Waiting};
 use crate::{
     limit::{
         Coordination, Decision, Direction, Hits, LimitCheck, Reservation, ReservationRequest, ReservedSpan,

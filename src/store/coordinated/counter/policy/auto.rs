@@ -9,7 +9,7 @@
 
 use crate::{
     limit::{Coordination, Hits, Period, Tier, Timestamp, capacity},
-    store::coordinated::counter::LocalCounter,
+    store::coordinated::counter::{LocalCounter, ModeChoice},
 };
 
 /// Assumed until the first reply to a heartbeat. Limits that are large for so many instances need not wait for it.
@@ -23,16 +23,6 @@ const TIMES_EXPECTED: u64 = 3;
 
 /// The time after a reply from which the demand measured meanwhile is enough to detect the end of a burst.
 const SETTLED_AFTER: Period = Period::from_millis(10);
-
-#[derive(Debug)]
-pub(in super::super::super) struct ModeChoice {
-    /// The requested one, or the nearest that the store supports for the target.
-    pub(in super::super::super) mode: Coordination,
-    /// Whether `auto` has chosen `lease` because of a burst.
-    pub(in super::super::super) is_in_burst: bool,
-    /// None until `mode` has been chosen for the current target.
-    pub(in super::super::super) requested_mode: Option<Coordination>,
-}
 
 /// Why the mode of a counter changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,21 +1,24 @@
 //! The policy of `lease`: when to request a lease, how many hits, and how long to keep them. One call should serve many
 //! decisions, and no instance should hold hits that another one lacks.
 
-use super::{Answer, Ask, Asks, Denial};
 use crate::{
     limit::{Algorithm, Direction, Hits, Period, Timestamp, capacity},
     store::{
         coordinated::{
             counter::{
                 LocalCounter,
+                asks::{Answer, Ask, Asks, Denial},
                 records::HeldLease,
-                tiers::{flows, has_bucket, hold, is_mixed},
+                tiers::{flows, has_bucket, hold, is_mixed, longest_pause},
             },
             link::Link,
         },
         remote::Hold,
     },
 };
+
+/// The fewest expected hits that make a pause worthwhile.
+const MIN_PAUSE_HITS: u64 = 4;
 
 /// The fewest hits of a window that one of several instances leases ahead.
 const MIN_AHEAD: u64 = 3;
@@ -190,5 +193,37 @@ impl LocalCounter {
     /// Returns whether other instances read the number of all hits in the store, rejected ones included.
     fn is_shared_count(&self) -> bool {
         !self.is_alone() && self.target.counts_rejected()
+    }
+
+    /// Denies hits that are not leased while tokens of a bucket are scarce. Under steady overload every one of several
+    /// instances would send a call for each single token. The pause lasts until there is enough for all of them, and
+    /// loses nothing, since the bucket does not overflow meanwhile. `is_partial`: the store has just granted less than
+    /// asked.
+    pub(in super::super) fn pause_if_scarce(&mut self, is_partial: bool, round_trip: Period, now: Timestamp) {
+        self.plan.denied_until = Timestamp::default();
+        let tiers = &self.target.tiers;
+        if self.is_alone() || !has_bucket(tiers) {
+            return;
+        }
+        let instances = u64::from(self.plan.instances);
+        let usable = self.demand.in_the_next(hold(tiers, false), now);
+        // 50 % more, because random arrivals are spread unevenly
+        let all = usable.saturating_mul(instances).saturating_mul(3) / 2;
+        let wait = self.wait_for(all.min(capacity(tiers) / 2).max(1), now);
+        // a scarcity begins only when the store has run out, or has less than one for each instance
+        let was_scarce = self.leasing().is_some_and(|leasing| leasing.is_scarce);
+        let begins = is_partial || self.remaining(now) < instances;
+        let is_scarce = wait > Period::default() && (was_scarce || begins);
+        let time = wait.min(longest_pause(tiers));
+        let pauses = is_scarce && self.demand.in_the_next(time, now) >= MIN_PAUSE_HITS;
+        // so that no decision waits for the call whose reply arrives at the end
+        let lead = (self.demand.time_for(3, now) + round_trip * 2).min(time / 2);
+        if is_scarce != was_scarce {
+            self.leasing_mut().is_scarce = is_scarce;
+        }
+        if pauses {
+            self.plan.denied_until = now.after(time);
+            self.leasing_mut().probe_at = now.after(time).before(lead);
+        }
     }
 }

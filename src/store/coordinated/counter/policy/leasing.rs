@@ -1,18 +1,9 @@
 //! What a counter under `lease` has to know from one exchange to the next: whether the store has run out of hits.
 
-use crate::{
-    limit::{Period, Timestamp, capacity},
-    store::coordinated::counter::{
-        LocalCounter,
-        tiers::{has_bucket, hold, longest_pause},
-    },
-};
+use crate::limit::{Period, Timestamp};
 
 /// The first wait before a look for hits that others have given back, unless the sync interval is longer.
 const FIRST_PROBE: Period = Period::from_millis(250);
-
-/// The fewest expected hits that make a pause worthwhile.
-const MIN_PAUSE_HITS: u64 = 4;
 
 #[derive(Debug, Default)]
 pub(in super::super) struct Leasing {
@@ -55,40 +46,6 @@ impl Leasing {
         self.probe_after = if is_first { FIRST_PROBE.max(sync_interval) } else { self.probe_after * 2 };
         self.probe_at = now.after(self.probe_after);
         !is_first
-    }
-}
-
-impl LocalCounter {
-    /// Denies hits that are not leased while tokens of a bucket are scarce. Under steady overload every one of several
-    /// instances would send a call for each single token. The pause lasts until there is enough for all of them, and
-    /// loses nothing, since the bucket does not overflow meanwhile. `is_partial`: the store has just granted less than
-    /// asked.
-    pub(in super::super) fn pause_if_scarce(&mut self, is_partial: bool, round_trip: Period, now: Timestamp) {
-        self.plan.denied_until = Timestamp::default();
-        let tiers = &self.target.tiers;
-        if self.is_alone() || !has_bucket(tiers) {
-            return;
-        }
-        let instances = u64::from(self.plan.instances);
-        let usable = self.demand.in_the_next(hold(tiers, false), now);
-        // 50 % more, because random arrivals are spread unevenly
-        let all = usable.saturating_mul(instances).saturating_mul(3) / 2;
-        let wait = self.wait_for(all.min(capacity(tiers) / 2).max(1), now);
-        // a scarcity begins only when the store has run out, or has less than one for each instance
-        let was_scarce = self.leasing().is_some_and(|leasing| leasing.is_scarce);
-        let begins = is_partial || self.remaining(now) < instances;
-        let is_scarce = wait > Period::default() && (was_scarce || begins);
-        let time = wait.min(longest_pause(tiers));
-        let pauses = is_scarce && self.demand.in_the_next(time, now) >= MIN_PAUSE_HITS;
-        // so that no decision waits for the call whose reply arrives at the end
-        let lead = (self.demand.time_for(3, now) + round_trip * 2).min(time / 2);
-        if is_scarce != was_scarce {
-            self.leasing_mut().is_scarce = is_scarce;
-        }
-        if pauses {
-            self.plan.denied_until = now.after(time);
-            self.leasing_mut().probe_at = now.after(time).before(lead);
-        }
     }
 }
 
