@@ -64,7 +64,7 @@ impl AnyStore {
             #[cfg(feature = "disk")]
             Self::Disk(disk) => disk.memory().sweep_step(step, now),
             #[cfg(any(feature = "redis", feature = "memcached"))]
-            Self::Coordinated(coordinated) => coordinated.memory().sweep_step(step, now),
+            Self::Coordinated(coordinated) => coordinated.sweep_step(step, now),
         }
     }
 

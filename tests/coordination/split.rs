@@ -491,3 +491,24 @@ async fn an_instance_without_a_part_says_when_it_begins() {
         }
     }
 }
+
+/// What it removed would be admitted once more.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_keeps_a_window_that_is_open_by_the_clock_of_the_store() {
+    let minute = tier(20, 60, Algorithm::FixedWindow);
+    let rule = rule(MODE, &[minute], OverLimitPolicy::Ignore);
+    let clock = weir::store::simulated::SimulatedClock::new(crate::fleet::EPOCH);
+    let store = weir::store::simulated::SimulatedStore::new(clock.skewed(-50_000_000_000), 7);
+    let fleet = Fleet::start(1, rule, Network::default(), clock, store).await;
+    // in the first tenth of a window of the store: in the last tenth of one by the clock of the instance
+    let into = || (fleet.clock.right().as_nanos() / 1_000_000_000 + 10) % 60;
+    sleep(Duration::from_secs(60 - into() + 60 + 2)).await;
+    let instance = &fleet.instances[0];
+    for admitted in [20, 0] {
+        assert_eq!(take_all(instance, 20).await, admitted);
+        sleep(Duration::from_secs(20)).await;
+        for step in 0..instance.store.memory().sweep_steps() {
+            instance.store.sweep_step(step, instance.now());
+        }
+    }
+}

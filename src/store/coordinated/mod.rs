@@ -37,11 +37,14 @@ use self::{
     table::{CounterTable, flush, sender},
 };
 use super::{MemoryStore, remote::Remote};
-use crate::clock::{Clock, Reading};
+use crate::{
+    clock::{Clock, Reading},
+    limit::Timestamp,
+};
 
 /// Memory in front of a shared store.
 pub struct Coordinated<R: Remote> {
-    /// The counters of `local` rules.
+    /// The counters of `local` and `split` rules.
     memory: MemoryStore,
     table: Arc<CounterTable<R>>,
     client: Arc<StoreClient<R>>,
@@ -73,10 +76,16 @@ impl<R: Remote> Coordinated<R> {
         &self.client.metrics
     }
 
-    /// Returns the counters of `local` rules. They are swept by the owner of the store.
+    /// Returns the counters of `local` and `split` rules.
     #[must_use]
     pub const fn memory(&self) -> &MemoryStore {
         &self.memory
+    }
+
+    /// Calls [`MemoryStore::sweep_step`] on these counters. `now` is on this instance's clock. Parts of limits follow the
+    /// store's, which may be behind: windows that have not ended there stay.
+    pub fn sweep_step(&self, step: usize, now: Timestamp) {
+        self.memory.sweep_step(step, now.min(self.client.time_at(now).now));
     }
 
     /// Returns the shared store.
