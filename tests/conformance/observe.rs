@@ -110,9 +110,13 @@ pub(crate) fn keys(redis: &Server) -> Vec<(String, u64)> {
     counts
 }
 
-/// Waits until weir is connected to Redis.
+/// Waits until weir is connected to Redis and knows its clock, which is years away from the frozen one: until then
+/// hits are counted in windows of the latter.
 pub(crate) async fn until_connected(weir: &Weir) {
     until("a connection to redis", async || page(weir.addresses.http, "/healthcheck").await == "OK").await;
+    let unknown = "\nweir_store_clock_offset_nanoseconds 0\n";
+    until("the clock of redis", async || !page(weir.addresses.debug, "/metrics").await.contains(unknown))
+        .await;
 }
 
 /// Reads the body of a page.
