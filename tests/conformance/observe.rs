@@ -110,10 +110,14 @@ pub(crate) fn keys(redis: &Server) -> Vec<(String, u64)> {
     counts
 }
 
-/// Waits until weir is connected to Redis and knows its clock, which is years away from the frozen one: until then
-/// hits are counted in windows of the latter.
+/// Waits until weir is connected to Redis.
 pub(crate) async fn until_connected(weir: &Weir) {
     until("a connection to redis", async || page(weir.addresses.http, "/healthcheck").await == "OK").await;
+}
+
+/// Waits until weir knows the clock of Redis, which is years away from the frozen one: until then hits are counted in
+/// windows of the latter.
+pub(crate) async fn until_clock_is_known(weir: &Weir) {
     let unknown = "\nweir_store_clock_offset_nanoseconds 0\n";
     until("the clock of redis", async || !page(weir.addresses.debug, "/metrics").await.contains(unknown))
         .await;

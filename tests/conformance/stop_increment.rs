@@ -65,6 +65,7 @@ async fn a_rejected_request_counts_nothing_in_redis() {
             )
             .await;
             observe::until_connected(&weir).await;
+            observe::until_clock_is_known(&weir).await;
             let described = format!("{mode}, LOCAL_CACHE_SIZE_IN_BYTES={local_cache}");
             send(&mut weir, &described).await;
             if mode == "strict" {
