@@ -261,7 +261,7 @@ impl Scenario {
 }
 
 fn times(period: Period, factor: u64) -> Period {
-    Period::from_nanos(period.as_nanos().saturating_mul(factor.max(1)))
+    period * factor.max(1)
 }
 
 fn reduced(tier: &Tier, requests: u32) -> Tier {

@@ -441,7 +441,7 @@ impl AskingLine {
             return longest;
         }
         let [shortest, longest] = HOLD;
-        Period::from_nanos(self.round_trip.as_nanos().saturating_mul(4)).clamp(shortest, longest)
+        (self.round_trip * 4).clamp(shortest, longest)
     }
 
     /// Begins a walk along the line with the `plan` of an empty one, unless one has ended lately.

@@ -82,7 +82,7 @@ fn opens(tiers: &[Tier]) -> Period {
 }
 
 pub(super) fn spread(tiers: &[Tier]) -> Period {
-    SPREAD.min(Period::from_nanos(opens(tiers).as_nanos() / 10))
+    SPREAD.min(opens(tiers) / 10)
 }
 
 #[cfg(test)]

@@ -300,7 +300,7 @@ fn max_wait(message: &AcquireMessage<'_>) -> Result<Period, Status> {
     let Some((seconds, nanos)) = message.max_wait else { return Ok(Period::default()) };
     match (u64::try_from(seconds), u64::try_from(nanos)) {
         (Ok(seconds), Ok(nanos)) if nanos < NANOS_PER_SECOND => {
-            Ok(Period::from_nanos(Period::from_secs(seconds).as_nanos().saturating_add(nanos)))
+            Ok(Period::from_secs(seconds) + Period::from_nanos(nanos))
         }
         _ => Err(Status::invalid_argument(format!(
             "max_wait is {seconds} s and {nanos} ns; it must be 0 or longer, with nanos from 0 to 999999999"

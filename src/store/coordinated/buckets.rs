@@ -96,7 +96,7 @@ impl<R: Remote> Coordinated<R> {
             limited: decision.over,
             remaining: decision.remaining.into(),
             retry_after: wait,
-            reset_after: Period::from_nanos(wait.as_nanos().saturating_add(rest.as_nanos())),
+            reset_after: wait + rest,
         })
     }
 }

@@ -7,8 +7,8 @@ const HORIZON: Period = Period::from_millis(50);
 
 const ROUND_TRIPS: u64 = 8;
 
-/// How late the queue may be, in nanoseconds.
-const LATE: u64 = 6_000_000;
+/// How late the queue may be.
+const LATE: Period = Period::from_millis(6);
 
 /// An instant on the store's clock, as this instance estimates it.
 #[derive(Clone, Copy, Debug)]
@@ -32,27 +32,23 @@ pub(super) struct Link {
 }
 
 /// How long before its end a lease has to be returned: two round trips, and how late the queue may be.
-pub(super) const fn lead(round_trip: Period) -> Period {
-    Period::from_nanos(round_trip.as_nanos().saturating_mul(2).saturating_add(LATE))
+pub(super) fn lead(round_trip: Period) -> Period {
+    round_trip * 2 + LATE
 }
 
 // === impl Link ===
 
 impl Link {
-    fn trips(&self, count: u64) -> Period {
-        Period::from_nanos(self.round_trip.as_nanos().saturating_mul(count))
-    }
-
     pub(super) fn horizon(&self) -> Period {
-        HORIZON.max(self.trips(ROUND_TRIPS))
+        HORIZON.max(self.round_trip * ROUND_TRIPS)
     }
 
-    pub(super) const fn lead(&self) -> Period {
+    pub(super) fn lead(&self) -> Period {
         lead(self.round_trip)
     }
 
     /// So far away that no decision should wait for two replies.
     pub(super) fn is_far(&self) -> bool {
-        self.trips(3) > self.budget
+        self.round_trip * 3 > self.budget
     }
 }

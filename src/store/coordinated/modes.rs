@@ -260,8 +260,7 @@ impl<R: Remote> Coordinated<R> {
             && self.table.requested_mode(check).is_coordinated()
         {
             let behind = self.client.behind(self.client.time_at(now).now);
-            let longest = tier.longest_wait().as_nanos().saturating_add(behind.as_nanos());
-            decision.reset = decision.reset.min(Period::from_nanos(longest));
+            decision.reset = decision.reset.min(tier.longest_wait() + behind);
         }
     }
 

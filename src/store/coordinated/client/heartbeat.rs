@@ -41,7 +41,7 @@ impl<R: Remote> StoreClient<R> {
         let Self { remote, breaker, membership, .. } = self;
         let CoordinationSettings { instance, heartbeat: period, .. } = &self.settings;
         let node = remote.members_node();
-        let ttl = Period::from_nanos(2 * period.as_nanos());
+        let ttl = *period * 2;
         let sent = self.look();
         let reply = self.wait_for_reply(node, None, remote.heartbeat(Heartbeat { instance, ttl }), || {});
         let reply = timeout((*period).into(), reply).await;

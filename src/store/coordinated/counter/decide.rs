@@ -65,8 +65,7 @@ impl LocalCounter {
             Answer::Spend => {
                 let decision = self.spend(policy, hits, now);
                 // the next lease has to arrive before this one is used up
-                let soon = Period::from_nanos(2 * link.round_trip.as_nanos());
-                if self.runs_low(soon, now) {
+                if self.runs_low(link.round_trip * 2, now) {
                     self.want_lease();
                 }
                 Decided::Now(decision, How::Spent)

@@ -163,7 +163,7 @@ impl<R: Remote> SharedPools<R> {
         match pool.mode {
             _ if soon => Period::from_nanos(jitter),
             Coordination::Interval => step.min(self.client.settings.sync_interval),
-            _ => Period::from_nanos(step.as_nanos() + jitter),
+            _ => step + Period::from_nanos(jitter),
         }
     }
 

@@ -52,8 +52,7 @@ fn pause(key: CounterKey, counter: &LocalCounter, now: Timestamp) -> Period {
 
 /// How long a counter whose node does not reply waits until the next look at it, in a table of `counters`.
 fn outage_pause(key: CounterKey, counters: usize) -> Period {
-    let pause = Period::from_nanos(OUTAGE_PAUSE.as_nanos().saturating_mul(counters as u64));
-    shortened(pause, key.hash()).max(LONGEST_GRID)
+    shortened(OUTAGE_PAUSE * counters as u64, key.hash()).max(LONGEST_GRID)
 }
 
 /// By up to a quarter.

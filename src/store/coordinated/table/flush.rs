@@ -32,7 +32,7 @@ const AT_ONCE: usize = 32;
 const FINAL_FLUSH_RETRY: Period = Period::from_millis(5);
 
 pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
-    let step = Period::from_nanos(table.client.settings.sweep.as_nanos() / SWEEP_STEPS as u64);
+    let step = table.client.settings.sweep / SWEEP_STEPS as u64;
     let next_sweep = || Instant::now() + step.into();
     let mut sweep_at = next_sweep();
     loop {

@@ -94,13 +94,22 @@ impl<R: Remote> CounterTable<R> {
         if outbox.is_empty() {
             return;
         }
+        let by_node = self.by_node(outbox);
         let mut queues = self.sender.queues.lock();
-        for (command, sent) in outbox {
-            let node = self.client.node(&command.target, command.counted_at());
-            queues.entry(node).or_default().background.push((command, sent));
+        for (node, outbox) in by_node {
+            queues.entry(node).or_default().background.extend(outbox);
         }
         drop(queues);
         self.sender.ready.notify_one();
+    }
+
+    fn by_node(&self, outbox: Outbox) -> BTreeMap<StoreNode, Outbox> {
+        let mut by_node = BTreeMap::<StoreNode, Outbox>::new();
+        for (command, sent) in outbox {
+            let node = self.client.node(&command.target, command.counted_at());
+            by_node.entry(node).or_default().push((command, sent));
+        }
+        by_node
     }
 
     fn budget(&self) -> Duration {
@@ -138,12 +147,7 @@ impl<R: Remote> CounterTable<R> {
                 }
             });
         }
-        let mut composed = BTreeMap::<StoreNode, Outbox>::new();
-        for (command, sent) in outbox {
-            let node = self.client.node(&command.target, command.counted_at());
-            composed.entry(node).or_default().push((command, sent));
-        }
-        composed
+        self.by_node(outbox)
     }
 
     /// Sends `outbox` to `node`, and applies the replies.
