@@ -33,7 +33,8 @@ async fn limits_of_months_and_years_hold() {
             let over = [weir.send(&value, 1).await, weir.send(&value, 1).await, weir.send(&value, 1).await];
             assert_eq!(over.map(|decision| decision.over), [false, false, true]);
             let expiry = expiry(&server, &value, seconds);
-            assert!((seconds - 5..seconds + 300).contains(&expiry), "{expiry}");
+            // Memcached's clock may be a second behind
+            assert!((seconds - 5..=seconds + 300).contains(&expiry), "{expiry}");
         }
     }
 }
