@@ -150,7 +150,8 @@ pub struct Exchange {
     pub all_or_none: bool,
     /// Hits to take in advance.
     pub hold: Option<Hold>,
-    /// A number from 1 to 2^48 - 1 that no other instance has, or zero if the store need not know the sender again.
+    /// A number from 1 to 2^48 - 1 that no other counter has, of this or another instance, or zero if the store need not
+    /// know the sender again.
     pub writer: u64,
 }
 

@@ -49,6 +49,13 @@ pub(crate) enum Mode {
     Mixed,
 }
 
+impl Mode {
+    /// Returns whether all instances decide by one count in the store.
+    pub(crate) fn is_coordinated(self) -> bool {
+        !matches!(self, Self::Memory | Self::Disk | Self::Coordinated(Coordination::Split))
+    }
+}
+
 /// The modes of rules under [`Mode::Mixed`].
 const MIXED: [Coordination; 4] =
     [Coordination::Strict, Coordination::Interval, Coordination::Lease, Coordination::Auto];

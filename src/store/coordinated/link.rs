@@ -24,7 +24,7 @@ pub(super) struct StoreTime {
 pub(super) struct Link {
     pub(super) time: StoreTime,
     pub(super) instances: usize,
-    /// Who this process is among the [writers](crate::store::remote::Exchange::writer) of counters.
+    /// What this process has in common among the [writers](crate::store::remote::Exchange::writer) of counters.
     pub(super) writer: u64,
     pub(super) round_trip: Period,
     pub(super) budget: Period,
@@ -39,6 +39,12 @@ pub(super) fn lead(round_trip: Period) -> Period {
 // === impl Link ===
 
 impl Link {
+    /// Returns the writer's number of the counter with this `generation`, modulo 2^48: as several instances, two counters
+    /// do not know what the other one has changed.
+    pub(super) fn writer_of(&self, generation: u32) -> u64 {
+        (self.writer.wrapping_add(u64::from(generation) << 16) % (1 << 48)).max(1)
+    }
+
     pub(super) fn horizon(&self) -> Period {
         HORIZON.max(self.round_trip * ROUND_TRIPS)
     }

@@ -277,7 +277,7 @@ impl<R: Remote> Coordinated<R> {
             return None;
         }
         self.table.with_counter_of(check, at, |key, counter| {
-            let mode = self.table.mode_of(counter, check);
+            let mode = counter.choice.mode;
             // the store may support none
             mode.is_coordinated().then(|| act((key, counter), mode))
         })
@@ -318,9 +318,8 @@ impl<R: Remote> Coordinated<R> {
             self.table.record_dropped(counter.expire_leases(time));
             if !self.client.is_unavailable_for(&counter.target, time.now) {
                 let tries = counter.tries_together(mode, &asks, all_or_none, time.now);
-                let waiting = tries.and_then(|tries| {
-                    Waiting::ask_together((key, &mut *counter), asks[0].is_own, &tries, all_or_none)
-                });
+                let waiting =
+                    tries.and_then(|tries| Waiting::ask_together((key, &mut *counter), &tries, all_or_none));
                 if let Some(waiting) = waiting {
                     return waiting.into_iter().map(Err).collect();
                 }
@@ -368,7 +367,7 @@ impl<R: Remote> Coordinated<R> {
                     return Ok(Made::new(decision, time.now));
                 }
                 Decided::Wait(asks) => {
-                    if let Some(waiting) = Waiting::ask((key, &mut *counter), ask.is_own, ask.hits, asks) {
+                    if let Some(waiting) = Waiting::ask((key, &mut *counter), ask.hits, asks) {
                         return Err(waiting);
                     }
                     // too many wait
@@ -430,11 +429,10 @@ impl<R: Remote> Coordinated<R> {
     /// Asks for what is no decision, of a node that replies.
     pub(super) async fn ask(&self, check: &LimitCheck<'_>, asks: Asks, until: Instant) -> TryOutcome {
         let at = self.client.time().now;
-        let is_own = check.rule.id().is_none();
         let hits = if let Asks::Reserve(request) = asks { request.fit(Hits(u64::MAX)) } else { Hits(0) };
         let waiting = self.shared(check, at, |(key, counter), _| {
             let is_away = self.client.is_unavailable_for(&counter.target, at);
-            if is_away { None } else { Waiting::ask((key, counter), is_own, hits, asks) }
+            if is_away { None } else { Waiting::ask((key, counter), hits, asks) }
         });
         let waiting = waiting.flatten().ok_or(Undecided::NOT_ASKED)?;
         // decisions do not depend on a look

@@ -1,7 +1,7 @@
 //! The store's target for a check.
 
 use crate::{
-    limit::{LimitCheck, OverLimitPolicy},
+    limit::{LimitCheck, OverLimitPolicy, Tier},
     store::{
         path::{path_of, shortened},
         remote::Target,
@@ -17,6 +17,12 @@ impl Target {
             OverLimitPolicy::Count | OverLimitPolicy::Ignore => shortened(path),
         };
         Self { path, tiers: check.shared_tiers(), over_limit_policy }
+    }
+
+    /// Returns whether they have a counter in common in the store.
+    pub(super) fn shares_counters(&self, other: &Self) -> bool {
+        let is_of_other = |tier: &Tier| other.tiers.iter().any(|its| its.shares_counter(tier));
+        self.path == other.path && !self.counts_rejected() && self.tiers.iter().any(is_of_other)
     }
 
     /// `check` must have the same key.

@@ -56,7 +56,7 @@ pub(super) struct StoreClient<R> {
     round_trip: AtomicU64,
     /// The replies that the average is of.
     averaged: AtomicU64,
-    /// The number by which the store knows this process again, modulo 2^48.
+    /// The number by which the store knows the counters of this process again.
     writer: AtomicU64,
 }
 
@@ -82,7 +82,7 @@ impl<R: Remote> StoreClient<R> {
     }
 
     pub(super) fn writer(&self) -> u64 {
-        (self.writer.load(Ordering::Relaxed) % (1 << 48)).max(1)
+        self.writer.load(Ordering::Relaxed)
     }
 
     /// For commands that may be carried out without this process hearing of it: its estimates lack what they change.

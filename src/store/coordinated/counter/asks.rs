@@ -8,8 +8,6 @@ pub(in super::super) struct Ask {
     pub(in super::super) direction: Direction,
     pub(in super::super) hits: Hits,
     pub(in super::super) policy: OverLimitPolicy,
-    /// Whether the limit came with the request.
-    pub(in super::super) is_own: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +49,6 @@ pub(in super::super) enum Denial {
 
 impl Ask {
     pub(in super::super) fn of(check: &LimitCheck<'_>, scope: Scope) -> Self {
-        Self {
-            direction: check.direction,
-            hits: check.hits,
-            policy: check.over_limit_policy_in(scope),
-            is_own: check.rule.id().is_none(),
-        }
+        Self { direction: check.direction, hits: check.hits, policy: check.over_limit_policy_in(scope) }
     }
 }

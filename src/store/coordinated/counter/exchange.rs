@@ -34,7 +34,6 @@ pub(in super::super) struct Sent {
     /// Shared by all commands of the exchange.
     pub(super) number: u32,
     pub(in super::super) target: Arc<Target>,
-    pub(super) is_own: bool,
     /// In the order of the runs; or one reservation, which the hold is for.
     pub(super) tries: Tries,
     /// A run that only reads has no try.
@@ -65,7 +64,6 @@ impl Sent {
             generation: counter.numbers.generation,
             number,
             target: Arc::clone(&counter.target),
-            is_own: false,
             tries: Tries::new(),
             runs: SmallVec::new(),
             all_or_none: false,
@@ -81,11 +79,8 @@ impl Sent {
     /// Returns the try if the store cannot decide it in the same command.
     fn add(&mut self, next: Try) -> Result<(), Try> {
         let is_empty = self.is_empty();
-        if is_empty {
-            if !Arc::ptr_eq(&self.target, &next.target) {
-                self.target = Arc::clone(&next.target);
-            }
-            self.is_own = next.is_own;
+        if is_empty && !Arc::ptr_eq(&self.target, &next.target) {
+            self.target = Arc::clone(&next.target);
         }
         let is_same = Arc::ptr_eq(&self.target, &next.target) || *self.target == *next.target;
         let is_read = self.tries.is_empty() && !self.runs.is_empty();
@@ -93,7 +88,7 @@ impl Sent {
             next.group.is_some() && self.tries.last().is_some_and(|last| last.group == next.group);
         // a group has the room of a whole command
         let is_apart = !self.runs.is_empty() && !is_of_group && (self.all_or_none || next.group.is_some());
-        if is_read || is_apart || !is_same || self.is_own != next.is_own || self.is_reserving() {
+        if is_read || is_apart || !is_same || self.is_reserving() {
             return Err(next);
         }
         self.all_or_none = next.group.is_some_and(Group::is_all_or_none);
@@ -148,10 +143,9 @@ impl LocalCounter {
         self.numbers.sent
     }
 
-    /// Returns the number of the try and its outcome; none if too many wait. `is_own`: the limit came with the request.
+    /// Returns the number of the try and its outcome; none if too many wait.
     pub(in super::super) fn add_try(
         &mut self,
-        is_own: bool,
         hits: Hits,
         asks: Asks,
         group: Option<Group>,
@@ -166,7 +160,7 @@ impl LocalCounter {
                 return None;
             }
         }
-        tries.push(Try { id, target, is_own, hits, asks, group, outcome: setter });
+        tries.push(Try { id, target, hits, asks, group, outcome: setter });
         Some((id, outcome))
     }
 
@@ -300,8 +294,8 @@ impl LocalCounter {
         waits
     }
 
-    /// Returns whether leases have to go back before the store decides `asked`: there is no room beside them, the limit
-    /// of the request depends on the times of all hits, or the request gives hits back, which must not be leased ones.
+    /// Returns whether leases have to go back before the store decides `asked`: there is no room beside them, or the
+    /// request gives hits back, which must not be leased ones.
     fn must_return(&self, asked: &Try, now: Timestamp) -> bool {
         let is_grouped = asked.group.is_some();
         let takes = is_grouped || !matches!(asked.asks, Asks::Look | Asks::Reserve(_));
@@ -311,7 +305,7 @@ impl LocalCounter {
         let held = self.leased_hits().saturating_add(self.requested_hits());
         let all = asked.hits.plus(Hits(held));
         let has_room = || fits(&asked.target.tiers, &self.estimate, all, now);
-        held > 0 && (is_grouped || asked.is_own && flows(&asked.target.tiers) || !has_room())
+        held > 0 && (is_grouped || !has_room())
     }
 
     /// Returns the tries that leave now, whether no exchange about the ledger is on its way, and whether to hold hits.
@@ -343,6 +337,7 @@ impl LocalCounter {
     ) -> Dropped {
         let (tries, is_free, wants_lease) = self.take_ready_tries(link);
         let (number, at) = (self.next_number(), link.time.now);
+        let writer = link.writer_of(self.numbers.generation.0);
         let mut last = Sent::new(key, self, number);
         let (mut reports, hold, dropped) = if is_free {
             self.compose_ledger(&mut last, &tries, wants_lease, link)
@@ -366,7 +361,7 @@ impl LocalCounter {
             if let Err(asked) = last.add(asked) {
                 left += 1;
                 let full = std::mem::replace(&mut last, Sent::new(key, self, number));
-                leave(full.command(std::mem::take(&mut reports), link.writer, at), full);
+                leave(full.command(std::mem::take(&mut reports), writer, at), full);
                 let is_added = last.add(asked).is_ok();
                 debug_assert!(is_added, "an empty command takes in any try");
             }
@@ -379,7 +374,7 @@ impl LocalCounter {
             let want = hold.map_or(0, |hold| hold.want);
             self.rare.make_talk().on_way.push(OnWay { number, left, is_ledger, want, at: oldest });
         }
-        leave(last.command(reports, link.writer, at), last);
+        leave(last.command(reports, writer, at), last);
         dropped
     }
 
@@ -404,8 +399,8 @@ impl LocalCounter {
         let returned = before - self.leased_hits();
         let (reports, dropped) = self.take_reports(sent.number, at);
         sent.carried = (!reports.is_empty()).then(|| self.carried_hits());
-        // no try that follows may find hits held that it needs
-        let may_hold = wants_lease && !self.is_beside && !tries.iter().any(|asked| asked.is_own);
+        // another limit cannot use them
+        let may_hold = wants_lease && tries.iter().all(|asked| self.serves(&asked.target));
         let needed = needed_hits(tries);
         let hold = may_hold.then(|| self.next_hold(needed, returned, link, at)).flatten();
         let is_read_anyway = sent.carried.is_some() || hold.is_some() || !tries.is_empty();

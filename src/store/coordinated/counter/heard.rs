@@ -13,8 +13,6 @@ pub(super) struct Heard {
     /// Sliding windows and buckets whose estimate has all that the store counted as of the last reply. While nobody
     /// else changes them, it is more exact than the store's state, which dates reported hits by the last of them.
     pub(super) exact: TierSet,
-    /// Tiers whose estimate a reply has replaced: it lacks the hits of counters [beside](super::beside) this one.
-    pub(super) adopted: TierSet,
     /// On the store's clock.
     pub(super) last_reply_at: ReplyTime,
     /// The instant from which the store counts none of the granted hits, used or not.

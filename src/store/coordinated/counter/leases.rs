@@ -1,5 +1,7 @@
 //! Leases: hits that the store has granted in advance.
 
+use std::sync::Arc;
+
 use super::{
     LocalCounter,
     records::{Dropped, HeldLease},
@@ -11,7 +13,10 @@ use crate::{
         algorithm::{CounterState, IdleAt},
         capacity,
     },
-    store::{coordinated::link::StoreTime, remote::Reply},
+    store::{
+        coordinated::link::StoreTime,
+        remote::{Reply, Target},
+    },
 };
 
 impl LocalCounter {
@@ -26,6 +31,7 @@ impl LocalCounter {
 
     /// Leases that were granted to a lone instance last for long. They are returned when there are others.
     pub(in super::super) fn follow_instances(&mut self, instances: usize) {
+        let instances = instances + usize::from(self.is_beside);
         if instances > 1 && self.is_alone() && flows(&self.target.tiers) {
             self.return_leases();
         }
@@ -37,7 +43,15 @@ impl LocalCounter {
     }
 
     /// To be called before `reply` is applied to the estimate, which excludes leases. They must be used within `time`.
-    pub(super) fn hold_granted(&mut self, hits: u64, reply: &Reply, time: Period, now: Timestamp) {
+    /// Hits for another limit than that of `target` go back.
+    pub(super) fn hold_granted(
+        &mut self,
+        hits: u64,
+        target: &Arc<Target>,
+        reply: &Reply,
+        time: Period,
+        now: Timestamp,
+    ) {
         if hits == 0 {
             return;
         }
@@ -48,7 +62,7 @@ impl LocalCounter {
         let lease = HeldLease::new(Hits(hits), now, ends.min().unwrap_or(now));
         let tiers = &self.target.tiers;
         let is_of_lone_instance = !self.is_alone() && flows(tiers) && time >= hold(tiers, true);
-        if self.choice.mode != Coordination::Lease || self.is_beside || is_of_lone_instance {
+        if self.choice.mode != Coordination::Lease || is_of_lone_instance || !self.serves(target) {
             // asked for before
             self.push_pending(lease.unused());
         } else {

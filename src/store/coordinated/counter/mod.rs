@@ -7,7 +7,6 @@
 //! hits of one window must not be counted in the next. Hits that the store granted in advance are a *lease*.
 
 mod asks;
-mod beside;
 mod counting;
 mod decide;
 mod demand;
@@ -45,15 +44,8 @@ pub(super) use self::{
     talk::{Group, Outcome, Tried, Tries, TryOutcome},
 };
 use self::{
-    demand::Demand,
-    heard::Heard,
-    policy::Leasing,
-    rare::Rare,
-    schedule::FlushSchedule,
-    states::States,
-    tiers::{has_bucket, saturated},
-    unacknowledged::Unacknowledged,
-    usage::UsageRate,
+    demand::Demand, heard::Heard, policy::Leasing, rare::Rare, schedule::FlushSchedule, states::States,
+    tiers::saturated, unacknowledged::Unacknowledged, usage::UsageRate,
 };
 use crate::{
     limit::{
@@ -66,13 +58,6 @@ use crate::{
 
 /// The time without a check after which a counter forgets its wish to read the store's count.
 const FORGOTTEN_AFTER: Period = Period::from_secs(1);
-
-/// What the limit of a request replaces while the request is decided.
-#[derive(Debug)]
-pub(super) struct ReplacedLimit {
-    target: Arc<Target>,
-    denied_until: Timestamp,
-}
 
 /// The mode of a counter.
 #[derive(Debug)]
@@ -96,7 +81,7 @@ pub(super) struct Generation(pub(super) u32);
 #[repr(C)]
 pub(super) struct LocalCounter {
     pub(super) target: Arc<Target>,
-    /// The rule that the target was last compared with; none if the request carried its own limit.
+    /// Whose limit the target has; none if it came with a request.
     rule: Option<RuleId>,
     pub(super) last_check_at: Timestamp,
     estimate: States,
@@ -105,7 +90,7 @@ pub(super) struct LocalCounter {
     pub(super) demand: Demand,
     pub(super) place: QueuePlace,
     pub(super) choice: ModeChoice,
-    /// Whether another counter of the same entries shares some of the tiers.
+    /// Whether another counter of this instance shares some of the tiers: it counts as one more instance.
     pub(super) is_beside: bool,
     numbers: Numbers,
     heard: Heard,
@@ -165,41 +150,46 @@ impl LocalCounter {
         self.numbers.generation
     }
 
-    /// Adopts the rule of `check` unless it is older: after a reload, late requests do not bring the old rule back.
-    /// Only the numbers of the limits can differ, since the key includes the rest. Returns whether it may have changed.
-    pub(super) fn update_rule(&mut self, check: &LimitCheck<'_>, now: Timestamp) -> bool {
-        let Some(rule) = check.rule.id() else { return false };
-        if self.rule.is_some_and(|own| rule == own || rule.is_older_than(own)) {
+    /// Follows the limit of `check`, of a rule or of the request, unless its rule is older: after a reload, late requests
+    /// do not bring the old rule back. Only the numbers of the limits can differ, since the key includes the rest.
+    /// Returns whether it may have changed.
+    pub(super) fn follow_limit(&mut self, check: &LimitCheck<'_>, now: Timestamp) -> bool {
+        let rule = check.rule.id();
+        let is_older = rule.zip(self.rule).is_some_and(|(rule, own)| rule.is_older_than(own));
+        if is_older || rule == self.rule && (rule.is_some() || self.target.is_of(check)) {
             return false;
         }
         if !self.target.is_of(check) {
             self.plan.denied_until = Timestamp::default();
             self.choice.requested_mode = None;
-            if has_bucket(&self.target.tiers) {
-                // one that holds less forgets some of the hits, and it would not be known whether leased ones are among
-                // them
-                self.return_leases();
-            }
-            self.target = Arc::new(Target::of(check));
+            // they were granted by the other limit
+            self.return_leases();
+            let (path, over_limit_policy) = (self.target.path.clone(), check.over_limit_policy());
+            self.target = Arc::new(Target { path, tiers: check.shared_tiers(), over_limit_policy });
             self.plan_flush(now);
         }
-        self.rule = Some(rule);
+        self.rule = rule;
         true
     }
 
-    /// Applies the request's own limit, if it differs. Returns what to pass to [`LocalCounter::restore_limit`].
-    pub(super) fn use_limit_of(&mut self, check: &LimitCheck<'_>) -> Option<ReplacedLimit> {
-        if check.rule.id().is_some() || self.target.is_of(check) {
-            return None;
-        }
-        let target = Arc::new(Target { tiers: check.shared_tiers(), ..(*self.target).clone() });
-        let target = std::mem::replace(&mut self.target, target);
-        Some(ReplacedLimit { target, denied_until: std::mem::take(&mut self.plan.denied_until) })
+    /// Returns whether `target` has the limit that the counter follows now.
+    pub(super) fn serves(&self, target: &Arc<Target>) -> bool {
+        Arc::ptr_eq(target, &self.target)
     }
 
-    pub(super) fn restore_limit(&mut self, replaced: ReplacedLimit) {
-        self.target = replaced.target;
-        self.plan.denied_until = replaced.denied_until;
+    /// Begins with what `other` knows of tiers that both have. From now on each is as another instance to the other.
+    pub(super) fn begin_beside(&mut self, other: &mut Self) {
+        if !self.target.shares_counters(&other.target) {
+            return;
+        }
+        other.return_leases();
+        (self.is_beside, other.is_beside) = (true, true);
+        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
+            let mut known = other.target.tiers.iter().zip(other.estimate.iter());
+            if let Some((_, known)) = known.find(|(its, _)| its.shares_counter(tier)) {
+                state.clone_from(known);
+            }
+        }
     }
 
     pub(super) fn see_check(&mut self, now: Timestamp) {

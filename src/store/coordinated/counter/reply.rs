@@ -350,7 +350,6 @@ impl LocalCounter {
                 continue;
             }
             state.clone_from(&reply.counters[i]);
-            self.heard.adopted.set(i, self.is_beside);
             for delta in unknown
                 .iter()
                 .chain(self.unacknowledged.pending())
@@ -454,7 +453,7 @@ impl LocalCounter {
         let number = sent.number;
         let before = sent.tries.iter().any(|asked| asked.group.is_some()).then(|| self.estimate.to_vec());
         let (rejects, taken) = sent.outcomes(reply, now);
-        let is_leasing = self.choice.mode == Coordination::Lease && !sent.is_own;
+        let is_leasing = self.choice.mode == Coordination::Lease;
         let asks_lease = Try::leases;
         let hold = sent.hold_ahead();
         let granted = hold.map_or(0, |_| reply.granted);
@@ -463,12 +462,12 @@ impl LocalCounter {
         // before what is granted may go back at once
         self.keep_granted(taken.saturating_add(granted), now);
         if let Some(hold) = hold {
-            self.hold_granted(granted, reply, hold.time, now);
+            self.hold_granted(granted, &sent.target, reply, hold.time, now);
         }
         if is_leasing && unclaimed > 0 && !flows(&sent.target.tiers) {
             // others can use them in the same windows
             kept = kept.saturating_add(unclaimed);
-            self.hold_granted(std::mem::take(&mut unclaimed), reply, Period::default(), now);
+            self.hold_granted(std::mem::take(&mut unclaimed), &sent.target, reply, Period::default(), now);
         }
         // the cache is that of mode `strict`, which the counter need not have
         let is_cached = rejects && link.local_cache && self.choice.mode == Coordination::Strict;
@@ -485,7 +484,6 @@ impl LocalCounter {
         // alone: others are decided about before what this instance admits is reported
         let knows_better = is_applied
             && self.plan.instances <= 1
-            && !self.is_beside
             && self.is_silent()
             && flows(&self.target.tiers)
             && self.has_all_flowing(stays);
@@ -542,8 +540,8 @@ impl LocalCounter {
     fn decide_better(&mut self, asked: &Try, tried: &mut Tried, now: Timestamp) {
         let is_taken =
             matches!(asked.asks, Asks::Take(OverLimitPolicy::Ignore) | Asks::Lease(OverLimitPolicy::Ignore));
-        let is_alone = asked.group.is_none() && !asked.is_own && asked.is_awaited();
-        if is_taken && is_alone && self.fits(asked.hits, now) {
+        let is_alone = asked.group.is_none() && asked.is_awaited();
+        if is_taken && is_alone && self.serves(&asked.target) && self.fits(asked.hits, now) {
             tried.decision = self.count(Direction::Take, OverLimitPolicy::Ignore, asked.hits, now);
         }
     }
@@ -554,6 +552,7 @@ impl LocalCounter {
         let Asks::Lease(policy) = asked.asks else { return Some(asked) };
         let is_covered = policy != OverLimitPolicy::Count
             && asked.is_awaited()
+            && self.serves(&asked.target)
             && self.leased_hits() >= asked.hits.0
             && self.fits(asked.hits, now);
         if !is_covered {

@@ -30,8 +30,6 @@ use crate::{
 pub(in super::super) struct Try {
     pub(super) id: u32,
     pub(super) target: Arc<Target>,
-    /// Whether the limit came with the request.
-    pub(super) is_own: bool,
     pub(super) hits: Hits,
     pub(super) asks: Asks,
     /// None if it may leave alone.

@@ -158,34 +158,31 @@ impl<R: Remote> CounterTable<R> {
 // === impl Waiting ===
 
 impl Waiting {
-    /// None if too many decisions wait for the counter. `is_own`: the limit came with the request.
+    /// None if too many decisions wait for the counter.
     pub(in super::super) fn ask(
         (key, counter): (CounterKey, &mut LocalCounter),
-        is_own: bool,
         hits: Hits,
         asks: Asks,
     ) -> Option<Self> {
-        Self::add((key, counter), is_own, (hits, asks), None)
+        Self::add((key, counter), (hits, asks), None)
     }
 
     /// As [`Waiting::ask`], for up to `Exchange::MAX_RUNS` tries that the store makes together, in one command.
     pub(in super::super) fn ask_together(
         (key, counter): (CounterKey, &mut LocalCounter),
-        is_own: bool,
         tries: &[(Hits, Asks)],
         all_or_none: bool,
     ) -> Option<SmallVec<[Self; 2]>> {
         let group = Some(counter.new_group(all_or_none));
-        tries.iter().map(|asked| Self::add((key, &mut *counter), is_own, *asked, group)).collect()
+        tries.iter().map(|asked| Self::add((key, &mut *counter), *asked, group)).collect()
     }
 
     fn add(
         (key, counter): (CounterKey, &mut LocalCounter),
-        is_own: bool,
         (hits, asks): (Hits, Asks),
         group: Option<Group>,
     ) -> Option<Self> {
-        let (id, outcome) = counter.add_try(is_own, hits, asks, group)?;
+        let (id, outcome) = counter.add_try(hits, asks, group)?;
         let generation = counter.generation();
         // the first one sends the command that others may join
         let commands = u32::from(counter.is_first_try());

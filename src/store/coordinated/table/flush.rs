@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use tokio::{
     task::yield_now,
     time::{Instant, sleep_until, timeout},
@@ -60,23 +59,16 @@ pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
     }
 }
 
-/// `shards` are those of the keys of the counters that are due with `slot`. Counters of the same entries leave together.
+/// `shards` are those of the keys of the counters that are due with `slot`.
 fn flush_shards<R: Remote>(table: &CounterTable<R>, shards: &[u64], slot: Option<Slot>) {
     let link = table.link_now();
     let (mut all, mut woken) = (Outbox::with_capacity(shards.len()), Wakeups::new());
     for shard in shards {
         let mut of_shard = table.shards.lock(*shard);
-        let mut entries: SmallVec<[&mut Entry; 1]> = of_shard.all_of(*shard).collect();
-        // hits that were given back must not be reported before those that they were
-        entries.sort_by_key(|entry| entry.counter.pending_since());
-        let (is_alone, mut asked, mut is_due) = (entries.len() == 1, 0, false);
-        for Entry { key, counter } in entries.iter_mut().map(|entry| &mut **entry) {
-            asked += usize::from(is_alone || !counter.leave(link.time.now));
-            is_due |= table.queue.is_due(*key, &mut counter.place, slot);
-        }
-        for entry in entries {
-            entry.counter.note_others(asked > 1);
-            if is_due {
+        let is_single = of_shard.all_of(*shard).count() == 1;
+        for entry in of_shard.all_of(*shard) {
+            entry.counter.is_beside &= !is_single;
+            if table.queue.is_due(entry.key, &mut entry.counter.place, slot) {
                 flush_counter(table, entry, &link, &mut all, &mut woken);
             }
         }

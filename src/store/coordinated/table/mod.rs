@@ -75,17 +75,14 @@ impl<R: Remote> CounterTable<R> {
         // dropped after the lock, which wakes their callers
         let mut orphans = Tries::new();
         let mut shard = self.shards.lock(key.shard());
-        let mut entry = match shard.entry_mut(key) {
+        let entry = match shard.entry_mut(key) {
             Some(entry) => entry,
             None => self.insert(&mut shard, key, check, &mut orphans, now),
         };
-        if entry.counter.last_check_at == Timestamp::default() {
-            entry = shard.begin_beside(key).expect("it is there");
-        }
         let counter = &mut entry.counter;
         counter.follow_instances(self.client.instances());
         let is_new = counter.choice.requested_mode.is_none();
-        if counter.update_rule(check, now) || is_new {
+        if counter.follow_limit(check, now) || is_new {
             self.shards.claim(&mut entry.key, key);
             let interval = check.rule.declared().and_then(|rule| rule.coordination.sync_interval);
             counter.plan.schedule.set_interval(interval.unwrap_or(self.client.settings.sync_interval));
@@ -94,45 +91,16 @@ impl<R: Remote> CounterTable<R> {
         if counter.choice.requested_mode == Some(Coordination::Auto) {
             self.choose_again(counter, check, now);
         }
-        // after that, so that requests with limits of their own do not move the counter between modes
-        let replaced = counter.use_limit_of(check);
         counter.see_check(now);
         let result = act(key, counter);
-        if let Some(replaced) = replaced {
-            counter.restore_limit(replaced);
-        }
-        if counter.is_beside && counter.has_to_send() {
-            entry = self.send_others(&mut shard, key, now).expect("it is there");
-        }
         let mut woken = Wakeups::new();
         if entry.counter.has_to_send() {
             self.send_tries(entry, &self.link_now(), &mut woken);
         }
         self.enqueue(entry, now);
-        if entry.counter.is_beside {
-            shard.share(key, now);
-        }
         drop(shard);
         wake_all(&mut woken);
         result
-    }
-
-    /// Hits of counters of other tiers of the same entries have to leave before what decisions ask of that of `key`.
-    #[cold]
-    fn send_others<'a>(
-        &self,
-        shard: &'a mut Shard,
-        key: CounterKey,
-        now: Timestamp,
-    ) -> Option<&'a mut Entry> {
-        let (own, others) = shard.with_others(key)?;
-        for Entry { key, counter: other } in others {
-            let is_due = other.is_beside && other.can_flush() && !other.waits_for_call();
-            if is_due && self.queue_tries(*key, &other.target, now) {
-                other.note_queued();
-            }
-        }
-        Some(own)
     }
 
     /// `act` gets none if there is no counter, or it has another `generation`. Queues nothing.
@@ -143,13 +111,8 @@ impl<R: Remote> CounterTable<R> {
         act: impl FnOnce(Option<&mut Entry>) -> T,
     ) -> T {
         let mut shard = self.shards.lock(key.shard());
-        let mut entry = shard.entry_mut(key);
-        entry = entry.filter(|entry| generation.is_none_or(|meant| entry.counter.generation() == meant));
-        let result = act(entry.as_deref_mut());
-        if entry.is_some_and(|entry| entry.counter.is_beside) {
-            shard.share(key, self.client.time().now);
-        }
-        result
+        let entry = shard.entry_mut(key);
+        act(entry.filter(|entry| generation.is_none_or(|meant| entry.counter.generation() == meant)))
     }
 
     fn insert<'a>(
@@ -163,17 +126,14 @@ impl<R: Remote> CounterTable<R> {
         let CoordinationMetrics { hits, evictions, .. } = &*self.client.metrics;
         let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed));
         let target = Arc::new(Target::of(check));
-        let counter = LocalCounter::new(target, self.client.settings.sync_interval, generation, now);
+        let mut counter = LocalCounter::new(target, self.client.settings.sync_interval, generation, now);
+        shard.all_of(key.shard()).for_each(|other| counter.begin_beside(&mut other.counter));
         self.shards.insert(shard, key, counter, |mut evicted| {
             // their decisions ask the counter that takes its place
             evicted.count_returns();
             orphans.extend(evicted.take_tries());
             // the store may take what the fallback has decided meanwhile
             hits.delivery_unknown.add(evicted.given_up_hits());
-            if !evicted.is_silent() {
-                // what is on its way is not in the estimate of the one that takes its place
-                self.client.renew_writer();
-            }
             if evicted.is_settled() {
                 evictions.evicted_reported.add(1);
             } else {
@@ -188,19 +148,6 @@ impl<R: Remote> CounterTable<R> {
         let hits = &self.client.metrics.hits;
         hits.unreported.add(dropped.unreported);
         hits.stranded.add(dropped.stranded);
-    }
-
-    /// The mode of the rule, or `strict` if that is too inexact for the limit that comes with the request.
-    pub(super) fn mode_of(&self, counter: &LocalCounter, check: &LimitCheck<'_>) -> Coordination {
-        let is_too_small = check.rule.id().is_none()
-            && counter.choice.mode == Coordination::Interval
-            && self.requested_mode(check) == Coordination::Auto
-            && self.wanted_mode(check) != Coordination::Interval;
-        if is_too_small && self.client.supports(&counter.target, Coordination::Strict) {
-            Coordination::Strict
-        } else {
-            counter.choice.mode
-        }
     }
 
     /// To be called when the rule or the target of `counter` has changed.

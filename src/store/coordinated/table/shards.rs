@@ -228,42 +228,6 @@ impl Shard {
         Some(self.table.find_entry(bucket(shard), |entry| entry.key == key).ok()?.remove().0)
     }
 
-    /// For a counter that nobody has asked for lately. It learns what those of other tiers of the same entries know.
-    #[cold]
-    pub(super) fn begin_beside(&mut self, key: CounterKey) -> Option<&mut Entry> {
-        let (own, mut others) = self.with_others(key)?;
-        own.counter.lose_exactness();
-        // the latest knowledge last
-        others.sort_unstable_by_key(|other| other.counter.last_check_at);
-        for other in others {
-            let replaces = !own.key.is_of_request() && !other.key.is_of_request();
-            own.counter.begin_beside(&mut other.counter, replaces);
-        }
-        Some(own)
-    }
-
-    /// Tells the counters of other tiers of the same entries what that of `key` knows.
-    #[cold]
-    pub(super) fn share(&mut self, key: CounterKey, now: Timestamp) {
-        let Some((own, others)) = self.with_others(key) else { return };
-        for other in &others {
-            own.counter.add_counted_by(&other.counter, now);
-        }
-        own.counter.end_adoption();
-        let mut are_asked = false;
-        for other in others {
-            other.counter.follow(&own.counter);
-            are_asked |= !other.counter.leave(now);
-        }
-        own.counter.note_others(are_asked);
-    }
-
-    pub(super) fn with_others(&mut self, key: CounterKey) -> Option<(&mut Entry, Vec<&mut Entry>)> {
-        let mut others: Vec<&mut Entry> = self.all_of(key.shard()).collect();
-        let own = others.iter().position(|entry| entry.key == key)?;
-        Some((others.swap_remove(own), others))
-    }
-
     /// Removes the least missed counter of a sample: by `is_settled`, cost and last use. One without a cost stays.
     fn evict(&mut self, cost_of: impl Fn(&Entry) -> Option<usize>) -> Option<Box<Entry>> {
         let buckets = self.table.num_buckets();

@@ -63,7 +63,7 @@ impl Fixture {
     fn queue(&self, node: u64, hits: u64) -> Answered {
         let asks = Asks::Take(OverLimitPolicy::Ignore);
         let waiting =
-            self.with_new_counter(node, |key, counter| Waiting::ask((key, counter), false, Hits(hits), asks));
+            self.with_new_counter(node, |key, counter| Waiting::ask((key, counter), Hits(hits), asks));
         let (waiting, table) = (waiting.expect("there is room"), Arc::clone(&self.table));
         let until = Instant::now() + Duration::from_hours(1);
         Box::pin(async move { table.outcome(waiting, until, false).await.expect("none is evicted") })

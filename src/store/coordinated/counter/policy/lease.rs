@@ -43,8 +43,6 @@ impl LocalCounter {
             Direction::Take if self.leased_hits() >= ask.hits.0 => Answer::Spend,
             // until there is enough for every instance
             Direction::Take if self.is_denied(now) => Answer::Reject(Denial::Pause),
-            // what is held is of the rule's limit
-            Direction::Take if ask.is_own => Answer::Wait(Asks::Take(ask.policy)),
             Direction::Take => Answer::Wait(Asks::Lease(ask.policy)),
         }
     }

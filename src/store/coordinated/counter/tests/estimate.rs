@@ -75,7 +75,7 @@ fn a_hit_that_was_admitted_while_its_try_was_on_its_way_counts_once() {
             fixture.lease(5);
             fixture.wait(millis(100));
             let asks = Asks::Lease(OverLimitPolicy::Ignore);
-            let (id, outcome) = fixture.counter.add_try(false, Hits(5), asks, None).expect("there is room");
+            let (id, outcome) = fixture.counter.add_try(Hits(5), asks, None).expect("there is room");
             let composed = fixture.compose();
             drop(outcome);
             fixture.wait(millis(10));

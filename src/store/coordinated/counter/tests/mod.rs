@@ -56,12 +56,7 @@ impl LocalCounter {
 }
 
 const fn taking(hits: u64) -> Ask {
-    Ask {
-        direction: Direction::Take,
-        hits: Hits(hits),
-        policy: OverLimitPolicy::Ignore,
-        is_own: false,
-    }
+    Ask { direction: Direction::Take, hits: Hits(hits), policy: OverLimitPolicy::Ignore }
 }
 
 fn link(instances: usize, now: Timestamp) -> Link {
@@ -204,12 +199,13 @@ impl Fixture {
     }
 
     fn read(&mut self) {
-        let reply = self.execute(Exchange { writer: 1, ..Exchange::read() });
+        let writer = link(1, self.now).writer_of(1);
+        let reply = self.execute(Exchange { writer, ..Exchange::read() });
         self.counter.apply_last_reply(&reply, self.now);
     }
 
     fn ask(&mut self, hits: u64, asks: Asks) {
-        let (_, outcome) = self.counter.add_try(false, Hits(hits), asks, None).expect("there is room");
+        let (_, outcome) = self.counter.add_try(Hits(hits), asks, None).expect("there is room");
         self.waiting.push(outcome);
     }
 

@@ -33,7 +33,7 @@ fn leave(fixture: &mut Fixture, (id, outcome): (u32, Outcome), hits: u64, is_adm
 
 /// Sends three tries of `hits`. The callers of two leave, and each is answered without the store as it `admits`.
 fn send_three(fixture: &mut Fixture, hits: u64, asks: Asks, admits: [bool; 2]) -> Composed {
-    let left = admits.map(|_| fixture.counter.add_try(false, Hits(hits), asks, None).expect("there is room"));
+    let left = admits.map(|_| fixture.counter.add_try(Hits(hits), asks, None).expect("there is room"));
     fixture.ask(hits, asks);
     let composed = fixture.compose();
     left.into_iter().zip(admits).for_each(|(asked, admits)| leave(fixture, asked, hits, admits));
@@ -46,7 +46,7 @@ fn a_reservation_that_was_given_up_is_forgotten_with_its_reply() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
     let mut on_way = Composed::new();
     for _ in 0..5 {
-        let asked = fixture.counter.add_try(false, Hits(5), reserve(1, 5), None).expect("there is room");
+        let asked = fixture.counter.add_try(Hits(5), reserve(1, 5), None).expect("there is room");
         let composed = fixture.compose();
         leave(&mut fixture, asked, 0, false);
         fixture.deliver(std::mem::replace(&mut on_way, composed));
@@ -91,7 +91,7 @@ fn ask_together(fixture: &mut Fixture, all_or_none: bool) {
     let group = Some(fixture.counter.new_group(all_or_none));
     let take = Asks::Take(OverLimitPolicy::Ignore);
     for (hits, asks) in [(50, Asks::GiveBack(fixture.now)), (40, take)] {
-        let (_, outcome) = fixture.counter.add_try(false, Hits(hits), asks, group).expect("there is room");
+        let (_, outcome) = fixture.counter.add_try(Hits(hits), asks, group).expect("there is room");
         fixture.waiting.push(outcome);
     }
 }

@@ -148,7 +148,7 @@ impl Fixture {
     fn lease(&self, counter: &mut LocalCounter, instances: usize, hits: u64) -> u64 {
         let link = Link { instances, ..self.table.link_now() };
         counter.want_lease();
-        let _look = counter.add_try(false, Hits(0), Asks::Look, None).expect("there is room");
+        let _look = counter.add_try(Hits(0), Asks::Look, None).expect("there is room");
         let mut composed = counter.composed(&link);
         let (command, sent) = composed.last_mut().expect("a look");
         sent.hold_more(command, hits, Period::default());

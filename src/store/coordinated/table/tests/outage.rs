@@ -196,7 +196,7 @@ async fn what_a_decision_waits_for_does_not_leave_in_the_background() {
     let ask = |value: &str| {
         fixture.with_check(value, None, |check| {
             fixture.table.with_counter_of(check, fixture.now(), |key, counter| {
-                Waiting::ask((key, counter), false, Hits(1), Asks::Take(OverLimitPolicy::Ignore))
+                Waiting::ask((key, counter), Hits(1), Asks::Take(OverLimitPolicy::Ignore))
             })
         })
     };
