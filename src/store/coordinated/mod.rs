@@ -34,7 +34,7 @@ pub use settings::CoordinationSettings;
 use self::{
     client::{StoreClient, heartbeat},
     pools::SharedPools,
-    table::{CounterTable, flush, sender},
+    table::{CounterTable, sender},
 };
 use super::{MemoryStore, remote::Remote};
 use crate::{
@@ -62,7 +62,6 @@ impl<R: Remote> Coordinated<R> {
         let client = Arc::new(StoreClient::new(remote, clock, settings));
         let table = Arc::new(CounterTable::new(Arc::clone(&client)));
         let mut tasks = JoinSet::new();
-        tasks.spawn(flush::run(Arc::clone(&table)));
         tasks.spawn(heartbeat::run(Arc::clone(&client)));
         tasks.spawn(sender::run(Arc::clone(&table)));
         let pools = SharedPools::new(Arc::clone(&client));
@@ -134,7 +133,7 @@ impl<R: Remote> Coordinated<R> {
     /// Reports pending hits, returns unused leases, and deregisters. Must be called after the last decision.
     pub async fn close(&self) {
         self.pools.close().await;
-        flush::final_flush(&self.table).await;
+        self.table.final_flush().await;
         self.client.leave().await;
     }
 }

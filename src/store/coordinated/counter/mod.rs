@@ -37,7 +37,7 @@ pub(super) use self::{
     asks::{Ask, Asks},
     decide::{Decided, How},
     exchange::Sent,
-    place::{QueuePlace, Slot, Turn, Urgency},
+    place::{QueuePlace, Urgency},
     policy::{Switch, auto},
     records::Dropped,
     reply::Applied,

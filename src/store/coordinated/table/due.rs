@@ -12,14 +12,17 @@ use crate::{
     },
 };
 
-/// The longest time for which flushes that are not urgent are collected.
+/// The time in which flushes that need not be punctual are collected.
 const LONGEST_GRID: Period = Period::from_millis(100);
+
+/// The same for leases that may have to be returned.
+const LEASE_GRID: Period = Period::from_millis(250);
+
+/// The same for leases that have to be returned in time.
+const SHORTEST_GRID: Period = Period::from_millis(5);
 
 /// The time between two looks at a counter whose node is silent, for each counter of the table: 100,000 looks a second.
 const OUTAGE_PAUSE: Period = Period::from_nanos(10_000);
-
-/// The shortest time between two checks whether a lease is still used.
-const LEASE_CHECK: Period = Period::from_millis(250);
 
 /// The longest pause where rejected hits count: others read the number of all hits, which has to be right in a second.
 const LONGEST_SHARED_PAUSE: Period = Period::from_millis(900);
@@ -65,55 +68,52 @@ fn shortened(pause: Period, hash: u64) -> Period {
 impl<R: Remote> CounterTable<R> {
     /// To be called whenever what `counter` has to report, or a lease that it has to return, may have changed.
     pub(super) fn enqueue(&self, entry: &mut Entry, now: Timestamp) {
+        self.enqueue_for(Urgency::Now, entry, now);
+    }
+
+    /// For a counter whose report has failed. However urgent the next one is, it waits: a store that rejects reports, for
+    /// want of memory, say, would have one in every round trip.
+    pub(super) fn enqueue_again(&self, entry: &mut Entry, now: Timestamp) {
+        self.enqueue_for(Urgency::Interval, entry, now);
+    }
+
+    /// For something of the urgency `most`, or less.
+    fn enqueue_for(&self, most: Urgency, entry: &mut Entry, now: Timestamp) {
         if !entry.counter.can_flush() {
             return self.enqueue_lease(entry, now);
         }
-        let (key, counter) = (entry.key, &mut entry.counter);
+        let Entry { key, counter } = entry;
         let interval = counter.plan.schedule.interval();
         let (tick, grid) = (tick(interval), interval.min(LONGEST_GRID));
-        let is_early = self.client.settings.early_sync;
-        let round_trip = self.client.round_trip();
-        let mut urgency = if is_early { counter.urgency(round_trip, tick, now) } else { Urgency::Pause };
-        if !counter.place.is_due_for(urgency) && self.client.is_unavailable_for(&counter.target, now) {
-            // the flush waits for the node, however urgent it is; those that are evicted meanwhile leave the queue
-            urgency = Urgency::Outage;
-        }
+        let mut urgency = counter.urgency(self.client.round_trip(), tick, now).min(most);
         if counter.place.is_due_for(urgency) {
             return;
         }
+        if self.client.is_unavailable_for(&counter.target, now) {
+            // the flush waits for the node, however urgent it is
+            urgency = Urgency::Idle;
+        }
         let (delay, grid) = match urgency {
-            Urgency::Outage => (outage_pause(key, self.shards.len()), tick),
-            Urgency::Pause if !is_early => (interval, tick),
+            Urgency::Idle => (outage_pause(*key, self.shards.len()), tick),
             Urgency::Pause => {
-                let pause = pause(key, counter, now);
+                let pause = pause(*key, counter, now);
                 // with the others of the interval, unless it would be much too early then
                 let is_long = pause.as_nanos() >= 2 * interval.as_nanos();
                 (pause, if is_long { grid } else { tick })
             }
-            Urgency::Interval => (grid, grid),
-            _ => (Period::default(), tick),
+            Urgency::Interval => (Period::default(), grid),
+            Urgency::Tick | Urgency::Now => (Period::default(), tick),
         };
-        self.queue.push(key, &mut counter.place, urgency, delay, grid);
-    }
-
-    /// For a counter whose report has failed, or leaves with what decisions wait for. However urgent the next report
-    /// is, it waits: a store that rejects reports, for want of memory, say, would have one in every round trip.
-    pub(super) fn enqueue_again(&self, entry: &mut Entry, now: Timestamp) {
-        let Entry { key, counter } = entry;
-        if !counter.can_flush() || self.client.is_unavailable_for(&counter.target, now) {
-            return self.enqueue(entry, now);
-        }
-        let pause = counter.plan.schedule.interval().max(LONGEST_GRID);
-        self.queue.push(*key, &mut counter.place, Urgency::Interval, pause, LONGEST_GRID);
+        self.queue.push(*key, &mut counter.place, urgency, delay, grid);
     }
 
     fn enqueue_lease(&self, Entry { key, counter }: &mut Entry, now: Timestamp) {
         let Some((at, is_punctual)) = counter.due_at(lead(self.client.round_trip())) else { return };
-        if !is_punctual && counter.place.is_due_for(Urgency::Lease) {
-            return;
+        // whatever it is due for, leases are looked at
+        if is_punctual || !counter.place.is_due_for(Urgency::Idle) {
+            let grid = if is_punctual { SHORTEST_GRID } else { LEASE_GRID };
+            self.queue.push(*key, &mut counter.place, Urgency::Idle, at.since(now), grid);
         }
-        let (least, grid) = if is_punctual { Default::default() } else { (LEASE_CHECK, LONGEST_GRID) };
-        self.queue.push(*key, &mut counter.place, Urgency::Lease, at.since(now).max(least), grid);
     }
 }
 

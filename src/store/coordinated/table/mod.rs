@@ -2,20 +2,25 @@
 
 mod due;
 mod exchanges;
-pub(super) mod flush;
+mod flush;
 mod outgoing;
 mod queue;
 pub(super) mod sender;
 mod shards;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
+
+use parking_lot::Mutex;
 
 pub(super) use self::exchanges::Waiting;
 use self::{
-    outgoing::Sender,
+    outgoing::NodeQueue,
     queue::AttentionQueue,
     shards::{Entry, Shard, Shards},
 };
@@ -26,14 +31,15 @@ use super::{
 };
 use crate::{
     limit::{Coordination, CounterKey, Direction, LimitCheck, Tier, Timestamp},
-    store::remote::{Remote, Target},
+    store::remote::{Remote, StoreNode, Target},
     wakeup::{Wakeups, wake_all},
 };
 
 pub(super) struct CounterTable<R> {
     pub(super) shards: Shards,
     queue: AttentionQueue,
-    sender: Sender,
+    /// Of the nodes of the store.
+    nodes: Mutex<BTreeMap<StoreNode, NodeQueue>>,
     client: Arc<StoreClient<R>>,
     generations: AtomicU32,
 }
@@ -44,8 +50,8 @@ impl<R: Remote> CounterTable<R> {
     pub(super) fn new(client: Arc<StoreClient<R>>) -> Self {
         let settings = &client.settings;
         let shards = Shards::new(settings.max_counters, settings.max_counter_bytes);
-        let (queue, sender, generations) = (AttentionQueue::new(), Sender::default(), AtomicU32::new(1));
-        Self { shards, queue, sender, client, generations }
+        let (queue, nodes, generations) = (AttentionQueue::new(), Mutex::default(), AtomicU32::new(1));
+        Self { shards, queue, nodes, client, generations }
     }
 
     /// Other numbers of the same tiers have the same key.

@@ -1,23 +1,16 @@
-//! What waits for calls to the nodes of the store, and when the next call leaves.
+//! The decisions that wait for calls to a node of the store, and when the next call leaves.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
 use crate::{
     limit::CounterKey,
-    store::{
-        coordinated::counter::Sent,
-        remote::{Command, StoreNode},
-    },
+    store::{coordinated::counter::Sent, remote::Command},
 };
 
 /// The most calls for decisions to one node: twice those of a round trip, for late replies and short distances.
 const MAX_CALLS: usize = 16;
-
-/// The most if they are full: nothing more can join one, so it leaves at once.
-const FULL_CALLS: usize = 32;
 
 /// The parts of a round trip that pass between two calls.
 const PARTS: u32 = 8;
@@ -35,38 +28,25 @@ pub(super) const MAX_BATCH: usize = 64;
 pub(in super::super) type Outbox = Vec<(Command, Sent)>;
 
 #[derive(Debug, Default)]
-pub(super) struct Sender {
-    pub(super) queues: Mutex<BTreeMap<StoreNode, NodeQueue>>,
-    /// Notified when something may be sent.
-    pub(super) ready: Notify,
-}
-
-#[derive(Debug, Default)]
 pub(super) struct NodeQueue {
     /// Their decisions wait, in order of arrival.
     pub(super) counters: Vec<CounterKey>,
-    /// What no decision waits for.
-    pub(super) background: Outbox,
-    /// For decisions, in flight.
-    pub(super) calls: usize,
+    /// In flight.
+    calls: usize,
     /// When the last of them left.
-    pub(super) left_at: Option<Instant>,
+    left_at: Option<Instant>,
     /// A moving average. Zero before the first reply.
-    pub(super) round_trip: Duration,
+    round_trip: Duration,
 }
 
-/// Returns how many calls for decisions may be in flight to a node, and the time between two, unless they are full.
+/// Returns how many calls for decisions may be in flight to a node, and the time between two.
 fn pace(round_trip: Duration, budget: Duration) -> (usize, Duration) {
-    if round_trip / PARTS < FINEST {
+    let distance = round_trip / PARTS;
+    if distance < FINEST {
         return (FEW_CALLS, Duration::ZERO);
     }
-    let spare = budget.saturating_sub(round_trip);
-    if spare.is_zero() {
-        return (MAX_CALLS, Duration::ZERO);
-    }
-    // half of what a decision may wait besides, since the reply may be later than others, but so long that the calls
-    // of a round trip are not used up before it ends
-    (MAX_CALLS, (round_trip / PARTS).min((spare / 2).max(round_trip / (2 * PARTS))))
+    // half of what a decision may wait besides, since the reply may be later than others
+    (MAX_CALLS, distance.min(budget.saturating_sub(round_trip) / 2))
 }
 
 // === impl NodeQueue ===
@@ -74,16 +54,18 @@ fn pace(round_trip: Duration, budget: Duration) -> (usize, Duration) {
 impl NodeQueue {
     /// None if no decision waits, or a call has to return before.
     pub(super) fn time_to_next(&self, budget: Duration) -> Option<Duration> {
-        let is_full = self.counters.len() >= MAX_BATCH;
-        if self.counters.is_empty() {
+        let (most, distance) = pace(self.round_trip, budget);
+        if self.counters.is_empty() || self.calls >= most {
             return None;
         }
-        if self.calls == 0 || is_full && self.calls < FULL_CALLS {
-            return Some(Duration::ZERO);
-        }
-        let (most, distance) = pace(self.round_trip, budget);
-        let since = || self.left_at.map_or(distance, |left_at| left_at.elapsed());
-        (self.calls < most).then(|| distance.saturating_sub(since()))
+        // nothing more can join a full call
+        let is_full = self.counters.len() >= MAX_BATCH;
+        let since = self.left_at.filter(|_| self.calls > 0 && !is_full).map(|left_at| left_at.elapsed());
+        Some(since.map_or(Duration::ZERO, |since| distance.saturating_sub(since)))
+    }
+
+    pub(super) fn begin_call(&mut self) {
+        (self.calls, self.left_at) = (self.calls + 1, Some(Instant::now()));
     }
 
     /// `took`: how long its reply took.
@@ -112,8 +94,6 @@ mod tests {
             (12_000, MAX_CALLS, 1_500),
             // half of what the budget of 15 ms leaves
             (13_000, MAX_CALLS, 1_000),
-            // sixteen calls of a round trip
-            (14_400, MAX_CALLS, 900),
             (15_000, MAX_CALLS, 0),
             (90_000, MAX_CALLS, 0),
         ] {

@@ -1,8 +1,8 @@
-//! Sends the exchanges of counters, and has their replies applied where they arrive.
+//! The task of the table: sends the exchanges of counters, and has their replies applied where they arrive.
 //!
-//! Counters queue here, by node. What they send is composed when a call leaves, so that late tries join. One task sends
-//! what is queued in few calls, so that concurrent decisions share the cost of a call. What no decision waits for is
-//! sent in calls of its own.
+//! Counters whose decisions wait queue here, by node. What they send is composed when a call leaves, so that late tries
+//! join, in few calls, so that concurrent decisions share the cost of a call. What no decision waits for is sent in
+//! calls of its own when it is due.
 //!
 //! A call for decisions leaves at once if none is in flight to its node, or if it is full, and otherwise an eighth of a
 //! round trip after the one before. So a decision waits for little more than its own round trip, and those that arrive
@@ -14,11 +14,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::{
     task::yield_now,
-    time::{Instant, sleep},
+    time::{Instant, sleep_until},
 };
 
 use super::{
     CounterTable,
+    flush::SWEEP_STEPS,
     outgoing::{MAX_BATCH, Outbox},
 };
 use crate::{
@@ -30,40 +31,40 @@ use crate::{
     wakeup::{Wakeups, wake_all},
 };
 
-/// The other commands in one call: few, so that a decision does not wait for long behind them.
-const MAX_BACKGROUND: usize = 256;
-
 /// The most counters whose decisions may wait for one node.
 const MAX_QUEUE: usize = 4_096;
 
-/// The replies that are of one instant, and are applied before other tasks have their turn: those to a full call.
-const AT_ONCE: usize = MAX_BATCH;
-
-fn take_first<T>(list: &mut Vec<T>, most: usize) -> Vec<T> {
-    list.drain(..most.min(list.len())).collect()
-}
+/// The counters that are flushed, in a call of their own, before other tasks have their turn. Few, so that a decision
+/// does not wait for long behind them.
+const MAX_BACKGROUND: usize = 32;
 
 pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
-    let mut calls = FuturesUnordered::new();
+    let step = table.client.settings.sweep / SWEEP_STEPS as u64;
+    let next_sweep = || Instant::now() + step.into();
+    let (mut calls, mut sweep_at) = (FuturesUnordered::new(), next_sweep());
     loop {
+        if Instant::now() >= sweep_at {
+            table.sweep();
+            sweep_at = next_sweep();
+        }
         let next = loop {
-            let (node, background, counters) = match table.take_queued() {
-                Ok(taken) => taken,
-                Err(next) => break next,
-            };
-            if !background.is_empty() {
-                calls.push(table.call(node, Urgency::Background, background));
-            }
-            for (node, composed) in table.compose_queued(counters) {
-                calls.push(table.call(node, Urgency::Decision, composed));
+            match table.take_tries() {
+                Ok(counters) => calls.extend(table.calls(Urgency::Decision, table.compose_tries(counters))),
+                Err(next) => break next.map(|time| Instant::now() + time),
             }
         };
+        let due = table.queue.take(MAX_BACKGROUND);
+        let is_idle = due.is_empty();
+        calls.extend(table.calls(Urgency::Background, table.flush(due)));
+        let next = [next, table.queue.next()].into_iter().flatten().fold(sweep_at, Instant::min);
         tokio::select! {
             // a fixed order, so that simulations are reproducible
             biased;
             Some(()) = calls.next() => {}
-            () = table.sender.ready.notified() => {}
-            () = sleep(next.unwrap_or_default()), if next.is_some() => {}
+            // decisions, whose commands and replies pass through this thread, do not wait for all that is due
+            () = yield_now(), if !is_idle => {}
+            () = table.queue.earlier.notified(), if is_idle => {}
+            () = sleep_until(next), if is_idle => {}
         }
     }
 }
@@ -74,8 +75,8 @@ impl<R: Remote> CounterTable<R> {
     /// Has the tries of a counter sent. Returns whether there was room.
     pub(super) fn queue_tries(&self, key: CounterKey, target: &Target, at: Timestamp) -> bool {
         let node = self.client.node(target, at);
-        let mut queues = self.sender.queues.lock();
-        let queue = queues.entry(node).or_default();
+        let mut nodes = self.nodes.lock();
+        let queue = nodes.entry(node).or_default();
         if queue.counters.len() >= MAX_QUEUE {
             return false;
         }
@@ -83,57 +84,33 @@ impl<R: Remote> CounterTable<R> {
         // the first one sets the timer, and a call that returns looks by itself
         let is_first = queue.counters.len() == 1;
         let tells = queue.time_to_next(self.budget()).is_some_and(|time| is_first || time.is_zero());
-        drop(queues);
+        drop(nodes);
         if tells {
-            self.sender.ready.notify_one();
+            self.queue.earlier.notify_one();
         }
         true
-    }
-
-    pub(in super::super) fn send_in_background(&self, outbox: Outbox) {
-        if outbox.is_empty() {
-            return;
-        }
-        let by_node = self.by_node(outbox);
-        let mut queues = self.sender.queues.lock();
-        for (node, outbox) in by_node {
-            queues.entry(node).or_default().background.extend(outbox);
-        }
-        drop(queues);
-        self.sender.ready.notify_one();
-    }
-
-    fn by_node(&self, outbox: Outbox) -> BTreeMap<StoreNode, Outbox> {
-        let mut by_node = BTreeMap::<StoreNode, Outbox>::new();
-        for (command, sent) in outbox {
-            let node = self.client.node(&command.target, command.counted_at());
-            by_node.entry(node).or_default().push((command, sent));
-        }
-        by_node
     }
 
     fn budget(&self) -> Duration {
         self.client.settings.budget.into()
     }
 
-    /// Returns what may leave to one of the nodes: what no decision waits for, and counters whose decisions wait. The error
-    /// is the time until more may leave; none if a call has to return before.
-    fn take_queued(&self) -> Result<(StoreNode, Outbox, Vec<CounterKey>), Option<Duration>> {
-        let (mut next, mut queues) = (None, self.sender.queues.lock());
-        for (node, queue) in &mut *queues {
+    /// Returns counters whose decisions may leave to one of the nodes. The error is the time until some may; none if a
+    /// call has to return before.
+    fn take_tries(&self) -> Result<Vec<CounterKey>, Option<Duration>> {
+        let (mut next, mut nodes) = (None, self.nodes.lock());
+        for queue in nodes.values_mut() {
             let time = queue.time_to_next(self.budget());
-            let is_time = time == Some(Duration::ZERO);
-            if is_time || !queue.background.is_empty() {
-                let counters = take_first(&mut queue.counters, if is_time { MAX_BATCH } else { 0 });
-                return Ok((*node, take_first(&mut queue.background, MAX_BACKGROUND), counters));
+            if time == Some(Duration::ZERO) {
+                let most = queue.counters.len().min(MAX_BATCH);
+                return Ok(queue.counters.drain(..most).collect());
             }
             next = time.into_iter().chain(next).min();
         }
         Err(next)
     }
 
-    /// For one node, unless tries were given up, or another counts some of the counters in the window that is open now.
-    fn compose_queued(&self, counters: Vec<CounterKey>) -> BTreeMap<StoreNode, Outbox> {
+    fn compose_tries(&self, counters: Vec<CounterKey>) -> Outbox {
         let (mut outbox, link) = (Outbox::with_capacity(counters.len()), self.link_now());
         for key in counters {
             self.with_existing(key, None, |entry| {
@@ -147,16 +124,24 @@ impl<R: Remote> CounterTable<R> {
                 }
             });
         }
-        self.by_node(outbox)
+        outbox
+    }
+
+    /// Returns one for each node that counts some of `outbox` in the windows that are open now.
+    fn calls(&self, urgency: Urgency, outbox: Outbox) -> impl Iterator<Item = impl Future<Output = ()>> {
+        let mut by_node = BTreeMap::<StoreNode, Outbox>::new();
+        for (command, sent) in outbox {
+            let node = self.client.node(&command.target, command.counted_at());
+            by_node.entry(node).or_default().push((command, sent));
+        }
+        by_node.into_iter().map(move |(node, outbox)| self.call(node, urgency, outbox))
     }
 
     /// Sends `outbox` to `node`, and applies the replies.
     fn call(&self, node: StoreNode, urgency: Urgency, outbox: Outbox) -> impl Future<Output = ()> {
         let left_at = Instant::now();
         if urgency == Urgency::Decision {
-            let mut queues = self.sender.queues.lock();
-            let queue = queues.entry(node).or_default();
-            (queue.calls, queue.left_at) = (queue.calls + 1, Some(left_at));
+            self.nodes.lock().entry(node).or_default().begin_call();
         }
         async move {
             let (commands, mut sent): (Vec<_>, Vec<_>) =
@@ -170,30 +155,23 @@ impl<R: Remote> CounterTable<R> {
                 }
                 wake_all(&mut woken);
             };
-            let (outcome, mut received) = self.client.send(node, commands, urgency, silent).await;
+            let (outcome, received) = self.client.send(node, commands, urgency, silent).await;
             let took = outcome.is_ok().then(|| left_at.elapsed());
             let (replies, now) = match outcome {
                 Ok(Replies { now, replies }) => (replies, now),
                 Err(error) => (vec![Err(error); sent.len()], Timestamp::default()),
             };
-            for (sent, replies) in sent.chunks_mut(AT_ONCE).zip(replies.chunks(AT_ONCE)) {
-                let (link, mut woken) = (self.link_at(self.client.time_at(received)), Wakeups::new());
-                for (sent, reply) in sent.iter_mut().zip(replies) {
-                    if let Some(sent) = sent {
-                        let outcome = reply.as_ref().map(|reply| (reply, reply.at.unwrap_or(now)));
-                        self.apply(sent, outcome, &link, &mut woken);
-                    }
-                }
-                // together: each of their threads is woken once
-                wake_all(&mut woken);
-                if replies.len() == AT_ONCE {
-                    // what other calls have received does not wait for all of them
-                    yield_now().await;
-                    received = self.client.clock.now();
+            let (link, mut woken) = (self.link_at(self.client.time_at(received)), Wakeups::new());
+            for (sent, reply) in sent.iter_mut().zip(&replies) {
+                if let Some(sent) = sent {
+                    let outcome = reply.as_ref().map(|reply| (reply, reply.at.unwrap_or(now)));
+                    self.apply(sent, outcome, &link, &mut woken);
                 }
             }
+            // together: each of their threads is woken once
+            wake_all(&mut woken);
             if urgency == Urgency::Decision {
-                self.sender.queues.lock().entry(node).or_default().finish_call(took);
+                self.nodes.lock().entry(node).or_default().finish_call(took);
             }
         }
     }

@@ -1,7 +1,10 @@
-use proptest::{collection::vec, prelude::*};
+use proptest::prelude::*;
+use tokio::time::{Duration, sleep_until};
 
 use super::*;
 use crate::limit::{Entry, KeyHasher};
+
+const MOST: usize = 32;
 
 fn keys(count: u32) -> Vec<CounterKey> {
     let hasher = KeyHasher::random();
@@ -15,26 +18,33 @@ fn millis(millis: u64) -> Period {
 
 fn take(queue: &AttentionQueue, keys: &[CounterKey], places: &mut [QueuePlace]) -> Vec<usize> {
     let mut due = Vec::new();
-    while let Some((shards, slot)) = queue.take() {
-        assert!(shards.len() <= CHUNK);
-        for shard in &shards {
-            let i = keys.iter().position(|key| key.shard() == *shard).expect("a known key");
-            if queue.is_due(keys[i], &mut places[i], slot) {
+    loop {
+        let taken = queue.take(MOST);
+        assert!(taken.len() <= MOST);
+        if taken.is_empty() {
+            return due;
+        }
+        for (at, key) in taken {
+            let i = keys.iter().position(|other| *other == key).expect("a known key");
+            if places[i].take_turn(at) {
                 due.push(i);
             }
         }
     }
-    due
 }
 
 impl AttentionQueue {
     pub(in super::super) fn entries(&self) -> usize {
-        self.slots.lock().counters.values().map(Vec::len).sum()
+        self.due.lock().len()
     }
 
-    /// Returns for how many ticks it was not taken.
-    pub(in super::super) fn ticks_behind(&self) -> u64 {
-        (self.elapsed() / TICK.as_nanos()).saturating_sub(self.slots.lock().first)
+    async fn wait(&self) {
+        let next = self.next().unwrap_or_else(|| Instant::now() + Duration::from_secs(1));
+        tokio::select! {
+            biased;
+            () = sleep_until(next) => {}
+            () = self.earlier.notified() => {}
+        }
     }
 }
 
@@ -61,7 +71,7 @@ async fn every_counter_is_due_once_at_its_earliest_time() {
                 queue.push(keys[i], &mut places[i], Urgency::Pause, delay, grid);
                 // down to a multiple of the grid, or up to the next one
                 let least = (now + delay.into()).checked_sub(grid.into()).expect("it is late enough");
-                let at = (least, now + Duration::from(delay) + Duration::from(grid) + TICK.into());
+                let at = (least, now + Duration::from(delay) + Duration::from(grid));
                 due_at[i] = Some(due_at[i].map_or(at, |(a, b)| (a.min(at.0), b.min(at.1))));
             }
         }
@@ -72,58 +82,25 @@ async fn every_counter_is_due_once_at_its_earliest_time() {
         }
         let late = due_at.iter().flatten().filter(|(_, most)| Instant::now() > *most).count();
         assert_eq!(late, 0);
-        assert!(queue.entries() <= 4 * keys.len(), "{}", queue.entries());
+        assert!(queue.entries() <= keys.len(), "{}", queue.entries());
     }
     tokio::time::advance(Duration::from_secs(20)).await;
     let rest = take(&queue, &keys, &mut places).len();
     assert_eq!((rest, queue.entries()), (due_at.iter().flatten().count(), 0));
 }
 
-/// A rejected key whose tries make it urgent after every reply takes no more than its two places.
 #[tokio::test(start_paused = true)]
-async fn a_counter_that_is_urgent_again_and_again_is_queued_twice_at_most() {
+async fn a_counter_that_is_urgent_again_and_again_is_queued_once() {
     let (queue, keys) = (AttentionQueue::new(), keys(1));
     let mut places = [QueuePlace::default()];
     for _ in 0..1_000 {
         queue.push(keys[0], &mut places[0], Urgency::Pause, millis(1_000), millis(100));
         queue.push(keys[0], &mut places[0], Urgency::Tick, millis(0), millis(10));
         queue.push(keys[0], &mut places[0], Urgency::Now, millis(0), millis(10));
-        assert!(queue.entries() <= 3, "{}", queue.entries());
-        let first = queue.slots.lock().first;
-        assert_eq!(take(&queue, &keys, &mut places), [0]);
-        assert!(queue.slots.lock().first >= first, "what is due at once sets nothing back");
+        assert_eq!(queue.entries(), 1);
+        assert_eq!((take(&queue, &keys, &mut places), queue.entries()), (vec![0], 0));
         tokio::time::advance(Duration::from_millis(3)).await;
     }
-}
-
-/// As the lease of a long window is, that an instance alone may keep.
-#[tokio::test(start_paused = true)]
-async fn a_counter_that_is_due_in_a_year_is_looked_at_after_two_hours() {
-    let (queue, keys) = (AttentionQueue::new(), keys(1));
-    let mut places = [QueuePlace::default()];
-    queue.push(keys[0], &mut places[0], Urgency::Lease, Period::from_secs(365 * 86_400), millis(100));
-    let mut due = Vec::new();
-    for seconds in (5..=7_300).step_by(5) {
-        tokio::time::advance(Duration::from_secs(5)).await;
-        due.extend(take(&queue, &keys, &mut places).into_iter().map(|_| seconds));
-        assert!(queue.entries() <= 1);
-    }
-    assert_eq!((due, queue.entries()), (vec![7_200], 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_full_turn_spreads_over_the_slots_before_it_that_are_still_to_come() {
-    let (queue, keys) = (AttentionQueue::new(), keys(3 * 256));
-    let mut places = vec![QueuePlace::default(); keys.len()];
-    // in slot 17, which nobody has taken yet
-    tokio::time::advance(Duration::from_millis(85)).await;
-    for (key, place) in keys.iter().zip(&mut places) {
-        queue.push(*key, place, Urgency::Pause, millis(15), millis(100));
-    }
-    let slots = queue.slots.lock();
-    let counts: Vec<(u64, usize)> =
-        slots.counters.iter().map(|(slot, counters)| (*slot, counters.len())).collect();
-    assert_eq!(counts, [(19, CHUNK), (20, 2 * CHUNK)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -143,8 +120,8 @@ async fn the_loop_wakes_up_once_for_all_of_a_turn() {
         wakes += 1;
         attended += take(&queue, &keys, &mut places).len();
     }
-    // the first push wakes it up to set its timer; a full turn spreads over others
-    assert!(wakes <= 6, "{wakes}");
+    // the first push wakes it up to set its timer
+    assert_eq!(wakes, 2);
     assert!(begun.elapsed() >= Duration::from_millis(600));
 }
 
@@ -181,47 +158,24 @@ async fn the_loop_wakes_up_once_for_what_is_due_earlier() {
 }
 
 proptest! {
-    #[test]
-    fn a_full_slot_is_replaced_by_an_earlier_one_of_its_turn(
-        counts in vec(prop_oneof![Just(CHUNK - 1), Just(CHUNK), Just(CHUNK + 1)], 64),
-        slot in 1..64_u64,
-        least in 0..64_u64,
-        grid in 1..32_u64,
-    ) {
-        let mut slots = AttentionQueue::new().slots.into_inner();
-        slots.counters = (0..).zip(counts.iter().map(|count| vec![0; *count])).collect();
-        let is_full = |slot: u64| counts[usize::try_from(slot).expect("it fits")] >= CHUNK;
-        let found = slots.least_full(slot, least, grid);
-        // the slots of a turn end with the one that is a multiple of the grid
-        let is_possible = |other: u64| other >= least.max(1) && other + grid > slot;
-        if is_full(slot) {
-            let free = (1..slot).rev().filter(|other| (slot - other) % 2 == 1 && is_possible(*other));
-            prop_assert_eq!(found, free.into_iter().find(|other| !is_full(*other)).unwrap_or(slot));
-        } else {
-            prop_assert_eq!(found, slot);
-        }
-    }
-
     /// A delay is rounded down to a multiple of the grid, unless nothing is left of it then.
     #[test]
     fn counters_are_due_at_multiples_of_their_grid(
         passed in 0..2_000_000_u64,
         delay in 0..2_000_000_u64,
-        grid in 0..100_u64,
+        grid in 1..100_u64,
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-        let number = runtime.expect("a runtime").block_on(async {
+        let due = runtime.expect("a runtime").block_on(async {
             let queue = AttentionQueue::new();
             tokio::time::advance(Duration::from_micros(passed)).await;
-            queue.take();
             let (delay, grid) = (Period::from_nanos(delay * 1_000), millis(grid));
             queue.push(keys(1)[0], &mut QueuePlace::default(), Urgency::Pause, delay, grid);
-            *queue.slots.lock().counters.keys().next().expect("it is queued")
+            queue.due.lock().first().expect("it is queued").0
         });
-        let (grid, at) = ((grid / 5).max(1) * 5_000, passed + delay);
-        let due = number * 5_000;
+        let (grid, at, due) = (grid * 1_000, passed + delay, due / 1_000);
         prop_assert_eq!(due % grid, 0);
-        prop_assert!(due > passed || due == at, "{due} is not after {passed}");
+        prop_assert!(due > passed, "{due} is not after {passed}");
         prop_assert!(due <= at || due - grid <= passed, "{due} is too late for {at}");
         prop_assert!(due + grid > at, "{due} is too early for {at}");
     }

@@ -5,7 +5,7 @@ use tokio::{
     time::{Duration, Instant, sleep},
 };
 
-use super::{super::flush, *};
+use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn the_table_knows_the_number_and_the_names_of_its_counters() {
@@ -54,9 +54,8 @@ async fn a_counter_that_needs_no_leases_any_more_returns_them_at_once() {
 #[tokio::test(start_paused = true)]
 async fn the_lease_of_a_busy_counter_is_renewed_before_it_ends() {
     let fixture = Fixture::new(Coordination::Lease, &[sliding(100_000, 60)]);
-    let mut tasks = JoinSet::new();
     *fixture.store.0.instances.lock() = 2;
-    fixture.start(&mut tasks);
+    let mut tasks = fixture.send_heartbeats();
     sleep(Duration::from_millis(100)).await;
     assert_eq!(fixture.table.client.instances(), 2);
     let renewals = || {
@@ -71,7 +70,7 @@ async fn the_lease_of_a_busy_counter_is_renewed_before_it_ends() {
         }
         assert!(fixture.lease(counter, 2, 1) > 100);
     });
-    tasks.spawn(flush::run(Arc::clone(&fixture.table)));
+    tasks.spawn(sender::run(Arc::clone(&fixture.table)));
     let begun = Instant::now();
     while renewals() == 0 && begun.elapsed() < Duration::from_secs(2) {
         sleep(Duration::from_millis(5)).await;
@@ -94,8 +93,7 @@ async fn a_counter_learns_of_other_instances_when_it_is_found_and_by_the_sweep()
             });
             assert_eq!(held, Some(expected), "is found: {is_found}");
         };
-        let mut tasks = JoinSet::new();
-        fixture.start(&mut tasks);
+        let mut tasks = fixture.send_heartbeats();
         let now = fixture.now().as_nanos();
         let granted = fixture.with_counter("v", |counter| {
             for i in (0..600).rev() {
@@ -110,7 +108,7 @@ async fn a_counter_learns_of_other_instances_when_it_is_found_and_by_the_sweep()
         if is_found {
             fixture.with_counter("v", |_| ());
         } else {
-            tasks.spawn(flush::run(Arc::clone(&fixture.table)));
+            tasks.spawn(sender::run(Arc::clone(&fixture.table)));
             sleep(Duration::from_secs(6)).await;
         }
         held(0);
@@ -123,7 +121,6 @@ async fn leases_that_have_ended_are_counted_as_lost_and_unused_counters_are_remo
     let granted = fixture.with_counter("v", |counter| fixture.lease(counter, 1, 5));
     fixture.count("w", 3);
     let mut tasks = JoinSet::new();
-    tasks.spawn(flush::run(Arc::clone(&fixture.table)));
     tasks.spawn(sender::run(Arc::clone(&fixture.table)));
     sleep(Duration::from_millis(1_500)).await;
     assert_eq!((fixture.table.client.metrics.hits.stranded.get(), fixture.table.shards.len()), (0, 2));

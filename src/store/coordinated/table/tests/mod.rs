@@ -77,7 +77,7 @@ impl Remote for TwoNodes {
     }
 }
 
-/// A table of the counters of one rule, without a flush loop.
+/// A table of the counters of one rule, without its task.
 struct Fixture {
     store: TwoNodes,
     table: Arc<CounterTable<TwoNodes>>,
@@ -110,10 +110,10 @@ impl Fixture {
         Self { store, table, rules: RuleSet::new(&[domain], KeyHasher::with_secret([1, 2])) }
     }
 
-    /// Sends heartbeats, and what is queued.
-    fn start(&self, tasks: &mut JoinSet<()>) {
+    fn send_heartbeats(&self) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
         tasks.spawn(heartbeat::run(Arc::clone(&self.table.client)));
-        tasks.spawn(sender::run(Arc::clone(&self.table)));
+        tasks
     }
 
     fn now(&self) -> Timestamp {
@@ -181,16 +181,10 @@ impl Fixture {
     }
 
     fn due(&self) -> Vec<CounterKey> {
-        let mut due = Vec::new();
-        while let Some((shards, slot)) = self.table.queue.take() {
-            for shard in shards {
-                for entry in self.table.shards.lock(shard).all_of(shard) {
-                    if self.table.queue.is_due(entry.key, &mut entry.counter.place, slot) {
-                        due.push(entry.key);
-                    }
-                }
-            }
-        }
-        due
+        let due = self.table.queue.take(usize::MAX).into_iter();
+        let is_due = |(at, key): (u64, CounterKey)| {
+            self.table.with_existing(key, None, |entry| entry?.counter.place.take_turn(at).then_some(key))
+        };
+        due.filter_map(is_due).collect()
     }
 }
