@@ -95,9 +95,6 @@ pub struct Simulate {
     /// Time between two syncs of an instance's counts
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_interval)]
     pub sync_interval: Duration,
-    /// Disable `interval`'s early syncs of counters near their limit, to compare
-    #[arg(long)]
-    pub no_early_sync: bool,
     /// Number of periods during which requests arrive
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub windows: u32,
@@ -398,7 +395,6 @@ impl Compared<'_> {
         let defaults = coordinated::CoordinationSettings::default();
         let settings = coordinated::CoordinationSettings {
             sync_interval: period(self.args.sync_interval),
-            early_sync: !self.args.no_early_sync,
             instance: format!("simulated-{number}"),
             max_counters: 2 * scenario.keys.max(512),
             heartbeat: scenario.rarer(defaults.heartbeat),
@@ -414,13 +410,12 @@ impl Compared<'_> {
         modes: &[(Coordination, SimulationMetrics, Series)],
         out: &mut impl Write,
     ) -> io::Result<()> {
-        let Simulate { round_trip, no_early_sync, suggest: suggests, .. } = self.args;
+        let Simulate { round_trip, suggest: suggests, .. } = self.args;
         let of_rule = self.rule.and_then(|rule| rule.coordination.sync_interval);
         let sync_interval = of_rule.map_or(self.args.sync_interval, Duration::from);
-        let early = if *no_early_sync { ", none early" } else { "" };
         writeln!(
             out,
-            "{}\n{round_trip:?} round trip, {sync_interval:?} between syncs{early}, seed {}\n",
+            "{}\n{round_trip:?} round trip, {sync_interval:?} between syncs, seed {}\n",
             scenario.title(),
             scenario.seed,
         )?;

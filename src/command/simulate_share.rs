@@ -25,7 +25,7 @@ pub struct SimulateShare {
     /// each period), or those of the worked example
     #[arg(long, value_name = "CSV", num_args = 0..=1, conflicts_with_all = ["instances", "coordination", "keys",
         "algorithm", "burst", "load", "rate", "arrivals", "skew", "round_trip", "jitter", "clock_skew",
-        "sync_interval", "no_early_sync", "windows", "seed", "suggest"])]
+        "sync_interval", "windows", "seed", "suggest"])]
     #[expect(clippy::option_option, reason = "absent, without a value, or with one")]
     pub share: Option<Option<PathBuf>>,
     /// How members borrow from each other; with --share

@@ -9,8 +9,6 @@ pub struct CoordinationSettings {
     pub coordination: Coordination,
     /// `WEIR_SYNC_INTERVAL`, longer than zero.
     pub sync_interval: Period,
-    /// Whether counters that are nearly used up are flushed early. Only `weir simulate` turns it off, to compare.
-    pub early_sync: bool,
     /// `WEIR_DECISION_BUDGET`: the longest that a decision waits for the store.
     pub budget: Period,
     /// `WEIR_ON_STORE_FAILURE`.
@@ -36,7 +34,6 @@ impl Default for CoordinationSettings {
         Self {
             coordination: Coordination::Auto,
             sync_interval: Period::from_millis(100),
-            early_sync: true,
             budget: Period::from_millis(15),
             on_store_failure: OnStoreFailure::Local,
             local_cache: false,
