@@ -5,23 +5,25 @@ use crate::limit::{Period, Tier, Timestamp};
 /// A pause lasts a fiftieth of the time to the limit, so that all instances together take a fiftieth of the rest in it.
 const PAUSES_TO_LIMIT: u64 = 50;
 
-/// The most intervals that a pause may last.
+/// The most intervals that such a pause may last.
 const MAX_INTERVALS: u64 = 10;
 
-/// The longest pause, unless the interval itself is longer, or the limit is slow.
-const MAX_PAUSE: Period = Period::from_secs(1);
+/// The longest such pause, unless the interval itself is longer. Where rejected hits count, others read the number of
+/// all hits, which has to be right in a second.
+const MAX_PAUSE: Period = Period::from_millis(900);
 
-/// The most hits of all instances in a pause of a slow limit: few, and each would cost a call.
-pub(super) const SLOW_HITS: u64 = 16;
+/// All instances may take as many hits in a pause of a long period, if these are no more than a quarter of the rest: few,
+/// and each would cost a call.
+pub(super) const FEW_HITS: u64 = 16;
+const FEW_PAUSES_TO_LIMIT: u64 = 4;
 
-/// The hits above which an instance ends a pause of a slow limit.
-const SLOW_BURST: u64 = 8;
+/// The fraction of a period that such a pause may last.
+const PAUSES_IN_PERIOD: u64 = 100;
 
-/// The fraction of the period of a slow limit that a pause may last, and that of the time to the limit.
-const SLOW_PAUSES_IN_PERIOD: u64 = 100;
-const SLOW_PAUSES_TO_LIMIT: u64 = 4;
+const MAX_LONG_PAUSE: Period = Period::from_secs(60);
 
-const MAX_SLOW_PAUSE: Period = Period::from_secs(60);
+/// The hits above which an instance ends a pause, unless they are its part of those that the pause is for.
+const BURST: u64 = 8;
 
 /// A flush is early after a third of the time to the limit. Half would be too long: others have unreported hits too.
 const EARLY: u64 = 3;
@@ -59,45 +61,26 @@ impl FlushSchedule {
         period(self.next.max(self.interval))
     }
 
-    pub(in super::super) fn is_slow(&self) -> bool {
-        self.is_far() && self.pause() > MAX_PAUSE
+    /// Returns whether a flush is early with `own` hits since the last one, of this instance's `share` of the rest. A
+    /// single hit ends no long pause.
+    pub(super) fn is_early(&self, own: u64, share: u64, last_reply_at: Timestamp, now: Timestamp) -> bool {
+        if self.next <= self.interval {
+            return now >= last_reply_at.after(period(self.next));
+        }
+        // so every instance that receives some of a burst reports it
+        own > (share * 2 / PAUSES_TO_LIMIT).max(BURST.min(share / 4)).max(1)
     }
 
-    /// How long the last reply says something of others' hits. Those of a slow limit are often far apart by chance.
-    pub(super) fn known_for(&self) -> Period {
-        self.pause() * if self.is_slow() { 4 } else { 2 }
-    }
-
-    /// Returns whether `own` hits since the last flush exceed the plan for a long pause. `part` is this instance's
-    /// share of the rest. So every instance that receives some of a burst reports it. A single hit is no burst.
-    pub(super) fn is_outrun(&self, own: u64, part: u64) -> bool {
-        let most = if self.is_slow() { (part / 4).min(SLOW_BURST) } else { 2 * part / PAUSES_TO_LIMIT };
-        self.is_far() && own > most.max(1)
-    }
-
-    /// Returns whether the limit is so close, at the rate of all instances, that the flush is urgent.
-    pub(super) fn is_early(&self, last_reply_at: Timestamp, now: Timestamp) -> bool {
-        !self.is_far() && now >= last_reply_at.after(period(self.next))
-    }
-
-    /// Returns whether the time until the early flush was less than an interval as of the store's last reply.
-    pub(super) const fn is_close(&self) -> bool {
-        self.next < self.interval
-    }
-
-    const fn is_far(&self) -> bool {
-        self.next > self.interval
-    }
-
-    /// `left` is the time to the limit at the rate of all instances, and `few` that in which they take [`SLOW_HITS`].
+    /// `left` is the time to the limit at the rate of all instances, and `few` that in which they take [`FEW_HITS`].
+    /// `tiers` are those whose periods allow for long pauses.
     pub(super) fn plan(&mut self, left: Period, few: Period, tiers: &[Tier]) {
         let interval = self.interval();
-        let far = (left / PAUSES_TO_LIMIT).min(interval * MAX_INTERVALS).min(MAX_PAUSE);
-        let slow = tiers.iter().map(|tier| tier.period / SLOW_PAUSES_IN_PERIOD);
-        let slow = slow.fold((left / SLOW_PAUSES_TO_LIMIT).min(few), Period::min);
+        let mut pause = (left / PAUSES_TO_LIMIT).min(interval * MAX_INTERVALS).min(MAX_PAUSE);
         // while no rate is known, it may be any
-        let is_slow = slow > MAX_PAUSE && left < Period::MAX;
-        let pause = if is_slow { slow.min(MAX_SLOW_PAUSE) } else { far };
+        if left < Period::MAX {
+            let long = tiers.iter().map(|tier| tier.period / PAUSES_IN_PERIOD).min().unwrap_or_default();
+            pause = pause.max(long.min(left / FEW_PAUSES_TO_LIMIT).min(few).min(MAX_LONG_PAUSE));
+        }
         // a part of the remaining time, so that the last flush before the limit is recent; while the limit is far away,
         // flushes need not be punctual, and share batches
         let early = (left / EARLY).min(interval);

@@ -1,6 +1,6 @@
 //! How soon the pending hits have to be sent.
 
-use super::{LocalCounter, place::Urgency, schedule::SLOW_HITS, tiers::saturated};
+use super::{LocalCounter, place::Urgency, schedule::FEW_HITS, tiers::saturated};
 use crate::limit::{Coordination, Hits, Period, Timestamp};
 
 /// The part of the remaining hits that all instances may take before the next reply while a flush waits for a batch.
@@ -9,8 +9,8 @@ const NEAR: u64 = 16;
 /// The same, while this instance does not know the others' rate: after a quiet time, each of them may receive a burst.
 const NEAR_UNKNOWN: u64 = 256;
 
-/// The part that they may take while a flush waits for the interval.
-const FAR: u64 = 100;
+/// The pauses for which the last reply says something of others' hits.
+const KNOWN_FOR: u64 = 2;
 
 impl LocalCounter {
     /// Returns how soon the pending hits have to be sent, with `tick` between two batches. They wait for a batch only if
@@ -21,40 +21,32 @@ impl LocalCounter {
             // what others may not take meanwhile
             return Urgency::Now;
         }
-        if schedule.is_slow() && pending.iter().any(|delta| delta.returned() > 0) {
-            // which others wait for
-            return Urgency::Interval;
-        }
-        let own = self.unacknowledged.admitted();
-        let instances = u64::from(self.plan.instances.max(1));
+        // others wait for returned hits
+        let is_soon = self.plan.wants_read || pending.iter().any(|delta| delta.returned() > 0);
+        let least = if is_soon { Urgency::Interval } else { Urgency::Pause };
+        let (own, instances) = (self.unacknowledged.admitted(), u64::from(self.plan.instances.max(1)));
         let last_reply_at = self.heard.last_reply_at.get();
-        let last_reply_at = last_reply_at.filter(|last| now.since(*last) <= schedule.known_for());
+        let known = last_reply_at.filter(|last| now.since(*last) <= schedule.pause() * KNOWN_FOR);
         let is_early = |last| {
             // the others may have done the same, and had unreported hits when the rest was measured
             let share = u64::from(self.plan.remaining_at_reply) / instances;
             let soon = own.saturating_add(self.demand.in_the_next(round_trip, now));
-            soon >= share * 2 / 3 || schedule.is_early(last, now) || schedule.is_outrun(own, share)
+            soon >= share * 2 / 3 || schedule.is_early(own, share, last, now)
         };
         // rejected hits and hits that are given back make nothing overshoot
-        if own == 0 || last_reply_at.is_some_and(|last| !is_early(last)) {
-            let is_soon = own == 0 && self.plan.wants_read || self.is_newly_used_up(now);
-            return if is_soon { Urgency::Interval } else { Urgency::Pause };
-        }
-        if schedule.is_close() && last_reply_at.is_some_and(|last| schedule.is_early(last, now)) {
-            return Urgency::Now;
+        if own == 0 || known.is_some_and(|last| !is_early(last)) {
+            return least;
         }
         // without the hits that are pending, and in the window of `now`
         let remaining = self.remaining(now).saturating_add(own);
         let taken = own.saturating_add(self.demand.in_the_next(tick, now));
         let by_all = taken.saturating_mul(instances);
-        let by_others = if last_reply_at.is_some() { 0 } else { by_all - taken };
         let reaches = |hits: u64, part| hits.saturating_mul(part) >= remaining;
-        if reaches(by_all, NEAR) || reaches(by_others, NEAR_UNKNOWN) {
-            Urgency::Now
-        } else if last_reply_at.is_some() || reaches(by_all, FAR) {
-            Urgency::Tick
-        } else {
-            Urgency::Interval
+        match known {
+            _ if reaches(by_all, NEAR) => Urgency::Now,
+            Some(_) => Urgency::Tick,
+            None if reaches(by_all - taken, NEAR_UNKNOWN) => Urgency::Now,
+            None => Urgency::Interval,
         }
     }
 
@@ -74,15 +66,8 @@ impl LocalCounter {
         self.plan.remaining_at_reply = saturated(remaining);
         if self.heard.last_reply_at.get().is_some() {
             let left = if remaining > 0 { self.plan.usage.time_for(remaining) } else { Period::default() };
-            self.plan.schedule.plan(left, self.plan.usage.time_for(SLOW_HITS), &self.target.tiers);
+            let tiers = if self.target.counts_rejected() { &[][..] } else { &self.target.tiers };
+            self.plan.schedule.plan(left, self.plan.usage.time_for(FEW_HITS), tiers);
         }
-    }
-
-    /// Returns whether the limit is used up, and the last reply did not say so, or did not know of returned hits.
-    #[inline]
-    fn is_newly_used_up(&self, now: Timestamp) -> bool {
-        let Some(last) = self.unacknowledged.pending().last() else { return false };
-        (last.unused > 0 || (last.rejected > 0 && self.plan.remaining_at_reply > 0))
-            && self.remaining(now) == 0
     }
 }

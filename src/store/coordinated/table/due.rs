@@ -2,7 +2,7 @@
 
 use super::{CounterTable, shards::Entry};
 use crate::{
-    limit::{Algorithm, CounterKey, Period, Timestamp},
+    limit::{Algorithm, Period, Timestamp},
     store::{
         coordinated::{
             counter::{LocalCounter, Urgency},
@@ -24,10 +24,7 @@ const SHORTEST_GRID: Period = Period::from_millis(5);
 /// The time between two looks at a counter whose node is silent, for each counter of the table: 100,000 looks a second.
 const OUTAGE_PAUSE: Period = Period::from_nanos(10_000);
 
-/// The longest pause where rejected hits count: others read the number of all hits, which has to be right in a second.
-const LONGEST_SHARED_PAUSE: Period = Period::from_millis(900);
-
-/// How long before the end of a window a slow limit's hits are reported.
+/// How long before the end of a window its hits are reported after the interval alone: they are not reported later.
 const WINDOW_END: Period = Period::from_secs(1);
 
 /// How long urgent flushes of counters with this sync interval are collected.
@@ -35,32 +32,17 @@ fn tick(interval: Period) -> Period {
     Period::from_nanos((interval.as_nanos() / 10).clamp(5_000_000, 10_000_000))
 }
 
-/// How long the next flush may wait. Long pauses are shortened differently for each key, so that counters that became
-/// busy together part. Those of slow limits end before the window, whose hits are not reported later.
-fn pause(key: CounterKey, counter: &LocalCounter, now: Timestamp) -> Period {
+/// How long the next flush may wait.
+fn pause(counter: &LocalCounter, now: Timestamp) -> Period {
     let schedule = &counter.plan.schedule;
-    let mut pause = schedule.pause();
-    if schedule.is_slow() {
-        let fixed = counter.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
-        let ends = fixed.map(|tier| now.window_end(tier.period).before(WINDOW_END).since(now));
-        pause = ends.fold(pause, Period::min);
-    } else {
-        pause = shortened(pause, key.hash());
-    }
-    if counter.target.counts_rejected() {
-        pause = pause.min(LONGEST_SHARED_PAUSE);
-    }
-    pause.max(schedule.interval())
+    let fixed = counter.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
+    let ends = fixed.map(|tier| now.window_end(tier.period).before(WINDOW_END).since(now));
+    ends.fold(schedule.pause(), Period::min).max(schedule.interval())
 }
 
 /// How long a counter whose node does not reply waits until the next look at it, in a table of `counters`.
-fn outage_pause(key: CounterKey, counters: usize) -> Period {
-    shortened(OUTAGE_PAUSE * counters as u64, key.hash()).max(LONGEST_GRID)
-}
-
-/// By up to a quarter.
-fn shortened(pause: Period, hash: u64) -> Period {
-    Period::from_nanos(pause.as_nanos() - pause.as_nanos() / 4 / 256 * (hash % 256))
+fn outage_pause(counters: usize) -> Period {
+    (OUTAGE_PAUSE * counters as u64).max(LONGEST_GRID)
 }
 
 // === impl CounterTable ===
@@ -94,9 +76,9 @@ impl<R: Remote> CounterTable<R> {
             urgency = Urgency::Idle;
         }
         let (delay, grid) = match urgency {
-            Urgency::Idle => (outage_pause(*key, self.shards.len()), tick),
+            Urgency::Idle => (outage_pause(self.shards.len()), tick),
             Urgency::Pause => {
-                let pause = pause(*key, counter, now);
+                let pause = pause(counter, now);
                 // with the others of the interval, unless it would be much too early then
                 let is_long = pause.as_nanos() >= 2 * interval.as_nanos();
                 (pause, if is_long { grid } else { tick })
@@ -129,17 +111,7 @@ mod tests {
 
     #[test]
     fn the_more_counters_there_are_the_longer_each_waits_for_a_node_that_does_not_reply() {
-        let key = CounterKey::default();
-        let pauses = [0, 10_000, 100_000, 499_999].map(|counters| outage_pause(key, counters));
+        let pauses = [0, 10_000, 100_000, 499_999].map(outage_pause);
         assert_eq!(pauses.map(|pause| pause.as_nanos() / 10_000), [10_000, 10_000, 100_000, 499_999]);
-    }
-
-    #[test]
-    fn pauses_are_spread_evenly_over_their_last_quarter() {
-        let pause = Period::from_millis(1_024);
-        let all: Vec<Period> = (0..256).map(|hash| shortened(pause, 1 << 40 | hash)).collect();
-        assert_eq!(all[0], pause);
-        assert!(all.windows(2).all(|pair| pair[1].as_nanos() + 1_000_000 == pair[0].as_nanos()));
-        assert_eq!(shortened(pause, 256), pause);
     }
 }
