@@ -74,15 +74,14 @@ impl LocalCounter {
         let (instances, policy) = (u64::from(self.plan.instances), OverLimitPolicy::Ignore);
         if instances <= 1 {
             // its estimate also has what was counted after an earlier decision of this kind, here
-            self.end_fallback();
+            self.rare.fallback = None;
             return if reported {
                 self.count(direction, policy, hits, now)
             } else {
                 decide(&self.target.tiers, &mut self.estimate, policy, direction, hits, now)
             };
         }
-        let more = self.rare.make_more();
-        let states = more.fallback.get_or_insert_with(|| Box::new(self.estimate.clone()));
+        let states = self.rare.fallback.get_or_insert_with(|| Box::new(self.estimate.clone()));
         let all = Hits(hits.0.saturating_mul(instances));
         let decision = decide(&self.target.tiers, states, policy, direction, all, now);
         if direction == Direction::GiveBack || !decision.over {
@@ -94,7 +93,7 @@ impl LocalCounter {
 
     /// Counts leased hits that were used without the store. They count once, since they are of this instance alone.
     pub(in super::super) fn note_in_fallback(&mut self, hits: Hits, now: Timestamp) {
-        if let Some(states) = self.rare.more_mut().and_then(|more| more.fallback.as_deref_mut()) {
+        if let Some(states) = &mut self.rare.fallback {
             for (tier, state) in self.target.tiers.iter().zip(states.iter_mut()) {
                 state.take(tier, now, hits);
             }

@@ -70,7 +70,7 @@ impl LocalCounter {
                 }
                 Decided::Now(decision, How::Spent)
             }
-            Answer::Reject(denial) => Decided::Now(self.reject(denial, ask, now), How::Denied),
+            Answer::Reject(denial) => Decided::Now(self.reject(denial, ask, link), How::Denied),
             Answer::Wait(asks) => Decided::Wait(asks),
         }
     }
@@ -145,7 +145,7 @@ impl LocalCounter {
     /// `hits` must fit, and the leases must have as many.
     pub(super) fn spend(&mut self, policy: OverLimitPolicy, hits: Hits, now: Timestamp) -> Decision {
         let decision = decide(&self.target.tiers, &mut self.estimate, policy, Direction::Take, hits, now);
-        self.spend_held(hits.0, now);
+        self.spend_held(hits.0);
         decision
     }
 
@@ -158,7 +158,8 @@ impl LocalCounter {
         }
     }
 
-    fn reject(&mut self, denial: Denial, ask: &Ask, now: Timestamp) -> Decision {
+    fn reject(&mut self, denial: Denial, ask: &Ask, link: &Link) -> Decision {
+        let now = link.time.now;
         let decision = match denial {
             Denial::Cached => {
                 // counts no hits
@@ -177,7 +178,7 @@ impl LocalCounter {
             }
         };
         let decision = self.until_pause_ends(decision, now);
-        if self.is_pause_ending(now) {
+        if self.is_pause_ending(link.round_trip, now) {
             self.want_lease();
         }
         if !self.is_denied(now) {
@@ -194,16 +195,6 @@ impl LocalCounter {
         // the clock may have stepped back since the pause began
         let pause = self.plan.denied_until.since(now).min(longest_pause(&self.target.tiers));
         Decision { reset: decision.reset.max(pause), ..decision }
-    }
-
-    pub(in super::super) fn is_pause_ending(&mut self, now: Timestamp) -> bool {
-        let denied_until = self.plan.denied_until;
-        now < denied_until && self.leasing_mut().ends_pause(denied_until, now)
-    }
-
-    pub(in super::super) fn look_for_returned(&mut self, now: Timestamp) {
-        let interval = self.plan.schedule.interval();
-        self.plan.wants_read |= self.plan.instances > 1 && self.leasing_mut().looks(interval, now);
     }
 
     pub(in super::super) fn deny_while_empty(&mut self, now: Timestamp) {

@@ -255,7 +255,7 @@ impl LocalCounter {
     /// Frees the talk if nothing of it is needed.
     pub(super) fn end_talk(&mut self) {
         if self.rare.talk().is_some_and(Talk::is_over) {
-            self.rare.take_talk();
+            self.rare.end_talk();
         }
     }
 

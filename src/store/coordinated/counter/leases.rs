@@ -74,10 +74,8 @@ impl LocalCounter {
 
     /// Hits that were given back before the reply must not take the granted `hits` along.
     pub(super) fn keep_granted(&mut self, hits: u64, now: Timestamp) {
-        if hits > 0
-            && let Some(leasing) = self.rare.more_mut().and_then(|more| more.leasing.as_deref_mut())
-        {
-            leasing.note_admission();
+        if hits > 0 {
+            self.plan.looks = 0;
         }
         for delta in self.unacknowledged.pending_mut() {
             if !delta.change.is_addition() && same_windows(&self.target.tiers, delta.at, now) {
@@ -98,7 +96,7 @@ impl LocalCounter {
     }
 
     /// The leases must have as many `hits`.
-    pub(super) fn spend_held(&mut self, hits: u64, now: Timestamp) {
+    pub(super) fn spend_held(&mut self, hits: u64) {
         let mut needed = hits;
         while let Some(first) = self.rare.leases_mut().first_mut() {
             if first.left() > needed {
@@ -108,7 +106,6 @@ impl LocalCounter {
             needed -= first.left();
             self.rare.pop_lease();
         }
-        self.shrink(now);
     }
 
     pub(in super::super) fn return_leases(&mut self) {
@@ -120,7 +117,7 @@ impl LocalCounter {
     pub(in super::super) fn return_ending(&mut self, lead: Period, now: Timestamp) {
         let is_abandoned = self.abandoned_at().is_some_and(|at| now > at);
         let (returns, soon) = (self.returns_early(), now.after(lead));
-        self.return_leases_if(|lease| is_abandoned || (returns && lease.has_hold && lease.until <= soon));
+        self.return_leases_if(|lease| is_abandoned || (returns && lease.until <= soon));
     }
 
     /// Returns the hits of those leases that end first and `are_over`.

@@ -22,7 +22,6 @@ mod records;
 mod reply;
 mod reservations;
 mod schedule;
-mod states;
 mod talk;
 #[cfg(test)]
 mod tests;
@@ -44,20 +43,28 @@ pub(super) use self::{
     talk::{Group, Outcome, Tried, Tries, TryOutcome},
 };
 use self::{
-    demand::Demand, heard::Heard, policy::Leasing, rare::Rare, schedule::FlushSchedule, states::States,
-    tiers::saturated, unacknowledged::Unacknowledged, usage::UsageRate,
+    demand::Demand,
+    heard::Heard,
+    rare::Rare,
+    schedule::FlushSchedule,
+    tiers::{States, saturated},
+    unacknowledged::Unacknowledged,
+    usage::UsageRate,
 };
 use crate::{
-    limit::{
-        Coordination, LimitCheck, Period, RuleId, Timestamp,
-        algorithm::{CounterState, IdleAt},
-        capacity,
-    },
+    limit::{Coordination, LimitCheck, Period, RuleId, Timestamp, algorithm::CounterState, capacity},
     store::remote::{Target, TierSet},
 };
 
 /// The time without a check after which a counter forgets its wish to read the store's count.
 const FORGOTTEN_AFTER: Period = Period::from_secs(1);
+
+/// The age of the last reply from which this instance looks for hits that others have given back, unless the sync
+/// interval is longer.
+const FIRST_LOOK: Period = Period::from_millis(250);
+
+/// So often that age doubles.
+const MOST_DOUBLINGS: u8 = 20;
 
 /// The mode of a counter.
 #[derive(Debug)]
@@ -114,6 +121,10 @@ pub(super) struct Plan {
     remaining_at_reply: u32,
     usage: UsageRate,
     instances: u16,
+    /// How often this instance has looked for hits that others have given back since it was last granted any.
+    looks: u8,
+    /// Whether a bucket has run out of hits, and has not had enough for all instances again since.
+    is_scarce: bool,
     /// Whether the next flush reads the store's count, even if there is nothing to report.
     wants_read: bool,
 }
@@ -140,6 +151,8 @@ impl LocalCounter {
                 remaining_at_reply: saturated(capacity(&target.tiers)),
                 usage: UsageRate::default(),
                 instances: 1,
+                looks: 0,
+                is_scarce: false,
                 wants_read: false,
             },
             target,
@@ -225,7 +238,21 @@ impl LocalCounter {
 
     /// For checks that report nothing: the next flush reads the store's count, if the last reply is older than `age`.
     pub(super) fn refresh(&mut self, age: Period, now: Timestamp) {
-        self.plan.wants_read |= self.heard.last_reply_at.get().is_none_or(|last| now.since(last) >= age);
+        self.plan.wants_read |= self.is_outdated(age, now);
+    }
+
+    /// For rejections by what the store has said: others may have given hits back. Looks for them in doubling pauses.
+    pub(super) fn look_for_returned(&mut self, now: Timestamp) {
+        let pause =
+            FIRST_LOOK.max(self.plan.schedule.interval()) * (1 << self.plan.looks.min(MOST_DOUBLINGS));
+        if !self.is_alone() && !self.plan.wants_read && self.is_outdated(pause, now) {
+            self.plan.wants_read = true;
+            self.plan.looks = self.plan.looks.saturating_add(1);
+        }
+    }
+
+    fn is_outdated(&self, age: Period, now: Timestamp) -> bool {
+        self.heard.last_reply_at.get().is_none_or(|last| now.since(last) >= age)
     }
 
     /// Returns whether it is no different from an unused counter, so that it can be removed.
@@ -254,35 +281,9 @@ impl LocalCounter {
             && !(self.plan.wants_read && now.since(self.last_check_at) < FORGOTTEN_AFTER)
     }
 
-    fn leasing(&self) -> Option<&Leasing> {
-        self.rare.more()?.leasing.as_deref()
-    }
-
-    /// Allocates: not for counters in other modes than `lease`.
-    fn leasing_mut(&mut self) -> &mut Leasing {
-        self.rare.make_more().leasing_mut()
-    }
-
-    pub(super) fn end_fallback(&mut self) {
-        if self.rare.more_mut().is_some_and(|more| more.fallback.take().is_some()) {
-            self.rare.shrink();
-        }
-    }
-
     /// Returns whether the store counts granted hits at `now`, used or not.
     pub(super) fn has_grants(&self, now: Timestamp) -> bool {
         self.heard.granted_until.instant() > now
-    }
-
-    /// Most keys have few hits, so most counters have no lease most of the time.
-    pub(in super::super) fn shrink(&mut self, now: Timestamp) {
-        if !self.has_grants(now) {
-            self.heard.granted_until = IdleAt::default();
-        }
-        if let Some(more) = self.rare.more_mut() {
-            more.leasing.take_if(|leasing| leasing.is_over());
-            self.rare.shrink();
-        }
     }
 
     pub(super) fn lose_exactness(&mut self) {

@@ -41,8 +41,6 @@ pub(in super::super) struct Dropped {
 pub(super) struct HeldLease {
     /// No tier admits more than 2^32 - 1 at once.
     pub(super) left: u32,
-    /// Whether it ends after its grant. This flag leaves room for the variants of [`Rare`](super::rare::Rare).
-    pub(super) has_hold: bool,
     pub(super) granted_at: Timestamp,
     pub(super) until: Timestamp,
 }
@@ -177,7 +175,7 @@ impl PendingDelta {
 
 impl HeldLease {
     pub(super) fn new(hits: Hits, granted_at: Timestamp, until: Timestamp) -> Self {
-        Self { left: saturated(hits.0), has_hold: until > granted_at, granted_at, until }
+        Self { left: saturated(hits.0), granted_at, until }
     }
 
     pub(super) const fn left(&self) -> u64 {

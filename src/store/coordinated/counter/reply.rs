@@ -369,7 +369,7 @@ impl LocalCounter {
             talk.is_some_and(|talk| talk.aside.as_ref().is_some_and(|aside| aside.early.is_some()));
         let is_guessed = !in_flight.is_empty() || is_early;
         self.heard.exact = if is_guessed { kept } else { TierSet(u32::MAX) };
-        self.end_fallback();
+        self.rare.fallback = None;
         self.measure_usage(now);
         self.heard.last_reply_at.set(now, is_estimated);
         self.plan_flush(now);
@@ -496,7 +496,7 @@ impl LocalCounter {
         }
         if is_leasing && (hold.is_some() || sent.tries.iter().any(asks_lease)) {
             let is_partial = rejects || hold.is_some_and(|hold| granted < hold.want);
-            self.pause_if_scarce(is_partial, link.round_trip, now);
+            self.pause_if_scarce(is_partial, now);
         }
         let decided = match sent.tries[..] {
             [] => Verdicts::new(),

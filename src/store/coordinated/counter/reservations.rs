@@ -13,8 +13,8 @@ use crate::limit::{
 impl LocalCounter {
     /// Returns the hits that `request` receives as if every instance made the same request. Counts nothing.
     pub(in super::super) fn fit_fallback(&self, request: ReservationRequest, now: Timestamp) -> Hits {
-        let fallback = self.rare.more().and_then(|more| more.fallback.as_deref());
-        let states = fallback.filter(|_| !self.is_alone()).unwrap_or(&self.estimate);
+        let fallback = self.rare.fallback.as_deref().filter(|_| !self.is_alone());
+        let states = fallback.unwrap_or(&self.estimate);
         let instances = u64::from(self.plan.instances.max(1));
         request.fit(Hits(remaining(&self.target.tiers, states, now) / instances))
     }
@@ -46,7 +46,7 @@ impl LocalCounter {
 
     pub(in super::super) fn release(&mut self, span: ReservedSpan, hits: Hits, now: Timestamp) {
         let unused = |hits| PendingDelta::unused(hits, span.from, span.until);
-        if let Some(states) = self.rare.more_mut().and_then(|more| more.fallback.as_mut()) {
+        if let Some(states) = &mut self.rare.fallback {
             let all = unused(hits.0.saturating_mul(self.plan.instances.into()));
             let states = self.target.tiers.iter().zip(states.iter_mut());
             states.for_each(|(tier, state)| all.apply(tier, state, now));

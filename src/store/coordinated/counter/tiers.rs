@@ -1,10 +1,15 @@
 //! Properties of a target's tiers, and hits as they count in them.
 
+use smallvec::SmallVec;
+
 use crate::limit::{
     Algorithm, Decision, Hits, OverLimitPolicy, Period, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
     decision_from_store,
 };
+
+/// One for each tier: most limits have one.
+pub(super) type States = SmallVec<[CounterState; 1]>;
 
 pub(super) fn saturated(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)

@@ -80,7 +80,6 @@ impl<R: Remote> CounterTable<R> {
             counter.follow_instances(link.instances);
             self.record_dropped(counter.drop_ended(now));
             self.return_ended(counter, &link);
-            counter.shrink(now);
             self.enqueue(entry, now);
         });
     }

@@ -165,7 +165,7 @@ impl LocalCounter {
 
     /// Returns whether to renew a lease that ends within `lead`, in the call that returns what is left of it.
     pub(in super::super::super) fn should_renew(&self, lead: Period, now: Timestamp) -> bool {
-        let ends = |lease: &HeldLease| lease.has_hold && lease.until <= now.after(lead);
+        let ends = |lease: &HeldLease| lease.until <= now.after(lead);
         self.returns_early()
             && self.leases().first().is_some_and(ends)
             && !self.is_denied(now)
@@ -177,7 +177,7 @@ impl LocalCounter {
     #[inline]
     pub(in super::super::super) fn due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
         let lease = self.leases().first()?;
-        let (abandoned_at, returns) = (self.abandoned_at(), self.returns_early() && lease.has_hold);
+        let (abandoned_at, returns) = (self.abandoned_at(), self.returns_early());
         if abandoned_at.is_none()
             && matches!(&self.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
         {
@@ -197,7 +197,7 @@ impl LocalCounter {
     /// instances would send a call for each single token. The pause lasts until there is enough for all of them, and
     /// loses nothing, since the bucket does not overflow meanwhile. `is_partial`: the store has just granted less than
     /// asked.
-    pub(in super::super) fn pause_if_scarce(&mut self, is_partial: bool, round_trip: Period, now: Timestamp) {
+    pub(in super::super) fn pause_if_scarce(&mut self, is_partial: bool, now: Timestamp) {
         self.plan.denied_until = Timestamp::default();
         let tiers = &self.target.tiers;
         if self.is_alone() || !has_bucket(tiers) {
@@ -209,19 +209,17 @@ impl LocalCounter {
         let all = usable.saturating_mul(instances).saturating_mul(3) / 2;
         let wait = self.wait_for(all.min(capacity(tiers) / 2).max(1), now);
         // a scarcity begins only when the store has run out, or has less than one for each instance
-        let was_scarce = self.leasing().is_some_and(|leasing| leasing.is_scarce);
         let begins = is_partial || self.remaining(now) < instances;
-        let is_scarce = wait > Period::default() && (was_scarce || begins);
         let time = wait.min(longest_pause(tiers));
-        let pauses = is_scarce && self.demand.in_the_next(time, now) >= MIN_PAUSE_HITS;
-        // so that no decision waits for the call whose reply arrives at the end
-        let lead = (self.demand.time_for(3, now) + round_trip * 2).min(time / 2);
-        if is_scarce != was_scarce {
-            self.leasing_mut().is_scarce = is_scarce;
-        }
-        if pauses {
+        self.plan.is_scarce = wait > Period::default() && (self.plan.is_scarce || begins);
+        if self.plan.is_scarce && self.demand.in_the_next(time, now) >= MIN_PAUSE_HITS {
             self.plan.denied_until = now.after(time);
-            self.leasing_mut().probe_at = now.after(time).before(lead);
         }
+    }
+
+    /// Returns whether to send the call that ends the pause, so that no decision waits for its reply.
+    pub(in super::super) fn is_pause_ending(&self, round_trip: Period, now: Timestamp) -> bool {
+        let lead = (self.demand.time_for(3, now) + round_trip * 2).min(hold(&self.target.tiers, false));
+        self.is_denied(now) && now.after(lead) >= self.plan.denied_until && !self.has_ledger_on_way()
     }
 }

@@ -2,10 +2,8 @@
 
 pub(in super::super) mod auto;
 mod lease;
-mod leasing;
 
 pub(in super::super) use self::auto::Switch;
-pub(super) use self::leasing::Leasing;
 use super::{
     LocalCounter,
     asks::{Answer, Ask, Asks, Denial},

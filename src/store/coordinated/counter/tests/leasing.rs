@@ -239,18 +239,22 @@ fn a_lease_is_requested_before_the_last_is_used_up_but_not_while_all_is_denied()
 /// Three expected hits and two round trips earlier, but not in the first half of the pause.
 #[test]
 fn the_call_that_ends_a_pause_is_sent_a_little_earlier() {
-    for (every, times) in [(1, 600), (200, 30)] {
+    for (every, times, lead) in [(1, 600, 7), (200, 30, 500)] {
         let mut fixture = Fixture::new(&[bucket(100, 10)], 3);
         fixture.demand(millis(every), times);
         fixture.count(100);
-        fixture.counter.pause_if_scarce(true, millis(2), fixture.now);
-        let leasing = fixture.counter.leasing().expect("it is empty");
+        fixture.counter.pause_if_scarce(true, fixture.now);
         let until = fixture.counter.plan.denied_until;
-        assert!(leasing.is_scarce);
         assert_eq!(until, fixture.now.after(millis(1_000)), "a hit each {every} ms");
-        let lead = (fixture.counter.demand.time_for(3, fixture.now).as_nanos() + 4_000_000).min(500_000_000);
-        assert_eq!(lead == 500_000_000, every == 200, "{lead} ns");
-        assert_eq!(until.since(leasing.probe_at), Period::from_nanos(lead), "a hit each {every} ms");
+        let is_ending = |ms: &u64| {
+            fixture.now = until.before(millis(1_000 - ms));
+            if ms % every == 0 {
+                fixture.counter.demand.record(1, fixture.now);
+            }
+            fixture.counter.is_pause_ending(millis(2), fixture.now)
+        };
+        let calls: Vec<u64> = (0..1_000).filter(is_ending).collect();
+        assert!(calls[0].abs_diff(1_000 - lead) <= 1, "{} with a hit each {every} ms", calls[0]);
     }
 }
 
@@ -268,9 +272,12 @@ fn only_tokens_of_several_instances_are_scarce() {
         let mut fixture = Fixture::new(&[tier], instances);
         fixture.demand(millis(1), 600);
         fixture.count(taken);
-        fixture.counter.leasing_mut().is_scarce = was_scarce;
-        fixture.counter.pause_if_scarce(false, millis(2), fixture.now);
-        let is_scarce = fixture.counter.leasing().is_some_and(|leasing| leasing.is_scarce);
-        assert_eq!((is_scarce, fixture.counter.is_denied(fixture.now)), expected, "{taken} of {instances}");
+        fixture.counter.plan.is_scarce = was_scarce;
+        fixture.counter.pause_if_scarce(false, fixture.now);
+        assert_eq!(
+            (fixture.counter.plan.is_scarce, fixture.counter.is_denied(fixture.now)),
+            expected,
+            "{taken} of {instances}"
+        );
     }
 }
