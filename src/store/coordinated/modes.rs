@@ -315,7 +315,7 @@ impl<R: Remote> Coordinated<R> {
         let steps = self.shared(checks[0], time.now, |(key, counter), mode| {
             record_mode(record, mode);
             let asks: SmallVec<[Ask; 2]> = checks.iter().map(|check| Ask::of(check, scope)).collect();
-            self.table.record_dropped(counter.expire_leases(time));
+            self.table.record_dropped(counter.expire_leases(&self.table.link_at(time)));
             if !self.client.is_unavailable_for(&counter.target, time.now) {
                 let tries = counter.tries_together(mode, &asks, all_or_none, time.now);
                 let waiting =
@@ -351,8 +351,8 @@ impl<R: Remote> Coordinated<R> {
         time: StoreTime,
     ) -> Step {
         let ask = &Ask::of(check, scope);
-        self.table.record_dropped(counter.expire_leases(time));
         let link = self.table.link_at(time);
+        self.table.record_dropped(counter.expire_leases(&link));
         if self.client.is_unavailable_for(&counter.target, time.now) {
             // what is held is used first
             let held = (mode == Coordination::Lease).then(|| counter.decide_from_held(ask, &link)).flatten();

@@ -146,7 +146,7 @@ impl<R: Remote> Coordinated<R> {
             return decision;
         }
         if is_counted {
-            let undone = self.shared(check, at, |(_, counter), mode| match (check.direction, fallback) {
+            let undone = self.shared(check, at, |(_, counter), _| match (check.direction, fallback) {
                 // of a counter whose descriptors were admitted before those of another one were not
                 (Direction::GiveBack, _) => {
                     counter.count(Direction::Take, OverLimitPolicy::Count, check.hits, at);
@@ -157,7 +157,7 @@ impl<R: Remote> Coordinated<R> {
                     counter.count_fallback(Direction::GiveBack, check.hits, reported, at);
                     counter.note_answer(delivery, Hits(0), at);
                 }
-                (Direction::Take, None) => counter.undo(mode, check.hits, at),
+                (Direction::Take, None) => counter.uncount(check.hits, at),
             });
             if undone.is_none() && check.direction == Direction::Take {
                 self.give_back_own(check, at);

@@ -65,7 +65,7 @@ impl LocalCounter {
             Answer::Spend => {
                 let decision = self.spend(policy, hits, now);
                 // the next lease has to arrive before this one is used up
-                if self.runs_low(link.round_trip * 2, now) {
+                if self.runs_low(link) {
                     self.want_lease();
                 }
                 Decided::Now(decision, How::Spent)
@@ -147,15 +147,6 @@ impl LocalCounter {
         let decision = decide(&self.target.tiers, &mut self.estimate, policy, Direction::Take, hits, now);
         self.spend_held(hits.0);
         decision
-    }
-
-    pub(in super::super) fn undo(&mut self, mode: Coordination, hits: Hits, at: Timestamp) {
-        if mode == Coordination::Lease {
-            self.unspend(hits, at);
-        } else {
-            // the newest hits, which are those of this request
-            self.uncount(hits, at);
-        }
     }
 
     fn reject(&mut self, denial: Denial, ask: &Ask, link: &Link) -> Decision {

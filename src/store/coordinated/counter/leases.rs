@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     LocalCounter,
     records::{Dropped, HeldLease},
-    tiers::{flows, hold, same_windows, saturated, take_off},
+    tiers::{flows, hold, same_windows, saturated},
 };
 use crate::{
     limit::{
@@ -14,7 +14,7 @@ use crate::{
         capacity,
     },
     store::{
-        coordinated::link::StoreTime,
+        coordinated::link::Link,
         remote::{Reply, Target},
     },
 };
@@ -86,13 +86,15 @@ impl LocalCounter {
 
     /// Hits of ended leases that some tier still counts are returned to the store.
     #[inline]
-    pub(in super::super) fn expire_leases(&mut self, time: StoreTime) -> Dropped {
+    pub(in super::super) fn expire_leases(&mut self, link: &Link) -> Dropped {
         // most counters have none most of the time
-        if self.leases().first().is_none_or(|lease| time.latest < lease.until) {
+        let Some(first) = self.leases().first() else { return Dropped::default() };
+        let end = self.ended_by(link);
+        if first.until > end {
             return Dropped::default();
         }
-        self.return_leases_if(|lease| lease.until <= time.latest);
-        self.drop_ended(time.now)
+        self.return_leases_if(|lease| lease.until <= end);
+        self.drop_ended(link.time.now)
     }
 
     /// The leases must have as many `hits`.
@@ -112,12 +114,10 @@ impl LocalCounter {
         self.return_leases_if(|_| true);
     }
 
-    /// Returns leases that end before a return could arrive, `lead` from now, if others can use them, and all if the
-    /// counter is abandoned.
-    pub(in super::super) fn return_ending(&mut self, lead: Period, now: Timestamp) {
-        let is_abandoned = self.abandoned_at().is_some_and(|at| now > at);
-        let (returns, soon) = (self.returns_early(), now.after(lead));
-        self.return_leases_if(|lease| is_abandoned || (returns && lease.until <= soon));
+    pub(in super::super) fn return_abandoned(&mut self, now: Timestamp) {
+        if self.abandoned_at().is_some_and(|at| now > at) {
+            self.return_leases();
+        }
     }
 
     /// Returns the hits of those leases that end first and `are_over`.
@@ -126,21 +126,6 @@ impl LocalCounter {
             && let Some(lease) = self.rare.pop_lease()
         {
             self.push_pending(lease.unused());
-        }
-    }
-
-    /// For a request that was then rejected. The hits go into a lease of the same windows. Where hits flow back and
-    /// others take them, the store gets them: it may let them go sooner than those of another lease.
-    pub(in super::super) fn unspend(&mut self, hits: Hits, at: Timestamp) {
-        let (tiers, is_alone) = (&self.target.tiers, self.is_alone());
-        let takes =
-            |lease: &&mut HeldLease| (is_alone || !flows(tiers)) && same_windows(tiers, lease.granted_at, at);
-        match self.rare.leases_mut().iter_mut().find(takes) {
-            Some(lease) => {
-                lease.left = lease.left.saturating_add(saturated(hits.0));
-                take_off(tiers, &mut self.estimate, hits, at);
-            }
-            None => self.uncount(hits, at),
         }
     }
 

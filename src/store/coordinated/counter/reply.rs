@@ -503,7 +503,7 @@ impl LocalCounter {
             _ => sent.decide(reply, before.as_deref(), self.states_after(sent, reply, is_applied), now),
         };
         // what is held may have ended on the way
-        applied.dropped = self.expire_leases(link.time);
+        applied.dropped = self.expire_leases(link);
         for (asked, mut tried) in sent.tries.drain(..).zip(decided) {
             if knows_better
                 && tried.decision.over

@@ -132,7 +132,7 @@ impl<R: Remote> CounterTable<R> {
     pub(in super::super) fn compose(&self, entry: &mut Entry, link: &Link, outbox: &mut Outbox) {
         let Entry { key, counter } = entry;
         counter.follow_instances(link.instances);
-        self.record_dropped(counter.expire_leases(link.time));
+        self.record_dropped(counter.expire_leases(link));
         self.record_dropped(counter.compose(*key, link, |command, sent| outbox.push((command, sent))));
     }
 
@@ -210,7 +210,7 @@ impl<R: Remote> Drop for Awaited<'_, R> {
                 (Ok(tried), Asks::Reserve(request)) if taken > Hits(0) => {
                     counter.give_back_reserved(request, tried);
                 }
-                (Ok(tried), _) if taken > Hits(0) => counter.unspend(hits, tried.at),
+                (Ok(tried), _) if taken > Hits(0) => counter.uncount(hits, tried.at),
                 (Err(Undecided { delivery: Delivery::NotApplied, .. }), _) => {
                     counter.count_return(hits, asks);
                 }

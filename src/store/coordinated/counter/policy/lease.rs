@@ -29,8 +29,8 @@ const ABANDONED_AFTER: u64 = 5;
 /// The longest time until a counter is abandoned. If hits are rarer than that, a call for each hit costs little.
 const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
 
-/// The longest that one of several instances holds hits without a request, if rejected hits count: others read the
-/// number of all hits in the store, which has to be right within a second.
+/// The longest if rejected hits count: other instances read the number of all hits in the store, which has to be right
+/// within a second.
 const LONGEST_IDLE_HOLD: Period = Period::from_millis(400);
 
 impl LocalCounter {
@@ -47,27 +47,18 @@ impl LocalCounter {
         }
     }
 
-    /// Returns what to hold beside the `needed` hits of decisions that wait. `returned` hits were held until now.
-    pub(in super::super) fn next_hold(
-        &self,
-        needed: u64,
-        returned: u64,
-        link: &Link,
-        now: Timestamp,
-    ) -> Option<Hold> {
-        let (tiers, lead) = (&self.target.tiers, link.lead());
-        let has_others = !self.is_alone();
-        let longest = hold(tiers, !has_others);
-        // hits arrive after a round trip, by the latest clock that the store may have. Those of a bucket that others use
-        // have to be returned before they flow back
-        let returns = has_others && has_bucket(tiers);
-        let shortest = if returns { lead } else { lead / 2 + Period::from_millis(2) };
+    /// Returns what to hold beside the `needed` hits of decisions that wait.
+    pub(in super::super) fn next_hold(&self, needed: u64, link: &Link) -> Option<Hold> {
+        let (tiers, lead, now) = (&self.target.tiers, link.lead(), link.time.now);
+        let longest = hold(tiers, self.is_alone());
+        // hits arrive after a round trip, by the latest clock that the store may have
+        let shortest = if self.shares_bucket() { lead } else { lead / 2 + Period::from_millis(2) };
         if flows(tiers) && longest < shortest {
             // it would end before it could be used
             return None;
         }
-        let want = self.ahead(needed, returned, link.horizon(), now);
-        let time = if has_others && !has_bucket(tiers) {
+        let want = self.ahead(needed, link);
+        let time = if !self.is_alone() && !has_bucket(tiers) {
             // as long as the hits are expected to last, since a sliding window counts them until then
             let used_up = self.demand.time_for(needed + want, now);
             (used_up + used_up / 2 + lead * 2).min(longest)
@@ -77,16 +68,16 @@ impl LocalCounter {
         (want > 0).then_some(Hold { least: 1, want, time })
     }
 
-    /// How many hits to lease beyond `needed` ones: likely ones, and some for a lull. `returned` were held before.
-    fn ahead(&self, needed: u64, returned: u64, at_least: Period, now: Timestamp) -> u64 {
-        let (tiers, leased) = (&self.target.tiers, self.leased_hits());
+    /// How many hits to lease beyond `needed` ones: likely ones, and some for a lull.
+    fn ahead(&self, needed: u64, link: &Link) -> u64 {
+        let (tiers, now) = (&self.target.tiers, link.time.now);
         let (has_others, remaining) = (!self.is_alone(), self.remaining(now));
         let mut likely = 0;
         if self.demand.is_known(now) {
             // of an equal share of the rest; half of that in a fixed window, since hits held at its end are lost to others
             let parts = u64::from(self.plan.instances) * if flows(tiers) { 1 } else { 2 };
-            let expected = self.demand.in_the_next(self.horizon(at_least, now), now);
-            likely = expected.min((remaining / parts).max(1).max(returned)).saturating_sub(leased);
+            let expected = self.demand.in_the_next(self.horizon(link.horizon(), now), now);
+            likely = expected.min((remaining / parts).max(1)).saturating_sub(self.lasting_hits(link));
             // so few save hardly a call, and are missing elsewhere; tokens that return to a bucket are rarely more
             let least = if has_bucket(tiers) { 2 } else { MIN_AHEAD };
             likely = if has_others && likely < least { 0 } else { likely };
@@ -114,22 +105,34 @@ impl LocalCounter {
     /// How long a lease should last: a quarter of the rest of the window, or as long as it may be used or is kept.
     fn horizon(&self, at_least: Period, now: Timestamp) -> Period {
         let times = self.target.tiers.iter().map(|tier| match tier.algorithm {
-            Algorithm::FixedWindow => {
-                let quarter = now.window_end(tier.period).since(now) / 4;
-                // more would be returned before it is used
-                let most = if self.is_shared_count() { LONGEST_IDLE_HOLD } else { Period::MAX };
-                quarter.min(most).max(at_least)
-            }
+            Algorithm::FixedWindow => (now.window_end(tier.period).since(now) / 4).max(at_least),
             _ => hold(std::slice::from_ref(tier), false),
         });
         times.min().unwrap_or_default()
     }
 
-    /// Whether the next lease has to be requested now, to arrive before the others are used up in about `soon`.
+    /// Whether the next lease has to be requested now, to arrive before the others are used up or end.
     #[inline]
-    pub(in super::super) fn runs_low(&self, soon: Period, now: Timestamp) -> bool {
-        let leased = self.leased_hits();
-        !self.is_denied(now) && leased < self.demand.in_the_next(soon, now) && leased < self.remaining(now)
+    pub(in super::super) fn runs_low(&self, link: &Link) -> bool {
+        let (now, lasting) = (link.time.now, self.lasting_hits(link));
+        let soon = self.demand.in_the_next(link.round_trip * 2, now);
+        !self.is_denied(now) && lasting < soon && lasting < self.remaining(now)
+    }
+
+    /// The leased hits that can be used after two round trips, or until the window ends.
+    fn lasting_hits(&self, link: &Link) -> u64 {
+        let (soon, flows) = (self.ended_by(link).after(link.round_trip * 2), flows(&self.target.tiers));
+        self.leases().iter().filter(|lease| !flows || lease.until > soon).map(HeldLease::left).sum()
+    }
+
+    /// Returns the instant of which leases have to last beyond, so that they can be used now. Those of a bucket that others
+    /// use have to be returned before their hits flow back.
+    pub(in super::super) fn ended_by(&self, link: &Link) -> Timestamp {
+        link.time.latest.after(if self.shares_bucket() { link.lead() } else { Period::default() })
+    }
+
+    fn shares_bucket(&self) -> bool {
+        !self.is_alone() && has_bucket(&self.target.tiers)
     }
 
     /// The hits that may be kept unused: one in a hundred, by all instances together. None where rejected hits count,
@@ -152,45 +155,27 @@ impl LocalCounter {
         if self.leased_hits() <= self.idle_allowance() {
             return None;
         }
-        let longest = if self.is_shared_count() { LONGEST_IDLE_HOLD } else { LONGEST_ABANDONMENT };
+        let is_read = !self.is_alone() && self.target.counts_rejected();
+        let longest = if is_read { LONGEST_IDLE_HOLD } else { LONGEST_ABANDONMENT };
         let expected = self.demand.time_for(ABANDONED_AFTER, self.last_check_at).min(longest);
         Some(self.last_check_at.after(self.plan.schedule.interval().max(expected)))
     }
 
-    /// Returns whether what is left of leases goes back before their end, because other instances can use it.
-    #[inline]
-    pub(in super::super) fn returns_early(&self) -> bool {
-        !self.is_alone() && flows(&self.target.tiers)
-    }
-
-    /// Returns whether to renew a lease that ends within `lead`, in the call that returns what is left of it.
-    pub(in super::super::super) fn should_renew(&self, lead: Period, now: Timestamp) -> bool {
-        let ends = |lease: &HeldLease| lease.until <= now.after(lead);
-        self.returns_early()
-            && self.leases().first().is_some_and(ends)
-            && !self.is_denied(now)
-            && self.demand.in_the_next(hold(&self.target.tiers, false), now) > 0
-    }
-
-    /// Returns when leases have to be looked at, `lead` before one ends or when they are abandoned, and whether that
-    /// has to be punctual. None if none is ever returned: the sweep forgets those of a single window early enough.
+    /// Returns when leases have to be looked at, `lead` before one of a bucket ends or when they are abandoned, and
+    /// whether that has to be punctual. None if none is ever returned: the sweep forgets those of a single window early
+    /// enough.
     #[inline]
     pub(in super::super::super) fn due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
         let lease = self.leases().first()?;
-        let (abandoned_at, returns) = (self.abandoned_at(), self.returns_early());
+        let (abandoned_at, is_punctual) = (self.abandoned_at(), self.shares_bucket());
         if abandoned_at.is_none()
             && matches!(&self.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
         {
             return None;
         }
-        let ending = if returns { lease.until.before(lead) } else { lease.until };
+        let ending = if is_punctual { lease.until.before(lead) } else { lease.until };
         let earlier = abandoned_at.filter(|at| *at < ending);
-        Some((earlier.unwrap_or(ending), returns && earlier.is_none()))
-    }
-
-    /// Returns whether other instances read the number of all hits in the store, rejected ones included.
-    fn is_shared_count(&self) -> bool {
-        !self.is_alone() && self.target.counts_rejected()
+        Some((earlier.unwrap_or(ending), is_punctual && earlier.is_none()))
     }
 
     /// Denies hits that are not leased while tokens of a bucket are scarce. Under steady overload every one of several
@@ -200,7 +185,7 @@ impl LocalCounter {
     pub(in super::super) fn pause_if_scarce(&mut self, is_partial: bool, now: Timestamp) {
         self.plan.denied_until = Timestamp::default();
         let tiers = &self.target.tiers;
-        if self.is_alone() || !has_bucket(tiers) {
+        if !self.shares_bucket() {
             return;
         }
         let instances = u64::from(self.plan.instances);

@@ -16,7 +16,7 @@ fn requested(composed: &Composed) -> (u64, u64) {
 
 /// Returns the hits to hold beside `needed` ones.
 fn ahead(fixture: &Fixture, needed: u64) -> u64 {
-    let hold = fixture.counter.next_hold(needed, 0, &fixture.link(), fixture.now);
+    let hold = fixture.counter.next_hold(needed, &fixture.link());
     hold.map_or(0, |hold| hold.want)
 }
 
@@ -90,20 +90,16 @@ fn hits_of_a_bucket_are_leased_ahead_only_if_it_has_room_for_more_than_flows_bac
     }
 }
 
+/// A later lease is of hits that the store counts for longer.
 #[test]
-fn spent_hits_of_a_rejected_request_are_put_back() {
-    for (tier, instances) in [(fixed(100, 60), 3), (bucket(100, 60), 1), (sliding(100, 60), 1)] {
+fn spent_hits_of_a_rejected_request_go_back_to_the_store() {
+    for (tier, instances) in
+        [(fixed(100, 60), 3), (bucket(100, 60), 1), (sliding(100, 60), 1), (sliding(100, 60), 3)]
+    {
         let mut fixture = Fixture::new(&[tier], instances);
         fixture.hold(6, millis(300));
-        assert!(fixture.decide(4).is_some_and(|decision| !decision.over));
-        let until = fixture.counter.leases()[0].until;
-        fixture.counter.unspend(Hits(4), fixture.now);
-        assert_eq!((fixture.counter.leased_hits(), fixture.counter.remaining(fixture.now)), (6, 100));
-        assert_eq!(fixture.counter.leases()[0].until, until);
-        assert_eq!(fixture.left_in_store(), 94);
-        // without the rest of the lease, they are given back to the store
         assert!(fixture.decide(6).is_some_and(|decision| !decision.over));
-        fixture.counter.unspend(Hits(6), fixture.now);
+        fixture.counter.uncount(Hits(6), fixture.now);
         assert_eq!(fixture.counter.remaining(fixture.now), 100);
         assert_eq!(fixture.counter.owed_hits().stranded, 6);
         let commands = fixture.take();
@@ -111,20 +107,6 @@ fn spent_hits_of_a_rejected_request_are_put_back() {
         assert_eq!(unused, Some(UnusedHits { hits: 6, until: fixture.now }));
         fixture.deliver(commands);
         assert_eq!((fixture.left_in_store(), fixture.counter.remaining(fixture.now)), (100, 100));
-    }
-}
-
-/// A later lease is of hits that the store counts for longer.
-#[test]
-fn hits_that_flow_back_are_put_back_into_no_other_lease() {
-    for tier in [bucket(100, 60), sliding(100, 60)] {
-        let mut fixture = Fixture::new(&[tier], 3);
-        fixture.hold(1, millis(50));
-        fixture.hold(5, millis(300));
-        assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
-        fixture.counter.unspend(Hits(1), fixture.now);
-        assert_eq!((fixture.counter.leased_hits(), fixture.counter.owed_hits().stranded), (5, 6));
-        assert_eq!(fixture.counter.remaining(fixture.now), 100);
     }
 }
 
@@ -214,26 +196,40 @@ fn what_may_be_kept_unused_is_missing_nowhere() {
 
 #[test]
 fn a_lease_is_requested_before_the_last_is_used_up_but_not_while_all_is_denied() {
-    let soon = millis(4);
     let fixture = |left: u64| {
         let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 2);
         fixture.demand(millis(1), 600);
         fixture.hold(left, millis(500));
         fixture
     };
-    let expected = fixture(1).counter.demand.in_the_next(soon, fixture(1).now);
+    let expected = fixture(1).counter.demand.in_the_next(millis(4), fixture(1).now);
     assert!(expected >= 3);
     for (left, runs_low) in [(expected - 1, true), (expected, false)] {
         let fixture = fixture(left);
-        assert_eq!(fixture.counter.runs_low(soon, fixture.now), runs_low, "{left}");
+        assert_eq!(fixture.counter.runs_low(&fixture.link()), runs_low, "{left}");
     }
     let mut denied = fixture(1);
     denied.counter.plan.denied_until = denied.now.after(NANO);
-    assert!(!denied.counter.runs_low(soon, denied.now));
+    assert!(!denied.counter.runs_low(&denied.link()));
     denied.wait(NANO);
-    assert!(denied.counter.runs_low(soon, denied.now));
+    assert!(denied.counter.runs_low(&denied.link()));
     denied.count(1_000);
-    assert!(!denied.counter.runs_low(soon, denied.now), "nothing is left");
+    assert!(!denied.counter.runs_low(&denied.link()), "nothing is left");
+}
+
+/// A decision would wait for the next one otherwise. Those of a bucket go back before they end.
+#[test]
+fn a_lease_is_requested_before_the_last_ends() {
+    // two round trips, and two more with the time that the queue needs
+    for (tier, early) in [(sliding(10_000, 60), 4), (bucket(10_000, 60), 14)] {
+        let mut fixture = Fixture::new(&[tier], 2);
+        fixture.demand(millis(1), 600);
+        fixture.hold(100, millis(300));
+        fixture.wait(millis(300 - early - 1));
+        assert!(!fixture.counter.runs_low(&fixture.link()), "{early} ms");
+        fixture.wait(millis(1));
+        assert!(fixture.counter.runs_low(&fixture.link()), "{early} ms");
+    }
 }
 
 /// Three expected hits and two round trips earlier, but not in the first half of the pause.

@@ -119,10 +119,6 @@ impl Fixture {
         self.now = self.now.after(time);
     }
 
-    fn time(&self) -> StoreTime {
-        StoreTime { now: self.now, latest: self.now }
-    }
-
     /// Decides about `hits` by the estimate alone.
     fn count(&mut self, hits: u64) -> Decision {
         let policy = self.counter.target.over_limit_policy;

@@ -48,7 +48,7 @@ fn returns_of_different_ends_let_no_used_hit_go_early() {
     let taken_at = fixture.now;
     fixture.hold(4, Period::from_secs(3));
     fixture.now = START.after(millis(1_900));
-    fixture.counter.unspend(Hits(1), taken_at);
+    fixture.counter.uncount(Hits(1), taken_at);
     fixture.now = START.after(millis(2_200));
     assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
     fixture.now = START.after(millis(5_000));
