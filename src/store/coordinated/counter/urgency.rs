@@ -1,7 +1,7 @@
 //! How soon the pending hits have to be sent.
 
 use super::{LocalCounter, place::Urgency, schedule::FEW_HITS, tiers::saturated};
-use crate::limit::{Coordination, Hits, Period, Timestamp};
+use crate::limit::{Coordination, Hits, Period, Tier, Timestamp};
 
 /// The part of the remaining hits that all instances may take before the next reply while a flush waits for a batch.
 const NEAR: u64 = 16;
@@ -66,7 +66,7 @@ impl LocalCounter {
         self.plan.remaining_at_reply = saturated(remaining);
         if self.heard.last_reply_at.get().is_some() {
             let left = if remaining > 0 { self.plan.usage.time_for(remaining) } else { Period::default() };
-            let tiers = if self.target.counts_rejected() { &[][..] } else { &self.target.tiers };
+            let tiers: &[Tier] = if self.target.counts_rejected() { &[] } else { &self.target.tiers };
             self.plan.schedule.plan(left, self.plan.usage.time_for(FEW_HITS), tiers);
         }
     }
