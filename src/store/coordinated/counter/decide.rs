@@ -31,15 +31,35 @@ pub(in super::super) enum How {
     Denied,
 }
 
+/// The age of the last reply from which a request that `interval` rejects asks the store whether hits were given back.
+const STALE_REJECTION: Period = Period::from_secs(1);
+
 impl LocalCounter {
+    /// What the policy of `mode` says of `ask`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
-    pub(in super::super) fn answer(&self, mode: Coordination, ask: &Ask, link: &Link) -> Answer {
+    fn answer(&self, mode: Coordination, ask: &Ask, link: &Link) -> Answer {
+        let now = link.time.now;
         match mode {
-            Coordination::Lease => self.lease_answer(ask, link.time.now),
-            Coordination::Strict => self.strict_answer(ask, link.local_cache, link.time.now),
+            Coordination::Lease | Coordination::Strict if ask.direction == Direction::GiveBack => {
+                Answer::Count
+            }
+            Coordination::Lease | Coordination::Strict if ask.hits == Hits(0) => Answer::Wait(Asks::Look),
+            Coordination::Lease if !self.fits(ask.hits, now) => Answer::Reject(Denial::Estimate),
+            Coordination::Lease if self.leased_hits() >= ask.hits.0 => Answer::Spend,
+            Coordination::Lease if self.is_denied(now) => Answer::Reject(Denial::Pause),
+            // what is held is of the rule's limit
+            Coordination::Lease if !ask.is_own => Answer::Wait(Asks::Lease(ask.policy)),
+            Coordination::Strict if link.local_cache && self.is_cached(now) => Answer::Reject(Denial::Cached),
+            Coordination::Lease | Coordination::Strict => Answer::Wait(Asks::Take(ask.policy)),
             _ => Answer::Count,
         }
+    }
+
+    /// Some hits may have been given back since the denial. A strict bucket has to notice every try.
+    fn is_cached(&self, now: Timestamp) -> bool {
+        let is_strict = self.target.tiers.iter().any(|tier| tier.bucket().strict);
+        self.is_denied(now) && !is_strict && !self.fits(Hits(1), now)
     }
 
     #[inline(always)]
@@ -54,11 +74,11 @@ impl LocalCounter {
         match self.answer(mode, ask, link) {
             Answer::Count => {
                 let decision = self.count(direction, policy, hits, now);
-                if mode == Coordination::Interval {
-                    let age = self.read_from_age(ask, decision.over);
-                    if let Some(age) = age {
-                        self.refresh(age, now);
-                    }
+                // the reply to a report of counted hits has the store's count
+                if mode == Coordination::Interval && hits == Hits(0) {
+                    self.refresh(self.plan.schedule.interval(), now);
+                } else if mode == Coordination::Interval && decision.over && !self.is_alone() {
+                    self.refresh(STALE_REJECTION, now);
                 }
                 Decided::Now(decision, How::Counted)
             }
@@ -192,6 +212,12 @@ impl LocalCounter {
         let wait = self.wait_for(1, now);
         self.plan.denied_until =
             if wait == Period::default() { Timestamp::default() } else { now.after(wait) };
+    }
+
+    /// Returns the time until `hits` fit, if no others are taken.
+    pub(super) fn wait_for(&self, hits: u64, now: Timestamp) -> Period {
+        let waits = self.estimate.iter().zip(&*self.target.tiers);
+        waits.map(|(state, tier)| state.wait(tier, now, Hits(hits))).max().unwrap_or_default()
     }
 
     pub(in super::super) fn is_denied(&self, now: Timestamp) -> bool {

@@ -11,7 +11,7 @@ const MIN_HITS: u64 = 8;
 /// The hits that give no rate while they are the only ones.
 const FEW_HITS: u32 = 3;
 
-/// Hits within this time may be a single burst, which gives no rate while they are the only ones.
+/// Hits within this time may be a single burst, which predicts no hits while they are the only ones.
 const BURST: Period = Period::from_millis(10);
 
 /// The shortest time over which the first rate is measured.
@@ -58,18 +58,8 @@ impl Demand {
         self.hits = self.hits.saturating_add(u32::try_from(hits).unwrap_or(u32::MAX));
     }
 
-    /// A burst, however large, predicts no hits.
-    pub(super) fn is_known(&self, now: Timestamp) -> bool {
-        self.rate != 0.0 || (self.hits > FEW_HITS && self.span(now) >= BURST)
-    }
-
     pub(in super::super) fn in_the_next(&self, time: Period, now: Timestamp) -> u64 {
         (self.rate_at(now) * time.as_nanos() as f64).ceil() as u64
-    }
-
-    /// As [`Demand::in_the_next`], but the first hits of all, which may be a burst, predict none.
-    pub(super) fn expected_in(&self, time: Period, now: Timestamp) -> u64 {
-        if self.rate == 0.0 && self.span(now) < SHORT_SPAN { 0 } else { self.in_the_next(time, now) }
     }
 
     /// In hits per nanosecond. Here the first hits of all count in full, even if they are a burst.
@@ -90,11 +80,13 @@ impl Demand {
 
     /// In hits per nanosecond.
     fn rate_at(&self, now: Timestamp) -> f64 {
-        let span = self.span(now).max(SPAN).as_nanos() as f64;
+        let span = self.span(now);
         if self.rate == 0.0 {
             // at first only the current span counts; a few hits that happen to be close give no rate
-            return f64::from(self.hits.saturating_sub(FEW_HITS)) / span.max(SHORT_SPAN.as_nanos() as f64);
+            let hits = if span < BURST { 0 } else { self.hits.saturating_sub(FEW_HITS) };
+            return f64::from(hits) / span.max(SHORT_SPAN).as_nanos() as f64;
         }
+        let span = span.max(SPAN).as_nanos() as f64;
         // when hits stop, the rate falls with the length of the current span
         f64::from(self.rate).min((u64::from(self.hits) + MIN_HITS) as f64 / span)
     }
@@ -152,9 +144,8 @@ mod tests {
     fn a_burst_predicts_nothing_while_its_hits_are_the_only_ones() {
         let mut demand = Demand::default();
         demand.record(500, START);
-        assert!(!demand.is_known(START.after(Period::from_millis(9))));
-        assert!(demand.is_known(START.after(Period::from_millis(10))));
-        assert!(!Demand::default().is_known(START));
+        let expected = |ms| demand.in_the_next(TENTH, START.after(Period::from_millis(ms)));
+        assert_eq!((expected(9), expected(10)), (0, 994));
     }
 
     #[test]

@@ -1,23 +1,40 @@
-//! Leases: hits that the store has granted in advance.
+//! Leases: hits that the store has granted in advance. When to request one, how many hits, and how long to keep them: one
+//! call should serve many decisions, and no instance should hold hits that another one lacks.
 
 use std::sync::Arc;
 
 use super::{
     LocalCounter,
     records::{Dropped, HeldLease},
-    tiers::{flows, hold, same_windows, saturated},
+    tiers::{flows, has_bucket, hold, is_mixed, longest_pause, same_windows, saturated},
 };
 use crate::{
     limit::{
-        Coordination, Hits, Period, Timestamp,
+        Algorithm, Coordination, Hits, Period, Timestamp,
         algorithm::{CounterState, IdleAt},
         capacity,
     },
     store::{
         coordinated::link::Link,
-        remote::{Reply, Target},
+        remote::{Hold, Reply, Target},
     },
 };
+
+/// The fewest expected hits that make a pause worthwhile.
+const MIN_PAUSE_HITS: u64 = 4;
+
+/// The fewest hits of a window that one of several instances leases ahead.
+const MIN_AHEAD: u64 = 3;
+
+/// The expected intervals without a hit after which a counter is abandoned. By chance, 1 in 150 is that long.
+const ABANDONED_AFTER: u64 = 5;
+
+/// The longest time until a counter is abandoned. If hits are rarer than that, a call for each hit costs little.
+const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
+
+/// The longest if rejected hits count: other instances read the number of all hits in the store, which has to be right
+/// within a second.
+const LONGEST_IDLE_HOLD: Period = Period::from_millis(400);
 
 impl LocalCounter {
     pub(super) fn leases(&self) -> &[HeldLease] {
@@ -135,5 +152,163 @@ impl LocalCounter {
         if self.leased_hits() > 0 && !flows(&self.target.tiers) && self.remaining(now) == 0 {
             self.return_leases();
         }
+    }
+
+    /// Returns what to hold beside the `needed` hits of decisions that wait.
+    pub(in super::super) fn next_hold(&self, needed: u64, link: &Link) -> Option<Hold> {
+        let (tiers, lead, now) = (&self.target.tiers, link.lead(), link.time.now);
+        let longest = hold(tiers, self.is_alone());
+        // hits arrive after a round trip, by the latest clock that the store may have
+        let shortest = if self.shares_bucket() { lead } else { lead / 2 + Period::from_millis(2) };
+        if flows(tiers) && longest < shortest {
+            // it would end before it could be used
+            return None;
+        }
+        let want = self.ahead(needed, link);
+        let time = if !self.is_alone() && !has_bucket(tiers) {
+            // as long as the hits are expected to last, since a sliding window counts them until then
+            let used_up = self.demand.time_for(needed + want, now);
+            (used_up + used_up / 2 + lead * 2).min(longest)
+        } else {
+            longest
+        };
+        (want > 0).then_some(Hold { least: 1, want, time })
+    }
+
+    /// How many hits to lease beyond `needed` ones: likely ones, and some for a lull.
+    fn ahead(&self, needed: u64, link: &Link) -> u64 {
+        let (tiers, now) = (&self.target.tiers, link.time.now);
+        let (has_others, remaining) = (!self.is_alone(), self.remaining(now));
+        // of an equal share of the rest; half of that in a fixed window, since hits held at its end are lost to others
+        let parts = u64::from(self.plan.instances) * if flows(tiers) { 1 } else { 2 };
+        let expected = self.demand.in_the_next(self.horizon(link.horizon(), now), now);
+        let likely = expected.min((remaining / parts).max(1)).saturating_sub(self.lasting_hits(link));
+        // so few save hardly a call, and are missing elsewhere; tokens that return to a bucket are rarely more
+        let least = if has_bucket(tiers) { 2 } else { MIN_AHEAD };
+        let likely = if has_others && likely < least { 0 } else { likely };
+        // hits for after a lull are requested only beside needed ones
+        let keeps = needed > 0 && !(has_others && flows(tiers));
+        let kept = if keeps { self.idle_allowance().min(remaining / 8) } else { 0 };
+        let most = if has_others { self.most_ahead(needed, now) } else { u64::MAX };
+        likely.saturating_sub(needed).max(kept).min(most)
+    }
+
+    /// The most hits that one of several instances may lease ahead. A bucket that is full before they are used would
+    /// admit them beyond its burst, so all instances together must lack more than flows back meanwhile.
+    fn most_ahead(&self, needed: u64, now: Timestamp) -> u64 {
+        let states = self.estimate.iter().zip(&*self.target.tiers);
+        let buckets = states.filter(|(_, tier)| matches!(tier.algorithm, Algorithm::TokenBucket(_)));
+        let most = buckets.map(|(state, tier)| {
+            let lacks = u64::from(tier.capacity().saturating_sub(state.availability(tier, now).remaining));
+            let flows_back = u64::from(tier.requests) / 20 + 1;
+            lacks.saturating_add(needed).saturating_sub(flows_back) / u64::from(self.plan.instances)
+        });
+        most.min().map_or(u64::MAX, |most| most.saturating_sub(self.leased_hits()))
+    }
+
+    /// How long a lease should last: a quarter of the rest of the window, or as long as it may be used or is kept.
+    fn horizon(&self, at_least: Period, now: Timestamp) -> Period {
+        let times = self.target.tiers.iter().map(|tier| match tier.algorithm {
+            Algorithm::FixedWindow => (now.window_end(tier.period).since(now) / 4).max(at_least),
+            _ => hold(std::slice::from_ref(tier), false),
+        });
+        times.min().unwrap_or_default()
+    }
+
+    /// Whether the next lease has to be requested now, to arrive before the others are used up or end.
+    #[inline]
+    pub(in super::super) fn runs_low(&self, link: &Link) -> bool {
+        let (now, lasting) = (link.time.now, self.lasting_hits(link));
+        let soon = self.demand.in_the_next(link.round_trip * 2, now);
+        !self.is_denied(now) && lasting < soon && lasting < self.remaining(now)
+    }
+
+    /// The leased hits that can be used after two round trips, or until the window ends.
+    fn lasting_hits(&self, link: &Link) -> u64 {
+        let (soon, flows) = (self.ended_by(link).after(link.round_trip * 2), flows(&self.target.tiers));
+        self.leases().iter().filter(|lease| !flows || lease.until > soon).map(HeldLease::left).sum()
+    }
+
+    /// Returns the instant of which leases have to last beyond, so that they can be used now. Those of a bucket that others
+    /// use have to be returned before their hits flow back.
+    pub(in super::super) fn ended_by(&self, link: &Link) -> Timestamp {
+        link.time.latest.after(if self.shares_bucket() { link.lead() } else { Period::default() })
+    }
+
+    fn shares_bucket(&self) -> bool {
+        !self.is_alone() && has_bucket(&self.target.tiers)
+    }
+
+    /// The hits that may be kept unused: one in a hundred, by all instances together. None where rejected hits count,
+    /// since the store's count has to be that of all hits soon, and none of a bucket, which could be full again before
+    /// they are used. An instance that is alone takes them from nobody.
+    #[inline]
+    pub(in super::super) fn idle_allowance(&self) -> u64 {
+        let tiers = &self.target.tiers;
+        match u64::from(self.plan.instances) {
+            // a lease ends with its hold, but the hits would count for the rest of the window
+            _ if is_mixed(tiers) => 0,
+            ..=1 => capacity(tiers) / 8,
+            _ if has_bucket(tiers) || self.target.counts_rejected() => 0,
+            instances => capacity(tiers) / 100 / instances,
+        }
+    }
+
+    /// Returns after when too much is held, because no hit has come for longer than the sync interval and than is likely.
+    pub(in super::super) fn abandoned_at(&self) -> Option<Timestamp> {
+        if self.leased_hits() <= self.idle_allowance() {
+            return None;
+        }
+        let is_read = !self.is_alone() && self.target.counts_rejected();
+        let longest = if is_read { LONGEST_IDLE_HOLD } else { LONGEST_ABANDONMENT };
+        let expected = self.demand.time_for(ABANDONED_AFTER, self.last_check_at).min(longest);
+        Some(self.last_check_at.after(self.plan.schedule.interval().max(expected)))
+    }
+
+    /// Returns when leases have to be looked at, `lead` before one of a bucket ends or when they are abandoned, and
+    /// whether that has to be punctual. None if none is ever returned: the sweep forgets those of a single window early
+    /// enough.
+    #[inline]
+    pub(in super::super) fn due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
+        let lease = self.leases().first()?;
+        let (abandoned_at, is_punctual) = (self.abandoned_at(), self.shares_bucket());
+        if abandoned_at.is_none()
+            && matches!(&self.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
+        {
+            return None;
+        }
+        let ending = if is_punctual { lease.until.before(lead) } else { lease.until };
+        let earlier = abandoned_at.filter(|at| *at < ending);
+        Some((earlier.unwrap_or(ending), is_punctual && earlier.is_none()))
+    }
+
+    /// Denies hits that are not leased while tokens of a bucket are scarce. Under steady overload every one of several
+    /// instances would send a call for each single token. The pause lasts until there is enough for all of them, and
+    /// loses nothing, since the bucket does not overflow meanwhile. `is_partial`: the store has just granted less than
+    /// asked.
+    pub(in super::super) fn pause_if_scarce(&mut self, is_partial: bool, now: Timestamp) {
+        self.plan.denied_until = Timestamp::default();
+        let tiers = &self.target.tiers;
+        if !self.shares_bucket() {
+            return;
+        }
+        let instances = u64::from(self.plan.instances);
+        let usable = self.demand.in_the_next(hold(tiers, false), now);
+        // 50 % more, because random arrivals are spread unevenly
+        let all = usable.saturating_mul(instances).saturating_mul(3) / 2;
+        let wait = self.wait_for(all.min(capacity(tiers) / 2).max(1), now);
+        // a scarcity begins only when the store has run out, or has less than one for each instance
+        let begins = is_partial || self.remaining(now) < instances;
+        let time = wait.min(longest_pause(tiers));
+        self.plan.is_scarce = wait > Period::default() && (self.plan.is_scarce || begins);
+        if self.plan.is_scarce && self.demand.in_the_next(time, now) >= MIN_PAUSE_HITS {
+            self.plan.denied_until = now.after(time);
+        }
+    }
+
+    /// Returns whether to send the call that ends the pause, so that no decision waits for its reply.
+    pub(in super::super) fn is_pause_ending(&self, round_trip: Period, now: Timestamp) -> bool {
+        let lead = (self.demand.time_for(3, now) + round_trip * 2).min(hold(&self.target.tiers, false));
+        self.is_denied(now) && now.after(lead) >= self.plan.denied_until && !self.has_ledger_on_way()
     }
 }

@@ -7,6 +7,7 @@
 //! hits of one window must not be counted in the next. Hits that the store granted in advance are a *lease*.
 
 mod asks;
+pub(super) mod auto;
 mod counting;
 mod decide;
 mod demand;
@@ -16,11 +17,9 @@ mod heard;
 mod leases;
 mod pending;
 mod place;
-mod policy;
 mod rare;
 mod records;
 mod reply;
-mod reservations;
 mod schedule;
 mod talk;
 #[cfg(test)]
@@ -34,10 +33,10 @@ use std::sync::Arc;
 
 pub(super) use self::{
     asks::{Ask, Asks},
+    auto::Switch,
     decide::{Decided, How},
     exchange::Sent,
     place::{QueuePlace, Urgency},
-    policy::{Switch, auto},
     records::Dropped,
     reply::Applied,
     talk::{Group, Outcome, Tried, Tries, TryOutcome},
@@ -121,6 +120,8 @@ pub(super) struct Plan {
     remaining_at_reply: u32,
     usage: UsageRate,
     instances: u16,
+    /// Whether the last reply carried its instant.
+    is_reply_dated: bool,
     /// How often this instance has looked for hits that others have given back since it was last granted any.
     looks: u8,
     /// Whether a bucket has run out of hits, and has not had enough for all instances again since.
@@ -151,6 +152,7 @@ impl LocalCounter {
                 remaining_at_reply: saturated(capacity(&target.tiers)),
                 usage: UsageRate::default(),
                 instances: 1,
+                is_reply_dated: true,
                 looks: 0,
                 is_scarce: false,
                 wants_read: false,
@@ -252,7 +254,7 @@ impl LocalCounter {
     }
 
     fn is_outdated(&self, age: Period, now: Timestamp) -> bool {
-        self.heard.last_reply_at.get().is_none_or(|last| now.since(last) >= age)
+        self.heard.last_reply_at().is_none_or(|last| now.since(last) >= age)
     }
 
     /// Returns whether it is no different from an unused counter, so that it can be removed.
@@ -268,6 +270,11 @@ impl LocalCounter {
 
     pub(in super::super) fn estimated(&self) -> &[CounterState] {
         &self.estimate
+    }
+
+    #[inline]
+    pub(super) const fn is_alone(&self) -> bool {
+        self.plan.instances <= 1
     }
 
     fn is_free(&self, now: Timestamp) -> bool {

@@ -324,10 +324,10 @@ impl LocalCounter {
     /// Returns false if a later reply has overtaken this one: then the counts stay.
     pub(super) fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) -> bool {
         let precedes = |other: u32| number != other && other.wrapping_sub(number) < u32::MAX / 2;
-        let is_estimated = reply.at.is_none();
-        let is_exact = !is_estimated && !self.heard.last_reply_at.is_estimated();
+        let is_dated = reply.at.is_some();
+        let is_exact = is_dated && self.plan.is_reply_dated;
         let inaccuracy = if is_exact { Period::default() } else { INACCURACY };
-        let is_late = self.heard.last_reply_at.get().is_some_and(|last| {
+        let is_late = self.heard.last_reply_at().is_some_and(|last| {
             // the clock has stepped back if the reply to a later command is of a much earlier time
             let is_earlier =
                 now.after(inaccuracy) < last && (now.after(CLOCK_STEP) > last || !self.is_later(number));
@@ -371,7 +371,7 @@ impl LocalCounter {
         self.heard.exact = if is_guessed { kept } else { TierSet(u32::MAX) };
         self.rare.fallback = None;
         self.measure_usage(now);
-        self.heard.last_reply_at.set(now, is_estimated);
+        (self.heard.replied_at, self.plan.is_reply_dated) = (now, is_dated);
         self.plan_flush(now);
         self.return_useless(now);
         true

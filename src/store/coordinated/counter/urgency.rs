@@ -25,7 +25,7 @@ impl LocalCounter {
         let is_soon = self.plan.wants_read || pending.iter().any(|delta| delta.returned() > 0);
         let least = if is_soon { Urgency::Interval } else { Urgency::Pause };
         let (own, instances) = (self.unacknowledged.admitted(), u64::from(self.plan.instances.max(1)));
-        let last_reply_at = self.heard.last_reply_at.get();
+        let last_reply_at = self.heard.last_reply_at();
         let known = last_reply_at.filter(|last| now.since(*last) <= schedule.pause() * KNOWN_FOR);
         let is_early = |last| {
             // the others may have done the same, and had unreported hits when the rest was measured
@@ -52,7 +52,7 @@ impl LocalCounter {
 
     /// To be called for each reply, before its instant is noted.
     pub(super) fn measure_usage(&mut self, now: Timestamp) {
-        let last_reply_at = self.heard.last_reply_at.get();
+        let last_reply_at = self.heard.last_reply_at();
         let time = last_reply_at.map_or(Period::default(), |last| now.since(last));
         let by_all = self.demand.rate_with_burst(now) * f64::from(self.plan.instances);
         // those of the tier that has the fewest left
@@ -64,7 +64,7 @@ impl LocalCounter {
     pub(super) fn plan_flush(&mut self, now: Timestamp) {
         let remaining = self.remaining(now);
         self.plan.remaining_at_reply = saturated(remaining);
-        if self.heard.last_reply_at.get().is_some() {
+        if self.heard.last_reply_at().is_some() {
             let left = if remaining > 0 { self.plan.usage.time_for(remaining) } else { Period::default() };
             let tiers: &[Tier] = if self.target.counts_rejected() { &[] } else { &self.target.tiers };
             self.plan.schedule.plan(left, self.plan.usage.time_for(FEW_HITS), tiers);

@@ -196,7 +196,9 @@ impl<R: Remote> CounterTable<R> {
     /// Returns the mode of a new counter of `check`, if the store supports it.
     fn wanted_mode(&self, check: &LimitCheck<'_>) -> Coordination {
         match self.requested_mode(check) {
-            Coordination::Auto => auto::first(check.tiers(), self.client.membership.most_instances_lately()),
+            Coordination::Auto => {
+                auto::wanted(check.tiers(), false, self.client.membership.most_instances_lately())
+            }
             requested => requested,
         }
     }
