@@ -392,6 +392,9 @@ impl LocalCounter {
         if tries.iter().any(|asked| self.must_return(asked, at)) {
             self.return_leases();
         }
+        if wants_lease {
+            self.return_ending(link);
+        }
         let (reports, dropped) = self.take_reports(sent.number, at);
         sent.carried = (!reports.is_empty()).then(|| self.carried_hits());
         // another limit cannot use them

@@ -223,10 +223,22 @@ impl LocalCounter {
         !self.is_denied(now) && lasting < soon && lasting < self.remaining(now)
     }
 
-    /// The leased hits that can be used after two round trips, or until the window ends.
+    /// The leased hits that can be used by the next request after two round trips, or until the window ends.
     fn lasting_hits(&self, link: &Link) -> u64 {
-        let (soon, flows) = (self.ended_by(link).after(link.round_trip * 2), flows(&self.target.tiers));
+        let (soon, flows) = (self.next_use(link), flows(&self.target.tiers));
         self.leases().iter().filter(|lease| !flows || lease.until > soon).map(HeldLease::left).sum()
+    }
+
+    fn next_use(&self, link: &Link) -> Timestamp {
+        self.ended_by(link).after(link.round_trip * 2 + self.demand.time_for(1, link.time.now))
+    }
+
+    /// Leases of a bucket that others use go back in the call that asks for the next: another call would follow soon.
+    pub(super) fn return_ending(&mut self, link: &Link) {
+        if self.shares_bucket() {
+            let soon = self.next_use(link);
+            self.return_leases_if(|lease| lease.until <= soon);
+        }
     }
 
     /// Returns the instant of which leases have to last beyond, so that they can be used now. Those of a bucket that others
@@ -308,7 +320,9 @@ impl LocalCounter {
 
     /// Returns whether to send the call that ends the pause, so that no decision waits for its reply.
     pub(in super::super) fn is_pause_ending(&self, round_trip: Period, now: Timestamp) -> bool {
-        let lead = (self.demand.time_for(3, now) + round_trip * 2).min(hold(&self.target.tiers, false));
-        self.is_denied(now) && now.after(lead) >= self.plan.denied_until && !self.has_ledger_on_way()
+        let (lead, left) = (self.demand.time_for(3, now) + round_trip * 2, self.plan.denied_until.since(now));
+        // in the second half of the pause, which the last reply has begun
+        let is_ending = left <= lead.min(now.since(self.heard.replied_at));
+        self.is_denied(now) && is_ending && !self.has_ledger_on_way()
     }
 }
