@@ -48,10 +48,9 @@ impl LocalCounter {
             Coordination::Lease if !self.fits(ask.hits, now) => Answer::Reject(Denial::Estimate),
             Coordination::Lease if self.leased_hits() >= ask.hits.0 => Answer::Spend,
             Coordination::Lease if self.is_denied(now) => Answer::Reject(Denial::Pause),
-            // what is held is of the rule's limit
-            Coordination::Lease if !ask.is_own => Answer::Wait(Asks::Lease(ask.policy)),
+            Coordination::Lease => Answer::Wait(Asks::Lease(ask.policy)),
             Coordination::Strict if link.local_cache && self.is_cached(now) => Answer::Reject(Denial::Cached),
-            Coordination::Lease | Coordination::Strict => Answer::Wait(Asks::Take(ask.policy)),
+            Coordination::Strict => Answer::Wait(Asks::Take(ask.policy)),
             _ => Answer::Count,
         }
     }
