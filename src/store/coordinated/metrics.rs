@@ -117,40 +117,16 @@ impl Source for CoordinationMetrics {
                 Metric::counter("weir.coordination.switches", help, counter.get()).label("to", to)
             });
         let counters = [
-            (
-                "weir.coordination.bursts",
-                "Bursts for which `auto` has coordinated a counter by leases.",
-                &switches.bursts,
-            ),
+            ("weir.coordination.bursts", "Bursts for which `auto` has chosen leases.", &switches.bursts),
             ("weir.store.calls", "Batches sent to the shared store.", &store.calls),
             ("weir.store.commands", "Commands in all batches.", &store.commands),
             ("weir.store.clock_steps", "Steps of the store's clock by a second or more.", &store.clock_steps),
             ("weir.store.failures", "Batches and decisions without a reply in time.", &store.failures),
-            (
-                "weir.hits.unreported",
-                "Hits never reported to the store, because their window had ended or their counter was evicted.",
-                &hits.unreported,
-            ),
-            (
-                "weir.hits.delivery_unknown",
-                "Hits that the store may or may not have counted, because the connection broke.",
-                &hits.delivery_unknown,
-            ),
-            (
-                "weir.hits.stranded",
-                "Leased hits not used before their lease ended, and hits given back that were not reported.",
-                &hits.stranded,
-            ),
-            (
-                "weir.hits.overshoot",
-                "Hits above the limit of a window that were admitted here, seen when they were reported.",
-                &hits.overshoot,
-            ),
-            (
-                "weir.pools.lost_demand",
-                "Hits asked for of a pool whose report came too late to be demand.",
-                &hits.lost_demand,
-            ),
+            ("weir.hits.unreported", "Hits never reported: window or counter was gone.", &hits.unreported),
+            ("weir.hits.delivery_unknown", "Hits that may have been counted or not.", &hits.delivery_unknown),
+            ("weir.hits.stranded", "Hits leased, or given back, in vain.", &hits.stranded),
+            ("weir.hits.overshoot", "Hits admitted here above a window's limit.", &hits.overshoot),
+            ("weir.pools.lost_demand", "Hits asked for too late to be demand.", &hits.lost_demand),
         ];
         decisions
             .chain(modes)

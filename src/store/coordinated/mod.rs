@@ -111,18 +111,6 @@ impl<R: Remote> Coordinated<R> {
         self.table.shards.len()
     }
 
-    /// Returns the bytes of the names of these counters.
-    #[must_use]
-    pub fn counter_name_bytes(&self) -> usize {
-        self.table.shards.name_bytes()
-    }
-
-    /// Returns how far the store's clock is ahead of this instance's, in nanoseconds.
-    #[must_use]
-    pub fn clock_offset(&self) -> i64 {
-        self.client.store_clock.offset()
-    }
-
     /// Follows steps of this instance's clock, of which `reading` is a look, before the next reply of the store does.
     pub fn follow_clock(&self, reading: Reading) {
         if self.remote().has_clock() {

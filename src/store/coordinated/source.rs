@@ -20,28 +20,15 @@ impl<R: Remote + Source> Source for Coordinated<R> {
         ];
         let (live, max) = (self.counters(), self.table.shards.max());
         metrics.extend(TableMetrics { table: "coordinated", live, max, evicted: &evicted }.metrics());
-        metrics.extend([
-            Metric::gauge(
-                "weir.coordinated_counters.name_bytes",
-                "Bytes of the names of coordinated counters.",
-                self.counter_name_bytes() as u64,
-            ),
-            Metric::gauge(
-                "weir.instances",
-                "Instances that share the store, this one included.",
-                self.instances() as u64,
-            ),
-            Metric::gauge(
-                "weir.store.unavailable",
-                "1 while decisions do not wait for the store, or for a node of it.",
-                self.is_store_unavailable().into(),
-            ),
-            Metric::gauge(
-                "weir.store.clock_offset_nanoseconds",
-                "Difference between the store's clock and this instance's.",
-                self.clock_offset().unsigned_abs(),
-            ),
-        ]);
+        let (name_bytes, offset) =
+            (self.table.shards.name_bytes(), self.client.store_clock.offset().unsigned_abs());
+        let gauges = [
+            ("weir.coordinated_counters.name_bytes", "Bytes of the names of counters.", name_bytes as u64),
+            ("weir.instances", "Instances that share the store, with this one.", self.instances() as u64),
+            ("weir.store.unavailable", "1 while a node does not reply.", self.is_store_unavailable().into()),
+            ("weir.store.clock_offset_nanoseconds", "Between the store's clock and this one's.", offset),
+        ];
+        metrics.extend(gauges.map(|(name, help, value)| Metric::gauge(name, help, value)));
         let mut pools = PoolSummary::default();
         self.pools.summarize(&mut pools);
         let memory = self.memory();
