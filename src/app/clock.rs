@@ -26,7 +26,7 @@ pub(super) struct ClockSteps(AtomicU64);
 // === impl ClockSteps ===
 
 impl ClockSteps {
-    /// Tells steps of `clock` to the log, the metrics and the store of `limiter`. Never returns.
+    /// Tells steps of `clock` to the log, for the store of `limiter`, and to the metrics. Never returns.
     pub(super) async fn follow(self: Arc<Self>, limiter: Arc<Limiter<AnyStore>>, clock: Arc<dyn Clock>) {
         let mut last = Reading::of(&*clock);
         let mut ticks = interval(INTERVAL);
@@ -35,7 +35,6 @@ impl ClockSteps {
             ticks.tick().await;
             let reading = Reading::of(&*clock);
             if let Some(step) = reading.step_since(&last) {
-                limiter.store().follow_clock(reading);
                 report(step, limiter.store());
                 // last, so that what the metrics show is in the log
                 self.0.fetch_add(1, Ordering::Relaxed);

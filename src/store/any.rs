@@ -8,7 +8,6 @@ use super::{Decisions, MemoryStore, Store, StoreError, TakeOptions, WaitRoom};
 #[cfg(any(feature = "redis", feature = "memcached"))]
 use super::{any_remote::AnyRemote, coordinated::Coordinated};
 use crate::{
-    clock::Reading,
     limit::{
         Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp,
         line::Estimate,
@@ -65,18 +64,6 @@ impl AnyStore {
             Self::Disk(disk) => disk.memory().sweep_step(step, now),
             #[cfg(any(feature = "redis", feature = "memcached"))]
             Self::Coordinated(coordinated) => coordinated.sweep_step(step, now),
-        }
-    }
-
-    /// Tells the store that this machine's clock has stepped. Counters of this machine alone follow the clock itself.
-    pub fn follow_clock(&self, reading: Reading) {
-        let _ = reading;
-        match self {
-            Self::Memory(_) => {}
-            #[cfg(feature = "disk")]
-            Self::Disk(_) => {}
-            #[cfg(any(feature = "redis", feature = "memcached"))]
-            Self::Coordinated(coordinated) => coordinated.follow_clock(reading),
         }
     }
 

@@ -37,10 +37,7 @@ use self::{
     table::{CounterTable, sender},
 };
 use super::{MemoryStore, remote::Remote};
-use crate::{
-    clock::{Clock, Reading},
-    limit::Timestamp,
-};
+use crate::{clock::Clock, limit::Timestamp};
 
 /// Memory in front of a shared store.
 pub struct Coordinated<R: Remote> {
@@ -109,13 +106,6 @@ impl<R: Remote> Coordinated<R> {
     #[must_use]
     pub fn counters(&self) -> usize {
         self.table.shards.len()
-    }
-
-    /// Follows steps of this instance's clock, of which `reading` is a look, before the next reply of the store does.
-    pub fn follow_clock(&self, reading: Reading) {
-        if self.remote().has_clock() {
-            self.client.store_clock.follow(reading);
-        }
     }
 
     /// Reports pending hits, returns unused leases, and deregisters. Must be called after the last decision.

@@ -139,7 +139,13 @@ impl<R: Remote> Store for Coordinated<R> {
     ) -> Result<Decisions, StoreError> {
         let mut decisions = self.take_checks(checks, scope, now, options).await;
         for (check, decision) in checks.iter().zip(&mut decisions) {
-            self.bound_wait(check, decision, now);
+            // the counter may have been used while this instance was wrong about the store's clock
+            if let Some(tier) = check.tiers().get(decision.tier)
+                && decision.reset > tier.period
+                && self.table.requested_mode(check).is_coordinated()
+            {
+                decision.reset = decision.reset.min(tier.longest_wait());
+            }
         }
         if let Some(record) = options.record
             && decisions.iter().any(|decision| decision.basis == Basis::Fallback)
@@ -250,18 +256,6 @@ impl<R: Remote> Coordinated<R> {
         let turn = turn();
         let made = checks.iter().zip(steps).map(|(check, step)| self.finish(check, scope, step, turn));
         join_all(made).await.into_iter().map(|made| made.decision).collect()
-    }
-
-    /// Cuts the wait of `decision` to the longest that the limit can imply, and the wait for a clock that was set back.
-    /// The counter may have been used while this instance was wrong about the store's clock.
-    fn bound_wait(&self, check: &LimitCheck<'_>, decision: &mut Decision, now: Timestamp) {
-        if let Some(tier) = check.tiers().get(decision.tier)
-            && decision.reset > tier.period
-            && self.table.requested_mode(check).is_coordinated()
-        {
-            let behind = self.client.behind(self.client.time_at(now).now);
-            decision.reset = decision.reset.min(tier.longest_wait() + behind);
-        }
     }
 
     /// `act` gets the counter of `check` on the way to the store, and its mode. None if this instance counts

@@ -3,7 +3,6 @@
 use std::{
     pin::pin,
     sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
 };
 
 use futures_util::future::Either;
@@ -27,9 +26,6 @@ const SILENCE: Period = Period::from_millis(500);
 
 /// The time between two looks at whether a node that has not replied yet has become silent.
 pub(in super::super) const RECHECK: Period = Period::from_millis(100);
-
-/// Between two log lines about the store's clock. Nodes whose clocks differ step with each reply.
-const STEP_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The calls that the round trip is an average of.
 const AVERAGED: u64 = 8;
@@ -97,17 +93,10 @@ impl<R: Remote> StoreClient<R> {
         Reading::of(&*self.clock)
     }
 
-    /// The store's clock showed `there` at some instant between `sent` and `received`. Logs it if that clock was set.
+    /// The store's clock showed `there` at some instant between `sent` and `received`.
     pub(super) fn measure(&self, sent: Reading, received: Reading, there: Timestamp) {
-        if !self.remote.has_clock() {
-            return;
-        }
-        let Some(step) = self.store_clock.record(sent, received, there) else { return };
-        self.metrics.store.clock_steps.add(1);
-        if let Some(suppressed) = self.reported_steps.admit_one_in(STEP_INTERVAL, Instant::now()) {
-            let (by, direction) =
-                (Period::from_nanos(step.unsigned_abs()), if step < 0 { "back" } else { "forth" });
-            tracing::warn!(%by, suppressed, "the store's clock was set {direction}; windows follow it");
+        if self.remote.has_clock() && self.store_clock.record(sent, received, there) {
+            self.metrics.store.clock_steps.add(1);
         }
     }
 

@@ -29,7 +29,6 @@ use super::{link::StoreTime, metrics::CoordinationMetrics, settings::Coordinatio
 use crate::{
     clock::Clock,
     limit::{Coordination, LimitCheck, OnStoreFailure, Period, Timestamp, part::Place},
-    observe::throttle::Throttle,
     store::remote::{Remote, RemoteError, Reply, StoreNode, Target},
 };
 
@@ -49,7 +48,6 @@ pub(super) struct StoreClient<R> {
     /// Apart from what every decision reads, since many decisions write it.
     pub(super) metrics: Box<CoordinationMetrics>,
     pub(super) store_clock: StoreClock,
-    reported_steps: Throttle,
     breaker: Breaker,
     pub(super) membership: Membership,
     /// A moving average of eight calls, in nanoseconds.
@@ -72,7 +70,6 @@ impl<R: Remote> StoreClient<R> {
             settings,
             metrics: Box::default(),
             store_clock: StoreClock::default(),
-            reported_steps: Throttle::default(),
             breaker: Breaker::default(),
             round_trip: AtomicU64::new(INITIAL_ROUND_TRIP.as_nanos()),
             averaged: AtomicU64::new(0),
@@ -104,10 +101,6 @@ impl<R: Remote> StoreClient<R> {
 
     pub(super) fn time_at(&self, now: Timestamp) -> StoreTime {
         self.store_clock.at(now)
-    }
-
-    pub(super) fn behind(&self, at: Timestamp) -> Period {
-        self.store_clock.behind(at)
     }
 
     pub(super) fn local_time_since(&self, now: Timestamp) -> Timestamp {
