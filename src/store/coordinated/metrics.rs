@@ -44,7 +44,7 @@ pub struct CallCounts {
     pub calls: Counter,
     /// Commands in all of them.
     pub commands: Counter,
-    /// Calls that failed, and decisions that had no reply in time.
+    /// Calls that failed.
     pub failures: Counter,
     /// Steps of the store's clock, forth and back.
     pub clock_steps: Counter,
@@ -121,7 +121,7 @@ impl Source for CoordinationMetrics {
             ("weir.store.calls", "Batches sent to the shared store.", &store.calls),
             ("weir.store.commands", "Commands in all batches.", &store.commands),
             ("weir.store.clock_steps", "Steps of the store's clock by a second or more.", &store.clock_steps),
-            ("weir.store.failures", "Batches and decisions without a reply in time.", &store.failures),
+            ("weir.store.failures", "Batches that failed.", &store.failures),
             ("weir.hits.unreported", "Hits never reported: window or counter was gone.", &hits.unreported),
             ("weir.hits.delivery_unknown", "Hits that may have been counted or not.", &hits.delivery_unknown),
             ("weir.hits.stranded", "Hits leased, or given back, in vain.", &hits.stranded),

@@ -2,7 +2,7 @@
 
 use std::{pin::pin, time::Duration};
 
-use futures_util::{FutureExt as _, future::join_all};
+use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
@@ -10,15 +10,15 @@ use super::{
     Coordinated,
     buckets::{STEPS, UNKNOWN_PACE},
     counter::{Ask, Asks, Decided, LocalCounter, Tried, TryOutcome},
-    delivery::{Delivery, Undecided},
+    delivery::Delivery,
     link::StoreTime,
     table::Waiting,
     turn::Turn,
 };
 use crate::{
     limit::{
-        Algorithm, Basis, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Period,
-        Reservation, ReservationRequest, ReservedSpan, Scope, SharedCounts, Timestamp,
+        Algorithm, Basis, Coordination, CounterKey, Decision, Hits, LimitCheck, Period, Reservation,
+        ReservationRequest, ReservedSpan, Scope, SharedCounts, Timestamp,
         line::Estimate,
         part::Place,
         request_bucket::{BucketName, BucketReply, BucketRequest},
@@ -26,6 +26,8 @@ use crate::{
     observe::DecisionRecord,
     store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, has_repeated, remote::Remote},
 };
+
+const NO_REPLY: &str = "no reply within WEIR_DECISION_BUDGET or the timeout of the caller";
 
 /// A decision that needed no wait, or what it waits for: the store decides.
 pub(super) type Step = Result<Made, Waiting>;
@@ -86,10 +88,9 @@ impl<R: Remote> Store for Coordinated<R> {
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
         let at = self.client.time_at(now).now;
         let counters = self.shared(check, at, |(_, counter), _| counter.estimated().into());
-        match counters {
-            Some(counters) => Some(Estimate { counters, at, part: None }),
-            None => self.estimate_own(check, now),
-        }
+        counters
+            .map(|counters| Estimate { counters, at, part: None })
+            .or_else(|| self.estimate_own(check, now))
     }
 
     async fn reserve_for_waiters(
@@ -126,7 +127,7 @@ impl<R: Remote> Store for Coordinated<R> {
                 let counted = ReservedSpan { from: at, until: at.after(request.hold), is_reported: true };
                 Reservation { hits, until, decision, counted }
             }
-            Err(undecided) => self.reserve_without_store(check, request, undecided.delivery, now),
+            Err(delivery) => self.reserve_without_store(check, request, delivery, now),
         })
     }
 
@@ -192,13 +193,11 @@ impl<R: Remote> Store for Coordinated<R> {
         request: &BucketRequest,
         now: Timestamp,
     ) -> Result<BucketReply, StoreError> {
-        match request {
-            _ if self.has_own_buckets() => Ok(self.memory.decide_bucket_now(name, request, now)),
-            BucketRequest::Step(_) => Err(STEPS),
-            BucketRequest::Paced(request) => {
-                self.decide_paced(name, request, false, now).await.map(BucketReply::Paced)
-            }
+        if self.has_own_buckets() {
+            return Ok(self.memory.decide_bucket_now(name, request, now));
         }
+        let BucketRequest::Paced(request) = request else { return Err(STEPS) };
+        self.decide_paced(name, request, false, now).await.map(BucketReply::Paced)
     }
 
     async fn find_buckets(
@@ -242,7 +241,7 @@ impl<R: Remote> Coordinated<R> {
                 Ok(made) => return smallvec![made.decision],
                 waiting => waiting,
             };
-            return smallvec![self.finish(check, scope, step, turn()).await.decision];
+            return smallvec![self.finish(check, step, turn()).await.decision];
         }
         if scope == Scope::Request || has_repeated(checks) {
             // boxed to keep the future of all other requests small
@@ -254,7 +253,7 @@ impl<R: Remote> Coordinated<R> {
             return steps.iter().flatten().map(|made| made.decision).collect();
         }
         let turn = turn();
-        let made = checks.iter().zip(steps).map(|(check, step)| self.finish(check, scope, step, turn));
+        let made = checks.iter().zip(steps).map(|(check, step)| self.finish(check, step, turn));
         join_all(made).await.into_iter().map(|made| made.decision).collect()
     }
 
@@ -380,42 +379,34 @@ impl<R: Remote> Coordinated<R> {
 
     pub(super) async fn take_check(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> Made {
         let step = self.step(check, scope, turn.now, turn.record);
-        self.finish(check, scope, step, turn).await
+        self.finish(check, step, turn).await
     }
 
     pub(super) fn finish(
         &self,
         check: &LimitCheck<'_>,
-        scope: Scope,
-        mut step: Step,
+        step: Step,
         turn: Turn<'_>,
     ) -> impl Future<Output = Made> {
-        let Turn { now, until, is_of_caller, record } = turn;
-        let takes = check.direction == Direction::Take;
         // a block, which has `step` once: an `async fn` would have its argument too
         async move {
-            loop {
-                let waiting = match step {
-                    Ok(made) => return made,
-                    Err(waiting) => waiting,
-                };
-                let commands = waiting.commands;
-                let outcome = self.table.outcome(waiting, until, takes && !is_of_caller);
-                step = match recorded(record, commands, pin!(outcome.map(Option::transpose))).await {
-                    Ok(Some(Tried { decision, at, is_counted, .. })) => {
-                        self.client.metrics.decisions.waited.add(1);
-                        Ok(Made { is_counted, ..Made::new(decision, at) })
-                    }
-                    // its counter was evicted: the one that takes its place is asked, but counts no return twice
-                    Ok(None) if takes => self.step(check, scope, self.client.local_time_since(now), record),
-                    failed => {
-                        let Undecided { delivery, .. } = failed.err().unwrap_or(Undecided::NOT_ASKED);
-                        let at = self.client.time_at(self.client.local_time_since(now)).now;
-                        Ok(self.table.with_counter(check, at, |counter| {
-                            self.decide_without_store(counter, check, delivery, at)
-                        }))
-                    }
-                };
+            let waiting = match step {
+                Ok(made) => return made,
+                Err(waiting) => waiting,
+            };
+            let commands = waiting.commands;
+            let outcome = self.table.outcome(waiting, turn.until);
+            match recorded(turn, commands, pin!(outcome)).await {
+                Ok(Tried { decision, at, is_counted, .. }) => {
+                    self.client.metrics.decisions.waited.add(1);
+                    Made { is_counted, ..Made::new(decision, at) }
+                }
+                Err(delivery) => {
+                    let at = self.client.time_at(self.client.local_time_since(turn.now)).now;
+                    self.table.with_counter(check, at, |counter| {
+                        self.decide_without_store(counter, check, delivery, at)
+                    })
+                }
             }
         }
     }
@@ -428,26 +419,22 @@ impl<R: Remote> Coordinated<R> {
             let is_away = self.client.is_unavailable_for(&counter.target, at);
             if is_away { None } else { Waiting::ask((key, counter), hits, asks) }
         });
-        let waiting = waiting.flatten().ok_or(Undecided::NOT_ASKED)?;
-        // decisions do not depend on a look
-        let blames = asks != Asks::Look;
-        self.table.outcome(waiting, until, blames).await.unwrap_or(Err(Undecided::NOT_ASKED))
+        self.table.outcome(waiting.flatten().ok_or(Delivery::NotApplied)?, until).await
     }
 }
 
 /// `call` sends `commands`, and those that it records itself.
 pub(super) async fn recorded<T>(
-    record: Option<&DecisionRecord>,
+    turn: Turn<'_>,
     commands: u32,
-    call: impl Future<Output = Result<T, Undecided>> + Unpin,
-) -> Result<T, Undecided> {
-    let begun = record.map(|record| (record, std::time::Instant::now()));
+    call: impl Future<Output = Result<T, Delivery>> + Unpin,
+) -> Result<T, Delivery> {
+    let Some(record) = turn.record else { return call.await };
+    let begun = std::time::Instant::now();
     let outcome = call.await;
-    if let Some((record, begun)) = begun {
-        let error = outcome.as_ref().err().map(|undecided| undecided.reason());
-        record.add_commands(commands);
-        record.add_wait(begun, error);
-    }
+    let failure = if Instant::now() < turn.until { "the call failed" } else { NO_REPLY };
+    record.add_commands(commands);
+    record.add_wait(begun, outcome.is_err().then_some(failure));
     outcome
 }
 

@@ -15,8 +15,6 @@ pub(super) struct Turn<'a> {
     /// On this instance's clock.
     pub(super) now: Timestamp,
     pub(super) until: Instant,
-    /// Whether the caller waits less than the budget. Then a late reply must not open the breaker for all others.
-    pub(super) is_of_caller: bool,
     pub(super) record: Option<&'a DecisionRecord>,
 }
 
@@ -30,9 +28,7 @@ impl<'a> Turn<'a> {
         wait: Option<Duration>,
         record: Option<&'a DecisionRecord>,
     ) -> Self {
-        let budget = budget.into();
-        let of_caller = wait.filter(|wait| *wait < budget);
-        let until = Instant::now() + of_caller.unwrap_or(budget);
-        Self { now, until, is_of_caller: of_caller.is_some(), record }
+        let budget = Duration::from(budget);
+        Self { now, until: Instant::now() + wait.map_or(budget, |wait| wait.min(budget)), record }
     }
 }

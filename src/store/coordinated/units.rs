@@ -66,7 +66,7 @@ impl<R: Remote> Coordinated<R> {
             let at = self.client.time_at(turn.now).now;
             if self.shared(unit[0], at, |_, mode| mode) == Some(Coordination::Strict) {
                 // a failure leaves the estimate as it is
-                let _ = recorded(turn.record, 1, pin!(self.ask(unit[0], Asks::Look, turn.until))).await;
+                let _ = recorded(turn, 1, pin!(self.ask(unit[0], Asks::Look, turn.until))).await;
             }
         });
         join_all(read).await;
@@ -96,7 +96,7 @@ impl<R: Remote> Coordinated<R> {
         while all.len() < unit.len() {
             let rest = &unit[all.len()..];
             let steps = self.steps(rest, scope, turn);
-            let made = rest.iter().zip(steps).map(|(check, step)| self.finish(check, scope, step, turn));
+            let made = rest.iter().zip(steps).map(|(check, step)| self.finish(check, step, turn));
             all.extend(join_all(made).await);
             turn.now = self.client.local_time_since(turn.now);
         }

@@ -2,18 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
-use crate::{
-    limit::Timestamp,
-    store::remote::{StoreNode, Target},
-};
+use crate::store::remote::{Command, StoreNode};
 
 /// The failures in a row that open it.
 pub(super) const OPENS: u32 = 3;
@@ -28,45 +23,37 @@ pub(super) struct Breaker {
     nodes: Mutex<BTreeMap<StoreNode, NodeHealth>>,
 }
 
-/// A target that a node failed to count, and when: each window of a target may belong to another node.
-#[derive(Clone, Debug)]
-pub(super) struct FailedCount {
-    pub(super) target: Arc<Target>,
-    pub(super) at: Timestamp,
-}
-
 #[derive(Debug, Default)]
 struct NodeHealth {
     /// In a row.
     failures: u32,
-    replies: u64,
-    /// What a probe can use. None if only heartbeats have failed.
-    failed: Option<FailedCount>,
+    replied_at: Option<Instant>,
+    /// Reads a target that it failed to count. None if only heartbeats have failed.
+    probe: Option<Command>,
 }
 
 // === impl Breaker ===
 
 impl Breaker {
     pub(super) fn record_reply(&self, node: StoreNode) {
-        let mut nodes = self.nodes.lock();
-        let health = nodes.entry(node).or_default();
-        if health.is_open() {
+        let replied = NodeHealth { replied_at: Some(Instant::now()), ..NodeHealth::default() };
+        let before = self.nodes.lock().insert(node, replied);
+        if before.is_some_and(|health| health.is_open()) {
             self.open.fetch_sub(1, Ordering::Relaxed);
         }
-        *health = NodeHealth { replies: health.replies + 1, ..NodeHealth::default() };
     }
 
-    pub(super) fn replies(&self, node: StoreNode) -> u64 {
-        self.nodes.lock().get(&node).map_or(0, |health| health.replies)
+    pub(super) fn replied_at(&self, node: StoreNode) -> Option<Instant> {
+        self.nodes.lock().get(&node)?.replied_at
     }
 
     /// `failures` in a row; [`OPENS`] for a node that has sent no reply at all for longer than a caller should wait.
-    pub(super) fn record_failures(&self, node: StoreNode, failed: Option<FailedCount>, failures: u32) {
+    pub(super) fn record_failures(&self, node: StoreNode, probe: Option<Command>, failures: u32) {
         let mut nodes = self.nodes.lock();
         let health = nodes.entry(node).or_default();
         let was_open = health.is_open();
         health.failures = health.failures.saturating_add(failures);
-        health.failed = failed.or(health.failed.take());
+        health.probe = probe.or(health.probe.take());
         if health.is_open() && !was_open {
             self.open.fetch_add(1, Ordering::Relaxed);
         }
@@ -80,11 +67,11 @@ impl Breaker {
         self.nodes.lock().get(&node).is_some_and(NodeHealth::is_open)
     }
 
-    /// Each with what to probe it with.
-    pub(super) fn open_nodes(&self) -> Vec<(StoreNode, Option<FailedCount>)> {
+    /// Each with its probe.
+    pub(super) fn open_nodes(&self) -> Vec<(StoreNode, Option<Command>)> {
         let nodes = self.nodes.lock();
         let open = nodes.iter().filter(|(_, health)| health.is_open());
-        open.map(|(node, health)| (*node, health.failed.clone())).collect()
+        open.map(|(node, health)| (*node, health.probe.clone())).collect()
     }
 }
 
@@ -115,16 +102,5 @@ mod tests {
         assert!(breaker.is_open() && !breaker.is_open_for(StoreNode(2)));
         breaker.record_reply(StoreNode(1));
         assert!(!breaker.is_open());
-    }
-
-    #[test]
-    fn replies_are_counted_across_failures() {
-        let breaker = Breaker::default();
-        assert_eq!(breaker.replies(StoreNode(1)), 0);
-        for replies in 1..4 {
-            breaker.record_failures(StoreNode(1), None, OPENS);
-            breaker.record_reply(StoreNode(1));
-            assert_eq!((breaker.replies(StoreNode(1)), breaker.replies(StoreNode(2))), (replies, 0));
-        }
     }
 }

@@ -3,21 +3,19 @@
 use std::{
     pin::pin,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use futures_util::future::Either;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::{
-    StoreClient,
-    breaker::{FailedCount, OPENS},
-};
+use super::{StoreClient, breaker::OPENS};
 use crate::{
     clock::Reading,
     limit::{Period, Timestamp},
     store::{
         pool_command::{PoolCommand, PoolReply},
-        remote::{Command, Remote, RemoteError, Replies, StoreNode, Urgency},
+        remote::{Command, Exchange, Remote, RemoteError, Replies, StoreNode, Target, Urgency},
     },
 };
 
@@ -27,8 +25,10 @@ const SILENCE: Period = Period::from_millis(500);
 /// The time between two looks at whether a node that has not replied yet has become silent.
 pub(in super::super) const RECHECK: Period = Period::from_millis(100);
 
-/// The calls that the round trip is an average of.
-const AVERAGED: u64 = 8;
+/// Reads `target`, to see whether its node replies.
+fn probe(target: &Arc<Target>, at: Timestamp) -> Command {
+    Command { target: Arc::clone(target), at, exchange: Exchange::read() }
+}
 
 impl<R: Remote> StoreClient<R> {
     /// Waits for the replies, however late, and returns when they arrived, on this instance's clock. All `commands` are
@@ -40,23 +40,21 @@ impl<R: Remote> StoreClient<R> {
         urgency: Urgency,
         silent: impl FnMut(),
     ) -> (Result<Replies, RemoteError>, Timestamp) {
-        let (count, first) = (commands.len(), &commands[0]);
-        let failed = FailedCount { target: Arc::clone(&first.target), at: first.at };
+        let (count, probe) = (commands.len(), probe(&commands[0].target, commands[0].at));
         let call = match urgency {
             Urgency::Decision => Either::Left(self.remote.call(commands)),
             Urgency::Background => Either::Right(self.remote.call_in_background(commands)),
         };
-        self.measured(node, failed, count, call, |replies| replies.now, silent).await
+        self.measured(node, probe, count, call, |replies| replies.now, silent).await
     }
 
     /// Waits for the reply, however late.
     pub(in super::super) async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
         let period = command.target.tiers[0].period.as_nanos();
         let at = Timestamp::from_nanos(command.cycle.saturating_mul(period));
-        let failed = FailedCount { target: Arc::clone(&command.target), at };
-        let node = self.node(&command.target, at);
+        let (node, probe) = (self.node(&command.target, at), probe(&command.target, at));
         let call = self.remote.call_pool(command);
-        self.measured(node, failed, 1, call, |reply| reply.now, || {}).await.0
+        self.measured(node, probe, 1, call, |reply| reply.now, || {}).await.0
     }
 
     /// Waits for the reply to `call` of `commands`, however late, and returns when it arrived, on this instance's clock.
@@ -64,7 +62,7 @@ impl<R: Remote> StoreClient<R> {
     async fn measured<T>(
         &self,
         node: StoreNode,
-        failed: FailedCount,
+        probe: Command,
         commands: usize,
         call: impl Future<Output = Result<T, RemoteError>>,
         now_of: impl FnOnce(&T) -> Timestamp,
@@ -73,18 +71,18 @@ impl<R: Remote> StoreClient<R> {
         self.metrics.store.calls.add(1);
         self.metrics.store.commands.add(commands as u64);
         let sent = self.look();
-        let reply = self.wait_for_reply(node, Some(&failed), call, silent).await;
+        let reply = self.wait_for_reply(node, Some(&probe), call, silent).await;
         let received = self.look();
         if let Ok(reply) = &reply {
             self.breaker.record_reply(node);
             self.measure(sent, received, now_of(reply));
             let last = received.uptime.as_nanos().saturating_sub(sent.uptime.as_nanos());
-            let average = self.round_trip.load(Ordering::Relaxed);
-            let averaged = (self.averaged.load(Ordering::Relaxed) + 1).min(AVERAGED);
-            self.averaged.store(averaged, Ordering::Relaxed);
-            self.round_trip.store(average - average / averaged + last / averaged, Ordering::Relaxed);
+            let before = self.round_trip.load(Ordering::Relaxed);
+            let average = if before == 0 { last } else { before - before / 8 + last / 8 };
+            self.round_trip.store(average, Ordering::Relaxed);
         } else {
-            self.record_failure(node, failed);
+            self.breaker.record_failures(node, Some(probe), 1);
+            self.metrics.store.failures.add(1);
         }
         (reply, received.now)
     }
@@ -100,35 +98,23 @@ impl<R: Remote> StoreClient<R> {
         }
     }
 
-    pub(super) fn record_failure(&self, node: StoreNode, failed: FailedCount) {
-        self.breaker.record_failures(node, Some(failed), 1);
-        self.metrics.store.failures.add(1);
-    }
-
     /// Waits for the reply to `call`, however late: the call is never repeated, so its reply must not be missed. If the
     /// node replies to no call meanwhile, its breaker opens. Runs `silent` every [`RECHECK`] while it is open.
     pub(super) async fn wait_for_reply<T>(
         &self,
         node: StoreNode,
-        failed: Option<&FailedCount>,
+        probe: Option<&Command>,
         call: impl Future<Output = T>,
         mut silent: impl FnMut(),
     ) -> T {
-        let mut call = pin!(call);
-        let (mut replies, mut looks) = (self.breaker.replies(node), 0);
+        let (mut call, sent) = (pin!(call), Instant::now());
         loop {
             if let Ok(reply) = timeout(RECHECK.into(), &mut call).await {
                 return reply;
             }
-            looks += 1;
-            let now = self.breaker.replies(node);
-            if now != replies {
-                (replies, looks) = (now, 0);
-            }
-            let longest = SILENCE.as_nanos().max(self.round_trip().as_nanos().saturating_mul(2));
-            if RECHECK.as_nanos() * looks >= longest {
-                self.breaker.record_failures(node, failed.cloned(), OPENS);
-                looks = 0;
+            let heard = self.breaker.replied_at(node).map_or(sent, |at| at.max(sent));
+            if heard.elapsed() >= Duration::from(SILENCE.max(self.round_trip() * 2)) {
+                self.breaker.record_failures(node, probe.cloned(), OPENS);
             }
             if self.breaker.is_open_for(node) {
                 silent();

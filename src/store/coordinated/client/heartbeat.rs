@@ -6,12 +6,12 @@ use std::sync::{Arc, atomic::Ordering};
 use futures_util::future::join_all;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::{StoreClient, breaker::FailedCount, instances::InstanceNumbers};
+use super::{StoreClient, instances::InstanceNumbers};
 use crate::{
     limit::{Period, part::Place},
     store::{
         coordinated::CoordinationSettings,
-        remote::{Command, Exchange, Heartbeat, Members, Remote},
+        remote::{Heartbeat, Members, Remote},
     },
 };
 
@@ -72,20 +72,17 @@ impl<R: Remote> StoreClient<R> {
         let _ = timeout((*heartbeat).into(), left).await;
     }
 
-    /// A probe takes no hits of a target that the node failed to count.
     async fn probe_open_nodes(&self) {
         let Self { remote, breaker, settings, .. } = self;
-        let probes = breaker.open_nodes().into_iter().map(async |(node, failed)| {
+        let probes = breaker.open_nodes().into_iter().map(async |(node, probe)| {
             if node == remote.members_node() {
                 // the heartbeat probes it
                 return;
             }
             // the registered instances, or the counters of the target, may have moved to another node by now
-            if let Some(FailedCount { target, at }) = failed
-                && remote.node(&target, at) == node
-            {
-                let probe = remote.call(vec![Command { target, at, exchange: Exchange::read() }]);
-                let Ok(Ok(_)) = timeout(settings.heartbeat.into(), probe).await else { return };
+            if let Some(probe) = probe.filter(|probe| remote.node(&probe.target, probe.at) == node) {
+                let reply = timeout(settings.heartbeat.into(), remote.call(vec![probe]));
+                let Ok(Ok(_)) = reply.await else { return };
             }
             breaker.record_reply(node);
         });

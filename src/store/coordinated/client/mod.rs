@@ -19,11 +19,7 @@ use std::{
     },
 };
 
-use self::{
-    breaker::{Breaker, FailedCount},
-    clock::StoreClock,
-    instances::Membership,
-};
+use self::{breaker::Breaker, clock::StoreClock, instances::Membership};
 pub(super) use self::{calls::RECHECK, instances::InstanceNumbers};
 use super::{link::StoreTime, metrics::CoordinationMetrics, settings::CoordinationSettings};
 use crate::{
@@ -50,10 +46,8 @@ pub(super) struct StoreClient<R> {
     pub(super) store_clock: StoreClock,
     breaker: Breaker,
     pub(super) membership: Membership,
-    /// A moving average of eight calls, in nanoseconds.
+    /// A moving average, in nanoseconds. Zero before the first reply.
     round_trip: AtomicU64,
-    /// The replies that the average is of.
-    averaged: AtomicU64,
     /// The number by which the store knows the counters of this process again.
     writer: AtomicU64,
 }
@@ -71,8 +65,7 @@ impl<R: Remote> StoreClient<R> {
             metrics: Box::default(),
             store_clock: StoreClock::default(),
             breaker: Breaker::default(),
-            round_trip: AtomicU64::new(INITIAL_ROUND_TRIP.as_nanos()),
-            averaged: AtomicU64::new(0),
+            round_trip: AtomicU64::new(0),
             // of random keys
             writer: AtomicU64::new(RandomState::new().hash_one(())),
         }
@@ -121,12 +114,10 @@ impl<R: Remote> StoreClient<R> {
     }
 
     pub(super) fn round_trip(&self) -> Period {
-        Period::from_nanos(self.round_trip.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn record_late_decision(&self, target: &Arc<Target>, at: Timestamp) {
-        let failed = FailedCount { target: Arc::clone(target), at };
-        self.record_failure(self.node(target, at), failed);
+        match self.round_trip.load(Ordering::Relaxed) {
+            0 => INITIAL_ROUND_TRIP,
+            nanos => Period::from_nanos(nanos),
+        }
     }
 
     pub(super) fn failure_policy(&self, check: &LimitCheck<'_>) -> OnStoreFailure {

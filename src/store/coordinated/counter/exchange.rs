@@ -189,17 +189,10 @@ impl LocalCounter {
         self.rare.talk().is_some_and(|talk| talk.tries.len() == 1)
     }
 
+    /// Returns whether nothing is on its way.
     pub(in super::super) fn is_silent(&self) -> bool {
-        self.unanswered_since().is_none()
-    }
-
-    /// Returns the instant whose windows the oldest exchange on its way is about.
-    pub(in super::super) fn unanswered_since(&self) -> Option<Timestamp> {
-        let of_reports = self.unacknowledged.in_flight().first();
-        let of_reports = of_reports.map(|delta| (self.unacknowledged.number(), delta.last_at));
-        let others = self.rare.talk().and_then(|talk| talk.on_way.first());
-        let all = of_reports.into_iter().chain(others.map(|sent| (sent.number, sent.at)));
-        all.max_by_key(|(number, _)| self.numbers.sent.wrapping_sub(*number)).map(|(_, at)| at)
+        let talk = self.rare.talk();
+        self.unacknowledged.in_flight().is_empty() && talk.is_none_or(|talk| talk.on_way.is_empty())
     }
 
     pub(in super::super) fn waits_for_call(&self) -> bool {
@@ -355,7 +348,6 @@ impl LocalCounter {
         let is_ledger = is_about_ledger || is_free && leases && is_alone_or_flows;
         // an exchange that has nothing but reports is known by these
         let is_known = hold.is_none() && tries.is_empty() && !self.unacknowledged.in_flight().is_empty();
-        let oldest = reports.first().map_or(at, |report| report.at);
         let mut left = 1;
         for asked in tries {
             if let Err(asked) = last.add(asked) {
@@ -372,7 +364,7 @@ impl LocalCounter {
             self.end_talk();
         } else {
             let want = hold.map_or(0, |hold| hold.want);
-            self.rare.make_talk().on_way.push(OnWay { number, left, is_ledger, want, at: oldest });
+            self.rare.make_talk().on_way.push(OnWay { number, left, is_ledger, want });
         }
         leave(last.command(reports, writer, at), last);
         dropped

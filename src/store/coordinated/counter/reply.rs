@@ -21,11 +21,7 @@ use crate::{
         decision_from_store,
     },
     store::{
-        coordinated::{
-            client::ExchangeOutcome,
-            delivery::{Delivery, Undecided},
-            link::Link,
-        },
+        coordinated::{client::ExchangeOutcome, delivery::Delivery, link::Link},
         remote::{Reply, Run, TierSet},
     },
     wakeup::Wakeups,
@@ -229,7 +225,7 @@ impl Sent {
                 }
             }
             outcome => {
-                let delivery = Delivery::of_failed(&outcome);
+                let delivery = outcome.err().map_or(Delivery::Unknown, Delivery::of_error);
                 applied.unknown = if delivery == Delivery::Unknown { want } else { 0 };
                 for asked in self.tries.drain(..) {
                     if asked.gives_back() {
@@ -242,7 +238,7 @@ impl Sent {
                             _ => applied.dropped.add(0, asked.hits.0),
                         }
                     }
-                    asked.fail(Undecided { delivery, late: false }, &mut applied.woken);
+                    asked.fail(delivery, &mut applied.woken);
                 }
             }
         }
@@ -301,7 +297,9 @@ impl LocalCounter {
                 }
                 self.apply_reply_of(sent, reply, link, now, &mut applied);
             }
-            outcome => self.fail(sent, Delivery::of_failed(&outcome), &mut applied),
+            // the reply may not be about what was asked
+            Ok(_) => self.fail(sent, Delivery::Unknown, &mut applied),
+            Err(error) => self.fail(sent, Delivery::of_error(error), &mut applied),
         }
         self.apply_early();
         self.end_talk();
@@ -391,7 +389,7 @@ impl LocalCounter {
                     // nobody else says so
                     applied.unknown = applied.unknown.saturating_add(asked.hits.0);
                 }
-                asked.fail(Undecided { delivery, late: false }, &mut applied.woken);
+                asked.fail(delivery, &mut applied.woken);
                 continue;
             }
             let given_up = self.take_given_up(asked.id);

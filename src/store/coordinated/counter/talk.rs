@@ -19,7 +19,7 @@ use super::{asks::Asks, records::PendingDelta};
 use crate::{
     limit::{Decision, Hits, Timestamp},
     store::{
-        coordinated::delivery::Undecided,
+        coordinated::delivery::Delivery,
         remote::{Reply, Target},
     },
     wakeup::{Wakeup, Wakeups},
@@ -82,7 +82,6 @@ pub(super) struct OnWay {
     pub(super) is_ledger: bool,
     /// Hits that it asks the store to hold.
     pub(super) want: u64,
-    pub(super) at: Timestamp,
 }
 
 /// A try on its way whose caller has been answered without the store.
@@ -105,7 +104,8 @@ pub(in super::super) struct Tried {
     pub(in super::super) reserved: Hits,
 }
 
-pub(in super::super) type TryOutcome = Result<Tried, Undecided>;
+/// The error says whether the store may have counted the hits nevertheless.
+pub(in super::super) type TryOutcome = Result<Tried, Delivery>;
 
 #[derive(Debug)]
 enum State {
@@ -190,8 +190,8 @@ impl Try {
         self.outcome.set(Ok(tried), woken);
     }
 
-    pub(in super::super) fn fail(self, undecided: Undecided, woken: &mut Wakeups) {
-        self.outcome.set(Err(undecided), woken);
+    pub(in super::super) fn fail(self, delivery: Delivery, woken: &mut Wakeups) {
+        self.outcome.set(Err(delivery), woken);
     }
 }
 
@@ -292,7 +292,6 @@ mod tests {
     };
 
     use super::*;
-    use crate::store::coordinated::delivery::Delivery;
 
     #[derive(Default)]
     struct Woken(AtomicUsize);
@@ -309,7 +308,7 @@ mod tests {
         assert!(size_of::<Talk>() <= 120, "{}", size_of::<Talk>());
     }
 
-    const UNDECIDED: TryOutcome = Err(Undecided { delivery: Delivery::NotApplied, late: false });
+    const UNDECIDED: TryOutcome = Err(Delivery::NotApplied);
 
     #[test]
     fn a_caller_is_woken_by_whoever_has_set_its_outcome() {

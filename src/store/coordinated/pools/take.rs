@@ -4,7 +4,7 @@
 //! pool rejects them: until then they may reject other requests, but only of a member that the pool has nothing for. A
 //! pool would withhold hits from others.
 
-use std::{pin::pin, sync::Arc};
+use std::pin::pin;
 
 use futures_util::future::join_all;
 use smallvec::smallvec;
@@ -20,7 +20,7 @@ use crate::{
         Decisions, TakeOptions,
         coordinated::{
             Coordinated,
-            delivery::{Delivery, Undecided},
+            delivery::Delivery,
             modes::{Made, record_mode, recorded},
             turn::Turn,
         },
@@ -123,16 +123,12 @@ impl<R: Remote> Coordinated<R> {
         let time = self.client.time_at(turn.now);
         if let Some(reply) = waiting {
             let received = pin!(async {
-                let Ok(reply) = timeout_at(turn.until, reply).await else {
-                    if !turn.is_of_caller {
-                        let target = self.pools.with(slot, time, |pool| Arc::clone(&pool.target));
-                        self.client.record_late_decision(&target, time.now);
-                    }
-                    return Err(Undecided { delivery: Delivery::NotApplied, late: true });
-                };
-                reply.map_err(|_| Undecided::NOT_ASKED)
+                match timeout_at(turn.until, reply).await {
+                    Ok(Ok(decision)) => Ok(decision),
+                    _ => Err(Delivery::NotApplied),
+                }
             });
-            if let Ok(decision) = recorded(turn.record, 1, received).await {
+            if let Ok(decision) = recorded(turn, 1, received).await {
                 self.client.metrics.decisions.waited.add(1);
                 return decision_of(decision, check.hits);
             }

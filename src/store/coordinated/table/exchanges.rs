@@ -11,7 +11,7 @@ use crate::{
             CoordinationSettings,
             client::ExchangeOutcome,
             counter::{Applied, Asks, Dropped, Generation, Group, LocalCounter, Outcome, Sent, TryOutcome},
-            delivery::{Delivery, SentTry, Undecided},
+            delivery::{Delivery, SentTry},
             link::{Link, StoreTime},
         },
         remote::Remote,
@@ -72,24 +72,24 @@ impl<R: Remote> CounterTable<R> {
         });
     }
 
-    /// None if the counter was evicted meanwhile. `blames`: that `deadline` passes counts as a failure of the store.
     pub(in super::super) fn outcome(
         &self,
         waiting: Waiting,
         deadline: Instant,
-        blames: bool,
-    ) -> impl Future<Output = Option<TryOutcome>> {
+    ) -> impl Future<Output = TryOutcome> {
         // a block, which has it once: an `async fn` would have its argument too
         let mut awaited = Awaited { table: self, waiting: Some(waiting) };
         async move {
             let outcome = async { (&mut awaited.waiting.as_mut()?.outcome).await };
             let replied = timeout_at(deadline, outcome).await;
             let waiting = awaited.waiting.take();
-            replied.unwrap_or_else(|_| Some(self.give_up(waiting?, blames)))
+            let outcome = replied.unwrap_or_else(|_| Some(self.give_up(waiting?)));
+            // none if the counter was evicted
+            outcome.unwrap_or(Err(Delivery::NotApplied))
         }
     }
 
-    fn give_up(&self, waiting: Waiting, blames: bool) -> TryOutcome {
+    fn give_up(&self, waiting: Waiting) -> TryOutcome {
         let Waiting { key, generation, id, hits, asks, mut outcome, .. } = waiting;
         let taking = match asks {
             Asks::Take(_) | Asks::Lease(_) => Some(hits),
@@ -97,20 +97,14 @@ impl<R: Remote> CounterTable<R> {
             Asks::Look | Asks::Reserve(_) => Some(Hits(0)),
         };
         self.with_existing(key, Some(generation), |entry| {
-            let undecided = |delivery| Err(Undecided { delivery, late: true });
-            let Some(Entry { counter, .. }) = entry else { return undecided(Delivery::Unknown) };
+            let Some(Entry { counter, .. }) = entry else { return Err(Delivery::Unknown) };
             // tries are decided under the lock: it may just have been
             if let Some(decided) = outcome.take_or_leave() {
                 return decided;
             }
             let is_sent = counter.give_up(id, taking);
-            if blames {
-                // it may have waited for what another node counts
-                let at = counter.unanswered_since().unwrap_or_else(|| self.client.time().now);
-                self.client.record_late_decision(&counter.target, at);
-            }
             let sent = SentTry { generation: generation.0, id };
-            undecided(if is_sent { Delivery::OnWay(sent) } else { Delivery::NotApplied })
+            Err(if is_sent { Delivery::OnWay(sent) } else { Delivery::NotApplied })
         })
     }
 
@@ -124,7 +118,7 @@ impl<R: Remote> CounterTable<R> {
         } else {
             counter.count_returns();
             for asked in counter.take_tries() {
-                asked.fail(Undecided::NOT_ASKED, woken);
+                asked.fail(Delivery::NotApplied, woken);
             }
         }
     }
@@ -211,7 +205,7 @@ impl<R: Remote> Drop for Awaited<'_, R> {
                     counter.give_back_reserved(request, tried);
                 }
                 (Ok(tried), _) if taken > Hits(0) => counter.uncount(hits, tried.at),
-                (Err(Undecided { delivery: Delivery::NotApplied, .. }), _) => {
+                (Err(Delivery::NotApplied), _) => {
                     counter.count_return(hits, asks);
                 }
                 _ => return,

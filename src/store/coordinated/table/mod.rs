@@ -135,7 +135,7 @@ impl<R: Remote> CounterTable<R> {
         let mut counter = LocalCounter::new(target, self.client.settings.sync_interval, generation, now);
         shard.all_of(key.shard()).for_each(|other| counter.begin_beside(&mut other.counter));
         self.shards.insert(shard, key, counter, |mut evicted| {
-            // their decisions ask the counter that takes its place
+            // their decisions are made without the store
             evicted.count_returns();
             orphans.extend(evicted.take_tries());
             // the store may take what the fallback has decided meanwhile
@@ -168,8 +168,7 @@ impl<R: Remote> CounterTable<R> {
     /// For a rule that requests `auto`: the number of instances may have changed, or `check` may be part of a burst.
     fn choose_again(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) {
         let taking = (check.direction == Direction::Take).then_some(check.hits);
-        let (instances, round_trip) =
-            (self.client.membership.most_instances_lately(), self.client.round_trip());
+        let (instances, round_trip) = (self.client.membership.most_instances_lately(), self.client.round_trip());
         let switch = counter.switch(taking, instances, round_trip, now);
         let Some(switch) = switch else { return };
         let was_in_burst = std::mem::replace(&mut counter.choice.is_in_burst, switch == Switch::Burst);

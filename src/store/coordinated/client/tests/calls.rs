@@ -22,23 +22,20 @@ fn spawn(work: impl Future<Output: Send> + Send + 'static) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_round_trip_is_a_moving_average_of_eight_calls() {
+async fn the_round_trip_is_a_moving_average_whose_newest_call_is_an_eighth() {
     let script = Script::new();
     script.set(1, Answer::After(Duration::from_millis(10)));
     let client = script.client();
     assert_eq!(client.round_trip(), Period::from_millis(1));
     call(&client, &[1]).await.expect("the node replies");
     assert_eq!(client.round_trip(), Period::from_millis(10), "the first is the average");
-    script.set(1, Answer::After(Duration::from_millis(20)));
+    script.set(1, Answer::After(Duration::from_millis(18)));
     call(&client, &[1]).await.expect("the node replies");
-    assert_eq!(client.round_trip(), Period::from_millis(15));
+    assert_eq!(client.round_trip(), Period::from_millis(11));
     for _ in 0..100 {
         call(&client, &[1]).await.expect("the node replies");
     }
-    assert_eq!(client.round_trip().as_nanos() / 100_000, 199);
-    script.set(1, Answer::After(Duration::from_millis(12)));
-    call(&client, &[1]).await.expect("the node replies");
-    assert_eq!(client.round_trip().as_nanos() / 100_000, 190);
+    assert_eq!(client.round_trip().as_nanos() / 100_000, 179);
     // failures say nothing about it
     let before = client.round_trip();
     script.set(1, failed());
@@ -79,19 +76,6 @@ async fn three_failures_in_a_row_make_a_node_unavailable_until_it_replies() {
         call(&client, &[1]).await.expect("the node replies");
         assert!(!client.is_unavailable() && !client.is_silent(StoreNode(1)));
     }
-    assert_eq!(client.breaker.replies(StoreNode(1)), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn three_late_decisions_make_a_node_unavailable() {
-    let script = Script::new();
-    let client = script.client();
-    for late in 1..=3 {
-        assert!(!client.is_unavailable());
-        client.record_late_decision(&target(1), EPOCH);
-        assert_eq!(client.breaker.is_open_for(StoreNode(1)), late == 3);
-    }
-    assert!(!client.is_silent(StoreNode(0)));
 }
 
 /// The reply must not be missed, since the call is never repeated.

@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{StoreClient, heartbeat};
+use super::{StoreClient, breaker::OPENS, heartbeat};
 use crate::{
     clock::Clock as _,
     limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CounterState},
@@ -74,6 +74,11 @@ impl<R: Remote> StoreClient<R> {
     pub(in crate::store::coordinated) async fn call(&self, command: Command) -> Result<Replies, RemoteError> {
         let node = self.node(&command.target, command.at);
         self.send(node, vec![command], Urgency::Background, || {}).await.0
+    }
+
+    pub(in crate::store::coordinated) fn open_breaker(&self, target: &Arc<Target>, at: Timestamp) {
+        let probe = Command { target: Arc::clone(target), at, exchange: Exchange::read() };
+        self.breaker.record_failures(self.node(target, at), Some(probe), OPENS);
     }
 
     pub(in crate::store::coordinated) fn is_silent(&self, node: StoreNode) -> bool {

@@ -26,10 +26,8 @@ async fn a_flush_to_a_node_that_does_not_reply_is_not_urgent() {
     for is_silent in [false, true] {
         let fixture = Fixture::new(Coordination::Interval, &[fixed(100, 3_600)]);
         let target = fixture.with_counter("v", |counter| Arc::clone(&counter.target));
-        for _ in 0..3 {
-            if is_silent {
-                fixture.table.client.record_late_decision(&target, fixture.now());
-            }
+        if is_silent {
+            fixture.table.client.open_breaker(&target, fixture.now());
         }
         fixture.count("v", 99);
         let waited = fixture.until_due("v").await;

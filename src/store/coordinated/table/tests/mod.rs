@@ -167,9 +167,7 @@ impl Fixture {
 
     fn begin_outage(&self, value: &str) {
         let target = self.with_counter(value, |counter| Arc::clone(&counter.target));
-        for _ in 0..3 {
-            self.table.client.record_late_decision(&target, self.now());
-        }
+        self.table.client.open_breaker(&target, self.now());
         assert!(self.table.client.is_unavailable_for(&target, self.now()));
     }
 
