@@ -3,16 +3,11 @@
 use super::{Coordinated, counter::LocalCounter, delivery::Delivery, modes::Made};
 use crate::{
     limit::{
-        Basis, Decision, Direction, Hits, LimitCheck, OnStoreFailure, Reservation, ReservationRequest,
-        Timestamp, capacity,
+        Decision, Direction, Hits, LimitCheck, OnStoreFailure, Reservation, ReservationRequest, Timestamp,
+        capacity,
     },
     store::remote::Remote,
 };
-
-/// Returns `looked` as `deny` rejects it.
-pub(super) const fn denied(looked: Decision) -> Decision {
-    Decision { over: true, remaining: 0, reset: OnStoreFailure::DENY_RETRY, ..looked }
-}
 
 impl<R: Remote> Coordinated<R> {
     /// Admitted hits are reported later, unless `delivery` is unknown: no hit may count twice.
@@ -34,7 +29,10 @@ impl<R: Remote> Coordinated<R> {
         let reported = counter.reports(delivery);
         let decision = match (check.direction, self.client.failure_policy(check)) {
             (Direction::Take, OnStoreFailure::Allow) => counter.admit(hits, reported, now),
-            (Direction::Take, OnStoreFailure::Deny) => denied(counter.look(Hits(0), now)),
+            (Direction::Take, OnStoreFailure::Deny) => {
+                let looked = counter.look(Hits(0), now);
+                Decision { over: true, remaining: 0, reset: OnStoreFailure::DENY_RETRY, ..looked }
+            }
             (direction, _) => counter.count_fallback(direction, hits, reported, now),
         };
         if !decision.over && hits > Hits(0) {
@@ -51,38 +49,27 @@ impl<R: Remote> Coordinated<R> {
         delivery: Delivery,
         now: Timestamp,
     ) -> Reservation {
-        let metrics = &self.client.metrics;
-        metrics.decisions.fallback.add(1);
         let at = self.client.time_at(now).now;
         self.table.with_counter(check, at, |counter| {
-            // what arrives later is given back
-            let reported = delivery != Delivery::Unknown;
             let most = request.fit(Hits(u64::MAX));
-            let hits = match self.client.failure_policy(check) {
-                OnStoreFailure::Deny => Hits(0),
-                OnStoreFailure::Allow => {
-                    counter.admit(most, reported, at);
-                    most
-                }
-                OnStoreFailure::Local => {
-                    let hits = counter.fit_fallback(request, at);
-                    if hits > Hits(0) {
-                        counter.count_fallback(Direction::Take, hits, reported, at);
-                    }
-                    hits
-                }
+            let fitting = match self.client.failure_policy(check) {
+                OnStoreFailure::Local => counter.fit_fallback(request, at),
+                OnStoreFailure::Allow | OnStoreFailure::Deny => most,
             };
-            if !reported {
-                metrics.hits.delivery_unknown.add(most.0.min(capacity(&counter.target.tiers)));
-                counter.note_answer(delivery, hits, at);
+            let hits = fitting.max(request.least).max(Hits(1));
+            let is_reported = delivery != Delivery::Unknown;
+            // what arrives later is given back
+            let delivery = if is_reported { Delivery::NotApplied } else { delivery };
+            let taken = LimitCheck { hits, direction: Direction::Take, ..check.copied() };
+            let decision = self.decide_without_store(counter, &taken, delivery, at).decision;
+            if !is_reported {
+                let granted = most.0.min(capacity(&counter.target.tiers));
+                self.client.metrics.hits.delivery_unknown.add(granted.saturating_sub(hits.0));
             }
+            let hits = if decision.over { Hits(0) } else { hits };
             let mut reservation = counter.local_reservation(hits, request, at, now);
-            reservation.decision.basis = Basis::Fallback;
-            if hits == Hits(0) {
-                reservation.decision.reset = reservation.decision.reset.max(OnStoreFailure::DENY_RETRY);
-            }
-            reservation.counted.is_reported = reported;
-            reservation
+            reservation.counted.is_reported = is_reported;
+            Reservation { decision, ..reservation }
         })
     }
 }

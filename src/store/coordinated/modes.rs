@@ -182,7 +182,8 @@ impl<R: Remote> Store for Coordinated<R> {
         // loses it
         let released = self.shared(check, at, |(_, counter), _| counter.release(span, hits, at));
         if released.is_none() {
-            self.release_own(check, reservation, unused, now);
+            let own = self.own(check, now);
+            self.memory.release_now(&own.of(check), reservation, unused, own.at);
         }
         Ok(())
     }

@@ -8,28 +8,24 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{StoreClient, instances::InstanceNumbers};
 use crate::{
-    limit::{Period, part::Place},
+    limit::{Period, Timestamp, part::Place},
     store::{
         coordinated::CoordinationSettings,
         remote::{Heartbeat, Members, Remote},
     },
 };
 
-/// The heartbeats whose largest number counts: after a mass restart, or a loss of data in Redis, some tell too few.
-const MEMORY: usize = 10;
-
 /// Sends heartbeats until this instance leaves. The store removes an instance after two missed ones.
 pub(in super::super) async fn run<R: Remote>(client: Arc<StoreClient<R>>) {
     let mut ticks = interval(client.settings.heartbeat.into());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut lately = [0; MEMORY];
     loop {
         ticks.tick().await;
         if client.membership.has_left.load(Ordering::Relaxed) {
             return;
         }
         // concurrently: a node that does not reply must not delay the heartbeat to the others
-        tokio::join!(client.beat(&mut lately), client.probe_open_nodes());
+        tokio::join!(client.beat(), client.probe_open_nodes());
     }
 }
 
@@ -37,7 +33,7 @@ pub(in super::super) async fn run<R: Remote>(client: Arc<StoreClient<R>>) {
 
 impl<R: Remote> StoreClient<R> {
     /// The reply also closes the breaker of the node that keeps the registered instances.
-    async fn beat(&self, lately: &mut [usize; MEMORY]) {
+    async fn beat(&self) {
         let Self { remote, breaker, membership, .. } = self;
         let CoordinationSettings { instance, heartbeat: period, .. } = &self.settings;
         let node = remote.members_node();
@@ -49,19 +45,17 @@ impl<R: Remote> StoreClient<R> {
             return breaker.record_failures(node, None, 1);
         };
         breaker.record_reply(node);
-        lately.rotate_right(1);
-        lately[0] = instances.max(1);
-        membership.instances.store(lately[0], Ordering::Relaxed);
-        membership.most_lately.store(lately.iter().copied().max().unwrap_or_default(), Ordering::Relaxed);
         let received = self.look();
         if let Some(now) = now {
             self.measure(sent, received, now);
         }
-        let (sent, received) = (self.time_at(sent.now), self.time_at(received.now));
+        let (sent, now) = (self.time_at(sent.now), now.unwrap_or(self.time_at(received.now).now));
         // by the earliest instant at which it can have been sent
         let earliest = sent.now.before(sent.latest.since(sent.now));
         let mut numbers = InstanceNumbers::clone(&membership.numbers());
-        numbers.follow(Place::among(instances, rank), earliest, now.unwrap_or(received.now));
+        numbers.follow(Place::among(instances, rank), earliest, now);
+        let largest = numbers.largest(now, Timestamp::from_nanos(u64::MAX)).get();
+        membership.instances.store(largest as usize, Ordering::Relaxed);
         membership.numbers.store(Arc::new(numbers));
     }
 

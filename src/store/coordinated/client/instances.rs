@@ -13,7 +13,10 @@ use std::{
 
 use arc_swap::{ArcSwap, Guard};
 
-use crate::limit::{OnStoreFailure, Period, Timestamp, part::Place};
+use crate::limit::{
+    OnStoreFailure, Period, Timestamp,
+    part::{Place, UNKNOWN_INSTANCES},
+};
 
 /// The numbers that are remembered. What is longer ago has no part.
 const MOST: usize = 4_096;
@@ -21,32 +24,31 @@ const MOST: usize = 4_096;
 /// How long after its first heartbeat an instance has a part: two heartbeats of all others, and their replies.
 const NEWCOMER: Period = Period::from_secs(4);
 
-/// How long after it was heard a smaller number counts: until then a removed instance may use its part.
+/// How long after it was heard a smaller number counts: until then a removed instance may use its part. And after a mass
+/// restart, or a loss of data in Redis, some heartbeats tell too few.
 const FEWER: Period = Period::from_secs(6);
 
 /// The registration of this instance among those that share the store.
 #[derive(Debug)]
 pub(in super::super) struct Membership {
-    /// This one included. Zero until it is known.
+    /// The largest number that counts, this instance included. Zero until it is known.
     pub(super) instances: AtomicUsize,
-    /// In the last heartbeats.
-    pub(super) most_lately: AtomicUsize,
     pub(super) numbers: ArcSwap<InstanceNumbers>,
     pub(super) has_left: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
 pub(in super::super) struct InstanceNumbers {
-    /// Each counts from its instant until the next one does.
+    /// Each counts from its instant until the next one does. None until the store has replied.
     counting: Vec<(Timestamp, NonZeroU32)>,
-    /// When this instance has a part for the first time. None until the store has replied.
-    begins: Option<Timestamp>,
+    /// When this instance has a part for the first time.
+    begins: Timestamp,
     /// The same for limits that stop while the number may be another one: if it was, they begin again.
     begins_anew: Timestamp,
     /// When the last heartbeat with a reply was sent; before the first one, when this instance began.
     heard: Timestamp,
     period: Period,
-    place: Option<Place>,
+    pub(super) place: Place,
 }
 
 // === impl Membership ===
@@ -55,20 +57,14 @@ impl Membership {
     pub(super) fn new(period: Period, now: Timestamp) -> Self {
         Self {
             instances: AtomicUsize::new(0),
-            most_lately: AtomicUsize::new(0),
             numbers: ArcSwap::from_pointee(InstanceNumbers::new(period, now)),
             has_left: AtomicBool::new(false),
         }
     }
 
-    /// This one included; at least 1.
-    pub(super) fn instances(&self) -> usize {
-        self.instances.load(Ordering::Relaxed).max(1)
-    }
-
     /// None until a heartbeat was replied to.
-    pub(in super::super) fn most_instances_lately(&self) -> Option<usize> {
-        Some(self.most_lately.load(Ordering::Relaxed)).filter(|most| *most > 0)
+    pub(in super::super) fn instances(&self) -> Option<usize> {
+        Some(self.instances.load(Ordering::Relaxed)).filter(|instances| *instances > 0)
     }
 
     pub(in super::super) fn numbers(&self) -> Guard<Arc<InstanceNumbers>> {
@@ -79,53 +75,41 @@ impl Membership {
 // === impl InstanceNumbers ===
 
 impl InstanceNumbers {
-    pub(super) const fn new(period: Period, now: Timestamp) -> Self {
-        Self { counting: Vec::new(), begins: None, begins_anew: now, heard: now, period, place: None }
+    fn new(period: Period, now: Timestamp) -> Self {
+        let begins = now.after(NEWCOMER);
+        Self { counting: Vec::new(), begins, begins_anew: begins, heard: now, period, place: Place::ALONE }
     }
 
-    pub(in super::super) const fn is_answered(&self) -> bool {
-        self.begins.is_some()
+    /// Returns whether a newcomer that this instance has not heard of may have a part.
+    pub(in super::super) fn is_silent(&self, at: Timestamp) -> bool {
+        at >= self.heard.after(self.period * 2)
     }
 
-    /// Returns whether the number is known for what begins at `at`: under `deny` as long as no newcomer that this
-    /// instance has not heard of can have a part then, otherwise as long as the store may still count this one.
-    pub(in super::super) fn is_certain(&self, at: Timestamp, failure: OnStoreFailure) -> bool {
-        let removed = 2 * self.period.as_nanos();
-        let more = if failure == OnStoreFailure::Deny { 0 } else { NEWCOMER.as_nanos() / 2 };
-        at < self.heard.after(Period::from_nanos(removed.saturating_add(more)))
+    pub(in super::super) const fn begins(&self, failure: OnStoreFailure) -> Timestamp {
+        if matches!(failure, OnStoreFailure::Deny) { self.begins_anew } else { self.begins }
     }
 
-    pub(in super::super) fn begins(&self, failure: OnStoreFailure) -> Option<Timestamp> {
-        let begins = self.begins?;
-        Some(if failure == OnStoreFailure::Deny { begins.max(self.begins_anew) } else { begins })
-    }
-
-    pub(in super::super) fn between(
-        &self,
-        from: Timestamp,
-        to: Timestamp,
-    ) -> impl Iterator<Item = NonZeroU32> {
+    /// Returns the largest number that counts at any instant from `from` to `to`.
+    pub(in super::super) fn largest(&self, from: Timestamp, to: Timestamp) -> NonZeroU32 {
         let begun = |at| self.counting.partition_point(|(since, _)| *since <= at);
         let (first, last) = (begun(from).saturating_sub(1), begun(to));
-        self.counting[first..last.max(first)].iter().map(|(_, number)| *number)
-    }
-
-    pub(super) const fn place(&self) -> Option<Place> {
-        self.place
+        let counting = self.counting[first..last.max(first)].iter().map(|(_, number)| *number);
+        counting.max().unwrap_or(UNKNOWN_INSTANCES.into())
     }
 
     /// `place` is the reply to a heartbeat of the instant `sent`. Both instants are on the store's clock.
     pub(super) fn follow(&mut self, place: Place, sent: Timestamp, now: Timestamp) {
-        let number = place.instances;
-        self.place = Some(place);
-        let newcomer = now.after(NEWCOMER);
-        let heard = self.counting.last().map(|(_, number)| *number);
+        let (number, newcomer) = (place.instances, now.after(NEWCOMER));
+        self.place = place;
+        let last = self.counting.last().map(|(_, number)| *number);
+        if last.is_none() {
+            self.begins = newcomer;
+        }
         // the others may have shared out the part of one that was silent
-        let is_other = heard != Some(number) || now.since(self.heard) >= FEWER;
-        if self.begins.is_none() || (is_other && !self.is_certain(now, OnStoreFailure::Deny)) {
+        let is_other = last != Some(number) || now.since(self.heard) >= FEWER;
+        if last.is_none() || (is_other && self.is_silent(now)) {
             self.begins_anew = newcomer;
         }
-        self.begins.get_or_insert(newcomer);
         self.heard = self.heard.max(sent);
         // what has not come yet and is less than there are now does not come
         while self.counting.pop_if(|(from, fewer)| *from > now && *fewer < number).is_some() {}

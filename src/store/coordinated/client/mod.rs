@@ -81,11 +81,11 @@ impl<R: Remote> StoreClient<R> {
     }
 
     pub(super) fn instances(&self) -> usize {
-        self.membership.instances()
+        self.membership.instances().unwrap_or(1)
     }
 
     pub(super) fn place(&self) -> Place {
-        self.membership.numbers().place().unwrap_or(Place::ALONE)
+        self.membership.numbers().place
     }
 
     pub(super) fn time(&self) -> StoreTime {

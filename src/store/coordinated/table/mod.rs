@@ -168,7 +168,7 @@ impl<R: Remote> CounterTable<R> {
     /// For a rule that requests `auto`: the number of instances may have changed, or `check` may be part of a burst.
     fn choose_again(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) {
         let taking = (check.direction == Direction::Take).then_some(check.hits);
-        let (instances, round_trip) = (self.client.membership.most_instances_lately(), self.client.round_trip());
+        let (instances, round_trip) = (self.client.membership.instances(), self.client.round_trip());
         let switch = counter.switch(taking, instances, round_trip, now);
         let Some(switch) = switch else { return };
         let was_in_burst = std::mem::replace(&mut counter.choice.is_in_burst, switch == Switch::Burst);
@@ -195,9 +195,7 @@ impl<R: Remote> CounterTable<R> {
     /// Returns the mode of a new counter of `check`, if the store supports it.
     fn wanted_mode(&self, check: &LimitCheck<'_>) -> Coordination {
         match self.requested_mode(check) {
-            Coordination::Auto => {
-                auto::wanted(check.tiers(), false, self.client.membership.most_instances_lately())
-            }
+            Coordination::Auto => auto::wanted(check.tiers(), false, self.client.membership.instances()),
             requested => requested,
         }
     }
