@@ -32,8 +32,9 @@ impl<R: Remote> CounterTable<R> {
         for (at, key) in due {
             let mut shard = self.shards.lock(key.shard());
             let is_single = shard.all_of(key.shard()).count() == 1;
-            let entry = shard.entry_mut(key);
-            if let Some(entry) = entry.filter(|entry| entry.counter.place.take_turn(at)) {
+            if let Some(entry) = shard.entry_mut(key)
+                && entry.counter.place.take_turn(at)
+            {
                 entry.counter.is_beside &= !is_single;
                 self.flush_counter(entry, &link, &mut outbox);
             }
