@@ -175,18 +175,6 @@ async fn a_lease_is_returned_before_a_limit_of_a_request_needs_it() {
     assert_eq!((decided.over, decided.remaining), (false, 0));
 }
 
-/// The lease would be one of the rule, whose limit may be another one.
-#[tokio::test(start_paused = true)]
-async fn nothing_is_leased_ahead_under_a_limit_of_a_request() {
-    let pair = pair(Network::default()).await;
-    let own = RuntimeLimit::new([daily(50_000)].into(), OverLimitPolicy::Ignore).expect("it is valid");
-    for counted in [100, 200] {
-        let ask = Ask { hits: 100, own: Some(own.clone()), ..Ask::hit("large") };
-        assert_eq!(over(&pair.ask(Scope::Descriptor, 0, &[ask]).await), [false]);
-        assert_eq!(pair.counted(), counted);
-    }
-}
-
 /// They are taken neither from the lease nor added to it.
 #[tokio::test(start_paused = true)]
 async fn hits_that_are_given_back_during_an_outage_leave_a_held_lease() {

@@ -124,27 +124,6 @@ async fn after_an_outage(pair: &Pair, asks: impl IntoIterator<Item = Ask<'_>>) {
     assert_eq!(pair.counted(), 0, "nothing is reported yet");
 }
 
-/// What was given back would not be there yet, and the earlier hits would count for good.
-#[tokio::test(start_paused = true)]
-async fn hits_under_several_limits_are_reported_in_their_order() {
-    for is_decided in [true, false] {
-        let limits: [fn() -> Ask<'static>; 2] = [|| Ask::hit("large"), || own(1, 120)];
-        for [taken, given] in [limits, [limits[1], limits[0]]] {
-            let pair = pair().await;
-            after_an_outage(&pair, [taken(), Ask { gives_back: true, ..given() }]).await;
-            if is_decided {
-                let ask = given();
-                let limit = if ask.own.is_some() { 120 } else { 1_000_000 };
-                let decided = pair.ask(Scope::Descriptor, 0, &[ask]).await[0];
-                assert_eq!((decided.over, decided.remaining), (false, limit - 1));
-            } else {
-                sleep(Duration::from_secs(3)).await;
-                assert_eq!(pair.counted(), 0);
-            }
-        }
-    }
-}
-
 /// The lease of the counter before is used up, and the store counts its hits until the day ends.
 #[tokio::test(start_paused = true)]
 async fn a_reload_that_adds_a_window_makes_only_the_first_hits_wait() {

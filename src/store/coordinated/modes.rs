@@ -309,7 +309,7 @@ impl<R: Remote> Coordinated<R> {
         let steps = self.shared(checks[0], time.now, |(key, counter), mode| {
             record_mode(record, mode);
             let asks: SmallVec<[Ask; 2]> = checks.iter().map(|check| Ask::of(check, scope)).collect();
-            self.table.record_dropped(counter.expire_leases(&self.table.link_at(time)));
+            self.table.record_dropped(counter.expire_leases(time));
             if !self.client.is_unavailable_for(&counter.target, time.now) {
                 let tries = counter.tries_together(mode, &asks, all_or_none, time.now);
                 let waiting =
@@ -346,7 +346,7 @@ impl<R: Remote> Coordinated<R> {
     ) -> Step {
         let ask = &Ask::of(check, scope);
         let link = self.table.link_at(time);
-        self.table.record_dropped(counter.expire_leases(&link));
+        self.table.record_dropped(counter.expire_leases(time));
         if self.client.is_unavailable_for(&counter.target, time.now) {
             // what is held is used first
             let held = (mode == Coordination::Lease).then(|| counter.decide_from_held(ask, &link)).flatten();

@@ -84,7 +84,7 @@ impl LocalCounter {
             Answer::Spend => {
                 let decision = self.spend(policy, hits, now);
                 // the next lease has to arrive before this one is used up
-                if self.runs_low(link) {
+                if self.runs_low(link.round_trip * 2, now) {
                     self.want_lease();
                 }
                 Decided::Now(decision, How::Spent)

@@ -381,18 +381,20 @@ impl LocalCounter {
         let at = link.time.now;
         let is_lease = self.choice.mode == Coordination::Lease;
         let wants_lease = is_lease && (wants_lease || tries.iter().any(Try::leases));
+        let before = self.leased_hits();
         if tries.iter().any(|asked| self.must_return(asked, at)) {
             self.return_leases();
         }
         if wants_lease {
-            self.return_ending(link);
+            self.return_ending(link.lead(), at);
         }
+        let returned = before - self.leased_hits();
         let (reports, dropped) = self.take_reports(sent.number, at);
         sent.carried = (!reports.is_empty()).then(|| self.carried_hits());
         // another limit cannot use them
         let may_hold = wants_lease && tries.iter().all(|asked| self.serves(&asked.target));
         let needed = needed_hits(tries);
-        let hold = may_hold.then(|| self.next_hold(needed, link)).flatten();
+        let hold = may_hold.then(|| self.next_hold(needed, returned, link)).flatten();
         let is_read_anyway = sent.carried.is_some() || hold.is_some() || !tries.is_empty();
         if std::mem::take(&mut self.plan.wants_read) && !is_read_anyway {
             sent.runs.extend(Exchange::read().runs);

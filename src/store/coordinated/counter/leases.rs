@@ -15,7 +15,7 @@ use crate::{
         capacity,
     },
     store::{
-        coordinated::link::Link,
+        coordinated::link::{Link, StoreTime},
         remote::{Hold, Reply, Target},
     },
 };
@@ -103,15 +103,13 @@ impl LocalCounter {
 
     /// Hits of ended leases that some tier still counts are returned to the store.
     #[inline]
-    pub(in super::super) fn expire_leases(&mut self, link: &Link) -> Dropped {
+    pub(in super::super) fn expire_leases(&mut self, time: StoreTime) -> Dropped {
         // most counters have none most of the time
-        let Some(first) = self.leases().first() else { return Dropped::default() };
-        let end = self.ended_by(link);
-        if first.until > end {
+        if self.leases().first().is_none_or(|lease| time.latest < lease.until) {
             return Dropped::default();
         }
-        self.return_leases_if(|lease| lease.until <= end);
-        self.drop_ended(link.time.now)
+        self.return_leases_if(|lease| lease.until <= time.latest);
+        self.drop_ended(time.now)
     }
 
     /// The leases must have as many `hits`.
@@ -131,10 +129,26 @@ impl LocalCounter {
         self.return_leases_if(|_| true);
     }
 
-    pub(in super::super) fn return_abandoned(&mut self, now: Timestamp) {
-        if self.abandoned_at().is_some_and(|at| now > at) {
-            self.return_leases();
-        }
+    /// Returns leases that end before a return could arrive, `lead` from now, if others can use them, and all if the
+    /// counter is abandoned.
+    pub(in super::super) fn return_ending(&mut self, lead: Period, now: Timestamp) {
+        let is_abandoned = self.abandoned_at().is_some_and(|at| now > at);
+        let (returns, soon) = (self.returns_early(), now.after(lead));
+        self.return_leases_if(|lease| is_abandoned || returns && lease.until <= soon);
+    }
+
+    /// Returns whether what is left of leases goes back before their end, because other instances can use it.
+    #[inline]
+    pub(in super::super) fn returns_early(&self) -> bool {
+        !self.is_alone() && flows(&self.target.tiers)
+    }
+
+    /// Returns whether to ask for the next lease in the call that returns what is left of one.
+    pub(in super::super) fn should_renew(&self, lead: Period, now: Timestamp) -> bool {
+        self.returns_early()
+            && self.leases().first().is_some_and(|lease| lease.until <= now.after(lead))
+            && !self.is_denied(now)
+            && self.demand.in_the_next(hold(&self.target.tiers, false), now) > 0
     }
 
     /// Returns the hits of those leases that end first and `are_over`.
@@ -154,8 +168,8 @@ impl LocalCounter {
         }
     }
 
-    /// Returns what to hold beside the `needed` hits of decisions that wait.
-    pub(in super::super) fn next_hold(&self, needed: u64, link: &Link) -> Option<Hold> {
+    /// Returns what to hold beside the `needed` hits of decisions that wait. `returned` hits were held until now.
+    pub(in super::super) fn next_hold(&self, needed: u64, returned: u64, link: &Link) -> Option<Hold> {
         let (tiers, lead, now) = (&self.target.tiers, link.lead(), link.time.now);
         let longest = hold(tiers, self.is_alone());
         // hits arrive after a round trip, by the latest clock that the store may have
@@ -164,7 +178,7 @@ impl LocalCounter {
             // it would end before it could be used
             return None;
         }
-        let want = self.ahead(needed, link);
+        let want = self.ahead(needed, returned, link);
         let time = if !self.is_alone() && !has_bucket(tiers) {
             // as long as the hits are expected to last, since a sliding window counts them until then
             let used_up = self.demand.time_for(needed + want, now);
@@ -175,14 +189,15 @@ impl LocalCounter {
         (want > 0).then_some(Hold { least: 1, want, time })
     }
 
-    /// How many hits to lease beyond `needed` ones: likely ones, and some for a lull.
-    fn ahead(&self, needed: u64, link: &Link) -> u64 {
+    /// How many hits to lease beyond `needed` ones: likely ones, and some for a lull. `returned` were held before.
+    fn ahead(&self, needed: u64, returned: u64, link: &Link) -> u64 {
         let (tiers, now) = (&self.target.tiers, link.time.now);
         let (has_others, remaining) = (!self.is_alone(), self.remaining(now));
         // of an equal share of the rest; half of that in a fixed window, since hits held at its end are lost to others
         let parts = u64::from(self.plan.instances) * if flows(tiers) { 1 } else { 2 };
         let expected = self.demand.in_the_next(self.horizon(link.horizon(), now), now);
-        let likely = expected.min((remaining / parts).max(1)).saturating_sub(self.lasting_hits(link));
+        let likely =
+            expected.min((remaining / parts).max(1).max(returned)).saturating_sub(self.leased_hits());
         // so few save hardly a call, and are missing elsewhere; tokens that return to a bucket are rarely more
         let least = if has_bucket(tiers) { 2 } else { MIN_AHEAD };
         let likely = if has_others && likely < least { 0 } else { likely };
@@ -215,36 +230,11 @@ impl LocalCounter {
         times.min().unwrap_or_default()
     }
 
-    /// Whether the next lease has to be requested now, to arrive before the others are used up or end.
+    /// Whether the next lease has to be requested now, to arrive before the others are used up in about `soon`.
     #[inline]
-    pub(in super::super) fn runs_low(&self, link: &Link) -> bool {
-        let (now, lasting) = (link.time.now, self.lasting_hits(link));
-        let soon = self.demand.in_the_next(link.round_trip * 2, now);
-        !self.is_denied(now) && lasting < soon && lasting < self.remaining(now)
-    }
-
-    /// The leased hits that can be used by the next request after two round trips, or until the window ends.
-    fn lasting_hits(&self, link: &Link) -> u64 {
-        let (soon, flows) = (self.next_use(link), flows(&self.target.tiers));
-        self.leases().iter().filter(|lease| !flows || lease.until > soon).map(HeldLease::left).sum()
-    }
-
-    fn next_use(&self, link: &Link) -> Timestamp {
-        self.ended_by(link).after(link.round_trip * 2 + self.demand.time_for(1, link.time.now))
-    }
-
-    /// Leases of a bucket that others use go back in the call that asks for the next: another call would follow soon.
-    pub(super) fn return_ending(&mut self, link: &Link) {
-        if self.shares_bucket() {
-            let soon = self.next_use(link);
-            self.return_leases_if(|lease| lease.until <= soon);
-        }
-    }
-
-    /// Returns the instant of which leases have to last beyond, so that they can be used now. Those of a bucket that others
-    /// use have to be returned before their hits flow back.
-    pub(in super::super) fn ended_by(&self, link: &Link) -> Timestamp {
-        link.time.latest.after(if self.shares_bucket() { link.lead() } else { Period::default() })
+    pub(in super::super) fn runs_low(&self, soon: Period, now: Timestamp) -> bool {
+        let leased = self.leased_hits();
+        !self.is_denied(now) && leased < self.demand.in_the_next(soon, now) && leased < self.remaining(now)
     }
 
     fn shares_bucket(&self) -> bool {
@@ -277,13 +267,12 @@ impl LocalCounter {
         Some(self.last_check_at.after(self.plan.schedule.interval().max(expected)))
     }
 
-    /// Returns when leases have to be looked at, `lead` before one of a bucket ends or when they are abandoned, and
-    /// whether that has to be punctual. None if none is ever returned: the sweep forgets those of a single window early
-    /// enough.
+    /// Returns when leases have to be looked at, `lead` before one ends or when they are abandoned, and whether that
+    /// has to be punctual. None if none is ever returned: the sweep forgets those of a single window early enough.
     #[inline]
     pub(in super::super) fn due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
         let lease = self.leases().first()?;
-        let (abandoned_at, is_punctual) = (self.abandoned_at(), self.shares_bucket());
+        let (abandoned_at, is_punctual) = (self.abandoned_at(), self.returns_early());
         if abandoned_at.is_none()
             && matches!(&self.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
         {

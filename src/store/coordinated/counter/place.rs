@@ -14,34 +14,37 @@ pub(in super::super) enum Urgency {
     Now,
 }
 
-/// Where a counter is queued: by the time at which it is due, in nanoseconds since the queue began.
+/// Where a counter is queued: by the time at which it is due, in units of eight nanoseconds since the queue began. The
+/// three lowest bits are the urgency and one; zero if it is not queued.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in super::super) struct QueuePlace(Option<(u64, Urgency)>);
+pub(in super::super) struct QueuePlace(u64);
 
 // === impl QueuePlace ===
 
 impl QueuePlace {
     pub(in super::super) fn due_at(self) -> Option<u64> {
-        self.0.map(|(at, _)| at)
+        (self.0 != 0).then_some(self.0 >> 3)
     }
 
-    pub(in super::super) fn is_due_for(self, urgency: Urgency) -> bool {
-        self.0.is_some_and(|(_, own)| own >= urgency)
+    pub(in super::super) const fn is_due_for(self, urgency: Urgency) -> bool {
+        self.0 & 7 > urgency as u64
     }
 
     /// Returns whether the counter was not due so early. The higher urgency is kept, so that it is not computed again
     /// for every hit.
     pub(in super::super) fn make_due(&mut self, at: u64, urgency: Urgency) -> bool {
-        let is_earlier = self.0.is_none_or(|(before, _)| at < before);
-        self.0 = match self.0 {
-            Some((before, own)) if !is_earlier => Some((before, own.max(urgency))),
-            _ => Some((at, urgency)),
-        };
+        let (before, own) = (self.due_at(), urgency as u64 + 1);
+        let is_earlier = before.is_none_or(|before| at < before);
+        self.0 = if is_earlier { at << 3 | own } else { self.0 & !7 | own.max(self.0 & 7) };
         is_earlier
     }
 
     /// Returns whether the counter is due at this very time, and then is due no more.
     pub(in super::super) fn take_turn(&mut self, at: u64) -> bool {
-        self.0.take_if(|(own, _)| *own == at).is_some()
+        let is_due = self.due_at() == Some(at);
+        if is_due {
+            self.0 = 0;
+        }
+        is_due
     }
 }

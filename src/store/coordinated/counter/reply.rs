@@ -501,7 +501,7 @@ impl LocalCounter {
             _ => sent.decide(reply, before.as_deref(), self.states_after(sent, reply, is_applied), now),
         };
         // what is held may have ended on the way
-        applied.dropped = self.expire_leases(link);
+        applied.dropped = self.expire_leases(link.time);
         for (asked, mut tried) in sent.tries.drain(..).zip(decided) {
             if knows_better
                 && tried.decision.over

@@ -126,7 +126,7 @@ impl<R: Remote> CounterTable<R> {
     pub(in super::super) fn compose(&self, entry: &mut Entry, link: &Link, outbox: &mut Outbox) {
         let Entry { key, counter } = entry;
         counter.follow_instances(link.instances);
-        self.record_dropped(counter.expire_leases(link));
+        self.record_dropped(counter.expire_leases(link.time));
         self.record_dropped(counter.compose(*key, link, |command, sent| outbox.push((command, sent))));
     }
 

@@ -13,6 +13,7 @@ use crate::{
         },
         remote::Remote,
     },
+    wakeup::{Wakeups, wake_all},
 };
 
 /// The steps in which the sweep visits the whole table.
@@ -28,7 +29,7 @@ impl<R: Remote> CounterTable<R> {
     /// `due` are counters, each with the time at which it was due.
     pub(super) fn flush(&self, due: Vec<(u64, CounterKey)>) -> Outbox {
         let link = self.link_now();
-        let mut outbox = Outbox::with_capacity(due.len());
+        let (mut outbox, mut woken) = (Outbox::with_capacity(due.len()), Wakeups::new());
         for (at, key) in due {
             let mut shard = self.shards.lock(key.shard());
             let is_single = shard.all_of(key.shard()).count() == 1;
@@ -36,16 +37,22 @@ impl<R: Remote> CounterTable<R> {
                 && entry.counter.place.take_turn(at)
             {
                 entry.counter.is_beside &= !is_single;
-                self.flush_counter(entry, &link, &mut outbox);
+                self.flush_counter(entry, &link, &mut outbox, &mut woken);
             }
         }
+        wake_all(&mut woken);
         outbox
     }
 
-    fn flush_counter(&self, entry: &mut Entry, link: &Link, outbox: &mut Outbox) {
+    fn flush_counter(&self, entry: &mut Entry, link: &Link, outbox: &mut Outbox, woken: &mut Wakeups) {
         let (counter, now) = (&mut entry.counter, link.time.now);
         // pending hits are kept while the node does not reply; the heartbeat detects when it does again
         let is_available = !self.client.is_unavailable_for(&counter.target, now);
+        if is_available && counter.should_renew(link.lead(), now) {
+            // due again after the reply
+            counter.want_lease();
+            return self.send_tries(entry, link, woken);
+        }
         self.return_ended(counter, link);
         if counter.waits_for_call() {
             // which carries the reports too: decisions must not leave behind those of others
@@ -61,8 +68,8 @@ impl<R: Remote> CounterTable<R> {
     fn return_ended(&self, counter: &mut LocalCounter, link: &Link) {
         // an instance that is not alone any more returns other leases
         counter.follow_instances(link.instances);
-        self.record_dropped(counter.expire_leases(link));
-        counter.return_abandoned(link.time.now);
+        self.record_dropped(counter.expire_leases(link.time));
+        counter.return_ending(link.lead(), link.time.now);
     }
 
     /// What other counters need was queued when it became known. Hits whose windows ended in an outage are dropped here.

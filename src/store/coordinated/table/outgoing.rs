@@ -9,7 +9,8 @@ use crate::{
     store::{coordinated::counter::Sent, remote::Command},
 };
 
-/// The most calls for decisions to one node: twice those of a round trip, for late replies and short distances.
+/// The most calls for decisions to one node: twice those of a round trip, for late replies and short distances. Twice
+/// as many if they are full, for as many keys as decisions.
 const MAX_CALLS: usize = 16;
 
 /// The parts of a round trip that pass between two calls.
@@ -55,11 +56,11 @@ impl NodeQueue {
     /// None if no decision waits, or a call has to return before.
     pub(super) fn time_to_next(&self, budget: Duration) -> Option<Duration> {
         let (most, distance) = pace(self.round_trip, budget);
-        if self.counters.is_empty() || self.calls >= most {
-            return None;
-        }
         // nothing more can join a full call
         let is_full = self.counters.len() >= MAX_BATCH;
+        if self.counters.is_empty() || self.calls >= most * if is_full { 2 } else { 1 } {
+            return None;
+        }
         let since = self.left_at.filter(|_| self.calls > 0 && !is_full).map(|left_at| left_at.elapsed());
         Some(since.map_or(Duration::ZERO, |since| distance.saturating_sub(since)))
     }

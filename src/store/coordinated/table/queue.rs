@@ -10,6 +10,9 @@ use crate::{
     store::coordinated::counter::{QueuePlace, Urgency},
 };
 
+/// Of the times of [places](QueuePlace), in nanoseconds.
+const UNIT: u64 = 8;
+
 #[derive(Debug)]
 pub(super) struct AttentionQueue {
     started: Instant,
@@ -38,7 +41,7 @@ impl AttentionQueue {
     ) {
         let (now, grid) = (self.now(), grid.as_nanos());
         let turn = || (now.saturating_add(delay.as_nanos()) / grid).max(now / grid + 1);
-        let at = if urgency == Urgency::Now { now } else { turn().saturating_mul(grid) };
+        let at = if urgency == Urgency::Now { now } else { turn().saturating_mul(grid) } / UNIT;
         let before = place.due_at();
         if !place.make_due(at, urgency) {
             return;
@@ -58,14 +61,14 @@ impl AttentionQueue {
     /// Takes up to `most` counters that are due, each with the time at which it was.
     pub(super) fn take(&self, most: usize) -> Vec<(u64, CounterKey)> {
         let (now, mut due) = (self.now(), self.due.lock());
-        let is_due = |first: &(u64, CounterKey)| first.0 <= now;
+        let is_due = |first: &(u64, CounterKey)| first.0 <= now / UNIT;
         std::iter::from_fn(|| due.first().is_some_and(is_due).then(|| due.pop_first())?).take(most).collect()
     }
 
     /// Returns when the first counter is due.
     pub(super) fn next(&self) -> Option<Instant> {
         let (at, _) = *self.due.lock().first()?;
-        Some(self.started + Period::from_nanos(at).into())
+        Some(self.started + Period::from_nanos(at * UNIT).into())
     }
 
     /// In nanoseconds since the start.

@@ -36,7 +36,7 @@ const MAX_QUEUE: usize = 4_096;
 
 /// The counters that are flushed, in a call of their own, before other tasks have their turn. Few, so that a decision
 /// does not wait for long behind them.
-const MAX_BACKGROUND: usize = 32;
+const MAX_BACKGROUND: usize = 64;
 
 pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
     let step = table.client.settings.sweep / SWEEP_STEPS as u64;

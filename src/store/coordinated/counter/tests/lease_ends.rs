@@ -23,10 +23,10 @@ fn a_busy_counter_is_abandoned_sooner_but_not_within_a_sync_interval() {
             "{due} with a hit each {every} ms"
         );
         fixture.wait(due);
-        fixture.counter.among(2).return_abandoned(fixture.now);
+        fixture.counter.among(2).return_ending(millis(10), fixture.now);
         assert_eq!(returning(&fixture), 0);
         fixture.wait(NANO);
-        fixture.counter.among(2).return_abandoned(fixture.now);
+        fixture.counter.among(2).return_ending(millis(10), fixture.now);
         assert_eq!(returning(&fixture), 60);
     }
 }
@@ -44,36 +44,37 @@ fn in_another_mode_nothing_is_kept() {
     assert_eq!((returning(&fixture), fixture.counter.leased_hits()), (4, 0));
 }
 
-/// Otherwise others may receive the tokens that flow in before the hits of the lease are back.
+/// One that ends is returned in time for other instances, if it has a hold: without one it is used at once or never.
 #[test]
-fn a_lease_of_a_bucket_that_others_use_is_returned_just_before_its_end() {
-    let expire = |fixture: &mut Fixture, at: Timestamp| {
-        fixture.now = at;
-        let link = fixture.link();
-        fixture.counter.expire_leases(&link);
-        returning(fixture)
-    };
-    for (tiers, instances, is_returned) in [
-        (vec![bucket(1_000, 60)], 3, true),
-        (vec![bucket(1_000, 60), fixed(1_000, 3_600)], 3, true),
-        (vec![bucket(1_000, 60)], 1, false),
-        (vec![sliding(1_000, 60)], 3, false),
-        (vec![fixed(10_000, 3_600)], 3, false),
+fn a_lease_with_a_hold_is_returned_just_before_its_end() {
+    let lead = millis(10);
+    for (tiers, instances, hold, is_returned) in [
+        (vec![sliding(1_000, 60)], 3, 400, true),
+        (vec![bucket(1_000, 60)], 3, 400, true),
+        (vec![sliding(1_000, 60), fixed(1_000, 3_600)], 3, 400, true),
+        (vec![sliding(1_000, 60)], 1, 400, false),
+        (vec![fixed(10_000, 3_600)], 3, 400, false),
     ] {
-        let name = format!("{tiers:?}, {instances} instances");
+        let name = format!("{tiers:?}, {instances} instances, for {hold} ms");
         let mut fixture = Fixture::new(&tiers, instances);
-        fixture.hold(7, millis(400));
-        fixture.hold(5, millis(405));
-        let (lead, until) = (fixture.link().lead(), fixture.counter.leases()[0].until);
-        let ending = until.before(lead);
+        fixture.hold(7, millis(hold));
+        fixture.hold(5, millis(2 * hold));
+        let until = fixture.counter.leases()[0].until;
+        let ending = Timestamp::from_nanos(until.as_nanos() - lead.as_nanos());
         let due = fixture.counter.due_at(lead);
         assert_eq!(due == Some((ending, true)), is_returned, "{name}: {due:?}");
-        for (at, returned) in [(ending.before(NANO), 0), (ending, 7), (ending.after(millis(5)), 12)] {
-            assert_eq!(expire(&mut fixture, at), if is_returned { returned } else { 0 }, "{name}");
+        let early = Timestamp::from_nanos(ending.as_nanos() - 1);
+        fixture.counter.among(instances).return_ending(lead, early);
+        assert_eq!(returning(&fixture), 0, "{name}");
+        for (at, returned) in [(ending, 7), (START.after(millis(2 * hold)), 12)] {
+            fixture.counter.return_ending(lead, at);
+            assert_eq!(returning(&fixture), if is_returned { returned } else { 0 }, "{name}");
         }
         if is_returned {
+            let unused = fixture.reports()[0].unused;
             // the earliest end of both leases
-            assert_eq!(fixture.reports()[0].unused, Some(UnusedHits { hits: 12, until }), "{name}");
+            let until = START.after(millis(hold));
+            assert_eq!(unused, Some(UnusedHits { hits: 12, until }), "{name}");
         }
     }
 }
@@ -104,12 +105,14 @@ fn hits_of_a_lease_that_has_ended_are_stranded_or_returned() {
         let mut fixture = Fixture::new(&tiers, instances);
         fixture.hold(held, hold);
         fixture.now = fixture.counter.leases()[0].until;
-        let end = fixture.link();
-        // those of buckets would be returned in time
-        let early = fixture.now.before(end.lead()).before(NANO);
-        assert_eq!(fixture.counter.expire_leases(&link(instances, early)).stranded, 0, "{name}");
+        let time = |nanos| {
+            let at = Timestamp::from_nanos(fixture.now.as_nanos() - nanos);
+            StoreTime { now: at, latest: at }
+        };
+        let (before, end) = (time(1), time(0));
+        assert_eq!(fixture.counter.expire_leases(before).stranded, 0, "{name}");
         assert_eq!(fixture.counter.leased_hits(), held, "{name}");
-        let dropped = fixture.counter.expire_leases(&end);
+        let dropped = fixture.counter.expire_leases(end);
         assert_eq!((fixture.counter.leased_hits(), dropped.unreported), (0, 0), "{name}");
         assert_eq!(dropped.stranded, if fate == Fate::Stranded { held } else { 0 }, "{name}");
         assert_eq!(returning(&fixture), if fate == Fate::Returned { held } else { 0 }, "{name}");
@@ -149,10 +152,8 @@ fn a_lease_ends_by_the_latest_reading_of_the_clock() {
     let end = Timestamp::from_nanos(START.as_nanos() + 60 * NANOS_PER_SECOND);
     let now = Timestamp::from_nanos(end.as_nanos() - 20_000_000);
     let late = Timestamp::from_nanos(end.as_nanos() - 1);
-    let at = |latest| Link { time: StoreTime { now, latest }, ..fixture.link() };
-    let (before, ended) = (at(late), at(end));
-    fixture.counter.expire_leases(&before);
+    fixture.counter.expire_leases(StoreTime { now, latest: late });
     assert_eq!(fixture.counter.leased_hits(), 9);
-    assert_eq!(fixture.counter.expire_leases(&ended).stranded, 0);
+    assert_eq!(fixture.counter.expire_leases(StoreTime { now, latest: end }).stranded, 0);
     assert_eq!((fixture.counter.leased_hits(), returning(&fixture)), (0, 9));
 }

@@ -16,7 +16,7 @@ fn requested(composed: &Composed) -> (u64, u64) {
 
 /// Returns the hits to hold beside `needed` ones.
 fn ahead(fixture: &Fixture, needed: u64) -> u64 {
-    let hold = fixture.counter.next_hold(needed, &fixture.link());
+    let hold = fixture.counter.next_hold(needed, 0, &fixture.link());
     hold.map_or(0, |hold| hold.want)
 }
 
@@ -196,43 +196,26 @@ fn what_may_be_kept_unused_is_missing_nowhere() {
 
 #[test]
 fn a_lease_is_requested_before_the_last_is_used_up_but_not_while_all_is_denied() {
+    let soon = millis(4);
     let fixture = |left: u64| {
         let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 2);
         fixture.demand(millis(1), 600);
         fixture.hold(left, millis(500));
         fixture
     };
-    let expected = fixture(1).counter.demand.in_the_next(millis(4), fixture(1).now);
+    let expected = fixture(1).counter.demand.in_the_next(soon, fixture(1).now);
     assert!(expected >= 3);
     for (left, runs_low) in [(expected - 1, true), (expected, false)] {
         let fixture = fixture(left);
-        assert_eq!(fixture.counter.runs_low(&fixture.link()), runs_low, "{left}");
+        assert_eq!(fixture.counter.runs_low(soon, fixture.now), runs_low, "{left}");
     }
     let mut denied = fixture(1);
     denied.counter.plan.denied_until = denied.now.after(NANO);
-    assert!(!denied.counter.runs_low(&denied.link()));
+    assert!(!denied.counter.runs_low(soon, denied.now));
     denied.wait(NANO);
-    assert!(denied.counter.runs_low(&denied.link()));
+    assert!(denied.counter.runs_low(soon, denied.now));
     denied.count(1_000);
-    assert!(!denied.counter.runs_low(&denied.link()), "nothing is left");
-}
-
-/// A decision would wait for the next one otherwise. Those of a bucket go back before they end.
-#[test]
-fn a_lease_is_requested_before_the_last_ends() {
-    // two round trips, and two more with the time that the queue needs
-    for (tier, early) in [(sliding(10_000, 60), 4), (bucket(10_000, 60), 14)] {
-        let mut fixture = Fixture::new(&[tier], 2);
-        fixture.demand(millis(1), 600);
-        fixture.hold(100, millis(300));
-        let until = fixture.counter.leases()[0].until;
-        for _ in 0..299 {
-            fixture.wait(millis(1));
-            let soon = millis(early) + fixture.counter.demand.time_for(1, fixture.now);
-            let ends = until.since(fixture.now) <= soon;
-            assert_eq!(fixture.counter.runs_low(&fixture.link()), ends, "{early} ms");
-        }
-    }
+    assert!(!denied.counter.runs_low(soon, denied.now), "nothing is left");
 }
 
 /// Three expected hits and two round trips earlier, but not in the first half of the pause.

@@ -2,7 +2,7 @@
 
 use tokio::{
     task::JoinSet,
-    time::{Duration, sleep},
+    time::{Duration, Instant, sleep},
 };
 
 use super::*;
@@ -49,6 +49,37 @@ async fn a_counter_that_needs_no_leases_any_more_returns_them_at_once() {
         assert_eq!(counter.owed_hits().stranded, granted, "they are pending");
     });
     assert_eq!(fixture.table.client.metrics.switches.to_interval.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_of_a_busy_counter_is_renewed_before_it_ends() {
+    let fixture = Fixture::new(Coordination::Lease, &[sliding(100_000, 60)]);
+    *fixture.store.0.instances.lock() = 2;
+    let mut tasks = fixture.send_heartbeats();
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(fixture.table.client.instances(), 2);
+    let renewals = || {
+        let calls = fixture.store.0.calls.lock();
+        let holds = |command: &&Command| command.exchange.hold.is_some();
+        calls.iter().flatten().filter(holds).count()
+    };
+    let now = fixture.now().as_nanos();
+    fixture.with_counter("v", |counter| {
+        for i in (0..600).rev() {
+            counter.demand.record(1, Timestamp::from_nanos(now - i * 1_000_000));
+        }
+        assert!(fixture.lease(counter, 2, 1) > 100);
+    });
+    tasks.spawn(sender::run(Arc::clone(&fixture.table)));
+    let begun = Instant::now();
+    while renewals() == 0 && begun.elapsed() < Duration::from_secs(2) {
+        sleep(Duration::from_millis(5)).await;
+        let now = fixture.now();
+        fixture.with_counter("v", |counter| counter.demand.record(5, now));
+    }
+    // it may be used for six tenths of a second
+    assert!((500..=600).contains(&begun.elapsed().as_millis()), "after {:?}", begun.elapsed());
+    assert_eq!(renewals(), 1);
 }
 
 /// A lone instance holds for long what others lack.
