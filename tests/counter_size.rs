@@ -169,7 +169,7 @@ fn tiers(algorithm: Algorithm) -> Limit {
 }
 
 #[test]
-fn a_coordinated_counter_takes_at_most_300_bytes_and_40_for_a_lease() {
+fn a_coordinated_counter_takes_at_most_300_bytes_and_70_for_leases() {
     let bucket = Bucket { burst: 100_000, refill: Refill::Continuous, strict: false };
     let (interval, lease) = (Coordination::Interval, Coordination::Lease);
     let (short, long) = (Duration::from_secs(2), Duration::from_secs(30));
@@ -199,14 +199,14 @@ fn a_coordinated_counter_takes_at_most_300_bytes_and_40_for_a_lease() {
         ("lease, token bucket, with a lease", leased(bucket, short)),
         ("lease, sliding window, with a lease", leased(sliding, short)),
     ] {
-        let most = if case.leased { 340 } else { 300 };
+        let most = if case.leased { 370 } else { 300 };
         let each = bytes_of(case);
         println!("{name}: {each} bytes per counter");
         assert!((100..=most).contains(&each), "{name}: {each} bytes");
     }
     let each = bytes_of(case(window(1_000), interval, 3, Duration::ZERO));
     println!("interval, fixed window, not reported yet: {each} bytes per counter");
-    assert!((300..=390).contains(&each), "{each} bytes");
+    assert!((300..=430).contains(&each), "{each} bytes");
 }
 
 /// The only member of each pool that is measured.

@@ -58,7 +58,8 @@ impl NodeQueue {
         let (most, distance) = pace(self.round_trip, budget);
         // nothing more can join a full call
         let is_full = self.counters.len() >= MAX_BATCH;
-        if self.counters.is_empty() || self.calls >= most * if is_full { 2 } else { 1 } {
+        let most = if is_full && most == MAX_CALLS { 2 * most } else { most };
+        if self.counters.is_empty() || self.calls >= most {
             return None;
         }
         let since = self.left_at.filter(|_| self.calls > 0 && !is_full).map(|left_at| left_at.elapsed());

@@ -246,7 +246,7 @@ async fn a_failed_call_fails_each_of_its_decisions() {
 
 /// However many calls for decisions are on their way.
 #[tokio::test(start_paused = true)]
-async fn what_no_decision_waits_for_is_sent_in_calls_of_32_commands_of_its_own() {
+async fn what_no_decision_waits_for_is_sent_in_calls_of_64_commands_of_its_own() {
     let script = Script::new();
     script.set(1, Answer::After(SLOW));
     let fixture = Fixture::new(&script);
@@ -256,9 +256,9 @@ async fn what_no_decision_waits_for_is_sent_in_calls_of_32_commands_of_its_own()
     }
     fixture.report((0..100).map(|_| (1, 7)));
     sleep(SLOW / 2).await;
-    assert_eq!(sizes(&script, 1), [1, 1, 1, 1, 32, 32, 32, 4]);
+    assert_eq!(sizes(&script, 1), [1, 1, 1, 1, 64, 36]);
     let background = script.calls().into_iter().filter(|call| call.urgency == Urgency::Background);
-    assert_eq!(background.count(), 4);
+    assert_eq!(background.count(), 2);
 }
 
 #[tokio::test(start_paused = true)]

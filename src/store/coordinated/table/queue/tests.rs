@@ -180,7 +180,7 @@ proptest! {
             tokio::time::advance(Duration::from_micros(passed)).await;
             let (delay, grid) = (Period::from_nanos(delay * 1_000), millis(grid));
             queue.push(keys(1)[0], &mut QueuePlace::default(), Urgency::Pause, delay, grid);
-            queue.due.lock().first().expect("it is queued").0
+            queue.due.lock().first().expect("it is queued").0 * UNIT
         });
         let (grid, at, due) = (grid * 1_000, passed + delay, due / 1_000);
         prop_assert_eq!(due % grid, 0);
