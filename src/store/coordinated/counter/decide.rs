@@ -188,7 +188,7 @@ impl LocalCounter {
             }
         };
         let decision = self.until_pause_ends(decision, now);
-        if self.is_pause_ending(link.round_trip, now) {
+        if self.ends_pause(now) {
             self.want_lease();
         }
         if !self.is_denied(now) {

@@ -287,7 +287,7 @@ impl LocalCounter {
     /// instances would send a call for each single token. The pause lasts until there is enough for all of them, and
     /// loses nothing, since the bucket does not overflow meanwhile. `is_partial`: the store has just granted less than
     /// asked.
-    pub(in super::super) fn pause_if_scarce(&mut self, is_partial: bool, now: Timestamp) {
+    pub(in super::super) fn pause_if_scarce(&mut self, is_partial: bool, round_trip: Period, now: Timestamp) {
         self.plan.denied_until = Timestamp::default();
         let tiers = &self.target.tiers;
         if !self.shares_bucket() {
@@ -303,15 +303,20 @@ impl LocalCounter {
         let time = wait.min(longest_pause(tiers));
         self.plan.is_scarce = wait > Period::default() && (self.plan.is_scarce || begins);
         if self.plan.is_scarce && self.demand.in_the_next(time, now) >= MIN_PAUSE_HITS {
+            // so that no decision waits for the call whose reply arrives at the end
+            let lead = (self.demand.time_for(3, now) + round_trip * 2).min(time / 2);
             self.plan.denied_until = now.after(time);
+            self.plan.asks_before = u16::try_from(lead.as_nanos().div_ceil(1_000_000)).unwrap_or(u16::MAX);
         }
     }
 
-    /// Returns whether to send the call that ends the pause, so that no decision waits for its reply.
-    pub(in super::super) fn is_pause_ending(&self, round_trip: Period, now: Timestamp) -> bool {
-        let (lead, left) = (self.demand.time_for(3, now) + round_trip * 2, self.plan.denied_until.since(now));
-        // in the second half of the pause, which the last reply has begun
-        let is_ending = left <= lead.min(now.since(self.heard.replied_at));
-        self.is_denied(now) && is_ending && !self.has_ledger_on_way()
+    /// True once for each pause, shortly before its end: then a lease should be requested.
+    pub(in super::super) fn ends_pause(&mut self, now: Timestamp) -> bool {
+        let left = self.plan.denied_until.since(now);
+        let is_ending = self.is_denied(now) && left <= Period::from_millis(self.plan.asks_before.into());
+        if is_ending {
+            self.plan.asks_before = 0;
+        }
+        is_ending
     }
 }

@@ -126,6 +126,8 @@ pub(super) struct Plan {
     looks: u8,
     /// Whether a bucket has run out of hits, and has not had enough for all instances again since.
     is_scarce: bool,
+    /// How many milliseconds before the end of a pause the next lease is requested. Zero once it was.
+    asks_before: u16,
     /// Whether the next flush reads the store's count, even if there is nothing to report.
     wants_read: bool,
 }
@@ -155,6 +157,7 @@ impl LocalCounter {
                 is_reply_dated: true,
                 looks: 0,
                 is_scarce: false,
+                asks_before: 0,
                 wants_read: false,
             },
             target,

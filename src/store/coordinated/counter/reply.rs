@@ -494,7 +494,7 @@ impl LocalCounter {
         }
         if is_leasing && (hold.is_some() || sent.tries.iter().any(asks_lease)) {
             let is_partial = rejects || hold.is_some_and(|hold| granted < hold.want);
-            self.pause_if_scarce(is_partial, now);
+            self.pause_if_scarce(is_partial, link.round_trip, now);
         }
         let decided = match sent.tries[..] {
             [] => Verdicts::new(),
