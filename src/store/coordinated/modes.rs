@@ -383,13 +383,16 @@ impl<R: Remote> Coordinated<R> {
         self.finish(check, step, turn).await
     }
 
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an `async fn` would have the step a second time, as its argument"
+    )]
     pub(super) fn finish(
         &self,
         check: &LimitCheck<'_>,
         step: Step,
         turn: Turn<'_>,
     ) -> impl Future<Output = Made> {
-        // a block, which has `step` once: an `async fn` would have its argument too
         async move {
             let waiting = match step {
                 Ok(made) => return made,

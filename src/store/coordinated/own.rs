@@ -53,8 +53,8 @@ impl<R: Remote> Coordinated<R> {
         let parts: SmallVec<[LimitCheck<'_>; 1]> = checks.iter().map(|check| own.of(check)).collect();
         let decisions = self.memory.decide(&parts, scope, own.at);
         let is_counted = scope != Scope::Request || !decisions.iter().any(|decision| decision.over);
-        let made = |decision| Made { is_counted, ..Made::new(own.report(decision), own.at) };
-        decisions.into_iter().map(made).collect()
+        let told = |decision| Made { is_counted, ..Made::new(own.report(decision), own.at) };
+        decisions.into_iter().map(told).collect()
     }
 
     pub(super) fn look_own(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {

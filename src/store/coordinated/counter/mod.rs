@@ -120,14 +120,14 @@ pub(super) struct Plan {
     remaining_at_reply: u32,
     usage: UsageRate,
     instances: u16,
+    /// How many milliseconds before the end of a pause the next lease is requested. Zero once it was.
+    asks_before: u16,
     /// Whether the last reply carried its instant.
     is_reply_dated: bool,
     /// How often this instance has looked for hits that others have given back since it was last granted any.
     looks: u8,
     /// Whether a bucket has run out of hits, and has not had enough for all instances again since.
     is_scarce: bool,
-    /// How many milliseconds before the end of a pause the next lease is requested. Zero once it was.
-    asks_before: u16,
     /// Whether the next flush reads the store's count, even if there is nothing to report.
     wants_read: bool,
 }
@@ -173,8 +173,8 @@ impl LocalCounter {
     /// Returns whether it may have changed.
     pub(super) fn follow_limit(&mut self, check: &LimitCheck<'_>, now: Timestamp) -> bool {
         let rule = check.rule.id();
-        let is_older = rule.zip(self.rule).is_some_and(|(rule, own)| rule.is_older_than(own));
-        if is_older || rule == self.rule && (rule.is_some() || self.target.is_of(check)) {
+        let is_known = rule == self.rule && (rule.is_some() || self.target.is_of(check));
+        if is_known || rule.zip(self.rule).is_some_and(|(rule, own)| rule.is_older_than(own)) {
             return false;
         }
         if !self.target.is_of(check) {

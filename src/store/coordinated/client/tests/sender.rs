@@ -270,7 +270,9 @@ async fn what_is_sent_together_goes_to_the_node_of_each_command() {
     let sent = script.calls().into_iter();
     let mut sent: Vec<(u64, Vec<i64>)> =
         sent.map(|call| (call.node.0, call.commands.iter().map(reported).collect())).collect();
-    sent.iter_mut().for_each(|(_, reports)| reports.sort_unstable());
+    for (_, reports) in &mut sent {
+        reports.sort_unstable();
+    }
     sent.sort_unstable();
     assert_eq!(sent, [(1, vec![3, 7]), (2, vec![5])]);
 }

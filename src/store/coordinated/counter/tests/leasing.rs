@@ -231,7 +231,7 @@ fn the_call_that_ends_a_pause_is_sent_a_little_earlier() {
         assert_eq!(until, fixture.now.after(millis(1_000)), "a hit each {every} ms");
         let is_ending = |ms: &u64| {
             fixture.now = until.before(millis(1_000 - ms));
-            if ms % every == 0 {
+            if ms.is_multiple_of(every) {
                 fixture.counter.demand.record(1, fixture.now);
             }
             fixture.counter.ends_pause(fixture.now)

@@ -161,7 +161,9 @@ async fn the_loop_wakes_up_for_what_is_due_earlier() {
             }
         };
         let ((), pushed) = tokio::join!(waiting, pushing);
-        pushed.into_iter().for_each(|(i, place)| places[i] = place);
+        for (i, place) in pushed {
+            places[i] = place;
+        }
         assert_eq!((begun.elapsed().as_millis(), take(&queue, &keys, &mut places)), (woken, due));
     }
 }
