@@ -9,9 +9,11 @@ use crate::{
     store::{coordinated::counter::Sent, remote::Command},
 };
 
-/// The most calls for decisions to one node: twice those of a round trip, for late replies and short distances. Twice
-/// as many if they are full, for as many keys as decisions.
+/// The most calls for decisions to one node: twice those of a round trip, for late replies and short distances.
 const MAX_CALLS: usize = 16;
+
+/// The most if they are full: nothing more can join one, so it leaves at once.
+const FULL_CALLS: usize = 32;
 
 /// The parts of a round trip that pass between two calls.
 const PARTS: u32 = 8;
@@ -58,7 +60,7 @@ impl NodeQueue {
         let (most, distance) = pace(self.round_trip, budget);
         // nothing more can join a full call
         let is_full = self.counters.len() >= MAX_BATCH;
-        let most = if is_full && most == MAX_CALLS { 2 * most } else { most };
+        let most = if is_full { FULL_CALLS } else { most };
         if self.counters.is_empty() || self.calls >= most {
             return None;
         }
