@@ -3,7 +3,7 @@
 //!
 //! A counter changes to `lease` as soon as its limit is too small, and back only when the limit is half as large again
 //! as needed, so that the coming and going of an instance does not move it back and forth. For the same reason the
-//! number of instances is the largest of the last heartbeats.
+//! number of instances falls later than it rises.
 //!
 //! A burst is more hits than the schedule of syncs can keep up with.
 

@@ -133,7 +133,11 @@ impl<R: Remote> CounterTable<R> {
         let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed));
         let target = Arc::new(Target::of(check));
         let mut counter = LocalCounter::new(target, self.client.settings.sync_interval, generation, now);
-        shard.all_of(key.shard()).for_each(|other| counter.begin_beside(&mut other.counter));
+        for other in shard.all_of(key.shard()) {
+            counter.begin_beside(&mut other.counter);
+            // what it has returned does not wait for the sweep
+            self.enqueue(other, now);
+        }
         self.shards.insert(shard, key, counter, |mut evicted| {
             // their decisions are made without the store
             evicted.count_returns();
