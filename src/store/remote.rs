@@ -229,7 +229,8 @@ pub struct Reply {
     pub taken: SmallVec<[u32; 1]>,
     /// The store's clock at the command, if known. Of replies about one target the later one has the later counters.
     pub at: Option<Timestamp>,
-    /// The counters after the command, one for each tier, on the store's clock.
+    /// The counters after the reports, before the runs and the hold, one for each tier, on the store's clock: so the sender
+    /// can repeat what has been decided.
     pub counters: SmallVec<[CounterState; 1]>,
     /// The sliding windows and buckets that the [writer](Exchange::writer) has changed last, as of before the command.
     pub own: TierSet,

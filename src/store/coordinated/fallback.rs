@@ -1,6 +1,10 @@
 //! Makes decisions by `on_store_failure` when the store has not replied within the budget, or is unavailable.
 
-use super::{Coordinated, counter::LocalCounter, delivery::Delivery, modes::Made};
+use super::{
+    Coordinated,
+    counter::{LocalCounter, Verdict},
+    delivery::Delivery,
+};
 use crate::{
     limit::{
         Decision, Direction, Hits, LimitCheck, OnStoreFailure, Reservation, ReservationRequest, Timestamp,
@@ -17,11 +21,11 @@ impl<R: Remote> Coordinated<R> {
         check: &LimitCheck<'_>,
         delivery: Delivery,
         now: Timestamp,
-    ) -> Made {
+    ) -> Verdict {
         let (metrics, hits) = (&self.client.metrics, check.hits);
         metrics.decisions.fallback.add(1);
         if check.direction == Direction::GiveBack && delivery != Delivery::NotApplied {
-            return Made::new(counter.look(Hits(0), now).by_fallback(), now);
+            return Verdict::new(counter.look(Hits(0), now).by_fallback(), now);
         }
         if delivery == Delivery::Unknown {
             metrics.hits.delivery_unknown.add(hits.0);
@@ -38,7 +42,7 @@ impl<R: Remote> Coordinated<R> {
         if !decision.over && hits > Hits(0) {
             counter.note_answer(delivery, hits, now);
         }
-        Made { fallback: Some(delivery), ..Made::new(decision.by_fallback(), now) }
+        Verdict { fallback: Some(delivery), ..Verdict::new(decision.by_fallback(), now) }
     }
 
     /// Hits of unknown delivery are not reported, nor given back when they are released.

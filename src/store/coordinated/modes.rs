@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     Coordinated,
     buckets::{STEPS, UNKNOWN_PACE},
-    counter::{Ask, Asks, Decided, LocalCounter, Tried, TryOutcome},
+    counter::{Ask, Asks, LocalCounter, TryOutcome, Verdict},
     delivery::Delivery,
     link::StoreTime,
     table::Waiting,
@@ -30,27 +30,7 @@ use crate::{
 const NO_REPLY: &str = "no reply within WEIR_DECISION_BUDGET or the timeout of the caller";
 
 /// A decision that needed no wait, or what it waits for: the store decides.
-pub(super) type Step = Result<Made, Waiting>;
-
-/// A decision, and how its hits are given back.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Made {
-    pub(super) decision: Decision,
-    /// What became of the command, if the hits were counted in the fallback. None if they count where the mode counts.
-    pub(super) fallback: Option<Delivery>,
-    /// On the clock of its counter.
-    pub(super) at: Timestamp,
-    /// Whether its hits are counted, if they are admitted.
-    pub(super) is_counted: bool,
-}
-
-// === impl Made ===
-
-impl Made {
-    pub(super) const fn new(decision: Decision, at: Timestamp) -> Self {
-        Self { decision, fallback: None, at, is_counted: true }
-    }
-}
+pub(super) type Step = Result<Verdict, Waiting>;
 
 // === impl Coordinated ===
 
@@ -119,7 +99,7 @@ impl<R: Remote> Store for Coordinated<R> {
             Some(None) => {}
         }
         Ok(match self.ask(check, Asks::Reserve(request), Instant::now() + patience.into()).await {
-            Ok(Tried { decision, at, reserved: hits, .. }) => {
+            Ok(Verdict { decision, at, reserved: hits, .. }) => {
                 // the store reserved the hits no earlier than `now`, so they may be used at least until then
                 let fixed = check.tiers().iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
                 let ends = fixed.map(|tier| now.after(at.window_end(tier.period).since(at)));
@@ -319,7 +299,8 @@ impl<R: Remote> Coordinated<R> {
                 }
                 let rejected = if all_or_none { counter.reject_together(&asks, time.now) } else { None };
                 if let Some(rejected) = rejected {
-                    let step = |decision| Ok(Made { is_counted: false, ..Made::new(decision, time.now) });
+                    let step =
+                        |decision| Ok(Verdict { is_counted: false, ..Verdict::new(decision, time.now) });
                     return rejected.into_iter().map(step).collect();
                 }
             }
@@ -347,26 +328,17 @@ impl<R: Remote> Coordinated<R> {
         let ask = &Ask::of(check, scope);
         let link = self.table.link_at(time);
         self.table.record_dropped(counter.expire_leases(time));
-        if self.client.is_unavailable_for(&counter.target, time.now) {
-            // what is held is used first
-            let held = (mode == Coordination::Lease).then(|| counter.decide_from_held(ask, &link)).flatten();
-            if let Some(decision) = held {
-                self.client.metrics.decisions.leased.add(1);
-                return Ok(Made::new(decision, time.now));
+        let is_away = self.client.is_unavailable_for(&counter.target, time.now);
+        let asks = match counter.decide(mode, ask, &link, is_away) {
+            Ok((decision, how)) => {
+                self.client.metrics.of(how).add(1);
+                return Ok(Verdict::new(decision, time.now));
             }
-        } else {
-            match counter.decide(mode, ask, &link) {
-                Decided::Now(decision, how) => {
-                    self.client.metrics.of(how).add(1);
-                    return Ok(Made::new(decision, time.now));
-                }
-                Decided::Wait(asks) => {
-                    if let Some(waiting) = Waiting::ask((key, &mut *counter), ask.hits, asks) {
-                        return Err(waiting);
-                    }
-                    // too many wait
-                }
-            }
+            Err(asks) => asks,
+        };
+        // none if too many wait
+        if let Some(waiting) = asks.and_then(|asks| Waiting::ask((key, &mut *counter), ask.hits, asks)) {
+            return Err(waiting);
         }
         Ok(self.decide_without_store(counter, check, Delivery::NotApplied, time.now))
     }
@@ -378,7 +350,7 @@ impl<R: Remote> Coordinated<R> {
         looked.unwrap_or_else(|| self.look_own(check, hits, now))
     }
 
-    pub(super) async fn take_check(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> Made {
+    pub(super) async fn take_check(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> Verdict {
         let step = self.step(check, scope, turn.now, turn.record);
         self.finish(check, step, turn).await
     }
@@ -392,7 +364,7 @@ impl<R: Remote> Coordinated<R> {
         check: &LimitCheck<'_>,
         step: Step,
         turn: Turn<'_>,
-    ) -> impl Future<Output = Made> {
+    ) -> impl Future<Output = Verdict> {
         async move {
             let waiting = match step {
                 Ok(made) => return made,
@@ -401,9 +373,9 @@ impl<R: Remote> Coordinated<R> {
             let commands = waiting.commands;
             let outcome = self.table.outcome(waiting, turn.until);
             match recorded(turn, commands, pin!(outcome)).await {
-                Ok(Tried { decision, at, is_counted, .. }) => {
+                Ok(verdict) => {
                     self.client.metrics.decisions.waited.add(1);
-                    Made { is_counted, ..Made::new(decision, at) }
+                    verdict
                 }
                 Err(delivery) => {
                     let at = self.client.time_at(self.client.local_time_since(turn.now)).now;

@@ -7,11 +7,7 @@
 
 use smallvec::SmallVec;
 
-use super::{
-    Coordinated,
-    client::InstanceNumbers,
-    modes::{Made, record_mode},
-};
+use super::{Coordinated, client::InstanceNumbers, counter::Verdict, modes::record_mode};
 use crate::{
     limit::{
         Algorithm, Coordination, Decision, Hits, LimitCheck, OnStoreFailure, OwnPart, Period, Reservation,
@@ -41,7 +37,7 @@ impl<R: Remote> Coordinated<R> {
         scope: Scope,
         now: Timestamp,
         record: Option<&DecisionRecord>,
-    ) -> SmallVec<[Made; 2]> {
+    ) -> SmallVec<[Verdict; 2]> {
         let own = self.own(checks[0], now);
         let counts = &self.client.metrics.decisions;
         let (mode, count) = match own.part {
@@ -53,7 +49,7 @@ impl<R: Remote> Coordinated<R> {
         let parts: SmallVec<[LimitCheck<'_>; 1]> = checks.iter().map(|check| own.of(check)).collect();
         let decisions = self.memory.decide(&parts, scope, own.at);
         let is_counted = scope != Scope::Request || !decisions.iter().any(|decision| decision.over);
-        let told = |decision| Made { is_counted, ..Made::new(own.report(decision), own.at) };
+        let told = |decision| Verdict { is_counted, ..Verdict::new(own.report(decision), own.at) };
         decisions.into_iter().map(told).collect()
     }
 

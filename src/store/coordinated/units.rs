@@ -13,8 +13,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{
     Coordinated,
-    counter::{Ask, Asks},
-    modes::{Made, recorded},
+    counter::{Ask, Asks, Verdict},
+    modes::recorded,
     turn::Turn,
 };
 use crate::{
@@ -44,7 +44,7 @@ impl<R: Remote> Coordinated<R> {
         let units = in_commands.map(|places| {
             let unit: SmallVec<[&LimitCheck<'_>; 2]> = places.iter().map(|place| &checks[*place]).collect();
             let rank = if all_or_none { self.rank(&unit, turn.now) } else { 0 };
-            (unit, rank, None::<SmallVec<[Made; 2]>>)
+            (unit, rank, None::<SmallVec<[Verdict; 2]>>)
         });
         let (mut units, mut over): (Vec<_>, bool) = (units.collect(), false);
         for due in 0..=4 {
@@ -53,7 +53,7 @@ impl<R: Remote> Coordinated<R> {
                 due.map(async |(unit, _, made)| *made = Some(self.take_unit(unit, scope, turn).await));
             join_all(taken).await;
             // of a counter that is above its limit nevertheless, hits may be given back
-            let rejects = |(made, check): (&Made, &&LimitCheck<'_>)| {
+            let rejects = |(made, check): (&Verdict, &&LimitCheck<'_>)| {
                 made.decision.over && check.direction == Direction::Take
             };
             let mut made = units.iter().flat_map(|(unit, _, made)| made.iter().flatten().zip(unit));
@@ -91,7 +91,7 @@ impl<R: Remote> Coordinated<R> {
         unit: &[&LimitCheck<'_>],
         scope: Scope,
         mut turn: Turn<'_>,
-    ) -> SmallVec<[Made; 2]> {
+    ) -> SmallVec<[Verdict; 2]> {
         let mut all = SmallVec::new();
         while all.len() < unit.len() {
             let rest = &unit[all.len()..];
@@ -140,8 +140,8 @@ impl<R: Remote> Coordinated<R> {
     }
 
     /// Gives hits back, because another check of the request was rejected. Returns how the counter stands then.
-    pub(super) fn undo(&self, check: &LimitCheck<'_>, made: Made, turn: Turn<'_>) -> Decision {
-        let Made { decision, fallback, at, is_counted } = made;
+    pub(super) fn undo(&self, check: &LimitCheck<'_>, made: Verdict, turn: Turn<'_>) -> Decision {
+        let Verdict { decision, fallback, at, is_counted, .. } = made;
         if decision.over || check.hits == Hits(0) {
             return decision;
         }

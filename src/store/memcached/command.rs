@@ -164,7 +164,7 @@ impl PreparedCommand {
             follow_up =
                 Some(FollowUp { commands: self.add(used - last.value).into_iter().collect(), counter: None });
         }
-        let counters = smallvec![encoding::window(&self.target.tiers[0], self.at, used)];
+        let counters = smallvec![encoding::window(&self.target.tiers[0], self.at, before)];
         let granted = if is_held { needed } else { 0 };
         CommandOutcome { reply: Ok(Reply { granted, taken, counters, ..Reply::default() }), follow_up }
     }
@@ -322,17 +322,17 @@ mod tests {
         let key = "shop_tenant_acme_60";
         let commands = [format!("ma {key} MD D5"), format!("ma {key} N60 J4 D4 v"), format!("mg {key} v c")];
         assert_eq!(texts(of(false)), commands);
-        // the count afterwards, whether the try is admitted, the hits that count, and what follows
-        for (value, all_or_none, taken, counted, then) in [
-            (9, false, 1, 9, None),
-            (12, false, 0, 8, Some(" MD D4\r\n")),
-            (9, true, 1, 9, None),
+        // the count afterwards, whether the try is admitted, the hits that counted before, and what follows
+        for (value, all_or_none, taken, before, then) in [
+            (9, false, 1, 10, None),
+            (12, false, 0, 13, Some(" MD D4\r\n")),
+            (9, true, 1, 10, None),
             (12, true, 0, 13, Some(" D1 v\r\n")),
         ] {
             let replies = [MetaReply::Done, number(value), number(value)];
             let outcome = prepared(OverLimitPolicy::Ignore, of(all_or_none)).outcome(&replies);
             let reply = outcome.reply.expect("it was carried out");
-            assert_eq!((&reply.taken[..], used(&reply)), (&[1, taken][..], counted), "{value}");
+            assert_eq!((&reply.taken[..], used(&reply)), (&[1, taken][..], before), "{value}");
             let follow_up = outcome.follow_up.map(|follow_up| follow_up.commands[0].0.clone());
             let follows =
                 |text: &str| follow_up.as_ref().is_some_and(|command| command.ends_with(text.as_bytes()));
@@ -345,20 +345,20 @@ mod tests {
         let hold = Hold { least: 3, want: 5, time: Period::default() };
         let (take, grant) = (|policy| Exchange::of_try(3, policy), |_| Exchange::of_hold(hold));
         let cases: [(_, &dyn Fn(OverLimitPolicy) -> Exchange, _); 4] = [
-            (OverLimitPolicy::Count, &take, 12),
-            (OverLimitPolicy::Ignore, &take, 9),
-            (OverLimitPolicy::Count, &grant, 9),
-            (OverLimitPolicy::Ignore, &grant, 9),
+            (OverLimitPolicy::Count, &take, true),
+            (OverLimitPolicy::Ignore, &take, false),
+            (OverLimitPolicy::Count, &grant, false),
+            (OverLimitPolicy::Ignore, &grant, false),
         ];
         let given =
             |reply: &Reply| reply.granted + 3 * reply.taken.iter().copied().map(u64::from).sum::<u64>();
-        for (policy, exchange, counted) in cases {
+        for (policy, exchange, counts) in cases {
             let outcome = prepared(policy, exchange(policy)).outcome(&[number(LIMIT + 2)]);
             let reply = outcome.reply.expect("it was carried out");
-            assert_eq!((given(&reply), used(&reply)), (0, counted), "{policy:?}");
+            assert_eq!((given(&reply), used(&reply)), (0, 9), "{policy:?}");
             let follow_up = outcome.follow_up.map_or_else(Vec::new, |follow_up| follow_up.commands);
             let subtracts = follow_up.first().is_some_and(|command| command.0.ends_with(b" MD D3\r\n"));
-            assert_eq!(subtracts, counted == 9);
+            assert_eq!(subtracts, !counts);
             assert_eq!(
                 follow_up.len() > 1,
                 subtracts && policy == OverLimitPolicy::Count,

@@ -129,7 +129,7 @@ impl PreparedCommand {
         // the tries were counted after everything else
         let before = used.saturating_sub(self.exchange.tried());
         let (taken, ..) = self.exchange.decide_in_window(before, tier.requests.into(), 0);
-        let counters = std::iter::once(encoding::window(tier, self.at, used)).collect();
+        let counters = std::iter::once(encoding::window(tier, self.at, before)).collect();
         Ok(Reply { taken, counters, ..Reply::default() })
     }
 }

@@ -25,7 +25,7 @@
 --           count too, and 2 if the hits are given back
 -- Returns the hits that are held, and the tries of each run that took their hits, separated by commas, with the sum of
 -- 2^i for each i-th sliding window or bucket that the writer has changed last, a comma, the same for those that were not there, and =
--- before them; now; and the state of each tier,
+-- before them; now; and the state of each tier after the reports, before the runs,
 -- separated by |. Or 'moved' and now, if something is to be decided and the window of a fixed tier is not open now.
 -- src/store/encoding.rs documents the states.
 
@@ -59,7 +59,6 @@ local function write(tier, text, idle)
     keep = math.max(keep, redis.call('PTTL', tier.key))
   end
   redis.call('SET', tier.key, text, 'PX', whole(keep))
-  tier.text = text
 end
 
 local fixed = {}
@@ -91,7 +90,10 @@ function fixed.save(tier)
     redis.call('INCRBY', tier.key, whole(tier.change))
     redis.call('PEXPIRE', tier.key, whole(ttl(tier.ends)))
   end
-  tier.text = whole(tier.used)
+end
+
+function fixed.encode(tier)
+  return whole(tier.used)
 end
 
 -- The state is 'w', the writer, the start of the newest span, and for each span, oldest first, the time from that
@@ -168,17 +170,22 @@ end
 
 function sliding.reject() end
 
-function sliding.save(tier)
+function sliding.encode(tier)
   drop_expired(tier)
-  local opened, n = tier.opened, #tier.last
+  local opened = tier.opened
   local texts = { 'w', writer, whole(opened) }
-  for i = 1, n do
+  for i = 1, #tier.last do
     texts[2 * i + 2] = whole(tier.last[i] - opened)
     texts[2 * i + 3] = whole(tier.hits[i])
   end
+  return table.concat(texts, ' ')
+end
+
+function sliding.save(tier, text)
   -- hits that came and went leave no counter behind
   if tier.text or sum(tier) > 0 then
-    write(tier, table.concat(texts, ' '), n > 0 and tier.last[n] + tier.period or now)
+    local n = #tier.last
+    write(tier, text, n > 0 and tier.last[n] + tier.period or now)
   end
 end
 
@@ -259,8 +266,11 @@ function bucket.reject(tier, at)
   end
 end
 
-function bucket.save(tier)
-  local text = string.format('%s %s %.0f %.17g', tier.kept > tier.burst and 'd' or 'b', writer, tier.kept_as_of, tier.kept)
+function bucket.encode(tier)
+  return string.format('%s %s %.0f %.17g', tier.kept > tier.burst and 'd' or 'b', writer, tier.kept_as_of, tier.kept)
+end
+
+function bucket.save(tier, text)
   local full = 0
   if tier.requests > 0 then
     full = tier.kept * tier.period / tier.requests
@@ -439,6 +449,11 @@ for i, tier in ipairs(tiers) do
   for _, report in ipairs(reported) do
     if math.floor(report.keys / tier.bit) % 2 == 1 then tier.kind.report(tier, report) end
   end
+  if not tier.kind.has_writer or tier.changed then
+    tier.told = tier.kind.encode(tier)
+  else
+    tier.told = tier.text or tier.kind.unused()
+  end
 end
 
 -- Returns how many hits all tiers admit, at most n.
@@ -508,9 +523,11 @@ taken[1] = (own + missing > 0 and whole(own) .. ',' .. whole(missing) .. '=' or 
 
 local reply = { table.concat(taken, ','), whole(now) }
 for i, tier in ipairs(tiers) do
-  if not tier.kind.has_writer or tier.changed then
+  if not tier.kind.has_writer then
     tier.kind.save(tier)
+  elseif tier.changed then
+    tier.kind.save(tier, decides and tier.kind.encode(tier) or tier.told)
   end
-  if i <= counted then reply[i + 2] = tier.text or tier.kind.unused() end
+  if i <= counted then reply[i + 2] = tier.told end
 end
 return table.concat(reply, '|')

@@ -80,7 +80,7 @@ impl SimulatedServer {
             Some(before) => before.state.clone(),
             None => unused(tier, key, now),
         });
-        let mut counters: SmallVec<[CounterState; 1]> = loaded.collect();
+        let mut counters: States = loaded.collect();
         for (tier, counter) in target.tiers.iter().zip(&mut counters) {
             if tier.algorithm == Algorithm::SlidingWindow {
                 // drops expired spans, so that only changes are found
@@ -96,7 +96,7 @@ impl SimulatedServer {
             }
         }
         let mut counted = Counted { target, keys: &keys, counters, now, changed: TierSet::default() };
-        let (mut hits, taken, granted) = counted.apply(exchange);
+        let (told, (mut hits, taken, granted)) = counted.apply(exchange);
         let Counted { counters, changed, .. } = counted;
         for (i, (key, counter)) in keys.iter().zip(&counters).enumerate() {
             let is_fixed = target.tiers[i].algorithm == Algorithm::FixedWindow;
@@ -122,7 +122,7 @@ impl SimulatedServer {
             }
         }
         self.sweep(now);
-        Reply { granted, taken, at: Some(now), counters, own, missing }
+        Reply { granted, taken, at: Some(now), counters: told, own, missing }
     }
 
     /// Returns the windows as they were before.
@@ -230,10 +230,13 @@ fn unused(tier: &Tier, key: &Key, now: Timestamp) -> CounterState {
     }
 }
 
+/// One for each tier.
+type States = SmallVec<[CounterState; 1]>;
+
 struct Counted<'a> {
     target: &'a Target,
     keys: &'a [Key],
-    counters: SmallVec<[CounterState; 1]>,
+    counters: States,
     now: Timestamp,
     changed: TierSet,
 }
@@ -255,8 +258,9 @@ impl Counted<'_> {
         result
     }
 
-    /// Returns the hits that runs and the hold took, the tries that were taken of each run, and the hits of the hold.
-    fn apply(&mut self, exchange: &Exchange) -> (i64, SmallVec<[u32; 1]>, u64) {
+    /// Returns the counters after the reports, and the hits that runs and the hold took, the tries that were taken of each
+    /// run, and the hits of the hold.
+    fn apply(&mut self, exchange: &Exchange) -> (States, (i64, SmallVec<[u32; 1]>, u64)) {
         for report in &exchange.reports {
             self.report(report);
         }
@@ -270,12 +274,12 @@ impl Counted<'_> {
             taken.push(admitted);
         }
         if exchange.all_or_none && exchange.runs.iter().zip(&taken).any(|(run, taken)| *taken < run.tries) {
-            (self.counters, self.changed, all) = (before, changed, 0);
+            (self.counters, self.changed, all) = (before.clone(), changed, 0);
             let rejected = exchange.runs.iter().zip(&taken).filter(|(run, taken)| **taken < run.tries);
             rejected.for_each(|(run, _)| self.note_rejected(*run));
         }
         let held = exchange.hold.map_or(0, |hold| self.hold(hold));
-        (all.saturating_add_unsigned(held), taken, held)
+        (before, (all.saturating_add_unsigned(held), taken, held))
     }
 
     fn make_run(&mut self, run: Run) -> u32 {
@@ -291,7 +295,7 @@ impl Counted<'_> {
         }
         let (tiers, now) = (&self.target.tiers, self.now);
         let policy = if run.counts_rejected { OverLimitPolicy::Count } else { OverLimitPolicy::Ignore };
-        let mut after: SmallVec<[CounterState; 1]> = self.counters.clone();
+        let mut after: States = self.counters.clone();
         let mut admitted = 0;
         for _ in 0..run.tries {
             let decision = decide(tiers, &mut after, policy, Direction::Take, Hits(run.hits), now);

@@ -39,56 +39,56 @@ pub(in super::super) fn wanted(tiers: &[Tier], leases: bool, instances: Option<u
     Coordination::for_limit(capacity, instances.unwrap_or(UNKNOWN_INSTANCES))
 }
 
-// === impl LocalCounter ===
+// === impl Switch ===
 
-impl LocalCounter {
+impl Switch {
     /// `taking`: the hits that are asked for, if any. `instances`: the largest number lately, if it is known.
-    pub(in super::super) fn switch(
-        &self,
+    pub(in super::super) fn of(
+        counter: &LocalCounter,
         taking: Option<Hits>,
         instances: Option<usize>,
         round_trip: Period,
         now: Timestamp,
-    ) -> Option<Switch> {
-        let ModeChoice { mode, is_in_burst, .. } = self.choice;
+    ) -> Option<Self> {
+        let ModeChoice { mode, is_in_burst, .. } = counter.choice;
         // `strict` stands for `lease` where the store does not support that
         let is_exact = matches!(mode, Coordination::Lease | Coordination::Strict);
         // a burst is no reason to stay
-        if wanted(&self.target.tiers, is_exact && !is_in_burst, instances) == Coordination::Lease {
-            return (!is_exact || is_in_burst).then_some(Switch::Small);
+        if wanted(&counter.target.tiers, is_exact && !is_in_burst, instances) == Coordination::Lease {
+            return (!is_exact || is_in_burst).then_some(Self::Small);
         }
-        let is_burst = |hits| self.is_burst(hits, instances, round_trip, now);
+        let is_burst = |hits| is_burst(counter, hits, instances, round_trip, now);
         if (is_in_burst || !is_exact) && taking.is_some_and(is_burst) {
-            return (!is_in_burst).then_some(Switch::Burst);
+            return (!is_in_burst).then_some(Self::Burst);
         }
         // the store has counted the hits from before the lease was requested, and that has been known for a moment
         let is_known = |at| now.since(at) > SETTLED_AFTER + round_trip;
         let is_counted =
-            self.unacknowledged.admitted() == 0 && self.heard.last_reply_at().is_some_and(is_known);
-        (is_exact && (!is_in_burst || is_counted)).then_some(Switch::Large)
+            counter.ledger.admitted() == 0 && counter.heard.last_reply_at().is_some_and(is_known);
+        (is_exact && (!is_in_burst || is_counted)).then_some(Self::Large)
     }
+}
 
-    /// Returns whether `hits` more would be a burst: unexpectedly many since the last reply, and so many that the
-    /// instances would exceed the limit by more than a tenth if each took as many without knowing of the others.
-    pub(super) fn is_burst(
-        &self,
-        hits: Hits,
-        instances: Option<usize>,
-        round_trip: Period,
-        now: Timestamp,
-    ) -> bool {
-        let own = self.unacknowledged.admitted().saturating_add(hits.0);
-        let instances = instances.unwrap_or(UNKNOWN_INSTANCES) as u64;
-        if instances < 2 || own.saturating_mul(PART * instances) <= capacity(&self.target.tiers) {
-            return false;
-        }
-        // the time within which these hits were taken. A reply does not count those that were taken while it was on its
-        // way, or had to wait for the reply before it
-        let first = self.unacknowledged.all().first().map_or(Timestamp::default(), |delta| delta.at);
-        let last_reply_at = self.heard.last_reply_at();
-        let since = last_reply_at.map_or(Period::default(), |at| now.since(at.max(first)));
-        own > self.demand.in_the_next(since + round_trip * 2, now).saturating_mul(TIMES_EXPECTED)
+/// Returns whether `hits` more would be a burst: unexpectedly many since the last reply, and so many that the instances
+/// would exceed the limit by more than a tenth if each took as many without knowing of the others.
+pub(super) fn is_burst(
+    counter: &LocalCounter,
+    hits: Hits,
+    instances: Option<usize>,
+    round_trip: Period,
+    now: Timestamp,
+) -> bool {
+    let own = counter.ledger.admitted().saturating_add(hits.0);
+    let instances = instances.unwrap_or(UNKNOWN_INSTANCES) as u64;
+    if instances < 2 || own.saturating_mul(PART * instances) <= capacity(&counter.target.tiers) {
+        return false;
     }
+    // the time within which these hits were taken. A reply does not count those that were taken while it was on its way,
+    // or had to wait for the reply before it
+    let first = counter.ledger.unacknowledged().first().map_or(Timestamp::default(), |delta| delta.at);
+    let last_reply_at = counter.heard.last_reply_at();
+    let since = last_reply_at.map_or(Period::default(), |at| now.since(at.max(first)));
+    own > counter.demand.in_the_next(since + round_trip * 2, now).saturating_mul(TIMES_EXPECTED)
 }
 
 #[cfg(test)]

@@ -1,25 +1,23 @@
-//! Decides by the policy of a mode, and carries out what it answers.
+//! Decides by what a mode answers, and carries it out; counts hits in the estimate, with and without the store.
 
 use smallvec::SmallVec;
 
 use super::{
     LocalCounter,
     asks::{Answer, Ask, Asks, Denial},
-    tiers::longest_pause,
+    records::{HeldLease, PendingDelta},
+    talk::{Try, Verdict},
+    tiers::{all_ended, fits, longest_pause, look, negative, positive, remaining},
 };
 use crate::{
     limit::{
-        Basis, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide,
+        Algorithm, Basis, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Reservation,
+        ReservationRequest, ReservedSpan, Tier, Timestamp, algorithm::CounterState, decide,
         decision_from_store,
     },
     store::{Decisions, coordinated::link::Link},
+    wakeup::Wakeups,
 };
-
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) enum Decided {
-    Now(Decision, How),
-    Wait(Asks),
-}
 
 /// How a decision was made without the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +33,7 @@ pub(in super::super) enum How {
 const STALE_REJECTION: Period = Period::from_secs(1);
 
 impl LocalCounter {
-    /// What the policy of `mode` says of `ask`.
+    /// What `mode` says of `ask`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn answer(&self, mode: Coordination, ask: &Ask, link: &Link) -> Answer {
@@ -45,8 +43,16 @@ impl LocalCounter {
                 Answer::Count
             }
             Coordination::Lease | Coordination::Strict if ask.hits == Hits(0) => Answer::Wait(Asks::Look),
-            Coordination::Lease if !self.fits(ask.hits, now) => Answer::Reject(Denial::Estimate),
-            Coordination::Lease if self.leased_hits() >= ask.hits.0 => Answer::Spend,
+            Coordination::Lease if !self.fits(ask.hits, now) => {
+                // what the store holds for this instance may be in the estimate before it is known to be held
+                let is_known = self.talk.requested_hits() == 0;
+                if is_known {
+                    Answer::Reject(Denial::Estimate)
+                } else {
+                    Answer::Wait(Asks::Lease(ask.policy))
+                }
+            }
+            Coordination::Lease if self.ledger.leased() >= ask.hits.0 => Answer::Spend,
             Coordination::Lease if self.is_denied(now) => Answer::Reject(Denial::Pause),
             Coordination::Lease => Answer::Wait(Asks::Lease(ask.policy)),
             Coordination::Strict if link.local_cache && self.is_cached(now) => Answer::Reject(Denial::Cached),
@@ -61,9 +67,16 @@ impl LocalCounter {
         self.is_denied(now) && !is_strict && !self.fits(Hits(1), now)
     }
 
+    /// The error is what to ask the store; none if it `is_away`, and no lease covers the hits.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs a hundred instructions")]
-    pub(in super::super) fn decide(&mut self, mode: Coordination, ask: &Ask, link: &Link) -> Decided {
+    pub(in super::super) fn decide(
+        &mut self,
+        mode: Coordination,
+        ask: &Ask,
+        link: &Link,
+        is_away: bool,
+    ) -> Result<(Decision, How), Option<Asks>> {
         let now = link.time.now;
         let &Ask { direction, hits, policy, .. } = ask;
         if direction == Direction::Take && mode != Coordination::Strict && hits > Hits(0) {
@@ -71,6 +84,15 @@ impl LocalCounter {
             self.record_demand(hits, now);
         }
         match self.answer(mode, ask, link) {
+            Answer::Spend => {
+                let decision = self.spend(policy, hits, now);
+                // the next lease has to arrive before this one is used up
+                if !is_away && self.runs_low(link.round_trip * 2, now) {
+                    self.talk.want_lease();
+                }
+                Ok((decision, How::Spent))
+            }
+            _ if is_away => Err(None),
             Answer::Count => {
                 let decision = self.count(direction, policy, hits, now);
                 // the reply to a report of counted hits has the store's count
@@ -79,18 +101,10 @@ impl LocalCounter {
                 } else if mode == Coordination::Interval && decision.over && !self.is_alone() {
                     self.refresh(STALE_REJECTION, now);
                 }
-                Decided::Now(decision, How::Counted)
+                Ok((decision, How::Counted))
             }
-            Answer::Spend => {
-                let decision = self.spend(policy, hits, now);
-                // the next lease has to arrive before this one is used up
-                if self.runs_low(link.round_trip * 2, now) {
-                    self.want_lease();
-                }
-                Decided::Now(decision, How::Spent)
-            }
-            Answer::Reject(denial) => Decided::Now(self.reject(denial, ask, link), How::Denied),
-            Answer::Wait(asks) => Decided::Wait(asks),
+            Answer::Reject(denial) => Ok((self.reject(denial, ask, link), How::Denied)),
+            Answer::Wait(asks) => Err(Some(asks)),
         }
     }
 
@@ -109,7 +123,7 @@ impl LocalCounter {
             Coordination::Strict => true,
             Coordination::Lease => {
                 let all = taken().fold(Hits(0), |all, ask| all.plus(ask.hits));
-                all_or_none || taken().any(|ask| ask.hits == Hits(0)) || all > Hits(self.leased_hits())
+                all_or_none || taken().any(|ask| ask.hits == Hits(0)) || all > Hits(self.ledger.leased())
             }
             _ => false,
         };
@@ -149,22 +163,15 @@ impl LocalCounter {
         Some(decisions)
     }
 
-    /// Decides from the leases while the store is unavailable. None if they do not cover `ask`.
-    pub(in super::super) fn decide_from_held(&mut self, ask: &Ask, link: &Link) -> Option<Decision> {
-        let now = link.time.now;
-        if ask.direction == Direction::Take && ask.hits > Hits(0) {
-            self.record_demand(ask.hits, now);
-        }
-        let is_covered = self.answer(Coordination::Lease, ask, link) == Answer::Spend;
-        let decision = is_covered.then(|| self.spend(ask.policy, ask.hits, now))?;
-        self.note_in_fallback(ask.hits, now);
-        Some(decision)
-    }
-
     /// `hits` must fit, and the leases must have as many.
     pub(super) fn spend(&mut self, policy: OverLimitPolicy, hits: Hits, now: Timestamp) -> Decision {
         let decision = decide(&self.target.tiers, &mut self.estimate, policy, Direction::Take, hits, now);
-        self.spend_held(hits.0);
+        self.ledger.spend(hits.0);
+        if let Some(states) = &mut self.fallback {
+            // once, since they are of this instance alone
+            let states = self.target.tiers.iter().zip(states.iter_mut());
+            states.for_each(|(tier, state)| state.take(tier, now, hits));
+        }
         decision
     }
 
@@ -189,7 +196,7 @@ impl LocalCounter {
         };
         let decision = self.until_pause_ends(decision, now);
         if self.ends_pause(now) {
-            self.want_lease();
+            self.talk.want_lease();
         }
         if !self.is_denied(now) {
             self.look_for_returned(now);
@@ -207,7 +214,7 @@ impl LocalCounter {
         Decision { reset: decision.reset.max(pause), ..decision }
     }
 
-    pub(in super::super) fn deny_while_empty(&mut self, now: Timestamp) {
+    pub(super) fn deny_while_empty(&mut self, now: Timestamp) {
         let wait = self.wait_for(1, now);
         self.plan.denied_until =
             if wait == Period::default() { Timestamp::default() } else { now.after(wait) };
@@ -219,7 +226,218 @@ impl LocalCounter {
         waits.map(|(state, tier)| state.wait(tier, now, Hits(hits))).max().unwrap_or_default()
     }
 
-    pub(in super::super) fn is_denied(&self, now: Timestamp) -> bool {
+    pub(super) fn is_denied(&self, now: Timestamp) -> bool {
         now < self.plan.denied_until
+    }
+
+    /// Decides by the estimate. Hits that are counted become pending.
+    pub(in super::super) fn count(
+        &mut self,
+        direction: Direction,
+        policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
+        let decision = decide(&self.target.tiers, &mut self.estimate, policy, direction, hits, now);
+        if direction == Direction::GiveBack {
+            self.pend_given_back(hits, now);
+        } else if !decision.over {
+            self.ledger.add_hits(positive(hits.0), &self.target.tiers, now);
+        } else if policy == OverLimitPolicy::Count {
+            self.pend(PendingDelta { rejected: hits.0, ..PendingDelta::of(positive(hits.0), now) });
+        } else if self.is_rejected_by_strict_bucket(hits, now) {
+            self.pend(PendingDelta { rejected_at: now, ..PendingDelta::of(0, now) });
+        }
+        if decision.over {
+            self.return_useless(now);
+        }
+        decision
+    }
+
+    /// A strict bucket notices a try that it rejects itself, not one that only another tier rejects.
+    fn is_rejected_by_strict_bucket(&self, hits: Hits, now: Timestamp) -> bool {
+        let mut tiers = self.target.tiers.iter().zip(self.estimate.iter());
+        tiers.any(|(tier, state)| tier.bucket().strict && !state.probe(tier, now, hits).fits)
+    }
+
+    /// The estimate must have the hits of `delta` already.
+    pub(super) fn pend(&mut self, delta: PendingDelta) {
+        self.ledger.add(delta, &self.target.tiers);
+    }
+
+    fn pend_given_back(&mut self, hits: Hits, now: Timestamp) {
+        if hits == Hits(0) {
+            return;
+        }
+        let mut delta = PendingDelta::of(negative(hits.0), now);
+        let counts = |lease: &&HeldLease| !all_ended(&self.target.tiers, lease.granted_at, now);
+        // the store counts unspent leased hits too, which must stay
+        delta.change.floor = self.ledger.leases().iter().filter(counts).map(HeldLease::left).sum();
+        self.pend(delta);
+    }
+
+    /// Counts what a try gives back that was not sent.
+    pub(in super::super) fn count_return(&mut self, hits: Hits, asks: Asks) {
+        if let Asks::GiveBack(at) = asks {
+            self.count(Direction::GiveBack, OverLimitPolicy::Ignore, hits, at);
+        }
+    }
+
+    /// Gives back hits that were counted at `at` for a request which was then rejected.
+    pub(in super::super) fn uncount(&mut self, hits: Hits, at: Timestamp) {
+        self.return_unused(PendingDelta::unused(hits.0, at, at), at);
+    }
+
+    /// The hits are available here at once, in tiers that still count them.
+    fn return_unused(&mut self, delta: PendingDelta, now: Timestamp) {
+        delta.apply_to_all(&self.target.tiers, &mut self.estimate, now);
+        self.pend(delta);
+    }
+
+    /// Decides as if every instance received the same hits. Not `reported`: the store may have counted them already.
+    pub(in super::super) fn count_fallback(
+        &mut self,
+        direction: Direction,
+        hits: Hits,
+        reported: bool,
+        now: Timestamp,
+    ) -> Decision {
+        let (instances, policy) = (u64::from(self.plan.instances), OverLimitPolicy::Ignore);
+        if instances <= 1 {
+            // its estimate also has what was counted after an earlier decision of this kind, here
+            self.fallback = None;
+            return if reported {
+                self.count(direction, policy, hits, now)
+            } else {
+                decide(&self.target.tiers, &mut self.estimate, policy, direction, hits, now)
+            };
+        }
+        let states = self.fallback.get_or_insert_with(|| Box::new(self.estimate.clone()));
+        let all = Hits(hits.0.saturating_mul(instances));
+        let decision = decide(&self.target.tiers, states, policy, direction, all, now);
+        if direction == Direction::GiveBack || !decision.over {
+            self.count_admitted(direction, hits, reported, now);
+        }
+        let remaining = u64::from(decision.remaining) / instances;
+        Decision { remaining: u32::try_from(remaining).unwrap_or(u32::MAX), ..decision }
+    }
+
+    /// Counts `hits` that are admitted without a decision. Returns the status before.
+    pub(in super::super) fn admit(&mut self, hits: Hits, reported: bool, now: Timestamp) -> Decision {
+        let (tiers, policy) = (&self.target.tiers, OverLimitPolicy::Ignore);
+        let decision = decision_from_store(tiers, &self.estimate, policy, false, Hits(0), now);
+        self.count_admitted(Direction::Take, hits, reported, now);
+        decision
+    }
+
+    /// The estimate has to include `hits` that it has not decided: the store may reply before they are reported.
+    fn count_admitted(&mut self, direction: Direction, hits: Hits, reported: bool, now: Timestamp) {
+        for (tier, state) in self.states_mut() {
+            match direction {
+                Direction::Take => state.take(tier, now, hits),
+                Direction::GiveBack => state.give_back(tier, now, hits),
+            }
+        }
+        match direction {
+            _ if !reported => {}
+            Direction::Take => self.pend(PendingDelta::of(positive(hits.0), now)),
+            Direction::GiveBack => self.pend_given_back(hits, now),
+        }
+    }
+
+    /// The estimate, by tier.
+    pub(super) fn states_mut(&mut self) -> impl Iterator<Item = (&Tier, &mut CounterState)> {
+        self.target.tiers.iter().zip(self.estimate.iter_mut())
+    }
+
+    pub(in super::super) fn look(&self, hits: Hits, now: Timestamp) -> Decision {
+        look(&self.target.tiers, &self.estimate, hits, now)
+    }
+
+    pub(in super::super) fn fits(&self, hits: Hits, now: Timestamp) -> bool {
+        fits(&self.target.tiers, &self.estimate, hits, now)
+    }
+
+    pub(in super::super) fn remaining(&self, now: Timestamp) -> u64 {
+        remaining(&self.target.tiers, &self.estimate, now)
+    }
+
+    /// Returns the hits that `request` receives as if every instance made the same request. Counts nothing.
+    pub(in super::super) fn fit_fallback(&self, request: ReservationRequest, now: Timestamp) -> Hits {
+        let fallback = self.fallback.as_deref().filter(|_| !self.is_alone());
+        let states = fallback.unwrap_or(&self.estimate);
+        let instances = u64::from(self.plan.instances.max(1));
+        request.fit(Hits(remaining(&self.target.tiers, states, now) / instances))
+    }
+
+    /// Reserves hits by the estimate, for a store that cannot grant any.
+    pub(in super::super) fn reserve(&mut self, request: ReservationRequest, now: Timestamp) -> Hits {
+        let hits = request.fit(Hits(self.remaining(now)));
+        let decision = self.count(Direction::Take, OverLimitPolicy::Ignore, hits, now);
+        if decision.over { Hits(0) } else { hits }
+    }
+
+    /// It ends with its hold or the first window. `at` is `now` on the store's clock.
+    pub(in super::super) fn local_reservation(
+        &self,
+        hits: Hits,
+        request: ReservationRequest,
+        at: Timestamp,
+        now: Timestamp,
+    ) -> Reservation {
+        let (tiers, policy, over) = (&self.target.tiers, OverLimitPolicy::Ignore, hits == Hits(0));
+        let decided = if over { request.least.max(Hits(1)) } else { hits };
+        let decision = decision_from_store(tiers, &self.estimate, policy, over, decided, at);
+        let windows = tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
+        let rests = windows.map(|tier| at.window_end(tier.period).since(at));
+        let time = rests.fold(request.hold, Period::min);
+        let counted = ReservedSpan { from: at, until: at.after(time), is_reported: true };
+        Reservation { hits, until: now.after(time), decision, counted }
+    }
+
+    pub(in super::super) fn release(&mut self, span: ReservedSpan, hits: Hits, now: Timestamp) {
+        let unused = |hits| PendingDelta::unused(hits, span.from, span.until);
+        if let Some(states) = &mut self.fallback {
+            let all = unused(hits.0.saturating_mul(self.plan.instances.into()));
+            all.apply_to_all(&self.target.tiers, states, now);
+        }
+        // otherwise a reply may have replaced the estimate that has counted them
+        if span.is_reported && !all_ended(&self.target.tiers, span.from, now) {
+            self.return_unused(unused(hits.0), now);
+        }
+    }
+
+    /// Hits of a caller who waits no longer.
+    pub(in super::super) fn give_back_reserved(&mut self, request: ReservationRequest, verdict: Verdict) {
+        let until = verdict.at.after(request.hold);
+        let span = ReservedSpan { from: verdict.at, until, is_reported: true };
+        self.release(span, verdict.reserved, verdict.at);
+    }
+
+    /// Decides `asked` from the leases. Returns it if they do not cover it.
+    pub(super) fn decide_from_held(&mut self, asked: Try, link: &Link, woken: &mut Wakeups) -> Option<Try> {
+        let now = link.time.now;
+        let Asks::Lease(policy) = asked.asks else { return Some(asked) };
+        let is_covered = policy != OverLimitPolicy::Count
+            && asked.is_awaited()
+            && self.serves(&asked.target)
+            && self.ledger.leased() >= asked.hits.0
+            && self.fits(asked.hits, now);
+        if !is_covered {
+            return Some(asked);
+        }
+        let decision = self.spend(policy, asked.hits, now);
+        asked.succeed(Verdict::new(decision, now), woken);
+        None
+    }
+
+    /// The estimate, which is exact, decides instead: the store's state counts some hits for too long, and leased ones.
+    pub(super) fn decide_better(&mut self, asked: &Try, verdict: &mut Verdict, now: Timestamp) {
+        let is_taken =
+            matches!(asked.asks, Asks::Take(OverLimitPolicy::Ignore) | Asks::Lease(OverLimitPolicy::Ignore));
+        let is_alone = asked.group.is_none() && asked.is_awaited();
+        if is_taken && is_alone && self.serves(&asked.target) && self.fits(asked.hits, now) {
+            verdict.decision = self.count(Direction::Take, OverLimitPolicy::Ignore, asked.hits, now);
+        }
     }
 }

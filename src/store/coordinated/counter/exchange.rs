@@ -3,7 +3,7 @@
 //! One exchange at a time is about the ledger: it carries what is pending, and what is to be held. Tries join it if it
 //! has not left yet, and wait for it if it carries hits that the store has to count first, or brings hits that may
 //! cover them. Others pass beside it. Tries that leave together share a command, and equal ones in a row cost the store
-//! what one costs.
+//! what one costs. And how soon what is pending has to leave.
 
 use std::sync::Arc;
 
@@ -12,19 +12,28 @@ use smallvec::SmallVec;
 use super::{
     Generation, LocalCounter,
     asks::Asks,
-    records::Dropped,
-    talk::{Group, OnWay, Outcome, Talk, Tries, Try, channel},
-    tiers::{fits, flows},
+    place::Urgency,
+    records::{Dropped, PendingDelta},
+    schedule::FEW_HITS,
+    talk::{Group, OnWay, Outcome, Tries, Try, channel},
+    tiers::{fits, flows, positive, saturated},
 };
 use crate::{
-    limit::{Coordination, CounterKey, Direction, Hits, OverLimitPolicy, Timestamp},
+    limit::{Coordination, CounterKey, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp},
     store::{
-        coordinated::link::Link,
+        coordinated::{delivery::Delivery, link::Link},
         remote::{Command, Exchange, Hold, Report, Run, Target},
     },
 };
 
-const MAX_TRIES: usize = 4_096;
+/// The part of the remaining hits that all instances may take before the next reply while a flush waits for a batch.
+const NEAR: u64 = 16;
+
+/// The same, while this instance does not know the others' rate: after a quiet time, each of them may receive a burst.
+const NEAR_UNKNOWN: u64 = 256;
+
+/// The pauses for which the last reply says something of others' hits.
+const KNOWN_FOR: u64 = 2;
 
 /// What is remembered of a command until its reply.
 #[derive(Debug)]
@@ -58,7 +67,7 @@ const fn run_of(asked: &Try) -> Run {
 // === impl Sent ===
 
 impl Sent {
-    fn new(key: CounterKey, counter: &LocalCounter, number: u32) -> Self {
+    pub(super) fn new(key: CounterKey, counter: &LocalCounter, number: u32) -> Self {
         Self {
             key,
             generation: counter.numbers.generation,
@@ -152,16 +161,8 @@ impl LocalCounter {
     ) -> Option<(u32, Outcome)> {
         let (id, target) = (self.next_number(), Arc::clone(&self.target));
         let (setter, outcome) = channel();
-        let tries = &mut self.rare.make_talk().tries;
-        let is_of_group = group.is_some() && tries.last().is_some_and(|last| last.group == group);
-        if tries.len() >= MAX_TRIES && !is_of_group {
-            tries.retain(|asked| asked.is_wanted());
-            if tries.len() >= MAX_TRIES {
-                return None;
-            }
-        }
-        tries.push(Try { id, target, hits, asks, group, outcome: setter });
-        Some((id, outcome))
+        let is_added = self.talk.add(Try { id, target, hits, asks, group, outcome: setter });
+        is_added.then_some((id, outcome))
     }
 
     /// For at most [`Exchange::MAX_RUNS`] tries, which must be added one after the other.
@@ -169,94 +170,46 @@ impl LocalCounter {
         Group::new(self.next_number(), all_or_none)
     }
 
-    /// Counts what unsent tries give back whose callers wait no longer, so that it is reported.
-    pub(in super::super) fn count_returns(&mut self) {
-        let Some(talk) = self.rare.talk_mut() else { return };
-        let (awaited, others): (Tries, Tries) =
-            std::mem::take(&mut talk.tries).into_iter().partition(Try::is_awaited);
-        talk.tries = awaited;
+    /// Counts what unsent tries give back whose callers wait no longer, so that it is reported. Returns the others, which
+    /// are not sent.
+    pub(in super::super) fn take_tries(&mut self) -> Tries {
+        let (awaited, others): (Tries, Tries) = self.talk.take_tries().into_iter().partition(Try::is_awaited);
         others.iter().for_each(|asked| self.count_return(asked.hits, asked.asks));
-        self.end_talk();
-    }
-
-    pub(in super::super) fn count_return(&mut self, hits: Hits, asks: Asks) {
-        if let Asks::GiveBack(at) = asks {
-            self.count(Direction::GiveBack, OverLimitPolicy::Ignore, hits, at);
-        }
-    }
-
-    pub(in super::super) fn is_first_try(&self) -> bool {
-        self.rare.talk().is_some_and(|talk| talk.tries.len() == 1)
+        awaited
     }
 
     /// Returns whether nothing is on its way.
     pub(in super::super) fn is_silent(&self) -> bool {
-        let talk = self.rare.talk();
-        self.unacknowledged.in_flight().is_empty() && talk.is_none_or(|talk| talk.on_way.is_empty())
-    }
-
-    pub(in super::super) fn waits_for_call(&self) -> bool {
-        self.rare.talk().is_some_and(|talk| talk.is_queued && talk.has_wishes())
-    }
-
-    pub(in super::super) fn note_queued(&mut self) {
-        self.rare.make_talk().is_queued = true;
-    }
-
-    pub(in super::super) fn want_lease(&mut self) {
-        self.rare.make_talk().wants_lease = true;
+        self.ledger.in_flight().is_empty() && self.talk.on_way.is_empty()
     }
 
     /// What is pending waits for the reply to an exchange about the ledger.
     pub(in super::super) fn has_ledger_on_way(&self) -> bool {
-        !self.unacknowledged.in_flight().is_empty()
-            || self.rare.talk().is_some_and(|talk| talk.on_way.iter().any(|sent| sent.is_ledger))
+        !self.ledger.in_flight().is_empty() || self.talk.on_way.iter().any(|sent| sent.is_ledger)
     }
 
-    pub(super) fn requested_hits(&self) -> u64 {
-        let on_way = self.rare.talk().into_iter().flat_map(|talk| &talk.on_way);
-        on_way.map(|sent| sent.want).sum()
+    pub(in super::super) fn has_pending(&self) -> bool {
+        !self.ledger.pending().is_empty() || self.plan.wants_read
     }
 
-    /// Ignores exchange `number` itself, in which the command that holds hits is the last.
-    pub(super) fn has_hold_beside(&self, number: u32) -> bool {
-        let mut on_way = self.rare.talk().into_iter().flat_map(|talk| &talk.on_way);
-        on_way.any(|sent| sent.number != number && sent.want > 0)
+    pub(in super::super) fn can_flush(&self) -> bool {
+        self.has_pending() && !self.has_ledger_on_way()
     }
 
-    pub(in super::super) fn has_to_send(&self) -> bool {
-        self.rare.talk().is_some_and(|talk| !talk.is_queued && talk.has_wishes())
-    }
-
-    pub(in super::super) fn has_tries(&self) -> bool {
-        self.rare.talk().is_some_and(|talk| !talk.tries.is_empty())
-    }
-
-    pub(in super::super) fn take_tries(&mut self) -> Tries {
-        let Some(talk) = self.rare.talk_mut() else { return Tries::new() };
-        talk.wants_lease = false;
-        let tries = std::mem::take(&mut talk.tries);
-        self.end_talk();
-        tries
+    pub(in super::super) fn drop_ended(&mut self, now: Timestamp) -> Dropped {
+        self.ledger.drop_ended(&self.target.tiers, self.plan.instances <= 1, now)
     }
 
     #[cfg(test)]
     pub(super) fn want_for_test(&mut self, want: u64) {
-        self.rare.make_talk().on_way.last_mut().expect("one is on its way").want = want;
-    }
-
-    /// Frees the talk if nothing of it is needed.
-    pub(super) fn end_talk(&mut self) {
-        if self.rare.talk().is_some_and(Talk::is_over) {
-            self.rare.end_talk();
-        }
+        self.talk.open().on_way.last_mut().expect("one is on its way").want = want;
     }
 
     pub(in super::super) fn can_send_tries(&self, link: &Link) -> bool {
-        let Some(talk) = self.rare.talk().filter(|talk| !talk.is_queued) else { return false };
         let mut ahead = 0;
-        talk.wants_lease && !self.has_ledger_on_way()
-            || talk.tries.iter().any(|asked| !self.must_wait(asked, &mut ahead, link))
+        self.talk.has_to_send()
+            && (self.talk.wants_lease && !self.has_ledger_on_way()
+                || self.talk.tries.iter().any(|asked| !self.must_wait(asked, &mut ahead, link)))
     }
 
     /// `ahead`: the hits of earlier tries that wait for the lease which is on its way.
@@ -264,8 +217,7 @@ impl LocalCounter {
         if !self.has_ledger_on_way() {
             return false;
         }
-        let want = self.requested_hits();
-        let in_flight = self.unacknowledged.in_flight();
+        let (want, in_flight) = (self.talk.requested_hits(), self.ledger.in_flight());
         if self.plan.instances <= 1 || asked.looks() || asked.group.is_some() {
             return true;
         }
@@ -280,7 +232,7 @@ impl LocalCounter {
         }
         let hits = asked.hits.0;
         let is_covered = want > 0 && ahead.saturating_add(hits) <= want;
-        let held = want.saturating_add(self.leased_hits());
+        let held = want.saturating_add(self.ledger.leased());
         let has_no_room = held > 0 && !self.fits(Hits(held.saturating_add(hits)), link.time.now);
         let waits = is_covered || (has_no_room && !link.is_far());
         *ahead = ahead.saturating_add(if waits { hits } else { 0 });
@@ -295,7 +247,7 @@ impl LocalCounter {
         if self.choice.mode != Coordination::Lease || !takes {
             return false;
         }
-        let held = self.leased_hits().saturating_add(self.requested_hits());
+        let held = self.ledger.leased().saturating_add(self.talk.requested_hits());
         let all = asked.hits.plus(Hits(held));
         let has_room = || fits(&asked.target.tiers, &self.estimate, all, now);
         held > 0 && (is_grouped || !has_room())
@@ -304,20 +256,23 @@ impl LocalCounter {
     /// Returns the tries that leave now, whether no exchange about the ledger is on its way, and whether to hold hits.
     fn take_ready_tries(&mut self, link: &Link) -> (Tries, bool, bool) {
         let is_free = !self.has_ledger_on_way();
-        let Some(talk) = self.rare.talk_mut() else { return (Tries::new(), is_free, false) };
-        talk.is_queued = false;
-        // the hits of a decision that waits no longer must not count twice
-        if !talk.tries.iter().all(Try::is_wanted) {
-            talk.tries.retain(|asked| asked.is_wanted());
+        if self.talk.is_none() {
+            return (Tries::new(), is_free, false);
         }
-        let tries = std::mem::take(&mut talk.tries);
+        let talk = self.talk.open();
+        talk.is_queued = false;
+        let mut tries = std::mem::take(&mut talk.tries);
+        // the hits of a decision that waits no longer must not count twice
+        if !tries.iter().all(Try::is_wanted) {
+            tries.retain(|asked| asked.is_wanted());
+        }
         if is_free {
             return (tries, true, std::mem::take(&mut talk.wants_lease));
         }
         let mut ahead = 0;
         let (stay, leave): (Tries, Tries) =
             tries.into_iter().partition(|asked| self.must_wait(asked, &mut ahead, link));
-        self.rare.make_talk().tries = stay;
+        self.talk.open().tries = stay;
         (leave, false, false)
     }
 
@@ -339,7 +294,7 @@ impl LocalCounter {
         };
         let is_about_ledger = !last.is_empty() || hold.is_some();
         if !is_about_ledger && tries.is_empty() {
-            self.end_talk();
+            self.talk.end();
             return dropped;
         }
         // the next one waits for its reply, which says the state that it has left
@@ -347,7 +302,7 @@ impl LocalCounter {
         let is_alone_or_flows = self.plan.instances <= 1 || flows(&self.target.tiers);
         let is_ledger = is_about_ledger || is_free && leases && is_alone_or_flows;
         // an exchange that has nothing but reports is known by these
-        let is_known = hold.is_none() && tries.is_empty() && !self.unacknowledged.in_flight().is_empty();
+        let is_known = hold.is_none() && tries.is_empty() && !self.ledger.in_flight().is_empty();
         let mut left = 1;
         for asked in tries {
             if let Err(asked) = last.add(asked) {
@@ -361,10 +316,10 @@ impl LocalCounter {
         let hold = hold.filter(|_| !last.is_reserving());
         last.hold = last.hold.or(hold);
         if is_known {
-            self.end_talk();
+            self.talk.end();
         } else {
             let want = hold.map_or(0, |hold| hold.want);
-            self.rare.make_talk().on_way.push(OnWay { number, left, is_ledger, want });
+            self.talk.open().on_way.push(OnWay { number, left, is_ledger, want });
         }
         leave(last.command(reports, writer, at), last);
         dropped
@@ -381,16 +336,17 @@ impl LocalCounter {
         let at = link.time.now;
         let is_lease = self.choice.mode == Coordination::Lease;
         let wants_lease = is_lease && (wants_lease || tries.iter().any(Try::leases));
-        let before = self.leased_hits();
+        let before = self.ledger.leased();
         if tries.iter().any(|asked| self.must_return(asked, at)) {
             self.return_leases();
         }
         if wants_lease {
             self.return_ending(link.lead(), at);
         }
-        let returned = before - self.leased_hits();
-        let (reports, dropped) = self.take_reports(sent.number, at);
-        sent.carried = (!reports.is_empty()).then(|| self.carried_hits());
+        let returned = before - self.ledger.leased();
+        let dropped = self.drop_ended(at);
+        let reports = self.ledger.take_reports(sent.number, &self.target);
+        sent.carried = (!reports.is_empty()).then(|| self.ledger.carried());
         // another limit cannot use them
         let may_hold = wants_lease && tries.iter().all(|asked| self.serves(&asked.target));
         let needed = needed_hits(tries);
@@ -400,6 +356,88 @@ impl LocalCounter {
             sent.runs.extend(Exchange::read().runs);
         }
         (reports, hold, dropped)
+    }
+
+    /// Returns whether hits of this `delivery` are reported: not if the store may have counted them. Those of a try on
+    /// its way are once its reply shows that it has not, which it never does for an evicted counter.
+    pub(in super::super) fn reports(&self, delivery: Delivery) -> bool {
+        match delivery {
+            Delivery::NotApplied => true,
+            Delivery::OnWay(sent) => {
+                sent.generation == self.numbers.generation.0 && !self.talk.is_given_up(sent.id)
+            }
+            Delivery::Applied | Delivery::Unknown => false,
+        }
+    }
+
+    /// The estimate has the `hits`, admitted at `at`. If no reply will tell whether they count twice, it is not exact.
+    pub(in super::super) fn note_answer(&mut self, delivery: Delivery, hits: Hits, at: Timestamp) {
+        match delivery {
+            Delivery::NotApplied => {}
+            Delivery::OnWay(sent) if sent.generation == self.numbers.generation.0 => {
+                let admitted = (hits > Hits(0)).then(|| PendingDelta::of(positive(hits.0), at));
+                self.talk.note_admitted(sent.id, admitted);
+            }
+            Delivery::OnWay(_) | Delivery::Applied | Delivery::Unknown => self.lose_exactness(),
+        }
+    }
+
+    /// Returns how soon the pending hits have to be sent, with `tick` between two batches. They wait for a batch only if
+    /// the limit is so far away that this does not matter.
+    pub(in super::super) fn urgency(&self, round_trip: Period, tick: Period, now: Timestamp) -> Urgency {
+        let (pending, schedule) = (self.ledger.pending(), &self.plan.schedule);
+        if self.choice.mode == Coordination::Strict && !pending.is_empty() {
+            // what others may not take meanwhile
+            return Urgency::Now;
+        }
+        // others wait for returned hits
+        let is_soon = self.plan.wants_read || pending.iter().any(|delta| delta.returned() > 0);
+        let least = if is_soon { Urgency::Interval } else { Urgency::Pause };
+        let (own, instances) = (self.ledger.admitted(), u64::from(self.plan.instances.max(1)));
+        let last_reply_at = self.heard.last_reply_at();
+        let known = last_reply_at.filter(|last| now.since(*last) <= schedule.pause() * KNOWN_FOR);
+        let is_early = |last| {
+            // the others may have done the same, and had unreported hits when the rest was measured
+            let share = u64::from(self.plan.remaining_at_reply) / instances;
+            let soon = own.saturating_add(self.demand.in_the_next(round_trip, now));
+            soon >= share * 2 / 3 || schedule.is_early(own, share, last, now)
+        };
+        // rejected hits and hits that are given back make nothing overshoot
+        if own == 0 || known.is_some_and(|last| !is_early(last)) {
+            return least;
+        }
+        // without the hits that are pending, and in the window of `now`
+        let remaining = self.remaining(now).saturating_add(own);
+        let taken = own.saturating_add(self.demand.in_the_next(tick, now));
+        let by_all = taken.saturating_mul(instances);
+        let reaches = |hits: u64, part| hits.saturating_mul(part) >= remaining;
+        match known {
+            _ if reaches(by_all, NEAR) => Urgency::Now,
+            Some(_) => Urgency::Tick,
+            None if reaches(by_all - taken, NEAR_UNKNOWN) => Urgency::Now,
+            None => Urgency::Interval,
+        }
+    }
+
+    /// To be called for each reply, before its instant is noted.
+    pub(super) fn measure_usage(&mut self, now: Timestamp) {
+        let last_reply_at = self.heard.last_reply_at();
+        let time = last_reply_at.map_or(Period::default(), |last| now.since(last));
+        let by_all = self.demand.rate_with_burst(now) * f64::from(self.plan.instances);
+        // those of the tier that has the fewest left
+        let used = self.look(Hits(0), now).before;
+        self.plan.usage.record(used.0, by_all, time);
+    }
+
+    /// To be called after a reply, and when the limit has changed.
+    pub(super) fn plan_flush(&mut self, now: Timestamp) {
+        let remaining = self.remaining(now);
+        self.plan.remaining_at_reply = saturated(remaining);
+        if self.heard.last_reply_at().is_some() {
+            let left = if remaining > 0 { self.plan.usage.time_for(remaining) } else { Period::default() };
+            let tiers: &[Tier] = if self.target.counts_rejected() { &[] } else { &self.target.tiers };
+            self.plan.schedule.plan(left, self.plan.usage.time_for(FEW_HITS), tiers);
+        }
     }
 }
 

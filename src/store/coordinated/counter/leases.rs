@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{
     LocalCounter,
     records::{Dropped, HeldLease},
-    tiers::{flows, has_bucket, hold, is_mixed, longest_pause, same_windows, saturated},
+    tiers::{flows, has_bucket, hold, is_mixed, longest_pause},
 };
 use crate::{
     limit::{
@@ -16,7 +16,7 @@ use crate::{
     },
     store::{
         coordinated::link::{Link, StoreTime},
-        remote::{Hold, Reply, Target},
+        remote::{Hold, Reply, Target, TierSet},
     },
 };
 
@@ -37,18 +37,9 @@ const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
 const LONGEST_IDLE_HOLD: Period = Period::from_millis(400);
 
 impl LocalCounter {
-    pub(super) fn leases(&self) -> &[HeldLease] {
-        self.rare.leases()
-    }
-
-    #[inline]
-    pub(in super::super) fn leased_hits(&self) -> u64 {
-        self.leases().iter().map(HeldLease::left).sum()
-    }
-
     /// Leases that were granted to a lone instance last for long. They are returned when there are others.
     pub(in super::super) fn follow_instances(&mut self, instances: usize) {
-        let instances = instances + usize::from(self.is_beside);
+        let instances = instances + usize::from(self.choice.is_beside);
         if instances > 1 && self.is_alone() && flows(&self.target.tiers) {
             self.return_leases();
         }
@@ -59,45 +50,43 @@ impl LocalCounter {
         self.demand.record(hits.0.min(capacity(&self.target.tiers)), now);
     }
 
-    /// To be called before `reply` is applied to the estimate, which excludes leases. They must be used within `time`.
-    /// Hits for another limit than that of `target` go back.
+    /// Holds what `reply` has `granted`, to be used within `time`. The estimate has the hits in the `counted` tiers.
+    /// Those for another limit than that of `target` go back.
     pub(super) fn hold_granted(
         &mut self,
-        hits: u64,
+        granted: Hits,
         target: &Arc<Target>,
         reply: &Reply,
         time: Period,
+        counted: TierSet,
         now: Timestamp,
     ) {
-        if hits == 0 {
+        if granted == Hits(0) {
             return;
         }
         let ends = reply.counters.iter().map(|state| match state {
             CounterState::FixedWindow(window) => window.end(),
             _ => now.after(time),
         });
-        let lease = HeldLease::new(Hits(hits), now, ends.min().unwrap_or(now));
+        let lease = HeldLease::new(granted, now, ends.min().unwrap_or(now));
+        let held = self.ledger.leased().saturating_add(granted.0);
+        let mut idle_at = Timestamp::default();
+        for (i, (tier, state)) in self.states_mut().enumerate() {
+            if counted.contains(i) {
+                HeldLease::exclude(&[lease], tier, state, now);
+            }
+            let mut stored = state.clone();
+            stored.reserve(tier, now, now.after(time), Hits(held));
+            idle_at = idle_at.max(stored.idle_at());
+        }
+        self.heard.granted_until = self.heard.granted_until.max(IdleAt::of(idle_at));
         let tiers = &self.target.tiers;
         let is_of_lone_instance = !self.is_alone() && flows(tiers) && time >= hold(tiers, true);
         if self.choice.mode != Coordination::Lease || is_of_lone_instance || !self.serves(target) {
             // asked for before
-            self.push_pending(lease.unused());
+            self.pend(lease.unused());
         } else {
-            self.rare.add_lease(lease);
-        }
-        let idle_at = reply.counters.iter().map(CounterState::idle_at).max();
-        self.heard.granted_until = self.heard.granted_until.max(IdleAt::of(idle_at.unwrap_or_default()));
-    }
-
-    /// Hits that were given back before the reply must not take the granted `hits` along.
-    pub(super) fn keep_granted(&mut self, hits: u64, now: Timestamp) {
-        if hits > 0 {
-            self.plan.looks = 0;
-        }
-        for delta in self.unacknowledged.pending_mut() {
-            if !delta.change.is_addition() && same_windows(&self.target.tiers, delta.at, now) {
-                delta.change.floor = delta.change.floor.saturating_add(hits);
-            }
+            self.ledger.hold(lease);
         }
     }
 
@@ -105,28 +94,15 @@ impl LocalCounter {
     #[inline]
     pub(in super::super) fn expire_leases(&mut self, time: StoreTime) -> Dropped {
         // most counters have none most of the time
-        if self.leases().first().is_none_or(|lease| time.latest < lease.until) {
+        if self.ledger.leases().first().is_none_or(|lease| time.latest < lease.until) {
             return Dropped::default();
         }
-        self.return_leases_if(|lease| lease.until <= time.latest);
+        self.ledger.return_if(&self.target.tiers, |lease| lease.until <= time.latest);
         self.drop_ended(time.now)
     }
 
-    /// The leases must have as many `hits`.
-    pub(super) fn spend_held(&mut self, hits: u64) {
-        let mut needed = hits;
-        while let Some(first) = self.rare.leases_mut().first_mut() {
-            if first.left() > needed {
-                first.left -= saturated(needed);
-                return;
-            }
-            needed -= first.left();
-            self.rare.pop_lease();
-        }
-    }
-
     pub(in super::super) fn return_leases(&mut self) {
-        self.return_leases_if(|_| true);
+        self.ledger.return_if(&self.target.tiers, |_| true);
     }
 
     /// Returns leases that end before a return could arrive, `lead` from now, if others can use them, and all if the
@@ -134,7 +110,8 @@ impl LocalCounter {
     pub(in super::super) fn return_ending(&mut self, lead: Period, now: Timestamp) {
         let is_abandoned = self.abandoned_at().is_some_and(|at| now > at);
         let (returns, soon) = (self.returns_early(), now.after(lead));
-        self.return_leases_if(|lease| is_abandoned || returns && lease.until <= soon);
+        let is_over = |lease: &HeldLease| is_abandoned || returns && lease.until <= soon;
+        self.ledger.return_if(&self.target.tiers, is_over);
     }
 
     /// Returns whether what is left of leases goes back before their end, because other instances can use it.
@@ -146,24 +123,15 @@ impl LocalCounter {
     /// Returns whether to ask for the next lease in the call that returns what is left of one.
     pub(in super::super) fn should_renew(&self, lead: Period, now: Timestamp) -> bool {
         self.returns_early()
-            && self.leases().first().is_some_and(|lease| lease.until <= now.after(lead))
+            && self.ledger.leases().first().is_some_and(|lease| lease.until <= now.after(lead))
             && !self.is_denied(now)
             && self.demand.in_the_next(hold(&self.target.tiers, false), now) > 0
-    }
-
-    /// Returns the hits of those leases that end first and `are_over`.
-    fn return_leases_if(&mut self, are_over: impl Fn(&HeldLease) -> bool) {
-        while self.leases().first().is_some_and(&are_over)
-            && let Some(lease) = self.rare.pop_lease()
-        {
-            self.push_pending(lease.unused());
-        }
     }
 
     /// Returns the leases of fixed windows if not a single hit fits until they end. Where rejected hits count, as in
     /// envoyproxy/ratelimit, others read the store's count, which is soon the number of all hits.
     pub(super) fn return_useless(&mut self, now: Timestamp) {
-        if self.leased_hits() > 0 && !flows(&self.target.tiers) && self.remaining(now) == 0 {
+        if self.ledger.leased() > 0 && !flows(&self.target.tiers) && self.remaining(now) == 0 {
             self.return_leases();
         }
     }
@@ -197,7 +165,7 @@ impl LocalCounter {
         let parts = u64::from(self.plan.instances) * if flows(tiers) { 1 } else { 2 };
         let expected = self.demand.in_the_next(self.horizon(link.horizon(), now), now);
         let likely =
-            expected.min((remaining / parts).max(1).max(returned)).saturating_sub(self.leased_hits());
+            expected.min((remaining / parts).max(1).max(returned)).saturating_sub(self.ledger.leased());
         // so few save hardly a call, and are missing elsewhere; tokens that return to a bucket are rarely more
         let least = if has_bucket(tiers) { 2 } else { MIN_AHEAD };
         let likely = if has_others && likely < least { 0 } else { likely };
@@ -218,7 +186,7 @@ impl LocalCounter {
             let flows_back = u64::from(tier.requests) / 20 + 1;
             lacks.saturating_add(needed).saturating_sub(flows_back) / u64::from(self.plan.instances)
         });
-        most.min().map_or(u64::MAX, |most| most.saturating_sub(self.leased_hits()))
+        most.min().map_or(u64::MAX, |most| most.saturating_sub(self.ledger.leased()))
     }
 
     /// How long a lease should last: a quarter of the rest of the window, or as long as it may be used or is kept.
@@ -233,7 +201,7 @@ impl LocalCounter {
     /// Whether the next lease has to be requested now, to arrive before the others are used up in about `soon`.
     #[inline]
     pub(in super::super) fn runs_low(&self, soon: Period, now: Timestamp) -> bool {
-        let leased = self.leased_hits();
+        let leased = self.ledger.leased();
         !self.is_denied(now) && leased < self.demand.in_the_next(soon, now) && leased < self.remaining(now)
     }
 
@@ -258,7 +226,7 @@ impl LocalCounter {
 
     /// Returns after when too much is held, because no hit has come for longer than the sync interval and than is likely.
     pub(in super::super) fn abandoned_at(&self) -> Option<Timestamp> {
-        if self.leased_hits() <= self.idle_allowance() {
+        if self.ledger.leased() <= self.idle_allowance() {
             return None;
         }
         let is_read = !self.is_alone() && self.target.counts_rejected();
@@ -271,7 +239,7 @@ impl LocalCounter {
     /// has to be punctual. None if none is ever returned: the sweep forgets those of a single window early enough.
     #[inline]
     pub(in super::super) fn due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
-        let lease = self.leases().first()?;
+        let lease = self.ledger.leases().first()?;
         let (abandoned_at, is_punctual) = (self.abandoned_at(), self.returns_early());
         if abandoned_at.is_none()
             && matches!(&self.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)

@@ -8,16 +8,12 @@
 
 mod asks;
 pub(super) mod auto;
-mod counting;
 mod decide;
 mod demand;
 mod exchange;
-mod given_up;
-mod heard;
 mod leases;
-mod pending;
+mod ledger;
 mod place;
-mod rare;
 mod records;
 mod reply;
 mod schedule;
@@ -25,8 +21,6 @@ mod talk;
 #[cfg(test)]
 mod tests;
 mod tiers;
-mod unacknowledged;
-mod urgency;
 mod usage;
 
 use std::sync::Arc;
@@ -34,25 +28,28 @@ use std::sync::Arc;
 pub(super) use self::{
     asks::{Ask, Asks},
     auto::Switch,
-    decide::{Decided, How},
+    decide::How,
     exchange::Sent,
     place::{QueuePlace, Urgency},
     records::Dropped,
     reply::Applied,
-    talk::{Group, Outcome, Tried, Tries, TryOutcome},
+    talk::{Group, Outcome, Tries, TryOutcome, Verdict},
 };
 use self::{
     demand::Demand,
-    heard::Heard,
-    rare::Rare,
+    ledger::Ledger,
     schedule::FlushSchedule,
+    talk::Talk,
     tiers::{States, saturated},
-    unacknowledged::Unacknowledged,
     usage::UsageRate,
 };
 use crate::{
-    limit::{Coordination, LimitCheck, Period, RuleId, Timestamp, algorithm::CounterState, capacity},
-    store::remote::{Target, TierSet},
+    limit::{
+        Algorithm, Coordination, LimitCheck, Period, RuleId, Timestamp,
+        algorithm::{CounterState, IdleAt},
+        capacity,
+    },
+    store::remote::{Reply, Target, TierSet},
 };
 
 /// The time without a check after which a counter forgets its wish to read the store's count.
@@ -65,15 +62,19 @@ const FIRST_LOOK: Period = Period::from_millis(250);
 /// So often that age doubles.
 const MOST_DOUBLINGS: u8 = 20;
 
-/// The mode of a counter.
+/// The rule of a counter, and its mode.
 #[derive(Debug)]
 pub(super) struct ModeChoice {
+    /// Whose limit the target has; none if it came with a request.
+    rule: Option<RuleId>,
     /// The requested one, or the nearest that the store supports for the target.
     pub(super) mode: Coordination,
     /// Whether `auto` has chosen `lease` because of a burst.
     pub(super) is_in_burst: bool,
     /// None until `mode` has been chosen for the current target.
     pub(super) requested_mode: Option<Coordination>,
+    /// Whether another counter of this instance shares some of the tiers: it counts as one more instance.
+    pub(super) is_beside: bool,
 }
 
 /// The number of a counter in this process, modulo 2^32: a late reply is not applied to a successor of its counter. A
@@ -87,17 +88,15 @@ pub(super) struct Generation(pub(super) u32);
 #[repr(C)]
 pub(super) struct LocalCounter {
     pub(super) target: Arc<Target>,
-    /// Whose limit the target has; none if it came with a request.
-    rule: Option<RuleId>,
+    pub(super) choice: ModeChoice,
     pub(super) last_check_at: Timestamp,
     estimate: States,
-    rare: Rare,
-    unacknowledged: Unacknowledged,
+    pub(super) ledger: Ledger,
+    pub(super) talk: Talk,
+    /// While the store is unavailable: the states as if every instance counted the same hits.
+    fallback: Option<Box<States>>,
     pub(super) demand: Demand,
     pub(super) place: QueuePlace,
-    pub(super) choice: ModeChoice,
-    /// Whether another counter of this instance shares some of the tiers: it counts as one more instance.
-    pub(super) is_beside: bool,
     numbers: Numbers,
     heard: Heard,
     pub(super) plan: Plan,
@@ -108,7 +107,21 @@ pub(super) struct LocalCounter {
 struct Numbers {
     /// That of the last command or try.
     sent: u32,
+    /// That of the command whose reply was applied last.
+    applied: u32,
     generation: Generation,
+}
+
+/// What the store's replies have told besides its states.
+#[derive(Debug, Default)]
+struct Heard {
+    /// Sliding windows and buckets whose estimate has all that the store counted as of the last reply. While nobody
+    /// else changes them, it is more exact than the store's state, which dates reported hits by the last of them.
+    exact: TierSet,
+    /// On the store's clock. The epoch before the first one.
+    replied_at: Timestamp,
+    /// The instant from which the store counts none of the granted hits, used or not.
+    granted_until: IdleAt,
 }
 
 /// When the store is asked next, and what that depends on.
@@ -138,15 +151,20 @@ impl LocalCounter {
     pub(super) fn new(target: Arc<Target>, interval: Period, generation: Generation, now: Timestamp) -> Self {
         Self {
             estimate: target.tiers.iter().map(|tier| CounterState::unused(tier, now)).collect(),
-            rule: None,
             last_check_at: Timestamp::default(),
-            rare: Rare::default(),
-            unacknowledged: Unacknowledged::default(),
+            ledger: Ledger::default(),
+            talk: Talk::default(),
+            fallback: None,
             demand: Demand::default(),
             place: QueuePlace::default(),
-            choice: ModeChoice { mode: Coordination::Local, is_in_burst: false, requested_mode: None },
-            is_beside: false,
-            numbers: Numbers { sent: 0, generation },
+            choice: ModeChoice {
+                rule: None,
+                mode: Coordination::Local,
+                is_in_burst: false,
+                requested_mode: None,
+                is_beside: false,
+            },
+            numbers: Numbers { sent: 0, applied: 0, generation },
             heard: Heard::default(),
             plan: Plan {
                 denied_until: Timestamp::default(),
@@ -173,8 +191,8 @@ impl LocalCounter {
     /// Returns whether it may have changed.
     pub(super) fn follow_limit(&mut self, check: &LimitCheck<'_>, now: Timestamp) -> bool {
         let rule = check.rule.id();
-        let is_known = rule == self.rule && (rule.is_some() || self.target.is_of(check));
-        if is_known || rule.zip(self.rule).is_some_and(|(rule, own)| rule.is_older_than(own)) {
+        let is_known = rule == self.choice.rule && (rule.is_some() || self.target.is_of(check));
+        if is_known || rule.zip(self.choice.rule).is_some_and(|(rule, own)| rule.is_older_than(own)) {
             return false;
         }
         if !self.target.is_of(check) {
@@ -186,7 +204,7 @@ impl LocalCounter {
             self.target = Arc::new(Target { path, tiers: check.shared_tiers(), over_limit_policy });
             self.plan_flush(now);
         }
-        self.rule = rule;
+        self.choice.rule = rule;
         true
     }
 
@@ -201,17 +219,13 @@ impl LocalCounter {
             return;
         }
         other.return_leases();
-        (self.is_beside, other.is_beside) = (true, true);
+        (self.choice.is_beside, other.choice.is_beside) = (true, true);
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             let mut known = other.target.tiers.iter().zip(other.estimate.iter());
             if let Some((_, known)) = known.find(|(its, _)| its.shares_counter(tier)) {
                 state.clone_from(known);
             }
         }
-    }
-
-    pub(super) fn see_check(&mut self, now: Timestamp) {
-        self.last_check_at = now;
     }
 
     pub(super) fn change_mode(&mut self, mode: Coordination) {
@@ -228,17 +242,12 @@ impl LocalCounter {
         self.target.path.len()
     }
 
-    pub(super) fn has_unacknowledged(&self) -> bool {
-        !self.unacknowledged.is_empty()
-    }
-
     /// Returns whether the counter can be removed without a loss, because the store has all of its hits.
     pub(super) fn is_settled(&self) -> bool {
-        !self.has_unacknowledged()
-            && self.leases().is_empty()
-            && !self.has_tries()
+        self.ledger.is_empty()
+            && self.talk.tries.is_empty()
             && !self.has_ledger_on_way()
-            && self.given_up_hits() == 0
+            && self.talk.given_up_hits() == 0
     }
 
     /// For checks that report nothing: the next flush reads the store's count, if the last reply is older than `age`.
@@ -268,7 +277,7 @@ impl LocalCounter {
 
     /// Returns whether the sweep has nothing to do for it: nothing is pending, in flight, leased or requested.
     pub(super) fn is_quiet(&self) -> bool {
-        self.rare.is_nothing() && self.unacknowledged.is_empty() && !self.plan.wants_read
+        self.ledger.is_empty() && self.talk.is_none() && self.fallback.is_none() && !self.plan.wants_read
     }
 
     pub(in super::super) fn estimated(&self) -> &[CounterState] {
@@ -284,7 +293,7 @@ impl LocalCounter {
         self.is_settled()
             && now >= self.plan.denied_until
             // a reply is on its way
-            && self.rare.talk().is_none()
+            && self.talk.is_none()
             // the estimate knows which of the hits that the store counts were used
             && !self.has_grants(now)
             // a check without hits has just asked for the count
@@ -298,5 +307,24 @@ impl LocalCounter {
 
     pub(super) fn lose_exactness(&mut self) {
         self.heard.exact = TierSet::default();
+    }
+
+    /// Tiers whose estimate stays: nobody else has changed them since it was exact, or the store did not have them.
+    const fn kept_in(&self, reply: &Reply) -> TierSet {
+        self.heard.exact.and(reply.own).or(reply.missing)
+    }
+
+    /// Returns whether all sliding windows and buckets are among `tiers`.
+    fn has_all_flowing(&self, tiers: TierSet) -> bool {
+        let mut all = self.target.tiers.iter().enumerate();
+        all.all(|(i, tier)| tier.algorithm == Algorithm::FixedWindow || tiers.contains(i))
+    }
+}
+
+// === impl Heard ===
+
+impl Heard {
+    fn last_reply_at(&self) -> Option<Timestamp> {
+        (self.replied_at > Timestamp::default()).then_some(self.replied_at)
     }
 }

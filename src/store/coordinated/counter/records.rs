@@ -1,12 +1,10 @@
 //! The records that a local counter keeps: pending hits and held leases, and the outcome of each.
 
-use smallvec::SmallVec;
-
 use super::tiers::{all_ended, has_ended, negative, same_windows, saturated};
 use crate::{
     limit::{
         Hits, Tier, Timestamp,
-        algorithm::{CountChange, CounterState},
+        algorithm::{CountChange, CounterState, SlidingWindow},
     },
     store::remote::{Report, UnusedHits},
 };
@@ -44,9 +42,6 @@ pub(super) struct HeldLease {
     pub(super) granted_at: Timestamp,
     pub(super) until: Timestamp,
 }
-
-/// In order of their ends.
-pub(super) type HeldLeases = SmallVec<[HeldLease; 1]>;
 
 // === impl Dropped ===
 
@@ -153,6 +148,10 @@ impl PendingDelta {
         }
     }
 
+    pub(super) fn apply_to_all(&self, tiers: &[Tier], states: &mut [CounterState], now: Timestamp) {
+        tiers.iter().zip(states).for_each(|(tier, state)| self.apply(tier, state, now));
+    }
+
     /// As the store applies the report.
     pub(super) fn apply(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
         match state {
@@ -186,8 +185,16 @@ impl HeldLease {
         PendingDelta::unused(self.left(), self.granted_at, self.until)
     }
 
-    /// `state` is the store's, which counts leased hits.
-    pub(super) fn exclude(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
-        self.unused().apply(tier, state, now);
+    /// Takes `leases` off `state`, which is the store's and counts them.
+    pub(super) fn exclude(leases: &[Self], tier: &Tier, state: &mut CounterState, now: Timestamp) {
+        leases.iter().for_each(|lease| lease.unused().apply(tier, state, now));
+        // unused leases have the newest span begin at their end: the next hit begins its own
+        if let Some(window) = state.sliding_window().filter(|_| !leases.is_empty())
+            && window.spans().last().is_some_and(|span| span.hits == 0)
+        {
+            let spans = window.spans().iter().filter(|span| span.hits > 0).copied();
+            let window = SlidingWindow::new(Timestamp::default(), spans);
+            *state = CounterState::from_sliding_window(window, tier);
+        }
     }
 }

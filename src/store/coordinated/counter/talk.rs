@@ -7,8 +7,9 @@
 use std::{
     future::Future,
     num::NonZeroU16,
+    ops::Deref,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, LazyLock},
     task::{Context, Poll},
 };
 
@@ -18,12 +19,11 @@ use smallvec::SmallVec;
 use super::{asks::Asks, records::PendingDelta};
 use crate::{
     limit::{Decision, Hits, Timestamp},
-    store::{
-        coordinated::delivery::Delivery,
-        remote::{Reply, Target},
-    },
+    store::{coordinated::delivery::Delivery, remote::Target},
     wakeup::{Wakeup, Wakeups},
 };
+
+const MAX_TRIES: usize = 4_096;
 
 /// What one decision asks the store.
 #[derive(Debug)]
@@ -45,32 +45,22 @@ pub(in super::super) struct Group(NonZeroU16);
 /// In order of arrival.
 pub(in super::super) type Tries = SmallVec<[Try; 1]>;
 
+/// Takes eight bytes while there is none.
+#[derive(Debug, Default)]
+pub(in super::super) struct Talk(Option<Box<OpenTalk>>);
+
 /// The tries of a counter that wait, and its exchanges that are on their way.
 #[derive(Debug, Default)]
-pub(in super::super) struct Talk {
+pub(in super::super) struct OpenTalk {
     pub(super) tries: Tries,
     /// Without a reply yet, oldest first. One of reports alone is not here: it is on its way while these are in flight.
     pub(super) on_way: SmallVec<[OnWay; 1]>,
-    pub(super) aside: Option<Box<Aside>>,
+    /// Most talks have none.
+    given_up: Option<Box<SmallVec<[GivenUp; 1]>>>,
     /// Whether the sender has the counter in its queue.
     pub(super) is_queued: bool,
     /// Whether hits are to be held, although no decision waits for them.
     pub(super) wants_lease: bool,
-}
-
-/// What is expected of replies besides the outcomes of callers who wait.
-#[derive(Debug, Default)]
-pub(super) struct Aside {
-    pub(super) given_up: SmallVec<[GivenUp; 1]>,
-    /// The newest reply beside a hold on its way, which it may count: it is applied after that.
-    pub(super) early: Option<Early>,
-}
-
-#[derive(Debug)]
-pub(super) struct Early {
-    pub(super) reply: Reply,
-    pub(super) number: u32,
-    pub(super) now: Timestamp,
 }
 
 /// Commands of one number that were sent together.
@@ -87,25 +77,28 @@ pub(super) struct OnWay {
 /// A try on its way whose caller has been answered without the store.
 #[derive(Debug)]
 pub(super) struct GivenUp {
-    pub(super) id: u32,
-    pub(super) hits: Hits,
+    id: u32,
+    hits: Hits,
     /// Hits that were admitted without the store, and are in the estimate.
-    pub(super) admitted: Option<PendingDelta>,
+    admitted: Option<PendingDelta>,
 }
 
-/// What the store has decided about a try.
+/// A decision, and how its hits are given back.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Tried {
+pub(in super::super) struct Verdict {
     pub(in super::super) decision: Decision,
-    /// On the store's clock.
+    /// On the clock of its counter.
     pub(in super::super) at: Timestamp,
-    /// Whether the store has counted its hits, if they are admitted.
+    /// Whether its hits are counted, if they are admitted.
     pub(in super::super) is_counted: bool,
+    /// By the store, for a reservation.
     pub(in super::super) reserved: Hits,
+    /// What became of the command, if the hits were counted in the fallback. None if they count where the mode counts.
+    pub(in super::super) fallback: Option<Delivery>,
 }
 
 /// The error says whether the store may have counted the hits nevertheless.
-pub(in super::super) type TryOutcome = Result<Tried, Delivery>;
+pub(in super::super) type TryOutcome = Result<Verdict, Delivery>;
 
 #[derive(Debug)]
 enum State {
@@ -131,20 +124,155 @@ pub(super) fn channel() -> (Setter, Outcome) {
 
 // === impl Talk ===
 
+impl Deref for Talk {
+    type Target = OpenTalk;
+
+    fn deref(&self) -> &OpenTalk {
+        static NONE: LazyLock<OpenTalk> = LazyLock::new(OpenTalk::default);
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+}
+
 impl Talk {
-    pub(super) fn has_wishes(&self) -> bool {
+    #[inline]
+    pub(in super::super) const fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub(super) fn open(&mut self) -> &mut OpenTalk {
+        self.0.get_or_insert_default()
+    }
+
+    /// Frees it if nothing of it is needed.
+    pub(super) fn end(&mut self) {
+        let waits = self.is_queued || self.has_wishes();
+        self.0.take_if(|talk| !waits && talk.on_way.is_empty());
+    }
+
+    pub(in super::super) fn note_queued(&mut self) {
+        self.open().is_queued = true;
+    }
+
+    pub(in super::super) fn want_lease(&mut self) {
+        self.open().wants_lease = true;
+    }
+
+    /// Returns false if too many wait.
+    pub(super) fn add(&mut self, next: Try) -> bool {
+        let tries = &mut self.open().tries;
+        let is_of_group = next.group.is_some() && tries.last().is_some_and(|last| last.group == next.group);
+        if tries.len() >= MAX_TRIES && !is_of_group {
+            tries.retain(|asked| asked.is_wanted());
+            if tries.len() >= MAX_TRIES {
+                return false;
+            }
+        }
+        tries.push(next);
+        true
+    }
+
+    pub(in super::super) fn take_tries(&mut self) -> Tries {
+        let Some(talk) = &mut self.0 else { return Tries::new() };
+        talk.wants_lease = false;
+        let tries = std::mem::take(&mut talk.tries);
+        self.end();
+        tries
+    }
+
+    /// Keeps the tries that `keeps` returns.
+    pub(super) fn filter_tries(&mut self, keeps: impl FnMut(Try) -> Option<Try>) {
+        let Some(talk) = &mut self.0 else { return };
+        talk.tries = std::mem::take(&mut talk.tries).into_iter().filter_map(keeps).collect();
+        self.end();
+    }
+
+    /// For a command of exchange `number`.
+    pub(super) fn end_command(&mut self, number: u32) {
+        let Some(talk) = &mut self.0 else { return };
+        if let Some(i) = talk.on_way.iter().position(|sent| sent.number == number) {
+            talk.on_way[i].left = talk.on_way[i].left.saturating_sub(1);
+            if talk.on_way[i].left == 0 {
+                talk.on_way.remove(i);
+            }
+        }
+        if talk.given_up().is_empty() {
+            // before leases arrive, beside which it would take more space
+            self.end();
+        }
+    }
+
+    /// Returns whether the try was sent: then its outcome is still expected. `hits` are none if it gives some back.
+    pub(in super::super) fn give_up(&mut self, id: u32, hits: Option<Hits>) -> bool {
+        let Some(talk) = &mut self.0 else { return false };
+        let waiting = talk.tries.len();
+        talk.tries.retain(|asked| asked.id != id);
+        let is_sent = talk.tries.len() == waiting;
+        if is_sent && let Some(hits) = hits {
+            talk.given_up.get_or_insert_default().push(GivenUp { id, hits, admitted: None });
+        }
+        self.end();
+        is_sent
+    }
+
+    /// Notes the hits that were `admitted` for try `id` meanwhile.
+    pub(super) fn note_admitted(&mut self, id: u32, admitted: Option<PendingDelta>) {
+        let given_up = self.0.as_mut().and_then(|talk| talk.given_up.as_mut());
+        if let Some(given) = given_up.and_then(|all| all.iter_mut().find(|given| given.id == id)) {
+            given.admitted = admitted;
+        }
+    }
+
+    /// Returns the hits that were admitted for try `id` meanwhile.
+    pub(super) fn take_given_up(&mut self, id: u32) -> Option<PendingDelta> {
+        let given_up = self.0.as_mut()?.given_up.as_mut()?;
+        let place = given_up.iter().position(|given| given.id == id)?;
+        given_up.swap_remove(place).admitted
+    }
+}
+
+impl OpenTalk {
+    pub(in super::super) fn has_wishes(&self) -> bool {
         self.wants_lease || !self.tries.is_empty()
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        let waits = self.is_queued || self.has_wishes();
-        !waits && self.on_way.is_empty() && self.aside.as_ref().is_none_or(|aside| aside.early.is_none())
+    pub(in super::super) fn waits_for_call(&self) -> bool {
+        self.is_queued && self.has_wishes()
+    }
+
+    pub(in super::super) fn has_to_send(&self) -> bool {
+        !self.is_queued && self.has_wishes()
+    }
+
+    pub(in super::super) fn is_first_try(&self) -> bool {
+        self.tries.len() == 1
+    }
+
+    pub(super) fn requested_hits(&self) -> u64 {
+        self.on_way.iter().map(|sent| sent.want).sum()
+    }
+
+    /// Ignores exchange `number` itself, in which the command that holds hits is the last.
+    pub(super) fn has_hold_beside(&self, number: u32) -> bool {
+        self.on_way.iter().any(|sent| sent.number != number && sent.want > 0)
     }
 
     pub(super) fn given_up(&self) -> &[GivenUp] {
-        self.aside.as_ref().map_or(&[], |aside| &aside.given_up)
+        self.given_up.as_ref().map_or(&[], |given_up| given_up)
     }
 
+    pub(in super::super) fn given_up_hits(&self) -> u64 {
+        self.given_up().iter().fold(0, |sum, given| sum.saturating_add(given.hits.0))
+    }
+
+    pub(super) fn is_given_up(&self, id: u32) -> bool {
+        self.given_up().iter().any(|given| given.id == id)
+    }
+
+    pub(super) fn is_admitted_meanwhile(&self, id: u32) -> bool {
+        self.given_up().iter().any(|given| given.id == id && given.admitted.is_some())
+    }
+
+    /// Hits that were admitted meanwhile.
     pub(super) fn admitted(&self) -> impl Iterator<Item = &PendingDelta> {
         self.given_up().iter().filter_map(|given| given.admitted.as_ref())
     }
@@ -186,8 +314,8 @@ impl Try {
         matches!(self.asks, Asks::Look)
     }
 
-    pub(super) fn succeed(self, tried: Tried, woken: &mut Wakeups) {
-        self.outcome.set(Ok(tried), woken);
+    pub(super) fn succeed(self, verdict: Verdict, woken: &mut Wakeups) {
+        self.outcome.set(Ok(verdict), woken);
     }
 
     pub(in super::super) fn fail(self, delivery: Delivery, woken: &mut Wakeups) {
@@ -195,9 +323,13 @@ impl Try {
     }
 }
 
-// === impl Tried ===
+// === impl Verdict ===
 
-impl Tried {
+impl Verdict {
+    pub(in super::super) const fn new(decision: Decision, at: Timestamp) -> Self {
+        Self { decision, at, is_counted: true, reserved: Hits(0), fallback: None }
+    }
+
     pub(in super::super) fn taken(&self, asks: Asks, hits: Hits) -> Hits {
         match asks {
             Asks::Take(_) | Asks::Lease(_) if self.is_counted && !self.decision.over => hits,
@@ -305,7 +437,7 @@ mod tests {
     /// The store's thread frees what the thread of a connection has allocated: glibc takes a lock for more.
     #[test]
     fn a_talk_is_one_of_the_chunks_that_any_thread_frees_at_once() {
-        assert!(size_of::<Talk>() <= 120, "{}", size_of::<Talk>());
+        assert!(size_of::<OpenTalk>() <= 120, "{}", size_of::<OpenTalk>());
     }
 
     const UNDECIDED: TryOutcome = Err(Delivery::NotApplied);

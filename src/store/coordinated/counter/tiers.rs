@@ -3,8 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::limit::{
-    Algorithm, Decision, Hits, OverLimitPolicy, Period, Tier, Timestamp,
-    algorithm::{CountChange, CounterState},
+    Algorithm, Decision, Hits, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CounterState,
     decision_from_store,
 };
 
@@ -103,13 +102,6 @@ pub(super) fn has_flowed_back(
 pub(super) fn take_off(tiers: &[Tier], states: &mut [CounterState], hits: Hits, at: Timestamp) {
     for (tier, state) in tiers.iter().zip(states) {
         state.put_back(tier, at, at, hits);
-    }
-}
-
-/// Undoes a return of `hits` at `at`.
-pub(super) fn put_back(tiers: &[Tier], states: &mut [CounterState], hits: Hits, at: Timestamp) {
-    for (tier, state) in tiers.iter().zip(states) {
-        state.add(tier, at, CountChange::of(positive(hits.0)), at);
     }
 }
 

@@ -20,8 +20,9 @@ use crate::{
         Decisions, TakeOptions,
         coordinated::{
             Coordinated,
+            counter::Verdict,
             delivery::Delivery,
-            modes::{Made, record_mode, recorded},
+            modes::{record_mode, recorded},
             turn::Turn,
         },
         has_repeated,
@@ -31,7 +32,7 @@ use crate::{
 };
 
 /// With what tiers without the pool have taken, to give it back.
-type Taken = (Decision, Option<Made>);
+type Taken = (Decision, Option<Verdict>);
 
 impl<R: Remote> Coordinated<R> {
     /// None without a pool, or if each instance has its own.
@@ -151,7 +152,7 @@ impl<R: Remote> Coordinated<R> {
     }
 
     /// Returns how `check` stands then.
-    fn give_one_back(&self, check: &LimitCheck<'_>, taken: Option<Made>, turn: Turn<'_>) -> Decision {
+    fn give_one_back(&self, check: &LimitCheck<'_>, taken: Option<Verdict>, turn: Turn<'_>) -> Decision {
         let beside = check.beside(check.hits);
         if let Some(taken) = taken {
             self.undo(beside.as_ref().unwrap_or(check), taken, turn);

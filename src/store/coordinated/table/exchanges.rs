@@ -61,7 +61,7 @@ impl<R: Remote> CounterTable<R> {
                 }
                 return self.record(sent.decide_alone(outcome), woken);
             };
-            self.record(entry.counter.apply(sent, outcome, link), woken);
+            self.record(sent.apply(&mut entry.counter, outcome, link), woken);
             entry.counter.follow_instances(link.instances);
             self.send_tries(entry, link, woken);
             if delivery != Delivery::Applied && carried.is_some() {
@@ -102,7 +102,7 @@ impl<R: Remote> CounterTable<R> {
             if let Some(decided) = outcome.take_or_leave() {
                 return decided;
             }
-            let is_sent = counter.give_up(id, taking);
+            let is_sent = counter.talk.give_up(id, taking);
             let sent = SentTry { generation: generation.0, id };
             Err(if is_sent { Delivery::OnWay(sent) } else { Delivery::NotApplied })
         })
@@ -114,9 +114,8 @@ impl<R: Remote> CounterTable<R> {
             return;
         }
         if self.queue_tries(*key, &counter.target, link.time.now) {
-            counter.note_queued();
+            counter.talk.note_queued();
         } else {
-            counter.count_returns();
             for asked in counter.take_tries() {
                 asked.fail(Delivery::NotApplied, woken);
             }
@@ -179,7 +178,7 @@ impl Waiting {
         let (id, outcome) = counter.add_try(hits, asks, group)?;
         let generation = counter.generation();
         // the first one sends the command that others may join
-        let commands = u32::from(counter.is_first_try());
+        let commands = u32::from(counter.talk.is_first_try());
         Some(Self { key, generation, id, hits, asks, outcome, commands })
     }
 }

@@ -36,7 +36,7 @@ impl<R: Remote> CounterTable<R> {
             if let Some(entry) = shard.entry_mut(key)
                 && entry.counter.place.take_turn(at)
             {
-                entry.counter.is_beside &= !is_single;
+                entry.counter.choice.is_beside &= !is_single;
                 self.flush_counter(entry, &link, &mut outbox, &mut woken);
             }
         }
@@ -50,11 +50,11 @@ impl<R: Remote> CounterTable<R> {
         let is_available = !self.client.is_unavailable_for(&counter.target, now);
         if is_available && counter.should_renew(link.lead(), now) {
             // due again after the reply
-            counter.want_lease();
+            counter.talk.want_lease();
             return self.send_tries(entry, link, woken);
         }
         self.return_ended(counter, link);
-        if counter.waits_for_call() {
+        if counter.talk.waits_for_call() {
             // which carries the reports too: decisions must not leave behind those of others
             return;
         }
@@ -102,7 +102,8 @@ impl<R: Remote> CounterTable<R> {
                         );
                     }
                     // what is held by an exchange on its way, or by one to come, has to be returned too
-                    unreported |= !counter.is_settled() || !counter.is_silent() || counter.waits_for_call();
+                    unreported |=
+                        !counter.is_settled() || !counter.is_silent() || counter.talk.waits_for_call();
                 });
                 if !unreported {
                     return;

@@ -97,10 +97,10 @@ impl<R: Remote> CounterTable<R> {
         if counter.choice.requested_mode == Some(Coordination::Auto) {
             self.choose_again(counter, check, now);
         }
-        counter.see_check(now);
+        counter.last_check_at = now;
         let result = act(key, counter);
         let mut woken = Wakeups::new();
-        if entry.counter.has_to_send() {
+        if entry.counter.talk.has_to_send() {
             self.send_tries(entry, &self.link_now(), &mut woken);
         }
         self.enqueue(entry, now);
@@ -140,16 +140,15 @@ impl<R: Remote> CounterTable<R> {
         }
         self.shards.insert(shard, key, counter, |mut evicted| {
             // their decisions are made without the store
-            evicted.count_returns();
             orphans.extend(evicted.take_tries());
             // the store may take what the fallback has decided meanwhile
-            hits.delivery_unknown.add(evicted.given_up_hits());
+            hits.delivery_unknown.add(evicted.talk.given_up_hits());
             if evicted.is_settled() {
                 evictions.evicted_reported.add(1);
             } else {
                 evictions.evicted.add(1);
                 // what is in flight is counted when its outcome is known
-                self.record_dropped(evicted.owed_hits());
+                self.record_dropped(evicted.ledger.owed());
             }
         })
     }
@@ -173,7 +172,7 @@ impl<R: Remote> CounterTable<R> {
     fn choose_again(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) {
         let taking = (check.direction == Direction::Take).then_some(check.hits);
         let (instances, round_trip) = (self.client.membership.instances(), self.client.round_trip());
-        let switch = counter.switch(taking, instances, round_trip, now);
+        let switch = Switch::of(counter, taking, instances, round_trip, now);
         let Some(switch) = switch else { return };
         let was_in_burst = std::mem::replace(&mut counter.choice.is_in_burst, switch == Switch::Burst);
         let wanted = if switch == Switch::Large { Coordination::Interval } else { Coordination::Lease };

@@ -1,7 +1,10 @@
 //! The local estimate: what it adopts of a reply, and what it counts without one.
 
 use super::*;
-use crate::store::coordinated::delivery::{Delivery, SentTry};
+use crate::store::coordinated::{
+    counter::auto,
+    delivery::{Delivery, SentTry},
+};
 use crate::{
     limit::algorithm::{CounterState, FixedWindow},
     store::remote::TierSet,
@@ -62,7 +65,7 @@ fn a_look_that_overtakes_a_hold_does_not_hide_the_held_hit() {
             let link = fixture.link();
             fixture.counter.apply(&mut sent, Ok((&reply, fixture.now)), &link);
         }
-        assert_eq!((fixture.counter.leased_hits(), fixture.counter.remaining(fixture.now)), (4, 6));
+        assert_eq!((fixture.counter.ledger.leased(), fixture.counter.remaining(fixture.now)), (4, 6));
     }
 }
 
@@ -79,7 +82,7 @@ fn a_hit_that_was_admitted_while_its_try_was_on_its_way_counts_once() {
             let composed = fixture.compose();
             drop(outcome);
             fixture.wait(millis(10));
-            assert!(fixture.counter.give_up(id, Some(Hits(5))), "it was sent");
+            assert!(fixture.counter.talk.give_up(id, Some(Hits(5))), "it was sent");
             let (instances, now) = (fixture.instances, fixture.now);
             let decision =
                 fixture.counter.among(instances).count_fallback(Direction::Take, Hits(5), false, now);
@@ -90,7 +93,7 @@ fn a_hit_that_was_admitted_while_its_try_was_on_its_way_counts_once() {
             let used = fixture.counter.look(Hits(0), now).before;
             assert_eq!(used, Hits(10), "{tier:?}, {instances} instances");
             // and the store counts it once, beside what is held
-            let held = fixture.counter.leased_hits();
+            let held = fixture.counter.ledger.leased();
             assert_eq!(u64::from(fixture.left_in_store()) + held, 15, "{tier:?}, {instances} instances");
         }
     }
@@ -113,7 +116,7 @@ fn a_fixed_window_that_has_ended_is_not_adopted() {
 }
 
 fn is_burst(fixture: &Fixture, hits: u64, instances: usize, round_trip: Period) -> bool {
-    fixture.counter.is_burst(Hits(hits), Some(instances), round_trip, fixture.now)
+    auto::is_burst(&fixture.counter, Hits(hits), Some(instances), round_trip, fixture.now)
 }
 
 /// A burst is more than a tenth of the limit if all instances take as much, and several times the demand.

@@ -6,7 +6,7 @@ use crate::{limit::NANOS_PER_SECOND, store::remote::UnusedHits};
 const NANO: Period = Period::from_nanos(1);
 
 fn returning(fixture: &Fixture) -> u64 {
-    fixture.counter.owed_hits().stranded - fixture.counter.leased_hits()
+    fixture.counter.ledger.owed().stranded - fixture.counter.ledger.leased()
 }
 
 #[test]
@@ -38,10 +38,10 @@ fn in_another_mode_nothing_is_kept() {
     fixture.hold(126, Period::default());
     assert_eq!(fixture.counter.due_at(millis(10)).map(|(_, is_punctual)| is_punctual), Some(false));
     fixture.counter.change_mode(Coordination::Interval);
-    assert_eq!((returning(&fixture), fixture.counter.leased_hits()), (126, 0));
+    assert_eq!((returning(&fixture), fixture.counter.ledger.leased()), (126, 0));
     // what arrives later too
     fixture.hold(4, Period::default());
-    assert_eq!((returning(&fixture), fixture.counter.leased_hits()), (4, 0));
+    assert_eq!((returning(&fixture), fixture.counter.ledger.leased()), (4, 0));
 }
 
 /// One that ends is returned in time for other instances, if it has a hold: without one it is used at once or never.
@@ -59,7 +59,7 @@ fn a_lease_with_a_hold_is_returned_just_before_its_end() {
         let mut fixture = Fixture::new(&tiers, instances);
         fixture.hold(7, millis(hold));
         fixture.hold(5, millis(2 * hold));
-        let until = fixture.counter.leases()[0].until;
+        let until = fixture.counter.ledger.leases()[0].until;
         let ending = Timestamp::from_nanos(until.as_nanos() - lead.as_nanos());
         let due = fixture.counter.due_at(lead);
         assert_eq!(due == Some((ending, true)), is_returned, "{name}: {due:?}");
@@ -104,16 +104,16 @@ fn hits_of_a_lease_that_has_ended_are_stranded_or_returned() {
         let name = format!("{held} of {tiers:?} held by one of {instances}");
         let mut fixture = Fixture::new(&tiers, instances);
         fixture.hold(held, hold);
-        fixture.now = fixture.counter.leases()[0].until;
+        fixture.now = fixture.counter.ledger.leases()[0].until;
         let time = |nanos| {
             let at = Timestamp::from_nanos(fixture.now.as_nanos() - nanos);
             StoreTime { now: at, latest: at }
         };
         let (before, end) = (time(1), time(0));
         assert_eq!(fixture.counter.expire_leases(before).stranded, 0, "{name}");
-        assert_eq!(fixture.counter.leased_hits(), held, "{name}");
+        assert_eq!(fixture.counter.ledger.leased(), held, "{name}");
         let dropped = fixture.counter.expire_leases(end);
-        assert_eq!((fixture.counter.leased_hits(), dropped.unreported), (0, 0), "{name}");
+        assert_eq!((fixture.counter.ledger.leased(), dropped.unreported), (0, 0), "{name}");
         assert_eq!(dropped.stranded, if fate == Fate::Stranded { held } else { 0 }, "{name}");
         assert_eq!(returning(&fixture), if fate == Fate::Returned { held } else { 0 }, "{name}");
         assert_eq!(fixture.counter.has_pending(), fate != Fate::Stranded, "{name}");
@@ -140,7 +140,7 @@ fn a_lone_lease_that_arrives_when_there_is_another_instance_is_returned() {
         fixture.counter.follow_instances(2);
         fixture.deliver(composed);
         let expected = if is_returned { (want, 0) } else { (0, want) };
-        assert_eq!((returning(&fixture), fixture.counter.leased_hits()), expected);
+        assert_eq!((returning(&fixture), fixture.counter.ledger.leased()), expected);
     }
 }
 
@@ -153,7 +153,7 @@ fn a_lease_ends_by_the_latest_reading_of_the_clock() {
     let now = Timestamp::from_nanos(end.as_nanos() - 20_000_000);
     let late = Timestamp::from_nanos(end.as_nanos() - 1);
     fixture.counter.expire_leases(StoreTime { now, latest: late });
-    assert_eq!(fixture.counter.leased_hits(), 9);
+    assert_eq!(fixture.counter.ledger.leased(), 9);
     assert_eq!(fixture.counter.expire_leases(StoreTime { now, latest: end }).stranded, 0);
-    assert_eq!((fixture.counter.leased_hits(), returning(&fixture)), (0, 9));
+    assert_eq!((fixture.counter.ledger.leased(), returning(&fixture)), (0, 9));
 }

@@ -101,7 +101,7 @@ fn spent_hits_of_a_rejected_request_go_back_to_the_store() {
         assert!(fixture.decide(6).is_some_and(|decision| !decision.over));
         fixture.counter.uncount(Hits(6), fixture.now);
         assert_eq!(fixture.counter.remaining(fixture.now), 100);
-        assert_eq!(fixture.counter.owed_hits().stranded, 6);
+        assert_eq!(fixture.counter.ledger.owed().stranded, 6);
         let commands = fixture.take();
         let unused = commands[0].0.exchange.reports.last().and_then(|report| report.unused);
         assert_eq!(unused, Some(UnusedHits { hits: 6, until: fixture.now }));
@@ -152,7 +152,7 @@ fn hits_of_a_sliding_window_are_held_for_half_as_long_again_as_they_are_expected
 
 #[test]
 fn a_grant_does_not_change_pending_hits_that_were_taken_or_are_of_another_window() {
-    let change = |fixture: &Fixture| fixture.counter.unacknowledged.pending()[0].change;
+    let change = |fixture: &Fixture| fixture.counter.ledger.pending()[0].change;
     let mut taken = Fixture::new(&[fixed(100, 60)], 2);
     let composed = taken.request(6);
     taken.count(2);

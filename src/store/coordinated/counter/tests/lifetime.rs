@@ -8,7 +8,7 @@ fn a_counter_whose_lease_is_used_up_is_small() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
     fixture.hold(3, millis(300));
     assert!(fixture.decide(3).is_some_and(|decision| !decision.over));
-    assert!(fixture.counter.rare.is_nothing());
+    assert!(fixture.counter.is_small());
     let end = START.after(Period::from_secs(60));
     let before = Timestamp::from_nanos(end.as_nanos() - 1);
     assert!(fixture.counter.has_grants(before) && !fixture.counter.has_grants(end));
@@ -38,12 +38,12 @@ fn looks_are_rarer_and_rarer_until_hits_are_granted() {
 fn a_decided_hit_leaves_nothing_behind() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
     assert_eq!(fixture.lease(1), 1);
-    assert!(fixture.counter.rare.is_nothing());
+    assert!(fixture.counter.is_small());
     // what is left of a lease stays, and the rest goes with its last hit
     fixture.hold(2, Period::default());
     for left in [1, 0] {
         assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
-        assert_eq!((fixture.counter.leased_hits(), !fixture.counter.rare.is_nothing()), (left, left > 0));
+        assert_eq!((fixture.counter.ledger.leased(), !fixture.counter.is_small()), (left, left > 0));
     }
 }
 
@@ -58,12 +58,12 @@ fn grants_that_count_longer_than_the_estimate_are_remembered() {
     fixture.counter.expire_leases(time);
     fixture.counter.last_check_at = START;
     assert!(fixture.counter.estimate[0].idle_at() < counted_until);
-    assert!(fixture.counter.rare.is_nothing(), "it is small");
+    assert!(fixture.counter.is_small(), "it is small");
     assert!(fixture.counter.has_grants(fixture.now));
     // the store has received what was not used, but may count reported hits at other times
     fixture.flush();
     assert_eq!(fixture.left_in_store(), 100);
     fixture.now = counted_until;
-    assert!(fixture.counter.rare.is_nothing() && !fixture.counter.has_grants(fixture.now));
+    assert!(fixture.counter.is_small() && !fixture.counter.has_grants(fixture.now));
     assert!(fixture.counter.is_idle(fixture.now));
 }

@@ -16,7 +16,7 @@ mod reservations;
 
 use std::sync::Arc;
 
-use super::{Ask, Asks, Decided, Generation, LocalCounter, Outcome, Sent};
+use super::{Applied, Ask, Asks, Generation, LocalCounter, Outcome, Sent};
 use crate::{
     limit::{
         Algorithm, Bucket, Coordination, CounterKey, Decision, Direction, Hits, OverLimitPolicy, Period,
@@ -24,6 +24,7 @@ use crate::{
     },
     store::{
         coordinated::{
+            client::ExchangeOutcome,
             link::{Link, StoreTime},
             test_tiers::{START, bucket, fixed, millis, sliding},
         },
@@ -38,8 +39,27 @@ fn strict_bucket(requests: u32, seconds: u64) -> Tier {
 }
 
 impl LocalCounter {
-    fn apply_last_reply(&mut self, reply: &Reply, now: Timestamp) -> bool {
-        self.apply_reply_to(reply, self.numbers.sent, now)
+    pub(in crate::store::coordinated) fn apply(
+        &mut self,
+        sent: &mut Sent,
+        outcome: ExchangeOutcome<'_>,
+        link: &Link,
+    ) -> Applied {
+        sent.apply(self, outcome, link)
+    }
+
+    fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) {
+        let mut sent = Sent::new(CounterKey::default(), self, number);
+        sent.apply(self, Ok((reply, now)), &link(2, now));
+    }
+
+    fn apply_last_reply(&mut self, reply: &Reply, now: Timestamp) {
+        self.apply_reply_to(reply, self.numbers.sent, now);
+    }
+
+    /// Returns whether it has nothing that few counters have.
+    fn is_small(&self) -> bool {
+        self.ledger.leases().is_empty() && self.talk.is_none() && self.fallback.is_none()
     }
 
     pub(in crate::store::coordinated) fn among(&mut self, instances: usize) -> &mut Self {
@@ -71,10 +91,9 @@ fn decide_leased(
     hits: u64,
     now: Timestamp,
 ) -> Option<Decision> {
-    match counter.among(instances).decide(Coordination::Lease, &taking(hits), &link(instances, now)) {
-        Decided::Now(decision, _) => Some(decision),
-        Decided::Wait(_) => None,
-    }
+    let link = link(instances, now);
+    let decided = counter.among(instances).decide(Coordination::Lease, &taking(hits), &link, false);
+    decided.ok().map(|(decision, _)| decision)
 }
 
 impl Sent {

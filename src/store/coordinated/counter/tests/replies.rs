@@ -22,7 +22,7 @@ fn told(fixture: &mut Fixture) -> TryOutcome {
 /// Gives up a try of `hits` that was sent, which are admitted without the store if it `is_admitted`.
 fn leave(fixture: &mut Fixture, (id, outcome): (u32, Outcome), hits: u64, is_admitted: bool) {
     drop(outcome);
-    assert!(fixture.counter.give_up(id, Some(Hits(hits))), "it was sent");
+    assert!(fixture.counter.talk.give_up(id, Some(Hits(hits))), "it was sent");
     if is_admitted {
         let (instances, now) = (fixture.instances, fixture.now);
         let sent = SentTry { generation: fixture.counter.generation().0, id };
@@ -50,10 +50,10 @@ fn a_reservation_that_was_given_up_is_forgotten_with_its_reply() {
         let composed = fixture.compose();
         leave(&mut fixture, asked, 0, false);
         fixture.deliver(std::mem::replace(&mut on_way, composed));
-        assert_eq!(fixture.counter.rare.talk().expect("one is on its way").given_up().len(), 1);
+        assert_eq!(fixture.counter.talk.given_up().len(), 1);
     }
     fixture.deliver(on_way);
-    assert!(fixture.counter.rare.talk().is_none());
+    assert!(fixture.counter.talk.is_none());
     fixture.flush();
     assert_eq!(fixture.left_in_store(), 100);
 }
@@ -79,7 +79,7 @@ fn what_the_store_takes_is_first_for_callers_who_wait_and_goes_back_if_nobody_wa
         let composed = send_three(&mut fixture, 5, asks, [false, true]);
         fixture.deliver(composed);
         let is_over = told(&mut fixture).expect("it is decided").decision.over;
-        assert_eq!((is_over, fixture.counter.leased_hits()), (false, kept), "{mode:?}, {policy:?}, {room}");
+        assert_eq!((is_over, fixture.counter.ledger.leased()), (false, kept), "{mode:?}, {policy:?}, {room}");
         fixture.flush();
         let stored = fixture.store.used(&fixture.counter.target, START);
         assert_eq!((fixture.counter.look(Hits(0), START).before.0, stored), (used, used + kept), "{room}");
@@ -121,7 +121,7 @@ fn what_is_given_back_is_neither_lost_nor_given_back_twice_if_its_caller_leaves(
             // a count that nobody waits for any more is given back
             let returned = if failure.is_none() { taken } else { owed };
             let taken = if unknown > 0 { taken } else { 0 };
-            let is_right = (applied.unknown, fixture.counter.owed_hits().stranded);
+            let is_right = (applied.unknown, fixture.counter.ledger.owed().stranded);
             assert_eq!(is_right, (unknown + taken, returned), "{failure:?}, {is_sent}");
         }
     }

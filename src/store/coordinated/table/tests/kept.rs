@@ -45,8 +45,8 @@ async fn a_counter_that_needs_no_leases_any_more_returns_them_at_once() {
     assert!(granted >= 50);
     // the reply has just come, and the lease is not used up
     fixture.with_counter("v", |counter| {
-        assert_eq!((counter.choice.mode, counter.leased_hits()), (Coordination::Interval, 0));
-        assert_eq!(counter.owed_hits().stranded, granted, "they are pending");
+        assert_eq!((counter.choice.mode, counter.ledger.leased()), (Coordination::Interval, 0));
+        assert_eq!(counter.ledger.owed().stranded, granted, "they are pending");
     });
     assert_eq!(fixture.table.client.metrics.switches.to_interval.get(), 1);
 }
@@ -89,7 +89,7 @@ async fn a_counter_learns_of_other_instances_when_it_is_found_and_by_the_sweep()
         let fixture = Fixture::new(Coordination::Lease, &[sliding(100_000, 60)]);
         let held = |expected: u64| {
             let held = fixture.table.with_existing(fixture.key("v"), None, |counter| {
-                counter.map(|entry| entry.counter.leased_hits())
+                counter.map(|entry| entry.counter.ledger.leased())
             });
             assert_eq!(held, Some(expected), "is found: {is_found}");
         };

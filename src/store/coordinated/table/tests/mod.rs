@@ -147,7 +147,7 @@ impl Fixture {
     /// Also holds what is likely to be needed. Returns how many hits are held.
     fn lease(&self, counter: &mut LocalCounter, instances: usize, hits: u64) -> u64 {
         let link = Link { instances, ..self.table.link_now() };
-        counter.want_lease();
+        counter.talk.want_lease();
         let _look = counter.add_try(Hits(0), Asks::Look, None).expect("there is room");
         let mut composed = counter.composed(&link);
         let (command, sent) = composed.last_mut().expect("a look");

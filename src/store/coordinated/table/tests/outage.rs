@@ -149,7 +149,7 @@ async fn no_lease_is_renewed_by_a_node_that_does_not_reply() {
     }
     assert_eq!(fixture.commands(), 0);
     let pending = fixture.table.with_existing(key, None, |counter| {
-        counter.map(|entry| (entry.counter.leased_hits(), entry.counter.can_flush()))
+        counter.map(|entry| (entry.counter.ledger.leased(), entry.counter.can_flush()))
     });
     assert_eq!(pending, Some((0, true)));
     fixture.end_outage("v").await;
