@@ -107,11 +107,18 @@ impl RedisWithClock {
         target(&format!("d_k_{case}_"), OverLimitPolicy::Ignore, tiers.to_vec())
     }
 
+    /// Returns the reply with the counters after `op`.
     #[expect(clippy::needless_pass_by_value, reason = "tests make the operation in the call")]
     pub(crate) fn send(&self, target: &Arc<Target>, op: Op) -> Reply {
-        self.runtime
-            .block_on(send(&self.remote, target, self.clock.now(), op.clone()))
-            .unwrap_or_else(|error| panic!("{op:?} on {target:?}: {error}"))
+        let send = |op: Op| {
+            let sent = self.runtime.block_on(send(&self.remote, target, self.clock.now(), op.clone()));
+            sent.unwrap_or_else(|error| panic!("{op:?} on {target:?}: {error}"))
+        };
+        let reply = send(op.clone());
+        if !op.exchange(target.over_limit_policy).decides() {
+            return reply;
+        }
+        Reply { counters: send(Op::Take { hits: 0 }).counters, ..reply }
     }
 
     /// Carries out `command`.

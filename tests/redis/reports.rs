@@ -190,7 +190,11 @@ impl Compared<'_> {
         };
         let op = Op::Exchange(Exchange { writer: step.writer, ..exchange });
         let (now, target) = (self.redis.clock.now(), Arc::clone(&self.target));
-        let model = self.model.execute(&op.command(&target, now), now);
+        let mut model = self.model.execute(&op.command(&target, now), now);
+        if op.exchange(target.over_limit_policy).decides() {
+            // the counters afterwards, as the other reply has them
+            model.counters = self.model.execute(&Op::Take { hits: 0 }.command(&target, now), now).counters;
+        }
         [self.redis.send(&target, op), model]
     }
 }

@@ -8,17 +8,14 @@ mod buckets;
 mod client;
 mod counter;
 mod delivery;
-mod fallback;
 mod link;
 mod metrics;
 mod modes;
 mod own;
 mod pools;
 mod settings;
-mod source;
 mod table;
 mod target;
-mod turn;
 mod units;
 // the tests that use it need the simulated store
 #[cfg(all(test, feature = "server"))]
@@ -33,16 +30,25 @@ pub use settings::CoordinationSettings;
 
 use self::{
     client::{StoreClient, heartbeat},
+    own::OwnCounters,
     pools::SharedPools,
     table::{CounterTable, sender},
 };
-use super::{MemoryStore, remote::Remote};
-use crate::{clock::Clock, limit::Timestamp};
+use super::{
+    MemoryStore,
+    pools::PoolSummary,
+    remote::Remote,
+    table_metrics::{HitsOfEvicted, TableMetrics},
+};
+use crate::{
+    clock::Clock,
+    limit::Timestamp,
+    observe::{Metric, Source},
+};
 
 /// Memory in front of a shared store.
 pub struct Coordinated<R: Remote> {
-    /// The counters of `local` and `split` rules.
-    memory: MemoryStore,
+    own: OwnCounters<R>,
     table: Arc<CounterTable<R>>,
     client: Arc<StoreClient<R>>,
     pools: Arc<SharedPools<R>>,
@@ -55,7 +61,6 @@ pub struct Coordinated<R: Remote> {
 impl<R: Remote> Coordinated<R> {
     /// Must be called within a tokio runtime with time and IO. `remote` need not be reachable yet.
     pub fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
-        let memory = MemoryStore::new(settings.max_counters);
         let client = Arc::new(StoreClient::new(remote, clock, settings));
         let table = Arc::new(CounterTable::new(Arc::clone(&client)));
         let mut tasks = JoinSet::new();
@@ -63,7 +68,7 @@ impl<R: Remote> Coordinated<R> {
         tasks.spawn(sender::run(Arc::clone(&table)));
         let pools = SharedPools::new(Arc::clone(&client));
         tasks.spawn(Arc::clone(&pools).sweep());
-        Self { memory, table, client, pools, _tasks: tasks }
+        Self { own: OwnCounters::new(Arc::clone(&client)), table, client, pools, _tasks: tasks }
     }
 
     /// Returns the metrics of coordination.
@@ -75,13 +80,13 @@ impl<R: Remote> Coordinated<R> {
     /// Returns the counters of `local` and `split` rules.
     #[must_use]
     pub const fn memory(&self) -> &MemoryStore {
-        &self.memory
+        &self.own.memory
     }
 
     /// Calls [`MemoryStore::sweep_step`] on these counters. `now` is on this instance's clock. Parts of limits follow the
     /// store's, which may be behind: windows that have not ended there stay.
     pub fn sweep_step(&self, step: usize, now: Timestamp) {
-        self.memory.sweep_step(step, now.min(self.client.time_at(now).now));
+        self.own.memory.sweep_step(step, now.min(self.client.time_at(now).now));
     }
 
     /// Returns the shared store.
@@ -113,5 +118,33 @@ impl<R: Remote> Coordinated<R> {
         self.pools.close().await;
         self.table.final_flush().await;
         self.client.leave().await;
+    }
+}
+
+impl<R: Remote + Source> Source for Coordinated<R> {
+    fn metrics(&self) -> Vec<Metric> {
+        let coordination = self.coordination_metrics();
+        let mut metrics = coordination.metrics();
+        let evicted = [
+            (HitsOfEvicted::Kept, coordination.evictions.evicted_reported.get()),
+            (HitsOfEvicted::Lost, coordination.evictions.evicted.get()),
+        ];
+        let (live, max) = (self.counters(), self.table.shards.max());
+        metrics.extend(TableMetrics { table: "coordinated", live, max, evicted: &evicted }.metrics());
+        let (name_bytes, offset) =
+            (self.table.shards.name_bytes(), self.client.store_clock.offset().unsigned_abs());
+        let gauges = [
+            ("weir.coordinated_counters.name_bytes", "Bytes of the names of counters.", name_bytes as u64),
+            ("weir.instances", "Instances that share the store, with this one.", self.instances() as u64),
+            ("weir.store.unavailable", "1 while a node does not reply.", self.is_store_unavailable().into()),
+            ("weir.store.clock_offset_nanoseconds", "Between the store's clock and this one's.", offset),
+        ];
+        metrics.extend(gauges.map(|(name, help, value)| Metric::gauge(name, help, value)));
+        let mut pools = PoolSummary::default();
+        self.pools.summarize(&mut pools);
+        let memory = self.memory();
+        metrics.extend(memory.usage_metrics(memory.usage().evicted, pools));
+        metrics.extend(self.remote().metrics());
+        metrics
     }
 }

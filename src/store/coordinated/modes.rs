@@ -13,7 +13,6 @@ use super::{
     delivery::Delivery,
     link::StoreTime,
     table::Waiting,
-    turn::Turn,
 };
 use crate::{
     limit::{
@@ -31,6 +30,30 @@ const NO_REPLY: &str = "no reply within WEIR_DECISION_BUDGET or the timeout of t
 
 /// A decision that needed no wait, or what it waits for: the store decides.
 pub(super) type Step = Result<Verdict, Waiting>;
+
+/// A request that is being decided. All of its waits end together, however many there are.
+#[derive(Clone, Copy)]
+pub(super) struct Turn<'a> {
+    /// On this instance's clock.
+    pub(super) now: Timestamp,
+    pub(super) until: Instant,
+    pub(super) record: Option<&'a DecisionRecord>,
+}
+
+// === impl Turn ===
+
+impl<'a> Turn<'a> {
+    /// Waits end after `wait`, or after `budget`, which is `WEIR_DECISION_BUDGET`, if that is shorter.
+    pub(super) fn begin(
+        now: Timestamp,
+        budget: Period,
+        wait: Option<Duration>,
+        record: Option<&'a DecisionRecord>,
+    ) -> Self {
+        let budget = Duration::from(budget);
+        Self { now, until: Instant::now() + wait.map_or(budget, |wait| wait.min(budget)), record }
+    }
+}
 
 // === impl Coordinated ===
 
@@ -56,12 +79,12 @@ impl<R: Remote> Store for Coordinated<R> {
 
     fn lines_for(&self, check: &LimitCheck<'_>) -> Option<&MemoryStore> {
         // the counters of other modes are not in this memory alone
-        (self.table.requested_mode(check) == Coordination::Local).then(|| self.memory())
+        (self.client.requested_mode(check) == Coordination::Local).then(|| self.memory())
     }
 
     fn place(&self, check: &LimitCheck<'_>) -> Place {
         // nobody else asks for this instance's part
-        let is_part = self.table.requested_mode(check) == Coordination::Split;
+        let is_part = self.client.requested_mode(check) == Coordination::Split;
         if is_part { Place::ALONE } else { self.client.place() }
     }
 
@@ -70,7 +93,7 @@ impl<R: Remote> Store for Coordinated<R> {
         let counters = self.shared(check, at, |(_, counter), _| counter.estimated().into());
         counters
             .map(|counters| Estimate { counters, at, part: None })
-            .or_else(|| self.estimate_own(check, now))
+            .or_else(|| self.own.estimate(check, now))
     }
 
     async fn reserve_for_waiters(
@@ -94,7 +117,7 @@ impl<R: Remote> Store for Coordinated<R> {
             })
         });
         match reserved {
-            None => return Ok(self.reserve_own(check, request, now)),
+            None => return Ok(self.own.reserve(check, request, now)),
             Some(Some(reservation)) => return Ok(reservation),
             Some(None) => {}
         }
@@ -107,7 +130,12 @@ impl<R: Remote> Store for Coordinated<R> {
                 let counted = ReservedSpan { from: at, until: at.after(request.hold), is_reported: true };
                 Reservation { hits, until, decision, counted }
             }
-            Err(delivery) => self.reserve_without_store(check, request, delivery, now),
+            Err(delivery) => {
+                let at = self.client.time_at(now).now;
+                self.table.with_counter(check, at, |counter| {
+                    self.client.reserve_without_store(counter, check, request, delivery, (at, now))
+                })
+            }
         })
     }
 
@@ -123,7 +151,7 @@ impl<R: Remote> Store for Coordinated<R> {
             // the counter may have been used while this instance was wrong about the store's clock
             if let Some(tier) = check.tiers().get(decision.tier)
                 && decision.reset > tier.period
-                && self.table.requested_mode(check).is_coordinated()
+                && self.client.requested_mode(check).is_coordinated()
             {
                 decision.reset = decision.reset.min(tier.longest_wait());
             }
@@ -162,8 +190,7 @@ impl<R: Remote> Store for Coordinated<R> {
         // loses it
         let released = self.shared(check, at, |(_, counter), _| counter.release(span, hits, at));
         if released.is_none() {
-            let own = self.own(check, now);
-            self.memory.release_now(&own.of(check), reservation, unused, own.at);
+            self.own.release(check, reservation, unused, now);
         }
         Ok(())
     }
@@ -175,7 +202,7 @@ impl<R: Remote> Store for Coordinated<R> {
         now: Timestamp,
     ) -> Result<BucketReply, StoreError> {
         if self.has_own_buckets() {
-            return Ok(self.memory.decide_bucket_now(name, request, now));
+            return Ok(self.own.memory.decide_bucket_now(name, request, now));
         }
         let BucketRequest::Paced(request) = request else { return Err(STEPS) };
         self.decide_paced(name, request, false, now).await.map(BucketReply::Paced)
@@ -188,7 +215,7 @@ impl<R: Remote> Store for Coordinated<R> {
         now: Timestamp,
     ) -> Result<Option<Period>, StoreError> {
         match deletes {
-            _ if self.has_own_buckets() => Ok(self.memory.find_buckets_now(name, deletes, now)),
+            _ if self.has_own_buckets() => Ok(self.own.memory.find_buckets_now(name, deletes, now)),
             false => Err(UNKNOWN_PACE),
             true => self.delete_bucket(name, now).await,
         }
@@ -205,26 +232,29 @@ impl<R: Remote> Coordinated<R> {
     ) -> Decisions {
         let TakeOptions { record, wait } = options;
         let has_pools = checks.iter().any(|check| check.pool.is_some());
-        if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Local) {
-            self.client.metrics.decisions.local.add(checks.len() as u64);
-            if has_pools {
-                self.memory.divide_pools_between(self.client.instances());
-            }
-            record_mode(record.filter(|_| !checks.is_empty()), Coordination::Local);
-            return self.memory.decide(checks, scope, now);
-        }
         if has_pools {
-            return self.take_with_pools(checks, scope, now, options).await;
+            self.own.memory.divide_pools_between(self.client.instances());
+        }
+        if checks.iter().all(|check| self.client.requested_mode(check) == Coordination::Local) {
+            self.client.metrics.decisions.local.add(checks.len() as u64);
+            record_mode(record.filter(|_| !checks.is_empty()), Coordination::Local);
+            return self.own.memory.decide(checks, scope, now);
         }
         let turn = || Turn::begin(now, self.client.settings.budget, wait, record);
-        if let [check] = checks {
+        if has_pools
+            && let [check] = checks
+            && let Some(decision) = self.take_of_pool(check, now, record, turn).await
+        {
+            return smallvec![decision];
+        }
+        if !has_pools && let [check] = checks {
             let step = match self.step(check, scope, now, record) {
                 Ok(made) => return smallvec![made.decision],
                 waiting => waiting,
             };
             return smallvec![self.finish(check, step, turn()).await.decision];
         }
-        if scope == Scope::Request || has_repeated(checks) {
+        if has_pools || scope == Scope::Request || has_repeated(checks) {
             // boxed to keep the future of all other requests small
             return Box::pin(self.take_units(checks, scope, turn())).await;
         }
@@ -247,7 +277,7 @@ impl<R: Remote> Coordinated<R> {
         at: Timestamp,
         act: impl FnOnce((CounterKey, &mut LocalCounter), Coordination) -> T,
     ) -> Option<T> {
-        if check.pool.is_some() || !self.table.requested_mode(check).is_coordinated() {
+        if check.pool.is_some() || !self.client.requested_mode(check).is_coordinated() {
             return None;
         }
         self.table.with_counter_of(check, at, |key, counter| {
@@ -269,7 +299,7 @@ impl<R: Remote> Coordinated<R> {
             record_mode(record, mode);
             self.decide_on(counter, mode, check, scope, time)
         });
-        step.unwrap_or_else(|| Ok(self.decide_own(&[check], scope, now, record)[0]))
+        step.unwrap_or_else(|| Ok(self.own.decide(&[check], scope, now, record)[0]))
     }
 
     /// As [`Coordinated::step`], for the first of `checks` of one unit, and those that can be decided with it, so that no
@@ -313,7 +343,7 @@ impl<R: Remote> Coordinated<R> {
             }
             steps
         });
-        steps.unwrap_or_else(|| self.decide_own(checks, scope, now, record).into_iter().map(Ok).collect())
+        steps.unwrap_or_else(|| self.own.decide(checks, scope, now, record).into_iter().map(Ok).collect())
     }
 
     #[inline]
@@ -340,14 +370,17 @@ impl<R: Remote> Coordinated<R> {
         if let Some(waiting) = asks.and_then(|asks| Waiting::ask((key, &mut *counter), ask.hits, asks)) {
             return Err(waiting);
         }
-        Ok(self.decide_without_store(counter, check, Delivery::NotApplied, time.now))
+        Ok(self.client.decide_without_store(counter, check, Delivery::NotApplied, time.now))
     }
 
     /// The decision is over the limit if `hits` do not fit by what this instance knows.
     pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
+        if let Some(member) = self.pool_member(check) {
+            return self.look_shared(&member, hits, now);
+        }
         let at = self.client.time_at(now).now;
         let looked = self.shared(check, at, |(_, counter), _| counter.look(hits, at));
-        looked.unwrap_or_else(|| self.look_own(check, hits, now))
+        looked.unwrap_or_else(|| self.own.look(check, hits, now))
     }
 
     pub(super) async fn take_check(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> Verdict {
@@ -380,7 +413,7 @@ impl<R: Remote> Coordinated<R> {
                 Err(delivery) => {
                     let at = self.client.time_at(self.client.local_time_since(turn.now)).now;
                     self.table.with_counter(check, at, |counter| {
-                        self.decide_without_store(counter, check, delivery, at)
+                        self.client.decide_without_store(counter, check, delivery, at)
                     })
                 }
             }

@@ -5,33 +5,48 @@
 //! have admitted by their larger parts must have ended, or flowed in again: so it has the part by the largest number of
 //! that time.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
-use super::{Coordinated, client::InstanceNumbers, counter::Verdict, modes::record_mode};
+use super::{
+    client::{InstanceNumbers, StoreClient},
+    counter::Verdict,
+    modes::record_mode,
+};
 use crate::{
     limit::{
         Algorithm, Coordination, Decision, Hits, LimitCheck, OnStoreFailure, OwnPart, Period, Reservation,
         ReservationRequest, Scope, Tier, Tiers, Timestamp, line::Estimate, part,
     },
     observe::DecisionRecord,
-    store::remote::Remote,
+    store::{MemoryStore, remote::Remote},
 };
 
+pub(super) struct OwnCounters<R> {
+    pub(super) memory: MemoryStore,
+    client: Arc<StoreClient<R>>,
+}
+
 /// What this instance has of the limit of a check.
-pub(super) struct Own<'a> {
+struct Own<'a> {
     /// On the store's clock, if it is a part.
-    pub(super) at: Timestamp,
+    at: Timestamp,
     /// None for all of the limit.
     part: Option<OwnPart<'a>>,
     /// The time until this instance has a part of all tiers, if it has none of some: these have no capacity.
     begins: Option<Period>,
 }
 
-// === impl Coordinated ===
+// === impl OwnCounters ===
 
-impl<R: Remote> Coordinated<R> {
+impl<R: Remote> OwnCounters<R> {
+    pub(super) fn new(client: Arc<StoreClient<R>>) -> Self {
+        Self { memory: MemoryStore::new(client.settings.max_counters), client }
+    }
+
     /// Decides `checks`, which have one counter and one limit, with no other request between.
-    pub(super) fn decide_own(
+    pub(super) fn decide(
         &self,
         checks: &[&LimitCheck<'_>],
         scope: Scope,
@@ -53,18 +68,18 @@ impl<R: Remote> Coordinated<R> {
         decisions.into_iter().map(told).collect()
     }
 
-    pub(super) fn look_own(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
+    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
         let own = self.own(check, now);
         own.report(self.memory.look(&own.of(check), hits, own.at))
     }
 
     /// `at` is when the hits of `check` were counted.
-    pub(super) fn give_back_own(&self, check: &LimitCheck<'_>, at: Timestamp) {
+    pub(super) fn give_back(&self, check: &LimitCheck<'_>, at: Timestamp) {
         self.memory.give_back(&self.own_at(check, at).of(check), at);
     }
 
     /// What a line of callers may expect. None if that is not known.
-    pub(super) fn estimate_own(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
+    pub(super) fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
         let own = self.own(check, now);
         if own.begins.is_some() {
             return None;
@@ -73,7 +88,7 @@ impl<R: Remote> Coordinated<R> {
         Some(Estimate { counters, at: own.at, part: own.part.map(|part| part.tiers) })
     }
 
-    pub(super) fn reserve_own(
+    pub(super) fn reserve(
         &self,
         check: &LimitCheck<'_>,
         request: ReservationRequest,
@@ -86,13 +101,24 @@ impl<R: Remote> Coordinated<R> {
         Reservation { until, decision: own.report(reserved.decision), ..reserved }
     }
 
-    pub(super) fn own<'c>(&self, check: &'c LimitCheck<'_>, now: Timestamp) -> Own<'c> {
-        let is_part = self.table.requested_mode(check) == Coordination::Split;
+    pub(super) fn release(
+        &self,
+        check: &LimitCheck<'_>,
+        reservation: Reservation,
+        unused: Hits,
+        now: Timestamp,
+    ) {
+        let own = self.own(check, now);
+        self.memory.release_now(&own.of(check), reservation, unused, own.at);
+    }
+
+    fn own<'c>(&self, check: &'c LimitCheck<'_>, now: Timestamp) -> Own<'c> {
+        let is_part = self.client.requested_mode(check) == Coordination::Split;
         self.own_at(check, if is_part { self.client.time_at(now).now } else { now })
     }
 
     fn own_at<'c>(&self, check: &'c LimitCheck<'_>, at: Timestamp) -> Own<'c> {
-        if self.table.requested_mode(check) != Coordination::Split {
+        if self.client.requested_mode(check) != Coordination::Split {
             return Own { at, part: None, begins: None };
         }
         let (numbers, failure) = (self.client.membership.numbers(), self.client.failure_policy(check));
@@ -135,7 +161,7 @@ fn part_of(
 // === impl Own ===
 
 impl Own<'_> {
-    pub(super) fn of<'p>(&'p self, check: &'p LimitCheck<'_>) -> LimitCheck<'p> {
+    fn of<'p>(&'p self, check: &'p LimitCheck<'_>) -> LimitCheck<'p> {
         self.part.as_ref().map_or_else(|| check.copied(), |part| check.of_part(part))
     }
 

@@ -14,8 +14,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{
     Coordinated,
     counter::{Ask, Asks, Verdict},
-    modes::recorded,
-    turn::Turn,
+    modes::{Turn, recorded},
 };
 use crate::{
     limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp},
@@ -95,6 +94,11 @@ impl<R: Remote> Coordinated<R> {
         let mut all = SmallVec::new();
         while all.len() < unit.len() {
             let rest = &unit[all.len()..];
+            if let Some(member) = self.pool_member(rest[0]) {
+                all.push(self.take_shared(&member, turn).await);
+                turn.now = self.client.local_time_since(turn.now);
+                continue;
+            }
             let steps = self.steps(rest, scope, turn);
             let made = rest.iter().zip(steps).map(|(check, step)| self.finish(check, step, turn));
             all.extend(join_all(made).await);
@@ -113,7 +117,7 @@ impl<R: Remote> Coordinated<R> {
         });
         // several are decided together
         let own_rejects = || match unit {
-            [check] => check.direction == Direction::Take && self.look_own(check, check.hits, now).over,
+            [check] => check.direction == Direction::Take && self.look(check, check.hits, now).over,
             _ => false,
         };
         let gives_back =
@@ -122,7 +126,7 @@ impl<R: Remote> Coordinated<R> {
             _ if shared.unwrap_or_else(own_rejects) => 0,
             unit if unit.iter().all(gives_back) => 4,
             unit if unit.iter().any(gives_back) => 3,
-            _ => 1 + u8::from(shared.is_some()),
+            _ => 1 + u8::from(shared.is_some() || self.pool_member(unit[0]).is_some()),
         }
     }
 
@@ -136,7 +140,8 @@ impl<R: Remote> Coordinated<R> {
                 counter.look(Hits(0), at)
             }
         });
-        stands.unwrap_or_else(|| self.look_own(check, Hits(0), now))
+        let hits = if check.pool.is_some() { check.hits } else { Hits(0) };
+        stands.unwrap_or_else(|| self.look(check, hits, now))
     }
 
     /// Gives hits back, because another check of the request was rejected. Returns how the counter stands then.
@@ -145,7 +150,11 @@ impl<R: Remote> Coordinated<R> {
         if decision.over || check.hits == Hits(0) {
             return decision;
         }
-        if is_counted {
+        if let Some(member) = self.pool_member(check) {
+            if check.direction == Direction::Take {
+                self.undo_shared(&member, made, turn);
+            }
+        } else if is_counted {
             let undone = self.shared(check, at, |(_, counter), _| match (check.direction, fallback) {
                 // of a counter whose descriptors were admitted before those of another one were not
                 (Direction::GiveBack, _) => {
@@ -160,7 +169,7 @@ impl<R: Remote> Coordinated<R> {
                 (Direction::Take, None) => counter.uncount(check.hits, at),
             });
             if undone.is_none() && check.direction == Direction::Take {
-                self.give_back_own(check, at);
+                self.own.give_back(check, at);
             }
         }
         self.look(check, Hits(0), turn.now)

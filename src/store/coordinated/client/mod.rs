@@ -6,6 +6,7 @@
 mod breaker;
 mod calls;
 mod clock;
+mod fallback;
 pub(super) mod heartbeat;
 mod instances;
 #[cfg(all(test, feature = "simulated"))]
@@ -24,7 +25,7 @@ pub(super) use self::{calls::RECHECK, instances::InstanceNumbers};
 use super::{link::StoreTime, metrics::CoordinationMetrics, settings::CoordinationSettings};
 use crate::{
     clock::Clock,
-    limit::{Coordination, LimitCheck, OnStoreFailure, Period, Timestamp, part::Place},
+    limit::{Coordination, LimitCheck, OnStoreFailure, Period, Tier, Timestamp, part::Place},
     store::remote::{Remote, RemoteError, Reply, StoreNode, Target},
 };
 
@@ -123,6 +124,17 @@ impl<R: Remote> StoreClient<R> {
     pub(super) fn failure_policy(&self, check: &LimitCheck<'_>) -> OnStoreFailure {
         let own = check.rule.declared().and_then(|rule| rule.coordination.on_store_failure);
         own.unwrap_or(self.settings.on_store_failure)
+    }
+
+    pub(super) fn requested_mode(&self, check: &LimitCheck<'_>) -> Coordination {
+        if check.pool.is_some() && !self.remote.keeps_pools() {
+            // each instance has its part
+            return Coordination::Local;
+        }
+        let requested = check.rule.coordination().unwrap_or(self.settings.coordination);
+        // a pool has members instead of parts, and the pace of a bucket of a request is not that of the counter
+        let is_whole = || check.pool.is_some() || check.tiers().iter().any(Tier::has_any_pace);
+        if requested == Coordination::Split && is_whole() { Coordination::Auto } else { requested }
     }
 
     /// Returns whether the breaker is open for any node.

@@ -21,7 +21,6 @@ mod talk;
 #[cfg(test)]
 mod tests;
 mod tiers;
-mod usage;
 
 use std::sync::Arc;
 
@@ -36,12 +35,11 @@ pub(super) use self::{
     talk::{Group, Outcome, Tries, TryOutcome, Verdict},
 };
 use self::{
-    demand::Demand,
+    demand::{Demand, UsageRate},
     ledger::Ledger,
     schedule::FlushSchedule,
     talk::Talk,
     tiers::{States, saturated},
-    usage::UsageRate,
 };
 use crate::{
     limit::{

@@ -12,7 +12,7 @@ use super::{
     exchange::Sent,
     records::{Dropped, HeldLease, PendingDelta},
     talk::{Try, Verdict},
-    tiers::{States, flows, look, negative, take_off},
+    tiers::{States, fits, flows, look, negative, take_off},
 };
 use crate::{
     limit::{
@@ -208,6 +208,12 @@ impl Sent {
         decided
     }
 
+    fn states_after(&self, reply: &Reply, now: Timestamp) -> States {
+        let mut states = reply.counters.clone();
+        self.decide(reply, &mut states, now);
+        states
+    }
+
     /// Returns whether the runs were carried out.
     fn is_counted(&self, reply: &Reply) -> bool {
         !self.all_or_none || self.runs.iter().enumerate().all(|(i, run)| taken(reply, i, run) == run.tries)
@@ -334,7 +340,8 @@ impl Arrival<'_> {
             && counter.has_all_flowing(stays);
         // what is held may have ended on the way
         applied.dropped = counter.expire_leases(link.time);
-        self.answer(decided, knows_better, now);
+        let stored = (knows_better && rejects).then(|| sent.states_after(reply, now));
+        self.answer(decided, stored.as_deref(), now);
         if granted > 0 {
             let Self { counter, link, applied, .. } = self;
             let mut talk = std::mem::take(&mut counter.talk);
@@ -468,10 +475,13 @@ impl Arrival<'_> {
         decided
     }
 
-    fn answer(&mut self, decided: Verdicts, knows_better: bool, now: Timestamp) {
+    /// `stored`: the store's states after the tries, if the estimate knows better.
+    fn answer(&mut self, decided: Verdicts, stored: Option<&[CounterState]>, now: Timestamp) {
         let Self { counter, sent, link, applied } = self;
         for (asked, mut verdict) in sent.tries.drain(..).zip(decided) {
-            if knows_better && verdict.decision.over {
+            if verdict.decision.over
+                && stored.is_some_and(|stored| !fits(&asked.target.tiers, stored, asked.hits, now))
+            {
                 counter.decide_better(&asked, &mut verdict, now);
             }
             let is_rejected = asked.leases() && verdict.decision.over;

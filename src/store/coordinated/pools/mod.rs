@@ -59,6 +59,15 @@ pub(super) struct Member<'a> {
     value: Cow<'a, str>,
 }
 
+// === impl Member ===
+
+impl Member<'_> {
+    /// Returns the member for a `check` that differs in its hits.
+    fn of<'a>(&'a self, check: &'a LimitCheck<'a>) -> Member<'a> {
+        Member { check, mode: self.mode, slot: Arc::clone(&self.slot), value: Cow::Borrowed(&self.value) }
+    }
+}
+
 // === impl SharedPools ===
 
 impl<R: Remote> SharedPools<R> {

@@ -6,8 +6,6 @@
 
 use std::pin::pin;
 
-use futures_util::future::join_all;
-use smallvec::smallvec;
 use tokio::time::timeout_at;
 
 use super::{Member, instance::Waiting};
@@ -16,107 +14,67 @@ use crate::{
         Coordination, Decision, Direction, Hits, LimitCheck, Reservation, ReservationRequest, ReservedSpan,
         Scope, Timestamp,
     },
+    observe::DecisionRecord,
     store::{
-        Decisions, TakeOptions,
         coordinated::{
             Coordinated,
             counter::Verdict,
             delivery::Delivery,
-            modes::{record_mode, recorded},
-            turn::Turn,
+            modes::{Turn, record_mode, recorded},
         },
-        has_repeated,
         pools::{clamped, combined, decision_of},
         remote::Remote,
     },
 };
 
-/// With what tiers without the pool have taken, to give it back.
-type Taken = (Decision, Option<Verdict>);
-
 impl<R: Remote> Coordinated<R> {
     /// None without a pool, or if each instance has its own.
     pub(in super::super) fn pool_member<'a>(&self, check: &'a LimitCheck<'a>) -> Option<Member<'a>> {
         check.pool.as_ref()?;
-        match self.table.requested_mode(check) {
+        match self.client.requested_mode(check) {
             Coordination::Local => None,
             Coordination::Auto => self.pools.member(check, Coordination::Lease),
             mode => self.pools.member(check, mode),
         }
     }
 
-    pub(in super::super) async fn take_with_pools(
+    /// None if `check` does not count in a shared pool alone, which most often needs no wait. `turn` begins one.
+    pub(in super::super) async fn take_of_pool<'t>(
         &self,
-        checks: &[LimitCheck<'_>],
-        scope: Scope,
+        check: &LimitCheck<'_>,
         now: Timestamp,
-        TakeOptions { record, wait, .. }: TakeOptions<'_>,
-    ) -> Decisions {
-        let turn = || Turn::begin(now, self.client.settings.budget, wait, record);
-        if let [check] = checks
-            && check.own_tiers().is_empty()
-            && let Some(member) = self.pool_member(check)
-        {
-            // it only counts in the pool, and most often needs no wait
-            record_mode(record, member.mode);
-            return smallvec![match self.pools.decide(&member, true, now) {
-                Ok(decision) => decision,
-                Err(waiting) => Box::pin(self.wait_for_pool(&member, waiting, turn())).await,
-            }];
-        }
-        Box::pin(self.take_all_shared(checks, scope, turn())).await
+        record: Option<&DecisionRecord>,
+        turn: impl FnOnce() -> Turn<'t>,
+    ) -> Option<Decision> {
+        let member = self.pool_member(check).filter(|_| check.own_tiers().is_empty())?;
+        record_mode(record, member.mode);
+        Some(match self.pools.decide(&member, true, now) {
+            Ok(decision) => decision,
+            Err(waiting) => Box::pin(self.wait_for_pool(&member, waiting, turn())).await,
+        })
     }
 
-    async fn take_all_shared(&self, checks: &[LimitCheck<'_>], scope: Scope, turn: Turn<'_>) -> Decisions {
-        self.memory.divide_pools_between(self.client.instances());
-        let all_or_none = scope == Scope::Request;
-        if !all_or_none && !has_repeated(checks) {
-            let decided = checks.iter().map(async |check| self.take_one(check, scope, turn).await.0);
-            return join_all(decided).await.into_iter().collect();
-        }
-        // in turn, so that the first rejection spares the others of all or none
-        let (mut decisions, mut taken, mut over) = (Decisions::new(), Vec::new(), false);
-        for (i, check) in checks.iter().enumerate() {
-            let is_take = check.direction == Direction::Take;
-            if over && is_take {
-                decisions.push(self.look_at(check, check.hits, turn));
-                continue;
-            }
-            let (decision, made) = self.take_one(check, scope, turn).await;
-            if is_take && !decision.over {
-                taken.push((i, made));
-            }
-            over |= all_or_none && decision.over;
-            decisions.push(decision);
-        }
-        for (i, made) in taken.into_iter().filter(|_| over) {
-            decisions[i] = self.give_one_back(&checks[i], made, turn);
-        }
-        decisions
-    }
-
-    async fn take_one(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> Taken {
-        let Some(member) = self.pool_member(check) else {
-            let made = self.take_check(check, scope, turn).await;
-            return (made.decision, Some(made));
-        };
+    /// The verdict is that of the tiers beside the pool, with the decision of both.
+    pub(in super::super) async fn take_shared(&self, member: &Member<'_>, turn: Turn<'_>) -> Verdict {
         record_mode(turn.record, member.mode);
+        let check = member.check;
         let beside = check.beside(check.hits);
         let mut taken = None;
         if let Some(beside) = &beside {
             taken = Some(self.take_check(beside, Scope::Request, turn).await);
         }
         let fits = taken.is_none_or(|taken| !taken.decision.over);
-        let own = match self.pools.decide(&member, fits, turn.now) {
+        let own = match self.pools.decide(member, fits, turn.now) {
             Ok(decision) => decision,
-            Err(waiting) => self.wait_for_pool(&member, waiting, turn).await,
+            Err(waiting) => self.wait_for_pool(member, waiting, turn).await,
         };
         if let (Some(beside), Some(taken), true) = (&beside, taken, own.over) {
             // the pool has rejected what they have taken
             self.undo(beside, taken, turn);
-            return (own, None);
+            return Verdict { decision: own, ..taken };
         }
-        (combined(own, taken.map(|taken| taken.decision)), taken)
+        let decision = combined(own, taken.map(|taken| taken.decision));
+        taken.map_or(Verdict::new(decision, turn.now), |taken| Verdict { decision, ..taken })
     }
 
     async fn wait_for_pool(&self, member: &Member<'_>, waiting: Waiting, turn: Turn<'_>) -> Decision {
@@ -143,26 +101,21 @@ impl<R: Remote> Coordinated<R> {
     }
 
     /// The decision is over the limit if `hits` do not fit by what this instance knows.
-    fn look_at(&self, check: &LimitCheck<'_>, hits: Hits, turn: Turn<'_>) -> Decision {
-        let Some(member) = self.pool_member(check) else { return self.look(check, hits, turn.now) };
-        let own =
-            self.pools.with(&member.slot, self.client.time_at(turn.now), |pool| pool.look(&member.value));
+    pub(in super::super) fn look_shared(&self, member: &Member<'_>, hits: Hits, now: Timestamp) -> Decision {
+        let own = self.pools.with(&member.slot, self.client.time_at(now), |pool| pool.look(&member.value));
         let own = Decision { over: hits.0 > u64::from(own.remaining), ..decision_of(own, hits) };
-        combined(own, check.beside(hits).map(|beside| self.look(&beside, hits, turn.now)))
+        combined(own, member.check.beside(hits).map(|beside| self.look(&beside, hits, now)))
     }
 
-    /// Returns how `check` stands then.
-    fn give_one_back(&self, check: &LimitCheck<'_>, taken: Option<Verdict>, turn: Turn<'_>) -> Decision {
-        let beside = check.beside(check.hits);
-        if let Some(taken) = taken {
-            self.undo(beside.as_ref().unwrap_or(check), taken, turn);
+    /// What the pool has taken is held for its next requests. Those of the tiers beside it are in `taken`.
+    pub(in super::super) fn undo_shared(&self, member: &Member<'_>, taken: Verdict, turn: Turn<'_>) {
+        let check = member.check;
+        if let Some(beside) = check.beside(check.hits) {
+            self.undo(&beside, taken, turn);
         }
-        if let Some(member) = self.pool_member(check) {
-            self.pools.with(&member.slot, self.client.time_at(turn.now), |pool| {
-                pool.give_back(&member.value, clamped(check.hits));
-            });
-        }
-        self.look_at(check, Hits(0), turn)
+        self.pools.with(&member.slot, self.client.time_at(turn.now), |pool| {
+            pool.give_back(&member.value, clamped(check.hits));
+        });
     }
 
     pub(in super::super) async fn reserve_shared(
@@ -174,11 +127,11 @@ impl<R: Remote> Coordinated<R> {
         let turn = Turn::begin(now, self.client.settings.budget, None, None);
         // a new member has a share from then on
         self.pools.with(&member.slot, self.client.time_at(now), |pool| _ = pool.ask(&member.value, 0));
-        let looked = self.look_at(member.check, Hits(0), turn);
+        let looked = self.look_shared(member, Hits(0), now);
         let fitting = request.fit(Hits(looked.remaining.into()));
         let hits = if fitting == Hits(0) { request.least.max(Hits(1)) } else { fitting };
         let asked = LimitCheck { hits, direction: Direction::Take, ..member.check.copied() };
-        let (decision, _) = self.take_one(&asked, Scope::Request, turn).await;
+        let decision = self.take_shared(&member.of(&asked), turn).await.decision;
         let at = self.client.time_at(now).latest;
         let cycle_ends = at.window_end(asked.tiers()[0].period);
         let until = now.after(request.hold.min(cycle_ends.since(at)));
@@ -197,7 +150,7 @@ impl<R: Remote> Coordinated<R> {
         let check = LimitCheck { hits, direction: Direction::GiveBack, ..member.check.copied() };
         let period = check.tiers()[0].period;
         if from.window_end(period) == now.window_end(period) {
-            self.take_one(&check, Scope::Request, turn).await;
+            self.take_shared(&member.of(&check), turn).await;
         } else if let Some(beside) = check.beside(hits) {
             self.take_check(&beside, Scope::Request, turn).await;
         }

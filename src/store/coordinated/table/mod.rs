@@ -1,6 +1,5 @@
 //! The table of local counters: finds the counter of a check, queues it for a flush, and applies replies of the store.
 
-mod due;
 mod exchanges;
 mod flush;
 mod outgoing;
@@ -30,7 +29,7 @@ use super::{
     counter::{Dropped, Generation, LocalCounter, Switch, Tries, auto},
 };
 use crate::{
-    limit::{Coordination, CounterKey, Direction, LimitCheck, Tier, Timestamp},
+    limit::{Coordination, CounterKey, Direction, LimitCheck, Timestamp},
     store::remote::{Remote, StoreNode, Target},
     wakeup::{Wakeups, wake_all},
 };
@@ -161,7 +160,7 @@ impl<R: Remote> CounterTable<R> {
 
     /// To be called when the rule or the target of `counter` has changed.
     fn choose_mode(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>) {
-        let requested = self.requested_mode(check);
+        let requested = self.client.requested_mode(check);
         if counter.choice.requested_mode.replace(requested) != Some(requested) {
             counter.choice.is_in_burst = false;
             self.switch_mode(counter, self.wanted_mode(check));
@@ -197,21 +196,10 @@ impl<R: Remote> CounterTable<R> {
 
     /// Returns the mode of a new counter of `check`, if the store supports it.
     fn wanted_mode(&self, check: &LimitCheck<'_>) -> Coordination {
-        match self.requested_mode(check) {
+        match self.client.requested_mode(check) {
             Coordination::Auto => auto::wanted(check.tiers(), false, self.client.membership.instances()),
             requested => requested,
         }
-    }
-
-    pub(super) fn requested_mode(&self, check: &LimitCheck<'_>) -> Coordination {
-        if check.pool.is_some() && !self.client.remote.keeps_pools() {
-            // each instance has its part
-            return Coordination::Local;
-        }
-        let requested = check.rule.coordination().unwrap_or(self.client.settings.coordination);
-        // a pool has members instead of parts, and the pace of a bucket of a request is not that of the counter
-        let is_whole = || check.pool.is_some() || check.tiers().iter().any(Tier::has_any_pace);
-        if requested == Coordination::Split && is_whole() { Coordination::Auto } else { requested }
     }
 }
 

@@ -18,7 +18,7 @@ const FULL_CALLS: usize = 32;
 /// The parts of a round trip that pass between two calls.
 const PARTS: u32 = 8;
 
-/// The most before the first reply, or on short round trips: enough to keep the node busy, few enough to share calls.
+/// The most on short round trips: enough to keep the node busy, few enough to share calls.
 const FEW_CALLS: usize = 4;
 
 /// The shortest distance of two calls.
@@ -38,8 +38,6 @@ pub(super) struct NodeQueue {
     calls: usize,
     /// When the last of them left.
     left_at: Option<Instant>,
-    /// A moving average. Zero before the first reply.
-    round_trip: Duration,
 }
 
 /// Returns how many calls for decisions may be in flight to a node, and the time between two.
@@ -56,8 +54,8 @@ fn pace(round_trip: Duration, budget: Duration) -> (usize, Duration) {
 
 impl NodeQueue {
     /// None if no decision waits, or a call has to return before.
-    pub(super) fn time_to_next(&self, budget: Duration) -> Option<Duration> {
-        let (most, distance) = pace(self.round_trip, budget);
+    pub(super) fn time_to_next(&self, round_trip: Duration, budget: Duration) -> Option<Duration> {
+        let (most, distance) = pace(round_trip, budget);
         // nothing more can join a full call
         let is_full = self.counters.len() >= MAX_BATCH;
         let most = if is_full { FULL_CALLS } else { most };
@@ -72,14 +70,8 @@ impl NodeQueue {
         (self.calls, self.left_at) = (self.calls + 1, Some(Instant::now()));
     }
 
-    /// `took`: how long its reply took.
-    pub(super) fn finish_call(&mut self, took: Option<Duration>) {
+    pub(super) fn finish_call(&mut self) {
         self.calls -= 1;
-        self.round_trip = match took {
-            Some(took) if self.round_trip.is_zero() => took,
-            Some(took) => (self.round_trip * 7 + took) / 8,
-            None => self.round_trip,
-        };
     }
 }
 

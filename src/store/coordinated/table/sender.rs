@@ -20,7 +20,7 @@ use tokio::{
 use super::{
     CounterTable,
     flush::SWEEP_STEPS,
-    outgoing::{MAX_BATCH, Outbox},
+    outgoing::{MAX_BATCH, NodeQueue, Outbox},
 };
 use crate::{
     limit::{CounterKey, Timestamp},
@@ -83,7 +83,7 @@ impl<R: Remote> CounterTable<R> {
         queue.counters.push(key);
         // the first one sets the timer, and a call that returns looks by itself
         let is_first = queue.counters.len() == 1;
-        let tells = queue.time_to_next(self.budget()).is_some_and(|time| is_first || time.is_zero());
+        let tells = self.time_to_next(queue).is_some_and(|time| is_first || time.is_zero());
         drop(nodes);
         if tells {
             self.queue.earlier.notify_one();
@@ -91,8 +91,8 @@ impl<R: Remote> CounterTable<R> {
         true
     }
 
-    fn budget(&self) -> Duration {
-        self.client.settings.budget.into()
+    fn time_to_next(&self, queue: &NodeQueue) -> Option<Duration> {
+        queue.time_to_next(self.client.round_trip().into(), self.client.settings.budget.into())
     }
 
     /// Returns counters whose decisions may leave to one of the nodes. The error is the time until some may; none if a
@@ -100,7 +100,7 @@ impl<R: Remote> CounterTable<R> {
     fn take_tries(&self) -> Result<Vec<CounterKey>, Option<Duration>> {
         let (mut next, mut nodes) = (None, self.nodes.lock());
         for queue in nodes.values_mut() {
-            let time = queue.time_to_next(self.budget());
+            let time = self.time_to_next(queue);
             if time == Some(Duration::ZERO) {
                 let most = queue.counters.len().min(MAX_BATCH);
                 return Ok(queue.counters.drain(..most).collect());
@@ -139,7 +139,6 @@ impl<R: Remote> CounterTable<R> {
 
     /// Sends `outbox` to `node`, and applies the replies.
     fn call(&self, node: StoreNode, urgency: Urgency, outbox: Outbox) -> impl Future<Output = ()> {
-        let left_at = Instant::now();
         if urgency == Urgency::Decision {
             self.nodes.lock().entry(node).or_default().begin_call();
         }
@@ -156,7 +155,6 @@ impl<R: Remote> CounterTable<R> {
                 wake_all(&mut woken);
             };
             let (outcome, received) = self.client.send(node, commands, urgency, silent).await;
-            let took = outcome.is_ok().then(|| left_at.elapsed());
             let (replies, now) = match outcome {
                 Ok(Replies { now, replies }) => (replies, now),
                 Err(error) => (vec![Err(error); sent.len()], Timestamp::default()),
@@ -171,7 +169,7 @@ impl<R: Remote> CounterTable<R> {
             // together: each of their threads is woken once
             wake_all(&mut woken);
             if urgency == Urgency::Decision {
-                self.nodes.lock().entry(node).or_default().finish_call(took);
+                self.nodes.lock().entry(node).or_default().finish_call();
             }
         }
     }
