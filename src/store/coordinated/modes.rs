@@ -85,7 +85,7 @@ impl<R: Remote> Store for Coordinated<R> {
     fn place(&self, check: &LimitCheck<'_>) -> Place {
         // nobody else asks for this instance's part
         let is_part = self.client.requested_mode(check) == Coordination::Split;
-        if is_part { Place::ALONE } else { self.client.place() }
+        if is_part { Place::ALONE } else { self.client.membership.numbers().place }
     }
 
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
@@ -132,7 +132,7 @@ impl<R: Remote> Store for Coordinated<R> {
             }
             Err(delivery) => {
                 let at = self.client.time_at(now).now;
-                self.table.with_counter(check, at, |counter| {
+                self.table.with_counter(check, at, |_, counter| {
                     self.client.reserve_without_store(counter, check, request, delivery, (at, now))
                 })
             }
@@ -280,7 +280,7 @@ impl<R: Remote> Coordinated<R> {
         if check.pool.is_some() || !self.client.requested_mode(check).is_coordinated() {
             return None;
         }
-        self.table.with_counter_of(check, at, |key, counter| {
+        self.table.with_counter(check, at, |key, counter| {
             let mode = counter.choice.mode;
             // the store may support none
             mode.is_coordinated().then(|| act((key, counter), mode))
@@ -322,10 +322,13 @@ impl<R: Remote> Coordinated<R> {
             self.table.record_dropped(counter.expire_leases(time));
             if !self.client.is_unavailable_for(&counter.target, time.now) {
                 let tries = counter.tries_together(mode, &asks, all_or_none, time.now);
-                let waiting =
-                    tries.and_then(|tries| Waiting::ask_together((key, &mut *counter), &tries, all_or_none));
-                if let Some(waiting) = waiting {
-                    return waiting.into_iter().map(Err).collect();
+                if let Some(tries) = tries {
+                    let group = Some(counter.new_group(all_or_none));
+                    let ask = |asked| Waiting::ask((key, &mut *counter), asked, group);
+                    let waiting: Option<SmallVec<[Waiting; 2]>> = tries.into_iter().map(ask).collect();
+                    if let Some(waiting) = waiting {
+                        return waiting.into_iter().map(Err).collect();
+                    }
                 }
                 let rejected = if all_or_none { counter.reject_together(&asks, time.now) } else { None };
                 if let Some(rejected) = rejected {
@@ -367,7 +370,9 @@ impl<R: Remote> Coordinated<R> {
             Err(asks) => asks,
         };
         // none if too many wait
-        if let Some(waiting) = asks.and_then(|asks| Waiting::ask((key, &mut *counter), ask.hits, asks)) {
+        if let Some(waiting) =
+            asks.and_then(|asks| Waiting::ask((key, &mut *counter), (ask.hits, asks), None))
+        {
             return Err(waiting);
         }
         Ok(self.client.decide_without_store(counter, check, Delivery::NotApplied, time.now))
@@ -412,7 +417,7 @@ impl<R: Remote> Coordinated<R> {
                 }
                 Err(delivery) => {
                     let at = self.client.time_at(self.client.local_time_since(turn.now)).now;
-                    self.table.with_counter(check, at, |counter| {
+                    self.table.with_counter(check, at, |_, counter| {
                         self.client.decide_without_store(counter, check, delivery, at)
                     })
                 }
@@ -426,7 +431,7 @@ impl<R: Remote> Coordinated<R> {
         let hits = if let Asks::Reserve(request) = asks { request.fit(Hits(u64::MAX)) } else { Hits(0) };
         let waiting = self.shared(check, at, |(key, counter), _| {
             let is_away = self.client.is_unavailable_for(&counter.target, at);
-            if is_away { None } else { Waiting::ask((key, counter), hits, asks) }
+            if is_away { None } else { Waiting::ask((key, counter), (hits, asks), None) }
         });
         self.table.outcome(waiting.flatten().ok_or(Delivery::NotApplied)?, until).await
     }

@@ -52,7 +52,7 @@ impl<R: Remote> StoreClient<R> {
     pub(in super::super) async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
         let period = command.target.tiers[0].period.as_nanos();
         let at = Timestamp::from_nanos(command.cycle.saturating_mul(period));
-        let (node, probe) = (self.node(&command.target, at), probe(&command.target, at));
+        let (node, probe) = (self.remote.node(&command.target, at), probe(&command.target, at));
         let call = self.remote.call_pool(command);
         self.measured(node, probe, 1, call, |reply| reply.now, || {}).await.0
     }

@@ -48,7 +48,7 @@ pub(in super::super) struct InstanceNumbers {
     /// When the last heartbeat with a reply was sent; before the first one, when this instance began.
     heard: Timestamp,
     period: Period,
-    pub(super) place: Place,
+    pub(in super::super) place: Place,
 }
 
 // === impl Membership ===

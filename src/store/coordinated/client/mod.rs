@@ -25,8 +25,8 @@ pub(super) use self::{calls::RECHECK, instances::InstanceNumbers};
 use super::{link::StoreTime, metrics::CoordinationMetrics, settings::CoordinationSettings};
 use crate::{
     clock::Clock,
-    limit::{Coordination, LimitCheck, OnStoreFailure, Period, Tier, Timestamp, part::Place},
-    store::remote::{Remote, RemoteError, Reply, StoreNode, Target},
+    limit::{Coordination, LimitCheck, OnStoreFailure, Period, Tier, Timestamp},
+    store::remote::{Remote, RemoteError, Reply, Target},
 };
 
 const INITIAL_ROUND_TRIP: Period = Period::from_millis(1);
@@ -48,9 +48,9 @@ pub(super) struct StoreClient<R> {
     breaker: Breaker,
     pub(super) membership: Membership,
     /// A moving average, in nanoseconds. Zero before the first reply.
-    round_trip: AtomicU64,
+    pub(super) round_trip: AtomicU64,
     /// The number by which the store knows the counters of this process again.
-    writer: AtomicU64,
+    pub(super) writer: AtomicU64,
 }
 
 // === impl StoreClient ===
@@ -72,21 +72,8 @@ impl<R: Remote> StoreClient<R> {
         }
     }
 
-    pub(super) fn writer(&self) -> u64 {
-        self.writer.load(Ordering::Relaxed)
-    }
-
-    /// For commands that may be carried out without this process hearing of it: its estimates lack what they change.
-    pub(super) fn renew_writer(&self) {
-        self.writer.fetch_add(1, Ordering::Relaxed);
-    }
-
     pub(super) fn instances(&self) -> usize {
         self.membership.instances().unwrap_or(1)
-    }
-
-    pub(super) fn place(&self) -> Place {
-        self.membership.numbers().place
     }
 
     pub(super) fn time(&self) -> StoreTime {
@@ -99,10 +86,6 @@ impl<R: Remote> StoreClient<R> {
 
     pub(super) fn local_time_since(&self, now: Timestamp) -> Timestamp {
         self.clock.now().max(now)
-    }
-
-    pub(super) fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
-        self.remote.node(target, at)
     }
 
     pub(super) fn supports(&self, target: &Target, mode: Coordination) -> bool {
@@ -143,6 +126,6 @@ impl<R: Remote> StoreClient<R> {
     }
 
     pub(super) fn is_unavailable_for(&self, target: &Target, at: Timestamp) -> bool {
-        self.breaker.is_open() && self.breaker.is_open_for(self.node(target, at))
+        self.breaker.is_open() && self.breaker.is_open_for(self.remote.node(target, at))
     }
 }

@@ -88,7 +88,7 @@ impl LocalCounter {
                 let decision = self.spend(policy, hits, now);
                 // the next lease has to arrive before this one is used up
                 if !is_away && self.runs_low(link.round_trip * 2, now) {
-                    self.talk.want_lease();
+                    self.talk.open().wants_lease = true;
                 }
                 Ok((decision, How::Spent))
             }
@@ -196,7 +196,7 @@ impl LocalCounter {
         };
         let decision = self.until_pause_ends(decision, now);
         if self.ends_pause(now) {
-            self.talk.want_lease();
+            self.talk.open().wants_lease = true;
         }
         if !self.is_denied(now) {
             self.look_for_returned(now);
@@ -272,7 +272,7 @@ impl LocalCounter {
         let mut delta = PendingDelta::of(negative(hits.0), now);
         let counts = |lease: &&HeldLease| !all_ended(&self.target.tiers, lease.granted_at, now);
         // the store counts unspent leased hits too, which must stay
-        delta.change.floor = self.ledger.leases().iter().filter(counts).map(HeldLease::left).sum();
+        delta.change.floor = self.ledger.leases().iter().filter(counts).map(|lease| lease.left).sum();
         self.pend(delta);
     }
 

@@ -109,13 +109,12 @@ impl Sent {
             self.hold = Some(Hold { least: least.0, want: want.0, time: request.hold });
         } else {
             let run = run_of(&next);
-            let is_full = self.runs.len() == Exchange::MAX_RUNS || flows(&self.target.tiers);
+            let is_full = self.runs.len() == Exchange::MAX_RUNS;
             match self.runs.last_mut() {
                 Some(last) if (Run { tries: 1, ..*last }) == run => {
                     last.tries = last.tries.saturating_add(1);
                 }
-                // the states after other hits would not say when the status before them ends
-                Some(_) if is_full && !is_of_group => return Err(next),
+                _ if is_full => return Err(next),
                 _ => self.runs.push(run),
             }
         }
@@ -259,21 +258,13 @@ impl LocalCounter {
         if self.talk.is_none() {
             return (Tries::new(), is_free, false);
         }
-        let talk = self.talk.open();
-        talk.is_queued = false;
-        let mut tries = std::mem::take(&mut talk.tries);
         // the hits of a decision that waits no longer must not count twice
-        if !tries.iter().all(Try::is_wanted) {
-            tries.retain(|asked| asked.is_wanted());
-        }
-        if is_free {
-            return (tries, true, std::mem::take(&mut talk.wants_lease));
-        }
+        let wanted = std::mem::take(&mut self.talk.open().tries).into_iter().filter(Try::is_wanted);
         let mut ahead = 0;
-        let (stay, leave): (Tries, Tries) =
-            tries.into_iter().partition(|asked| self.must_wait(asked, &mut ahead, link));
-        self.talk.open().tries = stay;
-        (leave, false, false)
+        let (stay, leave) = wanted.partition(|asked| self.must_wait(asked, &mut ahead, link));
+        let talk = self.talk.open();
+        (talk.tries, talk.is_queued) = (stay, false);
+        (leave, is_free, is_free && std::mem::take(&mut talk.wants_lease))
     }
 
     /// Passes what may leave now, tries and the part about the ledger, to `leave`. Returns what was dropped.

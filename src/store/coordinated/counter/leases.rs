@@ -68,7 +68,7 @@ impl LocalCounter {
             CounterState::FixedWindow(window) => window.end(),
             _ => now.after(time),
         });
-        let lease = HeldLease::new(granted, now, ends.min().unwrap_or(now));
+        let lease = HeldLease { left: granted.0, granted_at: now, until: ends.min().unwrap_or(now) };
         let held = self.ledger.leased().saturating_add(granted.0);
         let mut idle_at = Timestamp::default();
         for (i, (tier, state)) in self.states_mut().enumerate() {

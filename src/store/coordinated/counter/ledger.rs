@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{
     records::{Dropped, HeldLease, PendingDelta},
-    tiers::{flows, has_flowed_back, same_windows, saturated},
+    tiers::{flows, has_flowed_back, same_windows},
 };
 use crate::{
     limit::{Tier, Timestamp},
@@ -195,7 +195,7 @@ impl Ledger {
 
     #[inline]
     pub(in super::super) fn leased(&self) -> u64 {
-        self.leases().iter().map(HeldLease::left).sum()
+        self.leases().iter().map(|lease| lease.left).sum()
     }
 
     pub(super) fn hold(&mut self, lease: HeldLease) {
@@ -215,11 +215,11 @@ impl Ledger {
     pub(super) fn spend(&mut self, hits: u64) {
         let mut needed = hits;
         while let Some(first) = self.leases.as_mut().and_then(|leases| leases.first_mut()) {
-            if first.left() > needed {
-                first.left -= saturated(needed);
+            if first.left > needed {
+                first.left -= needed;
                 return;
             }
-            needed -= first.left();
+            needed -= first.left;
             self.pop_lease();
         }
     }
@@ -289,7 +289,7 @@ mod tests {
             let until = START.after(Period::from_millis(hold));
             ledger.hold(HeldLease { left, granted_at: START, until });
         }
-        assert_eq!(ledger.leases().iter().map(HeldLease::left).collect::<Vec<_>>(), [3, 1, 4, 2]);
+        assert_eq!(ledger.leases().iter().map(|lease| lease.left).collect::<Vec<_>>(), [3, 1, 4, 2]);
         let popped = std::iter::from_fn(|| ledger.pop_lease()).map(|lease| lease.left);
         assert_eq!(popped.collect::<Vec<_>>(), [3, 1, 4, 2]);
         assert!(ledger.is_empty());

@@ -123,7 +123,7 @@ struct Heard {
 }
 
 /// When the store is asked next, and what that depends on.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Plan {
     denied_until: Timestamp,
@@ -165,16 +165,11 @@ impl LocalCounter {
             numbers: Numbers { sent: 0, applied: 0, generation },
             heard: Heard::default(),
             plan: Plan {
-                denied_until: Timestamp::default(),
                 schedule: FlushSchedule::new(interval),
                 remaining_at_reply: saturated(capacity(&target.tiers)),
-                usage: UsageRate::default(),
                 instances: 1,
                 is_reply_dated: true,
-                looks: 0,
-                is_scarce: false,
-                asks_before: 0,
-                wants_read: false,
+                ..Plan::default()
             },
             target,
         }

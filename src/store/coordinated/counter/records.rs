@@ -1,6 +1,6 @@
 //! The records that a local counter keeps: pending hits and held leases, and the outcome of each.
 
-use super::tiers::{all_ended, has_ended, negative, same_windows, saturated};
+use super::tiers::{all_ended, has_ended, negative, same_windows};
 use crate::{
     limit::{
         Hits, Tier, Timestamp,
@@ -37,8 +37,7 @@ pub(in super::super) struct Dropped {
 /// Hits that may be admitted without a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldLease {
-    /// No tier admits more than 2^32 - 1 at once.
-    pub(super) left: u32,
+    pub(super) left: u64,
     pub(super) granted_at: Timestamp,
     pub(super) until: Timestamp,
 }
@@ -46,10 +45,6 @@ pub(super) struct HeldLease {
 // === impl Dropped ===
 
 impl Dropped {
-    pub(in super::super) const fn stranded(hits: Hits) -> Self {
-        Self { unreported: 0, stranded: hits.0 }
-    }
-
     pub(super) const fn add(&mut self, unreported: u64, stranded: u64) {
         self.unreported = self.unreported.saturating_add(unreported);
         self.stranded = self.stranded.saturating_add(stranded);
@@ -173,16 +168,8 @@ impl PendingDelta {
 // === impl HeldLease ===
 
 impl HeldLease {
-    pub(super) fn new(hits: Hits, granted_at: Timestamp, until: Timestamp) -> Self {
-        Self { left: saturated(hits.0), granted_at, until }
-    }
-
-    pub(super) const fn left(&self) -> u64 {
-        self.left as u64
-    }
-
     pub(super) fn unused(&self) -> PendingDelta {
-        PendingDelta::unused(self.left(), self.granted_at, self.until)
+        PendingDelta::unused(self.left, self.granted_at, self.until)
     }
 
     /// Takes `leases` off `state`, which is the store's and counts them.

@@ -118,39 +118,6 @@ impl Sent {
         arrival.applied
     }
 
-    /// Decides its tries without the counter, which was evicted.
-    pub(in super::super) fn decide_alone(&mut self, outcome: ExchangeOutcome<'_>) -> Applied {
-        let mut applied = Applied::default();
-        let want = self.hold_ahead().map_or(0, |hold| hold.want);
-        match outcome {
-            Ok((reply, now)) if reply.counters.len() == self.target.tiers.len() => {
-                applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
-                let decided = self.decide(reply, &mut reply.counters.clone(), self.dated(reply, now));
-                for (asked, verdict) in self.tries.drain(..).zip(decided) {
-                    asked.succeed(verdict, &mut applied.woken);
-                }
-            }
-            outcome => {
-                let delivery = outcome.err().map_or(Delivery::Unknown, Delivery::of_error);
-                applied.unknown = if delivery == Delivery::Unknown { want } else { 0 };
-                for asked in self.tries.drain(..) {
-                    if asked.gives_back() {
-                        match delivery {
-                            Delivery::Unknown => {
-                                applied.unknown = applied.unknown.saturating_add(asked.hits.0);
-                            }
-                            // who waits counts them in the counter that takes its place
-                            _ if asked.is_awaited() => {}
-                            _ => applied.dropped.add(0, asked.hits.0),
-                        }
-                    }
-                    asked.fail(delivery, &mut applied.woken);
-                }
-            }
-        }
-        applied
-    }
-
     /// Decides the tries in their order. `states` are those before them, and then those after them.
     fn decide(&self, reply: &Reply, states: &mut [CounterState], now: Timestamp) -> Verdicts {
         let tiers = &self.target.tiers;

@@ -28,7 +28,7 @@ const BURST: u64 = 8;
 /// A flush is early after a third of the time to the limit. Half would be too long: others have unreported hits too.
 const EARLY: u64 = 3;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in super::super) struct FlushSchedule {
     /// In microseconds.
     interval: u32,

@@ -52,15 +52,15 @@ pub(in super::super) struct Talk(Option<Box<OpenTalk>>);
 /// The tries of a counter that wait, and its exchanges that are on their way.
 #[derive(Debug, Default)]
 pub(in super::super) struct OpenTalk {
-    pub(super) tries: Tries,
+    pub(in super::super) tries: Tries,
     /// Without a reply yet, oldest first. One of reports alone is not here: it is on its way while these are in flight.
     pub(super) on_way: SmallVec<[OnWay; 1]>,
     /// Most talks have none.
     given_up: Option<Box<SmallVec<[GivenUp; 1]>>>,
     /// Whether the sender has the counter in its queue.
-    pub(super) is_queued: bool,
+    pub(in super::super) is_queued: bool,
     /// Whether hits are to be held, although no decision waits for them.
-    pub(super) wants_lease: bool,
+    pub(in super::super) wants_lease: bool,
 }
 
 /// Commands of one number that were sent together.
@@ -139,7 +139,7 @@ impl Talk {
         self.0.is_none()
     }
 
-    pub(super) fn open(&mut self) -> &mut OpenTalk {
+    pub(in super::super) fn open(&mut self) -> &mut OpenTalk {
         self.0.get_or_insert_default()
     }
 
@@ -147,14 +147,6 @@ impl Talk {
     pub(super) fn end(&mut self) {
         let waits = self.is_queued || self.has_wishes();
         self.0.take_if(|talk| !waits && talk.on_way.is_empty());
-    }
-
-    pub(in super::super) fn note_queued(&mut self) {
-        self.open().is_queued = true;
-    }
-
-    pub(in super::super) fn want_lease(&mut self) {
-        self.open().wants_lease = true;
     }
 
     /// Returns false if too many wait.
@@ -241,10 +233,6 @@ impl OpenTalk {
 
     pub(in super::super) fn has_to_send(&self) -> bool {
         !self.is_queued && self.has_wishes()
-    }
-
-    pub(in super::super) fn is_first_try(&self) -> bool {
-        self.tries.len() == 1
     }
 
     pub(super) fn requested_hits(&self) -> u64 {

@@ -53,7 +53,7 @@ impl InstancePool {
     }
 
     fn apply_lease(&mut self, name: &str, cycle: u64, leased: Leased) {
-        let is_open = cycle == self.cycle;
+        let is_open = cycle == self.cycle();
         let mut unused = leased.ahead;
         if is_open {
             self.view.learn(name, leased.granted, leased.total);
@@ -124,7 +124,7 @@ impl InstancePool {
 
     /// `now` is the time of the store.
     fn apply_table(&mut self, table: &PoolTable, now: Timestamp) {
-        if table.cycle != self.cycle {
+        if table.cycle != self.cycle() {
             return;
         }
         let rule = rule(&self.target, &self.sharing);
@@ -139,7 +139,7 @@ impl InstancePool {
     /// To be reported later, unless the cycle has ended meanwhile.
     fn restore(&mut self, cycle: u64, reports: Vec<PoolReport>) {
         for PoolReport { member, news: MemberNews { late, asked, granted } } in reports {
-            if cycle == self.cycle {
+            if cycle == self.cycle() {
                 self.has_news = true;
                 let news = &mut self.member(&member.name).news;
                 news.late = news.late.saturating_add(late);
@@ -154,7 +154,7 @@ impl InstancePool {
     fn command(&self, op: PoolOp) -> PoolCommand {
         PoolCommand {
             target: Arc::clone(&self.target),
-            cycle: self.cycle,
+            cycle: self.cycle(),
             // the default of everybody is one hit at least
             places: self.sharing.places().min(self.target.tiers[0].requests),
             forget_after: self.sharing.forget_after,

@@ -39,7 +39,6 @@ pub(super) struct InstancePool {
     /// Decides while the store does not reply, until the cycle ends: a copy in which a hit counts once for each
     /// instance, and their number, which is unknown when the store comes back.
     fallback: Option<(Box<Pool>, u32)>,
-    pub(super) cycle: u64,
     /// When it is used, on the store's clock.
     pub(super) now: Timestamp,
     /// Begin and end of the step of `now`, and the end of its cycle, so that not every request computes them.
@@ -116,7 +115,6 @@ impl InstancePool {
             mode: Coordination::Lease,
             view: Pool::beside(),
             fallback: None,
-            cycle: 0,
             now: Timestamp::default(),
             span: [Timestamp::default(); 3],
             members: HashMap::default(),
@@ -136,6 +134,10 @@ impl InstancePool {
             self.sharing = Arc::clone(sharing);
             Arc::make_mut(&mut self.target).tiers = [check.tiers()[0].clone()].into();
         }
+    }
+
+    pub(super) fn cycle(&self) -> u64 {
+        self.view.cycle().unwrap_or_default()
     }
 
     pub(super) fn member(&mut self, name: &str) -> &mut LocalMember {
@@ -263,7 +265,7 @@ impl InstancePool {
             self.span = rule.span(now);
             let cycle = rule.place(now).0;
             // a clock that steps back does not bring a cycle back
-            if cycle > self.cycle {
+            if cycle > self.cycle() {
                 self.begin(cycle);
             }
         }
@@ -272,18 +274,18 @@ impl InstancePool {
     /// Follows the store to its open `cycle`: also back if its clock was set back, as this instance's shows. The store
     /// has what was granted in it.
     pub(super) fn follow_store(&mut self, cycle: u64) {
-        if cycle > self.cycle || rule(&self.target, &self.sharing).place(self.now).0 < self.cycle {
+        if cycle > self.cycle() || rule(&self.target, &self.sharing).place(self.now).0 < self.cycle() {
             self.begin(cycle);
         }
     }
 
     fn begin(&mut self, cycle: u64) {
-        self.end_cycle(cycle == self.cycle + 1);
+        self.end_cycle(cycle == self.cycle() + 1);
         self.view.turn(&rule(&self.target, &self.sharing), cycle);
         let view = &self.view;
         self.members
             .retain(|name, member| !member.waiting.is_empty() || member.news.late > 0 || view.has(name));
-        (self.cycle, self.was_away, self.fallback) = (cycle, false, None);
+        (self.was_away, self.fallback) = (false, None);
     }
 
     /// Held hits are of no use any more. What was asked for is reported only if the next cycle begins (`is_next`).

@@ -1,6 +1,7 @@
 //! The exchanges of counters: what is asked, what leaves, and what becomes of it.
 
-use smallvec::SmallVec;
+use std::sync::{Arc, atomic::Ordering};
+
 use tokio::time::{Instant, timeout_at};
 
 use super::{CounterTable, outgoing::Outbox, shards::Entry};
@@ -49,17 +50,22 @@ impl<R: Remote> CounterTable<R> {
     ) {
         let (key, carried, delivery) = (sent.key, sent.carried, Delivery::of(&outcome));
         if delivery == Delivery::Unknown {
-            self.client.renew_writer();
+            // estimates lack what the command may have changed
+            self.client.writer.fetch_add(1, Ordering::Relaxed);
         }
         self.with_existing(key, Some(sent.generation), |entry| {
             let Some(entry) = entry else {
-                let carried = carried.unwrap_or_default();
+                // it was evicted: one that has nothing else answers the callers, and is lost
+                let (carried, now) = (sent.carried.take().unwrap_or_default(), link.time.now);
                 match delivery {
                     Delivery::Applied => {}
                     Delivery::NotApplied => self.record_dropped(carried),
                     _ => self.client.metrics.hits.delivery_unknown.add(carried.all()),
                 }
-                return self.record(sent.decide_alone(outcome), woken);
+                let (target, interval) = (Arc::clone(&sent.target), self.client.settings.sync_interval);
+                let mut lost = LocalCounter::new(target, interval, sent.generation, now);
+                self.record(sent.apply(&mut lost, outcome, link), woken);
+                return self.record_dropped(lost.ledger.owed());
             };
             self.record(sent.apply(&mut entry.counter, outcome, link), woken);
             entry.counter.follow_instances(link.instances);
@@ -114,7 +120,7 @@ impl<R: Remote> CounterTable<R> {
             return;
         }
         if self.queue_tries(*key, &counter.target, link.time.now) {
-            counter.talk.note_queued();
+            counter.talk.open().is_queued = true;
         } else {
             for asked in counter.take_tries() {
                 asked.fail(Delivery::NotApplied, woken);
@@ -144,33 +150,16 @@ impl<R: Remote> CounterTable<R> {
     pub(in super::super) fn link_at(&self, time: StoreTime) -> Link {
         let CoordinationSettings { budget, local_cache, .. } = self.client.settings;
         let (instances, round_trip) = (self.client.instances(), self.client.round_trip());
-        Link { time, instances, writer: self.client.writer(), round_trip, budget, local_cache }
+        let writer = self.client.writer.load(Ordering::Relaxed);
+        Link { time, instances, writer, round_trip, budget, local_cache }
     }
 }
 
 // === impl Waiting ===
 
 impl Waiting {
-    /// None if too many decisions wait for the counter.
+    /// None if too many decisions wait for the counter. Up to `Exchange::MAX_RUNS` tries of a group are made together.
     pub(in super::super) fn ask(
-        (key, counter): (CounterKey, &mut LocalCounter),
-        hits: Hits,
-        asks: Asks,
-    ) -> Option<Self> {
-        Self::add((key, counter), (hits, asks), None)
-    }
-
-    /// As [`Waiting::ask`], for up to `Exchange::MAX_RUNS` tries that the store makes together, in one command.
-    pub(in super::super) fn ask_together(
-        (key, counter): (CounterKey, &mut LocalCounter),
-        tries: &[(Hits, Asks)],
-        all_or_none: bool,
-    ) -> Option<SmallVec<[Self; 2]>> {
-        let group = Some(counter.new_group(all_or_none));
-        tries.iter().map(|asked| Self::add((key, &mut *counter), *asked, group)).collect()
-    }
-
-    fn add(
         (key, counter): (CounterKey, &mut LocalCounter),
         (hits, asks): (Hits, Asks),
         group: Option<Group>,
@@ -178,7 +167,7 @@ impl Waiting {
         let (id, outcome) = counter.add_try(hits, asks, group)?;
         let generation = counter.generation();
         // the first one sends the command that others may join
-        let commands = u32::from(counter.talk.is_first_try());
+        let commands = u32::from(counter.talk.tries.len() == 1);
         Some(Self { key, generation, id, hits, asks, outcome, commands })
     }
 }
@@ -196,7 +185,7 @@ impl<R: Remote> Drop for Awaited<'_, R> {
             let taken = decided.map_or(Hits(0), |tried| tried.taken(asks, hits));
             let Some(entry) = entry else {
                 // it was evicted
-                return self.table.record_dropped(Dropped::stranded(taken));
+                return self.table.record_dropped(Dropped { unreported: 0, stranded: taken.0 });
             };
             let counter = &mut entry.counter;
             match (decided, asks) {

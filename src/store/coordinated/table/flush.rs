@@ -83,7 +83,7 @@ impl<R: Remote> CounterTable<R> {
         let is_available = !self.client.is_unavailable_for(&counter.target, now);
         if is_available && counter.should_renew(link.lead(), now) {
             // due again after the reply
-            counter.talk.want_lease();
+            counter.talk.open().wants_lease = true;
             return self.send_tries(entry, link, woken);
         }
         self.return_ended(counter, link);
@@ -110,10 +110,8 @@ impl<R: Remote> CounterTable<R> {
         let link = self.link_now();
         let now = link.time.now;
         self.shards.sweep(SWEEP_STEPS, now, |entry| {
-            let counter = &mut entry.counter;
-            counter.follow_instances(link.instances);
-            self.record_dropped(counter.drop_ended(now));
-            self.return_ended(counter, &link);
+            self.return_ended(&mut entry.counter, &link);
+            self.record_dropped(entry.counter.drop_ended(now));
             self.enqueue(entry, now);
         });
     }
@@ -126,13 +124,8 @@ impl<R: Remote> CounterTable<R> {
                 self.shards.sweep(1, self.client.time().now, |Entry { key, counter }| {
                     counter.return_leases();
                     if counter.can_flush() {
-                        self.queue.push(
-                            *key,
-                            &mut counter.place,
-                            Urgency::Now,
-                            Period::default(),
-                            Period::MAX,
-                        );
+                        let (place, at_once) = (&mut counter.place, Period::default());
+                        self.queue.push(*key, place, Urgency::Now, at_once, at_once);
                     }
                     // what is held by an exchange on its way, or by one to come, has to be returned too
                     unreported |=

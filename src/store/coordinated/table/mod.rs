@@ -59,18 +59,8 @@ impl<R: Remote> CounterTable<R> {
         check.key.of_tiers(check.tiers()).of_home(self.client.remote.home(check.tiers()))
     }
 
-    #[inline]
-    pub(super) fn with_counter<T>(
-        &self,
-        check: &LimitCheck<'_>,
-        now: Timestamp,
-        act: impl FnOnce(&mut LocalCounter) -> T,
-    ) -> T {
-        self.with_counter_of(check, now, |_, counter| act(counter))
-    }
-
     /// The counter is created if it does not exist, and queued if it then has something to send.
-    pub(super) fn with_counter_of<T>(
+    pub(super) fn with_counter<T>(
         &self,
         check: &LimitCheck<'_>,
         now: Timestamp,
@@ -163,7 +153,11 @@ impl<R: Remote> CounterTable<R> {
         let requested = self.client.requested_mode(check);
         if counter.choice.requested_mode.replace(requested) != Some(requested) {
             counter.choice.is_in_burst = false;
-            self.switch_mode(counter, self.wanted_mode(check));
+            let wanted = match requested {
+                Coordination::Auto => auto::wanted(check.tiers(), false, self.client.membership.instances()),
+                _ => requested,
+            };
+            self.switch_mode(counter, wanted);
         }
     }
 
@@ -192,14 +186,6 @@ impl<R: Remote> CounterTable<R> {
         let before = counter.choice.mode;
         counter.change_mode(self.client.nearest_mode(&counter.target, wanted));
         counter.choice.mode != before
-    }
-
-    /// Returns the mode of a new counter of `check`, if the store supports it.
-    fn wanted_mode(&self, check: &LimitCheck<'_>) -> Coordination {
-        match self.client.requested_mode(check) {
-            Coordination::Auto => auto::wanted(check.tiers(), false, self.client.membership.instances()),
-            requested => requested,
-        }
     }
 }
 

@@ -18,7 +18,7 @@ const FULL_CALLS: usize = 32;
 /// The parts of a round trip that pass between two calls.
 const PARTS: u32 = 8;
 
-/// The most on short round trips: enough to keep the node busy, few enough to share calls.
+/// The most before the first reply, or on short round trips: enough to keep the node busy, few enough to share calls.
 const FEW_CALLS: usize = 4;
 
 /// The shortest distance of two calls.
@@ -53,7 +53,7 @@ fn pace(round_trip: Duration, budget: Duration) -> (usize, Duration) {
 // === impl NodeQueue ===
 
 impl NodeQueue {
-    /// None if no decision waits, or a call has to return before.
+    /// None if no decision waits, or a call has to return before. `round_trip` is zero before the first reply.
     pub(super) fn time_to_next(&self, round_trip: Duration, budget: Duration) -> Option<Duration> {
         let (most, distance) = pace(round_trip, budget);
         // nothing more can join a full call

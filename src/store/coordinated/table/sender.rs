@@ -9,7 +9,11 @@
 //! meanwhile share a call. Without that distance the first decisions would use up all calls, and others would wait until
 //! one returns. Timers count milliseconds: in a shorter distance, the next decision or the next reply sends the call.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::{
@@ -74,7 +78,7 @@ pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
 impl<R: Remote> CounterTable<R> {
     /// Has the tries of a counter sent. Returns whether there was room.
     pub(super) fn queue_tries(&self, key: CounterKey, target: &Target, at: Timestamp) -> bool {
-        let node = self.client.node(target, at);
+        let node = self.client.remote.node(target, at);
         let mut nodes = self.nodes.lock();
         let queue = nodes.entry(node).or_default();
         if queue.counters.len() >= MAX_QUEUE {
@@ -92,7 +96,8 @@ impl<R: Remote> CounterTable<R> {
     }
 
     fn time_to_next(&self, queue: &NodeQueue) -> Option<Duration> {
-        queue.time_to_next(self.client.round_trip().into(), self.client.settings.budget.into())
+        let round_trip = self.client.round_trip.load(Ordering::Relaxed);
+        queue.time_to_next(Duration::from_nanos(round_trip), self.client.settings.budget.into())
     }
 
     /// Returns counters whose decisions may leave to one of the nodes. The error is the time until some may; none if a
@@ -131,7 +136,7 @@ impl<R: Remote> CounterTable<R> {
     fn calls(&self, urgency: Urgency, outbox: Outbox) -> impl Iterator<Item = impl Future<Output = ()>> {
         let mut by_node = BTreeMap::<StoreNode, Outbox>::new();
         for (command, sent) in outbox {
-            let node = self.client.node(&command.target, command.counted_at());
+            let node = self.client.remote.node(&command.target, command.counted_at());
             by_node.entry(node).or_default().push((command, sent));
         }
         by_node.into_iter().map(move |(node, outbox)| self.call(node, urgency, outbox))
@@ -148,7 +153,7 @@ impl<R: Remote> CounterTable<R> {
             let silent = || {
                 // the present windows of counters must not wait for those of a node that does not reply
                 let (link, mut woken) = (self.link_now(), Wakeups::new());
-                let is_moved = |sent: &mut Sent| self.client.node(&sent.target, link.time.now) != node;
+                let is_moved = |sent: &mut Sent| self.client.remote.node(&sent.target, link.time.now) != node;
                 for mut sent in sent.iter_mut().filter_map(|sent| sent.take_if(is_moved)) {
                     self.apply(&mut sent, Err(&RemoteError::TimedOut(RECHECK)), &link, &mut woken);
                 }

@@ -72,13 +72,13 @@ type Client = StoreClient<Script>;
 
 impl<R: Remote> StoreClient<R> {
     pub(in crate::store::coordinated) async fn call(&self, command: Command) -> Result<Replies, RemoteError> {
-        let node = self.node(&command.target, command.at);
+        let node = self.remote.node(&command.target, command.at);
         self.send(node, vec![command], Urgency::Background, || {}).await.0
     }
 
     pub(in crate::store::coordinated) fn open_breaker(&self, target: &Arc<Target>, at: Timestamp) {
         let probe = Command { target: Arc::clone(target), at, exchange: Exchange::read() };
-        self.breaker.record_failures(self.node(target, at), Some(probe), OPENS);
+        self.breaker.record_failures(self.remote.node(target, at), Some(probe), OPENS);
     }
 
     pub(in crate::store::coordinated) fn is_silent(&self, node: StoreNode) -> bool {

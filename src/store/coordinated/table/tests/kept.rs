@@ -27,7 +27,7 @@ async fn a_counter_of_other_tiers_begins_with_what_is_known_of_those_that_both_h
         (&[fixed(100, 60), fixed(1_000, 10)], 93, 3),
     ] {
         fixture.with_check("v", Some(own), |check| {
-            fixture.table.with_counter(check, now, |counter| assert_eq!(counter.remaining(now), left));
+            fixture.table.with_counter(check, now, |_, counter| assert_eq!(counter.remaining(now), left));
         });
         assert_eq!(fixture.table.shards.len(), counters);
     }

@@ -129,7 +129,9 @@ impl Fixture {
     }
 
     fn with_counter<T>(&self, value: &str, act: impl FnOnce(&mut LocalCounter) -> T) -> T {
-        self.with_check(value, None, |check| self.table.with_counter(check, self.now(), act))
+        self.with_check(value, None, |check| {
+            self.table.with_counter(check, self.now(), |_, counter| act(counter))
+        })
     }
 
     fn key(&self, value: &str) -> CounterKey {
@@ -147,7 +149,7 @@ impl Fixture {
     /// Also holds what is likely to be needed. Returns how many hits are held.
     fn lease(&self, counter: &mut LocalCounter, instances: usize, hits: u64) -> u64 {
         let link = Link { instances, ..self.table.link_now() };
-        counter.talk.want_lease();
+        counter.talk.open().wants_lease = true;
         let _look = counter.add_try(Hits(0), Asks::Look, None).expect("there is room");
         let mut composed = counter.composed(&link);
         let (command, sent) = composed.last_mut().expect("a look");

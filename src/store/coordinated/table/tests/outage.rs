@@ -168,7 +168,7 @@ async fn hits_under_several_limits_wait_for_a_node_that_does_not_reply() {
     fixture.count("v", 7);
     let own = [fixed(100, YEAR), fixed(1_000, 3_600)];
     fixture.with_check("v", Some(&own), |check| {
-        fixture.table.with_counter(check, now, |counter| {
+        fixture.table.with_counter(check, now, |_, counter| {
             counter.count(Direction::Take, OverLimitPolicy::Ignore, Hits(2), now);
         });
     });
@@ -185,11 +185,11 @@ async fn what_a_decision_waits_for_does_not_leave_in_the_background() {
     let fixture = Fixture::new(Coordination::Interval, &[fixed(100, YEAR)]);
     let tasks = fixture.start_flushing();
     let target = fixture.with_counter("v", |counter| Arc::clone(&counter.target));
-    *fixture.store.0.silent.lock() = Some(fixture.table.client.node(&target, fixture.now()));
+    *fixture.store.0.silent.lock() = Some(fixture.table.client.remote.node(&target, fixture.now()));
     let ask = |value: &str| {
         fixture.with_check(value, None, |check| {
-            fixture.table.with_counter_of(check, fixture.now(), |key, counter| {
-                Waiting::ask((key, counter), Hits(1), Asks::Take(OverLimitPolicy::Ignore))
+            fixture.table.with_counter(check, fixture.now(), |key, counter| {
+                Waiting::ask((key, counter), (Hits(1), Asks::Take(OverLimitPolicy::Ignore)), None)
             })
         })
     };
