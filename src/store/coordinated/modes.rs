@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     Coordinated,
     buckets::{STEPS, UNKNOWN_PACE},
-    counter::{Ask, Asks, LocalCounter, TryOutcome, Verdict},
+    counter::{Ask, Asks, Group, LocalCounter, TryOutcome, Verdict},
     delivery::Delivery,
     link::StoreTime,
     table::Waiting,
@@ -109,7 +109,7 @@ impl<R: Remote> Store for Coordinated<R> {
         let at = self.client.time_at(now).now;
         // by the estimate, as exact as `interval`, if the store cannot
         let reserved = self.shared(check, at, |(_, counter), _| {
-            let asks_store = self.client.supports(&counter.target, Coordination::Lease)
+            let asks_store = self.client.remote.supports(&counter.target, Coordination::Lease)
                 || self.client.is_unavailable_for(&counter.target, at);
             (!asks_store).then(|| {
                 let hits = counter.reserve(request, at);
@@ -323,7 +323,7 @@ impl<R: Remote> Coordinated<R> {
             if !self.client.is_unavailable_for(&counter.target, time.now) {
                 let tries = counter.tries_together(mode, &asks, all_or_none, time.now);
                 if let Some(tries) = tries {
-                    let group = Some(counter.new_group(all_or_none));
+                    let group = Some(Group::new(counter.next_number(), all_or_none));
                     let ask = |asked| Waiting::ask((key, &mut *counter), asked, group);
                     let waiting: Option<SmallVec<[Waiting; 2]>> = tries.into_iter().map(ask).collect();
                     if let Some(waiting) = waiting {

@@ -12,7 +12,6 @@ use smallvec::SmallVec;
 use super::{
     client::{InstanceNumbers, StoreClient},
     counter::Verdict,
-    modes::record_mode,
 };
 use crate::{
     limit::{
@@ -59,7 +58,9 @@ impl<R: Remote> OwnCounters<R> {
             Some(_) => (Coordination::Split, &counts.split),
             None => (Coordination::Local, &counts.local),
         };
-        record_mode(record, mode);
+        if let Some(record) = record {
+            record.add_mode(mode.name());
+        }
         count.add(checks.len() as u64);
         let parts: SmallVec<[LimitCheck<'_>; 1]> = checks.iter().map(|check| own.of(check)).collect();
         let decisions = self.memory.decide(&parts, scope, own.at);

@@ -88,13 +88,9 @@ impl<R: Remote> StoreClient<R> {
         self.clock.now().max(now)
     }
 
-    pub(super) fn supports(&self, target: &Target, mode: Coordination) -> bool {
-        !mode.is_coordinated() || self.remote.supports(target, mode)
-    }
-
     pub(super) fn nearest_mode(&self, target: &Target, requested: Coordination) -> Coordination {
         let mut modes = MODES.into_iter().skip_while(|mode| *mode != requested);
-        modes.find(|mode| self.supports(target, *mode)).unwrap_or(Coordination::Local)
+        modes.find(|mode| self.remote.supports(target, *mode)).unwrap_or(Coordination::Local)
     }
 
     pub(super) fn round_trip(&self) -> Period {

@@ -8,10 +8,7 @@
 //! A burst is more hits than the schedule of syncs can keep up with.
 
 use super::{LocalCounter, ModeChoice};
-use crate::limit::{Coordination, Hits, Period, Tier, Timestamp, capacity};
-
-/// Assumed until the first reply to a heartbeat. Limits that are large for so many instances need not wait for it.
-const UNKNOWN_INSTANCES: usize = 100;
+use crate::limit::{Coordination, Hits, Period, Tier, Timestamp, capacity, part::UNKNOWN_INSTANCES};
 
 /// The part of the limit by which all instances together may exceed it in a burst: a tenth.
 const PART: u64 = 10;
@@ -36,7 +33,7 @@ pub(in super::super) enum Switch {
 /// `leases`: it is that of a counter that leases already.
 pub(in super::super) fn wanted(tiers: &[Tier], leases: bool, instances: Option<usize>) -> Coordination {
     let capacity = if leases { capacity(tiers) * 2 / 3 } else { capacity(tiers) };
-    Coordination::for_limit(capacity, instances.unwrap_or(UNKNOWN_INSTANCES))
+    Coordination::for_limit(capacity, instances.unwrap_or(UNKNOWN_INSTANCES.get().into()))
 }
 
 // === impl Switch ===
@@ -79,7 +76,7 @@ pub(super) fn is_burst(
     now: Timestamp,
 ) -> bool {
     let own = counter.ledger.admitted().saturating_add(hits.0);
-    let instances = instances.unwrap_or(UNKNOWN_INSTANCES) as u64;
+    let instances = instances.unwrap_or(UNKNOWN_INSTANCES.get().into()) as u64;
     if instances < 2 || own.saturating_mul(PART * instances) <= capacity(&counter.target.tiers) {
         return false;
     }

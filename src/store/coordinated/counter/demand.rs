@@ -36,6 +36,10 @@ pub(in super::super) struct Demand {
     rate: f32,
 }
 
+/// The time between two replies from which the earlier rate counts for less than three quarters: it was measured in a
+/// shorter time.
+const KEPT: Period = Period::from_secs(1);
+
 /// Earlier measurements are too low, because the other instances have not reported their hits yet.
 const WARM_UP: u8 = 4;
 
@@ -125,7 +129,8 @@ impl UsageRate {
         let rate = rate as f32;
         if rate > 0.0 {
             // a higher rate applies at once: an early flush costs little, a late one admits hits above the limit
-            self.rate = if rate > self.rate { rate } else { 0.75 * self.rate + 0.25 * rate };
+            let weight = 0.75 * (KEPT.as_nanos() as f32 / time.as_nanos().max(1) as f32).min(1.0);
+            self.rate = if rate > self.rate { rate } else { weight * self.rate + (1.0 - weight) * rate };
         }
         self.used = saturated(used);
     }

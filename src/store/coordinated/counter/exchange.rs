@@ -146,7 +146,7 @@ impl Sent {
 
 impl LocalCounter {
     /// Numbers tries and exchanges, which leave in this order.
-    pub(super) const fn next_number(&mut self) -> u32 {
+    pub(in super::super) const fn next_number(&mut self) -> u32 {
         self.numbers.sent = self.numbers.sent.wrapping_add(1);
         self.numbers.sent
     }
@@ -162,11 +162,6 @@ impl LocalCounter {
         let (setter, outcome) = channel();
         let is_added = self.talk.add(Try { id, target, hits, asks, group, outcome: setter });
         is_added.then_some((id, outcome))
-    }
-
-    /// For at most [`Exchange::MAX_RUNS`] tries, which must be added one after the other.
-    pub(in super::super) fn new_group(&mut self, all_or_none: bool) -> Group {
-        Group::new(self.next_number(), all_or_none)
     }
 
     /// Counts what unsent tries give back whose callers wait no longer, so that it is reported. Returns the others, which
@@ -197,11 +192,6 @@ impl LocalCounter {
 
     pub(in super::super) fn drop_ended(&mut self, now: Timestamp) -> Dropped {
         self.ledger.drop_ended(&self.target.tiers, self.plan.instances <= 1, now)
-    }
-
-    #[cfg(test)]
-    pub(super) fn want_for_test(&mut self, want: u64) {
-        self.talk.open().on_way.last_mut().expect("one is on its way").want = want;
     }
 
     pub(in super::super) fn can_send_tries(&self, link: &Link) -> bool {

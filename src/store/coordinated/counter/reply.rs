@@ -175,12 +175,6 @@ impl Sent {
         decided
     }
 
-    fn states_after(&self, reply: &Reply, now: Timestamp) -> States {
-        let mut states = reply.counters.clone();
-        self.decide(reply, &mut states, now);
-        states
-    }
-
     /// Returns whether the runs were carried out.
     fn is_counted(&self, reply: &Reply) -> bool {
         !self.all_or_none || self.runs.iter().enumerate().all(|(i, run)| taken(reply, i, run) == run.tries)
@@ -307,7 +301,11 @@ impl Arrival<'_> {
             && counter.has_all_flowing(stays);
         // what is held may have ended on the way
         applied.dropped = counter.expire_leases(link.time);
-        let stored = (knows_better && rejects).then(|| sent.states_after(reply, now));
+        let stored = (knows_better && rejects).then(|| {
+            let mut stored = reply.counters.clone();
+            sent.decide(reply, &mut stored, now);
+            stored
+        });
         self.answer(decided, stored.as_deref(), now);
         if granted > 0 {
             let Self { counter, link, applied, .. } = self;

@@ -269,7 +269,8 @@ impl OpenTalk {
 // === impl Group ===
 
 impl Group {
-    pub(super) fn new(number: u32, all_or_none: bool) -> Self {
+    /// For at most [`Exchange::MAX_RUNS`](crate::store::remote::Exchange) tries, added one after the other.
+    pub(in super::super) fn new(number: u32, all_or_none: bool) -> Self {
         let number = u16::try_from(number % 0x7fff).unwrap_or_default() + 1;
         Self(NonZeroU16::MIN.saturating_add((number << 1 | u16::from(all_or_none)) - 1))
     }

@@ -52,7 +52,7 @@ fn a_look_that_overtakes_a_hold_does_not_hide_the_held_hit() {
         let mut holding = fixture.compose();
         let (command, sent) = holding.last_mut().expect("a look");
         sent.hold_more(command, 4, millis(300));
-        fixture.counter.want_for_test(4);
+        fixture.counter.talk.open().on_way.last_mut().expect("one is on its way").want = 4;
         fixture.ask(1, Asks::Take(OverLimitPolicy::Ignore));
         let beside = fixture.compose();
         assert_eq!(beside.len(), 1, "it passes");

@@ -16,7 +16,7 @@ mod reservations;
 
 use std::sync::Arc;
 
-use super::{Applied, Ask, Asks, Generation, LocalCounter, Outcome, Sent};
+use super::{Applied, Ask, Asks, Generation, Group, LocalCounter, Outcome, Sent};
 use crate::{
     limit::{
         Algorithm, Bucket, Coordination, CounterKey, Decision, Direction, Hits, OverLimitPolicy, Period,

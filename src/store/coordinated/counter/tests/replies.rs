@@ -88,7 +88,7 @@ fn what_the_store_takes_is_first_for_callers_who_wait_and_goes_back_if_nobody_wa
 
 /// Adds a give-back of 50 and a count of 40 in one request.
 fn ask_together(fixture: &mut Fixture, all_or_none: bool) {
-    let group = Some(fixture.counter.new_group(all_or_none));
+    let group = Some(Group::new(fixture.counter.next_number(), all_or_none));
     let take = Asks::Take(OverLimitPolicy::Ignore);
     for (hits, asks) in [(50, Asks::GiveBack(fixture.now)), (40, take)] {
         let (_, outcome) = fixture.counter.add_try(Hits(hits), asks, group).expect("there is room");
