@@ -29,76 +29,70 @@ const TOO_LARGE: StoreError = StoreError::Unsupported(
     "a shared store counts up to 4294967295 tokens, in periods from 1 s to 31536000 s",
 );
 
-impl<R: Remote> Coordinated<R> {
-    pub(super) fn has_own_buckets(&self) -> bool {
-        self.client.settings.coordination == Coordination::Local
+/// Returns the time until the bucket would have been full; none if it was.
+pub(super) async fn delete<R: Remote>(
+    store: &Coordinated<R>,
+    name: &BucketName<'_>,
+    now: Timestamp,
+) -> Result<Option<Period>, StoreError> {
+    // at the slowest pace, so that nothing flows in meanwhile: everything is given back that can be taken
+    let pace = Pace::new(1, 31_536_000).ok_or(TOO_LARGE)?;
+    let all = PacedRequest { capacity: u32::MAX.into(), pace, quantity: -i64::from(u32::MAX) };
+    let before = decide_paced(store, name, &all, true, now).await?;
+    if before.remaining == all.capacity {
+        return Ok(None);
     }
+    decide_paced(store, name, &all, false, now).await?;
+    Ok(Some(before.reset_after))
+}
 
-    /// Returns the time until the bucket would have been full; none if it was.
-    pub(super) async fn delete_bucket(
-        &self,
-        name: &BucketName<'_>,
-        now: Timestamp,
-    ) -> Result<Option<Period>, StoreError> {
-        // at the slowest pace, so that nothing flows in meanwhile: everything is given back that can be taken
-        let pace = Pace::new(1, 31_536_000).ok_or(TOO_LARGE)?;
-        let all = PacedRequest { capacity: u32::MAX.into(), pace, quantity: -i64::from(u32::MAX) };
-        let before = self.decide_paced(name, &all, true, now).await?;
-        if before.remaining == all.capacity {
-            return Ok(None);
-        }
-        self.decide_paced(name, &all, false, now).await?;
-        Ok(Some(before.reset_after))
-    }
-
-    /// Decides `request`; or only `reads` how the bucket stands, which another instance may have used.
-    pub(super) async fn decide_paced(
-        &self,
-        name: &BucketName<'_>,
-        request: &PacedRequest,
-        reads: bool,
-        now: Timestamp,
-    ) -> Result<PacedReply, StoreError> {
-        let tier = tier(request).ok_or(TOO_LARGE)?;
-        let Ok(limit) = RuntimeLimit::new(smallvec![tier], OverLimitPolicy::Ignore) else {
-            // the only thing left that is invalid: a bucket that holds nothing
-            let limited = request.quantity > 0;
-            let retry_after = if limited { Period::MAX } else { Period::default() };
-            return Ok(PacedReply { limited, remaining: 0, retry_after, reset_after: Period::default() });
-        };
-        let value = bytes_as_text(name.key());
-        let entries = [Entry { key: BUCKET_KEY, value: &value }];
-        let check = LimitCheck {
-            pool: None,
-            rule: RuleRef::Override(&limit),
-            domain: BUCKET_DOMAIN,
-            entries: &entries,
-            key: name.counter(&BucketKind::Paced).of_policy(OverLimitPolicy::Ignore),
-            hits: Hits(request.quantity.unsigned_abs()),
-            direction: if request.quantity < 0 { Direction::GiveBack } else { Direction::Take },
-        };
-        let decision = if reads {
-            let until = Instant::now() + self.client.settings.budget.into();
-            let asked = self.ask(&check, Asks::Look, until).await;
-            // without a reply, this instance's estimate has to do
-            asked.map_or_else(|_| self.look(&check, Hits(0), now), |tried| tried.decision)
-        } else {
-            self.take(std::slice::from_ref(&check), Scope::Descriptor, now).await?[0]
-        };
-        let (wait, rest) = if decision.over {
-            let rest = request.capacity.saturating_sub(request.quantity.unsigned_abs());
-            // when the request fits; then the rest of the bucket flows in
-            (decision.reset, request.pace.time_of(rest))
-        } else {
-            (Period::default(), decision.reset)
-        };
-        Ok(PacedReply {
-            limited: decision.over,
-            remaining: decision.remaining.into(),
-            retry_after: wait,
-            reset_after: wait + rest,
-        })
-    }
+/// Decides `request`; or only `reads` how the bucket stands, which another instance may have used.
+pub(super) async fn decide_paced<R: Remote>(
+    store: &Coordinated<R>,
+    name: &BucketName<'_>,
+    request: &PacedRequest,
+    reads: bool,
+    now: Timestamp,
+) -> Result<PacedReply, StoreError> {
+    let tier = tier(request).ok_or(TOO_LARGE)?;
+    let Ok(limit) = RuntimeLimit::new(smallvec![tier], OverLimitPolicy::Ignore) else {
+        // the only thing left that is invalid: a bucket that holds nothing
+        let limited = request.quantity > 0;
+        let retry_after = if limited { Period::MAX } else { Period::default() };
+        return Ok(PacedReply { limited, remaining: 0, retry_after, reset_after: Period::default() });
+    };
+    let value = bytes_as_text(name.key());
+    let entries = [Entry { key: BUCKET_KEY, value: &value }];
+    let check = LimitCheck {
+        pool: None,
+        rule: RuleRef::Override(&limit),
+        domain: BUCKET_DOMAIN,
+        entries: &entries,
+        key: name.counter(&BucketKind::Paced).of_policy(OverLimitPolicy::Ignore),
+        hits: Hits(request.quantity.unsigned_abs()),
+        direction: if request.quantity < 0 { Direction::GiveBack } else { Direction::Take },
+    };
+    let decision = if reads {
+        let until = Instant::now() + store.client.settings.budget.into();
+        let asked = store.ask(&check, Asks::Look, until).await;
+        // without a reply, this instance's estimate has to do
+        asked.map_or_else(|_| store.look(&check, Hits(0), now), |tried| tried.decision)
+    } else {
+        store.take(std::slice::from_ref(&check), Scope::Descriptor, now).await?[0]
+    };
+    let (wait, rest) = if decision.over {
+        let rest = request.capacity.saturating_sub(request.quantity.unsigned_abs());
+        // when the request fits; then the rest of the bucket flows in
+        (decision.reset, request.pace.time_of(rest))
+    } else {
+        (Period::default(), decision.reset)
+    };
+    Ok(PacedReply {
+        limited: decision.over,
+        remaining: decision.remaining.into(),
+        retry_after: wait,
+        reset_after: wait + rest,
+    })
 }
 
 /// None if a number is too large.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     Coordinated,
-    buckets::{STEPS, UNKNOWN_PACE},
+    buckets::{self, STEPS, UNKNOWN_PACE},
     counter::{Ask, Asks, Group, LocalCounter, TryOutcome, Verdict},
     delivery::Delivery,
     link::StoreTime,
@@ -201,11 +201,11 @@ impl<R: Remote> Store for Coordinated<R> {
         request: &BucketRequest,
         now: Timestamp,
     ) -> Result<BucketReply, StoreError> {
-        if self.has_own_buckets() {
+        if self.client.settings.coordination == Coordination::Local {
             return Ok(self.own.memory.decide_bucket_now(name, request, now));
         }
         let BucketRequest::Paced(request) = request else { return Err(STEPS) };
-        self.decide_paced(name, request, false, now).await.map(BucketReply::Paced)
+        buckets::decide_paced(self, name, request, false, now).await.map(BucketReply::Paced)
     }
 
     async fn find_buckets(
@@ -215,9 +215,11 @@ impl<R: Remote> Store for Coordinated<R> {
         now: Timestamp,
     ) -> Result<Option<Period>, StoreError> {
         match deletes {
-            _ if self.has_own_buckets() => Ok(self.own.memory.find_buckets_now(name, deletes, now)),
+            _ if self.client.settings.coordination == Coordination::Local => {
+                Ok(self.own.memory.find_buckets_now(name, deletes, now))
+            }
             false => Err(UNKNOWN_PACE),
-            true => self.delete_bucket(name, now).await,
+            true => buckets::delete(self, name, now).await,
         }
     }
 }
