@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use super::{Coordinated, counter::Asks};
 use crate::{
     limit::{
-        Algorithm, Bucket, Coordination, Direction, Entry, Hits, LimitCheck, OverLimitPolicy, Period, Refill,
-        RuleRef, RuntimeLimit, Scope, Tier, Timestamp,
+        Algorithm, Bucket, Direction, Entry, Hits, LimitCheck, OverLimitPolicy, Period, Refill, RuleRef,
+        RuntimeLimit, Scope, Tier, Timestamp,
         request_bucket::{BucketKind, BucketName, Pace, PacedReply, PacedRequest},
     },
     store::{

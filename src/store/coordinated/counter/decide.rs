@@ -4,20 +4,48 @@ use smallvec::SmallVec;
 
 use super::{
     LocalCounter,
-    asks::{Answer, Ask, Asks, Denial},
     records::{HeldLease, PendingDelta},
-    talk::{Try, Verdict},
+    talk::{Asks, Try, Verdict},
     tiers::{all_ended, fits, longest_pause, look, negative, positive, remaining},
 };
 use crate::{
     limit::{
-        Algorithm, Basis, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Reservation,
-        ReservationRequest, ReservedSpan, Tier, Timestamp, algorithm::CounterState, decide,
-        decision_from_store,
+        Algorithm, Basis, Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period,
+        Reservation, ReservationRequest, ReservedSpan, Scope, Tier, Timestamp, algorithm::CounterState,
+        decide, decision_from_store,
     },
     store::{Decisions, coordinated::link::Link},
     wakeup::Wakeups,
 };
+
+/// What a decision asks of a counter.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Ask {
+    pub(in super::super) direction: Direction,
+    pub(in super::super) hits: Hits,
+    pub(in super::super) policy: OverLimitPolicy,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// The estimate decides. Admitted hits are reported.
+    Count,
+    /// The leases cover the hits.
+    Spend,
+    Reject(Denial),
+    /// The store decides.
+    Wait(Asks),
+}
+
+/// Why hits are rejected without the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Denial {
+    Estimate,
+    /// The store has too few for all instances.
+    Pause,
+    /// The store has denied all until later.
+    Cached,
+}
 
 /// How a decision was made without the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +60,16 @@ pub(in super::super) enum How {
 /// The age of the last reply from which a request that `interval` rejects asks the store whether hits were given back.
 const STALE_REJECTION: Period = Period::from_secs(1);
 
+// === impl Ask ===
+
+impl Ask {
+    pub(in super::super) fn of(check: &LimitCheck<'_>, scope: Scope) -> Self {
+        Self { direction: check.direction, hits: check.hits, policy: check.over_limit_policy_in(scope) }
+    }
+}
+
+// === impl LocalCounter ===
+
 impl LocalCounter {
     /// What `mode` says of `ask`.
     #[inline(always)]
@@ -43,15 +81,11 @@ impl LocalCounter {
                 Answer::Count
             }
             Coordination::Lease | Coordination::Strict if ask.hits == Hits(0) => Answer::Wait(Asks::Look),
-            Coordination::Lease if !self.fits(ask.hits, now) => {
-                // what the store holds for this instance may be in the estimate before it is known to be held
-                let is_known = self.talk.requested_hits() == 0;
-                if is_known {
-                    Answer::Reject(Denial::Estimate)
-                } else {
-                    Answer::Wait(Asks::Lease(ask.policy))
-                }
+            // an estimate that may have what the store holds for this instance rejects nothing
+            Coordination::Lease if !self.fits(ask.hits, now) && self.talk.is_overtaken() => {
+                Answer::Wait(Asks::Lease(ask.policy))
             }
+            Coordination::Lease if !self.fits(ask.hits, now) => Answer::Reject(Denial::Estimate),
             Coordination::Lease if self.ledger.leased() >= ask.hits.0 => Answer::Spend,
             Coordination::Lease if self.is_denied(now) => Answer::Reject(Denial::Pause),
             Coordination::Lease => Answer::Wait(Asks::Lease(ask.policy)),

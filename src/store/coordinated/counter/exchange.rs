@@ -11,11 +11,10 @@ use smallvec::SmallVec;
 
 use super::{
     Generation, LocalCounter,
-    asks::Asks,
     place::Urgency,
     records::{Dropped, PendingDelta},
     schedule::FEW_HITS,
-    talk::{Group, OnWay, Outcome, Tries, Try, channel},
+    talk::{Asks, Group, OnWay, Outcome, Tries, Try, channel},
     tiers::{fits, flows, positive, saturated},
 };
 use crate::{
@@ -300,7 +299,7 @@ impl LocalCounter {
             self.talk.end();
         } else {
             let want = hold.map_or(0, |hold| hold.want);
-            self.talk.open().on_way.push(OnWay { number, left, is_ledger, want });
+            self.talk.open().on_way.push(OnWay::new(number, left, is_ledger, want));
         }
         leave(last.command(reports, writer, at), last);
         dropped

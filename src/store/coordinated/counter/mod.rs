@@ -6,7 +6,6 @@
 //! here that the store has not been sent yet are *pending*; they belong to the instant at which they were counted, since
 //! hits of one window must not be counted in the next. Hits that the store granted in advance are a *lease*.
 
-mod asks;
 pub(super) mod auto;
 mod decide;
 mod demand;
@@ -25,14 +24,13 @@ mod tiers;
 use std::sync::Arc;
 
 pub(super) use self::{
-    asks::{Ask, Asks},
     auto::Switch,
-    decide::How,
+    decide::{Ask, How},
     exchange::Sent,
     place::{QueuePlace, Urgency},
     records::Dropped,
     reply::Applied,
-    talk::{Group, Outcome, Tries, TryOutcome, Verdict},
+    talk::{Asks, Group, Outcome, Tries, TryOutcome, Verdict},
 };
 use self::{
     demand::{Demand, UsageRate},

@@ -8,10 +8,9 @@ use smallvec::SmallVec;
 
 use super::{
     LocalCounter,
-    asks::Asks,
     exchange::Sent,
     records::{Dropped, HeldLease, PendingDelta},
-    talk::{Try, Verdict},
+    talk::{Asks, Try, Verdict},
     tiers::{States, fits, flows, look, negative, take_off},
 };
 use crate::{
@@ -285,9 +284,8 @@ impl Arrival<'_> {
         if rejects && link.local_cache && counter.choice.mode == Coordination::Strict {
             counter.deny_while_empty(now);
         }
-        // while more is to be held, the estimate may have that already
         if is_leasing
-            && counter.talk.requested_hits() == 0
+            && !counter.talk.is_overtaken()
             && (hold.is_some() || sent.tries.iter().any(Try::leases))
         {
             let is_partial = rejects || hold.is_some_and(|hold| granted < hold.want);
@@ -383,6 +381,7 @@ impl Arrival<'_> {
         }
         counter.numbers.applied = number;
         let kept = counter.kept_in(reply);
+        let is_overtaken = counter.talk.overtake_holds(number);
         let LocalCounter { ledger, talk, estimate, heard, target, .. } = &mut **counter;
         let in_flight = ledger.in_flight();
         let unknown = if precedes(ledger.number()) { in_flight } else { &[] };
@@ -403,7 +402,7 @@ impl Arrival<'_> {
             }
         }
         // whether the others include what is in flight or to be held already is only guessed
-        let is_guessed = !in_flight.is_empty() || talk.has_hold_beside(number);
+        let is_guessed = !in_flight.is_empty() || is_overtaken;
         heard.exact = if is_guessed { kept } else { TierSet(u32::MAX) };
         counter.fallback = None;
         Ok(())

@@ -16,14 +16,28 @@ use std::{
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::{asks::Asks, records::PendingDelta};
+use super::records::PendingDelta;
 use crate::{
-    limit::{Decision, Hits, Timestamp},
+    limit::{Decision, Hits, OverLimitPolicy, ReservationRequest, Timestamp},
     store::{coordinated::delivery::Delivery, remote::Target},
     wakeup::{Wakeup, Wakeups},
 };
 
 const MAX_TRIES: usize = 4_096;
+
+/// What a try does with its hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Asks {
+    /// Takes them. Rejected hits count under [`OverLimitPolicy::Count`].
+    Take(OverLimitPolicy),
+    /// As `Take`. Leased hits may cover them, and more are leased with them.
+    Lease(OverLimitPolicy),
+    /// Looks whether they fit, without counting them, after everything that was counted here.
+    Look,
+    /// Gives them back, for a decision at this instant, whether or not its caller still waits.
+    GiveBack(Timestamp),
+    Reserve(ReservationRequest),
+}
 
 /// What one decision asks the store.
 #[derive(Debug)]
@@ -70,6 +84,8 @@ pub(super) struct OnWay {
     /// Those that have no reply yet.
     pub(super) left: u16,
     pub(super) is_ledger: bool,
+    /// Whether a later reply was adopted, which may count the hits to hold: the estimate may have them.
+    is_overtaken: bool,
     /// Hits that it asks the store to hold.
     pub(super) want: u64,
 }
@@ -178,6 +194,15 @@ impl Talk {
         self.end();
     }
 
+    /// For a reply to exchange `number` that is adopted. Returns whether hits are to be held beside it.
+    pub(super) fn overtake_holds(&mut self, number: u32) -> bool {
+        let on_way = self.0.iter_mut().flat_map(|talk| &mut talk.on_way);
+        on_way.filter(|sent| sent.number != number && sent.want > 0).fold(false, |_, sent| {
+            sent.is_overtaken = true;
+            true
+        })
+    }
+
     /// For a command of exchange `number`.
     pub(super) fn end_command(&mut self, number: u32) {
         let Some(talk) = &mut self.0 else { return };
@@ -239,9 +264,8 @@ impl OpenTalk {
         self.on_way.iter().map(|sent| sent.want).sum()
     }
 
-    /// Ignores exchange `number` itself, in which the command that holds hits is the last.
-    pub(super) fn has_hold_beside(&self, number: u32) -> bool {
-        self.on_way.iter().any(|sent| sent.number != number && sent.want > 0)
+    pub(super) fn is_overtaken(&self) -> bool {
+        self.on_way.iter().any(|sent| sent.is_overtaken)
     }
 
     pub(super) fn given_up(&self) -> &[GivenUp] {
@@ -263,6 +287,14 @@ impl OpenTalk {
     /// Hits that were admitted meanwhile.
     pub(super) fn admitted(&self) -> impl Iterator<Item = &PendingDelta> {
         self.given_up().iter().filter_map(|given| given.admitted.as_ref())
+    }
+}
+
+// === impl OnWay ===
+
+impl OnWay {
+    pub(super) const fn new(number: u32, left: u16, is_ledger: bool, want: u64) -> Self {
+        Self { number, left, is_ledger, is_overtaken: false, want }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{CounterTable, outgoing::Outbox, shards::Entry};
+use super::{CounterTable, queue::Outbox, shards::Entry};
 use crate::{
     limit::{CounterKey, Hits},
     store::{

@@ -3,7 +3,7 @@
 
 use tokio::time::{sleep, timeout};
 
-use super::{CounterTable, outgoing::Outbox, shards::Entry};
+use super::{CounterTable, queue::Outbox, shards::Entry};
 use crate::{
     limit::{Algorithm, CounterKey, Period, Timestamp},
     store::{

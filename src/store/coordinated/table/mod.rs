@@ -2,7 +2,6 @@
 
 mod exchanges;
 mod flush;
-mod outgoing;
 mod queue;
 pub(super) mod sender;
 mod shards;
@@ -19,8 +18,7 @@ use parking_lot::Mutex;
 
 pub(super) use self::exchanges::Waiting;
 use self::{
-    outgoing::NodeQueue,
-    queue::AttentionQueue,
+    queue::{AttentionQueue, NodeQueue},
     shards::{Entry, Shard, Shards},
 };
 use super::{

@@ -24,7 +24,7 @@ use tokio::{
 use super::{
     CounterTable,
     flush::SWEEP_STEPS,
-    outgoing::{MAX_BATCH, NodeQueue, Outbox},
+    queue::{MAX_BATCH, NodeQueue, Outbox},
 };
 use crate::{
     limit::{CounterKey, Timestamp},
