@@ -1,6 +1,13 @@
-//! The way to the store: what it is like at an instant, on the store's clock.
+//! The way to the store: what it is like at an instant, on the store's clock; what is asked about there, and whether a
+//! command has arrived.
 
-use crate::limit::{Period, Timestamp};
+use crate::{
+    limit::{LimitCheck, OverLimitPolicy, Period, Tier, Timestamp},
+    store::{
+        path::{path_of, shortened},
+        remote::{RemoteError, Target},
+    },
+};
 
 /// The shortest time that a lease should last, unless [`ROUND_TRIPS`] take longer.
 const HORIZON: Period = Period::from_millis(50);
@@ -36,6 +43,24 @@ pub(super) fn lead(round_trip: Period) -> Period {
     round_trip * 2 + LATE
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Delivery {
+    Applied,
+    /// The store has definitely not applied it, so it may be sent again.
+    NotApplied,
+    /// The connection broke, or no reply came in time. It must not be repeated: its hits could count twice.
+    Unknown,
+    /// It is not known yet: this try was sent, and its outcome decides whether the hits of the answer are reported.
+    OnWay(SentTry),
+}
+
+/// A try that was sent, whose caller waits no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SentTry {
+    pub(super) generation: u32,
+    pub(super) id: u32,
+}
+
 // === impl Link ===
 
 impl Link {
@@ -56,5 +81,72 @@ impl Link {
     /// So far away that no decision should wait for two replies.
     pub(super) fn is_far(&self) -> bool {
         self.round_trip * 3 > self.budget
+    }
+}
+
+// === impl Delivery ===
+
+impl Delivery {
+    pub(super) fn of<T>(outcome: &Result<T, &RemoteError>) -> Self {
+        outcome.as_ref().map_or_else(|error| Self::of_error(error), |_| Self::Applied)
+    }
+
+    pub(super) const fn of_error(error: &RemoteError) -> Self {
+        if error.is_definitely_not_applied() { Self::NotApplied } else { Self::Unknown }
+    }
+}
+
+// === impl Target ===
+
+impl Target {
+    pub(super) fn of(check: &LimitCheck<'_>) -> Self {
+        let (path, over_limit_policy) = (path_of(check), check.over_limit_policy());
+        let path = match over_limit_policy {
+            // the key in the store is made of all of it
+            OverLimitPolicy::Count if !check.rule.is_shadow() => path,
+            OverLimitPolicy::Count | OverLimitPolicy::Ignore => shortened(path),
+        };
+        Self { path, tiers: check.shared_tiers(), over_limit_policy }
+    }
+
+    /// Returns whether they have a counter in common in the store.
+    pub(super) fn shares_counters(&self, other: &Self) -> bool {
+        let is_of_other = |tier: &Tier| other.tiers.iter().any(|its| its.shares_counter(tier));
+        self.path == other.path && !self.counts_rejected() && self.tiers.iter().any(is_of_other)
+    }
+
+    /// `check` must have the same key.
+    pub(super) fn is_of(&self, check: &LimitCheck<'_>) -> bool {
+        *self.tiers == *check.tiers() && self.over_limit_policy == check.over_limit_policy()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{
+        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Pattern, Period, Request, Rule, RuleNode,
+        RuleSet, Values,
+    };
+
+    fn name(rules: &RuleSet, value: &str) -> String {
+        let entries = [Entry { key: "k", value }];
+        let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
+        let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+        Target::of(&Matched::new(rules, &request).checks[0]).path.to_string()
+    }
+
+    #[test]
+    fn values_that_share_a_limit_have_one_name_in_the_store() {
+        for shares in [true, false] {
+            let node = RuleNode {
+                rule: Some(Rule::new(Limit::fixed_window(1, Period::from_secs(1)))),
+                share_threshold: shares,
+                ..RuleNode::new("k", Values::One(Pattern::new("a*")))
+            };
+            let domain = Domain::new("d", vec![node]);
+            let rules = RuleSet::new(&[domain], KeyHasher::random());
+            assert_eq!(name(&rules, "a1") == name(&rules, "a2"), shares);
+        }
     }
 }

@@ -7,7 +7,6 @@
 mod buckets;
 mod client;
 mod counter;
-mod delivery;
 mod link;
 mod metrics;
 mod modes;
@@ -15,7 +14,6 @@ mod own;
 mod pools;
 mod settings;
 mod table;
-mod target;
 mod units;
 // the tests that use it need the simulated store
 #[cfg(all(test, feature = "server"))]

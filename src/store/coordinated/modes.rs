@@ -10,8 +10,7 @@ use super::{
     Coordinated,
     buckets::{self, STEPS, UNKNOWN_PACE},
     counter::{Ask, Asks, Group, LocalCounter, TryOutcome, Verdict},
-    delivery::Delivery,
-    link::StoreTime,
+    link::{Delivery, StoreTime},
     table::Waiting,
 };
 use crate::{
@@ -90,7 +89,7 @@ impl<R: Remote> Store for Coordinated<R> {
 
     fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
         let at = self.client.time_at(now).now;
-        let counters = self.shared(check, at, |(_, counter), _| counter.estimated().into());
+        let counters = self.shared(check, at, |(_, counter), _| counter.estimate[..].into());
         counters
             .map(|counters| Estimate { counters, at, part: None })
             .or_else(|| self.own.estimate(check, now))
@@ -332,7 +331,8 @@ impl<R: Remote> Coordinated<R> {
                         return waiting.into_iter().map(Err).collect();
                     }
                 }
-                let rejected = if all_or_none { counter.reject_together(&asks, time.now) } else { None };
+                let may_reject = all_or_none && !(mode == Coordination::Lease && counter.talk.is_overtaken());
+                let rejected = if may_reject { counter.reject_together(&asks, time.now) } else { None };
                 if let Some(rejected) = rejected {
                     let step =
                         |decision| Ok(Verdict { is_counted: false, ..Verdict::new(decision, time.now) });

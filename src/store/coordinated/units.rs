@@ -95,7 +95,13 @@ impl<R: Remote> Coordinated<R> {
         while all.len() < unit.len() {
             let rest = &unit[all.len()..];
             if let Some(member) = self.pool_member(rest[0]) {
-                all.push(self.take_shared(&member, turn).await);
+                let is_over = all.iter().any(|made: &Verdict| made.decision.over) && scope == Scope::Request;
+                all.push(if is_over {
+                    let looked = self.look_shared(&member, rest[0].hits, turn.now);
+                    Verdict { is_counted: false, ..Verdict::new(looked, turn.now) }
+                } else {
+                    self.take_shared(&member, turn).await
+                });
                 turn.now = self.client.local_time_since(turn.now);
                 continue;
             }
@@ -140,8 +146,8 @@ impl<R: Remote> Coordinated<R> {
                 counter.look(Hits(0), at)
             }
         });
-        let hits = if check.pool.is_some() { check.hits } else { Hits(0) };
-        stands.unwrap_or_else(|| self.look(check, hits, now))
+        let takes = check.pool.is_some() && check.direction == Direction::Take;
+        stands.unwrap_or_else(|| self.look(check, if takes { check.hits } else { Hits(0) }, now))
     }
 
     /// Gives hits back, because another check of the request was rejected. Returns how the counter stands then.
@@ -151,7 +157,7 @@ impl<R: Remote> Coordinated<R> {
             return decision;
         }
         if let Some(member) = self.pool_member(check) {
-            if check.direction == Direction::Take {
+            if is_counted && check.direction == Direction::Take {
                 self.undo_shared(&member, made, turn);
             }
         } else if is_counted {

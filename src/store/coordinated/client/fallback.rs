@@ -9,7 +9,7 @@ use crate::{
     store::{
         coordinated::{
             counter::{LocalCounter, Verdict},
-            delivery::Delivery,
+            link::Delivery,
         },
         remote::Remote,
     },

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{
     LocalCounter,
-    records::{HeldLease, PendingDelta},
+    ledger::{HeldLease, PendingDelta},
     talk::{Asks, Try, Verdict},
     tiers::{all_ended, fits, longest_pause, look, negative, positive, remaining},
 };
@@ -249,9 +249,7 @@ impl LocalCounter {
     }
 
     pub(super) fn deny_while_empty(&mut self, now: Timestamp) {
-        let wait = self.wait_for(1, now);
-        self.plan.denied_until =
-            if wait == Period::default() { Timestamp::default() } else { now.after(wait) };
+        self.plan.denied_until = now.after(self.wait_for(1, now));
     }
 
     /// Returns the time until `hits` fit, if no others are taken.

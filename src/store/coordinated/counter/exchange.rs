@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 
 use super::{
     Generation, LocalCounter,
+    ledger::{Dropped, PendingDelta},
     place::Urgency,
-    records::{Dropped, PendingDelta},
     schedule::FEW_HITS,
     talk::{Asks, Group, OnWay, Outcome, Tries, Try, channel},
     tiers::{fits, flows, positive, saturated},
@@ -20,7 +20,7 @@ use super::{
 use crate::{
     limit::{Coordination, CounterKey, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp},
     store::{
-        coordinated::{delivery::Delivery, link::Link},
+        coordinated::link::{Delivery, Link},
         remote::{Command, Exchange, Hold, Report, Run, Target},
     },
 };
@@ -299,7 +299,7 @@ impl LocalCounter {
             self.talk.end();
         } else {
             let want = hold.map_or(0, |hold| hold.want);
-            self.talk.open().on_way.push(OnWay::new(number, left, is_ledger, want));
+            self.talk.open().on_way.push(OnWay { number, left, is_ledger, is_overtaken: false, want });
         }
         leave(last.command(reports, writer, at), last);
         dropped

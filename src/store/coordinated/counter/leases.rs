@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{
     LocalCounter,
-    records::{Dropped, HeldLease},
+    ledger::{Dropped, HeldLease},
     tiers::{flows, has_bucket, hold, is_mixed, longest_pause},
 };
 use crate::{

@@ -13,7 +13,6 @@ mod exchange;
 mod leases;
 mod ledger;
 mod place;
-mod records;
 mod reply;
 mod schedule;
 mod talk;
@@ -27,8 +26,8 @@ pub(super) use self::{
     auto::Switch,
     decide::{Ask, How},
     exchange::Sent,
+    ledger::Dropped,
     place::{QueuePlace, Urgency},
-    records::Dropped,
     reply::Applied,
     talk::{Asks, Group, Outcome, Tries, TryOutcome, Verdict},
 };
@@ -86,7 +85,7 @@ pub(super) struct LocalCounter {
     pub(super) target: Arc<Target>,
     pub(super) choice: ModeChoice,
     pub(super) last_check_at: Timestamp,
-    estimate: States,
+    pub(super) estimate: States,
     pub(super) ledger: Ledger,
     pub(super) talk: Talk,
     /// While the store is unavailable: the states as if every instance counted the same hits.
@@ -269,10 +268,6 @@ impl LocalCounter {
     /// Returns whether the sweep has nothing to do for it: nothing is pending, in flight, leased or requested.
     pub(super) fn is_quiet(&self) -> bool {
         self.ledger.is_empty() && self.talk.is_none() && self.fallback.is_none() && !self.plan.wants_read
-    }
-
-    pub(in super::super) fn estimated(&self) -> &[CounterState] {
-        &self.estimate
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::{
     LocalCounter,
     exchange::Sent,
-    records::{Dropped, HeldLease, PendingDelta},
+    ledger::{Dropped, HeldLease, PendingDelta},
     talk::{Asks, Try, Verdict},
     tiers::{States, fits, flows, look, negative, take_off},
 };
@@ -20,7 +20,10 @@ use crate::{
         decision_from_store,
     },
     store::{
-        coordinated::{client::ExchangeOutcome, delivery::Delivery, link::Link},
+        coordinated::{
+            client::ExchangeOutcome,
+            link::{Delivery, Link},
+        },
         remote::{Reply, Run, TierSet},
     },
     wakeup::Wakeups,
@@ -115,6 +118,35 @@ impl Sent {
         }
         arrival.counter.talk.end();
         arrival.applied
+    }
+
+    /// Decides its tries without the counter, which was evicted.
+    pub(in super::super) fn decide_alone(&mut self, outcome: ExchangeOutcome<'_>) -> Applied {
+        let mut applied = Applied::default();
+        let want = self.hold_ahead().map_or(0, |hold| hold.want);
+        let delivery = match outcome {
+            Ok((reply, now)) if reply.counters.len() == self.target.tiers.len() => {
+                applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
+                let decided = self.decide(reply, &mut reply.counters.clone(), self.dated(reply, now));
+                for (asked, verdict) in self.tries.drain(..).zip(decided) {
+                    asked.succeed(verdict, &mut applied.woken);
+                }
+                return applied;
+            }
+            outcome => outcome.err().map_or(Delivery::Unknown, Delivery::of_error),
+        };
+        let is_unknown = delivery == Delivery::Unknown;
+        applied.unknown = if is_unknown { want } else { 0 };
+        for asked in self.tries.drain(..) {
+            match asked.gives_back() {
+                true if is_unknown => applied.unknown = applied.unknown.saturating_add(asked.hits.0),
+                // who waits counts them in the counter that takes its place
+                true if !asked.is_awaited() => applied.dropped.add(0, asked.hits.0),
+                _ => {}
+            }
+            asked.fail(delivery, &mut applied.woken);
+        }
+        applied
     }
 
     /// Decides the tries in their order. `states` are those before them, and then those after them.
@@ -246,10 +278,8 @@ impl Arrival<'_> {
 
     fn reply(&mut self, reply: &Reply, now: Timestamp) {
         let unclaimed = self.share_taken(reply);
-        let stays = self.counter.kept_in(reply);
-        // where the estimate has what is granted now, since a later reply had it
-        let counted = self.adopt(reply, now).err();
-        let is_adopted = counted.is_none();
+        let adopted = self.adopt(reply, now);
+        let is_adopted = adopted.is_ok();
         let decided = self.decide(reply, is_adopted, now);
         let Self { counter, sent, link, applied } = self;
         if is_adopted {
@@ -265,7 +295,8 @@ impl Arrival<'_> {
             counter.ledger.keep_granted(kept, &counter.target.tiers, now);
         }
         if let Some(hold) = hold {
-            let counted = counted.unwrap_or_default();
+            // where the estimate has what is granted now, since a later reply had it
+            let counted = adopted.err().unwrap_or_default();
             counter.hold_granted(Hits(granted), &sent.target, reply, hold.time, counted, now);
         }
         if is_leasing && !flows(&sent.target.tiers) {
@@ -296,7 +327,7 @@ impl Arrival<'_> {
             && counter.plan.instances <= 1
             && counter.is_silent()
             && flows(&counter.target.tiers)
-            && counter.has_all_flowing(stays);
+            && adopted.is_ok_and(|stays| counter.has_all_flowing(stays));
         // what is held may have ended on the way
         applied.dropped = counter.expire_leases(link.time);
         let stored = (knows_better && rejects).then(|| {
@@ -354,11 +385,13 @@ impl Arrival<'_> {
         unclaimed
     }
 
-    /// Adopts the store's counters, with what it does not know yet and without unused leases. If a later reply has
-    /// overtaken this one, the counts stay; the error is the tiers in which that had what this one grants.
-    fn adopt(&mut self, reply: &Reply, now: Timestamp) -> Result<(), TierSet> {
-        let Self { counter, sent: Sent { number, .. }, .. } = self;
+    /// Adopts the store's counters, with what it does not know yet and without unused leases. Returns the tiers that stay,
+    /// being exact. If a later reply has overtaken this one, all stay; the error is the tiers in which that had what this
+    /// one grants.
+    fn adopt(&mut self, reply: &Reply, now: Timestamp) -> Result<TierSet, TierSet> {
+        let Self { counter, sent: Sent { number, runs, .. }, .. } = self;
         let (number, applied) = (*number, counter.numbers.applied);
+        counter.fallback = None;
         let precedes = |other: u32| number != other && other.wrapping_sub(number) < u32::MAX / 2;
         let is_exact = reply.at.is_some() && counter.plan.is_reply_dated;
         let inaccuracy = if is_exact { Period::default() } else { INACCURACY };
@@ -380,8 +413,9 @@ impl Arrival<'_> {
             return Err(counted);
         }
         counter.numbers.applied = number;
-        let kept = counter.kept_in(reply);
+        // a hold that has seen others' hits may hide them from this reply
         let is_overtaken = counter.talk.overtake_holds(number);
+        let kept = if is_overtaken { reply.missing } else { counter.kept_in(reply) };
         let LocalCounter { ledger, talk, estimate, heard, target, .. } = &mut **counter;
         let in_flight = ledger.in_flight();
         let unknown = if precedes(ledger.number()) { in_flight } else { &[] };
@@ -401,11 +435,13 @@ impl Arrival<'_> {
                 HeldLease::exclude(ledger.leases(), tier, state, now);
             }
         }
-        // whether the others include what is in flight or to be held already is only guessed
-        let is_guessed = !in_flight.is_empty() || is_overtaken;
+        // whether the others include what is in flight or to be held is only guessed, and hits that are not sent are counted
+        // before the tries, which may come out differently
+        let mut unsent = ledger.pending().iter().chain(talk.admitted());
+        let is_other_order = !runs.is_empty() && unsent.any(|delta| delta.admitted() > 0);
+        let is_guessed = !in_flight.is_empty() || is_overtaken || is_other_order;
         heard.exact = if is_guessed { kept } else { TierSet(u32::MAX) };
-        counter.fallback = None;
-        Ok(())
+        Ok(kept)
     }
 
     /// Decides the tries by the estimate; by the store's states where that has another window, or a later reply.

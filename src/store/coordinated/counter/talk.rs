@@ -16,10 +16,10 @@ use std::{
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::records::PendingDelta;
+use super::ledger::PendingDelta;
 use crate::{
     limit::{Decision, Hits, OverLimitPolicy, ReservationRequest, Timestamp},
-    store::{coordinated::delivery::Delivery, remote::Target},
+    store::{coordinated::link::Delivery, remote::Target},
     wakeup::{Wakeup, Wakeups},
 };
 
@@ -85,7 +85,7 @@ pub(super) struct OnWay {
     pub(super) left: u16,
     pub(super) is_ledger: bool,
     /// Whether a later reply was adopted, which may count the hits to hold: the estimate may have them.
-    is_overtaken: bool,
+    pub(super) is_overtaken: bool,
     /// Hits that it asks the store to hold.
     pub(super) want: u64,
 }
@@ -150,7 +150,6 @@ impl Deref for Talk {
 }
 
 impl Talk {
-    #[inline]
     pub(in super::super) const fn is_none(&self) -> bool {
         self.0.is_none()
     }
@@ -264,7 +263,7 @@ impl OpenTalk {
         self.on_way.iter().map(|sent| sent.want).sum()
     }
 
-    pub(super) fn is_overtaken(&self) -> bool {
+    pub(in super::super) fn is_overtaken(&self) -> bool {
         self.on_way.iter().any(|sent| sent.is_overtaken)
     }
 
@@ -287,14 +286,6 @@ impl OpenTalk {
     /// Hits that were admitted meanwhile.
     pub(super) fn admitted(&self) -> impl Iterator<Item = &PendingDelta> {
         self.given_up().iter().filter_map(|given| given.admitted.as_ref())
-    }
-}
-
-// === impl OnWay ===
-
-impl OnWay {
-    pub(super) const fn new(number: u32, left: u16, is_ledger: bool, want: u64) -> Self {
-        Self { number, left, is_ledger, is_overtaken: false, want }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
         coordinated::{
             Coordinated,
             counter::Verdict,
-            delivery::Delivery,
+            link::Delivery,
             modes::{Turn, record_mode, recorded},
         },
         pools::{clamped, combined, decision_of},

@@ -1,6 +1,6 @@
 //! The exchanges of counters: what is asked, what leaves, and what becomes of it.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::atomic::Ordering;
 
 use tokio::time::{Instant, timeout_at};
 
@@ -12,8 +12,7 @@ use crate::{
             CoordinationSettings,
             client::ExchangeOutcome,
             counter::{Applied, Asks, Dropped, Generation, Group, LocalCounter, Outcome, Sent, TryOutcome},
-            delivery::{Delivery, SentTry},
-            link::{Link, StoreTime},
+            link::{Delivery, Link, SentTry, StoreTime},
         },
         remote::Remote,
     },
@@ -55,17 +54,13 @@ impl<R: Remote> CounterTable<R> {
         }
         self.with_existing(key, Some(sent.generation), |entry| {
             let Some(entry) = entry else {
-                // it was evicted: one that has nothing else answers the callers, and is lost
-                let (carried, now) = (sent.carried.take().unwrap_or_default(), link.time.now);
+                let carried = carried.unwrap_or_default();
                 match delivery {
                     Delivery::Applied => {}
                     Delivery::NotApplied => self.record_dropped(carried),
                     _ => self.client.metrics.hits.delivery_unknown.add(carried.all()),
                 }
-                let (target, interval) = (Arc::clone(&sent.target), self.client.settings.sync_interval);
-                let mut lost = LocalCounter::new(target, interval, sent.generation, now);
-                self.record(sent.apply(&mut lost, outcome, link), woken);
-                return self.record_dropped(lost.ledger.owed());
+                return self.record(sent.decide_alone(outcome), woken);
             };
             self.record(sent.apply(&mut entry.counter, outcome, link), woken);
             entry.counter.follow_instances(link.instances);

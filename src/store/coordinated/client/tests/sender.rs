@@ -12,7 +12,7 @@ use crate::{
     },
     store::coordinated::{
         counter::{Asks, LocalCounter, TryOutcome},
-        delivery::Delivery,
+        link::Delivery,
         table::{CounterTable, Waiting, sender},
     },
 };

@@ -3,7 +3,7 @@
 use super::*;
 use crate::store::coordinated::{
     counter::auto,
-    delivery::{Delivery, SentTry},
+    link::{Delivery, SentTry},
 };
 use crate::{
     limit::algorithm::{CounterState, FixedWindow},

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     limit::algorithm::{CounterState, FixedWindow},
-    store::coordinated::counter::records::PendingDelta,
+    store::coordinated::counter::ledger::PendingDelta,
 };
 
 fn at(millis: u64) -> Timestamp {

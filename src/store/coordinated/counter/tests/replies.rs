@@ -5,7 +5,7 @@ use crate::{
     limit::ReservationRequest,
     store::coordinated::{
         counter::TryOutcome,
-        delivery::{Delivery, SentTry},
+        link::{Delivery, SentTry},
     },
 };
 

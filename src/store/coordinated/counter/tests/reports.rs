@@ -5,7 +5,7 @@ use proptest::{option, prelude::*};
 use super::*;
 use crate::{
     limit::{algorithm::CounterState, algorithm::FixedWindow},
-    store::coordinated::counter::{records::PendingDelta, reply::overshoot},
+    store::coordinated::counter::{ledger::PendingDelta, reply::overshoot},
 };
 
 /// Returns the times and counts that show how `state` develops from `now` on.
