@@ -171,6 +171,9 @@ fn requests_with_pools_take_all_or_nothing() {
 
 async fn hits_that_are_given_back_are_taken_again<S: Store>(name: &str, store: Fixture<S>) {
     assert_eq!(store.rest("client", "A").await, CAPACITY, "{name}");
+    // beside a rejection they are not given back, which is no rejection
+    assert_eq!(store.rest("plain", "p").await, LIMIT, "{name}");
+    assert_eq!(store.take(&[("plain", "p", 1), ("client", "A", -1)]).await, [true, false], "{name}");
     assert_eq!(store.take(&[("client", "A", -7)]).await, [false], "{name}");
     assert_eq!(store.rest("client", "A").await, 7, "{name}");
     // no more than it was granted

@@ -399,7 +399,7 @@ impl HeldLease {
 
     /// Takes `leases` off `state`, which is the store's and counts them.
     pub(super) fn exclude(leases: &[Self], tier: &Tier, state: &mut CounterState, now: Timestamp) {
-        leases.iter().for_each(|lease| lease.unused().apply(tier, state, now));
+        leases.iter().map(Self::unused).for_each(|unused| unused.apply(tier, state, now));
         // unused leases have the newest span begin at their end: the next hit begins its own
         if let Some(window) = state.sliding_window().filter(|_| !leases.is_empty())
             && window.spans().last().is_some_and(|span| span.hits == 0)
