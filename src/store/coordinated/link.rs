@@ -112,7 +112,9 @@ impl Target {
     /// Returns whether they have a counter in common in the store.
     pub(super) fn shares_counters(&self, other: &Self) -> bool {
         let is_of_other = |tier: &Tier| other.tiers.iter().any(|its| its.shares_counter(tier));
-        self.path == other.path && !self.counts_rejected() && self.tiers.iter().any(is_of_other)
+        self.path == other.path
+            && !(self.counts_rejected() || other.counts_rejected())
+            && self.tiers.iter().any(is_of_other)
     }
 
     /// `check` must have the same key.
@@ -125,8 +127,8 @@ impl Target {
 mod tests {
     use super::*;
     use crate::limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Pattern, Period, Request, Rule, RuleNode,
-        RuleSet, Values,
+        Algorithm, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Pattern, Period, Request, Rule,
+        RuleNode, RuleSet, Values,
     };
 
     fn name(rules: &RuleSet, value: &str) -> String {
@@ -147,6 +149,23 @@ mod tests {
             let domain = Domain::new("d", vec![node]);
             let rules = RuleSet::new(&[domain], KeyHasher::random());
             assert_eq!(name(&rules, "a1") == name(&rules, "a2"), shares);
+        }
+    }
+
+    /// Its counts are in keys of their own.
+    #[test]
+    fn a_target_in_the_format_of_envoyproxy_ratelimit_shares_no_counter() {
+        use OverLimitPolicy::{Count, Ignore};
+        let tier = Tier { requests: 1, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+        let target = |over_limit_policy| Target {
+            path: "d|k=v".into(),
+            tiers: [tier.clone()].into(),
+            over_limit_policy,
+        };
+        for (one, other, shares) in
+            [(Ignore, Ignore, true), (Ignore, Count, false), (Count, Ignore, false), (Count, Count, false)]
+        {
+            assert_eq!(target(one).shares_counters(&target(other)), shares, "{one:?} {other:?}");
         }
     }
 }
