@@ -112,9 +112,8 @@ impl Target {
     /// Returns whether they have a counter in common in the store.
     pub(super) fn shares_counters(&self, other: &Self) -> bool {
         let is_of_other = |tier: &Tier| other.tiers.iter().any(|its| its.shares_counter(tier));
-        self.path == other.path
-            && !(self.counts_rejected() || other.counts_rejected())
-            && self.tiers.iter().any(is_of_other)
+        let have_own_keys = self.counts_rejected() || other.counts_rejected();
+        self.path == other.path && !have_own_keys && self.tiers.iter().any(is_of_other)
     }
 
     /// `check` must have the same key.
