@@ -213,8 +213,8 @@ impl Sent {
 
     /// Returns the hits that `reply` takes for tries.
     fn taken_hits(&self, reply: &Reply) -> u64 {
-        let takes = |(_, run): &(usize, &Run)| run.direction == Direction::Take && self.is_counted(reply);
-        let runs = self.runs.iter().enumerate().filter(takes);
+        let (is_counted, all) = (self.is_counted(reply), self.runs.iter().enumerate());
+        let runs = all.filter(|(_, run)| is_counted && run.direction == Direction::Take);
         runs.fold(0, |hits, (i, run)| {
             hits.saturating_add(run.hits.saturating_mul(taken(reply, i, run).into()))
         })
@@ -323,8 +323,7 @@ impl Arrival<'_> {
             counter.pause_if_scarce(is_partial, link.round_trip, now);
         }
         // alone: others are decided about before what this instance admits is reported
-        let knows_better = is_adopted
-            && counter.plan.instances <= 1
+        let knows_better = counter.plan.instances <= 1
             && counter.is_silent()
             && flows(&counter.target.tiers)
             && adopted.is_ok_and(|stays| counter.has_all_flowing(stays));
@@ -447,6 +446,9 @@ impl Arrival<'_> {
     /// Decides the tries by the estimate; by the store's states where that has another window, or a later reply.
     fn decide(&mut self, reply: &Reply, is_adopted: bool, now: Timestamp) -> Verdicts {
         let Self { counter, sent, .. } = self;
+        if sent.tries.is_empty() {
+            return Verdicts::new();
+        }
         let both = reply.counters.iter().zip(&counter.estimate);
         let mut states: States = both
             .map(
@@ -478,20 +480,18 @@ impl Arrival<'_> {
     /// `stored`: the store's states after the tries, if the estimate knows better.
     fn answer(&mut self, decided: Verdicts, stored: Option<&[CounterState]>, now: Timestamp) {
         let Self { counter, sent, link, applied } = self;
-        for (asked, mut verdict) in sent.tries.drain(..).zip(decided) {
+        for (mut asked, mut verdict) in sent.tries.drain(..).zip(decided) {
             if verdict.decision.over
                 && stored.is_some_and(|stored| !fits(&asked.target.tiers, stored, asked.hits, now))
             {
                 counter.decide_better(&asked, &mut verdict, now);
             }
-            let is_rejected = asked.leases() && verdict.decision.over;
-            let asked = if is_rejected {
+            if asked.leases() && verdict.decision.over {
                 verdict.decision = counter.until_pause_ends(verdict.decision, now);
-                let Some(asked) = counter.decide_from_held(asked, link, &mut applied.woken) else { continue };
-                asked
-            } else {
-                asked
-            };
+                let held = counter.decide_from_held(asked, link, &mut applied.woken);
+                let Some(rejected) = held else { continue };
+                asked = rejected;
+            }
             if let Asks::Reserve(request) = asked.asks
                 && !asked.is_awaited()
             {
