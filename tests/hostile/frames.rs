@@ -98,6 +98,8 @@ impl Attacker {
         // the server's windows apply once its settings are acknowledged
         while attacker.next().await.is_some_and(|(kind, ..)| kind != SETTINGS) {}
         attacker.send(&frame(SETTINGS, ACK, 0, &[])).await;
+        // and that of all streams once it has said so: who sends more before violates the protocol
+        while attacker.window == 65_535 && attacker.next().await.is_some() {}
         attacker
     }
 
