@@ -54,13 +54,18 @@ pub(crate) async fn connected(settings: RedisSettings) -> RedisRemote {
 }
 
 /// Waits until `done` returns true; panics at the [`DEADLINE`].
-pub(crate) async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, done: impl AsyncFnMut() -> bool) {
+    within(DEADLINE, what, done).await;
+}
+
+/// Waits until `done` returns true; panics after the time `longest`.
+pub(crate) async fn within(longest: Duration, what: &str, mut done: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !done().await {
             time::sleep(Duration::from_millis(5)).await;
         }
     };
-    assert!(time::timeout(DEADLINE, waiting).await.is_ok(), "not in time: {what}");
+    assert!(time::timeout(longest, waiting).await.is_ok(), "not in time: {what}");
 }
 
 /// Returns a target with one fixed window in the format of envoyproxy/ratelimit, whose key begins with `path`.
