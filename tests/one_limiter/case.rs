@@ -163,6 +163,22 @@ impl Case {
         });
     }
 
+    /// Has no request name one counter under two limits: the second descriptor may be rejected before the store has
+    /// counted the first one.
+    pub(crate) fn name_counters_once(&mut self) {
+        for step in &mut self.steps {
+            if let Step::Request(_, asks) = step {
+                let mut seen: Vec<Ask> = Vec::new();
+                asks.retain(|ask| {
+                    let first = seen.iter().find(|first| (first.key, first.value) == (ask.key, ask.value));
+                    let is_kept = first.is_none_or(|first| first.own == ask.own);
+                    seen.push(ask.clone());
+                    is_kept
+                });
+            }
+        }
+    }
+
     fn asks_mut(&mut self) -> impl Iterator<Item = &mut Ask> {
         self.steps.iter_mut().flat_map(|step| match step {
             Step::Request(_, asks) => asks.as_mut_slice(),

@@ -41,6 +41,9 @@ pub(crate) fn compare(mode: Mode, instances: usize) {
         if instances > 1 && mode != Mode::Coordinated(Coordination::Strict) {
             case.shrink_limits();
         }
+        if mode.is_coordinated() && mode != Mode::Coordinated(Coordination::Strict) {
+            case.name_counters_once();
+        }
         if instances == 1 && mode.is_coordinated() {
             // counters that share a tier are as several instances to each other
             case.remove(Feature::RichOwnLimits);
