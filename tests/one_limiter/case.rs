@@ -163,7 +163,7 @@ impl Case {
         });
     }
 
-    /// Has no request name one counter under two limits: the second descriptor may be rejected before the store has
+    /// Has no request name one counter under two limits: the second descriptor may be decided before the store has
     /// counted the first one.
     pub(crate) fn name_counters_once(&mut self) {
         for step in &mut self.steps {

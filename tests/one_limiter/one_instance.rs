@@ -41,7 +41,7 @@ pub(crate) fn compare(mode: Mode, instances: usize) {
         if instances > 1 && mode != Mode::Coordinated(Coordination::Strict) {
             case.shrink_limits();
         }
-        if mode.is_coordinated() && mode != Mode::Coordinated(Coordination::Strict) {
+        if mode.is_coordinated() {
             case.name_counters_once();
         }
         if instances == 1 && mode.is_coordinated() {
