@@ -36,7 +36,7 @@ fuzz_targets := $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets
 .DEFAULT_GOAL := help
 include release.mk
 .DELETE_ON_ERROR:
-.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions instruction-limits fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached lua node openssl valgrind chart-readme examples
+.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions instruction-limits fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached lua node openssl valgrind chart-readme examples proto
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -51,7 +51,7 @@ test core: export PROPTEST_RNG_SEED ?= 1
 test: export WEIR_SKIPPED_TESTS := $(abspath target/skipped-tests)
 test: announce-test tools ## run all tests; installs missing test tools first, and tells last what it could not test
 	@rm -f "$$WEIR_SKIPPED_TESTS"
-	@echo "$(CARGO) test --locked --no-fail-fast"; $(CARGO) test --locked --no-fail-fast; status=$$?; \
+	@echo "$(CARGO) test --locked --workspace --no-fail-fast"; $(CARGO) test --locked --workspace --no-fail-fast; status=$$?; \
 		scripts/skipped-tests.sh "$$WEIR_SKIPPED_TESTS"; exit $$status
 
 test-image: tools ## run the tests that need a Docker engine
@@ -136,17 +136,20 @@ soak: redis ## load weir for ten minutes while Redis restarts every minute (docs
 attacks: ## attack weir, and print how much memory it takes (docs/security.md)
 	$(CARGO) bench --locked --profile $(or $(PROFILE),bench) --bench attacks -- $(ATTACKS)
 
+proto: ## generate src/proto from proto/
+	WEIR_WRITE_PROTO=1 $(CARGO) test --locked --test proto
+
 lint: fmt-check clippy doc deny lint-workflows ## run all checks that do not run weir
 
 fmt-check:
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 	$(CARGO) fmt --check --manifest-path tests/shuttle/Cargo.toml
 
 clippy:
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 doc: ## build the API documentation in target/doc
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
 
 deny: $(deny)
 	$(deny) --locked check bans licenses sources

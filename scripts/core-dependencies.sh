@@ -11,7 +11,7 @@ end='<!-- core dependencies: end -->'
 resolved() {
     echo '```text'
     cargo tree --locked --no-default-features --edges normal,build --prefix none --format '{p}' |
-        awk '$1 != "weir" { print $1 }' | sort -u
+        awk '$1 !~ /^weir/ { print $1 }' | sort -u
     echo '```'
 }
 

@@ -47,7 +47,6 @@ pub mod fuzz;
 pub mod grpc_client;
 #[cfg(feature = "client")]
 pub mod guide;
-pub mod limit;
 mod limiter;
 #[cfg(feature = "server")]
 pub mod net;
@@ -80,3 +79,4 @@ pub use limiter::{
     AcquireError, Acquired, DecisionSettings, Key, KeyDecision, LimitError, Limiter, Rejection, RejectionLog,
     ReportedRejections, WaiterThread,
 };
+pub use weir_limit as limit;

@@ -8,7 +8,7 @@
 --
 -- A cycle has the field `G`: what was granted to all. `=` and a name is what that member has asked for and was granted.
 -- The members have, by name, the last and the first cycle with demand. src/store/simulated/pools.rs does the same, and
--- src/limit/share/grant.rs says what is granted.
+-- crates/weir-limit/src/share/grant.rs says what is granted.
 
 -- what Lua 5.1 has under the other name, for Lua 5.4: a global variable that does not exist is an error
 local redis_call, unpack = redis.call, table.unpack or unpack

@@ -1,0 +1,183 @@
+//! The fixed window: at most `requests` in each epoch-aligned window. The algorithm of envoyproxy/ratelimit.
+
+use super::{
+    change::CountChange,
+    state::{AlgorithmState, Availability, Probe},
+};
+use crate::{
+    tier::Tier,
+    units::{Hits, Period, Timestamp},
+};
+
+/// The hits of one window. 16 bytes.
+///
+/// A window that has ended counts nothing. If the clock steps back over a window's start, hits still count in the
+/// window that is already open: reopening the past one would admit its limit again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FixedWindow {
+    end: Timestamp,
+    used: Hits,
+}
+
+impl FixedWindow {
+    /// Creates a window that ends at `end` and counts `used` hits.
+    #[must_use]
+    pub const fn new(end: Timestamp, used: Hits) -> Self {
+        Self { end, used }
+    }
+
+    /// Returns the end of its window.
+    #[must_use]
+    pub const fn end(&self) -> Timestamp {
+        self.end
+    }
+
+    pub(super) fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
+        if self.is_open(tier, now, taken_at) {
+            self.used = self.used.minus(hits);
+        }
+    }
+
+    /// Whether the window of `taken_at` is this one, and still open at `now`.
+    pub(super) fn is_open(&self, tier: &Tier, now: Timestamp, taken_at: Timestamp) -> bool {
+        self.end == taken_at.window_end(tier.period) && now < self.end
+    }
+
+    #[inline]
+    fn open(&self, tier: &Tier, now: Timestamp) -> (Timestamp, Hits) {
+        if now < self.end { (self.end, self.used) } else { (now.window_end(tier.period), Hits(0)) }
+    }
+}
+
+impl AlgorithmState for FixedWindow {
+    fn unused(tier: &Tier, now: Timestamp) -> Self {
+        Self { end: now.window_end(tier.period), used: Hits(0) }
+    }
+
+    #[inline]
+    fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe {
+        let (_, used) = self.open(tier, now);
+        Probe { fits: used.plus(hits) <= Hits(tier.requests.into()), used }
+    }
+
+    #[inline]
+    fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
+        if hits > Hits(0) {
+            let (end, used) = self.open(tier, now);
+            *self = Self { end, used: used.plus(hits) };
+        }
+    }
+
+    fn reject(&mut self, _tier: &Tier, _now: Timestamp) {}
+
+    fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
+        let (end, used) = self.open(tier, now);
+        *self = Self { end, used: used.minus(hits) };
+    }
+
+    /// Applies the change in the window of `at`. Ignores it if a later window is open.
+    fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, _now: Timestamp) {
+        if !change.is_none() && at.window_end(tier.period) >= self.end {
+            let (end, used) = self.open(tier, at);
+            *self = Self { end, used: Hits(change.apply(used.0)) };
+        }
+    }
+
+    #[inline]
+    fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
+        let (end, used) = self.open(tier, now);
+        let left = u64::from(tier.requests).saturating_sub(used.0);
+        Availability { remaining: u32::try_from(left).unwrap_or(u32::MAX), reset: end.since(now) }
+    }
+
+    fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
+        if self.probe(tier, now, hits).fits { Period::default() } else { self.open(tier, now).0.since(now) }
+    }
+
+    fn used(&self) -> Hits {
+        self.used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tier::Algorithm;
+
+    fn tier(requests: u32) -> Tier {
+        Tier { requests, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow }
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_secs(seconds)
+    }
+
+    #[test]
+    fn admits_up_to_the_limit_and_again_in_the_next_window() {
+        let tier = tier(2);
+        let mut window = FixedWindow::unused(&tier, at(30));
+        assert_eq!((window.end(), window.used()), (at(60), Hits(0)));
+        for _ in 0..2 {
+            assert!(window.probe(&tier, at(30), Hits(1)).fits);
+            window.take(&tier, at(30), Hits(1));
+        }
+        assert!(!window.probe(&tier, at(59), Hits(1)).fits);
+        assert!(window.probe(&tier, at(60), Hits(2)).fits);
+        assert_eq!(window.wait(&tier, at(59), Hits(1)), Period::from_secs(1));
+    }
+
+    #[test]
+    fn a_check_with_no_hits_passes_at_the_limit_and_fails_past_it() {
+        let tier = tier(1);
+        let mut window = FixedWindow::unused(&tier, at(0));
+        window.take(&tier, at(0), Hits(1));
+        assert!(window.probe(&tier, at(0), Hits(0)).fits);
+        window.take(&tier, at(0), Hits(1));
+        assert!(!window.probe(&tier, at(0), Hits(0)).fits);
+    }
+
+    #[test]
+    fn hits_are_given_back_but_never_more_than_were_taken() {
+        let tier = tier(5);
+        let mut window = FixedWindow::unused(&tier, at(0));
+        window.take(&tier, at(0), Hits(3));
+        window.give_back(&tier, at(1), Hits(2));
+        assert_eq!(window.availability(&tier, at(1)).remaining, 4);
+        window.give_back(&tier, at(1), Hits(u64::MAX));
+        assert_eq!(window.availability(&tier, at(1)).remaining, 5);
+    }
+
+    #[test]
+    fn a_change_counts_in_its_own_window() {
+        let tier = tier(5);
+        let mut window = FixedWindow::unused(&tier, at(0));
+        window.add(&tier, at(59), CountChange { hits: -2, floor: 3 }, at(59));
+        assert_eq!(window.used(), Hits(3));
+        window.add(&tier, at(61), CountChange::of(4), at(62));
+        assert_eq!((window.used(), window.end()), (Hits(4), at(120)));
+        // the window before is over, so that its hits matter no more
+        window.add(&tier, at(59), CountChange::of(1), at(62));
+        assert_eq!(window.used(), Hits(4));
+        window.add(&tier, at(62), CountChange::of(-9), at(62));
+        assert_eq!(window.used(), Hits(0));
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_does_not_reopen_a_past_window() {
+        let tier = tier(1);
+        let mut window = FixedWindow::unused(&tier, at(60));
+        window.take(&tier, at(60), Hits(1));
+        assert!(!window.probe(&tier, at(59), Hits(1)).fits);
+        // and says how long it stays as it is
+        assert_eq!(window.wait(&tier, at(59), Hits(1)), Period::from_secs(61));
+    }
+
+    #[test]
+    fn the_largest_numbers_do_not_overflow() {
+        let tier = tier(u32::MAX);
+        let mut window = FixedWindow::unused(&tier, Timestamp::from_nanos(u64::MAX));
+        window.take(&tier, Timestamp::from_nanos(u64::MAX - 1), Hits(u64::MAX));
+        window.take(&tier, Timestamp::from_nanos(u64::MAX - 1), Hits(u64::MAX));
+        assert_eq!(window.availability(&tier, Timestamp::from_nanos(u64::MAX - 1)).remaining, 0);
+    }
+}

@@ -1,0 +1,314 @@
+//! A rule compiled for look-ups, with its position in the tree.
+use std::{fmt, num::NonZeroU32, ops::Deref, sync::Arc};
+
+use super::{
+    coordination::Coordination,
+    descriptor::Entry,
+    key::{CounterKey, KeyHasher, ValueHasher},
+    pattern::Values,
+    rule::{GiveBack, Limit, Rule, RuleNode},
+    share::Sharing,
+    tier::SharedTiers,
+};
+
+/// A rule with its position in the tree, compiled for look-ups.
+///
+/// The fields that every request reads fit in one cache line; flags say which optional data is behind the pointer. With
+/// thousands of rules, most are not in the CPU's caches, and each further line is a cache miss.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct CompiledRule {
+    pub(super) limit: Limit,
+    details: Box<Details>,
+    id: RuleId,
+    pub(super) shadow_mode: bool,
+    pub(super) quota_mode: bool,
+    pub(super) coordination: Option<Coordination>,
+    has_name: bool,
+    /// Whether it replaces other rules, its values share the limit, or a limit is in its shadow.
+    has_extras: bool,
+    has_static_key: bool,
+    /// Whether some level replaces its value in the counter's name.
+    has_shared_values: bool,
+    has_dynamic_stats: bool,
+}
+
+/// Identifies a rule among all rules that were ever loaded in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleId {
+    pub(super) set: NonZeroU32,
+    pub(super) index: u32,
+}
+
+impl RuleId {
+    /// Returns whether it is of an earlier set of rules than `other`.
+    #[must_use]
+    pub const fn is_older_than(self, other: Self) -> bool {
+        // the numbers of sets may have begun again
+        self.set.get() != other.set.get() && other.set.get().wrapping_sub(self.set.get()) < u32::MAX / 2
+    }
+}
+
+/// The parts of a rule that few requests read.
+#[derive(Debug)]
+pub struct Details {
+    /// The rule as declared.
+    pub rule: Rule,
+    /// Its tiers, for counters of their own that outlive a request; they share them.
+    pub shared_tiers: SharedTiers,
+    pub(super) shadow_tiers: Option<SharedTiers>,
+    /// Whether callers may give its hits back.
+    pub give_back: GiveBack,
+    /// The key of its one counter, if no value is part of it.
+    static_key: Option<CounterKey>,
+    /// Its domain, in one allocation that all rules of the domain share.
+    pub domain: Arc<str>,
+    /// The levels from the domain down to the rule. Never empty.
+    pub levels: Vec<Level>,
+    /// The domain, keys and values as declared. Names the rule in stats and on debug pages.
+    pub path: RulePath,
+}
+
+/// What stands for the value of each member in the key of a pool.
+const MEMBERS: &str = "*";
+
+/// A domain and the steps below it, such as `shop.tenant_acme.method`. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RulePath(Box<[Box<str>]>);
+
+/// One level of the path from a domain to a rule.
+#[derive(Clone, Debug)]
+pub struct Level {
+    /// The key of the entry.
+    pub key: Box<str>,
+    /// The values that it may have.
+    pub values: Values,
+    /// Whether the request's value is part of the stat's name.
+    pub value_to_metric: bool,
+    /// The text that replaces the value in counter keys.
+    pub shared: Option<Box<str>>,
+}
+
+// === impl CompiledRule ===
+
+impl CompiledRule {
+    pub(super) fn new(
+        rule: Rule,
+        id: RuleId,
+        (domain, give_back): (&Arc<str>, GiveBack),
+        levels: &[Level],
+        hasher: &KeyHasher,
+    ) -> Self {
+        let path = RulePath::new(domain, levels.iter().map(|level| level.name().into()));
+        let static_key = static_key(domain, levels, hasher);
+        Self {
+            limit: rule.limit.clone(),
+            id,
+            shadow_mode: rule.shadow_mode,
+            quota_mode: rule.quota_mode,
+            coordination: rule.coordination.mode,
+            has_name: rule.name.is_some(),
+            has_extras: !rule.replaces.is_empty() || rule.sharing.is_some() || rule.shadow.is_some(),
+            has_static_key: static_key.is_some(),
+            has_shared_values: levels.iter().any(|level| level.shared.is_some()),
+            has_dynamic_stats: levels.iter().any(|level| level.has_dynamic_stats(rule.detailed_metric)),
+            details: Box::new(Details {
+                shared_tiers: rule.limit.tiers().iter().cloned().collect(),
+                shadow_tiers: rule.shadow.as_ref().map(|shadow| shadow.tiers().iter().cloned().collect()),
+                give_back: rule.give_back.unwrap_or(give_back),
+                rule,
+                static_key,
+                domain: Arc::clone(domain),
+                levels: levels.to_vec(),
+                path,
+            }),
+        }
+    }
+
+    /// Returns its index in its [`RuleSet`](super::RuleSet), for tables parallel to the set.
+    #[must_use]
+    pub const fn index(&self) -> usize {
+        self.id.index as usize
+    }
+
+    pub(super) const fn id(&self) -> RuleId {
+        self.id
+    }
+
+    /// Returns whether all requests that it matches share one counter.
+    #[must_use]
+    pub const fn has_one_counter(&self) -> bool {
+        self.has_static_key
+    }
+
+    /// Returns whether its rejections are not enforced: [`Rule::shadow_mode`].
+    #[must_use]
+    pub const fn shadow_mode(&self) -> bool {
+        self.shadow_mode
+    }
+
+    pub(super) fn name(&self) -> Option<&str> {
+        if self.has_name { self.rule.name.as_deref() } else { None }
+    }
+
+    pub(super) fn sharing(&self) -> Option<&Arc<Sharing>> {
+        if self.has_extras { self.rule.sharing.as_ref() } else { None }
+    }
+
+    pub(super) fn replaces(&self) -> &[Box<str>] {
+        if self.has_extras { &self.rule.replaces } else { &[] }
+    }
+
+    pub(super) fn shadow(&self) -> Option<&Limit> {
+        if self.has_extras { self.rule.shadow.as_ref() } else { None }
+    }
+
+    pub(super) const fn has_extras(&self) -> bool {
+        self.has_extras
+    }
+
+    pub(super) fn shared(&self, i: usize) -> Option<&str> {
+        if self.has_shared_values { self.levels[i].shared.as_deref() } else { None }
+    }
+
+    #[inline]
+    pub(super) fn counter_key(&self, keys: &ValueHasher, entries: &[Entry<'_>]) -> CounterKey {
+        if self.has_static_key || self.has_shared_values {
+            return self.declared_key(keys, entries);
+        }
+        keys.key(entries, |_| None)
+    }
+
+    #[inline(never)]
+    fn declared_key(&self, keys: &ValueHasher, entries: &[Entry<'_>]) -> CounterKey {
+        self.static_key.unwrap_or_else(|| keys.key(entries, |i| self.shared(i)))
+    }
+
+    /// None if the values of the last entry share no pool.
+    pub(super) fn pool_key(&self, keys: &ValueHasher, entries: &[Entry<'_>]) -> Option<CounterKey> {
+        self.sharing()?;
+        let last = entries.len().saturating_sub(1);
+        Some(keys.key(entries, |i| if i == last { Some(MEMBERS) } else { self.shared(i) }))
+    }
+
+    /// Returns whether some value is part of the stats' name.
+    #[must_use]
+    pub const fn has_dynamic_stats(&self) -> bool {
+        self.has_dynamic_stats
+    }
+
+    /// Returns the path of this rule's stats for `entries`, if it differs from [`Details::path`]: with the values of
+    /// levels that `detailed_metric` or `value_to_metric` covers, unless a shared pattern replaces the value.
+    #[must_use]
+    pub fn stat_path(&self, entries: &[Entry<'_>]) -> Option<RulePath> {
+        if !self.has_dynamic_stats {
+            return None;
+        }
+        let detailed = self.rule.detailed_metric;
+        let mut pairs = self.levels.iter().zip(entries);
+        let shares =
+            pairs.any(|(level, entry)| level.shared.as_deref().is_some_and(|text| text != entry.value));
+        let steps = self.levels.iter().zip(entries).map(|(level, entry)| match level {
+            level if !level.has_dynamic_stats(detailed) => level.name().into(),
+            // envoyproxy/ratelimit keeps the separator before an empty value in this case only
+            _ if detailed && !shares => entry.metric_step().into(),
+            _ => entry.step().into(),
+        });
+        Some(RulePath::new(&self.domain, steps))
+    }
+}
+
+impl Deref for CompiledRule {
+    type Target = Details;
+
+    fn deref(&self) -> &Details {
+        &self.details
+    }
+}
+
+// === impl RulePath ===
+
+impl RulePath {
+    /// Returns the path of a request's own limit: every value, or one empty step, as in envoyproxy/ratelimit.
+    #[must_use]
+    pub fn of_override(domain: &str, entries: &[Entry<'_>]) -> Self {
+        if entries.is_empty() {
+            return Self::new(domain, std::iter::once("".into()));
+        }
+        Self::new(domain, entries.iter().map(|entry| entry.step().into()))
+    }
+
+    fn new(domain: &str, steps: impl Iterator<Item = Box<str>>) -> Self {
+        Self(std::iter::once(domain.into()).chain(steps).collect())
+    }
+
+    /// Returns the domain, then the steps below it. Never empty.
+    #[must_use]
+    pub fn parts(&self) -> &[Box<str>] {
+        &self.0
+    }
+}
+
+impl fmt::Display for RulePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("."))
+    }
+}
+
+/// None if a request's value is part of the key.
+fn static_key(domain: &str, levels: &[Level], hasher: &KeyHasher) -> Option<CounterKey> {
+    let entries: Option<Vec<_>> = levels
+        .iter()
+        .map(|level| {
+            let value = match (&level.shared, &level.values) {
+                (Some(shared), _) => shared,
+                (None, Values::One(pattern)) if !pattern.is_wildcard() => pattern.text(),
+                _ => return None,
+            };
+            Some(Entry { key: &level.key, value })
+        })
+        .collect();
+    // a value that looks like a pattern is another counter, and the same rule below a level with a pattern is the same
+    // one
+    Some(hasher.key(domain, &entries?, |i| levels[i].shared.as_deref()))
+}
+
+// === impl Level ===
+
+impl Level {
+    pub(super) fn of(node: &RuleNode) -> Self {
+        let shares =
+            matches!(node.values, Values::Of(_)) || (node.share_threshold && node.values.is_wildcard());
+        Self {
+            key: node.key.as_str().into(),
+            values: node.values.clone(),
+            value_to_metric: node.value_to_metric,
+            shared: shares.then(|| node.values.to_string().into()),
+        }
+    }
+
+    fn has_dynamic_stats(&self, detailed: bool) -> bool {
+        self.shared.is_none()
+            && (detailed || self.value_to_metric)
+            && (self.values == Values::Any || self.values.is_wildcard())
+    }
+
+    /// Returns the key, and the values if there are any: `tenant`, `path_/v1/*`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match &self.values {
+            Values::Any => self.key.to_string(),
+            values => format!("{}_{values}", self.key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compiled_rule_fits_one_cache_line() {
+        assert_eq!((size_of::<CompiledRule>(), align_of::<CompiledRule>()), (64, 64));
+    }
+}

@@ -1,0 +1,129 @@
+//! The coordination modes. The stores implement them.
+
+use std::num::NonZeroU16;
+
+use super::units::Period;
+
+/// How the instances coordinate a rule's counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Coordination {
+    /// [`Coordination::Lease`] or [`Coordination::Interval`] for each counter: see [`Coordination::for_limit`].
+    Auto,
+    /// The instances do not coordinate: each admits the whole limit.
+    Local,
+    /// Each instance counts locally and reports its counts to the store at an interval. No decision waits.
+    Interval,
+    /// Each instance reserves part of the limit in advance and spends it locally. The limit is never exceeded.
+    Lease,
+    /// The shared store makes every decision. The limit is never exceeded.
+    Strict,
+    /// Each instance has its own part of the limit, by their number, and asks nobody. All parts together are the limit.
+    Split,
+}
+
+/// The decision when the shared store does not reply in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnStoreFailure {
+    /// Count in this instance's memory against its share of the limit.
+    #[default]
+    Local,
+    /// Admit everything.
+    Allow,
+    /// Reject everything.
+    Deny,
+}
+
+impl OnStoreFailure {
+    /// The retry time of a rejection under `deny`. The length of an outage is not known.
+    pub const DENY_RETRY: Period = Period::from_secs(1);
+}
+
+/// A rule's coordination settings; those it omits default to the service's settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleCoordination {
+    /// The coordination mode.
+    pub mode: Option<Coordination>,
+    /// The time between two syncs under [`Coordination::Interval`]. Longer than zero.
+    pub sync_interval: Option<Period>,
+    /// The decision when the shared store does not reply in time.
+    pub on_store_failure: Option<OnStoreFailure>,
+    /// The number of instances that the limit and its shadow are divided between already; the mode is then local.
+    pub split_between: Option<NonZeroU16>,
+}
+
+// === impl Coordination ===
+
+impl Coordination {
+    /// Every coordination mode.
+    pub const ALL: [Self; 6] =
+        [Self::Auto, Self::Local, Self::Interval, Self::Lease, Self::Strict, Self::Split];
+
+    /// The names of all modes, for messages.
+    pub const NAMES: &str = "auto, local, interval, lease, strict or split";
+
+    /// With fewer hits for each instance, [`Coordination::Split`] wastes a limit: some instances idle, others run out.
+    pub const COARSE_BELOW: u64 = 20;
+
+    /// Limits of fewer hits for each instance get a lease under [`Coordination::Auto`]. An instance learns of a burst
+    /// after one round trip, in which so few hits can be used up several times.
+    pub const EXACT_BELOW: u64 = 50;
+
+    /// Returns its name in the rule language and in settings.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Local => "local",
+            Self::Interval => "interval",
+            Self::Lease => "lease",
+            Self::Strict => "strict",
+            Self::Split => "split",
+        }
+    }
+
+    /// Returns what [`Coordination::Auto`] stands for: a lease below [`Coordination::EXACT_BELOW`] hits for each of
+    /// `instances`. `capacity` is the smallest of the limit's tiers.
+    #[must_use]
+    pub const fn for_limit(capacity: u64, instances: usize) -> Self {
+        if capacity < Self::EXACT_BELOW.saturating_mul(instances as u64) {
+            Self::Lease
+        } else {
+            Self::Interval
+        }
+    }
+
+    /// Returns whether instances ask or tell the store about a counter: not if each of them counts by itself.
+    #[must_use]
+    pub const fn is_coordinated(self) -> bool {
+        !matches!(self, Self::Local | Self::Split)
+    }
+
+    /// Returns the mode of that name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|coordination| coordination.name() == name)
+    }
+}
+
+// === impl OnStoreFailure ===
+
+impl OnStoreFailure {
+    /// Every policy for store failures.
+    pub const ALL: [Self; 3] = [Self::Local, Self::Allow, Self::Deny];
+
+    /// Returns its name in the rule language and in settings.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+
+    /// Returns the policy of that name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|failure| failure.name() == name)
+    }
+}

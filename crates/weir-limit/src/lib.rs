@@ -1,0 +1,59 @@
+//! Rate limits without a clock and without I/O: time is a parameter.
+//!
+//! | to | see |
+//! | --- | --- |
+//! | write a rule | [`Domain`], [`Rule`], [`Limit`], [`Tier`], [`Pattern`] |
+//! | find the rules of a request | [`RuleSet`], [`Request`], [`Descriptor`], [`Matched`], [`Explanation`] |
+//! | count, and decide | [`algorithm`], [`decide`], [`Decision`], [`Verdict`] |
+//! | let callers wait in turn | [`line`](mod@line) |
+//! | lend capacity between tenants | [`share`] |
+//! | divide a limit between instances | [`part`], [`Coordination`] |
+//! | keep buckets whose parameters come with each request | [`request_bucket`] |
+
+pub mod algorithm;
+mod compiled_rule;
+mod coordination;
+mod decision;
+mod descriptor;
+mod explain;
+mod inline_str;
+mod key;
+pub mod line;
+mod matched;
+mod matcher;
+mod name_map;
+mod named;
+pub mod part;
+mod pattern;
+mod plain;
+pub mod request_bucket;
+mod reservation;
+mod rule;
+mod runtime_limit;
+pub mod share;
+mod shared_counts;
+mod siphash;
+mod tally;
+mod tier;
+mod units;
+mod verdict;
+
+pub use compiled_rule::{CompiledRule, Details, Level, RuleId, RulePath};
+pub use coordination::{Coordination, OnStoreFailure, RuleCoordination};
+pub use decision::{Basis, Decision, Direction, decide, decision_from_store, take_one, take_two};
+pub use descriptor::{Descriptor, Entry, Request};
+pub use explain::{Attempt, Candidate, Explanation, Fit, Outcome, PassedOver, Step};
+pub use key::{CounterKey, KeyHasher};
+pub use matched::{DescriptorMatch, LimitCheck, Matched, OwnPart, RuleRef};
+pub use matcher::{Lookup, MAX_COMPARISONS, RuleSet, TooManyPatterns};
+pub use named::Named;
+pub use pattern::{Pattern, Values};
+pub use plain::{PlainCheck, PlainMatch, PlainMatches};
+pub use reservation::{Reservation, ReservationRequest, ReservedSpan, release, reserve};
+pub use rule::{Domain, GiveBack, Limit, Metadata, Origin, Rule, RuleNode, Scope};
+pub use runtime_limit::{RuntimeLimit, RuntimeLimitError};
+pub use shared_counts::{SharedCounts, SharedStore};
+pub use tally::Tally;
+pub use tier::{Algorithm, Bucket, OverLimitPolicy, Refill, SharedTiers, Tier, Tiers, capacity};
+pub use units::{Hits, NANOS_PER_SECOND, Period, Timestamp, Unit};
+pub use verdict::{Code, CurrentLimit, Modes, Status, Verdict};

@@ -1,0 +1,56 @@
+//! The walk along a line after the limit fell: it tells everybody who cannot be served in time any more.
+
+use std::task::Waker;
+
+use super::{
+    answer::{Answer, Place, Rejection},
+    plan::{Plan, shifted},
+    waiters::Waiters,
+};
+use crate::units::Timestamp;
+
+/// A walk along a million waiters takes milliseconds, in which nobody else would be decided.
+const STRIDE: usize = 1_024;
+
+#[derive(Clone, Debug)]
+pub(super) struct Sweep {
+    /// The plan of the waiters before `next`.
+    plan: Plan,
+    next: Place,
+}
+
+// === impl Sweep ===
+
+impl Sweep {
+    /// `plan` is that of an empty line.
+    pub(super) fn new(plan: Plan) -> Self {
+        Self { plan, next: Place::default() }
+    }
+
+    /// Tells waiters that cannot be served in time. Returns the plan at the end. `ahead` is as in [`shifted`].
+    pub(super) fn visit_some(
+        &mut self,
+        waiters: &mut Waiters,
+        now: Timestamp,
+        ahead: i64,
+        woken: &mut Vec<Waker>,
+    ) -> Option<Plan> {
+        let now = shifted(now, ahead);
+        for _ in 0..STRIDE {
+            let Some(waiter) = waiters.first_from(self.next) else { return Some(self.plan.clone()) };
+            self.next = Place(waiter.place.0 + 1);
+            match self.plan.ready(now, waiter.hits) {
+                Some(served) if served <= shifted(waiter.deadline, ahead) => {
+                    self.plan.add(served, waiter.hits);
+                }
+                served => {
+                    let rejection = served.map_or(Rejection::Never, |served| Rejection::Timeout {
+                        retry_after: served.since(now),
+                    });
+                    waiters.answer(waiter.place, Answer::Rejected(rejection), woken);
+                }
+            }
+        }
+        None
+    }
+}

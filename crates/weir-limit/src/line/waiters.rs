@@ -1,0 +1,322 @@
+//! The waiters of a line, in the order of their arrival.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    mem,
+    task::{Poll, Waker},
+};
+
+use super::answer::{Answer, Place, Rejection};
+use crate::{
+    tier::{Tier, capacity},
+    units::{Hits, Period, Timestamp},
+};
+
+/// Deadlines take effect this late: timers have a resolution, and waiters are often served exactly at their deadline.
+pub(super) const GRACE: Period = Period::from_millis(1);
+
+/// Below this number of slots, none are reclaimed early.
+const FEW: usize = 64;
+
+/// Slots are in the order of arrival, so that walking the line reads memory in order. A slot whose caller has left
+/// stays until the slots before it have gone, or until half of all slots are such.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Waiters {
+    slots: VecDeque<Slot>,
+    /// The index of the first slot that waits; the number of slots if none does.
+    first: usize,
+    arrivals: u64,
+    waiting: usize,
+    /// Answers that were not collected.
+    answered: usize,
+    /// Waiters of more than one hit.
+    heavy: usize,
+    hits: u64,
+    /// Earliest first. Entries of waiters that wait no more are dropped when they come up, or are half of all.
+    deadlines: BinaryHeap<Reverse<(Timestamp, Place)>>,
+}
+
+/// 40 bytes.
+#[derive(Clone, Debug)]
+struct Slot {
+    place: Place,
+    /// The deadline; of an answer, the instant of the admission, or the retry time in nanoseconds.
+    number: u64,
+    hits: u32,
+    state: State,
+    waker: Option<Waker>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waits,
+    Admitted,
+    Late,
+    Full,
+    Never,
+    Closed,
+    AskAgain,
+    /// The caller has its answer, or has left.
+    Gone,
+}
+
+/// A waiter that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiter {
+    pub(super) place: Place,
+    pub(super) hits: Hits,
+    pub(super) deadline: Timestamp,
+}
+
+/// What a caller left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    Waiting,
+    /// It was admitted at this instant, and has not collected the answer.
+    Admitted(Timestamp, Hits),
+    /// It holds no hits.
+    Nothing,
+}
+
+/// None if `tiers` never admit so many hits at once.
+pub(super) fn weight(tiers: &[Tier], hits: Hits) -> Option<u32> {
+    u32::try_from(hits.0).ok().filter(|weight| u64::from(*weight) <= capacity(tiers))
+}
+
+// === impl Waiters ===
+
+impl Waiters {
+    pub(super) const fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    pub(super) const fn hits(&self) -> u64 {
+        self.hits
+    }
+
+    pub(super) const fn is_unused(&self) -> bool {
+        self.waiting == 0 && self.answered == 0
+    }
+
+    pub(super) const fn are_single(&self) -> bool {
+        self.heavy == 0
+    }
+
+    pub(super) fn push(&mut self, hits: u32, deadline: Timestamp) -> Place {
+        let place = Place(self.arrivals);
+        self.arrivals += 1;
+        self.slots.push_back(Slot {
+            place,
+            number: deadline.as_nanos(),
+            hits,
+            state: State::Waits,
+            waker: None,
+        });
+        self.waiting += 1;
+        self.hits += u64::from(hits);
+        self.heavy += usize::from(hits > 1);
+        if self.deadlines.len() > FEW + 2 * self.waiting {
+            let waiting = self.slots.iter().filter_map(Slot::waiter);
+            self.deadlines = waiting.map(|waiter| Reverse((waiter.deadline, waiter.place))).collect();
+        } else {
+            self.deadlines.push(Reverse((deadline, place)));
+        }
+        place
+    }
+
+    pub(super) fn first(&self) -> Option<Waiter> {
+        self.slots.get(self.first)?.waiter()
+    }
+
+    pub(super) fn first_from(&self, from: Place) -> Option<Waiter> {
+        let start = self.slots.partition_point(|slot| slot.place < from).max(self.first);
+        self.slots.range(start..).find_map(Slot::waiter)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Waiter> {
+        self.slots.range(self.first..).filter_map(Slot::waiter)
+    }
+
+    /// The first instant at which a waiter must be told that its deadline has passed.
+    pub(super) fn next_late(&mut self) -> Option<Timestamp> {
+        while let Some(Reverse((deadline, place))) = self.deadlines.peek() {
+            if self.find(*place).is_some_and(|index| self.slots[index].state == State::Waits) {
+                return Some(deadline.after(GRACE));
+            }
+            self.deadlines.pop();
+        }
+        None
+    }
+
+    pub(super) fn late(&mut self, now: Timestamp) -> Option<Waiter> {
+        self.next_late().filter(|instant| *instant <= now)?;
+        let Reverse((_, place)) = self.deadlines.peek()?;
+        self.slots[self.find(*place)?].waiter()
+    }
+
+    pub(super) fn answer(&mut self, place: Place, answer: Answer, woken: &mut Vec<Waker>) {
+        let Some(index) = self.find(place) else { return };
+        if self.slots[index].state != State::Waits {
+            return;
+        }
+        self.end_wait(index);
+        let slot = &mut self.slots[index];
+        (slot.state, slot.number) = match answer {
+            Answer::Admitted(instant) => (State::Admitted, instant.as_nanos()),
+            Answer::Rejected(Rejection::Timeout { retry_after }) => (State::Late, retry_after.as_nanos()),
+            Answer::Rejected(Rejection::Full { retry_after }) => (State::Full, retry_after.as_nanos()),
+            Answer::Rejected(Rejection::Never) => (State::Never, 0),
+            Answer::Rejected(Rejection::Closed) => (State::Closed, 0),
+            Answer::AskAgain => (State::AskAgain, 0),
+        };
+        woken.extend(slot.waker.take());
+        self.answered += 1;
+        self.skip_answered();
+    }
+
+    /// Forgets the answer that it returns; `waker` is woken when there is one.
+    pub(super) fn poll(&mut self, place: Place, waker: &Waker) -> Poll<Answer> {
+        let Some(index) = self.find(place) else { return Poll::Ready(Answer::AskAgain) };
+        let slot = &mut self.slots[index];
+        let instant = Timestamp::from_nanos(slot.number);
+        let retry_after = Period::from_nanos(slot.number);
+        let answer = match slot.state {
+            State::Waits => {
+                match &mut slot.waker {
+                    Some(kept) => kept.clone_from(waker),
+                    none => *none = Some(waker.clone()),
+                }
+                return Poll::Pending;
+            }
+            State::Admitted => Answer::Admitted(instant),
+            State::Late => Answer::Rejected(Rejection::Timeout { retry_after }),
+            State::Full => Answer::Rejected(Rejection::Full { retry_after }),
+            State::Never => Answer::Rejected(Rejection::Never),
+            State::Closed => Answer::Rejected(Rejection::Closed),
+            State::AskAgain | State::Gone => Answer::AskAgain,
+        };
+        self.forget(index);
+        Poll::Ready(answer)
+    }
+
+    pub(super) fn leave(&mut self, place: Place) -> Left {
+        let Some(index) = self.find(place) else { return Left::Nothing };
+        let slot = &self.slots[index];
+        let left = match slot.state {
+            State::Waits => Left::Waiting,
+            State::Admitted => Left::Admitted(Timestamp::from_nanos(slot.number), Hits(slot.hits.into())),
+            _ => Left::Nothing,
+        };
+        if left == Left::Waiting {
+            self.end_wait(index);
+            self.answered += 1;
+        }
+        self.forget(index);
+        left
+    }
+
+    fn end_wait(&mut self, index: usize) {
+        let hits = self.slots[index].hits;
+        self.waiting -= 1;
+        self.hits -= u64::from(hits);
+        self.heavy -= usize::from(hits > 1);
+        if self.waiting == 0 {
+            // one by one, they would have to be sorted
+            self.deadlines.clear();
+        }
+    }
+
+    fn forget(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        if mem::replace(&mut slot.state, State::Gone) == State::Gone {
+            return;
+        }
+        slot.waker = None;
+        self.answered -= 1;
+        self.skip_answered();
+        while self.slots.front().is_some_and(|slot| slot.state == State::Gone) {
+            self.slots.pop_front();
+            self.first = self.first.saturating_sub(1);
+        }
+        let used = self.waiting + self.answered;
+        if self.slots.len() > FEW + 2 * used {
+            self.slots.retain(|slot| slot.state != State::Gone);
+            self.first = 0;
+            self.skip_answered();
+        }
+        if self.slots.capacity() > FEW + 4 * self.slots.len() {
+            self.slots.shrink_to(2 * self.slots.len());
+        }
+    }
+
+    fn skip_answered(&mut self) {
+        while self.slots.get(self.first).is_some_and(|slot| slot.state != State::Waits) {
+            self.first += 1;
+        }
+    }
+
+    /// The slot is as many after the first one as callers came between, unless some of these were removed.
+    fn find(&self, place: Place) -> Option<usize> {
+        let between = place.0.checked_sub(self.slots.front()?.place.0)?;
+        let last = usize::try_from(between).ok()?.min(self.slots.len() - 1);
+        if self.slots[last].place == place {
+            return Some(last);
+        }
+        self.slots.binary_search_by_key(&place, |slot| slot.place).ok()
+    }
+
+    pub(super) fn check_invariants(&self) {
+        let waiting: Vec<&Slot> = self.slots.iter().filter(|slot| slot.state == State::Waits).collect();
+        assert_eq!(waiting.len(), self.waiting);
+        assert_eq!(waiting.iter().map(|slot| u64::from(slot.hits)).sum::<u64>(), self.hits);
+        assert_eq!(waiting.iter().filter(|slot| slot.hits > 1).count(), self.heavy);
+        let gone = self.slots.iter().filter(|slot| slot.state == State::Gone).count();
+        assert_eq!(self.slots.len() - gone - waiting.len(), self.answered);
+        assert!(self.slots.len() <= FEW + 2 * (self.waiting + self.answered) + 1);
+        assert_eq!(self.first, self.slots.iter().take_while(|slot| slot.state != State::Waits).count());
+        for slot in waiting {
+            let entry = Reverse((Timestamp::from_nanos(slot.number), slot.place));
+            assert!(self.deadlines.iter().any(|deadline| *deadline == entry));
+        }
+    }
+}
+
+// === impl Slot ===
+
+impl Slot {
+    fn waiter(&self) -> Option<Waiter> {
+        (self.state == State::Waits).then(|| Waiter {
+            place: self.place,
+            hits: Hits(self.hits.into()),
+            deadline: Timestamp::from_nanos(self.number),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiter_has_forty_bytes_and_sixteen_of_a_deadline() {
+        assert_eq!((size_of::<Slot>(), size_of::<Reverse<(Timestamp, Place)>>()), (40, 16));
+    }
+
+    #[test]
+    fn slots_of_callers_that_left_are_reclaimed() {
+        let mut waiters = Waiters::default();
+        let stays = waiters.push(1, Timestamp::from_secs(1));
+        for round in 0..20 {
+            let places: Vec<Place> = (0..1_000).map(|_| waiters.push(2, Timestamp::from_secs(2))).collect();
+            for place in places {
+                assert_eq!(waiters.leave(place), Left::Waiting);
+            }
+            waiters.check_invariants();
+            assert!(waiters.slots.capacity() <= 4 * FEW, "{round}: {}", waiters.slots.capacity());
+            assert!(waiters.deadlines.len() <= 1_100, "{round}: {}", waiters.deadlines.len());
+        }
+        assert_eq!(waiters.first().map(|waiter| waiter.place), Some(stays));
+        assert_eq!((waiters.waiting(), waiters.hits(), waiters.are_single()), (1, 1, true));
+    }
+}

@@ -1,0 +1,531 @@
+//! A request with the rules that it matches.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{
+    compiled_rule::{CompiledRule, RuleId},
+    coordination::Coordination,
+    decision::Direction,
+    descriptor::{Descriptor, Entry, Request},
+    key::{CounterKey, ValueHasher},
+    matcher::{Root, RuleSet},
+    rule::{GiveBack, Limit, Rule, Scope},
+    runtime_limit::RuntimeLimit,
+    share::Sharing,
+    tier::{OverLimitPolicy, SharedTiers, Tier, Tiers},
+    units::Hits,
+};
+
+/// The rules that the descriptors of one request match.
+#[derive(Debug)]
+pub struct Matched<'a> {
+    /// One for each descriptor, in the request's order.
+    pub matches: SmallVec<[DescriptorMatch<'a>; 2]>,
+    /// The limits to check, in the request's order, and after them those in the shadow of their rules.
+    pub checks: SmallVec<[LimitCheck<'a>; 2]>,
+    /// The number of checks in shadows.
+    shadows: usize,
+    /// Whether there are no rules for the request's domain.
+    pub unknown_domain: bool,
+    /// What a rejection affects, as the domain says.
+    pub scope: Scope,
+    /// Whether callers may give hits back to limits that come with requests, as the domain says.
+    give_back: GiveBack,
+}
+
+/// The match of one descriptor.
+#[derive(Clone, Copy, Debug)]
+pub enum DescriptorMatch<'a> {
+    /// No rule, a rule without a limit, or a rule that another one replaces. The descriptor is admitted.
+    NoLimit,
+    /// A rule that admits everything.
+    Unlimited(&'a CompiledRule),
+    /// A limit, checked by this element of [`Matched::checks`].
+    Limited(usize),
+}
+
+/// Hits that a store checks against one rule.
+#[derive(Debug)]
+pub struct LimitCheck<'a> {
+    /// The rule.
+    pub rule: RuleRef<'a>,
+    /// Names the counter in stores that use names, together with `entries` and [`LimitCheck::shared`].
+    pub domain: &'a str,
+    /// The entries of the descriptor.
+    pub entries: &'a [Entry<'a>],
+    /// Identifies the counter within this process.
+    pub key: CounterKey,
+    /// Identifies the pool, if the values of the last entry share the first tier. Boxed, since few checks have one.
+    pub pool: Option<Box<CounterKey>>,
+    /// The number of hits.
+    pub hits: Hits,
+    /// Whether the hits are taken or given back.
+    pub direction: Direction,
+}
+
+/// A configured rule, or a limit that came with the request.
+#[derive(Debug)]
+pub enum RuleRef<'a> {
+    /// A configured rule.
+    Compiled(&'a CompiledRule),
+    /// The tiers of a configured rule beside its pool.
+    Beside(&'a CompiledRule),
+    /// The limit in the shadow of a configured rule: it is counted, and never rejects.
+    Shadow(&'a CompiledRule),
+    /// A limit that came with the request.
+    Override(&'a RuntimeLimit),
+    /// What this instance has of the limit of a rule or a request. Only within a store.
+    Part(&'a OwnPart<'a>),
+}
+
+/// What this instance has of a limit that instances split.
+#[derive(Debug)]
+pub struct OwnPart<'a> {
+    /// The limit. Not a part itself.
+    pub of: RuleRef<'a>,
+    /// The tiers of the part, one for each tier of the limit. Each uses the counter of that tier.
+    pub tiers: Tiers,
+}
+
+// === impl Matched ===
+
+impl<'a> Matched<'a> {
+    /// Looks `request` up in `rules`, and drops the rules that others replace.
+    #[must_use]
+    pub fn new(rules: &'a RuleSet, request: &'a Request<'_>) -> Self {
+        Self::with_prefetch(rules, request, |_| {})
+    }
+
+    /// Like [`Matched::new`]. `on_match` gets the [`CompiledRule::index`] before the rule is read, to prefetch by it.
+    #[must_use]
+    pub fn with_prefetch(rules: &'a RuleSet, request: &'a Request<'_>, on_match: impl Fn(usize)) -> Self {
+        let mut matched = Self {
+            matches: SmallVec::new(),
+            checks: SmallVec::new(),
+            shadows: 0,
+            unknown_domain: false,
+            scope: Scope::default(),
+            give_back: GiveBack::default(),
+        };
+        let Some(root) = rules.root(request.domain) else {
+            matched.unknown_domain = true;
+            matched.matches.resize(request.descriptors.len(), DescriptorMatch::NoLimit);
+            return matched;
+        };
+        (matched.scope, matched.give_back) = (root.scope, root.give_back);
+        let (mut replaces, mut has_shadows) = (false, false);
+        // pushed one by one: `collect` costs more than the rest of this
+        for descriptor in &request.descriptors {
+            let found = find(rules, root, request.domain, descriptor, &on_match);
+            if let Some((RuleRef::Compiled(rule), _)) = &found
+                && rule.has_extras()
+            {
+                replaces |= !rule.replaces().is_empty();
+                has_shadows |= rule.shadow().is_some();
+            }
+            let descriptor_match = matched.match_of(request, descriptor, found);
+            matched.matches.push(descriptor_match);
+        }
+        if replaces {
+            matched.drop_replaced();
+        }
+        if has_shadows {
+            matched.add_shadows();
+        }
+        matched
+    }
+
+    /// Returns the checks whose decisions the answer consists of.
+    #[must_use]
+    pub fn enforced(&self) -> &[LimitCheck<'a>] {
+        &self.checks[..self.checks.len() - self.shadows]
+    }
+
+    /// Returns whether there are checks in the shadow of rules.
+    #[must_use]
+    pub const fn has_shadows(&self) -> bool {
+        self.shadows > 0
+    }
+
+    /// Returns the checks in the shadow of rules, in the order of the rules.
+    #[must_use]
+    pub fn shadows(&self) -> &[LimitCheck<'a>] {
+        &self.checks[self.checks.len() - self.shadows..]
+    }
+
+    fn match_of(
+        &mut self,
+        request: &'a Request<'_>,
+        descriptor: &'a Descriptor<'_>,
+        found: Option<(RuleRef<'a>, ValueHasher)>,
+    ) -> DescriptorMatch<'a> {
+        let entries = &descriptor.entries;
+        let Some((rule, keys)) = found else { return DescriptorMatch::NoLimit };
+        let (key, pool) = match &rule {
+            RuleRef::Compiled(rule) if rule.limit == Limit::Unlimited => {
+                return DescriptorMatch::Unlimited(rule);
+            }
+            RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule) => {
+                (rule.counter_key(&keys, entries), rule.pool_key(&keys, entries).map(Box::new))
+            }
+            RuleRef::Override(_) | RuleRef::Part(_) => (keys.key(entries, |_| None).of_request(), None),
+        };
+        self.checks.push(LimitCheck {
+            pool,
+            key: key.of_policy(rule.over_limit_policy()),
+            rule,
+            domain: request.domain,
+            entries,
+            hits: request.hits_of(descriptor),
+            direction: Direction::Take,
+        });
+        if descriptor.refund {
+            self.give_back_last();
+        }
+        DescriptorMatch::Limited(self.checks.len() - 1)
+    }
+
+    /// Nothing is given back if its rule denies that.
+    #[cold]
+    fn give_back_last(&mut self) {
+        let Some(i) = self.checks.len().checked_sub(1) else { return };
+        let is_denied = self.give_back_to(&self.checks[i]) == GiveBack::Deny;
+        let check = &mut self.checks[i];
+        check.direction = Direction::GiveBack;
+        if is_denied {
+            check.hits = Hits(0);
+        }
+    }
+
+    /// Returns whether callers may give hits back to the limit of `check`.
+    #[must_use]
+    pub fn give_back_to(&self, check: &LimitCheck<'_>) -> GiveBack {
+        check.rule.give_back().unwrap_or(self.give_back)
+    }
+
+    #[cold]
+    fn add_shadows(&mut self) {
+        let shadows: SmallVec<[LimitCheck<'a>; 2]> =
+            self.checks.iter().filter_map(LimitCheck::in_shadow).collect();
+        self.shadows = shadows.len();
+        self.checks.extend(shadows);
+    }
+
+    /// In any order. An unlimited rule can replace others but is never replaced: it counts nothing.
+    #[cold]
+    fn drop_replaced(&mut self) {
+        let mut names: SmallVec<[Box<str>; 4]> = SmallVec::new();
+        for descriptor in &self.matches {
+            match descriptor {
+                DescriptorMatch::NoLimit => {}
+                DescriptorMatch::Unlimited(rule) => names.extend(rule.replaces().iter().cloned()),
+                DescriptorMatch::Limited(check) => {
+                    names.extend(self.checks[*check].rule.replaces().iter().cloned());
+                }
+            }
+        }
+        let is_replaced = |check: &LimitCheck<'_>| {
+            check.rule.name().is_some_and(|name| names.iter().any(|replaced| **replaced == *name))
+        };
+        let mut kept = 0;
+        for descriptor in &mut self.matches {
+            if let DescriptorMatch::Limited(check) = descriptor {
+                if is_replaced(&self.checks[*check]) {
+                    *descriptor = DescriptorMatch::NoLimit;
+                } else {
+                    *check = kept;
+                    kept += 1;
+                }
+            }
+        }
+        self.checks.retain(|check| !is_replaced(check));
+    }
+}
+
+fn find<'a>(
+    rules: &'a RuleSet,
+    root: &Root,
+    domain: &str,
+    descriptor: &'a Descriptor<'_>,
+    on_match: impl Fn(usize),
+) -> Option<(RuleRef<'a>, ValueHasher)> {
+    if let Some(limit) = &descriptor.limit {
+        let keys = descriptor.entries.iter().map(|entry| entry.key);
+        return Some((RuleRef::Override(limit), rules.hasher.of_keys(domain, keys)));
+    }
+    let (index, keys) = rules.find_below(root, &descriptor.entries)?;
+    on_match(index);
+    Some((RuleRef::Compiled(&rules.rules()[index]), *keys))
+}
+
+// === impl LimitCheck ===
+
+impl LimitCheck<'_> {
+    /// Returns the rule's name for logs and traces.
+    #[must_use]
+    pub fn rule_text(&self) -> String {
+        match (self.rule.name(), self.rule.compiled()) {
+            (Some(name), Some(rule)) => format!("{} ({name})", rule.path),
+            (None, Some(rule)) => rule.path.to_string(),
+            (_, None) => format!("{} override", self.domain),
+        }
+    }
+
+    fn in_shadow(&self) -> Option<Self> {
+        let RuleRef::Compiled(rule) = self.rule else { return None };
+        let policy = rule.shadow()?.over_limit_policy();
+        Some(Self {
+            rule: RuleRef::Shadow(rule),
+            key: self.key.of_shadow(self.over_limit_policy(), policy),
+            pool: None,
+            ..*self
+        })
+    }
+
+    /// Returns the same check against this instance's part of its limit.
+    #[must_use]
+    pub const fn of_part<'p>(&self, part: &'p OwnPart<'p>) -> LimitCheck<'p>
+    where
+        Self: 'p,
+    {
+        LimitCheck {
+            rule: RuleRef::Part(part),
+            domain: self.domain,
+            entries: self.entries,
+            key: self.key,
+            pool: None,
+            hits: self.hits,
+            direction: self.direction,
+        }
+    }
+
+    /// Returns a copy.
+    #[must_use]
+    pub fn copied(&self) -> LimitCheck<'_> {
+        LimitCheck {
+            rule: self.rule.copied(),
+            domain: self.domain,
+            entries: self.entries,
+            key: self.key,
+            pool: self.pool.clone(),
+            hits: self.hits,
+            direction: self.direction,
+        }
+    }
+
+    /// Returns the tiers that must all admit it; at least one.
+    #[inline]
+    #[must_use]
+    pub fn tiers(&self) -> &[Tier] {
+        self.rule.tiers()
+    }
+
+    /// Returns the tiers for a counter that outlives the request: those of a rule are shared, not copied.
+    #[must_use]
+    pub fn shared_tiers(&self) -> SharedTiers {
+        match &self.rule {
+            RuleRef::Compiled(rule) => rule.shared_tiers.clone(),
+            RuleRef::Shadow(rule) => rule.shadow_tiers.clone().unwrap_or_else(|| rule.shared_tiers.clone()),
+            RuleRef::Beside(_) | RuleRef::Override(_) | RuleRef::Part(_) => {
+                self.tiers().iter().cloned().collect()
+            }
+        }
+    }
+
+    /// Returns whether its hits count if they are rejected.
+    #[inline]
+    #[must_use]
+    pub fn over_limit_policy(&self) -> OverLimitPolicy {
+        self.rule.over_limit_policy()
+    }
+
+    /// Returns the over-limit policy if a rejection affects `scope`.
+    #[inline]
+    #[must_use]
+    pub fn over_limit_policy_in(&self, scope: Scope) -> OverLimitPolicy {
+        scope.policy_of(self.over_limit_policy())
+    }
+
+    /// Returns the tiers in which each value of the last entry counts by itself: all, or those beside a pool.
+    #[must_use]
+    pub fn own_tiers(&self) -> &[Tier] {
+        &self.tiers()[usize::from(self.pool.is_some())..]
+    }
+
+    /// Returns the check of `hits` in the tiers beside the pool, if there are any.
+    #[must_use]
+    pub fn beside(&self, hits: Hits) -> Option<LimitCheck<'_>> {
+        let RuleRef::Compiled(rule) = self.rule else { return None };
+        let has_tiers = self.pool.is_some() && !self.own_tiers().is_empty();
+        has_tiers.then_some(LimitCheck {
+            rule: RuleRef::Beside(rule),
+            domain: self.domain,
+            entries: self.entries,
+            key: self.key,
+            pool: None,
+            hits,
+            direction: self.direction,
+        })
+    }
+
+    /// Returns how the values of the last entry share the first tier, if they do.
+    #[must_use]
+    pub fn sharing(&self) -> Option<&Arc<Sharing>> {
+        match &self.rule {
+            RuleRef::Compiled(rule) => rule.sharing(),
+            RuleRef::Beside(_) | RuleRef::Shadow(_) | RuleRef::Override(_) | RuleRef::Part(_) => None,
+        }
+    }
+
+    /// Returns whether its limit is in the shadow of that of `other`, about the same hits.
+    #[must_use]
+    pub fn is_in_shadow_of(&self, other: &LimitCheck<'_>) -> bool {
+        self.rule.is_shadow() && other.in_shadow().is_some_and(|shadow| shadow.key == self.key)
+    }
+
+    /// Returns whether the rule says that each instance counts alone, also where they share a store.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.rule.declared().is_some_and(|rule| rule.coordination.mode == Some(Coordination::Local))
+    }
+
+    /// Returns the value that is a member of the pool: that of the last entry, or the pattern in its place.
+    #[must_use]
+    pub fn member(&self) -> &str {
+        let last = self.entries.len().saturating_sub(1);
+        self.shared(last).or_else(|| self.entries.last().map(|entry| entry.value)).unwrap_or_default()
+    }
+
+    /// Returns the text that replaces the value of entry `i` in the counter's name.
+    #[must_use]
+    pub fn shared(&self, i: usize) -> Option<&str> {
+        self.rule.compiled()?.shared(i)
+    }
+}
+
+// === impl RuleRef ===
+
+impl<'a> RuleRef<'a> {
+    /// Returns a reference to the same rule.
+    #[must_use]
+    pub const fn copied(&self) -> RuleRef<'a> {
+        match self {
+            Self::Compiled(rule) => Self::Compiled(rule),
+            Self::Beside(rule) => Self::Beside(rule),
+            Self::Shadow(rule) => Self::Shadow(rule),
+            Self::Override(limit) => Self::Override(limit),
+            Self::Part(part) => Self::Part(part),
+        }
+    }
+
+    /// Returns the tiers, all of which must admit a request; none if it is unlimited.
+    #[inline]
+    #[must_use]
+    pub fn tiers(&self) -> &[Tier] {
+        match self {
+            Self::Compiled(rule) => rule.limit.tiers(),
+            Self::Beside(rule) => rule.limit.tiers().get(1..).unwrap_or_default(),
+            Self::Shadow(rule) => rule.shadow().map(Limit::tiers).unwrap_or_default(),
+            Self::Override(limit) => limit.tiers(),
+            Self::Part(part) => &part.tiers,
+        }
+    }
+
+    /// Returns whether rejected hits count.
+    #[inline]
+    #[must_use]
+    pub fn over_limit_policy(&self) -> OverLimitPolicy {
+        match self {
+            Self::Compiled(rule) | Self::Beside(rule) => rule.limit.over_limit_policy(),
+            Self::Shadow(rule) => rule.shadow().map_or(OverLimitPolicy::Ignore, Limit::over_limit_policy),
+            Self::Override(limit) => limit.over_limit_policy(),
+            Self::Part(part) => part.of.over_limit_policy(),
+        }
+    }
+
+    /// Returns whether it is the limit in the shadow of a rule.
+    #[must_use]
+    pub const fn is_shadow(&self) -> bool {
+        match self {
+            Self::Part(part) => part.of.is_shadow(),
+            _ => matches!(self, Self::Shadow(_)),
+        }
+    }
+
+    /// Returns whether it rejects nothing: [`Rule::shadow_mode`], or a limit in a shadow; false for an override.
+    #[must_use]
+    pub fn shadow_mode(&self) -> bool {
+        match self {
+            Self::Compiled(rule) | Self::Beside(rule) => rule.shadow_mode,
+            Self::Shadow(_) => true,
+            Self::Override(_) => false,
+            Self::Part(part) => part.of.shadow_mode(),
+        }
+    }
+
+    /// Returns [`Rule::quota_mode`]; false for an override.
+    #[must_use]
+    pub fn quota_mode(&self) -> bool {
+        match self {
+            Self::Compiled(rule) | Self::Beside(rule) => rule.quota_mode,
+            Self::Part(part) => part.of.quota_mode(),
+            Self::Shadow(_) | Self::Override(_) => false,
+        }
+    }
+
+    /// Returns the rule, if it is configured.
+    #[must_use]
+    pub fn compiled(&self) -> Option<&'a CompiledRule> {
+        match self {
+            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => Some(rule),
+            Self::Override(_) => None,
+            Self::Part(part) => part.of.compiled(),
+        }
+    }
+
+    /// Returns the configured rule's identity.
+    #[must_use]
+    pub fn id(&self) -> Option<RuleId> {
+        self.compiled().map(CompiledRule::id)
+    }
+
+    /// Returns whether callers may give its hits back; none for an override, for which its domain says it.
+    #[must_use]
+    pub fn give_back(&self) -> Option<GiveBack> {
+        self.compiled().map(|rule| rule.give_back)
+    }
+
+    /// Returns the coordination mode, if the rule sets one.
+    #[must_use]
+    pub fn coordination(&self) -> Option<Coordination> {
+        self.compiled()?.coordination
+    }
+
+    /// Returns [`Rule::name`]; none for an override.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.compiled()?.name()
+    }
+
+    /// Returns the rule as declared, if it is configured.
+    #[must_use]
+    pub fn declared(&self) -> Option<&Rule> {
+        self.compiled().map(|compiled| &compiled.rule)
+    }
+
+    /// Returns the rule's name, else its path, else `override` for a limit that came with the request.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match (self.name(), self.compiled()) {
+            (Some(name), _) => name.to_owned(),
+            (None, Some(rule)) => rule.path.to_string(),
+            (None, None) => "override".to_owned(),
+        }
+    }
+
+    fn replaces(&self) -> &[Box<str>] {
+        self.compiled().map_or(&[], CompiledRule::replaces)
+    }
+}
