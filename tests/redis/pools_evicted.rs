@@ -71,7 +71,7 @@ async fn pools_of_invented_names_are_dropped_with_all_that_they_do() {
         same >= 16
     })
     .await;
-    // two keys for each pool, which counts as eight members, and those of other things. Beside much other work some
-    // more were seen, of 20,000: their calls had left
-    assert!(last <= 2 * 2 * BOUND / 8, "{last} keys");
+    // two keys for each pool, which counts as eight members, and those of other things. Beside other work the pools of one
+    // request may be gone after their first call has left, which makes one key
+    assert!(last <= 2 * BOUND / 8 + u64::from(IN_REQUEST) + 10, "{last} keys");
 }
