@@ -10,7 +10,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What each room of the program may import from, as the diagram in ARCHITECTURE.md shows it: the rooms that stand below it.
+/// What each room of the program may import from, as the diagram in ARCHITECTURE.md shows it: the rooms that stand
+/// below it.
 const LAYERS: [&[&str]; 12] = [
     &["wakeup"],
     &["net", "proto", "runtime", "spelling", "tls"],

@@ -112,6 +112,19 @@ impl Feature {
     ];
 }
 
+/// Drops descriptors whose counter an earlier one names, unless `keeps` returns true of the first one and it.
+fn drop_repeated(asks: &mut Vec<Ask>, keeps: impl Fn(&Ask, &Ask) -> bool) {
+    let mut firsts: Vec<Ask> = Vec::new();
+    asks.retain(|ask| {
+        let first = firsts.iter().find(|first| (first.key, first.value) == (ask.key, ask.value));
+        let is_kept = first.is_none_or(|first| keeps(first, ask));
+        if first.is_none() {
+            firsts.push(ask.clone());
+        }
+        is_kept
+    });
+}
+
 // === impl Limit ===
 
 impl Limit {
@@ -168,13 +181,7 @@ impl Case {
     pub(crate) fn name_counters_once(&mut self) {
         for step in &mut self.steps {
             if let Step::Request(_, asks) = step {
-                let mut seen: Vec<Ask> = Vec::new();
-                asks.retain(|ask| {
-                    let first = seen.iter().find(|first| (first.key, first.value) == (ask.key, ask.value));
-                    let is_kept = first.is_none_or(|first| first.own == ask.own);
-                    seen.push(ask.clone());
-                    is_kept
-                });
+                drop_repeated(asks, |first, ask| first.own == ask.own);
             }
         }
     }
@@ -310,12 +317,7 @@ impl Case {
                         }
                     }
                     // nor is the order in which two descriptors of one counter are tried
-                    let mut seen = Vec::new();
-                    asks.retain(|ask| {
-                        let is_new = !seen.contains(&(ask.key, ask.value));
-                        seen.push((ask.key, ask.value));
-                        is_new
-                    });
+                    drop_repeated(asks, |_, _| false);
                 }
             }
         }
