@@ -67,11 +67,11 @@ announce-test:
 	@echo "schemas and the linters of workflows (Python packages), Prometheus and a registry (unpacked from Debian's packages), cargo-deb and"
 	@echo "cargo-cyclonedx (two minutes). With a Docker engine the first run makes an image of this distribution (a minute)."
 
-core: ## check and test the library without the server: the crate's features one by one, and its dependencies
-	scripts/core-dependencies.sh
-	$(CARGO) test --locked --no-default-features --lib --test algorithms --test matcher --test memory
-	for features in "" yaml client dns disk coordinated simulated redis memcached; do \
-		$(CARGO) clippy --locked --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
+core: ## check the libraries as a program elsewhere gets them: what they compile, and the features one by one
+	scripts/dependencies.sh weir-limiter 30
+	scripts/dependencies.sh weir-client 35
+	for features in "" dns disk redis tower; do \
+		$(CARGO) clippy --locked -p weir-client --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 	CARGO_TARGET_DIR=$(abspath target/embedded) $(CARGO) run --locked --manifest-path examples/embedded/Cargo.toml
 
@@ -136,7 +136,7 @@ soak: redis ## load weir for ten minutes while Redis restarts every minute (docs
 attacks: ## attack weir, and print how much memory it takes (docs/security.md)
 	$(CARGO) bench --locked --profile $(or $(PROFILE),bench) --bench attacks -- $(ATTACKS)
 
-proto: ## generate src/proto from proto/
+proto: ## generate crates/weir-proto from proto/
 	WEIR_WRITE_PROTO=1 $(CARGO) test --locked --test proto
 
 lint: fmt-check clippy doc deny lint-workflows ## run all checks that do not run weir

@@ -26,12 +26,7 @@ pub const TARGETS: [Target; 12] = [
         max_memory: 8 << 20,
         run: store::disk::fuzz::record,
     },
-    Target {
-        name: "dns_answer",
-        max_input: 4 << 10,
-        max_memory: 8 << 20,
-        run: store::memcached::fuzz::answer,
-    },
+    Target { name: "dns_answer", max_input: 4 << 10, max_memory: 8 << 20, run: store::dns::fuzz::answer },
     Target { name: "grpc_frame", max_input: 4 << 10, max_memory: 16 << 20, run: server::fuzz::frame },
     Target { name: "grpc_message", max_input: 4 << 10, max_memory: 8 << 20, run: server::fuzz::message },
     Target { name: "http2", max_input: 8 << 10, max_memory: 8 << 20, run: server::fuzz::connection },

@@ -1,82 +1,47 @@
-//! weir is a rate limiter for service meshes: an Envoy-compatible rate limit service, and a library with the same
-//! limits.
-//!
-//! A request passes through these modules:
-//!
-//! ```text
-//! server  decodes a protocol into a `limit::Request`
-//! limiter finds the rule of each descriptor, has the store decide, records stats
-//! limit   is the pure core: rules, algorithms, decisions; no I/O and no clock
-//! store   holds the counts: in memory, or in memory in front of Redis
-//! server  encodes the `limit::Verdict`
-//! ```
-//!
-//! The [`guide`] shows the library in one page.
-//!
-//! # Features
-//!
-//! Without its default features the crate is a library for programs that limit requests in their own process.
-//!
-//! | feature | adds |
-//! | --- | --- |
-//! | none | [`limit`], [`Limiter`], [`store::MemoryStore`], [`clock`] |
-//! | `yaml` | `config`: rules written in YAML |
-//! | `client` | `client`: acquires hits of limits, and waits for them; implies `yaml` |
-//! | `tower` | `client::LimitLayer`, which limits a client built with tower; implies `client` |
-//! | `coordinated` | `store::coordinated`: counts shared by many instances |
-//! | `simulated` | `store::simulated`: a shared store in memory, for simulations and tests; implies `coordinated` |
-//! | `redis` | `store::redis`: Redis as the shared store; implies `coordinated` |
-//! | `memcached` | `store::memcached`: Memcached as the shared store; implies `coordinated` |
-//! | `disk` | `store::disk`: counters in memory and on this instance's disk |
-//! | `dns` | the number of instances from DNS, for [`client`]; implies `client` |
-//! | `server` (default) | everything that the program `weir` does; implies all others |
+//! The program `weir`: its command line, its settings, and what they start. The parts are crates of their own, whose
+//! names here are those of their subjects.
 
-#[cfg(feature = "server")]
 pub mod app;
-#[cfg(feature = "client")]
-pub mod client;
-pub mod clock;
-#[cfg(feature = "server")]
 pub mod command;
-#[cfg(feature = "yaml")]
-pub mod config;
-#[cfg(all(feature = "server", any(test, fuzzing)))]
+#[cfg(any(all(test, debug_assertions), fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
-#[cfg(feature = "server")]
-pub mod grpc_client;
-#[cfg(feature = "client")]
-pub mod guide;
-mod limiter;
-#[cfg(feature = "server")]
-pub mod net;
-pub mod observe;
-#[cfg(feature = "server")]
-pub mod otlp;
-#[cfg(feature = "server")]
-pub mod proto;
-#[cfg(any(feature = "dns", feature = "remote", feature = "disk"))]
-mod runtime;
-#[cfg(feature = "server")]
-pub mod server;
-#[cfg(feature = "server")]
 pub mod settings;
-#[cfg(feature = "server")]
 pub mod simulate;
-#[cfg(feature = "yaml")]
-mod spelling;
-pub mod store;
-#[cfg(feature = "remote")]
-pub mod tls;
-#[cfg(feature = "server")]
-pub mod trace;
-#[cfg(feature = "coordinated")]
-mod wakeup;
-#[cfg(feature = "server")]
-pub mod xds;
 
-pub use limiter::{
-    AcquireError, Acquired, DecisionSettings, Key, KeyDecision, LimitError, Limiter, Rejection, RejectionLog,
-    ReportedRejections, WaiterThread,
-};
 pub use weir_limit as limit;
+pub use weir_limiter::{self as limiter, *};
+
+pub use weir_client as client;
+pub use weir_proto as proto;
+pub use weir_server as server;
+pub use weir_server::net;
+pub use weir_sources::xds;
+
+pub use weir_export::{otlp, trace};
+pub use weir_net::{grpc_client, tls};
+pub use weir_store::clock;
+
+/// Rule files.
+pub mod config {
+    pub use weir_config::*;
+    pub use weir_sources::{DirectorySource, RuleSource, Watch};
+}
+
+/// What weir counts, and how that is shown.
+pub mod observe {
+    pub use weir_export::{log, prometheus, snapshot, statsd};
+    pub use weir_observe::*;
+    pub use weir_server::health::{self, Health};
+}
+
+/// The stores.
+pub mod store {
+    pub use weir_client::{AnyStore, StoreThread};
+    pub use weir_coordinate as coordinated;
+    pub use weir_coordinate::simulated;
+    pub use weir_disk as disk;
+    pub use weir_net::dns;
+    pub use weir_remotes::{AnyRemote, memcached, redis};
+    pub use weir_store::*;
+}

@@ -9,7 +9,8 @@ use weir::{
     config::{ConfigErrors, read_mapper},
     observe::{
         RuleCounts, Stats,
-        prometheus::{MetricNames, mapper::Mapper, render},
+        mapper::Mapper,
+        prometheus::{MetricNames, expression, render},
     },
 };
 
@@ -18,7 +19,7 @@ fn read(text: &str) -> Result<(Mapper, Vec<String>), ConfigErrors> {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("conf.yaml");
     fs::write(&file, text).expect("a file");
-    let (mapper, warnings) = read_mapper(&file)?;
+    let (mapper, warnings) = read_mapper(&file, expression)?;
     let name = |text: String| text.replace(&format!("{}/", folder.path().display()), "");
     Ok((mapper, warnings.iter().map(|warning| name(warning.to_string())).collect()))
 }
@@ -305,7 +306,8 @@ fn errors_have_their_places_and_say_what_would_be_right() {
         let errors = read(text).expect_err(text).to_string();
         assert!(errors.contains(expected), "{text}:\n{errors}");
     }
-    let missing = read_mapper("nowhere/conf.yaml".as_ref()).expect_err("there is no file").to_string();
+    let missing =
+        read_mapper("nowhere/conf.yaml".as_ref(), expression).expect_err("there is no file").to_string();
     assert!(missing.starts_with("nowhere/conf.yaml: error loading file: "), "{missing}");
     let many = "1,".repeat(201);
     let errors = read(&format!("defaults: {{buckets: [{many}]}}")).expect_err("too many").to_string();

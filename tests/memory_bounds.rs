@@ -24,7 +24,7 @@ const COORDINATED_COUNTER: usize = 680;
 const MEMBER: usize = 500;
 const COUNTERS_PER_MEMBER: usize = 20;
 
-/// The memory of the sketches that find hot keys, with the names of the keys (`src/observe/hot_keys.rs`).
+/// The memory of the sketches that find hot keys, with the names of the keys (`crates/weir-observe/src/hot_keys.rs`).
 const HOT_KEYS: usize = 5_000_000;
 
 fn read(path: &str) -> String {

@@ -3,6 +3,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use futures_util::stream;
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
 use super::{addresses::Addresses, context::AppContext, error::AppError, shutdown::until_true};
@@ -40,7 +41,10 @@ pub(super) type WatchedCertificates = (Arc<Certificates>, Watch);
 pub(super) async fn load_certificates(settings: &Settings) -> Result<Option<WatchedCertificates>, AppError> {
     let redis = settings.redis_port.as_ref().and_then(|redis| redis.tls.as_ref());
     let Some(tls) = settings.grpc.tls.as_ref().or(redis).cloned() else { return Ok(None) };
-    Certificates::load(tls).await.map(Some).map_err(AppError::GrpcTls)
+    // first, so that no change is missed
+    let watch = Watch::files(&tls.paths());
+    let certificates = Certificates::load(tls).await.map_err(AppError::GrpcTls)?;
+    Ok(Some((certificates, watch)))
 }
 
 impl Servers {
@@ -116,7 +120,11 @@ impl Servers {
         let mut servers = JoinSet::new();
         let certificates = self.certificates.map(|(certificates, watch)| {
             stats.register(&certificates);
-            let (follow, until) = (Arc::clone(&certificates).follow(watch), until());
+            let changes = stream::unfold(watch, async |mut watch| {
+                watch.changed().await;
+                Some(((), watch))
+            });
+            let (follow, until) = (Arc::clone(&certificates).follow(Box::pin(changes)), until());
             servers.spawn(async move {
                 tokio::select! {
                     () = follow => {}

@@ -5,7 +5,9 @@ use super::{
     reader::{Given, Reader},
     redis::VARIABLES,
 };
-use crate::{spelling, store::redis::RedisSettings};
+use weir_observe::spelling;
+
+use crate::store::redis::RedisSettings;
 
 const PREFIX: &str = "WEIR_";
 

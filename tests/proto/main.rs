@@ -1,4 +1,4 @@
-//! The generated code of `src/proto` is that of the files in `proto`. `WEIR_WRITE_PROTO=1` writes it.
+//! The generated code of `crates/weir-proto/src` is that of the files in `proto`. `WEIR_WRITE_PROTO=1` writes it.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -28,12 +28,12 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
         let name = entry.file_name().into_string().expect("UTF-8");
         (name, fs::read(entry.path()).expect("it can be read"))
     });
-    read.filter(|(name, _)| name != "mod.rs").collect()
+    read.filter(|(name, _)| name != "lib.rs").collect()
 }
 
 #[test]
 fn the_generated_code_is_that_of_the_proto_files() {
-    let (folder, generated) = (Path::new("src/proto"), generated());
+    let (folder, generated) = (Path::new("crates/weir-proto/src"), generated());
     let kept = files(folder);
     if std::env::var_os("WEIR_WRITE_PROTO").is_some() {
         for name in kept.keys() {
@@ -47,6 +47,6 @@ fn the_generated_code_is_that_of_the_proto_files() {
     let names = |files: &BTreeMap<String, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&kept), names(&generated), "run `make proto`");
     for (name, code) in &generated {
-        assert!(kept[name] == *code, "src/proto/{name} differs: run `make proto`");
+        assert!(kept[name] == *code, "crates/weir-proto/src/{name} differs: run `make proto`");
     }
 }

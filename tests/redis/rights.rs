@@ -15,9 +15,9 @@ use weir::{
 use crate::support::{Op, Server, compatible, connected, now, send, settings, target, tier};
 
 const SCRIPTS: [&str; 3] = [
-    include_str!("../../src/store/redis/heartbeat.lua"),
-    include_str!("../../src/store/redis/pool.lua"),
-    include_str!("../../src/store/redis/take.lua"),
+    include_str!("../../crates/weir-remotes/src/redis/heartbeat.lua"),
+    include_str!("../../crates/weir-remotes/src/redis/pool.lua"),
+    include_str!("../../crates/weir-remotes/src/redis/take.lua"),
 ];
 
 /// Returns a server with the user of the page, and weir as that user.

@@ -39,9 +39,7 @@ fn the_crate_has_what_it_is_built_of_and_no_tests() {
     assert!(output.status.success(), "{}", printed(&output));
     let files = String::from_utf8_lossy(&output.stdout).into_owned();
     let files: Vec<&str> = files.lines().collect();
-    for needed in
-        ["src/main.rs", "src/store/redis/take.lua", "proto/envoy/service/ratelimit/v3/rls.proto", "LICENSE"]
-    {
+    for needed in ["src/main.rs", "src/app/mod.rs", "proto/envoy/service/ratelimit/v3/rls.proto", "LICENSE"] {
         assert!(files.contains(&needed), "{needed}: {files:?}");
     }
     for folder in ["tests/", "benches/", "docs/", "charts/", ".github/", "fuzz/", "target/"] {

@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use weir::{
+use weir_limiter::{
     DecisionSettings, Limiter,
     clock::{Clock as _, SystemClock},
     limit::{

@@ -1,0 +1,219 @@
+//! Finds rules that instances cannot share in a store which counts only single fixed windows, such as Memcached.
+
+use std::fmt::Write as _;
+
+use super::super::{
+    error::{ConfigErrors, ConfigWarning, Report},
+    load::Loaded,
+    split,
+};
+use weir_limit::{Coordination, Limit, Rule, RuleNode, SharedStore};
+
+const MAX_WARNINGS: usize = 100;
+
+/// Checks that instances can share the rules of `loaded` in `store`, and warns of those that Memcached cannot share:
+/// every instance counts them by itself. `default` is the coordination mode of rules that name none.
+///
+/// # Errors
+///
+/// If rules are smooth, and the store is Memcached: it counts windows, but has no pace.
+pub fn check_shared(
+    mut loaded: Loaded,
+    store: SharedStore,
+    default: Coordination,
+) -> Result<Loaded, ConfigErrors> {
+    let (mut shared, mut split) = (Vec::new(), Vec::new());
+    for domain in &loaded.domains {
+        find(&domain.nodes, default, is_shared, &mut shared);
+        find(&domain.nodes, default, is_split, &mut split);
+    }
+    let mut report = Report::default();
+    for rule in shared
+        .iter()
+        .filter(|rule| !store.shares(rule) || rule.shadow.is_some())
+        .filter(|rule| rule.limit.is_smooth() || rule.shadow.as_ref().is_some_and(Limit::is_smooth))
+    {
+        report.error_with(rule.origin.clone(), || {
+            format!(
+                "{} cannot share a limit with 'smooth: true', since it counts windows only; add 'coordination: split', \
+                 which divides the limit between the instances, or 'coordination: local', with this instance's part of \
+                 the limit, or remove 'smooth'",
+                store.name()
+            )
+        });
+    }
+    if report.has_errors() {
+        for ConfigWarning { at, message } in loaded.warnings {
+            report.warn(at, message);
+        }
+        return report.finish().map(|warnings| Loaded { warnings, ..loaded });
+    }
+    let is_unshared_shadow =
+        |rule: &Rule| rule.shadow.as_ref().is_some_and(|shadow| !shadow.is_single_fixed_window());
+    shared
+        .retain(|rule| store == SharedStore::Memcached && (!store.shares(rule) || is_unshared_shadow(rule)));
+    let mut warnings = warnings(&shared);
+    warnings.extend(split.into_iter().take(MAX_WARNINGS).flat_map(warnings_of_parts));
+    loaded.warnings.extend(warnings);
+    loaded
+        .warnings
+        .sort_by(|a, b| (&a.at.file, a.at.line, a.at.column).cmp(&(&b.at.file, b.at.line, b.at.column)));
+    Ok(loaded)
+}
+
+fn warnings(unshared: &[&Rule]) -> Vec<ConfigWarning> {
+    let mut warnings = Vec::new();
+    let omitted = unshared.len().saturating_sub(MAX_WARNINGS);
+    for (i, rule) in unshared.iter().take(MAX_WARNINGS).enumerate() {
+        let mut message = if rule.sharing.is_some() {
+            "Memcached cannot share this pool: of N instances, each has the N-th part".to_owned()
+        } else if rule.limit.is_single_fixed_window() {
+            "Memcached cannot share the limit in the shadow of this one, because it counts only single fixed \
+             windows: each instance counts by itself what that would reject"
+                .to_owned()
+        } else {
+            "Memcached cannot share this limit, because it counts only single fixed windows: each \
+             instance admits the whole limit (coordination: local declares that)"
+                .to_owned()
+        };
+        if i + 1 == MAX_WARNINGS && omitted > 0 {
+            // writing to a string does not fail
+            let _ = write!(message, "; and so {omitted} more rules");
+        }
+        warnings.push(ConfigWarning { at: rule.origin.clone(), message });
+    }
+    warnings
+}
+
+/// For a rule that is split by default: one that says so itself has these warnings already.
+fn warnings_of_parts(rule: &Rule) -> Vec<ConfigWarning> {
+    let of_size = split::of_any_number(&rule.limit).filter(|_| rule.coordination.mode.is_none());
+    of_size.map(|message| ConfigWarning { at: rule.origin.clone(), message }).collect()
+}
+
+fn is_shared(rule: &Rule, mode: Coordination) -> bool {
+    match mode {
+        Coordination::Local => false,
+        Coordination::Split => rule.sharing.is_some(),
+        _ => true,
+    }
+}
+
+fn is_split(rule: &Rule, mode: Coordination) -> bool {
+    mode == Coordination::Split && rule.sharing.is_none() && rule.limit != Limit::Unlimited
+}
+
+fn find<'n>(
+    nodes: &'n [RuleNode],
+    default: Coordination,
+    wanted: fn(&Rule, Coordination) -> bool,
+    found: &mut Vec<&'n Rule>,
+) {
+    for node in nodes {
+        let is_wanted = |rule: &&Rule| wanted(rule, rule.coordination.mode.unwrap_or(default));
+        found.extend(node.rule.as_ref().filter(is_wanted));
+        find(&node.children, default, wanted, found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse;
+
+    fn warnings(default: Coordination) -> Vec<String> {
+        let text = "\
+domain: shop
+descriptors:
+  - key: fixed
+    rate_limit: { requests_per_unit: 5, unit: minute }
+  - key: sliding
+    rate_limit: { requests: 5, per: 1m, algorithm: sliding_window }
+    descriptors:
+      - key: two
+        rate_limit:
+          tiers:
+            - { requests: 5, per: 1m }
+            - { requests: 50, per: 1h }
+  - key: own
+    rate_limit: { requests: 5, per: 1m, algorithm: sliding_window, coordination: local }
+  - key: shared
+    rate_limit: { requests: 5, per: 1m, algorithm: token_bucket, coordination: strict }
+  - key: free
+    rate_limit: { unlimited: true }
+  - key: pool
+    rate_limit: { requests: 5, per: 1m, share: {} }
+  - key: shadow
+    rate_limit: { requests: 5, per: 1m, shadow: { requests: 5, per: 1m, algorithm: token_bucket } }
+  - key: fixed_shadow
+    rate_limit: { requests: 5, per: 1m, shadow: { requests: 3, per: 1h } }
+";
+        let mut loaded = parse("shop.yaml", text).expect("the rules are valid");
+        loaded.warnings.clear();
+        let loaded = check_shared(loaded, SharedStore::Memcached, default).expect("nothing is smooth");
+        loaded.warnings.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn rules_that_memcached_cannot_share_are_named_with_their_place() {
+        let found = warnings(Coordination::Auto);
+        let places: Vec<&str> = found.iter().filter_map(|warning| warning.split(':').nth(1)).collect();
+        assert_eq!(places, ["6", "9", "16", "20", "22"], "{found:?}");
+        assert!(found[3].contains("each has the N-th part"), "{found:?}");
+        assert!(found[4].contains("counts by itself what that would reject"), "{found:?}");
+        assert!(found[..3].iter().all(|warning| warning.contains("each instance admits the whole limit")));
+    }
+
+    #[test]
+    fn rules_that_are_local_are_meant_to_be() {
+        let found = warnings(Coordination::Local);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("shop.yaml:16:"), "{found:?}");
+    }
+
+    #[test]
+    fn rules_that_are_split_by_default_are_warned_of_as_others() {
+        let text = "\
+domain: shop
+descriptors:
+  - key: small
+    rate_limit: { requests: 5, per: 1h }
+  - key: large
+    rate_limit: { requests: 400, per: 1s }
+  - key: other
+    rate_limit: { requests: 5, per: 1h, coordination: lease }
+";
+        for (default, places) in [(Coordination::Split, &["4", "4"][..]), (Coordination::Auto, &[])] {
+            let loaded = parse("shop.yaml", text).expect("the rules are valid");
+            assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+            let warnings =
+                check_shared(loaded, SharedStore::Redis, default).expect("nothing is smooth").warnings;
+            let lines: Vec<String> = warnings.iter().map(|warning| warning.at.line.to_string()).collect();
+            assert_eq!(lines, places, "{default:?}: {warnings:?}");
+        }
+    }
+
+    #[test]
+    fn smooth_rules_must_be_local_over_memcached() {
+        let text = "\
+domain: shop
+descriptors:
+  - key: smooth
+    rate_limit: { requests: 5, per: 1m, smooth: true }
+  - key: own
+    rate_limit: { requests: 5, per: 1m, smooth: true, coordination: local }
+  - key: sliding
+    rate_limit: { requests: 5, per: 1m, algorithm: sliding_window, smooth: true }
+";
+        let checked = |store, default| {
+            check_shared(parse("shop.yaml", text).expect("the rules are valid"), store, default)
+        };
+        let errors = checked(SharedStore::Memcached, Coordination::Auto).expect_err("one is smooth").errors;
+        let [error] = &*errors else { panic!("{errors:?}") };
+        let message = error.to_string();
+        assert!(message.starts_with("shop.yaml:4:"), "{message}");
+        assert!(message.contains("cannot share a limit with 'smooth: true'"), "{message}");
+        assert!(checked(SharedStore::Memcached, Coordination::Local).is_ok());
+        assert!(checked(SharedStore::Redis, Coordination::Auto).is_ok());
+    }
+}

@@ -1,0 +1,265 @@
+//! A rule in words and as JSON, for `weir explain` and for the page `/rules`.
+
+use serde_json::{Value, json};
+
+use super::{
+    error::DisplayOrigin,
+    share::{ANONYMOUS, BORROW, LEND},
+};
+use weir_limit::{
+    Algorithm, Bucket, CompiledRule, Coordination, GiveBack, Limit, OverLimitPolicy, Pattern, Refill, Rule,
+    Scope, SharedCounts, SharedStore, Tier, Values, share::Sharing,
+};
+use weir_observe::text::escaped;
+
+/// A compiled rule in words, as `weir explain` and the log show it.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleDescription<'a> {
+    /// The rule.
+    pub compiled: &'a CompiledRule,
+    /// Whether the descriptors of a request count alone or all together.
+    pub scope: Scope,
+    /// How instances share its counts.
+    pub shared: SharedCounts,
+}
+
+impl RuleDescription<'_> {
+    /// The first names the rule. None has a line break, whatever its names contain.
+    pub fn lines(&self) -> Vec<String> {
+        let rule = &self.compiled.rule;
+        let mut lines = vec![
+            format!("rule {}", self.compiled.path),
+            format!("  declared at {}", DisplayOrigin(&rule.origin)),
+        ];
+        match &rule.limit {
+            Limit::Unlimited => lines.push("  unlimited".to_owned()),
+            Limit::Tiers { tiers, over_limit_policy } => {
+                if tiers.len() > 1 {
+                    lines.push(format!("  {} tiers, all of which a request must pass:", tiers.len()));
+                }
+                let indent = if tiers.len() > 1 { "    " } else { "  " };
+                lines.extend(tiers.iter().map(|tier| format!("{indent}{tier}")));
+                lines.extend(rule.sharing.as_deref().map(share_line));
+                if *over_limit_policy == OverLimitPolicy::Ignore || self.scope == Scope::Request {
+                    lines.push("  rejected requests do not count".to_owned());
+                }
+                if self.scope == Scope::Request {
+                    lines.push(
+                        "  nor do requests that another descriptor's rule rejects (all or nothing)"
+                            .to_owned(),
+                    );
+                }
+                if self.compiled.give_back == GiveBack::Deny {
+                    lines.push("  hits cannot be given back (give_back: deny)".to_owned());
+                }
+                lines.extend(self.coordination_lines(rule));
+                lines.extend(rule.shadow.iter().flat_map(|shadow| self.shadow_lines(rule, shadow)));
+            }
+        }
+        lines.extend(rule.name.as_ref().map(|name| format!("  name: {name}")));
+        if !rule.replaces.is_empty() {
+            lines.push(format!("  replaces: {}", rule.replaces.join(", ")));
+        }
+        for (key, is_on) in flags(rule) {
+            if is_on {
+                lines.push(format!("  {key}"));
+            }
+        }
+        lines.iter().map(|line| escaped(line).into_owned()).collect()
+    }
+
+    fn coordination_lines(&self, rule: &Rule) -> Vec<String> {
+        let store = self.shared.store.unwrap_or(SharedStore::Redis);
+        let name = store.name();
+        let requested = self.shared.requested(rule);
+        let is_declared = rule.coordination.mode.is_some();
+        if let Some(name) = &rule.instances_of {
+            let number = rule.coordination.split_between.map(|instances| format!("{instances} "));
+            let number = number.unwrap_or_else(|| "the ".to_owned());
+            return vec![format!(
+                "  split between {number}instances by the addresses of {name}: each counts its part by itself"
+            )];
+        }
+        if let Some(instances) = rule.coordination.split_between {
+            return vec![format!("  split between {instances} instances: each counts this part by itself")];
+        }
+        let modes = match self.modes_of_auto(store, rule) {
+            None if requested == Coordination::Split => split_words(rule),
+            _ if requested != Coordination::Local && !store.shares(rule) && rule.sharing.is_some() => {
+                "of N instances, each has the N-th part of the pool".to_owned()
+            }
+            _ if requested != Coordination::Local && !store.shares(rule) && rule.limit.is_smooth() => {
+                "an error, since it counts windows only; write 'coordination: split' or 'local'".to_owned()
+            }
+            _ if requested != Coordination::Local && !store.shares(rule) => {
+                "local, since it counts only single fixed windows".to_owned()
+            }
+            Some(modes) => format!("{modes} ({}auto)", if is_declared { "" } else { "WEIR_COORDINATION: " }),
+            None => {
+                let mode = self.shared.mode_in(store, rule, 1).name();
+                if is_declared { mode.to_owned() } else { format!("{mode} (WEIR_COORDINATION)") }
+            }
+        };
+        let mut lines = vec![format!("  with {name}: {modes}")];
+        let any = [1, usize::MAX].map(|instances| self.shared.mode_in(store, rule, instances));
+        if any.contains(&Coordination::Interval) {
+            lines.push(format!("  syncs every {} near the limit", self.shared.sync_interval_of(rule)));
+        }
+        if any.iter().any(|mode| *mode != Coordination::Local) {
+            let failure = self.shared.on_store_failure_of(rule).name();
+            lines.push(format!("  while {name} does not answer: {failure}"));
+        }
+        let mode = self.shared.mode_now(rule).map(Coordination::name);
+        let now = match (self.shared.store, mode, self.shared.instances) {
+            (None, ..) => Some("now: local, since no shared store is set".to_owned()),
+            (_, Some(mode), Some(1)) => Some(format!("now, with 1 instance: {mode}")),
+            (_, Some(mode), Some(many)) => Some(format!("now, with {many} instances: {mode}")),
+            (_, Some(mode), None) => Some(format!("now: {mode}")),
+            (_, None, _) => None,
+        };
+        lines.extend(now.map(|now| format!("  {now}")));
+        lines
+    }
+
+    fn shadow_lines(&self, rule: &Rule, shadow: &Limit) -> Vec<String> {
+        let mut lines =
+            vec!["  in its shadow (weir_shadow_over_limit_total counts what it would reject):".to_owned()];
+        lines.extend(shadow.tiers().iter().map(|tier| format!("    {tier}")));
+        let alone = Rule { limit: shadow.clone(), ..rule.clone() };
+        let coordination = self.coordination_lines(&alone);
+        lines.extend(coordination.first().map(|modes| format!("  {modes}")));
+        lines
+    }
+
+    fn modes_of_auto(&self, store: SharedStore, rule: &Rule) -> Option<String> {
+        if self.shared.requested(rule) != Coordination::Auto {
+            return None;
+        }
+        let exact = self.shared.mode_in(store, rule, usize::MAX).name();
+        let most = rule.limit.capacity() / Coordination::EXACT_BELOW;
+        let plural = if most == 1 { "" } else { "s" };
+        Some(match most {
+            0 => exact.to_owned(),
+            _ => format!("interval with up to {most} instance{plural}, {exact} with more"),
+        })
+    }
+
+    /// The description as JSON.
+    pub fn json(&self) -> Value {
+        let (compiled, rule) = (self.compiled, &self.compiled.rule);
+        let descriptor: Vec<Value> = compiled
+            .levels
+            .iter()
+            .map(|level| match &level.values {
+                Values::Any => json!({ "key": level.key }),
+                Values::One(pattern) => json!({ "key": level.key, "value": pattern.text() }),
+                Values::Of(patterns) => {
+                    let values: Vec<&str> = patterns.iter().map(Pattern::text).collect();
+                    json!({ "key": level.key, "values": values })
+                }
+            })
+            .collect();
+        let mut json = json!({
+            "rule": compiled.path.to_string(),
+            "domain": &*compiled.domain,
+            "descriptor": descriptor,
+            "declared_at": { "file": &*rule.origin.file, "line": rule.origin.line, "column": rule.origin.column },
+            "unlimited": rule.limit == Limit::Unlimited,
+            "tiers": rule.tiers().iter().map(tier_json).collect::<Vec<_>>(),
+            "share": rule.sharing.as_deref().map(described),
+            "shadow": rule.shadow.as_ref().map(|shadow| shadow.tiers().iter().map(tier_json).collect::<Vec<_>>()),
+            "rejected_requests_count":
+                self.scope == Scope::Descriptor && rule.limit.over_limit_policy() == OverLimitPolicy::Count,
+            "all_or_nothing": self.scope == Scope::Request,
+            "give_back": compiled.give_back.name(),
+            "name": rule.name,
+            "replaces": rule.replaces,
+            "coordination": Value::Null,
+        });
+        if rule.limit != Limit::Unlimited {
+            json["coordination"] = json!({
+                "requested": mode_name(rule, Some(self.shared.requested(rule))),
+                "now": mode_name(rule, self.shared.mode_now(rule)),
+                "split_between": rule.coordination.split_between,
+                "instances_of": rule.instances_of,
+                "store": self.shared.store.map(SharedStore::name),
+                "instances": self.shared.instances,
+                "sync_interval": self.shared.sync_interval_of(rule).to_string(),
+                "on_store_failure": self.shared.on_store_failure_of(rule).name(),
+            });
+        }
+        for (key, is_on) in flags(rule) {
+            json[key] = is_on.into();
+        }
+        json
+    }
+}
+
+fn described(sharing: &Sharing) -> Value {
+    let Sharing { borrow, lend, reserve, headroom, weights, anonymous, forget_after, max_members, min, max } =
+        sharing;
+    json!({
+        "borrow": name_of(&BORROW, *borrow),
+        "lend": name_of(&LEND, *lend),
+        "reserve": format!("{reserve}%"),
+        "headroom": format!("{headroom}%"),
+        "min": min,
+        "max": max,
+        "weights": weights,
+        "anonymous": name_of(&ANONYMOUS, *anonymous),
+        "forget_after": forget_after,
+        "max_members": max_members,
+    })
+}
+
+fn name_of<T: Copy + PartialEq>(names: &[(&'static str, T)], of: T) -> &'static str {
+    names.iter().find(|(_, value)| *value == of).map_or("", |(name, _)| name)
+}
+
+fn share_line(sharing: &Sharing) -> String {
+    let described = described(sharing);
+    let keys = described.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let keys: Vec<String> = keys.map(|(key, value)| format!("{key}: {}", text(value))).collect();
+    format!("  shared by its members: {}", keys.join(", "))
+}
+
+fn split_words(rule: &Rule) -> String {
+    let most = rule.limit.tiers().iter().map(Tier::capacity).min().unwrap_or_default();
+    let most = u64::from(most) / Coordination::COARSE_BELOW;
+    let least = Coordination::COARSE_BELOW;
+    let setting = if rule.coordination.mode.is_some() { "" } else { " (WEIR_COORDINATION)" };
+    format!(
+        "split{setting}: each instance has its own part, at least {least} hits with up to {most} instances"
+    )
+}
+
+/// A limit that its rule has divided is counted locally, but shown as split.
+fn mode_name(rule: &Rule, mode: Option<Coordination>) -> Option<&'static str> {
+    let is_split = rule.coordination.split_between.is_some() || rule.instances_of.is_some();
+    if is_split { Some(Coordination::Split.name()) } else { mode.map(Coordination::name) }
+}
+
+fn flags(rule: &Rule) -> [(&'static str, bool); 3] {
+    [
+        ("shadow_mode", rule.shadow_mode),
+        ("quota_mode", rule.quota_mode),
+        ("detailed_metric", rule.detailed_metric),
+    ]
+}
+
+fn tier_json(tier: &Tier) -> Value {
+    let mut json = json!({ "requests": tier.requests, "per": tier.refill_period().to_string() });
+    let algorithm = match tier.algorithm {
+        Algorithm::FixedWindow => "fixed_window",
+        Algorithm::SlidingWindow => "sliding_window",
+        Algorithm::TokenBucket(Bucket { burst, refill, strict }) => {
+            json["burst"] = burst.into();
+            json["refill"] = if refill == Refill::Step { "step" } else { "continuous" }.into();
+            json["strict"] = strict.into();
+            "token_bucket"
+        }
+    };
+    json["algorithm"] = algorithm.into();
+    json
+}

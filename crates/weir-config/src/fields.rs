@@ -1,0 +1,207 @@
+//! Typed access to the entries of one mapping, with an error for each value of another type.
+
+use std::{ops::RangeInclusive, rc::Rc};
+
+use super::scalar::brief;
+use super::{
+    checks::misplaced,
+    error::FileReport,
+    go_format::{not_a_map, not_text},
+    keys::Level,
+    scalar::{Meaning, Scalar},
+    yaml::{Position, Value, YamlNode},
+};
+use weir_observe::spelling;
+
+pub(super) struct Fields<'n> {
+    entries: &'n [(Rc<YamlNode>, Rc<YamlNode>)],
+    pub(super) at: Position,
+    pub(super) has_unknown: bool,
+}
+
+/// A value that is present and not null.
+#[derive(Clone, Copy)]
+pub(super) struct Field<T> {
+    pub(super) key_at: Position,
+    pub(super) at: Position,
+    pub(super) value: T,
+}
+
+// === impl Fields ===
+
+impl<'n> Fields<'n> {
+    /// `name` is for messages. Reports a node that is not a mapping, and every invalid key.
+    pub(super) fn new(node: &'n YamlNode, level: Level, name: &str, report: &mut FileReport) -> Option<Self> {
+        let Value::Map(entries) = &node.value else {
+            let (right, kind) = (level.keys().join(", "), node.kind());
+            report.error(
+                node.at,
+                format!("error loading config file: {name} must be a mapping of {right}, not {kind}"),
+            );
+            return None;
+        };
+        let mut has_unknown = false;
+        for (key, value) in entries {
+            match key.scalar().filter(|scalar| scalar.meaning() == Meaning::Text).map(Scalar::text) {
+                None => report.error_with(key.at, || not_text(key)),
+                Some(name) if level.keys().contains(&name) => {}
+                Some(name) if level.ignores(name) => misplaced::check(level, key, name, value, report),
+                Some(name) => {
+                    has_unknown = true;
+                    report.error_with(key.at, || level.unknown(name));
+                }
+            }
+        }
+        Some(Self { entries, at: node.at, has_unknown })
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<Field<&'n YamlNode>> {
+        self.entry(key).filter(|field| !field.value.is_null())
+    }
+
+    /// The place of `key` if nothing is written after it, not even a null.
+    pub(super) fn bare(&self, key: &str) -> Option<Position> {
+        let is_bare = |node: &YamlNode| node.scalar().is_some_and(|s| s.is_null() && s.written().is_empty());
+        self.entry(key).filter(|field| is_bare(field.value)).map(|field| field.key_at)
+    }
+
+    fn entry(&self, key: &str) -> Option<Field<&'n YamlNode>> {
+        let is_key = |node: &YamlNode| {
+            node.scalar().is_some_and(|scalar| scalar.meaning() == Meaning::Text && scalar.text() == key)
+        };
+        let (key, value) = self.entries.iter().find(|(node, _)| is_key(node))?;
+        Some(Field { key_at: key.at, at: value.at, value })
+    }
+
+    /// None if it is empty. A number or boolean is text as spelled.
+    pub(super) fn text(&self, key: &str, report: &mut FileReport) -> Option<Field<&'n str>> {
+        let field = self.get(key)?;
+        let Some(scalar) = field.value.scalar() else {
+            report.error(field.at, wrong(key, "text", field.value));
+            return None;
+        };
+        (!scalar.text().is_empty()).then(|| field.with(scalar.text()))
+    }
+
+    pub(super) fn flag(&self, key: &str, report: &mut FileReport) -> bool {
+        self.flag_or(key, false, report)
+    }
+
+    pub(super) fn flag_or(&self, key: &str, absent: bool, report: &mut FileReport) -> bool {
+        let Some(field) = self.get(key) else {
+            return absent;
+        };
+        if let Some(Meaning::Bool(flag)) = field.value.scalar().map(Scalar::meaning) {
+            return flag;
+        }
+        report.error(field.at, wrong(key, "true or false", field.value));
+        absent
+    }
+
+    pub(super) fn count(&self, key: &str, least: u32, report: &mut FileReport) -> Option<Field<u32>> {
+        self.count_in(key, least..=u32::MAX, report)
+    }
+
+    pub(super) fn count_in(
+        &self,
+        key: &str,
+        range: RangeInclusive<u32>,
+        report: &mut FileReport,
+    ) -> Option<Field<u32>> {
+        let field = self.get(key)?;
+        let scalar = field.value.scalar();
+        let count = match scalar.map(Scalar::meaning) {
+            Some(Meaning::Int(number)) => u32::try_from(number).ok().filter(|count| range.contains(count)),
+            _ => None,
+        };
+        let Some(count) = count else {
+            let right = format!("a whole number from {} to {}", range.start(), range.end());
+            report.error(field.at, wrong(key, &right, field.value));
+            return None;
+        };
+        if let Some(scalar) = scalar
+            && scalar.written().len() > 1
+            && scalar.written().starts_with('0')
+            && scalar.written().bytes().all(|b| b.is_ascii_digit())
+        {
+            let written = scalar.brief();
+            report.warn(field.at, format!("'{written}' starts with 0, so YAML reads it as octal: {count}"));
+        }
+        Some(field.with(count))
+    }
+
+    pub(super) fn list(&self, key: &str, report: &mut FileReport) -> &'n [Rc<YamlNode>] {
+        let Some(field) = self.get(key) else {
+            return &[];
+        };
+        let Value::List(items) = &field.value.value else {
+            report.error(field.at, wrong(key, "a list", field.value));
+            return &[];
+        };
+        items
+    }
+
+    pub(super) fn maps(
+        &self,
+        key: &str,
+        report: &mut FileReport,
+    ) -> impl Iterator<Item = &'n YamlNode> + use<'n> {
+        let items = self.list(key, report);
+        for item in items.iter().filter(|item| !matches!(item.value, Value::Map(_))) {
+            report.error_with(item.at, || not_a_map(item));
+        }
+        items.iter().map(|item| &**item).filter(|item| matches!(item.value, Value::Map(_)))
+    }
+}
+
+// === impl Field ===
+
+impl<T> Field<T> {
+    fn with<U>(&self, value: U) -> Field<U> {
+        Field { key_at: self.key_at, at: self.at, value }
+    }
+}
+
+pub(super) fn choice<T: Copy>(
+    fields: &Fields<'_>,
+    key: &str,
+    choices: &[(&str, T)],
+    report: &mut FileReport,
+) -> Option<T> {
+    let text = fields.text(key, report)?;
+    let found = choices.iter().find(|(name, _)| *name == text.value).map(|(_, value)| *value);
+    if found.is_none() {
+        let names = || choices.iter().map(|(name, _)| *name);
+        let hint = spelling::nearest(text.value, names()).map(|name| format!("; did you mean '{name}'?"));
+        let right = names().collect::<Vec<_>>().join(" or ");
+        let written = brief(text.value);
+        report
+            .error(text.at, format!("invalid {key} '{written}': write {right}{}", hint.unwrap_or_default()));
+    }
+    found
+}
+
+pub(super) fn number(node: &YamlNode, what: &str, report: &mut FileReport) -> Option<Field<f64>> {
+    let found = match node.scalar().map(Scalar::meaning) {
+        #[expect(clippy::cast_precision_loss, reason = "Prometheus' numbers are floats")]
+        Some(Meaning::Int(number)) => Some(number as f64),
+        Some(Meaning::Float(number)) => Some(number),
+        _ => None,
+    };
+    let value = found.filter(|number| *number > 0.0 && number.is_finite());
+    if value.is_none() {
+        report.error(node.at, wrong(what, "a number above 0", node));
+    }
+    value.map(|value| Field { key_at: node.at, at: node.at, value })
+}
+
+pub(super) fn wrong(key: &str, right: &str, found: &YamlNode) -> String {
+    let found = match &found.value {
+        Value::Scalar(scalar) if scalar.meaning() == Meaning::Text => {
+            format!("the text '{}'", scalar.brief())
+        }
+        Value::Scalar(scalar) => format!("'{}'", scalar.brief()),
+        Value::List(_) | Value::Map(_) => found.kind().to_owned(),
+    };
+    format!("error loading config file: '{key}' must be {right}, not {found}")
+}

@@ -1,0 +1,165 @@
+//! Lists the rule files of a directory, each under its visible name.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    ffi::OsStr,
+    fs, io,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
+
+use super::mount::{self, Broken};
+
+/// A directory at the top of an ext file system, which only root may read.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// A file of rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleFile {
+    /// The path below the listed directory, through links, as messages show it.
+    pub path: PathBuf,
+    /// The path without links.
+    pub real: PathBuf,
+}
+
+/// What is in a directory of rules.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// The files, in the order of their names.
+    pub files: Vec<RuleFile>,
+    /// Every directory that was read, and every version of a ConfigMap that a file is in, links resolved.
+    pub dirs: BTreeSet<PathBuf>,
+    /// Paths left out, with the reason. As in envoyproxy/ratelimit, they do not keep the others from being used.
+    pub skipped: Vec<(PathBuf, String)>,
+    /// Paths that could not be read, although rules may be there.
+    pub failures: Vec<(PathBuf, io::Error)>,
+    /// Whether a ConfigMap seems to be changing, since a visible link is broken.
+    pub(super) is_changing: bool,
+}
+
+// === impl Listing ===
+
+impl Listing {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let failures = |listing: &Self| -> Vec<_> {
+            listing.failures.iter().map(|(path, error)| (path.clone(), error.kind())).collect()
+        };
+        self.files == other.files
+            && self.dirs == other.dirs
+            && self.is_changing == other.is_changing
+            && self.skipped == other.skipped
+            && failures(self) == failures(other)
+    }
+}
+
+/// Paths without a hidden part sort first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ListedPath {
+    hidden: bool,
+    path: PathBuf,
+}
+
+/// A file with several paths is listed once, under a visible one if there is one. A directory is read once, so that
+/// circular links end. [Versions](mount) of a ConfigMap are never read: their files have visible links.
+pub fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
+    let mut listing = Listing::default();
+    let mut names: BTreeMap<PathBuf, ListedPath> = BTreeMap::new();
+    let mut seen = HashSet::new();
+    let mut ahead = BTreeSet::from([ListedPath { hidden: false, path: root.to_owned() }]);
+    while let Some(dir) = ahead.pop_first() {
+        let real = match fs::canonicalize(&dir.path) {
+            Ok(real) => real,
+            Err(error) => {
+                listing.failures.push((dir.path, error));
+                continue;
+            }
+        };
+        if !seen.insert(real.clone()) {
+            continue;
+        }
+        listing.dirs.insert(real.clone());
+        match fs::read_dir(&dir.path) {
+            Ok(entries) => {
+                for entry in entries {
+                    match entry {
+                        Ok(entry) => {
+                            let (name, path) = (entry.file_name(), entry.path());
+                            let hidden = name.as_bytes().starts_with(b".");
+                            if hidden && ignore_dotfiles || mount::is_internal(&name) && !path.is_file() {
+                                continue;
+                            }
+                            let found = ListedPath { hidden: dir.hidden || hidden, path };
+                            classify(found, &mut ahead, &mut names, &mut listing);
+                        }
+                        Err(error) => listing.failures.push((dir.path.clone(), error)),
+                    }
+                }
+            }
+            // nobody keeps rules there; any other directory may have been readable a moment ago
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied
+                    && dir.path != root
+                    && (dir.hidden || dir.path.file_name() == Some(OsStr::new(LOST_AND_FOUND)))
+                    && !mount::is_in_version(&real) =>
+            {
+                let reason = format!("the directory cannot be read, so rules in it have no effect: {error}");
+                listing.skipped.push((dir.path, reason));
+            }
+            Err(error) => listing.failures.push((dir.path, error)),
+        }
+    }
+    let versions = names.keys().filter_map(|real| real.parent());
+    let versions = versions.filter(|dir| dir.file_name().is_some_and(mount::is_internal));
+    listing.dirs.extend(versions.map(Path::to_owned));
+    listing.files =
+        names.into_iter().map(|(real, ListedPath { path, .. })| RuleFile { path, real }).collect();
+    listing.files.sort_by(|a, b| a.path.cmp(&b.path));
+    listing.skipped.sort();
+    listing.failures.sort_by(|(a, _), (b, _)| a.cmp(b));
+    listing
+}
+
+fn classify(
+    found: ListedPath,
+    ahead: &mut BTreeSet<ListedPath>,
+    names: &mut BTreeMap<PathBuf, ListedPath>,
+    listing: &mut Listing,
+) {
+    let target =
+        fs::metadata(&found.path).and_then(|metadata| Ok((metadata, fs::canonicalize(&found.path)?)));
+    match target {
+        Ok((metadata, _)) if metadata.is_dir() => {
+            ahead.insert(found);
+        }
+        Ok((metadata, real)) if metadata.is_file() => {
+            let name = names.entry(real).or_insert_with(|| found.clone());
+            if found < *name {
+                *name = found;
+            }
+        }
+        Ok(_) => {}
+        Err(error) => match mount::broken(&found.path) {
+            // removed, or not added yet
+            Some(Broken::NotInVersion) if error.kind() == io::ErrorKind::NotFound => {
+                listing.is_changing = true;
+            }
+            // such as the lock of a file that an editor has open; any other may be a rule file that is being replaced
+            Some(Broken::Dangling) if found.hidden => {
+                listing.skipped.push((found.path, "the link leads nowhere, so it has no effect".to_owned()));
+            }
+            broken => {
+                listing.is_changing |= broken == Some(Broken::NoVersion);
+                listing.failures.push((found.path, error));
+            }
+        },
+    }
+}
+
+/// Such as `config.yaml` beside `config`.
+pub(super) fn beside(dir: &Path) -> Option<PathBuf> {
+    let start = [dir.file_name()?.as_bytes(), b"."].concat();
+    let entries = fs::read_dir(dir.parent()?).ok()?;
+    let found =
+        entries.filter_map(Result::ok).filter(|entry| entry.file_name().as_bytes().starts_with(&start));
+    found.map(|entry| entry.path()).min()
+}

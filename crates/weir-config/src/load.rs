@@ -1,0 +1,297 @@
+//! Reads a directory of rule files. One invalid file rejects all of them.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, Read},
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    checks::{duplicates, hidden, ineffective},
+    compile::{Declared, compile},
+    documents::{self, Document, DocumentContent},
+    encoding::{Undecodable, decode},
+    error::{ConfigError, ConfigErrors, ConfigWarning, DisplayOrigin, FileReport, Report},
+    files::{self, Listing, RuleFile},
+    yaml::{self, Position, YamlNode},
+};
+use weir_limit::{Domain, Origin};
+
+/// About 150,000 rules: a wrong mount must not fill the memory.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// Files are read again if they change meanwhile. After the last time, the watch finds the change.
+const MAX_READS: usize = 5;
+
+/// How long a load waits for a ConfigMap that is being changed, which takes milliseconds.
+const MAX_CHANGE: Duration = Duration::from_secs(1);
+
+const CHANGE_POLL: Duration = Duration::from_millis(20);
+
+const UNREADABLE: &str = "error loading config file";
+
+/// The same for a file that an editor may have made.
+const UNREADABLE_HIDDEN: &str =
+    "error loading config file (RUNTIME_IGNOREDOTFILES=true leaves out those whose names begin with a dot)";
+
+/// Configures how a directory is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `MERGE_DOMAIN_CONFIG`: merges the descriptors of files with the same domain, in the order of their paths.
+    pub merge_domains: bool,
+    /// `RUNTIME_IGNOREDOTFILES`: ignores files and directories whose names begin with a dot.
+    pub ignore_dotfiles: bool,
+}
+
+/// Rules that were loaded.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The domains, in the order of the first file that declares each.
+    pub domains: Vec<Domain>,
+    /// Valid content that is probably a mistake, by file and place.
+    pub warnings: Vec<ConfigWarning>,
+    /// The number of files that were read.
+    pub files: usize,
+    /// The errors of what is not part of the rules although it is new, because it is invalid.
+    pub left_out: Vec<ConfigError>,
+}
+
+/// Reads every file below `dir`, in the order of paths. A directory without files gives no rules and a warning. Blocks,
+/// for seconds with large files. Waits up to a second for a changing ConfigMap, and reads changed files again.
+///
+/// # Errors
+///
+/// All errors of all files.
+pub fn load(dir: &Path, options: &Options) -> Result<Loaded, ConfigErrors> {
+    let list = || files::list(dir, options.ignore_dotfiles);
+    let deadline = Instant::now() + MAX_CHANGE;
+    let mut listing = list();
+    for _ in 1..MAX_READS {
+        while listing.is_changing && Instant::now() < deadline {
+            thread::sleep(CHANGE_POLL);
+            listing = list();
+        }
+        let loaded = load_listed(dir, *options, &listing);
+        let after = list();
+        if listing.is_same(&after) {
+            return loaded;
+        }
+        listing = after;
+    }
+    load_listed(dir, *options, &listing)
+}
+
+fn load_listed(dir: &Path, options: Options, listing: &Listing) -> Result<Loaded, ConfigErrors> {
+    let mut reading = Reading::new(options);
+    for (path, error) in &listing.failures {
+        let (what, beside) = if path == dir {
+            (
+                "cannot read the rules directory",
+                files::beside(dir).as_deref().map(how_to_read).unwrap_or_default(),
+            )
+        } else {
+            ("cannot read", String::new())
+        };
+        reading.report.error(whole_file(&name(path)), format!("{UNREADABLE}: {what}: {error}{beside}"));
+    }
+    for (path, reason) in &listing.skipped {
+        reading.report.warn(whole_file(&name(path)), reason.clone());
+    }
+    if listing.files.is_empty() && !reading.report.has_errors() {
+        reading
+            .report
+            .warn(whole_file(&name(dir)), "the directory has no files, so there are no rules".into());
+    }
+    for file in &listing.files {
+        reading.file(file);
+    }
+    reading.finish(listing.files.len())
+}
+
+/// Reads the file `path`.
+///
+/// # Errors
+///
+/// All errors of the file.
+pub fn load_file(path: &Path) -> Result<Loaded, ConfigErrors> {
+    let mut reading = Reading::new(Options::default());
+    reading.file(&RuleFile { path: path.to_owned(), real: path.to_owned() });
+    reading.finish(1)
+}
+
+/// Reads `input` to its end as one file, named `name` in messages.
+///
+/// # Errors
+///
+/// All errors of the file.
+pub fn load_input(name: &str, input: impl Read) -> Result<Loaded, ConfigErrors> {
+    let mut reading = Reading::new(Options::default());
+    reading.bytes(name.into(), UNREADABLE, read(input, 0));
+    reading.finish(1)
+}
+
+/// Reads one document, named `file` in messages.
+///
+/// # Errors
+///
+/// All errors of the document.
+pub fn parse(file: &str, text: &str) -> Result<Loaded, ConfigErrors> {
+    let mut reading = Reading::new(Options::default());
+    let mut report = FileReport::new(file.into());
+    reading.document(text, &mut report);
+    report.finish(&mut reading.report);
+    reading.finish(1)
+}
+
+/// Reads `documents` together, as the files of one directory: a domain or name may be in any of them.
+///
+/// # Errors
+///
+/// All errors of all documents.
+pub fn load_documents(documents: Vec<Document>, options: &Options) -> Result<Loaded, ConfigErrors> {
+    let mut reading = Reading::new(*options);
+    let count = documents.len();
+    for Document { name, content } in documents {
+        let mut report = FileReport::new(name.as_str().into());
+        match content {
+            DocumentContent::Yaml(text) => reading.document(&text, &mut report),
+            DocumentContent::Tree(value) => reading.root(&documents::tree(value), &mut report),
+        }
+        report.finish(&mut reading.report);
+    }
+    reading.finish(count)
+}
+
+pub(super) fn read_file(path: &Path, report: &mut FileReport) -> Option<String> {
+    let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+    let bytes = opened.and_then(|(size, file)| read(file, size));
+    text_of(bytes, "error loading file", report)
+}
+
+struct Reading {
+    options: Options,
+    report: Report,
+    domains: Vec<Domain>,
+    places: HashMap<String, (usize, Origin)>,
+}
+
+// === impl Reading ===
+
+impl Reading {
+    fn new(options: Options) -> Self {
+        Self { options, report: Report::default(), domains: Vec::new(), places: HashMap::new() }
+    }
+
+    fn file(&mut self, file: &RuleFile) {
+        let opened = File::open(&file.real).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let is_hidden = file.path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        let start = if is_hidden { UNREADABLE_HIDDEN } else { UNREADABLE };
+        self.bytes(name(&file.path), start, opened.and_then(|(size, file)| read(file, size)));
+    }
+
+    fn bytes(&mut self, name: Arc<str>, start: &str, bytes: io::Result<Vec<u8>>) {
+        let mut report = FileReport::new(name);
+        if let Some(text) = text_of(bytes, start, &mut report) {
+            self.document(&text, &mut report);
+        }
+        report.finish(&mut self.report);
+    }
+
+    fn document(&mut self, text: &str, report: &mut FileReport) {
+        // after a fault, compiling would also report a missing domain
+        if let Some(root) = report.root_of(yaml::parse(text), UNREADABLE) {
+            self.root(&root, report);
+        }
+    }
+
+    fn root(&mut self, root: &YamlNode, report: &mut FileReport) {
+        if let Some(declared) = compile(root, report) {
+            self.declare(declared, report);
+        }
+    }
+
+    fn declare(&mut self, Declared { domain, at }: Declared, report: &mut FileReport) {
+        let Some((index, first)) = self.places.get(&domain.name) else {
+            self.places.insert(domain.name.clone(), (self.domains.len(), report.origin(at)));
+            self.domains.push(domain);
+            return;
+        };
+        if self.options.merge_domains {
+            let merged = &mut self.domains[*index];
+            merged.nodes.extend(domain.nodes);
+            merged.scope = merged.scope.max(domain.scope);
+            merged.give_back = merged.give_back.max(domain.give_back);
+        } else {
+            let (name, first) = (&domain.name, DisplayOrigin(first));
+            report.error(
+                at,
+                format!(
+                    "duplicate domain '{name}' in config file; the first is at {first} \
+                     (MERGE_DOMAIN_CONFIG=true merges them)"
+                ),
+            );
+        }
+    }
+
+    fn finish(mut self, files: usize) -> Result<Loaded, ConfigErrors> {
+        for domain in &self.domains {
+            let report = &mut self.report;
+            duplicates::report(&[&domain.name], &domain.nodes, &mut |at, message| {
+                report.error_with(at.clone(), message);
+            });
+            ineffective::warn(domain, report);
+            hidden::warn(domain, report);
+        }
+        self.report.finish().map(|warnings| Loaded {
+            domains: self.domains,
+            warnings,
+            files,
+            left_out: Vec::new(),
+        })
+    }
+}
+
+fn text_of(bytes: io::Result<Vec<u8>>, start: &str, report: &mut FileReport) -> Option<String> {
+    match bytes.map(decode) {
+        Ok(Ok(text)) => return Some(text),
+        Ok(Err(Undecodable { at, message })) => report.error(at, format!("{start}: {message}")),
+        Err(error) => report.error(Position::default(), format!("{start}: {error}")),
+    }
+    None
+}
+
+/// envoyproxy/ratelimit reads `beside` with `RUNTIME_WATCH_ROOT`.
+fn how_to_read(beside: &Path) -> String {
+    format!(
+        "; {} is beside it and not read: move it into the directory, or name the one that it is in (--config, or \
+         RUNTIME_APPDIRECTORY=.)",
+        beside.display()
+    )
+}
+
+fn name(path: &Path) -> Arc<str> {
+    path.display().to_string().into()
+}
+
+fn whole_file(name: &Arc<str>) -> Origin {
+    Origin { file: Arc::clone(name), line: 0, column: 0 }
+}
+
+/// `size` is what is known of the size, to reject a large file without reading it.
+fn read(input: impl Read, size: u64) -> io::Result<Vec<u8>> {
+    if size > MAX_FILE_BYTES {
+        let message = format!("the file has {size} bytes; the maximum is {MAX_FILE_BYTES}");
+        return Err(io::Error::other(message));
+    }
+    let mut bytes = Vec::new();
+    input.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        let message = format!("the file has more than {MAX_FILE_BYTES} bytes, the maximum");
+        return Err(io::Error::other(message));
+    }
+    Ok(bytes)
+}

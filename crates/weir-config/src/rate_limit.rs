@@ -1,0 +1,277 @@
+//! Reads a `rate_limit`: one limit, several tiers, or unlimited.
+
+use super::{
+    checks::redundant_tiers,
+    duration,
+    error::FileReport,
+    fields::Fields,
+    keys::Level,
+    scalar::brief,
+    share, split,
+    tier::{self, Kind, OURS, PACE, REFERENCE},
+    yaml::{Position, Value, YamlNode},
+};
+use weir_limit::{
+    Coordination, GiveBack, Limit, OnStoreFailure, OverLimitPolicy, RuleCoordination, Tier, Unit,
+    share::Sharing,
+};
+
+const COORDINATION: [&str; 4] = ["coordination", "sync_interval", "on_store_failure", "instances"];
+
+/// Each is a counter for each value, and every request is checked against all of them.
+const MAX_TIERS: usize = 64;
+
+pub(super) struct RateLimit {
+    pub(super) limit: Limit,
+    pub(super) sharing: Option<Sharing>,
+    pub(super) shadow: Option<Limit>,
+    pub(super) coordination: RuleCoordination,
+    pub(super) give_back: Option<GiveBack>,
+    /// The DNS name of the instances that split it.
+    pub(super) instances_of: Option<Box<str>>,
+    pub(super) name: Option<Box<str>>,
+    pub(super) replaces: Vec<Box<str>>,
+}
+
+pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -> Option<RateLimit> {
+    let fields = Fields::new(node, Level::RateLimit, "'rate_limit'", report)?;
+    let name = fields.text("name", report);
+    let replaces = replaces(&fields, name.map(|name| name.value), report);
+    let (mut limit, sharing) = if fields.flag("unlimited", report) {
+        check_unlimited(&fields, report);
+        (Some(Limit::Unlimited), None)
+    } else {
+        limit(&fields, key_at, None, report)
+    };
+    let mut shadow = shadow_beside(&fields, limit.as_ref(), sharing.is_some(), report);
+    let mut coordination = coordination(&fields, report);
+    let instances_of =
+        split::apply(&fields, limit.as_mut(), shadow.as_mut(), sharing.is_some(), &mut coordination, report);
+    Some(RateLimit {
+        limit: limit?,
+        sharing,
+        shadow,
+        coordination,
+        give_back: give_back(&fields, report),
+        instances_of,
+        name: name.map(|name| name.value.into()),
+        replaces,
+    })
+}
+
+/// Also reads how the first tier is shared. `inherited` is the algorithm unless `fields` name one.
+fn limit(
+    fields: &Fields<'_>,
+    key_at: Position,
+    inherited: Option<Kind>,
+    report: &mut FileReport,
+) -> (Option<Limit>, Option<Sharing>) {
+    if fields.get("tiers").is_some() {
+        let (limit, sharing) = tiers(fields, inherited, report).unzip();
+        return (limit, sharing.flatten());
+    }
+    let read = tier::read(fields, key_at, inherited, report);
+    let sharing = share::read(fields, read.as_ref(), report);
+    let limit = read.map(|read| Limit::Tiers {
+        tiers: std::iter::once(read.tier).chain(read.pace).collect(),
+        // a limit in the syntax of envoyproxy/ratelimit counts rejected requests, as there
+        over_limit_policy: if read.is_reference && sharing.is_none() {
+            OverLimitPolicy::Count
+        } else {
+            OverLimitPolicy::Ignore
+        },
+    });
+    (limit, sharing)
+}
+
+pub(super) fn shadow(fields: &Fields<'_>, inherited: Option<Kind>, report: &mut FileReport) -> Option<Limit> {
+    let field = fields.get("shadow")?;
+    let fields = Fields::new(field.value, Level::Shadow, "'shadow'", report)?;
+    limit(&fields, field.key_at, inherited, report).0
+}
+
+/// The shadow has the algorithm of `enforced` unless it names one. Reports what is valid alone, but not together.
+fn shadow_beside(
+    fields: &Fields<'_>,
+    enforced: Option<&Limit>,
+    is_shared: bool,
+    report: &mut FileReport,
+) -> Option<Limit> {
+    let field = fields.get("shadow")?;
+    let Some(enforced) = enforced else { return shadow(fields, None, report) };
+    // `unlimited` reports the keys that have no place beside it
+    let first = enforced.tiers().first()?;
+    if is_shared {
+        report.error(
+            field.key_at,
+            "a limit that is shared has no 'shadow', because the shares depend on who asks; remove one of both",
+        );
+        return None;
+    }
+    let shadow = shadow(fields, Some(Kind::of(first)), report)?;
+    if shadow == *enforced {
+        report.warn(field.key_at, "this 'shadow' is the limit itself, so it would reject the same requests");
+    }
+    Some(shadow)
+}
+
+pub(super) fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> RuleCoordination {
+    let mode = fields.text("coordination", report).and_then(|field| {
+        let mode = Coordination::parse(field.value);
+        if mode.is_none() {
+            let (unknown, names) = (brief(field.value), Coordination::NAMES);
+            report.error(field.at, format!("unknown coordination '{unknown}'; write {names}"));
+        }
+        mode
+    });
+    let on_store_failure = fields.text("on_store_failure", report).and_then(|field| {
+        let failure = OnStoreFailure::parse(field.value);
+        if failure.is_none() {
+            let right = "write local, allow or deny";
+            report.error(field.at, format!("unknown on_store_failure '{}'; {right}", brief(field.value)));
+        }
+        failure
+    });
+    let interval = fields.text("sync_interval", report);
+    let sync_interval = interval.and_then(|field| {
+        let interval = duration::parse(field.value);
+        if interval.is_none() {
+            report.error(field.at, format!("invalid interval '{}'; {}", brief(field.value), duration::RIGHT));
+        }
+        interval
+    });
+    if let (Some(field), Some(mode)) = (interval, mode)
+        && !matches!(mode, Coordination::Interval | Coordination::Auto)
+    {
+        report.warn(
+            field.key_at,
+            format!("'sync_interval' has no effect with 'coordination: {}'", mode.name()),
+        );
+    }
+    RuleCoordination { mode, sync_interval, on_store_failure, ..RuleCoordination::default() }
+}
+
+pub(super) fn give_back(fields: &Fields<'_>, report: &mut FileReport) -> Option<GiveBack> {
+    let field = fields.text("give_back", report)?;
+    let give_back = GiveBack::parse(field.value);
+    if give_back.is_none() {
+        report.error(field.at, format!("unknown give_back '{}'; write allow or deny", brief(field.value)));
+    }
+    give_back
+}
+
+/// The tier that is shared becomes the first one of the limit.
+fn tiers(
+    fields: &Fields<'_>,
+    inherited: Option<Kind>,
+    report: &mut FileReport,
+) -> Option<(Limit, Option<Sharing>)> {
+    for key in REFERENCE.into_iter().chain(OURS).chain(PACE).chain(["share"]) {
+        if let Some(field) = fields.get(key) {
+            report
+                .error(field.key_at, format!("'{key}' cannot be combined with 'tiers'; move it into a tier"));
+        }
+    }
+    let inherited = tier::kind(fields, report).or(inherited);
+    let list = fields.get("tiers")?;
+    if let Value::List(items) = &list.value.value
+        && let Some(item) = items.get(MAX_TIERS)
+    {
+        report.error(
+            item.at,
+            format!("a limit has at most {MAX_TIERS} tiers, and this one has {}", items.len()),
+        );
+        return None;
+    }
+    let mut tiers: Vec<(Tier, Position)> = Vec::new();
+    let mut all_valid = true;
+    let mut shared: Option<(Tier, Sharing)> = None;
+    for node in fields.maps("tiers", report) {
+        let Some(fields) = Fields::new(node, Level::Tier, "a tier", report) else {
+            all_valid = false;
+            continue;
+        };
+        let read = tier::read(&fields, node.at, inherited, report);
+        let sharing = share::read(&fields, read.as_ref(), report);
+        match (read, sharing) {
+            (None, _) => all_valid = false,
+            (Some(read), None) => {
+                tiers.extend(std::iter::once(read.tier).chain(read.pace).map(|tier| (tier, node.at)));
+            }
+            (Some(read), Some(sharing)) if shared.is_none() => shared = Some((read.tier, sharing)),
+            (Some(_), Some(_)) => {
+                let at = fields.get("share").map_or(node.at, |field| field.key_at);
+                report.error(at, "only one tier can be shared");
+                all_valid = false;
+            }
+        }
+    }
+    if matches!(&list.value.value, Value::List(items) if items.is_empty()) {
+        report.error(
+            list.at,
+            "'tiers' must not be empty; write at least one tier, such as '- { requests: 100, per: 1m }'",
+        );
+    }
+    if tiers.is_empty() && shared.is_none() {
+        return None;
+    }
+    if tiers.len() > MAX_TIERS {
+        report.error(
+            list.at,
+            format!("a limit has at most {MAX_TIERS} tiers; each smooth window is two, itself and its pace"),
+        );
+        return None;
+    }
+    redundant_tiers::check(&tiers, report);
+    let (pool, sharing) = shared.unzip();
+    let tiers = pool.into_iter().chain(tiers.into_iter().map(|(tier, _)| tier)).collect();
+    all_valid.then_some((Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore }, sharing))
+}
+
+fn check_unlimited(fields: &Fields<'_>, report: &mut FileReport) {
+    for key in REFERENCE
+        .into_iter()
+        .chain(OURS)
+        .chain(PACE)
+        .chain(["algorithm", "tiers", "share", "shadow", "give_back"])
+        .chain(COORDINATION)
+    {
+        let Some(field) = fields.get(key) else {
+            continue;
+        };
+        let text = fields.text("unit", report).map_or("", |unit| unit.value);
+        match key {
+            "unit" if Unit::parse(text).is_some() => {
+                report.error(field.at, "should not specify rate limit unit when unlimited");
+            }
+            // a warning only, since envoyproxy/ratelimit accepts these
+            "unit" | "requests_per_unit" => {
+                report.warn(field.key_at, format!("'{key}' has no effect with 'unlimited: true'"));
+            }
+            "shadow" => report.error(
+                field.key_at,
+                "a limit in the shadow of 'unlimited: true' has none to be compared with; write it as the limit \
+                 itself, and 'shadow_mode: true' beside 'rate_limit'",
+            ),
+            _ => report.error(field.key_at, format!("should not specify '{key}' when unlimited")),
+        }
+    }
+}
+
+fn replaces(fields: &Fields<'_>, own: Option<&str>, report: &mut FileReport) -> Vec<Box<str>> {
+    let mut names = Vec::new();
+    for node in fields.maps("replaces", report) {
+        let Some(entry) = Fields::new(node, Level::Replaces, "an entry of 'replaces'", report) else {
+            continue;
+        };
+        match entry.text("name", report) {
+            None if entry.get("name").is_some_and(|name| name.value.scalar().is_none()) => {}
+            None => report.error(node.at, "should not have an empty replaces entry"),
+            Some(name) if Some(name.value) == own => {
+                report.error(name.at, "replaces should not contain name of same descriptor");
+            }
+            Some(name) => names.push(name.value.into()),
+        }
+    }
+    names
+}

@@ -1,0 +1,35 @@
+//! The thread that loads rules.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{LazyLock, mpsc},
+    thread,
+};
+
+use tokio::sync::oneshot;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// For all loads: allocators keep what was freed for its thread, so all threads of a pool would keep a load's memory.
+static THREAD: LazyLock<mpsc::Sender<Job>> = LazyLock::new(|| {
+    let (jobs, received) = mpsc::channel::<Job>();
+    let run = move || received.into_iter().for_each(|job| job());
+    thread::Builder::new().name("weir-rules".into()).spawn(run).expect("the system can start a thread");
+    jobs
+});
+
+/// Reading, parsing and compiling rules may take seconds, which must not delay requests.
+///
+/// # Panics
+///
+/// If `work` does, or if the system cannot start a thread.
+pub async fn on_rules_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, outcome) = oneshot::channel();
+    // an error means that nobody waits for it any more
+    let job = move || drop(done.send(catch_unwind(AssertUnwindSafe(work))));
+    THREAD.send(Box::new(job)).expect("the thread outlives the process's other parts");
+    match outcome.await.expect("a job sends its outcome") {
+        Ok(outcome) => outcome,
+        Err(panicked) => resume_unwind(panicked),
+    }
+}

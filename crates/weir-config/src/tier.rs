@@ -1,0 +1,260 @@
+//! Reads one limit: requests per period in either syntax, and its algorithm.
+
+use super::{
+    duration,
+    error::FileReport,
+    fields::{Field, Fields},
+    scalar::brief,
+    yaml::Position,
+};
+use weir_limit::{Algorithm, Bucket, Period, Refill, Tier, Unit};
+
+pub(super) const REFERENCE: [&str; 3] = ["unit", "requests_per_unit", "unit_multiplier"];
+
+pub(super) const OURS: [&str; 2] = ["requests", "per"];
+
+/// The keys of a token bucket, or of smooth windows.
+pub(super) const PACE: [&str; 4] = ["smooth", "burst", "refill", "strict"];
+
+/// What flows in during this time, in nanoseconds, is the least burst: timers have slots of a millisecond.
+const LEAST_BURST: u128 = 2_000_000;
+
+const ALGORITHMS: &str = "fixed_window, sliding_window or token_bucket";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Kind {
+    #[default]
+    FixedWindow,
+    SlidingWindow,
+    TokenBucket,
+}
+
+pub(super) struct Read {
+    pub(super) tier: Tier,
+    /// The bucket that spreads the hits of a smooth window over it.
+    pub(super) pace: Option<Tier>,
+    /// Whether it has the syntax and the algorithm of envoyproxy/ratelimit.
+    pub(super) is_reference: bool,
+}
+
+/// `inherited` is the algorithm unless `fields` name one. None if the limit is invalid, which is reported.
+pub(super) fn read(
+    fields: &Fields<'_>,
+    key_at: Position,
+    inherited: Option<Kind>,
+    report: &mut FileReport,
+) -> Option<Read> {
+    let kind =
+        if fields.get("algorithm").is_some() { kind(fields, report)? } else { inherited.unwrap_or_default() };
+    let first = |keys: &[&'static str]| keys.iter().find_map(|key| Some((*key, fields.get(key)?.key_at)));
+    let (requests, period) = match (first(&REFERENCE), first(&OURS)) {
+        (Some((theirs, _)), Some((ours, at))) => {
+            report.error(
+                at,
+                format!(
+                    "'{ours}' cannot be combined with '{theirs}'; write either 'requests' and 'per', or \
+                     'requests_per_unit' and 'unit'"
+                ),
+            );
+            None
+        }
+        (None, Some(_)) => ours(fields, report),
+        _ => reference(fields, key_at, report),
+    }?;
+    let algorithm = match kind {
+        Kind::FixedWindow | Kind::SlidingWindow => {
+            let is_smooth = fields.flag("smooth", report);
+            reject_bucket_keys(fields, is_smooth, report);
+            if is_smooth {
+                return smooth(fields, kind, requests, period, report);
+            }
+            if kind == Kind::FixedWindow { Algorithm::FixedWindow } else { Algorithm::SlidingWindow }
+        }
+        Kind::TokenBucket => Algorithm::TokenBucket(bucket(fields, key_at, requests, report)?),
+    };
+    let tier = Tier { requests, period, algorithm };
+    Some(Read { tier, pace: None, is_reference: kind == Kind::FixedWindow && first(&OURS).is_none() })
+}
+
+pub(super) fn kind(fields: &Fields<'_>, report: &mut FileReport) -> Option<Kind> {
+    let field = fields.text("algorithm", report)?;
+    let kind = Kind::parse(field.value);
+    if kind.is_none() {
+        report.error(field.at, format!("unknown algorithm '{}'; write {ALGORITHMS}", brief(field.value)));
+    }
+    kind
+}
+
+// === impl Kind ===
+
+impl Kind {
+    pub(super) const fn of(tier: &Tier) -> Self {
+        match tier.algorithm {
+            Algorithm::FixedWindow => Self::FixedWindow,
+            Algorithm::SlidingWindow => Self::SlidingWindow,
+            Algorithm::TokenBucket(_) => Self::TokenBucket,
+        }
+    }
+
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        match name {
+            "fixed_window" => Some(Self::FixedWindow),
+            "sliding_window" => Some(Self::SlidingWindow),
+            "token_bucket" => Some(Self::TokenBucket),
+            _ => None,
+        }
+    }
+}
+
+fn reference(fields: &Fields<'_>, key_at: Position, report: &mut FileReport) -> Option<(u32, Period)> {
+    let requests = fields.count("requests_per_unit", 0, report);
+    let multiplier = fields.count("unit_multiplier", 1, report);
+    let field = fields.text("unit", report);
+    let text = field.map_or("", |unit| unit.value);
+    let Some(unit) = Unit::parse(text) else {
+        // `fields.text` has reported a unit that is not text, and an unknown key may stand for the unit
+        if field.is_some() || (fields.get("unit").is_none() && !fields.has_unknown) {
+            let at = field.map_or(key_at, |unit| unit.at);
+            let right = "write second, minute, hour, day, week, month or year";
+            report.error(at, format!("invalid rate limit unit '{}'; {right}", brief(text)));
+        }
+        return None;
+    };
+    let period = multiplied(unit.period(), multiplier, report)?;
+    if fields.get("requests_per_unit").is_none() {
+        report.warn(key_at, "'requests_per_unit' is missing and defaults to 0, which rejects every request");
+        return Some((0, period));
+    }
+    Some((requests?.value, period))
+}
+
+fn multiplied(unit: Period, multiplier: Option<Field<u32>>, report: &mut FileReport) -> Option<Period> {
+    let Some(Field { at, value, .. }) = multiplier else {
+        return Some(unit);
+    };
+    let nanos = unit.as_nanos().checked_mul(value.into());
+    let period = nanos.map(Period::from_nanos).filter(|period| *period <= duration::LONGEST);
+    if period.is_none() {
+        let longest = duration::LONGEST;
+        report.error(at, format!("{value} times {unit} exceeds the longest period, {longest}"));
+    }
+    period
+}
+
+fn ours(fields: &Fields<'_>, report: &mut FileReport) -> Option<(u32, Period)> {
+    let requests = fields.count("requests", 0, report);
+    let per = fields.text("per", report);
+    for (there, missing, right) in [("per", "requests", "requests: 100"), ("requests", "per", "per: 1m")] {
+        if let (Some(field), None) = (fields.get(there), fields.get(missing)) {
+            report.error(field.key_at, format!("'{there}' requires '{missing}', such as '{right}'"));
+        }
+    }
+    let Field { at, value, .. } = per?;
+    let Some(period) = duration::parse(value) else {
+        report.error(at, format!("invalid period '{}'; {}", brief(value), duration::RIGHT));
+        return None;
+    };
+    Some((requests?.value, period))
+}
+
+fn bucket(fields: &Fields<'_>, key_at: Position, requests: u32, report: &mut FileReport) -> Option<Bucket> {
+    if requests == 0 {
+        report.error(
+            key_at,
+            "a token bucket with 0 requests never refills; write at least 1, or use fixed_window",
+        );
+        return None;
+    }
+    let refill = match fields.text("refill", report) {
+        None => Refill::Continuous,
+        Some(field) => match field.value {
+            "continuous" => Refill::Continuous,
+            "step" => Refill::Step,
+            other => {
+                report
+                    .error(field.at, format!("unknown refill '{}'; write continuous or step", brief(other)));
+                return None;
+            }
+        },
+    };
+    if fields.flag("smooth", report)
+        && let Some(field) = fields.get("smooth")
+    {
+        report
+            .error(field.key_at, "a token bucket is smooth by itself; lower its 'burst', or remove 'smooth'");
+        return None;
+    }
+    let strict = fields.flag("strict", report);
+    let burst = match fields.count("burst", 1, report) {
+        // an invalid value was reported
+        None if fields.get("burst").is_some() => return None,
+        None => requests,
+        Some(field) => {
+            if refill == Refill::Step && field.value < requests {
+                report.warn(
+                    field.at,
+                    format!(
+                        "a refill step of {requests} tokens exceeds the burst of {}; the excess is lost",
+                        field.value
+                    ),
+                );
+            }
+            field.value
+        }
+    };
+    Some(Bucket { burst, refill, strict })
+}
+
+fn smooth(
+    fields: &Fields<'_>,
+    kind: Kind,
+    requests: u32,
+    period: Period,
+    report: &mut FileReport,
+) -> Option<Read> {
+    let burst = match fields.count("burst", 1, report) {
+        // an invalid value was reported
+        None if fields.get("burst").is_some() => return None,
+        // each hit of a burst takes one from the rate of a sliding window
+        None if kind == Kind::SlidingWindow => requests.div_ceil(100),
+        None => requests.div_ceil(100).max(5),
+        Some(field) => {
+            if field.value > requests {
+                let message =
+                    format!("a burst of {} exceeds the limit of {requests}, which applies", field.value);
+                report.warn(field.at, message);
+            }
+            field.value
+        }
+    };
+    let least = (u128::from(requests) * LEAST_BURST).div_ceil(u128::from(period.as_nanos().max(1)));
+    let burst = burst.max(u32::try_from(least).unwrap_or(u32::MAX)).min(requests);
+    let window = |algorithm| Tier { requests, period, algorithm };
+    let (tier, pace) = match kind {
+        Kind::SlidingWindow if requests == 0 => (window(Algorithm::SlidingWindow), None),
+        _ if requests == 0 => (window(Algorithm::FixedWindow), None),
+        // a bucket of that rate and burst admits no more than the limit in any interval of a period
+        Kind::SlidingWindow => {
+            (Tier { requests: requests - burst + 1, ..window(Algorithm::SlidingWindow) }.pace(burst), None)
+        }
+        Kind::FixedWindow | Kind::TokenBucket => {
+            let window = window(Algorithm::FixedWindow);
+            let pace = window.pace(burst);
+            (window, Some(pace))
+        }
+    };
+    Some(Read { tier, pace, is_reference: false })
+}
+
+fn reject_bucket_keys(fields: &Fields<'_>, is_smooth: bool, report: &mut FileReport) {
+    let bucket_keys = PACE.into_iter().filter(|key| *key != "smooth" && !(is_smooth && *key == "burst"));
+    for key in bucket_keys {
+        if let Some(field) = fields.get(key) {
+            let or_smooth = if key == "burst" { " or 'smooth: true'" } else { "" };
+            report.error(
+                field.key_at,
+                format!("'{key}' requires 'algorithm: token_bucket'{or_smooth}; add that, or remove '{key}'"),
+            );
+        }
+    }
+}

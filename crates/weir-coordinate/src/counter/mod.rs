@@ -1,0 +1,314 @@
+//! One local counter: this instance's copy of the counters of one target. Pure: it has no clock, no store and no lock.
+//!
+//! The *estimate* is this instance's knowledge of the shared counters: the last reply of the shared store, unless nobody
+//! else has changed them, plus all hits counted here since, at their true times, without hits that are leased and not
+//! used. Every mode answers from it; the modes differ in when a hit may be admitted without asking the store. Hits counted
+//! here that the store has not been sent yet are *pending*; they belong to the instant at which they were counted, since
+//! hits of one window must not be counted in the next. Hits that the store granted in advance are a *lease*.
+
+pub(super) mod auto;
+mod decide;
+mod demand;
+mod exchange;
+mod leases;
+mod ledger;
+mod place;
+mod reply;
+mod schedule;
+mod talk;
+#[cfg(test)]
+mod tests;
+mod tiers;
+
+use std::sync::Arc;
+
+pub(super) use self::{
+    auto::Switch,
+    decide::{Ask, How},
+    exchange::Sent,
+    ledger::Dropped,
+    place::{QueuePlace, Urgency},
+    reply::Applied,
+    talk::{Asks, Group, Outcome, Tries, TryOutcome, Verdict},
+};
+use self::{
+    demand::{Demand, UsageRate},
+    ledger::Ledger,
+    schedule::FlushSchedule,
+    talk::Talk,
+    tiers::{States, saturated},
+};
+use weir_limit::{
+    Algorithm, Coordination, LimitCheck, Period, RuleId, Timestamp,
+    algorithm::{CounterState, IdleAt},
+    capacity,
+};
+use weir_store::remote::{Reply, Target, TierSet};
+
+/// The time without a check after which a counter forgets its wish to read the store's count.
+const FORGOTTEN_AFTER: Period = Period::from_secs(1);
+
+/// The age of the last reply from which this instance looks for hits that others have given back, unless the sync
+/// interval is longer.
+const FIRST_LOOK: Period = Period::from_millis(250);
+
+/// So often that age doubles.
+const MOST_DOUBLINGS: u8 = 20;
+
+/// The rule of a counter, and its mode.
+#[derive(Debug)]
+pub(super) struct ModeChoice {
+    /// Whose limit the target has; none if it came with a request.
+    rule: Option<RuleId>,
+    /// The requested one, or the nearest that the store supports for the target.
+    pub(super) mode: Coordination,
+    /// Whether `auto` has chosen `lease` because of a burst.
+    pub(super) is_in_burst: bool,
+    /// None until `mode` has been chosen for the current target.
+    pub(super) requested_mode: Option<Coordination>,
+    /// Whether another counter of this instance shares some of the tiers: it counts as one more instance.
+    pub(super) is_beside: bool,
+}
+
+/// The number of a counter in this process, modulo 2^32: a late reply is not applied to a successor of its counter. A
+/// call ends long before the numbers repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Generation(pub(super) u32);
+
+/// This instance's copy of the counters of one target. Fields that every decision reads come first, in this order: with
+/// thousands of counters most are not in the CPU cache, and every additional cache line costs a memory access.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct LocalCounter {
+    pub(super) target: Arc<Target>,
+    pub(super) choice: ModeChoice,
+    pub(super) last_check_at: Timestamp,
+    pub(super) estimate: States,
+    pub(super) ledger: Ledger,
+    pub(super) talk: Talk,
+    /// While the store is unavailable: the states as if every instance counted the same hits.
+    fallback: Option<Box<States>>,
+    pub(super) demand: Demand,
+    pub(super) place: QueuePlace,
+    numbers: Numbers,
+    heard: Heard,
+    pub(super) plan: Plan,
+}
+
+/// Numbers of commands, modulo 2^32.
+#[derive(Debug)]
+struct Numbers {
+    /// That of the last command or try.
+    sent: u32,
+    /// That of the command whose reply was applied last.
+    applied: u32,
+    generation: Generation,
+}
+
+/// What the store's replies have told besides its states.
+#[derive(Debug, Default)]
+struct Heard {
+    /// Sliding windows and buckets whose estimate has all that the store counted as of the last reply. While nobody
+    /// else changes them, it is more exact than the store's state, which dates reported hits by the last of them.
+    exact: TierSet,
+    /// On the store's clock. The epoch before the first one.
+    replied_at: Timestamp,
+    /// The instant from which the store counts none of the granted hits, used or not.
+    granted_until: IdleAt,
+}
+
+/// When the store is asked next, and what that depends on.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct Plan {
+    denied_until: Timestamp,
+    pub(super) schedule: FlushSchedule,
+    remaining_at_reply: u32,
+    usage: UsageRate,
+    instances: u16,
+    /// How many milliseconds before the end of a pause the next lease is requested. Zero once it was.
+    asks_before: u16,
+    /// Whether the last reply carried its instant.
+    is_reply_dated: bool,
+    /// How often this instance has looked for hits that others have given back since it was last granted any.
+    looks: u8,
+    /// Whether a bucket has run out of hits, and has not had enough for all instances again since.
+    is_scarce: bool,
+    /// Whether the next flush reads the store's count, even if there is nothing to report.
+    wants_read: bool,
+}
+
+// === impl LocalCounter ===
+
+impl LocalCounter {
+    pub(super) fn new(target: Arc<Target>, interval: Period, generation: Generation, now: Timestamp) -> Self {
+        Self {
+            estimate: target.tiers.iter().map(|tier| CounterState::unused(tier, now)).collect(),
+            last_check_at: Timestamp::default(),
+            ledger: Ledger::default(),
+            talk: Talk::default(),
+            fallback: None,
+            demand: Demand::default(),
+            place: QueuePlace::default(),
+            choice: ModeChoice {
+                rule: None,
+                mode: Coordination::Local,
+                is_in_burst: false,
+                requested_mode: None,
+                is_beside: false,
+            },
+            numbers: Numbers { sent: 0, applied: 0, generation },
+            heard: Heard::default(),
+            plan: Plan {
+                schedule: FlushSchedule::new(interval),
+                remaining_at_reply: saturated(capacity(&target.tiers)),
+                instances: 1,
+                is_reply_dated: true,
+                ..Plan::default()
+            },
+            target,
+        }
+    }
+
+    pub(super) const fn generation(&self) -> Generation {
+        self.numbers.generation
+    }
+
+    /// Follows the limit of `check`, of a rule or of the request, unless its rule is older: after a reload, late requests
+    /// do not bring the old rule back. Only the numbers of the limits can differ, since the key includes the rest.
+    /// Returns whether it may have changed.
+    pub(super) fn follow_limit(&mut self, check: &LimitCheck<'_>, now: Timestamp) -> bool {
+        let rule = check.rule.id();
+        let is_known = rule == self.choice.rule && (rule.is_some() || self.target.is_of(check));
+        if is_known || rule.zip(self.choice.rule).is_some_and(|(rule, own)| rule.is_older_than(own)) {
+            return false;
+        }
+        if !self.target.is_of(check) {
+            self.plan.denied_until = Timestamp::default();
+            self.choice.requested_mode = None;
+            // they were granted by the other limit
+            self.return_leases();
+            let (path, over_limit_policy) = (self.target.path.clone(), check.over_limit_policy());
+            self.target = Arc::new(Target { path, tiers: check.shared_tiers(), over_limit_policy });
+            self.plan_flush(now);
+        }
+        self.choice.rule = rule;
+        true
+    }
+
+    /// Returns whether `target` has the limit that the counter follows now.
+    pub(super) fn serves(&self, target: &Arc<Target>) -> bool {
+        Arc::ptr_eq(target, &self.target)
+    }
+
+    /// Begins with what `other` knows of tiers that both have. From now on each is as another instance to the other.
+    pub(super) fn begin_beside(&mut self, other: &mut Self) {
+        if !self.target.shares_counters(&other.target) {
+            return;
+        }
+        other.return_leases();
+        (self.choice.is_beside, other.choice.is_beside) = (true, true);
+        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
+            let mut known = other.target.tiers.iter().zip(other.estimate.iter());
+            if let Some((_, known)) = known.find(|(its, _)| its.shares_counter(tier)) {
+                state.clone_from(known);
+            }
+        }
+    }
+
+    pub(super) fn change_mode(&mut self, mode: Coordination) {
+        if mode != self.choice.mode {
+            // a pause of leases and the local cache of `strict` have different rules
+            self.plan.denied_until = Timestamp::default();
+            self.choice.mode = mode;
+            self.return_leases();
+        }
+    }
+
+    /// Never changes: the table subtracts it when the counter is removed.
+    pub(super) fn name_bytes(&self) -> usize {
+        self.target.path.len()
+    }
+
+    /// Returns whether the counter can be removed without a loss, because the store has all of its hits.
+    pub(super) fn is_settled(&self) -> bool {
+        self.ledger.is_empty()
+            && self.talk.tries.is_empty()
+            && !self.has_ledger_on_way()
+            && self.talk.given_up_hits() == 0
+    }
+
+    /// For checks that report nothing: the next flush reads the store's count, if the last reply is older than `age`.
+    pub(super) fn refresh(&mut self, age: Period, now: Timestamp) {
+        self.plan.wants_read |= self.is_outdated(age, now);
+    }
+
+    /// For rejections by what the store has said: others may have given hits back. Looks for them in doubling pauses.
+    pub(super) fn look_for_returned(&mut self, now: Timestamp) {
+        let pause =
+            FIRST_LOOK.max(self.plan.schedule.interval()) * (1 << self.plan.looks.min(MOST_DOUBLINGS));
+        if !self.is_alone() && !self.plan.wants_read && self.is_outdated(pause, now) {
+            self.plan.wants_read = true;
+            self.plan.looks = self.plan.looks.saturating_add(1);
+        }
+    }
+
+    fn is_outdated(&self, age: Period, now: Timestamp) -> bool {
+        self.heard.last_reply_at().is_none_or(|last| now.since(last) >= age)
+    }
+
+    /// Returns whether it is no different from an unused counter, so that it can be removed.
+    pub(super) fn is_idle(&self, now: Timestamp) -> bool {
+        // the estimate first: it decides most often, and the sweep, which visits every counter, reads it anyway
+        self.estimate.iter().all(|state| state.idle_at() <= now) && self.is_free(now)
+    }
+
+    /// Returns whether the sweep has nothing to do for it: nothing is pending, in flight, leased or requested.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.ledger.is_empty() && self.talk.is_none() && self.fallback.is_none() && !self.plan.wants_read
+    }
+
+    #[inline]
+    pub(super) const fn is_alone(&self) -> bool {
+        self.plan.instances <= 1
+    }
+
+    fn is_free(&self, now: Timestamp) -> bool {
+        self.is_settled()
+            && now >= self.plan.denied_until
+            // a reply is on its way
+            && self.talk.is_none()
+            // the estimate knows which of the hits that the store counts were used
+            && !self.has_grants(now)
+            // a check without hits has just asked for the count
+            && !(self.plan.wants_read && now.since(self.last_check_at) < FORGOTTEN_AFTER)
+    }
+
+    /// Returns whether the store counts granted hits at `now`, used or not.
+    pub(super) fn has_grants(&self, now: Timestamp) -> bool {
+        self.heard.granted_until.instant() > now
+    }
+
+    pub(super) fn lose_exactness(&mut self) {
+        self.heard.exact = TierSet::default();
+    }
+
+    /// Tiers whose estimate stays: nobody else has changed them since it was exact, or the store did not have them.
+    const fn kept_in(&self, reply: &Reply) -> TierSet {
+        self.heard.exact.and(reply.own).or(reply.missing)
+    }
+
+    /// Returns whether all sliding windows and buckets are among `tiers`.
+    fn has_all_flowing(&self, tiers: TierSet) -> bool {
+        let mut all = self.target.tiers.iter().enumerate();
+        all.all(|(i, tier)| tier.algorithm == Algorithm::FixedWindow || tiers.contains(i))
+    }
+}
+
+// === impl Heard ===
+
+impl Heard {
+    fn last_reply_at(&self) -> Option<Timestamp> {
+        (self.replied_at > Timestamp::default()).then_some(self.replied_at)
+    }
+}

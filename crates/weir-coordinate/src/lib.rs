@@ -1,0 +1,147 @@
+//! The coordinated store: this instance's memory in front of a store that all instances share.
+//!
+//! `docs/coordination.md` has the modes, each with its price and its bound, `docs/design/coordination.md` the parts and
+//! the rules that keep counts right. The modes use the table of local counters (`table/`) and the store client
+//! (`client/`); the table flushes through the client. The state of one counter is in `counter/`, which is pure.
+
+mod buckets;
+mod client;
+mod counter;
+mod link;
+mod metrics;
+mod modes;
+mod own;
+mod pools;
+mod settings;
+pub mod simulated;
+mod table;
+mod units;
+// the tests that use it need the simulated store
+#[cfg(test)]
+mod test_tiers;
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+pub use metrics::CoordinationMetrics;
+pub use settings::CoordinationSettings;
+
+use self::{
+    client::{StoreClient, heartbeat},
+    own::OwnCounters,
+    pools::SharedPools,
+    table::{CounterTable, sender},
+};
+use weir_limit::Timestamp;
+use weir_observe::{Metric, Source};
+use weir_store::{
+    MemoryStore,
+    clock::Clock,
+    pools::PoolSummary,
+    remote::Remote,
+    table_metrics::{HitsOfEvicted, TableMetrics},
+};
+
+/// Memory in front of a shared store.
+pub struct Coordinated<R: Remote> {
+    own: OwnCounters<R>,
+    table: Arc<CounterTable<R>>,
+    client: Arc<StoreClient<R>>,
+    pools: Arc<SharedPools<R>>,
+    /// Ends with the store.
+    _tasks: JoinSet<()>,
+}
+
+// === impl Coordinated ===
+
+impl<R: Remote> Coordinated<R> {
+    /// Must be called within a tokio runtime with time and IO. `remote` need not be reachable yet.
+    pub fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
+        let client = Arc::new(StoreClient::new(remote, clock, settings));
+        let table = Arc::new(CounterTable::new(Arc::clone(&client)));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(heartbeat::run(Arc::clone(&client)));
+        tasks.spawn(sender::run(Arc::clone(&table)));
+        let pools = SharedPools::new(Arc::clone(&client));
+        tasks.spawn(Arc::clone(&pools).sweep());
+        Self { own: OwnCounters::new(Arc::clone(&client)), table, client, pools, _tasks: tasks }
+    }
+
+    /// Returns the metrics of coordination.
+    #[must_use]
+    pub fn coordination_metrics(&self) -> &CoordinationMetrics {
+        &self.client.metrics
+    }
+
+    /// Returns the counters of `local` and `split` rules.
+    #[must_use]
+    pub const fn memory(&self) -> &MemoryStore {
+        &self.own.memory
+    }
+
+    /// Calls [`MemoryStore::sweep_step`] on these counters. `now` is on this instance's clock. Parts of limits follow the
+    /// store's, which may be behind: windows that have not ended there stay.
+    pub fn sweep_step(&self, step: usize, now: Timestamp) {
+        self.own.memory.sweep_step(step, now.min(self.client.time_at(now).now));
+    }
+
+    /// Returns the shared store.
+    #[must_use]
+    pub fn remote(&self) -> &R {
+        &self.client.remote
+    }
+
+    /// Returns the number of instances that share the store, this one included, as of the last heartbeat.
+    #[must_use]
+    pub fn instances(&self) -> usize {
+        self.client.instances()
+    }
+
+    /// Returns whether the store, or a node of it, has stopped replying, so that no decision waits for it.
+    #[must_use]
+    pub fn is_store_unavailable(&self) -> bool {
+        self.client.is_unavailable()
+    }
+
+    /// Returns the number of counters of coordinated rules that are held in memory.
+    #[must_use]
+    pub fn counters(&self) -> usize {
+        self.table.shards.len()
+    }
+
+    /// Reports pending hits, returns unused leases, and deregisters. Must be called after the last decision.
+    pub async fn close(&self) {
+        self.pools.close().await;
+        self.table.final_flush().await;
+        self.client.leave().await;
+    }
+}
+
+impl<R: Remote + Source> Source for Coordinated<R> {
+    fn metrics(&self) -> Vec<Metric> {
+        let coordination = self.coordination_metrics();
+        let mut metrics = coordination.metrics();
+        let evicted = [
+            (HitsOfEvicted::Kept, coordination.evictions.evicted_reported.get()),
+            (HitsOfEvicted::Lost, coordination.evictions.evicted.get()),
+        ];
+        let (live, max) = (self.counters(), self.table.shards.max());
+        metrics.extend(TableMetrics { table: "coordinated", live, max, evicted: &evicted }.metrics());
+        let (name_bytes, offset) =
+            (self.table.shards.name_bytes(), self.client.store_clock.offset().unsigned_abs());
+        let gauges = [
+            ("weir.coordinated_counters.name_bytes", "Bytes of the names of counters.", name_bytes as u64),
+            ("weir.instances", "Instances that share the store, with this one.", self.instances() as u64),
+            ("weir.store.unavailable", "1 while a node does not reply.", self.is_store_unavailable().into()),
+            ("weir.store.clock_offset_nanoseconds", "Between the store's clock and this one's.", offset),
+        ];
+        metrics.extend(gauges.map(|(name, help, value)| Metric::gauge(name, help, value)));
+        let mut pools = PoolSummary::default();
+        self.pools.summarize(&mut pools);
+        let memory = self.memory();
+        metrics.extend(memory.usage_metrics(memory.usage().evicted, pools));
+        metrics.extend(self.remote().metrics());
+        metrics
+    }
+}

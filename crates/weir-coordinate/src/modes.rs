@@ -1,0 +1,460 @@
+//! The coordination modes together: picks the mode of a check, and has it decide within its budget.
+
+use std::{pin::pin, time::Duration};
+
+use futures_util::future::join_all;
+use smallvec::{SmallVec, smallvec};
+use tokio::time::Instant;
+
+use super::{
+    Coordinated,
+    buckets::{self, STEPS, UNKNOWN_PACE},
+    counter::{Ask, Asks, Group, LocalCounter, TryOutcome, Verdict},
+    link::{Delivery, StoreTime},
+    table::Waiting,
+};
+use weir_limit::{
+    Algorithm, Basis, Coordination, CounterKey, Decision, Hits, LimitCheck, Period, Reservation,
+    ReservationRequest, ReservedSpan, Scope, SharedCounts, Timestamp,
+    line::Estimate,
+    part::Place,
+    request_bucket::{BucketName, BucketReply, BucketRequest},
+};
+use weir_observe::DecisionRecord;
+use weir_store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, has_repeated, remote::Remote};
+
+const NO_REPLY: &str = "no reply within WEIR_DECISION_BUDGET or the timeout of the caller";
+
+/// A decision that needed no wait, or what it waits for: the store decides.
+pub(super) type Step = Result<Verdict, Waiting>;
+
+/// A request that is being decided. All of its waits end together, however many there are.
+#[derive(Clone, Copy)]
+pub(super) struct Turn<'a> {
+    /// On this instance's clock.
+    pub(super) now: Timestamp,
+    pub(super) until: Instant,
+    pub(super) record: Option<&'a DecisionRecord>,
+}
+
+// === impl Turn ===
+
+impl<'a> Turn<'a> {
+    /// Waits end after `wait`, or after `budget`, which is `WEIR_DECISION_BUDGET`, if that is shorter.
+    pub(super) fn begin(
+        now: Timestamp,
+        budget: Period,
+        wait: Option<Duration>,
+        record: Option<&'a DecisionRecord>,
+    ) -> Self {
+        let budget = Duration::from(budget);
+        Self { now, until: Instant::now() + wait.map_or(budget, |wait| wait.min(budget)), record }
+    }
+}
+
+// === impl Coordinated ===
+
+impl<R: Remote> Store for Coordinated<R> {
+    fn longest_wait(&self) -> Duration {
+        self.client.settings.budget.into()
+    }
+
+    fn shared_counts(&self) -> SharedCounts {
+        let settings = &self.client.settings;
+        SharedCounts {
+            store: Some(self.remote().shared_store()),
+            mode: settings.coordination,
+            sync_interval: settings.sync_interval,
+            on_store_failure: settings.on_store_failure,
+            instances: Some(self.instances()),
+        }
+    }
+
+    fn memory(&self) -> Option<&MemoryStore> {
+        Some(self.memory())
+    }
+
+    fn lines_for(&self, check: &LimitCheck<'_>) -> Option<&MemoryStore> {
+        // the counters of other modes are not in this memory alone
+        (self.client.requested_mode(check) == Coordination::Local).then(|| self.memory())
+    }
+
+    fn place(&self, check: &LimitCheck<'_>) -> Place {
+        // nobody else asks for this instance's part
+        let is_part = self.client.requested_mode(check) == Coordination::Split;
+        if is_part { Place::ALONE } else { self.client.membership.numbers().place }
+    }
+
+    fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
+        let at = self.client.time_at(now).now;
+        let counters = self.shared(check, at, |(_, counter), _| counter.estimate[..].into());
+        counters
+            .map(|counters| Estimate { counters, at, part: None })
+            .or_else(|| self.own.estimate(check, now))
+    }
+
+    async fn reserve_for_waiters(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        patience: Period,
+        now: Timestamp,
+    ) -> Result<Reservation, StoreError> {
+        if let Some(member) = self.pool_member(check) {
+            return Ok(Box::pin(self.reserve_shared(&member, request, now)).await);
+        }
+        let at = self.client.time_at(now).now;
+        // by the estimate, as exact as `interval`, if the store cannot
+        let reserved = self.shared(check, at, |(_, counter), _| {
+            let asks_store = self.client.remote.supports(&counter.target, Coordination::Lease)
+                || self.client.is_unavailable_for(&counter.target, at);
+            (!asks_store).then(|| {
+                let hits = counter.reserve(request, at);
+                counter.local_reservation(hits, request, at, now)
+            })
+        });
+        match reserved {
+            None => return Ok(self.own.reserve(check, request, now)),
+            Some(Some(reservation)) => return Ok(reservation),
+            Some(None) => {}
+        }
+        Ok(match self.ask(check, Asks::Reserve(request), Instant::now() + patience.into()).await {
+            Ok(Verdict { decision, at, reserved: hits, .. }) => {
+                // the store reserved the hits no earlier than `now`, so they may be used at least until then
+                let fixed = check.tiers().iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
+                let ends = fixed.map(|tier| now.after(at.window_end(tier.period).since(at)));
+                let until = ends.fold(now.after(request.hold), Timestamp::min);
+                let counted = ReservedSpan { from: at, until: at.after(request.hold), is_reported: true };
+                Reservation { hits, until, decision, counted }
+            }
+            Err(delivery) => {
+                let at = self.client.time_at(now).now;
+                self.table.with_counter(check, at, |_, counter| {
+                    self.client.reserve_without_store(counter, check, request, delivery, (at, now))
+                })
+            }
+        })
+    }
+
+    async fn take_with(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        options: TakeOptions<'_>,
+    ) -> Result<Decisions, StoreError> {
+        let mut decisions = self.take_checks(checks, scope, now, options).await;
+        for (check, decision) in checks.iter().zip(&mut decisions) {
+            // the counter may have been used while this instance was wrong about the store's clock
+            if let Some(tier) = check.tiers().get(decision.tier)
+                && decision.reset > tier.period
+                && self.client.requested_mode(check).is_coordinated()
+            {
+                decision.reset = decision.reset.min(tier.longest_wait());
+            }
+        }
+        if let Some(record) = options.record
+            && decisions.iter().any(|decision| decision.basis == Basis::Fallback)
+        {
+            record.set_fallback();
+        }
+        Ok(decisions)
+    }
+
+    async fn reserve(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> Result<Reservation, StoreError> {
+        self.reserve_for_waiters(check, request, self.client.settings.budget, now).await
+    }
+
+    async fn release(
+        &self,
+        check: &LimitCheck<'_>,
+        reservation: Reservation,
+        unused: Hits,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let (at, span) = (self.client.time_at(now).now, reservation.counted);
+        let hits = unused.min(reservation.hits);
+        if let Some(member) = self.pool_member(check) {
+            Box::pin(self.release_shared(&member, span.from, hits, now)).await;
+            return Ok(());
+        }
+        // sent with the next flush, after all hits that were counted here before, so that it does not wait and no outage
+        // loses it
+        let released = self.shared(check, at, |(_, counter), _| counter.release(span, hits, at));
+        if released.is_none() {
+            self.own.release(check, reservation, unused, now);
+        }
+        Ok(())
+    }
+
+    async fn decide_bucket(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> Result<BucketReply, StoreError> {
+        if self.client.settings.coordination == Coordination::Local {
+            return Ok(self.own.memory.decide_bucket_now(name, request, now));
+        }
+        let BucketRequest::Paced(request) = request else { return Err(STEPS) };
+        buckets::decide_paced(self, name, request, false, now).await.map(BucketReply::Paced)
+    }
+
+    async fn find_buckets(
+        &self,
+        name: &BucketName<'_>,
+        deletes: bool,
+        now: Timestamp,
+    ) -> Result<Option<Period>, StoreError> {
+        match deletes {
+            _ if self.client.settings.coordination == Coordination::Local => {
+                Ok(self.own.memory.find_buckets_now(name, deletes, now))
+            }
+            false => Err(UNKNOWN_PACE),
+            true => buckets::delete(self, name, now).await,
+        }
+    }
+}
+
+impl<R: Remote> Coordinated<R> {
+    async fn take_checks(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        options: TakeOptions<'_>,
+    ) -> Decisions {
+        let TakeOptions { record, wait } = options;
+        let has_pools = checks.iter().any(|check| check.pool.is_some());
+        if has_pools {
+            self.own.memory.divide_pools_between(self.client.instances());
+        }
+        if checks.iter().all(|check| self.client.requested_mode(check) == Coordination::Local) {
+            self.client.metrics.decisions.local.add(checks.len() as u64);
+            record_mode(record.filter(|_| !checks.is_empty()), Coordination::Local);
+            return self.own.memory.decide(checks, scope, now);
+        }
+        let turn = || Turn::begin(now, self.client.settings.budget, wait, record);
+        if has_pools
+            && let [check] = checks
+            && let Some(decision) = self.take_of_pool(check, now, record, turn).await
+        {
+            return smallvec![decision];
+        }
+        if !has_pools && let [check] = checks {
+            let step = match self.step(check, scope, now, record) {
+                Ok(made) => return smallvec![made.decision],
+                waiting => waiting,
+            };
+            return smallvec![self.finish(check, step, turn()).await.decision];
+        }
+        if has_pools || scope == Scope::Request || has_repeated(checks) {
+            // boxed to keep the future of all other requests small
+            return Box::pin(self.take_units(checks, scope, turn())).await;
+        }
+        let steps: SmallVec<[Step; 2]> =
+            checks.iter().map(|check| self.step(check, scope, now, record)).collect();
+        if steps.iter().all(Result::is_ok) {
+            return steps.iter().flatten().map(|made| made.decision).collect();
+        }
+        let turn = turn();
+        let made = checks.iter().zip(steps).map(|(check, step)| self.finish(check, step, turn));
+        join_all(made).await.into_iter().map(|made| made.decision).collect()
+    }
+
+    /// `act` gets the counter of `check` on the way to the store, and its mode. None if this instance counts
+    /// [by itself](super::own).
+    #[inline]
+    pub(super) fn shared<T>(
+        &self,
+        check: &LimitCheck<'_>,
+        at: Timestamp,
+        act: impl FnOnce((CounterKey, &mut LocalCounter), Coordination) -> T,
+    ) -> Option<T> {
+        if check.pool.is_some() || !self.client.requested_mode(check).is_coordinated() {
+            return None;
+        }
+        self.table.with_counter(check, at, |key, counter| {
+            let mode = counter.choice.mode;
+            // the store may support none
+            mode.is_coordinated().then(|| act((key, counter), mode))
+        })
+    }
+
+    fn step(
+        &self,
+        check: &LimitCheck<'_>,
+        scope: Scope,
+        now: Timestamp,
+        record: Option<&DecisionRecord>,
+    ) -> Step {
+        let time = self.client.time_at(now);
+        let step = self.shared(check, time.now, |counter, mode| {
+            record_mode(record, mode);
+            self.decide_on(counter, mode, check, scope, time)
+        });
+        step.unwrap_or_else(|| Ok(self.own.decide(&[check], scope, now, record)[0]))
+    }
+
+    /// As [`Coordinated::step`], for the first of `checks` of one unit, and those that can be decided with it, so that no
+    /// other request comes between: none after one that waits for the store alone.
+    pub(super) fn steps(
+        &self,
+        checks: &[&LimitCheck<'_>],
+        scope: Scope,
+        turn: Turn<'_>,
+    ) -> SmallVec<[Step; 2]> {
+        let Turn { now, record, .. } = turn;
+        if let [check] = checks {
+            return smallvec![self.step(check, scope, now, record)];
+        }
+        let time = self.client.time_at(now);
+        let all_or_none = scope == Scope::Request;
+        let steps = self.shared(checks[0], time.now, |(key, counter), mode| {
+            record_mode(record, mode);
+            let asks: SmallVec<[Ask; 2]> = checks.iter().map(|check| Ask::of(check, scope)).collect();
+            self.table.record_dropped(counter.expire_leases(time));
+            if !self.client.is_unavailable_for(&counter.target, time.now) {
+                let tries = counter.tries_together(mode, &asks, all_or_none, time.now);
+                if let Some(tries) = tries {
+                    let group = Some(Group::new(counter.next_number(), all_or_none));
+                    let ask = |asked| Waiting::ask((key, &mut *counter), asked, group);
+                    let waiting: Option<SmallVec<[Waiting; 2]>> = tries.into_iter().map(ask).collect();
+                    if let Some(waiting) = waiting {
+                        return waiting.into_iter().map(Err).collect();
+                    }
+                }
+                let may_reject = all_or_none && !(mode == Coordination::Lease && counter.talk.is_overtaken());
+                let rejected = if may_reject { counter.reject_together(&asks, time.now) } else { None };
+                if let Some(rejected) = rejected {
+                    let step =
+                        |decision| Ok(Verdict { is_counted: false, ..Verdict::new(decision, time.now) });
+                    return rejected.into_iter().map(step).collect();
+                }
+            }
+            let mut steps = SmallVec::new();
+            for check in checks {
+                steps.push(self.decide_on((key, &mut *counter), mode, check, scope, time));
+                if mode == Coordination::Lease && steps.last().is_some_and(Result::is_err) {
+                    break;
+                }
+            }
+            steps
+        });
+        steps.unwrap_or_else(|| self.own.decide(checks, scope, now, record).into_iter().map(Ok).collect())
+    }
+
+    #[inline]
+    fn decide_on(
+        &self,
+        (key, counter): (CounterKey, &mut LocalCounter),
+        mode: Coordination,
+        check: &LimitCheck<'_>,
+        scope: Scope,
+        time: StoreTime,
+    ) -> Step {
+        let ask = &Ask::of(check, scope);
+        let link = self.table.link_at(time);
+        self.table.record_dropped(counter.expire_leases(time));
+        let is_away = self.client.is_unavailable_for(&counter.target, time.now);
+        let asks = match counter.decide(mode, ask, &link, is_away) {
+            Ok((decision, how)) => {
+                self.client.metrics.of(how).add(1);
+                return Ok(Verdict::new(decision, time.now));
+            }
+            Err(asks) => asks,
+        };
+        // none if too many wait
+        if let Some(waiting) =
+            asks.and_then(|asks| Waiting::ask((key, &mut *counter), (ask.hits, asks), None))
+        {
+            return Err(waiting);
+        }
+        Ok(self.client.decide_without_store(counter, check, Delivery::NotApplied, time.now))
+    }
+
+    /// The decision is over the limit if `hits` do not fit by what this instance knows.
+    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
+        if let Some(member) = self.pool_member(check) {
+            return self.look_shared(&member, hits, now);
+        }
+        let at = self.client.time_at(now).now;
+        let looked = self.shared(check, at, |(_, counter), _| counter.look(hits, at));
+        looked.unwrap_or_else(|| self.own.look(check, hits, now))
+    }
+
+    pub(super) async fn take_check(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> Verdict {
+        let step = self.step(check, scope, turn.now, turn.record);
+        self.finish(check, step, turn).await
+    }
+
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an `async fn` would have the step a second time, as its argument"
+    )]
+    pub(super) fn finish(
+        &self,
+        check: &LimitCheck<'_>,
+        step: Step,
+        turn: Turn<'_>,
+    ) -> impl Future<Output = Verdict> {
+        async move {
+            let waiting = match step {
+                Ok(made) => return made,
+                Err(waiting) => waiting,
+            };
+            let commands = waiting.commands;
+            let outcome = self.table.outcome(waiting, turn.until);
+            match recorded(turn, commands, pin!(outcome)).await {
+                Ok(verdict) => {
+                    self.client.metrics.decisions.waited.add(1);
+                    verdict
+                }
+                Err(delivery) => {
+                    let at = self.client.time_at(self.client.local_time_since(turn.now)).now;
+                    self.table.with_counter(check, at, |_, counter| {
+                        self.client.decide_without_store(counter, check, delivery, at)
+                    })
+                }
+            }
+        }
+    }
+
+    /// Asks for what is no decision, of a node that replies.
+    pub(super) async fn ask(&self, check: &LimitCheck<'_>, asks: Asks, until: Instant) -> TryOutcome {
+        let at = self.client.time().now;
+        let hits = if let Asks::Reserve(request) = asks { request.fit(Hits(u64::MAX)) } else { Hits(0) };
+        let waiting = self.shared(check, at, |(key, counter), _| {
+            let is_away = self.client.is_unavailable_for(&counter.target, at);
+            if is_away { None } else { Waiting::ask((key, counter), (hits, asks), None) }
+        });
+        self.table.outcome(waiting.flatten().ok_or(Delivery::NotApplied)?, until).await
+    }
+}
+
+/// `call` sends `commands`, and those that it records itself.
+pub(super) async fn recorded<T>(
+    turn: Turn<'_>,
+    commands: u32,
+    call: impl Future<Output = Result<T, Delivery>> + Unpin,
+) -> Result<T, Delivery> {
+    let Some(record) = turn.record else { return call.await };
+    let begun = std::time::Instant::now();
+    let outcome = call.await;
+    let failure = if Instant::now() < turn.until { "the call failed" } else { NO_REPLY };
+    record.add_commands(commands);
+    record.add_wait(begun, outcome.is_err().then_some(failure));
+    outcome
+}
+
+#[inline]
+pub(super) fn record_mode(record: Option<&DecisionRecord>, mode: Coordination) {
+    if let Some(record) = record {
+        record.add_mode(mode.name());
+    }
+}

@@ -1,0 +1,311 @@
+//! The spans of one request.
+
+use std::{
+    mem,
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use opentelemetry::{
+    Array, InstrumentationScope, KeyValue, StringValue, Value,
+    trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceState},
+};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use parking_lot::Mutex;
+
+use super::{context::Place, sink::SpanSink};
+use weir_limit::{Code, Request, Timestamp, Verdict};
+use weir_observe::{DecisionRecord, RecordedDecision, StoreWait};
+
+/// The name of a span of the gRPC method, as in envoyproxy/ratelimit.
+const RPC: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// The longest text from a caller in an attribute, in bytes. A value may have megabytes.
+const MAX_TEXT: usize = 256;
+
+/// The most bytes of all descriptors of a request.
+const MAX_DESCRIPTORS: usize = 4_096;
+
+const CANCELLED: i32 = 1;
+
+static SCOPE: LazyLock<InstrumentationScope> =
+    LazyLock::new(|| InstrumentationScope::builder("weir").with_version(env!("CARGO_PKG_VERSION")).build());
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SpanOptions {
+    pub(super) store: &'static str,
+    pub(super) descriptor_values: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Rpc,
+    Json,
+    Command(&'static str),
+}
+
+/// The span of a request that is decided now. A span that is dropped before it was ended was cancelled by its caller.
+#[derive(Debug)]
+pub struct RequestSpan {
+    place: Place,
+    call: Call,
+    options: SpanOptions,
+    /// The wall clock, and the same instant on the clock that measures durations.
+    begun: (Timestamp, Instant),
+    record: DecisionRecord,
+    decided: Mutex<Vec<KeyValue>>,
+    /// The id of the first child; the next ones follow.
+    children: u64,
+    ended: Option<Ended>,
+    sink: Arc<SpanSink>,
+}
+
+#[derive(Debug)]
+struct Ended {
+    /// Of gRPC, or of HTTP; 0 for commands, which have none.
+    status: i64,
+    error: Option<String>,
+}
+
+// === impl RequestSpan ===
+
+impl RequestSpan {
+    pub(super) fn new(
+        place: Place,
+        call: Call,
+        now: Timestamp,
+        options: SpanOptions,
+        children: u64,
+        sink: Arc<SpanSink>,
+    ) -> Self {
+        Self {
+            place,
+            call,
+            options,
+            begun: (now, Instant::now()),
+            record: DecisionRecord::default(),
+            decided: Mutex::default(),
+            children,
+            ended: None,
+            sink,
+        }
+    }
+
+    /// Returns the record for the limiter.
+    #[must_use]
+    pub fn record(&self) -> &DecisionRecord {
+        &self.record
+    }
+
+    /// Adds the outcome of `request`.
+    pub fn decided(&self, request: &Request<'_>, verdict: &Verdict<'_>) {
+        let outcome = match verdict.code {
+            Code::Ok => "OK",
+            Code::OverLimit => "OVER_LIMIT",
+        };
+        let mut attributes =
+            vec![text("weir.domain", bounded(request.domain)), text("weir.outcome", outcome)];
+        if verdict.shadowed {
+            attributes.push(flag("weir.shadowed", true));
+        }
+        if self.options.descriptor_values {
+            attributes.push(list("weir.descriptors", descriptors(request)));
+        }
+        *self.decided.lock() = attributes;
+    }
+
+    /// Ends the span of a call that was answered with the gRPC `status`; `error` says why it failed.
+    pub fn end_rpc(mut self: Box<Self>, status: i32, error: Option<&str>) {
+        self.ended =
+            Some(Ended { status: status.into(), error: error.map(|error| bounded(error).to_owned()) });
+    }
+
+    /// Ends the span of a request that was answered with the HTTP `status`; `error` says why it failed.
+    pub fn end_json(mut self: Box<Self>, status: u16, error: Option<&str>) {
+        self.ended =
+            Some(Ended { status: status.into(), error: error.map(|error| bounded(error).to_owned()) });
+    }
+
+    /// Ends the span of a command of Redis' protocol; `error` says why it failed.
+    pub fn end_command(mut self: Box<Self>, error: Option<&str>) {
+        self.ended = Some(Ended { status: 0, error: error.map(|error| bounded(error).to_owned()) });
+    }
+
+    fn spans(&mut self) -> Vec<SpanData> {
+        let recorded = self.record.take();
+        let mut attributes = self.call_attributes();
+        attributes.append(&mut self.decided.lock());
+        let error = match &self.ended {
+            Some(ended) => ended.error.clone(),
+            None => Some("cancelled by the caller".to_owned()),
+        };
+        let parent = mem::take(&mut self.place.parent);
+        // one that OpenTelemetry does not accept is left out, as the specification asks
+        let state: TraceState =
+            parent.as_ref().and_then(|parent| parent.state.parse().ok()).unwrap_or_default();
+        let mut spans = Vec::with_capacity(1 + recorded.waits.len());
+        spans.push(SpanData {
+            parent_span_id: parent.as_ref().map_or(SpanId::INVALID, |parent| parent.span_id.into()),
+            parent_span_is_remote: parent.is_some(),
+            span_kind: SpanKind::Server,
+            name: match self.call {
+                Call::Rpc => RPC.into(),
+                Call::Json => "POST /json".into(),
+                Call::Command(name) => name.into(),
+            },
+            status: error.map_or(Status::Unset, failed),
+            ..self.span(self.place.span_id, &state, self.begun.1, Instant::now())
+        });
+        spans.extend(recorded.waits.iter().zip(0..).map(|(wait, i)| self.child(wait, &state, i)));
+        attributes.extend(decision_attributes(recorded));
+        spans[0].attributes = attributes;
+        spans
+    }
+
+    fn child(&self, wait: &StoreWait, state: &TraceState, i: u64) -> SpanData {
+        SpanData {
+            parent_span_id: self.place.span_id.into(),
+            span_kind: SpanKind::Client,
+            // as in envoyproxy/ratelimit
+            name: match self.options.store {
+                "memcached" => "Memcached Fetch Execution".into(),
+                "disk" => "Disk Wait".into(),
+                _ => "Redis Pipeline Execution".into(),
+            },
+            attributes: vec![
+                text("db.system.name", self.options.store),
+                number("db.operation.batch.size", wait.commands.into()),
+            ],
+            status: wait.error.map_or(Status::Unset, |error| failed(error.to_owned())),
+            ..self.span(self.children.wrapping_add(i).max(1), state, wait.begun, wait.ended)
+        }
+    }
+
+    /// Returns a span of this trace with ids and times only.
+    fn span(&self, span_id: u64, state: &TraceState, begun: Instant, ended: Instant) -> SpanData {
+        let at = |instant: Instant| -> SystemTime {
+            let since = instant.saturating_duration_since(self.begun.1);
+            UNIX_EPOCH + Duration::from_nanos(self.begun.0.as_nanos()) + since
+        };
+        SpanData {
+            span_context: SpanContext::new(
+                self.place.trace_id.into(),
+                span_id.into(),
+                TraceFlags::SAMPLED,
+                false,
+                state.clone(),
+            ),
+            parent_span_id: SpanId::INVALID,
+            parent_span_is_remote: false,
+            span_kind: SpanKind::Internal,
+            name: "".into(),
+            start_time: at(begun),
+            end_time: at(ended),
+            attributes: Vec::new(),
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: Status::Unset,
+            instrumentation_scope: SCOPE.clone(),
+        }
+    }
+
+    fn call_attributes(&self) -> Vec<KeyValue> {
+        let status = self.ended.as_ref().map(|ended| ended.status);
+        match self.call {
+            Call::Rpc => vec![
+                text("rpc.system", "grpc"),
+                text("rpc.service", "envoy.service.ratelimit.v3.RateLimitService"),
+                text("rpc.method", "ShouldRateLimit"),
+                number("rpc.grpc.status_code", status.unwrap_or(CANCELLED.into())),
+            ],
+            Call::Command(name) => vec![text("rpc.system", "resp"), text("rpc.method", name)],
+            Call::Json => [text("http.request.method", "POST"), text("http.route", "/json")]
+                .into_iter()
+                .chain(status.map(|status| number("http.response.status_code", status)))
+                .collect(),
+        }
+    }
+}
+
+impl Drop for RequestSpan {
+    fn drop(&mut self) {
+        let spans = self.spans();
+        self.sink.push(spans);
+    }
+}
+
+/// A request that failed early has none.
+fn decision_attributes(recorded: RecordedDecision) -> Vec<KeyValue> {
+    let RecordedDecision { rules, rules_over, modes, hits, fallback, rejected_by_fallback, waits } = recorded;
+    if rules.is_empty() && modes.is_empty() {
+        return Vec::new();
+    }
+    // a store in memory records no mode
+    let modes = if modes.is_empty() { vec!["local"] } else { modes };
+    let mut attributes = vec![
+        list("weir.rules", rules),
+        number("weir.hits", hits),
+        list("weir.coordination", modes.into_iter().map(str::to_owned).collect()),
+        flag("weir.store.waited", !waits.is_empty()),
+    ];
+    if !rules_over.is_empty() {
+        attributes.push(list("weir.rules_over_limit", rules_over));
+        let reason = if rejected_by_fallback { "store" } else { "limit" };
+        attributes.push(text("weir.rejection.reason", reason));
+    }
+    if fallback {
+        attributes.push(flag("weir.store.fallback", true));
+    }
+    attributes
+}
+
+/// Returns each descriptor as `key=value,key=value`.
+fn descriptors(request: &Request<'_>) -> Vec<String> {
+    let mut size = 0;
+    let descriptors = request.descriptors.iter().map(|descriptor| {
+        let mut text = String::new();
+        for entry in &descriptor.entries {
+            if text.len() > MAX_TEXT {
+                break;
+            }
+            let separator = if text.is_empty() { "" } else { "," };
+            text.push_str(separator);
+            text.push_str(bounded(entry.key));
+            text.push('=');
+            text.push_str(bounded(entry.value));
+        }
+        text
+    });
+    descriptors
+        .take_while(|text| {
+            size += text.len();
+            size <= MAX_DESCRIPTORS
+        })
+        .collect()
+}
+
+fn bounded(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_TEXT)]
+}
+
+fn failed(message: String) -> Status {
+    Status::error(message)
+}
+
+fn text(key: &'static str, value: &str) -> KeyValue {
+    KeyValue::new(key, value.to_owned())
+}
+
+fn number(key: &'static str, value: i64) -> KeyValue {
+    KeyValue::new(key, value)
+}
+
+fn flag(key: &'static str, value: bool) -> KeyValue {
+    KeyValue::new(key, value)
+}
+
+fn list(key: &'static str, values: Vec<String>) -> KeyValue {
+    let values = values.into_iter().map(StringValue::from).collect();
+    KeyValue::new(key, Value::Array(Array::String(values)))
+}

@@ -1,0 +1,700 @@
+//! Callers that wait: the path of a request that may be decided later.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll, Waker},
+};
+
+use super::{
+    LimitError, Limiter, Loaded,
+    asking::{AskTicket, AskingLines},
+    validate,
+};
+use weir_limit::{
+    Algorithm, Code, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Matched, Named,
+    OverLimitPolicy, Period, Request, Reservation, RuleRef, RuleSet, Scope, SharedTiers, Tier, Timestamp,
+    Verdict, capacity, decision_from_store,
+    line::{Answer, Estimate, Rejection, Unused, can_wait, unused},
+};
+use weir_observe::RareCounts;
+use weir_store::{
+    Arrival, Decisions, MemoryStore, Receipt, Store, StoreError, TakeOptions, Ticket, clock::Clock,
+};
+
+/// What became of a request that may wait.
+#[derive(Clone, Debug)]
+pub struct Acquired {
+    /// Why it was rejected; none if it was admitted.
+    pub rejection: Option<Rejection>,
+    /// The time from its arrival to the decision.
+    pub waited: Period,
+    /// With which unused hits are given back. None with no or several limits, or counters in another process.
+    pub receipt: Option<Receipt>,
+}
+
+/// Why a request that may wait was not decided.
+#[derive(Debug, thiserror::Error)]
+pub enum AcquireError {
+    /// As for requests that do not wait.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// Several descriptors have a limit. Each has its own line, and requests in two lines could wait for each other.
+    #[error(
+        "{0} descriptors of the request have a limit, and a request can wait for one only: send one \
+         descriptor, whose rule may have several tiers, or do not wait"
+    )]
+    SeveralLimits(usize),
+    /// It names nothing that could have a limit.
+    #[error("entries must not be empty")]
+    NoEntries,
+    /// A decision at once is not possible, since the counters are not in this process's memory.
+    #[error(
+        "the counters are not in this process, so a decision has to wait for their store: acquire with a wait of zero"
+    )]
+    MustAsk,
+}
+
+/// A caller in a line. Gives its place up when it is dropped.
+struct Waiting<'a, C: Clock + ?Sized> {
+    home: Home<'a>,
+    place: Option<LinePlace>,
+    clock: &'a C,
+}
+
+/// Where a line is.
+#[derive(Clone, Copy)]
+enum Home<'a> {
+    /// In memory, with its counters.
+    Memory(&'a MemoryStore),
+    /// In front of the store that has the counters.
+    Asking(&'a AskingLines),
+}
+
+enum LinePlace {
+    Memory(Ticket),
+    Asking(AskTicket),
+}
+
+/// What was taken for a caller. It is given back if this is dropped with it.
+struct Taken<'a, S: Store, C: Clock + ?Sized> {
+    limiter: &'a Limiter<S>,
+    clock: &'a C,
+    receipt: Option<Receipt>,
+}
+
+/// The counters that a request waits for.
+#[derive(Clone, Copy)]
+struct Counted<'a> {
+    home: Home<'a>,
+    key: CounterKey,
+}
+
+/// What becomes of a request whose counters are elsewhere.
+enum Asked {
+    /// By these rules, which a reload may have replaced meanwhile.
+    Decided(Arc<Loaded>, Acquired, Decision),
+    /// The receipt that it gets when it is admitted: by the rules of now, which may be replaced until then.
+    Waits(CounterKey, AskTicket, Receipt),
+}
+
+impl<S: Store> Limiter<S> {
+    /// Decides `request` as [`Limiter::decide`] does. If it would be rejected only for a while, it waits in the order
+    /// of arrival, or is rejected at once if `max_wait` is too short. Dropping the future gives the place up.
+    ///
+    /// Requests without a limit, those in shadow mode, and those of rules for which nobody can wait (strict buckets,
+    /// shared limits, limits of the request itself) are decided at once. Waits need [`Limiter::serve_waiters`], which a
+    /// [`WaiterThread`](super::WaiterThread) calls.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::decide`]; if several descriptors have a limit.
+    pub async fn acquire<T, C: Clock + ?Sized>(
+        &self,
+        request: &Request<'_>,
+        max_wait: Period,
+        clock: &C,
+        encode: impl FnOnce(&Verdict<'_>, &Acquired) -> T,
+    ) -> Result<T, AcquireError> {
+        let started = clock.now();
+        let mut encode = match self.acquire_plain(request, started, encode) {
+            Ok(encoded) => return Ok(encoded),
+            Err(encode) => encode,
+        };
+        let max_wait = self.asking.cut(max_wait);
+        let (mut now, mut promised) = (started, None);
+        loop {
+            let left = started.after(max_wait).since(now);
+            let entered = {
+                let loaded = self.current(request)?;
+                let matched = Matched::new(&loaded.rules, request);
+                let Some(check) = self.line_of(&matched, left)? else { break };
+                let key = check.key;
+                match self.store.lines_for(check) {
+                    None => None,
+                    Some(store) => {
+                        let counted = Counted { home: Home::Memory(store), key };
+                        let acquired = match store.enter(check, left, now) {
+                            Arrival::Waits(ticket) => {
+                                // a reload may have missed the line
+                                if !self.is_current(&loaded) {
+                                    self.refresh_lines();
+                                }
+                                Err(ticket)
+                            }
+                            Arrival::Admitted => Ok(Acquired::admitted(check, started, now)),
+                            Arrival::Rejected(rejection) => Ok(Acquired::rejected(rejection, started, now)),
+                        };
+                        match acquired {
+                            Ok(acquired) => {
+                                return Ok(self
+                                    .report(&loaded, request, counted, &acquired, now, encode)
+                                    .await);
+                            }
+                            Err(ticket) => Some((counted, LinePlace::Memory(ticket))),
+                        }
+                    }
+                }
+            };
+            let (counted, place) = match entered {
+                Some(entered) => entered,
+                // boxed to keep the future of all other requests small
+                None => match Box::pin(self.ask_for(request, max_wait, started, clock)).await? {
+                    None => {
+                        // its wait may have ended meanwhile
+                        now = clock.now();
+                        continue;
+                    }
+                    Some(Asked::Waits(key, ticket, receipt)) => {
+                        promised = Some(receipt);
+                        let home = Home::Asking(&self.asking);
+                        (Counted { home, key }, LinePlace::Asking(ticket))
+                    }
+                    Some(Asked::Decided(loaded, acquired, decision)) => {
+                        let matched = Matched::new(&loaded.rules, request);
+                        let mut decisions: Decisions = matched.enforced().iter().map(|_| decision).collect();
+                        let home = Home::Asking(&self.asking);
+                        let shadows = self.decide_shadows(&matched, home, clock.now());
+                        decisions.extend(self.unless_it_leaves(&acquired, clock, shadows).await);
+                        let encode = |verdict: &Verdict<'_>| encode(verdict, &acquired);
+                        return Ok(self.conclude(
+                            &loaded,
+                            request,
+                            &matched,
+                            &decisions,
+                            clock.now(),
+                            encode,
+                        ));
+                    }
+                },
+            };
+            let answer = Waiting { home: counted.home, place: Some(place), clock }.await;
+            now = clock.now();
+            let loaded = self.current(request)?;
+            let acquired = match answer {
+                Answer::AskAgain => continue,
+                Answer::Rejected(rejection) => Acquired::rejected(rejection, started, now),
+                Answer::Admitted(at) => {
+                    if let Home::Memory(memory) = counted.home {
+                        let instants = [started, at, now];
+                        let concluded =
+                            self.conclude_wait(&loaded, request, (memory, counted.key), instants, encode);
+                        encode = match concluded {
+                            Ok(encoded) => return Ok(encoded),
+                            Err(encode) => encode,
+                        };
+                    }
+                    let matched = Matched::new(&loaded.rules, request);
+                    let check = matched.checks.iter().find(|check| check.key == counted.key);
+                    match (check, counted.home) {
+                        (Some(check), Home::Memory(_)) => Acquired::admitted(check, started, at),
+                        (Some(_), Home::Asking(_)) => Acquired::promised(promised.take(), started, at),
+                        (None, _) => Acquired::promised(None, started, at),
+                    }
+                }
+            };
+            let reported = self.report(&loaded, request, counted, &acquired, now, encode);
+            return Ok(self.unless_it_leaves(&acquired, clock, reported).await);
+        }
+        self.acquire_at_once(request, started, now, encode).await
+    }
+
+    /// Asks the store, and puts `request` into the line if it rejects or others wait. None: it must be decided anew.
+    async fn ask_for<C: Clock + ?Sized>(
+        &self,
+        request: &Request<'_>,
+        max_wait: Period,
+        started: Timestamp,
+        clock: &C,
+    ) -> Result<Option<Asked>, AcquireError> {
+        let loaded = self.current(request)?;
+        let matched = Matched::new(&loaded.rules, request);
+        let mut now = clock.now();
+        let left = |now: Timestamp| started.after(max_wait).since(now);
+        let Some(check) = self.line_of(&matched, left(now))? else { return Ok(None) };
+        let mut opening = Period::default();
+        if self.may_be_taken(check) && !self.asking.has_line(check.key) {
+            let (checks, scope) = (matched.enforced(), self.scope_of(&matched));
+            let taken = self.store.take_with(checks, scope, now, TakeOptions::default()).await;
+            let taken = taken.map_err(LimitError::from).inspect_err(|_| self.stats.redis_error.add(1))?;
+            let decision = taken[0];
+            let sent = std::mem::replace(&mut now, clock.now());
+            if !decision.over && has_ended(check.tiers(), sent, now) {
+                // hits that were counted in a window that has ended must not be used in the next one; longer ones get
+                // them back, before the next take
+                if let Some(unused) = self.unused_of(check, sent, check.hits, now) {
+                    self.give_back_unused(check, unused, now).await;
+                }
+                return Ok(None);
+            }
+            if !decision.over {
+                let acquired = Acquired::granted(check, started, sent, now);
+                return Ok(Some(Asked::Decided(Arc::clone(&loaded), acquired, decision)));
+            }
+            opening = decision.reset;
+        }
+        let estimate = self.estimate(check, now);
+        let place = self.store.place(check);
+        match self.asking.enter(check, left(now), (estimate, opening), place, now) {
+            Ok(ticket) => {
+                // a reload may have missed the line
+                if !self.is_current(&loaded) {
+                    self.refresh_lines();
+                }
+                Ok(Some(Asked::Waits(check.key, ticket, Receipt::of_store(check, now))))
+            }
+            Err(rejection) => {
+                let acquired = Acquired::rejected(rejection, started, now);
+                let decision = rejected(self.look(check, now), rejection);
+                Ok(Some(Asked::Decided(Arc::clone(&loaded), acquired, decision)))
+            }
+        }
+    }
+
+    /// Awaits `done`. If the caller leaves meanwhile, what it has `acquired` is given back.
+    async fn unless_it_leaves<T, C: Clock + ?Sized>(
+        &self,
+        acquired: &Acquired,
+        clock: &C,
+        done: impl Future<Output = T>,
+    ) -> T {
+        let mut taken = Taken { limiter: self, clock, receipt: acquired.receipt.clone() };
+        let done = done.await;
+        taken.receipt = None;
+        done
+    }
+
+    /// Rejected hits must not count, since they are taken later; and `interval` may admit more than the limit.
+    fn may_be_taken(&self, check: &LimitCheck<'_>) -> bool {
+        let mode = check.rule.declared().and_then(|rule| self.store.shared_counts().mode_now(rule));
+        check.over_limit_policy() == OverLimitPolicy::Ignore && mode != Some(Coordination::Interval)
+    }
+
+    /// None if nothing is known, or the counters follow other rules by now, since a reload has changed the tiers.
+    pub(super) fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
+        self.store.estimate(check, now).filter(|estimate| estimate.is_of(check.tiers()))
+    }
+
+    /// What is known of the counters, as a decision about no hits.
+    fn look(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+        self.estimate(check, now).map_or(
+            Decision::unknown(Period::default()),
+            |Estimate { counters, at, part }| {
+                let tiers = part.as_deref().unwrap_or(check.tiers());
+                decision_from_store(tiers, &counters, OverLimitPolicy::Ignore, false, Hits(0), at)
+            },
+        )
+    }
+
+    /// Chooses the turns of lines by `seed` where instances have no ranks, so that a simulation can be repeated.
+    #[must_use]
+    pub fn with_turns_of(mut self, seed: u64) -> Self {
+        if let Some(asking) = Arc::get_mut(&mut self.asking) {
+            asking.set_seed(seed);
+        }
+        self
+    }
+
+    /// Makes the turns of all lines in memory that are due at `now`, and applies new rules to them before.
+    pub fn serve_waiters(&self, now: Timestamp) {
+        let Some(store) = self.store.memory() else { return };
+        let [in_memory, _] = &self.lines_are_stale;
+        if in_memory.swap(false, Ordering::AcqRel)
+            && let Some(loaded) = &*self.loaded.load()
+        {
+            store.reload_lines(now, |names| self.waited_for(&loaded.rules, names, true));
+        }
+        store.serve_lines(now);
+    }
+
+    /// Has the lines whose counters are not in memory ask the store for hits, until `limiter` is dropped. Without it
+    /// nobody is served there. For a runtime with timers; a [`WaiterThread`](super::WaiterThread) has one of its own.
+    pub fn ask_store(
+        limiter: &Arc<Self>,
+        clock: Arc<dyn Clock>,
+    ) -> impl Future<Output = ()> + Send + 'static + use<S> {
+        super::asking::serve(Arc::downgrade(limiter), Arc::clone(&limiter.asking), clock, None)
+    }
+
+    /// As [`Limiter::ask_store`], with a clock that is never set: it sleeps for the `longest` time if nothing is due.
+    pub fn ask_store_within(
+        limiter: &Arc<Self>,
+        clock: Arc<dyn Clock>,
+        longest: Period,
+    ) -> impl Future<Output = ()> + Send + 'static + use<S> {
+        super::asking::serve(Arc::downgrade(limiter), Arc::clone(&limiter.asking), clock, Some(longest))
+    }
+
+    pub(super) fn reload_asking(&self, now: Timestamp) {
+        let [_, asking] = &self.lines_are_stale;
+        if asking.swap(false, Ordering::AcqRel)
+            && let Some(loaded) = &*self.loaded.load()
+        {
+            self.asking.reload(now, |names| self.waited_for(&loaded.rules, names, false));
+        }
+    }
+
+    /// Rejects all callers that wait, and from now on those that would have to.
+    pub fn close_waiters(&self, now: Timestamp) {
+        if let Some(store) = self.store.memory() {
+            store.close_lines(now);
+        }
+        self.asking.close(now);
+    }
+
+    /// Gives the hits of `receipt` back as [`Limiter::put_back`] does, and counts them, unless their rule denies this.
+    pub fn give_back(&self, receipt: Receipt, now: Timestamp) {
+        if !receipt.is_returnable() {
+            return;
+        }
+        if let Some((loaded, rule)) = self.loaded.load().as_deref().zip(receipt.rule())
+            && let Some(rule) = loaded.rules.rule(rule)
+        {
+            loaded.stats[rule.index()]
+                .add_rare(RareCounts { returned: receipt.taken().0.0, ..RareCounts::default() });
+        }
+        self.put_back(receipt, now);
+    }
+
+    /// Gives hits back while they count: to a window that is open, and to a bucket less what has flowed in since.
+    pub fn put_back(&self, receipt: Receipt, now: Timestamp) {
+        let loaded = self.loaded.load();
+        let rule = loaded.as_ref().and_then(|loaded| RuleRef::Compiled(loaded.rules.rules().first()?).id());
+        let is_old = rule.is_none_or(|rule| receipt.is_older_than(rule));
+        if let Some(names) = receipt.names() {
+            let names = Arc::clone(names);
+            let ((hits, taken_at), Some(loaded)) = (receipt.taken(), &*loaded) else { return };
+            let request = names.request(hits);
+            let matched = Matched::new(&loaded.rules, &request);
+            let is_same = |check: &&LimitCheck<'_>| waits(check) && receipt.is_of_counters_of(check);
+            let Some(check) = matched.checks.first().filter(is_same) else { return };
+            let is_bucket = |tier: &Tier| matches!(tier.algorithm, Algorithm::TokenBucket(_));
+            if is_old && check.tiers().iter().any(is_bucket) {
+                return;
+            }
+            if let Some(unused) = self.unused_of(check, taken_at, hits, now) {
+                self.asking.give_back(check.key, Arc::clone(&names), unused);
+            }
+        } else if let Some(store) = self.store.memory() {
+            store.put_back(receipt, is_old, now);
+        }
+    }
+
+    fn unused_of(
+        &self,
+        check: &LimitCheck<'_>,
+        taken_at: Timestamp,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Unused> {
+        // on the clock of the store
+        let at = self.store.estimate(check, now).map_or(now, |estimate| estimate.at);
+        let taken_at = Timestamp::from_nanos(at.as_nanos().saturating_sub(now.since(taken_at).as_nanos()));
+        unused(check.tiers(), taken_at, hits, at)
+    }
+
+    pub(super) async fn give_back_unused(
+        &self,
+        check: &LimitCheck<'_>,
+        Unused { hits, span }: Unused,
+        now: Timestamp,
+    ) {
+        let decision = Decision::unknown(Period::default());
+        let reservation = Reservation { hits, until: span.until, decision, counted: span };
+        // hits that cannot be given back stay counted
+        let _ = self.store.release(check, reservation, hits, now).await;
+    }
+
+    /// Returns the number of callers that wait or have an answer to collect.
+    pub fn waiters(&self) -> usize {
+        self.asking.waiters()
+    }
+
+    pub(super) fn refresh_lines(&self) {
+        for is_stale in &self.lines_are_stale {
+            is_stale.store(true, Ordering::Release);
+        }
+        if let Some(store) = self.store.memory() {
+            store.timers().ring();
+        }
+        self.asking.ring();
+    }
+
+    pub(super) fn current(&self, request: &Request<'_>) -> Result<Arc<Loaded>, LimitError> {
+        validate(request)?;
+        let loaded = self.loaded.load_full().ok_or(LimitError::NoRules)?;
+        loaded.rules.check_patterns(request)?;
+        Ok(loaded)
+    }
+
+    pub(super) fn is_current(&self, loaded: &Arc<Loaded>) -> bool {
+        self.loaded.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, loaded))
+    }
+
+    /// None if the request must be decided at once.
+    fn line_of<'b, 'c>(
+        &self,
+        matched: &'b Matched<'c>,
+        max_wait: Period,
+    ) -> Result<Option<&'b LimitCheck<'c>>, AcquireError> {
+        if max_wait == Period::default() || self.settings.modes.shadow {
+            return Ok(None);
+        }
+        let mut counting = matched.enforced().iter().filter(|check| check.hits > Hits(0));
+        let Some(check) = counting.next() else { return Ok(None) };
+        if counting.next().is_some() {
+            return Err(AcquireError::SeveralLimits(matched.enforced().len()));
+        }
+        if matched.enforced().len() > 1 || !waits(check) {
+            return Ok(None);
+        }
+        Ok(Some(check))
+    }
+
+    async fn acquire_at_once<T>(
+        &self,
+        request: &Request<'_>,
+        started: Timestamp,
+        now: Timestamp,
+        encode: impl FnOnce(&Verdict<'_>, &Acquired) -> T,
+    ) -> Result<T, AcquireError> {
+        let (receipt, is_never) = {
+            let loaded = self.current(request)?;
+            let matched = Matched::new(&loaded.rules, request);
+            let only = match matched.enforced() {
+                [check] if check.pool.is_none() && check.direction == Direction::Take => Some(check),
+                _ => None,
+            };
+            let is_never = |check: &LimitCheck<'_>| check.hits.0 > capacity(check.tiers());
+            (only.map(|check| self.receipt(check, now)), only.is_some_and(is_never))
+        };
+        let decided = self.decide_with(request, now, TakeOptions::default(), |verdict| {
+            let waited = now.since(started);
+            let acquired = if verdict.code == Code::Ok {
+                // what shadow mode admits is not counted
+                let is_counted = verdict.statuses.iter().all(|status| status.code == Code::Ok);
+                Acquired {
+                    rejection: None,
+                    waited,
+                    receipt: receipt.filter(|_| is_counted && !verdict.shadowed),
+                }
+            } else {
+                let retry_after = verdict.retry_after().unwrap_or_default();
+                let rejection = if is_never { Rejection::Never } else { Rejection::Timeout { retry_after } };
+                Acquired { rejection: Some(rejection), waited, receipt: None }
+            };
+            encode(verdict, &acquired)
+        });
+        Ok(decided.await?)
+    }
+
+    /// Each rule's line decides by itself, so no other rule rejects what is counted in a shadow.
+    async fn decide_shadows(&self, matched: &Matched<'_>, home: Home<'_>, now: Timestamp) -> Decisions {
+        let shadows = matched.shadows();
+        match home {
+            _ if shadows.is_empty() => Decisions::new(),
+            Home::Memory(store) => store.decide(shadows, Scope::Descriptor, now),
+            Home::Asking(_) => {
+                let taken = self.store.take_with(shadows, Scope::Descriptor, now, TakeOptions::default());
+                let unknown = |_: &LimitCheck<'_>| Decision::unknown(Period::default());
+                Box::pin(taken).await.unwrap_or_else(|_| shadows.iter().map(unknown).collect())
+            }
+        }
+    }
+
+    async fn report<T>(
+        &self,
+        loaded: &Loaded,
+        request: &Request<'_>,
+        counted: Counted<'_>,
+        acquired: &Acquired,
+        now: Timestamp,
+        encode: impl FnOnce(&Verdict<'_>, &Acquired) -> T,
+    ) -> T {
+        let matched = Matched::new(&loaded.rules, request);
+        let mut decisions: Decisions = matched
+            .enforced()
+            .iter()
+            .map(|check| {
+                let looked = match counted.home {
+                    Home::Memory(store) => store.look(check, Hits(0), now),
+                    Home::Asking(_) => self.look(check, now),
+                };
+                match acquired.rejection {
+                    // the rules have changed, and another limit applies
+                    _ if check.key != counted.key => looked,
+                    None => Decision { before: looked.before.minus(check.hits), ..looked },
+                    Some(rejection) => rejected(looked, rejection),
+                }
+            })
+            .collect();
+        decisions.extend(self.decide_shadows(&matched, counted.home, now).await);
+        self.conclude(loaded, request, &matched, &decisions, now, |verdict| encode(verdict, acquired))
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Like [`Limiter::acquire`] without a wait. Fails if a store has to be waited for.
+    pub(super) fn acquire_now(
+        &self,
+        request: &Request<'_>,
+        now: Timestamp,
+    ) -> Result<Acquired, AcquireError> {
+        let is_elsewhere = {
+            let loaded = self.current(request)?;
+            let matched = Matched::new(&loaded.rules, request);
+            matched.checks.iter().any(|check| self.store.lines_for(check).is_none())
+        };
+        if is_elsewhere {
+            return Err(AcquireError::MustAsk);
+        }
+        let acquired = self.acquire_at_once(request, now, now, |_, acquired| acquired.clone());
+        match pin!(acquired).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(acquired) => acquired,
+            Poll::Pending => Err(AcquireError::MustAsk),
+        }
+    }
+
+    fn receipt(&self, check: &LimitCheck<'_>, taken_at: Timestamp) -> Receipt {
+        match self.store.lines_for(check) {
+            Some(_) => Receipt::new(check, taken_at),
+            None => Receipt::of_store(check, taken_at),
+        }
+    }
+
+    /// None if callers of `names` do not wait, or not where `is_in_memory` says.
+    fn waited_for(
+        &self,
+        rules: &RuleSet,
+        names: &Named,
+        is_in_memory: bool,
+    ) -> Option<(CounterKey, SharedTiers)> {
+        let request = names.request(Hits(1));
+        let matched = Matched::new(rules, &request);
+        let is_there =
+            |check: &&LimitCheck<'_>| waits(check) && self.store.lines_for(check).is_some() == is_in_memory;
+        let check = matched.checks.first().filter(is_there)?;
+        Some((check.key, check.shared_tiers()))
+    }
+}
+
+pub(super) fn waits(check: &LimitCheck<'_>) -> bool {
+    let RuleRef::Compiled(_) = &check.rule else { return false };
+    check.pool.is_none()
+        && check.direction == Direction::Take
+        && !check.rule.shadow_mode()
+        && can_wait(check.tiers())
+}
+
+/// Returns whether a fixed window has ended between these instants, so that the next one could serve in time.
+fn has_ended(tiers: &[Tier], from: Timestamp, to: Timestamp) -> bool {
+    let is_window = |tier: &&Tier| matches!(tier.algorithm, Algorithm::FixedWindow);
+    let mut windows = tiers.iter().filter(is_window).map(|tier| tier.period);
+    windows.any(|period| from.window_end(period) <= to && to.since(from) < period)
+}
+
+fn rejected(looked: Decision, rejection: Rejection) -> Decision {
+    let reset = match rejection {
+        Rejection::Timeout { retry_after } | Rejection::Full { retry_after } => retry_after,
+        Rejection::Never | Rejection::Closed => looked.reset,
+    };
+    Decision { over: true, reset, ..looked }
+}
+
+// === impl Acquired ===
+
+impl Acquired {
+    fn admitted(check: &LimitCheck<'_>, started: Timestamp, at: Timestamp) -> Self {
+        Self { rejection: None, waited: at.since(started), receipt: Some(Receipt::new(check, at)) }
+    }
+
+    /// By the store that has the counters: it took the hits at `taken_at`.
+    fn granted(check: &LimitCheck<'_>, started: Timestamp, taken_at: Timestamp, at: Timestamp) -> Self {
+        Self {
+            rejection: None,
+            waited: at.since(started),
+            receipt: Some(Receipt::of_store(check, taken_at)),
+        }
+    }
+
+    /// After a wait, with the receipt that was made when it began.
+    fn promised(receipt: Option<Receipt>, started: Timestamp, at: Timestamp) -> Self {
+        let receipt = receipt.map(|receipt| receipt.taken_at(at));
+        Self { rejection: None, waited: at.since(started), receipt }
+    }
+
+    fn rejected(rejection: Rejection, started: Timestamp, now: Timestamp) -> Self {
+        Self { rejection: Some(rejection), waited: now.since(started), receipt: None }
+    }
+}
+
+// === impl AcquireError ===
+
+impl From<StoreError> for AcquireError {
+    fn from(error: StoreError) -> Self {
+        Self::Limit(error.into())
+    }
+}
+
+// === impl Taken ===
+
+impl<S: Store, C: Clock + ?Sized> Drop for Taken<'_, S, C> {
+    fn drop(&mut self) {
+        if let Some(receipt) = self.receipt.take() {
+            self.limiter.put_back(receipt, self.clock.now());
+        }
+    }
+}
+
+// === impl Waiting ===
+
+impl<C: Clock + ?Sized> Future for Waiting<'_, C> {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        let answer = match (&self.place, self.home) {
+            (Some(LinePlace::Memory(ticket)), Home::Memory(store)) => {
+                store.poll_place(ticket, context.waker())
+            }
+            (Some(LinePlace::Asking(ticket)), Home::Asking(lines)) => {
+                lines.poll_place(*ticket, context.waker())
+            }
+            _ => Poll::Ready(Answer::AskAgain),
+        };
+        if answer.is_ready() {
+            self.place = None;
+        }
+        answer
+    }
+}
+
+impl<C: Clock + ?Sized> Drop for Waiting<'_, C> {
+    fn drop(&mut self) {
+        match (self.place.take(), self.home) {
+            (Some(LinePlace::Memory(ticket)), Home::Memory(store)) => store.leave(ticket, self.clock.now()),
+            (Some(LinePlace::Asking(ticket)), Home::Asking(lines)) => lines.leave(ticket, self.clock.now()),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Asks the store for the hits of lines.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::{AskingLines, Work};
+use crate::{Limiter, acquire::waits};
+use weir_limit::{
+    CounterKey, LimitCheck, Matched, Named, Period, ReservationRequest,
+    line::{Ask, Supply, Unused},
+    part::Place,
+};
+use weir_store::{Store, clock::Clock};
+
+/// The longest sleep: a wall clock that is set forward must not keep callers waiting for longer.
+const LONGEST_SLEEP: Period = Period::from_secs(1);
+
+/// How long a line waits for the store before `on_store_failure` decides.
+const PATIENCE: Period = Period::from_secs(1);
+
+/// Ends with `lines` or the limiter. Sleeps for up to `longest`, or else [`LONGEST_SLEEP`], if nothing is due.
+pub(crate) async fn serve<S: Store>(
+    limiter: Weak<Limiter<S>>,
+    lines: Arc<AskingLines>,
+    clock: Arc<dyn Clock>,
+    longest: Option<Period>,
+) {
+    let longest = longest.unwrap_or(LONGEST_SLEEP);
+    let mut work = JoinSet::new();
+    loop {
+        {
+            let Some(limiter) = limiter.upgrade() else { break };
+            limiter.reload_asking(clock.now());
+            for due in lines.due(clock.now()) {
+                let (limiter, clock) = (Arc::clone(&limiter), Arc::clone(&clock));
+                work.spawn(async move { limiter.carry_out(due, &*clock).await });
+            }
+        }
+        let next = lines.next().map_or(longest, |next| next.since(clock.now()).min(longest));
+        tokio::select! {
+            is_open = lines.rung() => if !is_open { break },
+            Some(_) = work.join_next() => {}
+            () = sleep(next.into()) => {}
+        }
+    }
+    // what was granted meanwhile is given back
+    let last = async { while work.join_next().await.is_some() {} };
+    let _ = timeout(Duration::from(PATIENCE), last).await;
+}
+
+impl<S: Store> Limiter<S> {
+    async fn carry_out(&self, work: Work, clock: &(impl Clock + ?Sized)) {
+        match work {
+            Work::Ask(key, names, ask) => {
+                let supply = self.ask(key, &names, ask, clock).await;
+                self.asking.supply(key, supply, clock.now());
+            }
+            Work::Return(key, names, unused) => self.return_unused(key, &names, unused, clock).await,
+        }
+    }
+
+    async fn ask(
+        &self,
+        key: CounterKey,
+        names: &Named,
+        Ask { least, want, hold }: Ask,
+        clock: &(impl Clock + ?Sized),
+    ) -> Option<(Supply, Place)> {
+        let loaded = self.loaded.load_full()?;
+        let request = names.request(least);
+        let matched = Matched::new(&loaded.rules, &request);
+        // otherwise a reload has taken the rule away, and its callers are about to be told
+        let check = matched.checks.first().filter(|check| check.key == key && waits(check))?;
+        let wanted = ReservationRequest { least, want, hold };
+        let reserved = self.store.reserve_for_waiters(check, wanted, PATIENCE, clock.now()).await.ok()?;
+        let supply = Supply {
+            hits: reserved.hits,
+            until: reserved.until,
+            span: reserved.counted,
+            wait: reserved.decision.reset,
+            estimate: self.estimate(check, clock.now()),
+        };
+        Some((supply, self.store.place(check)))
+    }
+
+    async fn return_unused(
+        &self,
+        key: CounterKey,
+        names: &Named,
+        unused: Unused,
+        clock: &(impl Clock + ?Sized),
+    ) {
+        let Some(loaded) = self.loaded.load_full() else { return };
+        let request = names.request(unused.hits);
+        let matched = Matched::new(&loaded.rules, &request);
+        let is_same = |check: &&LimitCheck<'_>| check.key == key;
+        let Some(check) = matched.checks.first().filter(is_same) else { return };
+        self.give_back_unused(check, unused, clock.now()).await;
+    }
+}

@@ -1,0 +1,31 @@
+//! The text that names a counter to an operator.
+
+use std::fmt::Write as _;
+
+use weir_limit::LimitCheck;
+use weir_observe::text::shortened;
+
+/// The longest text, in characters. A value may have megabytes.
+const MAX_TEXT: usize = 200;
+
+/// Returns the entries of `check` as `key=value,key=value`. Without `values`, each is `***` unless a pattern stands for
+/// it, and the end is a number by which the counter is recognized while the process runs.
+#[must_use]
+pub fn key_text(check: &LimitCheck<'_>, values: bool) -> String {
+    let mut text = String::new();
+    for (i, entry) in check.entries.iter().enumerate() {
+        let value = match check.shared(i) {
+            Some(pattern) => pattern,
+            None if values => entry.value,
+            None => "***",
+        };
+        let separator = if i > 0 { "," } else { "" };
+        // writing to a string cannot fail
+        let _ = write!(text, "{separator}{}={}", shortened(entry.key, MAX_TEXT), shortened(value, MAX_TEXT));
+    }
+    let mut text = shortened(&text, MAX_TEXT).into_owned();
+    if !values {
+        let _ = write!(text, " #{:08x}", check.key.hash() >> 32);
+    }
+    text
+}

@@ -1,0 +1,462 @@
+//! DNS messages: the query, and the records of its answer (RFC 1035, 2782 and 3596).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::name::{DnsName, MAX_NAME};
+
+const CNAME: u16 = 5;
+const INTERNET: u16 = 1;
+
+/// A kind of record that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// An IPv4 address.
+    A = 1,
+    /// An IPv6 address.
+    Aaaa = 28,
+    /// A host and a port.
+    Srv = 33,
+}
+
+/// A record of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Record {
+    /// An address.
+    Address(IpAddr),
+    /// Where a service is.
+    Service {
+        /// The name of the host.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+}
+
+/// The type of the record that announces how long an answer may be (RFC 6891), and that length.
+const OPT: u16 = 41;
+pub(super) const MAX_ANSWER: u16 = 4_096;
+
+/// Pointers included: a name may point to itself.
+const MAX_LABELS: usize = 128;
+
+const MAX_ALIASES: usize = 8;
+
+/// What a name server answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// What the records say, each once, in no order; at least one.
+    Records(Vec<Record>),
+    NoRecords,
+    Truncated,
+    Failed(u8),
+    Malformed,
+}
+
+// === impl RecordKind ===
+
+impl RecordKind {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::A => "A",
+            Self::Aaaa => "AAAA",
+            Self::Srv => "SRV",
+        }
+    }
+}
+
+// === impl DnsName ===
+
+impl DnsName {
+    /// Encodes a query for the name.
+    #[must_use]
+    pub fn query(&self, kind: RecordKind, id: u16) -> Vec<u8> {
+        const RECURSION_DESIRED: u16 = 0x0100;
+        let mut query = Vec::with_capacity(300);
+        // one question, no answer, no authority, one additional record
+        for field in [id, RECURSION_DESIRED, 1, 0, 0, 1] {
+            query.extend_from_slice(&field.to_be_bytes());
+        }
+        for label in self.name.split('.') {
+            // valid names have labels of at most 63 bytes
+            query.push(u8::try_from(label.len()).unwrap_or(63));
+            query.extend_from_slice(label.as_bytes());
+        }
+        query.push(0);
+        for field in [kind as u16, INTERNET] {
+            query.extend_from_slice(&field.to_be_bytes());
+        }
+        query.push(0);
+        for field in [OPT, MAX_ANSWER, 0, 0, 0] {
+            query.extend_from_slice(&field.to_be_bytes());
+        }
+        query
+    }
+}
+
+/// None if `message` answers another query.
+pub(super) fn parse_answer(message: &[u8], id: u16, name: &DnsName, kind: RecordKind) -> Option<Answer> {
+    const IS_ANSWER: u16 = 0x8000;
+    let mut reader = Reader { message, at: 0 };
+    let (answered, flags) = (reader.u16()?, reader.u16()?);
+    if answered != id || flags & IS_ANSWER == 0 {
+        return None;
+    }
+    let code = flags.to_be_bytes()[1] & 0xf;
+    match reader.head(code, &name.name, kind) {
+        None => Some(Answer::Malformed),
+        Some(Head { is_ours: false, .. }) => None,
+        Some(Head { answers, .. }) => {
+            Some(parse_rest(reader, flags, answers, &name.name, kind).unwrap_or(Answer::Malformed))
+        }
+    }
+}
+
+/// The name that a message asks about.
+#[cfg(any(debug_assertions, fuzzing))]
+pub(super) fn question(message: &[u8]) -> Option<DnsName> {
+    DnsName::parse(&Reader { message, at: 12 }.name()?)
+}
+
+fn parse_rest(
+    mut reader: Reader<'_>,
+    flags: u16,
+    answers: u16,
+    name: &str,
+    kind: RecordKind,
+) -> Option<Answer> {
+    const IS_TRUNCATED: u16 = 0x0200;
+    match flags.to_be_bytes()[1] & 0xf {
+        0 => {}
+        // NXDOMAIN
+        3 => return Some(Answer::NoRecords),
+        code => return Some(Answer::Failed(code)),
+    }
+    if flags & IS_TRUNCATED != 0 {
+        return Some(Answer::Truncated);
+    }
+    let Records { aliases, found } = reader.records(answers, kind)?;
+    let owner = owner(name, &aliases);
+    let found = found.into_iter().filter(|(of, _)| of.eq_ignore_ascii_case(owner));
+    // a lone dot says that there is no such service
+    let is_none = |record: &Record| matches!(record, Record::Service { host, .. } if host.is_empty());
+    let mut records: Vec<Record> =
+        found.map(|(_, record)| record).filter(|record| !is_none(record)).collect();
+    records.sort_unstable();
+    records.dedup();
+    Some(if records.is_empty() { Answer::NoRecords } else { Answer::Records(records) })
+}
+
+fn owner<'a>(name: &'a str, aliases: &'a [(String, String)]) -> &'a str {
+    let mut owner = name;
+    for _ in 0..MAX_ALIASES {
+        let Some((_, target)) = aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(owner)) else {
+            break;
+        };
+        owner = target;
+    }
+    owner
+}
+
+struct Head {
+    /// Whether the question is the one that was asked.
+    is_ours: bool,
+    answers: u16,
+}
+
+#[derive(Default)]
+struct Records {
+    aliases: Vec<(String, String)>,
+    found: Vec<(String, Record)>,
+}
+
+struct Reader<'a> {
+    message: &'a [u8],
+    at: usize,
+}
+
+// === impl Reader ===
+
+impl Reader<'_> {
+    fn bytes(&mut self, count: usize) -> Option<&[u8]> {
+        let bytes = self.message.get(self.at..self.at.checked_add(count)?)?;
+        self.at += count;
+        Some(bytes)
+    }
+
+    fn skip(&mut self, count: usize) -> Option<()> {
+        self.bytes(count).map(|_| ())
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        Some(u16::from_be_bytes(self.bytes(2)?.try_into().ok()?))
+    }
+
+    /// The question must be for such records of `name`; an error `code` may come without one.
+    fn head(&mut self, code: u8, name: &str, asked_for: RecordKind) -> Option<Head> {
+        let (questions, answers) = (self.u16()?, self.u16()?);
+        self.skip(4)?;
+        let is_ours = match questions {
+            0 if code != 0 => true,
+            1 => {
+                let asked = self.name()?;
+                let (kind, class) = (self.u16()?, self.u16()?);
+                asked.eq_ignore_ascii_case(name) && (kind, class) == (asked_for as u16, INTERNET)
+            }
+            _ => return None,
+        };
+        Some(Head { is_ours, answers })
+    }
+
+    fn records(&mut self, count: u16, asked_for: RecordKind) -> Option<Records> {
+        let mut records = Records::default();
+        for _ in 0..count {
+            let owner = self.name()?;
+            let (kind, class) = (self.u16()?, self.u16()?);
+            self.skip(4)?;
+            let length = usize::from(self.u16()?);
+            let end = self.at + length;
+            if end > self.message.len() {
+                return None;
+            }
+            match (kind, class) {
+                (CNAME, INTERNET) => records.aliases.push((owner, self.name()?)),
+                (kind, INTERNET) if kind == asked_for as u16 => {
+                    records.found.push((owner, self.record(asked_for, length)?));
+                }
+                _ => {}
+            }
+            self.at = end;
+        }
+        Some(records)
+    }
+
+    fn record(&mut self, kind: RecordKind, length: usize) -> Option<Record> {
+        Some(match kind {
+            RecordKind::Srv => {
+                // priority and weight
+                self.skip(4)?;
+                let (port, host) = (self.u16()?, self.name()?);
+                Record::Service { host, port }
+            }
+            RecordKind::A => {
+                let octets: [u8; 4] = self.bytes(length)?.try_into().ok()?;
+                Record::Address(Ipv4Addr::from(octets).into())
+            }
+            RecordKind::Aaaa => {
+                let octets: [u8; 16] = self.bytes(length)?.try_into().ok()?;
+                Record::Address(Ipv6Addr::from(octets).into())
+            }
+        })
+    }
+
+    /// The rest may be elsewhere in the message. No spaces and control characters: names reach the log.
+    fn name(&mut self) -> Option<String> {
+        let (mut name, mut end) = (String::new(), None);
+        for _ in 0..MAX_LABELS {
+            let length = usize::from(self.bytes(1)?[0]);
+            match length {
+                0 => {
+                    self.at = end.unwrap_or(self.at);
+                    return Some(name);
+                }
+                1..=63 => {
+                    let label = std::str::from_utf8(self.bytes(length)?).ok()?;
+                    if !label.bytes().all(|byte| byte.is_ascii_graphic()) {
+                        return None;
+                    }
+                    if !name.is_empty() {
+                        name.push('.');
+                    }
+                    name.push_str(label);
+                    if name.len() > MAX_NAME {
+                        return None;
+                    }
+                }
+                0xc0.. => {
+                    let low = usize::from(self.bytes(1)?[0]);
+                    end.get_or_insert(self.at);
+                    self.at = (length & 0x3f) << 8 | low;
+                }
+                _ => return None,
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers query 7 with SRV records of these ports and targets, each in the domain of the question.
+    fn answer(flags: u16, targets: &[(u16, &str)]) -> Vec<u8> {
+        let name = DnsName::parse("_m._tcp.example.org").expect("it is valid");
+        let mut message = name.query(RecordKind::Srv, 7);
+        message.truncate(message.len() - 11);
+        message[2..4].copy_from_slice(&flags.to_be_bytes());
+        message[6..8].copy_from_slice(&u16::try_from(targets.len()).expect("few").to_be_bytes());
+        message[10..12].copy_from_slice(&[0, 0]);
+        for (port, target) in targets {
+            // the name of the question; SRV; IN; a minute; length; priority and weight; port
+            message.extend_from_slice(&[0xc0, 12, 0, 33, 0, 1, 0, 0, 0, 60, 0]);
+            message.push(u8::try_from(6 + target.len() + 3).expect("short"));
+            message.extend_from_slice(&[0, 10, 0, 5]);
+            message.extend_from_slice(&port.to_be_bytes());
+            message.push(u8::try_from(target.len()).expect("short"));
+            message.extend_from_slice(target.as_bytes());
+            // `example.org` follows `_m` and `_tcp`
+            message.extend_from_slice(&[0xc0, 12 + 3 + 5]);
+        }
+        message
+    }
+
+    fn parsed(message: &[u8], id: u16) -> Option<Answer> {
+        let name = DnsName::parse("_m._tcp.example.org").expect("it is valid");
+        parse_answer(message, id, &name, RecordKind::Srv)
+    }
+
+    fn service(host: &str, port: u16) -> Record {
+        Record::Service { host: host.into(), port }
+    }
+
+    #[test]
+    fn services_are_read_each_once() {
+        let message = answer(0x8180, &[(11_212, "b"), (11_211, "b"), (9, "a"), (9, "a")]);
+        let services = [("a", 9), ("b", 11_211), ("b", 11_212)];
+        let services = services.map(|(host, port)| service(&format!("{host}.example.org"), port));
+        assert_eq!(parsed(&message, 7), Some(Answer::Records(services.into())));
+        assert_eq!(parsed(&message, 8), None, "it answers another query");
+    }
+
+    #[test]
+    fn addresses_are_read_each_once() {
+        let name = DnsName::parse("weir.svc").expect("it is valid");
+        let answer = |kind: RecordKind, records: &[&[u8]]| {
+            let mut message = name.query(kind, 7);
+            message.truncate(message.len() - 11);
+            message[2..4].copy_from_slice(&[0x81, 0x80]);
+            message[7] = u8::try_from(records.len()).expect("few");
+            message[11] = 0;
+            for data in records {
+                let length = u8::try_from(data.len()).expect("short");
+                message.extend_from_slice(&[0xc0, 12, 0, kind as u8, 0, 1, 0, 0, 0, 60, 0, length]);
+                message.extend_from_slice(data);
+            }
+            parse_answer(&message, 7, &name, kind)
+        };
+        let found = |addresses: &[&str]| {
+            let record = |address: &&str| Record::Address(address.parse().expect("it is valid"));
+            Some(Answer::Records(addresses.iter().map(record).collect()))
+        };
+        let records: [&[u8]; 3] = [&[10, 0, 0, 2], &[10, 0, 0, 1], &[10, 0, 0, 2]];
+        assert_eq!(answer(RecordKind::A, &records), found(&["10.0.0.1", "10.0.0.2"]));
+        let loopback = [[0; 15].as_slice(), &[1]].concat();
+        assert_eq!(answer(RecordKind::Aaaa, &[&loopback]), found(&["::1"]));
+        assert_eq!(answer(RecordKind::A, &[]), Some(Answer::NoRecords));
+        assert_eq!(answer(RecordKind::A, &[&[10, 0, 0]]), Some(Answer::Malformed));
+        assert_eq!(answer(RecordKind::Aaaa, &[&[10, 0, 0, 1]]), Some(Answer::Malformed));
+    }
+
+    #[test]
+    fn other_answers_are_told_apart() {
+        assert_eq!(parsed(&answer(0x8180, &[]), 7), Some(Answer::NoRecords));
+        assert_eq!(parsed(&answer(0x8183, &[]), 7), Some(Answer::NoRecords));
+        assert_eq!(parsed(&answer(0x8182, &[]), 7), Some(Answer::Failed(2)));
+        assert_eq!(parsed(&answer(0x8380, &[]), 7), Some(Answer::Truncated));
+        assert_eq!(parsed(&answer(0x0100, &[]), 7), None, "a query is no answer");
+    }
+
+    #[test]
+    fn malformed_answers_are_rejected() {
+        let message = answer(0x8180, &[(1, "a"), (2, "b")]);
+        for length in 0..message.len() {
+            // no answer to this query before the flags say so
+            let expected = (length >= 4).then_some(Answer::Malformed);
+            assert_eq!(parsed(&message[..length], 7), expected, "{length}");
+        }
+        let is_malformed = |message: &[u8]| parsed(message, 7) == Some(Answer::Malformed);
+        let mut circular = answer(0x8180, &[(1, "a")]);
+        let last = circular.len() - 2;
+        circular[last..].copy_from_slice(&[0xc0, u8::try_from(last).expect("short")]);
+        assert!(is_malformed(&circular));
+        for target in ["a b", "a\nb", "\u{e9}"] {
+            assert!(is_malformed(&answer(0x8180, &[(1, target)])), "{target:?}");
+        }
+        // a record of another type that ends behind the message
+        let mut long = answer(0x8180, &[(1, "a")]);
+        let record = long.len() - (12 + 6 + 1 + 1 + 2);
+        long[record + 3] = 16;
+        assert_eq!(parsed(&long, 7), Some(Answer::NoRecords));
+        long[record + 10] = 1;
+        assert!(is_malformed(&long));
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        // a label of 63 bytes that is followed by itself
+        let mut message = answer(0x8180, &[(1, &"a".repeat(63))]);
+        let label = message.len() - 2 - 64;
+        message.truncate(label + 64);
+        message.extend_from_slice(&[0xc0, u8::try_from(label).expect("short")]);
+        assert_eq!(parsed(&message, 7), Some(Answer::Malformed));
+    }
+
+    #[test]
+    fn the_answer_to_another_question_is_none() {
+        let message = answer(0x8180, &[(1, "a")]);
+        let other = DnsName::parse("_m._tcp.example.net").expect("it is valid");
+        assert_eq!(parse_answer(&message, 7, &other, RecordKind::Srv), None);
+        assert_eq!(question(&message), DnsName::parse("_m._tcp.example.org"));
+        // in upper case
+        let mut upper = message.clone();
+        upper[14] = b'M';
+        assert!(matches!(parsed(&upper, 7), Some(Answer::Records(_))));
+        // of another type, and of none
+        let mut other = message.clone();
+        let kind = 12 + 3 + 5 + 8 + 4 + 1;
+        other[kind + 1] = 1;
+        assert_eq!(parsed(&other, 7), None);
+        let mut none = message;
+        none[5] = 0;
+        assert_eq!(parsed(&none, 7), Some(Answer::Malformed));
+        none[3] |= 4;
+        assert_eq!(parsed(&none, 7), Some(Answer::Failed(4)));
+    }
+
+    #[test]
+    fn records_of_other_names_are_left_out_and_aliases_are_followed() {
+        let host = |name: &str| {
+            let mut bytes = Vec::new();
+            for label in name.split('.') {
+                bytes.push(u8::try_from(label.len()).expect("short"));
+                bytes.extend_from_slice(label.as_bytes());
+            }
+            [&bytes[..], &[0]].concat()
+        };
+        let record = |owner: &str, kind: u8, data: &[u8]| {
+            let length = u8::try_from(data.len()).expect("short");
+            [&host(owner), &[0, kind, 0, 1, 0, 0, 0, 60, 0, length][..], data].concat()
+        };
+        let to =
+            |owner: &str, target: &str| record(owner, 33, &[&[0; 4], &[0, 9][..], &host(target)].concat());
+        let with = |records: &[Vec<u8>]| {
+            let mut message = answer(0x8180, &[]);
+            message[7] = u8::try_from(records.len()).expect("few");
+            message.extend_from_slice(&records.concat());
+            parsed(&message, 7)
+        };
+        let found =
+            |names: &[&str]| Some(Answer::Records(names.iter().map(|name| service(name, 9)).collect()));
+        let name = "_M._tcp.example.org";
+        assert_eq!(with(&[to("evil.example.net", "x"), to(name, "a")]), found(&["a"]));
+        assert_eq!(with(&[to("evil.example.net", "x")]), Some(Answer::NoRecords));
+        let alias = |owner: &str, target: &str| record(owner, 5, &host(target));
+        let chain = [to("c.net", "a"), alias(name, "b.net"), alias("b.net", "C.net"), to("b.net", "x")];
+        assert_eq!(with(&chain), found(&["a"]));
+        // aliases of each other
+        assert_eq!(
+            with(&[alias(name, "b.net"), alias("b.net", name), to("d.net", "x")]),
+            Some(Answer::NoRecords)
+        );
+    }
+}

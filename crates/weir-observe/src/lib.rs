@@ -1,0 +1,42 @@
+//! What weir counts, without a way out: an owner of metrics implements [`Source`] and registers itself with
+//! [`Stats::register`]; the crate `weir-export` shows them.
+//!
+//! | to | see |
+//! | --- | --- |
+//! | count | [`Counter`], [`Gauge`], [`BusyCounter`], [`histogram`] |
+//! | tell metrics | [`Stats`], [`Source`], [`Metric`], [`Refinement`] |
+//! | follow rules | [`RuleStats`], [`RuleLimit`], [`hot_keys`] |
+//! | follow one request | [`DecisionRecord`] |
+//! | name series | [`mapper`], [`template`], [`sanitize`] |
+//! | write texts of others | [`text`], [`throttle`], [`spelling`] |
+
+mod buckets;
+mod busy_counter;
+mod caller_names;
+pub mod counter;
+mod decision_record;
+pub mod histogram;
+pub mod hot_keys;
+pub mod mapper;
+pub mod method_stats;
+pub mod metric;
+pub mod refined;
+pub mod rule_limit;
+pub mod rule_stats;
+pub mod sanitize;
+mod sharded;
+pub mod spelling;
+pub mod stats;
+pub mod template;
+pub mod text;
+pub mod throttle;
+
+pub use busy_counter::BusyCounter;
+pub use counter::{Counter, Gauge};
+pub use decision_record::{DecisionRecord, RecordedDecision, StoreWait};
+pub use method_stats::MethodStats;
+pub use metric::{Metric, Source};
+pub use refined::Refinement;
+pub use rule_limit::RuleLimit;
+pub use rule_stats::{OwnCounts, RareCounts, RuleCounts, RuleStats, ShadowCounts};
+pub use stats::Stats;

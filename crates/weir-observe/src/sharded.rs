@@ -1,0 +1,88 @@
+//! Values that each thread writes in a place of its own: threads that write one cache line wait for one another.
+
+use std::{
+    cell::Cell,
+    sync::{
+        LazyLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+const MAX_PLACES: usize = 16;
+
+/// A power of two of at least the processors, up to [`MAX_PLACES`].
+static PLACES: LazyLock<usize> = LazyLock::new(|| {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    processors.next_power_of_two().min(MAX_PLACES)
+});
+
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static THREAD: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// A value with a place for each thread. What was written stays when a thread ends, whose place another one may take.
+#[derive(Debug)]
+pub(super) struct Sharded<T>(Box<[Place<T>]>);
+
+/// A place shares no cache line with others; processors fetch lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Place<T>(T);
+
+// === impl Sharded ===
+
+impl<T: Default> Default for Sharded<T> {
+    fn default() -> Self {
+        Self((0..*PLACES).map(|_| Place::default()).collect())
+    }
+}
+
+impl<T: Default> Sharded<T> {
+    /// One place that all threads share, for values that are too many for more.
+    pub(super) fn single() -> Self {
+        Self([Place::default()].into())
+    }
+
+    pub(super) fn own(&self) -> &T {
+        // a power of two
+        &self.0[thread_number() & (self.0.len() - 1)].0
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|place| &place.0)
+    }
+}
+
+fn thread_number() -> usize {
+    THREAD.get().unwrap_or_else(|| {
+        let number = THREADS.fetch_add(1, Ordering::Relaxed);
+        THREAD.set(Some(number));
+        number
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Counter;
+
+    #[test]
+    fn what_threads_have_written_is_there_after_their_end() {
+        let counter = Sharded::<Counter>::default();
+        thread::scope(|scope| {
+            for n in 1..=100 {
+                let counter = &counter;
+                scope.spawn(move || counter.own().add(n));
+            }
+        });
+        assert_eq!(counter.all().map(Counter::get).sum::<u64>(), 5_050);
+    }
+
+    #[test]
+    fn no_two_places_share_a_line() {
+        assert_eq!((size_of::<Place<Counter>>(), align_of::<Place<Counter>>()), (128, 128));
+    }
+}

@@ -1,0 +1,63 @@
+//! The settings of Memcached: resolved, and safe to print.
+
+use std::time::Duration;
+
+use super::srv_name::SrvName;
+use crate::transport::{Address, Backoff};
+use weir_net::{dns::NameServers, tls::ClientTls};
+
+/// The Memcached servers that instances share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemcachedSettings {
+    /// The servers.
+    pub servers: ServerSource,
+    /// `MEMCACHE_TLS`: except for unix sockets. The files are read again for every connection.
+    pub tls: Option<ClientTls>,
+    /// `CACHE_KEY_PREFIX`: the prefix of every key.
+    pub prefix: Box<str>,
+    /// `WEIR_UNAMBIGUOUS_KEYS`: rules in the format of envoyproxy/ratelimit do not have the keys of that service.
+    pub unambiguous_keys: bool,
+    /// `EXPIRATION_JITTER_MAX_SECONDS`, exclusive: how much longer keys may live, to spread their expiry.
+    pub jitter_seconds: u64,
+    /// The longest time for one command, and for making one connection.
+    pub timeout: Duration,
+    /// The wait before connecting again.
+    pub backoff: Backoff,
+    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: the service is unhealthy while it has no connection to any server.
+    pub health_needs_connection: bool,
+}
+
+/// All instances must know the same servers in the same order: a key's server depends on its hash and their number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerSource {
+    /// `MEMCACHE_HOST_PORT`: at least one, in the given order.
+    List(Vec<Address>),
+    /// `MEMCACHE_SRV`: the targets of a DNS name, sorted as texts.
+    Srv {
+        /// The name.
+        name: SrvName,
+        /// `MEMCACHE_SRV_REFRESH`: the time between two look-ups; none to look up once.
+        refresh: Option<Duration>,
+        /// Who looks it up.
+        name_servers: NameServers,
+    },
+}
+
+// === impl MemcachedSettings ===
+
+impl MemcachedSettings {
+    /// Returns the settings for `servers`, with defaults for everything else.
+    #[must_use]
+    pub fn new(servers: ServerSource) -> Self {
+        Self {
+            servers,
+            tls: None,
+            prefix: Box::default(),
+            unambiguous_keys: false,
+            jitter_seconds: 300,
+            timeout: Duration::from_secs(2),
+            backoff: Backoff::default(),
+            health_needs_connection: false,
+        }
+    }
+}

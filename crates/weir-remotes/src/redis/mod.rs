@@ -1,0 +1,316 @@
+//! Redis as the store that instances share: a single server, a master that sentinels monitor, or a cluster.
+//!
+//! `command` encodes an operation: `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit, for its rules, and one
+//! script for everything else. A `pool` sends it to the server that holds its key, with all waiting calls in one
+//! pipeline. Times are on Redis' clock. `store::name` describes the keys, and
+//! [`encoding`](weir_store::encoding) the state of counters.
+
+mod cluster;
+mod command;
+mod connection;
+#[cfg(any(debug_assertions, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+mod heartbeat;
+mod pace;
+mod pool;
+mod protocol;
+mod reply_guard;
+mod request;
+mod resolver;
+mod script;
+mod settings;
+mod share;
+mod slot;
+mod slot_map;
+mod tls;
+
+use std::{fmt, sync::Arc};
+
+pub use self::settings::{Auth, Endpoint, RedisSettings, Tls, Topology};
+pub use crate::transport::{Address, Backoff, ConnectionStates, ServerState};
+
+use redis::Value;
+
+use self::{
+    command::{CommandOutcome, EncodedCommand, PreparedCommand},
+    pool::Pool,
+    request::{NodeRequest, RoutedRequest},
+    share::ShareRequest,
+};
+use crate::transport::RandomGenerator;
+use weir_limit::{Period, Tier, Timestamp};
+use weir_net::tls::TlsError;
+use weir_observe::{Metric, Source};
+use weir_store::{
+    clock::Clock,
+    name::{self, KeySettings},
+    pool_command::{PoolCommand, PoolOp, PoolReply},
+    remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
+};
+
+/// The commands of a background call that are encoded before others have a turn.
+const ENCODED_AT_ONCE: usize = 64;
+
+/// A store in Redis. It connects in the background, and again after failures; without a connection calls fail at once.
+pub struct RedisRemote {
+    main: Pool,
+    per_second: Option<Pool>,
+    keys: Arc<KeySettings>,
+    random: Arc<RandomGenerator>,
+    /// Held by the background call that is being encoded.
+    background: tokio::sync::Mutex<()>,
+    /// Only in tests. In production Redis' clock is used.
+    clock: Option<Arc<dyn Clock>>,
+}
+
+struct CommandRequest<'a> {
+    prepared: PreparedCommand,
+    remote: &'a RedisRemote,
+}
+
+struct HeartbeatRequest(EncodedCommand);
+
+// === impl RedisRemote ===
+
+impl RedisRemote {
+    /// Opens the Redis of `settings` and starts to connect in the background. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file that TLS needs is missing or invalid, but not if the server cannot be reached yet.
+    pub fn new(settings: RedisSettings) -> Result<Self, TlsError> {
+        Self::open(settings, None)
+    }
+
+    /// [`RedisRemote::new`], but counters follow `clock`. Keys still expire on Redis' own clock, so the jitter must be
+    /// long enough. Commands without a script use only the time of the command.
+    pub fn with_clock(settings: RedisSettings, clock: Arc<dyn Clock>) -> Result<Self, TlsError> {
+        Self::open(settings, Some(clock))
+    }
+
+    fn open(settings: RedisSettings, clock: Option<Arc<dyn Clock>>) -> Result<Self, TlsError> {
+        let RedisSettings {
+            main,
+            per_second,
+            prefix,
+            unambiguous_keys: unambiguous,
+            jitter_seconds,
+            backoff,
+            health_needs_connection: _,
+            connect_within: _,
+        } = settings;
+        for tls in [&main].into_iter().chain(&per_second).filter_map(|endpoint| endpoint.tls.as_ref()) {
+            tls.load()?;
+        }
+        let random = Arc::new(RandomGenerator::new());
+        Ok(Self {
+            main: Pool::open("main", main, backoff, &random),
+            per_second: per_second.map(|endpoint| Pool::open("per_second", endpoint, backoff, &random)),
+            keys: Arc::new(KeySettings { prefix, unambiguous, jitter_seconds }),
+            random,
+            background: tokio::sync::Mutex::default(),
+            clock,
+        })
+    }
+
+    /// Returns the states of its connections.
+    #[must_use]
+    pub fn state(&self) -> ConnectionStates {
+        let mut state = ConnectionStates { servers: Vec::new(), error: None };
+        for pool in [&self.main].into_iter().chain(&self.per_second) {
+            let (servers, error) = pool.states();
+            state.servers.extend(servers);
+            state.error = state.error.or(error);
+        }
+        state
+    }
+
+    fn now(&self) -> Option<Timestamp> {
+        self.clock.as_ref().map(|clock| clock.now())
+    }
+
+    fn pool_of(&self, target: &Target) -> usize {
+        usize::from(self.per_second.is_some() && name::is_per_second(&target.tiers))
+    }
+
+    async fn run(&self, commands: Vec<Command>, urgency: Urgency) -> Result<Replies, RemoteError> {
+        if commands.is_empty() {
+            return Err(RemoteError::NotSent("no commands".into()));
+        }
+        let (pools, [main, per_second]) = self.prepare(commands, urgency).await;
+        let (main, per_second) = tokio::join!(
+            run(Some(&self.main), main, urgency),
+            run(self.per_second.as_ref(), per_second, urgency)
+        );
+        let now = self.now().or(main.now.max(per_second.now));
+        let replies = if per_second.replies.is_empty() {
+            main.replies
+        } else {
+            let mut of_pools = [main.replies, per_second.replies].map(Vec::into_iter);
+            pools.into_iter().filter_map(|pool| of_pools[pool].next()).collect()
+        };
+        match (now, replies.iter().all(Result::is_err)) {
+            // no command was carried out and no clock was reported, so the whole call has failed
+            (None, true) => {
+                let error = replies.into_iter().find_map(Result::err);
+                Err(error.unwrap_or_else(command::malformed_reply))
+            }
+            (Some(now), _) => Ok(Replies { now, replies }),
+            (None, _) => Err(command::malformed_reply()),
+        }
+    }
+
+    /// Background calls take turns, and pause often, because all calls are encoded on one thread.
+    async fn prepare(
+        &self,
+        commands: Vec<Command>,
+        urgency: Urgency,
+    ) -> (Vec<usize>, [Vec<RoutedRequest<CommandRequest<'_>>>; 2]) {
+        let _turn = match urgency {
+            Urgency::Background => Some(self.background.lock().await),
+            Urgency::Decision => None,
+        };
+        let mut pools = Vec::with_capacity(commands.len());
+        let mut requests = [Vec::with_capacity(commands.len()), Vec::new()];
+        for (i, command) in commands.into_iter().enumerate() {
+            if urgency == Urgency::Background && i % ENCODED_AT_ONCE == ENCODED_AT_ONCE - 1 {
+                tokio::task::yield_now().await;
+            }
+            let pool = self.pool_of(&command.target);
+            pools.push(pool);
+            let request = RoutedRequest::new(requests[pool].len(), self.request(command));
+            requests[pool].push(request);
+        }
+        (pools, requests)
+    }
+
+    fn request(&self, command: Command) -> CommandRequest<'_> {
+        let Command { target, at, exchange } = command;
+        let prepared = PreparedCommand::new(target, exchange, at, self.now(), &self.keys, self.random.next());
+        CommandRequest { prepared, remote: self }
+    }
+}
+
+/// With a per-second Redis, the clocks of both are assumed to agree: [`Replies::now`] is the later one.
+impl Remote for RedisRemote {
+    async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        self.run(commands, Urgency::Decision).await
+    }
+
+    async fn call_in_background(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        self.run(commands, Urgency::Background).await
+    }
+
+    async fn heartbeat(&self, heartbeat: Heartbeat<'_>) -> Result<Members, RemoteError> {
+        let now = self.now().map(|now| script::micros(now).to_string()).unwrap_or_default();
+        let arguments =
+            std::iter::once(now).chain(heartbeat::arguments(&heartbeat)).map(String::into_bytes).collect();
+        let keys = std::iter::once(name::instances(&self.keys.prefix)).collect();
+        let encoded = EncodedCommand::Run { script: &script::HEARTBEAT, keys, arguments };
+        self.main.run_one(HeartbeatRequest(encoded), Urgency::Decision).await.1
+    }
+
+    fn keeps_pools(&self) -> bool {
+        true
+    }
+
+    async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
+        let jitter = Period::from_secs(self.random.next() % self.keys.jitter_seconds.max(1));
+        let request = ShareRequest::new(&command, self.now(), &self.keys, jitter);
+        let urgency = match command.op {
+            PoolOp::Lease { .. } => Urgency::Decision,
+            PoolOp::Exchange(_) => Urgency::Background,
+        };
+        let pool =
+            self.per_second.as_ref().filter(|_| self.pool_of(&command.target) == 1).unwrap_or(&self.main);
+        let (now, outcome) = pool.run_one(request, urgency).await;
+        let outcome = outcome?;
+        let now = self.now().or(now).ok_or_else(command::malformed_reply)?;
+        Ok(PoolReply { now, outcome })
+    }
+
+    /// The tier of a second is counted by another server if it is alone.
+    fn home(&self, tiers: &[Tier]) -> u64 {
+        u64::from(self.per_second.is_some() && name::is_per_second(tiers))
+    }
+
+    fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
+        // the first key will do, since all keys of a target are in one slot
+        let key = || name::keys(&self.keys, target, at).swap_remove(0);
+        match (&self.per_second, self.pool_of(target)) {
+            (Some(per_second), 1) => per_second.node(key),
+            _ => self.main.node(key),
+        }
+    }
+
+    fn members_node(&self) -> StoreNode {
+        self.main.node(|| name::instances(&self.keys.prefix))
+    }
+}
+
+async fn run(
+    pool: Option<&Pool>,
+    requests: Vec<RoutedRequest<CommandRequest<'_>>>,
+    urgency: Urgency,
+) -> pool::PoolReplies<Reply> {
+    match pool {
+        Some(pool) if !requests.is_empty() => pool.run(requests, urgency).await,
+        _ => pool::PoolReplies { now: None, replies: Vec::new() },
+    }
+}
+
+impl Source for RedisRemote {
+    fn metrics(&self) -> Vec<Metric> {
+        [&self.main].into_iter().chain(&self.per_second).flat_map(Pool::metrics).collect()
+    }
+}
+
+impl fmt::Debug for RedisRemote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisRemote").field("state", &self.state()).finish_non_exhaustive()
+    }
+}
+
+// === impl CommandRequest ===
+
+impl NodeRequest for CommandRequest<'_> {
+    type Reply = Reply;
+
+    const DECIDES: bool = true;
+
+    fn encoded(&self) -> &EncodedCommand {
+        &self.prepared.encoded
+    }
+
+    fn outcome(&self, value: &Value) -> CommandOutcome<Reply> {
+        self.prepared.outcome(value)
+    }
+
+    fn move_to_window(&mut self, now: Timestamp) {
+        let PreparedCommand { target, exchange, .. } = &self.prepared;
+        let command = Command { target: Arc::clone(target), at: now, exchange: exchange.clone() };
+        self.prepared = self.remote.request(command).prepared;
+    }
+}
+
+// === impl HeartbeatRequest ===
+
+impl NodeRequest for HeartbeatRequest {
+    type Reply = Members;
+
+    const DECIDES: bool = false;
+
+    fn encoded(&self) -> &EncodedCommand {
+        &self.0
+    }
+
+    fn outcome(&self, value: &Value) -> CommandOutcome<Members> {
+        match value {
+            Value::ServerError(error) => command::error_outcome(error),
+            _ => CommandOutcome::Done(heartbeat::members(value).ok_or_else(command::malformed_reply)),
+        }
+    }
+
+    fn move_to_window(&mut self, _now: Timestamp) {}
+}

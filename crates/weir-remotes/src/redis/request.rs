@@ -1,0 +1,73 @@
+//! A request on its way to the node that holds its key.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::{
+    command::{CommandOutcome, EncodedCommand, malformed_reply},
+    protocol::{PipelineReply, ServerConnection},
+};
+use crate::transport::Address;
+use weir_limit::Timestamp;
+use weir_store::remote::RemoteError;
+
+/// A request to the node that holds its key, which may be sent more than once.
+pub(super) trait NodeRequest {
+    type Reply;
+
+    /// Whether decisions send such requests.
+    const DECIDES: bool;
+
+    fn encoded(&self) -> &EncodedCommand;
+
+    fn outcome(&self, value: &Value) -> CommandOutcome<Self::Reply>;
+
+    fn move_to_window(&mut self, now: Timestamp);
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Route {
+    pub(super) load_script: bool,
+    /// The server that a redirect names. Without one, the slot of its key determines the server.
+    pub(super) server: Option<Address>,
+    pub(super) is_asking: bool,
+    pub(super) pause: Duration,
+}
+
+pub(super) struct RoutedRequest<R> {
+    pub(super) index: usize,
+    pub(super) request: R,
+    pub(super) route: Route,
+    pub(super) attempts: usize,
+}
+
+pub(super) struct NodeBatch<R> {
+    pub(super) server: ServerConnection,
+    pub(super) requests: Vec<RoutedRequest<R>>,
+    /// The cost that more requests may have, while requests are divided.
+    pub(super) room: usize,
+}
+
+pub(super) struct ExchangedBatch<R> {
+    pub(super) server: ServerConnection,
+    pub(super) requests: Vec<RoutedRequest<R>>,
+    pub(super) received: Result<PipelineReply, RemoteError>,
+}
+
+// === impl RoutedRequest ===
+
+impl<R: NodeRequest> RoutedRequest<R> {
+    pub(super) fn new(index: usize, request: R) -> Self {
+        Self { index, request, route: Route::default(), attempts: 1 }
+    }
+
+    pub(super) fn take_outcome(&self, values: &mut impl Iterator<Item = Value>) -> CommandOutcome<R::Reply> {
+        // the reply to `ASKING` goes before each
+        let asking = usize::from(self.route.is_asking);
+        let mut own = values.take(self.request.encoded().commands() * (1 + asking));
+        let outcome = own.nth(asking).map(|value| self.request.outcome(&value));
+        own.for_each(drop);
+        outcome.unwrap_or_else(|| CommandOutcome::Done(Err(malformed_reply())))
+    }
+}

@@ -1,0 +1,168 @@
+//! The settings of Redis: resolved, and safe to print.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use crate::transport::{Address, Backoff};
+
+/// The Redis that instances share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisSettings {
+    /// The Redis of all counters that are not in `per_second`.
+    pub main: Endpoint,
+    /// `REDIS_PERSECOND`: the Redis of limits with a period of one second, if it is another one.
+    pub per_second: Option<Endpoint>,
+    /// `CACHE_KEY_PREFIX`: the prefix of every key.
+    pub prefix: Box<str>,
+    /// `WEIR_UNAMBIGUOUS_KEYS`: rules in the format of envoyproxy/ratelimit do not have the keys of that service.
+    pub unambiguous_keys: bool,
+    /// `EXPIRATION_JITTER_MAX_SECONDS`, exclusive: how much longer keys may live, to spread their expiry.
+    pub jitter_seconds: u64,
+    /// The wait before connecting again.
+    pub backoff: Backoff,
+    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: the service is unhealthy while it has no connection.
+    pub health_needs_connection: bool,
+    /// `REDIS_STARTUP_MAX_ELAPSED_TIME`: the service must connect within this to start; none to start without.
+    pub connect_within: Option<Duration>,
+}
+
+/// One Redis, of one server or of many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The servers, and how to find them.
+    pub topology: Topology,
+    /// `REDIS_AUTH`, or from the URL.
+    pub auth: Option<Auth>,
+    /// `REDIS_TLS`, or from the URL.
+    pub tls: Option<Tls>,
+    /// The database number from the URL; always 0 in a cluster.
+    pub database: i64,
+    /// `REDIS_TIMEOUT`: the longest time for one command, and for making one connection.
+    pub timeout: Duration,
+    /// `REDIS_` or `REDIS_PERSECOND_`: begins the names of the variables that it was read from, for messages.
+    pub variables: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Login {
+    Server,
+    Sentinel,
+}
+
+/// The servers of a Redis, and how to find them: `REDIS_TYPE` and `REDIS_URL`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// One server.
+    Single(Address),
+    /// The master that sentinels report.
+    Sentinel {
+        /// The name of the master at the sentinels.
+        master: String,
+        /// The sentinels, at least one.
+        sentinels: Vec<Address>,
+        /// `REDIS_SENTINEL_AUTH`.
+        auth: Option<Auth>,
+    },
+    /// A cluster, by the addresses of some of its nodes: at least one.
+    Cluster(Vec<Address>),
+}
+
+/// The credentials of weir.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Auth {
+    /// The user, or none for Redis' default user.
+    pub user: Option<String>,
+    /// The password, which `Debug` does not print.
+    pub password: String,
+}
+
+/// The encryption of a connection. The files are read again for every connection, so renewed ones take effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// `REDIS_TLS_CACERT`: certificate authorities to trust beside those that the system trusts.
+    pub ca: Option<PathBuf>,
+    /// `REDIS_TLS_CLIENT_CERT` and `REDIS_TLS_CLIENT_KEY`: the client's certificate chain and its private key.
+    pub client: Option<(PathBuf, PathBuf)>,
+    /// `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION`: accepts a certificate for another name.
+    pub any_name: bool,
+}
+
+// === impl RedisSettings ===
+
+impl RedisSettings {
+    /// Returns the settings for one server at `address`, with defaults for everything else.
+    #[must_use]
+    pub fn single(address: Address) -> Self {
+        Self {
+            main: Endpoint::new(Topology::Single(address)),
+            per_second: None,
+            prefix: Box::default(),
+            unambiguous_keys: false,
+            jitter_seconds: 300,
+            backoff: Backoff::default(),
+            health_needs_connection: false,
+            connect_within: None,
+        }
+    }
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    /// Returns a Redis with `topology`, without authentication and TLS.
+    #[must_use]
+    pub fn new(topology: Topology) -> Self {
+        let timeout = Duration::from_secs(10);
+        Self { topology, auth: None, tls: None, database: 0, timeout, variables: "REDIS_" }
+    }
+
+    pub(super) fn auth(&self, login: Login) -> Option<&Auth> {
+        match (login, &self.topology) {
+            (Login::Server, _) => self.auth.as_ref(),
+            (Login::Sentinel, Topology::Sentinel { auth, .. }) => auth.as_ref(),
+            (Login::Sentinel, _) => None,
+        }
+    }
+
+    /// Adds the variable to correct if the server has refused the credentials or misses some.
+    pub(super) fn with_login(&self, error: String, login: Login) -> String {
+        const REFUSED: [&str; 5] = [
+            "WRONGPASS",
+            "NOAUTH",
+            // Redis 5, and what the client says with RESP2
+            "invalid password",
+            "no password is set",
+            "Password authentication failed",
+        ];
+        if !REFUSED.iter().any(|refused| error.contains(refused)) {
+            return error;
+        }
+        let (prefix, auth) = (self.variables, if login == Login::Server { "AUTH" } else { "SENTINEL_AUTH" });
+        let right = match self.auth(login) {
+            Some(_) => format!("correct {prefix}{auth}, or the user and password in {prefix}URL"),
+            None => format!("set {prefix}{auth} to the password, or to user:password"),
+        };
+        format!("{error} ({right})")
+    }
+}
+
+// === impl Auth ===
+
+impl fmt::Debug for Auth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Auth").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_printed() {
+        let auth = Auth { user: Some("weir".into()), password: "s3cret".into() };
+        let endpoint =
+            Endpoint { auth: Some(auth), ..Endpoint::new(Topology::Single(Address::tcp("redis", 6379))) };
+        let printed = format!("{endpoint:?}");
+        assert!(printed.contains("weir") && !printed.contains("s3cret"), "{printed}");
+    }
+}

@@ -1,0 +1,31 @@
+//! What the clients of shared stores have in common: connections that are made and remade in the background, and the
+//! calls that wait to be sent on them. A [`Protocol`] says how to connect, and what is sent.
+//!
+//! A `server` is the handle of one server. It queues calls (`queue`), of which background ones are bounded
+//! (`background`), for the `worker` that owns the connection.
+
+mod address;
+mod background;
+mod keep_alive;
+mod metrics;
+mod protocol;
+mod queue;
+mod random;
+mod server;
+mod state;
+mod stream;
+mod worker;
+
+pub(super) use self::metrics::MEMCACHED;
+pub(super) use self::metrics::REDIS;
+pub use self::{
+    address::{Address, Backoff},
+    state::{ConnectionStates, ServerState},
+};
+pub(super) use self::{
+    metrics::TransportMetrics,
+    protocol::{Connection, Protocol},
+    random::RandomGenerator,
+    server::ServerConnection,
+    stream::{Stream, connect_stream},
+};

@@ -1,0 +1,48 @@
+//! What a store's protocol provides to its connections.
+
+use std::{future::Future, time::Duration};
+
+use super::Address;
+use weir_store::remote::RemoteError;
+
+/// One server of a store: where it is, and how to speak to it.
+pub(crate) trait Protocol: Send + Sync + 'static {
+    const STORE: &'static str;
+
+    type Command: Send + 'static;
+
+    type Reply: Send + 'static;
+
+    type Connection: Connection<Command = Self::Command, Reply = Self::Reply>;
+
+    fn name(&self) -> String;
+
+    fn name_at(&self, address: &Address) -> String;
+
+    /// For one command, and for making one connection.
+    fn timeout(&self) -> Duration;
+
+    /// The error is for people, and names the address.
+    fn connect(&self) -> impl Future<Output = Result<(Address, Self::Connection), String>> + Send;
+
+    /// Waits until the server is no longer at `address`, and returns its new address.
+    fn moved(&self, address: &Address) -> impl Future<Output = Address> + Send;
+}
+
+/// Dropping it closes the connection.
+pub(crate) trait Connection: Send + 'static {
+    type Command;
+
+    type Reply;
+
+    /// Calls keep their order, and get one reply each. They are sent even if the future is dropped.
+    fn exchange(
+        &self,
+        calls: Vec<Vec<Self::Command>>,
+    ) -> impl Future<Output = Result<Vec<Self::Reply>, RemoteError>> + Send + 'static;
+
+    fn ended(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Closes the connection after the replies in flight have arrived, or after `within`.
+    fn retire(self, within: Duration);
+}

@@ -1,0 +1,26 @@
+//! The gRPC server: Envoy's `RateLimitService`, `weir.v1.Limiter` for callers that wait, health and reflection.
+
+mod acquire;
+mod acquire_message;
+mod connection;
+mod decode;
+mod encode;
+#[cfg(any(debug_assertions, fuzzing))]
+pub(super) mod fuzz;
+mod health;
+mod health_and_reflection;
+mod message;
+mod reader;
+mod request_headers;
+mod response;
+mod server;
+mod service;
+mod status;
+mod stream;
+mod timeout;
+mod tokens;
+mod writer;
+
+pub use acquire::AcquireService;
+pub use server::{Server, ServerError};
+pub use service::Service;

@@ -1,0 +1,186 @@
+//! `ShouldRateLimit`: decode, decide, encode; directly on bytes, without generated message types.
+
+use std::{
+    fmt,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use h2::RecvStream;
+use http::Request;
+use tonic::{Code, Status};
+
+use super::{
+    acquire::AcquireService,
+    decode::{DecodeError, decode},
+    encode::encode,
+    message, timeout,
+    writer::Writer,
+};
+use crate::grpc::status::of_limit_error;
+use crate::{
+    bounds::{Bound, Exceeded, RequestBounds},
+    connections::Account,
+    headers::ResponseHeaders,
+    log,
+};
+use weir_export::trace::{RequestSpan, Tracer};
+use weir_limit::{self as limit, Timestamp};
+use weir_limiter::Limiter;
+use weir_observe::{MethodStats, Stats};
+use weir_store::{Store, TakeOptions, clock::Clock};
+
+/// The `RateLimitService`, on a limiter.
+pub struct Service<S> {
+    limiter: Arc<Limiter<S>>,
+    clock: Arc<dyn Clock>,
+    stats: Arc<MethodStats>,
+    headers: ResponseHeaders,
+    bounds: RequestBounds,
+    exceeded: Arc<Exceeded>,
+    tracer: Option<Arc<Tracer>>,
+}
+
+/// The weight of a message above which its connection holds it while it is decided. Most messages are smaller.
+const LIGHT: usize = 64 << 10;
+
+impl<S: Store> Service<S> {
+    pub(super) const PATH: &'static str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+    /// Returns a service on `limiter` that reads the time from `clock` and adds `headers` to responses.
+    #[must_use]
+    pub fn new(
+        limiter: Arc<Limiter<S>>,
+        clock: Arc<dyn Clock>,
+        stats: &Stats,
+        headers: ResponseHeaders,
+    ) -> Self {
+        let (bounds, exceeded) = (RequestBounds::default(), Arc::default());
+        let stats = stats.method("ShouldRateLimit");
+        Self { limiter, clock, stats, headers, bounds, exceeded, tracer: None }
+    }
+
+    /// Rejects requests that exceed `bounds`, and counts them in `exceeded`.
+    #[must_use]
+    pub fn with_bounds(self, bounds: RequestBounds, exceeded: Arc<Exceeded>) -> Self {
+        Self { bounds, exceeded, ..self }
+    }
+
+    /// Traces requests with `tracer`, if there is one.
+    #[must_use]
+    pub fn with_tracer(self, tracer: Option<Arc<Tracer>>) -> Self {
+        Self { tracer, ..self }
+    }
+
+    /// Returns the service for callers that wait, on the same limiter.
+    #[must_use]
+    pub fn acquire_service(&self) -> AcquireService<S> {
+        AcquireService::new(Arc::clone(&self.limiter), Arc::clone(&self.clock), self.bounds)
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(super) fn stats(&self) -> &MethodStats {
+        &self.stats
+    }
+
+    /// Returns the response with gRPC's message prefix. A call that does not arrive at once is decided as of its end,
+    /// not `now`. Until it is decided, `account` holds what it takes. No decision waits longer than the caller does.
+    pub(super) async fn handle(
+        &self,
+        call: &mut Request<RecvStream>,
+        now: Timestamp,
+        account: &Arc<Account>,
+        arrival: Duration,
+    ) -> Result<Bytes, Status> {
+        let span = self.tracer.as_ref().and_then(|tracer| tracer.start_rpc(call.headers(), now));
+        let response = async {
+            let mut wait = timeout::longest_wait(call.headers())?;
+            let (read, now) = {
+                let mut reading = pin!(message::read(call, account, arrival));
+                if let Some(read) = reading.as_mut().now_or_never() {
+                    (read, now)
+                } else {
+                    let begun = Instant::now();
+                    let read = reading.await;
+                    wait = wait.map(|wait| wait.saturating_sub(begun.elapsed()));
+                    // its end may come much later than its beginning: the hits would count in the past
+                    (read, self.now())
+                }
+            };
+            let (sent, _hold) = read?;
+            let message = message::unpack(&sent, call.headers()).inspect_err(|status| {
+                if status.code() == Code::ResourceExhausted {
+                    account.exceeded().add(Bound::MessageBytes);
+                }
+            })?;
+            // a decision may wait, and needs none of them
+            drop(std::mem::take(call.headers_mut()));
+            let weight = self.bounds.weight(message.len());
+            let _hold = if weight > LIGHT { Some(account.hold(weight)?) } else { None };
+            self.decide_within(&message, now, span.as_deref(), wait).await
+        }
+        .await;
+        if let Some(span) = span {
+            let failed = response.as_ref().err();
+            span.end_rpc(failed.map_or(0, |status| status.code().into()), failed.map(Status::message));
+        }
+        response
+    }
+
+    /// Does all of a request but HTTP/2. The response has gRPC's message prefix. `span` gets how it was decided.
+    ///
+    /// # Errors
+    ///
+    /// The status for the caller: the message is malformed, or it could not be decided.
+    pub async fn decide(
+        &self,
+        message: &[u8],
+        now: Timestamp,
+        span: Option<&RequestSpan>,
+    ) -> Result<Bytes, Status> {
+        self.decide_within(message, now, span, None).await
+    }
+
+    /// Waits for a shared store no longer than `wait`, if the caller bounds it.
+    async fn decide_within(
+        &self,
+        message: &[u8],
+        now: Timestamp,
+        span: Option<&RequestSpan>,
+        wait: Option<Duration>,
+    ) -> Result<Bytes, Status> {
+        let mut request = limit::Request::default();
+        decode(message, &self.bounds, &mut request).map_err(|error| self.rejected(error))?;
+        let options = TakeOptions { record: span.map(RequestSpan::record), wait };
+        let response = self.limiter.decide_with(&request, now, options, |verdict| {
+            log::decision(&request, verdict);
+            if let Some(span) = span {
+                span.decided(&request, verdict);
+            }
+            let mut out = Writer::new();
+            encode(verdict, &self.headers.render(verdict), &mut out);
+            out.finish()
+        });
+        response.await.map_err(|error| of_limit_error(&error))
+    }
+
+    #[cold]
+    fn rejected(&self, error: DecodeError) -> Status {
+        if let DecodeError::TooLarge(error) = &error {
+            self.exceeded.add(error.bound());
+        }
+        error.into()
+    }
+}
+
+impl<S> fmt::Debug for Service<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service").finish_non_exhaustive()
+    }
+}

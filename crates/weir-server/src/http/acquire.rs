@@ -1,0 +1,156 @@
+//! `POST /v1/acquire`: `/json` for callers that wait.
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Extension,
+    extract::{Request as HttpRequest, State},
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Map, Value};
+
+use super::{
+    client::Client,
+    json::{JsonApi, JsonError, LARGE},
+};
+use crate::{
+    connections::Hold,
+    conversion::{self, response},
+    log, wait,
+};
+use weir_limit::{Code, Period, line::Rejection};
+use weir_limiter::{AcquireError, LimitError};
+use weir_observe::throttle::Throttle;
+use weir_proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use weir_store::{Store, StoreError};
+
+const MAX_WAIT: &str = "maxWait";
+
+pub(super) struct AcquireApi<S> {
+    json: Arc<JsonApi<S>>,
+    failures: Throttle,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Json(#[from] JsonError),
+    #[error("the body exceeds {LARGE} bytes: a request that waits has one descriptor")]
+    TooLarge,
+    #[error("the body is not a JSON object: {0}")]
+    Syntax(serde_json::Error),
+    #[error("{MAX_WAIT} is {0}; write a duration such as \"200ms\" or \"1.5s\"")]
+    MaxWait(Value),
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+}
+
+struct Answered {
+    response: RateLimitResponse,
+    status: StatusCode,
+    /// The fields beside those of a response at `/json`.
+    fields: Vec<(&'static str, String)>,
+}
+
+pub(super) async fn acquire<S: Store>(
+    State(api): State<Arc<AcquireApi<S>>>,
+    Extension(client): Extension<Client>,
+    request: HttpRequest,
+) -> Response {
+    let (body, mut hold) = match client.read(request.into_body()).await {
+        Ok(read) => read,
+        Err(error) => return error.into_response(),
+    };
+    match api.answer(&body, &mut hold).await {
+        Ok(response) => response,
+        Err(failure) => {
+            if let Failure::Json(JsonError::TooLarge(error)) = &failure {
+                client.account().exceeded().add(error.bound());
+            }
+            let (status, error) = (failure.status(), failure.to_string());
+            if let Some(suppressed) = api.failures.admit(Instant::now()) {
+                let error = log::bounded(&error);
+                tracing::warn!(%error, suppressed, "request at /v1/acquire failed");
+            }
+            (status, error + "\n").into_response()
+        }
+    }
+}
+
+// === impl AcquireApi ===
+
+impl<S: Store> AcquireApi<S> {
+    pub(super) fn new(json: Arc<JsonApi<S>>) -> Self {
+        Self { json, failures: Throttle::default() }
+    }
+
+    async fn answer(&self, body: &[u8], hold: &mut Hold) -> Result<Response, Failure> {
+        if body.len() > LARGE {
+            return Err(Failure::TooLarge);
+        }
+        self.json.check_size(body, hold)?;
+        let mut fields: Map<String, Value> = serde_json::from_slice(body).map_err(Failure::Syntax)?;
+        let max_wait = match fields.remove(MAX_WAIT) {
+            None => Period::default(),
+            Some(Value::String(text)) => wait::parse(&text).ok_or(Failure::MaxWait(Value::String(text)))?,
+            Some(other) => return Err(Failure::MaxWait(other)),
+        };
+        let message = self.json.message(Value::Object(fields))?;
+        let context = self.json.context();
+        let request = conversion::request(&message)
+            .map_err(JsonError::from)
+            .inspect_err(|_| context.stats.service_error.add(1))?;
+        let acquired = context.limiter.acquire(&request, max_wait, &*context.clock, |verdict, acquired| {
+            log::decision(&request, verdict);
+            let response = response(verdict, &context.headers.render(verdict));
+            let (reason, retry_after) = match acquired.rejection {
+                None => {
+                    let fields = vec![("waited", wait::format(acquired.waited))];
+                    let is_ok = verdict.code == Code::Ok;
+                    let status = if is_ok { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+                    return Answered { response, status, fields };
+                }
+                Some(Rejection::Timeout { retry_after }) => ("timeout", Some(retry_after)),
+                Some(Rejection::Full { retry_after }) => ("full", Some(retry_after)),
+                Some(Rejection::Never) => ("never", None),
+                Some(Rejection::Closed) => ("closed", None),
+            };
+            let mut fields = vec![("reason", reason.to_owned())];
+            fields.extend(retry_after.map(|retry_after| ("retryAfter", wait::format(retry_after))));
+            let is_closed = acquired.rejection == Some(Rejection::Closed);
+            let status =
+                if is_closed { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
+            Answered { response, status, fields }
+        });
+        let Answered { response, status, fields } = acquired.await?;
+        let mut json = self.json.json(&response);
+        if let Ok(Value::Object(object)) = &mut json {
+            object.extend(fields.into_iter().map(|(name, value)| (name.to_owned(), value.into())));
+        }
+        Ok(match json {
+            Ok(json) => (status, [(CONTENT_TYPE, "application/json")], json.to_string()).into_response(),
+            Err(error) => {
+                tracing::error!(error, "cannot encode a response at /v1/acquire");
+                StatusCode::INTERNAL_SERVER_ERROR.into_response()
+            }
+        })
+    }
+}
+
+// === impl Failure ===
+
+impl Failure {
+    const fn status(&self) -> StatusCode {
+        match self {
+            Self::Json(error) => error.status(),
+            Self::TooLarge | Self::Acquire(AcquireError::Limit(LimitError::TooManyPatterns(_))) => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
+            Self::Acquire(AcquireError::Limit(
+                LimitError::NoRules | LimitError::Store(StoreError::Unavailable(_)),
+            )) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Syntax(_) | Self::MaxWait(_) | Self::Acquire(_) => StatusCode::BAD_REQUEST,
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! `/json`: the gRPC method for callers without gRPC, in protobuf's JSON mapping.
+
+use std::{sync::Arc, thread::available_parallelism, time::Instant};
+
+use axum::{
+    Extension,
+    extract::{Request as HttpRequest, State},
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+};
+use prost::Message;
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
+use tokio::{runtime::Handle, sync::Semaphore, task::spawn_blocking};
+
+use super::{client::Client, context::ServiceContext};
+use crate::{
+    bounds::{RequestBounds, TooLarge},
+    connections::{Hold, TooManyBytes},
+    conversion::{self, ConversionError, response},
+    log,
+};
+use weir_export::trace::RequestSpan;
+use weir_limiter::LimitError;
+use weir_observe::{MethodStats, throttle::Throttle};
+use weir_proto::{
+    self as proto,
+    envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
+};
+use weir_store::{Store, TakeOptions};
+
+const REQUEST: &str = "envoy.service.ratelimit.v3.RateLimitRequest";
+const RESPONSE: &str = "envoy.service.ratelimit.v3.RateLimitResponse";
+
+/// The memory of an object in JSON while it is decoded, in bytes: an estimate from above.
+const OBJECT: usize = 256;
+
+/// The bytes above which a body is decoded on a thread of its own: health checks on this thread would have to wait.
+pub(super) const LARGE: usize = 64 << 10;
+
+pub(super) struct JsonApi<S> {
+    context: ServiceContext<S>,
+    bounds: RequestBounds,
+    calls: Arc<MethodStats>,
+    /// Bounds the log of failed requests, which any caller can send in any number.
+    failures: Throttle,
+    /// The large bodies that may be decoded at a time: half of the processors stay free for others.
+    turns: Arc<Semaphore>,
+    request: MessageDescriptor,
+    response: MessageDescriptor,
+}
+
+/// The response's body says why; all errors have the status of envoyproxy/ratelimit, whose body is only `Bad Request`.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum JsonError {
+    #[error("the body is not a {REQUEST} in JSON: {0}")]
+    Syntax(#[from] serde_json::Error),
+    /// Unexpected: the JSON was parsed by the message's own descriptor.
+    #[error("the body is not a {REQUEST}: {0}")]
+    Message(#[from] prost::DecodeError),
+    #[error(transparent)]
+    Conversion(#[from] ConversionError),
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    #[error(transparent)]
+    TooManyBytes(#[from] TooManyBytes),
+}
+
+pub(super) async fn decide<S: Store>(
+    State(api): State<Arc<JsonApi<S>>>,
+    Extension(client): Extension<Client>,
+    request: HttpRequest,
+) -> Response {
+    let _call = api.calls.begin();
+    let turns = Arc::clone(&api.turns);
+    let tracer = api.context.tracer.as_ref();
+    let span = tracer.and_then(|tracer| tracer.start_json(request.headers(), api.context.clock.now()));
+    let (body, hold) = match client.read(request.into_body()).await {
+        Ok(read) => read,
+        Err(error) => {
+            let response = error.into_response();
+            if let Some(span) = span {
+                span.end_json(response.status().as_u16(), Some("the body cannot be read"));
+            }
+            return response;
+        }
+    };
+    let large = body.len() > LARGE;
+    let api = Arc::clone(&api);
+    let answer = async move { api.answer(&client, &body, hold, span).await };
+    if large { elsewhere(&turns, answer).await } else { answer.await }
+}
+
+/// Runs `answer` on a thread that serves no connections, when one of `turns` is free.
+async fn elsewhere(
+    turns: &Arc<Semaphore>,
+    answer: impl Future<Output = Response> + Send + 'static,
+) -> Response {
+    let Ok(turn) = Arc::clone(turns).acquire_owned().await else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    let runtime = Handle::current();
+    let answered = spawn_blocking(move || {
+        let response = runtime.block_on(answer);
+        drop(turn);
+        response
+    });
+    answered.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "cannot answer a request at /json");
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    })
+}
+
+/// Counts braces outside of strings.
+fn objects(json: &[u8]) -> usize {
+    let (mut objects, mut in_string, mut escaped) = (0, false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b'{' if !in_string => objects += 1,
+            _ => {}
+        }
+    }
+    objects
+}
+
+// === impl JsonError ===
+
+impl JsonError {
+    pub(super) const fn status(&self) -> StatusCode {
+        match self {
+            Self::TooLarge(_) | Self::Limit(LimitError::TooManyPatterns(_)) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooManyBytes(_) => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+// === impl JsonApi ===
+
+impl<S: Store> JsonApi<S> {
+    /// Panics if weir was built without the descriptors of its own messages.
+    pub(super) fn new(context: ServiceContext<S>, bounds: RequestBounds) -> Self {
+        let pool = DescriptorPool::decode(proto::DESCRIPTORS).expect("compiled by weir's own build");
+        let message = |name| pool.get_message_by_name(name).expect("declared in weir's own proto files");
+        let (request, response) = (message(REQUEST), message(RESPONSE));
+        Self {
+            calls: context.stats.method("json"),
+            failures: Throttle::default(),
+            turns: Arc::new(Semaphore::new(
+                available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
+            )),
+            context,
+            bounds,
+            request,
+            response,
+        }
+    }
+
+    async fn answer(
+        &self,
+        client: &Client,
+        body: &[u8],
+        mut hold: Hold,
+        span: Option<Box<RequestSpan>>,
+    ) -> Response {
+        match self.handle(body, &mut hold, span.as_deref()).await {
+            Ok(response) => {
+                let response = self.encode(&response);
+                if let Some(span) = span {
+                    span.end_json(response.status().as_u16(), None);
+                }
+                response
+            }
+            Err(error) => {
+                if let JsonError::TooLarge(error) = &error {
+                    client.account().exceeded().add(error.bound());
+                }
+                let (status, error) = (error.status(), error.to_string());
+                if let Some(span) = span {
+                    span.end_json(status.as_u16(), Some(&error));
+                }
+                if let Some(suppressed) = self.failures.admit(Instant::now()) {
+                    let error = log::bounded(&error);
+                    tracing::warn!(%error, suppressed, "request at /json failed");
+                }
+                (status, error + "\n").into_response()
+            }
+        }
+    }
+
+    pub(super) async fn handle(
+        &self,
+        body: &[u8],
+        hold: &mut Hold,
+        span: Option<&RequestSpan>,
+    ) -> Result<RateLimitResponse, JsonError> {
+        let now = self.context.clock.now();
+        self.check_size(body, hold)?;
+        let message = self.decode(body)?;
+        let request =
+            conversion::request(&message).inspect_err(|_| self.context.stats.service_error.add(1))?;
+        let headers = &self.context.headers;
+        let options = TakeOptions { record: span.map(RequestSpan::record), ..TakeOptions::default() };
+        let decided = self.context.limiter.decide_with(&request, now, options, |verdict| {
+            log::decision(&request, verdict);
+            if let Some(span) = span {
+                span.decided(&request, verdict);
+            }
+            response(verdict, &headers.render(verdict))
+        });
+        Ok(decided.await?)
+    }
+
+    pub(super) const fn context(&self) -> &ServiceContext<S> {
+        &self.context
+    }
+
+    /// Has `hold` account for what decoding `body` takes.
+    pub(super) fn check_size(&self, body: &[u8], hold: &mut Hold) -> Result<(), JsonError> {
+        let objects = objects(body);
+        // before they take memory: the request, two objects for a descriptor and its override, and one for an entry
+        if objects > 1 + 2 * self.bounds.descriptors + self.bounds.entries {
+            return Err(TooLarge::Descriptors(self.bounds.descriptors).into());
+        }
+        Ok(hold.grow_to(2 * body.len() + objects * OBJECT)?)
+    }
+
+    pub(super) fn decode(&self, body: &[u8]) -> Result<RateLimitRequest, JsonError> {
+        let mut json = serde_json::Deserializer::from_slice(body);
+        // rejects unknown fields, like the reference
+        let message = DynamicMessage::deserialize(self.request.clone(), &mut json)?;
+        json.end()?;
+        self.within_bounds(&message)
+    }
+
+    pub(super) fn message(&self, json: serde_json::Value) -> Result<RateLimitRequest, JsonError> {
+        self.within_bounds(&DynamicMessage::deserialize(self.request.clone(), json)?)
+    }
+
+    fn within_bounds(&self, message: &DynamicMessage) -> Result<RateLimitRequest, JsonError> {
+        let message: RateLimitRequest = message.transcode_to()?;
+        let entries = message.descriptors.iter().map(|descriptor| descriptor.entries.len()).sum();
+        self.bounds.check(message.descriptors.len(), entries)?;
+        Ok(message)
+    }
+
+    /// With the fields in the order of their names.
+    pub(super) fn json(&self, response: &RateLimitResponse) -> Result<serde_json::Value, String> {
+        serde_json::to_value(self.dynamic(response)?).map_err(|error| error.to_string())
+    }
+
+    fn dynamic(&self, response: &RateLimitResponse) -> Result<DynamicMessage, String> {
+        let message = DynamicMessage::decode(self.response.clone(), response.encode_to_vec().as_slice());
+        message.map_err(|error| error.to_string())
+    }
+
+    pub(super) fn encode(&self, response: &RateLimitResponse) -> Response {
+        let status = match response.overall_code() {
+            Code::Ok => StatusCode::OK,
+            Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
+            Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        // with the fields in the order of their numbers, as envoyproxy/ratelimit writes them
+        let json = self
+            .dynamic(response)
+            .and_then(|message| serde_json::to_string(&message).map_err(|error| error.to_string()));
+        match json {
+            Ok(json) => (status, [(CONTENT_TYPE, "application/json")], json).into_response(),
+            Err(error) => {
+                tracing::error!(error, "cannot encode a response at /json");
+                StatusCode::INTERNAL_SERVER_ERROR.into_response()
+            }
+        }
+    }
+}
+
+#[cfg(any(debug_assertions, fuzzing))]
+impl<S> JsonApi<S> {
+    pub(super) fn json_of(&self, request: &RateLimitRequest) -> String {
+        let message = DynamicMessage::decode(self.request.clone(), request.encode_to_vec().as_slice());
+        serde_json::to_string(&message.expect("a message")).expect("JSON")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn braces_in_strings_are_no_objects() {
+        assert_eq!(objects(br#"{"descriptors": [{}, {"entries": [{"key": "a{b", "value": "\"{\\"}]}]}"#), 4);
+        assert_eq!(objects(b"{{{"), 3);
+        assert_eq!(objects(br"\{"), 1);
+    }
+}

@@ -1,0 +1,24 @@
+//! The servers. Each decodes its protocol into a [`Request`](weir_limit::Request), and encodes the
+//! [`Verdict`](weir_limit::Verdict) into a response.
+
+pub mod bounds;
+mod connections;
+pub mod conversion;
+#[cfg(any(debug_assertions, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+pub mod grpc;
+pub mod headers;
+pub mod health;
+pub mod http;
+mod listening;
+mod log;
+pub mod net;
+mod rejections;
+pub mod resp;
+mod wait;
+
+pub use connections::Connections;
+pub use health::Health;
+pub use listening::Certificates;
+pub use rejections::RejectionLogger;

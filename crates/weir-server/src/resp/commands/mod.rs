@@ -1,0 +1,85 @@
+//! The commands: the list of them, and how one is carried out.
+
+mod action;
+mod buckets;
+mod client;
+mod describe;
+mod info;
+mod one;
+mod refusal;
+mod rl;
+mod rules;
+mod table;
+mod throttle;
+mod transaction;
+
+use std::sync::Arc;
+
+pub(super) use self::{table::COMMANDS, transaction::carry_out_queued};
+
+use self::{
+    action::{Action, Dialect},
+    one::carry_out_one,
+    table::CommandSpec,
+};
+use super::{
+    reply::{Replies, quoted},
+    service::Service,
+    session::Session,
+};
+use crate::connections::Account;
+use weir_limit::Timestamp;
+use weir_store::Store;
+
+/// `arguments` begin with the command's name.
+pub(super) async fn carry_out<S: Store>(
+    service: &Service<S>,
+    session: &mut Session,
+    account: &Arc<Account>,
+    arguments: &[&[u8]],
+    now: Timestamp,
+    replies: &mut Replies,
+) {
+    let Some(name) = arguments.first() else { return };
+    let Some(index) = table::find(name) else {
+        service.stats.unknown.add(1);
+        session.queue.iter_mut().for_each(|queue| queue.is_broken = true);
+        return refuse_unknown(name, session.is_authenticated, replies);
+    };
+    let spec = &COMMANDS[index];
+    service.stats.count(index);
+    if !session.is_authenticated && !spec.action.is_before_auth() {
+        return replies.error("NOAUTH Authentication required.");
+    }
+    if !spec.arguments.contains(&(arguments.len() - 1)) {
+        session.queue.iter_mut().for_each(|queue| queue.is_broken = true);
+        return refuse_number(spec, replies);
+    }
+    match spec.action {
+        Action::Transaction(action) => transaction::carry_out(service, session, account, action, replies),
+        _ if session.queue.is_some() && !spec.action.is_at_once() => {
+            transaction::queue(session, index, arguments, replies);
+        }
+        _ => carry_out_one(service, session, spec.action, arguments, now, replies).await,
+    }
+}
+
+fn refuse_unknown(name: &[u8], is_authenticated: bool, replies: &mut Replies) {
+    let name = quoted(name);
+    if !is_authenticated {
+        replies.error("NOAUTH Authentication required.");
+    } else if name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("rl.")) {
+        replies.error(&format!("Unknown command: '{}'", name.to_ascii_lowercase()));
+    } else {
+        replies.error(&format!("ERR unknown command '{name}'"));
+    }
+}
+
+/// Refuses a wrong number of arguments in the words of the command's first server.
+fn refuse_number(spec: &CommandSpec, replies: &mut Replies) {
+    match spec.action {
+        Action::Rl(_) => replies.error(&format!("Wrong number of arguments for '{}' command", spec.name)),
+        Action::Throttle(Dialect::RedisCell) => replies.error(throttle::USAGE),
+        _ => replies.error(&format!("ERR wrong number of arguments for '{}' command", spec.name)),
+    }
+}

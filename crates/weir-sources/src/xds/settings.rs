@@ -1,0 +1,58 @@
+//! The settings of the xDS client, resolved.
+
+use std::{path::PathBuf, time::Duration};
+
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use weir_config::RuleDefaults;
+use weir_net::{grpc_client::Target, tls::ClientTls};
+
+/// How to get rules from a control plane.
+#[derive(Clone, Debug)]
+pub struct XdsSettings {
+    /// `CONFIG_GRPC_XDS_SERVER_URL`: the control plane.
+    pub server: Target,
+    /// `CONFIG_GRPC_XDS_SERVER_USE_TLS` and its files.
+    pub tls: Option<XdsTls>,
+    /// `CONFIG_GRPC_XDS_NODE_ID`: how the control plane knows this service.
+    pub node_id: String,
+    /// `CONFIG_GRPC_XDS_NODE_METADATA`: further names and values for it.
+    pub node_metadata: Vec<(String, String)>,
+    /// `CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS`: names and values of headers, valid ones.
+    pub headers: Vec<(String, String)>,
+    /// `CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL`: the wait after the first failure to connect.
+    pub connect_retry: Duration,
+    /// The wait after a stream has ended.
+    pub backoff: XdsBackoff,
+    /// `WEIR_XDS_RESPONSE_TIMEOUT`: how long a control plane may take to send response headers, and to read a request,
+    /// before the stream is opened again; and to send the first rules, before a warning.
+    pub response_timeout: Duration,
+    /// `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES`: the largest message, in bytes. It also bounds the memory of its rules.
+    pub max_message: usize,
+    /// `MERGE_DOMAIN_CONFIG`: merges the descriptors of resources with the same domain, in the order of their names.
+    pub merge_domains: bool,
+    /// `WEIR_XDS_ALGORITHM`: defaults for the rules.
+    pub defaults: RuleDefaults,
+    /// `WEIR_XDS_DEFAULTS`: a file with further defaults, which is watched.
+    pub defaults_file: Option<PathBuf>,
+}
+
+/// The TLS of the connection to the control plane.
+#[derive(Clone, Debug)]
+pub struct XdsTls {
+    /// The files, which are read again for each connection.
+    pub files: ClientTls,
+    /// `CONFIG_GRPC_XDS_SERVER_TLS_SAN`: the name in the server's certificate, if it is not the host of the server.
+    pub server_name: Option<ServerName<'static>>,
+}
+
+/// The wait before a client connects again. It doubles with each failure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct XdsBackoff {
+    /// `XDS_CLIENT_BACKOFF_INITIAL_INTERVAL`: the first wait.
+    pub initial: Duration,
+    /// `XDS_CLIENT_BACKOFF_MAX_INTERVAL`: the longest wait.
+    pub max: Duration,
+    /// `XDS_CLIENT_BACKOFF_RANDOM_FACTOR`: how much waits vary, from 0 to 1; 0 without `XDS_CLIENT_BACKOFF_JITTER`.
+    pub jitter: f64,
+}

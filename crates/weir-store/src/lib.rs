@@ -1,0 +1,237 @@
+//! Stores, which hold the counters. A [`Store`] runs the pure algorithms of [`weir_limit`] atomically.
+//!
+//! | to | see |
+//! | --- | --- |
+//! | decide in this process's memory | [`MemoryStore`], [`pools`] |
+//! | let callers wait | [`WaitRoom`], [`Ticket`] |
+//! | write a store that instances share | [`remote`], [`pool_command`], [`encoding`] |
+//! | name counters and keys | [`path`], [`name`] |
+//! | tell the time, and run tasks | [`clock`], [`runtime`], [`wakeup`] |
+
+pub mod brief_lock;
+pub mod clock;
+pub mod encoding;
+pub mod memory;
+pub mod name;
+pub mod path;
+pub mod pool_command;
+pub mod pools;
+pub mod remote;
+pub mod runtime;
+pub mod table_metrics;
+mod target;
+mod wait_room;
+pub mod wakeup;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use smallvec::SmallVec;
+
+pub use memory::{Arrival, Counted, MemoryStore, Notes, Receipt, Ticket, Timers, Usage};
+pub use wait_room::{WaitBounds, WaitRoom};
+
+use weir_limit::{
+    CounterKey, Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts,
+    Timestamp,
+    line::Estimate,
+    part::Place,
+    request_bucket::{BucketName, BucketReply, BucketRequest},
+};
+use weir_observe::DecisionRecord;
+
+/// The decisions about the checks of one request, in their order.
+pub type Decisions = SmallVec<[Decision; 2]>;
+
+/// The most checks that are compared with each other, which is quicker than to sort them.
+const FEW_CHECKS: usize = 16;
+
+/// Whether several of `checks` are about one counter.
+#[must_use]
+pub fn has_repeated(checks: &[LimitCheck<'_>]) -> bool {
+    let is_again =
+        |(i, check): (usize, &LimitCheck<'_>)| checks[..i].iter().any(|other| other.key == check.key);
+    if checks.len() <= FEW_CHECKS {
+        return checks.iter().enumerate().any(is_again);
+    }
+    let mut keys: Vec<CounterKey> = checks.iter().map(|check| check.key).collect();
+    keys.sort_unstable();
+    keys.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+/// Returns the places of those of `checks` that count on the same counter, counter by counter, each in their order.
+pub fn places_by_counter(checks: &[LimitCheck<'_>]) -> Vec<SmallVec<[usize; 2]>> {
+    let mut places: Vec<usize> = (0..checks.len()).collect();
+    places.sort_by_key(|i| checks[*i].key);
+    places.chunk_by(|a, b| checks[*a].key == checks[*b].key).map(SmallVec::from_slice).collect()
+}
+
+/// Counts hits against limits.
+pub trait Store: Send + Sync + 'static {
+    /// Decides the limit checks of one request as of `now`, with one [`Decision`] each, and counts their hits.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store gives up. The hits may have been counted nevertheless.
+    fn take_with(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        options: TakeOptions<'_>,
+    ) -> impl Future<Output = Result<Decisions, StoreError>> + Send;
+
+    /// Decides like [`Store::take_with`], without options.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::take_with`].
+    fn take(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Decisions, StoreError>> + Send {
+        self.take_with(checks, scope, now, TakeOptions::default())
+    }
+
+    /// The store in memory, if it decides all checks alone: a future would cost as much as the decision.
+    fn alone(&self) -> Option<&MemoryStore> {
+        None
+    }
+
+    /// Takes from `request.least` to `request.want` hits in advance, in all tiers of `check` or in none; hits that do
+    /// not fit never count. The caller may use them before [`Reservation::until`], and must [release](Self::release)
+    /// the rest. Ignores [`LimitCheck::hits`] and [`LimitCheck::direction`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store gives up. Up to `request.want` hits may have been counted nevertheless.
+    fn reserve(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Reservation, StoreError>> + Send;
+
+    /// Gives up to `unused` hits of `reservation` back; `check` must be the same. A counter never falls below zero. A
+    /// fixed window that has ended gets nothing, and a sliding window fewer hits if an earlier reservation ends later.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store gives up. The hits may have been given back nevertheless.
+    fn release(
+        &self,
+        check: &LimitCheck<'_>,
+        reservation: Reservation,
+        unused: Hits,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Returns the longest that a decision waits, `WEIR_DECISION_BUDGET`. By default none waits.
+    fn longest_wait(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Returns how instances share their counts through this store. By default each counts alone.
+    fn shared_counts(&self) -> SharedCounts {
+        SharedCounts::default()
+    }
+
+    /// The store in memory whose [lines](MemoryStore::enter) this store's callers wait in.
+    fn memory(&self) -> Option<&MemoryStore> {
+        None
+    }
+
+    /// The store in whose line callers of `check` wait; none if its counters are elsewhere: the line asks this store.
+    fn lines_for(&self, check: &LimitCheck<'_>) -> Option<&MemoryStore> {
+        let _ = check;
+        self.memory()
+    }
+
+    /// Returns the callers that wait. None if the store keeps no account of them.
+    fn wait_room(&self) -> Option<&Arc<WaitRoom>> {
+        self.memory().map(MemoryStore::wait_room)
+    }
+
+    /// Returns the place of this instance among those that ask this store for hits of `check`. By default it is alone.
+    fn place(&self, check: &LimitCheck<'_>) -> Place {
+        let _ = check;
+        Place::ALONE
+    }
+
+    /// Returns what is known here of the counters of `check`, which are elsewhere. None if that is nothing.
+    fn estimate(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Estimate> {
+        let _ = (check, now);
+        None
+    }
+
+    /// [`Store::reserve`] for callers that wait: a slow store gets up to `patience`, not only the budget of decisions.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::reserve`].
+    fn reserve_for_waiters(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        patience: Period,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Reservation, StoreError>> + Send {
+        let _ = patience;
+        self.reserve(check, request, now)
+    }
+
+    /// Decides `request` about the bucket of `name`, whose parameters come with the request.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store gives up, when the tokens may have been taken nevertheless, or if it cannot keep
+    /// such a bucket ([`StoreError::Unsupported`]).
+    fn decide_bucket(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<BucketReply, StoreError>> + Send {
+        let _ = (name, request, now);
+        std::future::ready(Err(NO_BUCKETS))
+    }
+
+    /// The time until all buckets of `name` are full or forgotten; none if there are none. `deletes` makes them full.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::decide_bucket`].
+    fn find_buckets(
+        &self,
+        name: &BucketName<'_>,
+        deletes: bool,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Option<Period>, StoreError>> + Send {
+        let _ = (name, deletes, now);
+        std::future::ready(Err(NO_BUCKETS))
+    }
+}
+
+const NO_BUCKETS: StoreError =
+    StoreError::Unsupported("this store keeps no buckets whose parameters come with requests");
+
+/// How a store decides a request, besides what the request says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TakeOptions<'a> {
+    /// Where the coordination modes and the waits for a shared store are recorded. None if the request is not traced.
+    pub record: Option<&'a DecisionRecord>,
+    /// How long the caller lets the request wait for a shared store; none for as long as the store takes.
+    pub wait: Option<Duration>,
+}
+
+/// The reason why a store gave up.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A store that counts over the network could not be reached in time.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// The store cannot do this, whatever its state.
+    #[error("{0}")]
+    Unsupported(&'static str),
+}

@@ -1,0 +1,136 @@
+//! What a store that keeps counters elsewhere needs of the memory in front of it.
+
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+
+use super::{MemoryStore, Notes, Slot};
+use crate::Decisions;
+use weir_limit::{
+    CounterKey, Decision, Hits, LimitCheck, Scope, Timestamp,
+    algorithm::CounterState,
+    request_bucket::{BucketName, BucketReply, BucketRequest},
+};
+
+impl<N: Notes> MemoryStore<N> {
+    /// None if a counter of some check is not in memory.
+    pub fn decide_known(&self, checks: &[LimitCheck<'_>], scope: Scope, now: Timestamp) -> Option<Decisions> {
+        let [check] = checks else {
+            let is_known = checks.iter().all(|check| self.is_known(check));
+            return is_known.then(|| self.decide(checks, scope, now));
+        };
+        let mut shard = self.shards[self.index(check.key)].lock();
+        if !shard.has_all(check) {
+            return None;
+        }
+        if check.pool.is_some() {
+            drop(shard);
+            return Some(self.decide(checks, scope, now));
+        }
+        let policy = check.over_limit_policy_in(scope);
+        let decision = self.counting(&mut shard, |shard| shard.take(check, policy, now));
+        Some(std::iter::once(decision).collect())
+    }
+
+    /// Whether all counters of `check` are here.
+    pub fn is_known(&self, check: &LimitCheck<'_>) -> bool {
+        self.shards[self.index(check.key)].lock().has_all(check)
+    }
+
+    /// The states of the counters of `check`. None if one is not here.
+    pub fn known(&self, check: &LimitCheck<'_>) -> Option<SmallVec<[CounterState; 1]>> {
+        self.shards[self.index(check.key)].lock().states(check).into_iter().collect()
+    }
+
+    /// The state of the counters as a decision; counts nothing.
+    pub fn glance(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+        self.look_shared(check, Hits(0), now)
+            .unwrap_or_else(|| self.shards[self.index(check.key)].lock().look(check, Hits(0), now))
+    }
+
+    /// Counts the hits whether or not they fit.
+    pub fn admit(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+        if let Some(decision) = self.decide_shared(check, now) {
+            return Decision { over: false, ..decision };
+        }
+        let decision = {
+            let mut shard = self.shards[self.index(check.key)].lock();
+            self.counting(&mut shard, |shard| shard.admit(check, now));
+            shard.look(check, Hits(0), now)
+        };
+        self.bound(check.key, now);
+        Decision { over: false, ..decision }
+    }
+
+    /// Decides about a bucket that is here; none if it is not.
+    pub fn decide_known_bucket(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> Option<BucketReply> {
+        let key = name.counter(&request.kind());
+        let mut shard = self.shards[self.index(key)].lock();
+        shard.slot(key)?;
+        Some(shard.decide_bucket(name, request, now))
+    }
+
+    /// Visits all buckets of `name`.
+    pub fn for_each_bucket(&self, name: &BucketName<'_>, mut visit: impl FnMut(&mut Slot<N>)) {
+        self.retain_buckets(name, |slot| {
+            visit(slot);
+            true
+        });
+    }
+
+    /// Calls `act` with the counter of `key`, under the lock of its shard.
+    pub fn with_slot<T>(&self, key: CounterKey, act: impl FnOnce(Option<&mut Slot<N>>) -> T) -> T {
+        act(self.shards[self.index(key)].lock().slot(key))
+    }
+
+    /// Runs `act` on the slot; or if none is in memory and one `is_wanted`, adds what `make` returns.
+    pub fn insert_if(
+        &self,
+        key: CounterKey,
+        is_wanted: impl FnOnce() -> bool,
+        make: impl FnOnce() -> (CounterState, N),
+        act: impl FnOnce(&mut Slot<N>),
+    ) {
+        let mut shard = self.shards[self.index(key)].lock();
+        if let Some(slot) = shard.slot(key) {
+            return act(slot);
+        }
+        if is_wanted() {
+            let (counter, notes) = make();
+            self.counting(&mut shard, |shard| shard.add(key, counter, notes));
+        }
+    }
+
+    /// Calls `act` with the log of each shard, under its lock.
+    pub fn for_each_log(&self, mut act: impl FnMut(&mut N::Log)) {
+        for shard in &self.shards {
+            act(&mut shard.lock().log);
+        }
+    }
+
+    /// Calls `act` with the log of the shard of `key`, under its lock.
+    pub fn with_log<T>(&self, key: CounterKey, act: impl FnOnce(&mut N::Log) -> T) -> T {
+        act(&mut self.shards[self.index(key)].lock().log)
+    }
+
+    /// The number of counters that were evicted with what was noted.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether counters that are not removable must go soon: more than so many `quarters` of the slack are used.
+    pub fn is_crowded(&self, key: CounterKey, quarters: usize, now: Timestamp) -> bool {
+        self.bound(key, now);
+        self.live.load(Ordering::Relaxed) > self.max_counters + self.slack() / 4 * quarters
+    }
+
+    /// Evicts a counter if the shard of `key` has too many, after one was read into it.
+    pub fn bound_after_read(&self, key: CounterKey, now: Timestamp) {
+        self.bound(key, now);
+    }
+}

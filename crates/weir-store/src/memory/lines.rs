@@ -1,0 +1,193 @@
+//! The lines of a shard, and what callers that wait have of them.
+
+use std::{sync::Arc, task::Waker};
+
+use hashbrown::HashTable;
+
+use super::timers::Timers;
+use weir_limit::{
+    CounterKey, GiveBack, Hits, LimitCheck, Named, Period, RuleId, SharedTiers, Timestamp,
+    line::{Line, Place, Rejection},
+};
+
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    pub(super) table: HashTable<Box<KeyLine>>,
+    /// To be woken when the shard's lock is free.
+    pub(super) woken: Vec<Waker>,
+    timers: Arc<Timers>,
+}
+
+/// A line with the names of its key, by which its rule is found after a reload.
+#[derive(Debug)]
+pub(super) struct KeyLine {
+    pub(super) key: CounterKey,
+    pub(super) line: Line,
+    /// Its instant in [`Timers`].
+    armed: Option<Timestamp>,
+    pub(super) names: Named,
+}
+
+/// A place in a line: [poll](super::MemoryStore::poll_place) it until an answer, or [leave](super::MemoryStore::leave).
+#[derive(Debug)]
+#[must_use = "a place that nobody polls or leaves stays taken"]
+pub struct Ticket {
+    pub(super) key: CounterKey,
+    pub(super) place: Place,
+}
+
+/// What becomes of a caller that may wait.
+#[derive(Debug)]
+pub enum Arrival {
+    /// Its hits were taken.
+    Admitted,
+    /// It waits.
+    Waits(Ticket),
+    /// Its hits are not taken.
+    Rejected(Rejection),
+}
+
+/// Hits that were taken, by which they can be given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    pub(super) key: CounterKey,
+    pub(super) tiers: SharedTiers,
+    pub(super) hits: Hits,
+    pub(super) taken_at: Timestamp,
+    rule: Option<RuleId>,
+    is_returnable: bool,
+    /// By which they are given back to a store that is not this process's memory.
+    names: Option<Arc<Named>>,
+}
+
+// === impl Receipt ===
+
+impl Receipt {
+    /// Creates the receipt for the hits of `check`, which were taken at `taken_at`.
+    #[must_use]
+    pub fn new(check: &LimitCheck<'_>, taken_at: Timestamp) -> Self {
+        let is_returnable = check.rule.give_back() != Some(GiveBack::Deny);
+        let rule = (check.rule.id(), is_returnable);
+        Self::of_key(check.key, check.shared_tiers(), rule, check.hits, taken_at)
+    }
+
+    /// Creates the receipt for `hits` of the counters of `key`. The flag tells whether callers may give them back.
+    #[must_use]
+    pub const fn of_key(
+        key: CounterKey,
+        tiers: SharedTiers,
+        (rule, is_returnable): (Option<RuleId>, bool),
+        hits: Hits,
+        taken_at: Timestamp,
+    ) -> Self {
+        Self { key, tiers, hits, taken_at, rule, is_returnable, names: None }
+    }
+
+    /// Creates the receipt for the hits of `check`, whose counters are elsewhere.
+    #[must_use]
+    pub fn of_store(check: &LimitCheck<'_>, taken_at: Timestamp) -> Self {
+        let names = Some(Arc::new(Named::new(check.domain, check.entries)));
+        Self { names, ..Self::new(check, taken_at) }
+    }
+
+    /// Returns it with the instant at which the hits were taken.
+    #[must_use]
+    pub fn taken_at(self, taken_at: Timestamp) -> Self {
+        Self { taken_at, ..self }
+    }
+
+    /// Returns the names of the counters, if they are not in this process's memory.
+    #[must_use]
+    pub const fn names(&self) -> Option<&Arc<Named>> {
+        self.names.as_ref()
+    }
+
+    /// Returns whether the caller may give the hits back, as the rule says; weir itself may, for a caller that left.
+    #[must_use]
+    pub const fn is_returnable(&self) -> bool {
+        self.is_returnable
+    }
+
+    /// Returns the rule by which the hits were taken, if it is configured.
+    #[must_use]
+    pub const fn rule(&self) -> Option<RuleId> {
+        self.rule
+    }
+
+    /// Returns the hits, and when they were taken.
+    #[must_use]
+    pub const fn taken(&self) -> (Hits, Timestamp) {
+        (self.hits, self.taken_at)
+    }
+
+    /// Returns whether the hits were taken of the counters of `check`, also if its limits are others.
+    #[must_use]
+    pub fn is_of_counters_of(&self, check: &LimitCheck<'_>) -> bool {
+        let tiers = check.tiers();
+        self.key == check.key
+            && self.tiers.len() == tiers.len()
+            && self.tiers.iter().zip(tiers).all(|(own, other)| own.shares_counter(other))
+    }
+
+    /// Whether earlier rules than those of `rule` took the hits. Then a bucket gets nothing: its inflow is not known.
+    #[must_use]
+    pub fn is_older_than(&self, rule: RuleId) -> bool {
+        self.rule.is_some_and(|own| own.is_older_than(rule))
+    }
+
+    /// Returns the instant from which nothing can be given back any more.
+    #[must_use]
+    pub fn ends_at(&self) -> Timestamp {
+        let longest = self.tiers.iter().map(|tier| tier.period).max().unwrap_or_default();
+        self.taken_at.after(longest)
+    }
+}
+
+// === impl Lines ===
+
+impl Lines {
+    pub(super) fn new(timers: &Arc<Timers>) -> Self {
+        Self { timers: Arc::clone(timers), ..Self::default() }
+    }
+
+    pub(super) fn find(&mut self, key: CounterKey) -> Option<&mut KeyLine> {
+        self.table.find_mut(key.hash(), |line| line.key == key).map(|line| &mut **line)
+    }
+
+    /// Takes a line out, until it is [put](Self::put) back.
+    pub(super) fn take(&mut self, key: CounterKey) -> Option<Box<KeyLine>> {
+        let entry = self.table.find_entry(key.hash(), |line| line.key == key).ok()?;
+        let (mut line, _) = entry.remove();
+        if !key.is_of_request() {
+            // a rule's from now on, as its counters
+            line.key = key;
+        }
+        Some(line)
+    }
+
+    /// Keeps a line while anybody waits in it, and sets its timer.
+    pub(super) fn put(&mut self, mut line: Box<KeyLine>, now: Timestamp) {
+        let timer = line.line.timer().map(|timer| timer.max(now.after(Period::from_nanos(1))));
+        if timer != line.armed {
+            self.timers.set(line.key, line.armed, timer);
+            line.armed = timer;
+        }
+        if !line.line.is_unused() {
+            self.table.insert_unique(line.key.hash(), line, |line| line.key.hash());
+        } else if self.table.is_empty() {
+            // returns the memory of a flood of keys
+            self.table = HashTable::new();
+        }
+    }
+}
+
+impl KeyLine {
+    pub(super) fn new(check: &LimitCheck<'_>) -> Self {
+        Self {
+            key: check.key,
+            line: Line::new(check.shared_tiers()),
+            armed: None,
+            names: Named::new(check.domain, check.entries),
+        }
+    }
+}

@@ -1,0 +1,542 @@
+//! The embedded store: a bounded number of counters in this process's memory.
+//!
+//! Counters are spread over shards, each a hash table behind its own lock. A lock is held for one check, or for a few
+//! that count together or not at all, and never across an `await`. All tiers of a check are in one shard, so deciding
+//! them together takes one lock.
+
+mod backed;
+mod lines;
+mod metrics;
+mod notes;
+mod pools;
+mod shard;
+mod shared;
+mod timers;
+mod together;
+mod waits;
+
+use std::{
+    future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use self::{
+    lines::Lines,
+    pools::MemoryPools,
+    shard::{Among, Shard},
+};
+pub use self::{
+    lines::{Arrival, Receipt, Ticket},
+    notes::{Counted, Notes},
+    shard::Slot,
+    timers::Timers,
+};
+use super::{
+    Decisions, Store, StoreError, TakeOptions, brief_lock, has_repeated, places_by_counter,
+    wait_room::WaitRoom,
+};
+use weir_limit::{
+    CounterKey, Decision, Hits, LimitCheck, OverLimitPolicy, Period, Reservation, ReservationRequest, Scope,
+    Tier, Timestamp,
+    algorithm::CounterState,
+    request_bucket::{BucketName, BucketReply, BucketRequest},
+};
+use weir_observe::histogram::{Distribution, Histogram};
+
+/// Small enough that growing a table, which moves all its counters under the lock, takes well below a millisecond.
+const COUNTERS_PER_SHARD: usize = 4096;
+
+/// Above this a shard evicts buckets that come with requests. It bounds a search: all of one name are in one shard.
+const MAX_IN_SHARD: usize = 2 * COUNTERS_PER_SHARD;
+
+/// One part of the table in so many is for limits that come with requests, the rest for rules. Free room serves both.
+const SHARE_OF_REQUESTS: usize = 4;
+
+/// Counters that are not removable may exceed the bound by a quarter and this: far more than concurrent decisions add.
+const SLACK: usize = 1024;
+
+/// The number of shards in which a decision looks for a removable counter.
+const NOTED_SHARDS: usize = 8;
+
+const SWEEP_STRIDE: usize = 512;
+
+/// Counters in this process's memory. `N` is what it notes about each: nothing, unless another store is behind it.
+#[derive(Debug)]
+pub struct MemoryStore<N: Notes = ()> {
+    shards: Box<[Mutex<Shard<N>>]>,
+    max_counters: usize,
+    /// In all shards, so that the bound needs no lock.
+    live: AtomicUsize,
+    /// Those among `live` of limits that come with requests.
+    of_requests: AtomicUsize,
+    evicted: AtomicU64,
+    /// Those among `evicted` that were not [removable](Notes::is_removable).
+    lost: AtomicU64,
+    expired: AtomicU64,
+    pools: MemoryPools,
+    holds: Box<Histogram>,
+    timers: Arc<Timers>,
+    wait_room: Arc<WaitRoom>,
+}
+
+/// The usage of a [`MemoryStore`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Counters held now, including expired ones that were not swept yet.
+    pub live: usize,
+    /// Counters that may be held at most.
+    pub max: usize,
+    /// Counters evicted before they expired, because the store was full.
+    pub evicted: u64,
+    /// Counters removed after they had expired.
+    pub expired: u64,
+}
+
+// === impl MemoryStore ===
+
+impl MemoryStore {
+    /// Returns an empty store for up to `max_counters` counters, at least one.
+    #[must_use]
+    pub fn new(max_counters: usize) -> Self {
+        Self::with_notes(max_counters)
+    }
+
+    /// [`Self::decide`] for a known rule without a pool. `of_only` is the [key](CounterKey::of_tier) of the only tier.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    pub fn take_of(
+        &self,
+        key: CounterKey,
+        of_only: impl FnOnce(&Tier) -> CounterKey,
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
+        let mut shard = brief_lock::lock(&self.shards[self.index(key)]);
+        if let Some(decision) = shard.take_in_place(key, of_only, tiers, over_limit_policy, hits, now) {
+            return decision;
+        }
+        drop(shard);
+        self.take_apart(key, tiers, over_limit_policy, hits, now)
+    }
+
+    /// [`Self::take_of`], if the counters are there, the hits fit now, and nobody waits; otherwise changes nothing.
+    #[must_use]
+    pub fn take_fitting(
+        &self,
+        key: CounterKey,
+        of_only: impl FnOnce(&Tier) -> CounterKey,
+        tiers: &[Tier],
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        brief_lock::lock(&self.shards[self.index(key)]).take_fitting(key, of_only, tiers, hits, now)
+    }
+
+    /// [`MemoryStore::take_of`] for several tiers, a new counter, or one that others wait for.
+    #[inline(never)]
+    fn take_apart(
+        &self,
+        key: CounterKey,
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
+        let decision = self.on_shard(key, |shard| shard.take_of(key, tiers, over_limit_policy, hits, now));
+        self.bound(key, now);
+        decision
+    }
+}
+
+impl<N: Notes> MemoryStore<N> {
+    /// A store of about `max_counters` counters with notes.
+    #[must_use]
+    pub fn with_notes(max_counters: usize) -> Self {
+        let max_counters = max_counters.max(1);
+        let shards = max_counters.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
+        let timers = Arc::new(Timers::default());
+        Self {
+            shards: (0..shards).map(|_| Mutex::new(Shard::new(Lines::new(&timers)))).collect(),
+            max_counters,
+            live: AtomicUsize::new(0),
+            of_requests: AtomicUsize::new(0),
+            evicted: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
+            pools: MemoryPools::new(max_counters),
+            holds: Box::default(),
+            timers,
+            wait_room: Arc::default(),
+        }
+    }
+
+    /// Returns the distribution of the times for which sweeps held a lock: the longest that a decision can have waited.
+    #[must_use]
+    pub fn sweep_holds(&self) -> Distribution {
+        self.holds.get()
+    }
+
+    /// Returns the usage of this store.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage {
+            live: self.live.load(Ordering::Relaxed),
+            max: self.max_counters,
+            evicted: self.evicted.load(Ordering::Relaxed),
+            expired: self.expired.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns the number of calls of [`MemoryStore::sweep_step`] that visit the whole store once.
+    #[must_use]
+    pub fn sweep_steps(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Removes expired counters of part `step` modulo [`Self::sweep_steps`]. Locks a few hundred counters at a time.
+    pub fn sweep_step(&self, step: usize, now: Timestamp) {
+        self.pools.sweep(step, now);
+        let shard = &self.shards[step % self.shards.len()];
+        let mut from = Some(0);
+        while let Some(start) = from {
+            let mut shard = shard.lock();
+            let started = Instant::now();
+            let (next, expired) = self.counting(&mut shard, |shard| shard.sweep(start, SWEEP_STRIDE, now));
+            drop(shard);
+            self.holds.record(started.elapsed());
+            self.expired.fetch_add(expired as u64, Ordering::Relaxed);
+            from = next;
+        }
+    }
+
+    /// Decides the checks of one request: [`Store::take`] without a future.
+    #[must_use]
+    pub fn decide(&self, checks: &[LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
+        let mut decisions = Decisions::new();
+        // as most requests have
+        if let [check] = checks {
+            decisions.push(self.decide_one(check, scope, now));
+            return decisions;
+        }
+        match scope {
+            Scope::Request => decisions = self.decide_together(checks, now),
+            Scope::Descriptor if has_repeated(checks) => {
+                let mut decided: SmallVec<[(usize, Decision); 4]> = SmallVec::new();
+                for places in places_by_counter(checks) {
+                    let of_counter: SmallVec<[&LimitCheck<'_>; 2]> =
+                        places.iter().map(|i| &checks[*i]).collect();
+                    decided.extend(places.into_iter().zip(self.decide_in_order(&of_counter, scope, now)));
+                }
+                decided.sort_unstable_by_key(|(i, _)| *i);
+                decisions = decided.into_iter().map(|(_, decision)| decision).collect();
+            }
+            Scope::Descriptor => {
+                // pushed one by one: `collect` costs as much as a decision
+                for check in checks {
+                    decisions.push(self.decide_unbounded(check, scope, now));
+                }
+            }
+        }
+        // once all are decided, since a store behind this one has read their counters; what requests bring makes room
+        // for the whole request
+        let mut keys = checks.iter().map(|check| check.key);
+        if let Some(key) = keys.clone().find(|key| key.is_of_request()).or(keys.next()) {
+            self.bound(key, now);
+        }
+        decisions
+    }
+
+    /// Decides one check, as [`MemoryStore::decide`] does.
+    pub fn decide_one(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
+        let decision = self.decide_unbounded(check, scope, now);
+        self.bound(check.key, now);
+        decision
+    }
+
+    /// No other request counts between `checks`, which have one counter; pools go one by one. The caller calls `bound`.
+    fn decide_in_order(&self, checks: &[&LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
+        if checks.iter().any(|check| check.pool.is_some()) {
+            return checks.iter().map(|check| self.decide_unbounded(check, scope, now)).collect();
+        }
+        self.on_shard(checks[0].key, |shard| {
+            let take = |check: &&LimitCheck<'_>| shard.take(check, check.over_limit_policy_in(scope), now);
+            checks.iter().map(take).collect()
+        })
+    }
+
+    /// The caller calls `bound`.
+    fn decide_unbounded(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
+        if check.pool.is_some()
+            && let Some(decision) = self.decide_shared(check, now)
+        {
+            return decision;
+        }
+        self.on_shard(check.key, |shard| shard.take(check, check.over_limit_policy_in(scope), now))
+    }
+
+    /// Reserves hits: [`Store::reserve`] without a future.
+    pub fn reserve_now(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> Reservation {
+        if let Some(reservation) = self.reserve_shared(check, request, now) {
+            return reservation;
+        }
+        let reservation = self.on_shard(check.key, |shard| shard.reserve(check, request, now));
+        self.bound(check.key, now);
+        reservation
+    }
+
+    /// Gives reserved hits back: [`Store::release`] without a future.
+    #[expect(clippy::needless_pass_by_value, reason = "consumed, so that no hit is given back twice")]
+    pub fn release_now(
+        &self,
+        check: &LimitCheck<'_>,
+        reservation: Reservation,
+        unused: Hits,
+        now: Timestamp,
+    ) {
+        let Reservation { hits, counted, .. } = reservation;
+        if self.release_shared(check, counted.from, unused.min(hits), now) {
+            return;
+        }
+        self.on_shard(check.key, |shard| shard.release(check, counted, unused.min(hits), now));
+    }
+
+    /// Decides about a bucket: [`Store::decide_bucket`] without a future.
+    pub fn decide_bucket_now(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> BucketReply {
+        let key = name.counter(&request.kind());
+        let reply = {
+            let mut shard = self.shards[self.index(key)].lock();
+            self.counting(&mut shard, |shard| {
+                let reply = shard.decide_bucket(name, request, now);
+                while shard.len() > MAX_IN_SHARD
+                    && shard.evict_cheapest(false, Among::Requests, now).is_some()
+                {
+                    self.evicted.fetch_add(1, Ordering::Relaxed);
+                }
+                reply
+            })
+        };
+        self.bound(key, now);
+        reply
+    }
+
+    /// Returns the time until all buckets of `name` are full; none if there are none. Deletes them if asked to. Looks
+    /// at all counters of a shard, 8,192 at most, and holds the lock for a few hundred at a time.
+    pub fn find_buckets_now(&self, name: &BucketName<'_>, deletes: bool, now: Timestamp) -> Option<Period> {
+        let mut latest = None;
+        self.retain_buckets(name, |slot| {
+            latest = latest.max(Some(slot.counter.idle_at()));
+            !deletes
+        });
+        full_after(latest, now)
+    }
+
+    fn retain_buckets(&self, name: &BucketName<'_>, mut visit: impl FnMut(&mut Slot<N>) -> bool) {
+        let shard = &self.shards[self.shard_index(name.shard())];
+        let mut from = Some(0);
+        while let Some(start) = from {
+            let mut shard = shard.lock();
+            from = self.counting(&mut shard, |shard| {
+                shard.retain_all(name.shard(), start, SWEEP_STRIDE, &mut visit)
+            });
+        }
+    }
+
+    /// Returns the decision about `hits` of `check`, without counting.
+    #[must_use]
+    pub fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
+        if let Some(decision) = self.look_shared(check, hits, now) {
+            return decision;
+        }
+        self.shards[self.index(check.key)].lock().look(check, hits, now)
+    }
+
+    /// Returns the counters of `check`, one for each of its tiers: unused ones where there are none.
+    pub fn counters(&self, check: &LimitCheck<'_>, now: Timestamp) -> smallvec::SmallVec<[CounterState; 1]> {
+        let states = self.shards[self.index(check.key)].lock().states(check);
+        let tiers = check.own_tiers().iter();
+        tiers
+            .zip(states)
+            .map(|(tier, state)| state.unwrap_or_else(|| CounterState::unused(tier, now)))
+            .collect()
+    }
+
+    /// Gives the hits of `check` back.
+    pub fn give_back(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        if check.pool.is_some() {
+            return self.give_back_shared(check, now);
+        }
+        self.on_shard(check.key, |shard| shard.give_back(check, now));
+    }
+
+    /// Divides each pool between `instances`, of which this is one, unless its rule says `coordination: local`.
+    pub fn divide_pools_between(&self, instances: usize) {
+        self.pools.divide_between(instances);
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    fn counting<T>(&self, shard: &mut Shard<N>, act: impl FnOnce(&mut Shard<N>) -> T) -> T {
+        let before = [Among::All, Among::Requests].map(|among| shard.count(among));
+        let done = act(shard);
+        let after = [Among::All, Among::Requests].map(|among| shard.count(among));
+        if after != before {
+            // fewer are so many more, modulo the size of the number
+            self.live.fetch_add(after[0].wrapping_sub(before[0]), Ordering::Relaxed);
+            self.of_requests.fetch_add(after[1].wrapping_sub(before[1]), Ordering::Relaxed);
+        }
+        done
+    }
+
+    const fn slack(&self) -> usize {
+        SLACK + self.max_counters / 4
+    }
+
+    fn bound(&self, key: CounterKey, now: Timestamp) {
+        if self.live.load(Ordering::Relaxed) > self.max_counters {
+            self.make_room(key, now);
+        }
+    }
+
+    /// Begins in the shard of `key`: a flood evicts its own. What is not removable may exceed the bound by the `slack`.
+    #[cold]
+    fn make_room(&self, key: CounterKey, now: Timestamp) {
+        let slack = if N::NOTED { self.slack() } else { 0 };
+        let max = self.max_counters - self.room_for_requests(key);
+        let first = self.index(key);
+        for turn in 0..self.shards.len() {
+            let shard = &self.shards[(first + turn) % self.shards.len()];
+            let live = || self.live.load(Ordering::Relaxed);
+            // what is removable leaves before memory counts as crowded
+            if N::NOTED && turn >= NOTED_SHARDS && live() <= max + slack / 2 {
+                break;
+            }
+            while live() > max {
+                let any = live() > max + slack;
+                // what may be removed is kept elsewhere, so nobody loses it
+                let among = if N::NOTED && !any { Among::All } else { self.evicted_for(key) };
+                let evicted = {
+                    let mut shard = shard.lock();
+                    // the last counter of a shard may be the one that was just added; one that a request brings
+                    // takes no room from others while there is none
+                    let may_be_last = turn > 0 || self.shards.len() == 1 || among == Among::Requests;
+                    if shard.count(among) > usize::from(!may_be_last) {
+                        self.counting(&mut shard, |shard| shard.evict_cheapest(any, among, now))
+                    } else {
+                        None
+                    }
+                };
+                let Some(notes) = evicted else { break };
+                self.evicted.fetch_add(1, Ordering::Relaxed);
+                if !notes.is_removable() {
+                    self.lost.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Evicts from requests above their share, else from the kind of `key`: so no request evicts the counter of a rule.
+    fn evicted_for(&self, key: CounterKey) -> Among {
+        let of_requests = self.of_requests.load(Ordering::Relaxed);
+        let has_enough = of_requests > self.max_counters / SHARE_OF_REQUESTS;
+        if has_enough || key.is_of_request() && of_requests > 0 { Among::Requests } else { Among::Rules }
+    }
+
+    /// Rules leave room for one counter of requests while these are below their share, so as not to keep them out.
+    fn room_for_requests(&self, key: CounterKey) -> usize {
+        let of_requests = self.of_requests.load(Ordering::Relaxed);
+        usize::from(!key.is_of_request() && of_requests < self.max_counters / SHARE_OF_REQUESTS)
+    }
+
+    fn index(&self, key: CounterKey) -> usize {
+        self.shard_index(key.shard())
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
+    fn shard_index(&self, shard: u64) -> usize {
+        shard as usize & (self.shards.len() - 1)
+    }
+}
+
+/// The time until the last of some buckets, at `latest`, is full; none if all are.
+#[must_use]
+pub fn full_after(latest: Option<Timestamp>, now: Timestamp) -> Option<Period> {
+    // the instant is rounded up
+    latest.map(|idle_at| idle_at.since(now)).filter(|period| *period > Period::from_millis(1))
+}
+
+impl Store for MemoryStore {
+    fn memory(&self) -> Option<&MemoryStore> {
+        Some(self)
+    }
+
+    fn take_with(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        _: TakeOptions<'_>,
+    ) -> impl Future<Output = Result<Decisions, StoreError>> + Send {
+        future::ready(Ok(self.decide(checks, scope, now)))
+    }
+
+    fn alone(&self) -> Option<&MemoryStore> {
+        Some(self)
+    }
+
+    fn reserve(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Reservation, StoreError>> + Send {
+        future::ready(Ok(self.reserve_now(check, request, now)))
+    }
+
+    fn release(
+        &self,
+        check: &LimitCheck<'_>,
+        reservation: Reservation,
+        unused: Hits,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.release_now(check, reservation, unused, now);
+        future::ready(Ok(()))
+    }
+
+    fn decide_bucket(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<BucketReply, StoreError>> + Send {
+        future::ready(Ok(self.decide_bucket_now(name, request, now)))
+    }
+
+    fn find_buckets(
+        &self,
+        name: &BucketName<'_>,
+        deletes: bool,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Option<Period>, StoreError>> + Send {
+        future::ready(Ok(self.find_buckets_now(name, deletes, now)))
+    }
+}

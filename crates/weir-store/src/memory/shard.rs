@@ -1,0 +1,619 @@
+//! One shard: a hash table of counters.
+
+use std::slice;
+
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+
+use super::{
+    lines::Lines,
+    notes::{Counted, Notes, before},
+};
+use weir_limit::{
+    self as limit, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Reservation,
+    ReservationRequest, ReservedSpan, Tier, Timestamp,
+    algorithm::CounterState,
+    decide,
+    request_bucket::{BucketName, BucketReply, BucketRequest, decide_bucket},
+    take_one, take_two,
+};
+
+/// Buckets that an eviction samples: an order of all counters would cost memory for each, and work for each hit.
+const SAMPLE: usize = 32;
+
+/// The same if the first sample has no counter that may be removed.
+const LARGE_SAMPLE: usize = 512;
+
+/// No two shards have a cache line in common, whose writers would wait for one another.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Shard<N: Notes> {
+    table: HashTable<Slot<N>>,
+    of_requests: usize,
+    next_sample: usize,
+    pub(super) log: N::Log,
+    pub(super) lines: Lines,
+}
+
+/// A counter in the table. 40 bytes without notes.
+#[derive(Debug)]
+pub struct Slot<N> {
+    /// Its key.
+    pub key: CounterKey,
+    /// Its state.
+    pub counter: CounterState,
+    /// What the store behind the table notes about it.
+    pub notes: N,
+}
+
+/// The counters among which one is evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Among {
+    All,
+    Rules,
+    /// Those of limits that come with requests.
+    Requests,
+}
+
+/// One for each tier of a check; none where there is no counter.
+pub(super) type States = SmallVec<[Option<CounterState>; 2]>;
+
+impl<N: Notes> Shard<N> {
+    pub(super) fn new(lines: Lines) -> Self {
+        Self { lines, ..Self::default() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(super) fn count(&self, among: Among) -> usize {
+        match among {
+            Among::All => self.len(),
+            Among::Rules => self.len() - self.of_requests,
+            Among::Requests => self.of_requests,
+        }
+    }
+
+    pub(super) fn take(
+        &mut self,
+        check: &LimitCheck<'_>,
+        over_limit_policy: OverLimitPolicy,
+        now: Timestamp,
+    ) -> Decision {
+        self.take_in(check, check.own_tiers(), over_limit_policy, check.direction, check.hits, now)
+    }
+
+    pub(super) fn take_in(
+        &mut self,
+        check: &LimitCheck<'_>,
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        direction: Direction,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
+        if self.has_line(check)
+            && let Some(decision) = self.take_in_line(check.key, over_limit_policy, direction, hits, now)
+        {
+            return decision;
+        }
+        if !N::NOTED
+            && direction == Direction::Take
+            && let Some(decision) = self.take_in_place(
+                check.key,
+                |tier| check.key.of_tier(tier),
+                tiers,
+                over_limit_policy,
+                hits,
+                now,
+            )
+        {
+            return decision;
+        }
+        self.update(check.key, Some(check), tiers, now, |tiers, counters| {
+            decide(tiers, counters, over_limit_policy, direction, hits, now)
+        })
+    }
+
+    /// Makes no notes.
+    pub(super) fn take_of(
+        &mut self,
+        key: CounterKey,
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
+        if self.has_line_of(key, tiers)
+            && let Some(decision) = self.take_in_line(key, over_limit_policy, Direction::Take, hits, now)
+        {
+            return decision;
+        }
+        self.update(key, None, tiers, now, |tiers, counters| {
+            decide(tiers, counters, over_limit_policy, Direction::Take, hits, now)
+        })
+    }
+
+    /// [`Shard::take_of`] if only one or two counters change, which are there and need no [claim](Slot::claim).
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    pub(super) fn take_in_place(
+        &mut self,
+        key: CounterKey,
+        of_only: impl FnOnce(&Tier) -> CounterKey,
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        self.take_in_place_if((key, of_only), tiers, over_limit_policy, hits, now, |_, _| true)
+    }
+
+    #[inline]
+    pub(super) fn take_fitting(
+        &mut self,
+        key: CounterKey,
+        of_only: impl FnOnce(&Tier) -> CounterKey,
+        tiers: &[Tier],
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let fits = |tier: &Tier, counter: &CounterState| counter.probe(tier, now, hits).fits;
+        self.take_in_place_if((key, of_only), tiers, OverLimitPolicy::Ignore, hits, now, fits)
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    fn take_in_place_if(
+        &mut self,
+        (key, of_only): (CounterKey, impl FnOnce(&Tier) -> CounterKey),
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+        may_take: impl Fn(&Tier, &CounterState) -> bool,
+    ) -> Option<Decision> {
+        if self.has_line_of(key, tiers) {
+            return None;
+        }
+        match tiers {
+            [tier] => {
+                let key = of_only(tier);
+                let slot = self.table.find_mut(key.hash(), |slot| slot.key.is_exactly(key))?;
+                if !may_take(tier, &slot.counter) {
+                    return None;
+                }
+                Some(take_one(tier, &mut slot.counter, over_limit_policy, hits, now))
+            }
+            [first, second] => {
+                let keys = [key.of_tier(first), key.of_tier(second)];
+                if keys[0] == keys[1] {
+                    return None;
+                }
+                let slots = self
+                    .table
+                    .get_disjoint_mut(keys.map(CounterKey::hash), |i, slot| slot.key.is_exactly(keys[i]));
+                let [Some(a), Some(b)] = slots else { return None };
+                if !(may_take(first, &a.counter) && may_take(second, &b.counter)) {
+                    return None;
+                }
+                let counters = [&mut a.counter, &mut b.counter];
+                Some(take_two([first, second], counters, over_limit_policy, hits, now))
+            }
+            _ => None,
+        }
+    }
+
+    /// None if nobody waits for the counters of `key`.
+    #[cold]
+    fn take_in_line(
+        &mut self,
+        key: CounterKey,
+        over_limit_policy: OverLimitPolicy,
+        direction: Direction,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        self.with_line(key, now, |line, counters, woken| {
+            line.decide(counters, now, over_limit_policy, direction, hits, woken)
+        })
+    }
+
+    pub(super) fn reserve(
+        &mut self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> Reservation {
+        if self.has_line(check) {
+            // whoever reserves does not wait, and those who wait come first
+            let least = request.least.max(Hits(1));
+            let decision = Decision { over: true, ..self.look(check, least, now) };
+            let counted = ReservedSpan { from: now, until: now, is_reported: true };
+            return Reservation { hits: Hits(0), until: now, decision, counted };
+        }
+        let reserve = |tiers: &[Tier], counters: &mut [_]| limit::reserve(tiers, counters, request, now);
+        self.update(check.key, Some(check), check.own_tiers(), now, reserve)
+    }
+
+    pub(super) fn decide_bucket(
+        &mut self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> BucketReply {
+        let counted = Counted::Bucket(name, request);
+        let key = counted.key();
+        let bucket = self.find(key);
+        let slot = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket));
+        let mut state = slot.map(|slot| std::mem::take(&mut slot.counter));
+        let before = state.as_ref().and_then(before::<N>);
+        let reply = decide_bucket(request, &mut state, now);
+        match (bucket, state) {
+            (Some(bucket), None) if !N::NOTED => {
+                self.remove(bucket);
+            }
+            (Some(bucket), state) => {
+                // a full bucket stays until it is swept, since it may be a change
+                let state = state.unwrap_or_default();
+                let is_changed = N::NOTED && before.as_ref() != Some(&state);
+                self.put(bucket, state);
+                if is_changed {
+                    self.note(bucket, counted);
+                }
+            }
+            (None, Some(state)) => {
+                self.insert(key, state, N::default());
+                self.note_new(counted);
+            }
+            (None, None) => {}
+        }
+        reply
+    }
+
+    /// Visits counters with this [`CounterKey::shard`] in `stride` buckets. Returns the next bucket if any are left.
+    pub(super) fn retain_all(
+        &mut self,
+        shard: u64,
+        start: usize,
+        stride: usize,
+        visit: &mut impl FnMut(&mut Slot<N>) -> bool,
+    ) -> Option<usize> {
+        let end = (start + stride).min(self.table.num_buckets());
+        for bucket in start..end {
+            let slot = self.table.get_bucket_mut(bucket).filter(|slot| slot.key.shard() == shard);
+            if slot.is_some_and(|slot| !visit(slot)) {
+                self.remove(bucket);
+            }
+        }
+        (end < self.table.num_buckets()).then_some(end)
+    }
+
+    pub(super) fn release(&mut self, check: &LimitCheck<'_>, span: ReservedSpan, hits: Hits, now: Timestamp) {
+        let release = |tiers: &[Tier], counters: &mut [_]| limit::release(tiers, counters, span, hits, now);
+        self.update(check.key, Some(check), check.own_tiers(), now, release);
+        self.serve_line_of(check.key, now);
+    }
+
+    /// `act` gets a counter for each of `tiers`; new ones stay if they then hold hits. Without `check` no notes.
+    pub(super) fn update<T>(
+        &mut self,
+        key: CounterKey,
+        check: Option<&LimitCheck<'_>>,
+        tiers: &[Tier],
+        now: Timestamp,
+        act: impl FnOnce(&[Tier], &mut [CounterState]) -> T,
+    ) -> T {
+        if let [tier] = tiers {
+            return self.update_one(key, check, tier, now, |counter| act(tiers, slice::from_mut(counter)));
+        }
+        let mut buckets: SmallVec<[Option<usize>; 2]> = SmallVec::new();
+        let mut counters: SmallVec<[CounterState; 2]> = SmallVec::new();
+        let mut befores: SmallVec<[Option<CounterState>; 2]> = SmallVec::new();
+        for tier in tiers {
+            let key = key.of_tier(tier);
+            let bucket = self.find(key);
+            counters.push(self.lift(bucket, key, tier, now));
+            buckets.push(bucket);
+        }
+        if N::NOTED {
+            befores.extend(counters.iter().map(before::<N>));
+        }
+        let done = act(tiers, &mut counters);
+        for (i, counter) in counters.iter_mut().enumerate() {
+            if let Some(bucket) = buckets[i] {
+                let is_changed = N::NOTED && befores[i].as_ref() != Some(counter);
+                self.put(bucket, std::mem::take(counter));
+                if let Some(check) = check.filter(|_| is_changed) {
+                    self.note(bucket, Counted::Tier(check, &tiers[i]));
+                }
+            }
+        }
+        // inserting may move the other counters, so it comes last
+        for ((bucket, counter), tier) in buckets.iter().zip(counters).zip(tiers) {
+            if bucket.is_none() && counter.used() > Hits(0) {
+                self.insert(key.of_tier(tier), counter, N::default());
+                if let Some(check) = check {
+                    self.note_new(Counted::Tier(check, tier));
+                }
+            }
+        }
+        done
+    }
+
+    /// [`Shard::update`] for one tier, as most rules have: its counter changes in its place.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    fn update_one<T>(
+        &mut self,
+        key: CounterKey,
+        check: Option<&LimitCheck<'_>>,
+        tier: &Tier,
+        now: Timestamp,
+        act: impl FnOnce(&mut CounterState) -> T,
+    ) -> T {
+        let key = key.of_tier(tier);
+        let mut unused = None;
+        let mut slot = self.table.find_mut(key.hash(), |slot| slot.key == key);
+        let counter = match &mut slot {
+            Some(slot) => {
+                slot.claim(key, &mut self.of_requests);
+                &mut slot.counter
+            }
+            None => unused.insert(CounterState::unused(tier, now)),
+        };
+        let before = before::<N>(counter);
+        let done = act(counter);
+        if let Some(slot) = slot {
+            if let Some(check) = check.filter(|_| N::NOTED && before.as_ref() != Some(&slot.counter)) {
+                slot.notes.changed(&mut self.log, Counted::Tier(check, tier));
+            }
+        } else if let Some(counter) = unused.filter(|counter| counter.used() > Hits(0)) {
+            self.insert(key, counter, N::default());
+            if let Some(check) = check {
+                self.note_new(Counted::Tier(check, tier));
+            }
+        }
+        done
+    }
+
+    fn note(&mut self, bucket: usize, counted: Counted<'_>) {
+        if let Some(slot) = self.table.get_bucket_mut(bucket).filter(|_| N::NOTED) {
+            slot.notes.changed(&mut self.log, counted);
+        }
+    }
+
+    fn note_new(&mut self, counted: Counted<'_>) {
+        if N::NOTED
+            && let Some(bucket) = self.find(counted.key())
+        {
+            self.note(bucket, counted);
+        }
+    }
+
+    pub(super) fn give_back(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
+        for tier in check.own_tiers() {
+            let bucket = self.find(check.key.of_tier(tier));
+            if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket)) {
+                slot.counter.give_back(tier, now, check.hits);
+                slot.notes.changed(&mut self.log, Counted::Tier(check, tier));
+            }
+        }
+        self.serve_line_of(check.key, now);
+    }
+
+    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
+        self.look_in(check, check.own_tiers(), hits, now)
+    }
+
+    /// Not inlined, so that decisions do not pay for it.
+    #[inline(never)]
+    pub(super) fn look_in(
+        &self,
+        check: &LimitCheck<'_>,
+        tiers: &[Tier],
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
+        let mut counters: SmallVec<[CounterState; 2]> = tiers
+            .iter()
+            .map(|tier| {
+                let bucket = self.find(check.key.of_tier(tier));
+                let slot = bucket.and_then(|bucket| self.table.get_bucket(bucket));
+                slot.map_or_else(|| CounterState::unused(tier, now), |slot| slot.counter.clone())
+            })
+            .collect();
+        decide(tiers, &mut counters, OverLimitPolicy::Ignore, Direction::Take, hits, now)
+    }
+
+    /// Marks `check` as rejected in those of its counters that reject it. It takes no hits.
+    pub(super) fn reject(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
+        for tier in check.own_tiers() {
+            let bucket = self.find(check.key.of_tier(tier));
+            if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket))
+                && !slot.counter.probe(tier, now, check.hits).fits
+            {
+                let before = before::<N>(&slot.counter);
+                slot.counter.reject(tier, now);
+                if N::NOTED && before.as_ref() != Some(&slot.counter) {
+                    slot.notes.changed(&mut self.log, Counted::Tier(check, tier));
+                }
+            }
+        }
+    }
+
+    pub(super) fn states(&self, check: &LimitCheck<'_>) -> States {
+        let keys = check.own_tiers().iter().map(|tier| check.key.of_tier(tier));
+        keys.map(|key| {
+            self.find(key).and_then(|bucket| self.table.get_bucket(bucket)).map(|slot| slot.counter.clone())
+        })
+        .collect()
+    }
+
+    /// `after` are the states after `check`, if others may have counted since: then only its own hits are taken back.
+    pub(super) fn restore(
+        &mut self,
+        check: &LimitCheck<'_>,
+        before: States,
+        after: Option<States>,
+        now: Timestamp,
+    ) {
+        let mut after = after.map(SmallVec::into_iter);
+        for (tier, before) in check.own_tiers().iter().zip(before) {
+            let key = check.key.of_tier(tier);
+            let bucket = self.find(key);
+            let current = bucket.and_then(|bucket| self.table.get_bucket(bucket)).map(|slot| &slot.counter);
+            if let Some(after) = after.as_mut().and_then(Iterator::next)
+                && current != after.as_ref()
+            {
+                // as of now: what has ended or flowed back since was not given back
+                let used = |state: &Option<CounterState>| {
+                    state.as_ref().map_or(Hits(0), |state| state.probe(tier, now, Hits(0)).used)
+                };
+                let (taken, given) = (used(&after).minus(used(&before)), used(&before).minus(used(&after)));
+                if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket)) {
+                    slot.counter.give_back(tier, now, taken);
+                    slot.counter.take(tier, now, given);
+                    slot.notes.changed(&mut self.log, Counted::Tier(check, tier));
+                }
+                continue;
+            }
+            match (bucket, before) {
+                (Some(bucket), Some(counter)) => {
+                    self.put(bucket, counter);
+                    self.note(bucket, Counted::Tier(check, tier));
+                }
+                (Some(bucket), None) => {
+                    self.remove(bucket);
+                }
+                (None, Some(counter)) => {
+                    self.insert(key, counter, N::default());
+                    self.note_new(Counted::Tier(check, tier));
+                }
+                (None, None) => {}
+            }
+        }
+    }
+
+    /// Sweeps `stride` buckets. Returns the next bucket if any are left, and the number of removed counters.
+    pub(super) fn sweep(&mut self, start: usize, stride: usize, now: Timestamp) -> (Option<usize>, usize) {
+        let before = self.table.len();
+        let end = (start + stride).min(self.table.num_buckets());
+        for bucket in start..end {
+            let is_expired = |slot: &Slot<N>| slot.counter.idle_at() <= now && slot.notes.is_removable();
+            if self.table.get_bucket(bucket).is_some_and(is_expired) {
+                self.remove(bucket);
+            }
+        }
+        let swept = before - self.table.len();
+        if end < self.table.num_buckets() {
+            return (Some(end), swept);
+        }
+        // return the memory of a flood of keys after they have expired
+        if self.table.num_buckets() > 64 && self.table.len() * 8 < self.table.num_buckets() {
+            self.table.shrink_to(self.table.len() * 2, |slot| slot.key.hash());
+        }
+        (None, swept)
+    }
+
+    /// An eviction lets hits be admitted again until the counter would have expired: it costs the hits times that time.
+    /// One that is not removable goes only if `any` may, and a larger sample has no other.
+    pub(super) fn evict_cheapest(&mut self, any: bool, among: Among, now: Timestamp) -> Option<N> {
+        let buckets = self.table.num_buckets();
+        let mut cheapest: Option<((bool, u128), usize)> = None;
+        for step in 0..buckets {
+            let bucket = (self.next_sample + step) % buckets;
+            let may_go = |slot: &&Slot<N>| {
+                let is_among = match among {
+                    Among::All => true,
+                    Among::Rules => !slot.key.is_of_request(),
+                    Among::Requests => slot.key.is_of_request(),
+                };
+                is_among && (any || slot.notes.is_removable())
+            };
+            if let Some(slot) = self.table.get_bucket(bucket).filter(may_go) {
+                let left = slot.counter.idle_at().since(now).as_nanos();
+                let cost = u128::from(left) * u128::from(slot.counter.used().0);
+                let cost = (!slot.notes.is_removable(), cost);
+                if cheapest.is_none_or(|(least, _)| cost < least) {
+                    cheapest = Some((cost, bucket));
+                }
+            }
+            let has_removable = cheapest.is_some_and(|((is_last_resort, _), _)| !is_last_resort);
+            let has_one = has_removable || any && cheapest.is_some();
+            let enough =
+                step >= LARGE_SAMPLE && N::NOTED && (!any || has_one) || step >= SAMPLE && has_removable;
+            if enough {
+                self.next_sample = bucket;
+                break;
+            }
+        }
+        Some(self.remove(cheapest?.1)?.notes)
+    }
+
+    pub(super) fn has_all(&self, check: &LimitCheck<'_>) -> bool {
+        check.own_tiers().iter().all(|tier| self.find(check.key.of_tier(tier)).is_some())
+    }
+
+    pub(super) fn slot(&mut self, key: CounterKey) -> Option<&mut Slot<N>> {
+        let bucket = self.find(key)?;
+        self.table.get_bucket_mut(bucket)
+    }
+
+    /// There must be none with this key.
+    pub(super) fn add(&mut self, key: CounterKey, counter: CounterState, notes: N) {
+        self.insert(key, counter, notes);
+    }
+
+    /// Counts the hits whether or not they fit.
+    pub(super) fn admit(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
+        self.update(check.key, Some(check), check.own_tiers(), now, |tiers, counters| {
+            for (tier, counter) in tiers.iter().zip(counters) {
+                counter.take(tier, now, check.hits);
+            }
+        });
+    }
+
+    fn find(&self, key: CounterKey) -> Option<usize> {
+        self.table.find_bucket_index(key.hash(), |slot| slot.key == key)
+    }
+
+    /// Takes the counter out of its slot until [`put`](Self::put); an unused counter if there is no slot.
+    fn lift(&mut self, bucket: Option<usize>, key: CounterKey, tier: &Tier, now: Timestamp) -> CounterState {
+        let slot = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket));
+        let Some(slot) = slot else { return CounterState::unused(tier, now) };
+        slot.claim(key, &mut self.of_requests);
+        std::mem::take(&mut slot.counter)
+    }
+
+    fn put(&mut self, bucket: usize, counter: CounterState) {
+        if let Some(slot) = self.table.get_bucket_mut(bucket) {
+            slot.counter = counter;
+        }
+    }
+
+    fn insert(&mut self, key: CounterKey, counter: CounterState, notes: N) {
+        self.of_requests += usize::from(key.is_of_request());
+        self.table.insert_unique(key.hash(), Slot { key, counter, notes }, |slot| slot.key.hash());
+    }
+
+    fn remove(&mut self, bucket: usize) -> Option<Slot<N>> {
+        let (slot, _) = self.table.get_bucket_entry(bucket).ok()?.remove();
+        self.of_requests -= usize::from(slot.key.is_of_request());
+        Some(slot)
+    }
+}
+
+impl<N> Slot<N> {
+    /// Once a rule counts here, the counter is the rule's, although a request may have brought it.
+    fn claim(&mut self, key: CounterKey, of_requests: &mut usize) {
+        if self.key.is_of_request() && !key.is_of_request() {
+            self.key = key;
+            *of_requests -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! The keys of counters in a shared store.
+//!
+//! A rule in the format of envoyproxy/ratelimit has that service's key, so that both can share one store:
+//! `{prefix}{domain}_{key}_{value}_{window start in seconds}`. Different entries can have the same key there, so a
+//! setting turns it off. All other keys hold the target's path in braces, which makes it the hash tag: a Redis cluster
+//! then keeps all tiers of a target in one slot, as a script requires.
+
+use std::fmt::Write as _;
+
+use smallvec::SmallVec;
+
+use crate::{
+    path::{is_of_shadow, reference_path},
+    remote::Target,
+};
+use weir_limit::{Algorithm, OverLimitPolicy, Tier, Timestamp};
+
+/// How keys in a shared store are made.
+#[derive(Clone, Debug)]
+pub struct KeySettings {
+    /// What every key begins with.
+    pub prefix: Box<str>,
+    /// Whether rules in the format of envoyproxy/ratelimit have keys in weir's format, which are never ambiguous.
+    pub unambiguous: bool,
+    /// The longest time that a key may outlive its use, in seconds; this number itself is excluded.
+    pub jitter_seconds: u64,
+}
+
+/// The keys of a target, one for each tier.
+pub type Keys = SmallVec<[String; 2]>;
+
+/// The start of the window of `tier` at `at`.
+#[must_use]
+pub fn window_start(tier: &Tier, at: Timestamp) -> Timestamp {
+    Timestamp::from_nanos(at.as_nanos() - at.as_nanos() % tier.period.as_nanos())
+}
+
+/// Whether envoyproxy/ratelimit can have such a rule. The shadow of a rule would have the key of the rule.
+#[must_use]
+pub fn is_compatible(target: &Target) -> bool {
+    match &target.tiers[..] {
+        [tier] => {
+            target.over_limit_policy == OverLimitPolicy::Count
+                && tier.algorithm == Algorithm::FixedWindow
+                && tier.unit().is_some()
+                && !is_of_shadow(&target.path)
+        }
+        _ => false,
+    }
+}
+
+/// Redis keeps such a target as a plain number.
+#[must_use]
+pub fn is_one_window(target: &Target) -> bool {
+    matches!(&target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
+}
+
+/// Whether all tiers are limits per second.
+#[must_use]
+pub fn is_per_second(tiers: &[Tier]) -> bool {
+    tiers.iter().all(|tier| tier.unit() == Some(weir_limit::Unit::Second))
+}
+
+/// The keys of `target` at `at`.
+#[must_use]
+pub fn keys(settings: &KeySettings, target: &Target, at: Timestamp) -> Keys {
+    if is_compatible(target) && !settings.unambiguous {
+        let start = window_start(&target.tiers[0], at).as_nanos() / 1_000_000_000;
+        let path = reference_path(&target.path);
+        return std::iter::once([&settings.prefix, &*path, itoa::Buffer::new().format(start)].concat())
+            .collect();
+    }
+    target.tiers.iter().map(|tier| key(&settings.prefix, target, tier, at)).collect()
+}
+
+/// The key of the set of instances.
+#[must_use]
+pub fn instances(prefix: &str) -> String {
+    format!("{prefix}weir:instances")
+}
+
+/// The keys of the cycle before `cycle`, and of `cycle`; then the key of the members.
+#[must_use]
+pub fn pool(prefix: &str, target: &Target, cycle: u64) -> Keys {
+    let members = format!("{prefix}{{{}}}p{}", target.path, target.tiers[0].period);
+    let cycles = [cycle.wrapping_sub(1), cycle];
+    cycles.into_iter().map(|cycle| format!("{members}_{cycle}")).chain([members.clone()]).collect()
+}
+
+/// Allocates once: thousands are built per second. A tier with another algorithm or period starts with a new counter.
+fn key(prefix: &str, target: &Target, tier: &Tier, at: Timestamp) -> String {
+    let path = &*target.path;
+    let mut key = String::with_capacity(prefix.len() + path.len() + 40);
+    key.extend([prefix, "{", path, "}"]);
+    let algorithm = match tier.algorithm {
+        // a rule that counts rejected hits has counters of its own
+        Algorithm::FixedWindow if target.over_limit_policy == OverLimitPolicy::Count => 'c',
+        Algorithm::FixedWindow => 'f',
+        Algorithm::SlidingWindow => 's',
+        Algorithm::TokenBucket(_) if tier.has_any_pace() => {
+            key.push('a');
+            return key;
+        }
+        Algorithm::TokenBucket(_) => 'b',
+    };
+    key.push(algorithm);
+    // writing to a string does not fail
+    let _ = write!(key, "{}", tier.period);
+    if tier.algorithm == Algorithm::FixedWindow {
+        let (start, unit) = match window_start(tier, at).as_nanos() {
+            nanos if nanos % 1_000_000_000 == 0 => (nanos / 1_000_000_000, ""),
+            nanos if nanos % 1_000_000 == 0 => (nanos / 1_000_000, "ms"),
+            nanos => (nanos, "ns"),
+        };
+        key.extend(["_", itoa::Buffer::new().format(start), unit]);
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_limit::Period;
+
+    fn tier(seconds: u64, algorithm: Algorithm) -> Tier {
+        Tier { requests: 5, period: Period::from_secs(seconds), algorithm }
+    }
+
+    fn settings(prefix: &str) -> KeySettings {
+        KeySettings { prefix: prefix.into(), unambiguous: false, jitter_seconds: 0 }
+    }
+
+    fn target(path: &str, tiers: Vec<Tier>, over_limit_policy: OverLimitPolicy) -> Target {
+        Target { path: path.into(), tiers: tiers.into(), over_limit_policy }
+    }
+
+    #[test]
+    fn a_rule_of_envoyproxy_ratelimit_has_its_key() {
+        let target =
+            target("shop|tenant=acme", vec![tier(60, Algorithm::FixedWindow)], OverLimitPolicy::Count);
+        let at = Timestamp::from_millis(1_234_567_890);
+        assert_eq!(keys(&settings(""), &target, at).as_slice(), ["shop_tenant_acme_1234560"]);
+        assert_eq!(keys(&settings("eu:"), &target, at).as_slice(), ["eu:shop_tenant_acme_1234560"]);
+        let unambiguous = KeySettings { unambiguous: true, ..settings("eu:") };
+        assert_eq!(keys(&unambiguous, &target, at).as_slice(), ["eu:{shop|tenant=acme}c1m_1234560"]);
+    }
+
+    #[test]
+    fn a_limit_in_the_shadow_of_a_rule_has_no_key_of_envoyproxy_ratelimit() {
+        let tiers = vec![tier(60, Algorithm::FixedWindow)];
+        let target = target("%shadow|shop|tenant=acme", tiers, OverLimitPolicy::Count);
+        let at = Timestamp::from_millis(1_234_567_890);
+        assert_eq!(keys(&settings(""), &target, at).as_slice(), ["{%shadow|shop|tenant=acme}c1m_1234560"]);
+    }
+
+    #[test]
+    fn each_tier_has_its_own_key_in_the_same_slot() {
+        let tiers = vec![
+            tier(10, Algorithm::FixedWindow),
+            tier(60, Algorithm::FixedWindow),
+            tier(60, Algorithm::SlidingWindow),
+            Tier { period: Period::from_millis(500), ..tier(1, Algorithm::FixedWindow) },
+        ];
+        let target = target("shop|tenant=acme", tiers, OverLimitPolicy::Ignore);
+        let keys = keys(&settings("p:"), &target, Timestamp::from_millis(1_234_567_890));
+        assert_eq!(
+            keys.as_slice(),
+            [
+                "p:{shop|tenant=acme}f10s_1234560",
+                "p:{shop|tenant=acme}f1m_1234560",
+                "p:{shop|tenant=acme}s1m",
+                "p:{shop|tenant=acme}f500ms_1234567500ms",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_period_that_is_no_unit_has_a_key_in_the_format_of_weir() {
+        let target = target("d|k=v", vec![tier(120, Algorithm::FixedWindow)], OverLimitPolicy::Count);
+        assert_eq!(keys(&settings(""), &target, Timestamp::from_secs(130)).as_slice(), ["{d|k=v}c2m_120"]);
+    }
+
+    #[test]
+    fn only_tiers_of_one_second_are_per_second() {
+        let of = |seconds: &[u64]| {
+            let tiers: Vec<Tier> =
+                seconds.iter().map(|seconds| tier(*seconds, Algorithm::SlidingWindow)).collect();
+            is_per_second(&tiers)
+        };
+        assert!(of(&[1]) && of(&[1, 1]) && !of(&[1, 60]) && !of(&[2]));
+    }
+}

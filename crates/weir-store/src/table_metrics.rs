@@ -1,0 +1,56 @@
+//! The metrics that all tables of counters share, so that one query finds the table that is full.
+
+use weir_observe::Metric;
+
+/// The metrics of a table.
+pub struct TableMetrics<'a> {
+    /// The label: `memory` for counters that only this instance has, `coordinated` for copies of shared ones.
+    pub table: &'static str,
+    /// The counters in it.
+    pub live: usize,
+    /// The counters that may be in it.
+    pub max: usize,
+    /// The counters evicted, by what became of their hits.
+    pub evicted: &'a [(HitsOfEvicted, u64)],
+}
+
+/// What became of the hits of evicted counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HitsOfEvicted {
+    /// The shared store has them: the next decision asks it.
+    Kept,
+    /// Nothing has them: the counter starts again at 0, or without what it had not reported.
+    Lost,
+}
+
+// === impl TableMetrics ===
+
+impl TableMetrics<'_> {
+    /// The metrics.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<Metric> {
+        let gauge = |name, help, value| Metric::gauge(name, help, value as u64).label("table", self.table);
+        let mut metrics = vec![
+            gauge("weir.counters.live", "Counters held in memory, by table.", self.live),
+            gauge("weir.counters.max", "Counters that may be held in memory, by table.", self.max),
+        ];
+        metrics.extend(self.evicted.iter().map(|(hits, count)| {
+            let help = "Counters evicted because their table was full, by what became of their hits.";
+            Metric::counter("weir.counters.evicted", help, *count)
+                .label("table", self.table)
+                .label("hits", hits.name())
+        }));
+        metrics
+    }
+}
+
+// === impl HitsOfEvicted ===
+
+impl HitsOfEvicted {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::Lost => "lost",
+        }
+    }
+}
