@@ -6,12 +6,11 @@
 //!
 //! `cargo bench --bench handshakes`
 
-#[expect(dead_code, reason = "tests need more kinds of certificates")]
-#[path = "../tests/support/authority.rs"]
-mod authority;
 #[path = "wire/machine.rs"]
 #[expect(dead_code, reason = "other benchmarks have servers on two processors")]
 mod machine;
+
+use weir_testing::authority;
 
 use std::{
     env, fs,

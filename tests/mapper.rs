@@ -1,9 +1,7 @@
 //! `PROMETHEUS_MAPPER_YAML`: the names that a mapper file gives the stats of envoyproxy/ratelimit.
 
-#[path = "support/gateway_mapper.rs"]
-mod gateway_mapper;
-
 use std::{fs, sync::Arc, time::Duration};
+use weir_testing::gateway_mapper;
 
 use weir::{
     config::{ConfigErrors, read_mapper},

@@ -5,9 +5,6 @@
 //! running one. `docs/security.md` explains the attacks and the output.
 
 mod bodies;
-#[path = "../../tests/support/child.rs"]
-#[allow(dead_code, reason = "tests use the rest")]
-mod child;
 mod connection;
 mod control_plane;
 #[path = "../wire/frame.rs"]
@@ -19,6 +16,8 @@ mod observed;
 mod options;
 mod pages;
 mod target;
+
+use weir_testing::child;
 
 use std::process::ExitCode;
 

@@ -4,9 +4,6 @@
 //! `make soak` runs it; `cargo bench --bench soak -- --help` lists the options. `docs/performance.md` explains the
 //! output.
 
-#[path = "../../tests/support/child.rs"]
-#[allow(dead_code, reason = "tests use the rest")]
-mod child;
 #[path = "../wire/histogram.rs"]
 #[allow(dead_code, reason = "the benchmark uses the rest")]
 mod histogram;
@@ -18,8 +15,8 @@ mod report;
 #[path = "../../tests/redis/support/server.rs"]
 #[allow(dead_code, unreachable_pub, reason = "tests use the rest")]
 mod server;
-#[path = "../../tests/support/server_process.rs"]
-mod server_process;
+
+use weir_testing::{child, server_process};
 
 use std::{
     process::ExitCode,

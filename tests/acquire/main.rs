@@ -1,14 +1,13 @@
 //! Callers that wait, over gRPC and HTTP: a whole weir, real sockets, a clock that the tests set but for those of
 //! reloads.
 
-#[expect(dead_code, reason = "other tests run commands to their end")]
-#[path = "../support/child.rs"]
-mod child;
 mod grpc;
 mod http;
 #[path = "../support/in_process.rs"]
 mod in_process;
 mod reloads;
+
+use weir_testing::child;
 
 use in_process::{Weir, get, until};
 

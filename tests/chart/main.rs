@@ -3,8 +3,6 @@
 
 mod control_plane;
 mod documents;
-#[path = "../support/helm.rs"]
-mod helm;
 mod names;
 mod network;
 mod refused;
@@ -12,6 +10,8 @@ mod rendered;
 mod rollouts;
 mod rules_check;
 mod security;
+
+use weir_testing::helm;
 
 use std::{fs, path::PathBuf};
 

@@ -1,7 +1,5 @@
 //! Tests the program's commands, exit codes and signals.
 
-#[path = "../support/child.rs"]
-mod child;
 mod completions;
 mod config_map;
 mod credentials;
@@ -11,9 +9,9 @@ mod man;
 mod rules;
 mod secrets;
 mod simulate;
-#[path = "../support/skipped.rs"]
-mod skipped;
 mod terminal;
+
+use weir_testing::{child, skipped};
 
 use std::{
     fs,

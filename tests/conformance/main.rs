@@ -10,8 +10,6 @@ mod in_process;
 #[path = "../redis/support/server.rs"]
 #[expect(dead_code, reason = "this Redis neither fails nor asks for a password")]
 mod server;
-#[path = "../support/server_process.rs"]
-mod server_process;
 
 mod compare;
 mod frozen_time;
@@ -21,6 +19,8 @@ mod observe;
 mod recording;
 mod replay;
 mod stop_increment;
+
+use weir_testing::server_process;
 
 use in_process::DEADLINE;
 

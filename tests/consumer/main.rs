@@ -1,10 +1,9 @@
 //! The workers of `examples/consumer`, and the provider that counts their calls.
 
-#[path = "../support/child.rs"]
-#[allow(dead_code, reason = "this test only starts weir")]
-mod child;
 #[path = "../../examples/consumer/worker.rs"]
 mod worker;
+
+use weir_testing::child;
 
 use std::{
     io::{BufRead as _, BufReader, Cursor, Read as _, Write as _},

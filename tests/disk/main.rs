@@ -1,11 +1,6 @@
 //! Tests the store on disk: restarts, kills, a full disk, and damaged files.
 
 #[expect(dead_code, reason = "other tests use the rest")]
-#[path = "../support/child.rs"]
-mod child;
-#[path = "../support/skipped.rs"]
-mod skipped;
-#[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../support/wire.rs"]
 mod wire;
 
@@ -20,3 +15,5 @@ mod power;
 mod restarts;
 mod support;
 mod unread;
+
+use weir_testing::{child, skipped};

@@ -3,9 +3,6 @@
 //! Each test starts its own weir and its own Envoy, on ports of the system's choice. Limits count in hours or years, so
 //! that no window ends in the middle of a test.
 
-#[expect(dead_code, reason = "other tests make clients with it")]
-#[path = "../support/authority.rs"]
-mod authority;
 #[expect(dead_code, reason = "other tests have it fail")]
 #[path = "../tracing/collector.rs"]
 mod collector;
@@ -14,12 +11,8 @@ mod example;
 mod example_tls;
 mod failure;
 mod fair_shares;
-#[path = "../support/gateway_mapper.rs"]
-mod gateway_mapper;
 mod gateway_metrics;
 mod headers;
-#[path = "../support/helm.rs"]
-mod helm;
 mod istio;
 mod limits;
 mod llm;
@@ -34,3 +27,5 @@ mod shadow;
 mod support;
 mod tokens;
 mod tracing;
+
+use weir_testing::{authority, gateway_mapper, helm};

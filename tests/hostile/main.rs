@@ -3,9 +3,6 @@
 //!
 //! The attacks write their own HTTP/2 frames. No test asserts a speed; all wait for conditions.
 
-#[expect(dead_code, reason = "other tests run commands and send signals")]
-#[path = "../support/child.rs"]
-mod child;
 #[expect(dead_code, reason = "these tests need few of the constructors")]
 #[path = "../support/wire.rs"]
 mod wire;
@@ -22,3 +19,5 @@ mod requests;
 mod responses;
 mod target;
 mod waiting;
+
+use weir_testing::child;

@@ -1,13 +1,10 @@
 //! Tests that skipped tests are told of.
 
-#[path = "../support/skipped.rs"]
-mod told;
-
 use std::{env, fs, process::Command};
 
-use self::told::VARIABLE;
-pub(crate) use self::told::skipped;
 use crate::docker::project;
+use weir_testing::skipped::VARIABLE;
+pub(crate) use weir_testing::skipped::skipped;
 
 fn last_line(file: &std::path::Path) -> String {
     let output =

@@ -1,8 +1,5 @@
 //! OpenTelemetry metrics: what a collector receives, beside what `/metrics` shows.
 
-#[expect(dead_code, reason = "other tests run commands to their end")]
-#[path = "../support/child.rs"]
-mod child;
 #[expect(dead_code, reason = "other tests set the clock and start without files")]
 #[path = "../support/in_process.rs"]
 mod in_process;
@@ -15,3 +12,5 @@ mod delta;
 mod page;
 mod receiver;
 mod same;
+
+use weir_testing::child;

@@ -1,16 +1,7 @@
 //! Redis as the store that instances share, against real servers.
 
-#[expect(dead_code, reason = "other tests run commands to their end")]
-#[path = "../support/child.rs"]
-mod child;
 #[path = "../support/ops.rs"]
 mod ops;
-#[path = "../support/proxy.rs"]
-mod proxy;
-#[path = "../support/server_process.rs"]
-mod server_process;
-#[path = "../support/skipped.rs"]
-mod skipped;
 #[expect(dead_code, reason = "these tests need few of the constructors")]
 #[path = "../support/wire.rs"]
 mod wire;
@@ -43,3 +34,5 @@ mod startup;
 mod support;
 mod tokens;
 mod topology;
+
+use weir_testing::{child, proxy, server_process, skipped};

@@ -137,7 +137,7 @@ async fn the_example_for_redis_cli_runs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_cli_speaks_tls_and_a_client_without_it_is_closed() {
-    let keys = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/keys");
+    let keys = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/weir-testing/keys");
     let (certificate, key) = (format!("{keys}/rsa.crt"), format!("{keys}/rsa.pem"));
     let files = [("GRPC_SERVER_TLS_CERT", &*certificate), ("GRPC_SERVER_TLS_KEY", &*key)];
     // gRPC itself stays without TLS

@@ -1,9 +1,6 @@
 //! The port of Redis' protocol: each sentence of what smyte/ratelimit, redis-cell and throttlecrab were measured to do,
 //! where weir does the same; where it does better, what it does instead; real clients; and clients that mean harm.
 
-#[expect(dead_code, reason = "these tests look at no output")]
-#[path = "../support/child.rs"]
-mod child;
 mod client;
 mod clients;
 mod connection;
@@ -13,10 +10,9 @@ mod in_memory;
 #[path = "../support/in_process.rs"]
 mod in_process;
 mod on_disk;
-#[expect(dead_code, reason = "these tests stop no server")]
-#[path = "../support/server_process.rs"]
-mod server_process;
 mod shared;
 #[expect(dead_code, reason = "these tests need few of the constructors")]
 #[path = "../support/wire.rs"]
 mod wire;
+
+use weir_testing::{child, server_process};

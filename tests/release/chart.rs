@@ -1,14 +1,11 @@
 //! The chart as `make package` packs it: it names the image by digest.
 
-#[path = "../support/helm.rs"]
-#[expect(dead_code, reason = "other tests render the chart of the repository")]
-mod helm;
-
 use std::{
     fs,
     io::Write as _,
     process::{Command, Stdio},
 };
+use weir_testing::helm;
 
 use crate::{printed, project, script};
 

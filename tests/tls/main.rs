@@ -1,10 +1,5 @@
 //! TLS on the gRPC port: certificates and their rotation, accepted and rejected clients, and `weir call` with TLS.
 
-#[path = "../support/authority.rs"]
-mod authority;
-#[expect(dead_code, reason = "other tests configure it by the environment only")]
-#[path = "../support/child.rs"]
-mod child;
 #[path = "../support/local.rs"]
 mod local;
 #[expect(dead_code, reason = "these tests need few of the constructors")]
@@ -20,3 +15,5 @@ mod rotation;
 mod service;
 mod starting;
 mod storm;
+
+use weir_testing::{authority, child};

@@ -150,7 +150,7 @@ fn an_authority_vouches_for_servers_only_while_it_is_valid() {
 /// Such certificates have no extensions; old tools make authorities of them.
 #[test]
 fn the_dates_of_version_1_are_read() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/support/keys/v1.crt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weir-testing/keys/v1.crt");
     let certificate = CertificateDer::from_pem_slice(&fs::read(path).expect("the file")).expect("PEM");
     let validity = Validity::of(&certificate).expect("a certificate");
     assert!(validity.contains(start_of(2050)) && !validity.contains(start_of(2200)), "{validity:?}");

@@ -150,7 +150,7 @@ mod tests {
     use weir_net::tls::ServerTls;
 
     async fn started(max_open: usize) -> mpsc::Sender<Waiting> {
-        let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/support/keys");
+        let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weir-testing/keys");
         let (certificate, key) = (keys.join("rsa.crt"), keys.join("rsa.pem"));
         let tls = ServerTls { certificate, key, client_ca: None, client_names: Vec::new() };
         let certificates = Certificates::load(tls).await.expect("a valid pair");

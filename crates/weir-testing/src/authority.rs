@@ -13,34 +13,34 @@ use tokio_rustls::rustls::{
 };
 
 /// An RSA key in PKCS #8, because ring cannot generate one.
-const RSA: &str = include_str!("keys/rsa.pem");
+const RSA: &str = include_str!("../keys/rsa.pem");
 
 /// A certificate authority.
-pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, in PEM.
 #[derive(Clone, Debug)]
-pub(crate) struct Pair {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
+pub struct Pair {
+    pub certificate: String,
+    pub key: String,
 }
 
 /// A certificate to sign.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Leaf<'a> {
+pub struct Leaf<'a> {
     /// DNS names, IP addresses, or URIs with `://`.
-    pub(crate) names: &'a [&'a str],
-    pub(crate) usages: &'a [ExtendedKeyUsagePurpose],
+    pub names: &'a [&'a str],
+    pub usages: &'a [ExtendedKeyUsagePurpose],
     /// The first and the last year of its validity.
-    pub(crate) years: [i32; 2],
-    pub(crate) rsa: bool,
+    pub years: [i32; 2],
+    pub rsa: bool,
 }
 
 // === impl Leaf ===
 
 impl<'a> Leaf<'a> {
     /// Returns a valid certificate for `names` without extended key usage, with an elliptic key.
-    pub(crate) fn new(names: &'a [&'a str]) -> Self {
+    pub fn new(names: &'a [&'a str]) -> Self {
         Self { names, usages: &[], years: [2020, 4000], rsa: false }
     }
 }
@@ -48,14 +48,14 @@ impl<'a> Leaf<'a> {
 // === impl Authority ===
 
 impl Authority {
-    pub(crate) fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let key = KeyPair::generate().expect("a key");
         Self(CertifiedIssuer::self_signed(Self::params(name), key).expect("a certificate"))
     }
 
     /// Returns an authority that is valid from one second to another, since the epoch.
     #[allow(dead_code, reason = "only some tests have certificates that end")]
-    pub(crate) fn lasting(name: &str, [first, last]: [u64; 2]) -> Self {
+    pub fn lasting(name: &str, [first, last]: [u64; 2]) -> Self {
         let mut params = Self::params(name);
         let at = |seconds| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
         (params.not_before, params.not_after) = (at(first), at(last));
@@ -65,7 +65,7 @@ impl Authority {
 
     /// Returns an authority that this one has signed.
     #[allow(dead_code, reason = "only some tests have chains")]
-    pub(crate) fn intermediate(&self, name: &str) -> Self {
+    pub fn intermediate(&self, name: &str) -> Self {
         let key = KeyPair::generate().expect("a key");
         Self(CertifiedIssuer::signed_by(Self::params(name), key, &self.0).expect("a certificate"))
     }
@@ -77,16 +77,16 @@ impl Authority {
         params
     }
 
-    pub(crate) fn pem(&self) -> String {
+    pub fn pem(&self) -> String {
         self.0.pem()
     }
 
     /// Signs a valid certificate for `names`.
-    pub(crate) fn sign(&self, names: &[&str]) -> Pair {
+    pub fn sign(&self, names: &[&str]) -> Pair {
         self.sign_leaf(Leaf::new(names))
     }
 
-    pub(crate) fn sign_leaf(&self, leaf: Leaf<'_>) -> Pair {
+    pub fn sign_leaf(&self, leaf: Leaf<'_>) -> Pair {
         let mut params = CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
         params.subject_alt_names = leaf.names.iter().map(|name| alternative_name(name)).collect();
         params.extended_key_usages = leaf.usages.to_vec();
@@ -102,12 +102,12 @@ impl Authority {
     }
 
     /// Returns a certificate for `names` that is its own authority.
-    pub(crate) fn self_signed(names: &[&str]) -> Pair {
+    pub fn self_signed(names: &[&str]) -> Pair {
         Self::self_signed_for(names, &[])
     }
 
     /// Returns a certificate for `names` and `usages` that is its own authority.
-    pub(crate) fn self_signed_for(names: &[&str], usages: &[ExtendedKeyUsagePurpose]) -> Pair {
+    pub fn self_signed_for(names: &[&str], usages: &[ExtendedKeyUsagePurpose]) -> Pair {
         let mut params = CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
         params.subject_alt_names = names.iter().map(|name| alternative_name(name)).collect();
         params.extended_key_usages = usages.to_vec();
@@ -118,7 +118,7 @@ impl Authority {
     }
 
     /// Returns a client that trusts this authority, presents `pair`, and speaks one of `versions` with `alpn`.
-    pub(crate) fn client(
+    pub fn client(
         &self,
         pair: Option<&Pair>,
         versions: &[&'static SupportedProtocolVersion],
@@ -158,7 +158,7 @@ fn alternative_name(name: &str) -> SanType {
 
 impl Pair {
     /// Returns the pair with its key in the format before PKCS #8: PKCS #1 of an RSA key, or SEC 1 of an elliptic one.
-    pub(crate) fn with_old_key(&self, rsa: bool) -> Self {
+    pub fn with_old_key(&self, rsa: bool) -> Self {
         let PrivateKeyDer::Pkcs8(der) = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).expect("a key")
         else {
             panic!("not PKCS #8");

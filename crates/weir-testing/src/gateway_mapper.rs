@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 /// Returns the text of the file.
-pub(crate) fn envoy_gateway_mapper() -> String {
+pub fn envoy_gateway_mapper() -> String {
     let mut text = "mappings:\n".to_owned();
     let mut add = |stat: &str, more: &str, name: &str, labels: &[&str]| {
         let groups = (1..).zip(labels).map(|(group, label)| format!("{label}: \"${group}\""));

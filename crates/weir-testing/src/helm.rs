@@ -11,22 +11,22 @@ use serde_json::Value;
 const VERSION: &str = "4.1.4";
 
 /// The chart.
-pub(crate) const CHART: &str = "charts/weir";
+pub const CHART: &str = "charts/weir";
 
 /// Returns a path in the repository.
-pub(crate) fn project(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+pub fn project(path: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path)
 }
 
 /// Returns the Helm that `make tools` installs.
-pub(crate) fn program() -> PathBuf {
+pub fn program() -> PathBuf {
     let program = project(&format!("target/tools/helm-{VERSION}"));
     assert!(program.exists(), "there is no Helm at {}: `make tools` installs it", program.display());
     program
 }
 
 /// Runs Helm in the repository's root.
-pub(crate) fn helm(arguments: &[&str]) -> Output {
+pub fn helm(arguments: &[&str]) -> Output {
     Command::new(program())
         .args(arguments)
         .current_dir(project(""))
@@ -38,7 +38,7 @@ pub(crate) fn helm(arguments: &[&str]) -> Output {
 
 /// Renders the chart as release `weir` in namespace `edge`, with further `arguments`. Returns Helm's error if it
 /// refuses.
-pub(crate) fn render(arguments: &[&str]) -> Result<String, String> {
+pub fn render(arguments: &[&str]) -> Result<String, String> {
     let output = helm(&[&["template", "weir", CHART, "--namespace", "edge"], arguments].concat());
     if output.status.success() {
         Ok(String::from_utf8(output.stdout).expect("UTF-8"))
@@ -48,14 +48,14 @@ pub(crate) fn render(arguments: &[&str]) -> Result<String, String> {
 }
 
 /// Reads the objects of rendered YAML.
-pub(crate) fn objects(yaml: &str) -> Vec<Value> {
+pub fn objects(yaml: &str) -> Vec<Value> {
     let objects: Vec<Value> =
         serde_saphyr::from_multiple(yaml).unwrap_or_else(|error| panic!("{error}: {yaml}"));
     objects.into_iter().filter(|object| !object.is_null()).collect()
 }
 
 /// Returns the object of that kind and name.
-pub(crate) fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+pub fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     let found = objects.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
     found.unwrap_or_else(|| panic!("no {kind} {name}"))
 }

@@ -1,7 +1,9 @@
 //! Runs weir like a user: as a separate process, on free ports.
 
 use std::{
+    env,
     io::{BufRead as _, BufReader, Read as _},
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Output, Stdio},
     sync::mpsc,
     thread,
@@ -12,7 +14,7 @@ use std::{
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A running weir, killed on drop.
-pub(crate) struct Serving {
+pub struct Serving {
     child: Child,
     /// The addresses that it prints: `grpc=… http=… debug=…`.
     listening: String,
@@ -20,15 +22,21 @@ pub(crate) struct Serving {
     rest: mpsc::Receiver<String>,
 }
 
+/// Returns the program of the build that the test is of.
+pub fn program() -> PathBuf {
+    let test = env::current_exe().expect("the test's own path");
+    test.ancestors().nth(2).expect("target/*/deps/").join("weir")
+}
+
 /// Returns a command that runs weir with `variables` as its whole environment.
-pub(crate) fn weir(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+pub fn weir(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(program());
     command.args(arguments).env_clear().envs(variables.iter().copied()).stdin(Stdio::null());
     command
 }
 
 /// Runs weir until it exits.
-pub(crate) fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+pub fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut child = weir(arguments, variables)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -38,11 +46,11 @@ pub(crate) fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     child.wait_with_output().expect("its output")
 }
 
-pub(crate) fn stdout(output: &Output) -> String {
+pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-pub(crate) fn stderr(output: &Output) -> String {
+pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -74,14 +82,14 @@ fn addresses(line: &str) -> Option<String> {
 
 impl Serving {
     /// Serves the rules of `dir`.
-    pub(crate) fn start(dir: &str, variables: &[(&str, &str)]) -> Self {
+    pub fn start(dir: &str, variables: &[(&str, &str)]) -> Self {
         let here = ["--grpc-host", "127.0.0.1", "--host", "127.0.0.1", "--debug-host", "127.0.0.1"];
         let any = ["--grpc-port", "0", "--port", "0", "--debug-port", "0"];
         Self::new(weir(&[&["serve", "--config", dir][..], &here, &any].concat(), variables))
     }
 
     /// Serves with settings from the environment `variables` only.
-    pub(crate) fn start_by_environment(variables: &[(&str, &str)]) -> Self {
+    pub fn start_by_environment(variables: &[(&str, &str)]) -> Self {
         let mut command = weir(&[], &[("HOST", "127.0.0.1"), ("DEBUG_HOST", "127.0.0.1")]);
         command.envs([("PORT", "0"), ("DEBUG_PORT", "0")]).envs(variables.iter().copied());
         Self::new(command)
@@ -89,7 +97,7 @@ impl Serving {
 
     /// Serves by `command`, which runs weir.
     #[allow(dead_code, reason = "only one test starts it under another name")]
-    pub(crate) fn start_command(command: Command) -> Self {
+    pub fn start_command(command: Command) -> Self {
         Self::new(command)
     }
 
@@ -116,26 +124,26 @@ impl Serving {
     }
 
     /// Returns the address of the named server: `grpc`, `http` or `debug`.
-    pub(crate) fn address(&self, server: &str) -> &str {
+    pub fn address(&self, server: &str) -> &str {
         let mut addresses = self.listening.split(' ').filter_map(|part| part.split_once('='));
         addresses.find(|(name, _)| *name == server).expect("it has this server").1
     }
 
     /// Returns its process.
     #[allow(dead_code, reason = "only the tests of its memory need it")]
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Sends a signal, such as `TERM`.
-    pub(crate) fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill can be started");
         assert!(sent.success());
     }
 
     /// Waits until it exits. Returns its exit status and output.
-    pub(crate) fn ended(mut self) -> (ExitStatus, String) {
+    pub fn ended(mut self) -> (ExitStatus, String) {
         let status = wait(&mut self.child);
         let output = self.rest.recv_timeout(DEADLINE).expect("its output ends with it");
         (status, output)

@@ -15,7 +15,7 @@ use tokio_rustls::{
 use crate::authority::{Authority, Pair};
 
 /// Returns a server of TLS `versions` with the certificate `pair` that requires a certificate of `clients`.
-pub(crate) fn acceptor(
+pub fn acceptor(
     pair: &Pair,
     clients: &Authority,
     versions: &[&'static SupportedProtocolVersion],

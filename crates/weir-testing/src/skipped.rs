@@ -3,10 +3,10 @@
 use std::{env, fs::OpenOptions, io::Write as _};
 
 /// Names the file with a line for each skipped test, of which `make test` tells in its last line.
-pub(crate) const VARIABLE: &str = "WEIR_SKIPPED_TESTS";
+pub const VARIABLE: &str = "WEIR_SKIPPED_TESTS";
 
 /// Tells that this test does not test `what`, for the reason `why`.
-pub(crate) fn skipped(what: &str, why: &str) {
+pub fn skipped(what: &str, why: &str) {
     eprintln!("skipped {what}: {why}");
     if let Some(file) = env::var_os(VARIABLE) {
         let file = OpenOptions::new().create(true).append(true).open(file);

@@ -8,27 +8,27 @@ use std::{
 };
 
 /// A running server.
-pub(crate) struct ServerProcess {
+pub struct ServerProcess {
     child: Child,
     /// Starts it; `restart` does so again.
-    pub(crate) command: Command,
+    pub command: Command,
 }
 
 // === impl ServerProcess ===
 
 impl ServerProcess {
     /// Starts `command`, whose output is dropped.
-    pub(crate) fn start(mut command: Command) -> Self {
+    pub fn start(mut command: Command) -> Self {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         Self { child: spawn(&mut command), command }
     }
 
-    pub(crate) fn has_exited(&mut self) -> bool {
+    pub fn has_exited(&mut self) -> bool {
         self.child.try_wait().expect("its state").is_some()
     }
 
     /// Sends it a signal, such as `STOP`, after which it has stopped.
-    pub(crate) fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill can be started");
         assert!(sent.success());
@@ -51,13 +51,13 @@ impl ServerProcess {
     }
 
     /// Kills it.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("its end");
     }
 
     /// Starts it again after its end.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.child = spawn(&mut self.command);
     }
 }

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 /// A proxy in front of a server. Connections last as long as the test's runtime.
-pub(crate) struct Proxy {
+pub struct Proxy {
     address: SocketAddr,
     shared: Arc<ProxyState>,
     /// None while connections are rejected.
@@ -26,13 +26,13 @@ pub(crate) struct Proxy {
 
 /// The faults to inject.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Faults {
+pub struct Faults {
     /// The delay of each chunk, in both directions.
-    pub(crate) delay: Duration,
+    pub delay: Duration,
     /// Drops everything to the server.
-    pub(crate) drops_requests: bool,
+    pub drops_requests: bool,
     /// Drops everything from the server.
-    pub(crate) drops_replies: bool,
+    pub drops_replies: bool,
 }
 
 /// The state that all connections share.
@@ -62,7 +62,7 @@ type BytesToCut = Mutex<Option<usize>>;
 
 impl Proxy {
     /// Starts a proxy on a free port, in front of the server at `server`.
-    pub(crate) fn start(server: SocketAddr) -> Self {
+    pub fn start(server: SocketAddr) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let reserved = bind(any);
         let address = reserved.local_addr().expect("its address");
@@ -78,38 +78,38 @@ impl Proxy {
         proxy
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Sets the faults from now on. When a direction of a connection has dropped bytes, it drops all later ones too,
     /// because TCP delivers nothing after a gap.
-    pub(crate) fn set(&self, faults: Faults) {
+    pub fn set(&self, faults: Faults) {
         *self.shared.faults.lock() = faults;
     }
 
     /// Closes every connection.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
     /// Closes the connection on which `command` is sent next, after `pass` bytes of the reply.
-    pub(crate) fn cut_reply_to(&self, command: &str, pass: usize) {
+    pub fn cut_reply_to(&self, command: &str, pass: usize) {
         *self.shared.reply_cut.lock() = Some(ReplyCut { command: command.into(), pass });
     }
 
     /// Cancels the last [`Self::cut_reply_to`] if its command was not sent yet.
-    pub(crate) fn cancel_reply_cut(&self) {
+    pub fn cancel_reply_cut(&self) {
         *self.shared.reply_cut.lock() = None;
     }
 
     /// Returns how many replies were cut off, with at least one byte missing.
-    pub(crate) fn cut_replies(&self) -> u64 {
+    pub fn cut_replies(&self) -> u64 {
         *self.shared.cut_replies.lock()
     }
 
     /// Rejects new connections, and keeps the open ones.
-    pub(crate) async fn reject_connections(&mut self) {
+    pub async fn reject_connections(&mut self) {
         if let Some(listening) = self.listening.take() {
             listening.abort();
             // the listener is closed when its task has ended
@@ -118,7 +118,7 @@ impl Proxy {
     }
 
     /// Accepts connections again.
-    pub(crate) fn accept_connections(&mut self) {
+    pub fn accept_connections(&mut self) {
         if self.listening.is_none() {
             let listener = bind(self.address).listen(128).expect("the port is this proxy's");
             self.listening = Some(tokio::spawn(listen(listener, Arc::clone(&self.shared))));
