@@ -177,11 +177,19 @@ impl Case {
     }
 
     /// Has no request name one counter under two limits: the second descriptor may be decided before the store has
-    /// counted the first one.
+    /// counted the first one. Of several instances, none takes and gives back hits of a sliding window in one request:
+    /// others may hear of neither, and then an older group ends as if there had been none.
     pub(crate) fn name_counters_once(&mut self) {
+        let mut slides = false;
+        self.limits_mut(|limit| {
+            slides |= limit.tiers.iter().any(|tier| tier.algorithm == Algorithm::SlidingWindow);
+        });
+        let hears_of_both = self.instances == 1 || !slides;
         for step in &mut self.steps {
             if let Step::Request(_, asks) = step {
-                drop_repeated(asks, |first, ask| first.own == ask.own);
+                drop_repeated(asks, |first, ask| {
+                    first.own == ask.own && (hears_of_both || first.gives_back == ask.gives_back)
+                });
             }
         }
     }

@@ -60,6 +60,10 @@ impl Mode {
 const MIXED: [Coordination; 4] =
     [Coordination::Strict, Coordination::Interval, Coordination::Lease, Coordination::Auto];
 
+fn mixed_mode(limit: &Limit) -> Coordination {
+    MIXED[limit.tiers[0].requests as usize % MIXED.len()]
+}
+
 /// Runs `case` in `mode`. Fails with the first answer that differs.
 pub(crate) fn run(case: &Case, mode: Mode) -> Result<(), String> {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
@@ -189,10 +193,10 @@ impl<'a, S: Store> Run<'a, S> {
                         sleep(Duration::from_millis(1)).await;
                     }
                     let checks: Vec<Check> = asks.iter().map(|ask| self.check(ask)).collect();
+                    self.settle(*instance, asks).await;
                     if self.models.is_open(&checks, self.clock.now()) {
                         return Ok(());
                     }
-                    self.settle(*instance, asks).await;
                     if let Err(differs) = self.request(*instance, asks, &checks).await {
                         if self.models.are_too_many || self.is_paused {
                             return Ok(());
@@ -232,7 +236,7 @@ impl<'a, S: Store> Run<'a, S> {
                 let tiers = RuleLimit::Tiers { tiers: limit.tiers(), over_limit_policy: limit.policy() };
                 let mut rule = Rule::new(tiers);
                 if self.mode == Mode::Mixed {
-                    rule.coordination.mode = Some(MIXED[limit.tiers[0].requests as usize % MIXED.len()]);
+                    rule.coordination.mode = Some(mixed_mode(limit));
                 }
                 RuleNode { rule: Some(rule), ..RuleNode::new(key, Values::Any) }
             });
@@ -258,11 +262,19 @@ impl<'a, S: Store> Run<'a, S> {
             instants.into_iter().map(|millis| before.after(Period::from_millis(millis))).collect();
         let expected = if self.case.together && checks.len() > 1 {
             let knows_less: Vec<bool> = (0..checks.len())
-                .map(|i| decides_in_store && self.knows_less_of_returns(i, checks))
+                .map(|i| self.decides_in_store(&asks[i]) && self.knows_less_of_returns(i, checks))
                 .collect();
             self.models.follow(&instants, checks, &got, |model, now| {
                 let answers = model.answer_together(checks, now).into_iter().enumerate();
+                // what is rejected by what an instance knows of one counter asks about no other
+                let may_ask_nobody =
+                    self.limiters.len() > 1 && !decides_in_store && got.iter().any(|answer| answer.over);
                 let told = |(i, answer): (usize, Answer)| {
+                    if may_ask_nobody && !got[i].over {
+                        return got[i].clone();
+                    }
+                    let remaining = if may_ask_nobody { got[i].remaining } else { answer.remaining };
+                    let answer = Answer { remaining, ..answer };
                     let over = if checks[i].gives_back { got[i].over } else { answer.over };
                     if knows_less[i] { Answer { over, ..got[i].clone() } } else { answer }
                 };
@@ -272,6 +284,7 @@ impl<'a, S: Store> Run<'a, S> {
             let mut expected = Vec::new();
             for (i, (check, own)) in checks.iter().zip(&got).enumerate() {
                 let counts_rejected = check.limit.reference && !self.case.together;
+                let decides_in_store = self.decides_in_store(&asks[i]);
                 let is_restarted = decides_in_store && self.is_restarted_later(i, checks, &got);
                 let knows_less = decides_in_store && self.knows_less_of_returns(i, checks);
                 let (of, answers) = (std::slice::from_ref(check), std::slice::from_ref(own));
@@ -294,6 +307,15 @@ impl<'a, S: Store> Run<'a, S> {
             return Err(format!("the request's code is {code:?}"));
         }
         Ok(())
+    }
+
+    /// Returns whether the store decides what `ask` asks for.
+    fn decides_in_store(&self, ask: &Ask) -> bool {
+        match self.mode {
+            Mode::Coordinated(mode) => mode == Coordination::Strict,
+            Mode::Mixed => ask.own.is_none() && mixed_mode(&self.limits[ask.key]) == Coordination::Strict,
+            Mode::Memory | Mode::Disk => false,
+        }
     }
 
     /// Returns whether a later one of `checks`, with the answers `got`, restarts the wait of a strict bucket of check `i`.
