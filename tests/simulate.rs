@@ -10,8 +10,9 @@ use weir::{
         ReservationRequest, RuleCoordination, Scope, Tier, Timestamp,
     },
     simulate::{
-        Arrivals, Instance, Panel, Scenario, Series, SimulatedDecision, SimulationMetrics, SimulationOutcome,
-        Skew, WaitMetrics, WaitingOutcome, chart, run, run_waiting, summary, wait_table, waiting_series,
+        AdmittedSeries, Arrivals, Instance, Panel, Scenario, SimulatedDecision, SimulationMetrics,
+        SimulationOutcome, Skew, WaitMetrics, WaitingOutcome, chart, run, run_waiting, summary, wait_table,
+        waiting_series,
     },
     store::{
         Decisions, MemoryStore, Store, StoreError, TakeOptions,
@@ -172,7 +173,7 @@ fn the_chart_marks_requests_admitted_above_the_limit() {
     let simulated = |name: &str, outcome: SimulationOutcome| Panel {
         name: name.to_owned(),
         summary: summary(&SimulationMetrics::of(&scenario, &outcome)),
-        series: Series::of(&scenario, &outcome, 100),
+        series: AdmittedSeries::of(&scenario, &outcome, 100),
     };
     let panels = [simulated("local", uncoordinated(&scenario)), simulated("strict", store_only(&scenario))];
     let most = |panel: &Panel| panel.series.points.iter().map(|(_, admitted)| *admitted).max();

@@ -36,7 +36,7 @@ const REPEAT: Duration = Duration::from_hours(24);
 /// The certificates of a file that count, those that end first. It may hold the authorities of a whole system.
 const MAX_OF_FILE: usize = 64;
 
-pub(super) struct Expiry {
+pub(super) struct CertificateExpiry {
     server: Option<Arc<Certificates>>,
     /// The files of weir as a client.
     files: Vec<CertificateFile>,
@@ -53,9 +53,9 @@ enum Trouble {
 
 type Warned = HashMap<(CertificateDates, Trouble), Instant>;
 
-// === impl Expiry ===
+// === impl CertificateExpiry ===
 
-impl Expiry {
+impl CertificateExpiry {
     pub(super) fn new(settings: &Settings, server: Option<Arc<Certificates>>) -> Self {
         let files = files(settings);
         let held = Mutex::new(vec![Vec::new(); files.len()]);
@@ -103,7 +103,7 @@ impl Expiry {
     }
 }
 
-impl Source for Expiry {
+impl Source for CertificateExpiry {
     fn metrics(&self) -> Vec<Metric> {
         let now = UnixTime::now().as_secs();
         let metrics = |CertificateDates { setting, position, subject, validity }| {

@@ -15,11 +15,11 @@ use super::{
     clock::ClockSteps,
     context::AppContext,
     error::AppError,
-    expiry::Expiry,
+    expiry::CertificateExpiry,
     metric_names::metric_names,
     reload::Reload,
     rules::Rules,
-    servers::{Servers, load_certificates},
+    servers::{ListeningServers, load_certificates},
     shutdown::{drain, until_true},
     store, store_state, sweep,
 };
@@ -44,8 +44,8 @@ pub struct App {
     context: AppContext,
     reload: Reload,
     follow_rules: Pin<Box<dyn Future<Output = ()> + Send>>,
-    servers: Servers,
-    expiry: Arc<Expiry>,
+    servers: ListeningServers,
+    expiry: Arc<CertificateExpiry>,
     addresses: Addresses,
     statsd: Option<statsd::StatsdSettings>,
     health_needs_store: bool,
@@ -99,7 +99,7 @@ impl App {
             stats.replace_dots();
         }
         let server = certificates.as_ref().map(|(certificates, _)| Arc::clone(certificates));
-        let expiry = Arc::new(Expiry::new(&settings, server));
+        let expiry = Arc::new(CertificateExpiry::new(&settings, server));
         stats.register(&expiry);
         let (store, store_thread) = store::open(&settings, &clock).await?;
         if let Some(room) = store.wait_room() {
@@ -133,7 +133,7 @@ impl App {
         store_state::first_connection(context.limiter.store(), settings.redis.as_ref()).await?;
         let (reload, follow_rules) = (rules.reload(), Box::pin(rules.follow()));
 
-        let servers = Servers::bind(&settings, certificates).await?;
+        let servers = ListeningServers::bind(&settings, certificates).await?;
         let addresses = servers.addresses()?;
         let Settings { statsd, stop, otlp_metrics, .. } = settings;
         Ok(Self {

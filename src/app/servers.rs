@@ -11,13 +11,13 @@ use crate::{
     config::Watch,
     net::{ConnectionAge, Listener, bind_tcp, raise_open_files},
     server::{Certificates, Connections, bounds::Bounds, grpc, http, resp},
-    settings::{Address, GrpcAddress, Settings},
+    settings::{GrpcAddress, ListenAddress, Settings},
 };
 
 /// Open files for everything but connections of clients: listeners, Redis, rules, logs.
 const RESERVED_FILES: usize = 256;
 
-pub(super) struct Servers {
+pub(super) struct ListeningServers {
     grpc: Listener,
     http: TcpListener,
     debug: TcpListener,
@@ -47,7 +47,7 @@ pub(super) async fn load_certificates(settings: &Settings) -> Result<Option<Watc
     Ok(Some((certificates, watch)))
 }
 
-impl Servers {
+impl ListeningServers {
     pub(super) async fn bind(
         settings: &Settings,
         certificates: Option<WatchedCertificates>,
@@ -173,6 +173,6 @@ fn within_open_files(bounds: Bounds) -> Bounds {
     Bounds { connections, ..bounds }
 }
 
-fn socket_addr(address: Address) -> SocketAddr {
+fn socket_addr(address: ListenAddress) -> SocketAddr {
     (address.host, address.port).into()
 }

@@ -16,7 +16,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use weir::{
     command::{
         self, CheckFormat, CheckOptions, DescriptorToSimulate, Descriptors, Explained, ExplainedRequest,
-        call::{Call, Outcome},
+        call::{Call, CallOutcome},
         data::DataCommand,
         health::HealthCheck,
         hot::Hot,
@@ -238,9 +238,9 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
         Some(Command::Call(call)) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             match runtime.block_on(command::call(&call, &mut io::stdout().lock()))? {
-                Outcome::Admitted => Ok(ExitCode::SUCCESS),
-                Outcome::OverLimit => Ok(ExitCode::from(OVER_LIMIT)),
-                Outcome::NoLimit => Ok(ExitCode::from(NO_LIMIT)),
+                CallOutcome::Admitted => Ok(ExitCode::SUCCESS),
+                CallOutcome::OverLimit => Ok(ExitCode::from(OVER_LIMIT)),
+                CallOutcome::NoLimit => Ok(ExitCode::from(NO_LIMIT)),
             }
         }
     }

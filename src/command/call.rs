@@ -123,7 +123,7 @@ pub enum CallError {
 
 /// The server's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// The request is admitted.
     Admitted,
     /// The request is over its limit.
@@ -133,7 +133,7 @@ pub enum Outcome {
 }
 
 /// Sends the request of `call`, and prints the reply to `out`.
-pub async fn call(call: &Call, out: &mut impl Write) -> Result<Outcome, CallError> {
+pub async fn call(call: &Call, out: &mut impl Write) -> Result<CallOutcome, CallError> {
     let request = call.request();
     let (target, tls) = (target(&call.address)?, call.tls.of(&call.address)?);
     let channel = connect(&target, tls.as_ref(), CONNECT_TIMEOUT)
@@ -153,9 +153,9 @@ pub async fn call(call: &Call, out: &mut impl Write) -> Result<Outcome, CallErro
         explain(channel, &call.domain, unlimited, out).await?;
     }
     Ok(match reply.overall_code() {
-        Code::OverLimit => Outcome::OverLimit,
-        _ if call.require_limit && !is_limited => Outcome::NoLimit,
-        _ => Outcome::Admitted,
+        Code::OverLimit => CallOutcome::OverLimit,
+        _ if call.require_limit && !is_limited => CallOutcome::NoLimit,
+        _ => CallOutcome::Admitted,
     })
 }
 

@@ -33,7 +33,7 @@ pub enum CheckFormat {
     Json,
 }
 
-struct Counts {
+struct CheckCounts {
     files: usize,
     domains: usize,
     rules: usize,
@@ -52,7 +52,7 @@ pub fn check(
 ) -> io::Result<bool> {
     let (counts, found) = match loaded {
         Ok(loaded) => {
-            let counts = Counts {
+            let counts = CheckCounts {
                 files: loaded.files,
                 domains: loaded.domains.len(),
                 rules: loaded.domains.iter().map(|domain| rules(&domain.nodes)).sum(),
@@ -82,14 +82,14 @@ fn place(at: &Origin) -> (&str, u32, u32) {
 
 fn write_text(
     source: impl fmt::Display,
-    counts: Option<&Counts>,
+    counts: Option<&CheckCounts>,
     found: &ConfigErrors,
     out: &mut impl Write,
 ) -> io::Result<()> {
     write_findings(&found.errors, &found.warnings, out)?;
     let warnings = count(found.warnings.len(), "warning");
     match counts {
-        Some(Counts { files, domains, rules }) if found.errors.is_empty() => write_line(
+        Some(CheckCounts { files, domains, rules }) if found.errors.is_empty() => write_line(
             out,
             format_args!(
                 "{source}: ok: {}, {}, {}, {warnings}",
@@ -106,7 +106,7 @@ fn write_text(
 }
 
 /// Invalid rules are not counted: their counts are null.
-fn as_json(counts: Option<&Counts>, found: &ConfigErrors) -> Value {
+fn as_json(counts: Option<&CheckCounts>, found: &ConfigErrors) -> Value {
     let finding = |at: &Origin, message: &str| json!({ "file": &*at.file, "line": at.line, "column": at.column, "message": message });
     let errors: Vec<_> = found.errors.iter().map(|error| finding(&error.at, &error.message)).collect();
     let warnings: Vec<_> =

@@ -26,11 +26,11 @@ pub struct DataCommand {
     #[arg(long, value_name = "DIR", global = true)]
     dir: Option<PathBuf>,
     #[command(subcommand)]
-    action: Action,
+    action: DataAction,
 }
 
 #[derive(Clone, Debug, Subcommand)]
-enum Action {
+enum DataAction {
     /// Verify all files, and print counters. Also while weir runs, of a copy
     Inspect {
         /// Print only counters whose names begin with this, such as shop|tenant=
@@ -94,10 +94,10 @@ pub fn data(
         error => DataError::Disk(error),
     };
     match &command.action {
-        Action::Inspect { prefix, limit } => {
+        DataAction::Inspect { prefix, limit } => {
             inspect(&Data::open_to_read(dir, now)?, prefix, limit.unwrap_or(usize::MAX), now, out)
         }
-        Action::Export { prefix } => {
+        DataAction::Export { prefix } => {
             let data = Data::open_to_read(dir, now)?;
             data.verify()?;
             let mut written = Ok(());
@@ -107,7 +107,7 @@ pub fn data(
             })?;
             Ok(written?)
         }
-        Action::Import => {
+        DataAction::Import => {
             let mut data = Data::open_or_create(dir, now).map_err(in_use)?;
             let is_empty = |line: &io::Result<String>| line.as_ref().is_ok_and(|line| line.trim().is_empty());
             let lines = input.lines().zip(1..).filter(|(line, _)| !is_empty(line));
@@ -119,7 +119,7 @@ pub fn data(
             data.close()?;
             Ok(writeln!(out, "{imported} counters imported")?)
         }
-        Action::Compact => {
+        DataAction::Compact => {
             let data = Data::open(dir, now).map_err(in_use)?;
             let removed = data.compact()?;
             data.close()?;

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{
     lines::write_lines,
-    local_page::{LocalPageError, Page, get_page, is_ok, parse_address},
+    local_page::{LocalPage, LocalPageError, get_page, is_ok, parse_address},
 };
 use crate::settings::{self, Environment};
 
@@ -29,7 +29,7 @@ pub fn health(
 ) -> Result<bool, LocalPageError> {
     let listening = || settings::http_address(environment);
     let timeout = Duration::from_millis(check.timeout);
-    let page = Page { path: "/healthcheck", port: "HTTP port, 8080 by default", accept: "*/*" };
+    let page = LocalPage { path: "/healthcheck", port: "HTTP port, 8080 by default", accept: "*/*" };
     let (head, body) = get_page(page, check.address.as_deref(), listening, timeout)?;
     write_lines(out, &format!("{}\n", body.trim())).map_err(LocalPageError::Print)?;
     Ok(is_ok(&head))

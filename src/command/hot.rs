@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{
     lines::{write_json, write_lines},
-    local_page::{LocalPageError, Page, get_page, is_ok, parse_address},
+    local_page::{LocalPage, LocalPageError, get_page, is_ok, parse_address},
 };
 use crate::settings::{self, Environment};
 
@@ -33,7 +33,7 @@ pub struct Hot {
 pub fn hot(hot: &Hot, environment: &dyn Environment, out: &mut impl Write) -> Result<bool, LocalPageError> {
     let timeout = Duration::from_millis(hot.timeout);
     let accept = if hot.json { "application/json" } else { "text/plain" };
-    let page = Page { path: "/hot", port: "debug port, 6070 by default", accept };
+    let page = LocalPage { path: "/hot", port: "debug port, 6070 by default", accept };
     let listening = || settings::debug_address(environment);
     let (head, body) = get_page(page, hot.address.as_deref(), listening, timeout)?;
     let written = if hot.json { write_json(out, body.trim_end()) } else { write_lines(out, &body) };

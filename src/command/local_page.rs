@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::settings::{Address, SettingErrors};
+use crate::settings::{ListenAddress, SettingErrors};
 
 const MAX_RESPONSE: usize = 64 * 1024;
 
@@ -40,7 +40,7 @@ pub enum LocalPageError {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Page<'a> {
+pub(super) struct LocalPage<'a> {
     pub(super) path: &'a str,
     /// The port that has it, in words.
     pub(super) port: &'static str,
@@ -56,9 +56,9 @@ pub(super) fn parse_address(text: &str) -> Result<String, &'static str> {
 
 /// Asks `address`, or else the first reachable one of `listening`. Returns the head and the body.
 pub(super) fn get_page(
-    page: Page<'_>,
+    page: LocalPage<'_>,
     address: Option<&str>,
-    listening: impl FnOnce() -> Result<Address, SettingErrors>,
+    listening: impl FnOnce() -> Result<ListenAddress, SettingErrors>,
     timeout: Duration,
 ) -> Result<(String, String), LocalPageError> {
     let addresses: Vec<SocketAddr> = if let Some(address) = address {
@@ -102,7 +102,7 @@ fn reachable(host: IpAddr) -> Vec<IpAddr> {
 }
 
 fn get_first(
-    page: Page<'_>,
+    page: LocalPage<'_>,
     addresses: &[SocketAddr],
     timeout: Duration,
 ) -> Result<(SocketAddr, String), LocalPageError> {
@@ -119,7 +119,11 @@ fn get_first(
 }
 
 /// The response is not chunked, and ends with the connection.
-fn get(Page { path, accept, .. }: Page<'_>, address: SocketAddr, timeout: Duration) -> io::Result<String> {
+fn get(
+    LocalPage { path, accept, .. }: LocalPage<'_>,
+    address: SocketAddr,
+    timeout: Duration,
+) -> io::Result<String> {
     let deadline = Instant::now() + timeout;
     let left = || -> io::Result<Duration> {
         let left = deadline.saturating_duration_since(Instant::now());

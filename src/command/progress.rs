@@ -25,7 +25,7 @@ const LINES: Duration = Duration::from_secs(10);
 const PARTS: f64 = 10_000.0;
 
 /// A bar on a terminal, and otherwise a line now and then.
-struct Progress {
+struct ProgressBar {
     is_terminal: bool,
     next: Instant,
     shown: Option<u32>,
@@ -54,7 +54,7 @@ pub(super) fn run_all<J: Sync, R: Send>(jobs: &[J], run: impl Fn(&J, &dyn Fn(f64
             scope.spawn(move || work(&sender));
         }
         drop(sender);
-        let (mut results, mut progress) = (BTreeMap::new(), Progress::new());
+        let (mut results, mut progress) = (BTreeMap::new(), ProgressBar::new());
         loop {
             match receiver.recv_timeout(LOOK) {
                 Ok((i, result)) => {
@@ -77,9 +77,9 @@ fn in_parts(share: f64) -> u32 {
     (share.clamp(0.0, 1.0) * PARTS) as u32
 }
 
-// === impl Progress ===
+// === impl ProgressBar ===
 
-impl Progress {
+impl ProgressBar {
     fn new() -> Self {
         Self { is_terminal: io::stderr().is_terminal(), next: Instant::now() + PATIENCE, shown: None }
     }

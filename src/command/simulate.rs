@@ -23,8 +23,8 @@ use crate::{
     limit::{Bucket, Coordination, Period, Refill, RuleCoordination, Tier},
     settings, simulate,
     simulate::{
-        Instance, Panel, Scenario, ScenarioError, Series, SimulationMetrics, Skew, chart, legend, run,
-        suggest, summary, table,
+        AdmittedSeries, Instance, Panel, Scenario, ScenarioError, SimulationMetrics, Skew, chart, legend,
+        run, suggest, summary, table,
     },
     store::{
         coordinated::{self, Coordinated},
@@ -63,7 +63,7 @@ pub struct Simulate {
     pub period: Period,
     /// Algorithm of the limit
     #[arg(long, value_name = "NAME", default_value = "fixed_window")]
-    pub algorithm: Algorithm,
+    pub algorithm: AlgorithmName,
     /// Tokens in a full token bucket [default: the limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub burst: Option<u32>,
@@ -75,7 +75,7 @@ pub struct Simulate {
     pub rate: Option<f64>,
     /// When requests arrive
     #[arg(long, value_name = "WHEN", default_value = "random")]
-    pub arrivals: Arrivals,
+    pub arrivals: ArrivalsName,
     /// Simulate callers that wait for up to this time, at most 1h, 60s if none is given, as consumers of another API do
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "60s", value_parser = parse_wait,
         conflicts_with_all = ["suggest", "share"])]
@@ -115,7 +115,7 @@ pub struct Simulate {
 /// The algorithms by their names on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub enum Algorithm {
+pub enum AlgorithmName {
     /// At most the limit in each window.
     FixedWindow,
     /// At most the limit in any period.
@@ -127,7 +127,7 @@ pub enum Algorithm {
 /// The times of requests, by their names on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "kebab-case")]
-pub enum Arrivals {
+pub enum ArrivalsName {
     /// Independently of each other.
     Random,
     /// All requests of a key and a period at the same time.
@@ -279,10 +279,10 @@ impl Simulate {
             tier,
             load,
             arrivals: match self.arrivals {
-                Arrivals::Random => simulate::Arrivals::Random,
-                Arrivals::AtOnce => simulate::Arrivals::AtOnce,
-                Arrivals::Steady => simulate::Arrivals::Steady,
-                Arrivals::Peak => simulate::Arrivals::Peak,
+                ArrivalsName::Random => simulate::Arrivals::Random,
+                ArrivalsName::AtOnce => simulate::Arrivals::AtOnce,
+                ArrivalsName::Steady => simulate::Arrivals::Steady,
+                ArrivalsName::Peak => simulate::Arrivals::Peak,
             },
             skew: match self.skew {
                 Spread::Even => Skew::Even,
@@ -299,12 +299,12 @@ impl Simulate {
     fn tier(&self) -> Result<Tier, SimulateError> {
         let burst = self.burst.unwrap_or(self.limit);
         let algorithm = match self.algorithm {
-            Algorithm::TokenBucket => {
+            AlgorithmName::TokenBucket => {
                 limit::Algorithm::TokenBucket(Bucket { burst, refill: Refill::Continuous, strict: false })
             }
             _ if self.burst.is_some() => return Err(SimulateError::Burst),
-            Algorithm::FixedWindow => limit::Algorithm::FixedWindow,
-            Algorithm::SlidingWindow => limit::Algorithm::SlidingWindow,
+            AlgorithmName::FixedWindow => limit::Algorithm::FixedWindow,
+            AlgorithmName::SlidingWindow => limit::Algorithm::SlidingWindow,
         };
         Ok(Tier { requests: self.limit, period: self.period, algorithm })
     }
@@ -359,11 +359,15 @@ impl Compared<'_> {
             let make = |instance| self.store(scenario, instance);
             let fallbacks = |store: &Coordinated<_>| store.coordination_metrics().decisions.fallback.get();
             let outcome = run(scenario, &rules, make, fallbacks, progress)?;
-            Ok((mode, SimulationMetrics::of(scenario, &outcome), Series::of(scenario, &outcome, STEPS)))
+            Ok((
+                mode,
+                SimulationMetrics::of(scenario, &outcome),
+                AdmittedSeries::of(scenario, &outcome, STEPS),
+            ))
         });
         let modes = simulated.into_iter().collect::<io::Result<Vec<_>>>().map_err(SimulateError::Run)?;
         self.print(scenario, &modes, out).map_err(SimulateError::Print)?;
-        let panel = |(mode, metrics, series): (Coordination, SimulationMetrics, Series)| Panel {
+        let panel = |(mode, metrics, series): (Coordination, SimulationMetrics, AdmittedSeries)| Panel {
             name: mode.name().to_owned(),
             summary: summary(&metrics),
             series,
@@ -407,7 +411,7 @@ impl Compared<'_> {
     fn print(
         &self,
         scenario: &Scenario,
-        modes: &[(Coordination, SimulationMetrics, Series)],
+        modes: &[(Coordination, SimulationMetrics, AdmittedSeries)],
         out: &mut impl Write,
     ) -> io::Result<()> {
         let Simulate { round_trip, suggest: suggests, .. } = self.args;

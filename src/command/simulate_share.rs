@@ -30,10 +30,10 @@ pub struct SimulateShare {
     pub share: Option<Option<PathBuf>>,
     /// How members borrow from each other; with --share
     #[arg(long, value_name = "HOW", default_value = "by_demand", requires = "share")]
-    pub borrow: Borrow,
+    pub borrow: BorrowName,
     /// When members borrow; with --share
     #[arg(long, value_name = "WHEN", default_value = "within_cycle", requires = "share")]
-    pub lend: Lend,
+    pub lend: LendName,
     /// Percentage of its default that a member without demand keeps; with --share
     #[arg(long, value_name = "PERCENT", default_value_t = 10, requires = "share",
         value_parser = clap::value_parser!(u32).range(0..=100))]
@@ -43,7 +43,7 @@ pub struct SimulateShare {
 /// The ways to borrow, by their names on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub enum Borrow {
+pub enum BorrowName {
     /// In proportion to what each of them lacks.
     ByDemand,
     /// Evenly by weight, the smallest demands first.
@@ -55,7 +55,7 @@ pub enum Borrow {
 /// The times to borrow, by their names on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub enum Lend {
+pub enum LendName {
     /// In up to 20 steps of the cycle.
     WithinCycle,
     /// In the next cycle.
@@ -130,13 +130,13 @@ impl SimulateShare {
         out: &mut impl Write,
     ) -> Result<(), ShareError> {
         let borrow = match self.borrow {
-            Borrow::ByDemand => share::Borrow::ByDemand,
-            Borrow::MaxMin => share::Borrow::MaxMin,
-            Borrow::None => share::Borrow::None,
+            BorrowName::ByDemand => share::Borrow::ByDemand,
+            BorrowName::MaxMin => share::Borrow::MaxMin,
+            BorrowName::None => share::Borrow::None,
         };
         let lend = match self.lend {
-            Lend::WithinCycle => share::Lend::WithinCycle,
-            Lend::NextCycle => share::Lend::NextCycle,
+            LendName::WithinCycle => share::Lend::WithinCycle,
+            LendName::NextCycle => share::Lend::NextCycle,
         };
         let (cycles, most) = (demands.cycles.len(), Demands::most_cycles(cycle));
         if cycles as u64 > most {

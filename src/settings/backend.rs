@@ -1,6 +1,6 @@
 //! Where the counts are kept, and the settings that all shared stores have.
 
-use super::reader::Reader;
+use super::reader::SettingReader;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backend {
@@ -21,7 +21,7 @@ pub(super) struct SharedKeys {
 
 impl Backend {
     /// Without `BACKEND_TYPE`, a variable that names servers or a directory decides.
-    pub(super) fn read(read: &mut Reader<'_>) -> Self {
+    pub(super) fn read(read: &mut SettingReader<'_>) -> Self {
         if let Some(given) = read.given("BACKEND_TYPE") {
             return Self::named(&given.value).unwrap_or_else(|| {
                 read.reject(given, "memory, disk, redis or memcache");
@@ -68,7 +68,7 @@ impl Backend {
 
 impl SharedKeys {
     /// Also reads them if the counts are not shared, so that typing errors are reported.
-    pub(super) fn read(read: &mut Reader<'_>) -> Self {
+    pub(super) fn read(read: &mut SettingReader<'_>) -> Self {
         Self {
             prefix: read.text("CACHE_KEY_PREFIX", "").into(),
             unambiguous: read.bool("WEIR_UNAMBIGUOUS_KEYS"),

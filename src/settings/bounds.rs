@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::{parse, reader::Reader};
+use super::{parse, reader::SettingReader};
 use crate::{
     limit::Period,
     server::bounds::{Bounds, MAX_MESSAGE, RequestBounds},
@@ -20,7 +20,7 @@ const TIME: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::fr
 
 const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(1);
 
-pub(super) fn bounds(read: &mut Reader<'_>) -> Bounds {
+pub(super) fn bounds(read: &mut SettingReader<'_>) -> Bounds {
     let defaults = Bounds::default();
     Bounds {
         connections: count(read, "WEIR_MAX_CONNECTIONS", defaults.connections, "connections"),
@@ -38,7 +38,7 @@ pub(super) fn bounds(read: &mut Reader<'_>) -> Bounds {
     }
 }
 
-pub(super) fn waits(read: &mut Reader<'_>) -> WaitBounds {
+pub(super) fn waits(read: &mut SettingReader<'_>) -> WaitBounds {
     let defaults = WaitBounds::default();
     WaitBounds {
         total: count(read, "WEIR_MAX_WAITERS", defaults.total, "callers"),
@@ -53,14 +53,14 @@ pub(super) fn waits(read: &mut Reader<'_>) -> WaitBounds {
     }
 }
 
-fn count(read: &mut Reader<'_>, variable: &str, default: usize, what: &str) -> usize {
+fn count(read: &mut SettingReader<'_>, variable: &str, default: usize, what: &str) -> usize {
     read.parsed(variable, default, |text| {
         let count = parse::integer(text).filter(|count| COUNT.contains(count));
         count.ok_or_else(|| format!("a number of {what}, from 1 to 1000000"))
     })
 }
 
-fn time(read: &mut Reader<'_>, variable: &str, default: Duration) -> Duration {
+fn time(read: &mut SettingReader<'_>, variable: &str, default: Duration) -> Duration {
     read.parsed(variable, default, |text| {
         let time = parse::duration(text)?;
         if TIME.contains(&time) { Ok(time) } else { Err("a duration from 100ms to 1h, such as 30s") }

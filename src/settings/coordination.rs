@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, process, time::Duration};
 
-use super::{parse, reader::Reader};
+use super::{parse, reader::SettingReader};
 use crate::{
     limit::{Coordination, OnStoreFailure, Period},
     store::coordinated,
@@ -14,7 +14,10 @@ const BUDGET: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::fr
 /// The fewest bytes of names: more than the longest name of a message.
 const MIN_COUNTER_BYTES: u64 = 16 << 20;
 
-pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordinated::CoordinationSettings {
+pub(super) fn coordination(
+    read: &mut SettingReader<'_>,
+    max_counters: usize,
+) -> coordinated::CoordinationSettings {
     let defaults = coordinated::CoordinationSettings::default();
     let sync_interval = read.parsed("WEIR_SYNC_INTERVAL", defaults.sync_interval, |text| {
         let interval = parse::duration(text)?;
@@ -48,7 +51,7 @@ pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordi
 }
 
 /// Host, process and start time, which no two instances share.
-fn instance(read: &mut Reader<'_>) -> String {
+fn instance(read: &mut SettingReader<'_>) -> String {
     let host = read.text("HOSTNAME", "weir");
     let started = crate::clock::Clock::now(&crate::clock::SystemClock).as_nanos();
     format!("{host}-{}-{started:x}", process::id())

@@ -1,6 +1,6 @@
 //! Reads the settings of the store on disk.
 
-use super::{backend::Backend, parse, reader::Reader};
+use super::{backend::Backend, parse, reader::SettingReader};
 use crate::store::{
     coordinated::CoordinationSettings,
     disk::{DiskSettings, DiskSync, OnDamage},
@@ -11,7 +11,7 @@ const MIN_BYTES: u64 = 256 << 20;
 
 /// Also reads them if counts are kept elsewhere, so that typing errors are reported.
 pub(super) fn disk(
-    read: &mut Reader<'_>,
+    read: &mut SettingReader<'_>,
     backend: Backend,
     coordination: &CoordinationSettings,
 ) -> Option<DiskSettings> {

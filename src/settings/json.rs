@@ -1,10 +1,14 @@
 //! Reads who may use `/json`.
 
-use super::{parse, reader::Reader};
+use super::{parse, reader::SettingReader};
 use crate::{server::http::JsonAccess, tls::ServerTls};
 
 /// Without `WEIR_JSON`, client certificates turn `/json` off: it would count for anybody what gRPC counts for few.
-pub(super) fn json(read: &mut Reader<'_>, tls: Option<&ServerTls>, warnings: &mut Vec<String>) -> JsonAccess {
+pub(super) fn json(
+    read: &mut SettingReader<'_>,
+    tls: Option<&ServerTls>,
+    warnings: &mut Vec<String>,
+) -> JsonAccess {
     let given = read.parsed("WEIR_JSON", None, |text| match text.to_ascii_lowercase().as_str() {
         "on" => Ok(Some(JsonAccess::Everybody)),
         "off" => Ok(Some(JsonAccess::Nobody)),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     backend::{Backend, SharedKeys},
-    reader::Reader,
+    reader::SettingReader,
     tls,
 };
 use crate::{
@@ -20,7 +20,7 @@ const PORT: u16 = 11_211;
 const TLS_FILES: [&str; 3] = ["MEMCACHE_TLS_CACERT", "MEMCACHE_TLS_CLIENT_CERT", "MEMCACHE_TLS_CLIENT_KEY"];
 
 pub(super) fn memcached(
-    read: &mut Reader<'_>,
+    read: &mut SettingReader<'_>,
     backend: Backend,
     keys: SharedKeys,
     warnings: &mut Vec<String>,
@@ -56,7 +56,7 @@ pub(super) fn memcached(
     })
 }
 
-fn servers(read: &mut Reader<'_>, refresh: Duration) -> Option<ServerSource> {
+fn servers(read: &mut SettingReader<'_>, refresh: Duration) -> Option<ServerSource> {
     const HOSTS: &str = "the addresses of Memcached, such as one:11211,two:11211, or paths of unix sockets";
     const NAME: &str = "a name with SRV records, such as _memcache._tcp.example.org";
     match (read.given("MEMCACHE_HOST_PORT"), read.given("MEMCACHE_SRV")) {

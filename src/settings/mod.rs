@@ -36,6 +36,6 @@ pub(crate) use parse::duration as parse_duration;
 pub use reader::{SettingError, SettingErrors, SettingValue};
 pub use resolve::{debug_address, file_options, http_address, log_format, rules_dir, shared_counts};
 pub use resolved::{
-    Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RedisPortSettings, RulesSettings,
-    Settings, StopSettings,
+    GrpcAddress, GrpcSettings, ListenAddress, LogSettings, PrometheusSettings, RedisPortSettings,
+    RulesSettings, Settings, StopSettings,
 };

@@ -1,6 +1,6 @@
 //! Reads the mogrifiers of `DogStatsD`: a variable that lists their names, and three variables for each.
 
-use super::{parse, reader::Reader};
+use super::{parse, reader::SettingReader};
 use crate::observe::statsd::{Mogrifier, MogrifierError};
 
 const LIST: &str = "USE_DOG_STATSD_MOGRIFIERS";
@@ -14,7 +14,11 @@ const WRONG_PREFIX: &str = "DOG_STATSD_MOGRIFIERS_";
 const MAX: usize = 100;
 
 /// Keeps the order of their list. Warns about variables without effect. `dog` says that stats go to `DogStatsD`.
-pub(super) fn mogrifiers(read: &mut Reader<'_>, dog: bool, warnings: &mut Vec<String>) -> Vec<Mogrifier> {
+pub(super) fn mogrifiers(
+    read: &mut SettingReader<'_>,
+    dog: bool,
+    warnings: &mut Vec<String>,
+) -> Vec<Mogrifier> {
     let list = read.given(LIST);
     if let Some(wrong) = read.given("DOG_STATSD_MOGRIFIERS").filter(|_| list.is_none()) {
         warnings.push(format!("{} is set, but has no effect: the variable is {LIST}", wrong.name));
@@ -37,7 +41,7 @@ fn variable_part(name: &str) -> String {
     name.trim().to_ascii_uppercase()
 }
 
-fn mogrifier(read: &mut Reader<'_>, name: &str) -> Option<Mogrifier> {
+fn mogrifier(read: &mut SettingReader<'_>, name: &str) -> Option<Mogrifier> {
     let variable = |part: &str| format!("{PREFIX}{name}_{part}");
     let mut required = |part: &str, expected: &str| {
         let given = read.given(&variable(part));
@@ -67,7 +71,7 @@ fn mogrifier(read: &mut Reader<'_>, name: &str) -> Option<Mogrifier> {
     None
 }
 
-fn warn_about_others(read: &Reader<'_>, names: &[String], warnings: &mut Vec<String>) {
+fn warn_about_others(read: &SettingReader<'_>, names: &[String], warnings: &mut Vec<String>) {
     for variable in read.names() {
         let Some(rest) = variable.strip_prefix(PREFIX) else { continue };
         let name = ["_PATTERN", "_NAME", "_TAGS"].iter().find_map(|part| rest.strip_suffix(part));

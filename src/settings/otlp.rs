@@ -10,11 +10,11 @@ use http::{HeaderName, HeaderValue, Uri};
 
 use super::{
     parse,
-    reader::{Given, Reader},
+    reader::{Given, SettingReader},
 };
 use crate::{
     grpc_client::Target,
-    otlp::{Endpoint, ExportSettings, Protocol},
+    otlp::{Endpoint, ExportSettings, OtlpProtocol},
     tls::{ClientTls, ClientTlsNames},
 };
 
@@ -63,7 +63,7 @@ impl Signal {
 
     fn parsed<T>(
         self,
-        read: &mut Reader<'_>,
+        read: &mut SettingReader<'_>,
         name: &str,
         default: T,
         parse: impl FnOnce(&str) -> Result<T, &'static str>,
@@ -74,18 +74,18 @@ impl Signal {
     }
 }
 
-pub(super) fn protocol(read: &mut Reader<'_>, signal: Signal) -> Protocol {
-    signal.parsed(read, "PROTOCOL", Protocol::Http, |text| match text {
-        "grpc" => Ok(Protocol::Grpc),
-        "http/protobuf" => Ok(Protocol::Http),
+pub(super) fn protocol(read: &mut SettingReader<'_>, signal: Signal) -> OtlpProtocol {
+    signal.parsed(read, "PROTOCOL", OtlpProtocol::Http, |text| match text {
+        "grpc" => Ok(OtlpProtocol::Grpc),
+        "http/protobuf" => Ok(OtlpProtocol::Http),
         _ => Err("grpc or http/protobuf"),
     })
 }
 
 pub(super) fn export(
-    read: &mut Reader<'_>,
+    read: &mut SettingReader<'_>,
     signal: Signal,
-    protocol: Protocol,
+    protocol: OtlpProtocol,
     warnings: &mut Vec<String>,
 ) -> ExportSettings {
     let (endpoint, is_secure) = endpoint(read, signal, protocol);
@@ -112,15 +112,15 @@ pub(super) fn export(
 }
 
 /// Also returns whether connections to the collector are encrypted.
-fn endpoint(read: &mut Reader<'_>, signal: Signal, protocol: Protocol) -> (Endpoint, bool) {
+fn endpoint(read: &mut SettingReader<'_>, signal: Signal, protocol: OtlpProtocol) -> (Endpoint, bool) {
     let expected = match protocol {
-        Protocol::Http => "a URL such as http://collector:4318 or https://collector:4318",
-        Protocol::Grpc => "a URL such as http://collector:4317 or https://collector:4317, or host:port",
+        OtlpProtocol::Http => "a URL such as http://collector:4318 or https://collector:4318",
+        OtlpProtocol::Grpc => "a URL such as http://collector:4317 or https://collector:4317, or host:port",
     };
     let is_insecure = signal.parsed(read, "INSECURE", false, parse::bool);
     let (port, default) = match protocol {
-        Protocol::Http => (4318, signal.path()),
-        Protocol::Grpc => (4317, ""),
+        OtlpProtocol::Http => (4318, signal.path()),
+        OtlpProtocol::Grpc => (4317, ""),
     };
     let localhost = Endpoint {
         target: Target::Tcp("localhost".into(), port),
@@ -144,12 +144,12 @@ fn endpoint(read: &mut Reader<'_>, signal: Signal, protocol: Protocol) -> (Endpo
 /// A URL, or for gRPC also `host:port`. Appends `below` to its path.
 fn parse_endpoint(
     text: &str,
-    protocol: Protocol,
+    protocol: OtlpProtocol,
     below: &str,
     is_insecure: bool,
 ) -> Option<(Endpoint, bool)> {
     if !text.contains("://") {
-        let target = Target::parse(text).filter(|_| protocol == Protocol::Grpc)?;
+        let target = Target::parse(text).filter(|_| protocol == OtlpProtocol::Grpc)?;
         return Some((Endpoint { target, authority: text.to_owned(), path: String::new() }, !is_insecure));
     }
     let url: Uri = text.parse().ok()?;
@@ -170,19 +170,19 @@ fn parse_endpoint(
     if url.query().is_some()
         || host.is_empty()
         || port == 0
-        || (protocol == Protocol::Grpc && !path.is_empty())
+        || (protocol == OtlpProtocol::Grpc && !path.is_empty())
     {
         return None;
     }
     let path = match format!("{path}{below}") {
-        path if path.is_empty() && protocol == Protocol::Http => "/".to_owned(),
+        path if path.is_empty() && protocol == OtlpProtocol::Http => "/".to_owned(),
         path => path,
     };
     let target = Target::Tcp(host.to_owned(), port);
     Some((Endpoint { target, authority: authority.as_str().to_owned(), path }, is_secure))
 }
 
-fn tls(read: &mut Reader<'_>, signal: Signal) -> (ClientTls, ClientTlsNames) {
+fn tls(read: &mut SettingReader<'_>, signal: Signal) -> (ClientTls, ClientTlsNames) {
     let [ca, client, key] = signal.files();
     let first = |variables: [&'static str; 2]| {
         let given = variables.into_iter().find_map(|variable| Some((variable, read.given(variable)?)));
@@ -206,7 +206,7 @@ fn tls(read: &mut Reader<'_>, signal: Signal) -> (ClientTls, ClientTlsNames) {
     (ClientTls { ca: ca.map(path), client, any_name: false }, names)
 }
 
-fn headers(read: &mut Reader<'_>, signal: Signal) -> Vec<(HeaderName, HeaderValue)> {
+fn headers(read: &mut SettingReader<'_>, signal: Signal) -> Vec<(HeaderName, HeaderValue)> {
     const EXPECTED: &str = "headers such as x-token=abc,x-region=eu, with values in percent-encoding";
     signal.parsed(read, "HEADERS", Vec::new(), |text| {
         let header = |(name, value): (String, String)| {
@@ -224,7 +224,7 @@ fn headers(read: &mut Reader<'_>, signal: Signal) -> Vec<(HeaderName, HeaderValu
 }
 
 /// The attributes of this instance. `TRACING_SERVICE_*` takes precedence; `instance` is the id if none is given.
-pub(super) fn resource(read: &mut Reader<'_>, instance: &str) -> Vec<(String, String)> {
+pub(super) fn resource(read: &mut SettingReader<'_>, instance: &str) -> Vec<(String, String)> {
     let attributes = read.parsed("OTEL_RESOURCE_ATTRIBUTES", Vec::new(), |text| {
         let expected = "attributes such as deployment.environment=prod,k8s.pod.name=weir-0, with values in \
                         percent-encoding";

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::{
     otlp::{self, Signal, millis},
-    reader::Reader,
+    reader::SettingReader,
 };
 use crate::otlp::{MetricSettings, Temporality};
 
 /// None, whatever other variables say, unless `OTEL_METRICS_EXPORTER` names `otlp`. `instance` is a random id.
 pub(super) fn otlp_metrics(
-    read: &mut Reader<'_>,
+    read: &mut SettingReader<'_>,
     instance: &str,
     warnings: &mut Vec<String>,
 ) -> Option<MetricSettings> {

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use super::resolved::Address;
+use super::resolved::ListenAddress;
 
 /// Such as `1h30m`, `500ms`, `1.5s` or `0`. The error describes a valid one.
 pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
@@ -126,10 +126,10 @@ pub(super) fn host(text: &str) -> Option<IpAddr> {
 }
 
 /// `host:port`, where an empty host means all interfaces, as in Go.
-pub(super) fn address(text: &str) -> Option<Address> {
+pub(super) fn address(text: &str) -> Option<ListenAddress> {
     let (interface, port) = text.rsplit_once(':')?;
     let host = if interface.is_empty() { Some(IpAddr::from([0, 0, 0, 0])) } else { host(interface) };
-    Some(Address { host: host?, port: port.parse().ok()? })
+    Some(ListenAddress { host: host?, port: port.parse().ok()? })
 }
 
 /// A `token` of RFC 9110, section 5.6.2.

@@ -33,7 +33,7 @@ pub enum SettingValue {
 pub struct SettingErrors(pub Vec<SettingError>);
 
 /// A flag takes precedence over its variable.
-pub(super) struct Reader<'a> {
+pub(super) struct SettingReader<'a> {
     flags: &'a Flags,
     environment: &'a dyn Environment,
     errors: Vec<SettingError>,
@@ -45,9 +45,9 @@ pub(super) struct Given {
     pub(super) value: String,
 }
 
-// === impl Reader ===
+// === impl SettingReader ===
 
-impl<'a> Reader<'a> {
+impl<'a> SettingReader<'a> {
     pub(super) fn new(flags: &'a Flags, environment: &'a dyn Environment) -> Self {
         Self { flags, environment, errors: Vec::new(), read: RefCell::default() }
     }

@@ -7,10 +7,10 @@ use redis::IntoConnectionInfo as _;
 
 use super::{
     backend::{Backend, SharedKeys},
-    reader::{Given, Reader},
+    reader::{Given, SettingReader},
     tls,
 };
-use crate::store::redis::{Address, Auth, Backoff, Endpoint, RedisSettings, Tls, Topology};
+use crate::store::redis::{Address, Auth, Backoff, RedisEndpoint, RedisSettings, Tls, Topology};
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
@@ -43,7 +43,7 @@ const WITHOUT_EFFECT: [(&str, &str); 5] = [
 
 /// `REDIS_TYPE`.
 #[derive(Clone, Copy)]
-enum Kind {
+enum RedisType {
     Single,
     Sentinel,
     Cluster,
@@ -51,12 +51,12 @@ enum Kind {
 
 /// `REDIS_SOCKET_TYPE`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Socket {
+enum SocketType {
     Tcp,
     Unix,
 }
 
-struct Names {
+struct VariableNames {
     prefix: &'static str,
 }
 
@@ -69,7 +69,7 @@ struct Url {
 }
 
 pub(super) fn redis(
-    read: &mut Reader<'_>,
+    read: &mut SettingReader<'_>,
     backend: Backend,
     keys: &SharedKeys,
     warnings: &mut Vec<String>,
@@ -84,7 +84,7 @@ pub(super) fn redis(
         return None;
     }
     warnings.append(&mut about_redis);
-    let names = [Names { prefix: "REDIS_" }, Names { prefix: "REDIS_PERSECOND_" }];
+    let names = [VariableNames { prefix: "REDIS_" }, VariableNames { prefix: "REDIS_PERSECOND_" }];
     let main = endpoint(read, &names[0], warnings);
     let per_second = if has_per_second {
         endpoint(read, &names[1], warnings)
@@ -107,20 +107,24 @@ pub(super) fn redis(
     })
 }
 
-fn backoff(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Backoff {
+fn backoff(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> Backoff {
     let default = Backoff::default();
     let initial = read.duration_above_0("REDIS_STARTUP_INITIAL_INTERVAL", default.initial, warnings);
     let max = read.duration_above_0("REDIS_STARTUP_MAX_INTERVAL", default.max, warnings);
     Backoff { initial, max: max.max(initial) }
 }
 
-fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) -> Option<Endpoint> {
-    const KINDS: [(&str, Kind); 3] =
-        [("SINGLE", Kind::Single), ("SENTINEL", Kind::Sentinel), ("CLUSTER", Kind::Cluster)];
-    let kind = read.choice(&names.of("TYPE"), Kind::Single, &KINDS);
+fn endpoint(
+    read: &mut SettingReader<'_>,
+    names: &VariableNames,
+    warnings: &mut Vec<String>,
+) -> Option<RedisEndpoint> {
+    const KINDS: [(&str, RedisType); 3] =
+        [("SINGLE", RedisType::Single), ("SENTINEL", RedisType::Sentinel), ("CLUSTER", RedisType::Cluster)];
+    let kind = read.choice(&names.of("TYPE"), RedisType::Single, &KINDS);
     let socket = {
-        const SOCKETS: [(&str, Option<Socket>); 2] =
-            [("tcp", Some(Socket::Tcp)), ("unix", Some(Socket::Unix))];
+        const SOCKETS: [(&str, Option<SocketType>); 2] =
+            [("tcp", Some(SocketType::Tcp)), ("unix", Some(SocketType::Unix))];
         read.choice(&names.of("SOCKET_TYPE"), None, &SOCKETS)
     };
     let timeout = read.duration_above_0(&names.of("TIMEOUT"), Duration::from_secs(10), warnings);
@@ -168,7 +172,7 @@ fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) ->
         );
         warnings.extend(tls::in_plain_text(read, &TLS_FILES, &not_encrypted));
     }
-    Some(Endpoint {
+    Some(RedisEndpoint {
         topology,
         auth,
         tls: (tls || url.tls).then_some(files),
@@ -185,7 +189,7 @@ fn login(given: Option<Auth>, user: Option<String>, password: Option<String>) ->
     }
 }
 
-fn auth_of(read: &Reader<'_>, variable: &str) -> Option<Auth> {
+fn auth_of(read: &SettingReader<'_>, variable: &str) -> Option<Auth> {
     let given = read.given(variable)?.value;
     Some(match given.split_once(':') {
         Some((user, password)) => Auth {
@@ -196,7 +200,7 @@ fn auth_of(read: &Reader<'_>, variable: &str) -> Option<Auth> {
     })
 }
 
-fn tls_files(read: &mut Reader<'_>) -> Tls {
+fn tls_files(read: &mut SettingReader<'_>) -> Tls {
     let path = |given: Given| PathBuf::from(given.value);
     let ca = read.given("REDIS_TLS_CACERT").map(path);
     let any_name = read.bool("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION");
@@ -204,14 +208,18 @@ fn tls_files(read: &mut Reader<'_>) -> Tls {
     Tls { ca, client, any_name }
 }
 
-fn topology(text: &str, kind: Kind, socket: Option<Socket>) -> Result<(Topology, Url), &'static str> {
+fn topology(
+    text: &str,
+    kind: RedisType,
+    socket: Option<SocketType>,
+) -> Result<(Topology, Url), &'static str> {
     const SENTINEL: &str = "the name of the master and the sentinels, such as mymaster,one:26379,two:26379; a sentinel \
                             with a password is redis://:password@one:26379";
     const CLUSTER: &str =
         "some nodes of the cluster, such as one:6379,two:6379 or redis://user:password@one:6379";
     match kind {
-        Kind::Single => single(text, socket),
-        Kind::Sentinel => {
+        RedisType::Single => single(text, socket),
+        RedisType::Sentinel => {
             let (master, sentinels) = text.split_once(',').ok_or(SENTINEL)?;
             let (sentinels, url) = list(sentinels, SENTINEL_PORT, SENTINEL)?;
             let master = master.trim().to_owned();
@@ -222,7 +230,7 @@ fn topology(text: &str, kind: Kind, socket: Option<Socket>) -> Result<(Topology,
             }
             Ok((Topology::Sentinel { master, sentinels, auth: None }, url))
         }
-        Kind::Cluster => {
+        RedisType::Cluster => {
             let (nodes, url) = list(text, PORT, CLUSTER)?;
             Ok((Topology::Cluster(nodes), url))
         }
@@ -257,7 +265,7 @@ fn list(text: &str, port: u16, expected: &'static str) -> Result<(Vec<Address>, 
     common.map(|common| (addresses, common)).ok_or(expected)
 }
 
-fn single(text: &str, socket: Option<Socket>) -> Result<(Topology, Url), &'static str> {
+fn single(text: &str, socket: Option<SocketType>) -> Result<(Topology, Url), &'static str> {
     const EXPECTED: &str =
         "host:port, a URL such as rediss://user:password@host:6379/0, or the path of a unix socket";
     const ONE: &str = "the address of one server; a list needs SENTINEL or CLUSTER as the type";
@@ -271,13 +279,13 @@ fn single(text: &str, socket: Option<Socket>) -> Result<(Topology, Url), &'stati
         None => {}
     }
     if !text.contains("://") {
-        match socket.unwrap_or(if is_path { Socket::Unix } else { Socket::Tcp }) {
-            Socket::Unix if is_path => {
+        match socket.unwrap_or(if is_path { SocketType::Unix } else { SocketType::Tcp }) {
+            SocketType::Unix if is_path => {
                 return Ok((Topology::Single(Address::Unix(text.into())), Url::default()));
             }
-            Socket::Unix => return Err("the path of a unix socket, because the socket type is unix"),
-            Socket::Tcp if is_path => return Err("host:port, because the socket type is tcp"),
-            Socket::Tcp => {}
+            SocketType::Unix => return Err("the path of a unix socket, because the socket type is unix"),
+            SocketType::Tcp if is_path => return Err("host:port, because the socket type is tcp"),
+            SocketType::Tcp => {}
         }
     }
     match server(text, PORT) {
@@ -327,9 +335,9 @@ fn unescaped(text: &str) -> Option<String> {
     Some(url.redis_settings().password().unwrap_or_default().to_owned())
 }
 
-// === impl Names ===
+// === impl VariableNames ===
 
-impl Names {
+impl VariableNames {
     fn of(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }

@@ -2,8 +2,8 @@
 
 use super::{
     parse,
-    reader::Reader,
-    resolved::{Address, RedisPortSettings},
+    reader::SettingReader,
+    resolved::{ListenAddress, RedisPortSettings},
     tls,
 };
 use crate::{
@@ -16,7 +16,7 @@ const PORT: u16 = 9049;
 
 /// None if the server is off. `grpc` is the TLS of the gRPC server.
 pub(super) fn redis_port(
-    read: &mut Reader<'_>,
+    read: &mut SettingReader<'_>,
     grpc: Option<&ServerTls>,
     warnings: &mut Vec<String>,
 ) -> Option<RedisPortSettings> {
@@ -53,7 +53,7 @@ pub(super) fn redis_port(
         (true, None) => tls::files(read, warnings),
     };
     let service = ServiceSettings { auth, allows_reset };
-    Some(RedisPortSettings { address: Address { host, port }, tls, service })
+    Some(RedisPortSettings { address: ListenAddress { host, port }, tls, service })
 }
 
 #[cfg(test)]

@@ -12,10 +12,10 @@ use super::{
     json, memcached,
     mogrifiers::mogrifiers,
     otlp_metrics, parse,
-    reader::{MAX_SHOWN, Reader, SettingErrors},
+    reader::{MAX_SHOWN, SettingErrors, SettingReader},
     redis, redis_port,
     resolved::{
-        Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
+        GrpcAddress, GrpcSettings, ListenAddress, LogSettings, PrometheusSettings, RulesSettings, Settings,
         StopSettings,
     },
     tls, trace, unknown, unsupported, xds,
@@ -47,7 +47,7 @@ impl Settings {
     ///
     /// All invalid settings.
     pub fn resolve(flags: &Flags, environment: &dyn Environment) -> Result<Self, SettingErrors> {
-        let mut reader = Reader::new(flags, environment);
+        let mut reader = SettingReader::new(flags, environment);
         let read = &mut reader;
         let max_counters = read.parsed("WEIR_MAX_COUNTERS", 500_000, |text| {
             let counters = parse::integer(text).filter(|counters| *counters > 0);
@@ -117,7 +117,7 @@ impl Settings {
 /// All invalid settings among these.
 pub fn file_options(environment: &dyn Environment) -> Result<config::Options, SettingErrors> {
     let flags = Flags::default();
-    let mut reader = Reader::new(&flags, environment);
+    let mut reader = SettingReader::new(&flags, environment);
     let options = read_file_options(&mut reader);
     reader.finish().map(|()| options)
 }
@@ -129,7 +129,7 @@ pub fn file_options(environment: &dyn Environment) -> Result<config::Options, Se
 /// All invalid settings among these; also if the service has its rules from a control plane.
 pub fn rules_dir(environment: &dyn Environment) -> Result<PathBuf, SettingErrors> {
     let flags = Flags::default();
-    let mut reader = Reader::new(&flags, environment);
+    let mut reader = SettingReader::new(&flags, environment);
     if let Some(given) = reader.given("CONFIG_TYPE").filter(|given| given.value == "GRPC_XDS_SOTW") {
         reader.reject(
             given,
@@ -147,7 +147,7 @@ pub fn rules_dir(environment: &dyn Environment) -> Result<PathBuf, SettingErrors
 /// All invalid settings among these.
 pub fn shared_counts(environment: &dyn Environment) -> Result<(SharedCounts, Scope), SettingErrors> {
     let flags = Flags::default();
-    let mut reader = Reader::new(&flags, environment);
+    let mut reader = SettingReader::new(&flags, environment);
     let store = match Backend::read(&mut reader) {
         Backend::Redis => Some(SharedStore::Redis),
         Backend::Memcached => Some(SharedStore::Memcached),
@@ -170,9 +170,9 @@ pub fn shared_counts(environment: &dyn Environment) -> Result<(SharedCounts, Sco
 /// # Errors
 ///
 /// All invalid settings among these.
-pub fn debug_address(environment: &dyn Environment) -> Result<Address, SettingErrors> {
+pub fn debug_address(environment: &dyn Environment) -> Result<ListenAddress, SettingErrors> {
     let flags = Flags::default();
-    let mut reader = Reader::new(&flags, environment);
+    let mut reader = SettingReader::new(&flags, environment);
     let address = read_debug_address(&mut reader);
     reader.finish().map(|()| address)
 }
@@ -182,22 +182,22 @@ pub fn debug_address(environment: &dyn Environment) -> Result<Address, SettingEr
 /// # Errors
 ///
 /// All invalid settings among these.
-pub fn http_address(environment: &dyn Environment) -> Result<Address, SettingErrors> {
+pub fn http_address(environment: &dyn Environment) -> Result<ListenAddress, SettingErrors> {
     let flags = Flags::default();
-    let mut reader = Reader::new(&flags, environment);
+    let mut reader = SettingReader::new(&flags, environment);
     let address = read_http_address(&mut reader);
     reader.finish().map(|()| address)
 }
 
-fn read_debug_address(read: &mut Reader<'_>) -> Address {
-    Address { host: read.host("DEBUG_HOST"), port: read.port("DEBUG_PORT", 6070) }
+fn read_debug_address(read: &mut SettingReader<'_>) -> ListenAddress {
+    ListenAddress { host: read.host("DEBUG_HOST"), port: read.port("DEBUG_PORT", 6070) }
 }
 
-fn read_http_address(read: &mut Reader<'_>) -> Address {
-    Address { host: read.host("HOST"), port: read.port("PORT", 8080) }
+fn read_http_address(read: &mut SettingReader<'_>) -> ListenAddress {
+    ListenAddress { host: read.host("HOST"), port: read.port("PORT", 8080) }
 }
 
-fn read_file_options(read: &mut Reader<'_>) -> config::Options {
+fn read_file_options(read: &mut SettingReader<'_>) -> config::Options {
     config::Options {
         merge_domains: read.bool("MERGE_DOMAIN_CONFIG"),
         ignore_dotfiles: read.bool("RUNTIME_IGNOREDOTFILES"),
@@ -207,11 +207,11 @@ fn read_file_options(read: &mut Reader<'_>) -> config::Options {
 /// The format for lines before the settings are resolved, or about invalid ones. An invalid format counts as text.
 #[must_use]
 pub fn log_format(flags: &Flags, environment: &dyn Environment) -> LogFormat {
-    read_log_format(&mut Reader::new(flags, environment), &mut Vec::new())
+    read_log_format(&mut SettingReader::new(flags, environment), &mut Vec::new())
 }
 
 /// Like envoyproxy/ratelimit, takes any value of the variable but `json` as text.
-fn read_log_format(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> LogFormat {
+fn read_log_format(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> LogFormat {
     const VARIABLE: &str = "LOG_FORMAT";
     const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
     if let Some(given) = read.given(VARIABLE)
@@ -225,7 +225,7 @@ fn read_log_format(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> LogForm
     read.choice(VARIABLE, LogFormat::Text, &FORMATS)
 }
 
-fn rules(read: &mut Reader<'_>, flags: &Flags, warnings: &mut Vec<String>) -> RulesSettings {
+fn rules(read: &mut SettingReader<'_>, flags: &Flags, warnings: &mut Vec<String>) -> RulesSettings {
     // has no effect, since the whole path to the rules is always watched; parsed so that typing errors are reported
     read.parsed("RUNTIME_WATCH_ROOT", true, parse::bool);
     let files = read_file_options(read);
@@ -239,7 +239,7 @@ fn rules(read: &mut Reader<'_>, flags: &Flags, warnings: &mut Vec<String>) -> Ru
 }
 
 /// envoyproxy/ratelimit's directory if a variable of its path is set, else `config` in the working directory.
-fn read_rules_dir(read: &mut Reader<'_>) -> PathBuf {
+fn read_rules_dir(read: &mut SettingReader<'_>) -> PathBuf {
     let root = read.given("RUNTIME_ROOT");
     let subdirectory = read.given("RUNTIME_SUBDIRECTORY");
     if root.is_none() && subdirectory.is_none() {
@@ -252,7 +252,7 @@ fn read_rules_dir(read: &mut Reader<'_>) -> PathBuf {
     dir
 }
 
-fn grpc(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> GrpcSettings {
+fn grpc(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> GrpcSettings {
     let host = read.host("GRPC_HOST");
     let port = read.port("GRPC_PORT", 8081);
     let socket = read.given("GRPC_UDS");
@@ -260,8 +260,9 @@ fn grpc(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> GrpcSettings {
     let max_age = age("GRPC_MAX_CONNECTION_AGE", 24 * HOUR);
     let max_age_grace = age("GRPC_MAX_CONNECTION_AGE_GRACE", HOUR);
     GrpcSettings {
-        address: socket
-            .map_or(GrpcAddress::Tcp(Address { host, port }), |given| GrpcAddress::Unix(given.value.into())),
+        address: socket.map_or(GrpcAddress::Tcp(ListenAddress { host, port }), |given| {
+            GrpcAddress::Unix(given.value.into())
+        }),
         tls: tls::server(read, warnings),
         max_age,
         max_age_grace,
@@ -274,7 +275,7 @@ fn grpc(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> GrpcSettings {
 
 /// 0 means none, as in envoyproxy/ratelimit. There, the first connection ends the process if it is negative.
 fn max_age(
-    read: &mut Reader<'_>,
+    read: &mut SettingReader<'_>,
     variable: &str,
     default: Duration,
     warnings: &mut Vec<String>,
@@ -286,10 +287,11 @@ fn max_age(
     age.filter(|age| !age.is_zero())
 }
 
-fn prometheus(read: &mut Reader<'_>) -> Option<PrometheusSettings> {
-    let address = read.parsed("PROMETHEUS_ADDR", Address { host: [0, 0, 0, 0].into(), port: 9090 }, |text| {
-        parse::address(text).ok_or("an address and port to listen on, such as :9090 or 127.0.0.1:9090")
-    });
+fn prometheus(read: &mut SettingReader<'_>) -> Option<PrometheusSettings> {
+    let address =
+        read.parsed("PROMETHEUS_ADDR", ListenAddress { host: [0, 0, 0, 0].into(), port: 9090 }, |text| {
+            parse::address(text).ok_or("an address and port to listen on, such as :9090 or 127.0.0.1:9090")
+        });
     let path = read.parsed("PROMETHEUS_PATH", "/metrics".to_owned(), |text| {
         if text.starts_with('/') { Ok(text.to_owned()) } else { Err("a path such as /metrics") }
     });
@@ -298,7 +300,7 @@ fn prometheus(read: &mut Reader<'_>) -> Option<PrometheusSettings> {
 }
 
 /// Off unless a variable enables it. envoyproxy/ratelimit has it on by default, and logs errors without a server.
-fn statsd(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<StatsdSettings> {
+fn statsd(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> Option<StatsdSettings> {
     let named = read.given("STATSD_HOST").is_some();
     let dog = read.bool("USE_DOG_STATSD");
     let wanted = read.parsed("USE_STATSD", named || dog, parse::bool) || dog;
@@ -320,7 +322,7 @@ fn statsd(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<StatsdSet
     (wanted && !read.bool("DISABLE_STATS")).then_some(settings)
 }
 
-fn response_headers(read: &mut Reader<'_>) -> ResponseHeaders {
+fn response_headers(read: &mut SettingReader<'_>) -> ResponseHeaders {
     let defaults = HeaderNames::default();
     let mut header = |variable: &str, default: &str| {
         read.parsed(variable, default.to_owned(), |text| {
@@ -351,7 +353,7 @@ fn response_headers(read: &mut Reader<'_>) -> ResponseHeaders {
     ResponseHeaders { styles }
 }
 
-fn limiter(read: &mut Reader<'_>) -> limiter::DecisionSettings {
+fn limiter(read: &mut SettingReader<'_>) -> limiter::DecisionSettings {
     let whole_request = read.bool("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT");
     limiter::DecisionSettings {
         modes: Modes {

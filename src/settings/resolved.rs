@@ -23,11 +23,11 @@ pub struct Settings {
     /// `WEIR_REDIS_PORT`: the server of Redis' protocol, if it is on.
     pub redis_port: Option<RedisPortSettings>,
     /// The HTTP server: `/json`, `/healthcheck`, `/metrics`.
-    pub http: Address,
+    pub http: ListenAddress,
     /// `WEIR_JSON`: who may use `/json`.
     pub json: JsonAccess,
     /// The debug pages.
-    pub debug: Address,
+    pub debug: ListenAddress,
     /// `USE_PROMETHEUS`: a separate port for metrics, as in envoyproxy/ratelimit. Other HTTP ports always serve them.
     pub prometheus: Option<PrometheusSettings>,
     /// `PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`: the unit of response times in metrics.
@@ -104,7 +104,7 @@ pub struct GrpcSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisPortSettings {
     /// `WEIR_REDIS_HOST` and `WEIR_REDIS_PORT`.
-    pub address: Address,
+    pub address: ListenAddress,
     /// `WEIR_REDIS_TLS`: the certificates if connections are encrypted: the gRPC server's, if it has any.
     pub tls: Option<ServerTls>,
     /// What clients have to give, and what they may do.
@@ -115,14 +115,14 @@ pub struct RedisPortSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GrpcAddress {
     /// An interface and a port.
-    Tcp(Address),
+    Tcp(ListenAddress),
     /// `GRPC_UDS`: the path of a unix socket.
     Unix(PathBuf),
 }
 
 /// An address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct ListenAddress {
     /// The interface.
     pub host: IpAddr,
     /// The port; 0 selects a free one.
@@ -133,7 +133,7 @@ pub struct Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrometheusSettings {
     /// `PROMETHEUS_ADDR`.
-    pub address: Address,
+    pub address: ListenAddress,
     /// `PROMETHEUS_PATH`; begins with a slash.
     pub path: String,
 }

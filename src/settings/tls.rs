@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use super::reader::Reader;
+use super::reader::SettingReader;
 use crate::tls::{ClientName, ServerTls};
 
 /// None without `GRPC_SERVER_USE_TLS`, as in envoyproxy/ratelimit. Variables that demand certificates of clients are
 /// then errors: whoever sets one expects that strangers are rejected.
-pub(super) fn server(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<ServerTls> {
+pub(super) fn server(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> Option<ServerTls> {
     const PLAIN_TEXT: &str =
         "unset, or GRPC_SERVER_USE_TLS set to true: in plain text, no client shows a certificate";
     let names = client_names(read);
@@ -26,12 +26,12 @@ pub(super) fn server(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Optio
 }
 
 /// Reads the TLS of a server where it is on: the files are those of the gRPC server.
-pub(super) fn files(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<ServerTls> {
+pub(super) fn files(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> Option<ServerTls> {
     let names = client_names(read);
     files_with(read, names, warnings)
 }
 
-fn client_names(read: &mut Reader<'_>) -> Vec<ClientName> {
+fn client_names(read: &mut SettingReader<'_>) -> Vec<ClientName> {
     const NAMES: &str = "DNS names or URIs such as envoy.example.org or spiffe://cluster.local/ns/x/sa/y, with \
                          commas between them";
     read.parsed("GRPC_CLIENT_TLS_SAN", Vec::new(), |text| {
@@ -40,7 +40,7 @@ fn client_names(read: &mut Reader<'_>) -> Vec<ClientName> {
 }
 
 fn files_with(
-    read: &mut Reader<'_>,
+    read: &mut SettingReader<'_>,
     client_names: Vec<ClientName>,
     warnings: &mut Vec<String>,
 ) -> Option<ServerTls> {
@@ -64,13 +64,17 @@ fn files_with(
     Some(ServerTls { certificate: certificate?, key: key?, client_ca, client_names })
 }
 
-pub(super) fn in_plain_text(read: &Reader<'_>, variables: &[&str], not_encrypted: &str) -> Vec<String> {
+pub(super) fn in_plain_text(
+    read: &SettingReader<'_>,
+    variables: &[&str],
+    not_encrypted: &str,
+) -> Vec<String> {
     let set = variables.iter().filter(|variable| read.given(variable).is_some());
     set.map(|variable| format!("{variable} is set, but {not_encrypted}")).collect()
 }
 
 pub(super) fn client_files(
-    read: &mut Reader<'_>,
+    read: &mut SettingReader<'_>,
     certificate: &str,
     key: &str,
 ) -> Option<(PathBuf, PathBuf)> {

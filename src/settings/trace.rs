@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::{
     backend::Backend,
     otlp::{self, Signal, millis},
-    reader::Reader,
+    reader::SettingReader,
 };
 use crate::{
-    otlp::Protocol,
+    otlp::OtlpProtocol,
     trace::{BatchSettings, TraceSettings},
 };
 
@@ -17,7 +17,7 @@ const MAX_QUEUE: usize = 1_000_000;
 
 /// None without `TRACING_ENABLED`, as in envoyproxy/ratelimit: many pods have OpenTelemetry's other variables.
 pub(super) fn trace(
-    read: &mut Reader<'_>,
+    read: &mut SettingReader<'_>,
     backend: Backend,
     instance: &str,
     warnings: &mut Vec<String>,
@@ -35,8 +35,8 @@ pub(super) fn trace(
     }
     let of_otel = otlp::protocol(read, Signal::Traces);
     let protocol = read.parsed("TRACING_EXPORTER_PROTOCOL", of_otel, |text| match text {
-        "grpc" => Ok(Protocol::Grpc),
-        "http" => Ok(Protocol::Http),
+        "grpc" => Ok(OtlpProtocol::Grpc),
+        "http" => Ok(OtlpProtocol::Http),
         _ => Err("http or grpc"),
     });
     Some(TraceSettings {
@@ -54,7 +54,7 @@ pub(super) fn trace(
     })
 }
 
-fn sampling_rate(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> f64 {
+fn sampling_rate(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> f64 {
     let rate: f64 = read.parsed("TRACING_SAMPLING_RATE", 1.0, |text| {
         let rate = text.parse().ok().filter(|rate: &f64| *rate >= 0.0 && rate.is_finite());
         rate.ok_or("a fraction of all requests from 0 to 1, such as 0.1")
@@ -67,7 +67,7 @@ fn sampling_rate(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> f64 {
     rate.min(1.0)
 }
 
-fn batch(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> BatchSettings {
+fn batch(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> BatchSettings {
     let mut spans = |variable: &str, default: usize| {
         read.parsed(variable, default, |text| {
             let spans = text.parse().ok().filter(|spans| (1..=MAX_QUEUE).contains(spans));

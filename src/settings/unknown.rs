@@ -2,7 +2,7 @@
 //! effect.
 
 use super::{
-    reader::{Given, Reader},
+    reader::{Given, SettingReader},
     redis::VARIABLES,
 };
 use weir_observe::spelling;
@@ -81,7 +81,7 @@ const ADDRESSES: [&str; 16] = [
 ];
 
 /// A misspelling is an error; other variables that do not exist are warnings. Call it after all settings were read.
-pub(super) fn check(reader: &mut Reader<'_>, redis: Option<&RedisSettings>) -> Vec<String> {
+pub(super) fn check(reader: &mut SettingReader<'_>, redis: Option<&RedisSettings>) -> Vec<String> {
     let mut warnings = of_stores(reader, redis);
     for name in reader.names() {
         let Some(rest) = name.strip_prefix(PREFIX).filter(|rest| !OWN.contains(rest)) else {
@@ -107,7 +107,7 @@ pub(super) fn check(reader: &mut Reader<'_>, redis: Option<&RedisSettings>) -> V
 }
 
 /// These are no errors, since a variable may be there for another program, or as a part of another's value.
-fn of_stores(reader: &Reader<'_>, redis: Option<&RedisSettings>) -> Vec<String> {
+fn of_stores(reader: &SettingReader<'_>, redis: Option<&RedisSettings>) -> Vec<String> {
     let mut warnings = Vec::new();
     for name in reader.names() {
         if reader.was_read(&name) {
@@ -127,7 +127,7 @@ fn of_stores(reader: &Reader<'_>, redis: Option<&RedisSettings>) -> Vec<String> 
 }
 
 /// None if the variable that `name` probably stands for has its value already.
-fn meant_of_redis(name: &str, reader: &Reader<'_>, redis: Option<&RedisSettings>) -> Option<String> {
+fn meant_of_redis(name: &str, reader: &SettingReader<'_>, redis: Option<&RedisSettings>) -> Option<String> {
     let (prefix, rest) = ["REDIS_PERSECOND_", "REDIS_"]
         .into_iter()
         .find_map(|prefix| Some((prefix, name.strip_prefix(prefix)?)))
@@ -159,7 +159,7 @@ fn meant_of_redis(name: &str, reader: &Reader<'_>, redis: Option<&RedisSettings>
     spelling::nearest(rest, VARIABLES).map(|near| format!("{prefix}{near}"))
 }
 
-fn meant_of_memcached(name: &str, reader: &Reader<'_>) -> Option<String> {
+fn meant_of_memcached(name: &str, reader: &SettingReader<'_>) -> Option<String> {
     let rest = MEMCACHED.into_iter().find_map(|prefix| name.strip_prefix(prefix))?;
     let right = format!("MEMCACHE_{rest}");
     if reader.was_read(&right) {
@@ -170,7 +170,7 @@ fn meant_of_memcached(name: &str, reader: &Reader<'_>) -> Option<String> {
     (is_missing && is_address).then(|| "MEMCACHE_HOST_PORT, which is host:port".to_owned())
 }
 
-fn meant(rest: &str, reader: &Reader<'_>) -> Option<String> {
+fn meant(rest: &str, reader: &SettingReader<'_>) -> Option<String> {
     // a variable of envoyproxy/ratelimit with the prefix, such as WEIR_REDIS_URL
     if reader.was_read(rest) {
         return Some(rest.to_owned());

@@ -1,7 +1,7 @@
 //! Finds variables of envoyproxy/ratelimit that weir does not support, and variables without effect. A variable that is
 //! dangerous to ignore causes an error, any other a warning.
 
-use super::{backend::Backend, parse, reader::Reader};
+use super::{backend::Backend, parse, reader::SettingReader};
 
 /// Have no effect on counts elsewhere; neither have sizes and timeouts, which give no warning.
 const OF_MEMCACHED: [&str; 3] = ["MEMCACHE_HOST_PORT", "MEMCACHE_SRV", "MEMCACHE_TLS"];
@@ -64,7 +64,7 @@ const WITHOUT_EFFECT_IN_MEMORY: [(&str, &str); 3] = [
     ("WEIR_ON_STORE_FAILURE", "counts are kept in memory, which does not fail"),
 ];
 
-pub(super) fn check(reader: &mut Reader<'_>, backend: Backend) -> Vec<String> {
+pub(super) fn check(reader: &mut SettingReader<'_>, backend: Backend) -> Vec<String> {
     let mut warnings = Vec::new();
     store(reader, backend, &mut warnings);
     for (variable, instead) in NEWER {
@@ -82,7 +82,7 @@ pub(super) fn check(reader: &mut Reader<'_>, backend: Backend) -> Vec<String> {
 }
 
 /// Counts that are meant to be shared must not silently be counted per instance.
-fn store(reader: &mut Reader<'_>, backend: Backend, warnings: &mut Vec<String>) {
+fn store(reader: &mut SettingReader<'_>, backend: Backend, warnings: &mut Vec<String>) {
     match reader.given("BACKEND_TYPE") {
         // which is an error
         Some(given) if Backend::named(&given.value).is_none() => return,
@@ -111,6 +111,6 @@ fn store(reader: &mut Reader<'_>, backend: Backend, warnings: &mut Vec<String>) 
     }
 }
 
-fn is_on(reader: &Reader<'_>, variable: &str) -> bool {
+fn is_on(reader: &SettingReader<'_>, variable: &str) -> bool {
     reader.given(variable).is_some_and(|given| parse::bool(&given.value) != Ok(false))
 }

@@ -7,7 +7,7 @@ use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 
 use super::{
     parse,
-    reader::{Given, Reader},
+    reader::{Given, SettingReader},
     tls,
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
 const MAX_MESSAGE: usize = 4 << 20;
 
 pub(super) fn xds(
-    read: &mut Reader<'_>,
+    read: &mut SettingReader<'_>,
     merge_domains: bool,
     warnings: &mut Vec<String>,
 ) -> Option<XdsSettings> {
@@ -80,7 +80,7 @@ pub(super) fn xds(
     })
 }
 
-fn backoff(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> XdsBackoff {
+fn backoff(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> XdsBackoff {
     let mut interval =
         |variable, seconds| read.duration_above_0(variable, Duration::from_secs(seconds), warnings);
     let initial = interval("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", 10);
@@ -94,7 +94,7 @@ fn backoff(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> XdsBackoff {
     XdsBackoff { initial, max, jitter: if has_jitter { factor } else { 0.0 } }
 }
 
-fn tls(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<XdsTls> {
+fn tls(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> Option<XdsTls> {
     const CA: &str = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT";
     const NAME: &str = "CONFIG_GRPC_XDS_SERVER_TLS_SAN";
     const CERTIFICATE: &str = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT";
@@ -114,7 +114,7 @@ fn tls(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<XdsTls> {
 }
 
 /// `k1=v1,k2=v2`. Like envoyproxy/ratelimit, ignores a part that is no pair, with a warning.
-fn metadata(read: &Reader<'_>, warnings: &mut Vec<String>) -> Vec<(String, String)> {
+fn metadata(read: &SettingReader<'_>, warnings: &mut Vec<String>) -> Vec<(String, String)> {
     const VARIABLE: &str = "CONFIG_GRPC_XDS_NODE_METADATA";
     let Some(given) = read.given(VARIABLE) else { return Vec::new() };
     let mut pairs = Vec::new();

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    Scenario, Series,
+    AdmittedSeries, Scenario,
     svg::{self, HEAD, LEFT, RIGHT, WIDTH},
 };
 use crate::limit::Algorithm;
@@ -28,7 +28,7 @@ pub struct Panel {
     /// Its metrics in a line.
     pub summary: String,
     /// The admitted requests.
-    pub series: Series,
+    pub series: AdmittedSeries,
 }
 
 struct Axes {

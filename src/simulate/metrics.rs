@@ -34,7 +34,7 @@ pub struct SimulationMetrics {
 
 /// The admitted requests over time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Series {
+pub struct AdmittedSeries {
     /// Seconds since the start, and the requests admitted: in the current fixed window, else in the last period.
     pub points: Vec<(f64, u64)>,
     /// The most that the limit admits.
@@ -176,9 +176,9 @@ fn windows(scenario: &Scenario) -> impl Iterator<Item = (Timestamp, Timestamp)> 
     })
 }
 
-// === impl Series ===
+// === impl AdmittedSeries ===
 
-impl Series {
+impl AdmittedSeries {
     /// Returns the admitted requests over time, in up to `steps` steps.
     #[must_use]
     pub fn of(scenario: &Scenario, outcome: &SimulationOutcome, steps: u32) -> Self {
@@ -353,7 +353,7 @@ mod tests {
     fn a_series_restarts_with_each_window() {
         let scenario = scenario(Algorithm::FixedWindow);
         let outcome = outcome(&scenario, &at_once([100, 600, 700, 1_100]));
-        let series = Series::of(&scenario, &outcome, 4);
+        let series = AdmittedSeries::of(&scenario, &outcome, 4);
         assert_eq!(series.points, [(0.0, 0), (0.5, 1), (1.0, 0), (1.5, 1)]);
         assert_eq!(series.bound, u64::from(LIMIT));
         let nothing = SimulationOutcome { decisions: Vec::new(), calls: 0, fallbacks: 0 };

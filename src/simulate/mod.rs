@@ -36,7 +36,7 @@ mod wait_metrics;
 mod waiting;
 
 pub use chart::{Panel, chart};
-pub use metrics::{Series, SimulationMetrics};
+pub use metrics::{AdmittedSeries, SimulationMetrics};
 pub use run::{Instance, SimulatedDecision, SimulationOutcome, run};
 pub use scenario::{Arrivals, Scenario, ScenarioError, Skew};
 pub use shares::{Demands, DemandsError, SharedCycle, shares_table};

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    arrivals::{Arrival, arrivals},
+    arrivals::{SimulatedArrival, arrivals},
     scenario::{DOMAIN, Scenario, choose},
 };
 use crate::{
@@ -112,7 +112,7 @@ pub(super) async fn offer<F: Future<Output = SimulatedDecision> + Send + 'static
     let mut decisions = Vec::new();
     let mut waiting = JoinSet::new();
     let mut arrivals = arrivals(scenario, random.fork()).peekable();
-    while let Some(Arrival { at, .. }) = arrivals.peek().copied() {
+    while let Some(SimulatedArrival { at, .. }) = arrivals.peek().copied() {
         // timers have a resolution of 1 ms: requests within a millisecond arrive at its end
         let tick = (at * 1e3).ceil();
         sleep_until(started + Duration::from_millis(tick as u64)).await;

@@ -1,7 +1,7 @@
 //! What callers that wait get, and what their provider sees.
 
 use super::{
-    Scenario, Series, SimulatedDecision, SimulationOutcome, WaitingOutcome,
+    AdmittedSeries, Scenario, SimulatedDecision, SimulationOutcome, WaitingOutcome,
     metrics::overshoot_of,
     table::{calls, columns, legend_of, overshoot, percent},
 };
@@ -107,8 +107,8 @@ impl WaitMetrics {
 
 /// Returns the admitted requests over time, as a provider counts them, in up to `steps` steps.
 #[must_use]
-pub fn waiting_series(scenario: &Scenario, outcome: &WaitingOutcome, steps: u32) -> Series {
-    Series::of(scenario, &as_counted(&outcome.simulated), steps)
+pub fn waiting_series(scenario: &Scenario, outcome: &WaitingOutcome, steps: u32) -> AdmittedSeries {
+    AdmittedSeries::of(scenario, &as_counted(&outcome.simulated), steps)
 }
 
 /// Renders the metrics of `modes`, by name.

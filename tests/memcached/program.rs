@@ -76,10 +76,12 @@ fn stopped(weir: Serving) -> String {
 async fn two_weirs_share_their_counts_and_say_what_they_cannot_share() {
     let (rules, server) = (rules(), Server::start());
     let host = format!("127.0.0.1:{}", server.port());
-    let weirs = [0; 2].map(|_| start(&rules, &[("MEMCACHE_HOST_PORT", &host), ("LOG_LEVEL", "info")]));
+    let needed = ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
+    let weirs =
+        [0; 2].map(|_| start(&rules, &[("MEMCACHE_HOST_PORT", &host), ("LOG_LEVEL", "info"), needed]));
     for weir in &weirs {
-        until("it is connected", async || page(weir, "/metrics").contains("\nweir_memcached_connected 1\n"))
-            .await;
+        // the log says so at the same time
+        await_health(weir, "200");
     }
     let mut codes = Vec::new();
     for i in 0..5 {

@@ -5,7 +5,7 @@ use std::{net::TcpListener, sync::Arc, time::Duration};
 use weir::{
     limit::{Algorithm, OverLimitPolicy, Period, Timestamp},
     store::{
-        redis::{Address, Auth, Endpoint, RedisRemote, RedisSettings, Tls, Topology},
+        redis::{Address, Auth, RedisEndpoint, RedisRemote, RedisSettings, Tls, Topology},
         remote::{Heartbeat, Remote as _, Target},
     },
 };
@@ -162,7 +162,7 @@ async fn tls_files_are_checked_at_start() {
 
 fn at(topology: Topology) -> RedisSettings {
     let mut settings = settings(Address::tcp("nowhere", 1));
-    settings.main = Endpoint { timeout: Duration::from_secs(5), ..Endpoint::new(topology) };
+    settings.main = RedisEndpoint { timeout: Duration::from_secs(5), ..RedisEndpoint::new(topology) };
     settings
 }
 

@@ -55,7 +55,7 @@ pub struct Builder {
     max_counters: Option<usize>,
     bounds: WaitBounds,
     clock: Option<Arc<dyn Clock>>,
-    home: Home,
+    home: CounterHome,
     #[cfg(feature = "redis")]
     coordination: Option<CoordinationSettings>,
     #[cfg(feature = "dns")]
@@ -63,7 +63,7 @@ pub struct Builder {
 }
 
 #[derive(Clone, Default)]
-enum Home {
+enum CounterHome {
     #[default]
     Memory,
     #[cfg(feature = "redis")]
@@ -154,7 +154,7 @@ impl Builder {
     pub fn redis(mut self, address: &str) -> Self {
         let settings = Address::parse(address.strip_prefix("redis://").unwrap_or(address), REDIS_PORT);
         let settings = settings.map(|address| Box::new(RedisSettings::single(address)));
-        self.home = Home::Redis(settings.ok_or_else(|| address.to_owned()));
+        self.home = CounterHome::Redis(settings.ok_or_else(|| address.to_owned()));
         self
     }
 
@@ -162,7 +162,7 @@ impl Builder {
     #[cfg(feature = "redis")]
     #[must_use]
     pub fn redis_settings(mut self, settings: RedisSettings) -> Self {
-        self.home = Home::Redis(Ok(Box::new(settings)));
+        self.home = CounterHome::Redis(Ok(Box::new(settings)));
         self
     }
 
@@ -202,7 +202,7 @@ impl Builder {
     #[cfg(feature = "disk")]
     #[must_use]
     pub fn disk_settings(mut self, settings: DiskSettings) -> Self {
-        self.home = Home::Disk(settings);
+        self.home = CounterHome::Disk(settings);
         self
     }
 
@@ -237,9 +237,9 @@ impl Builder {
         #[cfg(feature = "redis")]
         let mut store_thread = None;
         let store = match self.home {
-            Home::Memory => AnyStore::Memory(MemoryStore::new(max_counters)),
+            CounterHome::Memory => AnyStore::Memory(MemoryStore::new(max_counters)),
             #[cfg(feature = "redis")]
-            Home::Redis(settings) => {
+            CounterHome::Redis(settings) => {
                 let settings = settings.map_err(BuildError::Address)?;
                 let mut coordination = self.coordination.unwrap_or_default();
                 coordination.max_counters = max_counters;
@@ -253,7 +253,7 @@ impl Builder {
                 store
             }
             #[cfg(feature = "disk")]
-            Home::Disk(mut settings) => {
+            CounterHome::Disk(mut settings) => {
                 settings.max_counters = max_counters;
                 let clock = Arc::clone(&clock);
                 // reads the journal first, which may take seconds

@@ -36,18 +36,18 @@ use weir_limit::Hits;
 /// ```
 #[derive(Debug)]
 pub struct LimitLayer<F> {
-    limit: Arc<Limit<F>>,
+    limit: Arc<LayerLimit<F>>,
 }
 
 /// A client whose requests are limited.
 #[derive(Debug)]
 pub struct LimitService<S, F> {
     inner: S,
-    limit: Arc<Limit<F>>,
+    limit: Arc<LayerLimit<F>>,
 }
 
 #[derive(Debug)]
-struct Limit<F> {
+struct LayerLimit<F> {
     limiter: Limiter,
     domain: String,
     max_wait: Duration,
@@ -70,7 +70,7 @@ pub enum LayerError<E> {
 impl<F> LimitLayer<F> {
     /// Takes one hit of `domain` for each request, whose entries `entries` returns; waits up to `max_wait`.
     pub fn new(limiter: Limiter, domain: &str, max_wait: Duration, entries: F) -> Self {
-        Self { limit: Arc::new(Limit { limiter, domain: domain.to_owned(), max_wait, entries }) }
+        Self { limit: Arc::new(LayerLimit { limiter, domain: domain.to_owned(), max_wait, entries }) }
     }
 }
 

@@ -6,10 +6,10 @@ use super::{
     checks::{duplicates, foreign},
     error::FileReport,
     fields::{Field, Fields},
-    keys::Level,
+    keys::KeyLevel,
     metadata, rate_limit,
     scalar::{Meaning, Scalar, brief},
-    yaml::{Position, Value, YamlNode},
+    yaml::{Value, YamlNode, YamlPosition},
 };
 use weir_limit::{self as limit, Domain, Origin, Pattern, Rule, Scope, Values};
 
@@ -23,7 +23,7 @@ const MAX_STARS: usize = 100;
 
 pub(super) struct Declared {
     pub(super) domain: Domain,
-    pub(super) at: Position,
+    pub(super) at: YamlPosition,
 }
 
 struct Walk<'r> {
@@ -36,10 +36,10 @@ struct Walk<'r> {
 pub(super) fn compile(root: &YamlNode, report: &mut FileReport) -> Option<Declared> {
     let no_domain = "config file cannot have empty domain";
     if root.is_null() {
-        report.error(Position::default(), no_domain);
+        report.error(YamlPosition::default(), no_domain);
         return None;
     }
-    let fields = Fields::new(root, Level::Root, "a rule file", report)?;
+    let fields = Fields::new(root, KeyLevel::Root, "a rule file", report)?;
     let domain = fields.text("domain", report);
     if domain.is_none() && fields.get("domain").is_none_or(|domain| domain.value.scalar().is_some()) {
         report.error(root.at, no_domain);
@@ -62,13 +62,13 @@ impl Walk<'_> {
     }
 
     fn descriptor(&mut self, node: &YamlNode) -> Option<limit::RuleNode> {
-        let fields = Fields::new(node, Level::Descriptor, "a descriptor", self.report)?;
+        let fields = Fields::new(node, KeyLevel::Descriptor, "a descriptor", self.report)?;
         let key = fields.text("key", self.report);
         match &key {
             None if fields.get("key").is_some_and(|key| key.value.scalar().is_none()) => {}
             None => self.report.error(node.at, "descriptor has empty key"),
             // control planes make keys of names, which may have any characters
-            Some(key) if key.value.contains('*') && key.at != Position::default() => {
+            Some(key) if key.value.contains('*') && key.at != YamlPosition::default() => {
                 self.report.warn(key.at, LITERAL_STAR);
             }
             Some(_) => {}
@@ -84,7 +84,7 @@ impl Walk<'_> {
         if let Some(rule) = rule.as_ref().filter(|rule| rule.sharing.is_some() && has_one_counter) {
             let Origin { line, column, .. } = rule.origin;
             self.report.warn(
-                Position { line, column },
+                YamlPosition { line, column },
                 "'share' has no effect, since all values of this descriptor are one member: leave 'value' out, or give \
                  it a wildcard and no 'share_threshold'",
             );
@@ -100,7 +100,7 @@ impl Walk<'_> {
             // the check of whole domains does not see disabled descriptors
             let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
             duplicates::report(&path, &children, &mut |at, message| {
-                self.report.error_with(Position { line: at.line, column: at.column }, message);
+                self.report.error_with(YamlPosition { line: at.line, column: at.column }, message);
             });
         }
         self.path.pop();
@@ -117,10 +117,10 @@ impl Walk<'_> {
     }
 
     /// Whether there is room for the path; reports the first without. Control planes' rules are bounded before.
-    fn add_path(&mut self, name: usize, at: Position) -> bool {
+    fn add_path(&mut self, name: usize, at: YamlPosition) -> bool {
         let was_full = self.path_bytes > MAX_PATHS;
         self.path_bytes += self.path.iter().map(String::len).sum::<usize>() + name;
-        let has_room = self.path_bytes <= MAX_PATHS || at == Position::default();
+        let has_room = self.path_bytes <= MAX_PATHS || at == YamlPosition::default();
         if !was_full && !has_room {
             self.report.error(
                 at,
@@ -133,9 +133,9 @@ impl Walk<'_> {
         has_room
     }
 
-    fn pattern(&mut self, key: &str, text: &str, at: Position) -> Pattern {
+    fn pattern(&mut self, key: &str, text: &str, at: YamlPosition) -> Pattern {
         // control planes send what they mean
-        if at != Position::default() {
+        if at != YamlPosition::default() {
             foreign::warn(key, text, at, self.report);
         }
         if text.bytes().filter(|byte| *byte == b'*').count() <= MAX_STARS {

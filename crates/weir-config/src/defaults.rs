@@ -11,13 +11,13 @@
 use std::{path::Path, sync::Arc};
 
 use super::{
-    error::{ConfigErrors, FileReport, Report},
+    error::{ConfigErrors, ErrorReport, FileReport},
     fields::Fields,
-    keys::Level,
+    keys::KeyLevel,
     load::read_file,
     rate_limit::{coordination, give_back, shadow},
     share,
-    tier::{self, Kind},
+    tier::{self, LimitKind},
     yaml::{self, YamlNode},
 };
 use weir_limit::{
@@ -28,13 +28,13 @@ use weir_limit::{
 /// Algorithms, coordination and sharing for rules that set none, by domain.
 #[derive(Clone, Debug, Default)]
 pub struct RuleDefaults {
-    all: Defaults,
-    domains: Vec<(Pattern, Defaults)>,
+    all: DefaultFields,
+    domains: Vec<(Pattern, DefaultFields)>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Defaults {
-    algorithm: Option<Kind>,
+struct DefaultFields {
+    algorithm: Option<LimitKind>,
     coordination: RuleCoordination,
     give_back: Option<GiveBack>,
     /// Applies to rules that are for any value of their last key.
@@ -49,7 +49,7 @@ impl RuleDefaults {
     /// Sets only the algorithm, for every domain. None if no algorithm has that `name`.
     #[must_use]
     pub fn of_algorithm(name: &str) -> Option<Self> {
-        let all = Defaults { algorithm: Some(Kind::parse(name)?), ..Defaults::default() };
+        let all = DefaultFields { algorithm: Some(LimitKind::parse(name)?), ..DefaultFields::default() };
         Some(Self { all, domains: Vec::new() })
     }
 
@@ -59,7 +59,7 @@ impl RuleDefaults {
     ///
     /// All errors of the file.
     pub fn with_file(&self, path: &Path) -> Result<Self, ConfigErrors> {
-        let mut report = Report::default();
+        let mut report = ErrorReport::default();
         let mut file = FileReport::new(path.display().to_string().into());
         let read = read_file(path, &mut file).map(|text| read(&text, &mut file)).unwrap_or_default();
         file.finish(&mut report);
@@ -92,17 +92,17 @@ fn read(text: &str, report: &mut FileReport) -> RuleDefaults {
     }
     let root = report.root_of(document, unreadable);
     let Some(root) = root.filter(|root| !root.is_null()) else { return RuleDefaults::default() };
-    let Some(fields) = Fields::new(&root, Level::Defaults, "a file of defaults", report) else {
+    let Some(fields) = Fields::new(&root, KeyLevel::Defaults, "a file of defaults", report) else {
         return RuleDefaults::default();
     };
-    let all = Defaults::read(&fields, report);
+    let all = DefaultFields::read(&fields, report);
     let nodes: Vec<&YamlNode> = fields.maps("domains", report).collect();
     RuleDefaults { all, domains: nodes.into_iter().filter_map(|node| domain(node, report)).collect() }
 }
 
-fn domain(node: &YamlNode, report: &mut FileReport) -> Option<(Pattern, Defaults)> {
-    let fields = Fields::new(node, Level::DomainDefaults, "a domain", report)?;
-    let defaults = Defaults::read(&fields, report);
+fn domain(node: &YamlNode, report: &mut FileReport) -> Option<(Pattern, DefaultFields)> {
+    let fields = Fields::new(node, KeyLevel::DomainDefaults, "a domain", report)?;
+    let defaults = DefaultFields::read(&fields, report);
     let name = fields.text("domain", report);
     if name.is_none() {
         report.error(node.at, "the domain's name is missing; '*' in it matches any characters");
@@ -110,9 +110,9 @@ fn domain(node: &YamlNode, report: &mut FileReport) -> Option<(Pattern, Defaults
     Some((Pattern::new(name?.value), defaults))
 }
 
-// === impl Defaults ===
+// === impl DefaultFields ===
 
-impl Defaults {
+impl DefaultFields {
     fn read(fields: &Fields<'_>, report: &mut FileReport) -> Self {
         let algorithm = tier::kind(fields, report);
         Self {
@@ -166,9 +166,9 @@ impl Defaults {
         }
         for tier in tiers.iter_mut().filter(|tier| tier.algorithm == Algorithm::FixedWindow) {
             tier.algorithm = match self.algorithm {
-                Some(Kind::SlidingWindow) => Algorithm::SlidingWindow,
+                Some(LimitKind::SlidingWindow) => Algorithm::SlidingWindow,
                 // a bucket of 0 tokens would never refill; a window of 0 requests rejects everything as well
-                Some(Kind::TokenBucket) if tier.requests > 0 => Algorithm::TokenBucket(Bucket {
+                Some(LimitKind::TokenBucket) if tier.requests > 0 => Algorithm::TokenBucket(Bucket {
                     burst: tier.requests,
                     refill: Refill::Continuous,
                     strict: false,

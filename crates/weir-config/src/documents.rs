@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::{
     scalar::Scalar,
-    yaml::{Position, YamlNode},
+    yaml::{YamlNode, YamlPosition},
 };
 
 /// A rule file that is not a file.
@@ -29,7 +29,7 @@ pub enum DocumentContent {
 
 /// Frees the parts of `value` on the way: both take a kilobyte for each rule. Text never becomes a number or boolean.
 pub(super) fn tree(value: Json) -> YamlNode {
-    let at = Position::default();
+    let at = YamlPosition::default();
     let plain = |text: &str| YamlNode::leaf(Scalar::new(text, true), at);
     match value {
         Json::Null => plain("null"),

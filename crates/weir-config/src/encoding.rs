@@ -1,10 +1,10 @@
 //! Decodes the bytes of a file.
 
-use super::yaml::Position;
+use super::yaml::YamlPosition;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Undecodable {
-    pub(super) at: Position,
+    pub(super) at: YamlPosition,
     pub(super) message: &'static str,
 }
 
@@ -41,10 +41,10 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<String, Undecodable> 
     }
 }
 
-fn end_of(text: &str) -> Position {
+fn end_of(text: &str) -> YamlPosition {
     let before = text.rsplit('\n').next().map_or(0, |line| line.chars().count());
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    Position { line: count(text.matches('\n').count() + 1), column: count(before + 1) }
+    YamlPosition { line: count(text.matches('\n').count() + 1), column: count(before + 1) }
 }
 
 #[cfg(test)]

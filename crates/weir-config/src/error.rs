@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::yaml::{Document, Fault, Position, YamlNode};
+use super::yaml::{YamlDocument, YamlFault, YamlNode, YamlPosition};
 use weir_limit::Origin;
 use weir_observe::text::{Escaped, shortened};
 
@@ -48,7 +48,7 @@ pub struct ConfigErrors {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct ErrorReport {
     errors: Findings,
     warnings: Findings,
 }
@@ -114,9 +114,9 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-// === impl Report ===
+// === impl ErrorReport ===
 
-impl Report {
+impl ErrorReport {
     pub(super) fn error(&mut self, at: Origin, message: String) {
         self.error_with(at, || message);
     }
@@ -201,37 +201,37 @@ impl FileReport {
         Self { file, errors: Findings::default(), warnings: Findings::default() }
     }
 
-    pub(super) fn origin(&self, at: Position) -> Origin {
+    pub(super) fn origin(&self, at: YamlPosition) -> Origin {
         Origin { file: Arc::clone(&self.file), line: at.line, column: at.column }
     }
 
-    pub(super) fn error(&mut self, at: Position, message: impl Into<String>) {
+    pub(super) fn error(&mut self, at: YamlPosition, message: impl Into<String>) {
         self.error_with(at, || message.into());
     }
 
-    pub(super) fn error_with(&mut self, at: Position, message: impl FnOnce() -> String) {
+    pub(super) fn error_with(&mut self, at: YamlPosition, message: impl FnOnce() -> String) {
         self.errors.add(MAX_FINDINGS, self.origin(at), message);
     }
 
     /// None if `document` has a fault, whose error begins with `start`.
-    pub(super) fn root_of(&mut self, document: Document, start: &str) -> Option<Rc<YamlNode>> {
+    pub(super) fn root_of(&mut self, document: YamlDocument, start: &str) -> Option<Rc<YamlNode>> {
         for warning in document.warnings {
             self.warn(warning.at, warning.message);
         }
-        let report = |fault: Fault| self.error(fault.at, format!("{start}: {}", fault.message));
+        let report = |fault: YamlFault| self.error(fault.at, format!("{start}: {}", fault.message));
         document.root.map_err(report).ok()
     }
 
-    pub(super) fn warn(&mut self, at: Position, message: impl Into<String>) {
+    pub(super) fn warn(&mut self, at: YamlPosition, message: impl Into<String>) {
         self.warn_with(at, || message.into());
     }
 
-    pub(super) fn warn_with(&mut self, at: Position, message: impl FnOnce() -> String) {
+    pub(super) fn warn_with(&mut self, at: YamlPosition, message: impl FnOnce() -> String) {
         self.warnings.add(MAX_FINDINGS, self.origin(at), message);
     }
 
     /// The number of warnings that are left out is not told.
-    pub(super) fn finish(self, report: &mut Report) {
+    pub(super) fn finish(self, report: &mut ErrorReport) {
         report.errors.append(self.errors, "errors");
         report.warnings.append(Findings { first_omitted: None, ..self.warnings }, "warnings");
     }

@@ -7,23 +7,23 @@ use super::{
     checks::misplaced,
     error::FileReport,
     go_format::{not_a_map, not_text},
-    keys::Level,
+    keys::KeyLevel,
     scalar::{Meaning, Scalar},
-    yaml::{Position, Value, YamlNode},
+    yaml::{Value, YamlNode, YamlPosition},
 };
 use weir_observe::spelling;
 
 pub(super) struct Fields<'n> {
     entries: &'n [(Rc<YamlNode>, Rc<YamlNode>)],
-    pub(super) at: Position,
+    pub(super) at: YamlPosition,
     pub(super) has_unknown: bool,
 }
 
 /// A value that is present and not null.
 #[derive(Clone, Copy)]
 pub(super) struct Field<T> {
-    pub(super) key_at: Position,
-    pub(super) at: Position,
+    pub(super) key_at: YamlPosition,
+    pub(super) at: YamlPosition,
     pub(super) value: T,
 }
 
@@ -31,7 +31,12 @@ pub(super) struct Field<T> {
 
 impl<'n> Fields<'n> {
     /// `name` is for messages. Reports a node that is not a mapping, and every invalid key.
-    pub(super) fn new(node: &'n YamlNode, level: Level, name: &str, report: &mut FileReport) -> Option<Self> {
+    pub(super) fn new(
+        node: &'n YamlNode,
+        level: KeyLevel,
+        name: &str,
+        report: &mut FileReport,
+    ) -> Option<Self> {
         let Value::Map(entries) = &node.value else {
             let (right, kind) = (level.keys().join(", "), node.kind());
             report.error(
@@ -60,7 +65,7 @@ impl<'n> Fields<'n> {
     }
 
     /// The place of `key` if nothing is written after it, not even a null.
-    pub(super) fn bare(&self, key: &str) -> Option<Position> {
+    pub(super) fn bare(&self, key: &str) -> Option<YamlPosition> {
         let is_bare = |node: &YamlNode| node.scalar().is_some_and(|s| s.is_null() && s.written().is_empty());
         self.entry(key).filter(|field| is_bare(field.value)).map(|field| field.key_at)
     }

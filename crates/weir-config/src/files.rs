@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::mount::{self, Broken};
+use super::mount::{self, BrokenLink};
 
 /// A directory at the top of an ext file system, which only root may read.
 const LOST_AND_FOUND: &str = "lost+found";
@@ -140,15 +140,15 @@ fn classify(
         Ok(_) => {}
         Err(error) => match mount::broken(&found.path) {
             // removed, or not added yet
-            Some(Broken::NotInVersion) if error.kind() == io::ErrorKind::NotFound => {
+            Some(BrokenLink::NotInVersion) if error.kind() == io::ErrorKind::NotFound => {
                 listing.is_changing = true;
             }
             // such as the lock of a file that an editor has open; any other may be a rule file that is being replaced
-            Some(Broken::Dangling) if found.hidden => {
+            Some(BrokenLink::Dangling) if found.hidden => {
                 listing.skipped.push((found.path, "the link leads nowhere, so it has no effect".to_owned()));
             }
             broken => {
-                listing.is_changing |= broken == Some(Broken::NoVersion);
+                listing.is_changing |= broken == Some(BrokenLink::NoVersion);
                 listing.failures.push((found.path, error));
             }
         },

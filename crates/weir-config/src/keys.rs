@@ -24,7 +24,7 @@ const REFERENCE: [&str; 16] = [
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+pub(super) enum KeyLevel {
     Root,
     Descriptor,
     RateLimit,
@@ -42,9 +42,9 @@ pub(super) enum Level {
     Quantile,
 }
 
-// === impl Level ===
+// === impl KeyLevel ===
 
-impl Level {
+impl KeyLevel {
     const ALL: [Self; 7] = [
         Self::Root,
         Self::Descriptor,
@@ -260,11 +260,11 @@ mod tests {
     #[test]
     fn a_misspelled_key_gets_a_suggestion() {
         for (level, key, meant) in [
-            (Level::Descriptor, "ratelimit", Some("rate_limit")),
-            (Level::Descriptor, "Descriptors", Some("descriptors")),
-            (Level::RateLimit, "requestsperunit", Some("requests_per_unit")),
-            (Level::RateLimit, "colour", None),
-            (Level::Root, "zzz", None),
+            (KeyLevel::Descriptor, "ratelimit", Some("rate_limit")),
+            (KeyLevel::Descriptor, "Descriptors", Some("descriptors")),
+            (KeyLevel::RateLimit, "requestsperunit", Some("requests_per_unit")),
+            (KeyLevel::RateLimit, "colour", None),
+            (KeyLevel::Root, "zzz", None),
         ] {
             assert_eq!(spelling::nearest(key, level.keys().iter().copied()), meant, "{key}");
         }
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_key_at_a_wrong_level_is_reported_with_its_valid_level() {
-        let message = Level::Descriptor.unknown("per");
+        let message = KeyLevel::Descriptor.unknown("per");
         assert!(
             message.starts_with("config error, unknown key 'per': it belongs under 'rate_limit'"),
             "{message}"

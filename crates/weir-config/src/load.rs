@@ -15,9 +15,9 @@ use super::{
     compile::{Declared, compile},
     documents::{self, Document, DocumentContent},
     encoding::{Undecodable, decode},
-    error::{ConfigError, ConfigErrors, ConfigWarning, DisplayOrigin, FileReport, Report},
+    error::{ConfigError, ConfigErrors, ConfigWarning, DisplayOrigin, ErrorReport, FileReport},
     files::{self, Listing, RuleFile},
-    yaml::{self, Position, YamlNode},
+    yaml::{self, YamlNode, YamlPosition},
 };
 use weir_limit::{Domain, Origin};
 
@@ -86,7 +86,7 @@ pub fn load(dir: &Path, options: &Options) -> Result<Loaded, ConfigErrors> {
 }
 
 fn load_listed(dir: &Path, options: Options, listing: &Listing) -> Result<Loaded, ConfigErrors> {
-    let mut reading = Reading::new(options);
+    let mut reading = FileReading::new(options);
     for (path, error) in &listing.failures {
         let (what, beside) = if path == dir {
             (
@@ -118,7 +118,7 @@ fn load_listed(dir: &Path, options: Options, listing: &Listing) -> Result<Loaded
 ///
 /// All errors of the file.
 pub fn load_file(path: &Path) -> Result<Loaded, ConfigErrors> {
-    let mut reading = Reading::new(Options::default());
+    let mut reading = FileReading::new(Options::default());
     reading.file(&RuleFile { path: path.to_owned(), real: path.to_owned() });
     reading.finish(1)
 }
@@ -129,7 +129,7 @@ pub fn load_file(path: &Path) -> Result<Loaded, ConfigErrors> {
 ///
 /// All errors of the file.
 pub fn load_input(name: &str, input: impl Read) -> Result<Loaded, ConfigErrors> {
-    let mut reading = Reading::new(Options::default());
+    let mut reading = FileReading::new(Options::default());
     reading.bytes(name.into(), UNREADABLE, read(input, 0));
     reading.finish(1)
 }
@@ -140,7 +140,7 @@ pub fn load_input(name: &str, input: impl Read) -> Result<Loaded, ConfigErrors> 
 ///
 /// All errors of the document.
 pub fn parse(file: &str, text: &str) -> Result<Loaded, ConfigErrors> {
-    let mut reading = Reading::new(Options::default());
+    let mut reading = FileReading::new(Options::default());
     let mut report = FileReport::new(file.into());
     reading.document(text, &mut report);
     report.finish(&mut reading.report);
@@ -153,7 +153,7 @@ pub fn parse(file: &str, text: &str) -> Result<Loaded, ConfigErrors> {
 ///
 /// All errors of all documents.
 pub fn load_documents(documents: Vec<Document>, options: &Options) -> Result<Loaded, ConfigErrors> {
-    let mut reading = Reading::new(*options);
+    let mut reading = FileReading::new(*options);
     let count = documents.len();
     for Document { name, content } in documents {
         let mut report = FileReport::new(name.as_str().into());
@@ -172,18 +172,18 @@ pub(super) fn read_file(path: &Path, report: &mut FileReport) -> Option<String> 
     text_of(bytes, "error loading file", report)
 }
 
-struct Reading {
+struct FileReading {
     options: Options,
-    report: Report,
+    report: ErrorReport,
     domains: Vec<Domain>,
     places: HashMap<String, (usize, Origin)>,
 }
 
-// === impl Reading ===
+// === impl FileReading ===
 
-impl Reading {
+impl FileReading {
     fn new(options: Options) -> Self {
-        Self { options, report: Report::default(), domains: Vec::new(), places: HashMap::new() }
+        Self { options, report: ErrorReport::default(), domains: Vec::new(), places: HashMap::new() }
     }
 
     fn file(&mut self, file: &RuleFile) {
@@ -259,7 +259,7 @@ fn text_of(bytes: io::Result<Vec<u8>>, start: &str, report: &mut FileReport) -> 
     match bytes.map(decode) {
         Ok(Ok(text)) => return Some(text),
         Ok(Err(Undecodable { at, message })) => report.error(at, format!("{start}: {message}")),
-        Err(error) => report.error(Position::default(), format!("{start}: {error}")),
+        Err(error) => report.error(YamlPosition::default(), format!("{start}: {error}")),
     }
     None
 }

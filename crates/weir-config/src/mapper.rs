@@ -12,9 +12,9 @@
 use std::path::Path;
 
 use super::{
-    error::{ConfigErrors, ConfigWarning, FileReport, Report},
+    error::{ConfigErrors, ConfigWarning, ErrorReport, FileReport},
     fields::{Field, Fields, choice, number, wrong},
-    keys::Level,
+    keys::KeyLevel,
     load::read_file,
     observer::{self, ObserverOptions},
     scalar::brief,
@@ -41,7 +41,7 @@ struct Defaults {
 ///
 /// All errors of the file.
 pub fn read_mapper(path: &Path, compile: Compile) -> Result<(Mapper, Vec<ConfigWarning>), ConfigErrors> {
-    let mut report = Report::default();
+    let mut report = ErrorReport::default();
     let mut file = FileReport::new(path.display().to_string().into());
     let mapper = read_file(path, &mut file).map(|text| read(&text, compile, &mut file)).unwrap_or_default();
     file.finish(&mut report);
@@ -52,12 +52,13 @@ fn read(text: &str, compile: Compile, report: &mut FileReport) -> Mapper {
     let root = report.root_of(yaml::parse(text), "error loading mapper file");
     let root = root.filter(|root| !root.is_null());
     let Some(fields) =
-        root.as_deref().and_then(|root| Fields::new(root, Level::Mapper, "a mapper file", report))
+        root.as_deref().and_then(|root| Fields::new(root, KeyLevel::Mapper, "a mapper file", report))
     else {
         return Mapper::default();
     };
     let defaults = fields.get("defaults").map(|field| field.value);
-    let defaults = defaults.and_then(|node| Fields::new(node, Level::MapperDefaults, "'defaults'", report));
+    let defaults =
+        defaults.and_then(|node| Fields::new(node, KeyLevel::MapperDefaults, "'defaults'", report));
     let most_specific = defaults.as_ref().is_some_and(|fields| fields.flag("glob_disable_ordering", report));
     let defaults = Defaults {
         compile,
@@ -79,7 +80,7 @@ fn read(text: &str, compile: Compile, report: &mut FileReport) -> Mapper {
 }
 
 fn mapping(node: &YamlNode, defaults: &Defaults, report: &mut FileReport) -> Option<(Matcher, Mapping)> {
-    let fields = Fields::new(node, Level::Mapping, "a mapping", report)?;
+    let fields = Fields::new(node, KeyLevel::Mapping, "a mapping", report)?;
     let matcher = matcher(&fields, defaults, report);
     let kind = choice(
         &fields,

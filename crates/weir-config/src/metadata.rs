@@ -6,12 +6,12 @@ use super::{
     error::FileReport,
     go_format::{as_go_prints, float_as_go_prints},
     scalar::{Meaning, Scalar},
-    yaml::{Position, Value, YamlNode},
+    yaml::{Value, YamlNode, YamlPosition},
 };
 use weir_limit::Metadata;
 
 struct Misfit {
-    at: Position,
+    at: YamlPosition,
     why: &'static str,
 }
 
@@ -68,7 +68,7 @@ fn whole_key(key: &YamlNode) -> String {
     }
 }
 
-fn scalar_json(scalar: &Scalar, at: Position) -> Result<Json, Misfit> {
+fn scalar_json(scalar: &Scalar, at: YamlPosition) -> Result<Json, Misfit> {
     Ok(match scalar.meaning() {
         Meaning::Null => Json::Null,
         Meaning::Bool(flag) => flag.into(),
@@ -83,7 +83,7 @@ fn scalar_json(scalar: &Scalar, at: Position) -> Result<Json, Misfit> {
     })
 }
 
-fn finite(number: f64, at: Position) -> Result<Json, Misfit> {
+fn finite(number: f64, at: YamlPosition) -> Result<Json, Misfit> {
     let why = "a number must be finite, since JSON has no other";
     Number::from_f64(number).map(Json::Number).ok_or(Misfit { at, why })
 }

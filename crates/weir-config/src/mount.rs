@@ -15,7 +15,7 @@ use std::{
 pub const MAX_LINKS: usize = 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Broken {
+pub(super) enum BrokenLink {
     /// It was removed or is not added yet.
     NotInVersion,
     NoVersion,
@@ -34,7 +34,7 @@ pub(super) fn is_in_version(real: &Path) -> bool {
 }
 
 /// Follows all links that `path` leads to. None if it is no link, or may not be broken.
-pub(super) fn broken(path: &Path) -> Option<Broken> {
+pub(super) fn broken(path: &Path) -> Option<BrokenLink> {
     let mut current = fs::canonicalize(path.parent()?).ok()?;
     let mut ahead = vec![PathBuf::from(path.file_name()?)];
     let mut links = 0;
@@ -42,10 +42,10 @@ pub(super) fn broken(path: &Path) -> Option<Broken> {
         let next = current.join(&step);
         if links > 0 && step != Path::new("..") && is_internal(step.as_os_str()) {
             let exists = fs::metadata(&next).is_ok_and(|found| found.is_dir());
-            return Some(if exists { Broken::NotInVersion } else { Broken::NoVersion });
+            return Some(if exists { BrokenLink::NotInVersion } else { BrokenLink::NoVersion });
         }
         match fs::read_link(&next) {
-            Ok(_) if links == MAX_LINKS => return Some(Broken::Dangling),
+            Ok(_) if links == MAX_LINKS => return Some(BrokenLink::Dangling),
             Ok(target) => {
                 links += 1;
                 if target.is_absolute() {
@@ -57,7 +57,7 @@ pub(super) fn broken(path: &Path) -> Option<Broken> {
                 // no link
                 io::ErrorKind::InvalidInput => current = next,
                 io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-                    return (links > 0).then_some(Broken::Dangling);
+                    return (links > 0).then_some(BrokenLink::Dangling);
                 }
                 _ => return None,
             },

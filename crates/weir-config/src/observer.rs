@@ -6,9 +6,9 @@ use super::{
     duration,
     error::FileReport,
     fields::{Field, Fields, choice, number, wrong},
-    keys::Level,
+    keys::KeyLevel,
     scalar::{Meaning, Scalar},
-    yaml::{Position, YamlNode},
+    yaml::{YamlNode, YamlPosition},
 };
 use weir_observe::mapper::{Bound, Observer, Summary};
 
@@ -24,17 +24,17 @@ const WINDOW: (Duration, u32) = (Duration::from_mins(10), 5);
 const MILLISECOND: f64 = 1e6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ObserverKind {
     Histogram,
     Summary,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct ObserverOptions {
-    kind: Option<Kind>,
+    kind: Option<ObserverKind>,
     /// The places of options that only a histogram has, and that only a summary has.
-    histogram_at: Option<Position>,
-    summary_at: Option<Position>,
+    histogram_at: Option<YamlPosition>,
+    summary_at: Option<YamlPosition>,
     buckets: Option<Vec<f64>>,
     quantiles: Option<Vec<f64>>,
     max_age: Option<Duration>,
@@ -46,18 +46,18 @@ pub(super) fn read(fields: &Fields<'_>, report: &mut FileReport) -> ObserverOpti
     if let Some(ttl) = ttl {
         report.error(ttl.at, "weir's series do not expire, since its rules bound their number; remove 'ttl'");
     }
-    let kinds = [("histogram", Kind::Histogram), ("summary", Kind::Summary)];
+    let kinds = [("histogram", ObserverKind::Histogram), ("summary", ObserverKind::Summary)];
     let mut options = ObserverOptions::default();
     for key in ["timer_type", "observer_type"] {
         options.kind = choice(fields, key, &kinds, report).or(options.kind);
     }
-    let histogram = section(fields, "histogram_options", Level::HistogramOptions, report);
+    let histogram = section(fields, "histogram_options", KeyLevel::HistogramOptions, report);
     for key in ["native_histogram_bucket_factor", "native_histogram_max_buckets"] {
         if let Some(field) = histogram.as_ref().and_then(|options| options.get(key)) {
             report.error(field.key_at, "weir has no native histograms; remove this key");
         }
     }
-    let summary = section(fields, "summary_options", Level::SummaryOptions, report);
+    let summary = section(fields, "summary_options", KeyLevel::SummaryOptions, report);
     let at = |keys: [&str; 2]| keys.into_iter().find_map(|key| fields.get(key)).map(|field| field.key_at);
     options.histogram_at = at(["histogram_options", "buckets"]);
     options.summary_at = at(["summary_options", "quantiles"]);
@@ -69,10 +69,10 @@ pub(super) fn read(fields: &Fields<'_>, report: &mut FileReport) -> ObserverOpti
         // weir has buckets instead of samples
         summary.count("buf_cap", 0, report);
     }
-    if let (Some(Kind::Histogram), Some(at)) = (options.kind, options.summary_at) {
+    if let (Some(ObserverKind::Histogram), Some(at)) = (options.kind, options.summary_at) {
         report.error(at, "a histogram has no quantiles; write 'observer_type: summary', or remove this key");
     }
-    if let (Some(Kind::Summary), Some(at)) = (options.kind, options.histogram_at) {
+    if let (Some(ObserverKind::Summary), Some(at)) = (options.kind, options.histogram_at) {
         report.error(at, "a summary has no buckets; write 'observer_type: histogram', or remove this key");
     }
     if let (None, Some(_), Some(at)) = (options.kind, options.histogram_at, options.summary_at) {
@@ -84,7 +84,12 @@ pub(super) fn read(fields: &Fields<'_>, report: &mut FileReport) -> ObserverOpti
     options
 }
 
-fn section<'n>(fields: &Fields<'n>, key: &str, level: Level, report: &mut FileReport) -> Option<Fields<'n>> {
+fn section<'n>(
+    fields: &Fields<'n>,
+    key: &str,
+    level: KeyLevel,
+    report: &mut FileReport,
+) -> Option<Fields<'n>> {
     let node = fields.get(key)?.value;
     Fields::new(node, level, &format!("'{key}'"), report)
 }
@@ -126,7 +131,7 @@ fn quantiles(fields: Option<&Fields<'_>>, report: &mut FileReport) -> Option<Vec
 }
 
 fn quantile(node: &YamlNode, report: &mut FileReport) -> Option<f64> {
-    let fields = Fields::new(node, Level::Quantile, "a quantile", report)?;
+    let fields = Fields::new(node, KeyLevel::Quantile, "a quantile", report)?;
     let mut share = |key: &str| {
         let node = fields.get(key)?.value;
         let share = match node.scalar().map(Scalar::meaning) {
@@ -163,13 +168,13 @@ fn max_age(fields: &Fields<'_>, report: &mut FileReport) -> Option<Duration> {
 impl ObserverOptions {
     pub(super) fn resolve(&self, defaults: &Self, scale: f64) -> Observer {
         let kind = self.kind.or_else(|| self.implied()).or(defaults.kind).or_else(|| defaults.implied());
-        match kind.unwrap_or(Kind::Histogram) {
-            Kind::Histogram => {
+        match kind.unwrap_or(ObserverKind::Histogram) {
+            ObserverKind::Histogram => {
                 let buckets = self.buckets.as_ref().or(defaults.buckets.as_ref());
                 let bound = |written: &f64| Bound { written: *written, nanos: nanos(*written, scale) };
                 Observer::Histogram(buckets.map(|buckets| buckets.iter().map(bound).collect()))
             }
-            Kind::Summary => Observer::Summary(Summary {
+            ObserverKind::Summary => Observer::Summary(Summary {
                 quantiles: self
                     .quantiles
                     .as_ref()
@@ -181,9 +186,10 @@ impl ObserverOptions {
         }
     }
 
-    fn implied(&self) -> Option<Kind> {
-        let kind = |at: Option<Position>, kind| at.map(|_| kind);
-        kind(self.histogram_at, Kind::Histogram).or_else(|| kind(self.summary_at, Kind::Summary))
+    fn implied(&self) -> Option<ObserverKind> {
+        let kind = |at: Option<YamlPosition>, kind| at.map(|_| kind);
+        kind(self.histogram_at, ObserverKind::Histogram)
+            .or_else(|| kind(self.summary_at, ObserverKind::Summary))
     }
 }
 

@@ -5,11 +5,11 @@ use super::{
     duration,
     error::FileReport,
     fields::Fields,
-    keys::Level,
+    keys::KeyLevel,
     scalar::brief,
     share, split,
-    tier::{self, Kind, OURS, PACE, REFERENCE},
-    yaml::{Position, Value, YamlNode},
+    tier::{self, LimitKind, OURS, PACE, REFERENCE},
+    yaml::{Value, YamlNode, YamlPosition},
 };
 use weir_limit::{
     Coordination, GiveBack, Limit, OnStoreFailure, OverLimitPolicy, RuleCoordination, Tier, Unit,
@@ -33,8 +33,8 @@ pub(super) struct RateLimit {
     pub(super) replaces: Vec<Box<str>>,
 }
 
-pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -> Option<RateLimit> {
-    let fields = Fields::new(node, Level::RateLimit, "'rate_limit'", report)?;
+pub(super) fn read(node: &YamlNode, key_at: YamlPosition, report: &mut FileReport) -> Option<RateLimit> {
+    let fields = Fields::new(node, KeyLevel::RateLimit, "'rate_limit'", report)?;
     let name = fields.text("name", report);
     let replaces = replaces(&fields, name.map(|name| name.value), report);
     let (mut limit, sharing) = if fields.flag("unlimited", report) {
@@ -62,8 +62,8 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
 /// Also reads how the first tier is shared. `inherited` is the algorithm unless `fields` name one.
 fn limit(
     fields: &Fields<'_>,
-    key_at: Position,
-    inherited: Option<Kind>,
+    key_at: YamlPosition,
+    inherited: Option<LimitKind>,
     report: &mut FileReport,
 ) -> (Option<Limit>, Option<Sharing>) {
     if fields.get("tiers").is_some() {
@@ -84,9 +84,13 @@ fn limit(
     (limit, sharing)
 }
 
-pub(super) fn shadow(fields: &Fields<'_>, inherited: Option<Kind>, report: &mut FileReport) -> Option<Limit> {
+pub(super) fn shadow(
+    fields: &Fields<'_>,
+    inherited: Option<LimitKind>,
+    report: &mut FileReport,
+) -> Option<Limit> {
     let field = fields.get("shadow")?;
-    let fields = Fields::new(field.value, Level::Shadow, "'shadow'", report)?;
+    let fields = Fields::new(field.value, KeyLevel::Shadow, "'shadow'", report)?;
     limit(&fields, field.key_at, inherited, report).0
 }
 
@@ -108,7 +112,7 @@ fn shadow_beside(
         );
         return None;
     }
-    let shadow = shadow(fields, Some(Kind::of(first)), report)?;
+    let shadow = shadow(fields, Some(LimitKind::of(first)), report)?;
     if shadow == *enforced {
         report.warn(field.key_at, "this 'shadow' is the limit itself, so it would reject the same requests");
     }
@@ -163,7 +167,7 @@ pub(super) fn give_back(fields: &Fields<'_>, report: &mut FileReport) -> Option<
 /// The tier that is shared becomes the first one of the limit.
 fn tiers(
     fields: &Fields<'_>,
-    inherited: Option<Kind>,
+    inherited: Option<LimitKind>,
     report: &mut FileReport,
 ) -> Option<(Limit, Option<Sharing>)> {
     for key in REFERENCE.into_iter().chain(OURS).chain(PACE).chain(["share"]) {
@@ -183,11 +187,11 @@ fn tiers(
         );
         return None;
     }
-    let mut tiers: Vec<(Tier, Position)> = Vec::new();
+    let mut tiers: Vec<(Tier, YamlPosition)> = Vec::new();
     let mut all_valid = true;
     let mut shared: Option<(Tier, Sharing)> = None;
     for node in fields.maps("tiers", report) {
-        let Some(fields) = Fields::new(node, Level::Tier, "a tier", report) else {
+        let Some(fields) = Fields::new(node, KeyLevel::Tier, "a tier", report) else {
             all_valid = false;
             continue;
         };
@@ -261,7 +265,7 @@ fn check_unlimited(fields: &Fields<'_>, report: &mut FileReport) {
 fn replaces(fields: &Fields<'_>, own: Option<&str>, report: &mut FileReport) -> Vec<Box<str>> {
     let mut names = Vec::new();
     for node in fields.maps("replaces", report) {
-        let Some(entry) = Fields::new(node, Level::Replaces, "an entry of 'replaces'", report) else {
+        let Some(entry) = Fields::new(node, KeyLevel::Replaces, "an entry of 'replaces'", report) else {
             continue;
         };
         match entry.text("name", report) {

@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, ops::RangeInclusive};
 use super::{
     error::FileReport,
     fields::{Field, Fields, wrong},
-    keys::Level,
+    keys::KeyLevel,
     scalar::{Meaning, brief},
     tier::Read,
-    yaml::{Position, Value, YamlNode},
+    yaml::{Value, YamlNode, YamlPosition},
 };
 use weir_limit::{
     Algorithm, Tier,
@@ -24,7 +24,7 @@ pub(super) fn read(fields: &Fields<'_>, read: Option<&Read>, report: &mut FileRe
             if is_smooth { "remove 'smooth'" } else { "leave out 'algorithm', or write 'fixed_window'" };
         report.error(field.key_at, format!("a shared limit is a fixed window; {right}"));
     }
-    let fields = Fields::new(field.value, Level::Share, "'share'", report)?;
+    let fields = Fields::new(field.value, KeyLevel::Share, "'share'", report)?;
     let default = Sharing::default();
     let borrow = one_of(&fields, "borrow", &BORROW, report).unwrap_or_default();
     let lend = one_of(&fields, "lend", &LEND, report);
@@ -141,7 +141,7 @@ fn weights(fields: &Fields<'_>, report: &mut FileReport) -> BTreeMap<Box<str>, u
 }
 
 fn weight_of(name: &YamlNode, weight: &YamlNode, report: &mut FileReport) -> Option<(Box<str>, u32)> {
-    let mut error = |at: Position, message: String| report.error(at, message);
+    let mut error = |at: YamlPosition, message: String| report.error(at, message);
     let Some(name) = name.scalar() else {
         error(name.at, format!("a member's name must be text, not {}", name.kind()));
         return None;

@@ -6,7 +6,7 @@ use super::{
     error::FileReport,
     fields::{Field, Fields},
     scalar::{Meaning, Scalar, brief},
-    yaml::Position,
+    yaml::YamlPosition,
 };
 use weir_limit::{
     Algorithm, Coordination, Limit, Origin, Period, Refill, RuleCoordination, RuleNode, Tier, part,
@@ -15,7 +15,7 @@ use weir_limit::{
 /// The longest that instances which start beside others wait for their part without a warning.
 const LONG: Period = Period::from_secs(60);
 
-enum Instances {
+enum InstancesKey {
     Number(NonZeroU16),
     /// The DNS name whose addresses are counted.
     OfName(Box<str>),
@@ -51,7 +51,7 @@ pub(super) fn apply(
     }
     let limit = limit?;
     match instances {
-        Some(Field { value: Instances::Number(number), at, .. }) => {
+        Some(Field { value: InstancesKey::Number(number), at, .. }) => {
             warn_of_parts(limit, number, at, report);
             coordination.mode = Some(Coordination::Local);
             coordination.split_between = Some(number);
@@ -60,7 +60,7 @@ pub(super) fn apply(
                 divide(shadow, number);
             }
         }
-        Some(Field { value: Instances::OfName(name), at, .. }) => {
+        Some(Field { value: InstancesKey::OfName(name), at, .. }) => {
             if let Some(message) = of_two(limit) {
                 report.warn(at, message);
             }
@@ -103,7 +103,7 @@ pub fn names_of_instances(nodes: &[RuleNode]) -> Vec<(Box<str>, Origin)> {
     own.chain(nodes.iter().flat_map(|node| names_of_instances(&node.children))).collect()
 }
 
-fn instances(fields: &Fields<'_>, report: &mut FileReport) -> Option<Field<Instances>> {
+fn instances(fields: &Fields<'_>, report: &mut FileReport) -> Option<Field<InstancesKey>> {
     let field = fields.get("instances")?;
     let text = field.value.scalar().filter(|scalar| scalar.meaning() == Meaning::Text).map(Scalar::text);
     if let Some(text) = text {
@@ -117,11 +117,11 @@ fn instances(fields: &Fields<'_>, report: &mut FileReport) -> Option<Field<Insta
                 ),
             );
         }
-        return Some(Field { at: field.at, key_at: field.key_at, value: Instances::OfName(name?.into()) });
+        return Some(Field { at: field.at, key_at: field.key_at, value: InstancesKey::OfName(name?.into()) });
     }
     let field = fields.count_in("instances", 1..=u16::MAX.into(), report)?;
     let number = u16::try_from(field.value).ok().and_then(NonZeroU16::new)?;
-    Some(Field { at: field.at, key_at: field.key_at, value: Instances::Number(number) })
+    Some(Field { at: field.at, key_at: field.key_at, value: InstancesKey::Number(number) })
 }
 
 /// Whether it is a DNS name (RFC 1035).
@@ -167,7 +167,7 @@ pub(super) fn of_any_number(limit: &Limit) -> impl Iterator<Item = String> {
     of_two(limit).into_iter().chain(late)
 }
 
-fn warn_of_parts(limit: &Limit, instances: NonZeroU16, at: Position, report: &mut FileReport) {
+fn warn_of_parts(limit: &Limit, instances: NonZeroU16, at: YamlPosition, report: &mut FileReport) {
     let count = u32::from(instances.get());
     for tier in limit.tiers() {
         let part = part::of_tier(tier, instances.into());

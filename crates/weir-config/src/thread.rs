@@ -8,11 +8,11 @@ use std::{
 
 use tokio::sync::oneshot;
 
-type Job = Box<dyn FnOnce() + Send>;
+type RulesJob = Box<dyn FnOnce() + Send>;
 
 /// For all loads: allocators keep what was freed for its thread, so all threads of a pool would keep a load's memory.
-static THREAD: LazyLock<mpsc::Sender<Job>> = LazyLock::new(|| {
-    let (jobs, received) = mpsc::channel::<Job>();
+static THREAD: LazyLock<mpsc::Sender<RulesJob>> = LazyLock::new(|| {
+    let (jobs, received) = mpsc::channel::<RulesJob>();
     let run = move || received.into_iter().for_each(|job| job());
     thread::Builder::new().name("weir-rules".into()).spawn(run).expect("the system can start a thread");
     jobs

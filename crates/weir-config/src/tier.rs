@@ -5,7 +5,7 @@ use super::{
     error::FileReport,
     fields::{Field, Fields},
     scalar::brief,
-    yaml::Position,
+    yaml::YamlPosition,
 };
 use weir_limit::{Algorithm, Bucket, Period, Refill, Tier, Unit};
 
@@ -22,7 +22,7 @@ const LEAST_BURST: u128 = 2_000_000;
 const ALGORITHMS: &str = "fixed_window, sliding_window or token_bucket";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum LimitKind {
     #[default]
     FixedWindow,
     SlidingWindow,
@@ -40,8 +40,8 @@ pub(super) struct Read {
 /// `inherited` is the algorithm unless `fields` name one. None if the limit is invalid, which is reported.
 pub(super) fn read(
     fields: &Fields<'_>,
-    key_at: Position,
-    inherited: Option<Kind>,
+    key_at: YamlPosition,
+    inherited: Option<LimitKind>,
     report: &mut FileReport,
 ) -> Option<Read> {
     let kind =
@@ -62,32 +62,32 @@ pub(super) fn read(
         _ => reference(fields, key_at, report),
     }?;
     let algorithm = match kind {
-        Kind::FixedWindow | Kind::SlidingWindow => {
+        LimitKind::FixedWindow | LimitKind::SlidingWindow => {
             let is_smooth = fields.flag("smooth", report);
             reject_bucket_keys(fields, is_smooth, report);
             if is_smooth {
                 return smooth(fields, kind, requests, period, report);
             }
-            if kind == Kind::FixedWindow { Algorithm::FixedWindow } else { Algorithm::SlidingWindow }
+            if kind == LimitKind::FixedWindow { Algorithm::FixedWindow } else { Algorithm::SlidingWindow }
         }
-        Kind::TokenBucket => Algorithm::TokenBucket(bucket(fields, key_at, requests, report)?),
+        LimitKind::TokenBucket => Algorithm::TokenBucket(bucket(fields, key_at, requests, report)?),
     };
     let tier = Tier { requests, period, algorithm };
-    Some(Read { tier, pace: None, is_reference: kind == Kind::FixedWindow && first(&OURS).is_none() })
+    Some(Read { tier, pace: None, is_reference: kind == LimitKind::FixedWindow && first(&OURS).is_none() })
 }
 
-pub(super) fn kind(fields: &Fields<'_>, report: &mut FileReport) -> Option<Kind> {
+pub(super) fn kind(fields: &Fields<'_>, report: &mut FileReport) -> Option<LimitKind> {
     let field = fields.text("algorithm", report)?;
-    let kind = Kind::parse(field.value);
+    let kind = LimitKind::parse(field.value);
     if kind.is_none() {
         report.error(field.at, format!("unknown algorithm '{}'; write {ALGORITHMS}", brief(field.value)));
     }
     kind
 }
 
-// === impl Kind ===
+// === impl LimitKind ===
 
-impl Kind {
+impl LimitKind {
     pub(super) const fn of(tier: &Tier) -> Self {
         match tier.algorithm {
             Algorithm::FixedWindow => Self::FixedWindow,
@@ -106,7 +106,7 @@ impl Kind {
     }
 }
 
-fn reference(fields: &Fields<'_>, key_at: Position, report: &mut FileReport) -> Option<(u32, Period)> {
+fn reference(fields: &Fields<'_>, key_at: YamlPosition, report: &mut FileReport) -> Option<(u32, Period)> {
     let requests = fields.count("requests_per_unit", 0, report);
     let multiplier = fields.count("unit_multiplier", 1, report);
     let field = fields.text("unit", report);
@@ -157,7 +157,12 @@ fn ours(fields: &Fields<'_>, report: &mut FileReport) -> Option<(u32, Period)> {
     Some((requests?.value, period))
 }
 
-fn bucket(fields: &Fields<'_>, key_at: Position, requests: u32, report: &mut FileReport) -> Option<Bucket> {
+fn bucket(
+    fields: &Fields<'_>,
+    key_at: YamlPosition,
+    requests: u32,
+    report: &mut FileReport,
+) -> Option<Bucket> {
     if requests == 0 {
         report.error(
             key_at,
@@ -207,7 +212,7 @@ fn bucket(fields: &Fields<'_>, key_at: Position, requests: u32, report: &mut Fil
 
 fn smooth(
     fields: &Fields<'_>,
-    kind: Kind,
+    kind: LimitKind,
     requests: u32,
     period: Period,
     report: &mut FileReport,
@@ -216,7 +221,7 @@ fn smooth(
         // an invalid value was reported
         None if fields.get("burst").is_some() => return None,
         // each hit of a burst takes one from the rate of a sliding window
-        None if kind == Kind::SlidingWindow => requests.div_ceil(100),
+        None if kind == LimitKind::SlidingWindow => requests.div_ceil(100),
         None => requests.div_ceil(100).max(5),
         Some(field) => {
             if field.value > requests {
@@ -231,13 +236,13 @@ fn smooth(
     let burst = burst.max(u32::try_from(least).unwrap_or(u32::MAX)).min(requests);
     let window = |algorithm| Tier { requests, period, algorithm };
     let (tier, pace) = match kind {
-        Kind::SlidingWindow if requests == 0 => (window(Algorithm::SlidingWindow), None),
+        LimitKind::SlidingWindow if requests == 0 => (window(Algorithm::SlidingWindow), None),
         _ if requests == 0 => (window(Algorithm::FixedWindow), None),
         // a bucket of that rate and burst admits no more than the limit in any interval of a period
-        Kind::SlidingWindow => {
+        LimitKind::SlidingWindow => {
             (Tier { requests: requests - burst + 1, ..window(Algorithm::SlidingWindow) }.pace(burst), None)
         }
-        Kind::FixedWindow | Kind::TokenBucket => {
+        LimitKind::FixedWindow | LimitKind::TokenBucket => {
             let window = window(Algorithm::FixedWindow);
             let pace = window.pace(burst);
             (window, Some(pace))

@@ -4,7 +4,7 @@
 //! (`007` has three characters), every duplicate key is reported, and an alias is shared instead of copied, so that an
 //! alias bomb is rejected before it takes memory.
 //!
-//! Entries of a mapping mean what they mean to yaml.v2, with which envoyproxy/ratelimit reads its rules: see [`Slot`].
+//! Entries of a mapping mean what they mean to yaml.v2, with which envoyproxy/ratelimit reads its rules: see [`NodeSlot`].
 
 use std::{
     collections::{HashMap, hash_map},
@@ -46,7 +46,7 @@ const ALIAS: &str = ": a value that begins with '*' is an alias of YAML, and one
 
 /// Line and column from 1, in characters. The default, 0, stands for the whole document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Position {
+pub(super) struct YamlPosition {
     pub(super) line: u32,
     pub(super) column: u32,
 }
@@ -55,7 +55,7 @@ pub(super) struct Position {
 #[derive(Debug)]
 pub(super) struct YamlNode {
     pub(super) value: Value,
-    pub(super) at: Position,
+    pub(super) at: YamlPosition,
     size: Size,
     height: usize,
 }
@@ -76,50 +76,50 @@ pub(super) enum Value {
 }
 
 #[derive(Debug)]
-pub(super) struct Fault {
-    pub(super) at: Position,
+pub(super) struct YamlFault {
+    pub(super) at: YamlPosition,
     pub(super) message: String,
 }
 
 #[derive(Debug)]
-pub(super) struct Document {
+pub(super) struct YamlDocument {
     /// Null if the document is empty.
-    pub(super) root: Result<Rc<YamlNode>, Fault>,
+    pub(super) root: Result<Rc<YamlNode>, YamlFault>,
     /// Allowed, but probably mistakes: the first [`MAX_WARNINGS`].
-    pub(super) warnings: Vec<Fault>,
+    pub(super) warnings: Vec<YamlFault>,
 }
 
-pub(super) fn parse(text: &str) -> Document {
-    let mut builder = Builder::default();
+pub(super) fn parse(text: &str) -> YamlDocument {
+    let mut builder = TreeBuilder::default();
     let read = builder.read(Parser::new_from_str(text));
-    let empty = || Rc::new(YamlNode::leaf(Scalar::new("", true), Position::default()));
-    Document { root: read.map(|()| builder.root.unwrap_or_else(empty)), warnings: builder.warnings.0 }
+    let empty = || Rc::new(YamlNode::leaf(Scalar::new("", true), YamlPosition::default()));
+    YamlDocument { root: read.map(|()| builder.root.unwrap_or_else(empty)), warnings: builder.warnings.0 }
 }
 
-// === impl Position ===
+// === impl YamlPosition ===
 
-impl From<Span> for Position {
+impl From<Span> for YamlPosition {
     fn from(span: Span) -> Self {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Self { line: count(span.start.line()), column: count(span.start.col() + 1) }
     }
 }
 
-// === impl Fault ===
+// === impl YamlFault ===
 
-impl Fault {
-    fn new(at: Position, message: impl Into<String>) -> Self {
+impl YamlFault {
+    fn new(at: YamlPosition, message: impl Into<String>) -> Self {
         Self { at, message: message.into() }
     }
 
-    fn too_deep(at: Position) -> Self {
+    fn too_deep(at: YamlPosition) -> Self {
         Self::new(at, format!("nested deeper than {MAX_DEPTH} levels"))
     }
 }
 
-impl From<&ScanError> for Fault {
+impl From<&ScanError> for YamlFault {
     fn from(error: &ScanError) -> Self {
-        let at = Position::from(Span::empty(*error.marker()));
+        let at = YamlPosition::from(Span::empty(*error.marker()));
         // the parser reads ahead, so its own limit of nested brackets applies first
         if *error.kind() == ErrorKind::RecursionLimitExceeded {
             return Self::too_deep(at);
@@ -130,14 +130,14 @@ impl From<&ScanError> for Fault {
 }
 
 #[derive(Default)]
-struct Warnings(Vec<Fault>);
+struct Warnings(Vec<YamlFault>);
 
 // === impl Warnings ===
 
 impl Warnings {
-    fn add(&mut self, at: Position, message: impl FnOnce() -> String) {
+    fn add(&mut self, at: YamlPosition, message: impl FnOnce() -> String) {
         if self.0.len() < MAX_WARNINGS {
-            self.0.push(Fault { at, message: message() });
+            self.0.push(YamlFault { at, message: message() });
         }
     }
 }
@@ -164,17 +164,17 @@ impl YamlNode {
         self.scalar().is_some_and(Scalar::is_null)
     }
 
-    pub(super) fn leaf(scalar: Scalar, at: Position) -> Self {
+    pub(super) fn leaf(scalar: Scalar, at: YamlPosition) -> Self {
         let size = Size { nodes: 1, text_bytes: scalar.written().len() };
         Self { value: Value::Scalar(scalar), at, size, height: 1 }
     }
 
-    pub(super) fn list(items: Vec<Rc<Self>>, at: Position) -> Self {
+    pub(super) fn list(items: Vec<Rc<Self>>, at: YamlPosition) -> Self {
         let (size, height) = measure(&items);
         Self { value: Value::List(items), at, size, height }
     }
 
-    pub(super) fn map(entries: Vec<(Rc<Self>, Rc<Self>)>, at: Position) -> Self {
+    pub(super) fn map(entries: Vec<(Rc<Self>, Rc<Self>)>, at: YamlPosition) -> Self {
         let (size, height) = measure(entries.iter().flat_map(|(key, value)| [key, value]));
         Self { value: Value::Map(entries), at, size, height }
     }
@@ -202,16 +202,16 @@ impl Size {
 
 /// Keeps its own stack, so that nesting does not use the thread's.
 #[derive(Default)]
-struct Builder {
+struct TreeBuilder {
     root: Option<Rc<YamlNode>>,
-    open: Vec<Open>,
+    open: Vec<OpenNode>,
     anchors: HashMap<usize, Rc<YamlNode>>,
     size: Size,
     warnings: Warnings,
 }
 
-struct Open {
-    at: Position,
+struct OpenNode {
+    at: YamlPosition,
     anchor: usize,
     parts: Parts,
 }
@@ -224,11 +224,11 @@ enum Parts {
 #[derive(Default)]
 struct Entries {
     /// In the order in which they apply, those of `<<` among them.
-    applied: Vec<Entry>,
+    applied: Vec<MapEntry>,
     key: Option<Rc<YamlNode>>,
 }
 
-struct Entry {
+struct MapEntry {
     key: Rc<YamlNode>,
     value: Rc<YamlNode>,
     merged: bool,
@@ -238,23 +238,23 @@ struct Entry {
 /// for: a later one overwrites an earlier one, merged or not. It decodes a mapping into the one that the field already
 /// has (`rate_limit` is a pointer to a struct), which combines both. Values in a Go map such as `metadata` are decoded
 /// anew, and replaced.
-struct Slot {
+struct NodeSlot {
     /// The key.
     pub key: Rc<YamlNode>,
     value: Rc<YamlNode>,
     /// Mappings to combine with `value`, then a mapping too. Combining them one by one would take quadratic time.
     earlier: Vec<Rc<YamlNode>>,
-    written: Option<Position>,
+    written: Option<YamlPosition>,
 }
 
-// === impl Builder ===
+// === impl TreeBuilder ===
 
-impl Builder {
-    fn read<'t>(&mut self, mut events: impl Iterator<Item = ParsedEvent<'t>>) -> Result<(), Fault> {
+impl TreeBuilder {
+    fn read<'t>(&mut self, mut events: impl Iterator<Item = ParsedEvent<'t>>) -> Result<(), YamlFault> {
         let is_done = |builder: &Self| builder.root.as_ref().is_some_and(|root| !root.is_null());
         while !is_done(self) {
             let Some(event) = events.next() else { break };
-            let (event, span) = event.map_err(|error| Fault::from(&error))?;
+            let (event, span) = event.map_err(|error| YamlFault::from(&error))?;
             self.add(event, span)?;
         }
         if let Some(at) = next_document(events) {
@@ -266,8 +266,8 @@ impl Builder {
         Ok(())
     }
 
-    fn add(&mut self, event: Event<'_>, span: Span) -> Result<(), Fault> {
-        let at = Position::from(span);
+    fn add(&mut self, event: Event<'_>, span: Span) -> Result<(), YamlFault> {
+        let at = YamlPosition::from(span);
         match event {
             // a document without content is not the one of the file
             Event::DocumentStart(..) => self.root = None,
@@ -282,7 +282,7 @@ impl Builder {
             Event::SequenceEnd | Event::MappingEnd => self.close()?,
             Event::Alias(anchor) => {
                 let Some(node) = self.anchors.get(&anchor).map(Rc::clone) else {
-                    return Err(Fault::new(at, "an anchor's value must not contain itself"));
+                    return Err(YamlFault::new(at, "an anchor's value must not contain itself"));
                 };
                 self.count(node.size, at)?;
                 self.put(node, at)?;
@@ -292,13 +292,13 @@ impl Builder {
         Ok(())
     }
 
-    fn open(&mut self, at: Position, anchor: usize, parts: Parts) -> Result<(), Fault> {
-        self.open.push(Open { at, anchor, parts });
+    fn open(&mut self, at: YamlPosition, anchor: usize, parts: Parts) -> Result<(), YamlFault> {
+        self.open.push(OpenNode { at, anchor, parts });
         self.check_depth(0, at)
     }
 
-    fn close(&mut self) -> Result<(), Fault> {
-        let Some(Open { at, anchor, parts }) = self.open.pop() else {
+    fn close(&mut self) -> Result<(), YamlFault> {
+        let Some(OpenNode { at, anchor, parts }) = self.open.pop() else {
             return Ok(());
         };
         self.count(Size::NODE, at)?;
@@ -306,7 +306,7 @@ impl Builder {
             Parts::List(items) => YamlNode::list(items, at),
             Parts::Map(entries) => {
                 let merged = entries.applied.iter().filter(|entry| entry.merged);
-                let size = merged.fold(Size::default(), |size, Entry { key, value, .. }| {
+                let size = merged.fold(Size::default(), |size, MapEntry { key, value, .. }| {
                     size.plus(key.size).plus(value.size)
                 });
                 self.count(size, at)?;
@@ -317,7 +317,7 @@ impl Builder {
         self.node(Rc::new(node), anchor)
     }
 
-    fn node(&mut self, node: Rc<YamlNode>, anchor: usize) -> Result<(), Fault> {
+    fn node(&mut self, node: Rc<YamlNode>, anchor: usize) -> Result<(), YamlFault> {
         if anchor != 0 {
             self.anchors.insert(anchor, Rc::clone(&node));
         }
@@ -326,7 +326,7 @@ impl Builder {
     }
 
     /// `at` is the place of the node or of its alias.
-    fn put(&mut self, node: Rc<YamlNode>, at: Position) -> Result<(), Fault> {
+    fn put(&mut self, node: Rc<YamlNode>, at: YamlPosition) -> Result<(), YamlFault> {
         self.check_depth(node.height, at)?;
         match self.open.last_mut().map(|open| &mut open.parts) {
             Some(Parts::List(items)) => items.push(node),
@@ -345,13 +345,13 @@ impl Builder {
         })
     }
 
-    fn count(&mut self, more: Size, at: Position) -> Result<(), Fault> {
+    fn count(&mut self, more: Size, at: YamlPosition) -> Result<(), YamlFault> {
         self.size = self.size.plus(more);
         if self.size.nodes > MAX_NODES {
-            return Err(Fault::new(at, format!("more than {MAX_NODES} values, aliases resolved")));
+            return Err(YamlFault::new(at, format!("more than {MAX_NODES} values, aliases resolved")));
         }
         if self.size.text_bytes > MAX_TEXT_BYTES {
-            return Err(Fault::new(
+            return Err(YamlFault::new(
                 at,
                 format!("more than {MAX_TEXT_BYTES} bytes of text, counted at each use of an alias"),
             ));
@@ -359,21 +359,21 @@ impl Builder {
         Ok(())
     }
 
-    fn check_depth(&self, height: usize, at: Position) -> Result<(), Fault> {
+    fn check_depth(&self, height: usize, at: YamlPosition) -> Result<(), YamlFault> {
         if self.open.len() + height > MAX_DEPTH {
-            return Err(Fault::too_deep(at));
+            return Err(YamlFault::too_deep(at));
         }
         Ok(())
     }
 }
 
 /// Returns the start of the next document with content or a fault. The rest of it is not read.
-fn next_document<'t>(events: impl Iterator<Item = ParsedEvent<'t>>) -> Option<Position> {
+fn next_document<'t>(events: impl Iterator<Item = ParsedEvent<'t>>) -> Option<YamlPosition> {
     let mut start = None;
     for event in events {
         let at = match event {
             Ok((Event::DocumentStart(..), span)) => {
-                start = Some(Position::from(span));
+                start = Some(YamlPosition::from(span));
                 continue;
             }
             Ok((Event::Scalar(text, style, ..), span)) => {
@@ -385,7 +385,7 @@ fn next_document<'t>(events: impl Iterator<Item = ParsedEvent<'t>>) -> Option<Po
             }
             Ok((Event::SequenceStart(..) | Event::MappingStart(..), span)) => span.into(),
             Ok(_) => continue,
-            Err(error) => Position::from(Span::empty(*error.marker())),
+            Err(error) => YamlPosition::from(Span::empty(*error.marker())),
         };
         return Some(start.unwrap_or(at));
     }
@@ -397,13 +397,13 @@ fn written(text: &str, style: ScalarStyle, span: Span) -> &str {
     if span.is_empty() && style == ScalarStyle::Plain { "" } else { text }
 }
 
-fn is_plain(style: ScalarStyle, tag: Option<&Tag>, at: Position) -> Result<bool, Fault> {
+fn is_plain(style: ScalarStyle, tag: Option<&Tag>, at: YamlPosition) -> Result<bool, YamlFault> {
     let Some(tag) = tag else {
         return Ok(style == ScalarStyle::Plain);
     };
     match tag.core_suffix() {
         Some("bool" | "float" | "int" | "null") => Ok(true),
-        _ if tag.suffix().ends_with("binary") => Err(Fault::new(at, "the tag !!binary is not supported")),
+        _ if tag.suffix().ends_with("binary") => Err(YamlFault::new(at, "the tag !!binary is not supported")),
         _ => Ok(false),
     }
 }
@@ -411,7 +411,7 @@ fn is_plain(style: ScalarStyle, tag: Option<&Tag>, at: Position) -> Result<bool,
 // === impl Entries ===
 
 impl Entries {
-    fn add(&mut self, node: Rc<YamlNode>) -> Result<(), Fault> {
+    fn add(&mut self, node: Rc<YamlNode>) -> Result<(), YamlFault> {
         let Some(key) = self.key.take() else {
             self.key = Some(node);
             return Ok(());
@@ -419,12 +419,12 @@ impl Entries {
         if key.scalar().is_some_and(Scalar::is_merge) {
             self.merge(&node)
         } else {
-            self.applied.push(Entry { key, value: node, merged: false });
+            self.applied.push(MapEntry { key, value: node, merged: false });
             Ok(())
         }
     }
 
-    fn merge(&mut self, node: &YamlNode) -> Result<(), Fault> {
+    fn merge(&mut self, node: &YamlNode) -> Result<(), YamlFault> {
         match &node.value {
             // the first one takes precedence, so it is applied last
             Value::List(maps) => maps.iter().rev().try_for_each(|map| self.merge_map(map)),
@@ -432,32 +432,32 @@ impl Entries {
         }
     }
 
-    fn merge_map(&mut self, node: &YamlNode) -> Result<(), Fault> {
+    fn merge_map(&mut self, node: &YamlNode) -> Result<(), YamlFault> {
         let Value::Map(entries) = &node.value else {
-            return Err(Fault::new(node.at, "'<<' takes a mapping, or a list of mappings"));
+            return Err(YamlFault::new(node.at, "'<<' takes a mapping, or a list of mappings"));
         };
-        self.applied.extend(entries.iter().map(Entry::merged));
+        self.applied.extend(entries.iter().map(MapEntry::merged));
         Ok(())
     }
 }
 
-// === impl Entry ===
+// === impl MapEntry ===
 
-impl Entry {
+impl MapEntry {
     fn merged((key, value): &(Rc<YamlNode>, Rc<YamlNode>)) -> Self {
         Self { key: Rc::clone(key), value: Rc::clone(value), merged: true }
     }
 }
 
 /// `entries` apply one after the other. Mappings of one key are combined if `deep`.
-fn finish(entries: Vec<Entry>, deep: bool, warnings: &mut Warnings) -> Vec<(Rc<YamlNode>, Rc<YamlNode>)> {
+fn finish(entries: Vec<MapEntry>, deep: bool, warnings: &mut Warnings) -> Vec<(Rc<YamlNode>, Rc<YamlNode>)> {
     let mut places = HashMap::with_capacity(entries.len());
-    let mut slots: Vec<Slot> = Vec::with_capacity(entries.len());
+    let mut slots: Vec<NodeSlot> = Vec::with_capacity(entries.len());
     for entry in entries {
         let place = entry.key.scalar().map(|scalar| places.entry(scalar.as_key()));
         match place {
             Some(hash_map::Entry::Occupied(place)) => {
-                let slot: &mut Slot = &mut slots[*place.get()];
+                let slot: &mut NodeSlot = &mut slots[*place.get()];
                 slot.put(entry, deep, warnings);
             }
             Some(hash_map::Entry::Vacant(place)) => {
@@ -470,17 +470,17 @@ fn finish(entries: Vec<Entry>, deep: bool, warnings: &mut Warnings) -> Vec<(Rc<Y
     slots.into_iter().map(|slot| slot.finish(warnings)).collect()
 }
 
-// === impl Slot ===
+// === impl NodeSlot ===
 
-impl From<Entry> for Slot {
-    fn from(Entry { key, value, merged }: Entry) -> Self {
+impl From<MapEntry> for NodeSlot {
+    fn from(MapEntry { key, value, merged }: MapEntry) -> Self {
         let written = (!merged).then_some(key.at);
         Self { key, value, earlier: Vec::new(), written }
     }
 }
 
-impl Slot {
-    fn put(&mut self, Entry { key, value, merged }: Entry, deep: bool, warnings: &mut Warnings) {
+impl NodeSlot {
+    fn put(&mut self, MapEntry { key, value, merged }: MapEntry, deep: bool, warnings: &mut Warnings) {
         let is_map = |node: &YamlNode| matches!(node.value, Value::Map(_));
         let combined = deep && is_map(&self.value) && is_map(&value);
         if !merged {
@@ -509,7 +509,7 @@ impl Slot {
             Value::Map(entries) => entries.as_slice(),
             Value::List(_) | Value::Scalar(_) => &[],
         });
-        let combined = finish(entries.map(Entry::merged).collect(), false, warnings);
+        let combined = finish(entries.map(MapEntry::merged).collect(), false, warnings);
         (self.key, Rc::new(YamlNode::map(combined, at)))
     }
 }
@@ -522,9 +522,9 @@ fn overwritten(key: &YamlNode) -> String {
     )
 }
 
-fn duplicate(key: &YamlNode, first: Position, combined: bool) -> String {
+fn duplicate(key: &YamlNode, first: YamlPosition, combined: bool) -> String {
     let name = key.scalar().map(Scalar::brief).unwrap_or_default();
-    let Position { line, column } = first;
+    let YamlPosition { line, column } = first;
     let effect =
         if combined { "their entries are combined, and later ones count" } else { "the last one counts" };
     format!("duplicate key '{name}'; the first is at {line}:{column}; {effect}")

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     Coordinated,
     buckets::{self, STEPS, UNKNOWN_PACE},
-    counter::{Ask, Asks, Group, LocalCounter, TryOutcome, Verdict},
+    counter::{Asks, DecisionRequest, Group, LocalCounter, TryOutcome, TryVerdict},
     link::{Delivery, StoreTime},
     table::Waiting,
 };
@@ -26,7 +26,7 @@ use weir_store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, has_rep
 const NO_REPLY: &str = "no reply within WEIR_DECISION_BUDGET or the timeout of the caller";
 
 /// A decision that needed no wait, or what it waits for: the store decides.
-pub(super) type Step = Result<Verdict, Waiting>;
+pub(super) type DecisionStep = Result<TryVerdict, Waiting>;
 
 /// A request that is being decided. All of its waits end together, however many there are.
 #[derive(Clone, Copy)]
@@ -119,7 +119,7 @@ impl<R: Remote> Store for Coordinated<R> {
             Some(None) => {}
         }
         Ok(match self.ask(check, Asks::Reserve(request), Instant::now() + patience.into()).await {
-            Ok(Verdict { decision, at, reserved: hits, .. }) => {
+            Ok(TryVerdict { decision, at, reserved: hits, .. }) => {
                 // the store reserved the hits no earlier than `now`, so they may be used at least until then
                 let fixed = check.tiers().iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
                 let ends = fixed.map(|tier| now.after(at.window_end(tier.period).since(at)));
@@ -257,7 +257,7 @@ impl<R: Remote> Coordinated<R> {
             // boxed to keep the future of all other requests small
             return Box::pin(self.take_units(checks, scope, turn())).await;
         }
-        let steps: SmallVec<[Step; 2]> =
+        let steps: SmallVec<[DecisionStep; 2]> =
             checks.iter().map(|check| self.step(check, scope, now, record)).collect();
         if steps.iter().all(Result::is_ok) {
             return steps.iter().flatten().map(|made| made.decision).collect();
@@ -292,7 +292,7 @@ impl<R: Remote> Coordinated<R> {
         scope: Scope,
         now: Timestamp,
         record: Option<&DecisionRecord>,
-    ) -> Step {
+    ) -> DecisionStep {
         let time = self.client.time_at(now);
         let step = self.shared(check, time.now, |counter, mode| {
             record_mode(record, mode);
@@ -308,7 +308,7 @@ impl<R: Remote> Coordinated<R> {
         checks: &[&LimitCheck<'_>],
         scope: Scope,
         turn: Turn<'_>,
-    ) -> SmallVec<[Step; 2]> {
+    ) -> SmallVec<[DecisionStep; 2]> {
         let Turn { now, record, .. } = turn;
         if let [check] = checks {
             return smallvec![self.step(check, scope, now, record)];
@@ -317,7 +317,8 @@ impl<R: Remote> Coordinated<R> {
         let all_or_none = scope == Scope::Request;
         let steps = self.shared(checks[0], time.now, |(key, counter), mode| {
             record_mode(record, mode);
-            let asks: SmallVec<[Ask; 2]> = checks.iter().map(|check| Ask::of(check, scope)).collect();
+            let asks: SmallVec<[DecisionRequest; 2]> =
+                checks.iter().map(|check| DecisionRequest::of(check, scope)).collect();
             self.table.record_dropped(counter.expire_leases(time));
             if !self.client.is_unavailable_for(&counter.target, time.now) {
                 let tries = counter.tries_together(mode, &asks, all_or_none, time.now);
@@ -332,8 +333,9 @@ impl<R: Remote> Coordinated<R> {
                 let may_reject = all_or_none && !(mode == Coordination::Lease && counter.talk.is_overtaken());
                 let rejected = if may_reject { counter.reject_together(&asks, time.now) } else { None };
                 if let Some(rejected) = rejected {
-                    let step =
-                        |decision| Ok(Verdict { is_counted: false, ..Verdict::new(decision, time.now) });
+                    let step = |decision| {
+                        Ok(TryVerdict { is_counted: false, ..TryVerdict::new(decision, time.now) })
+                    };
                     return rejected.into_iter().map(step).collect();
                 }
             }
@@ -357,15 +359,15 @@ impl<R: Remote> Coordinated<R> {
         check: &LimitCheck<'_>,
         scope: Scope,
         time: StoreTime,
-    ) -> Step {
-        let ask = &Ask::of(check, scope);
+    ) -> DecisionStep {
+        let ask = &DecisionRequest::of(check, scope);
         let link = self.table.link_at(time);
         self.table.record_dropped(counter.expire_leases(time));
         let is_away = self.client.is_unavailable_for(&counter.target, time.now);
         let asks = match counter.decide(mode, ask, &link, is_away) {
             Ok((decision, how)) => {
                 self.client.metrics.of(how).add(1);
-                return Ok(Verdict::new(decision, time.now));
+                return Ok(TryVerdict::new(decision, time.now));
             }
             Err(asks) => asks,
         };
@@ -388,7 +390,12 @@ impl<R: Remote> Coordinated<R> {
         looked.unwrap_or_else(|| self.own.look(check, hits, now))
     }
 
-    pub(super) async fn take_check(&self, check: &LimitCheck<'_>, scope: Scope, turn: Turn<'_>) -> Verdict {
+    pub(super) async fn take_check(
+        &self,
+        check: &LimitCheck<'_>,
+        scope: Scope,
+        turn: Turn<'_>,
+    ) -> TryVerdict {
         let step = self.step(check, scope, turn.now, turn.record);
         self.finish(check, step, turn).await
     }
@@ -400,9 +407,9 @@ impl<R: Remote> Coordinated<R> {
     pub(super) fn finish(
         &self,
         check: &LimitCheck<'_>,
-        step: Step,
+        step: DecisionStep,
         turn: Turn<'_>,
-    ) -> impl Future<Output = Verdict> {
+    ) -> impl Future<Output = TryVerdict> {
         async move {
             let waiting = match step {
                 Ok(made) => return made,

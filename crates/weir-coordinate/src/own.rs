@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::{
     client::{InstanceNumbers, StoreClient},
-    counter::Verdict,
+    counter::TryVerdict,
 };
 use weir_limit::{
     Algorithm, Coordination, Decision, Hits, LimitCheck, OnStoreFailure, OwnPart, Period, Reservation,
@@ -49,7 +49,7 @@ impl<R: Remote> OwnCounters<R> {
         scope: Scope,
         now: Timestamp,
         record: Option<&DecisionRecord>,
-    ) -> SmallVec<[Verdict; 2]> {
+    ) -> SmallVec<[TryVerdict; 2]> {
         let own = self.own(checks[0], now);
         let counts = &self.client.metrics.decisions;
         let (mode, count) = match own.part {
@@ -63,7 +63,7 @@ impl<R: Remote> OwnCounters<R> {
         let parts: SmallVec<[LimitCheck<'_>; 1]> = checks.iter().map(|check| own.of(check)).collect();
         let decisions = self.memory.decide(&parts, scope, own.at);
         let is_counted = scope != Scope::Request || !decisions.iter().any(|decision| decision.over);
-        let told = |decision| Verdict { is_counted, ..Verdict::new(own.report(decision), own.at) };
+        let told = |decision| TryVerdict { is_counted, ..TryVerdict::new(own.report(decision), own.at) };
         decisions.into_iter().map(told).collect()
     }
 

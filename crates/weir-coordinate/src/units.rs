@@ -13,7 +13,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{
     Coordinated,
-    counter::{Ask, Asks, Verdict},
+    counter::{Asks, DecisionRequest, TryVerdict},
     modes::{Turn, recorded},
 };
 use weir_limit::{
@@ -43,7 +43,7 @@ impl<R: Remote> Coordinated<R> {
         let units = in_commands.map(|places| {
             let unit: SmallVec<[&LimitCheck<'_>; 2]> = places.iter().map(|place| &checks[*place]).collect();
             let rank = if all_or_none { self.rank(&unit, turn.now) } else { 0 };
-            (unit, rank, None::<SmallVec<[Verdict; 2]>>)
+            (unit, rank, None::<SmallVec<[TryVerdict; 2]>>)
         });
         let (mut units, mut over): (Vec<_>, bool) = (units.collect(), false);
         for due in 0..=4 {
@@ -52,7 +52,7 @@ impl<R: Remote> Coordinated<R> {
                 due.map(async |(unit, _, made)| *made = Some(self.take_unit(unit, scope, turn).await));
             join_all(taken).await;
             // of a counter that is above its limit nevertheless, hits may be given back
-            let rejects = |(made, check): (&Verdict, &&LimitCheck<'_>)| {
+            let rejects = |(made, check): (&TryVerdict, &&LimitCheck<'_>)| {
                 made.decision.over && check.direction == Direction::Take
             };
             let mut made = units.iter().flat_map(|(unit, _, made)| made.iter().flatten().zip(unit));
@@ -90,15 +90,16 @@ impl<R: Remote> Coordinated<R> {
         unit: &[&LimitCheck<'_>],
         scope: Scope,
         mut turn: Turn<'_>,
-    ) -> SmallVec<[Verdict; 2]> {
+    ) -> SmallVec<[TryVerdict; 2]> {
         let mut all = SmallVec::new();
         while all.len() < unit.len() {
             let rest = &unit[all.len()..];
             if let Some(member) = self.pool_member(rest[0]) {
-                let is_over = all.iter().any(|made: &Verdict| made.decision.over) && scope == Scope::Request;
+                let is_over =
+                    all.iter().any(|made: &TryVerdict| made.decision.over) && scope == Scope::Request;
                 all.push(if is_over {
                     let looked = self.look_shared(&member, rest[0].hits, turn.now);
-                    Verdict { is_counted: false, ..Verdict::new(looked, turn.now) }
+                    TryVerdict { is_counted: false, ..TryVerdict::new(looked, turn.now) }
                 } else {
                     self.take_shared(&member, turn).await
                 });
@@ -118,7 +119,8 @@ impl<R: Remote> Coordinated<R> {
     fn rank(&self, unit: &[&LimitCheck<'_>], now: Timestamp) -> u8 {
         let at = self.client.time_at(now).now;
         let shared = self.shared(unit[0], at, |(_, counter), _| {
-            let asks: SmallVec<[Ask; 2]> = unit.iter().map(|check| Ask::of(check, Scope::Request)).collect();
+            let asks: SmallVec<[DecisionRequest; 2]> =
+                unit.iter().map(|check| DecisionRequest::of(check, Scope::Request)).collect();
             counter.reject_together(&asks, at).is_some()
         });
         // several are decided together
@@ -151,8 +153,8 @@ impl<R: Remote> Coordinated<R> {
     }
 
     /// Gives hits back, because another check of the request was rejected. Returns how the counter stands then.
-    pub(super) fn undo(&self, check: &LimitCheck<'_>, made: Verdict, turn: Turn<'_>) -> Decision {
-        let Verdict { decision, fallback, at, is_counted, .. } = made;
+    pub(super) fn undo(&self, check: &LimitCheck<'_>, made: TryVerdict, turn: Turn<'_>) -> Decision {
+        let TryVerdict { decision, fallback, at, is_counted, .. } = made;
         if decision.over || check.hits == Hits(0) {
             return decision;
         }

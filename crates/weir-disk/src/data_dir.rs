@@ -23,7 +23,7 @@ use std::{
 use super::{
     engine::{DroppedEnd, Engine, VERSION_FILE},
     error::DiskError,
-    expiry::Expiry,
+    expiry::DiskExpiry,
     progress::{self, ProgressFile},
     settings::OnDamage,
     verify,
@@ -162,7 +162,7 @@ impl DataDir {
     /// With [`OnDamage::Continue`], damaged files are set aside; `now` is part of their new name.
     pub(super) fn open_data(
         &self,
-        expiry: &Arc<Expiry>,
+        expiry: &Arc<DiskExpiry>,
         on_damage: OnDamage,
         now: Timestamp,
     ) -> Result<OpenData, DiskError> {
@@ -211,7 +211,7 @@ impl DataDir {
     /// was. If this does not help, sets aside all files.
     fn open_engine(
         &self,
-        expiry: &Arc<Expiry>,
+        expiry: &Arc<DiskExpiry>,
         on_damage: OnDamage,
         now: Timestamp,
         lost: &mut Vec<String>,

@@ -19,7 +19,7 @@ use fjall::{
 
 use super::{
     error::DiskError,
-    expiry::{Expiry, ExpiryFilters},
+    expiry::{DiskExpiry, ExpiryFilters},
     verify,
 };
 
@@ -50,7 +50,7 @@ const MAX_UNWRITTEN: usize = 3;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A key and its new value, or none to remove the record.
-pub(super) type Change = (Box<[u8]>, Option<Vec<u8>>);
+pub(super) type RecordChange = (Box<[u8]>, Option<Vec<u8>>);
 
 pub(super) struct Engine {
     // dropped before the database
@@ -72,7 +72,7 @@ pub(super) struct DroppedEnd {
 }
 
 impl Engine {
-    pub(super) fn open(dir: &Path, expiry: &Arc<Expiry>) -> Result<(Self, Vec<DroppedEnd>), DiskError> {
+    pub(super) fn open(dir: &Path, expiry: &Arc<DiskExpiry>) -> Result<(Self, Vec<DroppedEnd>), DiskError> {
         let exists = dir.join(VERSION_FILE).exists();
         let journals = if exists {
             verify::lists(dir)?;
@@ -98,7 +98,7 @@ impl Engine {
         Ok((engine, dropped))
     }
 
-    fn open_unverified(dir: &Path, expiry: &Arc<Expiry>) -> Result<Self, DiskError> {
+    fn open_unverified(dir: &Path, expiry: &Arc<DiskExpiry>) -> Result<Self, DiskError> {
         let filters = Arc::new(ExpiryFilters(Arc::clone(expiry)));
         // a filter has megabytes, and a read would copy and check all of it whenever blocks of data have displaced it
         // from the cache
@@ -148,7 +148,7 @@ impl Engine {
     }
 
     /// Writes all or nothing. With `sync` it survives the end of the system, else only that of the process.
-    pub(super) fn write(&self, number: u64, changes: &[Change], sync: bool) -> Result<(), DiskError> {
+    pub(super) fn write(&self, number: u64, changes: &[RecordChange], sync: bool) -> Result<(), DiskError> {
         self.wait_for_tables(MAX_UNWRITTEN, None)?;
         let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
         let mut batch = self.database.batch().durability(Some(mode));

@@ -20,7 +20,7 @@ const CLASS: u32 = 4;
 pub(super) struct ExpiryCounts(BTreeMap<u32, i64>);
 
 #[derive(Debug, Default)]
-pub(super) struct Expiry {
+pub(super) struct DiskExpiry {
     /// In seconds since the epoch.
     now: AtomicU32,
     /// The records by their expiry, as far as they were written by this process or found by it.
@@ -32,11 +32,11 @@ pub(super) struct Expiry {
 }
 
 #[derive(Debug)]
-pub(super) struct ExpiryFilters(pub(super) Arc<Expiry>);
+pub(super) struct ExpiryFilters(pub(super) Arc<DiskExpiry>);
 
 #[derive(Debug)]
 struct ExpiryFilter {
-    expiry: Arc<Expiry>,
+    expiry: Arc<DiskExpiry>,
     now: u32,
     kept: Option<ExpiryCounts>,
     removed: u64,
@@ -72,7 +72,7 @@ impl ExpiryCounts {
     }
 }
 
-impl Expiry {
+impl DiskExpiry {
     pub(super) fn set_now(&self, now: u32) {
         self.now.store(now, Ordering::Relaxed);
     }

@@ -13,7 +13,7 @@ use super::{
     error::DiskError,
     expiry::ExpiryCounts,
     record::expiry_of,
-    shared::Shared,
+    shared::SharedDisk,
     verify,
 };
 
@@ -39,7 +39,7 @@ pub(super) struct Maintenance {
 }
 
 impl Maintenance {
-    pub(super) fn start(shared: &Arc<Shared>, engine_dir: &Path) -> Result<Self, DiskError> {
+    pub(super) fn start(shared: &Arc<SharedDisk>, engine_dir: &Path) -> Result<Self, DiskError> {
         let (shared, engine_dir) = (Arc::clone(shared), engine_dir.to_owned());
         let survey = thread::Builder::new().name("weir-disk-check".into());
         let survey = survey.spawn(move || survey_all(&shared, &engine_dir)).map_err(DiskError::Thread)?;
@@ -53,7 +53,7 @@ impl Maintenance {
     }
 
     /// Does what is due. Returns false if the data have reached their bound, so that nothing may be written.
-    pub(super) fn run(&mut self, shared: &Arc<Shared>, dir: &Path) -> bool {
+    pub(super) fn run(&mut self, shared: &Arc<SharedDisk>, dir: &Path) -> bool {
         if Instant::now() < self.next {
             return !self.is_over_bound;
         }
@@ -77,7 +77,7 @@ impl Maintenance {
         !self.is_over_bound
     }
 
-    fn check_bound(&mut self, shared: &Shared, bytes: u64) {
+    fn check_bound(&mut self, shared: &SharedDisk, bytes: u64) {
         let max = shared.settings.max_bytes.unwrap_or(u64::MAX);
         let was_over = std::mem::replace(&mut self.is_over_bound, bytes > max);
         match (was_over, self.is_over_bound) {
@@ -103,7 +103,7 @@ impl Maintenance {
     }
 }
 
-fn compact(shared: &Arc<Shared>, expired: u64, records: u64) -> Option<thread::JoinHandle<Duration>> {
+fn compact(shared: &Arc<SharedDisk>, expired: u64, records: u64) -> Option<thread::JoinHandle<Duration>> {
     let shared = Arc::clone(shared);
     let compact = move || {
         let begun = Instant::now();
@@ -128,7 +128,7 @@ fn compact(shared: &Arc<Shared>, expired: u64, records: u64) -> Option<thread::J
 }
 
 /// Verifies all tables and counts all records, with pauses, so that little else notices.
-fn survey_all(shared: &Shared, engine_dir: &Path) {
+fn survey_all(shared: &SharedDisk, engine_dir: &Path) {
     let mut begun = Instant::now();
     let pause = || {
         if !shared.is_stopping() {
@@ -148,14 +148,14 @@ fn survey_all(shared: &Shared, engine_dir: &Path) {
 }
 
 /// Finds all records: fills the filter anew, and counts them by their expiry. None if it ends early.
-fn find_all(shared: &Shared) -> Result<Option<ExpiryCounts>, DiskError> {
+fn find_all(shared: &SharedDisk) -> Result<Option<ExpiryCounts>, DiskError> {
     shared.filter.begin();
     let found = count(shared);
     shared.filter.end(found.as_ref().is_ok_and(Option::is_some));
     found
 }
 
-fn count(shared: &Shared) -> Result<Option<ExpiryCounts>, DiskError> {
+fn count(shared: &SharedDisk) -> Result<Option<ExpiryCounts>, DiskError> {
     let mut last: Option<Vec<u8>> = None;
     let mut found = ExpiryCounts::default();
     loop {

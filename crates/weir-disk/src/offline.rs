@@ -9,9 +9,9 @@ use std::{
 
 use super::{
     data_dir::{COPY, DataDir, OpenData},
-    engine::{Change, Engine},
+    engine::{Engine, RecordChange},
     error::DiskError,
-    expiry::Expiry,
+    expiry::DiskExpiry,
     progress::ProgressFile,
     record,
     settings::OnDamage,
@@ -29,12 +29,12 @@ pub struct Data {
     engine: Engine,
     progress: ProgressFile,
     last_batch: u64,
-    expiry: Arc<Expiry>,
+    expiry: Arc<DiskExpiry>,
     dir: DataDir,
-    copy: Option<Copy>,
+    copy: Option<OfflineCopy>,
 }
 
-struct Copy(PathBuf);
+struct OfflineCopy(PathBuf);
 
 /// A counter on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct StoredCounter {
     pub state: Result<CounterState, record::RecordError>,
 }
 
-impl Drop for Copy {
+impl Drop for OfflineCopy {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -82,7 +82,7 @@ impl Data {
     pub fn open_to_read(path: &Path, now: Timestamp) -> Result<Self, DiskError> {
         match Self::open(path, now) {
             Err(DiskError::InUse(_)) => {
-                let copy = Copy(path.join(format!("{COPY}{}", process::id())));
+                let copy = OfflineCopy(path.join(format!("{COPY}{}", process::id())));
                 copy_consistently(path, &copy.0)?;
                 let mut data = Self::open(&copy.0, now)?;
                 data.copy = Some(copy);
@@ -93,7 +93,7 @@ impl Data {
     }
 
     fn open_dir(dir: DataDir, now: Timestamp) -> Result<Self, DiskError> {
-        let expiry = Arc::<Expiry>::default();
+        let expiry = Arc::<DiskExpiry>::default();
         let seconds = now.as_nanos() / 1_000_000_000;
         expiry.set_now(u32::try_from(seconds).unwrap_or(u32::MAX));
         let data = dir.open_data(&expiry, OnDamage::Refuse, now)?;
@@ -151,7 +151,7 @@ impl Data {
         Ok(imported)
     }
 
-    fn write(&mut self, changes: &[Change]) -> Result<(), DiskError> {
+    fn write(&mut self, changes: &[RecordChange]) -> Result<(), DiskError> {
         self.last_batch += 1;
         self.engine.write(self.last_batch, changes, true)?;
         self.progress.record(self.last_batch, self.last_batch)

@@ -27,11 +27,11 @@ const DISTANCE: u64 = 4096;
 pub(super) struct ProgressFile {
     file: File,
     path: PathBuf,
-    progress: Progress,
+    progress: WriteProgress,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Progress {
+pub(super) struct WriteProgress {
     /// The last batch that was handed to the system: it survives the end of the process.
     pub(super) written: u64,
     /// The last batch that was synced: it survives the end of the system.
@@ -41,7 +41,7 @@ pub(super) struct Progress {
     turn: u64,
 }
 
-impl Progress {
+impl WriteProgress {
     /// The last batch that must be there: all that the system was handed, unless it has been started anew since.
     pub(super) fn promised(&self) -> u64 {
         if self.boot == boot_id() && self.boot != [0; 16] {
@@ -60,7 +60,7 @@ impl ProgressFile {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(DiskError::io("open", &path))?;
         if is_new {
-            let mut created = Self { file, path, progress: Progress::default() };
+            let mut created = Self { file, path, progress: WriteProgress::default() };
             created.record(0, 0)?;
             created.record(0, 0)?;
             created.file.sync_all().map_err(DiskError::io("sync", &created.path))?;
@@ -81,14 +81,14 @@ impl ProgressFile {
         Ok((Self { file, path, progress }, damaged))
     }
 
-    pub(super) fn get(&self) -> Progress {
+    pub(super) fn get(&self) -> WriteProgress {
         self.progress
     }
 
     /// Not synced: an older number only promises less.
     pub(super) fn record(&mut self, written: u64, synced: u64) -> Result<(), DiskError> {
         let turn = self.progress.turn + 1;
-        let progress = Progress { written, synced, boot: boot_id(), turn };
+        let progress = WriteProgress { written, synced, boot: boot_id(), turn };
         let mut slot = [0; SLOT];
         slot[..8].copy_from_slice(&written.to_le_bytes());
         slot[8..16].copy_from_slice(&synced.to_le_bytes());
@@ -102,19 +102,19 @@ impl ProgressFile {
     }
 }
 
-fn read_slot(file: &File, offset: u64) -> Option<Progress> {
+fn read_slot(file: &File, offset: u64) -> Option<WriteProgress> {
     let mut slot = [0; SLOT];
     file.read_exact_at(&mut slot, offset).ok()?;
     parse_slot(&slot)
 }
 
-pub(super) fn parse_slot(slot: &[u8; SLOT]) -> Option<Progress> {
+pub(super) fn parse_slot(slot: &[u8; SLOT]) -> Option<WriteProgress> {
     let number = |at: usize| slot[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
     if number(40)? != xxh3_64(&slot[..40]) {
         return None;
     }
     let boot = *slot[16..].first_chunk()?;
-    Some(Progress { written: number(0)?, synced: number(8)?, boot, turn: number(32)? })
+    Some(WriteProgress { written: number(0)?, synced: number(8)?, boot, turn: number(32)? })
 }
 
 /// 16 bytes that are different after each start of the system; zeros if the system does not tell.
@@ -143,7 +143,7 @@ mod tests {
             let (read, damaged) = ProgressFile::open(dir.path()).expect("the file");
             assert_eq!((read.get(), damaged), (file.get(), None));
             assert_eq!(read.get().promised(), number);
-            let later = Progress { boot: [7; 16], ..read.get() };
+            let later = WriteProgress { boot: [7; 16], ..read.get() };
             assert_eq!(later.promised(), number - 1, "after a start of the system");
         }
     }

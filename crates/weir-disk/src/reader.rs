@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::{
     error::DiskError,
     notes::Changed,
-    shared::{Pins, Shared, StoredBucket},
+    shared::{Pins, SharedDisk, StoredBucket},
 };
 
 /// While one waits for the disk, another one finds what is cached.
@@ -20,7 +20,7 @@ const MAX_WAITING: usize = 16_384;
 pub(super) const SCANNED: usize = 1_000;
 
 /// What a decision or a command waits for. None is sent if the disk cannot be read.
-enum Job {
+enum ReadJob {
     Load {
         counters: Vec<Changed>,
         done: oneshot::Sender<Option<Pins>>,
@@ -34,19 +34,19 @@ enum Job {
 }
 
 #[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
+struct ReadQueue {
+    jobs: VecDeque<ReadJob>,
     is_closed: bool,
 }
 
 pub(super) struct Readers {
-    queue: Arc<(Mutex<Queue>, Condvar)>,
+    queue: Arc<(Mutex<ReadQueue>, Condvar)>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
 impl Readers {
-    pub(super) fn start(shared: &Arc<Shared>) -> Result<Self, DiskError> {
-        let queue = Arc::<(Mutex<Queue>, Condvar)>::default();
+    pub(super) fn start(shared: &Arc<SharedDisk>) -> Result<Self, DiskError> {
+        let queue = Arc::<(Mutex<ReadQueue>, Condvar)>::default();
         let threads = (0..THREADS).map(|_| {
             let (queue, shared) = (Arc::clone(&queue), Arc::clone(shared));
             thread::Builder::new().name("weir-disk-read".into()).spawn(move || {
@@ -62,7 +62,7 @@ impl Readers {
     /// The receiver gets none if a counter could not be read. Returns none if too many decisions wait already.
     pub(super) fn read(&self, counters: Vec<Changed>) -> Option<oneshot::Receiver<Option<Pins>>> {
         let (done, read) = oneshot::channel();
-        self.push(Job::Load { counters, done }).then_some(read)
+        self.push(ReadJob::Load { counters, done }).then_some(read)
     }
 
     /// In the order of the keys; an empty list if there are no more. None as in [`Readers::read`].
@@ -72,10 +72,10 @@ impl Readers {
         after: Option<Box<[u8]>>,
     ) -> Option<oneshot::Receiver<Option<Vec<StoredBucket>>>> {
         let (done, read) = oneshot::channel();
-        self.push(Job::Scan { prefix, after, done }).then_some(read)
+        self.push(ReadJob::Scan { prefix, after, done }).then_some(read)
     }
 
-    fn push(&self, job: Job) -> bool {
+    fn push(&self, job: ReadJob) -> bool {
         let (queue, wake) = &*self.queue;
         let mut queue = queue.lock();
         if queue.jobs.len() >= MAX_WAITING || queue.is_closed {
@@ -95,8 +95,8 @@ impl Readers {
     }
 }
 
-impl Job {
-    fn carry_out(self, shared: &Arc<Shared>) {
+impl ReadJob {
+    fn carry_out(self, shared: &Arc<SharedDisk>) {
         // the decision may have given up already, which drops the pins
         match self {
             Self::Load { counters, done } => {
@@ -111,7 +111,7 @@ impl Job {
     }
 }
 
-fn read_all(shared: &Arc<Shared>, counters: &[Changed]) -> Option<Pins> {
+fn read_all(shared: &Arc<SharedDisk>, counters: &[Changed]) -> Option<Pins> {
     let mut pins = Pins { shared: Arc::clone(shared), keys: Vec::with_capacity(counters.len()) };
     for counter in counters {
         shared.wait_for_room(counter.key);
@@ -124,7 +124,7 @@ fn read_all(shared: &Arc<Shared>, counters: &[Changed]) -> Option<Pins> {
     Some(pins)
 }
 
-fn next(queue: &(Mutex<Queue>, Condvar)) -> Option<Job> {
+fn next(queue: &(Mutex<ReadQueue>, Condvar)) -> Option<ReadJob> {
     let (queue, wake) = queue;
     let mut queue = queue.lock();
     loop {

@@ -7,9 +7,9 @@ use std::{fs, sync::Arc};
 
 use super::{
     data_dir::{DataDir, sync_dir},
-    engine::{Change, Engine},
+    engine::{Engine, RecordChange},
     error::DiskError,
-    expiry::Expiry,
+    expiry::DiskExpiry,
     record,
 };
 use weir_limit::Timestamp;
@@ -22,7 +22,7 @@ const BATCH: usize = 16_384;
 pub(super) fn copy(
     old: Engine,
     dir: &DataDir,
-    expiry: &Arc<Expiry>,
+    expiry: &Arc<DiskExpiry>,
     last_batch: u64,
     now: Timestamp,
 ) -> Result<(Engine, u64), DiskError> {
@@ -31,7 +31,7 @@ pub(super) fn copy(
         fs::remove_dir_all(&path).map_err(DiskError::io("remove", &path))?;
     }
     let (new, _) = Engine::open(&path, expiry)?;
-    let mut copy = Copy { new: &new, last_batch, batch: Vec::new(), copied: 0, failed: None };
+    let mut copy = SalvagedCopy { new: &new, last_batch, batch: Vec::new(), copied: 0, failed: None };
     let mut last = Vec::new();
     let read = old.visit(&[], None, |key, value| {
         last.clear();
@@ -44,7 +44,7 @@ pub(super) fn copy(
         let _ = old.visit_backwards(&last, |key, value| copy.add(key, value));
     }
     copy.write();
-    let Copy { copied, failed, .. } = copy;
+    let SalvagedCopy { copied, failed, .. } = copy;
     if let Some(error) = failed {
         return Err(error);
     }
@@ -58,15 +58,15 @@ pub(super) fn copy(
     Ok((opened, copied))
 }
 
-struct Copy<'a> {
+struct SalvagedCopy<'a> {
     new: &'a Engine,
     last_batch: u64,
-    batch: Vec<Change>,
+    batch: Vec<RecordChange>,
     copied: u64,
     failed: Option<DiskError>,
 }
 
-impl Copy<'_> {
+impl SalvagedCopy<'_> {
     fn add(&mut self, key: &[u8], value: &[u8]) {
         if record::decode(value).is_ok() {
             self.batch.push((key.into(), Some(value.to_vec())));

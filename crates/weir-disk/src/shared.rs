@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::{
     engine::Engine,
     error::DiskError,
-    expiry::Expiry,
+    expiry::DiskExpiry,
     filter::KeyFilter,
     merge::merge,
     metrics::DiskMetrics,
@@ -31,12 +31,12 @@ const MAX_ROUNDS: usize = 16;
 /// How often a counter is read again because a batch was written meanwhile. A batch takes much longer than a read.
 const MAX_READS: usize = 100;
 
-pub(super) struct Shared {
+pub(super) struct SharedDisk {
     pub(super) settings: DiskSettings,
     pub(super) memory: MemoryStore<DiskNotes>,
     /// None while it is opened again. Locked for writing only then.
     pub(super) engine: RwLock<Option<Engine>>,
-    pub(super) expiry: Arc<Expiry>,
+    pub(super) expiry: Arc<DiskExpiry>,
     pub(super) filter: KeyFilter,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: DiskMetrics,
@@ -58,11 +58,11 @@ struct Rounds {
     wanted: u64,
 }
 
-impl Shared {
+impl SharedDisk {
     pub(super) fn new(
         settings: DiskSettings,
         engine: Engine,
-        expiry: Arc<Expiry>,
+        expiry: Arc<DiskExpiry>,
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
@@ -95,7 +95,7 @@ impl Shared {
         drop(rounds);
     }
 
-    /// Returns the number of the round: once it has [finished](Shared::finished), all changes up to now are written.
+    /// Returns the number of the round: once it has [finished](SharedDisk::finished), all changes up to now are written.
     pub(super) fn request_round(&self) -> u64 {
         self.want_round(&mut self.rounds.lock())
     }
@@ -163,7 +163,7 @@ impl Shared {
         })
     }
 
-    /// [`Shared::load`] without a read, for a counter that the disk has not. Returns false if the disk may have it.
+    /// [`SharedDisk::load`] without a read, for a counter that the disk has not. Returns false if the disk may have it.
     pub(super) fn load_new(&self, counter: &Changed) -> bool {
         let batches = self.batches.load(Ordering::Acquire);
         !self.filter.may_have(&counter.name) && self.add_to_memory(counter, None, true, batches)
@@ -297,7 +297,7 @@ pub(super) struct StoredBucket {
 
 /// Counters that stay in memory until this is dropped.
 pub(super) struct Pins {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedDisk>,
     pub(super) keys: Vec<CounterKey>,
 }
 

@@ -13,15 +13,15 @@ use tokio::time::timeout;
 use super::{
     data_dir::{DataDir, OpenData},
     error::DiskError,
-    expiry::Expiry,
+    expiry::DiskExpiry,
     maintenance::Maintenance,
     merge::RETRY,
     notes::{Changed, DiskNotes},
     patience::Patience,
     reader::Readers,
     settings::{DiskSettings, DiskSync},
-    shared::{Pins, Shared, duration},
-    writer::{self, Writer, report_lost},
+    shared::{Pins, SharedDisk, duration},
+    writer::{self, RecordWriter, report_lost},
 };
 use weir_limit::{
     Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy, Period, Reservation,
@@ -37,7 +37,7 @@ use weir_store::{
 
 /// Counters in memory and on this instance's disk.
 pub struct DiskStore {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedDisk>,
     pub(super) readers: Readers,
     writer: Mutex<Option<JoinHandle<()>>>,
     reported_fallback: Throttle,
@@ -54,16 +54,16 @@ impl DiskStore {
     /// its files are damaged and the settings say that this must not be passed over.
     pub fn open(settings: DiskSettings, clock: Arc<dyn Clock>) -> Result<Self, DiskError> {
         let dir = DataDir::open_or_create(&settings.dir)?;
-        let expiry = Arc::<Expiry>::default();
+        let expiry = Arc::<DiskExpiry>::default();
         let data = dir.open_data(&expiry, settings.on_damage, clock.now())?;
         let OpenData { engine, progress, last_batch, lost } = data;
         report_lost(&lost);
-        let shared = Arc::new(Shared::new(settings, engine, expiry, clock));
+        let shared = Arc::new(SharedDisk::new(settings, engine, expiry, clock));
         shared.metrics.damaged.add(lost.len() as u64);
         shared.expiry.set_now(shared.seconds());
         let maintenance = Maintenance::start(&shared, &dir.engine_dir())?;
         let readers = Readers::start(&shared)?;
-        let writer = Writer::new(Arc::clone(&shared), dir, progress, last_batch, maintenance);
+        let writer = RecordWriter::new(Arc::clone(&shared), dir, progress, last_batch, maintenance);
         let writer = Mutex::new(Some(writer::start(writer)?));
         Ok(Self { shared, readers, writer, reported_fallback: Throttle::default() })
     }
@@ -352,7 +352,7 @@ impl Store for DiskStore {
 
 impl Source for DiskStore {
     fn metrics(&self) -> Vec<Metric> {
-        let Shared { memory, expiry, metrics, .. } = &*self.shared;
+        let SharedDisk { memory, expiry, metrics, .. } = &*self.shared;
         let (expired, records) = expiry.expired();
         // the disk has the others that were evicted
         let lost = memory.lost();

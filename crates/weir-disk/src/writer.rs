@@ -10,14 +10,14 @@ use std::{
 
 use super::{
     data_dir::DataDir,
-    engine::Change,
+    engine::RecordChange,
     error::DiskError,
     maintenance::Maintenance,
     notes::Changed,
     progress::ProgressFile,
     record, salvage,
     settings::{DiskSync, OnDamage},
-    shared::{Shared, clone_damage, duration},
+    shared::{SharedDisk, clone_damage, duration},
 };
 use weir_limit::Hits;
 
@@ -32,18 +32,18 @@ const PROBE: usize = 1 << 20;
 
 const PROBE_FILE: &str = "probe";
 
-pub(super) struct Writer {
-    shared: Arc<Shared>,
+pub(super) struct RecordWriter {
+    shared: Arc<SharedDisk>,
     dir: DataDir,
     progress: ProgressFile,
     /// The number of the last batch that was tried.
     batch: u64,
     maintenance: Maintenance,
-    failure: Option<Failure>,
+    failure: Option<WriteFailure>,
     reported_damage: Option<String>,
 }
 
-struct Failure {
+struct WriteFailure {
     next_attempt: Instant,
 }
 
@@ -53,9 +53,9 @@ struct Pending {
     after: u32,
 }
 
-impl Writer {
+impl RecordWriter {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<SharedDisk>,
         dir: DataDir,
         progress: ProgressFile,
         last_batch: u64,
@@ -191,7 +191,7 @@ impl Writer {
         Ok(())
     }
 
-    fn commit(&mut self, changes: &[Change]) -> Result<(), DiskError> {
+    fn commit(&mut self, changes: &[RecordChange]) -> Result<(), DiskError> {
         let sync = self.shared.settings.sync != DiskSync::Os;
         self.batch += 1;
         {
@@ -269,7 +269,7 @@ impl Writer {
         } else {
             RETRY_INTERVAL
         };
-        self.failure = Some(Failure { next_attempt: Instant::now() + interval });
+        self.failure = Some(WriteFailure { next_attempt: Instant::now() + interval });
     }
 
     fn check_trouble(&mut self) {
@@ -316,7 +316,7 @@ impl Writer {
     }
 
     fn recover(&mut self) -> bool {
-        self.failure = Some(Failure { next_attempt: Instant::now() + RETRY_INTERVAL });
+        self.failure = Some(WriteFailure { next_attempt: Instant::now() + RETRY_INTERVAL });
         if self.dir.check_there().is_err() || self.probe().is_err() {
             return false;
         }
@@ -392,7 +392,7 @@ pub(super) fn report_lost(lost: &[String]) {
     }
 }
 
-pub(super) fn start(writer: Writer) -> Result<thread::JoinHandle<()>, DiskError> {
+pub(super) fn start(writer: RecordWriter) -> Result<thread::JoinHandle<()>, DiskError> {
     thread::Builder::new()
         .name("weir-disk-write".into())
         .spawn(move || writer.run())

@@ -176,15 +176,15 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut fields = Fields(Map::new());
+        let mut fields = EventFields(Map::new());
         event.record(&mut fields);
         writer.write_str(&complete(fields.0, *event.metadata().level())?)
     }
 }
 
-struct Fields(Map<String, Value>);
+struct EventFields(Map<String, Value>);
 
-impl Fields {
+impl EventFields {
     fn add(&mut self, field: &Field, value: impl Into<Value>) {
         let name = match field.name() {
             "message" => "@message".to_owned(),
@@ -196,7 +196,7 @@ impl Fields {
     }
 }
 
-impl Visit for Fields {
+impl Visit for EventFields {
     fn record_f64(&mut self, field: &Field, value: f64) {
         self.add(field, value);
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    LimitError, Limiter, Loaded,
+    LimitError, Limiter, LoadedRules,
     asking::{AskTicket, AskingLines},
     validate,
 };
@@ -57,15 +57,15 @@ pub enum AcquireError {
 }
 
 /// A caller in a line. Gives its place up when it is dropped.
-struct Waiting<'a, C: Clock + ?Sized> {
-    home: Home<'a>,
+struct WaitingCaller<'a, C: Clock + ?Sized> {
+    home: LineHome<'a>,
     place: Option<LinePlace>,
     clock: &'a C,
 }
 
 /// Where a line is.
 #[derive(Clone, Copy)]
-enum Home<'a> {
+enum LineHome<'a> {
     /// In memory, with its counters.
     Memory(&'a MemoryStore),
     /// In front of the store that has the counters.
@@ -86,15 +86,15 @@ struct Taken<'a, S: Store, C: Clock + ?Sized> {
 
 /// The counters that a request waits for.
 #[derive(Clone, Copy)]
-struct Counted<'a> {
-    home: Home<'a>,
+struct WaitedCounters<'a> {
+    home: LineHome<'a>,
     key: CounterKey,
 }
 
 /// What becomes of a request whose counters are elsewhere.
 enum Asked {
     /// By these rules, which a reload may have replaced meanwhile.
-    Decided(Arc<Loaded>, Acquired, Decision),
+    Decided(Arc<LoadedRules>, Acquired, Decision),
     /// The receipt that it gets when it is admitted: by the rules of now, which may be replaced until then.
     Waits(CounterKey, AskTicket, Receipt),
 }
@@ -134,7 +134,7 @@ impl<S: Store> Limiter<S> {
                 match self.store.lines_for(check) {
                     None => None,
                     Some(store) => {
-                        let counted = Counted { home: Home::Memory(store), key };
+                        let counted = WaitedCounters { home: LineHome::Memory(store), key };
                         let acquired = match store.enter(check, left, now) {
                             Arrival::Waits(ticket) => {
                                 // a reload may have missed the line
@@ -168,13 +168,13 @@ impl<S: Store> Limiter<S> {
                     }
                     Some(Asked::Waits(key, ticket, receipt)) => {
                         promised = Some(receipt);
-                        let home = Home::Asking(&self.asking);
-                        (Counted { home, key }, LinePlace::Asking(ticket))
+                        let home = LineHome::Asking(&self.asking);
+                        (WaitedCounters { home, key }, LinePlace::Asking(ticket))
                     }
                     Some(Asked::Decided(loaded, acquired, decision)) => {
                         let matched = Matched::new(&loaded.rules, request);
                         let mut decisions: Decisions = matched.enforced().iter().map(|_| decision).collect();
-                        let home = Home::Asking(&self.asking);
+                        let home = LineHome::Asking(&self.asking);
                         let shadows = self.decide_shadows(&matched, home, clock.now());
                         decisions.extend(self.unless_it_leaves(&acquired, clock, shadows).await);
                         let encode = |verdict: &Verdict<'_>| encode(verdict, &acquired);
@@ -189,14 +189,14 @@ impl<S: Store> Limiter<S> {
                     }
                 },
             };
-            let answer = Waiting { home: counted.home, place: Some(place), clock }.await;
+            let answer = WaitingCaller { home: counted.home, place: Some(place), clock }.await;
             now = clock.now();
             let loaded = self.current(request)?;
             let acquired = match answer {
                 Answer::AskAgain => continue,
                 Answer::Rejected(rejection) => Acquired::rejected(rejection, started, now),
                 Answer::Admitted(at) => {
-                    if let Home::Memory(memory) = counted.home {
+                    if let LineHome::Memory(memory) = counted.home {
                         let instants = [started, at, now];
                         let concluded =
                             self.conclude_wait(&loaded, request, (memory, counted.key), instants, encode);
@@ -208,8 +208,8 @@ impl<S: Store> Limiter<S> {
                     let matched = Matched::new(&loaded.rules, request);
                     let check = matched.checks.iter().find(|check| check.key == counted.key);
                     match (check, counted.home) {
-                        (Some(check), Home::Memory(_)) => Acquired::admitted(check, started, at),
-                        (Some(_), Home::Asking(_)) => Acquired::promised(promised.take(), started, at),
+                        (Some(check), LineHome::Memory(_)) => Acquired::admitted(check, started, at),
+                        (Some(_), LineHome::Asking(_)) => Acquired::promised(promised.take(), started, at),
                         (None, _) => Acquired::promised(None, started, at),
                     }
                 }
@@ -441,14 +441,14 @@ impl<S: Store> Limiter<S> {
         self.asking.ring();
     }
 
-    pub(super) fn current(&self, request: &Request<'_>) -> Result<Arc<Loaded>, LimitError> {
+    pub(super) fn current(&self, request: &Request<'_>) -> Result<Arc<LoadedRules>, LimitError> {
         validate(request)?;
         let loaded = self.loaded.load_full().ok_or(LimitError::NoRules)?;
         loaded.rules.check_patterns(request)?;
         Ok(loaded)
     }
 
-    pub(super) fn is_current(&self, loaded: &Arc<Loaded>) -> bool {
+    pub(super) fn is_current(&self, loaded: &Arc<LoadedRules>) -> bool {
         self.loaded.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, loaded))
     }
 
@@ -510,12 +510,12 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Each rule's line decides by itself, so no other rule rejects what is counted in a shadow.
-    async fn decide_shadows(&self, matched: &Matched<'_>, home: Home<'_>, now: Timestamp) -> Decisions {
+    async fn decide_shadows(&self, matched: &Matched<'_>, home: LineHome<'_>, now: Timestamp) -> Decisions {
         let shadows = matched.shadows();
         match home {
             _ if shadows.is_empty() => Decisions::new(),
-            Home::Memory(store) => store.decide(shadows, Scope::Descriptor, now),
-            Home::Asking(_) => {
+            LineHome::Memory(store) => store.decide(shadows, Scope::Descriptor, now),
+            LineHome::Asking(_) => {
                 let taken = self.store.take_with(shadows, Scope::Descriptor, now, TakeOptions::default());
                 let unknown = |_: &LimitCheck<'_>| Decision::unknown(Period::default());
                 Box::pin(taken).await.unwrap_or_else(|_| shadows.iter().map(unknown).collect())
@@ -525,9 +525,9 @@ impl<S: Store> Limiter<S> {
 
     async fn report<T>(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedRules,
         request: &Request<'_>,
-        counted: Counted<'_>,
+        counted: WaitedCounters<'_>,
         acquired: &Acquired,
         now: Timestamp,
         encode: impl FnOnce(&Verdict<'_>, &Acquired) -> T,
@@ -538,8 +538,8 @@ impl<S: Store> Limiter<S> {
             .iter()
             .map(|check| {
                 let looked = match counted.home {
-                    Home::Memory(store) => store.look(check, Hits(0), now),
-                    Home::Asking(_) => self.look(check, now),
+                    LineHome::Memory(store) => store.look(check, Hits(0), now),
+                    LineHome::Asking(_) => self.look(check, now),
                 };
                 match acquired.rejection {
                     // the rules have changed, and another limit applies
@@ -667,17 +667,17 @@ impl<S: Store, C: Clock + ?Sized> Drop for Taken<'_, S, C> {
     }
 }
 
-// === impl Waiting ===
+// === impl WaitingCaller ===
 
-impl<C: Clock + ?Sized> Future for Waiting<'_, C> {
+impl<C: Clock + ?Sized> Future for WaitingCaller<'_, C> {
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
         let answer = match (&self.place, self.home) {
-            (Some(LinePlace::Memory(ticket)), Home::Memory(store)) => {
+            (Some(LinePlace::Memory(ticket)), LineHome::Memory(store)) => {
                 store.poll_place(ticket, context.waker())
             }
-            (Some(LinePlace::Asking(ticket)), Home::Asking(lines)) => {
+            (Some(LinePlace::Asking(ticket)), LineHome::Asking(lines)) => {
                 lines.poll_place(*ticket, context.waker())
             }
             _ => Poll::Ready(Answer::AskAgain),
@@ -689,11 +689,15 @@ impl<C: Clock + ?Sized> Future for Waiting<'_, C> {
     }
 }
 
-impl<C: Clock + ?Sized> Drop for Waiting<'_, C> {
+impl<C: Clock + ?Sized> Drop for WaitingCaller<'_, C> {
     fn drop(&mut self) {
         match (self.place.take(), self.home) {
-            (Some(LinePlace::Memory(ticket)), Home::Memory(store)) => store.leave(ticket, self.clock.now()),
-            (Some(LinePlace::Asking(ticket)), Home::Asking(lines)) => lines.leave(ticket, self.clock.now()),
+            (Some(LinePlace::Memory(ticket)), LineHome::Memory(store)) => {
+                store.leave(ticket, self.clock.now());
+            }
+            (Some(LinePlace::Asking(ticket)), LineHome::Asking(lines)) => {
+                lines.leave(ticket, self.clock.now());
+            }
             _ => {}
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use super::{AcquireError, Acquired, LimitError, Limiter, Loaded};
+use super::{AcquireError, Acquired, LimitError, Limiter, LoadedRules};
 use arc_swap::ArcSwapOption;
 use weir_limit::{
     self as limit, Code, CounterKey, Decision, Direction, Entry, GiveBack, Hits, LimitCheck, Matched, Named,
@@ -199,7 +199,12 @@ impl<S: Store> Limiter<S> {
     }
 
     /// None unless it alone decides and nothing else is reported.
-    fn counter_of(&self, loaded: &Loaded, check: &LimitCheck<'_>, scope: limit::Scope) -> Option<KeyCounter> {
+    fn counter_of(
+        &self,
+        loaded: &LoadedRules,
+        check: &LimitCheck<'_>,
+        scope: limit::Scope,
+    ) -> Option<KeyCounter> {
         let RuleRef::Compiled(rule) = &check.rule else { return None };
         // what shadow mode admits is more than the counter says
         let is_shadow = check.rule.shadow_mode() || self.settings.modes.shadow;

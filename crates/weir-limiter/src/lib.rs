@@ -60,7 +60,7 @@ use weir_store::{Decisions, MemoryStore, Store, StoreError, TakeOptions};
 #[derive(Debug)]
 pub struct Limiter<S> {
     /// Replaced by a reload; a request keeps the rules that it started with. None before the first load.
-    loaded: ArcSwapOption<Loaded>,
+    loaded: ArcSwapOption<LoadedRules>,
     /// The number of reloads, by which keys notice them.
     generation: AtomicU64,
     store: S,
@@ -89,7 +89,7 @@ pub struct DecisionSettings {
 }
 
 #[derive(Debug)]
-struct Loaded {
+struct LoadedRules {
     rules: RuleSet,
     /// By rule index.
     stats: Vec<Arc<RuleStats>>,
@@ -97,7 +97,7 @@ struct Loaded {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Report {
+struct RejectionReport {
     /// If it is sampled for the hot keys: the number of requests that it stands for.
     weight: Option<u32>,
     rejected: bool,
@@ -177,7 +177,7 @@ impl<S: Store> Limiter<S> {
         self.stats.set_in_force(&stats);
         let last_reports = LastReports::new(rules.rules().len());
         self.stats.set_rule_limits(rules.rules().iter().flat_map(rule_limits).collect());
-        self.loaded.store(Some(Arc::new(Loaded { rules, stats, last_reports })));
+        self.loaded.store(Some(Arc::new(LoadedRules { rules, stats, last_reports })));
         self.generation.fetch_add(1, Ordering::Release);
         self.refresh_lines();
     }
@@ -290,7 +290,7 @@ impl<S: Store> Limiter<S> {
     fn decide_any<T>(
         &self,
         memory: &MemoryStore,
-        loaded: Option<&Loaded>,
+        loaded: Option<&LoadedRules>,
         request: &Request<'_>,
         now: Timestamp,
         record: Option<&DecisionRecord>,
@@ -313,7 +313,7 @@ impl<S: Store> Limiter<S> {
     fn decide_plain<T>(
         &self,
         memory: &MemoryStore,
-        loaded: &Loaded,
+        loaded: &LoadedRules,
         request: &Request<'_>,
         matches: &[PlainMatch<'_, &OwnCounts>],
         now: Timestamp,
@@ -351,7 +351,7 @@ impl<S: Store> Limiter<S> {
     fn decide_check(
         &self,
         memory: &MemoryStore,
-        loaded: &Loaded,
+        loaded: &LoadedRules,
         check: &PlainCheck<'_>,
         counts: &OwnCounts,
         scope: Scope,
@@ -368,7 +368,7 @@ impl<S: Store> Limiter<S> {
     #[expect(clippy::inline_always, reason = "so that it finds in registers what was decided")]
     fn count_check(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedRules,
         check: &PlainCheck<'_>,
         counts: &OwnCounts,
         policy: OverLimitPolicy,
@@ -396,7 +396,7 @@ impl<S: Store> Limiter<S> {
     /// Makes the verdict of `decisions`, records it, and passes it to `encode`.
     fn conclude<T>(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedRules,
         request: &Request<'_>,
         matched: &Matched<'_>,
         decisions: &[Decision],
@@ -425,7 +425,7 @@ impl<S: Store> Limiter<S> {
 
     #[cold]
     #[inline(never)]
-    fn count_unmatched(&self, loaded: &Loaded, domain: &str, descriptor: &Descriptor<'_>) {
+    fn count_unmatched(&self, loaded: &LoadedRules, domain: &str, descriptor: &Descriptor<'_>) {
         if let Some(key) = loaded.rules.unknown_key(domain, &descriptor.entries) {
             self.stats.unknown_key(domain, key);
         }
@@ -433,7 +433,7 @@ impl<S: Store> Limiter<S> {
 
     fn record(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedRules,
         checks: &[LimitCheck<'_>],
         decisions: &[Decision],
         scope: Scope,
@@ -455,7 +455,7 @@ impl<S: Store> Limiter<S> {
     #[cold]
     fn record_returns(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedRules,
         request: &Request<'_>,
         matched: &Matched<'_>,
         decisions: &[Decision],
@@ -481,17 +481,17 @@ impl<S: Store> Limiter<S> {
     }
 
     #[inline]
-    fn report_of(&self, code: Code) -> Option<Report> {
+    fn report_of(&self, code: Code) -> Option<RejectionReport> {
         let weight = self.hot_keys.as_ref().and_then(|hot_keys| hot_keys.sampled());
         let rejected = code == Code::OverLimit && self.rejection_log.is_some();
-        (weight.is_some() || rejected).then_some(Report { weight, rejected })
+        (weight.is_some() || rejected).then_some(RejectionReport { weight, rejected })
     }
 
     #[cold]
     fn report_checks(
         &self,
-        report: Report,
-        loaded: &Loaded,
+        report: RejectionReport,
+        loaded: &LoadedRules,
         checks: &[LimitCheck<'_>],
         decisions: &[Decision],
         now: Timestamp,
@@ -505,7 +505,7 @@ impl<S: Store> Limiter<S> {
     }
 
     #[inline]
-    fn record_check(&self, loaded: &Loaded, check: &LimitCheck<'_>, decision: &Decision, scope: Scope) {
+    fn record_check(&self, loaded: &LoadedRules, check: &LimitCheck<'_>, decision: &Decision, scope: Scope) {
         let limit = limit_of(check, decision);
         let policy = check.over_limit_policy_in(scope);
         let made = self.counts_of(decision, limit, policy, check.hits, check.rule.shadow_mode());
@@ -566,7 +566,7 @@ impl<S: Store> Limiter<S> {
     fn report_rejections(
         &self,
         log: &dyn RejectionLog,
-        loaded: &Loaded,
+        loaded: &LoadedRules,
         checks: &[LimitCheck<'_>],
         decisions: &[Decision],
         now: Timestamp,
@@ -590,7 +590,7 @@ impl<S: Store> Limiter<S> {
     #[inline]
     fn with_stats(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedRules,
         check: &LimitCheck<'_>,
         hits: Hits,
         record: impl FnOnce(&RuleStats),
@@ -613,7 +613,7 @@ impl<S: Store> Limiter<S> {
 
     fn dynamic_stats(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedRules,
         rule: &CompiledRule,
         entries: &[Entry<'_>],
         record: impl FnOnce(&RuleStats),
@@ -666,9 +666,9 @@ fn validate(request: &Request<'_>) -> Result<(), LimitError> {
 }
 
 fn find<'a>(
-    loaded: Option<&'a Loaded>,
+    loaded: Option<&'a LoadedRules>,
     request: &'a Request<'_>,
-) -> Result<(&'a Loaded, Matched<'a>), LimitError> {
+) -> Result<(&'a LoadedRules, Matched<'a>), LimitError> {
     validate(request)?;
     let loaded = loaded.ok_or(LimitError::NoRules)?;
     loaded.rules.check_patterns(request)?;

@@ -3,7 +3,7 @@
 
 use std::slice::from_ref;
 
-use super::{Limiter, Loaded, acquire::Acquired};
+use super::{Limiter, LoadedRules, acquire::Acquired};
 use weir_limit::{CounterKey, Decision, Hits, PlainCheck, Request, Scope, Status, Timestamp, Verdict};
 use weir_observe::OwnCounts;
 use weir_store::{MemoryStore, Receipt, Store};
@@ -38,7 +38,7 @@ impl<S: Store> Limiter<S> {
     /// Hits of `key` were taken at `taken_at`. Returns `encode` if the rule is another now, or not plain.
     pub(super) fn conclude_wait<T, E: FnOnce(&Verdict<'_>, &Acquired) -> T>(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedRules,
         request: &Request<'_>,
         (memory, key): (&MemoryStore, CounterKey),
         [started, taken_at, now]: [Timestamp; 3],
@@ -54,7 +54,7 @@ impl<S: Store> Limiter<S> {
 
     /// None if callers do not wait for it, or it is not plain.
     #[inline]
-    fn plain<'a>(&self, loaded: &'a Loaded, request: &'a Request<'_>) -> Option<Plain<'a>> {
+    fn plain<'a>(&self, loaded: &'a LoadedRules, request: &'a Request<'_>) -> Option<Plain<'a>> {
         let modes = &self.settings.modes;
         if modes.shadow || modes.describes() || request.domain.is_empty() {
             return None;
@@ -72,7 +72,7 @@ impl<S: Store> Limiter<S> {
     #[expect(clippy::inline_always, reason = "so that it finds in registers what was decided")]
     fn conclude_plain<T>(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedRules,
         request: &Request<'_>,
         Plain { check, scope, counts }: &Plain<'_>,
         decision: &Decision,

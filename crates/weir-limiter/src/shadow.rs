@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::{Limiter, Loaded};
+use super::{Limiter, LoadedRules};
 use weir_limit::{Decision, Direction, LimitCheck, Matched, Scope, Tally, Timestamp};
 use weir_observe::ShadowCounts;
 use weir_store::{Decisions, MemoryStore, Store, StoreError, TakeOptions};
@@ -14,7 +14,7 @@ impl<S: Store> Limiter<S> {
     /// Decides a request of all or none, and then what is in the shadow of its rules, within the same wait.
     pub(super) async fn take_before_shadows(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedRules,
         matched: &Matched<'_>,
         now: Timestamp,
         options: TakeOptions<'_>,
@@ -38,13 +38,13 @@ impl<S: Store> Limiter<S> {
 
     /// Records what is in the shadow of the rules of a request, if `decisions` are about that, too.
     #[cold]
-    pub(super) fn record_shadows(&self, loaded: &Loaded, matched: &Matched<'_>, decisions: &[Decision]) {
+    pub(super) fn record_shadows(&self, loaded: &LoadedRules, matched: &Matched<'_>, decisions: &[Decision]) {
         for (check, decision) in matched.checks.iter().zip(decisions).skip(matched.enforced().len()) {
             self.record_shadow(loaded, check, decision, Scope::Descriptor);
         }
     }
 
-    fn record_shadow(&self, loaded: &Loaded, check: &LimitCheck<'_>, decision: &Decision, scope: Scope) {
+    fn record_shadow(&self, loaded: &LoadedRules, check: &LimitCheck<'_>, decision: &Decision, scope: Scope) {
         if check.direction != Direction::Take {
             return;
         }
@@ -59,7 +59,7 @@ impl<S: Store> Limiter<S> {
     pub(super) fn decide_before_shadows(
         &self,
         memory: &MemoryStore,
-        loaded: &Loaded,
+        loaded: &LoadedRules,
         matched: &Matched<'_>,
         now: Timestamp,
     ) -> Decisions {

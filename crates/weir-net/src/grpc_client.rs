@@ -117,7 +117,7 @@ pub async fn connect(
 ) -> Result<Channel, ConnectError> {
     let end = Instant::now() + limit;
     let connecting = async {
-        let (socket, heard) = Listening::new(open(target, tls).await?);
+        let (socket, heard) = ListeningStream::new(open(target, tls).await?);
         let scheme = if tls.is_some() { "https" } else { "http" };
         let uri = format!("{scheme}://{}", target.authority());
         let uri = Uri::try_from(uri).map_err(|error| io::Error::other(error.to_string()))?;
@@ -139,7 +139,7 @@ pub async fn connect(
 }
 
 /// A socket that tells when its peer has sent something, or closed it.
-struct Listening {
+struct ListeningStream {
     stream: Box<dyn Stream>,
     heard: Option<oneshot::Sender<Option<Spoken>>>,
 }
@@ -173,16 +173,16 @@ impl fmt::Display for Spoken {
     }
 }
 
-// === impl Listening ===
+// === impl ListeningStream ===
 
-impl Listening {
+impl ListeningStream {
     fn new(stream: Box<dyn Stream>) -> (Self, oneshot::Receiver<Option<Spoken>>) {
         let (heard, receiver) = oneshot::channel();
         (Self { stream, heard: Some(heard) }, receiver)
     }
 }
 
-impl AsyncRead for Listening {
+impl AsyncRead for ListeningStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -202,7 +202,7 @@ impl AsyncRead for Listening {
     }
 }
 
-impl AsyncWrite for Listening {
+impl AsyncWrite for ListeningStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -29,13 +29,13 @@ const MAX_AGE: u8 = 12;
 #[derive(Debug, Default)]
 pub(super) struct CallerNames {
     /// Replaced whenever a name is new or forgotten, so that readers write nothing that other threads read.
-    named: ArcSwap<Named>,
+    named: ArcSwap<NamedCounts>,
     replacing: Mutex<()>,
     others: Counter,
     warned: super::throttle::Throttle,
 }
 
-type Named = HashMap<Name, Arc<Counted>, foldhash::fast::RandomState>;
+type NamedCounts = HashMap<Name, Arc<CountedName>, foldhash::fast::RandomState>;
 
 /// A domain, and a key in it; empty if the domain itself is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -51,7 +51,7 @@ struct NameRef<'a> {
 }
 
 #[derive(Debug, Default)]
-struct Counted {
+struct CountedName {
     descriptors: Counter,
     /// How often it was aged since somebody asked for it.
     age: AtomicU8,
@@ -82,7 +82,7 @@ impl CallerNames {
             return (false, false);
         }
         let is_new = !named.contains_key(&name);
-        let mut more = Named::clone(&named);
+        let mut more = NamedCounts::clone(&named);
         let owned = Name { domain: name.domain.into(), key: name.key.into() };
         more.entry(owned).or_default().add(descriptors);
         self.named.store(Arc::new(more));
@@ -143,8 +143,8 @@ impl CallerNames {
     pub(super) fn age(&self) {
         let _replacing = self.replacing.lock();
         let named = self.named.load();
-        let is_young = |counted: &Counted| counted.age.fetch_add(1, Ordering::Relaxed) < MAX_AGE;
-        let young: Named = named
+        let is_young = |counted: &CountedName| counted.age.fetch_add(1, Ordering::Relaxed) < MAX_AGE;
+        let young: NamedCounts = named
             .iter()
             .filter(|(_, counted)| is_young(counted))
             .map(|(name, counted)| (name.clone(), Arc::clone(counted)))
@@ -170,9 +170,9 @@ impl Equivalent<Name> for NameRef<'_> {
     }
 }
 
-// === impl Counted ===
+// === impl CountedName ===
 
-impl Counted {
+impl CountedName {
     fn add(&self, descriptors: u64) {
         self.descriptors.add(descriptors);
         // a store that changes nothing would still take the cache line from other threads

@@ -12,7 +12,7 @@ const MAX_RULES: usize = 4_096;
 
 /// The record of one request. Requests that are not traced have none.
 #[derive(Debug, Default)]
-pub struct DecisionRecord(Mutex<State>);
+pub struct DecisionRecord(Mutex<RecordState>);
 
 /// What was recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct StoreWait {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RecordState {
     recorded: RecordedDecision,
     /// Commands that were sent since the last wait ended.
     commands: u32,

@@ -25,25 +25,25 @@ thread_local! {
 
 /// A value with a place for each thread. What was written stays when a thread ends, whose place another one may take.
 #[derive(Debug)]
-pub(super) struct Sharded<T>(Box<[Place<T>]>);
+pub(super) struct Sharded<T>(Box<[ShardedPlace<T>]>);
 
 /// A place shares no cache line with others; processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Place<T>(T);
+struct ShardedPlace<T>(T);
 
 // === impl Sharded ===
 
 impl<T: Default> Default for Sharded<T> {
     fn default() -> Self {
-        Self((0..*PLACES).map(|_| Place::default()).collect())
+        Self((0..*PLACES).map(|_| ShardedPlace::default()).collect())
     }
 }
 
 impl<T: Default> Sharded<T> {
     /// One place that all threads share, for values that are too many for more.
     pub(super) fn single() -> Self {
-        Self([Place::default()].into())
+        Self([ShardedPlace::default()].into())
     }
 
     pub(super) fn own(&self) -> &T {
@@ -83,6 +83,6 @@ mod tests {
 
     #[test]
     fn no_two_places_share_a_line() {
-        assert_eq!((size_of::<Place<Counter>>(), align_of::<Place<Counter>>()), (128, 128));
+        assert_eq!((size_of::<ShardedPlace<Counter>>(), align_of::<ShardedPlace<Counter>>()), (128, 128));
     }
 }

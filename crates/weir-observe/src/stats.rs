@@ -41,7 +41,7 @@ const MAX_ABSENT_BYTES: usize = 256 << 10;
 /// domain, then the steps below it, such as `["shop", "tenant_acme"]`.
 #[derive(Debug)]
 pub struct Stats {
-    rules: RwLock<Rules>,
+    rules: RwLock<RuleTable>,
     unknown_domains: CallerNames,
     unknown_keys: CallerNames,
     rule_limits: ArcSwap<Vec<RuleLimit>>,
@@ -72,7 +72,7 @@ pub struct Stats {
 type SharedName = Arc<[Box<str>]>;
 
 #[derive(Debug, Default)]
-struct Rules {
+struct RuleTable {
     by_name: HashMap<SharedName, Known, foldhash::fast::RandomState>,
     /// Of each name that callers created for a rule, the name of the rule.
     declared: Vec<(SharedName, SharedName)>,
@@ -341,9 +341,9 @@ impl Stats {
     }
 }
 
-// === impl Rules ===
+// === impl RuleTable ===
 
-impl Rules {
+impl RuleTable {
     fn has_room(&self, length: usize, max: usize) -> bool {
         length <= MAX_DYNAMIC_NAME
             && self.dynamic < max

@@ -3,11 +3,11 @@
 /// A text with references to groups, parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template {
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(String),
     /// 0 is the whole match.
     Group(usize),
@@ -29,7 +29,7 @@ impl Template {
                 continue;
             };
             match group(name) {
-                Some(number) => template.parts.push(Part::Group(number)),
+                Some(number) => template.parts.push(TemplatePart::Group(number)),
                 None => missing.push(name.to_owned()),
             }
             rest = after;
@@ -40,17 +40,17 @@ impl Template {
 
     fn push(&mut self, text: &str) {
         match self.parts.last_mut() {
-            Some(Part::Text(last)) => last.push_str(text),
+            Some(TemplatePart::Text(last)) => last.push_str(text),
             _ if text.is_empty() => {}
-            _ => self.parts.push(Part::Text(text.to_owned())),
+            _ => self.parts.push(TemplatePart::Text(text.to_owned())),
         }
     }
 
     /// Returns the texts between the references, with whether each is at the beginning.
     pub fn texts(&self) -> impl Iterator<Item = (bool, &str)> {
         self.parts.iter().enumerate().filter_map(|(i, part)| match part {
-            Part::Text(text) => Some((i == 0, text.as_str())),
-            Part::Group(_) => None,
+            TemplatePart::Text(text) => Some((i == 0, text.as_str())),
+            TemplatePart::Group(_) => None,
         })
     }
 
@@ -62,8 +62,8 @@ impl Template {
 
     pub(super) fn fill<'a>(&self, group: impl Fn(usize) -> &'a str) -> String {
         self.parts.iter().fold(String::new(), |filled, part| match part {
-            Part::Text(text) => filled + text,
-            Part::Group(number) => filled + group(*number),
+            TemplatePart::Text(text) => filled + text,
+            TemplatePart::Group(number) => filled + group(*number),
         })
     }
 }

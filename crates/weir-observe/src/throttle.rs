@@ -8,10 +8,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Admits one message per second, or in another time, and counts the others.
 #[derive(Debug, Default)]
-pub struct Throttle(Mutex<State>);
+pub struct Throttle(Mutex<ThrottleState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ThrottleState {
     last: Option<Instant>,
     suppressed: u64,
 }

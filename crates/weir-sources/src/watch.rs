@@ -71,7 +71,7 @@ struct Events {
     dirs: Mutex<BTreeSet<PathBuf>>,
 }
 
-struct Snapshot {
+struct FilesSnapshot {
     /// A hash of the names, inodes, sizes and times of all files.
     fingerprint: u64,
     dirs: BTreeSet<PathBuf>,
@@ -121,7 +121,7 @@ impl Watch {
         };
         // twice: the second snapshot sees what was created between the first and its watches
         for _ in 0..2 {
-            let snapshot = Snapshot::take(&watch.watched_paths);
+            let snapshot = FilesSnapshot::take(&watch.watched_paths);
             watch.fingerprint = snapshot.fingerprint;
             watch.follow(&snapshot);
         }
@@ -142,7 +142,7 @@ impl Watch {
             restore.touched = touched;
             restore.due |= touched;
             let paths = self.watched_paths.clone();
-            let snapshot = tokio::task::spawn_blocking(move || Snapshot::take(&paths)).await;
+            let snapshot = tokio::task::spawn_blocking(move || FilesSnapshot::take(&paths)).await;
             restore.due = false;
             self.next_poll = Instant::now() + self.poll;
             let Ok(snapshot) = snapshot else {
@@ -167,7 +167,7 @@ impl Watch {
         }
     }
 
-    fn follow(&mut self, snapshot: &Snapshot) {
+    fn follow(&mut self, snapshot: &FilesSnapshot) {
         self.events.dirs.lock().clone_from(&snapshot.dirs);
         let Some(watcher) = &mut self.watcher else {
             return;
@@ -242,9 +242,9 @@ impl Events {
     }
 }
 
-// === impl Snapshot ===
+// === impl FilesSnapshot ===
 
-impl Snapshot {
+impl FilesSnapshot {
     fn take(paths: &WatchedPaths) -> Self {
         match paths {
             WatchedPaths::Dir(dir) => Self::of_dir(dir),

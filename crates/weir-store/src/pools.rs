@@ -52,22 +52,22 @@ pub trait Pooled {
     fn end(&mut self) {}
 }
 
-pub(super) type Job = Box<dyn FnOnce() + Send>;
+pub(super) type PoolJob = Box<dyn FnOnce() + Send>;
 
 /// Runs jobs beside the decisions.
-pub struct Beside(Box<dyn Fn(Job) + Send + Sync>);
+pub struct Beside(Box<dyn Fn(PoolJob) + Send + Sync>);
 
 // === impl Beside ===
 
 impl Beside {
     /// `run` runs a job.
-    pub fn new(run: impl Fn(Job) + Send + Sync + 'static) -> Self {
+    pub fn new(run: impl Fn(PoolJob) + Send + Sync + 'static) -> Self {
         Self(Box::new(run))
     }
 
     /// A thread that starts with the first job and ends when this is dropped. If the system has none, the caller works.
     pub(super) fn thread() -> Self {
-        let jobs: OnceLock<Option<Sender<Job>>> = OnceLock::new();
+        let jobs: OnceLock<Option<Sender<PoolJob>>> = OnceLock::new();
         Self::new(move |job| {
             let unsent = match jobs.get_or_init(|| start_thread().ok()) {
                 Some(jobs) => jobs.send(job).err(),
@@ -86,8 +86,8 @@ impl fmt::Debug for Beside {
     }
 }
 
-fn start_thread() -> io::Result<Sender<Job>> {
-    let (sender, jobs) = channel::<Job>();
+fn start_thread() -> io::Result<Sender<PoolJob>> {
+    let (sender, jobs) = channel::<PoolJob>();
     thread::Builder::new()
         .name("weir-shares".into())
         .spawn(move || jobs.into_iter().for_each(|job| job()))?;
@@ -97,7 +97,7 @@ fn start_thread() -> io::Result<Sender<Job>> {
 /// The pools of fair shares, by their keys.
 #[derive(Debug)]
 pub struct Pools<P> {
-    tables: Box<[Mutex<HashTable<Slot<P>>>]>,
+    tables: Box<[Mutex<HashTable<PoolEntry<P>>>]>,
     members: AtomicUsize,
     slots: AtomicUsize,
     /// Each pool counts as [`Pooled::SIZE`] more.
@@ -110,12 +110,12 @@ pub struct Pools<P> {
 /// Pools of one rule may have members of the same name: their sum must not fall when one pool forgets its member.
 #[derive(Debug, Default)]
 struct Reported {
-    members: BTreeMap<Series, ReportedMember>,
+    members: BTreeMap<PoolLabels, ReportedMember>,
     report: u64,
 }
 
 /// The names of a rule and of a member.
-type Series = (Arc<str>, Arc<str>);
+type PoolLabels = (Arc<str>, Arc<str>);
 
 #[derive(Debug, Default)]
 struct ReportedMember {
@@ -126,7 +126,7 @@ struct ReportedMember {
 }
 
 #[derive(Debug)]
-struct Slot<P> {
+struct PoolEntry<P> {
     /// The key of the pool.
     pub key: CounterKey,
     shared: Arc<PoolSlot<P>>,
@@ -192,7 +192,7 @@ impl<P: Pooled + Send + 'static> Pools<P> {
             idle_at: AtomicU64::new(u64::MAX),
             is_queued: AtomicBool::new(false),
         });
-        let slot = Slot { key, shared: Arc::clone(&shared) };
+        let slot = PoolEntry { key, shared: Arc::clone(&shared) };
         table.insert_unique(key.hash(), slot, |slot| slot.key.hash());
         shared
     }
@@ -227,7 +227,7 @@ impl<P: Pooled + Send + 'static> Pools<P> {
 
     /// All pools.
     pub fn all(&self) -> Vec<Arc<PoolSlot<P>>> {
-        let all = |table: &Mutex<HashTable<Slot<P>>>| {
+        let all = |table: &Mutex<HashTable<PoolEntry<P>>>| {
             table.lock().iter().map(|slot| Arc::clone(&slot.shared)).collect::<Vec<_>>()
         };
         self.tables.iter().flat_map(all).collect()
@@ -257,7 +257,7 @@ impl<P: Pooled + Send + 'static> Pools<P> {
     /// Removes pools that nobody uses, in one of the steps of a sweep.
     pub fn sweep(&self, step: usize, now: Timestamp) {
         let mut table = self.tables[step % TABLES].lock();
-        let idle = |slot: &&Slot<P>| slot.shared.idle_at.load(Ordering::Relaxed) <= now.as_nanos();
+        let idle = |slot: &&PoolEntry<P>| slot.shared.idle_at.load(Ordering::Relaxed) <= now.as_nanos();
         let keys: Vec<CounterKey> = table.iter().filter(idle).map(|slot| slot.key).collect();
         for key in keys {
             self.remove(&mut table, key);
@@ -268,7 +268,7 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         }
     }
 
-    fn remove(&self, table: &mut HashTable<Slot<P>>, key: CounterKey) -> bool {
+    fn remove(&self, table: &mut HashTable<PoolEntry<P>>, key: CounterKey) -> bool {
         let Ok(entry) = table.find_entry(key.hash(), |slot| slot.key == key) else { return false };
         let (slot, _) = entry.remove();
         {
@@ -315,7 +315,7 @@ impl<P: Pooled + Send + 'static> Pools<P> {
 // === impl Reported ===
 
 impl Reported {
-    fn count(&mut self, series: &Series, key: CounterKey, totals: [u64; 2]) -> bool {
+    fn count(&mut self, series: &PoolLabels, key: CounterKey, totals: [u64; 2]) -> bool {
         if !self.members.contains_key(series) {
             if self.members.len() >= MAX_REPORTED {
                 return false;
@@ -375,7 +375,7 @@ pub struct PoolSummary {
     /// The hits granted in the last cycle, and the capacities, by the name of the rule.
     pools: BTreeMap<Arc<str>, [u64; 2]>,
     /// Asked, share, borrowed, lent, admitted, rejected.
-    series: BTreeMap<Series, [u64; 6]>,
+    series: BTreeMap<PoolLabels, [u64; 6]>,
 }
 
 // === impl PoolSummary ===
@@ -386,18 +386,18 @@ impl PoolSummary {
         self.members
     }
 
-    fn add(&mut self, series: Series, member: &MemberState) {
+    fn add(&mut self, series: PoolLabels, member: &MemberState) {
         let borrowed = member.allowance.saturating_sub(member.default);
         let lent = member.default.saturating_sub(member.allowance);
         let [asked, share, borrowed, lent] = [member.demand, member.allowance, borrowed, lent].map(u64::from);
         self.sum(series, [asked, share, borrowed, lent, 0, 0]);
     }
 
-    fn add_totals(&mut self, series: &Series, [admitted, rejected]: [u64; 2]) {
+    fn add_totals(&mut self, series: &PoolLabels, [admitted, rejected]: [u64; 2]) {
         self.sum(series.clone(), [0, 0, 0, 0, admitted, rejected]);
     }
 
-    fn sum(&mut self, series: Series, values: [u64; 6]) {
+    fn sum(&mut self, series: PoolLabels, values: [u64; 6]) {
         let sums = self.series.entry(series).or_default();
         for (sum, value) in sums.iter_mut().zip(values) {
             *sum = sum.saturating_add(value);

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::{
     grpc_client::Target,
-    otlp::Protocol,
+    otlp::OtlpProtocol,
     settings::{Flags, SettingErrors, Settings},
 };
 
@@ -45,7 +45,7 @@ fn the_defaults_are_those_of_opentelemetry() {
     assert_eq!(settings.interval, Duration::from_mins(1));
     assert_eq!(settings.timeout, Duration::from_secs(30));
     assert_eq!(settings.temporality, Temporality::Cumulative);
-    assert_eq!(settings.export.protocol, Protocol::Http);
+    assert_eq!(settings.export.protocol, OtlpProtocol::Http);
     assert_eq!(settings.export.endpoint.path, "/v1/metrics");
     assert_eq!(settings.export.endpoint.target, Target::Tcp("localhost".into(), 4318));
     assert_eq!(settings.export.timeout, Duration::from_secs(10));

@@ -32,7 +32,7 @@ fn rejected(variables: &[(&str, &str)]) -> String {
 fn the_defaults_are_those_of_envoyproxy_ratelimit() {
     let settings = resolved(&[]);
     assert_eq!((settings.http.port, settings.debug.port), (8080, 6070));
-    let everywhere = Address { host: [0, 0, 0, 0].into(), port: 8081 };
+    let everywhere = ListenAddress { host: [0, 0, 0, 0].into(), port: 8081 };
     assert_eq!(settings.grpc.address, GrpcAddress::Tcp(everywhere));
     assert_eq!(settings.grpc.max_age, Some(24 * HOUR));
     assert_eq!(settings.grpc.max_age_grace, Some(HOUR));
@@ -466,7 +466,7 @@ fn variables_of_later_versions_of_envoyproxy_ratelimit_say_what_weir_does() {
 #[test]
 fn prometheus_has_its_own_port_if_enabled() {
     let prometheus = resolved(&[("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", "127.0.0.1:0")]).prometheus;
-    let loopback = Address { host: [127, 0, 0, 1].into(), port: 0 };
+    let loopback = ListenAddress { host: [127, 0, 0, 1].into(), port: 0 };
     assert_eq!(prometheus, Some(PrometheusSettings { address: loopback, path: "/metrics".into() }));
     assert!(rejected(&[("PROMETHEUS_ADDR", "9090")]).contains("such as :9090"));
 }

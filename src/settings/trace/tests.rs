@@ -31,7 +31,7 @@ fn traces_are_off_by_default_whatever_opentelemetrys_variables_say() {
 #[test]
 fn the_defaults_are_those_of_envoyproxy_ratelimit() {
     let settings = traced(&[]);
-    assert_eq!(settings.export.protocol, Protocol::Http);
+    assert_eq!(settings.export.protocol, OtlpProtocol::Http);
     assert_eq!(settings.export.endpoint.target, Target::Tcp("localhost".into(), 4318));
     assert_eq!(settings.export.endpoint.path, "/v1/traces");
     assert!(settings.export.tls.is_some() && !settings.export.gzip && settings.export.headers.is_empty());
@@ -58,7 +58,7 @@ fn the_environment_of_envoy_gateway_sends_traces_over_http() {
         ("TRACING_SAMPLING_RATE", "0.6"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://trace-collector.envoy-gateway-system.svc.cluster.local:4318"),
     ]);
-    assert_eq!(settings.export.protocol, Protocol::Http);
+    assert_eq!(settings.export.protocol, OtlpProtocol::Http);
     assert!(settings.export.tls.is_none());
     let endpoint = &settings.export.endpoint;
     assert_eq!(endpoint.authority, "trace-collector.envoy-gateway-system.svc.cluster.local:4318");
@@ -112,10 +112,10 @@ fn a_variable_for_traces_takes_precedence() {
     );
     assert_eq!(settings.export.timeout, Duration::from_millis(2_500));
     assert!(settings.export.gzip);
-    assert_eq!(settings.export.protocol, Protocol::Grpc);
+    assert_eq!(settings.export.protocol, OtlpProtocol::Grpc);
     // the variable of envoyproxy/ratelimit takes precedence over those of OpenTelemetry
     let settings = traced(&[("TRACING_EXPORTER_PROTOCOL", "http"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]);
-    assert_eq!(settings.export.protocol, Protocol::Http);
+    assert_eq!(settings.export.protocol, OtlpProtocol::Http);
 }
 
 #[test]

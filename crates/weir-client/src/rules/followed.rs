@@ -18,21 +18,21 @@ use weir_store::{clock::Clock, runtime};
 
 /// A thread follows the DNS names of the rules while there are any, and ends when this is dropped.
 pub(crate) struct FollowedRules {
-    shared: Arc<Shared>,
+    shared: Arc<SharedRules>,
     clock: Arc<dyn Clock>,
     settings: DnsSettings,
 }
 
 /// Shared with the thread.
-struct Shared {
+struct SharedRules {
     rules: Rules,
-    state: Mutex<State>,
+    state: Mutex<FollowedState>,
     /// Notified if the thread has other names to follow, or must end.
     changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct FollowedState {
     /// The rules as they are written.
     domains: Vec<Domain>,
     numbers: BTreeMap<Box<str>, NonZeroU16>,
@@ -46,7 +46,7 @@ struct State {
 
 impl FollowedRules {
     pub(crate) fn new(rules: Rules, clock: Arc<dyn Clock>, settings: DnsSettings) -> Self {
-        let shared = Arc::new(Shared { rules, state: Mutex::default(), changed: Notify::new() });
+        let shared = Arc::new(SharedRules { rules, state: Mutex::default(), changed: Notify::new() });
         Self { shared, clock, settings }
     }
 
@@ -97,9 +97,9 @@ impl Drop for FollowedRules {
     }
 }
 
-// === impl Shared ===
+// === impl SharedRules ===
 
-impl Shared {
+impl SharedRules {
     /// Applies the numbers of `names`, unless the rules have changed meanwhile and have other names too.
     fn update(&self, names: &BTreeSet<Box<str>>, instances: &DnsInstances) {
         let mut state = self.state.lock();
@@ -111,16 +111,16 @@ impl Shared {
         }
     }
 
-    fn apply(&self, state: &mut State) {
+    fn apply(&self, state: &mut FollowedState) {
         let of = |name: &str| state.numbers.get(name).copied().unwrap_or(UNKNOWN_INSTANCES);
         self.rules.load(state.domains.clone(), of);
         state.is_pending = false;
     }
 }
 
-// === impl State ===
+// === impl FollowedState ===
 
-impl State {
+impl FollowedState {
     fn names(&self) -> BTreeSet<Box<str>> {
         let names = self.domains.iter().flat_map(|domain| names_of_instances(&domain.nodes));
         names.map(|(name, _)| name).collect()
@@ -129,7 +129,7 @@ impl State {
 
 /// Returns when the rules are dropped. Tells `looked_up` once the first names are in force.
 async fn follow(
-    shared: Arc<Shared>,
+    shared: Arc<SharedRules>,
     mut instances: DnsInstances,
     clock: Arc<dyn Clock>,
     mut looked_up: Option<oneshot::Sender<()>>,

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::super::{error::FileReport, scalar::brief, yaml::Position};
+use super::super::{error::FileReport, scalar::brief, yaml::YamlPosition};
 
 /// The key of Envoy's action that sends the network of an address, as a literal.
 const MASKED: &str = "masked_remote_address";
@@ -13,9 +13,9 @@ const SIGNS: [&str; 22] = [
     r"\d+", r"\d*", r"\d{", r"\w+", r"\w*", r"\w{", r"\s+", r"\s*",
 ];
 
-pub(crate) fn warn(key: &str, text: &str, at: Position, report: &mut FileReport) {
+pub(crate) fn warn(key: &str, text: &str, at: YamlPosition, report: &mut FileReport) {
     let shown = brief(text);
-    if let Some(network) = Network::parse(text) {
+    if let Some(network) = NetworkValue::parse(text) {
         // Envoy sends exactly such a text
         if key != MASKED {
             let right = network.right();
@@ -32,12 +32,12 @@ pub(crate) fn warn(key: &str, text: &str, at: Position, report: &mut FileReport)
     }
 }
 
-struct Network {
+struct NetworkValue {
     address: IpAddr,
     prefix: u8,
 }
 
-impl Network {
+impl NetworkValue {
     fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = text.split_once('/')?;
         let address: IpAddr = address.parse().ok()?;

@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 
-use super::super::error::{DisplayOrigin, Report};
+use super::super::error::{DisplayOrigin, ErrorReport};
 use weir_limit::{Domain, Limit, Origin, RuleNode, Values};
 
 /// The time grows with the product of specific and nested descriptors; those after that many are not checked.
 const MAX_STEPS: usize = 1_000_000;
 
 /// A descriptor without a limit or nested descriptors is the documented way to make an exception: no warning.
-pub(crate) fn warn(domain: &Domain, report: &mut Report) {
+pub(crate) fn warn(domain: &Domain, report: &mut ErrorReport) {
     level(&domain.nodes, report, &mut { MAX_STEPS });
 }
 
-fn level(nodes: &[RuleNode], report: &mut Report, steps: &mut usize) {
+fn level(nodes: &[RuleNode], report: &mut ErrorReport, steps: &mut usize) {
     let general: HashMap<&str, &RuleNode> = nodes
         .iter()
         .filter(|node| node.values == Values::Any && !node.children.is_empty())

@@ -2,13 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::super::error::{DisplayOrigin, Report};
+use super::super::error::{DisplayOrigin, ErrorReport};
 use weir_limit::{Domain, Pattern, Rule, RuleNode, Values};
 
 /// Wildcards of one key and level. The time grows with the square of their number: later ones are not checked.
 const MAX_COMPARED: usize = 1_000;
 
-pub(crate) fn warn(domain: &Domain, report: &mut Report) {
+pub(crate) fn warn(domain: &Domain, report: &mut ErrorReport) {
     let mut names = HashSet::new();
     each_rule(&domain.nodes, &mut |rule| names.extend(rule.name.as_deref()));
     each_rule(&domain.nodes, &mut |rule| {
@@ -29,7 +29,7 @@ fn each_rule<'n>(nodes: &'n [RuleNode], visit: &mut impl FnMut(&'n Rule)) {
     }
 }
 
-fn unreachable(nodes: &[RuleNode], report: &mut Report) {
+fn unreachable(nodes: &[RuleNode], report: &mut ErrorReport) {
     // by key, each with its node
     let mut wildcards: HashMap<&str, Vec<(&Pattern, &RuleNode)>> = HashMap::new();
     for node in nodes {
@@ -109,7 +109,7 @@ mod tests {
                 children: Vec::new(),
                 origin: Origin::default(),
             };
-            let mut report = Report::default();
+            let mut report = ErrorReport::default();
             unreachable(&[node(wildcard), node(other)], &mut report);
             let warnings = report.finish().expect("no errors");
             assert_eq!(warnings.len(), usize::from(shadows), "{wildcard} {other}");

@@ -6,15 +6,15 @@ use std::rc::Rc;
 use super::super::{
     error::FileReport,
     go_format::{not_a_map, not_text},
-    keys::{self, Level},
+    keys::{self, KeyLevel},
     scalar::{Meaning, Scalar},
     yaml::{Value, YamlNode},
 };
 
 /// Null has no effect anywhere, and Envoy Gateway writes a `name` beside `domain`: neither gives a warning.
-pub(crate) fn check(level: Level, key: &YamlNode, name: &str, value: &YamlNode, report: &mut FileReport) {
+pub(crate) fn check(level: KeyLevel, key: &YamlNode, name: &str, value: &YamlNode, report: &mut FileReport) {
     check_value(name, value, report);
-    if !value.is_null() && (level, name) != (Level::Root, "name") {
+    if !value.is_null() && (level, name) != (KeyLevel::Root, "name") {
         report.warn_with(key.at, || level.misplaced(name));
     }
 }

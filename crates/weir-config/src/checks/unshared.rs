@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::{
-    error::{ConfigErrors, ConfigWarning, Report},
+    error::{ConfigErrors, ConfigWarning, ErrorReport},
     load::Loaded,
     split,
 };
@@ -27,7 +27,7 @@ pub fn check_shared(
         find(&domain.nodes, default, is_shared, &mut shared);
         find(&domain.nodes, default, is_split, &mut split);
     }
-    let mut report = Report::default();
+    let mut report = ErrorReport::default();
     for rule in shared
         .iter()
         .filter(|rule| !store.shares(rule) || rule.shadow.is_some())

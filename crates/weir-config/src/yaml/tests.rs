@@ -35,13 +35,13 @@ fn spellings_mean_what_they_did() {
 }
 
 fn outcome(document: &str) -> String {
-    let Document { root, warnings } = parse(document);
-    let found = |start: &str, Fault { at: Position { line, column }, message }: Fault| {
+    let YamlDocument { root, warnings } = parse(document);
+    let found = |start: &str, YamlFault { at: YamlPosition { line, column }, message }: YamlFault| {
         format!("{start} {line}:{column}: {message}")
     };
     let mut lines: Vec<String> = warnings.into_iter().map(|warning| found("=> warning", warning)).collect();
     lines.push(match root {
-        Ok(root) if root.at == Position::default() => "=> empty".to_owned(),
+        Ok(root) if root.at == YamlPosition::default() => "=> empty".to_owned(),
         Ok(root) => format!("=> {}", shown(&root)),
         Err(fault) => found("=>", fault),
     });

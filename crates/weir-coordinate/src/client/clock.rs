@@ -13,10 +13,10 @@ const DRIFT: u64 = 200;
 
 /// By the best measurement, once there is one.
 #[derive(Debug, Default)]
-pub(crate) struct StoreClock(ArcSwapOption<Sample>);
+pub(crate) struct StoreClock(ArcSwapOption<ClockSample>);
 
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct ClockSample {
     /// The store's clock minus this instance's, in nanoseconds.
     offset: i64,
     /// The most that `offset` can be wrong by, either way, in nanoseconds: half of the round trip.
@@ -33,7 +33,7 @@ impl StoreClock {
     pub(super) fn record(&self, sent: Reading, received: Reading, store_time: Timestamp) -> bool {
         let round_trip = received.uptime.as_nanos().saturating_sub(sent.uptime.as_nanos());
         let middle = received.now.as_nanos().saturating_sub(round_trip.div_ceil(2));
-        let sample = Sample {
+        let sample = ClockSample {
             offset: store_time.as_nanos().cast_signed().wrapping_sub(middle.cast_signed()),
             error: round_trip / 2,
             at: received.now,
@@ -46,7 +46,7 @@ impl StoreClock {
         contradicted.is_some_and(|best| sample.offset.abs_diff(best.offset) >= STEP.as_nanos())
     }
 
-    fn best(&self) -> Option<Sample> {
+    fn best(&self) -> Option<ClockSample> {
         self.0.load().as_deref().copied()
     }
 
@@ -64,7 +64,7 @@ impl StoreClock {
     }
 }
 
-impl Sample {
+impl ClockSample {
     fn error_at(&self, now: Timestamp) -> u64 {
         let age = now.since(self.at).as_nanos();
         self.error.saturating_add(age / 1_000_000 * DRIFT)

@@ -2,7 +2,7 @@
 
 use super::StoreClient;
 use crate::{
-    counter::{LocalCounter, Verdict},
+    counter::{LocalCounter, TryVerdict},
     link::Delivery,
 };
 use weir_limit::{
@@ -19,11 +19,11 @@ impl<R: Remote> StoreClient<R> {
         check: &LimitCheck<'_>,
         delivery: Delivery,
         now: Timestamp,
-    ) -> Verdict {
+    ) -> TryVerdict {
         let (metrics, hits) = (&self.metrics, check.hits);
         metrics.decisions.fallback.add(1);
         if check.direction == Direction::GiveBack && delivery != Delivery::NotApplied {
-            return Verdict::new(counter.look(Hits(0), now).by_fallback(), now);
+            return TryVerdict::new(counter.look(Hits(0), now).by_fallback(), now);
         }
         if delivery == Delivery::Unknown {
             metrics.hits.delivery_unknown.add(hits.0);
@@ -40,7 +40,7 @@ impl<R: Remote> StoreClient<R> {
         if !decision.over && hits > Hits(0) {
             counter.note_answer(delivery, hits, now);
         }
-        Verdict { fallback: Some(delivery), ..Verdict::new(decision.by_fallback(), now) }
+        TryVerdict { fallback: Some(delivery), ..TryVerdict::new(decision.by_fallback(), now) }
     }
 
     /// `at` is `now` on the store's clock. Hits of unknown delivery are not reported, nor given back when they are released.

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::{
     LocalCounter,
     ledger::{HeldLease, PendingDelta},
-    talk::{Asks, Try, Verdict},
+    talk::{Asks, Try, TryVerdict},
     tiers::{all_ended, fits, longest_pause, look, negative, positive, remaining},
 };
 use crate::link::Link;
@@ -18,14 +18,14 @@ use weir_store::{Decisions, wakeup::Wakeups};
 
 /// What a decision asks of a counter.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct DecisionRequest {
     pub(crate) direction: Direction,
     pub(crate) hits: Hits,
     pub(crate) policy: OverLimitPolicy,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum PolicyAnswer {
     /// The estimate decides. Admitted hits are reported.
     Count,
     /// The leases cover the hits.
@@ -58,9 +58,9 @@ pub(crate) enum How {
 /// The age of the last reply from which a request that `interval` rejects asks the store whether hits were given back.
 const STALE_REJECTION: Period = Period::from_secs(1);
 
-// === impl Ask ===
+// === impl DecisionRequest ===
 
-impl Ask {
+impl DecisionRequest {
     pub(crate) fn of(check: &LimitCheck<'_>, scope: Scope) -> Self {
         Self { direction: check.direction, hits: check.hits, policy: check.over_limit_policy_in(scope) }
     }
@@ -72,24 +72,28 @@ impl LocalCounter {
     /// What `mode` says of `ask`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
-    fn answer(&self, mode: Coordination, ask: &Ask, link: &Link) -> Answer {
+    fn answer(&self, mode: Coordination, ask: &DecisionRequest, link: &Link) -> PolicyAnswer {
         let now = link.time.now;
         match mode {
             Coordination::Lease | Coordination::Strict if ask.direction == Direction::GiveBack => {
-                Answer::Count
+                PolicyAnswer::Count
             }
-            Coordination::Lease | Coordination::Strict if ask.hits == Hits(0) => Answer::Wait(Asks::Look),
+            Coordination::Lease | Coordination::Strict if ask.hits == Hits(0) => {
+                PolicyAnswer::Wait(Asks::Look)
+            }
             // an estimate that may have what the store holds for this instance rejects nothing
             Coordination::Lease if !self.fits(ask.hits, now) && self.talk.is_overtaken() => {
-                Answer::Wait(Asks::Lease(ask.policy))
+                PolicyAnswer::Wait(Asks::Lease(ask.policy))
             }
-            Coordination::Lease if !self.fits(ask.hits, now) => Answer::Reject(Denial::Estimate),
-            Coordination::Lease if self.ledger.leased() >= ask.hits.0 => Answer::Spend,
-            Coordination::Lease if self.is_denied(now) => Answer::Reject(Denial::Pause),
-            Coordination::Lease => Answer::Wait(Asks::Lease(ask.policy)),
-            Coordination::Strict if link.local_cache && self.is_cached(now) => Answer::Reject(Denial::Cached),
-            Coordination::Strict => Answer::Wait(Asks::Take(ask.policy)),
-            _ => Answer::Count,
+            Coordination::Lease if !self.fits(ask.hits, now) => PolicyAnswer::Reject(Denial::Estimate),
+            Coordination::Lease if self.ledger.leased() >= ask.hits.0 => PolicyAnswer::Spend,
+            Coordination::Lease if self.is_denied(now) => PolicyAnswer::Reject(Denial::Pause),
+            Coordination::Lease => PolicyAnswer::Wait(Asks::Lease(ask.policy)),
+            Coordination::Strict if link.local_cache && self.is_cached(now) => {
+                PolicyAnswer::Reject(Denial::Cached)
+            }
+            Coordination::Strict => PolicyAnswer::Wait(Asks::Take(ask.policy)),
+            _ => PolicyAnswer::Count,
         }
     }
 
@@ -105,18 +109,18 @@ impl LocalCounter {
     pub(crate) fn decide(
         &mut self,
         mode: Coordination,
-        ask: &Ask,
+        ask: &DecisionRequest,
         link: &Link,
         is_away: bool,
     ) -> Result<(Decision, How), Option<Asks>> {
         let now = link.time.now;
-        let &Ask { direction, hits, policy, .. } = ask;
+        let &DecisionRequest { direction, hits, policy, .. } = ask;
         if direction == Direction::Take && mode != Coordination::Strict && hits > Hits(0) {
             // more hits than fit are rejected, and predict no need
             self.record_demand(hits, now);
         }
         match self.answer(mode, ask, link) {
-            Answer::Spend => {
+            PolicyAnswer::Spend => {
                 let decision = self.spend(policy, hits, now);
                 // the next lease has to arrive before this one is used up
                 if !is_away && self.runs_low(link.round_trip * 2, now) {
@@ -125,7 +129,7 @@ impl LocalCounter {
                 Ok((decision, How::Spent))
             }
             _ if is_away => Err(None),
-            Answer::Count => {
+            PolicyAnswer::Count => {
                 let decision = self.count(direction, policy, hits, now);
                 // the reply to a report of counted hits has the store's count
                 if mode == Coordination::Interval && hits == Hits(0) {
@@ -135,8 +139,8 @@ impl LocalCounter {
                 }
                 Ok((decision, How::Counted))
             }
-            Answer::Reject(denial) => Ok((self.reject(denial, ask, link), How::Denied)),
-            Answer::Wait(asks) => Err(Some(asks)),
+            PolicyAnswer::Reject(denial) => Ok((self.reject(denial, ask, link), How::Denied)),
+            PolicyAnswer::Wait(asks) => Err(Some(asks)),
         }
     }
 
@@ -145,11 +149,11 @@ impl LocalCounter {
     pub(crate) fn tries_together(
         &mut self,
         mode: Coordination,
-        asks: &[Ask],
+        asks: &[DecisionRequest],
         all_or_none: bool,
         now: Timestamp,
     ) -> Option<SmallVec<[(Hits, Asks); 2]>> {
-        let gives_back = |ask: &Ask| ask.direction == Direction::GiveBack && ask.hits > Hits(0);
+        let gives_back = |ask: &DecisionRequest| ask.direction == Direction::GiveBack && ask.hits > Hits(0);
         let taken = || asks.iter().filter(|ask| ask.direction == Direction::Take);
         let is_asked = match mode {
             Coordination::Strict => true,
@@ -162,7 +166,7 @@ impl LocalCounter {
         if !is_asked || !(all_or_none && mode == Coordination::Strict || asks.iter().any(gives_back)) {
             return None;
         }
-        let tries = asks.iter().map(|&Ask { direction, hits, policy, .. }| {
+        let tries = asks.iter().map(|&DecisionRequest { direction, hits, policy, .. }| {
             let asks = match direction {
                 _ if hits == Hits(0) => Asks::Look,
                 Direction::GiveBack => Asks::GiveBack(now),
@@ -177,10 +181,10 @@ impl LocalCounter {
     }
 
     /// Decides `asks` by the estimate, without counting anything. None if all are admitted.
-    pub(crate) fn reject_together(&self, asks: &[Ask], now: Timestamp) -> Option<Decisions> {
+    pub(crate) fn reject_together(&self, asks: &[DecisionRequest], now: Timestamp) -> Option<Decisions> {
         let tiers = &self.target.tiers;
         let mut states = self.estimate.clone();
-        let decide = |ask: &Ask| {
+        let decide = |ask: &DecisionRequest| {
             let decision = decide(tiers, &mut states, OverLimitPolicy::Ignore, ask.direction, ask.hits, now);
             // hits that are given back reject no others
             Decision { over: decision.over && ask.direction == Direction::Take, ..decision }
@@ -207,7 +211,7 @@ impl LocalCounter {
         decision
     }
 
-    fn reject(&mut self, denial: Denial, ask: &Ask, link: &Link) -> Decision {
+    fn reject(&mut self, denial: Denial, ask: &DecisionRequest, link: &Link) -> Decision {
         let now = link.time.now;
         let decision = match denial {
             Denial::Cached => {
@@ -438,7 +442,7 @@ impl LocalCounter {
     }
 
     /// Hits of a caller who waits no longer.
-    pub(crate) fn give_back_reserved(&mut self, request: ReservationRequest, verdict: Verdict) {
+    pub(crate) fn give_back_reserved(&mut self, request: ReservationRequest, verdict: TryVerdict) {
         let until = verdict.at.after(request.hold);
         let span = ReservedSpan { from: verdict.at, until, is_reported: true };
         self.release(span, verdict.reserved, verdict.at);
@@ -457,12 +461,12 @@ impl LocalCounter {
             return Some(asked);
         }
         let decision = self.spend(policy, asked.hits, now);
-        asked.succeed(Verdict::new(decision, now), woken);
+        asked.succeed(TryVerdict::new(decision, now), woken);
         None
     }
 
     /// The estimate, which is exact, decides instead: the store's state counts some hits for too long, and leased ones.
-    pub(super) fn decide_better(&mut self, asked: &Try, verdict: &mut Verdict, now: Timestamp) {
+    pub(super) fn decide_better(&mut self, asked: &Try, verdict: &mut TryVerdict, now: Timestamp) {
         let is_taken =
             matches!(asked.asks, Asks::Take(OverLimitPolicy::Ignore) | Asks::Lease(OverLimitPolicy::Ignore));
         let is_alone = asked.group.is_none() && asked.is_awaited();

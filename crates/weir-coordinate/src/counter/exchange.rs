@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 
 use super::{
     Generation, LocalCounter,
-    ledger::{Dropped, PendingDelta},
+    ledger::{DroppedHits, PendingDelta},
     place::Urgency,
     schedule::FEW_HITS,
-    talk::{Asks, Group, OnWay, Outcome, Tries, Try, channel},
+    talk::{Asks, Group, OnWay, PendingOutcome, Tries, Try, channel},
     tiers::{fits, flows, positive, saturated},
 };
 use crate::link::{Delivery, Link};
@@ -44,7 +44,7 @@ pub(crate) struct Sent {
     pub(crate) runs: SmallVec<[Run; 1]>,
     pub(super) all_or_none: bool,
     /// The hits of its reports, if it has any.
-    pub(crate) carried: Option<Dropped>,
+    pub(crate) carried: Option<DroppedHits>,
     pub(super) hold: Option<Hold>,
 }
 
@@ -147,7 +147,12 @@ impl LocalCounter {
     }
 
     /// Returns the number of the try and its outcome; none if too many wait.
-    pub(crate) fn add_try(&mut self, hits: Hits, asks: Asks, group: Option<Group>) -> Option<(u32, Outcome)> {
+    pub(crate) fn add_try(
+        &mut self,
+        hits: Hits,
+        asks: Asks,
+        group: Option<Group>,
+    ) -> Option<(u32, PendingOutcome)> {
         let (id, target) = (self.next_number(), Arc::clone(&self.target));
         let (setter, outcome) = channel();
         let is_added = self.talk.add(Try { id, target, hits, asks, group, outcome: setter });
@@ -180,7 +185,7 @@ impl LocalCounter {
         self.has_pending() && !self.has_ledger_on_way()
     }
 
-    pub(crate) fn drop_ended(&mut self, now: Timestamp) -> Dropped {
+    pub(crate) fn drop_ended(&mut self, now: Timestamp) -> DroppedHits {
         self.ledger.drop_ended(&self.target.tiers, self.plan.instances <= 1, now)
     }
 
@@ -253,7 +258,7 @@ impl LocalCounter {
         key: CounterKey,
         link: &Link,
         mut leave: impl FnMut(Command, Sent),
-    ) -> Dropped {
+    ) -> DroppedHits {
         let (tries, is_free, wants_lease) = self.take_ready_tries(link);
         let (number, at) = (self.next_number(), link.time.now);
         let writer = link.writer_of(self.numbers.generation.0);
@@ -303,7 +308,7 @@ impl LocalCounter {
         tries: &[Try],
         wants_lease: bool,
         link: &Link,
-    ) -> (SmallVec<[Report; 1]>, Option<Hold>, Dropped) {
+    ) -> (SmallVec<[Report; 1]>, Option<Hold>, DroppedHits) {
         let at = link.time.now;
         let is_lease = self.choice.mode == Coordination::Lease;
         let wants_lease = is_lease && (wants_lease || tries.iter().any(Try::leases));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{
     LocalCounter,
-    ledger::{Dropped, HeldLease},
+    ledger::{DroppedHits, HeldLease},
     tiers::{flows, has_bucket, hold, is_mixed, longest_pause},
 };
 use crate::link::{Link, StoreTime};
@@ -88,10 +88,10 @@ impl LocalCounter {
 
     /// Hits of ended leases that some tier still counts are returned to the store.
     #[inline]
-    pub(crate) fn expire_leases(&mut self, time: StoreTime) -> Dropped {
+    pub(crate) fn expire_leases(&mut self, time: StoreTime) -> DroppedHits {
         // most counters have none most of the time
         if self.ledger.leases().first().is_none_or(|lease| time.latest < lease.until) {
-            return Dropped::default();
+            return DroppedHits::default();
         }
         self.ledger.return_if(&self.target.tiers, |lease| lease.until <= time.latest);
         self.drop_ended(time.now)

@@ -47,7 +47,7 @@ pub(super) struct PendingDelta {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Dropped {
+pub(crate) struct DroppedHits {
     /// Never reported: their windows had ended, or their counter was evicted.
     pub(crate) unreported: u64,
     /// Leased and not used before the lease ended, or given back and never reported.
@@ -176,8 +176,8 @@ impl Ledger {
 
     /// Drops what the store would not count: hits of ended windows, and returns to a bucket that come too late. The
     /// others are merged as far as possible.
-    pub(super) fn drop_ended(&mut self, tiers: &[Tier], is_alone: bool, now: Timestamp) -> Dropped {
-        let mut dropped = Dropped::default();
+    pub(super) fn drop_ended(&mut self, tiers: &[Tier], is_alone: bool, now: Timestamp) -> DroppedHits {
+        let mut dropped = DroppedHits::default();
         let Some(deltas) = &mut self.unacknowledged else { return dropped };
         let (mut place, in_flight) = (0.., deltas.in_flight);
         deltas.list.retain(|delta| {
@@ -210,14 +210,14 @@ impl Ledger {
     }
 
     /// The hits that are lost if the counter is removed.
-    pub(crate) fn owed(&self) -> Dropped {
-        let mut owed = Dropped::all_of(self.pending());
+    pub(crate) fn owed(&self) -> DroppedHits {
+        let mut owed = DroppedHits::all_of(self.pending());
         owed.add(0, self.leased());
         owed
     }
 
-    pub(super) fn carried(&self) -> Dropped {
-        Dropped::all_of(self.in_flight())
+    pub(super) fn carried(&self) -> DroppedHits {
+        DroppedHits::all_of(self.in_flight())
     }
 
     pub(super) fn leases(&self) -> &[HeldLease] {
@@ -265,9 +265,9 @@ impl Ledger {
     }
 }
 
-// === impl Dropped ===
+// === impl DroppedHits ===
 
-impl Dropped {
+impl DroppedHits {
     pub(super) const fn add(&mut self, unreported: u64, stranded: u64) {
         self.unreported = self.unreported.saturating_add(unreported);
         self.stranded = self.stranded.saturating_add(stranded);

@@ -24,19 +24,19 @@ use std::sync::Arc;
 
 pub(super) use self::{
     auto::Switch,
-    decide::{Ask, How},
+    decide::{DecisionRequest, How},
     exchange::Sent,
-    ledger::Dropped,
+    ledger::DroppedHits,
     place::{QueuePlace, Urgency},
     reply::Applied,
-    talk::{Asks, Group, Outcome, Tries, TryOutcome, Verdict},
+    talk::{Asks, Group, PendingOutcome, Tries, TryOutcome, TryVerdict},
 };
 use self::{
     demand::{Demand, UsageRate},
     ledger::Ledger,
     schedule::FlushSchedule,
     talk::Talk,
-    tiers::{States, saturated},
+    tiers::{CounterStates, saturated},
 };
 use weir_limit::{
     Algorithm, Coordination, LimitCheck, Period, RuleId, Timestamp,
@@ -83,16 +83,16 @@ pub(super) struct LocalCounter {
     pub(super) target: Arc<Target>,
     pub(super) choice: ModeChoice,
     pub(super) last_check_at: Timestamp,
-    pub(super) estimate: States,
+    pub(super) estimate: CounterStates,
     pub(super) ledger: Ledger,
     pub(super) talk: Talk,
     /// While the store is unavailable: the states as if every instance counted the same hits.
-    fallback: Option<Box<States>>,
+    fallback: Option<Box<CounterStates>>,
     pub(super) demand: Demand,
     pub(super) place: QueuePlace,
     numbers: Numbers,
     heard: Heard,
-    pub(super) plan: Plan,
+    pub(super) plan: FlushPlan,
 }
 
 /// Numbers of commands, modulo 2^32.
@@ -120,7 +120,7 @@ struct Heard {
 /// When the store is asked next, and what that depends on.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub(super) struct Plan {
+pub(super) struct FlushPlan {
     denied_until: Timestamp,
     pub(super) schedule: FlushSchedule,
     remaining_at_reply: u32,
@@ -159,12 +159,12 @@ impl LocalCounter {
             },
             numbers: Numbers { sent: 0, applied: 0, generation },
             heard: Heard::default(),
-            plan: Plan {
+            plan: FlushPlan {
                 schedule: FlushSchedule::new(interval),
                 remaining_at_reply: saturated(capacity(&target.tiers)),
                 instances: 1,
                 is_reply_dated: true,
-                ..Plan::default()
+                ..FlushPlan::default()
             },
             target,
         }

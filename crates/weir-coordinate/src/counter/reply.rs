@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use super::{
     LocalCounter,
     exchange::Sent,
-    ledger::{Dropped, HeldLease, PendingDelta},
-    talk::{Asks, Try, Verdict},
-    tiers::{States, fits, flows, look, negative, take_off},
+    ledger::{DroppedHits, HeldLease, PendingDelta},
+    talk::{Asks, Try, TryVerdict},
+    tiers::{CounterStates, fits, flows, look, negative, take_off},
 };
 use crate::{
     client::ExchangeOutcome,
@@ -40,13 +40,13 @@ pub(crate) struct Applied {
     pub(crate) unknown: u64,
     /// Reported hits above a limit.
     pub(crate) overshoot: u64,
-    pub(crate) dropped: Dropped,
+    pub(crate) dropped: DroppedHits,
     /// To be woken when the counter is not locked.
     pub(crate) woken: Wakeups,
 }
 
 /// What has arrived for a counter.
-struct Arrival<'a> {
+struct ReplyArrival<'a> {
     counter: &'a mut LocalCounter,
     sent: &'a mut Sent,
     link: &'a Link,
@@ -86,7 +86,7 @@ fn is_of_window(state: &CounterState, of: &CounterState) -> bool {
     }
 }
 
-type Verdicts = SmallVec<[Verdict; 1]>;
+type Verdicts = SmallVec<[TryVerdict; 1]>;
 
 // === impl Sent ===
 
@@ -100,7 +100,7 @@ impl Sent {
     ) -> Applied {
         counter.talk.end_command(self.number);
         let carried = self.carried.is_some();
-        let mut arrival = Arrival { counter, sent: self, link, applied: Applied::default() };
+        let mut arrival = ReplyArrival { counter, sent: self, link, applied: Applied::default() };
         let admitted = if carried { arrival.acknowledge(Delivery::of(&outcome)) } else { 0 };
         match outcome {
             Ok((reply, now)) if reply.counters.len() == arrival.sent.target.tiers.len() => {
@@ -159,10 +159,10 @@ impl Sent {
             let over = reserved == Hits(0);
             let of = if over { request.fit(request.least.max(Hits(1))) } else { reserved };
             let decision = decision_from_store(tiers, states, OverLimitPolicy::Ignore, over, of, now);
-            decided.push(Verdict { reserved, ..Verdict::new(decision, now) });
+            decided.push(TryVerdict { reserved, ..TryVerdict::new(decision, now) });
             return decided;
         }
-        let before = (!self.is_counted(reply)).then(|| States::from(&*states));
+        let before = (!self.is_counted(reply)).then(|| CounterStates::from(&*states));
         let mut tries = self.tries.iter();
         for (i, run) in self.runs.iter().enumerate() {
             let taken = taken(reply, i, run) as usize;
@@ -193,7 +193,7 @@ impl Sent {
                     (Asks::Look, _) | (_, None) => look(tiers, states, hits, now),
                     (_, Some(before)) => look(tiers, before, Hits(0), now),
                 };
-                decided.push(Verdict { is_counted: before.is_none(), ..Verdict::new(decision, now) });
+                decided.push(TryVerdict { is_counted: before.is_none(), ..TryVerdict::new(decision, now) });
             }
         }
         if let Some(before) = before {
@@ -225,9 +225,9 @@ impl Sent {
     }
 }
 
-// === impl Arrival ===
+// === impl ReplyArrival ===
 
-impl Arrival<'_> {
+impl ReplyArrival<'_> {
     /// Reports that were not applied are pending again. Returns the admitted hits of the last one, if it was applied.
     fn acknowledge(&mut self, delivery: Delivery) -> u64 {
         let Self { counter: LocalCounter { ledger, target, .. }, sent, applied, .. } = self;
@@ -305,7 +305,7 @@ impl Arrival<'_> {
             counter.uncount(Hits(unclaimed), now);
         }
         counter.return_useless(now);
-        let is_rejected = |(asked, verdict): (&Try, &Verdict)| {
+        let is_rejected = |(asked, verdict): (&Try, &TryVerdict)| {
             verdict.decision.over && !matches!(asked.asks, Asks::GiveBack(_) | Asks::Reserve(_))
         };
         let rejects = sent.tries.iter().zip(&decided).any(is_rejected);
@@ -448,7 +448,7 @@ impl Arrival<'_> {
             return Verdicts::new();
         }
         let both = reply.counters.iter().zip(&counter.estimate);
-        let mut states: States = both
+        let mut states: CounterStates = both
             .map(
                 |(stored, known)| {
                     if is_adopted && is_of_window(known, stored) { known.clone() } else { stored.clone() }
@@ -465,7 +465,7 @@ impl Arrival<'_> {
             }
         }
         let is_unexplained =
-            |verdict: &Verdict| verdict.decision.over && verdict.decision.reset == Period::default();
+            |verdict: &TryVerdict| verdict.decision.over && verdict.decision.reset == Period::default();
         if decided.iter().any(is_unexplained) {
             // the estimate is finer than the state that rejects
             let by_store = sent.decide(reply, &mut reply.counters.clone(), now);

@@ -102,7 +102,7 @@ pub(super) struct GivenUp {
 
 /// A decision, and how its hits are given back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Verdict {
+pub(crate) struct TryVerdict {
     pub(crate) decision: Decision,
     /// On the clock of its counter.
     pub(crate) at: Timestamp,
@@ -115,10 +115,10 @@ pub(crate) struct Verdict {
 }
 
 /// The error says whether the store may have counted the hits nevertheless.
-pub(crate) type TryOutcome = Result<Verdict, Delivery>;
+pub(crate) type TryOutcome = Result<TryVerdict, Delivery>;
 
 #[derive(Debug)]
-enum State {
+enum TalkState {
     /// With what wakes the caller, once it was polled.
     Awaited(Option<Wakeup>),
     Set(TryOutcome),
@@ -128,15 +128,15 @@ enum State {
 
 /// The counter's end, by which the outcome is set. Empty once it was.
 #[derive(Debug)]
-pub(super) struct Setter(Option<Arc<Mutex<State>>>);
+pub(super) struct Setter(Option<Arc<Mutex<TalkState>>>);
 
 /// The caller's end: a future of the outcome, which is none if the counter was evicted. Empty once it was returned.
 #[derive(Debug)]
-pub(crate) struct Outcome(Option<Arc<Mutex<State>>>);
+pub(crate) struct PendingOutcome(Option<Arc<Mutex<TalkState>>>);
 
-pub(super) fn channel() -> (Setter, Outcome) {
-    let state = Arc::new(Mutex::new(State::Awaited(None)));
-    (Setter(Some(Arc::clone(&state))), Outcome(Some(state)))
+pub(super) fn channel() -> (Setter, PendingOutcome) {
+    let state = Arc::new(Mutex::new(TalkState::Awaited(None)));
+    (Setter(Some(Arc::clone(&state))), PendingOutcome(Some(state)))
 }
 
 // === impl Talk ===
@@ -327,7 +327,7 @@ impl Try {
         matches!(self.asks, Asks::Look)
     }
 
-    pub(super) fn succeed(self, verdict: Verdict, woken: &mut Wakeups) {
+    pub(super) fn succeed(self, verdict: TryVerdict, woken: &mut Wakeups) {
         self.outcome.set(Ok(verdict), woken);
     }
 
@@ -336,9 +336,9 @@ impl Try {
     }
 }
 
-// === impl Verdict ===
+// === impl TryVerdict ===
 
-impl Verdict {
+impl TryVerdict {
     pub(crate) const fn new(decision: Decision, at: Timestamp) -> Self {
         Self { decision, at, is_counted: true, reserved: Hits(0), fallback: None }
     }
@@ -356,74 +356,74 @@ impl Verdict {
 
 impl Setter {
     pub(super) fn is_awaited(&self) -> bool {
-        self.0.as_ref().is_some_and(|state| matches!(*state.lock(), State::Awaited(_)))
+        self.0.as_ref().is_some_and(|state| matches!(*state.lock(), TalkState::Awaited(_)))
     }
 
     /// Does nothing if the caller waits no longer. `woken` must be woken when the counter is not locked.
     pub(super) fn set(mut self, outcome: TryOutcome, woken: &mut Wakeups) {
-        woken.extend(self.end(State::Set(outcome)));
+        woken.extend(self.end(TalkState::Set(outcome)));
     }
 
-    fn end(&mut self, with: State) -> Option<Wakeup> {
+    fn end(&mut self, with: TalkState) -> Option<Wakeup> {
         let ended = self.0.take()?;
         let mut state = ended.lock();
         match &mut *state {
-            State::Awaited(wakeup) => {
+            TalkState::Awaited(wakeup) => {
                 let wakeup = wakeup.take();
                 *state = with;
                 wakeup
             }
-            State::Set(_) | State::Over => None,
+            TalkState::Set(_) | TalkState::Over => None,
         }
     }
 }
 
 impl Drop for Setter {
     fn drop(&mut self) {
-        if let Some(wakeup) = self.end(State::Over) {
+        if let Some(wakeup) = self.end(TalkState::Over) {
             wakeup.wake();
         }
     }
 }
 
-// === impl Outcome ===
+// === impl PendingOutcome ===
 
-impl Outcome {
+impl PendingOutcome {
     /// Returns the outcome if it is set; otherwise it is not awaited any more.
     pub(crate) fn take_or_leave(&mut self) -> Option<TryOutcome> {
         let left = self.0.take()?;
         let mut state = left.lock();
-        if let State::Set(outcome) = *state {
+        if let TalkState::Set(outcome) = *state {
             return Some(outcome);
         }
-        *state = State::Over;
+        *state = TalkState::Over;
         None
     }
 }
 
-impl Future for Outcome {
+impl Future for PendingOutcome {
     type Output = Option<TryOutcome>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(awaited) = &self.0 else { return Poll::Ready(None) };
         let outcome = match &mut *awaited.lock() {
-            State::Awaited(Some(wakeup)) => {
+            TalkState::Awaited(Some(wakeup)) => {
                 wakeup.update(context);
                 return Poll::Pending;
             }
-            State::Awaited(none) => {
+            TalkState::Awaited(none) => {
                 *none = Some(Wakeup::of(context));
                 return Poll::Pending;
             }
-            State::Set(outcome) => Some(*outcome),
-            State::Over => None,
+            TalkState::Set(outcome) => Some(*outcome),
+            TalkState::Over => None,
         };
         self.0 = None;
         Poll::Ready(outcome)
     }
 }
 
-impl Drop for Outcome {
+impl Drop for PendingOutcome {
     fn drop(&mut self) {
         self.take_or_leave();
     }

@@ -8,7 +8,7 @@ use weir_limit::{
 };
 
 /// One for each tier: most limits have one.
-pub(crate) type States = SmallVec<[CounterState; 1]>;
+pub(crate) type CounterStates = SmallVec<[CounterState; 1]>;
 
 pub(super) fn saturated(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)

@@ -21,7 +21,7 @@ use weir_limit::{
 use weir_store::{pool_command::MemberNews, pools::Pooled, remote::Target};
 
 /// The reply of the store; none if it is away.
-pub(super) type Waiting = Option<Receiver<PoolDecision>>;
+pub(super) type AwaitedReply = Option<Receiver<PoolDecision>>;
 
 #[derive(Debug)]
 pub(super) struct InstancePool {
@@ -56,14 +56,14 @@ pub(super) struct LocalMember {
     /// Asked for in the step before: so many are asked for ahead.
     pub(super) pace: u32,
     /// As long as there are any, a command for the first of them is on its way.
-    pub(super) waiting: Vec<Try>,
+    pub(super) waiting: Vec<PoolTry>,
     /// Hits that were admitted, and rejected, here.
     totals: [u64; 2],
 }
 
 /// A request that waits for the store. It is decided without it if `reply` is dropped.
 #[derive(Debug)]
-pub(super) struct Try {
+pub(super) struct PoolTry {
     pub(super) hits: u32,
     pub(super) reply: Sender<PoolDecision>,
 }
@@ -146,7 +146,7 @@ impl InstancePool {
         hits: u32,
         is_away: bool,
         fetch: impl FnOnce(&str),
-    ) -> Result<(PoolDecision, How), Waiting> {
+    ) -> Result<(PoolDecision, How), AwaitedReply> {
         let name = self.ask(value, hits);
         let (rule, reset) = (rule(&self.target, &self.sharing), self.span[2].since(self.now));
         let Some(member) = self.members.get_mut(name) else {
@@ -171,7 +171,7 @@ impl InstancePool {
             return Ok((self.status(name, hits, false), How::Denied));
         }
         let (reply, receiver) = channel();
-        member.waiting.push(Try { hits, reply });
+        member.waiting.push(PoolTry { hits, reply });
         if member.waiting.len() == 1 {
             fetch(name);
         }

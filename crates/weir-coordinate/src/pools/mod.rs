@@ -19,7 +19,7 @@ use tokio::{runtime::Handle, time::sleep};
 
 use self::{
     exchange::Replied,
-    instance::{InstancePool, Waiting, rule},
+    instance::{AwaitedReply, InstancePool, rule},
 };
 use super::{client::StoreClient, link::StoreTime};
 use crate::link::sha256;
@@ -37,10 +37,10 @@ use weir_store::{
 const JITTER: Period = Period::from_millis(20);
 const JITTER_PART: u64 = 40;
 
-type Slot = Arc<PoolSlot<InstancePool>>;
+type InstanceSlot = Arc<PoolSlot<InstancePool>>;
 
 /// A decision that needed no wait, or what it waits for.
-type Step = Result<Decision, Waiting>;
+type PoolStep = Result<Decision, AwaitedReply>;
 
 pub(super) struct SharedPools<R: Remote> {
     pools: Pools<InstancePool>,
@@ -53,7 +53,7 @@ pub(super) struct SharedPools<R: Remote> {
 pub(super) struct Member<'a> {
     check: &'a LimitCheck<'a>,
     mode: Coordination,
-    slot: Slot,
+    slot: InstanceSlot,
     value: Cow<'a, str>,
 }
 
@@ -114,7 +114,7 @@ impl<R: Remote> SharedPools<R> {
     }
 
     /// What does not `fit` beside the pool is only demand.
-    fn decide(self: &Arc<Self>, member: &Member<'_>, fits: bool, now: Timestamp) -> Step {
+    fn decide(self: &Arc<Self>, member: &Member<'_>, fits: bool, now: Timestamp) -> PoolStep {
         let Member { check, mode, slot, value } = member;
         let (hits, takes) = (clamped(check.hits), check.direction == Direction::Take);
         self.with(slot, self.client.time_at(now), |pool| {
@@ -143,7 +143,7 @@ impl<R: Remote> SharedPools<R> {
     /// Schedules an exchange if one is needed.
     fn with<T>(
         self: &Arc<Self>,
-        slot: &Slot,
+        slot: &InstanceSlot,
         time: StoreTime,
         act: impl FnOnce(&mut InstancePool) -> T,
     ) -> T {
@@ -175,7 +175,7 @@ impl<R: Remote> SharedPools<R> {
     }
 
     /// Until no request of the member waits.
-    async fn fetch(self: Arc<Self>, slot: Slot, name: Box<str>) {
+    async fn fetch(self: Arc<Self>, slot: InstanceSlot, name: Box<str>) {
         let begin = |pool: &mut InstancePool| pool.begin_fetch(&name, self.instances());
         let mut next = self.with(&slot, self.client.time(), begin);
         while let Some(command) = next {
@@ -189,7 +189,7 @@ impl<R: Remote> SharedPools<R> {
     }
 
     /// Returns the time until the next exchange; none if there is nothing to exchange.
-    async fn exchange(self: &Arc<Self>, slot: &Slot) -> Option<Period> {
+    async fn exchange(self: &Arc<Self>, slot: &InstanceSlot) -> Option<Period> {
         let command = self.with(slot, self.client.time(), InstancePool::begin_exchange)?;
         let reply = self.call(&command).await;
         Some(self.with(slot, self.client.time(), |pool| {
@@ -211,7 +211,7 @@ impl<R: Remote> SharedPools<R> {
 }
 
 /// Exchanges tables after `delay`, and then at each step, until there is nothing to exchange.
-async fn repeat<R: Remote>(pools: Weak<SharedPools<R>>, slot: Slot, delay: Period) {
+async fn repeat<R: Remote>(pools: Weak<SharedPools<R>>, slot: InstanceSlot, delay: Period) {
     let mut next = Some(delay);
     while let Some(delay) = next {
         sleep(delay.into()).await;

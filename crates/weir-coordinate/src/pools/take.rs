@@ -8,10 +8,10 @@ use std::pin::pin;
 
 use tokio::time::timeout_at;
 
-use super::{Member, instance::Waiting};
+use super::{Member, instance::AwaitedReply};
 use crate::{
     Coordinated,
-    counter::Verdict,
+    counter::TryVerdict,
     link::Delivery,
     modes::{Turn, record_mode, recorded},
 };
@@ -53,7 +53,7 @@ impl<R: Remote> Coordinated<R> {
     }
 
     /// The verdict is that of the tiers beside the pool, with the decision of both.
-    pub(crate) async fn take_shared(&self, member: &Member<'_>, turn: Turn<'_>) -> Verdict {
+    pub(crate) async fn take_shared(&self, member: &Member<'_>, turn: Turn<'_>) -> TryVerdict {
         record_mode(turn.record, member.mode);
         let check = member.check;
         let beside = check.beside(check.hits);
@@ -69,13 +69,13 @@ impl<R: Remote> Coordinated<R> {
         if let (Some(beside), Some(taken), true) = (&beside, taken, own.over) {
             // the pool has rejected what they have taken
             self.undo(beside, taken, turn);
-            return Verdict { decision: own, ..taken };
+            return TryVerdict { decision: own, ..taken };
         }
         let decision = combined(own, taken.map(|taken| taken.decision));
-        taken.map_or(Verdict::new(decision, turn.now), |taken| Verdict { decision, ..taken })
+        taken.map_or(TryVerdict::new(decision, turn.now), |taken| TryVerdict { decision, ..taken })
     }
 
-    async fn wait_for_pool(&self, member: &Member<'_>, waiting: Waiting, turn: Turn<'_>) -> Decision {
+    async fn wait_for_pool(&self, member: &Member<'_>, waiting: AwaitedReply, turn: Turn<'_>) -> Decision {
         let Member { check, slot, value, .. } = member;
         let time = self.client.time_at(turn.now);
         if let Some(reply) = waiting {
@@ -106,7 +106,7 @@ impl<R: Remote> Coordinated<R> {
     }
 
     /// What the pool has taken is held for its next requests. Those of the tiers beside it are in `taken`.
-    pub(crate) fn undo_shared(&self, member: &Member<'_>, taken: Verdict, turn: Turn<'_>) {
+    pub(crate) fn undo_shared(&self, member: &Member<'_>, taken: TryVerdict, turn: Turn<'_>) {
         let check = member.check;
         if let Some(beside) = check.beside(check.hits) {
             self.undo(&beside, taken, turn);

@@ -22,7 +22,7 @@ pub struct SimulatedPools {
 #[derive(Debug, Default)]
 struct StoredPool {
     cycles: BTreeMap<u64, StoredCycle>,
-    members: BTreeMap<Box<str>, Membership>,
+    members: BTreeMap<Box<str>, SimulatedMembership>,
     places: u32,
     forget_after: u64,
 }
@@ -30,17 +30,17 @@ struct StoredPool {
 #[derive(Debug, Default)]
 struct StoredCycle {
     total: u32,
-    members: BTreeMap<Box<str>, Counts>,
+    members: BTreeMap<Box<str>, PoolCounts>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct PoolCounts {
     asked: u32,
     granted: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Membership {
+struct SimulatedMembership {
     last: u64,
     since: u64,
 }
@@ -101,7 +101,7 @@ impl SimulatedPools {
 
 impl StoredPool {
     /// A member that `has_demand` gets a place of its own, if there is one.
-    fn place(&mut self, cycle: u64, member: &PoolMember, has_demand: bool) -> (&mut u32, &mut Counts) {
+    fn place(&mut self, cycle: u64, member: &PoolMember, has_demand: bool) -> (&mut u32, &mut PoolCounts) {
         let known = |name: &str| {
             let member = self.members.get(name);
             member.filter(|member| cycle.saturating_sub(member.last) <= self.forget_after).copied()
@@ -110,8 +110,8 @@ impl StoredPool {
             || has_demand && (member.is_named || (self.members.len() as u64) < u64::from(self.places));
         let name = if has_place { &member.name } else { OTHER };
         if has_demand {
-            let known = known(name).unwrap_or(Membership { last: cycle, since: cycle });
-            self.members.insert(name.into(), Membership { last: known.last.max(cycle), ..known });
+            let known = known(name).unwrap_or(SimulatedMembership { last: cycle, since: cycle });
+            self.members.insert(name.into(), SimulatedMembership { last: known.last.max(cycle), ..known });
         }
         let StoredCycle { total, members } = self.cycles.entry(cycle).or_default();
         (total, members.entry(name.into()).or_default())
@@ -123,8 +123,8 @@ impl StoredPool {
             let stored = cycle.and_then(|cycle| self.cycles.get(&cycle));
             stored.and_then(|stored| stored.members.get(name)).copied().unwrap_or_default()
         };
-        let members = self.members.iter().map(|(name, &Membership { last: last_cycle, since })| {
-            let Counts { asked, granted } = counted(Some(cycle), name);
+        let members = self.members.iter().map(|(name, &SimulatedMembership { last: last_cycle, since })| {
+            let PoolCounts { asked, granted } = counted(Some(cycle), name);
             let demand = counted(cycle.checked_sub(1), name).asked;
             MemberCounts { name: name.clone(), demand, asked, granted, last_cycle, is_new: since == cycle }
         });

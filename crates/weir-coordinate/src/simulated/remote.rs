@@ -62,21 +62,21 @@ pub struct SimulatedRemote {
 struct SimulatedConnection {
     network: Mutex<Network>,
     random: Mutex<Random>,
-    calls_out: mpsc::UnboundedSender<Message>,
+    calls_out: mpsc::UnboundedSender<SimulatedMessage>,
     partitioned: AtomicBool,
     calls: AtomicU64,
     commands: AtomicU64,
     heartbeats: AtomicU64,
 }
 
-struct Message {
-    call: Call,
+struct SimulatedMessage {
+    call: SimulatedCall,
     arrives: Instant,
     fate: Fate,
     reply: oneshot::Sender<Result<CallReply, RemoteError>>,
 }
 
-enum Call {
+enum SimulatedCall {
     Commands(Vec<Command>),
     Heartbeat(OwnedHeartbeat),
     Pool(PoolCommand),
@@ -183,7 +183,7 @@ impl SimulatedStore {
     /// In order unless the network reorders calls. Ends when the handle is dropped and all calls were delivered.
     async fn deliver(
         self,
-        mut messages: mpsc::UnboundedReceiver<Message>,
+        mut messages: mpsc::UnboundedReceiver<SimulatedMessage>,
         connection: Weak<SimulatedConnection>,
     ) {
         while let Some(message) = messages.recv().await {
@@ -196,11 +196,11 @@ impl SimulatedStore {
         }
     }
 
-    async fn arrive(self, message: Message, connection: Weak<SimulatedConnection>) {
+    async fn arrive(self, message: SimulatedMessage, connection: Weak<SimulatedConnection>) {
         let partitioned = move || {
             connection.upgrade().is_some_and(|connection| connection.partitioned.load(Ordering::Relaxed))
         };
-        let Message { call, arrives, fate, reply } = message;
+        let SimulatedMessage { call, arrives, fate, reply } = message;
         let lost = || RemoteError::Unreachable("the connection broke".into());
         sleep_until(arrives).await;
         if fate.request_lost || partitioned() {
@@ -227,15 +227,15 @@ impl SimulatedStore {
         });
     }
 
-    fn execute_call(&self, call: Call, condition: Condition) -> Result<CallReply, RemoteError> {
+    fn execute_call(&self, call: SimulatedCall, condition: Condition) -> Result<CallReply, RemoteError> {
         let now = self.0.clock.now();
         let mut server = self.0.server.lock();
         Ok(match call {
-            Call::Heartbeat(OwnedHeartbeat { instance, ttl }) => {
+            SimulatedCall::Heartbeat(OwnedHeartbeat { instance, ttl }) => {
                 let heartbeat = Heartbeat { instance: &instance, ttl };
                 CallReply::Members(server.heartbeat(heartbeat, now))
             }
-            Call::Commands(commands) => {
+            SimulatedCall::Commands(commands) => {
                 let replies = commands.iter().map(|command| match condition {
                     Condition::Rejecting => Err(RemoteError::Rejected("it is read-only".into())),
                     _ if !self.0.capabilities.include(command) => {
@@ -246,10 +246,10 @@ impl SimulatedStore {
                 let replies = replies.collect();
                 CallReply::Replies(Replies { now, replies })
             }
-            Call::Pool(_) if condition == Condition::Rejecting => {
+            SimulatedCall::Pool(_) if condition == Condition::Rejecting => {
                 return Err(RemoteError::Rejected("it is read-only".into()));
             }
-            Call::Pool(command) => {
+            SimulatedCall::Pool(command) => {
                 CallReply::Pool(PoolReply { now, outcome: self.0.pools.lock().execute(command, now) })
             }
         })
@@ -293,7 +293,7 @@ impl SimulatedRemote {
         self.connection.heartbeats.load(Ordering::Relaxed)
     }
 
-    async fn call_store(&self, call: Call) -> Result<CallReply, RemoteError> {
+    async fn call_store(&self, call: SimulatedCall) -> Result<CallReply, RemoteError> {
         let network = *self.connection.network.lock();
         let fate = network.fate(&mut self.connection.random.lock());
         if self.store.condition() == Condition::Down {
@@ -302,8 +302,12 @@ impl SimulatedRemote {
         let now = Instant::now();
         let (reply, receiver) = oneshot::channel();
         // does not fail: the receiver lives as long as this handle
-        let _ =
-            self.connection.calls_out.send(Message { call, arrives: now + fate.request_time, fate, reply });
+        let _ = self.connection.calls_out.send(SimulatedMessage {
+            call,
+            arrives: now + fate.request_time,
+            fate,
+            reply,
+        });
         let deadline = now + network.timeout;
         match timeout_at(deadline, receiver).await {
             Ok(Ok(reply)) => reply,
@@ -333,7 +337,7 @@ impl Remote for SimulatedRemote {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         self.connection.calls.fetch_add(1, Ordering::Relaxed);
         self.connection.commands.fetch_add(commands.len() as u64, Ordering::Relaxed);
-        match self.call_store(Call::Commands(commands)).await? {
+        match self.call_store(SimulatedCall::Commands(commands)).await? {
             CallReply::Replies(replies) => Ok(replies),
             _ => Err(wrong_kind()),
         }
@@ -343,7 +347,7 @@ impl Remote for SimulatedRemote {
         self.connection.heartbeats.fetch_add(1, Ordering::Relaxed);
         let Heartbeat { instance, ttl } = heartbeat;
         let heartbeat = OwnedHeartbeat { instance: instance.to_owned(), ttl };
-        match self.call_store(Call::Heartbeat(heartbeat)).await? {
+        match self.call_store(SimulatedCall::Heartbeat(heartbeat)).await? {
             CallReply::Members(members) => Ok(members),
             _ => Err(wrong_kind()),
         }
@@ -356,7 +360,7 @@ impl Remote for SimulatedRemote {
     async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
         self.connection.calls.fetch_add(1, Ordering::Relaxed);
         self.connection.commands.fetch_add(1, Ordering::Relaxed);
-        match self.call_store(Call::Pool(command)).await? {
+        match self.call_store(SimulatedCall::Pool(command)).await? {
             CallReply::Pool(reply) => Ok(reply),
             _ => Err(wrong_kind()),
         }

@@ -23,7 +23,7 @@ const SWEEP_EVERY: u32 = 65_536;
 /// The counters of a store. The caller passes the time.
 #[derive(Debug, Default)]
 pub struct SimulatedServer {
-    counters: HashMap<Key, StoredCounter>,
+    counters: HashMap<StoredKey, SimulatedCounter>,
     members: BTreeMap<String, Timestamp>,
     /// The latest writes, which a failover can lose. Empty unless writes are recorded.
     journal: VecDeque<Written>,
@@ -32,7 +32,7 @@ pub struct SimulatedServer {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct StoredKey {
     path: Arc<str>,
     algorithm: u8,
     period: Period,
@@ -43,7 +43,7 @@ struct Key {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct StoredCounter {
+struct SimulatedCounter {
     state: CounterState,
     /// Zero for fixed windows.
     writer: u64,
@@ -54,7 +54,7 @@ struct StoredCounter {
 #[derive(Debug)]
 struct Written {
     at: Timestamp,
-    before: SmallVec<[(Key, Option<StoredCounter>); 2]>,
+    before: SmallVec<[(StoredKey, Option<SimulatedCounter>); 2]>,
     /// Negative if hits were given back.
     hits: i64,
 }
@@ -71,14 +71,14 @@ impl SimulatedServer {
     pub fn execute(&mut self, command: &Command, now: Timestamp) -> Reply {
         let Command { target, exchange, .. } = command;
         let counted_at = if exchange.decides() { now } else { command.counted_at() };
-        let keys: SmallVec<[Key; 2]> = keys(target, counted_at).collect();
-        let before: SmallVec<[Option<StoredCounter>; 2]> =
+        let keys: SmallVec<[StoredKey; 2]> = keys(target, counted_at).collect();
+        let before: SmallVec<[Option<SimulatedCounter>; 2]> =
             keys.iter().map(|key| self.counters.get(key).cloned()).collect();
         let loaded = target.tiers.iter().zip(&keys).zip(&before).map(|((tier, key), before)| match before {
             Some(before) => before.state.clone(),
             None => unused(tier, key, now),
         });
-        let mut counters: States = loaded.collect();
+        let mut counters: TierStates = loaded.collect();
         for (tier, counter) in target.tiers.iter().zip(&mut counters) {
             if tier.algorithm == Algorithm::SlidingWindow {
                 // drops expired spans, so that only changes are found
@@ -93,9 +93,9 @@ impl SimulatedServer {
                 own.set(i, kept.is_some_and(|stored| stored.writer == exchange.writer));
             }
         }
-        let mut counted = Counted { target, keys: &keys, counters, now, changed: TierSet::default() };
+        let mut counted = CountedHits { target, keys: &keys, counters, now, changed: TierSet::default() };
         let (told, (mut hits, taken, granted)) = counted.apply(exchange);
-        let Counted { counters, changed, .. } = counted;
+        let CountedHits { counters, changed, .. } = counted;
         for (i, (key, counter)) in keys.iter().zip(&counters).enumerate() {
             let is_fixed = target.tiers[i].algorithm == Algorithm::FixedWindow;
             // a counter that counts nothing need not be created, but for a bucket, whose refill has an instant
@@ -105,7 +105,7 @@ impl SimulatedServer {
                 let writer = if is_fixed { 0 } else { exchange.writer };
                 let kept = before[i].as_ref().map_or(Timestamp::default(), |stored| stored.until);
                 let until = counter.idle_at().max(kept);
-                self.counters.insert(key.clone(), StoredCounter { state: counter.clone(), writer, until });
+                self.counters.insert(key.clone(), SimulatedCounter { state: counter.clone(), writer, until });
             }
         }
         let mut before: SmallVec<[_; 2]> = keys.iter().cloned().zip(before).collect();
@@ -127,10 +127,10 @@ impl SimulatedServer {
     fn count_in_other_windows(
         &mut self,
         target: &Target,
-        open: &[Key],
+        open: &[StoredKey],
         report: &Report,
         now: Timestamp,
-    ) -> SmallVec<[(Key, Option<StoredCounter>); 2]> {
+    ) -> SmallVec<[(StoredKey, Option<SimulatedCounter>); 2]> {
         let mut changed = SmallVec::new();
         if target.over_limit_policy == OverLimitPolicy::Count {
             return changed;
@@ -144,7 +144,8 @@ impl SimulatedServer {
                 before.as_ref().map_or_else(|| unused(tier, &key, now), |stored| stored.state.clone());
             add_to_window(tier, &mut state, report, now);
             if before.is_some() || state.used() > Hits(0) {
-                self.counters.insert(key.clone(), StoredCounter { until: state.idle_at(), state, writer: 0 });
+                self.counters
+                    .insert(key.clone(), SimulatedCounter { until: state.idle_at(), state, writer: 0 });
             }
             changed.push((key, before));
         }
@@ -203,7 +204,7 @@ impl SimulatedServer {
     }
 }
 
-fn keys(target: &Target, at: Timestamp) -> impl Iterator<Item = Key> {
+fn keys(target: &Target, at: Timestamp) -> impl Iterator<Item = StoredKey> {
     let path: Arc<str> = Arc::from(&*target.path);
     target.tiers.iter().map(move |tier| {
         let (algorithm, window) = match tier.algorithm {
@@ -211,7 +212,7 @@ fn keys(target: &Target, at: Timestamp) -> impl Iterator<Item = Key> {
             Algorithm::SlidingWindow => (1, Timestamp::default()),
             Algorithm::TokenBucket(_) => (2, Timestamp::default()),
         };
-        Key {
+        StoredKey {
             path: Arc::clone(&path),
             algorithm,
             period: tier.period,
@@ -221,7 +222,7 @@ fn keys(target: &Target, at: Timestamp) -> impl Iterator<Item = Key> {
     })
 }
 
-fn unused(tier: &Tier, key: &Key, now: Timestamp) -> CounterState {
+fn unused(tier: &Tier, key: &StoredKey, now: Timestamp) -> CounterState {
     match tier.algorithm {
         Algorithm::FixedWindow => CounterState::FixedWindow(FixedWindow::new(key.window, Hits(0))),
         _ => CounterState::unused(tier, now),
@@ -229,17 +230,17 @@ fn unused(tier: &Tier, key: &Key, now: Timestamp) -> CounterState {
 }
 
 /// One for each tier.
-type States = SmallVec<[CounterState; 1]>;
+type TierStates = SmallVec<[CounterState; 1]>;
 
-struct Counted<'a> {
+struct CountedHits<'a> {
     target: &'a Target,
-    keys: &'a [Key],
-    counters: States,
+    keys: &'a [StoredKey],
+    counters: TierStates,
     now: Timestamp,
     changed: TierSet,
 }
 
-impl Counted<'_> {
+impl CountedHits<'_> {
     fn edit<T>(&mut self, i: usize, edit: impl FnOnce(&Tier, &mut CounterState) -> T) -> T {
         let (tier, counter) = (&self.target.tiers[i], &mut self.counters[i]);
         let before = counter.clone();
@@ -258,7 +259,7 @@ impl Counted<'_> {
 
     /// Returns the counters after the reports, and the hits that runs and the hold took, the tries that were taken of each
     /// run, and the hits of the hold.
-    fn apply(&mut self, exchange: &Exchange) -> (States, (i64, SmallVec<[u32; 1]>, u64)) {
+    fn apply(&mut self, exchange: &Exchange) -> (TierStates, (i64, SmallVec<[u32; 1]>, u64)) {
         for report in &exchange.reports {
             self.report(report);
         }
@@ -293,7 +294,7 @@ impl Counted<'_> {
         }
         let (tiers, now) = (&self.target.tiers, self.now);
         let policy = if run.counts_rejected { OverLimitPolicy::Count } else { OverLimitPolicy::Ignore };
-        let mut after: States = self.counters.clone();
+        let mut after: TierStates = self.counters.clone();
         let mut admitted = 0;
         for _ in 0..run.tries {
             let decision = decide(tiers, &mut after, policy, Direction::Take, Hits(run.hits), now);

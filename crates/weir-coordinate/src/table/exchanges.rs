@@ -4,11 +4,13 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{CounterTable, queue::Outbox, shards::Entry};
+use super::{CounterTable, queue::Outbox, shards::CounterEntry};
 use crate::{
     CoordinationSettings,
     client::ExchangeOutcome,
-    counter::{Applied, Asks, Dropped, Generation, Group, LocalCounter, Outcome, Sent, TryOutcome},
+    counter::{
+        Applied, Asks, DroppedHits, Generation, Group, LocalCounter, PendingOutcome, Sent, TryOutcome,
+    },
     link::{Delivery, Link, SentTry, StoreTime},
 };
 use weir_limit::{CounterKey, Hits};
@@ -22,7 +24,7 @@ pub(crate) struct Waiting {
     id: u32,
     hits: Hits,
     asks: Asks,
-    outcome: Outcome,
+    outcome: PendingOutcome,
     /// The commands that were sent for it, one or none.
     pub(crate) commands: u32,
 }
@@ -89,7 +91,7 @@ impl<R: Remote> CounterTable<R> {
             Asks::Look | Asks::Reserve(_) => Some(Hits(0)),
         };
         self.with_existing(key, Some(generation), |entry| {
-            let Some(Entry { counter, .. }) = entry else { return Err(Delivery::Unknown) };
+            let Some(CounterEntry { counter, .. }) = entry else { return Err(Delivery::Unknown) };
             // tries are decided under the lock: it may just have been
             if let Some(decided) = outcome.take_or_leave() {
                 return decided;
@@ -101,7 +103,12 @@ impl<R: Remote> CounterTable<R> {
     }
 
     /// Queues `counter` if some of its tries may leave, or it wants a lease. They fail if too many wait for the node.
-    pub(super) fn send_tries(&self, Entry { key, counter }: &mut Entry, link: &Link, woken: &mut Wakeups) {
+    pub(super) fn send_tries(
+        &self,
+        CounterEntry { key, counter }: &mut CounterEntry,
+        link: &Link,
+        woken: &mut Wakeups,
+    ) {
         if !counter.can_send_tries(link) {
             return;
         }
@@ -114,8 +121,8 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    pub(crate) fn compose(&self, entry: &mut Entry, link: &Link, outbox: &mut Outbox) {
-        let Entry { key, counter } = entry;
+    pub(crate) fn compose(&self, entry: &mut CounterEntry, link: &Link, outbox: &mut Outbox) {
+        let CounterEntry { key, counter } = entry;
         counter.follow_instances(link.instances);
         self.record_dropped(counter.expire_leases(link.time));
         self.record_dropped(counter.compose(*key, link, |command, sent| outbox.push((command, sent))));
@@ -171,7 +178,7 @@ impl<R: Remote> Drop for Awaited<'_, R> {
             let taken = decided.map_or(Hits(0), |tried| tried.taken(asks, hits));
             let Some(entry) = entry else {
                 // it was evicted
-                return self.table.record_dropped(Dropped { unreported: 0, stranded: taken.0 });
+                return self.table.record_dropped(DroppedHits { unreported: 0, stranded: taken.0 });
             };
             let counter = &mut entry.counter;
             match (decided, asks) {

@@ -3,7 +3,7 @@
 
 use tokio::time::{sleep, timeout};
 
-use super::{CounterTable, queue::Outbox, shards::Entry};
+use super::{CounterTable, queue::Outbox, shards::CounterEntry};
 use crate::{
     counter::{LocalCounter, Urgency},
     link::{Link, lead},
@@ -75,7 +75,7 @@ impl<R: Remote> CounterTable<R> {
         outbox
     }
 
-    fn flush_counter(&self, entry: &mut Entry, link: &Link, outbox: &mut Outbox, woken: &mut Wakeups) {
+    fn flush_counter(&self, entry: &mut CounterEntry, link: &Link, outbox: &mut Outbox, woken: &mut Wakeups) {
         let (counter, now) = (&mut entry.counter, link.time.now);
         // pending hits are kept while the node does not reply; the heartbeat detects when it does again
         let is_available = !self.client.is_unavailable_for(&counter.target, now);
@@ -119,7 +119,7 @@ impl<R: Remote> CounterTable<R> {
         let all = async {
             loop {
                 let mut unreported = false;
-                self.shards.sweep(1, self.client.time().now, |Entry { key, counter }| {
+                self.shards.sweep(1, self.client.time().now, |CounterEntry { key, counter }| {
                     counter.return_leases();
                     if counter.can_flush() {
                         let (place, at_once) = (&mut counter.place, Period::default());
@@ -139,22 +139,22 @@ impl<R: Remote> CounterTable<R> {
     }
 
     /// To be called whenever what `counter` has to report, or a lease that it has to return, may have changed.
-    pub(super) fn enqueue(&self, entry: &mut Entry, now: Timestamp) {
+    pub(super) fn enqueue(&self, entry: &mut CounterEntry, now: Timestamp) {
         self.enqueue_for(Urgency::Now, entry, now);
     }
 
     /// For a counter whose report has failed. However urgent the next one is, it waits: a store that rejects reports, for
     /// want of memory, say, would have one in every round trip.
-    pub(super) fn enqueue_again(&self, entry: &mut Entry, now: Timestamp) {
+    pub(super) fn enqueue_again(&self, entry: &mut CounterEntry, now: Timestamp) {
         self.enqueue_for(Urgency::Interval, entry, now);
     }
 
     /// For something of the urgency `most`, or less.
-    fn enqueue_for(&self, most: Urgency, entry: &mut Entry, now: Timestamp) {
+    fn enqueue_for(&self, most: Urgency, entry: &mut CounterEntry, now: Timestamp) {
         if !entry.counter.can_flush() {
             return self.enqueue_lease(entry, now);
         }
-        let Entry { key, counter } = entry;
+        let CounterEntry { key, counter } = entry;
         let interval = counter.plan.schedule.interval();
         let (tick, grid) = (tick(interval), interval.min(LONGEST_GRID));
         let mut urgency = counter.urgency(self.client.round_trip(), tick, now).min(most);
@@ -179,7 +179,7 @@ impl<R: Remote> CounterTable<R> {
         self.queue.push(*key, &mut counter.place, urgency, delay, grid);
     }
 
-    fn enqueue_lease(&self, Entry { key, counter }: &mut Entry, now: Timestamp) {
+    fn enqueue_lease(&self, CounterEntry { key, counter }: &mut CounterEntry, now: Timestamp) {
         let Some((at, is_punctual)) = counter.due_at(lead(self.client.round_trip())) else { return };
         // whatever it is due for, leases are looked at
         if is_punctual || !counter.place.is_due_for(Urgency::Idle) {

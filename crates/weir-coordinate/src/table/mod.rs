@@ -19,12 +19,12 @@ use parking_lot::Mutex;
 pub(super) use self::exchanges::Waiting;
 use self::{
     queue::{AttentionQueue, NodeQueue},
-    shards::{Entry, Shard, Shards},
+    shards::{CounterEntry, CounterShard, Shards},
 };
 use super::{
     CoordinationMetrics,
     client::StoreClient,
-    counter::{Dropped, Generation, LocalCounter, Switch, Tries, auto},
+    counter::{DroppedHits, Generation, LocalCounter, Switch, Tries, auto},
 };
 use crate::link::sha256;
 use weir_limit::{Coordination, CounterKey, Direction, LimitCheck, Timestamp};
@@ -102,7 +102,7 @@ impl<R: Remote> CounterTable<R> {
         &self,
         key: CounterKey,
         generation: Option<Generation>,
-        act: impl FnOnce(Option<&mut Entry>) -> T,
+        act: impl FnOnce(Option<&mut CounterEntry>) -> T,
     ) -> T {
         let mut shard = self.shards.lock(key.shard());
         let entry = shard.entry_mut(key);
@@ -111,12 +111,12 @@ impl<R: Remote> CounterTable<R> {
 
     fn insert<'a>(
         &self,
-        shard: &'a mut Shard,
+        shard: &'a mut CounterShard,
         key: CounterKey,
         check: &LimitCheck<'_>,
         orphans: &mut Tries,
         now: Timestamp,
-    ) -> &'a mut Entry {
+    ) -> &'a mut CounterEntry {
         let CoordinationMetrics { hits, evictions, .. } = &*self.client.metrics;
         let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed));
         let target = Arc::new(Target::of(check, sha256));
@@ -141,7 +141,7 @@ impl<R: Remote> CounterTable<R> {
         })
     }
 
-    pub(super) fn record_dropped(&self, dropped: Dropped) {
+    pub(super) fn record_dropped(&self, dropped: DroppedHits) {
         let hits = &self.client.metrics.hits;
         hits.unreported.add(dropped.unreported);
         hits.stranded.add(dropped.stranded);

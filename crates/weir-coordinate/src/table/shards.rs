@@ -26,7 +26,7 @@ const MIN_BUCKETS: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Shards {
     /// A power of two. A lock is held for one decision, or for one pass over a shard, never across a wait.
-    all: Box<[Mutex<Shard>]>,
+    all: Box<[Mutex<CounterShard>]>,
     max: usize,
     max_bytes: usize,
     /// In all shards.
@@ -43,16 +43,16 @@ pub(crate) struct Shards {
 /// The counters of one shard. No two shards share a cache line, whose writers would wait for one another.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct Shard {
+pub(super) struct CounterShard {
     /// Each counter is boxed: they are large, and a hash table keeps up to as many free slots as used ones.
-    table: HashTable<Box<Entry>>,
+    table: HashTable<Box<CounterEntry>>,
     /// Where the next sample begins. Keys are spread at random, so that any counter is as likely to be in a sample.
     next_sample: usize,
 }
 
 /// A counter with its key. The key is in the box too, because free slots of a table cost what used ones do.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CounterEntry {
     pub(crate) key: CounterKey,
     pub(crate) counter: LocalCounter,
 }
@@ -79,7 +79,7 @@ impl Shards {
 
     /// `shard` is what [`CounterKey::shard`] returns for the keys of its counters.
     #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
-    pub(super) fn lock(&self, shard: u64) -> MutexGuard<'_, Shard> {
+    pub(super) fn lock(&self, shard: u64) -> MutexGuard<'_, CounterShard> {
         brief_lock::lock(&self.all[shard as usize & (self.all.len() - 1)])
     }
 
@@ -90,12 +90,12 @@ impl Shards {
     /// evicts the counter of a rule. While requests have less, a rule makes room for one of theirs too.
     pub(super) fn insert<'a>(
         &self,
-        shard: &'a mut Shard,
+        shard: &'a mut CounterShard,
         key: CounterKey,
         counter: LocalCounter,
         mut evicted: impl FnMut(LocalCounter),
-    ) -> &'a mut Entry {
-        let mut remove = |entry: Box<Entry>| {
+    ) -> &'a mut CounterEntry {
+        let mut remove = |entry: Box<CounterEntry>| {
             self.forget(&entry);
             evicted(entry.counter);
         };
@@ -110,7 +110,7 @@ impl Shards {
                 // is one too many, and no more than there are shards, since a rule may claim it
                 let goes = of_request || of_requests() > least;
                 let any = self.len() >= self.max + self.all.len();
-                let cost = |entry: &Entry| (any || entry.key.is_of_request() == goes).then_some(0);
+                let cost = |entry: &CounterEntry| (any || entry.key.is_of_request() == goes).then_some(0);
                 shard.evict(cost).into_iter().for_each(&mut remove);
             }
         }
@@ -121,7 +121,7 @@ impl Shards {
         self.live.fetch_add(1, Ordering::Relaxed);
         self.of_requests.fetch_add(usize::from(of_request), Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let (hash, entry) = (bucket(key.shard()), Box::new(Entry { key, counter }));
+        let (hash, entry) = (bucket(key.shard()), Box::new(CounterEntry { key, counter }));
         shard.table.insert_unique(hash, entry, |entry| bucket(entry.key.shard())).into_mut()
     }
 
@@ -135,15 +135,15 @@ impl Shards {
 
     /// Evicts counters until there is room for `bytes`: first those with long names, which may be a flood, then any.
     #[cold]
-    fn make_room(&self, shard: &mut Shard, bytes: usize, remove: &mut impl FnMut(Box<Entry>)) {
+    fn make_room(&self, shard: &mut CounterShard, bytes: usize, remove: &mut impl FnMut(Box<CounterEntry>)) {
         let is_full = || self.bytes.load(Ordering::Relaxed) + bytes > self.max_bytes;
         for least in [self.name_bytes() / self.len().max(1), 0] {
             // of those of a sample the longest
-            let cost = |entry: &Entry| {
+            let cost = |entry: &CounterEntry| {
                 let bytes = entry.counter.name_bytes();
                 (bytes >= least).then_some(usize::MAX - bytes)
             };
-            let mut evict_from = |shard: &mut Shard| {
+            let mut evict_from = |shard: &mut CounterShard| {
                 while is_full()
                     && let Some(entry) = shard.evict(cost)
                 {
@@ -164,14 +164,14 @@ impl Shards {
         }
     }
 
-    fn forget(&self, entry: &Entry) {
+    fn forget(&self, entry: &CounterEntry) {
         self.live.fetch_sub(1, Ordering::Relaxed);
         self.of_requests.fetch_sub(usize::from(entry.key.is_of_request()), Ordering::Relaxed);
         self.bytes.fetch_sub(entry.counter.name_bytes(), Ordering::Relaxed);
     }
 
     /// Takes another of `parts` parts of the map each time. Visits counters that are not quiet, and removes idle ones.
-    pub(super) fn sweep(&self, parts: usize, now: Timestamp, mut visit: impl FnMut(&mut Entry)) {
+    pub(super) fn sweep(&self, parts: usize, now: Timestamp, mut visit: impl FnMut(&mut CounterEntry)) {
         let count = self.all.len().div_ceil(parts);
         let first = self.next_swept.fetch_add(count, Ordering::Relaxed);
         for next in first..first.wrapping_add(count) {
@@ -201,22 +201,22 @@ impl Shards {
     }
 }
 
-// === impl Shard ===
+// === impl CounterShard ===
 
-impl Shard {
-    pub(super) fn entry_mut(&mut self, key: CounterKey) -> Option<&mut Entry> {
+impl CounterShard {
+    pub(super) fn entry_mut(&mut self, key: CounterKey) -> Option<&mut CounterEntry> {
         let entry = self.table.find_mut(bucket(key.shard()), |entry| entry.key == key)?;
         Some(&mut **entry)
     }
 
     /// Returns the counters of the same entries, for whose keys [`CounterKey::shard`] returns `shard`.
-    pub(super) fn all_of(&mut self, shard: u64) -> impl Iterator<Item = &mut Entry> {
+    pub(super) fn all_of(&mut self, shard: u64) -> impl Iterator<Item = &mut CounterEntry> {
         let found = self.table.iter_hash_mut(bucket(shard)).map(|entry| &mut **entry);
         found.filter(move |entry| entry.key.shard() == shard)
     }
 
     /// Of the same entries, if they have too many counters: callers choose the periods of their limits.
-    fn remove_one_of_many(&mut self, shard: u64) -> Option<Box<Entry>> {
+    fn remove_one_of_many(&mut self, shard: u64) -> Option<Box<CounterEntry>> {
         if self.all_of(shard).count() < MAX_BESIDE {
             return None;
         }
@@ -228,7 +228,7 @@ impl Shard {
     }
 
     /// Removes the least missed counter of a sample: by `is_settled`, cost and last use. One without a cost stays.
-    fn evict(&mut self, cost_of: impl Fn(&Entry) -> Option<usize>) -> Option<Box<Entry>> {
+    fn evict(&mut self, cost_of: impl Fn(&CounterEntry) -> Option<usize>) -> Option<Box<CounterEntry>> {
         let buckets = self.table.num_buckets();
         let (mut chosen, mut sampled) = (None, 0);
         while sampled < buckets && (sampled < EVICTION_SAMPLE || chosen.is_none()) {

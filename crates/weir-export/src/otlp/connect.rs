@@ -1,6 +1,6 @@
 //! Opens connections to the collector.
 
-use super::settings::{ExportSettings, Protocol};
+use super::settings::{ExportSettings, OtlpProtocol};
 use weir_net::{
     grpc_client::{Stream, TargetTls, open},
     tls::{ALPN_H2, TlsError},
@@ -15,8 +15,8 @@ pub(super) async fn connect(settings: &ExportSettings) -> Result<Box<dyn Stream>
 pub(crate) async fn tls(settings: &ExportSettings) -> Result<Option<TargetTls>, TlsError> {
     let Some((files, names)) = settings.tls.clone() else { return Ok(None) };
     let alpn: &'static [&'static [u8]] = match settings.protocol {
-        Protocol::Grpc => &[ALPN_H2],
-        Protocol::Http => &[b"http/1.1"],
+        OtlpProtocol::Grpc => &[ALPN_H2],
+        OtlpProtocol::Http => &[b"http/1.1"],
     };
     let config = files.load_aside(names, alpn).await?;
     Ok(Some(TargetTls { config, server_name: None }))

@@ -22,10 +22,10 @@ const MAX_TEXT: usize = 200;
 
 /// The connection to a collector, which is opened when it is needed.
 #[derive(Clone, Debug)]
-pub(crate) struct HttpConnection(Arc<Shared>);
+pub(crate) struct HttpConnection(Arc<SharedConnection>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedConnection {
     settings: ExportSettings,
     open: Mutex<Option<SendRequest<Full<Bytes>>>>,
     cause: Arc<Cause>,
@@ -35,7 +35,7 @@ struct Shared {
 
 impl HttpConnection {
     pub(crate) fn new(settings: ExportSettings, cause: Arc<Cause>) -> Self {
-        Self(Arc::new(Shared { settings, open: Mutex::default(), cause }))
+        Self(Arc::new(SharedConnection { settings, open: Mutex::default(), cause }))
     }
 }
 
@@ -43,7 +43,7 @@ impl HttpConnection {
 impl HttpClient for HttpConnection {
     /// The address and headers are the settings': those of OpenTelemetry's exporters come from the same variables.
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let Shared { settings, cause, .. } = &*self.0;
+        let SharedConnection { settings, cause, .. } = &*self.0;
         let sent = timeout(settings.timeout, self.0.send(request)).await;
         let sent = sent.unwrap_or_else(|_| Err(format!("no answer within {:?}", settings.timeout)));
         match &sent {
@@ -57,9 +57,9 @@ impl HttpClient for HttpConnection {
     }
 }
 
-// === impl Shared ===
+// === impl SharedConnection ===
 
-impl Shared {
+impl SharedConnection {
     async fn send(&self, message: Request<Bytes>) -> Result<Response<Bytes>, String> {
         let mut open = self.open.lock().await;
         if let Some(mut connection) = open.take().filter(|connection| !connection.is_closed()) {

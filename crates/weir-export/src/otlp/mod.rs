@@ -25,6 +25,6 @@ pub(crate) use failure::{Cause, FailureLog};
 pub(crate) use grpc::{channel, with_headers};
 pub(crate) use http::HttpConnection;
 pub use metrics::{MetricSettings, Temporality, start_metrics};
-pub use settings::{Endpoint, ExportSettings, Protocol};
+pub use settings::{Endpoint, ExportSettings, OtlpProtocol};
 pub use thread::ExportThread;
 pub(crate) use thread::{FLUSH, Stopping};

@@ -13,7 +13,7 @@ use weir_net::{
 #[derive(Clone, Debug)]
 pub struct ExportSettings {
     /// The protocol.
-    pub protocol: Protocol,
+    pub protocol: OtlpProtocol,
     /// The collector.
     pub endpoint: Endpoint,
     /// Its TLS, and the variables of that.
@@ -28,7 +28,7 @@ pub struct ExportSettings {
 
 /// A protocol of OTLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum OtlpProtocol {
     /// gRPC.
     Grpc,
     /// Protobuf over HTTP/1.1.

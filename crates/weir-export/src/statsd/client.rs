@@ -13,7 +13,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{line::Line, settings::Protocol};
+use super::{line::StatLine, settings::Protocol};
 
 /// The connect timeout of envoyproxy/ratelimit.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
@@ -50,7 +50,7 @@ impl StatsdClient {
     }
 
     /// Calls `sent` for each line, in order, that the system has accepted. After an error the next call reconnects.
-    pub(super) async fn send(&mut self, lines: &[Line], sent: impl FnMut(&Line)) -> io::Result<()> {
+    pub(super) async fn send(&mut self, lines: &[StatLine], sent: impl FnMut(&StatLine)) -> io::Result<()> {
         // taken, so that a cancelled send does not leave half a line on a connection that is used again
         let socket = match self.socket.take() {
             Some(socket) if !socket.is_closed() => socket,
@@ -122,7 +122,11 @@ async fn connect_udp(address: (&str, u16)) -> io::Result<UdpSocket> {
     Err(last)
 }
 
-async fn write_all(stream: &TcpStream, lines: &[Line], mut sent: impl FnMut(&Line)) -> io::Result<()> {
+async fn write_all(
+    stream: &TcpStream,
+    lines: &[StatLine],
+    mut sent: impl FnMut(&StatLine),
+) -> io::Result<()> {
     let mut lines = lines;
     while !lines.is_empty() {
         let (chunk, count) = gather(lines, CHUNK);
@@ -152,7 +156,7 @@ async fn write_some(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-async fn send_all(socket: &UdpSocket, lines: &[Line], mut sent: impl FnMut(&Line)) -> io::Result<()> {
+async fn send_all(socket: &UdpSocket, lines: &[StatLine], mut sent: impl FnMut(&StatLine)) -> io::Result<()> {
     let mut lines = lines;
     while !lines.is_empty() {
         let (datagram, count) = gather(lines, DATAGRAM);
@@ -167,7 +171,7 @@ async fn send_all(socket: &UdpSocket, lines: &[Line], mut sent: impl FnMut(&Line
 }
 
 /// The first lines that fit into `size` bytes, but at least one.
-fn gather(lines: &[Line], size: usize) -> (Vec<u8>, usize) {
+fn gather(lines: &[StatLine], size: usize) -> (Vec<u8>, usize) {
     let mut bytes = Vec::with_capacity(size);
     let mut count = 0;
     for line in lines {

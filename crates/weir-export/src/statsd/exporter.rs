@@ -7,7 +7,7 @@ use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::{client::StatsdClient, line::Names, sent::SentTotals, settings::StatsdSettings};
+use super::{client::StatsdClient, line::StatNames, sent::SentTotals, settings::StatsdSettings};
 use crate::snapshot::{StatValue, snapshot};
 use weir_observe::stats::Stats;
 
@@ -19,7 +19,7 @@ pub async fn run(settings: StatsdSettings, stats: Arc<Stats>, stop: impl Future<
     let mut ticks = interval(settings.interval.max(Duration::from_millis(1)));
     // after a server that hung, one flush sends what the missed ones would have sent
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut exporter = Exporter::new(settings, stats);
+    let mut exporter = StatsdExporter::new(settings, stats);
     loop {
         tokio::select! {
             () = &mut stop => break,
@@ -35,24 +35,24 @@ pub async fn run(settings: StatsdSettings, stats: Arc<Stats>, stop: impl Future<
     }
 }
 
-struct Exporter {
+struct StatsdExporter {
     stats: Arc<Stats>,
     gauges: bool,
-    names: Names,
+    names: StatNames,
     sent: SentTotals,
     client: StatsdClient,
     /// An unreachable server is logged once.
     failing: bool,
 }
 
-// === impl Exporter ===
+// === impl StatsdExporter ===
 
-impl Exporter {
+impl StatsdExporter {
     fn new(settings: StatsdSettings, stats: Arc<Stats>) -> Self {
         Self {
             stats,
             gauges: settings.gauges,
-            names: Names::new(settings.dialect, &settings.tags, settings.mogrifiers),
+            names: StatNames::new(settings.dialect, &settings.tags, settings.mogrifiers),
             sent: SentTotals::default(),
             client: StatsdClient::new(settings.host, settings.port, settings.protocol),
             failing: false,

@@ -13,7 +13,7 @@ use weir_observe::histogram::Bucket;
 
 /// What becomes of a stat's name: the mogrifiers that change it, and the extra tags, encoded.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct StatNames {
     mogrifiers: Mogrifiers,
     /// Appended to the name.
     name: String,
@@ -22,7 +22,7 @@ pub(super) struct Names {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct StatLine {
     /// With its line break.
     pub(super) text: String,
     /// None for a gauge, whose value is sent every time.
@@ -35,9 +35,9 @@ pub(super) enum Delta {
     Bucket { name: String, index: usize, by: Bucket },
 }
 
-// === impl Names ===
+// === impl StatNames ===
 
-impl Names {
+impl StatNames {
     /// Mogrifiers are for [`Dialect::Dog`] only.
     pub(super) fn new(dialect: Dialect, tags: &BTreeMap<String, String>, mogrifiers: Vec<Mogrifier>) -> Self {
         let (mut name, mut value) = (String::new(), String::new());
@@ -73,21 +73,21 @@ impl Names {
     }
 }
 
-// === impl Line ===
+// === impl StatLine ===
 
-impl Line {
-    pub(super) fn counter(name: String, by: u64, total: u64, names: &mut Names) -> Self {
+impl StatLine {
+    pub(super) fn counter(name: String, by: u64, total: u64, names: &mut StatNames) -> Self {
         let text = names.line(&name, format_args!("{by}|c"));
         Self { text, delta: Some(Delta::Counter { name, total }) }
     }
 
-    pub(super) fn gauge(name: &str, value: u64, names: &mut Names) -> Self {
+    pub(super) fn gauge(name: &str, value: u64, names: &mut StatNames) -> Self {
         Self { text: names.line(name, format_args!("{value}|g")), delta: None }
     }
 
     /// Sends the mean of the new durations, at least one, with their number as sample rate: the sum stays exact.
     #[expect(clippy::cast_precision_loss, reason = "a mean of milliseconds needs no 53 bits")]
-    pub(super) fn timing(name: &str, index: usize, by: Bucket, names: &mut Names) -> Self {
+    pub(super) fn timing(name: &str, index: usize, by: Bucket, names: &mut StatNames) -> Self {
         let millis = by.nanos as f64 / by.count as f64 / 1e6;
         let rate = match by.count {
             1 => String::new(),
@@ -112,17 +112,17 @@ fn sample_rate(count: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn names(dialect: Dialect) -> Names {
+    fn names(dialect: Dialect) -> StatNames {
         let tags = [("zone", "eu.1"), ("app", "a|b,c:d"), ("none", ""), ("", "none")];
         let tags = tags.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        Names::new(dialect, &tags, Vec::new())
+        StatNames::new(dialect, &tags, Vec::new())
     }
 
     #[test]
     fn tags_are_written_in_the_receivers_dialect() {
-        let line = Line::counter("a.b".to_owned(), 3, 3, &mut names(Dialect::Plain));
+        let line = StatLine::counter("a.b".to_owned(), 3, 3, &mut names(Dialect::Plain));
         assert_eq!(line.text, "a.b.__app=a_b,c_d.__zone=eu_1:3|c\n");
-        let line = Line::gauge("a.b", 3, &mut names(Dialect::Dog));
+        let line = StatLine::gauge("a.b", 3, &mut names(Dialect::Dog));
         assert_eq!(line.text, "a.b:3|g|#app:a_b_c_d,zone:eu_1\n");
     }
 
@@ -132,8 +132,8 @@ mod tests {
         let hits = vec![hits.expect("it is valid")];
         let line = |dialect, tags: &[(&str, &str)]| {
             let tags = tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-            let mut names = Names::new(dialect, &tags, hits.clone());
-            Line::counter("rate_limit.shop".to_owned(), 3, 3, &mut names).text
+            let mut names = StatNames::new(dialect, &tags, hits.clone());
+            StatLine::counter("rate_limit.shop".to_owned(), 3, 3, &mut names).text
         };
         assert_eq!(line(Dialect::Dog, &[]), "hits:3|c|#domain:shop\n");
         assert_eq!(line(Dialect::Dog, &[("zone", "eu")]), "hits:3|c|#zone:eu,domain:shop\n");
@@ -142,11 +142,11 @@ mod tests {
 
     #[test]
     fn timings_are_in_milliseconds_and_keep_their_count() {
-        let mut none = Names::new(Dialect::Plain, &BTreeMap::new(), Vec::new());
+        let mut none = StatNames::new(Dialect::Plain, &BTreeMap::new(), Vec::new());
         let bucket = |count, nanos| Bucket { count, nanos };
-        assert_eq!(Line::timing("t", 0, bucket(1, 1_500_000), &mut none).text, "t:1.500000|ms\n");
-        assert_eq!(Line::timing("t", 0, bucket(4, 10_000_000), &mut none).text, "t:2.500000|ms|@0.25\n");
-        let dog = Line::timing("t", 0, bucket(2, 2_000_000), &mut names(Dialect::Dog)).text;
+        assert_eq!(StatLine::timing("t", 0, bucket(1, 1_500_000), &mut none).text, "t:1.500000|ms\n");
+        assert_eq!(StatLine::timing("t", 0, bucket(4, 10_000_000), &mut none).text, "t:2.500000|ms|@0.25\n");
+        let dog = StatLine::timing("t", 0, bucket(2, 2_000_000), &mut names(Dialect::Dog)).text;
         assert_eq!(dog, "t:1.000000|ms|@0.5|#app:a_b_c_d,zone:eu_1\n");
     }
 

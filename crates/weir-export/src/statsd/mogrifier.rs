@@ -13,8 +13,8 @@ const MAX_CACHED: usize = 10_000;
 #[derive(Clone, Debug)]
 pub struct Mogrifier {
     pattern: Regex,
-    name: Template,
-    tags: Vec<(String, Template)>,
+    name: MogrifiedName,
+    tags: Vec<(String, MogrifiedName)>,
 }
 
 /// An invalid part of a mogrifier. The message describes a valid one.
@@ -33,7 +33,7 @@ pub enum MogrifierError {
 
 /// Text in which `$N` stands for the pattern's group N.
 #[derive(Clone, Debug)]
-struct Template(String);
+struct MogrifiedName(String);
 
 /// All mogrifiers, with the results of the latest names: a name is sent every few seconds.
 #[derive(Debug)]
@@ -68,8 +68,8 @@ impl Mogrifier {
         if tags.iter().any(|(key, value)| invalid(key) || invalid(value)) {
             return Err(MogrifierError::Tags);
         }
-        let tags = tags.into_iter().map(|(key, value)| (key, Template(value))).collect();
-        Ok(Self { pattern, name: Template(name.into()), tags })
+        let tags = tags.into_iter().map(|(key, value)| (key, MogrifiedName(value))).collect();
+        Ok(Self { pattern, name: MogrifiedName(name.into()), tags })
     }
 
     fn apply(&self, name: &str) -> Option<Mogrified> {
@@ -89,9 +89,9 @@ fn last_line(error: &str) -> String {
     line.strip_prefix("error: ").unwrap_or(line).trim_end_matches('.').to_owned()
 }
 
-// === impl Template ===
+// === impl MogrifiedName ===
 
-impl Template {
+impl MogrifiedName {
     /// A group that took no part in the match is empty.
     fn fill(&self, groups: &Captures<'_>) -> String {
         let mut text = String::new();

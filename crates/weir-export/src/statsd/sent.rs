@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::line::{Delta, Line, Names};
+use super::line::{Delta, StatLine, StatNames};
 use crate::snapshot::StatValue;
 use weir_observe::histogram::{Bucket, Distribution};
 
@@ -14,17 +14,17 @@ pub(super) struct SentTotals {
 
 impl SentTotals {
     /// Like envoyproxy/ratelimit, sends nothing for a counter that did not grow.
-    pub(super) fn lines(&self, current: BTreeMap<String, StatValue>, names: &mut Names) -> Vec<Line> {
+    pub(super) fn lines(&self, current: BTreeMap<String, StatValue>, names: &mut StatNames) -> Vec<StatLine> {
         let mut lines = Vec::new();
         for (name, value) in current {
             match value {
-                StatValue::Gauge(value) => lines.push(Line::gauge(&name, value, names)),
+                StatValue::Gauge(value) => lines.push(StatLine::gauge(&name, value, names)),
                 StatValue::Counter(value) => {
                     let sent = self.counters.get(&name).copied().unwrap_or_default();
                     if value != sent {
                         // it began again at zero if its name was forgotten, such as a member of a pool, and came back
                         let by = value.checked_sub(sent).unwrap_or(value);
-                        lines.push(Line::counter(name, by, value, names));
+                        lines.push(StatLine::counter(name, by, value, names));
                     }
                 }
                 StatValue::Timing(times) => {
@@ -35,7 +35,7 @@ impl SentTotals {
                             nanos: now.nanos.saturating_sub(sent.nanos),
                         };
                         if by.count > 0 {
-                            lines.push(Line::timing(&name, index, by, names));
+                            lines.push(StatLine::timing(&name, index, by, names));
                         }
                     }
                 }
@@ -49,7 +49,7 @@ impl SentTotals {
         self.counters.retain(|name, _| current.contains_key(name));
     }
 
-    pub(super) fn mark_sent(&mut self, line: &Line) {
+    pub(super) fn mark_sent(&mut self, line: &StatLine) {
         match &line.delta {
             None => {}
             Some(Delta::Counter { name, total }) => match self.counters.get_mut(name) {
@@ -74,16 +74,16 @@ mod tests {
     use crate::statsd::settings::Dialect;
     use weir_observe::histogram::Histogram;
 
-    fn lines(sent: &SentTotals, counter: u64, timing: &Histogram) -> Vec<Line> {
+    fn lines(sent: &SentTotals, counter: u64, timing: &Histogram) -> Vec<StatLine> {
         let current = [
             ("c".to_owned(), StatValue::Counter(counter)),
             ("g".to_owned(), StatValue::Gauge(7)),
             ("t".to_owned(), StatValue::Timing(Box::new(timing.get()))),
         ];
-        sent.lines(current.into(), &mut Names::new(Dialect::Plain, &BTreeMap::new(), Vec::new()))
+        sent.lines(current.into(), &mut StatNames::new(Dialect::Plain, &BTreeMap::new(), Vec::new()))
     }
 
-    fn texts(lines: &[Line]) -> Vec<&str> {
+    fn texts(lines: &[StatLine]) -> Vec<&str> {
         lines.iter().map(|line| line.text.trim_end()).collect()
     }
 
@@ -125,7 +125,7 @@ mod tests {
             names.iter().map(stat).collect()
         };
         let (mut totals, mut names) =
-            (SentTotals::default(), Names::new(Dialect::Plain, &BTreeMap::new(), Vec::new()));
+            (SentTotals::default(), StatNames::new(Dialect::Plain, &BTreeMap::new(), Vec::new()));
         let mut flush = |current: BTreeMap<String, StatValue>| {
             totals.forget_missing(&current);
             let lines = totals.lines(current, &mut names);

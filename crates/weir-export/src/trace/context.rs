@@ -22,7 +22,7 @@ pub(super) struct Parent {
 }
 
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SpanPlace {
     pub(super) trace_id: u128,
     pub(super) span_id: u64,
     /// None for the root of a trace.

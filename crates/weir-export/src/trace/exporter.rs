@@ -14,8 +14,8 @@ use std::{
 
 use opentelemetry::KeyValue;
 use opentelemetry_otlp::{
-    Compression, Protocol as OtlpProtocol, RetryPolicy, SpanExporter as OtlpExporter, WithExportConfig as _,
-    WithHttpConfig as _, WithTonicConfig as _,
+    Compression, Protocol as ExporterProtocol, RetryPolicy, SpanExporter as OtlpExporter,
+    WithExportConfig as _, WithHttpConfig as _, WithTonicConfig as _,
 };
 use opentelemetry_sdk::{
     Resource,
@@ -31,7 +31,7 @@ use super::{
     tracer::Tracer,
 };
 use crate::otlp::{
-    Cause, Endpoint, ExportThread, FLUSH, FailureLog, HttpConnection, Protocol, Stopping, channel, tls,
+    Cause, Endpoint, ExportThread, FLUSH, FailureLog, HttpConnection, OtlpProtocol, Stopping, channel, tls,
     with_headers,
 };
 use weir_observe::Stats;
@@ -41,7 +41,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-struct Exporter {
+struct TraceExporter {
     inner: Arc<OtlpExporter>,
     runtime: Handle,
     counts: Arc<SpanCounts>,
@@ -83,7 +83,7 @@ async fn run(
         Ok(inner) => Arc::new(inner),
         Err(error) => return drop(made.send(Err(error))),
     };
-    let exporter = Exporter { inner, runtime: Handle::current(), counts, cause, log: Mutex::new(log) };
+    let exporter = TraceExporter { inner, runtime: Handle::current(), counts, cause, log: Mutex::new(log) };
     let batches = BatchConfigBuilder::default()
         .with_max_queue_size(settings.batch.queue)
         .with_max_export_batch_size(settings.batch.export)
@@ -109,7 +109,7 @@ fn exporter(settings: &TraceSettings, cause: &Arc<Cause>) -> Result<OtlpExporter
         .with_max_delay(MAX_PAUSE)
         .with_max_jitter(FIRST_PAUSE);
     let exporter = match export.protocol {
-        Protocol::Grpc => {
+        OtlpProtocol::Grpc => {
             let mut builder = OtlpExporter::builder()
                 .with_tonic()
                 .with_channel(channel(export, Arc::clone(cause))?)
@@ -121,11 +121,11 @@ fn exporter(settings: &TraceSettings, cause: &Arc<Cause>) -> Result<OtlpExporter
             }
             builder.build()
         }
-        Protocol::Http => {
+        OtlpProtocol::Http => {
             let Endpoint { authority, path, .. } = &export.endpoint;
             let mut builder = OtlpExporter::builder()
                 .with_http()
-                .with_protocol(OtlpProtocol::HttpBinary)
+                .with_protocol(ExporterProtocol::HttpBinary)
                 .with_endpoint(format!("http://{authority}{path}"))
                 .with_http_client(HttpConnection::new(export.clone(), Arc::clone(cause)))
                 .with_timeout(batch.timeout)
@@ -142,9 +142,9 @@ fn exporter(settings: &TraceSettings, cause: &Arc<Cause>) -> Result<OtlpExporter
     Ok(exporter)
 }
 
-// === impl Exporter ===
+// === impl TraceExporter ===
 
-impl SpanExporter for Exporter {
+impl SpanExporter for TraceExporter {
     /// Succeeds also if the export has failed: the processor would log each failure.
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let (inner, spans) = (Arc::clone(&self.inner), batch.len() as u64);

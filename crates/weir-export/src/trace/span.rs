@@ -13,7 +13,7 @@ use opentelemetry::{
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use parking_lot::Mutex;
 
-use super::{context::Place, sink::SpanSink};
+use super::{context::SpanPlace, sink::SpanSink};
 use weir_limit::{Code, Request, Timestamp, Verdict};
 use weir_observe::{DecisionRecord, RecordedDecision, StoreWait};
 
@@ -38,7 +38,7 @@ pub(super) struct SpanOptions {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum SpanCall {
     Rpc,
     Json,
     Command(&'static str),
@@ -47,8 +47,8 @@ pub(super) enum Call {
 /// The span of a request that is decided now. A span that is dropped before it was ended was cancelled by its caller.
 #[derive(Debug)]
 pub struct RequestSpan {
-    place: Place,
-    call: Call,
+    place: SpanPlace,
+    call: SpanCall,
     options: SpanOptions,
     /// The wall clock, and the same instant on the clock that measures durations.
     begun: (Timestamp, Instant),
@@ -56,12 +56,12 @@ pub struct RequestSpan {
     decided: Mutex<Vec<KeyValue>>,
     /// The id of the first child; the next ones follow.
     children: u64,
-    ended: Option<Ended>,
+    ended: Option<EndedSpan>,
     sink: Arc<SpanSink>,
 }
 
 #[derive(Debug)]
-struct Ended {
+struct EndedSpan {
     /// Of gRPC, or of HTTP; 0 for commands, which have none.
     status: i64,
     error: Option<String>,
@@ -71,8 +71,8 @@ struct Ended {
 
 impl RequestSpan {
     pub(super) fn new(
-        place: Place,
-        call: Call,
+        place: SpanPlace,
+        call: SpanCall,
         now: Timestamp,
         options: SpanOptions,
         children: u64,
@@ -117,18 +117,18 @@ impl RequestSpan {
     /// Ends the span of a call that was answered with the gRPC `status`; `error` says why it failed.
     pub fn end_rpc(mut self: Box<Self>, status: i32, error: Option<&str>) {
         self.ended =
-            Some(Ended { status: status.into(), error: error.map(|error| bounded(error).to_owned()) });
+            Some(EndedSpan { status: status.into(), error: error.map(|error| bounded(error).to_owned()) });
     }
 
     /// Ends the span of a request that was answered with the HTTP `status`; `error` says why it failed.
     pub fn end_json(mut self: Box<Self>, status: u16, error: Option<&str>) {
         self.ended =
-            Some(Ended { status: status.into(), error: error.map(|error| bounded(error).to_owned()) });
+            Some(EndedSpan { status: status.into(), error: error.map(|error| bounded(error).to_owned()) });
     }
 
     /// Ends the span of a command of Redis' protocol; `error` says why it failed.
     pub fn end_command(mut self: Box<Self>, error: Option<&str>) {
-        self.ended = Some(Ended { status: 0, error: error.map(|error| bounded(error).to_owned()) });
+        self.ended = Some(EndedSpan { status: 0, error: error.map(|error| bounded(error).to_owned()) });
     }
 
     fn spans(&mut self) -> Vec<SpanData> {
@@ -149,9 +149,9 @@ impl RequestSpan {
             parent_span_is_remote: parent.is_some(),
             span_kind: SpanKind::Server,
             name: match self.call {
-                Call::Rpc => RPC.into(),
-                Call::Json => "POST /json".into(),
-                Call::Command(name) => name.into(),
+                SpanCall::Rpc => RPC.into(),
+                SpanCall::Json => "POST /json".into(),
+                SpanCall::Command(name) => name.into(),
             },
             status: error.map_or(Status::Unset, failed),
             ..self.span(self.place.span_id, &state, self.begun.1, Instant::now())
@@ -213,14 +213,14 @@ impl RequestSpan {
     fn call_attributes(&self) -> Vec<KeyValue> {
         let status = self.ended.as_ref().map(|ended| ended.status);
         match self.call {
-            Call::Rpc => vec![
+            SpanCall::Rpc => vec![
                 text("rpc.system", "grpc"),
                 text("rpc.service", "envoy.service.ratelimit.v3.RateLimitService"),
                 text("rpc.method", "ShouldRateLimit"),
                 number("rpc.grpc.status_code", status.unwrap_or(CANCELLED.into())),
             ],
-            Call::Command(name) => vec![text("rpc.system", "resp"), text("rpc.method", name)],
-            Call::Json => [text("http.request.method", "POST"), text("http.route", "/json")]
+            SpanCall::Command(name) => vec![text("rpc.system", "resp"), text("rpc.method", name)],
+            SpanCall::Json => [text("http.request.method", "POST"), text("http.route", "/json")]
                 .into_iter()
                 .chain(status.map(|status| number("http.response.status_code", status)))
                 .collect(),

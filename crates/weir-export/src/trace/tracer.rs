@@ -5,11 +5,11 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 use super::{
-    context::{Parent, Place, parent},
+    context::{Parent, SpanPlace, parent},
     sampling::Sampling,
     settings::TraceSettings,
     sink::SpanSink,
-    span::{Call, RequestSpan, SpanOptions},
+    span::{RequestSpan, SpanCall, SpanOptions},
 };
 use weir_limit::Timestamp;
 
@@ -32,27 +32,27 @@ impl Tracer {
     /// Begins a call's span. None if it is not sampled: the caller decides that, or without a parent the sampling rate.
     #[must_use]
     pub fn start_rpc(&self, headers: &HeaderMap, now: Timestamp) -> Option<Box<RequestSpan>> {
-        self.start(parent(headers), now, Call::Rpc)
+        self.start(parent(headers), now, SpanCall::Rpc)
     }
 
     /// Begins the span of a request at `/json`, like [`Tracer::start_rpc`].
     #[must_use]
     pub fn start_json(&self, headers: &HeaderMap, now: Timestamp) -> Option<Box<RequestSpan>> {
-        self.start(parent(headers), now, Call::Json)
+        self.start(parent(headers), now, SpanCall::Json)
     }
 
     /// Begins the span of the command `name` of Redis' protocol, which has no parent, like [`Tracer::start_rpc`].
     #[must_use]
     pub fn start_command(&self, name: &'static str, now: Timestamp) -> Option<Box<RequestSpan>> {
-        self.start(None, now, Call::Command(name))
+        self.start(None, now, SpanCall::Command(name))
     }
 
-    fn start(&self, parent: Option<Parent>, now: Timestamp, call: Call) -> Option<Box<RequestSpan>> {
+    fn start(&self, parent: Option<Parent>, now: Timestamp, call: SpanCall) -> Option<Box<RequestSpan>> {
         let trace_id = match &parent {
             Some(parent) => parent.sampled.then_some(parent.trace_id)?,
             None => self.sampling.trace()?,
         };
-        let place = Place { trace_id, span_id: self.sampling.id(), parent };
+        let place = SpanPlace { trace_id, span_id: self.sampling.id(), parent };
         // only a request with a few waits uses more ids
         let children = self.sampling.id();
         Some(Box::new(RequestSpan::new(place, call, now, self.options, children, Arc::clone(&self.sink))))

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::{
     SHORT,
     answer::{Answer, Entered, Place, Rejection},
-    plan::{Plan, shifted},
+    plan::{LineForecast, shifted},
     sweep::Sweep,
     turns::{SPREAD, Turns, spread},
     waiters::{Left, Waiters, weight},
@@ -92,9 +92,9 @@ pub struct AskingLine {
     turns: Turns,
     waiters: Waiters,
     /// None while nothing is known of the counters.
-    plan: Option<Plan>,
+    plan: Option<LineForecast>,
     /// The plan of an empty line, by the last estimate.
-    empty: Option<Plan>,
+    empty: Option<LineForecast>,
     /// Departures since the plan was made.
     holes: usize,
     /// How far the clock of the plan is ahead of that of the waiters, in nanoseconds.
@@ -445,7 +445,7 @@ impl AskingLine {
     }
 
     /// Begins a walk along the line with the `plan` of an empty one, unless one has ended lately.
-    fn replan(&mut self, plan: Option<Plan>, now: Timestamp) {
+    fn replan(&mut self, plan: Option<LineForecast>, now: Timestamp) {
         let Some(plan) = plan.filter(|_| self.waiting() > 0) else { return };
         if self.sweep.is_none() && now.since(self.swept_at) >= SWEEP_PAUSE {
             (self.sweep, self.swept_at) = (Some(Sweep::new(plan)), now);
@@ -465,12 +465,12 @@ impl AskingLine {
     }
 
     /// None if `estimate` is of other tiers: a reload reaches the counters and the lines one after another.
-    fn plan_of(&mut self, estimate: Option<Estimate>, now: Timestamp) -> Option<Plan> {
+    fn plan_of(&mut self, estimate: Option<Estimate>, now: Timestamp) -> Option<LineForecast> {
         let estimate = estimate.filter(|estimate| estimate.is_of(&self.tiers))?;
         let nanos = |at: Timestamp| i64::try_from(at.as_nanos()).unwrap_or(i64::MAX);
         self.ahead = nanos(estimate.at) - nanos(now);
         let tiers = estimate.part.as_deref().unwrap_or(&self.tiers);
-        let plan = Plan::new(tiers, &estimate.counters, 0, Period::from_nanos(1), estimate.at);
+        let plan = LineForecast::new(tiers, &estimate.counters, 0, Period::from_nanos(1), estimate.at);
         self.empty = Some(plan.clone());
         Some(plan)
     }

@@ -30,8 +30,8 @@ pub use self::{
     turns::Turns,
 };
 use self::{
-    ordinary::{Change, OrdinaryPart, shared_period},
-    plan::{Plan, fits, ready, take},
+    ordinary::{LineChange, OrdinaryPart, shared_period},
+    plan::{LineForecast, fits, ready, take},
     sweep::Sweep,
     waiters::{GRACE, Left, Waiters, weight},
 };
@@ -51,7 +51,7 @@ pub struct Line {
     tiers: SharedTiers,
     waiters: Waiters,
     /// None while nobody waits, when the counters themselves are the plan.
-    plan: Option<Plan>,
+    plan: Option<LineForecast>,
     /// Whether the plan has holes: hits of waiters that have left, or that were given back.
     has_holes: bool,
     /// Arrivals and departures since the plan was made.
@@ -363,14 +363,14 @@ impl Line {
 
     fn apply(
         &mut self,
-        change: Option<Change>,
+        change: Option<LineChange>,
         counters: &mut [CounterState],
         now: Timestamp,
         woken: &mut Vec<Waker>,
     ) {
         match change {
-            Some(Change::Grown) => self.fall(counters, now, woken),
-            Some(Change::Shrunk) => self.has_holes = true,
+            Some(LineChange::Grown) => self.fall(counters, now, woken),
+            Some(LineChange::Shrunk) => self.has_holes = true,
             None => {}
         }
     }
@@ -388,8 +388,8 @@ impl Line {
         self.turn(counters, now, woken);
     }
 
-    fn plan_at(&self, counters: &[CounterState], now: Timestamp) -> Plan {
-        Plan::new(&self.tiers, counters, self.ordinary.part(), shared_period(&self.tiers), now)
+    fn plan_at(&self, counters: &[CounterState], now: Timestamp) -> LineForecast {
+        LineForecast::new(&self.tiers, counters, self.ordinary.part(), shared_period(&self.tiers), now)
     }
 
     fn forecast(&self, counters: &[CounterState], now: Timestamp, hits: Hits) -> Option<Timestamp> {

@@ -34,7 +34,7 @@ impl OrdinaryPart {
         self.part
     }
 
-    pub(super) fn begin(&mut self, tiers: &[Tier], now: Timestamp) -> Option<Change> {
+    pub(super) fn begin(&mut self, tiers: &[Tier], now: Timestamp) -> Option<LineChange> {
         let number = now.as_nanos() / shared_period(tiers).as_nanos();
         if number == self.number {
             return None;
@@ -44,7 +44,7 @@ impl OrdinaryPart {
         self.set(self.wanted(tiers))
     }
 
-    pub(super) fn ask(&mut self, tiers: &[Tier], hits: Hits, fits: bool) -> Option<Change> {
+    pub(super) fn ask(&mut self, tiers: &[Tier], hits: Hits, fits: bool) -> Option<LineChange> {
         self.asked = self.asked.saturating_add(hits.0);
         if fits && self.admits(hits) {
             return None;
@@ -82,18 +82,18 @@ impl OrdinaryPart {
         u32::try_from(half.min(asked.into())).unwrap_or(u32::MAX)
     }
 
-    fn set(&mut self, part: u32) -> Option<Change> {
+    fn set(&mut self, part: u32) -> Option<LineChange> {
         let before = std::mem::replace(&mut self.part, part);
         match part.cmp(&before) {
             std::cmp::Ordering::Equal => None,
-            std::cmp::Ordering::Greater => Some(Change::Grown),
-            std::cmp::Ordering::Less => Some(Change::Shrunk),
+            std::cmp::Ordering::Greater => Some(LineChange::Grown),
+            std::cmp::Ordering::Less => Some(LineChange::Shrunk),
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum LineChange {
     /// The waiters will get less.
     Grown,
     /// The waiters will get more.

@@ -14,7 +14,7 @@ pub(super) type Counters = SmallVec<[CounterState; 1]>;
 
 /// A copy of the counters, advanced to the end of the line. It says when a newcomer would be served.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct LineForecast {
     /// The tiers, less the part of callers that do not wait.
     tiers: Tiers,
     counters: Counters,
@@ -59,9 +59,9 @@ pub(super) fn shifted(at: Timestamp, ahead: i64) -> Timestamp {
     Timestamp::from_nanos(at.as_nanos().saturating_add_signed(ahead))
 }
 
-// === impl Plan ===
+// === impl LineForecast ===
 
-impl Plan {
+impl LineForecast {
     /// The plan of an empty line, which leaves `part` of each `period` to callers that do not wait.
     pub(super) fn new(
         tiers: &[Tier],
@@ -104,7 +104,7 @@ impl Plan {
         }
     }
 
-    /// [`Plan::add_singles`] then takes a step for each opening, not for each hit.
+    /// [`LineForecast::add_singles`] then takes a step for each opening, not for each hit.
     pub(super) fn has_few_openings(&self) -> bool {
         match &*self.tiers {
             [_] => true,

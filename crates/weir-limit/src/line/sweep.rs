@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use super::{
     answer::{Answer, Place, Rejection},
-    plan::{Plan, shifted},
+    plan::{LineForecast, shifted},
     waiters::Waiters,
 };
 use crate::units::Timestamp;
@@ -15,7 +15,7 @@ const STRIDE: usize = 1_024;
 #[derive(Clone, Debug)]
 pub(super) struct Sweep {
     /// The plan of the waiters before `next`.
-    plan: Plan,
+    plan: LineForecast,
     next: Place,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Sweep {
 
 impl Sweep {
     /// `plan` is that of an empty line.
-    pub(super) fn new(plan: Plan) -> Self {
+    pub(super) fn new(plan: LineForecast) -> Self {
         Self { plan, next: Place::default() }
     }
 
@@ -34,7 +34,7 @@ impl Sweep {
         now: Timestamp,
         ahead: i64,
         woken: &mut Vec<Waker>,
-    ) -> Option<Plan> {
+    ) -> Option<LineForecast> {
         let now = shifted(now, ahead);
         for _ in 0..STRIDE {
             let Some(waiter) = waiters.first_from(self.next) else { return Some(self.plan.clone()) };

@@ -23,7 +23,7 @@ const FEW: usize = 64;
 /// stays until the slots before it have gone, or until half of all slots are such.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiters {
-    slots: VecDeque<Slot>,
+    slots: VecDeque<WaiterSlot>,
     /// The index of the first slot that waits; the number of slots if none does.
     first: usize,
     arrivals: u64,
@@ -39,17 +39,17 @@ pub(super) struct Waiters {
 
 /// 40 bytes.
 #[derive(Clone, Debug)]
-struct Slot {
+struct WaiterSlot {
     place: Place,
     /// The deadline; of an answer, the instant of the admission, or the retry time in nanoseconds.
     number: u64,
     hits: u32,
-    state: State,
+    state: WaiterState,
     waker: Option<Waker>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum WaiterState {
     Waits,
     Admitted,
     Late,
@@ -106,18 +106,18 @@ impl Waiters {
     pub(super) fn push(&mut self, hits: u32, deadline: Timestamp) -> Place {
         let place = Place(self.arrivals);
         self.arrivals += 1;
-        self.slots.push_back(Slot {
+        self.slots.push_back(WaiterSlot {
             place,
             number: deadline.as_nanos(),
             hits,
-            state: State::Waits,
+            state: WaiterState::Waits,
             waker: None,
         });
         self.waiting += 1;
         self.hits += u64::from(hits);
         self.heavy += usize::from(hits > 1);
         if self.deadlines.len() > FEW + 2 * self.waiting {
-            let waiting = self.slots.iter().filter_map(Slot::waiter);
+            let waiting = self.slots.iter().filter_map(WaiterSlot::waiter);
             self.deadlines = waiting.map(|waiter| Reverse((waiter.deadline, waiter.place))).collect();
         } else {
             self.deadlines.push(Reverse((deadline, place)));
@@ -131,17 +131,17 @@ impl Waiters {
 
     pub(super) fn first_from(&self, from: Place) -> Option<Waiter> {
         let start = self.slots.partition_point(|slot| slot.place < from).max(self.first);
-        self.slots.range(start..).find_map(Slot::waiter)
+        self.slots.range(start..).find_map(WaiterSlot::waiter)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Waiter> {
-        self.slots.range(self.first..).filter_map(Slot::waiter)
+        self.slots.range(self.first..).filter_map(WaiterSlot::waiter)
     }
 
     /// The first instant at which a waiter must be told that its deadline has passed.
     pub(super) fn next_late(&mut self) -> Option<Timestamp> {
         while let Some(Reverse((deadline, place))) = self.deadlines.peek() {
-            if self.find(*place).is_some_and(|index| self.slots[index].state == State::Waits) {
+            if self.find(*place).is_some_and(|index| self.slots[index].state == WaiterState::Waits) {
                 return Some(deadline.after(GRACE));
             }
             self.deadlines.pop();
@@ -157,18 +157,20 @@ impl Waiters {
 
     pub(super) fn answer(&mut self, place: Place, answer: Answer, woken: &mut Vec<Waker>) {
         let Some(index) = self.find(place) else { return };
-        if self.slots[index].state != State::Waits {
+        if self.slots[index].state != WaiterState::Waits {
             return;
         }
         self.end_wait(index);
         let slot = &mut self.slots[index];
         (slot.state, slot.number) = match answer {
-            Answer::Admitted(instant) => (State::Admitted, instant.as_nanos()),
-            Answer::Rejected(Rejection::Timeout { retry_after }) => (State::Late, retry_after.as_nanos()),
-            Answer::Rejected(Rejection::Full { retry_after }) => (State::Full, retry_after.as_nanos()),
-            Answer::Rejected(Rejection::Never) => (State::Never, 0),
-            Answer::Rejected(Rejection::Closed) => (State::Closed, 0),
-            Answer::AskAgain => (State::AskAgain, 0),
+            Answer::Admitted(instant) => (WaiterState::Admitted, instant.as_nanos()),
+            Answer::Rejected(Rejection::Timeout { retry_after }) => {
+                (WaiterState::Late, retry_after.as_nanos())
+            }
+            Answer::Rejected(Rejection::Full { retry_after }) => (WaiterState::Full, retry_after.as_nanos()),
+            Answer::Rejected(Rejection::Never) => (WaiterState::Never, 0),
+            Answer::Rejected(Rejection::Closed) => (WaiterState::Closed, 0),
+            Answer::AskAgain => (WaiterState::AskAgain, 0),
         };
         woken.extend(slot.waker.take());
         self.answered += 1;
@@ -182,19 +184,19 @@ impl Waiters {
         let instant = Timestamp::from_nanos(slot.number);
         let retry_after = Period::from_nanos(slot.number);
         let answer = match slot.state {
-            State::Waits => {
+            WaiterState::Waits => {
                 match &mut slot.waker {
                     Some(kept) => kept.clone_from(waker),
                     none => *none = Some(waker.clone()),
                 }
                 return Poll::Pending;
             }
-            State::Admitted => Answer::Admitted(instant),
-            State::Late => Answer::Rejected(Rejection::Timeout { retry_after }),
-            State::Full => Answer::Rejected(Rejection::Full { retry_after }),
-            State::Never => Answer::Rejected(Rejection::Never),
-            State::Closed => Answer::Rejected(Rejection::Closed),
-            State::AskAgain | State::Gone => Answer::AskAgain,
+            WaiterState::Admitted => Answer::Admitted(instant),
+            WaiterState::Late => Answer::Rejected(Rejection::Timeout { retry_after }),
+            WaiterState::Full => Answer::Rejected(Rejection::Full { retry_after }),
+            WaiterState::Never => Answer::Rejected(Rejection::Never),
+            WaiterState::Closed => Answer::Rejected(Rejection::Closed),
+            WaiterState::AskAgain | WaiterState::Gone => Answer::AskAgain,
         };
         self.forget(index);
         Poll::Ready(answer)
@@ -204,8 +206,10 @@ impl Waiters {
         let Some(index) = self.find(place) else { return Left::Nothing };
         let slot = &self.slots[index];
         let left = match slot.state {
-            State::Waits => Left::Waiting,
-            State::Admitted => Left::Admitted(Timestamp::from_nanos(slot.number), Hits(slot.hits.into())),
+            WaiterState::Waits => Left::Waiting,
+            WaiterState::Admitted => {
+                Left::Admitted(Timestamp::from_nanos(slot.number), Hits(slot.hits.into()))
+            }
             _ => Left::Nothing,
         };
         if left == Left::Waiting {
@@ -229,19 +233,19 @@ impl Waiters {
 
     fn forget(&mut self, index: usize) {
         let slot = &mut self.slots[index];
-        if mem::replace(&mut slot.state, State::Gone) == State::Gone {
+        if mem::replace(&mut slot.state, WaiterState::Gone) == WaiterState::Gone {
             return;
         }
         slot.waker = None;
         self.answered -= 1;
         self.skip_answered();
-        while self.slots.front().is_some_and(|slot| slot.state == State::Gone) {
+        while self.slots.front().is_some_and(|slot| slot.state == WaiterState::Gone) {
             self.slots.pop_front();
             self.first = self.first.saturating_sub(1);
         }
         let used = self.waiting + self.answered;
         if self.slots.len() > FEW + 2 * used {
-            self.slots.retain(|slot| slot.state != State::Gone);
+            self.slots.retain(|slot| slot.state != WaiterState::Gone);
             self.first = 0;
             self.skip_answered();
         }
@@ -251,7 +255,7 @@ impl Waiters {
     }
 
     fn skip_answered(&mut self) {
-        while self.slots.get(self.first).is_some_and(|slot| slot.state != State::Waits) {
+        while self.slots.get(self.first).is_some_and(|slot| slot.state != WaiterState::Waits) {
             self.first += 1;
         }
     }
@@ -267,14 +271,15 @@ impl Waiters {
     }
 
     pub(super) fn check_invariants(&self) {
-        let waiting: Vec<&Slot> = self.slots.iter().filter(|slot| slot.state == State::Waits).collect();
+        let waiting: Vec<&WaiterSlot> =
+            self.slots.iter().filter(|slot| slot.state == WaiterState::Waits).collect();
         assert_eq!(waiting.len(), self.waiting);
         assert_eq!(waiting.iter().map(|slot| u64::from(slot.hits)).sum::<u64>(), self.hits);
         assert_eq!(waiting.iter().filter(|slot| slot.hits > 1).count(), self.heavy);
-        let gone = self.slots.iter().filter(|slot| slot.state == State::Gone).count();
+        let gone = self.slots.iter().filter(|slot| slot.state == WaiterState::Gone).count();
         assert_eq!(self.slots.len() - gone - waiting.len(), self.answered);
         assert!(self.slots.len() <= FEW + 2 * (self.waiting + self.answered) + 1);
-        assert_eq!(self.first, self.slots.iter().take_while(|slot| slot.state != State::Waits).count());
+        assert_eq!(self.first, self.slots.iter().take_while(|slot| slot.state != WaiterState::Waits).count());
         for slot in waiting {
             let entry = Reverse((Timestamp::from_nanos(slot.number), slot.place));
             assert!(self.deadlines.iter().any(|deadline| *deadline == entry));
@@ -282,11 +287,11 @@ impl Waiters {
     }
 }
 
-// === impl Slot ===
+// === impl WaiterSlot ===
 
-impl Slot {
+impl WaiterSlot {
     fn waiter(&self) -> Option<Waiter> {
-        (self.state == State::Waits).then(|| Waiter {
+        (self.state == WaiterState::Waits).then(|| Waiter {
             place: self.place,
             hits: Hits(self.hits.into()),
             deadline: Timestamp::from_nanos(self.number),
@@ -300,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_waiter_has_forty_bytes_and_sixteen_of_a_deadline() {
-        assert_eq!((size_of::<Slot>(), size_of::<Reverse<(Timestamp, Place)>>()), (40, 16));
+        assert_eq!((size_of::<WaiterSlot>(), size_of::<Reverse<(Timestamp, Place)>>()), (40, 16));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::{
 use crate::units::Period;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Position {
+pub(super) struct SharePosition {
     pub(super) cycle: u64,
     pub(super) step: u32,
     pub(super) granted: u32,
@@ -32,7 +32,7 @@ pub(super) struct ComputationId(u64);
 pub struct Computation {
     pub(super) id: ComputationId,
     pub(super) members: Vec<(Arc<str>, MemberState)>,
-    pub(super) position: Position,
+    pub(super) position: SharePosition,
     pub(super) capacity: u32,
     pub(super) cycle: Period,
     pub(super) sharing: Arc<Sharing>,
@@ -44,14 +44,14 @@ pub struct Shares {
     /// That of their [`Computation`], if there is one.
     pub(super) id: Option<ComputationId>,
     pub(super) cycle: u64,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<SharePart>,
     /// The hits that nobody is expected to need.
     pub(super) common: u32,
     pub(super) census: Census,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct SharePart {
     pub(super) allowance: u32,
     pub(super) default: u32,
     pub(super) standing: Standing,
@@ -79,10 +79,10 @@ impl Computation {
 
 pub(super) fn compute(
     rule: &PoolRule<'_>,
-    position: Position,
+    position: SharePosition,
     members: &[(Arc<str>, MemberState)],
 ) -> Shares {
-    let Position { cycle, step, granted } = position;
+    let SharePosition { cycle, step, granted } = position;
     let sharing = rule.sharing;
     let (steps, within) = (rule.steps(), sharing.lend == Lend::WithinCycle);
     let has_newcomer = members.iter().any(|(_, member)| member.is_new);
@@ -141,7 +141,7 @@ pub(super) fn compute(
     let parts =
         allowances.into_iter().zip(defaults).zip(standings).map(|((allowance, default), standing)| {
             census.add(standing);
-            Part { allowance, default, standing }
+            SharePart { allowance, default, standing }
         });
     Shares { id: None, cycle, parts: parts.collect(), common, census }
 }

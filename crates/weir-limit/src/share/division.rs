@@ -44,7 +44,7 @@ pub struct Division {
 }
 
 /// What follows from the claims alone, in units of `1 / unit` hits.
-struct Basis {
+struct DivisionBasis {
     unit: u128,
     defaults: Vec<u128>,
     reserves: Vec<u128>,
@@ -179,7 +179,7 @@ impl Division {
     }
 
     /// In units that make all of it whole. In the middle of a cycle, a maximum is at least what was `granted`.
-    fn basis(&self, claims: &[Claim<'_>], granted: bool) -> Basis {
+    fn basis(&self, claims: &[Claim<'_>], granted: bool) -> DivisionBasis {
         let Fractions { numerators, denominator } = self.defaults(claims);
         let unit = 100 * denominator;
         let defaults: Vec<u128> = numerators.iter().map(|default| default * 100).collect();
@@ -202,13 +202,13 @@ impl Division {
             max.map_or(demand, |max| demand.min(u128::from(max) * unit))
         };
         let demands = (0..claims.len()).map(demand).collect();
-        Basis { unit, defaults, reserves, demands }
+        DivisionBasis { unit, defaults, reserves, demands }
     }
 
     /// The bank's rule: who is short gets its default and a part of what the others leave, in proportion to what it
     /// lacks; what all leave is divided among those that have it.
     fn by_demand(&self, claims: &[Claim<'_>]) -> Fractions {
-        let Basis { unit, defaults, demands, .. } = self.basis(claims, false);
+        let DivisionBasis { unit, defaults, demands, .. } = self.basis(claims, false);
         let surplus = |i: usize| defaults[i].saturating_sub(demands[i]);
         let need = |i: usize| demands[i].saturating_sub(defaults[i]);
         let all = 0..claims.len();
@@ -233,7 +233,7 @@ impl Division {
 
     /// Progressive filling by weight, from the reserve up to the demand, or, if all demands fit, from the demand on.
     fn max_min(&self, claims: &[Claim<'_>]) -> Fractions {
-        let Basis { unit, reserves, demands, .. } = self.basis(claims, false);
+        let DivisionBasis { unit, reserves, demands, .. } = self.basis(claims, false);
         let total = u128::from(self.capacity) * unit;
         let is_short = demands.iter().sum::<u128>() > total;
         let vessels = (0..claims.len()).map(|i| {
@@ -274,7 +274,7 @@ impl Division {
     }
 }
 
-/// What a member has, wants and is due, in the units of a [`Basis`].
+/// What a member has, wants and is due, in the units of a [`DivisionBasis`].
 struct Need {
     granted: u128,
     demand: u128,

@@ -6,16 +6,16 @@ use hashbrown::HashMap;
 
 use super::member::MemberState;
 
-/// The members of a pool. A member keeps its place in the row until one is [removed](Members::retain).
+/// The members of a pool. A member keeps its place in the row until one is [removed](PoolMembers::retain).
 #[derive(Clone, Debug, Default)]
-pub(super) struct Members {
+pub(super) struct PoolMembers {
     places: HashMap<Arc<str>, usize, foldhash::fast::RandomState>,
     row: Vec<(Arc<str>, MemberState)>,
 }
 
-// === impl Members ===
+// === impl PoolMembers ===
 
-impl Members {
+impl PoolMembers {
     pub(super) const fn len(&self) -> usize {
         self.row.len()
     }

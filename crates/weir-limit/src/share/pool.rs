@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::{
     Anonymous, Borrow, Lend, MAX_WEIGHTS, OTHER, Sharing,
     census::{Census, Standing},
-    computation::{Computation, ComputationId, Position, Shares, compute},
+    computation::{Computation, ComputationId, SharePosition, Shares, compute},
     division::Division,
     member::MemberState,
-    members::Members,
+    members::PoolMembers,
     rule::PoolRule,
 };
 use crate::units::{Period, Timestamp};
@@ -19,7 +19,7 @@ pub const AT_ONCE: usize = 16;
 /// A pool: its members, and what they have asked for and were granted.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    pub(super) members: Members,
+    pub(super) members: PoolMembers,
     /// Counted from the Unix epoch. None before the first request.
     pub(super) cycle: Option<u64>,
     pub(super) step: u32,
@@ -33,7 +33,7 @@ pub struct Pool {
     pub(super) capacity: u32,
     pub(super) granted_before: u32,
     /// The step, so that not every request computes it.
-    pub(super) span: Span,
+    pub(super) span: StepSpan,
     pub(super) is_beside: bool,
     /// Whether shares have to be computed, and whether somebody does.
     pub(super) is_due: bool,
@@ -42,7 +42,7 @@ pub struct Pool {
 
 /// The instants at which a step begins and ends, and its cycle ends.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Span {
+pub(super) struct StepSpan {
     from: Timestamp,
     until: Timestamp,
     end: Timestamp,
@@ -242,7 +242,7 @@ impl Pool {
 
     /// Begins the cycle and the step of `now`, if they have not begun. Returns the time until the cycle ends.
     pub fn advance(&mut self, rule: &PoolRule<'_>, now: Timestamp) -> Period {
-        let Span { from, until, end } = self.span;
+        let StepSpan { from, until, end } = self.span;
         if from <= now && now < until && self.capacity == rule.capacity {
             return end.since(now);
         }
@@ -266,7 +266,7 @@ impl Pool {
         }
         if rule.place(now) == (cycle, step) {
             let [from, until, end] = rule.span(now);
-            self.span = Span { from, until, end };
+            self.span = StepSpan { from, until, end };
         }
         Timestamp::from_nanos((cycle + 1).saturating_mul(rule.cycle.as_nanos())).since(now)
     }
@@ -355,8 +355,8 @@ impl Pool {
         self.apply(shares);
     }
 
-    fn position(&self) -> Position {
-        Position { cycle: self.cycle.unwrap_or_default(), step: self.step, granted: self.granted }
+    fn position(&self) -> SharePosition {
+        SharePosition { cycle: self.cycle.unwrap_or_default(), step: self.step, granted: self.granted }
     }
 
     /// Returns whether shares are to be computed, and nobody does.

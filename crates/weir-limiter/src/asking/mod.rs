@@ -25,15 +25,15 @@ use weir_store::WaitRoom;
 /// The lines whose hits are asked of the store, and when each has something to do.
 #[derive(Debug)]
 pub(super) struct AskingLines {
-    state: Mutex<State>,
+    state: Mutex<LineState>,
     room: Arc<WaitRoom>,
     /// Chooses the turns of this process among the instances.
     seed: u64,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    lines: BTreeMap<CounterKey, KeyLine>,
+struct LineState {
+    lines: BTreeMap<CounterKey, AskedLine>,
     timers: BTreeSet<(Timestamp, CounterKey)>,
     /// Hits of permits that were not used.
     returns: Vec<Work>,
@@ -44,7 +44,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct KeyLine {
+struct AskedLine {
     line: AskingLine,
     names: Arc<Named>,
     /// Its instant among the timers.
@@ -255,9 +255,9 @@ impl AskingLines {
     ) -> Option<T> {
         let mut woken = Vec::new();
         let mut state = self.state.lock();
-        let State { lines, timers, returns, .. } = &mut *state;
+        let LineState { lines, timers, returns, .. } = &mut *state;
         if let Some(check) = make {
-            lines.entry(key).or_insert_with(|| KeyLine {
+            lines.entry(key).or_insert_with(|| AskedLine {
                 line: AskingLine::new(check.shared_tiers()),
                 names: Arc::new(Named::new(check.domain, check.entries)),
                 armed: None,
@@ -289,9 +289,9 @@ impl AskingLines {
     }
 }
 
-// === impl State ===
+// === impl LineState ===
 
-impl State {
+impl LineState {
     fn ring(&mut self) {
         self.is_rung = true;
         if let Some(sleeper) = self.sleeper.take() {

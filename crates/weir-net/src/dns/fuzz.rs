@@ -2,7 +2,7 @@
 
 use super::{
     DnsName,
-    message::{Answer, Record, RecordKind, parse_answer, question},
+    message::{DnsAnswer, Record, RecordKind, parse_answer, question},
     name::MAX_NAME,
 };
 
@@ -19,13 +19,13 @@ fn answer_of(kind: RecordKind, input: &[u8]) {
         assert_eq!(parse_answer(&query, 1, &name, kind), None, "a query is no answer");
         query[2] |= 0x80;
         let answer = parse_answer(&query, 1, &name, kind);
-        assert_eq!(answer, Some(Answer::NoRecords), "its question can be read");
+        assert_eq!(answer, Some(DnsAnswer::NoRecords), "its question can be read");
     }
     let Some((id, _)) = input.split_first_chunk() else { return };
     let id = u16::from_be_bytes(*id);
     let Some(name) = question(input) else { return };
     assert_eq!(parse_answer(input, !id, &name, kind), None);
-    let Some(Answer::Records(records)) = parse_answer(input, id, &name, kind) else { return };
+    let Some(DnsAnswer::Records(records)) = parse_answer(input, id, &name, kind) else { return };
     // a record has at least a name's end, 10 bytes, and 4 of an address
     assert!(!records.is_empty() && records.len() <= input.len() / 15);
     assert!(records.is_sorted_by(|a, b| a < b), "{records:?}");

@@ -30,12 +30,12 @@ pub struct DnsSettings {
 #[derive(Debug)]
 pub struct DnsInstances {
     settings: DnsSettings,
-    numbers: BTreeMap<Box<str>, Number>,
+    numbers: BTreeMap<Box<str>, InstanceNumber>,
     next_look_up: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Number {
+struct InstanceNumber {
     instances: NonZeroU16,
     is_known: bool,
     /// A smaller one, and when it takes effect.
@@ -67,7 +67,7 @@ impl DnsInstances {
             names.iter().filter(|name| !self.numbers.contains_key(*name)).cloned().collect();
         for name in &new {
             let number =
-                Number { instances: UNKNOWN_INSTANCES, is_known: false, smaller: None, fails: false };
+                InstanceNumber { instances: UNKNOWN_INSTANCES, is_known: false, smaller: None, fails: false };
             self.numbers.insert(name.clone(), number);
         }
         if new.is_empty() {
@@ -157,9 +157,9 @@ impl DnsInstances {
     }
 }
 
-// === impl Number ===
+// === impl InstanceNumber ===
 
-impl Number {
+impl InstanceNumber {
     /// A larger number, and the first one, takes effect at once. Returns whether it does.
     fn record(&mut self, name: &str, found: usize, now: Timestamp) -> bool {
         self.fails = false;
@@ -198,7 +198,8 @@ mod tests {
             name_servers: NameServers::List(Vec::new()),
             ..DnsSettings::default()
         });
-        let number = Number { instances: UNKNOWN_INSTANCES, is_known: false, smaller: None, fails: false };
+        let number =
+            InstanceNumber { instances: UNKNOWN_INSTANCES, is_known: false, smaller: None, fails: false };
         instances.numbers.insert(name.into(), number);
         instances
     }

@@ -43,7 +43,7 @@ const MAX_ALIASES: usize = 8;
 
 /// What a name server answered.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum DnsAnswer {
     /// What the records say, each once, in no order; at least one.
     Records(Vec<Record>),
     NoRecords,
@@ -94,19 +94,19 @@ impl DnsName {
 }
 
 /// None if `message` answers another query.
-pub(super) fn parse_answer(message: &[u8], id: u16, name: &DnsName, kind: RecordKind) -> Option<Answer> {
+pub(super) fn parse_answer(message: &[u8], id: u16, name: &DnsName, kind: RecordKind) -> Option<DnsAnswer> {
     const IS_ANSWER: u16 = 0x8000;
-    let mut reader = Reader { message, at: 0 };
+    let mut reader = MessageReader { message, at: 0 };
     let (answered, flags) = (reader.u16()?, reader.u16()?);
     if answered != id || flags & IS_ANSWER == 0 {
         return None;
     }
     let code = flags.to_be_bytes()[1] & 0xf;
     match reader.head(code, &name.name, kind) {
-        None => Some(Answer::Malformed),
-        Some(Head { is_ours: false, .. }) => None,
-        Some(Head { answers, .. }) => {
-            Some(parse_rest(reader, flags, answers, &name.name, kind).unwrap_or(Answer::Malformed))
+        None => Some(DnsAnswer::Malformed),
+        Some(MessageHead { is_ours: false, .. }) => None,
+        Some(MessageHead { answers, .. }) => {
+            Some(parse_rest(reader, flags, answers, &name.name, kind).unwrap_or(DnsAnswer::Malformed))
         }
     }
 }
@@ -114,25 +114,25 @@ pub(super) fn parse_answer(message: &[u8], id: u16, name: &DnsName, kind: Record
 /// The name that a message asks about.
 #[cfg(any(debug_assertions, fuzzing))]
 pub(super) fn question(message: &[u8]) -> Option<DnsName> {
-    DnsName::parse(&Reader { message, at: 12 }.name()?)
+    DnsName::parse(&MessageReader { message, at: 12 }.name()?)
 }
 
 fn parse_rest(
-    mut reader: Reader<'_>,
+    mut reader: MessageReader<'_>,
     flags: u16,
     answers: u16,
     name: &str,
     kind: RecordKind,
-) -> Option<Answer> {
+) -> Option<DnsAnswer> {
     const IS_TRUNCATED: u16 = 0x0200;
     match flags.to_be_bytes()[1] & 0xf {
         0 => {}
         // NXDOMAIN
-        3 => return Some(Answer::NoRecords),
-        code => return Some(Answer::Failed(code)),
+        3 => return Some(DnsAnswer::NoRecords),
+        code => return Some(DnsAnswer::Failed(code)),
     }
     if flags & IS_TRUNCATED != 0 {
-        return Some(Answer::Truncated);
+        return Some(DnsAnswer::Truncated);
     }
     let Records { aliases, found } = reader.records(answers, kind)?;
     let owner = owner(name, &aliases);
@@ -143,7 +143,7 @@ fn parse_rest(
         found.map(|(_, record)| record).filter(|record| !is_none(record)).collect();
     records.sort_unstable();
     records.dedup();
-    Some(if records.is_empty() { Answer::NoRecords } else { Answer::Records(records) })
+    Some(if records.is_empty() { DnsAnswer::NoRecords } else { DnsAnswer::Records(records) })
 }
 
 fn owner<'a>(name: &'a str, aliases: &'a [(String, String)]) -> &'a str {
@@ -157,7 +157,7 @@ fn owner<'a>(name: &'a str, aliases: &'a [(String, String)]) -> &'a str {
     owner
 }
 
-struct Head {
+struct MessageHead {
     /// Whether the question is the one that was asked.
     is_ours: bool,
     answers: u16,
@@ -169,14 +169,14 @@ struct Records {
     found: Vec<(String, Record)>,
 }
 
-struct Reader<'a> {
+struct MessageReader<'a> {
     message: &'a [u8],
     at: usize,
 }
 
-// === impl Reader ===
+// === impl MessageReader ===
 
-impl Reader<'_> {
+impl MessageReader<'_> {
     fn bytes(&mut self, count: usize) -> Option<&[u8]> {
         let bytes = self.message.get(self.at..self.at.checked_add(count)?)?;
         self.at += count;
@@ -192,7 +192,7 @@ impl Reader<'_> {
     }
 
     /// The question must be for such records of `name`; an error `code` may come without one.
-    fn head(&mut self, code: u8, name: &str, asked_for: RecordKind) -> Option<Head> {
+    fn head(&mut self, code: u8, name: &str, asked_for: RecordKind) -> Option<MessageHead> {
         let (questions, answers) = (self.u16()?, self.u16()?);
         self.skip(4)?;
         let is_ours = match questions {
@@ -204,7 +204,7 @@ impl Reader<'_> {
             }
             _ => return None,
         };
-        Some(Head { is_ours, answers })
+        Some(MessageHead { is_ours, answers })
     }
 
     fn records(&mut self, count: u16, asked_for: RecordKind) -> Option<Records> {
@@ -310,7 +310,7 @@ mod tests {
         message
     }
 
-    fn parsed(message: &[u8], id: u16) -> Option<Answer> {
+    fn parsed(message: &[u8], id: u16) -> Option<DnsAnswer> {
         let name = DnsName::parse("_m._tcp.example.org").expect("it is valid");
         parse_answer(message, id, &name, RecordKind::Srv)
     }
@@ -324,7 +324,7 @@ mod tests {
         let message = answer(0x8180, &[(11_212, "b"), (11_211, "b"), (9, "a"), (9, "a")]);
         let services = [("a", 9), ("b", 11_211), ("b", 11_212)];
         let services = services.map(|(host, port)| service(&format!("{host}.example.org"), port));
-        assert_eq!(parsed(&message, 7), Some(Answer::Records(services.into())));
+        assert_eq!(parsed(&message, 7), Some(DnsAnswer::Records(services.into())));
         assert_eq!(parsed(&message, 8), None, "it answers another query");
     }
 
@@ -346,23 +346,23 @@ mod tests {
         };
         let found = |addresses: &[&str]| {
             let record = |address: &&str| Record::Address(address.parse().expect("it is valid"));
-            Some(Answer::Records(addresses.iter().map(record).collect()))
+            Some(DnsAnswer::Records(addresses.iter().map(record).collect()))
         };
         let records: [&[u8]; 3] = [&[10, 0, 0, 2], &[10, 0, 0, 1], &[10, 0, 0, 2]];
         assert_eq!(answer(RecordKind::A, &records), found(&["10.0.0.1", "10.0.0.2"]));
         let loopback = [[0; 15].as_slice(), &[1]].concat();
         assert_eq!(answer(RecordKind::Aaaa, &[&loopback]), found(&["::1"]));
-        assert_eq!(answer(RecordKind::A, &[]), Some(Answer::NoRecords));
-        assert_eq!(answer(RecordKind::A, &[&[10, 0, 0]]), Some(Answer::Malformed));
-        assert_eq!(answer(RecordKind::Aaaa, &[&[10, 0, 0, 1]]), Some(Answer::Malformed));
+        assert_eq!(answer(RecordKind::A, &[]), Some(DnsAnswer::NoRecords));
+        assert_eq!(answer(RecordKind::A, &[&[10, 0, 0]]), Some(DnsAnswer::Malformed));
+        assert_eq!(answer(RecordKind::Aaaa, &[&[10, 0, 0, 1]]), Some(DnsAnswer::Malformed));
     }
 
     #[test]
     fn other_answers_are_told_apart() {
-        assert_eq!(parsed(&answer(0x8180, &[]), 7), Some(Answer::NoRecords));
-        assert_eq!(parsed(&answer(0x8183, &[]), 7), Some(Answer::NoRecords));
-        assert_eq!(parsed(&answer(0x8182, &[]), 7), Some(Answer::Failed(2)));
-        assert_eq!(parsed(&answer(0x8380, &[]), 7), Some(Answer::Truncated));
+        assert_eq!(parsed(&answer(0x8180, &[]), 7), Some(DnsAnswer::NoRecords));
+        assert_eq!(parsed(&answer(0x8183, &[]), 7), Some(DnsAnswer::NoRecords));
+        assert_eq!(parsed(&answer(0x8182, &[]), 7), Some(DnsAnswer::Failed(2)));
+        assert_eq!(parsed(&answer(0x8380, &[]), 7), Some(DnsAnswer::Truncated));
         assert_eq!(parsed(&answer(0x0100, &[]), 7), None, "a query is no answer");
     }
 
@@ -371,10 +371,10 @@ mod tests {
         let message = answer(0x8180, &[(1, "a"), (2, "b")]);
         for length in 0..message.len() {
             // no answer to this query before the flags say so
-            let expected = (length >= 4).then_some(Answer::Malformed);
+            let expected = (length >= 4).then_some(DnsAnswer::Malformed);
             assert_eq!(parsed(&message[..length], 7), expected, "{length}");
         }
-        let is_malformed = |message: &[u8]| parsed(message, 7) == Some(Answer::Malformed);
+        let is_malformed = |message: &[u8]| parsed(message, 7) == Some(DnsAnswer::Malformed);
         let mut circular = answer(0x8180, &[(1, "a")]);
         let last = circular.len() - 2;
         circular[last..].copy_from_slice(&[0xc0, u8::try_from(last).expect("short")]);
@@ -386,7 +386,7 @@ mod tests {
         let mut long = answer(0x8180, &[(1, "a")]);
         let record = long.len() - (12 + 6 + 1 + 1 + 2);
         long[record + 3] = 16;
-        assert_eq!(parsed(&long, 7), Some(Answer::NoRecords));
+        assert_eq!(parsed(&long, 7), Some(DnsAnswer::NoRecords));
         long[record + 10] = 1;
         assert!(is_malformed(&long));
     }
@@ -398,7 +398,7 @@ mod tests {
         let label = message.len() - 2 - 64;
         message.truncate(label + 64);
         message.extend_from_slice(&[0xc0, u8::try_from(label).expect("short")]);
-        assert_eq!(parsed(&message, 7), Some(Answer::Malformed));
+        assert_eq!(parsed(&message, 7), Some(DnsAnswer::Malformed));
     }
 
     #[test]
@@ -410,7 +410,7 @@ mod tests {
         // in upper case
         let mut upper = message.clone();
         upper[14] = b'M';
-        assert!(matches!(parsed(&upper, 7), Some(Answer::Records(_))));
+        assert!(matches!(parsed(&upper, 7), Some(DnsAnswer::Records(_))));
         // of another type, and of none
         let mut other = message.clone();
         let kind = 12 + 3 + 5 + 8 + 4 + 1;
@@ -418,9 +418,9 @@ mod tests {
         assert_eq!(parsed(&other, 7), None);
         let mut none = message;
         none[5] = 0;
-        assert_eq!(parsed(&none, 7), Some(Answer::Malformed));
+        assert_eq!(parsed(&none, 7), Some(DnsAnswer::Malformed));
         none[3] |= 4;
-        assert_eq!(parsed(&none, 7), Some(Answer::Failed(4)));
+        assert_eq!(parsed(&none, 7), Some(DnsAnswer::Failed(4)));
     }
 
     #[test]
@@ -446,17 +446,17 @@ mod tests {
             parsed(&message, 7)
         };
         let found =
-            |names: &[&str]| Some(Answer::Records(names.iter().map(|name| service(name, 9)).collect()));
+            |names: &[&str]| Some(DnsAnswer::Records(names.iter().map(|name| service(name, 9)).collect()));
         let name = "_M._tcp.example.org";
         assert_eq!(with(&[to("evil.example.net", "x"), to(name, "a")]), found(&["a"]));
-        assert_eq!(with(&[to("evil.example.net", "x")]), Some(Answer::NoRecords));
+        assert_eq!(with(&[to("evil.example.net", "x")]), Some(DnsAnswer::NoRecords));
         let alias = |owner: &str, target: &str| record(owner, 5, &host(target));
         let chain = [to("c.net", "a"), alias(name, "b.net"), alias("b.net", "C.net"), to("b.net", "x")];
         assert_eq!(with(&chain), found(&["a"]));
         // aliases of each other
         assert_eq!(
             with(&[alias(name, "b.net"), alias("b.net", name), to("d.net", "x")]),
-            Some(Answer::NoRecords)
+            Some(DnsAnswer::NoRecords)
         );
     }
 }

@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{
-    message::{Answer, MAX_ANSWER, Record, RecordKind, parse_answer},
+    message::{DnsAnswer, MAX_ANSWER, Record, RecordKind, parse_answer},
     name::DnsName,
 };
 
@@ -127,11 +127,11 @@ async fn ask_any(
         let asked = timeout(config.timeout, ask(*server, name, kind)).await;
         has_answered |= matches!(asked, Ok(Ok(_)));
         error = match asked {
-            Ok(Ok(Answer::Records(records))) => return Ok(Some(records)),
-            Ok(Ok(Answer::NoRecords)) => return Ok(None),
-            Ok(Ok(Answer::Failed(code))) => format!("{server} fails with code {code}"),
-            Ok(Ok(Answer::Truncated)) => format!("the answer of {server} is truncated"),
-            Ok(Ok(Answer::Malformed)) => format!("the answer of {server} is malformed"),
+            Ok(Ok(DnsAnswer::Records(records))) => return Ok(Some(records)),
+            Ok(Ok(DnsAnswer::NoRecords)) => return Ok(None),
+            Ok(Ok(DnsAnswer::Failed(code))) => format!("{server} fails with code {code}"),
+            Ok(Ok(DnsAnswer::Truncated)) => format!("the answer of {server} is truncated"),
+            Ok(Ok(DnsAnswer::Malformed)) => format!("the answer of {server} is malformed"),
             Ok(Err(error)) => format!("{server}: {error}"),
             Err(_) => format!("{server} does not answer"),
         };
@@ -148,7 +148,7 @@ fn random_id() -> io::Result<u16> {
 }
 
 /// Over TCP if the answer is too long for a datagram.
-async fn ask(server: SocketAddr, name: &DnsName, kind: RecordKind) -> io::Result<Answer> {
+async fn ask(server: SocketAddr, name: &DnsName, kind: RecordKind) -> io::Result<DnsAnswer> {
     let id = random_id()?;
     let query = name.query(kind, id);
     let local: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
@@ -159,7 +159,7 @@ async fn ask(server: SocketAddr, name: &DnsName, kind: RecordKind) -> io::Result
     loop {
         let length = socket.recv(&mut message).await?;
         match parse_answer(&message[..length], id, name, kind) {
-            Some(Answer::Truncated) => break,
+            Some(DnsAnswer::Truncated) => break,
             Some(answer) => return Ok(answer),
             // not the answer to this query
             None => {}
@@ -172,7 +172,7 @@ async fn ask(server: SocketAddr, name: &DnsName, kind: RecordKind) -> io::Result
     message.resize(usize::from(length), 0);
     stream.read_exact(&mut message).await?;
     // nothing else can arrive on this connection
-    Ok(parse_answer(&message, id, name, kind).unwrap_or(Answer::Malformed))
+    Ok(parse_answer(&message, id, name, kind).unwrap_or(DnsAnswer::Malformed))
 }
 
 // === impl ResolverConfig ===

@@ -32,7 +32,7 @@ pub struct CertificateDates {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Usage {
+pub(super) enum KeyUsage {
     Client,
     Server,
 }
@@ -110,11 +110,11 @@ fn read<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> 
 }
 
 /// Without extended key usages, it is for any (RFC 5280, 4.2.1.12). As in webpki, `anyExtendedKeyUsage` does not count.
-pub(super) fn is_for(certificate: &CertificateDer<'_>, usage: Usage) -> bool {
+pub(super) fn is_for(certificate: &CertificateDer<'_>, usage: KeyUsage) -> bool {
     let Some(certificate) = read(certificate) else { return false };
     let named = |usages: &ExtendedKeyUsage<'_>| match usage {
-        Usage::Client => usages.client_auth,
-        Usage::Server => usages.server_auth,
+        KeyUsage::Client => usages.client_auth,
+        KeyUsage::Server => usages.server_auth,
     };
     certificate.extended_key_usage().is_ok_and(|usages| usages.is_none_or(|usages| named(usages.value)))
 }

@@ -17,7 +17,7 @@ use tokio_rustls::rustls::{
 use webpki::EndEntityCert;
 
 use super::{
-    certificate::{Usage, Validity, is_for, name_of},
+    certificate::{KeyUsage, Validity, is_for, name_of},
     verify_server::is_ca_used_as_end_entity,
 };
 
@@ -111,7 +111,7 @@ impl ClientVerifier {
         for certificate in certificates {
             let validity = Validity::of(&certificate);
             let validity = validity.ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))?;
-            let is_client = is_for(&certificate, Usage::Client);
+            let is_client = is_for(&certificate, KeyUsage::Client);
             anchors.push(Anchor { certificate, validity, is_client });
         }
         // reports those that are unusable, also if they are not valid now

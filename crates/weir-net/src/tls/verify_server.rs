@@ -14,7 +14,7 @@ use tokio_rustls::rustls::{
     server::ParsedCertificate,
 };
 
-use super::certificate::{Usage, Validity, is_for};
+use super::certificate::{KeyUsage, Validity, is_for};
 
 /// The certificates that a client trusts: those that are valid now. webpki itself ignores the dates of authorities.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl ServerCertVerifier for ServerVerifier {
             Err(error)
                 if is_ca_used_as_end_entity(&error)
                     && self.anchors.contains(end_entity)
-                    && is_for(end_entity, Usage::Server) =>
+                    && is_for(end_entity, KeyUsage::Server) =>
             {
                 self.verify_name(end_entity, server_name)
             }

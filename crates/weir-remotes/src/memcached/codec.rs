@@ -24,11 +24,11 @@ const TOO_OLD: &str = "it does not know the meta commands: weir needs Memcached 
 pub(super) struct MetaCommand(pub(super) Vec<u8>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Expiry(u32);
+pub(super) struct KeyExpiry(u32);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MetaReply {
-    Value(Number),
+    Value(MetaNumber),
     Foreign,
     Done,
     Missing,
@@ -38,7 +38,7 @@ pub(super) enum MetaReply {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Number {
+pub(super) struct MetaNumber {
     pub(super) value: u64,
     pub(super) version: Option<u64>,
     /// Memcached shortens no value, so spaces may follow the digits. envoyproxy/ratelimit does not read such a number.
@@ -49,7 +49,7 @@ pub(super) struct Number {
 
 impl MetaCommand {
     /// Creates the counter if it is missing.
-    pub(super) fn add(key: &str, hits: u64, expiry: Expiry) -> Self {
+    pub(super) fn add(key: &str, hits: u64, expiry: KeyExpiry) -> Self {
         let mut buffers = [itoa::Buffer::new(), itoa::Buffer::new()];
         let [first, second] = &mut buffers;
         let (expiry, hits) = (first.format(expiry.0), second.format(hits));
@@ -64,7 +64,7 @@ impl MetaCommand {
         Self::of(&["mg ", key, " v c"])
     }
 
-    pub(super) fn replace(key: &str, value: u64, version: u64, expiry: Expiry) -> Self {
+    pub(super) fn replace(key: &str, value: u64, version: u64, expiry: KeyExpiry) -> Self {
         let mut buffers = [(); 4].map(|()| itoa::Buffer::new());
         let [first, second, third, fourth] = &mut buffers;
         let value = first.format(value);
@@ -87,9 +87,9 @@ impl MetaCommand {
     }
 }
 
-// === impl Expiry ===
+// === impl KeyExpiry ===
 
-impl Expiry {
+impl KeyExpiry {
     /// `now` is in seconds since the epoch. Memcached takes more than 30 days for a time since the epoch, but reads
     /// none after 2038: such counters do not expire, but are evicted when memory is needed.
     pub(super) fn after(seconds: u64, now: u64) -> Self {
@@ -151,7 +151,9 @@ async fn read_value<R: AsyncBufRead + Unpin>(
     let number = std::str::from_utf8(text).ok().map(|text| text.trim_end_matches(' '));
     let parsed = number.filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
     Ok(match parsed.and_then(|number| Some((number.len(), number.parse().ok()?))) {
-        Some((digits, value)) => MetaReply::Value(Number { value, version, is_padded: digits < text.len() }),
+        Some((digits, value)) => {
+            MetaReply::Value(MetaNumber { value, version, is_padded: digits < text.len() })
+        }
         None => MetaReply::Foreign,
     })
 }
@@ -177,12 +179,12 @@ mod tests {
     }
 
     const fn number(value: u64) -> MetaReply {
-        MetaReply::Value(Number { value, version: None, is_padded: false })
+        MetaReply::Value(MetaNumber { value, version: None, is_padded: false })
     }
 
     #[test]
     fn commands_have_the_documented_text() {
-        let hour = Expiry::after(3_600, 0);
+        let hour = KeyExpiry::after(3_600, 0);
         assert_eq!(text(&MetaCommand::add("k", 5, hour)), "ma k N3600 J5 D5 v\r\n");
         assert_eq!(text(&MetaCommand::subtract("k", 5)), "ma k MD D5\r\n");
         assert_eq!(text(&MetaCommand::get("k")), "mg k v c\r\n");
@@ -194,11 +196,11 @@ mod tests {
     fn long_lives_end_at_a_time_since_the_epoch() {
         const MONTH: u64 = 30 * 86_400;
         const NOW: u64 = 1_800_000_000;
-        assert_eq!(Expiry::after(0, NOW), Expiry(1));
-        assert_eq!(Expiry::after(MONTH, NOW), Expiry(2_592_000));
-        assert_eq!(Expiry::after(MONTH + 1, NOW), Expiry(1_802_592_001));
-        assert_eq!(Expiry::after(1 << 31, NOW), Expiry(0), "Memcached reads no later time");
-        assert_eq!(Expiry::after(u64::MAX, NOW), Expiry(0));
+        assert_eq!(KeyExpiry::after(0, NOW), KeyExpiry(1));
+        assert_eq!(KeyExpiry::after(MONTH, NOW), KeyExpiry(2_592_000));
+        assert_eq!(KeyExpiry::after(MONTH + 1, NOW), KeyExpiry(1_802_592_001));
+        assert_eq!(KeyExpiry::after(1 << 31, NOW), KeyExpiry(0), "Memcached reads no later time");
+        assert_eq!(KeyExpiry::after(u64::MAX, NOW), KeyExpiry(0));
     }
 
     #[tokio::test]
@@ -206,7 +208,7 @@ mod tests {
         let replies = "VA 1\r\n5\r\nVA 2 c77 t-1\r\n9 \r\nHD\r\nEN\r\nNF\r\nEX\r\nNS\r\nMN\r\nVA 3\r\nabc\r\nVA 0\r\n\r\n\
                        CLIENT_ERROR cannot increment or decrement non-numeric value\r\n\
                        SERVER_ERROR out of memory storing object\r\nVA 20\r\n18446744073709551615\r\n";
-        let padded = MetaReply::Value(Number { value: 9, version: Some(77), is_padded: true });
+        let padded = MetaReply::Value(MetaNumber { value: 9, version: Some(77), is_padded: true });
         let rejected = |text: &str| MetaReply::Rejected(text.into());
         assert_eq!(
             read(replies.as_bytes()).await.expect("all are valid"),

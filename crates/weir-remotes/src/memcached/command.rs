@@ -9,7 +9,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    codec::{Expiry, MetaCommand, MetaReply, Number},
+    codec::{KeyExpiry, MetaCommand, MetaNumber, MetaReply},
     key,
 };
 use weir_limit::{Direction, OverLimitPolicy, Timestamp};
@@ -27,20 +27,20 @@ const TOO_HIGH: u64 = 1 << 62;
 
 pub(super) type MetaCommands = SmallVec<[MetaCommand; 2]>;
 
-pub(super) struct PreparedCommand {
+pub(super) struct MemcachedCommand {
     target: Arc<Target>,
     exchange: Exchange,
     at: Timestamp,
-    pub(super) counter: StoredCounter,
+    pub(super) counter: MemcachedCounter,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct StoredCounter {
+pub(super) struct MemcachedCounter {
     pub(super) key: String,
-    expiry: Expiry,
+    expiry: KeyExpiry,
 }
 
-pub(super) struct CommandOutcome {
+pub(super) struct MemcachedOutcome {
     pub(super) reply: Result<Reply, RemoteError>,
     pub(super) follow_up: Option<FollowUp>,
 }
@@ -50,16 +50,16 @@ pub(super) struct CommandOutcome {
 pub(super) struct FollowUp {
     pub(super) commands: Vec<MetaCommand>,
     /// The counter that the last of them reads, if it may have to be mended then.
-    pub(super) counter: Option<StoredCounter>,
+    pub(super) counter: Option<MemcachedCounter>,
 }
 
 pub(super) fn key_of(settings: &KeySettings, target: &Target, at: Timestamp) -> String {
     key::accepted(name::keys(settings, target, at).swap_remove(0))
 }
 
-// === impl PreparedCommand ===
+// === impl MemcachedCommand ===
 
-impl PreparedCommand {
+impl MemcachedCommand {
     /// `target` is one fixed window, and `now` is in seconds since the epoch.
     pub(super) fn new(
         target: Arc<Target>,
@@ -73,7 +73,7 @@ impl PreparedCommand {
         let jitter = random % settings.jitter_seconds.max(1);
         let seconds = target.tiers[0].period.as_secs_ceil().saturating_add(jitter);
         let counter =
-            StoredCounter { key: key_of(settings, &target, at), expiry: Expiry::after(seconds, now) };
+            MemcachedCounter { key: key_of(settings, &target, at), expiry: KeyExpiry::after(seconds, now) };
         Self { target, exchange, at, counter }
     }
 
@@ -125,7 +125,7 @@ impl PreparedCommand {
     }
 
     /// `replies` has one for each of the commands.
-    pub(super) fn outcome(&self, replies: &[MetaReply]) -> CommandOutcome {
+    pub(super) fn outcome(&self, replies: &[MetaReply]) -> MemcachedOutcome {
         for (i, reply) in replies.iter().enumerate() {
             let error = match reply {
                 MetaReply::Value(_) | MetaReply::Missing => continue,
@@ -140,12 +140,12 @@ impl PreparedCommand {
                 MetaReply::Rejected(reason) => RemoteError::Rejected(reason.clone()),
                 MetaReply::Done | MetaReply::Changed | MetaReply::NoOp => malformed_reply(),
             };
-            return CommandOutcome { reply: Err(error), follow_up: None };
+            return MemcachedOutcome { reply: Err(error), follow_up: None };
         }
         let last = match replies.last() {
             Some(MetaReply::Value(number)) => *number,
-            Some(_) => Number { value: 0, version: None, is_padded: false },
-            None => return CommandOutcome { reply: Err(malformed_reply()), follow_up: None },
+            Some(_) => MetaNumber { value: 0, version: None, is_padded: false },
+            None => return MemcachedOutcome { reply: Err(malformed_reply()), follow_up: None },
         };
         let limit = u64::from(self.target.tiers[0].requests);
         let mended = self.counter.mended(last);
@@ -164,7 +164,7 @@ impl PreparedCommand {
         }
         let counters = smallvec![encoding::window(&self.target.tiers[0], self.at, before)];
         let granted = if is_held { needed } else { 0 };
-        CommandOutcome { reply: Ok(Reply { granted, taken, counters, ..Reply::default() }), follow_up }
+        MemcachedOutcome { reply: Ok(Reply { granted, taken, counters, ..Reply::default() }), follow_up }
     }
 
     /// Meta commands are carried out one by one: an error to one undoes no other, and a repetition would count twice.
@@ -185,10 +185,10 @@ impl PreparedCommand {
     }
 }
 
-// === impl StoredCounter ===
+// === impl MemcachedCounter ===
 
-impl StoredCounter {
-    pub(super) fn mended(&self, number: Number) -> Option<MetaCommand> {
+impl MemcachedCounter {
+    pub(super) fn mended(&self, number: MetaNumber) -> Option<MetaCommand> {
         match number.version {
             // without this, envoyproxy/ratelimit could not read the count and would take it for zero
             Some(version) if number.is_padded => {
@@ -222,11 +222,11 @@ mod tests {
 
     const LIMIT: u64 = 10;
 
-    fn prepared(over_limit_policy: OverLimitPolicy, exchange: Exchange) -> PreparedCommand {
+    fn prepared(over_limit_policy: OverLimitPolicy, exchange: Exchange) -> MemcachedCommand {
         let tier = Tier { requests: 10, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
         let target = Target { path: "shop|tenant=acme".into(), tiers: [tier].into(), over_limit_policy };
         let settings = KeySettings { prefix: "".into(), unambiguous: false, jitter_seconds: 0 };
-        PreparedCommand::new(Arc::new(target), exchange, Timestamp::from_secs(90), &settings, 90, 7)
+        MemcachedCommand::new(Arc::new(target), exchange, Timestamp::from_secs(90), &settings, 90, 7)
     }
 
     fn texts(exchange: Exchange) -> Vec<String> {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     fn number(value: u64) -> MetaReply {
-        MetaReply::Value(Number { value, version: None, is_padded: false })
+        MetaReply::Value(MetaNumber { value, version: None, is_padded: false })
     }
 
     fn used(reply: &Reply) -> u64 {
@@ -373,7 +373,7 @@ mod tests {
             let command = give_back().outcome(&[reply]).follow_up?.commands.swap_remove(0);
             Some(String::from_utf8_lossy(&command.0).into_owned())
         };
-        let padded = Number { value: 9, version: Some(77), is_padded: true };
+        let padded = MetaNumber { value: 9, version: Some(77), is_padded: true };
         assert_eq!(
             follow_up(MetaReply::Value(padded)).as_deref(),
             Some("ms shop_tenant_acme_0 1 C77 T60\r\n9\r\n")

@@ -7,7 +7,7 @@ use tokio::io::{AsyncBufRead, BufReader};
 
 use super::{
     codec::{MetaReply, read_reply},
-    command::PreparedCommand,
+    command::MemcachedCommand,
 };
 use weir_limit::{Algorithm, Direction, OverLimitPolicy, Period, Tier, Timestamp};
 use weir_store::{
@@ -65,9 +65,9 @@ fn read_all(mut reader: impl AsyncBufRead + Unpin) -> Vec<MetaReply> {
     replies
 }
 
-fn prepared(over_limit_policy: OverLimitPolicy, exchange: Exchange) -> PreparedCommand {
+fn prepared(over_limit_policy: OverLimitPolicy, exchange: Exchange) -> MemcachedCommand {
     let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
     let target = Target { path: "shop|tenant=acme".into(), tiers: [tier].into(), over_limit_policy };
     let settings = KeySettings { prefix: "".into(), unambiguous: false, jitter_seconds: 0 };
-    PreparedCommand::new(Arc::new(target), exchange, AT, &settings, 90, 7)
+    MemcachedCommand::new(Arc::new(target), exchange, AT, &settings, 90, 7)
 }

@@ -6,14 +6,14 @@
 
 use parking_lot::Mutex;
 
-use super::codec::{Expiry, MetaCommand, MetaReply};
+use super::codec::{KeyExpiry, MetaCommand, MetaReply};
 use weir_limit::{Period, Timestamp};
 
 #[derive(Debug, Default)]
-pub(super) struct Instances(Mutex<Counted>);
+pub(super) struct InstanceSet(Mutex<CountedInstances>);
 
 #[derive(Debug, Default)]
-struct Counted {
+struct CountedInstances {
     /// The last two rounds, newest first.
     rounds: [Option<u64>; 2],
     length: Period,
@@ -25,9 +25,9 @@ pub(super) struct Heartbeat {
     adds: bool,
 }
 
-// === impl Instances ===
+// === impl InstanceSet ===
 
-impl Instances {
+impl InstanceSet {
     pub(super) fn begin(&self, key: &str, now: Timestamp, length: Period) -> (Heartbeat, Vec<MetaCommand>) {
         let round = now.as_nanos() / length.as_nanos().max(1);
         let mut counted = self.0.lock();
@@ -39,7 +39,7 @@ impl Instances {
         }
         let current = round_key(key, length, round);
         // relative to the server's clock, since a few seconds are always below the 30 days
-        let expiry = Expiry::after(4 * length.as_secs_ceil() + 1, 0);
+        let expiry = KeyExpiry::after(4 * length.as_secs_ceil() + 1, 0);
         let first = if adds { MetaCommand::add(&current, 1, expiry) } else { MetaCommand::get(&current) };
         let previous = MetaCommand::get(&round_key(key, length, round.saturating_sub(1)));
         (Heartbeat { round, adds }, vec![first, previous])
@@ -84,7 +84,7 @@ fn round_key(key: &str, length: Period, round: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memcached::codec::Number;
+    use crate::memcached::codec::MetaNumber;
 
     const ROUND: Period = Period::from_secs(2);
 
@@ -93,12 +93,13 @@ mod tests {
     }
 
     fn counts(current: u64, previous: u64) -> [MetaReply; 2] {
-        [current, previous].map(|value| MetaReply::Value(Number { value, version: None, is_padded: false }))
+        [current, previous]
+            .map(|value| MetaReply::Value(MetaNumber { value, version: None, is_padded: false }))
     }
 
     #[test]
     fn an_instance_adds_itself_once_to_each_round() {
-        let instances = Instances::default();
+        let instances = InstanceSet::default();
         let at = |seconds| instances.begin("i", Timestamp::from_secs(seconds), ROUND);
         let (heartbeat, commands) = at(20);
         assert_eq!(texts(&commands), ["ma i_2s_10 N9 J1 D1 v", "mg i_2s_9 v c"]);
@@ -114,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_restarted_server_counts_again_with_the_next_heartbeat() {
-        let instances = Instances::default();
+        let instances = InstanceSet::default();
         let begin = || instances.begin("i", Timestamp::from_secs(20), ROUND);
         begin();
         let (heartbeat, _) = begin();

@@ -23,9 +23,9 @@ use futures_util::future::join_all;
 
 use self::{
     codec::{MetaCommand, MetaReply},
-    command::{CommandOutcome, FollowUp, PreparedCommand},
-    instances::Instances,
-    protocol::{ServerConnection, TLS_NAMES},
+    command::{FollowUp, MemcachedCommand, MemcachedOutcome},
+    instances::InstanceSet,
+    protocol::{MemcachedConnection, TLS_NAMES},
     servers::Servers,
 };
 pub use self::{
@@ -48,7 +48,7 @@ use weir_store::{
 pub struct MemcachedRemote {
     servers: Arc<Servers>,
     keys: KeySettings,
-    instances: Instances,
+    instances: InstanceSet,
     timeout: std::time::Duration,
     metrics: Arc<TransportMetrics>,
     random: Arc<RandomGenerator>,
@@ -56,9 +56,9 @@ pub struct MemcachedRemote {
 }
 
 struct Batch {
-    server: ServerConnection,
+    server: MemcachedConnection,
     /// The index in the call, the number of meta commands, and the command.
-    commands: Vec<(usize, usize, PreparedCommand)>,
+    commands: Vec<(usize, usize, MemcachedCommand)>,
     encoded: Vec<MetaCommand>,
 }
 
@@ -83,7 +83,7 @@ impl MemcachedRemote {
         let (metrics, random) = (Arc::default(), Arc::new(RandomGenerator::new()));
         let timeout = settings.timeout;
         let servers = Servers::open(settings, Arc::clone(&metrics), Arc::clone(&random));
-        Ok(Self { servers, keys, instances: Instances::default(), timeout, metrics, random, clock })
+        Ok(Self { servers, keys, instances: InstanceSet::default(), timeout, metrics, random, clock })
     }
 
     /// Returns the states of its connections.
@@ -146,7 +146,7 @@ impl MemcachedRemote {
         let now = SystemClock.now().as_nanos() / 1_000_000_000;
         let (mut batches, mut unsent): (Vec<Batch>, _) = (Vec::new(), Vec::new());
         for (index, Command { target, at, exchange }) in commands.into_iter().enumerate() {
-            let prepared = PreparedCommand::new(target, exchange, at, &self.keys, now, self.random.next());
+            let prepared = MemcachedCommand::new(target, exchange, at, &self.keys, now, self.random.next());
             let server = match self.servers.of_key(&prepared.counter.key) {
                 Ok(server) => server,
                 Err(error) => {
@@ -173,7 +173,11 @@ impl MemcachedRemote {
     }
 
     /// Sends the follow-up before later commands, which must find the counter as the reply says.
-    fn complete(&self, server: &ServerConnection, outcome: CommandOutcome) -> Result<Reply, RemoteError> {
+    fn complete(
+        &self,
+        server: &MemcachedConnection,
+        outcome: MemcachedOutcome,
+    ) -> Result<Reply, RemoteError> {
         if let Some(FollowUp { commands, counter }) = outcome.follow_up {
             let (metrics, next) = (Arc::clone(&self.metrics), server.clone());
             server.post(commands, move |replied| {

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::codec::{MetaCommand, MetaReply, read_reply};
-use crate::transport::{self, Address, Connection, Protocol, Stream, connect_stream};
+use crate::transport::{self, Address, Connection, RemoteProtocol, RemoteStream, connect_stream};
 use weir_net::tls::{ClientTls, ClientTlsNames};
 use weir_store::remote::RemoteError;
 
@@ -23,7 +23,7 @@ pub(super) const TLS_NAMES: ClientTlsNames = ClientTlsNames {
     key: "MEMCACHE_TLS_CLIENT_KEY",
 };
 
-pub(super) type ServerConnection = transport::ServerConnection<MetaProtocol>;
+pub(super) type MemcachedConnection = transport::ServerConnection<MetaProtocol>;
 
 pub(super) struct MetaProtocol {
     pub(super) address: Address,
@@ -34,11 +34,11 @@ pub(super) struct MetaProtocol {
 /// The task runs until the last sender is dropped and every reply has arrived.
 pub(super) struct MetaConnection {
     pipelines: mpsc::UnboundedSender<Pipeline>,
-    driver: Driver,
+    driver: MemcachedDriver,
     end: String,
 }
 
-struct Driver(JoinHandle<String>);
+struct MemcachedDriver(JoinHandle<String>);
 
 struct Pipeline {
     bytes: Vec<u8>,
@@ -51,7 +51,7 @@ struct AwaitedReplies {
     reply: oneshot::Sender<Result<Vec<MetaReply>, String>>,
 }
 
-impl Protocol for MetaProtocol {
+impl RemoteProtocol for MetaProtocol {
     const STORE: &'static str = "memcached";
 
     type Command = MetaCommand;
@@ -102,9 +102,13 @@ impl Protocol for MetaProtocol {
 // === impl MetaConnection ===
 
 impl MetaConnection {
-    fn new(stream: Box<dyn Stream>) -> Self {
+    fn new(stream: Box<dyn RemoteStream>) -> Self {
         let (pipelines, receiver) = mpsc::unbounded_channel();
-        Self { pipelines, driver: Driver(tokio::spawn(drive(stream, receiver))), end: String::new() }
+        Self {
+            pipelines,
+            driver: MemcachedDriver(tokio::spawn(drive(stream, receiver))),
+            end: String::new(),
+        }
     }
 }
 
@@ -146,14 +150,14 @@ impl Connection for MetaConnection {
     }
 }
 
-impl Drop for Driver {
+impl Drop for MemcachedDriver {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 /// Returns why it has ended.
-async fn drive(stream: Box<dyn Stream>, pipelines: mpsc::UnboundedReceiver<Pipeline>) -> String {
+async fn drive(stream: Box<dyn RemoteStream>, pipelines: mpsc::UnboundedReceiver<Pipeline>) -> String {
     let (reader, writer) = split(stream);
     let (sender, awaited) = mpsc::unbounded_channel();
     let end = tokio::select! {
@@ -165,7 +169,7 @@ async fn drive(stream: Box<dyn Stream>, pipelines: mpsc::UnboundedReceiver<Pipel
 
 /// Ends only with an error.
 async fn write(
-    mut writer: WriteHalf<Box<dyn Stream>>,
+    mut writer: WriteHalf<Box<dyn RemoteStream>>,
     mut pipelines: mpsc::UnboundedReceiver<Pipeline>,
     awaited: mpsc::UnboundedSender<AwaitedReplies>,
 ) -> io::Result<()> {
@@ -181,7 +185,7 @@ async fn write(
 }
 
 async fn read(
-    mut reader: BufReader<ReadHalf<Box<dyn Stream>>>,
+    mut reader: BufReader<ReadHalf<Box<dyn RemoteStream>>>,
     mut pipelines: mpsc::UnboundedReceiver<AwaitedReplies>,
 ) -> io::Result<()> {
     let mut line = Vec::new();
@@ -215,7 +219,7 @@ async fn read(
 }
 
 async fn read_pipeline(
-    reader: &mut BufReader<ReadHalf<Box<dyn Stream>>>,
+    reader: &mut BufReader<ReadHalf<Box<dyn RemoteStream>>>,
     line: &mut Vec<u8>,
     count: usize,
 ) -> io::Result<Vec<MetaReply>> {

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     key,
-    protocol::{MetaProtocol, ServerConnection},
+    protocol::{MemcachedConnection, MetaProtocol},
     settings::{MemcachedSettings, ServerSource},
     srv_name::SrvName,
 };
@@ -30,7 +30,7 @@ pub(super) struct Servers {
 
 #[derive(Default)]
 struct ServerList {
-    servers: Vec<(Address, ServerConnection)>,
+    servers: Vec<(Address, MemcachedConnection)>,
     /// Why there are none, or why the last look-up failed.
     error: Option<String>,
 }
@@ -68,7 +68,7 @@ impl Servers {
     }
 
     /// Known ones are kept, others are made in the background.
-    fn connections(&self, addresses: Vec<Address>) -> Vec<(Address, ServerConnection)> {
+    fn connections(&self, addresses: Vec<Address>) -> Vec<(Address, MemcachedConnection)> {
         let known = self.list.load();
         let connection = |address: Address| {
             let known = known.servers.iter().find(|(other, _)| *other == address);
@@ -78,14 +78,14 @@ impl Servers {
         addresses.into_iter().map(connection).collect()
     }
 
-    fn set(&self, servers: Vec<(Address, ServerConnection)>) {
+    fn set(&self, servers: Vec<(Address, MemcachedConnection)>) {
         self.list.store(Arc::new(ServerList { servers, error: None }));
     }
 
-    fn connect(&self, address: &Address) -> ServerConnection {
+    fn connect(&self, address: &Address) -> MemcachedConnection {
         let MemcachedSettings { tls, timeout, backoff, .. } = &self.settings;
         let protocol = MetaProtocol { address: address.clone(), tls: tls.clone(), timeout: *timeout };
-        ServerConnection::open(protocol, *backoff, Arc::clone(&self.metrics), Arc::clone(&self.random))
+        MemcachedConnection::open(protocol, *backoff, Arc::clone(&self.metrics), Arc::clone(&self.random))
     }
 
     fn fail(&self, error: String) {
@@ -93,7 +93,7 @@ impl Servers {
         self.list.store(Arc::new(ServerList { servers, error: Some(error) }));
     }
 
-    pub(super) fn of_key(&self, key: &str) -> Result<ServerConnection, RemoteError> {
+    pub(super) fn of_key(&self, key: &str) -> Result<MemcachedConnection, RemoteError> {
         let list = self.list.load();
         match list.servers.get(key::server(key, list.servers.len())) {
             Some((_, server)) => Ok(server.clone()),

@@ -22,10 +22,10 @@ use tokio::{
 
 use super::{
     connection,
-    pace::{Pace, RETRY_INTERVAL},
-    protocol::{RedisProtocol, ServerConnection},
+    pace::{LookUpPace, RETRY_INTERVAL},
+    protocol::{RedisProtocol, RedisServer},
     resolver::Resolver,
-    settings::{Endpoint, Login},
+    settings::{Login, RedisEndpoint},
     slot,
     slot_map::{MAX_MASTERS, SlotMap},
 };
@@ -44,12 +44,12 @@ const MAX_SERVERS: usize = MAX_MASTERS + 100;
 const VOTES_FOR: Duration = Duration::from_secs(15);
 
 pub(super) struct Cluster {
-    endpoint: Arc<Endpoint>,
+    endpoint: Arc<RedisEndpoint>,
     seeds: Vec<Address>,
     backoff: Backoff,
     metrics: Arc<TransportMetrics>,
     random: Arc<RandomGenerator>,
-    servers: Mutex<HashMap<Address, ServerConnection>>,
+    servers: Mutex<HashMap<Address, RedisServer>>,
     /// None until the first look-up has ended.
     map: watch::Sender<Option<Result<Arc<SlotMap>, String>>>,
     look_ups: AtomicUsize,
@@ -61,7 +61,7 @@ pub(super) struct Cluster {
 struct KnownServer {
     address: Address,
     state: ServerState,
-    connection: ServerConnection,
+    connection: RedisServer,
 }
 
 struct AwaitedSeeds {
@@ -81,7 +81,7 @@ struct MapReplies {
 impl Cluster {
     /// Looks the slots up in the background.
     pub(super) fn open(
-        endpoint: Arc<Endpoint>,
+        endpoint: Arc<RedisEndpoint>,
         seeds: Vec<Address>,
         backoff: Backoff,
         metrics: Arc<TransportMetrics>,
@@ -112,7 +112,7 @@ impl Cluster {
         let _ = self.map.subscribe().wait_for(Option::is_some).await;
     }
 
-    pub(super) fn server_of_key(&self, key: &str) -> Result<ServerConnection, RemoteError> {
+    pub(super) fn server_of_key(&self, key: &str) -> Result<RedisServer, RemoteError> {
         let map = self.map.borrow().clone();
         let map = map
             .unwrap_or_else(|| Err("the slots of the cluster are not known yet".into()))
@@ -129,9 +129,9 @@ impl Cluster {
     }
 
     /// [`RemoteError::NotSent`] if too many servers are open. The next look-up closes those that are no masters.
-    pub(super) fn server(&self, address: &Address) -> Result<ServerConnection, RemoteError> {
+    pub(super) fn server(&self, address: &Address) -> Result<RedisServer, RemoteError> {
         let open = || {
-            ServerConnection::open(
+            RedisServer::open(
                 RedisProtocol {
                     endpoint: Arc::clone(&self.endpoint),
                     resolver: Resolver::Fixed(address.clone()),
@@ -166,8 +166,7 @@ impl Cluster {
     }
 
     pub(super) fn states(&self) -> Vec<ServerState> {
-        let mut states: Vec<ServerState> =
-            self.servers.lock().values().map(ServerConnection::state).collect();
+        let mut states: Vec<ServerState> = self.servers.lock().values().map(RedisServer::state).collect();
         states.sort_by(|a, b| a.name.cmp(&b.name));
         states
     }
@@ -179,7 +178,7 @@ impl Cluster {
         }
     }
 
-    async fn look_up(&self, pace: &mut Pace) {
+    async fn look_up(&self, pace: &mut LookUpPace) {
         let found = self.find(pace).await;
         let found = match found {
             // too few servers have replied to change anything
@@ -212,7 +211,7 @@ impl Cluster {
     }
 
     /// Asks seeds unless most known servers have the same map. None if seeds are needed, but were asked a moment ago.
-    async fn find(&self, pace: &mut Pace) -> Result<Option<SlotMap>, String> {
+    async fn find(&self, pace: &mut LookUpPace) -> Result<Option<SlotMap>, String> {
         let known = self.asked_servers();
         let mut replies = MapReplies::default();
         join_all(known.iter().map(KnownServer::ask)).await.into_iter().for_each(|reply| replies.add(reply));
@@ -242,7 +241,7 @@ impl Cluster {
     }
 
     fn asked_servers(&self) -> Vec<KnownServer> {
-        let servers: Vec<(Address, ServerConnection)> = {
+        let servers: Vec<(Address, RedisServer)> = {
             let servers = self.servers.lock();
             servers.iter().map(|(address, server)| (address.clone(), server.clone())).collect()
         };
@@ -350,7 +349,7 @@ fn command() -> redis::Cmd {
 }
 
 async fn keep_up_to_date(cluster: Weak<Cluster>) {
-    let mut pace = Pace::default();
+    let mut pace = LookUpPace::default();
     loop {
         let Some(cluster) = cluster.upgrade() else { return };
         cluster.look_up(&mut pace).await;

@@ -11,9 +11,9 @@ use tokio::{task::JoinHandle, time::timeout};
 use super::{
     reply_guard::{HeldReplies, ReplyGuard},
     script,
-    settings::{Auth, Endpoint, Login},
+    settings::{Auth, Login, RedisEndpoint},
 };
-use crate::transport::{Address, Stream, connect_stream};
+use crate::transport::{Address, RemoteStream, connect_stream};
 use weir_observe::text::shortened;
 
 /// The pipelines that wait to be written to one connection; the worker keeps fewer in flight.
@@ -30,7 +30,7 @@ pub(super) struct RedisConnection {
 /// Dropping it aborts the task.
 pub(super) struct Driver(JoinHandle<()>);
 
-pub(super) async fn connect(endpoint: &Endpoint, address: &Address) -> Result<RedisConnection, String> {
+pub(super) async fn connect(endpoint: &RedisEndpoint, address: &Address) -> Result<RedisConnection, String> {
     let connecting = async {
         let mut connection = open(endpoint, address, Login::Server, endpoint.database).await?;
         connection.load_scripts().await;
@@ -41,7 +41,7 @@ pub(super) async fn connect(endpoint: &Endpoint, address: &Address) -> Result<Re
 
 /// For a sentinel, or a server that is only asked for slots.
 pub(super) async fn connect_without_scripts(
-    endpoint: &Endpoint,
+    endpoint: &RedisEndpoint,
     address: &Address,
     login: Login,
 ) -> Result<RedisConnection, String> {
@@ -49,7 +49,7 @@ pub(super) async fn connect_without_scripts(
 }
 
 async fn within<T>(
-    endpoint: &Endpoint,
+    endpoint: &RedisEndpoint,
     connecting: impl Future<Output = Result<T, String>>,
 ) -> Result<T, String> {
     match timeout(endpoint.timeout, connecting).await {
@@ -60,7 +60,7 @@ async fn within<T>(
 
 /// With RESP3, or with RESP2 if the server does not support that.
 async fn open(
-    endpoint: &Endpoint,
+    endpoint: &RedisEndpoint,
     address: &Address,
     login: Login,
     database: i64,
@@ -77,7 +77,7 @@ async fn open(
     .map_err(|error| endpoint.with_login(explain(&error), login))
 }
 
-async fn open_stream(endpoint: &Endpoint, address: &Address) -> Result<Box<dyn Stream>, String> {
+async fn open_stream(endpoint: &RedisEndpoint, address: &Address) -> Result<Box<dyn RemoteStream>, String> {
     let tls = match &endpoint.tls {
         Some(tls) => Some(tls.load_aside().await.map_err(|error| error.to_string())?),
         None => None,
@@ -86,7 +86,7 @@ async fn open_stream(endpoint: &Endpoint, address: &Address) -> Result<Box<dyn S
 }
 
 async fn handshake(
-    stream: Box<dyn Stream>,
+    stream: Box<dyn RemoteStream>,
     auth: Option<&Auth>,
     database: i64,
     protocol: ProtocolVersion,

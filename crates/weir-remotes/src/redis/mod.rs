@@ -27,14 +27,14 @@ mod tls;
 
 use std::{fmt, sync::Arc};
 
-pub use self::settings::{Auth, Endpoint, RedisSettings, Tls, Topology};
+pub use self::settings::{Auth, RedisEndpoint, RedisSettings, Tls, Topology};
 pub use crate::transport::{Address, Backoff, ConnectionStates, ServerState};
 
 use redis::Value;
 
 use self::{
     command::{CommandOutcome, EncodedCommand, PreparedCommand},
-    pool::Pool,
+    pool::ServerPool,
     request::{NodeRequest, RoutedRequest},
     share::ShareRequest,
 };
@@ -54,8 +54,8 @@ const ENCODED_AT_ONCE: usize = 64;
 
 /// A store in Redis. It connects in the background, and again after failures; without a connection calls fail at once.
 pub struct RedisRemote {
-    main: Pool,
-    per_second: Option<Pool>,
+    main: ServerPool,
+    per_second: Option<ServerPool>,
     keys: Arc<KeySettings>,
     random: Arc<RandomGenerator>,
     /// Held by the background call that is being encoded.
@@ -105,8 +105,8 @@ impl RedisRemote {
         }
         let random = Arc::new(RandomGenerator::new());
         Ok(Self {
-            main: Pool::open("main", main, backoff, &random),
-            per_second: per_second.map(|endpoint| Pool::open("per_second", endpoint, backoff, &random)),
+            main: ServerPool::open("main", main, backoff, &random),
+            per_second: per_second.map(|endpoint| ServerPool::open("per_second", endpoint, backoff, &random)),
             keys: Arc::new(KeySettings { prefix, unambiguous, jitter_seconds }),
             random,
             background: tokio::sync::Mutex::default(),
@@ -250,7 +250,7 @@ impl Remote for RedisRemote {
 }
 
 async fn run(
-    pool: Option<&Pool>,
+    pool: Option<&ServerPool>,
     requests: Vec<RoutedRequest<CommandRequest<'_>>>,
     urgency: Urgency,
 ) -> pool::PoolReplies<Reply> {
@@ -262,7 +262,7 @@ async fn run(
 
 impl Source for RedisRemote {
     fn metrics(&self) -> Vec<Metric> {
-        [&self.main].into_iter().chain(&self.per_second).flat_map(Pool::metrics).collect()
+        [&self.main].into_iter().chain(&self.per_second).flat_map(ServerPool::metrics).collect()
     }
 }
 

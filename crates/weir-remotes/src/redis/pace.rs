@@ -13,7 +13,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// Known servers are asked on their connections, which costs little. A seed costs a connection each time, so the
 /// intervals between questions to seeds grow while nothing changes.
-pub(super) struct Pace {
+pub(super) struct LookUpPace {
     was_healthy: bool,
     retry: Duration,
     /// The next interval between two questions to the seeds.
@@ -24,9 +24,9 @@ pub(super) struct Pace {
     seeds_asked: Option<(Instant, Duration)>,
 }
 
-// === impl Pace ===
+// === impl LookUpPace ===
 
-impl Pace {
+impl LookUpPace {
     /// For a look-up that needs the seeds. If this returns true, they count as asked.
     pub(super) fn may_ask_seeds(&mut self, now: Instant) -> bool {
         let due = self.seeds_asked.map_or(now, |(asked, interval)| asked + interval);
@@ -60,7 +60,7 @@ impl Pace {
     }
 }
 
-impl Default for Pace {
+impl Default for LookUpPace {
     fn default() -> Self {
         Self {
             was_healthy: false,
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn look_ups_are_less_frequent_while_nothing_changes() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
+        let (mut pace, now) = (LookUpPace::default(), Instant::now());
         let waits: Vec<Duration> = (0..5).map(|_| pace.wait(false, now)).collect();
         assert_eq!(waits, [200, 400, 800, 1_000, 1_000].map(millis));
         assert_eq!(pace.wait(true, now), millis(5_000));
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn seeds_are_asked_less_and_less_often() {
-        let (mut pace, mut now) = (Pace::default(), Instant::now());
+        let (mut pace, mut now) = (LookUpPace::default(), Instant::now());
         pace.wait(true, now);
         assert!(pace.may_ask_seeds(now));
         for interval in [200, 400, 800, 1_600, 3_200, 5_000, 5_000] {

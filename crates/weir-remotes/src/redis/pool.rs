@@ -14,10 +14,10 @@ use tokio::time;
 use super::{
     cluster::Cluster,
     command::{CommandOutcome, Retry, malformed_reply},
-    protocol::{PipelineReply, RedisProtocol, ServerConnection},
+    protocol::{PipelineReply, RedisProtocol, RedisServer},
     request::{ExchangedBatch, NodeBatch, NodeRequest, Route, RoutedRequest},
     resolver::Resolver,
-    settings::{Endpoint, Login, Topology},
+    settings::{Login, RedisEndpoint, Topology},
 };
 use crate::transport::{Backoff, REDIS, RandomGenerator, ServerState, TransportMetrics};
 use weir_limit::Timestamp;
@@ -33,16 +33,16 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// While the cluster is down.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-pub(super) struct Pool {
+pub(super) struct ServerPool {
     name: &'static str,
     node: StoreNode,
-    endpoint: Arc<Endpoint>,
+    endpoint: Arc<RedisEndpoint>,
     servers: PoolServers,
     metrics: Arc<TransportMetrics>,
 }
 
 enum PoolServers {
-    One(ServerConnection),
+    One(RedisServer),
     Cluster(Arc<Cluster>),
 }
 
@@ -52,12 +52,12 @@ pub(super) struct PoolReplies<T> {
     pub(super) replies: Vec<Result<T, RemoteError>>,
 }
 
-// === impl Pool ===
+// === impl ServerPool ===
 
-impl Pool {
+impl ServerPool {
     pub(super) fn open(
         name: &'static str,
-        endpoint: Endpoint,
+        endpoint: RedisEndpoint,
         backoff: Backoff,
         random: &Arc<RandomGenerator>,
     ) -> Self {
@@ -71,7 +71,7 @@ impl Pool {
                 Arc::clone(&metrics),
                 Arc::clone(random),
             )),
-            (_, Some(resolver)) => PoolServers::One(ServerConnection::open(
+            (_, Some(resolver)) => PoolServers::One(RedisServer::open(
                 RedisProtocol { endpoint: Arc::clone(&endpoint), resolver },
                 backoff,
                 Arc::clone(&metrics),
@@ -217,7 +217,7 @@ impl Pool {
 
     async fn send<R: NodeRequest>(
         &self,
-        server: &ServerConnection,
+        server: &RedisServer,
         requests: &[RoutedRequest<R>],
         urgency: Urgency,
         deadline: Instant,
@@ -234,7 +234,7 @@ impl Pool {
         server.exchange(commands, urgency, deadline).await
     }
 
-    fn server(&self, key: &str, route: &Route) -> Result<Cow<'_, ServerConnection>, RemoteError> {
+    fn server(&self, key: &str, route: &Route) -> Result<Cow<'_, RedisServer>, RemoteError> {
         match (&self.servers, &route.server) {
             (PoolServers::One(server), _) => Ok(Cow::Borrowed(server)),
             (PoolServers::Cluster(cluster), Some(address)) => cluster.server(address).map(Cow::Owned),
@@ -254,7 +254,7 @@ impl Pool {
         &self,
         retry: Retry,
         request: &mut RoutedRequest<R>,
-        server: &ServerConnection,
+        server: &RedisServer,
         deadline: Instant,
     ) -> Result<(), RemoteError> {
         let mut route = Route::default();

@@ -9,16 +9,16 @@ use super::{
     connection::{self, RedisConnection},
     resolver::Resolver,
     script,
-    settings::Endpoint,
+    settings::RedisEndpoint,
 };
-use crate::transport::{self, Address, Connection, Protocol};
+use crate::transport::{self, Address, Connection, RemoteProtocol};
 use weir_limit::Timestamp;
 use weir_store::remote::RemoteError;
 
-pub(super) type ServerConnection = transport::ServerConnection<RedisProtocol>;
+pub(super) type RedisServer = transport::ServerConnection<RedisProtocol>;
 
 pub(super) struct RedisProtocol {
-    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) endpoint: Arc<RedisEndpoint>,
     pub(super) resolver: Resolver,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct PipelineReply {
     pub(super) values: Vec<Value>,
 }
 
-impl Protocol for RedisProtocol {
+impl RemoteProtocol for RedisProtocol {
     const STORE: &'static str = "redis";
 
     type Command = Cmd;

@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::{
     command::{CommandOutcome, EncodedCommand, malformed_reply},
-    protocol::{PipelineReply, ServerConnection},
+    protocol::{PipelineReply, RedisServer},
 };
 use crate::transport::Address;
 use weir_limit::Timestamp;
@@ -43,14 +43,14 @@ pub(super) struct RoutedRequest<R> {
 }
 
 pub(super) struct NodeBatch<R> {
-    pub(super) server: ServerConnection,
+    pub(super) server: RedisServer,
     pub(super) requests: Vec<RoutedRequest<R>>,
     /// The cost that more requests may have, while requests are divided.
     pub(super) room: usize,
 }
 
 pub(super) struct ExchangedBatch<R> {
-    pub(super) server: ServerConnection,
+    pub(super) server: RedisServer,
     pub(super) requests: Vec<RoutedRequest<R>>,
     pub(super) received: Result<PipelineReply, RemoteError>,
 }

@@ -8,7 +8,7 @@ use tokio::time::{self, Instant};
 
 use super::{
     connection::{self, RedisConnection},
-    settings::{Endpoint, Login, Topology},
+    settings::{Login, RedisEndpoint, Topology},
     slot_map,
 };
 use crate::transport::Address;
@@ -66,7 +66,10 @@ impl Resolver {
         }
     }
 
-    pub(super) async fn connect(&self, endpoint: &Endpoint) -> Result<(Address, RedisConnection), String> {
+    pub(super) async fn connect(
+        &self,
+        endpoint: &RedisEndpoint,
+    ) -> Result<(Address, RedisConnection), String> {
         match self {
             Self::Fixed(address) => {
                 let connection = connection::connect(endpoint, address).await;
@@ -77,7 +80,7 @@ impl Resolver {
         }
     }
 
-    pub(super) async fn moved(&self, endpoint: &Endpoint, address: &Address) -> Address {
+    pub(super) async fn moved(&self, endpoint: &RedisEndpoint, address: &Address) -> Address {
         match self {
             Self::Fixed(_) => future::pending().await,
             Self::Sentinels(sentinels) => sentinels.moved(endpoint, address).await,
@@ -89,7 +92,7 @@ impl Resolver {
 
 impl Sentinels {
     /// Most sentinels decide: for a while after a failover some report a server that has become a replica, or is gone.
-    async fn connect(&self, endpoint: &Endpoint) -> Result<(Address, RedisConnection), String> {
+    async fn connect(&self, endpoint: &RedisEndpoint) -> Result<(Address, RedisConnection), String> {
         let mut answers: FuturesUnordered<_> =
             self.polled().map(async |mut sentinel| sentinel.query(endpoint).await).collect();
         let mut attempts = FuturesUnordered::new();
@@ -131,7 +134,7 @@ impl Sentinels {
     /// Fails if the server is no master.
     async fn connect_to(
         &self,
-        endpoint: &Endpoint,
+        endpoint: &RedisEndpoint,
         address: Address,
     ) -> Result<(Address, RedisConnection), String> {
         let connection = connection::connect(endpoint, &address).await;
@@ -152,7 +155,7 @@ impl Sentinels {
     }
 
     /// Waits until more sentinels report another address. With one, weir would move between its report and the others'.
-    async fn moved(&self, endpoint: &Endpoint, address: &Address) -> Address {
+    async fn moved(&self, endpoint: &RedisEndpoint, address: &Address) -> Address {
         let mut sentinels: Vec<_> = self.polled().collect();
         loop {
             time::sleep(POLL_INTERVAL).await;
@@ -190,11 +193,11 @@ fn most_reported(reported: &[Address]) -> Option<(&Address, usize)> {
 // === impl PolledSentinel ===
 
 impl PolledSentinel<'_> {
-    async fn query(&mut self, endpoint: &Endpoint) -> Result<Address, String> {
+    async fn query(&mut self, endpoint: &RedisEndpoint) -> Result<Address, String> {
         self.try_query(endpoint).await.map_err(|error| format!("{}: {error}", self.address))
     }
 
-    async fn try_query(&mut self, endpoint: &Endpoint) -> Result<Address, String> {
+    async fn try_query(&mut self, endpoint: &RedisEndpoint) -> Result<Address, String> {
         let Sentinels { master, .. } = self.sentinels;
         // taken, so that a connection without its reply is not used again
         let mut connection = match self.connection.take() {

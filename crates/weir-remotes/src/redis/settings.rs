@@ -8,9 +8,9 @@ use crate::transport::{Address, Backoff};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
     /// The Redis of all counters that are not in `per_second`.
-    pub main: Endpoint,
+    pub main: RedisEndpoint,
     /// `REDIS_PERSECOND`: the Redis of limits with a period of one second, if it is another one.
-    pub per_second: Option<Endpoint>,
+    pub per_second: Option<RedisEndpoint>,
     /// `CACHE_KEY_PREFIX`: the prefix of every key.
     pub prefix: Box<str>,
     /// `WEIR_UNAMBIGUOUS_KEYS`: rules in the format of envoyproxy/ratelimit do not have the keys of that service.
@@ -27,7 +27,7 @@ pub struct RedisSettings {
 
 /// One Redis, of one server or of many.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct RedisEndpoint {
     /// The servers, and how to find them.
     pub topology: Topology,
     /// `REDIS_AUTH`, or from the URL.
@@ -93,7 +93,7 @@ impl RedisSettings {
     #[must_use]
     pub fn single(address: Address) -> Self {
         Self {
-            main: Endpoint::new(Topology::Single(address)),
+            main: RedisEndpoint::new(Topology::Single(address)),
             per_second: None,
             prefix: Box::default(),
             unambiguous_keys: false,
@@ -105,9 +105,9 @@ impl RedisSettings {
     }
 }
 
-// === impl Endpoint ===
+// === impl RedisEndpoint ===
 
-impl Endpoint {
+impl RedisEndpoint {
     /// Returns a Redis with `topology`, without authentication and TLS.
     #[must_use]
     pub fn new(topology: Topology) -> Self {
@@ -160,8 +160,10 @@ mod tests {
     #[test]
     fn passwords_are_not_printed() {
         let auth = Auth { user: Some("weir".into()), password: "s3cret".into() };
-        let endpoint =
-            Endpoint { auth: Some(auth), ..Endpoint::new(Topology::Single(Address::tcp("redis", 6379))) };
+        let endpoint = RedisEndpoint {
+            auth: Some(auth),
+            ..RedisEndpoint::new(Topology::Single(Address::tcp("redis", 6379)))
+        };
         let printed = format!("{endpoint:?}");
         assert!(printed.contains("weir") && !printed.contains("s3cret"), "{printed}");
     }

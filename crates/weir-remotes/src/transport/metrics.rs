@@ -10,7 +10,7 @@ use weir_observe::{Metric, counter::Counter, histogram::Histogram, text::shorten
 use weir_store::remote::RemoteError;
 
 #[derive(Debug)]
-pub(crate) struct MetricNames {
+pub(crate) struct TransportMetricNames {
     servers: (&'static str, &'static str),
     connected: (&'static str, &'static str),
     calls: (&'static str, &'static str),
@@ -25,7 +25,7 @@ pub(crate) struct MetricNames {
 
 macro_rules! metric_names {
     ($name:literal, $store:literal) => {
-        MetricNames {
+        TransportMetricNames {
             servers: (concat!("weir.", $name, ".servers"), concat!("Known ", $store, " servers.")),
             connected: (
                 concat!("weir.", $name, ".connected"),
@@ -49,9 +49,9 @@ macro_rules! metric_names {
     };
 }
 
-pub(crate) static REDIS: MetricNames = metric_names!("redis", "Redis");
+pub(crate) static REDIS: TransportMetricNames = metric_names!("redis", "Redis");
 
-pub(crate) static MEMCACHED: MetricNames = metric_names!("memcached", "Memcached");
+pub(crate) static MEMCACHED: TransportMetricNames = metric_names!("memcached", "Memcached");
 
 #[derive(Debug, Default)]
 pub(crate) struct TransportMetrics {
@@ -104,7 +104,11 @@ impl TransportMetrics {
         self.round_trips.record(round_trip);
     }
 
-    pub(crate) fn metrics(self: &Arc<Self>, names: &MetricNames, servers: &[ServerState]) -> Vec<Metric> {
+    pub(crate) fn metrics(
+        self: &Arc<Self>,
+        names: &TransportMetricNames,
+        servers: &[ServerState],
+    ) -> Vec<Metric> {
         let connected = servers.iter().filter(|server| server.connected).count() as u64;
         let mut metrics = Vec::new();
         for ((name, help), value) in [(names.servers, servers.len() as u64), (names.connected, connected)] {

@@ -1,5 +1,5 @@
 //! What the clients of shared stores have in common: connections that are made and remade in the background, and the
-//! calls that wait to be sent on them. A [`Protocol`] says how to connect, and what is sent.
+//! calls that wait to be sent on them. A [`RemoteProtocol`] says how to connect, and what is sent.
 //!
 //! A `server` is the handle of one server. It queues calls (`queue`), of which background ones are bounded
 //! (`background`), for the `worker` that owns the connection.
@@ -24,8 +24,8 @@ pub use self::{
 };
 pub(super) use self::{
     metrics::TransportMetrics,
-    protocol::{Connection, Protocol},
+    protocol::{Connection, RemoteProtocol},
     random::RandomGenerator,
     server::ServerConnection,
-    stream::{Stream, connect_stream},
+    stream::{RemoteStream, connect_stream},
 };

@@ -6,7 +6,7 @@ use super::Address;
 use weir_store::remote::RemoteError;
 
 /// One server of a store: where it is, and how to speak to it.
-pub(crate) trait Protocol: Send + Sync + 'static {
+pub(crate) trait RemoteProtocol: Send + Sync + 'static {
     const STORE: &'static str;
 
     type Command: Send + 'static;

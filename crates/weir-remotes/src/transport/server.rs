@@ -15,7 +15,7 @@ use super::{
     address::Backoff,
     background::BackgroundWindow,
     metrics::TransportMetrics,
-    protocol::Protocol,
+    protocol::RemoteProtocol,
     queue::{CallQueue, MAX_WAITING, PendingReply, QueuedCall, WaitingCalls},
     random::RandomGenerator,
     state::ServerState,
@@ -24,7 +24,7 @@ use super::{
 use weir_store::remote::{RemoteError, Urgency};
 
 /// One server. Clones are the same server; when the last one is dropped, the worker ends.
-pub(crate) struct ServerConnection<P: Protocol> {
+pub(crate) struct ServerConnection<P: RemoteProtocol> {
     /// Unbounded, since `waiting` bounds each urgency by itself.
     calls: mpsc::UnboundedSender<QueuedCall<P::Command, P::Reply>>,
     waiting: Arc<WaitingCalls>,
@@ -35,7 +35,7 @@ pub(crate) struct ServerConnection<P: Protocol> {
 
 // === impl ServerConnection ===
 
-impl<P: Protocol> ServerConnection<P> {
+impl<P: RemoteProtocol> ServerConnection<P> {
     pub(crate) fn open(
         protocol: P,
         backoff: Backoff,
@@ -152,7 +152,7 @@ impl<P: Protocol> ServerConnection<P> {
     }
 }
 
-impl<P: Protocol> Clone for ServerConnection<P> {
+impl<P: RemoteProtocol> Clone for ServerConnection<P> {
     fn clone(&self) -> Self {
         Self {
             calls: self.calls.clone(),

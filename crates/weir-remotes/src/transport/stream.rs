@@ -18,14 +18,14 @@ use super::{Address, keep_alive::keep_alive};
 /// How long an address may be silent before the next one is tried, too: as long as RFC 8305 recommends.
 const NEXT_AFTER: Duration = Duration::from_millis(250);
 
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+pub(crate) trait RemoteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> RemoteStream for S {}
 
 /// A unix socket is never encrypted.
 pub(crate) async fn connect_stream(
     address: &Address,
     tls: Option<Arc<ClientConfig>>,
-) -> Result<Box<dyn Stream>, String> {
+) -> Result<Box<dyn RemoteStream>, String> {
     let text = |error: io::Error| error.to_string();
     let (host, stream) = match address {
         Address::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await.map_err(text)?)),

@@ -28,7 +28,7 @@ use tokio::{
 use super::{
     address::{Address, Backoff},
     metrics::TransportMetrics,
-    protocol::{Connection, Protocol},
+    protocol::{Connection, RemoteProtocol},
     queue::{CallQueue, QueuedCall},
     random::RandomGenerator,
     state::ServerState,
@@ -55,7 +55,7 @@ pub(super) struct SharedServerState {
     pub(super) close: Notify,
 }
 
-pub(super) struct ConnectionWorker<P: Protocol> {
+pub(super) struct ConnectionWorker<P: RemoteProtocol> {
     pub(super) protocol: Arc<P>,
     pub(super) backoff: Backoff,
     pub(super) calls: mpsc::UnboundedReceiver<QueuedCall<P::Command, P::Reply>>,
@@ -80,7 +80,7 @@ enum ConnectionEnd {
 
 // === impl ConnectionWorker ===
 
-impl<P: Protocol> ConnectionWorker<P> {
+impl<P: RemoteProtocol> ConnectionWorker<P> {
     pub(super) async fn run(mut self) {
         let (mut failures, mut expected) = (0, true);
         loop {

@@ -26,7 +26,7 @@ pub(crate) const CALL: usize = 6 << 10;
 
 /// What one connection holds. The thread that serves the connection writes all of it, except for the wish to close it.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct ConnectionAccount {
     /// Bytes of unfinished requests.
     requests: AtomicUsize,
     max_requests: usize,
@@ -53,8 +53,8 @@ pub(crate) struct Account {
 
 /// Bytes that a connection holds until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Hold {
-    account: Arc<Account>,
+pub(crate) struct AccountHold {
+    account: Arc<ConnectionAccount>,
     bytes: usize,
 }
 
@@ -62,9 +62,9 @@ pub(crate) struct Hold {
 #[error("the unfinished requests of this connection exceed {0} bytes")]
 pub(crate) struct TooManyBytes(usize);
 
-// === impl Account ===
+// === impl ConnectionAccount ===
 
-impl Account {
+impl ConnectionAccount {
     const CLOSED: usize = usize::MAX;
 
     pub(super) fn new(bounds: &Bounds, exceeded: Arc<Exceeded>) -> Self {
@@ -87,8 +87,8 @@ impl Account {
         }
     }
 
-    pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> Result<Hold, TooManyBytes> {
-        let mut hold = Hold { account: Arc::clone(self), bytes: 0 };
+    pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> Result<AccountHold, TooManyBytes> {
+        let mut hold = AccountHold { account: Arc::clone(self), bytes: 0 };
         hold.grow_to(bytes)?;
         Ok(hold)
     }
@@ -241,9 +241,9 @@ impl Account {
     }
 }
 
-// === impl Hold ===
+// === impl AccountHold ===
 
-impl Hold {
+impl AccountHold {
     pub(crate) fn exceeded(&self) -> &Exceeded {
         &self.account.exceeded
     }
@@ -262,7 +262,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for AccountHold {
     fn drop(&mut self) {
         self.account.requests.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -272,8 +272,8 @@ impl Drop for Hold {
 mod tests {
     use super::*;
 
-    fn account() -> Arc<Account> {
-        Arc::new(Account::new(&Bounds::default(), Arc::default()))
+    fn account() -> Arc<ConnectionAccount> {
+        Arc::new(ConnectionAccount::new(&Bounds::default(), Arc::default()))
     }
 
     #[test]

@@ -9,19 +9,19 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::Account;
+use super::ConnectionAccount;
 
 /// Records reads, and whether the client accepts what is sent. From a client that reads nothing, nothing is read.
 #[derive(Debug)]
 pub(crate) struct Metered<I> {
     io: I,
-    account: Arc<Account>,
+    account: Arc<ConnectionAccount>,
     /// Whether a read has to be repeated when the client reads again.
     is_paused: bool,
 }
 
 impl<I> Metered<I> {
-    pub(crate) const fn new(io: I, account: Arc<Account>) -> Self {
+    pub(crate) const fn new(io: I, account: Arc<ConnectionAccount>) -> Self {
         Self { io, account, is_paused: false }
     }
 

@@ -1,6 +1,6 @@
 //! The open connections of all ports, and the memory that they hold.
 //!
-//! A connection counts what it holds in its own [`Account`]: bytes of unfinished requests, also of their headers, and
+//! A connection counts what it holds in its own [`ConnectionAccount`]: bytes of unfinished requests, also of their headers, and
 //! of responses that the client has not read. It reports the sum whenever it has worked, so a request costs no shared
 //! counter. If all connections together hold too much, the one that holds the most is closed: a client that means harm
 //! loses its own connections, and no other client notices. If there are too many connections, one that had no request
@@ -24,7 +24,7 @@ use std::{
 use parking_lot::Mutex;
 
 pub(super) use self::{
-    account::{Account, CALL, Hold, MAX_READ, TooManyBytes},
+    account::{AccountHold, CALL, ConnectionAccount, MAX_READ, TooManyBytes},
     metered::Metered,
     unread::UnreadBytes,
 };
@@ -41,7 +41,7 @@ const CLOSING: usize = 64;
 #[derive(Debug, Default)]
 pub struct Connections {
     bounds: Bounds,
-    open: Mutex<Open>,
+    open: Mutex<OpenConnections>,
     /// Bytes that all connections have reported. Signed: a report and its end may be counted in either order.
     buffered: AtomicIsize,
     /// Bytes that unauthenticated connections have reported, which `buffered` does not include.
@@ -50,22 +50,22 @@ pub struct Connections {
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenConnections {
     /// The accounts of open connections, at stable indexes.
-    slots: Vec<Option<Arc<Account>>>,
+    slots: Vec<Option<Arc<ConnectionAccount>>>,
     free: Vec<usize>,
     /// How many open connections were asked to close.
     closing: usize,
     next_sample: usize,
     /// Connections whose clients have to authenticate, by age, unless they were asked to close.
-    unauthenticated: BTreeMap<u64, Arc<Account>>,
+    unauthenticated: BTreeMap<u64, Arc<ConnectionAccount>>,
     last_number: u64,
 }
 
 /// An open connection. Counts as closed when dropped.
 #[derive(Debug)]
 pub(super) struct Connection {
-    account: Arc<Account>,
+    account: Arc<ConnectionAccount>,
     connections: Arc<Connections>,
     slot: usize,
 }
@@ -121,7 +121,7 @@ impl Connections {
             }
             open.close_one();
         }
-        let account = Arc::new(Account::new(&self.bounds, Arc::clone(&self.exceeded)));
+        let account = Arc::new(ConnectionAccount::new(&self.bounds, Arc::clone(&self.exceeded)));
         let slot = open.insert(Arc::clone(&account));
         if is_unauthenticated {
             open.last_number += 1;
@@ -191,14 +191,14 @@ impl Source for Connections {
     }
 }
 
-// === impl Open ===
+// === impl OpenConnections ===
 
-impl Open {
+impl OpenConnections {
     fn count(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    fn insert(&mut self, account: Arc<Account>) -> usize {
+    fn insert(&mut self, account: Arc<ConnectionAccount>) -> usize {
         if let Some(slot) = self.free.pop() {
             self.slots[slot] = Some(account);
             return slot;
@@ -207,7 +207,7 @@ impl Open {
         self.slots.len() - 1
     }
 
-    fn close(&mut self, account: &Account) {
+    fn close(&mut self, account: &ConnectionAccount) {
         if account.close() {
             self.closing += 1;
         }
@@ -219,7 +219,7 @@ impl Open {
         if let Some(oldest) = self.unauthenticated.values().next().cloned() {
             return self.close(&oldest);
         }
-        let mut chosen: Option<(u8, Arc<Account>)> = None;
+        let mut chosen: Option<(u8, Arc<ConnectionAccount>)> = None;
         let (slots, mut sampled) = (self.slots.len(), 0);
         for step in 0..slots {
             if sampled >= SAMPLE && chosen.is_some() {
@@ -244,7 +244,7 @@ impl Open {
 // === impl Connection ===
 
 impl Connection {
-    pub(super) const fn account(&self) -> &Arc<Account> {
+    pub(super) const fn account(&self) -> &Arc<ConnectionAccount> {
         &self.account
     }
 
@@ -377,7 +377,7 @@ mod tests {
         // there may be two
         assert_eq!((closing(&begun), connections.unauthenticated()), (vec![true, false, false], 2));
         assert_eq!(connections.exceeded().get(Bound::UnauthenticatedConnections), 1);
-        let holds: Vec<Hold> =
+        let holds: Vec<AccountHold> =
             [60_000, 70_000].map(|bytes| begun[1].account().hold(bytes).expect("there is room")).into();
         begun[1].report();
         assert_eq!((closing(&begun), connections.unauthenticated()), (vec![true, true, false], 1));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 
-use super::Account;
+use super::ConnectionAccount;
 
 /// The memory of a response besides its message, in bytes: its stream, headers and trailers.
 const OVERHEAD: usize = 1 << 10;
@@ -13,13 +13,13 @@ const OVERHEAD: usize = 1 << 10;
 #[derive(Debug)]
 pub(crate) struct UnreadBytes {
     bytes: Bytes,
-    account: Arc<Account>,
+    account: Arc<ConnectionAccount>,
 }
 
 // === impl UnreadBytes ===
 
 impl UnreadBytes {
-    pub(crate) fn new(bytes: Bytes, account: Arc<Account>) -> Self {
+    pub(crate) fn new(bytes: Bytes, account: Arc<ConnectionAccount>) -> Self {
         account.respond(bytes.len() + OVERHEAD);
         Self { bytes, account }
     }

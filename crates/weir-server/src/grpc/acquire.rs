@@ -15,11 +15,11 @@ use super::{
     response::{end, send, send_data},
     timeout,
     tokens::Tokens,
-    writer::Writer,
+    writer::FieldWriter,
 };
 use crate::{
     bounds::{Bounds, RequestBounds},
-    connections::{Account, CALL, UnreadBytes},
+    connections::{CALL, ConnectionAccount, UnreadBytes},
 };
 use weir_limit::{Descriptor, NANOS_PER_SECOND, Period, Request, Verdict, line::Rejection};
 use weir_limiter::{AcquireError, Acquired, LimitError, Limiter, did_you_mean};
@@ -87,7 +87,7 @@ impl<S: Store> AcquireService<S> {
         method: Method,
         mut call: HttpRequest<RecvStream>,
         mut respond: SendResponse<UnreadBytes>,
-        account: &Arc<Account>,
+        account: &Arc<ConnectionAccount>,
         bounds: &Bounds,
     ) {
         if method == Method::AcquireStream {
@@ -148,7 +148,7 @@ impl<S: Store> AcquireService<S> {
         let has_token = |receipt: &&Receipt| receipt.is_returnable() && receipt.names().is_none();
         let receipt = acquired.receipt.as_ref().filter(|_| returnable).filter(has_token);
         let token = receipt.map(|receipt| self.tokens.issue(receipt.clone(), self.clock.now()));
-        let mut out = Writer::new();
+        let mut out = FieldWriter::new();
         AcquireAnswer { outcome, waited: acquired.waited, retry_after, token, id }.encode(&mut out);
         out.finish()
     }
@@ -196,7 +196,7 @@ impl<S: Store> AcquireService<S> {
         &self,
         call: HttpRequest<RecvStream>,
         mut respond: SendResponse<UnreadBytes>,
-        account: &Arc<Account>,
+        account: &Arc<ConnectionAccount>,
         sending: Duration,
     ) {
         let mut head = Response::new(());
@@ -217,7 +217,7 @@ impl<S: Store> AcquireService<S> {
         &self,
         call: HttpRequest<RecvStream>,
         stream: &mut SendStream<UnreadBytes>,
-        account: &Arc<Account>,
+        account: &Arc<ConnectionAccount>,
         sending: Duration,
     ) -> Result<bool, Status> {
         let (parts, mut body) = call.into_parts();

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use super::{
     decode::entry,
-    reader::{Malformed, Reader, bytes_key, varint_key},
-    writer::Writer,
+    reader::{FieldReader, Malformed, bytes_key, varint_key},
+    writer::FieldWriter,
 };
 use weir_limit::{Entry, NANOS_PER_SECOND, Period};
 use weir_proto::weir::v1::acquire_response::Outcome;
@@ -51,7 +51,7 @@ const NANOS: u32 = varint_key(2);
 
 pub(super) fn decode(bytes: &[u8], max_entries: usize) -> Result<AcquireMessage<'_>, AcquireMessageError> {
     let mut message = AcquireMessage::default();
-    let mut reader = Reader::new(bytes);
+    let mut reader = FieldReader::new(bytes);
     while let Some(key) = reader.key()? {
         match key {
             DOMAIN => message.domain = reader.string()?,
@@ -74,7 +74,7 @@ pub(super) fn decode(bytes: &[u8], max_entries: usize) -> Result<AcquireMessage<
     Ok(message)
 }
 
-fn read_duration(mut reader: Reader<'_>, duration: &mut (i64, i32)) -> Result<(), Malformed> {
+fn read_duration(mut reader: FieldReader<'_>, duration: &mut (i64, i32)) -> Result<(), Malformed> {
     while let Some(key) = reader.key()? {
         match key {
             SECONDS => duration.0 = reader.varint()?.cast_signed(),
@@ -88,7 +88,7 @@ fn read_duration(mut reader: Reader<'_>, duration: &mut (i64, i32)) -> Result<()
 // === impl AcquireAnswer ===
 
 impl AcquireAnswer {
-    pub(super) fn encode(&self, out: &mut Writer) {
+    pub(super) fn encode(&self, out: &mut FieldWriter) {
         out.small(1, self.outcome as u8);
         out.message(2, |out| write_duration(self.waited, out));
         if let Some(retry_after) = self.retry_after {
@@ -101,7 +101,7 @@ impl AcquireAnswer {
     }
 }
 
-fn write_duration(period: Period, out: &mut Writer) {
+fn write_duration(period: Period, out: &mut FieldWriter) {
     out.number(1, period.as_nanos() / NANOS_PER_SECOND);
     out.number(2, period.as_nanos() % NANOS_PER_SECOND);
 }

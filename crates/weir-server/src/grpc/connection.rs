@@ -31,8 +31,8 @@ use super::{
     stream::{CallKind, StreamDriver},
 };
 use crate::{
-    connections::{Account, CALL, Connection, Connections, Metered, UnreadBytes},
-    listening::{Incoming, Protocol, TLS_HANDSHAKE},
+    connections::{CALL, Connection, ConnectionAccount, Connections, Metered, UnreadBytes},
+    listening::{Incoming, ServedProtocol, TLS_HANDSHAKE},
     net::{Accepted, ConnectionAge},
 };
 use weir_limit::Timestamp;
@@ -117,7 +117,11 @@ pub(super) async fn serve<S: Store, I>(
 }
 
 /// Whether the first byte begins a TLS handshake, which is logged, or the client sent none. Waits for that byte.
-pub(super) async fn reject_tls<S>(stream: &TcpStream, account: &Account, services: &Services<S>) -> bool {
+pub(super) async fn reject_tls<S>(
+    stream: &TcpStream,
+    account: &ConnectionAccount,
+    services: &Services<S>,
+) -> bool {
     let mut first = [0];
     let peeked = tokio::select! {
         peeked = timeout(HANDSHAKE_TIMEOUT, stream.peek(&mut first)) => peeked,
@@ -172,7 +176,7 @@ fn protocol() -> Builder {
 
 // === impl Services ===
 
-impl<S: Store> Protocol for Services<S> {
+impl<S: Store> ServedProtocol for Services<S> {
     const THREADS: &'static str = "weir-grpc";
 
     async fn serve(
@@ -212,7 +216,7 @@ impl<S: Store> Services<S> {
         call: Request<RecvStream>,
         respond: SendResponse<UnreadBytes>,
         now: Timestamp,
-        account: &Arc<Account>,
+        account: &Arc<ConnectionAccount>,
     ) -> (CallKind, impl Future<Output = ()>) {
         let kind = if call.uri().path() == Service::<S>::PATH { CallKind::Decision } else { CallKind::Other };
         let mut call = call;
@@ -241,7 +245,7 @@ impl<S: Store> Services<S> {
         &self,
         call: Request<RecvStream>,
         respond: SendResponse<UnreadBytes>,
-        account: &Arc<Account>,
+        account: &Arc<ConnectionAccount>,
     ) {
         if let Some(method) = Method::at(call.uri().path()) {
             return self.acquire.handle(method, call, respond, account, self.connections.bounds()).await;

@@ -2,7 +2,7 @@
 //! parts of a message are merged, as protobuf specifies. `decode/tests.rs` compares this decoder with the generated
 //! one.
 
-use super::reader::{Malformed, Reader, bytes_key, varint_key};
+use super::reader::{FieldReader, Malformed, bytes_key, varint_key};
 use crate::{
     bounds::{RequestBounds, TooLarge},
     conversion::{ConversionError, unit},
@@ -10,7 +10,7 @@ use crate::{
 use weir_limit::{Descriptor, Entry, Request, RuntimeLimit};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum DecodeError {
+pub(super) enum MessageError {
     #[error("malformed RateLimitRequest: {0}")]
     Malformed(Malformed),
     #[error(transparent)]
@@ -46,9 +46,9 @@ pub(super) fn decode<'a>(
     bytes: &'a [u8],
     bounds: &RequestBounds,
     request: &mut Request<'a>,
-) -> Result<(), DecodeError> {
+) -> Result<(), MessageError> {
     let mut entries = 0;
-    let mut reader = Reader::new(bytes);
+    let mut reader = FieldReader::new(bytes);
     while let Some(key) = reader.key()? {
         match key {
             DOMAIN => request.domain = reader.string()?,
@@ -71,19 +71,19 @@ pub(super) fn decode<'a>(
 }
 
 #[cfg(any(debug_assertions, fuzzing))]
-pub(super) fn decoded<'a>(bytes: &'a [u8], bounds: &RequestBounds) -> Result<Request<'a>, DecodeError> {
+pub(super) fn decoded<'a>(bytes: &'a [u8], bounds: &RequestBounds) -> Result<Request<'a>, MessageError> {
     let mut request = Request::default();
     decode(bytes, bounds, &mut request).map(|()| request)
 }
 
 /// `max_entries` is what is left of the bound.
 fn descriptor<'a>(
-    mut reader: Reader<'a>,
+    mut reader: FieldReader<'a>,
     index: usize,
     descriptor: &mut Descriptor<'a>,
     max_entries: usize,
     bounds: &RequestBounds,
-) -> Result<(), DecodeError> {
+) -> Result<(), MessageError> {
     // the raw values of the override: its parts are merged before they are interpreted
     let mut limit: Option<(u32, i32)> = None;
     while let Some(key) = reader.key()? {
@@ -114,7 +114,7 @@ fn descriptor<'a>(
 
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "so that the entry is made in its place")]
-pub(super) fn entry(reader: Reader<'_>) -> Result<Entry<'_>, Malformed> {
+pub(super) fn entry(reader: FieldReader<'_>) -> Result<Entry<'_>, Malformed> {
     match reader.two_strings() {
         Some([key, value]) => Ok(Entry { key, value }),
         None => unusual_entry(reader),
@@ -122,7 +122,7 @@ pub(super) fn entry(reader: Reader<'_>) -> Result<Entry<'_>, Malformed> {
 }
 
 #[inline(never)]
-fn unusual_entry(mut reader: Reader<'_>) -> Result<Entry<'_>, Malformed> {
+fn unusual_entry(mut reader: FieldReader<'_>) -> Result<Entry<'_>, Malformed> {
     let mut entry = Entry { key: "", value: "" };
     while let Some(key) = reader.key()? {
         match key {
@@ -134,7 +134,7 @@ fn unusual_entry(mut reader: Reader<'_>) -> Result<Entry<'_>, Malformed> {
     Ok(entry)
 }
 
-fn limit_override(mut reader: Reader<'_>, limit: &mut (u32, i32)) -> Result<(), Malformed> {
+fn limit_override(mut reader: FieldReader<'_>, limit: &mut (u32, i32)) -> Result<(), Malformed> {
     while let Some(key) = reader.key()? {
         match key {
             REQUESTS => limit.0 = reader.uint32()?,
@@ -145,7 +145,7 @@ fn limit_override(mut reader: Reader<'_>, limit: &mut (u32, i32)) -> Result<(), 
     Ok(())
 }
 
-fn wrapped(mut reader: Reader<'_>, value: &mut u64) -> Result<(), Malformed> {
+fn wrapped(mut reader: FieldReader<'_>, value: &mut u64) -> Result<(), Malformed> {
     while let Some(key) = reader.key()? {
         match key {
             WRAPPED => *value = reader.varint()?,
@@ -155,9 +155,9 @@ fn wrapped(mut reader: Reader<'_>, value: &mut u64) -> Result<(), Malformed> {
     Ok(())
 }
 
-// === impl DecodeError ===
+// === impl MessageError ===
 
-impl From<Malformed> for DecodeError {
+impl From<Malformed> for MessageError {
     #[cold]
     fn from(malformed: Malformed) -> Self {
         Self::Malformed(malformed)

@@ -4,14 +4,14 @@
 
 use prost::Message as _;
 
-use super::writer::Writer;
+use super::writer::FieldWriter;
 use crate::{
     conversion::{code, duration, protobuf_struct, unit_of},
     headers::Header,
 };
 use weir_limit::{CurrentLimit, Status, Verdict};
 
-pub(super) fn encode(verdict: &Verdict<'_>, headers: &[Header<'_>], out: &mut Writer) {
+pub(super) fn encode(verdict: &Verdict<'_>, headers: &[Header<'_>], out: &mut FieldWriter) {
     out.small(1, code(verdict.code) as u8);
     for reported in &verdict.statuses {
         out.message(2, |out| status(reported, out));
@@ -27,7 +27,7 @@ pub(super) fn encode(verdict: &Verdict<'_>, headers: &[Header<'_>], out: &mut Wr
     }
 }
 
-fn status(status: &Status<'_>, out: &mut Writer) {
+fn status(status: &Status<'_>, out: &mut FieldWriter) {
     out.small(1, code(status.code) as u8);
     if let Some(limit) = &status.limit {
         out.message(2, |out| current_limit(limit, out));
@@ -42,13 +42,13 @@ fn status(status: &Status<'_>, out: &mut Writer) {
     }
 }
 
-fn current_limit(limit: &CurrentLimit<'_>, out: &mut Writer) {
+fn current_limit(limit: &CurrentLimit<'_>, out: &mut FieldWriter) {
     out.number(1, limit.requests.into());
     out.small(2, unit_of(limit.tier) as u8);
     out.text(3, limit.rule.name().unwrap_or_default());
 }
 
-fn header(header: &Header<'_>, out: &mut Writer) {
+fn header(header: &Header<'_>, out: &mut FieldWriter) {
     out.text(1, header.name);
     out.text(2, &header.value);
 }

@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     connection::{Services, serve},
-    decode::{DecodeError, decoded},
+    decode::{MessageError, decoded},
     message::{PREFIX, unpack},
     server::Server,
     service::Service,
@@ -99,7 +99,7 @@ fn agrees(bytes: &[u8]) {
     let ours = decoded(bytes, &UNBOUNDED);
     match (&theirs, &encoded) {
         (Ok(message), Ok(encoded)) => {
-            assert_eq!(ours, conversion::request(message).map_err(DecodeError::Conversion));
+            assert_eq!(ours, conversion::request(message).map_err(MessageError::Conversion));
             assert_eq!(ours, decoded(encoded, &UNBOUNDED), "what has one meaning has one in every encoding");
         }
         (error, _) => assert!(ours.is_err(), "{error:?}: {ours:?}"),
@@ -110,7 +110,7 @@ fn agrees(bytes: &[u8]) {
             assert!(within.descriptors.len() <= TIGHT.descriptors && entries <= TIGHT.entries);
             assert_eq!(ours, Ok(within));
         }
-        Err(DecodeError::TooLarge(_)) => {}
+        Err(MessageError::TooLarge(_)) => {}
         Err(error) => assert_eq!(ours, Err(error)),
     }
 }

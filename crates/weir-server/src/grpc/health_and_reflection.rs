@@ -11,7 +11,7 @@ use tonic::{body::Body, service::Routes};
 use tower::Service as _;
 
 use super::response::{end, send_data};
-use crate::connections::{Account, UnreadBytes};
+use crate::connections::{ConnectionAccount, UnreadBytes};
 
 /// The largest message of a request in bytes. The names of services and symbols are short.
 pub(super) const MAX_REQUEST: usize = 16 << 10;
@@ -21,7 +21,7 @@ pub(super) async fn handle(
     mut routes: Routes,
     call: Request<RecvStream>,
     respond: SendResponse<UnreadBytes>,
-    account: &Arc<Account>,
+    account: &Arc<ConnectionAccount>,
     sending: Duration,
 ) {
     let call = call.map(|body| Body::new(StreamBody::new(stream::unfold(body, receive))));
@@ -45,7 +45,7 @@ async fn receive(mut body: RecvStream) -> Option<(Result<http_body::Frame<Bytes>
 async fn send(
     response: Response<Body>,
     mut respond: SendResponse<UnreadBytes>,
-    account: &Arc<Account>,
+    account: &Arc<ConnectionAccount>,
     sending: Duration,
 ) -> Result<(), h2::Error> {
     let (head, mut body) = response.into_parts();

@@ -13,19 +13,19 @@ use tonic::Status;
 use super::request_headers;
 use crate::{
     bounds::{Bound, MAX_MESSAGE},
-    connections::{Account, CALL, Hold},
+    connections::{AccountHold, CALL, ConnectionAccount},
 };
 
 /// The bytes before each message: a flag for compression, and the length in four bytes.
 pub(super) const PREFIX: usize = 5;
 
 /// Reads the whole body of a call of one message, within `arrival`. `account` holds what has arrived until the returned
-/// [`Hold`] is dropped; a body that arrived whole needs none.
+/// [`AccountHold`] is dropped; a body that arrived whole needs none.
 pub(super) async fn read(
     call: &mut Request<RecvStream>,
-    account: &Arc<Account>,
+    account: &Arc<ConnectionAccount>,
     arrival: Duration,
-) -> Result<(Bytes, Option<Hold>), Status> {
+) -> Result<(Bytes, Option<AccountHold>), Status> {
     let body = call.body_mut();
     let first = poll_fn(|context| match body.poll_data(context) {
         Poll::Ready(first) => Poll::Ready(Some(first)),
@@ -52,9 +52,9 @@ pub(super) async fn read(
 async fn read_rest(
     body: &mut RecvStream,
     first: Option<Bytes>,
-    mut hold: Hold,
+    mut hold: AccountHold,
     other: usize,
-) -> Result<(Bytes, Option<Hold>), Status> {
+) -> Result<(Bytes, Option<AccountHold>), Status> {
     let mut whole = BytesMut::new();
     let mut next = match first {
         None => body.data().await.transpose().map_err(broken)?,

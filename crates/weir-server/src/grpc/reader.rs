@@ -12,13 +12,13 @@ const MAX_TENTH_BYTE: u8 = 1;
 
 const ONE_BYTE: u8 = 0x7f;
 
-pub(super) type Key = u32;
+pub(super) type FieldKey = u32;
 
 /// Why bytes are no message. Boxed, so that results fit into registers.
-pub(super) type Malformed = Box<Fault>;
+pub(super) type Malformed = Box<FieldFault>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct FieldFault {
     what: &'static str,
     /// What errors call the message that contains it.
     path: &'static str,
@@ -26,7 +26,7 @@ pub(super) struct Fault {
     at: usize,
 }
 
-pub(super) struct Reader<'a> {
+pub(super) struct FieldReader<'a> {
     rest: &'a [u8],
     /// The outermost message, if it is all UTF-8, as lengths of one byte are. One check is cheaper than one per string.
     text: Option<&'a str>,
@@ -36,11 +36,11 @@ pub(super) struct Reader<'a> {
 }
 
 /// Returns the key of the field `number` with a string, bytes or a message.
-pub(super) const fn bytes_key(number: u32) -> Key {
+pub(super) const fn bytes_key(number: u32) -> FieldKey {
     number << 3 | BYTES
 }
 
-pub(super) const fn varint_key(number: u32) -> Key {
+pub(super) const fn varint_key(number: u32) -> FieldKey {
     number << 3 | VARINT
 }
 
@@ -51,17 +51,17 @@ const GROUP_BEGIN: u32 = 3;
 const GROUP_END: u32 = 4;
 const FIXED_32: u32 = 5;
 
-const fn kind(key: Key) -> u32 {
+const fn kind(key: FieldKey) -> u32 {
     key & 7
 }
 
-const fn number(key: Key) -> u32 {
+const fn number(key: FieldKey) -> u32 {
     key >> 3
 }
 
-// === impl Reader ===
+// === impl FieldReader ===
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         let text = std::str::from_utf8(bytes).ok();
         Self { rest: bytes, text, end: bytes.len(), path: "the request" }
@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
     /// None at the end of the message.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
-    pub(super) fn key(&mut self) -> Result<Option<Key>, Malformed> {
+    pub(super) fn key(&mut self) -> Result<Option<FieldKey>, Malformed> {
         match *self.rest {
             [] => Ok(None),
             [first @ 0..=ONE_BYTE, ..] => {
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
     }
 
     #[cold]
-    fn long_key(&mut self) -> Result<Key, Malformed> {
+    fn long_key(&mut self) -> Result<FieldKey, Malformed> {
         let key = self.long_varint()?;
         u32::try_from(key).map_err(|_| self.malformed("a field number that is too large"))
     }
@@ -171,14 +171,14 @@ impl<'a> Reader<'a> {
 
     /// Skips an unknown field. A field of `known` is an error: it has the wrong wire type.
     #[cold]
-    pub(super) fn skip(&mut self, key: Key, known: &[Key]) -> Result<(), Malformed> {
+    pub(super) fn skip(&mut self, key: FieldKey, known: &[FieldKey]) -> Result<(), Malformed> {
         if known.iter().any(|known| number(*known) == number(key)) && kind(key) <= FIXED_32 {
             return Err(self.malformed("a field with the wrong wire type"));
         }
         self.skip_value(key, 0)
     }
 
-    fn skip_value(&mut self, key: Key, depth: u32) -> Result<(), Malformed> {
+    fn skip_value(&mut self, key: FieldKey, depth: u32) -> Result<(), Malformed> {
         if number(key) == 0 {
             return Err(self.malformed("field number 0"));
         }
@@ -213,11 +213,11 @@ impl<'a> Reader<'a> {
     #[cold]
     #[expect(clippy::unnecessary_box_returns, reason = "all results have it in a box")]
     fn malformed(&self, what: &'static str) -> Malformed {
-        Box::new(Fault { what, path: self.path, at: self.end - self.rest.len() })
+        Box::new(FieldFault { what, path: self.path, at: self.end - self.rest.len() })
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for FieldFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, path, at } = self;
         write!(f, "{what} in {path}, at byte {at}")

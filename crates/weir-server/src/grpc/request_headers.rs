@@ -5,7 +5,7 @@
 use http::Request;
 use tonic::Status;
 
-use crate::{bounds::Bound, connections::Account};
+use crate::{bounds::Bound, connections::ConnectionAccount};
 
 /// The most headers of a call. Envoy sends about a dozen.
 const MAX_HEADERS: usize = 100;
@@ -19,7 +19,7 @@ const NAME: usize = 32;
 /// The memory of a further value of a name, in bytes, beside its text: in a list that grows by doubling.
 const REPEATED: usize = 144;
 
-pub(super) fn check<B>(call: &Request<B>, account: &Account) -> Result<(), Status> {
+pub(super) fn check<B>(call: &Request<B>, account: &ConnectionAccount) -> Result<(), Status> {
     if call.headers().len() <= MAX_HEADERS {
         return Ok(());
     }

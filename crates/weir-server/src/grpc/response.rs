@@ -10,7 +10,7 @@ use tonic::Status;
 
 use crate::{
     bounds::Bound,
-    connections::{Account, UnreadBytes},
+    connections::{ConnectionAccount, UnreadBytes},
 };
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -18,7 +18,7 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub(super) fn send(
     mut respond: SendResponse<UnreadBytes>,
     response: Result<Bytes, Status>,
-    account: &Arc<Account>,
+    account: &Arc<ConnectionAccount>,
 ) -> Result<(), h2::Error> {
     match response {
         Ok(message) => {
@@ -47,7 +47,7 @@ fn single(name: HeaderName, value: &'static str) -> HeaderMap {
 pub(super) async fn send_data(
     stream: &mut SendStream<UnreadBytes>,
     mut data: Bytes,
-    account: &Arc<Account>,
+    account: &Arc<ConnectionAccount>,
     sending: Duration,
 ) -> Result<(), Status> {
     let aborted = |_| Status::cancelled("the call was aborted");
@@ -77,7 +77,7 @@ pub(super) fn end(mut stream: SendStream<UnreadBytes>, status: &Status) {
     }
 }
 
-pub(super) fn reject_unread(respond: SendResponse<UnreadBytes>, account: &Arc<Account>) {
+pub(super) fn reject_unread(respond: SendResponse<UnreadBytes>, account: &Arc<ConnectionAccount>) {
     account.exceeded().add(Bound::UnreadResponses);
     let status = Status::resource_exhausted("the client reads no responses on this connection");
     // an error means that the call was aborted

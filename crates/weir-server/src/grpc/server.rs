@@ -12,7 +12,7 @@ use tonic_health::{
 use super::{connection::Services, health, health_and_reflection::MAX_REQUEST, service::Service};
 use crate::{
     connections::Connections,
-    listening::{Certificates, Listening, accept},
+    listening::{Certificates, ListeningPort, accept},
     net::{ConnectionAge, Listener},
 };
 use weir_observe::throttle::Throttle;
@@ -96,7 +96,7 @@ impl<S: Store> Server<S> {
     ) -> io::Result<()> {
         let Self { services, threads, certificates, healthy, reporter } = self;
         let connections = Arc::clone(&services.connections);
-        let listening = Listening { listener, threads, certificates, connections, protocol: services };
+        let listening = ListeningPort { listener, threads, certificates, connections, protocol: services };
         let (follow, ended) = (health::follow(healthy, &reporter), health::end(reporter.clone()));
         accept(listening, stop, follow, ended, drain).await
     }

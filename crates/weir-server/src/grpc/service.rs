@@ -15,15 +15,15 @@ use tonic::{Code, Status};
 
 use super::{
     acquire::AcquireService,
-    decode::{DecodeError, decode},
+    decode::{MessageError, decode},
     encode::encode,
     message, timeout,
-    writer::Writer,
+    writer::FieldWriter,
 };
 use crate::grpc::status::of_limit_error;
 use crate::{
     bounds::{Bound, Exceeded, RequestBounds},
-    connections::Account,
+    connections::ConnectionAccount,
     headers::ResponseHeaders,
     log,
 };
@@ -95,7 +95,7 @@ impl<S: Store> Service<S> {
         &self,
         call: &mut Request<RecvStream>,
         now: Timestamp,
-        account: &Arc<Account>,
+        account: &Arc<ConnectionAccount>,
         arrival: Duration,
     ) -> Result<Bytes, Status> {
         let span = self.tracer.as_ref().and_then(|tracer| tracer.start_rpc(call.headers(), now));
@@ -163,7 +163,7 @@ impl<S: Store> Service<S> {
             if let Some(span) = span {
                 span.decided(&request, verdict);
             }
-            let mut out = Writer::new();
+            let mut out = FieldWriter::new();
             encode(verdict, &self.headers.render(verdict), &mut out);
             out.finish()
         });
@@ -171,8 +171,8 @@ impl<S: Store> Service<S> {
     }
 
     #[cold]
-    fn rejected(&self, error: DecodeError) -> Status {
-        if let DecodeError::TooLarge(error) = &error {
+    fn rejected(&self, error: MessageError) -> Status {
+        if let MessageError::TooLarge(error) = &error {
             self.exceeded.add(error.bound());
         }
         error.into()

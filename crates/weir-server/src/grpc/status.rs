@@ -2,7 +2,7 @@
 
 use tonic::Status;
 
-use super::decode::DecodeError;
+use super::decode::MessageError;
 use crate::connections::TooManyBytes;
 use weir_limiter::LimitError;
 
@@ -16,12 +16,12 @@ pub(super) fn of_limit_error(error: &LimitError) -> Status {
 
 /// Errors of the caller, which a retry does not change. gRPC reports a malformed message as Internal. The reference
 /// panics at an invalid override; here it is `InvalidArgument`. Too many parts are like a message that is too large.
-impl From<DecodeError> for Status {
-    fn from(error: DecodeError) -> Self {
+impl From<MessageError> for Status {
+    fn from(error: MessageError) -> Self {
         match &error {
-            DecodeError::Malformed(_) => Self::internal(error.to_string()),
-            DecodeError::Conversion(_) => Self::invalid_argument(error.to_string()),
-            DecodeError::TooLarge(_) => Self::resource_exhausted(error.to_string()),
+            MessageError::Malformed(_) => Self::internal(error.to_string()),
+            MessageError::Conversion(_) => Self::invalid_argument(error.to_string()),
+            MessageError::TooLarge(_) => Self::resource_exhausted(error.to_string()),
         }
     }
 }

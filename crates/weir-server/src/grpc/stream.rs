@@ -39,7 +39,7 @@ pub(super) struct StreamDriver<'a, I, H, F> {
     batch: VecDeque<(Request<RecvStream>, SendResponse<UnreadBytes>)>,
     /// Places for the futures of calls. Calls that need not wait share the last one; those that waited leave theirs.
     slots: Vec<Pin<Box<F>>>,
-    waiting: FuturesUnordered<Waiting<'a, F>>,
+    waiting: FuturesUnordered<WaitingRequest<'a, F>>,
     active: &'a AtomicBool,
 }
 
@@ -50,7 +50,7 @@ pub(super) enum CallKind {
     Other,
 }
 
-struct Waiting<'a, F> {
+struct WaitingRequest<'a, F> {
     handled: Option<Pin<Box<F>>>,
     /// Counts the call when it completes or is cancelled.
     _timer: Option<CallTimer<'a>>,
@@ -163,7 +163,7 @@ where
                 }
                 (Poll::Pending, kind) => {
                     let timer = (kind == CallKind::Decision).then(|| self.stats.begin_at(begun));
-                    self.waiting.push(Waiting { handled: Some(slot), _timer: timer });
+                    self.waiting.push(WaitingRequest { handled: Some(slot), _timer: timer });
                 }
             }
         }
@@ -172,7 +172,7 @@ where
     }
 }
 
-impl<F: Future<Output = ()>> Future for Waiting<'_, F> {
+impl<F: Future<Output = ()>> Future for WaitingRequest<'_, F> {
     /// Its place, for another call.
     type Output = Option<Pin<Box<F>>>;
 

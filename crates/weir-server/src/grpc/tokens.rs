@@ -18,13 +18,13 @@ const SWEPT: usize = 2;
 
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    state: Mutex<State>,
+    state: Mutex<TokenState>,
     /// Makes tokens that nobody can guess.
     secret: RandomState,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TokenState {
     /// By the number of their token, oldest first.
     receipts: BTreeMap<u64, Receipt>,
     issued: u64,

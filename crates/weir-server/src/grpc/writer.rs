@@ -18,16 +18,16 @@ const CONTINUED: u64 = 0x8080_8080_8080_8080;
 /// The length of `short` after a message has exceeded it.
 const EXCEEDED: usize = usize::MAX;
 
-pub(super) struct Writer {
+pub(super) struct FieldWriter {
     short: [u8; SHORT],
     length: usize,
     /// The whole message, once it exceeds `short`.
     long: Vec<u8>,
 }
 
-// === impl Writer ===
+// === impl FieldWriter ===
 
-impl Writer {
+impl FieldWriter {
     pub(super) fn new() -> Self {
         Self { short: [0; SHORT], length: PREFIX, long: Vec::new() }
     }

@@ -33,16 +33,16 @@ pub enum JsonAccess {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Peer {
+pub(super) struct HttpPeer {
     is_loopback: bool,
 }
 
 const OFF: &str = "/json is off: see WEIR_JSON\n";
 const LOOPBACK_ONLY: &str = "/json is for clients on this host only: see WEIR_JSON\n";
 
-// === impl Peer ===
+// === impl HttpPeer ===
 
-impl Peer {
+impl HttpPeer {
     /// A client whose address is unknown counts as a stranger.
     pub(super) fn of(stream: &TcpStream) -> Self {
         // an IPv4 client of an IPv6 socket has a mapped address
@@ -67,7 +67,7 @@ pub(super) fn routes<S: Store>(
     })
 }
 
-async fn local_only(Extension(peer): Extension<Peer>, request: Request, next: Next) -> Response {
+async fn local_only(Extension(peer): Extension<HttpPeer>, request: Request, next: Next) -> Response {
     if !peer.is_loopback {
         return (StatusCode::FORBIDDEN, LOOPBACK_ONLY).into_response();
     }
@@ -89,13 +89,13 @@ mod tests {
     };
     use weir_export::prometheus::MetricNames;
 
-    async fn status(access: JsonAccess, peer: Peer) -> (StatusCode, bool) {
+    async fn status(access: JsonAccess, peer: HttpPeer) -> (StatusCode, bool) {
         let Parts { limiter, stats, clock } = parts();
         let (health, metric_names, headers) =
             (Health::new(), MetricNames::default(), ResponseHeaders::default());
         let context = ServiceContext { limiter, stats, clock, health, headers, metric_names, tracer: None };
         let opened = Arc::new(Connections::default()).open().expect("it is the first");
-        let client = super::super::client::Client::new(
+        let client = super::super::client::HttpClient::new(
             Arc::clone(opened.account()),
             std::time::Duration::from_secs(10),
         );
@@ -110,7 +110,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_client_has_the_access_that_it_was_given() {
-        let (here, elsewhere) = (Peer { is_loopback: true }, Peer { is_loopback: false });
+        let (here, elsewhere) = (HttpPeer { is_loopback: true }, HttpPeer { is_loopback: false });
         for (access, peer, expected) in [
             (JsonAccess::Everybody, elsewhere, StatusCode::OK),
             (JsonAccess::Loopback, here, StatusCode::OK),
@@ -127,6 +127,6 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
         let stream =
             TcpStream::connect(listener.local_addr().expect("its address")).await.expect("a connection");
-        assert!(Peer::of(&stream).is_loopback);
+        assert!(HttpPeer::of(&stream).is_loopback);
     }
 }

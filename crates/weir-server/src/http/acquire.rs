@@ -11,11 +11,11 @@ use axum::{
 use serde_json::{Map, Value};
 
 use super::{
-    client::Client,
+    client::HttpClient,
     json::{JsonApi, JsonError, LARGE},
 };
 use crate::{
-    connections::Hold,
+    connections::AccountHold,
     conversion::{self, response},
     log, wait,
 };
@@ -33,7 +33,7 @@ pub(super) struct AcquireApi<S> {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum AcquireFailure {
     #[error(transparent)]
     Json(#[from] JsonError),
     #[error("the body exceeds {LARGE} bytes: a request that waits has one descriptor")]
@@ -55,7 +55,7 @@ struct Answered {
 
 pub(super) async fn acquire<S: Store>(
     State(api): State<Arc<AcquireApi<S>>>,
-    Extension(client): Extension<Client>,
+    Extension(client): Extension<HttpClient>,
     request: HttpRequest,
 ) -> Response {
     let (body, mut hold) = match client.read(request.into_body()).await {
@@ -65,7 +65,7 @@ pub(super) async fn acquire<S: Store>(
     match api.answer(&body, &mut hold).await {
         Ok(response) => response,
         Err(failure) => {
-            if let Failure::Json(JsonError::TooLarge(error)) = &failure {
+            if let AcquireFailure::Json(JsonError::TooLarge(error)) = &failure {
                 client.account().exceeded().add(error.bound());
             }
             let (status, error) = (failure.status(), failure.to_string());
@@ -85,16 +85,18 @@ impl<S: Store> AcquireApi<S> {
         Self { json, failures: Throttle::default() }
     }
 
-    async fn answer(&self, body: &[u8], hold: &mut Hold) -> Result<Response, Failure> {
+    async fn answer(&self, body: &[u8], hold: &mut AccountHold) -> Result<Response, AcquireFailure> {
         if body.len() > LARGE {
-            return Err(Failure::TooLarge);
+            return Err(AcquireFailure::TooLarge);
         }
         self.json.check_size(body, hold)?;
-        let mut fields: Map<String, Value> = serde_json::from_slice(body).map_err(Failure::Syntax)?;
+        let mut fields: Map<String, Value> = serde_json::from_slice(body).map_err(AcquireFailure::Syntax)?;
         let max_wait = match fields.remove(MAX_WAIT) {
             None => Period::default(),
-            Some(Value::String(text)) => wait::parse(&text).ok_or(Failure::MaxWait(Value::String(text)))?,
-            Some(other) => return Err(Failure::MaxWait(other)),
+            Some(Value::String(text)) => {
+                wait::parse(&text).ok_or(AcquireFailure::MaxWait(Value::String(text)))?
+            }
+            Some(other) => return Err(AcquireFailure::MaxWait(other)),
         };
         let message = self.json.message(Value::Object(fields))?;
         let context = self.json.context();
@@ -138,9 +140,9 @@ impl<S: Store> AcquireApi<S> {
     }
 }
 
-// === impl Failure ===
+// === impl AcquireFailure ===
 
-impl Failure {
+impl AcquireFailure {
     const fn status(&self) -> StatusCode {
         match self {
             Self::Json(error) => error.status(),

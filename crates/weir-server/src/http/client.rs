@@ -13,12 +13,12 @@ use tokio::time::timeout;
 
 use crate::{
     bounds::{Bound, MAX_MESSAGE},
-    connections::{Account, Hold, TooManyBytes},
+    connections::{AccountHold, ConnectionAccount, TooManyBytes},
 };
 
 #[derive(Clone, Debug)]
-pub(super) struct Client {
-    account: Arc<Account>,
+pub(super) struct HttpClient {
+    account: Arc<ConnectionAccount>,
     arrival: Duration,
 }
 
@@ -34,26 +34,26 @@ pub(super) enum BodyError {
     Broken(#[from] axum::Error),
 }
 
-// === impl Client ===
+// === impl HttpClient ===
 
-impl Client {
-    pub(super) const fn new(account: Arc<Account>, arrival: Duration) -> Self {
+impl HttpClient {
+    pub(super) const fn new(account: Arc<ConnectionAccount>, arrival: Duration) -> Self {
         Self { account, arrival }
     }
 
-    pub(super) const fn account(&self) -> &Arc<Account> {
+    pub(super) const fn account(&self) -> &Arc<ConnectionAccount> {
         &self.account
     }
 
-    /// Reads a body. Its connection's account holds it until the returned [`Hold`] is dropped.
-    pub(super) async fn read(&self, body: Body) -> Result<(Bytes, Hold), BodyError> {
+    /// Reads a body. Its connection's account holds it until the returned [`AccountHold`] is dropped.
+    pub(super) async fn read(&self, body: Body) -> Result<(Bytes, AccountHold), BodyError> {
         timeout(self.arrival, self.read_all(body)).await.unwrap_or_else(|_| {
             self.account.exceeded().add(Bound::RequestTimeout);
             Err(BodyError::TimedOut(self.arrival))
         })
     }
 
-    async fn read_all(&self, mut body: Body) -> Result<(Bytes, Hold), BodyError> {
+    async fn read_all(&self, mut body: Body) -> Result<(Bytes, AccountHold), BodyError> {
         let mut hold = self.account.hold(0)?;
         let mut whole = BytesMut::new();
         while let Some(frame) = body.frame().await.transpose()? {

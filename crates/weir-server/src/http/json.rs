@@ -12,10 +12,10 @@ use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 use tokio::{runtime::Handle, sync::Semaphore, task::spawn_blocking};
 
-use super::{client::Client, context::ServiceContext};
+use super::{client::HttpClient, context::ServiceContext};
 use crate::{
     bounds::{RequestBounds, TooLarge},
-    connections::{Hold, TooManyBytes},
+    connections::{AccountHold, TooManyBytes},
     conversion::{self, ConversionError, response},
     log,
 };
@@ -69,7 +69,7 @@ pub(super) enum JsonError {
 
 pub(super) async fn decide<S: Store>(
     State(api): State<Arc<JsonApi<S>>>,
-    Extension(client): Extension<Client>,
+    Extension(client): Extension<HttpClient>,
     request: HttpRequest,
 ) -> Response {
     let _call = api.calls.begin();
@@ -162,9 +162,9 @@ impl<S: Store> JsonApi<S> {
 
     async fn answer(
         &self,
-        client: &Client,
+        client: &HttpClient,
         body: &[u8],
-        mut hold: Hold,
+        mut hold: AccountHold,
         span: Option<Box<RequestSpan>>,
     ) -> Response {
         match self.handle(body, &mut hold, span.as_deref()).await {
@@ -195,7 +195,7 @@ impl<S: Store> JsonApi<S> {
     pub(super) async fn handle(
         &self,
         body: &[u8],
-        hold: &mut Hold,
+        hold: &mut AccountHold,
         span: Option<&RequestSpan>,
     ) -> Result<RateLimitResponse, JsonError> {
         let now = self.context.clock.now();
@@ -220,7 +220,7 @@ impl<S: Store> JsonApi<S> {
     }
 
     /// Has `hold` account for what decoding `body` takes.
-    pub(super) fn check_size(&self, body: &[u8], hold: &mut Hold) -> Result<(), JsonError> {
+    pub(super) fn check_size(&self, body: &[u8], hold: &mut AccountHold) -> Result<(), JsonError> {
         let objects = objects(body);
         // before they take memory: the request, two objects for a descriptor and its override, and one for an entry
         if objects > 1 + 2 * self.bounds.descriptors + self.bounds.entries {

@@ -41,7 +41,7 @@ pub struct Pages(Arc<Shelf>);
 struct Shelf {
     turn: Arc<Semaphore>,
     /// The pages that clients have not read, the oldest first.
-    unread: Mutex<VecDeque<(Instant, Weak<Page>)>>,
+    unread: Mutex<VecDeque<(Instant, Weak<RenderedPage>)>>,
     freed: Arc<Notify>,
     exceeded: Arc<Exceeded>,
 }
@@ -55,11 +55,11 @@ pub(super) struct PageSource {
     size: AtomicUsize,
 }
 
-type Rendering = BoxFuture<'static, Option<Arc<Page>>>;
+type Rendering = BoxFuture<'static, Option<Arc<RenderedPage>>>;
 
 /// A rendered page. Its text is gone when it was dropped for another one.
 #[derive(Debug)]
-struct Page {
+struct RenderedPage {
     text: Mutex<Option<Bytes>>,
     length: usize,
     freed: Arc<Notify>,
@@ -67,13 +67,13 @@ struct Page {
 
 #[derive(Debug)]
 struct PageBody {
-    page: Option<Arc<Page>>,
+    page: Option<Arc<RenderedPage>>,
     at: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the page was not read in time")]
-struct Dropped;
+struct DroppedPage;
 
 // === impl Pages ===
 
@@ -122,7 +122,7 @@ impl Shelf {
     fn time_to_room(&self, bytes: usize) -> Option<Duration> {
         let mut unread = self.unread.lock();
         unread.retain(|(_, page)| page.strong_count() > 0);
-        let length = |page: &Weak<Page>| page.upgrade().map_or(0, |page| page.length);
+        let length = |page: &Weak<RenderedPage>| page.upgrade().map_or(0, |page| page.length);
         let mut held: usize = unread.iter().map(|(_, page)| length(page)).sum();
         while held + bytes > MAX_PAGES
             && let Some((rendered, page)) = unread.front()
@@ -141,9 +141,9 @@ impl Shelf {
         None
     }
 
-    fn add(&self, text: Vec<u8>) -> Arc<Page> {
+    fn add(&self, text: Vec<u8>) -> Arc<RenderedPage> {
         let (length, freed) = (text.len(), Arc::clone(&self.freed));
-        let page = Arc::new(Page { text: Mutex::new(Some(text.into())), length, freed });
+        let page = Arc::new(RenderedPage { text: Mutex::new(Some(text.into())), length, freed });
         self.unread.lock().push_back((Instant::now(), Arc::downgrade(&page)));
         page
     }
@@ -170,7 +170,7 @@ impl PageSource {
         rendering
     }
 
-    async fn rendering(self: Arc<Self>) -> Option<Arc<Page>> {
+    async fn rendering(self: Arc<Self>) -> Option<Arc<RenderedPage>> {
         let turn = Arc::clone(&self.shelf.turn).acquire_owned().await.ok()?;
         self.shelf.make_room(self.size.load(Ordering::Relaxed)).await;
         // a request from now on needs a later page
@@ -185,9 +185,9 @@ impl PageSource {
     }
 }
 
-// === impl Page ===
+// === impl RenderedPage ===
 
-impl Drop for Page {
+impl Drop for RenderedPage {
     fn drop(&mut self) {
         self.freed.notify_one();
     }
@@ -197,12 +197,12 @@ impl Drop for Page {
 
 impl http_body::Body for PageBody {
     type Data = Bytes;
-    type Error = Dropped;
+    type Error = DroppedPage;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Dropped>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, DroppedPage>>> {
         let Some(page) = &self.page else { return Poll::Ready(None) };
         let end = page.length.min(self.at + PART);
         // a copy, so that the page can be dropped while its connection waits
@@ -212,7 +212,7 @@ impl http_body::Body for PageBody {
         if is_last || part.is_none() {
             self.page = None;
         }
-        Poll::Ready(Some(part.map(Frame::data).ok_or(Dropped)))
+        Poll::Ready(Some(part.map(Frame::data).ok_or(DroppedPage)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -22,7 +22,7 @@ use tokio::{
 };
 use tower::ServiceExt as _;
 
-use super::{access::Peer, client::Client};
+use super::{access::HttpPeer, client::HttpClient};
 use crate::connections::{Connection, Connections, MAX_READ, Metered, UnreadBytes};
 use weir_observe::throttle::Throttle;
 
@@ -80,10 +80,10 @@ async fn serve_connection(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot disable nagle's algorithm on a connection");
     }
-    let peer = Peer::of(&stream);
+    let peer = HttpPeer::of(&stream);
     let account = Arc::clone(opened.account());
     let bounds = *connections.bounds();
-    let client = Client::new(Arc::clone(&account), bounds.arrival);
+    let client = HttpClient::new(Arc::clone(&account), bounds.arrival);
     let respond = |request: hyper::Request<Incoming>| {
         client.account().set_used();
         let (router, client) = (router.clone(), client.clone());
@@ -126,7 +126,7 @@ async fn serve_connection(
 
 type CountedBody = Pin<Box<dyn http_body::Body<Data = UnreadBytes, Error = axum::Error> + Send>>;
 
-fn counted(body: Body, client: Client) -> CountedBody {
+fn counted(body: Body, client: HttpClient) -> CountedBody {
     let count = move |bytes: Bytes| UnreadBytes::new(bytes, Arc::clone(client.account()));
     Box::pin(body.map_frame(move |frame| frame.map_data(&count)))
 }

@@ -18,7 +18,7 @@ use super::{
     certificates::Certificates,
     handshake::Handshakes,
     socket::Incoming,
-    worker::{Protocol, Workers},
+    worker::{ServedProtocol, Workers},
 };
 use crate::{
     connections::{Connection, Connections},
@@ -32,7 +32,7 @@ pub(crate) const TLS_HANDSHAKE: u8 = 0x16;
 /// How long to wait after a failed accept. The usual cause, too many open files, outlasts an immediate retry.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-pub(crate) struct Listening<P> {
+pub(crate) struct ListeningPort<P> {
     pub(crate) listener: Listener,
     pub(crate) threads: usize,
     pub(crate) certificates: Option<Arc<Certificates>>,
@@ -42,14 +42,14 @@ pub(crate) struct Listening<P> {
 
 /// Serves connections until `stop`, and polls `beside` meanwhile. Then accepts no more, waits for `stopping`, and shuts
 /// the open connections down gracefully. Closes those that are still open after `drain`.
-pub(crate) async fn accept<P: Protocol>(
-    listening: Listening<P>,
+pub(crate) async fn accept<P: ServedProtocol>(
+    listening: ListeningPort<P>,
     stop: impl Future<Output = ()>,
     beside: impl Future<Output = Infallible>,
     stopping: impl Future<Output = ()>,
     drain: Duration,
 ) -> io::Result<()> {
-    let Listening { listener, threads, certificates, connections, protocol } = listening;
+    let ListeningPort { listener, threads, certificates, connections, protocol } = listening;
     let mut workers = Workers::start(threads, &protocol)?;
     let (done, mut secured) = mpsc::unbounded_channel();
     let start = |certificates| Handshakes::start(threads, certificates, &done);
@@ -90,6 +90,6 @@ pub(crate) async fn accept<P: Protocol>(
     Ok(())
 }
 
-fn opened(connections: &Arc<Connections>, protocol: &impl Protocol) -> Option<Connection> {
+fn opened(connections: &Arc<Connections>, protocol: &impl ServedProtocol) -> Option<Connection> {
     if protocol.has_to_authenticate() { connections.open_unauthenticated() } else { connections.open() }
 }

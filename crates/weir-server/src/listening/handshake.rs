@@ -13,7 +13,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use super::{
     certificates::Certificates,
     refusal::Refusal,
-    socket::{Peer, Socket},
+    socket::{Peer, ServedSocket},
 };
 use crate::{bounds::MAX_HANDSHAKES, connections::Connection, net::Accepted};
 use weir_store::runtime;
@@ -31,13 +31,13 @@ const LOWEST_PRIORITY: i32 = 19;
 
 /// The threads end when this is dropped.
 pub(super) struct Handshakes {
-    threads: Vec<mpsc::Sender<Waiting>>,
+    threads: Vec<mpsc::Sender<WaitingHandshakes>>,
     next: usize,
 }
 
-type Waiting = (Accepted, Connection);
+type WaitingHandshakes = (Accepted, Connection);
 
-type Done = mpsc::UnboundedSender<(Box<TlsStream<Socket>>, Connection)>;
+type Done = mpsc::UnboundedSender<(Box<TlsStream<ServedSocket>>, Connection)>;
 
 impl Handshakes {
     /// Starts threads for a server that has `serving` threads. Handshakes use the latest of `certificates`.
@@ -74,7 +74,7 @@ fn yield_to_decisions() {
 
 /// Makes up to `max_open` handshakes at a time, until the channel is closed. Then aborts those under way.
 async fn run(
-    mut accepted: mpsc::Receiver<Waiting>,
+    mut accepted: mpsc::Receiver<WaitingHandshakes>,
     max_open: usize,
     certificates: Arc<Certificates>,
     done: Done,
@@ -85,7 +85,7 @@ async fn run(
         tokio::select! {
             next = accepted.recv() => {
                 let Some((next, opened)) = next else { return };
-                let socket = match Socket::new(next) {
+                let socket = match ServedSocket::new(next) {
                     Ok(socket) => socket,
                     Err(error) => {
                         tracing::warn!(%error, "cannot serve a connection");
@@ -116,7 +116,7 @@ fn abort_oldest(open: &mut VecDeque<(Peer, AbortHandle)>, certificates: &Certifi
     }
 }
 
-async fn handshake(socket: Socket, opened: Connection, certificates: Arc<Certificates>, done: Done) {
+async fn handshake(socket: ServedSocket, opened: Connection, certificates: Arc<Certificates>, done: Done) {
     let peer = socket.peer();
     let handshake = timeout(TIMEOUT, TlsAcceptor::from(certificates.config()).accept(socket));
     let handshake = tokio::select! {
@@ -149,7 +149,7 @@ mod tests {
     use crate::Connections;
     use weir_net::tls::ServerTls;
 
-    async fn started(max_open: usize) -> mpsc::Sender<Waiting> {
+    async fn started(max_open: usize) -> mpsc::Sender<WaitingHandshakes> {
         let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weir-testing/keys");
         let (certificate, key) = (keys.join("rsa.crt"), keys.join("rsa.pem"));
         let tls = ServerTls { certificate, key, client_ca: None, client_names: Vec::new() };
@@ -160,7 +160,7 @@ mod tests {
         sender
     }
 
-    async fn silent(sender: &mpsc::Sender<Waiting>) -> UnixStream {
+    async fn silent(sender: &mpsc::Sender<WaitingHandshakes>) -> UnixStream {
         let (ours, theirs) = StdStream::pair().expect("a pair");
         ours.set_nonblocking(true).expect("a socket");
         theirs.set_nonblocking(true).expect("a socket");

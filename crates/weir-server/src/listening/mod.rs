@@ -11,7 +11,7 @@ mod worker;
 pub use certificates::Certificates;
 
 pub(super) use self::{
-    accept::{Listening, TLS_HANDSHAKE, accept},
+    accept::{ListeningPort, TLS_HANDSHAKE, accept},
     socket::Incoming,
-    worker::Protocol,
+    worker::ServedProtocol,
 };

@@ -9,7 +9,7 @@ use weir_net::tls::{EndedAuthority, WrongClientName};
 use weir_observe::{Counter, Metric, throttle::Throttle};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(crate) enum RefusalReason {
     /// The client closed the connection before it sent anything wrong, as TCP health checks do.
     Closed,
     /// It took too long, or too many others began meanwhile.
@@ -27,16 +27,16 @@ pub(crate) enum Reason {
 /// A failed handshake.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    pub(crate) reason: Reason,
+    pub(crate) reason: RefusalReason,
     detail: String,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Refusals([(Counter, Throttle); Reason::ALL.len()]);
+pub(crate) struct Refusals([(Counter, Throttle); RefusalReason::ALL.len()]);
 
-// === impl Reason ===
+// === impl RefusalReason ===
 
-impl Reason {
+impl RefusalReason {
     const ALL: [Self; 10] = [
         Self::Closed,
         Self::TimedOut,
@@ -87,48 +87,48 @@ impl Reason {
 
 impl Refusal {
     pub(crate) fn timed_out() -> Self {
-        Self { reason: Reason::TimedOut, detail: String::new() }
+        Self { reason: RefusalReason::TimedOut, detail: String::new() }
     }
 
     pub(crate) fn of(error: &io::Error) -> Self {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
         let closed = matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset);
         match tls {
-            None if closed => Self { reason: Reason::Closed, detail: error.to_string() },
-            None => Self { reason: Reason::Other, detail: error.to_string() },
+            None if closed => Self { reason: RefusalReason::Closed, detail: error.to_string() },
+            None => Self { reason: RefusalReason::Other, detail: error.to_string() },
             Some(Error::InvalidCertificate(CertificateError::Other(other)))
                 if other.0.is::<WrongClientName>() =>
             {
-                Self { reason: Reason::WrongName, detail: other.0.to_string() }
+                Self { reason: RefusalReason::WrongName, detail: other.0.to_string() }
             }
             Some(Error::InvalidCertificate(CertificateError::Other(other)))
                 if other.0.is::<EndedAuthority>() =>
             {
-                Self { reason: Reason::Expired, detail: other.0.to_string() }
+                Self { reason: RefusalReason::Expired, detail: other.0.to_string() }
             }
             Some(error) => Self { reason: reason(error), detail: error.to_string() },
         }
     }
 }
 
-fn reason(error: &Error) -> Reason {
+fn reason(error: &Error) -> RefusalReason {
     use CertificateError as Certificate;
     match error {
         Error::InvalidMessage(
             InvalidMessage::InvalidContentType
             | InvalidMessage::UnknownProtocolVersion
             | InvalidMessage::MessageTooLarge,
-        ) => Reason::NotTls,
-        Error::NoCertificatesPresented => Reason::NoCertificate,
+        ) => RefusalReason::NotTls,
+        Error::NoCertificatesPresented => RefusalReason::NoCertificate,
         Error::InvalidCertificate(error) => match error {
             Certificate::Expired
             | Certificate::ExpiredContext { .. }
             | Certificate::NotValidYet
-            | Certificate::NotValidYetContext { .. } => Reason::Expired,
-            Certificate::UnknownIssuer | Certificate::BadSignature => Reason::Untrusted,
-            _ => Reason::Other,
+            | Certificate::NotValidYetContext { .. } => RefusalReason::Expired,
+            Certificate::UnknownIssuer | Certificate::BadSignature => RefusalReason::Untrusted,
+            _ => RefusalReason::Other,
         },
-        Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Reason::Incompatible,
+        Error::PeerIncompatible(_) | Error::NoApplicationProtocol => RefusalReason::Incompatible,
         Error::AlertReceived(
             AlertDescription::UnknownCA
             | AlertDescription::BadCertificate
@@ -136,8 +136,8 @@ fn reason(error: &Error) -> Reason {
             | AlertDescription::CertificateExpired
             | AlertDescription::CertificateRevoked
             | AlertDescription::UnsupportedCertificate,
-        ) => Reason::Rejected,
-        _ => Reason::Other,
+        ) => RefusalReason::Rejected,
+        _ => RefusalReason::Other,
     }
 }
 
@@ -154,7 +154,7 @@ impl Refusals {
     /// Logs each reason at most once a second.
     pub(crate) fn add(&self, peer: Peer, refusal: &Refusal) {
         let (counter, throttle) = &self.0[refusal.reason as usize];
-        if refusal.reason == Reason::Closed {
+        if refusal.reason == RefusalReason::Closed {
             tracing::debug!(%peer, "TLS handshake failed: {refusal}");
         } else if let Some(suppressed) = throttle.admit(Instant::now()) {
             tracing::warn!(%peer, suppressed, "TLS handshake failed: {refusal}");
@@ -164,7 +164,7 @@ impl Refusals {
     }
 
     pub(crate) fn metrics(&self) -> impl Iterator<Item = Metric> {
-        Reason::ALL.into_iter().zip(&self.0).map(|(reason, (counter, _))| {
+        RefusalReason::ALL.into_iter().zip(&self.0).map(|(reason, (counter, _))| {
             let help = "TLS handshakes that failed, by reason.";
             Metric::counter("weir.tls.handshakes_failed", help, counter.get()).label("reason", reason.name())
         })

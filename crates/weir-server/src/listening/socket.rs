@@ -18,13 +18,13 @@ use crate::net::Accepted;
 pub(crate) enum Incoming {
     Plain(Accepted),
     /// After the TLS handshake, detached.
-    Secured(Box<TlsStream<Socket>>),
+    Secured(Box<TlsStream<ServedSocket>>),
 }
 
 /// A socket that can leave its runtime and join another one.
-pub(crate) struct Socket(State);
+pub(crate) struct ServedSocket(SocketState);
 
-enum State {
+enum SocketState {
     Tcp(TcpStream),
     Unix(UnixStream),
     /// Registered with no runtime.
@@ -39,28 +39,28 @@ pub(crate) enum Peer {
     Unknown,
 }
 
-// === impl Socket ===
+// === impl ServedSocket ===
 
-impl Socket {
+impl ServedSocket {
     pub(crate) fn new(accepted: Accepted) -> io::Result<Self> {
         Ok(Self(match accepted {
-            Accepted::Tcp(stream) => State::Tcp(TcpStream::from_std(stream)?),
-            Accepted::Unix(stream) => State::Unix(UnixStream::from_std(stream)?),
+            Accepted::Tcp(stream) => SocketState::Tcp(TcpStream::from_std(stream)?),
+            Accepted::Unix(stream) => SocketState::Unix(UnixStream::from_std(stream)?),
         }))
     }
 
-    /// Leaves its runtime. Reading and writing fail until [`Socket::attach`].
+    /// Leaves its runtime. Reading and writing fail until [`ServedSocket::attach`].
     pub(crate) fn detach(&mut self) -> io::Result<()> {
-        self.0 = match std::mem::replace(&mut self.0, State::Broken) {
-            State::Tcp(stream) => State::Detached(Accepted::Tcp(stream.into_std()?)),
-            State::Unix(stream) => State::Detached(Accepted::Unix(stream.into_std()?)),
+        self.0 = match std::mem::replace(&mut self.0, SocketState::Broken) {
+            SocketState::Tcp(stream) => SocketState::Detached(Accepted::Tcp(stream.into_std()?)),
+            SocketState::Unix(stream) => SocketState::Detached(Accepted::Unix(stream.into_std()?)),
             state => state,
         };
         Ok(())
     }
 
     pub(crate) fn attach(&mut self) -> io::Result<()> {
-        if let State::Detached(accepted) = std::mem::replace(&mut self.0, State::Broken) {
+        if let SocketState::Detached(accepted) = std::mem::replace(&mut self.0, SocketState::Broken) {
             *self = Self::new(accepted)?;
         }
         Ok(())
@@ -68,7 +68,7 @@ impl Socket {
 
     pub(crate) fn peer(&self) -> Peer {
         match &self.0 {
-            State::Tcp(stream) => stream.peer_addr().map_or(Peer::Unknown, Peer::Tcp),
+            SocketState::Tcp(stream) => stream.peer_addr().map_or(Peer::Unknown, Peer::Tcp),
             _ => Peer::Unknown,
         }
     }
@@ -78,26 +78,26 @@ fn detached() -> io::Error {
     io::Error::other("the socket belongs to no thread")
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for ServedSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match &mut self.get_mut().0 {
-            State::Tcp(stream) => Pin::new(stream).poll_read(context, into),
-            State::Unix(stream) => Pin::new(stream).poll_read(context, into),
-            State::Detached(_) | State::Broken => Poll::Ready(Err(detached())),
+            SocketState::Tcp(stream) => Pin::new(stream).poll_read(context, into),
+            SocketState::Unix(stream) => Pin::new(stream).poll_read(context, into),
+            SocketState::Detached(_) | SocketState::Broken => Poll::Ready(Err(detached())),
         }
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for ServedSocket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().0 {
-            State::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
-            State::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
-            State::Detached(_) | State::Broken => Poll::Ready(Err(detached())),
+            SocketState::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            SocketState::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
+            SocketState::Detached(_) | SocketState::Broken => Poll::Ready(Err(detached())),
         }
     }
 
@@ -107,9 +107,9 @@ impl AsyncWrite for Socket {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().0 {
-            State::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
-            State::Unix(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
-            State::Detached(_) | State::Broken => Poll::Ready(Err(detached())),
+            SocketState::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
+            SocketState::Unix(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
+            SocketState::Detached(_) | SocketState::Broken => Poll::Ready(Err(detached())),
         }
     }
 
@@ -119,17 +119,17 @@ impl AsyncWrite for Socket {
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().0 {
-            State::Tcp(stream) => Pin::new(stream).poll_flush(context),
-            State::Unix(stream) => Pin::new(stream).poll_flush(context),
-            State::Detached(_) | State::Broken => Poll::Ready(Err(detached())),
+            SocketState::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            SocketState::Unix(stream) => Pin::new(stream).poll_flush(context),
+            SocketState::Detached(_) | SocketState::Broken => Poll::Ready(Err(detached())),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().0 {
-            State::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
-            State::Unix(stream) => Pin::new(stream).poll_shutdown(context),
-            State::Detached(_) | State::Broken => Poll::Ready(Err(detached())),
+            SocketState::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            SocketState::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+            SocketState::Detached(_) | SocketState::Broken => Poll::Ready(Err(detached())),
         }
     }
 }

@@ -19,7 +19,7 @@ use super::socket::Incoming;
 use crate::connections::Connection;
 use weir_store::runtime;
 
-pub(crate) trait Protocol: Send + Sync + 'static {
+pub(crate) trait ServedProtocol: Send + Sync + 'static {
     /// Begins the names of its threads.
     const THREADS: &'static str;
 
@@ -40,13 +40,13 @@ pub(crate) trait Protocol: Send + Sync + 'static {
 }
 
 pub(crate) struct Workers {
-    threads: Vec<Worker>,
+    threads: Vec<ServingThread>,
     stopping: watch::Sender<bool>,
     /// Closes their connections at once when dropped.
     _cut: watch::Sender<()>,
 }
 
-struct Worker {
+struct ServingThread {
     /// None once the worker should end.
     connections: Option<mpsc::UnboundedSender<(Incoming, Connection)>>,
     open: Arc<AtomicUsize>,
@@ -59,10 +59,11 @@ struct OpenGuard(Arc<AtomicUsize>);
 // === impl Workers ===
 
 impl Workers {
-    pub(crate) fn start<P: Protocol>(threads: usize, services: &Arc<P>) -> io::Result<Self> {
+    pub(crate) fn start<P: ServedProtocol>(threads: usize, services: &Arc<P>) -> io::Result<Self> {
         let (stopping, stopped) = watch::channel(false);
         let (cut, is_cut) = watch::channel(());
-        let start = |index| Worker::start(index, Arc::clone(services), stopped.clone(), is_cut.clone());
+        let start =
+            |index| ServingThread::start(index, Arc::clone(services), stopped.clone(), is_cut.clone());
         Ok(Self { threads: (0..threads.max(1)).map(start).collect::<Result<_, _>>()?, stopping, _cut: cut })
     }
 
@@ -94,10 +95,10 @@ impl Workers {
     }
 }
 
-// === impl Worker ===
+// === impl ServingThread ===
 
-impl Worker {
-    fn start<P: Protocol>(
+impl ServingThread {
+    fn start<P: ServedProtocol>(
         index: usize,
         services: Arc<P>,
         stopping: watch::Receiver<bool>,
@@ -117,7 +118,7 @@ impl Worker {
 }
 
 /// Serves the `accepted` connections until the channel is closed and all of them have ended, or until `cut`.
-async fn run<P: Protocol>(
+async fn run<P: ServedProtocol>(
     mut accepted: mpsc::UnboundedReceiver<(Incoming, Connection)>,
     services: &Arc<P>,
     open: &Arc<AtomicUsize>,

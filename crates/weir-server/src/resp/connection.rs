@@ -19,13 +19,13 @@ use tokio::{
 use super::{
     commands,
     parse::{Parsed, Ranges, parse},
-    reply::Replies,
+    reply::CommandReplies,
     service::Service,
-    session::{Queue, Session},
+    session::{CommandQueue, Session},
 };
 use crate::{
     bounds::Bound,
-    connections::{Connection, Hold, Metered},
+    connections::{AccountHold, Connection, Metered},
     listening::TLS_HANDSHAKE,
 };
 use weir_limit::Timestamp;
@@ -56,7 +56,7 @@ pub(super) async fn serve<S: Store, I>(
 {
     let account = open.account();
     let Ok(hold) = account.hold(0) else { return };
-    let mut driver = Driver {
+    let mut driver = ConnectionDriver {
         io: Metered::new(io, Arc::clone(account)),
         open,
         service,
@@ -64,7 +64,7 @@ pub(super) async fn serve<S: Store, I>(
         buffer: Vec::with_capacity(READ),
         ahead: Ahead::default(),
         hold,
-        replies: Replies::default(),
+        replies: CommandReplies::default(),
         stopping,
         begun: None,
         is_new: true,
@@ -79,7 +79,7 @@ pub(super) async fn serve<S: Store, I>(
     }
 }
 
-struct Driver<'a, S, I> {
+struct ConnectionDriver<'a, S, I> {
     io: Metered<I>,
     open: &'a Connection,
     service: &'a Service<S>,
@@ -87,8 +87,8 @@ struct Driver<'a, S, I> {
     buffer: Vec<u8>,
     ahead: Ahead,
     /// Accounts for the buffer.
-    hold: Hold,
-    replies: Replies,
+    hold: AccountHold,
+    replies: CommandReplies,
     stopping: watch::Receiver<bool>,
     /// When the command began that has arrived in part.
     begun: Option<Instant>,
@@ -104,9 +104,9 @@ struct Ahead {
     turns_left: Option<usize>,
 }
 
-// === impl Driver ===
+// === impl ConnectionDriver ===
 
-impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
+impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<'_, S, I> {
     async fn run(&mut self) -> io::Result<()> {
         while self.read().await? {
             self.carry_out().await?;
@@ -220,7 +220,7 @@ impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
     }
 
     /// Carries out the commands of a transaction, each by itself. Returns the time for the next command.
-    async fn execute(&mut self, queue: &Queue, mut now: Timestamp) -> io::Result<Timestamp> {
+    async fn execute(&mut self, queue: &CommandQueue, mut now: Timestamp) -> io::Result<Timestamp> {
         for command in queue.commands() {
             let (session, replies) = (&mut self.session, &mut self.replies);
             let carried_out = commands::carry_out_queued(self.service, session, command, now, replies);

@@ -66,7 +66,7 @@ impl Broken {
     }
 }
 
-enum Header {
+enum CommandHeader {
     /// The length, and where the next line begins. None if it is no number.
     Length(Option<i64>, usize),
     Incomplete,
@@ -81,10 +81,10 @@ pub(super) fn parse(bytes: &[u8], bounds: CommandBounds, ranges: &mut Ranges) ->
         Some(_) => return inline(bytes),
     }
     let (elements, mut at) = match header(bytes, 1) {
-        Header::Incomplete => return Parsed::Incomplete,
-        Header::Length(None, _) => return Parsed::Broken(Broken::ArrayLength),
-        Header::Length(Some(length), end) if length <= 0 => return Parsed::Empty(end),
-        Header::Length(Some(length), end) => (length, end),
+        CommandHeader::Incomplete => return Parsed::Incomplete,
+        CommandHeader::Length(None, _) => return Parsed::Broken(Broken::ArrayLength),
+        CommandHeader::Length(Some(length), end) if length <= 0 => return Parsed::Empty(end),
+        CommandHeader::Length(Some(length), end) => (length, end),
     };
     if usize::try_from(elements).is_ok_and(|elements| elements > bounds.arguments) {
         return Parsed::Broken(Broken::TooManyArguments(bounds.arguments));
@@ -96,8 +96,10 @@ pub(super) fn parse(bytes: &[u8], bounds: CommandBounds, ranges: &mut Ranges) ->
             Some(other) => return Parsed::Broken(Broken::NotBulk(*other)),
         }
         let (length, start) = match header(bytes, at + 1) {
-            Header::Incomplete => return Parsed::Incomplete,
-            Header::Length(length, end) => (length.and_then(|length| usize::try_from(length).ok()), end),
+            CommandHeader::Incomplete => return Parsed::Incomplete,
+            CommandHeader::Length(length, end) => {
+                (length.and_then(|length| usize::try_from(length).ok()), end)
+            }
         };
         let Some(length) = length else { return Parsed::Broken(Broken::BulkLength) };
         if length > bounds.bulk {
@@ -118,17 +120,17 @@ pub(super) fn parse(bytes: &[u8], bounds: CommandBounds, ranges: &mut Ranges) ->
     Parsed::Command(at)
 }
 
-fn header(bytes: &[u8], start: usize) -> Header {
+fn header(bytes: &[u8], start: usize) -> CommandHeader {
     let rest = &bytes[start..];
     let line = &rest[..rest.len().min(MAX_HEADER)];
     match line.iter().position(|byte| *byte == b'\r') {
         // its number is no number either way
-        None if line.len() == MAX_HEADER => Header::Length(None, start),
-        None => Header::Incomplete,
+        None if line.len() == MAX_HEADER => CommandHeader::Length(None, start),
+        None => CommandHeader::Incomplete,
         Some(end) => match rest.get(end + 1) {
-            None => Header::Incomplete,
-            Some(b'\n') => Header::Length(number(&line[..end]), start + end + 2),
-            Some(_) => Header::Length(None, start),
+            None => CommandHeader::Incomplete,
+            Some(b'\n') => CommandHeader::Length(number(&line[..end]), start + end + 2),
+            Some(_) => CommandHeader::Length(None, start),
         },
     }
 }

@@ -3,15 +3,15 @@
 const MAX_QUOTED: usize = 128;
 
 #[derive(Debug, Default)]
-pub(super) struct Replies {
+pub(super) struct CommandReplies {
     bytes: Vec<u8>,
     pub(super) is_resp3: bool,
     errors: u64,
 }
 
-// === impl Replies ===
+// === impl CommandReplies ===
 
-impl Replies {
+impl CommandReplies {
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -108,15 +108,15 @@ pub(super) fn quoted(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn written(is_resp3: bool, write: impl FnOnce(&mut Replies)) -> String {
-        let mut replies = Replies { is_resp3, ..Replies::default() };
+    fn written(is_resp3: bool, write: impl FnOnce(&mut CommandReplies)) -> String {
+        let mut replies = CommandReplies { is_resp3, ..CommandReplies::default() };
         write(&mut replies);
         String::from_utf8(replies.bytes().to_vec()).expect("text")
     }
 
     #[test]
     fn both_versions_are_written() {
-        let write = |replies: &mut Replies| {
+        let write = |replies: &mut CommandReplies| {
             replies.map(1);
             replies.bulk("k");
             replies.set(1);

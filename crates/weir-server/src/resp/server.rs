@@ -15,7 +15,7 @@ use tokio::{
 use super::{connection, service::Service};
 use crate::{
     connections::Connection,
-    listening::{Certificates, Incoming, Listening, Protocol, accept},
+    listening::{Certificates, Incoming, ListeningPort, ServedProtocol, accept},
     net::{Accepted, Listener},
 };
 use weir_store::Store;
@@ -48,12 +48,12 @@ impl<S: Store> Server<S> {
     ) -> io::Result<()> {
         let Self { service: protocol, threads, certificates } = self;
         let connections = Arc::clone(&protocol.connections);
-        let listening = Listening { listener, threads, certificates, connections, protocol };
+        let listening = ListeningPort { listener, threads, certificates, connections, protocol };
         accept(listening, stop, future::pending(), future::ready(()), drain).await
     }
 }
 
-impl<S: Store> Protocol for Service<S> {
+impl<S: Store> ServedProtocol for Service<S> {
     const THREADS: &'static str = "weir-redis";
 
     async fn serve(

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::parse::{CommandBounds, Ranges};
-use crate::connections::Hold;
+use crate::connections::AccountHold;
 
 const MAX_QUEUED: usize = 10_000;
 
@@ -25,9 +25,9 @@ pub(super) struct Session {
     pub(super) name: Vec<u8>,
     pub(super) client_library: [Vec<u8>; 2],
     /// The commands since `MULTI`.
-    pub(super) queue: Option<Queue>,
+    pub(super) queue: Option<CommandQueue>,
     /// The commands that are carried out next, after `EXEC`.
-    pub(super) executing: Option<Queue>,
+    pub(super) executing: Option<CommandQueue>,
     pub(super) is_closing: bool,
     wrong_passwords: u32,
     /// How long the last reply has to be held back.
@@ -35,12 +35,12 @@ pub(super) struct Session {
 }
 
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct CommandQueue {
     commands: Vec<QueuedCommand>,
     /// Whether one of them was refused, so that none will be carried out.
     pub(super) is_broken: bool,
     bytes: usize,
-    hold: Hold,
+    hold: AccountHold,
 }
 
 #[derive(Debug)]
@@ -95,12 +95,12 @@ impl Session {
     }
 }
 
-// === impl Queue ===
+// === impl CommandQueue ===
 
-impl Queue {
+impl CommandQueue {
     const OVERHEAD: usize = size_of::<QueuedCommand>();
 
-    pub(super) const fn new(hold: Hold) -> Self {
+    pub(super) const fn new(hold: AccountHold) -> Self {
         Self { commands: Vec::new(), is_broken: false, bytes: 0, hold }
     }
 

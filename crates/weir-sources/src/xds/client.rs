@@ -31,12 +31,12 @@ use tonic::{
 
 use super::{
     metrics::XdsMetrics,
-    parts::{Bounds, Exceeded},
+    parts::{ExceededPart, PartBounds},
     requests::Requests,
     resource::TYPE_URL,
     response::{BoundedCodec, Resource, Response},
     settings::{XdsSettings, XdsTls},
-    snapshot::{Outcome, Snapshot},
+    snapshot::{Snapshot, SnapshotOutcome},
 };
 use weir_net::{
     grpc_client::{TargetTls, connect},
@@ -62,10 +62,10 @@ const NAMES: ClientTlsNames = ClientTlsNames {
     key: "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
 };
 
-pub(super) struct Client {
+pub(super) struct XdsClient {
     settings: XdsSettings,
     snapshots: mpsc::Sender<Snapshot>,
-    outcomes: mpsc::UnboundedReceiver<Outcome>,
+    outcomes: mpsc::UnboundedReceiver<SnapshotOutcome>,
     metrics: Arc<XdsMetrics>,
     next_id: u64,
     /// The version of the rules in use; empty before the first.
@@ -76,13 +76,13 @@ pub(super) struct Client {
     hasher: RandomState,
 }
 
-struct Ended {
+struct EndedStream {
     reason: String,
-    progress: Progress,
+    progress: StreamProgress,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum StreamProgress {
     NotConnected,
     Connected,
     /// There were no response headers in time.
@@ -90,13 +90,13 @@ enum Progress {
     Answered,
 }
 
-// === impl Client ===
+// === impl XdsClient ===
 
-impl Client {
+impl XdsClient {
     pub(super) fn new(
         settings: XdsSettings,
         snapshots: mpsc::Sender<Snapshot>,
-        outcomes: mpsc::UnboundedReceiver<Outcome>,
+        outcomes: mpsc::UnboundedReceiver<SnapshotOutcome>,
         metrics: Arc<XdsMetrics>,
     ) -> Self {
         Self {
@@ -114,20 +114,21 @@ impl Client {
 
     /// Never returns.
     pub(super) async fn run(mut self) {
-        let (mut failures, mut last) = (0_u32, Progress::NotConnected);
+        let (mut failures, mut last) = (0_u32, StreamProgress::NotConnected);
         loop {
-            let Ended { reason, progress } = self.stream().await;
+            let EndedStream { reason, progress } = self.stream().await;
             self.metrics.connected.set(0);
             self.metrics.disconnected.add(1);
             // a stream without an answer has waited already, and may be one of a control plane that has no rules yet
-            let begins = matches!(progress, Progress::Answered | Progress::Unanswered) || progress != last;
+            let begins =
+                matches!(progress, StreamProgress::Answered | StreamProgress::Unanswered) || progress != last;
             failures = if begins { 1 } else { failures + 1 };
             last = progress;
             let XdsSettings { backoff, connect_retry, .. } = &self.settings;
-            let connected = progress != Progress::NotConnected;
+            let connected = progress != StreamProgress::NotConnected;
             let first = match progress {
-                Progress::NotConnected | Progress::Unanswered => *connect_retry,
-                Progress::Connected | Progress::Answered => backoff.initial,
+                StreamProgress::NotConnected | StreamProgress::Unanswered => *connect_retry,
+                StreamProgress::Connected | StreamProgress::Answered => backoff.initial,
             };
             let wait = backoff.wait(first, failures);
             if connected {
@@ -142,19 +143,19 @@ impl Client {
         }
     }
 
-    async fn stream(&mut self) -> Ended {
-        let mut progress = Progress::NotConnected;
+    async fn stream(&mut self) -> EndedStream {
+        let mut progress = StreamProgress::NotConnected;
         let reason = match self.follow(&mut progress).await {
             Ok(()) => "the stream has ended".to_owned(),
             // may have the names of a certificate, which are many
             Err(reason) => shortened(&reason, MAX_TEXT).into_owned(),
         };
-        Ended { reason, progress }
+        EndedStream { reason, progress }
     }
 
-    async fn follow(&mut self, progress: &mut Progress) -> Result<(), String> {
+    async fn follow(&mut self, progress: &mut StreamProgress) -> Result<(), String> {
         let channel = self.connect().await?;
-        *progress = Progress::Connected;
+        *progress = StreamProgress::Connected;
         tracing::info!("connected to the control plane");
         let (requests, receiver) = Requests::new(&self.settings);
         requests.send(DiscoveryRequest::default()).await?;
@@ -168,7 +169,7 @@ impl Client {
         }
         let limit = self.settings.response_timeout;
         let Ok(opened) = timeout(limit, self.open(channel, request)).await else {
-            *progress = Progress::Unanswered;
+            *progress = StreamProgress::Unanswered;
             let node = &self.settings.node_id;
             return Err(format!(
                 "it has sent no response headers within {limit:?}; it may have no rules for the node '{node}' \
@@ -178,7 +179,7 @@ impl Client {
         let mut responses = opened?;
         let mut next = self.first(&mut responses).await;
         while let Some(response) = next.map_err(|status| error(&status))? {
-            *progress = Progress::Answered;
+            *progress = StreamProgress::Answered;
             self.metrics.connected.set(1);
             next = self.handle(response, &requests, &mut responses).await?;
         }
@@ -194,7 +195,7 @@ impl Client {
         let max = self.settings.max_message;
         let mut client = Grpc::new(channel).max_decoding_message_size(max);
         client.ready().await.map_err(|error| chain(&error))?;
-        let codec = BoundedCodec { bounds: Bounds::of(max) };
+        let codec = BoundedCodec { bounds: PartBounds::of(max) };
         let opened = client.streaming(request, PathAndQuery::from_static(METHOD), codec).await;
         opened.map(tonic::Response::into_inner).map_err(|status| error(&status))
     }
@@ -270,7 +271,7 @@ impl Client {
     async fn judge(
         &mut self,
         type_url: &str,
-        resources: Result<Vec<Resource>, Exceeded>,
+        resources: Result<Vec<Resource>, ExceededPart>,
     ) -> Result<(), String> {
         let resources = if type_url == TYPE_URL {
             resources.map_err(|exceeded| exceeded.to_string())

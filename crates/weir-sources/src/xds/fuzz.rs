@@ -3,7 +3,7 @@
 use prost::Message as _;
 
 use super::{
-    parts::Bounds,
+    parts::PartBounds,
     resource::{ResourceError, TYPE_URL, document},
     response::Resource,
 };
@@ -13,7 +13,7 @@ use weir_proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
 /// Decodes a resource and compiles its rules. What the generated type decodes must be the same rules.
 pub fn resource(input: &[u8]) {
     // also as a response, and whatever it holds
-    let _ = Bounds { parts: 100, paths: 1_000 }.check(input);
+    let _ = PartBounds { parts: 100, paths: 1_000 }.check(input);
     let of = |value: Vec<u8>| document(Resource { type_url: TYPE_URL.to_owned(), value: value.into() });
     let ours = of(input.to_vec());
     match RateLimitConfig::decode(input) {

@@ -17,7 +17,7 @@ const SMALL: usize = 4 << 20;
 const LEVELS_PER_PART: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bounds {
+pub(super) struct PartBounds {
     /// Resources, descriptors, limits, replaced limits and metadata values. A deep limit counts as several.
     pub(super) parts: usize,
     /// Bytes of the paths to all rules. Each rule has its path several times in memory, a page of stats eight times.
@@ -25,7 +25,7 @@ pub(super) struct Bounds {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Exceeded {
+pub(super) enum ExceededPart {
     #[error(
         "the response has more than {0} resources, descriptors, limits and values of metadata; a larger \
          XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES allows one for each {BYTES_PER_PART} bytes"
@@ -39,7 +39,7 @@ pub(super) enum Exceeded {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum PartKind {
     Response,
     Resource,
     Config,
@@ -51,16 +51,16 @@ enum Kind {
 }
 
 struct Unread<'a> {
-    kind: Kind,
+    kind: PartKind,
     fields: &'a [u8],
     /// The number of descriptors around it, and the bytes of their keys and values.
     levels: usize,
     texts: usize,
 }
 
-// === impl Bounds ===
+// === impl PartBounds ===
 
-impl Bounds {
+impl PartBounds {
     /// For messages of up to `bytes` bytes; small ones have the bounds of [`SMALL`].
     pub(super) fn of(bytes: usize) -> Self {
         let bytes = bytes.max(SMALL);
@@ -68,29 +68,29 @@ impl Bounds {
     }
 
     /// Checks an encoded `DiscoveryResponse`, in bounded memory. What cannot be decoded is no error here.
-    pub(super) fn check(&self, response: &[u8]) -> Result<(), Exceeded> {
+    pub(super) fn check(&self, response: &[u8]) -> Result<(), ExceededPart> {
         let (mut parts, mut paths) = (0_usize, 0_usize);
-        let mut unread = vec![Unread { kind: Kind::Response, fields: response, levels: 0, texts: 0 }];
+        let mut unread = vec![Unread { kind: PartKind::Response, fields: response, levels: 0, texts: 0 }];
         while let Some(Unread { kind, fields: mut rest, mut levels, mut texts }) = unread.pop() {
             if levels > MAX_DEPTH {
                 // too deep, which decoding finds, too
                 continue;
             }
             let (first, mut is_rule) = (unread.len(), false);
-            levels += usize::from(kind == Kind::Descriptor);
+            levels += usize::from(kind == PartKind::Descriptor);
             while let Some((tag, field)) = next(&mut rest) {
                 if let Some(kind) = kind.part(tag) {
                     unread.push(Unread { kind, fields: field, levels, texts: 0 });
                     parts += 1;
-                } else if kind == Kind::Descriptor && matches!(tag, KEY | VALUE) {
+                } else if kind == PartKind::Descriptor && matches!(tag, KEY | VALUE) {
                     texts += field.len();
-                } else if kind == Kind::Descriptor && tag == RATE_LIMIT {
+                } else if kind == PartKind::Descriptor && tag == RATE_LIMIT {
                     // several are decoded to one
                     is_rule = true;
                     parts += replaced(field);
                 }
                 if parts > self.parts {
-                    return Err(Exceeded::Parts(self.parts));
+                    return Err(ExceededPart::Parts(self.parts));
                 }
             }
             if is_rule {
@@ -98,13 +98,13 @@ impl Bounds {
                 parts += 1 + levels / LEVELS_PER_PART;
             }
             if parts > self.parts {
-                return Err(Exceeded::Parts(self.parts));
+                return Err(ExceededPart::Parts(self.parts));
             }
             for part in &mut unread[first..] {
                 part.texts = texts;
             }
             if paths > self.paths {
-                return Err(Exceeded::Paths(self.paths));
+                return Err(ExceededPart::Paths(self.paths));
             }
         }
         Ok(())
@@ -119,9 +119,9 @@ const RATE_LIMIT: u32 = 3;
 /// The field of a limit with those that it replaces.
 const REPLACES: u32 = 5;
 
-// === impl Kind ===
+// === impl PartKind ===
 
-impl Kind {
+impl PartKind {
     const fn part(self, tag: u32) -> Option<Self> {
         Some(match (self, tag) {
             (Self::Response, 2) => Self::Resource,
@@ -189,12 +189,12 @@ mod tests {
 
     /// Returns the number of parts, which is the lowest bound that they keep.
     fn parts(response: &[u8]) -> usize {
-        let keeps = |parts: &usize| Bounds { parts: *parts, paths: usize::MAX }.check(response).is_ok();
+        let keeps = |parts: &usize| PartBounds { parts: *parts, paths: usize::MAX }.check(response).is_ok();
         (0..10_000).find(keeps).expect("few parts")
     }
 
     fn paths(response: &[u8]) -> usize {
-        let keeps = |paths: &usize| Bounds { parts: usize::MAX, paths: *paths }.check(response).is_ok();
+        let keeps = |paths: &usize| PartBounds { parts: usize::MAX, paths: *paths }.check(response).is_ok();
         (0..10_000).find(keeps).expect("short paths")
     }
 
@@ -239,8 +239,8 @@ mod tests {
         // a number, a text, eight bytes, four bytes and a group that nobody knows, then a length past the end
         bytes.extend(b"\x78\x01\x7a\x03new\x79\0\0\0\0\0\0\0\0\x7d\0\0\0\0\x7b\x7c\x12\x7f");
         assert_eq!(parts(&bytes), counted);
-        assert_eq!(Bounds::of(640).check(&bytes), Ok(()));
-        assert_eq!(Bounds::of(640), Bounds { parts: 43_690, paths: 4 << 20 });
-        assert_eq!(Bounds::of(64 << 20), Bounds { parts: 699_050, paths: 64 << 20 });
+        assert_eq!(PartBounds::of(640).check(&bytes), Ok(()));
+        assert_eq!(PartBounds::of(640), PartBounds { parts: 43_690, paths: 4 << 20 });
+        assert_eq!(PartBounds::of(64 << 20), PartBounds { parts: 699_050, paths: 64 << 20 });
     }
 }

@@ -36,7 +36,7 @@ struct Config {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Descriptor {
+struct ResourceDescriptor {
     #[prost(string, tag = "1")]
     key: String,
     #[prost(string, tag = "2")]
@@ -84,7 +84,7 @@ fn descriptors(encoded: Vec<Bytes>, depth: usize) -> Result<Value, ResourceError
     decoded.collect::<Result<_, _>>().map(Value::Array)
 }
 
-fn descriptor(sent: Descriptor, depth: usize) -> Result<Value, ResourceError> {
+fn descriptor(sent: ResourceDescriptor, depth: usize) -> Result<Value, ResourceError> {
     let mut fields = Map::new();
     let mut add = |name: &str, value: Value| fields.insert(name.to_owned(), value);
     add("key", sent.key.into());

@@ -8,7 +8,7 @@ use tonic::{
 };
 use tonic_prost::{ProstCodec, ProstEncoder};
 
-use super::parts::{Bounds, Exceeded};
+use super::parts::{ExceededPart, PartBounds};
 use weir_proto::envoy::service::discovery::v3::DiscoveryRequest;
 
 /// In bytes, of a nonce, version or type, which are echoed or kept. Common ones have 10 to 70 bytes.
@@ -21,7 +21,7 @@ pub(super) struct Response {
     pub(super) type_url: String,
     pub(super) nonce: String,
     /// An error if they would take too much memory; then they were not decoded.
-    pub(super) resources: Result<Vec<Resource>, Exceeded>,
+    pub(super) resources: Result<Vec<Resource>, ExceededPart>,
 }
 
 /// `google.protobuf.Any`, whose value is a part of the message that it came in.
@@ -35,7 +35,7 @@ pub(super) struct Resource {
 
 /// `DiscoveryResponse` without its resources.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
-struct Head {
+struct ResponseHead {
     #[prost(string, tag = "1")]
     version_info: String,
     #[prost(string, tag = "4")]
@@ -52,7 +52,7 @@ struct Resources {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoundedCodec {
-    pub(super) bounds: Bounds,
+    pub(super) bounds: PartBounds,
 }
 
 impl Codec for BoundedCodec {
@@ -81,11 +81,12 @@ impl Decoder for BoundedCodec {
     }
 }
 
-fn decode(message: Bytes, bounds: &Bounds) -> Result<Response, Status> {
+fn decode(message: Bytes, bounds: &PartBounds) -> Result<Response, Status> {
     let malformed = |error: prost::DecodeError| {
         Status::internal(format!("the response of the control plane cannot be decoded: {error}"))
     };
-    let Head { version_info, type_url, nonce } = Head::decode(message.clone()).map_err(malformed)?;
+    let ResponseHead { version_info, type_url, nonce } =
+        ResponseHead::decode(message.clone()).map_err(malformed)?;
     for (what, text) in [("nonce", &nonce), ("version", &version_info), ("type", &type_url)] {
         if text.len() > MAX_TEXT {
             let bytes = text.len();
@@ -110,7 +111,7 @@ mod tests {
     use weir_proto::envoy::service::discovery::v3::DiscoveryResponse;
 
     fn decoded(response: &DiscoveryResponse) -> Result<Response, Status> {
-        decode(response.encode_to_vec().into(), &Bounds { parts: 4, paths: 100 })
+        decode(response.encode_to_vec().into(), &PartBounds { parts: 4, paths: 100 })
     }
 
     #[test]
@@ -129,12 +130,12 @@ mod tests {
 
         response.resources = vec![Any::default(); 5];
         let many = decoded(&response).expect("it can be rejected");
-        assert_eq!((&*many.nonce, many.resources), ("n", Err(Exceeded::Parts(4))));
+        assert_eq!((&*many.nonce, many.resources), ("n", Err(ExceededPart::Parts(4))));
 
         response.nonce = "n".repeat(MAX_TEXT + 1);
         let error = decoded(&response).expect_err("a long nonce");
         assert_eq!(error.code(), Code::OutOfRange);
         assert!(error.message().contains("a nonce of 4097 bytes; the maximum is 4096"), "{error}");
-        assert!(decode(Bytes::from_static(b"\x0a\x05x"), &Bounds { parts: 4, paths: 100 }).is_err());
+        assert!(decode(Bytes::from_static(b"\x0a\x05x"), &PartBounds { parts: 4, paths: 100 }).is_err());
     }
 }

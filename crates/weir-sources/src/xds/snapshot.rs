@@ -12,7 +12,7 @@ pub(super) struct Snapshot {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Outcome {
+pub(super) struct SnapshotOutcome {
     pub(super) id: u64,
     pub(super) result: Result<(), String>,
 }

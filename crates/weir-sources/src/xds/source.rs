@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{
-    client::Client,
+    client::XdsClient,
     metrics::XdsMetrics,
     resource,
     response::Resource,
     settings::XdsSettings,
-    snapshot::{Outcome, Snapshot},
+    snapshot::{Snapshot, SnapshotOutcome},
 };
 use crate::{directory::RuleSource, watch::Watch};
 use weir_config::{
@@ -28,7 +28,7 @@ const MAX_UNREADABLE: usize = 100;
 #[derive(Debug)]
 pub struct XdsSource {
     snapshots: mpsc::Receiver<Snapshot>,
-    outcomes: mpsc::UnboundedSender<Outcome>,
+    outcomes: mpsc::UnboundedSender<SnapshotOutcome>,
     /// The snapshot that waits for its outcome.
     candidate: Option<Snapshot>,
     accepted: Option<Vec<Resource>>,
@@ -63,7 +63,7 @@ impl XdsSource {
         let (send, snapshots) = mpsc::channel(1);
         let (outcomes, receive) = mpsc::unbounded_channel();
         let metrics = Arc::new(XdsMetrics::default());
-        let client = Client::new(settings, send, receive, Arc::clone(&metrics));
+        let client = XdsClient::new(settings, send, receive, Arc::clone(&metrics));
         let client = tokio::spawn(client.run()).abort_handle();
         Ok(Self {
             snapshots,
@@ -139,7 +139,7 @@ impl RuleSource for XdsSource {
             self.accepted = resources.ok();
         }
         // an error means that the client has ended, as at the end of the process
-        let _ = self.outcomes.send(Outcome { id, result });
+        let _ = self.outcomes.send(SnapshotOutcome { id, result });
     }
 
     fn register(&self, stats: &Stats) {

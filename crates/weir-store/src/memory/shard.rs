@@ -56,7 +56,7 @@ pub(super) enum Among {
 }
 
 /// One for each tier of a check; none where there is no counter.
-pub(super) type States = SmallVec<[Option<CounterState>; 2]>;
+pub(super) type CheckStates = SmallVec<[Option<CounterState>; 2]>;
 
 impl<N: Notes> Shard<N> {
     pub(super) fn new(lines: Lines) -> Self {
@@ -443,7 +443,7 @@ impl<N: Notes> Shard<N> {
         }
     }
 
-    pub(super) fn states(&self, check: &LimitCheck<'_>) -> States {
+    pub(super) fn states(&self, check: &LimitCheck<'_>) -> CheckStates {
         let keys = check.own_tiers().iter().map(|tier| check.key.of_tier(tier));
         keys.map(|key| {
             self.find(key).and_then(|bucket| self.table.get_bucket(bucket)).map(|slot| slot.counter.clone())
@@ -455,8 +455,8 @@ impl<N: Notes> Shard<N> {
     pub(super) fn restore(
         &mut self,
         check: &LimitCheck<'_>,
-        before: States,
-        after: Option<States>,
+        before: CheckStates,
+        after: Option<CheckStates>,
         now: Timestamp,
     ) {
         let mut after = after.map(SmallVec::into_iter);

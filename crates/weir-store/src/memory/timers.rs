@@ -17,11 +17,11 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// The timers of the lines of a store, earliest first, and the thread that sleeps until the next one.
 #[derive(Debug, Default)]
 pub struct Timers {
-    state: Mutex<State>,
+    state: Mutex<TimerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TimerState {
     queue: BTreeSet<(Timestamp, CounterKey)>,
     /// The thread, and the instant until which it sleeps. None while it is awake.
     sleeper: Option<(Thread, Timestamp)>,
@@ -103,9 +103,9 @@ impl Timers {
     }
 }
 
-// === impl State ===
+// === impl TimerState ===
 
-impl State {
+impl TimerState {
     fn wake(&mut self) {
         if let Some((sleeper, _)) = self.sleeper.take() {
             sleeper.unpark();

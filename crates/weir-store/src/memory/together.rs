@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{
     MemoryStore, Notes,
-    shard::{Shard, States},
+    shard::{CheckStates, Shard},
     shared::BesidePool,
 };
 use crate::Decisions;
@@ -19,7 +19,7 @@ const GROUP: usize = 16;
 
 enum Undo {
     /// The states before and, if other requests may count meanwhile, after it.
-    Restore(States, Option<States>),
+    Restore(CheckStates, Option<CheckStates>),
     /// Callers wait for the counters, and the check may have let some in: the earlier states must not be restored.
     GiveBack,
     Nothing,
@@ -217,7 +217,7 @@ mod tests {
             with_checks(&rules, [70, 70].into_iter(), |checks| {
                 assert!(store.decide(checks, Scope::Request, now()).iter().all(|decision| !decision.over));
             });
-            let states = |checks: &[LimitCheck<'_>]| -> Vec<States> {
+            let states = |checks: &[LimitCheck<'_>]| -> Vec<CheckStates> {
                 checks.iter().map(|check| store.shards[store.index(check.key)].lock().states(check)).collect()
             };
             with_checks(&rules, 0..CHECKS, |checks| {

@@ -15,7 +15,7 @@ mod reservations;
 
 use std::sync::Arc;
 
-use super::{Applied, Ask, Asks, Generation, Group, LocalCounter, Outcome, Sent};
+use super::{Applied, Asks, DecisionRequest, Generation, Group, LocalCounter, PendingOutcome, Sent};
 use crate::{
     client::ExchangeOutcome,
     link::{Link, StoreTime},
@@ -65,8 +65,8 @@ impl LocalCounter {
     }
 }
 
-const fn taking(hits: u64) -> Ask {
-    Ask { direction: Direction::Take, hits: Hits(hits), policy: OverLimitPolicy::Ignore }
+const fn taking(hits: u64) -> DecisionRequest {
+    DecisionRequest { direction: Direction::Take, hits: Hits(hits), policy: OverLimitPolicy::Ignore }
 }
 
 fn link(instances: usize, now: Timestamp) -> Link {
@@ -102,7 +102,7 @@ struct Fixture {
     store: SimulatedServer,
     now: Timestamp,
     instances: usize,
-    waiting: Vec<Outcome>,
+    waiting: Vec<PendingOutcome>,
 }
 
 impl Fixture {

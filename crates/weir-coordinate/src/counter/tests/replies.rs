@@ -18,7 +18,7 @@ fn told(fixture: &mut Fixture) -> TryOutcome {
 }
 
 /// Gives up a try of `hits` that was sent, which are admitted without the store if it `is_admitted`.
-fn leave(fixture: &mut Fixture, (id, outcome): (u32, Outcome), hits: u64, is_admitted: bool) {
+fn leave(fixture: &mut Fixture, (id, outcome): (u32, PendingOutcome), hits: u64, is_admitted: bool) {
     drop(outcome);
     assert!(fixture.counter.talk.give_up(id, Some(Hits(hits))), "it was sent");
     if is_admitted {

@@ -91,12 +91,12 @@ fn short_names_fill_the_bound_of_the_bytes_exactly() {
 /// Most of it is returned only if most of it is free, so that a table that is in use does not shrink and grow again.
 #[test]
 fn the_memory_of_a_table_in_use_stays() {
-    let (mut shard, hasher) = (Shard::default(), KeyHasher::random());
+    let (mut shard, hasher) = (CounterShard::default(), KeyHasher::random());
     let start = Timestamp::from_secs(1_000);
     for i in 0..250 {
         let key = hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
         let counter = LocalCounter::new(target(1), Period::from_millis(100), Generation(1), start);
-        let entry = Box::new(super::Entry { key, counter });
+        let entry = Box::new(super::CounterEntry { key, counter });
         shard.table.insert_unique(bucket(key.shard()), entry, |entry| bucket(entry.key.shard()));
     }
     let buckets = shard.table.num_buckets();
@@ -117,7 +117,7 @@ fn the_memory_of_a_table_in_use_stays() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum DecisionStep {
     /// A counter of key `i` is added if there is none, with a name of these bytes, and is settled or not; of a limit that
     /// comes with a request, or of a rule, which claims that of a request.
     Insert(usize, usize, bool, bool),
@@ -127,13 +127,13 @@ enum Step {
     Settle,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<DecisionStep>> {
     let bytes = prop_oneof![3 => 1..40_usize, 1 => 200..300_usize, 1 => 300..2_000_usize];
     let step = prop_oneof![
         20 => (0..400_usize, bytes, prop::bool::weighted(0.1), any::<bool>())
-            .prop_map(|(i, bytes, pending, of_request)| Step::Insert(i, bytes, pending, of_request)),
-        2 => (1..4_usize).prop_map(Step::Sweep),
-        1 => Just(Step::Settle),
+            .prop_map(|(i, bytes, pending, of_request)| DecisionStep::Insert(i, bytes, pending, of_request)),
+        2 => (1..4_usize).prop_map(DecisionStep::Sweep),
+        1 => Just(DecisionStep::Settle),
     ];
     vec(step, 1..600)
 }
@@ -208,14 +208,14 @@ proptest! {
                 Ok(())
             };
             match step {
-                Step::Insert(i, bytes, pending, of_request) => {
+                DecisionStep::Insert(i, bytes, pending, of_request) => {
                     let key = if of_request { key(i).of_request() } else { key(i) };
                     let is_new = shards.lock(key.shard()).entry_mut(key).map(|entry| shards.claim(&mut entry.key, key)).is_none();
                     if is_new {
                         insert(key, target(bytes), pending, now)?;
                     }
                 }
-                Step::Sweep(parts) => {
+                DecisionStep::Sweep(parts) => {
                     let (before, mut visited) = (shards.len(), 0);
                     for _ in 0..parts {
                         shards.sweep(parts, now, |entry| {
@@ -224,7 +224,7 @@ proptest! {
                         });
                     }
                     removed += before - shards.len();
-                    let quiet = |shard: &Mutex<Shard>| {
+                    let quiet = |shard: &Mutex<CounterShard>| {
                         shard.lock().table.iter().filter(|entry| entry.counter.is_quiet()).count()
                     };
                     let quiet: usize = shards.all.iter().map(quiet).sum();
@@ -234,7 +234,7 @@ proptest! {
                         prop_assert!(table.num_buckets() <= MIN_BUCKETS.max(5 * table.len()), "too much memory");
                     }
                 }
-                Step::Settle => now = now.after(Period::from_secs(7_200)),
+                DecisionStep::Settle => now = now.after(Period::from_secs(7_200)),
             }
             check(&shards)?;
             prop_assert_eq!(shards.len(), inserted - removed);
@@ -247,5 +247,5 @@ proptest! {
 /// With the 48 bytes of a target, its name and a place in the table, that is what a counter takes.
 #[test]
 fn a_counter_with_its_key_is_kept_in_208_bytes() {
-    assert_eq!(size_of::<super::Entry>(), 208);
+    assert_eq!(size_of::<super::CounterEntry>(), 208);
 }

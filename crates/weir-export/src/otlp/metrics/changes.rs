@@ -4,12 +4,12 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::prometheus::{Buckets, Labels, Value};
 
-pub(super) type Key = (String, Arc<Labels>);
+pub(super) type SeriesKey = (String, Arc<Labels>);
 
 /// The values of the last export that the collector has taken, by their series.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    exported: HashMap<Key, Exported>,
+    exported: HashMap<SeriesKey, Exported>,
     export: u64,
     /// When the last export was read, in nanoseconds since the epoch; none before the first.
     read_at: Option<u64>,
@@ -25,8 +25,8 @@ struct Exported {
 }
 
 #[derive(Debug)]
-pub(super) struct Reading {
-    pub(super) key: Key,
+pub(super) struct SeriesReading {
+    pub(super) key: SeriesKey,
     pub(super) value: Value,
 }
 
@@ -35,15 +35,15 @@ pub(super) struct Reading {
 impl Changes {
     /// What was counted since the collector got the last value of the series, and when that was; none for the start. A
     /// value below the last one began at 0 again; a series that the last export lacked began after it.
-    pub(super) fn since(&mut self, key: &Key, value: &Value) -> (Value, Option<u64>) {
+    pub(super) fn since(&mut self, key: &SeriesKey, value: &Value) -> (Value, Option<u64>) {
         let Some(last) = self.exported.get_mut(key) else { return (value.clone(), self.read_at) };
         last.export = self.export;
         (minus(value, &last.value).unwrap_or_else(|| value.clone()), Some(last.at))
     }
 
-    pub(super) fn exported(&mut self, readings: Vec<Reading>, at: u64) {
+    pub(super) fn exported(&mut self, readings: Vec<SeriesReading>, at: u64) {
         let export = self.export;
-        for Reading { key, value } in readings {
+        for SeriesReading { key, value } in readings {
             self.exported.insert(key, Exported { value, at, export });
         }
     }
@@ -78,7 +78,7 @@ fn minus(value: &Value, last: &Value) -> Option<Value> {
 mod tests {
     use super::*;
 
-    fn key(name: &str) -> Key {
+    fn key(name: &str) -> SeriesKey {
         (name.to_owned(), Arc::default())
     }
 
@@ -88,7 +88,7 @@ mod tests {
 
     fn export(changes: &mut Changes, values: &[(&str, Value)], at: u64) -> Vec<(Value, Option<u64>)> {
         let since = values.iter().map(|(name, value)| changes.since(&key(name), value)).collect();
-        let reading = |(name, value): &(&str, Value)| Reading { key: key(name), value: value.clone() };
+        let reading = |(name, value): &(&str, Value)| SeriesReading { key: key(name), value: value.clone() };
         changes.exported(values.iter().map(reading).collect(), at);
         changes.end_export(at);
         since

@@ -6,7 +6,7 @@ use tokio::time::{self, MissedTickBehavior, timeout};
 
 use super::{
     message::{Message, Messages},
-    sender::{Accepted, Sender},
+    sender::{AcceptedPoints, Sender},
     settings::MetricSettings,
 };
 use crate::{
@@ -26,7 +26,7 @@ struct Exports {
     rejected: Counter,
 }
 
-struct Worker {
+struct ExportWorker {
     stats: Arc<Stats>,
     names: MetricNames,
     settings: MetricSettings,
@@ -56,14 +56,14 @@ pub fn start_metrics(
         let start = SystemClock.now().as_nanos();
         let messages = Messages::new(&settings.resource, settings.temporality, start);
         let log = FailureLog::new("metrics");
-        let mut worker = Worker { stats, names, settings, exports, messages, sender, log };
+        let mut worker = ExportWorker { stats, names, settings, exports, messages, sender, log };
         stopping.bound(async |stopping| worker.export_regularly(stopping).await).await;
     })
 }
 
-// === impl Worker ===
+// === impl ExportWorker ===
 
-impl Worker {
+impl ExportWorker {
     async fn export_regularly(&mut self, mut stopping: Stopping) {
         let interval = self.settings.interval;
         let mut ticks = time::interval_at(time::Instant::now() + interval, interval);
@@ -83,7 +83,7 @@ impl Worker {
         let limit = self.settings.timeout;
         let late = || Err(format!("the export has not ended within {limit:?}"));
         match timeout(limit, self.send()).await.unwrap_or_else(|_| late()) {
-            Ok(Accepted { rejected, message }) => {
+            Ok(AcceptedPoints { rejected, message }) => {
                 self.exports.succeeded.add(1);
                 self.exports.rejected.add(rejected);
                 if rejected > 0 {
@@ -100,15 +100,15 @@ impl Worker {
     }
 
     /// A failed message ends the export: the next export has newer values, also for what this one should have sent.
-    async fn send(&mut self) -> Result<Accepted, String> {
+    async fn send(&mut self) -> Result<AcceptedPoints, String> {
         let mut families = VecDeque::from(families(&self.stats, &self.names));
         let now = SystemClock.now().as_nanos();
-        let mut all = Accepted::default();
+        let mut all = AcceptedPoints::default();
         while let Some(Message { request, readings }) = self.messages.next(&mut families, now) {
-            let Accepted { rejected, message } = self.sender.send(request).await?;
+            let AcceptedPoints { rejected, message } = self.sender.send(request).await?;
             self.messages.sent(readings, now);
             if rejected > 0 {
-                all = Accepted { rejected: all.rejected + rejected, message };
+                all = AcceptedPoints { rejected: all.rejected + rejected, message };
             }
         }
         self.messages.end_export(now);

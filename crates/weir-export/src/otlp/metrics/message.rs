@@ -15,7 +15,7 @@ use opentelemetry_proto::tonic::{
 use prost::Message as _;
 
 use super::{
-    changes::{Changes, Reading},
+    changes::{Changes, SeriesReading},
     settings::Temporality,
 };
 use crate::prometheus::{Family, Kind, Series, Value};
@@ -34,7 +34,7 @@ pub(super) struct Messages {
 pub(super) struct Message {
     pub(super) request: ExportMetricsServiceRequest,
     /// To be given to [`Messages::sent`] when the collector has the message.
-    pub(super) readings: Vec<Reading>,
+    pub(super) readings: Vec<SeriesReading>,
 }
 
 // === impl Messages ===
@@ -48,7 +48,8 @@ impl Messages {
 
     /// Takes the series of the next message from `families`, which were read at `now`; none if none are left.
     pub(super) fn next(&mut self, families: &mut VecDeque<Family>, now: u64) -> Option<Message> {
-        let (mut metrics, mut readings, mut size): (Vec<Metric>, Vec<Reading>, usize) = Default::default();
+        let (mut metrics, mut readings, mut size): (Vec<Metric>, Vec<SeriesReading>, usize) =
+            Default::default();
         while size < MAX_BYTES
             && let Some(mut family) = families.pop_front()
         {
@@ -62,12 +63,17 @@ impl Messages {
                 let (value, since) = if is_delta {
                     let key = (family.name.clone(), labels);
                     let change = self.changes.since(&key, &value);
-                    readings.push(Reading { key, value });
+                    readings.push(SeriesReading { key, value });
                     change
                 } else {
                     (value, None)
                 };
-                size += push(&mut data, attributes, value, Times { start: since.unwrap_or(self.start), now });
+                size += push(
+                    &mut data,
+                    attributes,
+                    value,
+                    TimesOfPoint { start: since.unwrap_or(self.start), now },
+                );
             }
             if is_shown {
                 metrics.push(Metric {
@@ -97,7 +103,7 @@ impl Messages {
         Some(Message { request: ExportMetricsServiceRequest { resource_metrics }, readings })
     }
 
-    pub(super) fn sent(&mut self, readings: Vec<Reading>, now: u64) {
+    pub(super) fn sent(&mut self, readings: Vec<SeriesReading>, now: u64) {
         self.changes.exported(readings, now);
     }
 
@@ -134,13 +140,18 @@ impl Messages {
 }
 
 #[derive(Clone, Copy)]
-struct Times {
+struct TimesOfPoint {
     start: u64,
     now: u64,
 }
 
 /// Returns the bytes of the point.
-fn push(data: &mut Data, attributes: Vec<KeyValue>, value: Value, Times { start, now }: Times) -> usize {
+fn push(
+    data: &mut Data,
+    attributes: Vec<KeyValue>,
+    value: Value,
+    TimesOfPoint { start, now }: TimesOfPoint,
+) -> usize {
     match (data, value) {
         (Data::Histogram(histogram), Value::Histogram(buckets)) => {
             let mut point = HistogramDataPoint {

@@ -19,22 +19,22 @@ use crate::otlp::{
     failure::Cause,
     grpc::channel,
     http::HttpConnection,
-    settings::{ExportSettings, Protocol},
+    settings::{ExportSettings, OtlpProtocol},
 };
 
 pub(super) struct Sender {
-    connection: Connection,
+    connection: CollectorConnection,
     cause: Arc<Cause>,
 }
 
-enum Connection {
+enum CollectorConnection {
     Grpc { client: Box<MetricsServiceClient<Channel>>, headers: MetadataMap },
     Http { client: HttpConnection, gzip: bool },
 }
 
 /// What the collector says about points that it has received.
 #[derive(Debug, Default)]
-pub(super) struct Accepted {
+pub(super) struct AcceptedPoints {
     pub(super) rejected: u64,
     /// Its reason, or a warning; empty in most cases.
     pub(super) message: String,
@@ -47,41 +47,44 @@ impl Sender {
     pub(super) fn new(settings: &ExportSettings) -> Result<Self, String> {
         let cause = Arc::new(Cause::default());
         let connection = match settings.protocol {
-            Protocol::Grpc => {
+            OtlpProtocol::Grpc => {
                 let mut client = MetricsServiceClient::new(channel(settings, Arc::clone(&cause))?);
                 if settings.gzip {
                     client = client.send_compressed(CompressionEncoding::Gzip);
                 }
                 let headers = MetadataMap::from_headers(settings.headers.iter().cloned().collect());
-                Connection::Grpc { client: Box::new(client), headers }
+                CollectorConnection::Grpc { client: Box::new(client), headers }
             }
-            Protocol::Http => {
+            OtlpProtocol::Http => {
                 let client = HttpConnection::new(settings.clone(), Arc::clone(&cause));
-                Connection::Http { client, gzip: settings.gzip }
+                CollectorConnection::Http { client, gzip: settings.gzip }
             }
         };
         Ok(Self { connection, cause })
     }
 
-    pub(super) async fn send(&mut self, message: ExportMetricsServiceRequest) -> Result<Accepted, String> {
+    pub(super) async fn send(
+        &mut self,
+        message: ExportMetricsServiceRequest,
+    ) -> Result<AcceptedPoints, String> {
         match &mut self.connection {
-            Connection::Grpc { client, headers } => {
+            CollectorConnection::Grpc { client, headers } => {
                 let mut request = Request::new(message);
                 *request.metadata_mut() = headers.clone();
                 let sent = client.export(request).await;
-                sent.map(|response| Accepted::of(response.into_inner())).map_err(|status| {
+                sent.map(|response| AcceptedPoints::of(response.into_inner())).map_err(|status| {
                     // a connection that could not be opened has a cause already
                     self.cause.take().unwrap_or_else(|| {
                         format!("the collector answers {:?}: {}", status.code(), status.message())
                     })
                 })
             }
-            Connection::Http { client, gzip } => {
+            CollectorConnection::Http { client, gzip } => {
                 let sent = client.send_bytes(encode(&message, *gzip)?).await;
                 match sent.ok().filter(|response| response.status().is_success()) {
                     Some(response) => {
                         let body = ExportMetricsServiceResponse::decode(&**response.body());
-                        Ok(Accepted::of(body.unwrap_or_default()))
+                        Ok(AcceptedPoints::of(body.unwrap_or_default()))
                     }
                     None => Err(self.cause.take().unwrap_or_default()),
                 }
@@ -103,9 +106,9 @@ fn encode(message: &ExportMetricsServiceRequest, gzip: bool) -> Result<HttpReque
     request.body(body.into()).map_err(|error| error.to_string())
 }
 
-// === impl Accepted ===
+// === impl AcceptedPoints ===
 
-impl Accepted {
+impl AcceptedPoints {
     fn of(response: ExportMetricsServiceResponse) -> Self {
         response.partial_success.map_or_else(Self::default, |partial| Self {
             rejected: u64::try_from(partial.rejected_data_points).unwrap_or_default(),

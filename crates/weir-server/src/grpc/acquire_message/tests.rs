@@ -107,7 +107,7 @@ proptest! {
             token: token.map(Vec::from).unwrap_or_default(),
             id,
         };
-        let mut out = Writer::new();
+        let mut out = FieldWriter::new();
         AcquireAnswer { outcome, waited, retry_after, token, id }.encode(&mut out);
         prop_assert_eq!(&out.finish()[super::super::message::PREFIX..], expected.encode_to_vec());
     }

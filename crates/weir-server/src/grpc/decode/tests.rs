@@ -54,7 +54,7 @@ fn agree(bytes: &[u8]) -> Result<(), TestCaseError> {
         Err(_) => prop_assert!(ours.is_err(), "{bytes:?}: {ours:?}"),
         Ok(message) => match conversion::request(message) {
             Ok(request) => prop_assert_eq!(ours, Ok(request)),
-            Err(error) => prop_assert_eq!(ours, Err(DecodeError::Conversion(error))),
+            Err(error) => prop_assert_eq!(ours, Err(MessageError::Conversion(error))),
         },
     }
     Ok(())

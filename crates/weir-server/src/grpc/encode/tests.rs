@@ -71,7 +71,7 @@ proptest! {
             nearest: None,
             metadata,
         };
-        let mut ours = Writer::new();
+        let mut ours = FieldWriter::new();
         encode(&verdict, &headers, &mut ours);
         prop_assert_eq!(&ours.finish()[PREFIX..], response(&verdict, &headers).encode_to_vec());
     }

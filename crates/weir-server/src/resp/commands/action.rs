@@ -1,9 +1,9 @@
 //! What a command does.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum CommandAction {
     Rl(RlCommand),
-    Throttle(Dialect),
+    Throttle(ReplyDialect),
     Rules(RuleCommand),
     Buckets(BucketCommand),
     Client(ClientCommand),
@@ -21,7 +21,7 @@ pub(super) struct RlCommand {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum ReplyDialect {
     RedisCell,
     Throttlecrab,
 }
@@ -73,9 +73,9 @@ impl RuleCommand {
     }
 }
 
-// === impl Action ===
+// === impl CommandAction ===
 
-impl Action {
+impl CommandAction {
     /// Returns whether a client may send it before it has authenticated.
     pub(super) const fn is_before_auth(self) -> bool {
         matches!(

@@ -3,7 +3,7 @@
 use tokio::task::yield_now;
 
 use super::{action::BucketCommand, refusal::refuse_store};
-use crate::resp::{reply::Replies, service::Service};
+use crate::resp::{reply::CommandReplies, service::Service};
 use weir_limit::{NANOS_PER_SECOND, Timestamp, request_bucket::BucketName};
 use weir_store::Store;
 
@@ -12,7 +12,7 @@ pub(super) async fn carry_out<S: Store>(
     command: BucketCommand,
     keys: &[&[u8]],
     now: Timestamp,
-    replies: &mut Replies,
+    replies: &mut CommandReplies,
 ) {
     let store = service.limiter.store();
     let mut found = 0;

@@ -8,7 +8,7 @@ use crate::{
     resp::{
         arguments::{integer, is_word},
         auth::DEFAULT_USER,
-        reply::{Replies, quoted},
+        reply::{CommandReplies, quoted},
         service::Service,
         session::Session,
     },
@@ -27,7 +27,7 @@ pub(super) fn carry_out<S>(
     session: &mut Session,
     command: ClientCommand,
     arguments: &[&[u8]],
-    replies: &mut Replies,
+    replies: &mut CommandReplies,
 ) {
     match command {
         ClientCommand::Ping => match arguments {
@@ -85,7 +85,7 @@ fn authenticate<S>(
 }
 
 /// Carries out `HELLO [version [AUTH user password] [SETNAME name]]`. Changes nothing unless all of it is right.
-fn hello<S>(service: &Service<S>, session: &mut Session, arguments: &[&[u8]], replies: &mut Replies) {
+fn hello<S>(service: &Service<S>, session: &mut Session, arguments: &[&[u8]], replies: &mut CommandReplies) {
     let mut version = if replies.is_resp3 { 3 } else { 2 };
     let mut rest = arguments;
     if let [given, more @ ..] = rest {
@@ -142,7 +142,7 @@ fn hello<S>(service: &Service<S>, session: &mut Session, arguments: &[&[u8]], re
     replies.array(0);
 }
 
-fn client(session: &mut Session, arguments: &[&[u8]], replies: &mut Replies) {
+fn client(session: &mut Session, arguments: &[&[u8]], replies: &mut CommandReplies) {
     let [command, rest @ ..] = arguments else { return };
     let is = |word| is_word(command, word);
     match rest {

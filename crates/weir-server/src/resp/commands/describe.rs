@@ -3,10 +3,10 @@
 use super::table::{COMMANDS, CommandSpec, find};
 use crate::resp::{
     arguments::is_word,
-    reply::{Replies, quoted},
+    reply::{CommandReplies, quoted},
 };
 
-pub(super) fn carry_out(arguments: &[&[u8]], replies: &mut Replies) {
+pub(super) fn carry_out(arguments: &[&[u8]], replies: &mut CommandReplies) {
     match arguments {
         [] => write_all(COMMANDS.iter().map(Some), replies, write),
         [word] if is_word(word, "COUNT") => replies.integer(COMMANDS.iter().map(|_| 1).sum()),
@@ -37,8 +37,8 @@ pub(super) fn carry_out(arguments: &[&[u8]], replies: &mut Replies) {
 
 fn write_all<'a>(
     specs: impl ExactSizeIterator<Item = Option<&'a CommandSpec>>,
-    replies: &mut Replies,
-    write: impl Fn(&CommandSpec, &mut Replies),
+    replies: &mut CommandReplies,
+    write: impl Fn(&CommandSpec, &mut CommandReplies),
 ) {
     replies.array(specs.len());
     for spec in specs {
@@ -50,7 +50,7 @@ fn write_all<'a>(
 }
 
 /// Writes the name, arity, flags, and which arguments are keys.
-fn write(spec: &CommandSpec, replies: &mut Replies) {
+fn write(spec: &CommandSpec, replies: &mut CommandReplies) {
     let (least, most) = (*spec.arguments.start(), *spec.arguments.end());
     let arity = i64::try_from(least + 1).unwrap_or(i64::MAX);
     let takes_any = most == usize::MAX;
@@ -70,7 +70,7 @@ fn write(spec: &CommandSpec, replies: &mut Replies) {
     replies.integer(first_key);
 }
 
-fn write_docs(spec: &CommandSpec, replies: &mut Replies) {
+fn write_docs(spec: &CommandSpec, replies: &mut CommandReplies) {
     replies.bulk(spec.name);
     replies.map(2);
     replies.bulk("summary");

@@ -1,13 +1,18 @@
 //! `INFO`, in the format of Redis.
 
-use crate::resp::{reply::Replies, service::Service, session::Session};
+use crate::resp::{reply::CommandReplies, service::Service, session::Session};
 use weir_limit::Timestamp;
 
 /// The version of Redis whose protocol this is, for clients that look for one.
 pub(super) const COMPATIBLE_VERSION: &str = "7.2.0";
 
 /// The same sections come whatever was asked for.
-pub(super) fn carry_out<S>(service: &Service<S>, session: &Session, now: Timestamp, replies: &mut Replies) {
+pub(super) fn carry_out<S>(
+    service: &Service<S>,
+    session: &Session,
+    now: Timestamp,
+    replies: &mut CommandReplies,
+) {
     let lines = [
         "# Server".to_owned(),
         format!("redis_version:{COMPATIBLE_VERSION}"),

@@ -18,16 +18,16 @@ use std::sync::Arc;
 pub(super) use self::{table::COMMANDS, transaction::carry_out_queued};
 
 use self::{
-    action::{Action, Dialect},
+    action::{CommandAction, ReplyDialect},
     one::carry_out_one,
     table::CommandSpec,
 };
 use super::{
-    reply::{Replies, quoted},
+    reply::{CommandReplies, quoted},
     service::Service,
     session::Session,
 };
-use crate::connections::Account;
+use crate::connections::ConnectionAccount;
 use weir_limit::Timestamp;
 use weir_store::Store;
 
@@ -35,10 +35,10 @@ use weir_store::Store;
 pub(super) async fn carry_out<S: Store>(
     service: &Service<S>,
     session: &mut Session,
-    account: &Arc<Account>,
+    account: &Arc<ConnectionAccount>,
     arguments: &[&[u8]],
     now: Timestamp,
-    replies: &mut Replies,
+    replies: &mut CommandReplies,
 ) {
     let Some(name) = arguments.first() else { return };
     let Some(index) = table::find(name) else {
@@ -56,7 +56,9 @@ pub(super) async fn carry_out<S: Store>(
         return refuse_number(spec, replies);
     }
     match spec.action {
-        Action::Transaction(action) => transaction::carry_out(service, session, account, action, replies),
+        CommandAction::Transaction(action) => {
+            transaction::carry_out(service, session, account, action, replies);
+        }
         _ if session.queue.is_some() && !spec.action.is_at_once() => {
             transaction::queue(session, index, arguments, replies);
         }
@@ -64,7 +66,7 @@ pub(super) async fn carry_out<S: Store>(
     }
 }
 
-fn refuse_unknown(name: &[u8], is_authenticated: bool, replies: &mut Replies) {
+fn refuse_unknown(name: &[u8], is_authenticated: bool, replies: &mut CommandReplies) {
     let name = quoted(name);
     if !is_authenticated {
         replies.error("NOAUTH Authentication required.");
@@ -76,10 +78,12 @@ fn refuse_unknown(name: &[u8], is_authenticated: bool, replies: &mut Replies) {
 }
 
 /// Refuses a wrong number of arguments in the words of the command's first server.
-fn refuse_number(spec: &CommandSpec, replies: &mut Replies) {
+fn refuse_number(spec: &CommandSpec, replies: &mut CommandReplies) {
     match spec.action {
-        Action::Rl(_) => replies.error(&format!("Wrong number of arguments for '{}' command", spec.name)),
-        Action::Throttle(Dialect::RedisCell) => replies.error(throttle::USAGE),
+        CommandAction::Rl(_) => {
+            replies.error(&format!("Wrong number of arguments for '{}' command", spec.name));
+        }
+        CommandAction::Throttle(ReplyDialect::RedisCell) => replies.error(throttle::USAGE),
         _ => replies.error(&format!("ERR wrong number of arguments for '{}' command", spec.name)),
     }
 }

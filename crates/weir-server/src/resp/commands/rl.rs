@@ -3,7 +3,7 @@
 use super::{action::RlCommand, refusal::refuse_store};
 use crate::resp::{
     arguments::{integer, is_word},
-    reply::Replies,
+    reply::CommandReplies,
     service::Service,
 };
 use weir_limit::{
@@ -27,7 +27,7 @@ pub(super) async fn carry_out<S: Store>(
     command: RlCommand,
     arguments: &[&[u8]],
     now: Timestamp,
-    replies: &mut Replies,
+    replies: &mut CommandReplies,
 ) {
     let request = match command.parse(&arguments[1..]) {
         Ok(request) => request,

@@ -9,7 +9,7 @@ use crate::{
     log,
     resp::{
         arguments::{integer, is_word},
-        reply::Replies,
+        reply::CommandReplies,
         service::Service,
     },
 };
@@ -26,7 +26,7 @@ pub(super) async fn carry_out<S: Store>(
     command: RuleCommand,
     arguments: &[&[u8]],
     now: Timestamp,
-    replies: &mut Replies,
+    replies: &mut CommandReplies,
 ) {
     let tracer = service.tracer.as_ref();
     let span = tracer.and_then(|tracer| tracer.start_command(command.name(), now));
@@ -46,7 +46,7 @@ async fn decide<S: Store>(
     arguments: &[&[u8]],
     now: Timestamp,
     span: Option<&RequestSpan>,
-    replies: &mut Replies,
+    replies: &mut CommandReplies,
 ) -> Result<(), Cow<'static, str>> {
     if command == RuleCommand::Reset && !service.settings.allows_reset {
         return Err("WEIR.RESET is off: WEIR_REDIS_RESET=true turns it on".into());
@@ -118,7 +118,7 @@ fn split_hits<'a, 'b>(arguments: &'a [&'b [u8]]) -> Option<(&'a [&'b [u8]], Hits
 }
 
 /// Writes what `ShouldRateLimit` answers, by its names. A field without a value is left out.
-fn write(verdict: &Verdict<'_>, replies: &mut Replies) {
+fn write(verdict: &Verdict<'_>, replies: &mut CommandReplies) {
     let Some(status) = verdict.statuses.first() else { return replies.null() };
     let limit = status.limit.as_ref();
     let name = limit.and_then(|limit| limit.rule.name());

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::action::{
-    Action, BucketCommand, ClientCommand, Dialect, RlCommand, RuleCommand, TransactionCommand,
+    BucketCommand, ClientCommand, CommandAction, ReplyDialect, RlCommand, RuleCommand, TransactionCommand,
 };
 
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(in crate::resp) struct CommandSpec {
     pub(super) has_key: bool,
     pub(super) is_readonly: bool,
     pub(super) summary: &'static str,
-    pub(super) action: Action,
+    pub(super) action: CommandAction,
 }
 
 const ANY: usize = usize::MAX;
@@ -24,7 +24,7 @@ const fn writes(
     name: &'static str,
     arguments: RangeInclusive<usize>,
     summary: &'static str,
-    action: Action,
+    action: CommandAction,
 ) -> CommandSpec {
     CommandSpec { name, arguments, has_key: true, is_readonly: false, summary, action }
 }
@@ -33,7 +33,7 @@ const fn reads(
     name: &'static str,
     arguments: RangeInclusive<usize>,
     summary: &'static str,
-    action: Action,
+    action: CommandAction,
 ) -> CommandSpec {
     CommandSpec { name, arguments, has_key: true, is_readonly: true, summary, action }
 }
@@ -42,7 +42,7 @@ const fn plain(
     name: &'static str,
     arguments: RangeInclusive<usize>,
     summary: &'static str,
-    action: Action,
+    action: CommandAction,
 ) -> CommandSpec {
     CommandSpec { name, arguments, has_key: false, is_readonly: true, summary, action }
 }
@@ -57,71 +57,96 @@ pub(in crate::resp) static COMMANDS: [CommandSpec; 29] = [
         "cl.throttle",
         4..=5,
         "Takes tokens from a bucket, as redis-cell does",
-        Action::Throttle(Dialect::RedisCell),
+        CommandAction::Throttle(ReplyDialect::RedisCell),
     ),
     writes(
         "throttle",
         4..=5,
         "Takes tokens from a bucket, as throttlecrab does",
-        Action::Throttle(Dialect::Throttlecrab),
+        CommandAction::Throttle(ReplyDialect::Throttlecrab),
     ),
-    writes("rl.reduce", 3..=10, "Takes tokens from a bucket", Action::Rl(REDUCE)),
+    writes("rl.reduce", 3..=10, "Takes tokens from a bucket", CommandAction::Rl(REDUCE)),
     writes(
         "rl.preduce",
         3..=10,
         "RL.REDUCE in milliseconds",
-        Action::Rl(RlCommand { in_millis: true, ..REDUCE }),
+        CommandAction::Rl(RlCommand { in_millis: true, ..REDUCE }),
     ),
-    plain("weir.take", 3..=ANY, "Takes hits from the limits of rules", Action::Rules(RuleCommand::Take)),
-    plain("weir.peek", 3..=ANY, "Reads the limits of rules", Action::Rules(RuleCommand::Peek)),
-    plain("weir.reset", 3..=ANY, "Gives all hits of counters back", Action::Rules(RuleCommand::Reset)),
-    reads("rl.get", 3..=8, "Reads the tokens of a bucket", Action::Rl(GET)),
-    reads("rl.pget", 3..=8, "RL.GET in milliseconds", Action::Rl(RlCommand { in_millis: true, ..GET })),
-    writes("rl.sessionize", 3..=10, "RL.REDUCE with the start of the session", Action::Rl(SESSIONIZE)),
+    plain(
+        "weir.take",
+        3..=ANY,
+        "Takes hits from the limits of rules",
+        CommandAction::Rules(RuleCommand::Take),
+    ),
+    plain("weir.peek", 3..=ANY, "Reads the limits of rules", CommandAction::Rules(RuleCommand::Peek)),
+    plain("weir.reset", 3..=ANY, "Gives all hits of counters back", CommandAction::Rules(RuleCommand::Reset)),
+    reads("rl.get", 3..=8, "Reads the tokens of a bucket", CommandAction::Rl(GET)),
+    reads(
+        "rl.pget",
+        3..=8,
+        "RL.GET in milliseconds",
+        CommandAction::Rl(RlCommand { in_millis: true, ..GET }),
+    ),
+    writes("rl.sessionize", 3..=10, "RL.REDUCE with the start of the session", CommandAction::Rl(SESSIONIZE)),
     writes(
         "rl.psessionize",
         3..=10,
         "RL.SESSIONIZE in milliseconds",
-        Action::Rl(RlCommand { in_millis: true, ..SESSIONIZE }),
+        CommandAction::Rl(RlCommand { in_millis: true, ..SESSIONIZE }),
     ),
-    writes("del", 1..=ANY, "Deletes all buckets of keys", Action::Buckets(BucketCommand::Delete)),
-    reads("exists", 1..=ANY, "Counts the keys that have a bucket", Action::Buckets(BucketCommand::Exists)),
-    reads("ttl", 1..=1, "Returns when the buckets of a key are full", Action::Buckets(BucketCommand::Ttl)),
-    plain("ping", 0..=1, "Returns PONG, or the argument", Action::Client(ClientCommand::Ping)),
-    plain("echo", 1..=1, "Returns the argument", Action::Client(ClientCommand::Echo)),
-    plain("auth", 1..=2, "Authenticates the connection", Action::Client(ClientCommand::Auth)),
-    plain("hello", 0..=7, "Chooses the version of the protocol", Action::Client(ClientCommand::Hello)),
-    plain("client", 1..=ANY, "Names and describes the connection", Action::Client(ClientCommand::Client)),
+    writes("del", 1..=ANY, "Deletes all buckets of keys", CommandAction::Buckets(BucketCommand::Delete)),
+    reads(
+        "exists",
+        1..=ANY,
+        "Counts the keys that have a bucket",
+        CommandAction::Buckets(BucketCommand::Exists),
+    ),
+    reads(
+        "ttl",
+        1..=1,
+        "Returns when the buckets of a key are full",
+        CommandAction::Buckets(BucketCommand::Ttl),
+    ),
+    plain("ping", 0..=1, "Returns PONG, or the argument", CommandAction::Client(ClientCommand::Ping)),
+    plain("echo", 1..=1, "Returns the argument", CommandAction::Client(ClientCommand::Echo)),
+    plain("auth", 1..=2, "Authenticates the connection", CommandAction::Client(ClientCommand::Auth)),
+    plain("hello", 0..=7, "Chooses the version of the protocol", CommandAction::Client(ClientCommand::Hello)),
+    plain(
+        "client",
+        1..=ANY,
+        "Names and describes the connection",
+        CommandAction::Client(ClientCommand::Client),
+    ),
     plain(
         "select",
         1..=1,
         "Accepts any database: there is one keyspace",
-        Action::Client(ClientCommand::Select),
+        CommandAction::Client(ClientCommand::Select),
     ),
-    plain("quit", 0..=ANY, "Closes the connection", Action::Client(ClientCommand::Quit)),
-    plain("command", 0..=ANY, "Describes the commands", Action::Command),
-    plain("info", 0..=ANY, "Describes the server", Action::Info),
-    plain("multi", 0..=0, "Begins a transaction", Action::Transaction(TransactionCommand::Multi)),
+    plain("quit", 0..=ANY, "Closes the connection", CommandAction::Client(ClientCommand::Quit)),
+    plain("command", 0..=ANY, "Describes the commands", CommandAction::Command),
+    plain("info", 0..=ANY, "Describes the server", CommandAction::Info),
+    plain("multi", 0..=0, "Begins a transaction", CommandAction::Transaction(TransactionCommand::Multi)),
     plain(
         "exec",
         0..=0,
         "Carries out the commands of a transaction",
-        Action::Transaction(TransactionCommand::Exec),
+        CommandAction::Transaction(TransactionCommand::Exec),
     ),
     plain(
         "discard",
         0..=0,
         "Forgets the commands of a transaction",
-        Action::Transaction(TransactionCommand::Discard),
+        CommandAction::Transaction(TransactionCommand::Discard),
     ),
     plain(
         "watch",
         1..=ANY,
         "Not supported: there is nothing to compare",
-        Action::Transaction(TransactionCommand::Watch),
+        CommandAction::Transaction(TransactionCommand::Watch),
     ),
-    plain("unwatch", 0..=0, "Does nothing", Action::Client(ClientCommand::Unwatch)),
-    plain("reset", 0..=0, "Resets the connection", Action::Transaction(TransactionCommand::Reset)),
+    plain("unwatch", 0..=0, "Does nothing", CommandAction::Client(ClientCommand::Unwatch)),
+    plain("reset", 0..=0, "Resets the connection", CommandAction::Transaction(TransactionCommand::Reset)),
 ];
 
 pub(super) fn find(name: &[u8]) -> Option<usize> {

@@ -1,9 +1,9 @@
 //! `CL.THROTTLE`, the command of redis-cell, and `THROTTLE`, that of throttlecrab. A key has one bucket for both.
 
-use super::{action::Dialect, refusal::refuse_store};
+use super::{action::ReplyDialect, refusal::refuse_store};
 use crate::resp::{
     arguments::integer,
-    reply::{Replies, quoted},
+    reply::{CommandReplies, quoted},
     service::Service,
 };
 use weir_limit::{
@@ -25,10 +25,10 @@ struct Parameters {
 /// The arguments are key, `max_burst`, count, period and quantity.
 pub(super) async fn carry_out<S: Store>(
     service: &Service<S>,
-    dialect: Dialect,
+    dialect: ReplyDialect,
     arguments: &[&[u8]],
     now: Timestamp,
-    replies: &mut Replies,
+    replies: &mut CommandReplies,
 ) {
     let parameters = match dialect.parse(&arguments[1..]) {
         Ok(parameters) => parameters,
@@ -52,9 +52,9 @@ pub(super) async fn carry_out<S: Store>(
     }
 }
 
-// === impl Dialect ===
+// === impl ReplyDialect ===
 
-impl Dialect {
+impl ReplyDialect {
     fn parse(self, arguments: &[&[u8]]) -> Result<Parameters, String> {
         let names = ["max_burst", "count_per_period", "period", "quantity"];
         let mut numbers = [0_i64, 0, 0, 1];

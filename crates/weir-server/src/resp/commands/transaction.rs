@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 
 use super::{action::TransactionCommand, one::carry_out_one, table::COMMANDS};
 use crate::{
-    connections::Account,
+    connections::ConnectionAccount,
     resp::{
-        reply::Replies,
+        reply::CommandReplies,
         service::Service,
-        session::{Queue, QueuedCommand, Session},
+        session::{CommandQueue, QueuedCommand, Session},
     },
 };
 use weir_limit::Timestamp;
@@ -21,14 +21,14 @@ use weir_store::Store;
 pub(super) fn carry_out<S>(
     service: &Service<S>,
     session: &mut Session,
-    account: &Arc<Account>,
+    account: &Arc<ConnectionAccount>,
     command: TransactionCommand,
-    replies: &mut Replies,
+    replies: &mut CommandReplies,
 ) {
     match (command, session.queue.take()) {
         (TransactionCommand::Multi, None) => match account.hold(0) {
             Ok(hold) => {
-                session.queue = Some(Queue::new(hold));
+                session.queue = Some(CommandQueue::new(hold));
                 replies.simple("OK");
             }
             Err(error) => replies.error(&format!("ERR {error}")),
@@ -67,14 +67,14 @@ pub(in crate::resp) async fn carry_out_queued<S: Store>(
     session: &mut Session,
     command: &QueuedCommand,
     now: Timestamp,
-    replies: &mut Replies,
+    replies: &mut CommandReplies,
 ) {
     let arguments: SmallVec<[&[u8]; 12]> = command.arguments().collect();
     let action = COMMANDS[command.command].action;
     carry_out_one(service, session, action, &arguments, now, replies).await;
 }
 
-pub(super) fn queue(session: &mut Session, index: usize, arguments: &[&[u8]], replies: &mut Replies) {
+pub(super) fn queue(session: &mut Session, index: usize, arguments: &[&[u8]], replies: &mut CommandReplies) {
     let Some(queue) = &mut session.queue else { return };
     match queue.push(index, arguments) {
         Ok(()) => replies.simple("QUEUED"),
