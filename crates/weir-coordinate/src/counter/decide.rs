@@ -153,7 +153,7 @@ impl LocalCounter {
         all_or_none: bool,
         now: Timestamp,
     ) -> Option<SmallVec<[(Hits, Asks); 2]>> {
-        let gives_back = |ask: &DecisionRequest| ask.direction == Direction::GiveBack && ask.hits > Hits(0);
+        let gives_back = |ask: &DecisionRequest| ask.direction == Direction::GiveBack;
         let taken = || asks.iter().filter(|ask| ask.direction == Direction::Take);
         let is_asked = match mode {
             Coordination::Strict => true,
