@@ -21,8 +21,10 @@ use self::{
     exchange::Replied,
     instance::{AwaitedReply, InstancePool, rule},
 };
-use super::{client::StoreClient, link::StoreTime};
-use crate::link::sha256;
+use super::{
+    client::StoreClient,
+    link::{StoreTime, sha256},
+};
 use weir_limit::{
     Coordination, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy, Period, Timestamp,
 };

@@ -25,8 +25,8 @@ use super::{
     CoordinationMetrics,
     client::StoreClient,
     counter::{DroppedHits, Generation, LocalCounter, Switch, Tries, auto},
+    link::sha256,
 };
-use crate::link::sha256;
 use weir_limit::{Coordination, CounterKey, Direction, LimitCheck, Timestamp};
 use weir_store::{
     remote::{Remote, StoreNode, Target},

@@ -14,4 +14,3 @@ pub use expression::expression;
 pub use family::{Buckets, Family, Kind, Labels, Quantiles, Series, TimeUnit, Value};
 pub use page::CONTENT_TYPE;
 pub use render::{MetricNames, families, render};
-pub use weir_observe::template::Template;

@@ -17,10 +17,11 @@ use super::{
     acquire::AcquireService,
     decode::{MessageError, decode},
     encode::encode,
-    message, timeout,
+    message,
+    status::of_limit_error,
+    timeout,
     writer::FieldWriter,
 };
-use crate::grpc::status::of_limit_error;
 use crate::{
     bounds::{Bound, Exceeded, RequestBounds},
     connections::ConnectionAccount,
