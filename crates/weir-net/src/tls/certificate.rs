@@ -120,7 +120,7 @@ pub(super) fn is_for(certificate: &CertificateDer<'_>, usage: KeyUsage) -> bool 
 }
 
 /// Checks that every certificate is readable, and signed by the one in `chain` that it names as its issuer, if any.
-/// Accepts any order and unused certificates (RFC 8446, section 4.4.2), and algorithms that ring does not know.
+/// Accepts any order and unused certificates (RFC 8446, section 4.4.2), and algorithms that are not known here.
 pub(super) fn check_chain(chain: &[CertificateDer<'_>]) -> Result<(), BrokenChain> {
     let mut certificates = Vec::with_capacity(chain.len());
     for (at, certificate) in chain.iter().enumerate() {

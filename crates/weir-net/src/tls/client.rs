@@ -3,10 +3,11 @@
 use std::{path::PathBuf, sync::Arc};
 
 use tokio::task::spawn_blocking;
-use tokio_rustls::rustls::{ClientConfig, crypto::ring, pki_types::UnixTime};
+use tokio_rustls::rustls::{ClientConfig, pki_types::UnixTime};
 
 use super::{
     files::{NamedFile, TlsError},
+    provider,
     verify_server::{NameCheck, ServerVerifier, TrustAnchors},
 };
 
@@ -41,7 +42,7 @@ impl ClientTls {
     ///
     /// [`TlsError`], with the setting of the file in question from `names`.
     pub fn load(&self, names: &ClientTlsNames, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, TlsError> {
-        let provider = Arc::new(ring::default_provider());
+        let provider = provider();
         let name_check = if self.any_name { NameCheck::Skipped } else { NameCheck::Required };
         let verifier = ServerVerifier::new(self.anchors(names)?, name_check, Arc::clone(&provider))?;
         let builder = ClientConfig::builder_with_provider(provider)

@@ -1,4 +1,4 @@
-//! TLS with rustls and ring: certificates and keys from files, and their verification.
+//! TLS with rustls, over ring or, with the feature `fips`, over aws-lc: certificates and keys from files, and their verification.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -16,6 +16,10 @@ mod tests;
 mod verify_client;
 mod verify_server;
 
+use std::sync::Arc;
+
+use tokio_rustls::rustls::crypto::{self, CryptoProvider};
+
 pub use certificate::{BrokenChain, CertificateDates, Validity};
 pub use client::{ClientTls, ClientTlsNames};
 pub use files::{CertificateFile, TlsError};
@@ -24,3 +28,12 @@ pub use verify_client::{ClientName, EndedAuthority, WrongClientName};
 
 /// The protocol of gRPC in ALPN. grpc-go rejects peers that do not negotiate it.
 pub const ALPN_H2: &[u8] = b"h2";
+
+/// The cryptography of all connections. With the feature `fips`, that of aws-lc's module under FIPS 140-3.
+fn provider() -> Arc<CryptoProvider> {
+    #[cfg(not(feature = "fips"))]
+    let provider = crypto::ring::default_provider();
+    #[cfg(feature = "fips")]
+    let provider = crypto::default_fips_provider();
+    Arc::new(provider)
+}

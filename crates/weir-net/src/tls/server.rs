@@ -2,12 +2,13 @@
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
-use tokio_rustls::rustls::{Error, ServerConfig, crypto::ring, server::NoServerSessionStorage};
+use tokio_rustls::rustls::{Error, ServerConfig, server::NoServerSessionStorage};
 
 use super::{
     ALPN_H2,
     certificate::CertificateDates,
     files::{NamedFile, TlsError, shown},
+    provider,
     verify_client::{ClientName, ClientVerifier},
 };
 
@@ -68,7 +69,7 @@ impl ServerTls {
         &self,
         files: &ServerTlsFiles,
     ) -> Result<(Arc<ServerConfig>, Vec<CertificateDates>), TlsError> {
-        let provider = Arc::new(ring::default_provider());
+        let provider = provider();
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()?;
         let chain = self.chain_file();

@@ -9,13 +9,13 @@ use rcgen::{
 use tokio_rustls::rustls::{
     CertificateError, Error,
     client::danger::ServerCertVerifier as _,
-    crypto::ring,
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
     server::danger::ClientCertVerifier as _,
 };
 
 use super::{
     certificate::{BrokenChain, Validity, check_chain},
+    provider,
     verify_client::{ClientVerifier, EndedAuthority},
     verify_server::{NameCheck, ServerVerifier, TrustAnchors},
 };
@@ -59,7 +59,7 @@ fn start_of(year: i32) -> UnixTime {
 }
 
 fn client_verifier(certificates: Vec<CertificateDer<'static>>) -> Arc<ClientVerifier> {
-    ClientVerifier::new(certificates, Vec::new(), Arc::new(ring::default_provider())).expect("certificates")
+    ClientVerifier::new(certificates, Vec::new(), provider()).expect("certificates")
 }
 
 fn is_ended(error: &Error) -> bool {
@@ -106,6 +106,12 @@ fn no_valid_authority_authenticates_nobody() {
     assert!(outcome.as_ref().is_err_and(is_ended), "{outcome:?}");
 }
 
+/// Also without the feature: then none of the provider is.
+#[test]
+fn a_build_for_fips_uses_approved_algorithms_only() {
+    assert_eq!(provider().fips(), cfg!(feature = "fips"));
+}
+
 #[test]
 fn a_pinned_certificate_is_used_as_it_says() {
     use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
@@ -131,7 +137,7 @@ fn server_verifier(certificate: CertificateDer<'static>, now: UnixTime) -> Optio
     if anchors.is_empty() {
         return None;
     }
-    let provider = Arc::new(ring::default_provider());
+    let provider = provider();
     Some(ServerVerifier::new(anchors, NameCheck::Required, provider).expect("authorities"))
 }
 
