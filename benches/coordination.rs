@@ -17,17 +17,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir::{
+use weir_coordinate::{Coordinated, CoordinationSettings};
+use weir_limit::{
+    Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy, Period,
+    Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Values,
+};
+use weir_remotes::redis::{Address, RedisRemote};
+use weir_store::{
+    Store,
     clock::{Clock, SystemClock},
-    limit::{
-        Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy,
-        Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Values,
-    },
-    store::{
-        Store,
-        coordinated::{Coordinated, CoordinationSettings},
-        redis::{Address, RedisRemote},
-    },
 };
 
 /// The number of decisions in each mode.
@@ -95,7 +93,7 @@ fn rules(mode: Coordination) -> RuleSet {
     reason = "numbers to print"
 )]
 async fn run(redis: &Redis, mode: Coordination) {
-    let remote = RedisRemote::new(weir::store::redis::RedisSettings::single(redis.address()))
+    let remote = RedisRemote::new(weir_remotes::redis::RedisSettings::single(redis.address()))
         .expect("settings without TLS files");
     let settings = CoordinationSettings {
         budget: Period::from_secs(1),
@@ -154,7 +152,7 @@ async fn run(redis: &Redis, mode: Coordination) {
 /// Opens a store on a thread of its own, as the service does.
 fn open_on_a_thread(redis: &Redis) -> Arc<Coordinated<RedisRemote>> {
     let (sender, receiver) = mpsc::channel();
-    let settings = weir::store::redis::RedisSettings::single(redis.address());
+    let settings = weir_remotes::redis::RedisSettings::single(redis.address());
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async move {

@@ -3,13 +3,11 @@
 //!
 //! `cargo bench --bench counters`
 
-use weir::{
-    limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Period, Request, Rule, RuleNode, RuleSet,
-        Scope, Timestamp, Values,
-    },
-    store::MemoryStore,
+use weir_limit::{
+    Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Period, Request, Rule, RuleNode, RuleSet, Scope,
+    Timestamp, Values,
 };
+use weir_store::MemoryStore;
 
 const COUNTERS: usize = 1_000_000;
 

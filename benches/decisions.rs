@@ -18,10 +18,8 @@ use in_process::InProcess;
 use of_key::OfKey;
 use ratelimit::Ratelimiter;
 use support::Case;
-use weir::{
-    clock::{Clock as _, SystemClock},
-    limit::Period,
-};
+use weir_limit::Period;
+use weir_store::clock::{Clock as _, SystemClock};
 
 /// The names of all cases.
 const NAMES: [&str; 7] = [

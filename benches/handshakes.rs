@@ -33,12 +33,10 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, ServerName, pem::PemObject as _},
 };
 use tonic::transport::Channel;
-use weir::{
-    grpc_client::{Target, TargetTls, connect},
-    proto::envoy::{
-        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
-        service::ratelimit::v3::{RateLimitRequest, rate_limit_service_client::RateLimitServiceClient},
-    },
+use weir_net::grpc_client::{Target, TargetTls, connect};
+use weir_proto::envoy::{
+    extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
+    service::ratelimit::v3::{RateLimitRequest, rate_limit_service_client::RateLimitServiceClient},
 };
 
 use crate::{

@@ -5,9 +5,7 @@
 use std::{hint::black_box, time::Duration};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use weir::limit::{
-    Domain, Entry, KeyHasher, Limit, Lookup, Pattern, Period, Rule, RuleNode, RuleSet, Values,
-};
+use weir_limit::{Domain, Entry, KeyHasher, Limit, Lookup, Pattern, Period, Rule, RuleNode, RuleSet, Values};
 
 fn node(key: &str, values: Values, rule: bool, children: Vec<RuleNode>) -> RuleNode {
     let rule = rule.then(|| Rule::new(Limit::fixed_window(1_000, Period::from_secs(60))));

@@ -9,14 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir::{
-    limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Period, Request, Rule, RuleNode, RuleSet,
-        Scope, Timestamp, Values,
-    },
-    observe::histogram::{BOUNDS, Distribution, Histogram},
-    store::MemoryStore,
+use weir_limit::{
+    Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Period, Request, Rule, RuleNode, RuleSet, Scope,
+    Timestamp, Values,
 };
+use weir_observe::histogram::{BOUNDS, Distribution, Histogram};
+use weir_store::MemoryStore;
 
 const COUNTERS: usize = 10_000_000;
 

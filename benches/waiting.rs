@@ -24,13 +24,15 @@ use futures_util::FutureExt as _;
 use governor::{Quota, RateLimiter};
 use ratelimit::Ratelimiter;
 use tokio::runtime::Builder;
-use weir::{
-    DecisionSettings, Limiter,
-    client::{self, Key},
+use weir_client::Key;
+use weir_limit::{
+    Entry, Hits, KeyHasher, Limit, Period, Request, Rule, RuleNode, RuleSet, Timestamp, Values,
+};
+use weir_limiter::{DecisionSettings, Limiter};
+use weir_observe::Stats;
+use weir_store::{
+    MemoryStore,
     clock::{Clock as _, ManualClock, SystemClock},
-    limit::{Entry, Hits, KeyHasher, Limit, Period, Request, Rule, RuleNode, RuleSet, Timestamp, Values},
-    observe::Stats,
-    store::MemoryStore,
 };
 
 const WAITERS: usize = 1_000_000;
@@ -60,13 +62,13 @@ fn memory() {
     let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("api", Values::Any) };
     let store = MemoryStore::new(2 * KEYS);
     let limiter = Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default());
-    let domain = weir::limit::Domain::new("partners", vec![node]);
+    let domain = weir_limit::Domain::new("partners", vec![node]);
     limiter.load(RuleSet::new(&[domain], KeyHasher::random()));
     let clock = ManualClock::at(Timestamp::from_secs(1_000_020));
     let requests: Vec<Request<'static>> = (0..KEYS).map(request).collect();
     for request in &requests {
         let full = Request { hits: 10_000, ..request.clone() };
-        let taken = limiter.decide_now(&full, clock.now(), |verdict| verdict.code == weir::limit::Code::Ok);
+        let taken = limiter.decide_now(&full, clock.now(), |verdict| verdict.code == weir_limit::Code::Ok);
         assert!(taken.expect("a decision"));
     }
     let mut calls: Vec<Acquire<'_>> = Vec::with_capacity(WAITERS);
@@ -97,12 +99,12 @@ fn memory() {
 }
 
 /// Returns a limiter in memory that admits so many requests a second.
-async fn limiter(requests: usize) -> client::Limiter {
+async fn limiter(requests: usize) -> weir_client::Limiter {
     let rules = format!(
         "domain: partners\ndescriptors:\n  - key: api\n    rate_limit: {{ requests: {requests}, per: 1s, algorithm: \
          fixed_window }}\n"
     );
-    client::Limiter::builder().rules_text(&rules).build().await.expect("valid rules")
+    weir_client::Limiter::builder().rules_text(&rules).build().await.expect("valid rules")
 }
 
 /// Prints how long after their instant callers are woken that are due at one.
@@ -124,7 +126,7 @@ async fn wake_ups() {
 
 /// Has so many callers wait for the start of the next window, and returns how late each was woken. None if it began
 /// before all of them waited.
-async fn wake(limiter: &client::Limiter, due: usize) -> Option<Vec<Duration>> {
+async fn wake(limiter: &weir_client::Limiter, due: usize) -> Option<Vec<Duration>> {
     let now = SystemClock.now();
     tokio::time::sleep(now.window_end(SECOND).since(now).into()).await;
     // some milliseconds later, since sleeps end early in places

@@ -4,7 +4,7 @@
 //! inputs in `fuzz/corpus/`. No other build contains this module, so that nothing private becomes public. Each target
 //! is beside the code that it tests.
 
-use crate::{config, server, store, xds};
+use weir_sources::xds;
 
 /// A function that accepts any bytes, and panics if weir does something wrong with them.
 #[derive(Clone, Copy, Debug)]
@@ -20,42 +20,52 @@ pub struct Target {
 
 /// All targets.
 pub const TARGETS: [Target; 12] = [
+    Target { name: "disk_record", max_input: 4 << 10, max_memory: 8 << 20, run: weir_disk::fuzz::record },
     Target {
-        name: "disk_record",
+        name: "dns_answer",
         max_input: 4 << 10,
         max_memory: 8 << 20,
-        run: store::disk::fuzz::record,
+        run: weir_net::dns::fuzz::answer,
     },
-    Target { name: "dns_answer", max_input: 4 << 10, max_memory: 8 << 20, run: store::dns::fuzz::answer },
-    Target { name: "grpc_frame", max_input: 4 << 10, max_memory: 16 << 20, run: server::fuzz::frame },
-    Target { name: "grpc_message", max_input: 4 << 10, max_memory: 8 << 20, run: server::fuzz::message },
-    Target { name: "http2", max_input: 8 << 10, max_memory: 8 << 20, run: server::fuzz::connection },
-    Target { name: "json", max_input: 4 << 10, max_memory: 8 << 20, run: server::fuzz::json },
+    Target {
+        name: "grpc_frame",
+        max_input: 4 << 10,
+        max_memory: 16 << 20,
+        run: weir_server::fuzz::frame,
+    },
+    Target {
+        name: "grpc_message",
+        max_input: 4 << 10,
+        max_memory: 8 << 20,
+        run: weir_server::fuzz::message,
+    },
+    Target { name: "http2", max_input: 8 << 10, max_memory: 8 << 20, run: weir_server::fuzz::connection },
+    Target { name: "json", max_input: 4 << 10, max_memory: 8 << 20, run: weir_server::fuzz::json },
     Target {
         name: "memcached_reply",
         max_input: 4 << 10,
         max_memory: 8 << 20,
-        run: store::memcached::fuzz::reply,
+        run: weir_remotes::memcached::fuzz::reply,
     },
     Target {
         name: "redis_commands",
         max_input: 8 << 10,
         max_memory: 8 << 20,
-        run: server::fuzz::redis_commands,
+        run: weir_server::fuzz::redis_commands,
     },
     Target {
         name: "redis_reply",
         max_input: 4 << 10,
         max_memory: 8 << 20,
-        run: store::redis::fuzz::reply,
+        run: weir_remotes::redis::fuzz::reply,
     },
     Target {
         name: "redis_slots",
         max_input: 4 << 10,
         max_memory: 8 << 20,
-        run: store::redis::fuzz::slots,
+        run: weir_remotes::redis::fuzz::slots,
     },
-    Target { name: "rules", max_input: 4 << 10, max_memory: 32 << 20, run: config::fuzz::rules },
+    Target { name: "rules", max_input: 4 << 10, max_memory: 32 << 20, run: weir_config::fuzz::rules },
     Target { name: "xds_resource", max_input: 4 << 10, max_memory: 32 << 20, run: xds::fuzz::resource },
 ];
 

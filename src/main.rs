@@ -5,10 +5,8 @@ mod cli;
 use std::{env, error::Error, fmt::Write as _, process::ExitCode};
 
 use tracing::Level;
-use weir::{
-    observe::log::{self, LogFormat},
-    settings::{Flags, ProcessEnvironment, log_format},
-};
+use weir::settings::{Flags, ProcessEnvironment, log_format};
+use weir_export::log::{self, LogFormat};
 
 use crate::cli::{arguments::parse, run};
 

@@ -8,21 +8,18 @@ use std::{
     time::Duration,
 };
 
-use weir::{
+use weir_coordinate::{Coordinated, CoordinationSettings, simulated::SimulatedClock};
+use weir_limit::{
+    Algorithm, Bucket, Coordination, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, Matched,
+    OverLimitPolicy, Period, Refill, Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+    algorithm::CounterState,
+    share::{MemberCounts, PoolTable, Sharing},
+};
+use weir_store::{
+    MemoryStore, Store,
     clock::Clock as _,
-    limit::{
-        Algorithm, Bucket, Coordination, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, Matched,
-        OverLimitPolicy, Period, Refill, Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
-        algorithm::CounterState,
-        share::{MemberCounts, PoolTable, Sharing},
-    },
-    store::{
-        MemoryStore, Store,
-        coordinated::{Coordinated, CoordinationSettings},
-        pool_command::{Leased, PoolCommand, PoolOp, PoolOutcome, PoolReply},
-        remote::{Command, Exchange, Heartbeat, Members, Remote, RemoteError, Replies, Reply},
-        simulated::SimulatedClock,
-    },
+    pool_command::{Leased, PoolCommand, PoolOp, PoolOutcome, PoolReply},
+    remote::{Command, Exchange, Heartbeat, Members, Remote, RemoteError, Replies, Reply},
 };
 
 /// The number of counters that are measured in the mode that most counters have.

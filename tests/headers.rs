@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use weir::{
-    DecisionSettings, Limiter,
-    limit::{
-        Algorithm, Bucket, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Pattern, Period,
-        Refill, Request, Rule, RuleNode, RuleSet, Tier, Timestamp, Values,
-    },
-    observe::Stats,
-    server::headers::{HeaderNames, HeaderStyle, ResponseHeaders},
-    store::MemoryStore,
+use weir_limit::{
+    Algorithm, Bucket, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Pattern, Period, Refill,
+    Request, Rule, RuleNode, RuleSet, Tier, Timestamp, Values,
 };
+use weir_limiter::{DecisionSettings, Limiter};
+use weir_observe::Stats;
+use weir_server::headers::{HeaderNames, HeaderStyle, ResponseHeaders};
+use weir_store::MemoryStore;
 
 fn tier(requests: u32, period: Period, algorithm: Algorithm) -> Tier {
     Tier { requests, period, algorithm }

@@ -19,14 +19,11 @@ use tokio::{
     sync::oneshot,
     time::{sleep, timeout},
 };
-use weir::{
-    app::App,
-    client::{Limiter, Permit},
-    clock::ManualClock,
-    limit::{Hits, Timestamp},
-    settings::Flags,
-    store::dns::{DnsSettings, NameServers},
-};
+use weir::{app::App, settings::Flags};
+use weir_client::{Limiter, Permit};
+use weir_limit::{Hits, Timestamp};
+use weir_net::dns::{DnsSettings, NameServers};
+use weir_store::clock::ManualClock;
 
 /// A name server that says that a name has this many IPv4 addresses and none of IPv6; with none it fails.
 async fn name_server(count: Arc<AtomicUsize>) -> SocketAddr {

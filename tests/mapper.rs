@@ -3,14 +3,9 @@
 use std::{fs, sync::Arc, time::Duration};
 use weir_testing::gateway_mapper;
 
-use weir::{
-    config::{ConfigErrors, read_mapper},
-    observe::{
-        RuleCounts, Stats,
-        mapper::Mapper,
-        prometheus::{MetricNames, expression, render},
-    },
-};
+use weir_config::{ConfigErrors, read_mapper};
+use weir_export::prometheus::{MetricNames, expression, render};
+use weir_observe::{RuleCounts, Stats, mapper::Mapper};
 
 /// Reads `text` as a file; returns the mapper and the warnings.
 fn read(text: &str) -> Result<(Mapper, Vec<String>), ConfigErrors> {

@@ -1,7 +1,7 @@
 //! Compares the compiled matcher with a simple one, on random trees and requests.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
-use weir::limit::{
+use weir_limit::{
     Domain, Entry, Explanation, KeyHasher, Limit, Lookup, Outcome, Pattern, Period, Rule, RuleNode, RuleSet,
     Values,
 };

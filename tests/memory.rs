@@ -3,15 +3,13 @@
 use std::{collections::HashMap, sync::Arc, thread};
 
 use proptest::{collection::vec, prelude::*};
-use weir::{
-    limit::{
-        Algorithm, Bucket, Decision, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, LimitCheck, Matched,
-        OverLimitPolicy, Period, Refill, Request, Reservation, ReservationRequest, Rule, RuleNode, RuleSet,
-        RuntimeLimit, Scope, Tier, Timestamp, Unit, Values,
-        request_bucket::{BucketName, BucketReply, BucketRequest, StepLimit, StepRequest},
-    },
-    store::MemoryStore,
+use weir_limit::{
+    Algorithm, Bucket, Decision, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, LimitCheck, Matched,
+    OverLimitPolicy, Period, Refill, Request, Reservation, ReservationRequest, Rule, RuleNode, RuleSet,
+    RuntimeLimit, Scope, Tier, Timestamp, Unit, Values,
+    request_bucket::{BucketName, BucketReply, BucketRequest, StepLimit, StepRequest},
 };
+use weir_store::MemoryStore;
 
 /// Returns rules that allow each value of the key `k` `limit` requests per minute.
 fn rules(limit: u32) -> RuleSet {

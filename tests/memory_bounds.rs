@@ -4,10 +4,8 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use serde_json::Value;
-use weir::{
-    server::bounds::{CONNECTION, HANDSHAKE, MAX_HANDSHAKES, MAX_PAGES},
-    settings::{Flags, Settings},
-};
+use weir::settings::{Flags, Settings};
+use weir_server::bounds::{CONNECTION, HANDSHAKE, MAX_HANDSHAKES, MAX_PAGES};
 
 /// The memory of the process with its rules, its threads, the names of stats and the queue of traces, in bytes.
 const PROCESS: usize = 30 << 20;

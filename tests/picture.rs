@@ -2,10 +2,7 @@
 
 use std::fmt::Write as _;
 
-use weir::{
-    config,
-    limit::{Direction, Hits, Limit, Period, Timestamp, algorithm::CounterState, decide},
-};
+use weir_limit::{Direction, Hits, Limit, Period, Timestamp, algorithm::CounterState, decide};
 
 /// The number of tenths of a second in the picture.
 const TICKS: u64 = 56;
@@ -22,7 +19,7 @@ fn mark(requests: u64) -> String {
 /// Draws one line: the requests that the limit in `yaml` admits.
 fn line(name: &str, yaml: &str) -> String {
     let file = format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {yaml}\n");
-    let loaded = config::parse("picture.yaml", &file).expect("a valid limit");
+    let loaded = weir_config::parse("picture.yaml", &file).expect("a valid limit");
     let rule = loaded.domains[0].nodes[0].rule.clone().expect("a limit");
     let Limit::Tiers { tiers, over_limit_policy } = rule.limit else { panic!("it is limited") };
 

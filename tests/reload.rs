@@ -8,15 +8,12 @@ use std::{
     thread,
 };
 
-use weir::{
-    DecisionSettings, Limiter,
-    limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Period, Request, Rule, RuleNode, RuleSet, Timestamp,
-        Values,
-    },
-    observe::Stats,
-    store::MemoryStore,
+use weir_limit::{
+    Descriptor, Domain, Entry, KeyHasher, Limit, Period, Request, Rule, RuleNode, RuleSet, Timestamp, Values,
 };
+use weir_limiter::{DecisionSettings, Limiter};
+use weir_observe::Stats;
+use weir_store::MemoryStore;
 
 /// Returns two rules, `a` and `b`, with the generation in their names and limits.
 fn generation(n: u32, hasher: KeyHasher) -> RuleSet {

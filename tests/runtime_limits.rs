@@ -2,20 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use weir::{
-    DecisionSettings, Limiter,
-    clock::Clock as _,
-    limit::{
-        Algorithm, Bucket, Code, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy,
-        Period, Refill, Request, Rule, RuleNode, RuleSet, RuntimeLimit, Tier, Timestamp, Unit, Values,
-    },
-    observe::Stats,
-    store::{
-        MemoryStore, Store,
-        coordinated::{Coordinated, CoordinationSettings},
-        simulated::{Network, SimulatedClock, SimulatedStore},
-    },
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Network, SimulatedClock, SimulatedStore},
 };
+use weir_limit::{
+    Algorithm, Bucket, Code, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy,
+    Period, Refill, Request, Rule, RuleNode, RuleSet, RuntimeLimit, Tier, Timestamp, Unit, Values,
+};
+use weir_limiter::{DecisionSettings, Limiter};
+use weir_observe::Stats;
+use weir_store::{MemoryStore, Store, clock::Clock as _};
 
 const EPOCH: Timestamp = Timestamp::from_secs(1_699_999_200);
 
@@ -62,7 +59,7 @@ async fn take<S: Store>(
     };
     let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
     let outcome =
-        |verdict: &weir::limit::Verdict<'_>| (verdict.code == Code::Ok, verdict.statuses[0].remaining);
+        |verdict: &weir_limit::Verdict<'_>| (verdict.code == Code::Ok, verdict.statuses[0].remaining);
     limiter.decide(&request, now, outcome).await.expect("the store decides")
 }
 

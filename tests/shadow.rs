@@ -4,25 +4,24 @@
 use std::{sync::Arc, time::Duration};
 
 use proptest::{collection::vec, prelude::*};
-use weir::{
-    DecisionSettings, Limiter,
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Condition, Network, SimulatedClock, SimulatedRemote, SimulatedStore},
+};
+use weir_disk::{DiskSettings, DiskStore, DiskSync, OnDamage};
+use weir_export::{
+    prometheus::{MetricNames, render},
+    snapshot::{StatValue, snapshot},
+};
+use weir_limit::{
+    Code, Coordination, Descriptor, Entry, KeyHasher, OnStoreFailure, Period, Request, RuleSet, RuntimeLimit,
+    Timestamp, Unit,
+};
+use weir_limiter::{DecisionSettings, Limiter};
+use weir_observe::{RuleCounts, ShadowCounts, Stats};
+use weir_store::{
+    MemoryStore, Store,
     clock::{Clock as _, ManualClock},
-    config,
-    limit::{
-        Code, Coordination, Descriptor, Entry, KeyHasher, OnStoreFailure, Period, Request, RuleSet,
-        RuntimeLimit, Timestamp, Unit,
-    },
-    observe::{
-        RuleCounts, ShadowCounts, Stats,
-        prometheus::{MetricNames, render},
-        snapshot::{StatValue, snapshot},
-    },
-    store::{
-        MemoryStore, Store,
-        coordinated::{Coordinated, CoordinationSettings},
-        disk::{DiskSettings, DiskStore, DiskSync, OnDamage},
-        simulated::{Condition, Network, SimulatedClock, SimulatedRemote, SimulatedStore},
-    },
 };
 
 /// The start of a window of every length that the tests use.
@@ -49,7 +48,7 @@ impl<S: Store> Service<S> {
     }
 
     fn load(&self, text: &str) {
-        let loaded = config::parse("shadow.yaml", text).expect("valid rules");
+        let loaded = weir_config::parse("shadow.yaml", text).expect("valid rules");
         self.limiter.load(RuleSet::new(&loaded.domains, self.hasher));
     }
 

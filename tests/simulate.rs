@@ -4,22 +4,19 @@
 
 use std::time::Duration;
 
-use weir::{
-    limit::{
-        Algorithm, Bucket, Coordination, Decision, Hits, LimitCheck, Period, Refill, Reservation,
-        ReservationRequest, RuleCoordination, Scope, Tier, Timestamp,
-    },
-    simulate::{
-        AdmittedSeries, Arrivals, Instance, Panel, Scenario, SimulatedDecision, SimulationMetrics,
-        SimulationOutcome, Skew, WaitMetrics, WaitingOutcome, chart, run, run_waiting, summary, wait_table,
-        waiting_series,
-    },
-    store::{
-        Decisions, MemoryStore, Store, StoreError, TakeOptions,
-        coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Exchange, Remote as _, Target},
-        simulated::Network,
-    },
+use weir::simulate::{
+    AdmittedSeries, Arrivals, Instance, Panel, Scenario, SimulatedDecision, SimulationMetrics,
+    SimulationOutcome, Skew, WaitMetrics, WaitingOutcome, chart, run, run_waiting, summary, wait_table,
+    waiting_series,
+};
+use weir_coordinate::{Coordinated, CoordinationSettings, simulated::Network};
+use weir_limit::{
+    Algorithm, Bucket, Coordination, Decision, Hits, LimitCheck, Period, Refill, Reservation,
+    ReservationRequest, RuleCoordination, Scope, Tier, Timestamp,
+};
+use weir_store::{
+    Decisions, MemoryStore, Store, StoreError, TakeOptions,
+    remote::{Command, Exchange, Remote as _, Target},
 };
 
 /// Sends every check to the simulated store.
@@ -45,14 +42,14 @@ impl Store for StoreOnly {
         let replies = self.0.remote.call(commands.collect()).await;
         let replies = replies.map_err(|error| StoreError::Unavailable(error.to_string()))?;
         let decision = |(check, reply): (&LimitCheck<'_>, _)| {
-            let reply: weir::store::remote::Reply = reply;
+            let reply: weir_store::remote::Reply = reply;
             Decision {
                 tier: 0,
                 over: reply.taken.iter().all(|taken| *taken == 0),
                 before: check.hits,
                 remaining: 0,
                 reset: Period::default(),
-                basis: weir::limit::Basis::Counters,
+                basis: weir_limit::Basis::Counters,
                 share: None,
             }
         };

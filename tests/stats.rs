@@ -5,19 +5,17 @@ mod stats_support;
 use std::sync::Arc;
 
 use stats_support::{Service, above, changed, descriptor, limited, node, rules, unlimited};
-use weir::{
-    DecisionSettings, Limiter,
-    limit::{
-        Algorithm, Descriptor, Hits, Limit, LimitCheck, Modes, OverLimitPolicy, Pattern, Period, Request,
-        Reservation, ReservationRequest, RuleNode, RuntimeLimit, Scope, Tier, Timestamp, Unit, Values,
-    },
-    observe::{
-        Stats,
-        prometheus::{MetricNames, render},
-        snapshot::StatValue,
-    },
-    store::{Decisions, Store, StoreError, TakeOptions},
+use weir_export::{
+    prometheus::{MetricNames, render},
+    snapshot::StatValue,
 };
+use weir_limit::{
+    Algorithm, Descriptor, Hits, Limit, LimitCheck, Modes, OverLimitPolicy, Pattern, Period, Request,
+    Reservation, ReservationRequest, RuleNode, RuntimeLimit, Scope, Tier, Timestamp, Unit, Values,
+};
+use weir_limiter::{DecisionSettings, Limiter};
+use weir_observe::Stats;
+use weir_store::{Decisions, Store, StoreError, TakeOptions};
 
 fn rule_stats(service: &Service, path: &str) -> [u64; 5] {
     ["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode"].map(|stat| {

@@ -8,13 +8,9 @@ use tokio::{
     task::JoinHandle,
     time::timeout,
 };
-use weir::{
-    observe::{
-        RuleCounts, RuleLimit, Stats,
-        statsd::{self, Dialect, Protocol, StatsdSettings},
-    },
-    settings::{Flags, Settings},
-};
+use weir::settings::{Flags, Settings};
+use weir_export::statsd::{self, Dialect, Protocol, StatsdSettings};
+use weir_observe::{RuleCounts, RuleLimit, Stats};
 
 const LOADED: &str = "ratelimit.service.config_load_success";
 const DEADLINE: Duration = Duration::from_secs(20);

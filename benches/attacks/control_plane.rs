@@ -17,7 +17,7 @@ use prost_types::Any;
 use tokio::{net::TcpListener, runtime::Runtime, sync::watch};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, Streaming, transport::Server};
-use weir::proto::{
+use weir_proto::{
     envoy::service::discovery::v3::{
         DiscoveryRequest, DiscoveryResponse,
         aggregated_discovery_service_server::{AggregatedDiscoveryService, AggregatedDiscoveryServiceServer},

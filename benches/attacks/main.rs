@@ -50,7 +50,7 @@ const ATTACKS: [(&str, Attack); 7] = [
 fn main() -> ExitCode {
     let options = Options::parse();
     // as many connections as the system allows
-    weir::net::raise_open_files();
+    weir_server::net::raise_open_files();
     println!(
         "{:<16}{:>12}{:>12}{:>12}{:>16}  outcome",
         "attack", "before MB", "peak MB", "after MB", "slowest health"

@@ -17,10 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir::{
-    clock::ManualClock,
-    limit::{Period, Timestamp},
-};
+use weir_limit::{Period, Timestamp};
+use weir_store::clock::ManualClock;
 
 use self::{
     machine::{Cpu, allocated, resident},

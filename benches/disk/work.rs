@@ -15,19 +15,16 @@ use tokio::{
     task::LocalSet,
     time::sleep,
 };
-use weir::{
-    DecisionSettings, Limiter,
+use weir_disk::{Data, DiskError, DiskSettings, DiskStore, DiskSync, OnDamage};
+use weir_limit::{
+    Algorithm, Bucket, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, OnStoreFailure, OverLimitPolicy,
+    Period, Refill, Request, Rule, RuleNode, RuleSet, Tier, Values, algorithm::CounterState,
+};
+use weir_limiter::{DecisionSettings, Limiter};
+use weir_observe::{Source as _, Stats};
+use weir_store::{
+    MemoryStore, Store,
     clock::{Clock as _, ManualClock},
-    limit::{
-        Algorithm, Bucket, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, OnStoreFailure,
-        OverLimitPolicy, Period, Refill, Request, Rule, RuleNode, RuleSet, Tier, Values,
-        algorithm::CounterState,
-    },
-    observe::{Source as _, Stats},
-    store::{
-        MemoryStore, Store,
-        disk::{Data, DiskError, DiskSettings, DiskStore, DiskSync, OnDamage},
-    },
 };
 
 /// The share of buckets that are full again after an hour, in percent.

@@ -15,7 +15,7 @@ use tokio::{
     time::{self, MissedTickBehavior},
 };
 use tonic::transport::Channel;
-use weir::proto::envoy::{
+use weir_proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::{
         RateLimitRequest, rate_limit_response::Code, rate_limit_service_client::RateLimitServiceClient,

@@ -4,19 +4,16 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, future::join_all};
 use tokio::runtime::{Builder, Runtime};
-use weir::{
-    clock::Clock as _,
-    limit::{
-        Algorithm, Bucket, Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, Matched,
-        OverLimitPolicy, Period, Refill, Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
-        share::Sharing,
-    },
-    store::{
-        Store as _,
-        coordinated::{Coordinated, CoordinationSettings},
-        simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
-    },
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
+use weir_limit::{
+    Algorithm, Bucket, Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, Matched,
+    OverLimitPolicy, Period, Refill, Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+    share::Sharing,
+};
+use weir_store::{Store as _, clock::Clock as _};
 
 const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 

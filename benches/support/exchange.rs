@@ -5,25 +5,22 @@ use std::{collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use prost::Message as _;
-use weir::{
-    Limiter,
-    clock::ManualClock,
-    limit::{
-        Algorithm, Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleNode, RuleSet, Tier,
-        Timestamp, Values,
-    },
-    observe::Stats,
-    proto::{
-        envoy::{
-            extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
-            service::ratelimit::v3::RateLimitRequest,
-        },
-        weir::v1::{AcquireRequest, acquire_request},
-    },
-    server::grpc::{AcquireService, Service},
-    settings::{Flags, Settings},
-    store::MemoryStore,
+use weir::settings::{Flags, Settings};
+use weir_limit::{
+    Algorithm, Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleNode, RuleSet, Tier, Timestamp,
+    Values,
 };
+use weir_limiter::Limiter;
+use weir_observe::Stats;
+use weir_proto::{
+    envoy::{
+        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
+        service::ratelimit::v3::RateLimitRequest,
+    },
+    weir::v1::{AcquireRequest, acquire_request},
+};
+use weir_server::grpc::{AcquireService, Service};
+use weir_store::{MemoryStore, clock::ManualClock};
 
 const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 

@@ -4,19 +4,17 @@ use std::{pin::pin, sync::Arc};
 
 use futures_util::FutureExt as _;
 use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
-use weir::{
-    DecisionSettings, Limiter,
-    clock::Clock as _,
-    limit::{
-        Algorithm, Code, Coordination, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request,
-        Rule, RuleNode, RuleSet, Tier, Timestamp, Values,
-    },
-    observe::Stats,
-    store::{
-        coordinated::{Coordinated, CoordinationSettings},
-        simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
-    },
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
+use weir_limit::{
+    Algorithm, Code, Coordination, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule,
+    RuleNode, RuleSet, Tier, Timestamp, Values,
+};
+use weir_limiter::{DecisionSettings, Limiter};
+use weir_observe::Stats;
+use weir_store::clock::Clock as _;
 
 /// The thread of the stores.
 pub(crate) struct StoreRuntime(Runtime);

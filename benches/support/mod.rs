@@ -1,6 +1,6 @@
 //! The limits whose decisions are measured.
 
-use weir::limit::{
+use weir_limit::{
     Algorithm, Bucket, Decision, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp,
     algorithm::CounterState, decide,
 };

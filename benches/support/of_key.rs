@@ -1,9 +1,7 @@
 //! A limiter in the process of its caller, and a tenant whose rule and counter are found.
 
-use weir::{
-    Key,
-    limit::{Code, Hits, Timestamp},
-};
+use weir_limit::{Code, Hits, Timestamp};
+use weir_limiter::Key;
 
 use super::in_process::InProcess;
 

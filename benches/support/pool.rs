@@ -2,7 +2,7 @@
 
 use std::{hint::black_box, sync::Arc};
 
-use weir::limit::{
+use weir_limit::{
     Period, Timestamp,
     share::{Computation, Pool, PoolRule, Shares, Sharing},
 };

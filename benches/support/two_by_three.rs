@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use weir::{
-    DecisionSettings, Limiter,
-    limit::{
-        Algorithm, Code, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule,
-        RuleNode, RuleSet, Tier, Timestamp, Values,
-    },
-    observe::Stats,
-    store::MemoryStore,
+use weir_limit::{
+    Algorithm, Code, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule,
+    RuleNode, RuleSet, Tier, Timestamp, Values,
 };
+use weir_limiter::{DecisionSettings, Limiter};
+use weir_observe::Stats;
+use weir_store::MemoryStore;
 
 use super::in_process::NOW;
 

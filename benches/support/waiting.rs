@@ -3,18 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::runtime::{Builder, Runtime};
-use weir::{
+use weir_coordinate::{Coordinated, CoordinationSettings, simulated::SimulatedClock};
+use weir_limit::{
+    Coordination, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, Matched, Period, Request, Rule,
+    RuleNode, RuleSet, Scope, Timestamp, Values, algorithm::CounterState,
+};
+use weir_store::{
+    Store as _,
     clock::Clock as _,
-    limit::{
-        Coordination, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, Matched, Period, Request, Rule,
-        RuleNode, RuleSet, Scope, Timestamp, Values, algorithm::CounterState,
-    },
-    store::{
-        Store as _,
-        coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Exchange, Heartbeat, Members, Remote, RemoteError, Replies, Reply},
-        simulated::SimulatedClock,
-    },
+    remote::{Command, Exchange, Heartbeat, Members, Remote, RemoteError, Replies, Reply},
 };
 
 /// The number of keys.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use prost::Message as _;
-use weir::proto::envoy::{
+use weir_proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse,

@@ -8,7 +8,7 @@ use std::{
     io::{self, BufRead, BufReader},
 };
 
-use weir::client::Limiter;
+use weir_client::Limiter;
 
 #[tokio::main]
 async fn main() -> Result<(), worker::Failure> {

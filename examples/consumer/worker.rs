@@ -14,11 +14,9 @@ use tokio::{
     sync::{Mutex, mpsc},
     task::JoinSet,
 };
-use weir::{
-    client::{AcquireError, Limiter},
-    clock::{Clock as _, SystemClock},
-    limit::Hits,
-};
+use weir_client::{AcquireError, Limiter};
+use weir_limit::Hits;
+use weir_store::clock::{Clock as _, SystemClock};
 
 /// The most calls that wait or are being made.
 const CALLERS: usize = 60;

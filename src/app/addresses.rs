@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr};
 
-use crate::net::BoundAddress;
+use weir_server::net::BoundAddress;
 
 /// The bound addresses of a service, with actual ports where any free port was requested.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,14 +9,11 @@ use std::{
 };
 
 use tokio::time::{MissedTickBehavior, interval};
-
-use crate::{
-    Limiter,
-    clock::{Clock, Reading},
-    limit::Period,
-    observe::{Metric, Source},
-    store::AnyStore,
-};
+use weir_client::AnyStore;
+use weir_limit::Period;
+use weir_limiter::Limiter;
+use weir_observe::{Metric, Source};
+use weir_store::clock::{Clock, Reading};
 
 const INTERVAL: Duration = Duration::from_millis(100);
 

@@ -1,5 +1,6 @@
 //! The state that all servers and the rule loader share.
 
-use crate::{server::http, store::AnyStore};
+use weir_client::AnyStore;
+use weir_server::http;
 
 pub(super) type AppContext = http::ServiceContext<AnyStore>;

@@ -3,8 +3,10 @@
 use std::{error::Error, io, time::Duration};
 
 use tokio::task::JoinError;
-
-use crate::{config::ConfigErrors, net::BindError, server::grpc, store::disk::DiskError, tls::TlsError};
+use weir_config::ConfigErrors;
+use weir_disk::DiskError;
+use weir_net::tls::TlsError;
+use weir_server::{grpc, net::BindError};
 
 /// Why a service did not start, or ended early.
 #[derive(Debug, thiserror::Error)]

@@ -13,13 +13,11 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 use tokio_rustls::rustls::pki_types::UnixTime;
+use weir_net::tls::{CertificateDates, CertificateFile, ClientTls, Validity};
+use weir_observe::{Metric, Source};
+use weir_server::Certificates;
 
-use crate::{
-    observe::{Metric, Source},
-    server::Certificates,
-    settings::Settings,
-    tls::{CertificateDates, CertificateFile, ClientTls, Validity},
-};
+use crate::settings::Settings;
 
 /// How often files are read. Those of the gRPC port are watched instead.
 const INTERVAL: Duration = Duration::from_secs(15);

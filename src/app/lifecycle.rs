@@ -9,6 +9,20 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::future::join;
 use tokio::{sync::watch, task::JoinSet, time::sleep};
+use weir_client::StoreThread;
+use weir_export::{
+    otlp::{self, ExportThread, MetricSettings},
+    prometheus::MetricNames,
+    statsd, trace,
+};
+use weir_limiter::{Limiter, ReportedRejections, WaiterThread};
+use weir_observe::Stats;
+use weir_server::{Health, RejectionLogger, health::Reason};
+use weir_sources::{DirectorySource, RuleSource, xds::XdsSource};
+use weir_store::{
+    Store as _,
+    clock::{Clock, SystemClock},
+};
 
 use super::{
     addresses::Addresses,
@@ -23,18 +37,7 @@ use super::{
     shutdown::{drain, until_true},
     store, store_state, sweep,
 };
-use crate::{
-    Limiter, ReportedRejections, WaiterThread,
-    clock::{Clock, SystemClock},
-    config::{DirectorySource, RuleSource},
-    observe::{Health, Stats, health::Reason, prometheus::MetricNames, statsd},
-    otlp::{self, ExportThread, MetricSettings},
-    server::RejectionLogger,
-    settings::{Settings, StopSettings},
-    store::{Store as _, StoreThread},
-    trace,
-    xds::XdsSource,
-};
+use crate::settings::{Settings, StopSettings};
 
 /// How much longer than its own timeout a task may take to end, before it is aborted.
 const MARGIN: Duration = Duration::from_secs(3);

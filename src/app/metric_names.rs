@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::{
-    config,
-    observe::prometheus::{MetricNames, expression},
-    settings::Settings,
-};
+use weir_export::prometheus::{MetricNames, expression};
+
+use crate::settings::Settings;
 
 /// A bad mapper file is logged, and the default names stay: names must not keep the service from limiting.
 pub(super) fn metric_names(settings: &Settings) -> MetricNames {
     let default = MetricNames::Reference(settings.time_unit);
     let Some(path) = &settings.prometheus_mapper else { return default };
-    match config::read_mapper(path, expression) {
+    match weir_config::read_mapper(path, expression) {
         Ok((mapper, warnings)) => {
             for warning in warnings {
                 tracing::warn!("{warning}");

@@ -3,17 +3,14 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::time::timeout;
+use weir_config::{ConfigErrors, Loaded, check_shared, divide_by_names, names_of_instances, on_rules_thread};
+use weir_limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedStore};
+use weir_net::dns::DnsInstances;
+use weir_server::health::Reason;
+use weir_sources::RuleSource;
 
 use super::{context::AppContext, reload::Reload};
-use crate::{
-    config::{
-        ConfigErrors, Loaded, RuleSource, check_shared, divide_by_names, names_of_instances, on_rules_thread,
-    },
-    limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet, SharedStore},
-    observe::health::Reason,
-    settings::Settings,
-    store::dns::DnsInstances,
-};
+use crate::settings::Settings;
 
 /// How long a service that may start without rules waits for a control plane, to limit its first requests.
 const FIRST_RULES: Duration = Duration::from_secs(2);

@@ -5,14 +5,17 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use futures_util::stream;
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use weir_server::{
+    Certificates, Connections,
+    bounds::Bounds,
+    grpc, http,
+    net::{ConnectionAge, Listener, bind_tcp, raise_open_files},
+    resp,
+};
+use weir_sources::Watch;
 
 use super::{addresses::Addresses, context::AppContext, error::AppError, shutdown::until_true};
-use crate::{
-    config::Watch,
-    net::{ConnectionAge, Listener, bind_tcp, raise_open_files},
-    server::{Certificates, Connections, bounds::Bounds, grpc, http, resp},
-    settings::{GrpcAddress, ListenAddress, Settings},
-};
+use crate::settings::{GrpcAddress, ListenAddress, Settings};
 
 /// Open files for everything but connections of clients: listeners, Redis, rules, logs.
 const RESERVED_FILES: usize = 256;

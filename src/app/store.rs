@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
+use weir_client::{AnyStore, StoreThread};
+use weir_disk::DiskStore;
+use weir_remotes::{AnyRemote, memcached::MemcachedRemote, redis::RedisRemote};
+use weir_store::{MemoryStore, clock::Clock};
+
 use super::error::AppError;
-use crate::{
-    clock::Clock,
-    settings::Settings,
-    store::{
-        AnyRemote, AnyStore, MemoryStore, StoreThread, disk::DiskStore, memcached::MemcachedRemote,
-        redis::RedisRemote,
-    },
-};
+use crate::settings::Settings;
 
 /// A shared store need not be reachable yet.
 pub(super) async fn open(

@@ -6,16 +6,15 @@ use std::{
 };
 
 use tokio::time::{MissedTickBehavior, interval, sleep};
+use weir_client::AnyStore;
+use weir_limiter::Limiter;
+use weir_remotes::{
+    AnyRemote,
+    redis::{ConnectionStates, RedisSettings},
+};
+use weir_server::{Health, health::Reason};
 
 use super::error::AppError;
-use crate::{
-    Limiter,
-    observe::{Health, health::Reason},
-    store::{
-        AnyRemote, AnyStore,
-        redis::{ConnectionStates, RedisSettings},
-    },
-};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 

@@ -3,8 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::{MissedTickBehavior, interval};
-
-use crate::{Limiter, clock::Clock, observe::Stats, store::AnyStore};
+use weir_client::AnyStore;
+use weir_limiter::Limiter;
+use weir_observe::Stats;
+use weir_store::clock::Clock;
 
 const PASS: Duration = Duration::from_secs(10);
 

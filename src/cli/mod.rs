@@ -22,11 +22,11 @@ use weir::{
         hot::Hot,
         simulate::Simulate,
     },
-    config::{self, ConfigErrors, Loaded},
-    limit::SharedCounts,
-    observe::log::LogFormat,
     settings::{self, Flags, ProcessEnvironment, SettingErrors},
 };
+use weir_config::{ConfigErrors, Loaded};
+use weir_export::log::LogFormat;
+use weir_limit::SharedCounts;
 
 use self::{completions::Completions, man::Man};
 
@@ -253,7 +253,7 @@ impl Check {
         let (shared, _) = settings::shared_counts(&ProcessEnvironment)?;
         let (source, loaded) = self.files.load(self.path.as_deref())?;
         let loaded = loaded.and_then(|loaded| match shared.store {
-            Some(store) => config::check_shared(loaded, store, shared.mode),
+            Some(store) => weir_config::check_shared(loaded, store, shared.mode),
             None => Ok(loaded),
         });
         let options = CheckOptions { deny_warnings: self.deny_warnings, format: self.format };
@@ -305,16 +305,18 @@ impl Files {
         };
         Ok(match &*path {
             path if path.as_os_str() == "-" => {
-                (stdin.to_owned(), config::load_input(stdin, io::stdin().lock()))
+                (stdin.to_owned(), weir_config::load_input(stdin, io::stdin().lock()))
             }
-            path if path.exists() && !path.is_dir() => (path.display().to_string(), config::load_file(path)),
-            path => (path.display().to_string(), config::load(path, &options)),
+            path if path.exists() && !path.is_dir() => {
+                (path.display().to_string(), weir_config::load_file(path))
+            }
+            path => (path.display().to_string(), weir_config::load(path, &options)),
         })
     }
 
-    fn options(&self) -> Result<config::Options, SettingErrors> {
+    fn options(&self) -> Result<weir_config::Options, SettingErrors> {
         let variables = settings::file_options(&ProcessEnvironment)?;
-        Ok(config::Options {
+        Ok(weir_config::Options {
             merge_domains: self.merge_domains || variables.merge_domains,
             ignore_dotfiles: self.ignore_dotfiles || variables.ignore_dotfiles,
         })

@@ -6,9 +6,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::Level;
 use weir::{
     app::{App, Reload},
-    observe::log::{self, LogFormat},
     settings::{Flags, ServiceEnvironment, Settings},
 };
+use weir_export::log::{self, LogFormat};
 
 use super::arguments::warn_of_ignored;
 

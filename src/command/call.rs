@@ -6,32 +6,31 @@ use clap::Args;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::transport::Channel;
+use weir_limit::Unit;
+use weir_net::{
+    grpc_client::{ConnectError, Target, TargetTls, connect},
+    tls::{ALPN_H2, ClientTls, ClientTlsNames, TlsError},
+};
+use weir_observe::text::escaped;
+use weir_proto::{
+    envoy::{
+        extensions::common::ratelimit::v3::{
+            RateLimitDescriptor,
+            rate_limit_descriptor::{Entry, RateLimitOverride},
+        },
+        service::ratelimit::v3::{
+            RateLimitRequest, RateLimitResponse,
+            rate_limit_response::{Code, DescriptorStatus},
+            rate_limit_service_client::RateLimitServiceClient,
+        },
+        r#type::v3::RateLimitUnit,
+    },
+    weir::v1::{AcquireRequest, ExplainResponse, acquire_request, limiter_client::LimiterClient},
+};
 
 use super::{
     descriptors::Descriptors,
     lines::{write_json, write_line},
-};
-use crate::{
-    grpc_client::{ConnectError, Target, TargetTls, connect},
-    limit::Unit,
-    observe::text::escaped,
-    proto::{
-        self,
-        envoy::{
-            extensions::common::ratelimit::v3::{
-                RateLimitDescriptor,
-                rate_limit_descriptor::{Entry, RateLimitOverride},
-            },
-            service::ratelimit::v3::{
-                RateLimitRequest, RateLimitResponse,
-                rate_limit_response::{Code, DescriptorStatus},
-                rate_limit_service_client::RateLimitServiceClient,
-            },
-            r#type::v3::RateLimitUnit,
-        },
-        weir::v1::{AcquireRequest, ExplainResponse, acquire_request, limiter_client::LimiterClient},
-    },
-    tls::{ALPN_H2, ClientTls, ClientTlsNames, TlsError},
 };
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -270,7 +269,7 @@ fn json(reply: &RateLimitResponse) -> Result<String, CallError> {
     fn failed(error: impl Error + Send + Sync + 'static) -> CallError {
         CallError::Json(Box::new(error))
     }
-    let pool = DescriptorPool::decode(proto::DESCRIPTORS).map_err(failed)?;
+    let pool = DescriptorPool::decode(weir_proto::DESCRIPTORS).map_err(failed)?;
     let name = "envoy.service.ratelimit.v3.RateLimitResponse";
     let descriptor = pool
         .get_message_by_name(name)

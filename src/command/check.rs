@@ -7,12 +7,10 @@ use std::{
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
+use weir_config::{ConfigError, ConfigErrors, ConfigWarning, DisplayOrigin, Loaded};
+use weir_limit::{Origin, RuleNode};
 
 use super::lines::{write_json, write_line};
-use crate::{
-    config::{ConfigError, ConfigErrors, ConfigWarning, DisplayOrigin, Loaded},
-    limit::{Origin, RuleNode},
-};
 
 /// The options of a check.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,15 +8,13 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
+use weir_disk::{Data, DiskError, StoredCounter};
+use weir_limit::{Period, Timestamp};
+use weir_store::clock::{Clock as _, SystemClock};
 
 use self::line::{LineError, parse, print};
 use super::{check::count, lines::write_line};
-use crate::{
-    clock::{Clock as _, SystemClock},
-    limit::{Period, Timestamp},
-    settings::Environment,
-    store::disk::{Data, DiskError, StoredCounter},
-};
+use crate::settings::Environment;
 
 /// The arguments of `weir data`.
 #[derive(Args, Clone, Debug)]

@@ -1,8 +1,7 @@
 //! Descriptors on the command line: `key=value key=value --and key=value`.
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
-
-use crate::proto::envoy::extensions::common::ratelimit::v3::{
+use weir_proto::envoy::extensions::common::ratelimit::v3::{
     RateLimitDescriptor, rate_limit_descriptor::Entry,
 };
 

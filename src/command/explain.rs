@@ -3,16 +3,15 @@
 
 use std::io::{self, Write};
 
-use super::{check::write_findings, lines::write_line};
-use crate::{
-    config::{ConfigErrors, DisplayOrigin, Loaded, RuleDescription},
-    limit::{
-        Candidate, CompiledRule, Descriptor, DescriptorMatch, Entry, Explanation, Fit, KeyHasher, Lookup,
-        Matched, Outcome, OverLimitPolicy, PassedOver, Request, RuleSet, Scope, SharedCounts, Step,
-        share::{Anonymous, OTHER},
-    },
-    limiter::did_you_mean,
+use weir_config::{ConfigErrors, DisplayOrigin, Loaded, RuleDescription};
+use weir_limit::{
+    Candidate, CompiledRule, Descriptor, DescriptorMatch, Entry, Explanation, Fit, KeyHasher, Lookup,
+    Matched, Outcome, OverLimitPolicy, PassedOver, Request, RuleSet, Scope, SharedCounts, Step,
+    share::{Anonymous, OTHER},
 };
+use weir_limiter::did_you_mean;
+
+use super::{check::write_findings, lines::write_line};
 
 const MOST_PATTERNS: usize = 10;
 

@@ -5,7 +5,7 @@ use std::{
     io::{self, Write},
 };
 
-use crate::observe::text::{Escaped, escaped_json, escaped_lines};
+use weir_observe::text::{Escaped, escaped_json, escaped_lines};
 
 /// What would end the line or move the cursor is spelled out.
 pub(super) fn write_line(out: &mut impl Write, text: fmt::Arguments<'_>) -> io::Result<()> {

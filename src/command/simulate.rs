@@ -18,17 +18,17 @@ use super::{
     simulate_wait::{SimulatedWaiting, simulate_waiting},
 };
 
+use weir_coordinate::{
+    Coordinated,
+    simulated::{Network, SimulatedRemote},
+};
+use weir_limit::{Bucket, Coordination, Period, Refill, RuleCoordination, Tier};
+
 use crate::{
-    config, limit,
-    limit::{Bucket, Coordination, Period, Refill, RuleCoordination, Tier},
-    settings, simulate,
+    settings,
     simulate::{
-        AdmittedSeries, Instance, Panel, Scenario, ScenarioError, SimulationMetrics, Skew, chart, legend,
-        run, suggest, summary, table,
-    },
-    store::{
-        coordinated::{self, Coordinated},
-        simulated::{Network, SimulatedRemote},
+        self, AdmittedSeries, Instance, Panel, Scenario, ScenarioError, SimulationMetrics, Skew, chart,
+        legend, run, suggest, summary, table,
     },
 };
 
@@ -198,7 +198,7 @@ pub enum SimulateError {
 }
 
 fn parse_period(text: &str) -> Result<Period, &'static str> {
-    config::parse_period(text).ok_or(config::PERIOD_RIGHT)
+    weir_config::parse_period(text).ok_or(weir_config::PERIOD_RIGHT)
 }
 
 fn parse_mode(text: &str) -> Result<Coordination, String> {
@@ -299,12 +299,14 @@ impl Simulate {
     fn tier(&self) -> Result<Tier, SimulateError> {
         let burst = self.burst.unwrap_or(self.limit);
         let algorithm = match self.algorithm {
-            AlgorithmName::TokenBucket => {
-                limit::Algorithm::TokenBucket(Bucket { burst, refill: Refill::Continuous, strict: false })
-            }
+            AlgorithmName::TokenBucket => weir_limit::Algorithm::TokenBucket(Bucket {
+                burst,
+                refill: Refill::Continuous,
+                strict: false,
+            }),
             _ if self.burst.is_some() => return Err(SimulateError::Burst),
-            AlgorithmName::FixedWindow => limit::Algorithm::FixedWindow,
-            AlgorithmName::SlidingWindow => limit::Algorithm::SlidingWindow,
+            AlgorithmName::FixedWindow => weir_limit::Algorithm::FixedWindow,
+            AlgorithmName::SlidingWindow => weir_limit::Algorithm::SlidingWindow,
         };
         Ok(Tier { requests: self.limit, period: self.period, algorithm })
     }
@@ -396,8 +398,8 @@ impl Compared<'_> {
         scenario: &Scenario,
         Instance { number, remote, clock }: Instance,
     ) -> Coordinated<SimulatedRemote> {
-        let defaults = coordinated::CoordinationSettings::default();
-        let settings = coordinated::CoordinationSettings {
+        let defaults = weir_coordinate::CoordinationSettings::default();
+        let settings = weir_coordinate::CoordinationSettings {
             sync_interval: period(self.args.sync_interval),
             instance: format!("simulated-{number}"),
             max_counters: 2 * scenario.keys.max(512),

@@ -1,9 +1,7 @@
 //! `weir simulate` of a rule of a file: the limit that applies to a descriptor.
 
-use crate::{
-    config::{ConfigErrors, DisplayOrigin, Loaded},
-    limit::{Entry, KeyHasher, Limit, Lookup, RuleCoordination, RuleSet, Tier},
-};
+use weir_config::{ConfigErrors, DisplayOrigin, Loaded};
+use weir_limit::{Entry, KeyHasher, Limit, Lookup, RuleCoordination, RuleSet, Tier};
 
 /// A descriptor whose rule is simulated, and the rules.
 #[derive(Debug)]

@@ -10,13 +10,12 @@ use clap::{Args, ValueEnum};
 
 use super::check::count;
 
-use crate::{
-    limit::{
-        Period,
-        share::{self, Sharing},
-    },
-    simulate::{Demands, DemandsError, shares_chart, shares_table},
+use weir_limit::{
+    Period,
+    share::{self, Sharing},
 };
+
+use crate::simulate::{Demands, DemandsError, shares_chart, shares_table};
 
 /// How a limit is shared.
 #[derive(Args, Clone, Debug)]

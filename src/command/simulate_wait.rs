@@ -2,14 +2,14 @@
 
 use std::{io, iter, time::Duration};
 
+use weir_coordinate::{Coordinated, simulated::SimulatedRemote};
+use weir_limit::{Coordination, Period, RuleCoordination};
+use weir_store::MemoryStore;
+
 use super::progress::run_all;
-use crate::{
-    limit::{Coordination, Period, RuleCoordination},
-    simulate::{
-        Instance, Panel, Scenario, WaitMetrics, WaitingOutcome, run_waiting, wait_legend, wait_table,
-        waiting_series,
-    },
-    store::{MemoryStore, coordinated::Coordinated, simulated::SimulatedRemote},
+use crate::simulate::{
+    Instance, Panel, Scenario, WaitMetrics, WaitingOutcome, run_waiting, wait_legend, wait_table,
+    waiting_series,
 };
 
 /// The name of what all modes are compared with.

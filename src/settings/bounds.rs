@@ -2,12 +2,11 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
+use weir_limit::Period;
+use weir_server::bounds::{Bounds, MAX_MESSAGE, RequestBounds};
+use weir_store::WaitBounds;
+
 use super::{parse, reader::SettingReader};
-use crate::{
-    limit::Period,
-    server::bounds::{Bounds, MAX_MESSAGE, RequestBounds},
-    store::WaitBounds,
-};
 
 /// A larger number of connections, descriptors or entries is a typing error.
 const COUNT: RangeInclusive<usize> = 1..=1_000_000;

@@ -2,11 +2,9 @@
 
 use std::{ops::RangeInclusive, process, time::Duration};
 
+use weir_limit::{Coordination, OnStoreFailure, Period};
+
 use super::{parse, reader::SettingReader};
-use crate::{
-    limit::{Coordination, OnStoreFailure, Period},
-    store::coordinated,
-};
 
 /// A shorter budget ends before Redis can reply, and no caller waits for a longer one.
 const BUDGET: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(1);
@@ -17,8 +15,8 @@ const MIN_COUNTER_BYTES: u64 = 16 << 20;
 pub(super) fn coordination(
     read: &mut SettingReader<'_>,
     max_counters: usize,
-) -> coordinated::CoordinationSettings {
-    let defaults = coordinated::CoordinationSettings::default();
+) -> weir_coordinate::CoordinationSettings {
+    let defaults = weir_coordinate::CoordinationSettings::default();
     let sync_interval = read.parsed("WEIR_SYNC_INTERVAL", defaults.sync_interval, |text| {
         let interval = parse::duration(text)?;
         if interval.is_zero() { Err("a duration above 0, such as 100ms") } else { Ok(nanoseconds(interval)) }
@@ -28,7 +26,7 @@ pub(super) fn coordination(
         let valid = BUDGET.contains(&budget).then(|| nanoseconds(budget));
         valid.ok_or("a duration from 1ms to 1m, such as 15ms")
     });
-    coordinated::CoordinationSettings {
+    weir_coordinate::CoordinationSettings {
         coordination: read.parsed("WEIR_COORDINATION", defaults.coordination, |text| {
             Coordination::parse(text).ok_or(Coordination::NAMES)
         }),
@@ -53,7 +51,7 @@ pub(super) fn coordination(
 /// Host, process and start time, which no two instances share.
 fn instance(read: &mut SettingReader<'_>) -> String {
     let host = read.text("HOSTNAME", "weir");
-    let started = crate::clock::Clock::now(&crate::clock::SystemClock).as_nanos();
+    let started = weir_store::clock::Clock::now(&weir_store::clock::SystemClock).as_nanos();
     format!("{host}-{}-{started:x}", process::id())
 }
 

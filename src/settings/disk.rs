@@ -1,10 +1,9 @@
 //! Reads the settings of the store on disk.
 
+use weir_coordinate::CoordinationSettings;
+use weir_disk::{DiskSettings, DiskSync, OnDamage};
+
 use super::{backend::Backend, parse, reader::SettingReader};
-use crate::store::{
-    coordinated::CoordinationSettings,
-    disk::{DiskSettings, DiskSync, OnDamage},
-};
 
 /// Below it there would not be room for the journals.
 const MIN_BYTES: u64 = 256 << 20;

@@ -1,7 +1,9 @@
 //! Reads who may use `/json`.
 
+use weir_net::tls::ServerTls;
+use weir_server::http::JsonAccess;
+
 use super::{parse, reader::SettingReader};
-use crate::{server::http::JsonAccess, tls::ServerTls};
 
 /// Without `WEIR_JSON`, client certificates turn `/json` off: it would count for anybody what gRPC counts for few.
 pub(super) fn json(

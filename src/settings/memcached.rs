@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
+use weir_net::tls::ClientTls;
+use weir_remotes::{
+    memcached::{MemcachedSettings, NameServers, ServerSource, SrvName},
+    redis::Address,
+};
+
 use super::{
     backend::{Backend, SharedKeys},
     reader::SettingReader,
     tls,
-};
-use crate::{
-    store::{
-        memcached::{MemcachedSettings, NameServers, ServerSource, SrvName},
-        redis::Address,
-    },
-    tls::ClientTls,
 };
 
 const PORT: u16 = 11_211;

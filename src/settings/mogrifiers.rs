@@ -1,7 +1,8 @@
 //! Reads the mogrifiers of `DogStatsD`: a variable that lists their names, and three variables for each.
 
+use weir_export::statsd::{Mogrifier, MogrifierError};
+
 use super::{parse, reader::SettingReader};
-use crate::observe::statsd::{Mogrifier, MogrifierError};
 
 const LIST: &str = "USE_DOG_STATSD_MOGRIFIERS";
 

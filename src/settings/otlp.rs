@@ -7,15 +7,15 @@
 use std::{path::PathBuf, time::Duration};
 
 use http::{HeaderName, HeaderValue, Uri};
+use weir_export::otlp::{Endpoint, ExportSettings, OtlpProtocol};
+use weir_net::{
+    grpc_client::Target,
+    tls::{ClientTls, ClientTlsNames},
+};
 
 use super::{
     parse,
     reader::{Given, SettingReader},
-};
-use crate::{
-    grpc_client::Target,
-    otlp::{Endpoint, ExportSettings, OtlpProtocol},
-    tls::{ClientTls, ClientTlsNames},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use weir_export::otlp::{MetricSettings, Temporality};
+
 use super::{
     otlp::{self, Signal, millis},
     reader::SettingReader,
 };
-use crate::otlp::{MetricSettings, Temporality};
 
 /// None, whatever other variables say, unless `OTEL_METRICS_EXPORTER` names `otlp`. `instance` is a random id.
 pub(super) fn otlp_metrics(

@@ -4,13 +4,13 @@
 use std::{path::PathBuf, time::Duration};
 
 use redis::IntoConnectionInfo as _;
+use weir_remotes::redis::{Address, Auth, Backoff, RedisEndpoint, RedisSettings, Tls, Topology};
 
 use super::{
     backend::{Backend, SharedKeys},
     reader::{Given, SettingReader},
     tls,
 };
-use crate::store::redis::{Address, Auth, Backoff, RedisEndpoint, RedisSettings, Tls, Topology};
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;

@@ -1,14 +1,13 @@
 //! Reads the settings of the server of Redis' protocol.
 
+use weir_net::tls::ServerTls;
+use weir_server::resp::{Auth, ServiceSettings};
+
 use super::{
     parse,
     reader::SettingReader,
     resolved::{ListenAddress, RedisPortSettings},
     tls,
-};
-use crate::{
-    server::resp::{Auth, ServiceSettings},
-    tls::ServerTls,
 };
 
 /// The default: that of smyte/ratelimit.

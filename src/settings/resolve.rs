@@ -2,6 +2,17 @@
 
 use std::{num::NonZero, path::PathBuf, thread::available_parallelism, time::Duration};
 
+use weir_export::{
+    log::{self, LogFormat},
+    prometheus::TimeUnit,
+    statsd::{Dialect, Protocol, StatsdSettings},
+    trace::random_instance_id,
+};
+use weir_limit::{Modes, Scope, SharedCounts, SharedStore};
+use weir_limiter::ReportedRejections;
+use weir_observe::{hot_keys::HotKeyValues, text::shortened};
+use weir_server::headers::{HeaderNames, HeaderStyle, ResponseHeaders};
+
 use super::{
     backend::{Backend, SharedKeys},
     bounds::{bounds, waits},
@@ -19,20 +30,6 @@ use super::{
         StopSettings,
     },
     tls, trace, unknown, unsupported, xds,
-};
-use crate::{
-    config,
-    limit::{Modes, Scope, SharedCounts, SharedStore},
-    limiter::{self, ReportedRejections},
-    observe::{
-        hot_keys::HotKeyValues,
-        log::{self, LogFormat},
-        prometheus::TimeUnit,
-        statsd::{Dialect, Protocol, StatsdSettings},
-        text::shortened,
-    },
-    server::headers::{HeaderNames, HeaderStyle, ResponseHeaders},
-    trace::random_instance_id,
 };
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -115,7 +112,7 @@ impl Settings {
 /// # Errors
 ///
 /// All invalid settings among these.
-pub fn file_options(environment: &dyn Environment) -> Result<config::Options, SettingErrors> {
+pub fn file_options(environment: &dyn Environment) -> Result<weir_config::Options, SettingErrors> {
     let flags = Flags::default();
     let mut reader = SettingReader::new(&flags, environment);
     let options = read_file_options(&mut reader);
@@ -197,8 +194,8 @@ fn read_http_address(read: &mut SettingReader<'_>) -> ListenAddress {
     ListenAddress { host: read.host("HOST"), port: read.port("PORT", 8080) }
 }
 
-fn read_file_options(read: &mut SettingReader<'_>) -> config::Options {
-    config::Options {
+fn read_file_options(read: &mut SettingReader<'_>) -> weir_config::Options {
+    weir_config::Options {
         merge_domains: read.bool("MERGE_DOMAIN_CONFIG"),
         ignore_dotfiles: read.bool("RUNTIME_IGNOREDOTFILES"),
     }
@@ -234,7 +231,7 @@ fn rules(read: &mut SettingReader<'_>, flags: &Flags, warnings: &mut Vec<String>
         dir: flags.config.as_ref().map_or_else(|| read_rules_dir(read), PathBuf::from),
         files,
         force_start: read.bool("FORCE_START_WITHOUT_INITIAL_CONFIG"),
-        dns: crate::store::dns::DnsSettings::default(),
+        dns: weir_net::dns::DnsSettings::default(),
     }
 }
 
@@ -353,9 +350,9 @@ fn response_headers(read: &mut SettingReader<'_>) -> ResponseHeaders {
     ResponseHeaders { styles }
 }
 
-fn limiter(read: &mut SettingReader<'_>) -> limiter::DecisionSettings {
+fn limiter(read: &mut SettingReader<'_>) -> weir_limiter::DecisionSettings {
     let whole_request = read.bool("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT");
-    limiter::DecisionSettings {
+    weir_limiter::DecisionSettings {
         modes: Modes {
             shadow: read.bool("SHADOW_MODE"),
             quota: read.bool("QUOTA_MODE"),

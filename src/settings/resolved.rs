@@ -2,16 +2,12 @@
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
-use crate::{
-    config, limiter,
-    observe::{log::LogFormat, prometheus::TimeUnit, statsd::StatsdSettings},
-    otlp::MetricSettings,
-    server::{bounds::Bounds, headers::ResponseHeaders, http::JsonAccess, resp::ServiceSettings},
-    store::{self, dns::DnsSettings},
-    tls::ServerTls,
-    trace::TraceSettings,
-    xds::XdsSettings,
+use weir_export::{
+    log::LogFormat, otlp::MetricSettings, prometheus::TimeUnit, statsd::StatsdSettings, trace::TraceSettings,
 };
+use weir_net::{dns::DnsSettings, tls::ServerTls};
+use weir_server::{bounds::Bounds, headers::ResponseHeaders, http::JsonAccess, resp::ServiceSettings};
+use weir_sources::xds::XdsSettings;
 
 /// All settings, resolved.
 #[derive(Clone, Debug)]
@@ -47,21 +43,21 @@ pub struct Settings {
     /// The log.
     pub log: LogSettings,
     /// The settings of decisions.
-    pub limiter: limiter::DecisionSettings,
+    pub limiter: weir_limiter::DecisionSettings,
     /// The headers of every response.
     pub response_headers: ResponseHeaders,
     /// The coordination of instances that share a store.
-    pub coordination: store::coordinated::CoordinationSettings,
+    pub coordination: weir_coordinate::CoordinationSettings,
     /// `WEIR_MAX_COUNTERS`: the maximum number of counters in memory, at least 1.
     pub max_counters: usize,
     /// `WEIR_MAX_WAITERS`, `WEIR_MAX_WAITERS_PER_KEY` and `WEIR_MAX_WAIT`: the bounds on callers that wait.
-    pub waits: store::WaitBounds,
+    pub waits: weir_store::WaitBounds,
     /// The directory that counts are kept in beside memory.
-    pub disk: Option<store::disk::DiskSettings>,
+    pub disk: Option<weir_disk::DiskSettings>,
     /// The Redis that instances share their counts through; without one, each keeps its counts in memory.
-    pub redis: Option<store::redis::RedisSettings>,
+    pub redis: Option<weir_remotes::redis::RedisSettings>,
     /// The Memcached that instances share their counts through instead of a Redis.
-    pub memcached: Option<store::memcached::MemcachedSettings>,
+    pub memcached: Option<weir_remotes::memcached::MemcachedSettings>,
     /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: the service is healthy only with at least one domain in its rules.
     pub healthy_with_rules_only: bool,
     /// The delays of a graceful stop.
@@ -78,7 +74,7 @@ pub struct RulesSettings {
     /// The directory that is read and watched.
     pub dir: PathBuf,
     /// How its files are read.
-    pub files: config::Options,
+    pub files: weir_config::Options,
     /// `FORCE_START_WITHOUT_INITIAL_CONFIG`: starts without rules if the initial load fails.
     pub force_start: bool,
     /// How the numbers of instances that rules take from DNS are looked up.
@@ -141,7 +137,7 @@ pub struct PrometheusSettings {
 /// Settings of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// `LOG_LEVEL` as given; [`observe::log`](crate::observe::log) parses it.
+    /// `LOG_LEVEL` as given; [`weir_export::log`] parses it.
     pub level: String,
     /// `LOG_FORMAT`.
     pub format: LogFormat,

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use weir_net::tls::{ClientName, ServerTls};
+
 use super::reader::SettingReader;
-use crate::tls::{ClientName, ServerTls};
 
 /// None without `GRPC_SERVER_USE_TLS`, as in envoyproxy/ratelimit. Variables that demand certificates of clients are
 /// then errors: whoever sets one expects that strangers are rejected.

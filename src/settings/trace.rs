@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use weir_export::{
+    otlp::OtlpProtocol,
+    trace::{BatchSettings, TraceSettings},
+};
+
 use super::{
     backend::Backend,
     otlp::{self, Signal, millis},
     reader::SettingReader,
-};
-use crate::{
-    otlp::OtlpProtocol,
-    trace::{BatchSettings, TraceSettings},
 };
 
 /// A span has up to some ten kilobytes.

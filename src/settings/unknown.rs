@@ -7,7 +7,7 @@ use super::{
 };
 use weir_observe::spelling;
 
-use crate::store::redis::RedisSettings;
+use weir_remotes::redis::RedisSettings;
 
 const PREFIX: &str = "WEIR_";
 

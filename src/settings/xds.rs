@@ -4,17 +4,14 @@ use std::{path::PathBuf, time::Duration};
 
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
+use weir_config::RuleDefaults;
+use weir_net::{grpc_client::Target, tls::ClientTls};
+use weir_sources::xds::{XdsBackoff, XdsSettings, XdsTls};
 
 use super::{
     parse,
     reader::{Given, SettingReader},
     tls,
-};
-use crate::{
-    config::RuleDefaults,
-    grpc_client::Target,
-    tls::ClientTls,
-    xds::{XdsBackoff, XdsSettings, XdsTls},
 };
 
 /// gRPC's default, in bytes.

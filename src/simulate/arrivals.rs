@@ -1,7 +1,8 @@
 //! The times at which the requests of a scenario arrive, and their keys.
 
+use weir_coordinate::simulated::Random;
+
 use super::scenario::{Arrivals, Scenario};
-use crate::store::simulated::Random;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SimulatedArrival {

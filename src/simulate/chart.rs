@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
+use weir_limit::Algorithm;
+
 use super::{
     AdmittedSeries, Scenario,
     svg::{self, HEAD, LEFT, RIGHT, WIDTH},
 };
-use crate::limit::Algorithm;
 
 const PANEL: f64 = 110.0;
 const GAP: f64 = 38.0;

@@ -1,10 +1,11 @@
 //! The outcome of a simulation, compared with the limit's bounds.
 
+use weir_limit::{Algorithm, Period, Tier, Timestamp};
+
 use super::{
     Scenario, SimulatedDecision, SimulationOutcome,
     one_counter::{by_one_counter, rejected_early},
 };
-use crate::limit::{Algorithm, Period, Tier, Timestamp};
 
 /// The outcome of a simulation, compared with the limit's bounds.
 #[derive(Clone, Debug, PartialEq)]
@@ -213,11 +214,9 @@ impl AdmittedSeries {
 #[expect(clippy::float_cmp, reason = "halves and quarters are exact")]
 mod tests {
     use super::*;
-    use crate::{
-        limit::{Bucket, Refill},
-        simulate::{Arrivals, Skew},
-        store::simulated::Network,
-    };
+    use crate::simulate::{Arrivals, Skew};
+    use weir_coordinate::simulated::Network;
+    use weir_limit::{Bucket, Refill};
 
     const LIMIT: u32 = 4;
 

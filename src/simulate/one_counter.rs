@@ -1,7 +1,8 @@
 //! Compares the decisions about one key with those of one counter for all instances.
 
+use weir_limit::{Direction, Hits, OverLimitPolicy, Tier, Timestamp, algorithm::CounterState, decide};
+
 use super::SimulatedDecision;
-use crate::limit::{Direction, Hits, OverLimitPolicy, Tier, Timestamp, algorithm::CounterState, decide};
 
 /// Counts the rejections of one key for which a counter of all admitted requests had quota left. The store decides
 /// between arrival and decision, so both must have had quota left, whichever of them the admitted requests count at.

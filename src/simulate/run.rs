@@ -7,18 +7,13 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
+use weir_coordinate::simulated::{Random, SimulatedClock, SimulatedRemote, SimulatedStore};
+use weir_limit::{Descriptor, Entry, Matched, Period, Request, RuleSet, Scope, Timestamp};
+use weir_store::{Store, clock::Clock as _};
 
 use super::{
     arrivals::{SimulatedArrival, arrivals},
     scenario::{DOMAIN, Scenario, choose},
-};
-use crate::{
-    clock::Clock as _,
-    limit::{Descriptor, Entry, Matched, Period, Request, RuleSet, Scope, Timestamp},
-    store::{
-        Store,
-        simulated::{Random, SimulatedClock, SimulatedRemote, SimulatedStore},
-    },
 };
 
 /// The parts of one simulated instance.

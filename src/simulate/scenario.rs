@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::{
-    limit::{
-        Algorithm, Bucket, Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleCoordination,
-        RuleNode, RuleSet, Tier, Timestamp, Values,
-    },
-    store::simulated::{Network, Random},
+use weir_coordinate::simulated::{Network, Random};
+use weir_limit::{
+    Algorithm, Bucket, Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleCoordination, RuleNode,
+    RuleSet, Tier, Timestamp, Values,
 };
 
 /// The requests of all modes together: a mode takes some seconds for a million.
@@ -316,7 +314,7 @@ pub(super) fn choose(spread: &[f64], random: &mut Random) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::Refill;
+    use weir_limit::Refill;
 
     fn scenario() -> Scenario {
         Scenario {

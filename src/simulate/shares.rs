@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::limit::{
+use weir_limit::{
     Period, Timestamp,
     share::{MAX_MEMBERS, Pool, PoolRule, Sharing},
 };
@@ -181,7 +181,7 @@ pub fn shares_table(demands: &Demands, cycles: &[SharedCycle]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::share::{Borrow, Lend};
+    use weir_limit::share::{Borrow, Lend};
 
     #[test]
     fn the_example_comes_out_to_the_number() {

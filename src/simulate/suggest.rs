@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
+use weir_limit::Coordination;
+
 use super::{
     Scenario, SimulationMetrics,
     scenario::significant,
     table::{millis, percent},
 };
-use crate::limit::Coordination;
 
 /// The overshoot up to which a mode that does not wait is suggested.
 const SMALL_OVERSHOOT: f64 = 0.1;
@@ -93,11 +94,9 @@ fn write_mode(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        limit::{Algorithm, Period, Tier},
-        simulate::{Arrivals, Skew},
-        store::simulated::Network,
-    };
+    use crate::simulate::{Arrivals, Skew};
+    use weir_coordinate::simulated::Network;
+    use weir_limit::{Algorithm, Period, Tier};
 
     fn scenario(instances: usize, requests: u32) -> Scenario {
         Scenario {

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use weir_limit::Period;
+
 use super::SimulationMetrics;
-use crate::limit::Period;
 
 const HEAD: [&str; 8] = [
     "coordination",

@@ -1,11 +1,12 @@
 //! What callers that wait get, and what their provider sees.
 
+use weir_limit::{Period, Timestamp};
+
 use super::{
     AdmittedSeries, Scenario, SimulatedDecision, SimulationOutcome, WaitingOutcome,
     metrics::overshoot_of,
     table::{calls, columns, legend_of, overshoot, percent},
 };
-use crate::limit::{Period, Timestamp};
 
 const HEAD: [&str; 8] = [
     "coordination",

@@ -8,21 +8,16 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
+use weir_coordinate::simulated::{Random, SimulatedClock, SimulatedRemote};
+use weir_limit::{Descriptor, Entry, Period, Request, RuleSet};
+use weir_limiter::{DecisionSettings, Limiter};
+use weir_observe::Stats;
+use weir_store::{MemoryStore, Store, WaitBounds, clock::Clock as _};
 
 use super::{
     SimulatedDecision, SimulationOutcome,
     run::{Fleet, Instance, offer},
     scenario::{DOMAIN, LONGEST_SLEEP, Scenario},
-};
-use crate::{
-    DecisionSettings, Limiter,
-    clock::Clock as _,
-    limit::{Descriptor, Entry, Period, Request, RuleSet},
-    observe::Stats,
-    store::{
-        MemoryStore, Store, WaitBounds,
-        simulated::{Random, SimulatedClock, SimulatedRemote},
-    },
 };
 
 pub(super) const START: Duration = Duration::from_millis(10);

@@ -3,7 +3,7 @@
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Code, transport::Channel};
-use weir::proto::{
+use weir_proto::{
     envoy::{
         extensions::common::ratelimit::v3::{
             RateLimitDescriptor, rate_limit_descriptor::Entry as EnvoyEntry,

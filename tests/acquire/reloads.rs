@@ -10,14 +10,12 @@ use tempfile::TempDir;
 use tokio::{sync::mpsc, task::JoinSet, time};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
-use weir::{
-    clock::{Clock as _, SystemClock},
-    limit::{Period, Timestamp},
-    proto::weir::v1::{
-        AcquireRequest, AcquireResponse, acquire_request::Entry, acquire_response::Outcome,
-        limiter_client::LimiterClient,
-    },
+use weir_limit::{Period, Timestamp};
+use weir_proto::weir::v1::{
+    AcquireRequest, AcquireResponse, acquire_request::Entry, acquire_response::Outcome,
+    limiter_client::LimiterClient,
 };
+use weir_store::clock::{Clock as _, SystemClock};
 
 use super::{
     child::Serving,

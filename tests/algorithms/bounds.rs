@@ -1,7 +1,7 @@
 //! Tests that no more requests are admitted than the algorithm's bound, and under overload not many fewer.
 
 use proptest::{collection::vec, prelude::*, sample::select};
-use weir::limit::{Algorithm, Bucket, Period, Refill, Tier, Timestamp};
+use weir_limit::{Algorithm, Bucket, Period, Refill, Tier, Timestamp};
 
 use crate::support::{
     Log, PERIODS, Rule, START, Try, algorithm, later, run, tier, tries, tries_with_steps_back,

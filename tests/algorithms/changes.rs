@@ -1,7 +1,7 @@
 //! Tests refunds, checks without hits, and changed limits.
 
 use proptest::{collection::vec, prelude::*};
-use weir::limit::{Algorithm, Bucket, Direction, Refill};
+use weir_limit::{Algorithm, Bucket, Direction, Refill};
 
 use crate::support::{Rule, START, later, run, tier, tries};
 

@@ -1,7 +1,7 @@
 //! Compares the algorithms with a slow model that remembers every admitted hit.
 
 use proptest::prelude::*;
-use weir::limit::{
+use weir_limit::{
     Algorithm, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp, algorithm::CounterState,
     decide, decision_from_store,
 };

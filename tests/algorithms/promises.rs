@@ -1,7 +1,7 @@
 //! Tests that a decision's remaining requests and waits are exact.
 
 use proptest::{collection::vec, prelude::*, sample::select};
-use weir::limit::{Algorithm, Bucket, Direction, Period, Refill, Tier, Timestamp};
+use weir_limit::{Algorithm, Bucket, Direction, Period, Refill, Tier, Timestamp};
 
 use crate::support::{Rule, START, Try, later, tier, tries_with_steps_back};
 

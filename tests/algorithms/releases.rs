@@ -1,7 +1,7 @@
 //! Tests hits that are reserved in a sliding window and given back unused, with other hits between them.
 
 use proptest::{collection::vec, prelude::*};
-use weir::limit::{Algorithm, Hits, Period, Tier, Timestamp, algorithm::CounterState};
+use weir_limit::{Algorithm, Hits, Period, Tier, Timestamp, algorithm::CounterState};
 
 use crate::support::START;
 

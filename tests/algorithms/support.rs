@@ -1,7 +1,7 @@
 //! Random tiers and traffic, and a rule with its counters.
 
 use proptest::{collection::vec, prelude::*, sample::select};
-use weir::limit::{
+use weir_limit::{
     Algorithm, Bucket, Decision, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp,
     algorithm::CounterState, decide,
 };

@@ -4,12 +4,10 @@ use std::fs;
 
 use serde_json::json;
 use tempfile::TempDir;
-use weir::{
-    command::{self, CheckFormat, CheckOptions, Explained, ExplainedRequest},
-    config::{Options, load},
-    limit::{
-        Coordination, Entry, KeyHasher, OnStoreFailure, Outcome, RuleSet, Scope, SharedCounts, SharedStore,
-    },
+use weir::command::{self, CheckFormat, CheckOptions, Explained, ExplainedRequest};
+use weir_config::{Options, load};
+use weir_limit::{
+    Coordination, Entry, KeyHasher, OnStoreFailure, Outcome, RuleSet, Scope, SharedCounts, SharedStore,
 };
 
 const RULES: &str = "domain: shop
@@ -545,7 +543,7 @@ fn at_most_eight_alternatives_are_listed() {
         "domain: d\ndescriptors: [{}]",
         (0..50).map(|i| format!("{{key: k{i}}}")).collect::<Vec<_>>().join(", ")
     );
-    let loaded = weir::config::parse("f.yaml", &text).expect("rules");
+    let loaded = weir_config::parse("f.yaml", &text).expect("rules");
     let rules = RuleSet::new(&loaded.domains, KeyHasher::random());
     let explanation = rules.explain("d", &[Entry { key: "x", value: "" }]);
     assert!(matches!(explanation.outcome, Outcome::NoMatch));

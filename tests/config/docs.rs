@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use weir::config::{self, ConfigErrors, Loaded, Options};
+use weir_config::{ConfigErrors, Loaded, Options};
 
 /// The root of the repository.
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -80,13 +80,13 @@ impl Block {
     /// Uses it as its reader is told to.
     fn used(&self) -> Result<Loaded, ConfigErrors> {
         match self.comment.as_deref() {
-            None if self.text.starts_with("domain:") => config::parse(&self.page, &self.text),
+            None if self.text.starts_with("domain:") => weir_config::parse(&self.page, &self.text),
             Some("rule: the rate_limit of a descriptor") => {
                 let least = self.text.lines().map(|line| line.len() - line.trim_start().len()).min();
                 let lines =
                     self.text.lines().map(|line| format!("  {}\n", &line[least.unwrap_or_default()..]));
                 let below: String = lines.collect();
-                config::parse(&self.page, &format!("domain: d\ndescriptors:\n- key: k\n{below}"))
+                weir_config::parse(&self.page, &format!("domain: d\ndescriptors:\n- key: k\n{below}"))
             }
             Some(comment) => {
                 let name =
@@ -99,7 +99,7 @@ impl Block {
                 let place = dir.path().join(name);
                 assert!(!place.exists(), "{self}: its reader would overwrite {name}");
                 fs::write(place, &self.text).expect("a file");
-                config::load(dir.path(), &Options::default())
+                weir_config::load(dir.path(), &Options::default())
             }
             None => panic!("{self}: say in a comment before it how it is used, as in tests/config/docs.rs"),
         }
@@ -142,7 +142,7 @@ fn every_descriptor_within_a_line_of_the_documentation_is_valid() {
         for span in text.split('`').filter(|span| span.starts_with("{key:") && !span.contains(['\n', '…']))
         {
             let file = format!("domain: d\ndescriptors:\n- {span}\n");
-            if let Err(errors) = config::parse("span", &file) {
+            if let Err(errors) = weir_config::parse("span", &file) {
                 panic!("{}: {span}\n{errors}", page.display());
             }
             found += 1;
@@ -169,7 +169,7 @@ descriptors:
 - key: path
   value: /v1/a/*
 ";
-    let found = config::parse("shop.yaml", text).expect_err("errors");
+    let found = weir_config::parse("shop.yaml", text).expect_err("errors");
     let errors = found.errors.iter().map(|error| &error.message);
     let warnings = found.warnings.iter().map(|warning| &warning.message);
     // the documentation shows other places

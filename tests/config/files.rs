@@ -9,7 +9,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use weir::config::{self, Loaded, Options};
+use weir_config::{Loaded, Options};
 
 fn dir(files: &[(&str, &str)]) -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
@@ -22,12 +22,12 @@ fn dir(files: &[(&str, &str)]) -> TempDir {
 }
 
 fn load(dir: &Path) -> Loaded {
-    config::load(dir, &Options::default()).unwrap_or_else(|errors| panic!("{errors}"))
+    weir_config::load(dir, &Options::default()).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 /// Returns the errors, without the directory's name.
 fn errors(dir: &Path, options: Options) -> Vec<String> {
-    let errors = config::load(dir, &options).expect_err("errors");
+    let errors = weir_config::load(dir, &options).expect_err("errors");
     let prefix = format!("{}/", dir.display());
     errors.errors.iter().map(|error| error.to_string().replace(&prefix, "")).collect()
 }
@@ -82,7 +82,7 @@ fn one_invalid_file_rejects_all_files_and_every_error_is_reported() {
 #[test]
 fn errors_print_one_per_line() {
     let dir = dir(&[("a.yaml", "domain: a\nx: 1\ny: 2\n")]);
-    let printed = config::load(dir.path(), &Options::default()).expect_err("errors").to_string();
+    let printed = weir_config::load(dir.path(), &Options::default()).expect_err("errors").to_string();
     assert_eq!(printed.lines().count(), 2);
     assert!(printed.starts_with(&format!("{}/a.yaml:2:1: ", dir.path().display())), "{printed}");
 }
@@ -100,7 +100,7 @@ fn a_domain_in_two_files_is_an_error_unless_they_are_merged() {
         "{errors:?}"
     );
 
-    let loaded = config::load(dir.path(), &MERGE).expect("rules");
+    let loaded = weir_config::load(dir.path(), &MERGE).expect("rules");
     let keys: Vec<_> = loaded.domains[0].nodes.iter().map(|node| node.key.as_str()).collect();
     assert_eq!((names(&loaded), keys), (vec!["d"], vec!["a", "b"]));
 }
@@ -112,7 +112,7 @@ fn wildcards_of_merged_files_are_tried_in_the_order_of_paths() {
     for (files, warnings) in
         [([("1.yaml", first), ("2.yaml", second)], 1), ([("2.yaml", first), ("1.yaml", second)], 0)]
     {
-        let loaded = config::load(dir(&files).path(), &MERGE).expect("rules");
+        let loaded = weir_config::load(dir(&files).path(), &MERGE).expect("rules");
         // the warning that the second never matches shows which one is tried first
         assert_eq!(loaded.warnings.len(), warnings, "{files:?}");
     }
@@ -136,7 +136,7 @@ fn hidden_files_are_ignored_on_request() {
     let dir = dir(&[("a.yaml", "domain: a"), (".b.yaml", "domain: b"), (".c/d.yaml", "domain: d")]);
     assert_eq!(load(dir.path()).files, 3);
     let options = Options { ignore_dotfiles: true, ..Options::default() };
-    assert_eq!(names(&config::load(dir.path(), &options).expect("rules")), ["a"]);
+    assert_eq!(names(&weir_config::load(dir.path(), &options).expect("rules")), ["a"]);
 }
 
 /// Creates a directory as Kubernetes mounts a ConfigMap.
@@ -157,7 +157,7 @@ fn a_config_maps_files_are_read_once_under_their_visible_names() {
     let dir = config_map(&[("a.yaml", "domain: a\ndescriptors: [{key: k}]"), ("b.yaml", "domain: b")]);
     for ignore_dotfiles in [false, true] {
         let options = Options { ignore_dotfiles, ..Options::default() };
-        let loaded = config::load(dir.path(), &options).expect("rules");
+        let loaded = weir_config::load(dir.path(), &options).expect("rules");
         assert_eq!((names(&loaded), loaded.files), (vec!["a", "b"], 2));
         let origin = &loaded.domains[0].nodes[0].origin;
         assert_eq!(*origin.file, *dir.path().join("a.yaml").display().to_string());
@@ -216,7 +216,7 @@ fn a_load_during_a_change_reads_one_version() {
             }
         });
         for _ in 0..300 {
-            let loaded = config::load(dir.path(), &Options::default());
+            let loaded = weir_config::load(dir.path(), &Options::default());
             done.store(loaded.is_err(), Ordering::Relaxed);
             assert_eq!(loaded.unwrap_or_else(|errors| panic!("{errors}")).domains.len(), 2);
         }
@@ -263,7 +263,7 @@ fn a_dangling_link_is_a_warning_if_its_name_is_hidden() {
     });
     assert_eq!(warnings, expected);
     let options = Options { ignore_dotfiles: true, ..Options::default() };
-    assert_eq!(config::load(dir.path(), &options).expect("rules").warnings.len(), 0);
+    assert_eq!(weir_config::load(dir.path(), &options).expect("rules").warnings.len(), 0);
     // the file that it leads to may be about to come back
     symlink("gone", dir.path().join("b.yaml")).expect("a link");
     let errors = errors(dir.path(), options);
@@ -315,7 +315,7 @@ fn a_missing_directory_is_an_error() {
     );
     let file = dir.path().join("file");
     fs::write(&file, "domain: a").expect("a file");
-    assert!(config::load(&file, &Options::default()).is_err());
+    assert!(weir_config::load(&file, &Options::default()).is_err());
 }
 
 #[test]

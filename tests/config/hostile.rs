@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, fs, fs::File, time::Instant};
 
-use weir::config::{self, Options};
+use weir_config::Options;
 
 /// Far longer than any load takes.
 const DEADLINE_SECONDS: u64 = 60;
@@ -10,7 +10,7 @@ const DEADLINE_SECONDS: u64 = 60;
 /// Returns the first error of `text`.
 fn rejected(text: &str) -> String {
     let started = Instant::now();
-    let errors = config::parse("f.yaml", text).expect_err("errors");
+    let errors = weir_config::parse("f.yaml", text).expect_err("errors");
     assert!(started.elapsed().as_secs() < DEADLINE_SECONDS);
     errors.errors[0].to_string()
 }
@@ -47,7 +47,7 @@ fn long_keys_above_many_rules_are_bounded() {
     // a megabyte fits 63 times beside the other texts
     let error = rejected(&rules(1 << 20, 20_000));
     assert!(error.starts_with("f.yaml:68:5: ") && error.contains("more than 67108864 bytes"), "{error}");
-    assert!(config::parse("f.yaml", &rules(1_000, 20_000)).is_ok());
+    assert!(weir_config::parse("f.yaml", &rules(1_000, 20_000)).is_ok());
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn the_wildcards_of_a_value_are_bounded() {
             "*a".repeat(stars)
         )
     };
-    assert!(config::parse("f.yaml", &value(100)).is_ok());
+    assert!(weir_config::parse("f.yaml", &value(100)).is_ok());
     assert!(rejected(&value(1_000_000)).ends_with("4:10: a value may have at most 100 '*'"));
 }
 
@@ -71,7 +71,7 @@ fn text_that_aliases_repeat_is_bounded() {
             "x".repeat(1 << 20)
         )
     };
-    let loaded = config::parse("f.yaml", &text(60)).unwrap_or_else(|errors| panic!("{errors}"));
+    let loaded = weir_config::parse("f.yaml", &text(60)).unwrap_or_else(|errors| panic!("{errors}"));
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     let error = rejected(&text(20_000));
     assert!(error.starts_with("f.yaml:5:"), "{error}");
@@ -110,7 +110,7 @@ fn sixty_levels_of_descriptors_are_valid() {
         let indent = " ".repeat(level * 2);
         write!(text, "{indent}descriptors:\n{indent}- key: k\n").expect("a string");
     }
-    let loaded = config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{errors}"));
+    let loaded = weir_config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{errors}"));
     let mut depth = 0;
     let mut nodes = &loaded.domains[0].nodes;
     while let Some(node) = nodes.first() {
@@ -125,7 +125,7 @@ fn a_file_that_is_too_large_is_not_read() {
     let dir = tempfile::tempdir().expect("a directory");
     // a sparse file, which takes no space
     File::create(dir.path().join("large.yaml")).and_then(|file| file.set_len(100_000_000)).expect("a file");
-    let errors = config::load(dir.path(), &Options::default()).expect_err("errors").to_string();
+    let errors = weir_config::load(dir.path(), &Options::default()).expect_err("errors").to_string();
     assert!(
         errors.ends_with(
             "large.yaml: error loading config file: the file has 100000000 bytes; the maximum is 16777216"
@@ -138,7 +138,7 @@ fn a_file_that_is_too_large_is_not_read() {
 fn bytes_that_are_not_utf8_are_rejected_with_their_position() {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("a.yaml"), b"domain: d\n# \xc3\xa4\xff\n").expect("a file");
-    let errors = config::load(dir.path(), &Options::default()).expect_err("errors").to_string();
+    let errors = weir_config::load(dir.path(), &Options::default()).expect_err("errors").to_string();
     assert!(
         errors.ends_with("a.yaml:2:4: error loading config file: the file is not valid UTF-8"),
         "{errors}"
@@ -152,11 +152,11 @@ fn utf16_is_read_by_its_byte_order_mark() {
     let written = "\u{feff}domain: d\ndescriptors:\n- {key: ä}\n".encode_utf16();
     let bytes: Vec<u8> = written.flat_map(u16::to_le_bytes).collect();
     fs::write(&file, &bytes).expect("a file");
-    let loaded = config::load_file(&file).expect("valid rules");
+    let loaded = weir_config::load_file(&file).expect("valid rules");
     assert_eq!(loaded.domains[0].nodes[0].key, "ä");
 
     fs::write(&file, &bytes[..bytes.len() - 1]).expect("a file");
-    let errors = config::load_file(&file).expect_err("errors").to_string();
+    let errors = weir_config::load_file(&file).expect_err("errors").to_string();
     assert!(errors.contains("a.yaml:3:11: error loading config file: the file ends within"), "{errors}");
 }
 
@@ -178,7 +178,7 @@ fn ten_thousand_rules_are_valid() {
         write!(text, "- key: k\n  value: v{i}\n  rate_limit: {{unit: day, requests_per_unit: {i}}}\n")
             .expect("a string");
     }
-    let loaded = config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{errors}"));
+    let loaded = weir_config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(loaded.domains[0].nodes.len(), 10_000);
 }
 
@@ -186,7 +186,7 @@ fn ten_thousand_rules_are_valid() {
 fn ten_thousand_errors_are_cut_short() {
     let text =
         format!("domain: d\n{}", (0..10_000).map(|i| format!("k{i}: x")).collect::<Vec<_>>().join("\n"));
-    let errors = config::parse("f.yaml", &text).expect_err("errors").errors;
+    let errors = weir_config::parse("f.yaml", &text).expect_err("errors").errors;
     assert_eq!(errors.len(), 101);
     assert_eq!(errors[100].to_string(), "f.yaml:102:1: and 9900 more errors, starting here");
 }
@@ -197,7 +197,7 @@ fn errors_of_a_load_are_cut_short() {
     // four megabytes, of which each item repeats the first
     let mut text = "domain: d\ndescriptors:\n- &first {key: k, value: v}\n".to_owned();
     text.push_str(&format!("- {{<<: *first}} # {}\n", "x".repeat(20)).repeat(ITEMS));
-    let errors = config::parse("f.yaml", &text).expect_err("errors");
+    let errors = weir_config::parse("f.yaml", &text).expect_err("errors");
     assert_eq!(errors.errors.len(), 1_001);
     let printed = errors.to_string();
     assert!(printed.len() < 200_000, "{}", printed.len());
@@ -215,7 +215,7 @@ fn errors_of_a_load_are_cut_short() {
         let text = format!("domain: d{i}\ndescriptors:\n- key: {key}\n- key: {key}\n- key: {key}\n- {{}}\n");
         fs::write(dir.path().join(format!("{i}.yaml")), text).expect("a file");
     }
-    let printed = config::load(dir.path(), &Options::default()).expect_err("errors").to_string();
+    let printed = weir_config::load(dir.path(), &Options::default()).expect_err("errors").to_string();
     let lines: Vec<&str> = printed.lines().collect();
     assert!(printed.len() < 300 << 10, "{}", printed.len());
     assert!(lines.iter().any(|line| line.contains("descriptor has empty key")), "{}", lines.len());
@@ -226,7 +226,7 @@ fn errors_of_a_load_are_cut_short() {
 #[test]
 fn warnings_of_a_document_are_cut_short() {
     let text = format!("{}descriptors: []\n", "domain: d\n".repeat(10_000));
-    let warnings = config::parse("f.yaml", &text).expect("valid rules").warnings;
+    let warnings = weir_config::parse("f.yaml", &text).expect("valid rules").warnings;
     assert_eq!(warnings.len(), 100);
     assert!(warnings[0].message.contains("duplicate key 'domain'"), "{}", warnings[0]);
 }
@@ -239,7 +239,7 @@ fn many_mappings_of_one_key_are_combined_in_linear_time() {
         writeln!(text, "  metadata: {{k{i}: 1}}").expect("a string");
     }
     let started = Instant::now();
-    let loaded = config::parse("f.yaml", &text).expect("valid rules");
+    let loaded = weir_config::parse("f.yaml", &text).expect("valid rules");
     assert!(started.elapsed().as_secs() < DEADLINE_SECONDS);
     let rule = loaded.domains[0].nodes[0].rule.as_ref().expect("a rule");
     assert_eq!(rule.metadata.as_ref().expect("metadata").len(), ENTRIES);
@@ -249,7 +249,7 @@ fn many_mappings_of_one_key_are_combined_in_linear_time() {
 fn an_error_stays_on_its_line() {
     let text =
         "domain: d\ndescriptors:\n- key: \"k\\n2026 ERROR forged\"\n- key: \"k\\n2026 ERROR forged\"\n";
-    let errors = config::parse("f.yaml", text).expect_err("errors").to_string();
+    let errors = weir_config::parse("f.yaml", text).expect_err("errors").to_string();
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.contains(r"'d.k\n2026 ERROR forged'"), "{errors}");
 }
@@ -302,6 +302,6 @@ fn random_input_does_not_panic() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             text.push_str(pieces[usize::try_from(state >> 33).expect("31 bits") % pieces.len()]);
         }
-        let _ = config::parse("f.yaml", &text);
+        let _ = weir_config::parse("f.yaml", &text);
     }
 }

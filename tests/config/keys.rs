@@ -1,15 +1,12 @@
 //! Tests the meaning of each key of a rule file.
 
 use serde_json::json;
-use weir::{
-    config,
-    limit::{Algorithm, Limit, OverLimitPolicy, Period, RuleNode, Tier, Unit, Values},
-};
+use weir_limit::{Algorithm, Limit, OverLimitPolicy, Period, RuleNode, Tier, Unit, Values};
 
 /// Returns the descriptors of a file with these lines below `descriptors:`.
 fn nodes(descriptors: &str) -> Vec<RuleNode> {
     let text = format!("domain: d\ndescriptors:\n{descriptors}\n");
-    let mut loaded = config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+    let mut loaded = weir_config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
     loaded.domains.remove(0).nodes
 }
 
@@ -26,13 +23,13 @@ fn a_merge_below_what_it_overwrites_is_a_warning() {
              rate_limit: {limit}\n"
         )
     };
-    let loaded = config::parse("f.yaml", &text("{requests_per_unit: 5, <<: *limit}")).expect("rules");
+    let loaded = weir_config::parse("f.yaml", &text("{requests_per_unit: 5, <<: *limit}")).expect("rules");
     let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
     assert!(
         warnings.iter().any(|warning| warning.contains("a '<<' below overwrites 'requests_per_unit'")),
         "{warnings:?}"
     );
-    let loaded = config::parse("f.yaml", &text("{<<: *limit, requests_per_unit: 5}")).expect("rules");
+    let loaded = weir_config::parse("f.yaml", &text("{<<: *limit, requests_per_unit: 5}")).expect("rules");
     assert!(!loaded.warnings.iter().any(|warning| warning.to_string().contains("overwrites")));
 }
 

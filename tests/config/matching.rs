@@ -2,10 +2,7 @@
 
 use std::fmt::Write as _;
 
-use weir::{
-    config,
-    limit::{Entry, KeyHasher, Lookup, Outcome, RuleSet},
-};
+use weir_limit::{Entry, KeyHasher, Lookup, Outcome, RuleSet};
 
 /// Returns the rules of a domain `d`; each `limit: NAME` is replaced by a limit of that name.
 fn rules(descriptors: &str) -> RuleSet {
@@ -19,7 +16,7 @@ fn rules(descriptors: &str) -> RuleSet {
         }
         .expect("a string");
     }
-    let loaded = config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+    let loaded = weir_config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
     RuleSet::new(&loaded.domains, KeyHasher::random())
 }
 
@@ -42,7 +39,7 @@ fn found<'r>(rules: &'r RuleSet, pairs: &[(&'r str, &'r str)]) -> Option<&'r str
     found
 }
 
-fn counter(rules: &RuleSet, pairs: &[(&str, &str)]) -> weir::limit::CounterKey {
+fn counter(rules: &RuleSet, pairs: &[(&str, &str)]) -> weir_limit::CounterKey {
     let entries = entries(pairs);
     match rules.find("d", &entries) {
         Lookup::Rule(compiled) => rules.counter_key(compiled, "d", &entries),
@@ -294,7 +291,7 @@ fn below_a_shared_level_a_value_has_one_counter_however_it_is_declared() {
         let text = format!(
             "domain: d\ndescriptors:\n- key: path\n  value: /v1/*\n  share_threshold: true\n  descriptors:\n  - key: method\n    {value}rate_limit: {{unit: day, requests_per_unit: 1}}\n"
         );
-        let loaded = config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+        let loaded = weir_config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
         counter(&RuleSet::new(&loaded.domains, hasher), &[("path", "/v1/a"), ("method", "GET")])
     };
     assert_eq!(key(""), key("value: GET\n    "));

@@ -1,10 +1,8 @@
 //! Tests the errors and warnings of rule files, with their positions.
 
-use weir::config;
-
 /// Returns the errors of `text`, and its warnings with a `?` in front.
 fn findings(text: &str) -> Vec<String> {
-    let (errors, warnings) = match config::parse("f.yaml", text) {
+    let (errors, warnings) = match weir_config::parse("f.yaml", text) {
         Ok(loaded) => (Vec::new(), loaded.warnings),
         Err(found) => (found.errors, found.warnings),
     };
@@ -439,7 +437,7 @@ fn values_that_mean_more_elsewhere_are_warned_of() {
         let text = format!(
             "domain: d\ndescriptors:\n- key: {key}\n  value: '{value}'\n  rate_limit: {{requests: 1, per: 1s}}\n"
         );
-        let loaded = config::parse("f.yaml", &text).expect("a warning at most");
+        let loaded = weir_config::parse("f.yaml", &text).expect("a warning at most");
         loaded.warnings.iter().map(ToString::to_string).collect()
     };
     let network = |value: &str, right: &str| {

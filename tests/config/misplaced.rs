@@ -1,7 +1,7 @@
 //! Tests that keys at levels where they have no effect are ignored with a warning, where envoyproxy/ratelimit ignores
 //! them.
 
-use weir::config::{self, ConfigErrors, Loaded};
+use weir_config::{ConfigErrors, Loaded};
 
 /// A file with a line for the tested key at each level, in flow style so that any value fits.
 struct Level {
@@ -140,7 +140,7 @@ const REJECTED: [(&str, &str); 6] = [
 
 impl Level {
     fn load(&self, key: &str, value: &str) -> Result<Loaded, ConfigErrors> {
-        config::parse("f.yaml", &self.file.replace('@', &format!("{key}: {value}")))
+        weir_config::parse("f.yaml", &self.file.replace('@', &format!("{key}: {value}")))
     }
 
     fn at(&self) -> String {
@@ -272,10 +272,10 @@ descriptors:
   shadow_mode: false
   detailed_metric: false
 ";
-    let loaded = config::parse("f.yaml", text).unwrap_or_else(|errors| panic!("{errors}"));
+    let loaded = weir_config::parse("f.yaml", text).unwrap_or_else(|errors| panic!("{errors}"));
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     assert!(loaded.domains[0].nodes[0].children[0].rule.is_some());
-    let empty = config::parse("f.yaml", "name: d\ndomain: d\ndescriptors: null\n").expect("rules");
+    let empty = weir_config::parse("f.yaml", "name: d\ndomain: d\ndescriptors: null\n").expect("rules");
     assert!(empty.warnings.is_empty(), "{:?}", empty.warnings);
 }
 
@@ -283,7 +283,7 @@ descriptors:
 fn a_rate_limit_without_contents_gives_a_warning_unless_it_is_null() {
     let warnings = |written: &str| {
         let text = format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {written}\n");
-        let warnings = config::parse("f.yaml", &text).expect("rules").warnings;
+        let warnings = weir_config::parse("f.yaml", &text).expect("rules").warnings;
         warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let found = warnings("");

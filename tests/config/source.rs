@@ -8,10 +8,11 @@ use tokio::{
 };
 use weir::{
     app::App,
-    clock::SystemClock,
-    config::{ConfigErrors, Loaded, RuleSource, parse},
     settings::{Flags, Settings},
 };
+use weir_config::{ConfigErrors, Loaded, parse};
+use weir_sources::RuleSource;
+use weir_store::clock::SystemClock;
 
 use crate::local::{self, get};
 

@@ -1,16 +1,13 @@
 //! Tests the meaning of tiers and algorithms, and the errors of contradictory ones.
 
-use weir::{
-    config,
-    limit::{Algorithm, Bucket, Limit, OverLimitPolicy, Period, Refill, Tier},
-};
+use weir_limit::{Algorithm, Bucket, Limit, OverLimitPolicy, Period, Refill, Tier};
 
 use crate::messages::{assert_findings, rate_limit};
 
 /// Returns the limit of a file with one rule.
 #[track_caller]
 fn limit(lines: &str) -> Limit {
-    let loaded = config::parse("f.yaml", &rate_limit(lines)).expect("a valid file");
+    let loaded = weir_config::parse("f.yaml", &rate_limit(lines)).expect("a valid file");
     assert_eq!(loaded.warnings.len(), 0, "{:?}", loaded.warnings);
     let rule = loaded.domains[0].nodes[0].rule.clone();
     rule.expect("the descriptor has a limit").limit
@@ -219,9 +216,9 @@ fn a_tier_without_effect_is_a_warning() {
 
 #[test]
 fn a_rule_sets_its_coordination() {
-    use weir::limit::{Coordination, OnStoreFailure, RuleCoordination};
+    use weir_limit::{Coordination, OnStoreFailure, RuleCoordination};
     let lines = "requests: 1\nper: 1s\ncoordination: interval\nsync_interval: 50ms\non_store_failure: deny";
-    let loaded = config::parse("f.yaml", &rate_limit(lines)).expect("a valid file");
+    let loaded = weir_config::parse("f.yaml", &rate_limit(lines)).expect("a valid file");
     let rule = loaded.domains[0].nodes[0].rule.clone().expect("the descriptor has a limit");
     assert_eq!(
         rule.coordination,
@@ -260,10 +257,10 @@ fn a_limit_has_at_most_64_tiers() {
     };
     for start in ["tiers:\n", "requests: 1\nper: 365d\nshadow:\n  tiers:\n"] {
         let valid = rate_limit(&format!("{start}{}", tiers(64)));
-        assert!(config::parse("f.yaml", &valid).is_ok(), "{start}");
+        assert!(weir_config::parse("f.yaml", &valid).is_ok(), "{start}");
         let text = rate_limit(&format!("{start}{}", tiers(8_000)));
         let line = 1 + text.lines().position(|line| line.contains("{requests: 65,")).expect("the 65th tier");
-        let errors = config::parse("f.yaml", &text).expect_err("too many tiers").errors;
+        let errors = weir_config::parse("f.yaml", &text).expect_err("too many tiers").errors;
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert_eq!(errors[0].at.line as usize, line);
         assert_eq!(errors[0].message, "a limit has at most 64 tiers, and this one has 8000");

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::symlink, path::Path, time::Duration};
 
 use tempfile::TempDir;
-use weir::config::Watch;
+use weir_sources::Watch;
 
 /// Far longer than a change takes to be reported.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -56,7 +56,7 @@ async fn reading_the_rules_is_not_reported_as_a_change() {
     let dir = dir();
     let mut watch = Watch::new(dir.path());
     for _ in 0..3 {
-        weir::config::load(dir.path(), &weir::config::Options::default()).expect("rules");
+        weir_config::load(dir.path(), &weir_config::Options::default()).expect("rules");
     }
     assert_quiet(&mut watch).await;
 }

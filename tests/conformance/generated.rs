@@ -8,7 +8,7 @@ use proptest::{
     test_runner::{Config, TestCaseError, TestRunner},
 };
 use serde_json::{Value, json};
-use weir::proto::envoy::{
+use weir_proto::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor,
         rate_limit_descriptor::{Entry, RateLimitOverride},

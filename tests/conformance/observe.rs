@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use prost_types::{Struct, value::Kind};
 use serde_json::{Map, Value, json};
 use tonic::Status;
-use weir::proto::envoy::service::ratelimit::v3::{RateLimitResponse, rate_limit_response::DescriptorStatus};
+use weir_proto::envoy::service::ratelimit::v3::{RateLimitResponse, rate_limit_response::DescriptorStatus};
 
 use crate::{
     in_process::{Weir, get, until},

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, io::Read as _};
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
-use weir::proto::envoy::{
+use weir_proto::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor,
         rate_limit_descriptor::{Entry, RateLimitOverride},

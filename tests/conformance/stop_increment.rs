@@ -1,6 +1,6 @@
 //! `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: a rejected request counts nothing, in any coordination mode.
 
-use weir::proto::envoy::{
+use weir_proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
 };

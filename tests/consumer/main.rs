@@ -15,7 +15,7 @@ use std::{
 
 use child::Serving;
 use serde_json::Value;
-use weir::client::Limiter;
+use weir_client::Limiter;
 
 /// What the provider allows in each window.
 const LIMIT: u64 = 50;

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use weir::{
-    limit::{Coordination, Scope},
-    store::simulated::{Condition, Network},
-};
+use weir_coordinate::simulated::{Condition, Network};
+use weir_limit::{Coordination, Scope};
 
 use crate::pair::{Pair, REPORTED, over};
 

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use weir::{
-    limit::{Algorithm, Bucket, Coordination, Period, Refill, Tier},
-    store::{coordinated::CoordinationMetrics, simulated::Network},
-};
+use weir_coordinate::{CoordinationMetrics, simulated::Network};
+use weir_limit::{Algorithm, Bucket, Coordination, Period, Refill, Tier};
 
 use crate::fleet::{Fleet, Outcome, by_window, every_window, most_in_any};
 

@@ -3,13 +3,9 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use weir::{
-    limit::{Coordination, OverLimitPolicy, Scope},
-    store::{
-        Store as _, TakeOptions,
-        simulated::{Condition, Network},
-    },
-};
+use weir_coordinate::simulated::{Condition, Network};
+use weir_limit::{Coordination, OverLimitPolicy, Scope};
+use weir_store::{Store as _, TakeOptions};
 
 use crate::fleet::{Fleet, Instance, daily};
 

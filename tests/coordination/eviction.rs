@@ -4,19 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::time::{Instant, sleep};
-use weir::{
-    clock::Clock as _,
-    limit::{
-        Coordination, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Request, RuleNode,
-        RuleSet, Scope, Values,
-    },
-    store::{
-        Store as _,
-        coordinated::{Coordinated, CoordinationMetrics, CoordinationSettings},
-        remote::Target,
-        simulated::{Condition, Network, SimulatedClock, SimulatedRemote, SimulatedStore},
-    },
+use weir_coordinate::{
+    Coordinated, CoordinationMetrics, CoordinationSettings,
+    simulated::{Condition, Network, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
+use weir_limit::{
+    Coordination, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Request, RuleNode, RuleSet,
+    Scope, Values,
+};
+use weir_store::{Store as _, clock::Clock as _, remote::Target};
 
 use crate::fleet::{EPOCH, daily, rule};
 
@@ -42,7 +38,7 @@ impl Cramped {
         let settings = CoordinationSettings {
             coordination: mode,
             max_counters: 1,
-            budget: weir::limit::Period::from_secs(1),
+            budget: weir_limit::Period::from_secs(1),
             ..CoordinationSettings::default()
         };
         let store = Coordinated::new(shared.connect(network), Arc::new(clock.clone()), settings);

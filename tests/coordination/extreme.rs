@@ -6,29 +6,25 @@ use std::{fmt::Write as _, sync::Arc, time::Duration};
 use proptest::{collection::vec, prelude::*, sample::select};
 use prost::Message as _;
 use tokio::{runtime::Builder, time::sleep};
-use weir::{
-    DecisionSettings, Limiter,
-    clock::Clock as _,
-    config,
-    limit::{KeyHasher, RuleSet},
-    observe::Stats,
-    proto::envoy::{
-        extensions::common::ratelimit::v3::{
-            RateLimitDescriptor,
-            rate_limit_descriptor::{Entry, RateLimitOverride},
-        },
-        service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
-    },
-    server::{
-        grpc::Service,
-        headers::{HeaderNames, HeaderStyle, ResponseHeaders},
-    },
-    store::{
-        MemoryStore, Store,
-        coordinated::{Coordinated, CoordinationSettings},
-        simulated::{Network, SimulatedClock, SimulatedStore},
-    },
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Network, SimulatedClock, SimulatedStore},
 };
+use weir_limit::{KeyHasher, RuleSet};
+use weir_limiter::{DecisionSettings, Limiter};
+use weir_observe::Stats;
+use weir_proto::envoy::{
+    extensions::common::ratelimit::v3::{
+        RateLimitDescriptor,
+        rate_limit_descriptor::{Entry, RateLimitOverride},
+    },
+    service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
+};
+use weir_server::{
+    grpc::Service,
+    headers::{HeaderNames, HeaderStyle, ResponseHeaders},
+};
+use weir_store::{MemoryStore, Store, clock::Clock as _};
 
 use crate::fleet::EPOCH;
 
@@ -87,7 +83,7 @@ fn rules(hasher: KeyHasher) -> RuleSet {
                 .expect("to memory");
         }
     }
-    let loaded = config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{errors}"));
+    let loaded = weir_config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{errors}"));
     RuleSet::new(&loaded.domains, hasher)
 }
 

@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use weir::{
-    limit::{Basis, Coordination, OnStoreFailure, OverLimitPolicy, Period, Scope, Tier, Timestamp},
-    observe::{DecisionRecord, RecordedDecision, Source as _},
-    store::{
-        Store as _, TakeOptions,
-        coordinated::CoordinationMetrics,
-        simulated::{Condition, Network, SimulatedClock, SimulatedStore},
-    },
+use weir_coordinate::{
+    CoordinationMetrics,
+    simulated::{Condition, Network, SimulatedClock, SimulatedStore},
 };
+use weir_limit::{Basis, Coordination, OnStoreFailure, OverLimitPolicy, Period, Scope, Tier, Timestamp};
+use weir_observe::{DecisionRecord, RecordedDecision, Source as _};
+use weir_store::{Store as _, TakeOptions};
 
 use crate::fleet::{EPOCH, Fleet, Instance, daily, rule};
 

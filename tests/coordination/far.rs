@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use weir::{
-    limit::{Algorithm, Coordination, Period, Tier},
-    store::simulated::Network,
-};
+use weir_coordinate::simulated::Network;
+use weir_limit::{Algorithm, Coordination, Period, Tier};
 
 use crate::fleet::Fleet;
 

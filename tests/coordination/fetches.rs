@@ -3,13 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout};
-use weir::{
-    limit::{Coordination, OverLimitPolicy, RuntimeLimit, Scope},
-    store::{
-        coordinated::CoordinationSettings,
-        simulated::{Condition, Network},
-    },
+use weir_coordinate::{
+    CoordinationSettings,
+    simulated::{Condition, Network},
 };
+use weir_limit::{Coordination, OverLimitPolicy, RuntimeLimit, Scope};
 
 use crate::{
     fleet::{Fleet, daily, rule, sliding},

@@ -3,20 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::task::JoinSet;
-use weir::{
-    clock::Clock,
-    limit::{
-        Algorithm, Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, LimitCheck, Matched,
-        OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp,
-        Values,
-    },
-    store::{
-        Decisions, Store,
-        coordinated::{Coordinated, CoordinationSettings},
-        remote::Target,
-        simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
-    },
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
+use weir_limit::{
+    Algorithm, Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, LimitCheck, Matched,
+    OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp,
+    Values,
+};
+use weir_store::{Decisions, Store, clock::Clock, remote::Target};
 
 /// The time at which the tests begin: the start of a window of every length that they use.
 pub(crate) const EPOCH: Timestamp = Timestamp::from_secs(1_699_999_200);

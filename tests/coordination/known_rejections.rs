@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use weir::{
-    limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, RuntimeLimit, Scope, Tier},
-    store::{
-        coordinated::CoordinationSettings,
-        simulated::{Condition, Network},
-    },
+use weir_coordinate::{
+    CoordinationSettings,
+    simulated::{Condition, Network},
+};
+use weir_limit::{
+    Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, RuntimeLimit, Scope, Tier,
 };
 
 use crate::{

@@ -4,10 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::{task::JoinHandle, time::sleep};
-use weir::{
-    limit::{Coordination, OverLimitPolicy, Period, Tier},
-    store::simulated::Network,
-};
+use weir_coordinate::simulated::Network;
+use weir_limit::{Coordination, OverLimitPolicy, Period, Tier};
 
 use crate::fleet::{Fleet, daily, rule, sliding};
 

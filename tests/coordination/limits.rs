@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use futures_util::{FutureExt as _, future::join_all};
 use tokio::time::{Instant, sleep};
-use weir::{
-    limit::{Algorithm, Coordination, OverLimitPolicy, Period, RuleSet, RuntimeLimit, Scope, Tier},
-    store::{
-        coordinated::CoordinationSettings,
-        simulated::{Condition, Network},
-    },
+use weir_coordinate::{
+    CoordinationSettings,
+    simulated::{Condition, Network},
 };
+use weir_limit::{Algorithm, Coordination, OverLimitPolicy, Period, RuleSet, RuntimeLimit, Scope, Tier};
 
 use crate::{
     fleet::{Fleet, daily, rule},

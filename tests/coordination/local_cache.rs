@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep};
-use weir::{
-    limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, Rule, Scope, Tier},
-    store::coordinated::CoordinationSettings,
-};
+use weir_coordinate::CoordinationSettings;
+use weir_limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, Rule, Scope, Tier};
 
 use crate::{
     fleet::{daily, rule},

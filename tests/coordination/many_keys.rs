@@ -4,16 +4,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::time::{Instant, sleep};
-use weir::{
-    limit::{
-        Algorithm, Coordination, Descriptor, Entry, LimitCheck, Matched, OverLimitPolicy, Period, Request,
-        RuleSet, Scope, Tier,
-    },
-    store::{
-        Store as _,
-        simulated::{Condition, Network, SimulatedClock, SimulatedStore},
-    },
+use weir_coordinate::simulated::{Condition, Network, SimulatedClock, SimulatedStore};
+use weir_limit::{
+    Algorithm, Coordination, Descriptor, Entry, LimitCheck, Matched, OverLimitPolicy, Period, Request,
+    RuleSet, Scope, Tier,
 };
+use weir_store::Store as _;
 
 use crate::fleet::{EPOCH, Fleet, Instance, daily, rule};
 

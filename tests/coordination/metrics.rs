@@ -3,14 +3,12 @@
 
 use std::sync::Arc;
 
-use weir::{
-    limit::{Algorithm, Bucket, Coordination, Period, Refill, RuleCoordination, Tier},
-    simulate::{Arrivals, Instance, Scenario, SimulationMetrics, Skew, run},
-    store::{
-        coordinated::{Coordinated, CoordinationSettings},
-        simulated::{Network, SimulatedRemote},
-    },
+use weir::simulate::{Arrivals, Instance, Scenario, SimulationMetrics, Skew, run};
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Network, SimulatedRemote},
 };
+use weir_limit::{Algorithm, Bucket, Coordination, Period, Refill, RuleCoordination, Tier};
 
 /// A scenario of three fixed windows of `limit` in `seconds`.
 fn scenario(instances: usize, limit: u32, seconds: u64, load: f64, skew: Skew) -> Scenario {

@@ -7,18 +7,18 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep},
 };
-use weir::{
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
+};
+use weir_limit::{
+    Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Period, Request,
+    RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+};
+use weir_store::{
+    Store,
     clock::Clock,
-    limit::{
-        Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Period,
-        Request, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
-    },
-    store::{
-        Store,
-        coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, StoreNode, Target},
-        simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
-    },
+    remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, StoreNode, Target},
 };
 
 use crate::fleet::{EPOCH, rule};

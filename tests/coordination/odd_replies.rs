@@ -10,18 +10,18 @@ use std::{
 };
 
 use tokio::{sync::watch, time::sleep};
-use weir::{
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
+};
+use weir_limit::{
+    Algorithm, Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy,
+    Period, Request, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+};
+use weir_store::{
+    Store as _,
     clock::Clock as _,
-    limit::{
-        Algorithm, Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy,
-        Period, Request, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
-    },
-    store::{
-        Store as _,
-        coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies},
-        simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
-    },
+    remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies},
 };
 
 use crate::fleet::{EPOCH, daily, rule};

@@ -4,10 +4,8 @@
 use std::{slice, sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::sleep};
-use weir::{
-    limit::{Algorithm, Bucket, Coordination, Period, Refill, Scope, Tier},
-    store::simulated::Network,
-};
+use weir_coordinate::simulated::Network;
+use weir_limit::{Algorithm, Bucket, Coordination, Period, Refill, Scope, Tier};
 
 use crate::fleet::{Fleet, Instance, daily, sliding};
 

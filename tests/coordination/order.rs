@@ -4,10 +4,11 @@ use std::{slice, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::time::sleep;
-use weir::{
-    limit::{Coordination, Decision, Hits, OverLimitPolicy, Period, ReservationRequest, RuntimeLimit, Scope},
-    store::{Store as _, coordinated::CoordinationSettings, simulated::Network},
+use weir_coordinate::{CoordinationSettings, simulated::Network};
+use weir_limit::{
+    Coordination, Decision, Hits, OverLimitPolicy, Period, ReservationRequest, RuntimeLimit, Scope,
 };
+use weir_store::Store as _;
 
 use crate::{
     fleet::{Fleet, Instance, daily, rule},

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use weir::{
-    limit::Coordination,
-    store::simulated::{Condition, Network},
-};
+use weir_coordinate::simulated::{Condition, Network};
+use weir_limit::Coordination;
 
 use crate::fleet::{Fleet, Instance, daily};
 

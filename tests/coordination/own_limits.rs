@@ -7,9 +7,9 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
-use weir::{
-    limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, RuntimeLimit, Scope, Tier},
-    store::coordinated::{Coordinated, CoordinationSettings},
+use weir_coordinate::{Coordinated, CoordinationSettings};
+use weir_limit::{
+    Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, RuntimeLimit, Scope, Tier,
 };
 
 use crate::{

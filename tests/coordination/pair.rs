@@ -3,19 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
-use weir::{
-    clock::Clock as _,
-    limit::{
-        Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Request,
-        Rule, RuleNode, RuleSet, RuntimeLimit, Scope, Values,
-    },
-    store::{
-        Decisions, Store as _,
-        coordinated::{Coordinated, CoordinationSettings},
-        remote::Target,
-        simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
-    },
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
+use weir_limit::{
+    Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Request, Rule,
+    RuleNode, RuleSet, RuntimeLimit, Scope, Values,
+};
+use weir_store::{Decisions, Store as _, clock::Clock as _, remote::Target};
 
 use crate::fleet::{EPOCH, daily, rule};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use weir::limit::{Coordination, OverLimitPolicy, Period, Scope, Tier};
+use weir_limit::{Coordination, OverLimitPolicy, Period, Scope, Tier};
 
 use crate::{
     fleet::{daily, rule},

@@ -8,10 +8,8 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
-use weir::{
-    limit::{Coordination, OverLimitPolicy},
-    store::simulated::{Network, SimulatedClock, SimulatedStore},
-};
+use weir_coordinate::simulated::{Network, SimulatedClock, SimulatedStore};
+use weir_limit::{Coordination, OverLimitPolicy};
 
 use crate::fleet::{EPOCH, Fleet, daily, rule};
 

@@ -4,10 +4,8 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use weir::{
-    limit::{Coordination, OverLimitPolicy, Scope},
-    store::simulated::{Condition, Network},
-};
+use weir_coordinate::simulated::{Condition, Network};
+use weir_limit::{Coordination, OverLimitPolicy, Scope};
 
 use crate::{
     fleet::{Fleet, daily, rule},

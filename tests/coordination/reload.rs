@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::sleep;
-use weir::{
-    limit::{
-        Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, Rule, RuleCoordination, Scope, Tier,
-    },
-    store::simulated::Network,
+use weir_coordinate::simulated::Network;
+use weir_limit::{
+    Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, Rule, RuleCoordination, Scope, Tier,
 };
 
 use crate::fleet::{Fleet, daily, rule, sliding};

@@ -7,15 +7,11 @@ use tokio::{
     task::yield_now,
     time::{Instant, sleep},
 };
-use weir::{
-    limit::{
-        Coordination, Hits, OnStoreFailure, OverLimitPolicy, Period, Reservation, ReservationRequest, Rule,
-    },
-    store::{
-        Store as _,
-        simulated::{Condition, Network, SimulatedClock, SimulatedStore},
-    },
+use weir_coordinate::simulated::{Condition, Network, SimulatedClock, SimulatedStore};
+use weir_limit::{
+    Coordination, Hits, OnStoreFailure, OverLimitPolicy, Period, Reservation, ReservationRequest, Rule,
 };
+use weir_store::Store as _;
 
 use crate::fleet::{EPOCH, Fleet, Instance, daily, rule, sliding};
 

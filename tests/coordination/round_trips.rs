@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use tokio::time::sleep;
-use weir::{
-    limit::{Algorithm, Bucket, Coordination, Period, Refill, Tier},
-    store::simulated::Network,
-};
+use weir_coordinate::simulated::Network;
+use weir_limit::{Algorithm, Bucket, Coordination, Period, Refill, Tier};
 
 use crate::fleet::{Fleet, daily, sliding};
 

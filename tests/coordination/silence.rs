@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use weir::{
-    limit::{Coordination, Tier},
-    store::{
-        coordinated::CoordinationMetrics,
-        simulated::{Condition, Network},
-    },
+use weir_coordinate::{
+    CoordinationMetrics,
+    simulated::{Condition, Network},
 };
+use weir_limit::{Coordination, Tier};
 
 use crate::fleet::{Fleet, daily};
 

@@ -5,10 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::{task::JoinSet, time::sleep};
-use weir::{
-    limit::Coordination,
-    store::simulated::{Condition, Network},
-};
+use weir_coordinate::simulated::{Condition, Network};
+use weir_limit::Coordination;
 
 use crate::fleet::{Fleet, daily};
 

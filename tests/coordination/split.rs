@@ -4,16 +4,12 @@
 use std::{slice, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep, sleep_until};
-use weir::{
-    limit::{
-        Algorithm, Bucket, Coordination, Hits, OnStoreFailure, OverLimitPolicy, Period, Refill,
-        ReservationRequest, Rule, RuleCoordination, Scope, Tier, Timestamp,
-    },
-    store::{
-        Store as _,
-        simulated::{Condition, Network},
-    },
+use weir_coordinate::simulated::{Condition, Network};
+use weir_limit::{
+    Algorithm, Bucket, Coordination, Hits, OnStoreFailure, OverLimitPolicy, Period, Refill,
+    ReservationRequest, Rule, RuleCoordination, Scope, Tier, Timestamp,
 };
+use weir_store::Store as _;
 
 use crate::{
     fleet::{Fleet, Instance, rule},
@@ -71,8 +67,8 @@ async fn run(instances: usize, limit: u32, failure: OnStoreFailure, event: Event
     let coordination =
         RuleCoordination { mode: Some(MODE), on_store_failure: Some(failure), ..RuleCoordination::default() };
     let rule = Rule { coordination, ..rule(MODE, &[second(limit)], OverLimitPolicy::Ignore) };
-    let clock = weir::store::simulated::SimulatedClock::new(crate::fleet::EPOCH);
-    let store = weir::store::simulated::SimulatedStore::new(clock.clone(), 7 + millis);
+    let clock = weir_coordinate::simulated::SimulatedClock::new(crate::fleet::EPOCH);
+    let store = weir_coordinate::simulated::SimulatedStore::new(clock.clone(), 7 + millis);
     let network = Network { jitter: Duration::from_millis(20), ..Network::default() };
     let mut fleet = Fleet { clock, shared: store, instances: Vec::new() };
     // heartbeats of random phases
@@ -287,8 +283,8 @@ async fn a_store_that_is_gone_and_returns_changes_nothing_or_stops_all() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_store_at_first_each_has_a_hundredth() {
-    let clock = weir::store::simulated::SimulatedClock::new(crate::fleet::EPOCH);
-    let shared = weir::store::simulated::SimulatedStore::new(clock.clone(), 7);
+    let clock = weir_coordinate::simulated::SimulatedClock::new(crate::fleet::EPOCH);
+    let shared = weir_coordinate::simulated::SimulatedStore::new(clock.clone(), 7);
     shared.set(Condition::Down);
     let mut fleet = Fleet { clock, shared, instances: Vec::new() };
     fleet.add(3, &rule(MODE, &[second(1_000)], OverLimitPolicy::Ignore), Network::default());
@@ -313,8 +309,8 @@ async fn intervals_and_buckets_stay_within_their_limits_while_instances_come_and
     let bucket = |burst| Algorithm::TokenBucket(Bucket { burst, refill: Refill::Continuous, strict: false });
     for tier in [tier(60, 3, Algorithm::SlidingWindow), tier(20, 1, bucket(40))] {
         let rule = rule(MODE, std::slice::from_ref(&tier), OverLimitPolicy::Ignore);
-        let clock = weir::store::simulated::SimulatedClock::new(crate::fleet::EPOCH);
-        let shared = weir::store::simulated::SimulatedStore::new(clock.clone(), 7);
+        let clock = weir_coordinate::simulated::SimulatedClock::new(crate::fleet::EPOCH);
+        let shared = weir_coordinate::simulated::SimulatedStore::new(clock.clone(), 7);
         let mut fleet = Fleet { clock, shared, instances: Vec::new() };
         fleet.add(2, &rule, Network::default());
         let mut times: Vec<u64> = Vec::new();
@@ -466,8 +462,8 @@ async fn an_instance_without_a_part_says_when_it_begins() {
         for seconds in [3_600, 5] {
             let tier = tier(3_600, seconds, kind);
             let rule = rule(MODE, slice::from_ref(&tier), OverLimitPolicy::Ignore);
-            let clock = weir::store::simulated::SimulatedClock::new(Timestamp::from_secs(1_763_722_801));
-            let shared = weir::store::simulated::SimulatedStore::new(clock.clone(), 7);
+            let clock = weir_coordinate::simulated::SimulatedClock::new(Timestamp::from_secs(1_763_722_801));
+            let shared = weir_coordinate::simulated::SimulatedStore::new(clock.clone(), 7);
             let mut fleet = Fleet { clock, shared, instances: Vec::new() };
             fleet.add(1, &rule, Network::default());
             sleep(Duration::from_millis(500)).await;
@@ -487,8 +483,8 @@ async fn an_instance_without_a_part_says_when_it_begins() {
 async fn a_sweep_keeps_a_window_that_is_open_by_the_clock_of_the_store() {
     let minute = tier(20, 60, Algorithm::FixedWindow);
     let rule = rule(MODE, &[minute], OverLimitPolicy::Ignore);
-    let clock = weir::store::simulated::SimulatedClock::new(crate::fleet::EPOCH);
-    let store = weir::store::simulated::SimulatedStore::new(clock.skewed(-50_000_000_000), 7);
+    let clock = weir_coordinate::simulated::SimulatedClock::new(crate::fleet::EPOCH);
+    let store = weir_coordinate::simulated::SimulatedStore::new(clock.skewed(-50_000_000_000), 7);
     let fleet = Fleet::start(1, rule, Network::default(), clock, store).await;
     // in the first tenth of a window of the store: in the last tenth of one by the clock of the instance
     let into = || (fleet.clock.right().as_nanos() / 1_000_000_000 + 10) % 60;

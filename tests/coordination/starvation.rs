@@ -3,14 +3,11 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use weir::{
-    limit::{Coordination, Descriptor, Entry, LimitCheck, Matched, OverLimitPolicy, Request, RuleSet, Scope},
-    store::{
-        Store as _,
-        remote::Target,
-        simulated::{Network, SimulatedClock, SimulatedStore},
-    },
+use weir_coordinate::simulated::{Network, SimulatedClock, SimulatedStore};
+use weir_limit::{
+    Coordination, Descriptor, Entry, LimitCheck, Matched, OverLimitPolicy, Request, RuleSet, Scope,
 };
+use weir_store::{Store as _, remote::Target};
 
 use crate::fleet::{EPOCH, Fleet, Instance, daily, rule};
 

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use weir::{
-    limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, Scope, Tier},
-    store::simulated::{Network, SimulatedClock, SimulatedStore},
-};
+use weir_coordinate::simulated::{Network, SimulatedClock, SimulatedStore};
+use weir_limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, Scope, Tier};
 
 use crate::fleet::{EPOCH, Fleet, rule};
 

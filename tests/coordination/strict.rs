@@ -7,19 +7,15 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
-use weir::{
-    clock::Clock as _,
-    limit::{
-        Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Period,
-        Request, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
-    },
-    store::{
-        Store as _,
-        coordinated::{Coordinated, CoordinationSettings},
-        remote::Target,
-        simulated::{Condition, Network, SimulatedClock, SimulatedStore},
-    },
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Condition, Network, SimulatedClock, SimulatedStore},
 };
+use weir_limit::{
+    Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Period, Request,
+    RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+};
+use weir_store::{Store as _, clock::Clock as _, remote::Target};
 
 use crate::{
     fleet::{EPOCH, Fleet, daily, rule, sliding},

@@ -8,15 +8,14 @@ use futures_util::{
     future::{join, join_all},
 };
 use tokio::time::{Instant, sleep};
-use weir::{
-    limit::{Coordination, Descriptor, Entry, Matched, OverLimitPolicy, Request, RuntimeLimit, Scope, Tier},
-    store::{
-        Store as _,
-        coordinated::CoordinationSettings,
-        remote::Target,
-        simulated::{Condition, Network},
-    },
+use weir_coordinate::{
+    CoordinationSettings,
+    simulated::{Condition, Network},
 };
+use weir_limit::{
+    Coordination, Descriptor, Entry, Matched, OverLimitPolicy, Request, RuntimeLimit, Scope, Tier,
+};
+use weir_store::{Store as _, remote::Target};
 
 use crate::{
     fleet::{Fleet, daily, rule, sliding},

@@ -2,14 +2,9 @@
 
 use std::sync::Arc;
 
-use weir::{
-    limit::{Algorithm, Coordination, Period, RuleCoordination, Tier},
-    simulate::{Arrivals, Scenario, SimulationMetrics, Skew, run},
-    store::{
-        coordinated::{Coordinated, CoordinationSettings},
-        simulated::Network,
-    },
-};
+use weir::simulate::{Arrivals, Scenario, SimulationMetrics, Skew, run};
+use weir_coordinate::{Coordinated, CoordinationSettings, simulated::Network};
+use weir_limit::{Algorithm, Coordination, Period, RuleCoordination, Tier};
 
 /// Returns what three instances that share 1,000 requests an hour do in two hours, under this `load`, 1.0 being the limit.
 fn slow(mode: Coordination, load: f64) -> SimulationMetrics {

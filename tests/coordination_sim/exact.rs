@@ -2,10 +2,8 @@
 //! that the store lost in a failover.
 
 use proptest::{prelude::*, sample::select};
-use weir::{
-    limit::{Algorithm, Bucket, Coordination, OnStoreFailure, Period, Refill, Tier},
-    simulate::SimulationMetrics,
-};
+use weir::simulate::SimulationMetrics;
+use weir_limit::{Algorithm, Bucket, Coordination, OnStoreFailure, Period, Refill, Tier};
 
 use crate::fleet::{BUDGET, Case, CaseResult, events, networks};
 

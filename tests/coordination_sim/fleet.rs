@@ -8,20 +8,16 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
-use weir::{
-    clock::Clock as _,
-    limit::{
-        Coordination, Descriptor, Entry, Matched, OnStoreFailure, OverLimitPolicy, Period, Request,
-        RuleCoordination, RuleSet, Scope, Tier, Timestamp,
-    },
-    simulate::{Arrivals, Scenario, SimulatedDecision, SimulationOutcome, Skew},
-    store::{
-        Store as _,
-        coordinated::{Coordinated, CoordinationSettings},
-        remote::Target,
-        simulated::{Condition, Network, Random, SimulatedClock, SimulatedRemote, SimulatedStore},
-    },
+use weir::simulate::{Arrivals, Scenario, SimulatedDecision, SimulationOutcome, Skew};
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Condition, Network, Random, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
+use weir_limit::{
+    Coordination, Descriptor, Entry, Matched, OnStoreFailure, OverLimitPolicy, Period, Request,
+    RuleCoordination, RuleSet, Scope, Tier, Timestamp,
+};
+use weir_store::{Store as _, clock::Clock as _, remote::Target};
 
 /// The time that the instances run before the first request.
 const WARM_UP: Duration = Duration::from_secs(5);

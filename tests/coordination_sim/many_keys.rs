@@ -6,7 +6,7 @@ mod nodes;
 use std::time::Duration;
 
 use proptest::{prelude::*, sample::select};
-use weir::limit::{Coordination, OnStoreFailure};
+use weir_limit::{Coordination, OnStoreFailure};
 
 use self::fleet::{Case, Report};
 

@@ -3,10 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use proptest::{prelude::*, sample::select};
-use weir::{
-    limit::{Algorithm, Coordination, OnStoreFailure, Period, Tier},
-    store::simulated::Network,
-};
+use weir_coordinate::simulated::Network;
+use weir_limit::{Algorithm, Coordination, OnStoreFailure, Period, Tier};
 
 use crate::fleet::{Case, CaseResult, Event, events, networks};
 

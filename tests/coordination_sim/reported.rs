@@ -1,7 +1,7 @@
 //! The store counts admitted hits once, despite losses, delays and outages.
 
 use proptest::{prelude::*, sample::select};
-use weir::limit::{Algorithm, Coordination, OnStoreFailure, Period, Tier};
+use weir_limit::{Algorithm, Coordination, OnStoreFailure, Period, Tier};
 
 use crate::fleet::{Case, Event, events, networks};
 

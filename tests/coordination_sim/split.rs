@@ -4,10 +4,8 @@
 use std::collections::BTreeMap;
 
 use proptest::{prelude::*, sample::select};
-use weir::{
-    limit::{Algorithm, Coordination, OnStoreFailure, Period, Tier, Timestamp},
-    store::simulated::Network,
-};
+use weir_coordinate::simulated::Network;
+use weir_limit::{Algorithm, Coordination, OnStoreFailure, Period, Tier, Timestamp};
 
 use crate::fleet::{Case, CaseResult, Event, events, networks};
 

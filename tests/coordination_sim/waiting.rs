@@ -15,18 +15,18 @@ use tokio::{
     task::yield_now,
     time::{Instant, sleep, timeout},
 };
-use weir::{
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Network, Random, SimulatedClock, SimulatedRemote, SimulatedStore},
+};
+use weir_limit::{
+    Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy, Period,
+    Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+};
+use weir_store::{
+    Store as _,
     clock::Clock as _,
-    limit::{
-        Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy,
-        Period, Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
-    },
-    store::{
-        Store as _,
-        coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, Target},
-        simulated::{Network, Random, SimulatedClock, SimulatedRemote, SimulatedStore},
-    },
+    remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, Target},
 };
 
 /// Sixteen concurrent calls with decisions, and two with reports.

@@ -7,13 +7,11 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use weir::{
-    limit::{
-        OnStoreFailure, Period,
-        algorithm::CounterState,
-        request_bucket::{BucketRequest, Pace, PacedRequest, StepLimit, StepRequest, decide_bucket},
-    },
-    store::disk::DiskSync,
+use weir_disk::DiskSync;
+use weir_limit::{
+    OnStoreFailure, Period,
+    algorithm::CounterState,
+    request_bucket::{BucketRequest, Pace, PacedRequest, StepLimit, StepRequest, decide_bucket},
 };
 
 use crate::support::{DAY, Disk, Opened, paced, steps, until};
@@ -63,7 +61,7 @@ fn replies_are_those_of_a_store_that_keeps_all_in_memory() {
         let mut opened = disk.open();
         let mut model: HashMap<(u8, String), Option<CounterState>> = HashMap::new();
         for step in all {
-            let now = weir::clock::Clock::now(&*disk.clock);
+            let now = weir_store::clock::Clock::now(&*disk.clock);
             match step {
                 Step::Ask(key, request) => {
                     let state = model.entry((key, format!("{:?}", request.kind()))).or_default();

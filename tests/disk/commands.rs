@@ -6,10 +6,8 @@ use std::{
     process::{Output, Stdio},
 };
 
-use weir::{
-    clock::{Clock as _, SystemClock},
-    limit::Period,
-};
+use weir_limit::Period;
+use weir_store::clock::{Clock as _, SystemClock};
 
 use crate::{
     child::{run, stderr, stdout, weir},
@@ -141,7 +139,7 @@ fn expired_counters_are_compacted_away() {
     opened.close();
     // two days ago
     let now = disk.clock.now();
-    disk.clock.set(weir::limit::Timestamp::from_nanos(now.as_nanos() - 2 * 86_400 * 1_000_000_000));
+    disk.clock.set(weir_limit::Timestamp::from_nanos(now.as_nanos() - 2 * 86_400 * 1_000_000_000));
     let opened = disk.open();
     for i in 0..70 {
         opened.take(&format!("old{i}"), 1);

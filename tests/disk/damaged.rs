@@ -8,10 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use weir::{
-    clock::Clock as _,
-    store::disk::{Data, DiskError, OnDamage},
-};
+use weir_disk::{Data, DiskError, OnDamage};
+use weir_store::clock::Clock as _;
 
 use crate::support::{Disk, Opened, paced, steps, until};
 

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use weir::store::disk::DiskError;
+use weir_disk::DiskError;
 
 use crate::{
     child::{run, stderr},

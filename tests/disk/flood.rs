@@ -1,6 +1,6 @@
 //! Floods of values that the disk has never seen.
 
-use weir::limit::OnStoreFailure;
+use weir_limit::OnStoreFailure;
 
 use crate::support::{Disk, until};
 

@@ -17,7 +17,7 @@ use std::{
 use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use tokio::time::sleep;
 use tonic::transport::Channel;
-use weir::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use weir_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 
 use crate::{
     child::Serving,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use tonic::transport::Channel;
-use weir::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use weir_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 
 use crate::{
     child::{run, stderr},

@@ -1,9 +1,7 @@
 //! What a restart leaves, and what leaves memory or the disk.
 
-use weir::{
-    limit::{Algorithm, Period, Tier},
-    store::disk::DiskSync,
-};
+use weir_disk::DiskSync;
+use weir_limit::{Algorithm, Period, Tier};
 
 use crate::support::{DAY, Disk, tier, tiers, until};
 

@@ -10,21 +10,17 @@ use std::{
 
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
-use weir::{
+use weir_disk::{DiskError, DiskSettings, DiskStore, DiskSync, OnDamage};
+use weir_limit::{
+    Algorithm, Bucket, Decision, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, LimitCheck, Matched,
+    OnStoreFailure, OverLimitPolicy, Period, Refill, Request, Reservation, ReservationRequest, Rule,
+    RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+    request_bucket::{BucketName, BucketReply, BucketRequest, Pace, PacedRequest, StepLimit, StepRequest},
+};
+use weir_observe::Source as _;
+use weir_store::{
+    Store as _, TakeOptions,
     clock::{Clock as _, ManualClock},
-    limit::{
-        Algorithm, Bucket, Decision, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, LimitCheck, Matched,
-        OnStoreFailure, OverLimitPolicy, Period, Refill, Request, Reservation, ReservationRequest, Rule,
-        RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
-        request_bucket::{
-            BucketName, BucketReply, BucketRequest, Pace, PacedRequest, StepLimit, StepRequest,
-        },
-    },
-    observe::Source as _,
-    store::{
-        Store as _, TakeOptions,
-        disk::{DiskError, DiskSettings, DiskStore, DiskSync, OnDamage},
-    },
 };
 
 /// How long a test waits for an event before it fails.

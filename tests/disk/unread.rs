@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use weir::{
-    limit::{Algorithm, Basis, Hits, OnStoreFailure, Period},
-    observe::DecisionRecord,
-    store::{TakeOptions, disk::DiskSync},
-};
+use weir_disk::DiskSync;
+use weir_limit::{Algorithm, Basis, Hits, OnStoreFailure, Period};
+use weir_observe::DecisionRecord;
+use weir_store::TakeOptions;
 
 use crate::support::{Disk, tier, tiers, until};
 

@@ -8,10 +8,8 @@ use std::{
 };
 
 use serde_json::json;
-use weir::{
-    clock::{Clock as _, SystemClock},
-    limit::Period,
-};
+use weir_limit::Period;
+use weir_store::clock::{Clock as _, SystemClock};
 
 use crate::{
     helm::project,

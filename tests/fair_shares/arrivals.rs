@@ -1,6 +1,6 @@
 //! Arrival patterns of the members of a pool, in cycles of 10 s.
 
-use weir::limit::{
+use weir_limit::{
     Period, Timestamp,
     share::{Pool, PoolRule, Sharing},
 };

@@ -1,7 +1,7 @@
 //! The pure functions: the worked example, properties of random pools, and the counterexamples to stronger claims.
 
 use proptest::{collection::vec, prelude::*};
-use weir::limit::share::{Borrow, Claim, Division};
+use weir_limit::share::{Borrow, Claim, Division};
 
 const KINDS: [Borrow; 3] = [Borrow::ByDemand, Borrow::MaxMin, Borrow::None];
 const NAMES: [&str; 8] = ["A", "B", "C", "D", "E", "F", "G", "H"];

@@ -7,19 +7,16 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
-use weir::{
-    clock::Clock as _,
-    limit::{
-        Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure, OverLimitPolicy,
-        Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
-        share::Sharing,
-    },
-    store::{
-        Store as _,
-        coordinated::{Coordinated, CoordinationSettings},
-        simulated::{Condition, Network, SimulatedClock, SimulatedRemote, SimulatedStore},
-    },
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Condition, Network, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
+use weir_limit::{
+    Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure, OverLimitPolicy,
+    Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+    share::Sharing,
+};
+use weir_store::{Store as _, clock::Clock as _};
 
 use crate::arrivals::{Arrivals, CYCLE, MILLIS, Random};
 
@@ -104,7 +101,7 @@ impl Fleet {
             instances,
             members: vec![member("A", 200.0), member("B", 900.0), member("C", 4_000.0), member("D", 2_500.0)],
             placement,
-            sharing: Sharing { borrow: weir::limit::share::Borrow::MaxMin, ..Sharing::default() },
+            sharing: Sharing { borrow: weir_limit::share::Borrow::MaxMin, ..Sharing::default() },
             mode: Coordination::Lease,
             cycles: 6,
             seed: 0,
@@ -118,7 +115,7 @@ impl Fleet {
 
     fn rules(&self) -> RuleSet {
         let tier =
-            Tier { requests: self.capacity, period: CYCLE, algorithm: weir::limit::Algorithm::FixedWindow };
+            Tier { requests: self.capacity, period: CYCLE, algorithm: weir_limit::Algorithm::FixedWindow };
         let tiers = std::iter::once(tier).chain(self.tiers_beside.clone()).collect();
         let limit = Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore };
         let rule = Rule {

@@ -1,12 +1,10 @@
 //! One pool over many instances: the rows of the model's table, and what holds while instances and the store come and
 //! go.
 
-use weir::{
-    limit::{
-        Algorithm, Coordination, OnStoreFailure, Period, Tier,
-        share::{Borrow, Lend, Sharing},
-    },
-    store::simulated::{Condition, Network},
+use weir_coordinate::simulated::{Condition, Network};
+use weir_limit::{
+    Algorithm, Coordination, OnStoreFailure, Period, Tier,
+    share::{Borrow, Lend, Sharing},
 };
 
 use crate::{

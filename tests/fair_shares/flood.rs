@@ -6,19 +6,16 @@ use tokio::{
     runtime::Builder,
     time::{Instant, sleep, sleep_until},
 };
-use weir::{
-    clock::Clock as _,
-    limit::{
-        Algorithm, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy, Period, Request,
-        Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
-        share::{Borrow, Pool, PoolRule, Sharing},
-    },
-    store::{
-        Store as _,
-        coordinated::{Coordinated, CoordinationSettings},
-        simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
-    },
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
+use weir_limit::{
+    Algorithm, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy, Period, Request, Rule,
+    RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+    share::{Borrow, Pool, PoolRule, Sharing},
+};
+use weir_store::{Store as _, clock::Clock as _};
 
 use crate::arrivals::{CYCLE, MILLIS};
 

@@ -2,7 +2,7 @@
 //! bounds are those of the model that the rules were tried in, and a fifth, and a tenth of a percent for other random
 //! numbers.
 
-use weir::limit::share::{Borrow, Lend, Sharing};
+use weir_limit::share::{Borrow, Lend, Sharing};
 
 use crate::arrivals::{
     Arrivals::{self, Burst, Each, Even, From, OnOff, Rises, Spikes, Steady},

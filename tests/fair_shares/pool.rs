@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::{collection::vec, prelude::*};
-use weir::limit::{
+use weir_limit::{
     Period, Timestamp,
     share::{AT_ONCE, Anonymous, Borrow, Computation, Lend, OTHER, Pool, PoolDecision, PoolRule, Sharing},
 };

@@ -4,20 +4,17 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{runtime::Builder, time::sleep};
-use weir::{
-    clock::Clock as _,
-    limit::{
-        Algorithm, Coordination, Decision, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, Matched,
-        OverLimitPolicy, Period, Request, Reservation, ReservationRequest, Rule, RuleCoordination, RuleNode,
-        RuleSet, Scope, Tier, Timestamp, Values,
-        share::{Borrow, Sharing},
-    },
-    store::{
-        MemoryStore, Store,
-        coordinated::{Coordinated, CoordinationSettings},
-        simulated::{Network, SimulatedClock, SimulatedStore},
-    },
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Network, SimulatedClock, SimulatedStore},
 };
+use weir_limit::{
+    Algorithm, Coordination, Decision, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, Matched,
+    OverLimitPolicy, Period, Request, Reservation, ReservationRequest, Rule, RuleCoordination, RuleNode,
+    RuleSet, Scope, Tier, Timestamp, Values,
+    share::{Borrow, Sharing},
+};
+use weir_store::{MemoryStore, Store, clock::Clock as _};
 
 use crate::arrivals::CYCLE;
 

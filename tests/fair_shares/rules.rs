@@ -1,11 +1,9 @@
 //! `share` in rule files.
 
-use weir::{
-    config::parse,
-    limit::{
-        OverLimitPolicy, Rule,
-        share::{Anonymous, Borrow, Lend, Sharing},
-    },
+use weir_config::parse;
+use weir_limit::{
+    OverLimitPolicy, Rule,
+    share::{Anonymous, Borrow, Lend, Sharing},
 };
 
 fn text(share: &str) -> String {

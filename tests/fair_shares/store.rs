@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use weir::{
-    limit::{
-        Algorithm, OverLimitPolicy, Tier, Timestamp,
-        share::{OTHER, PoolTable, Terms},
-    },
-    store::{
-        pool_command::{Leased, MemberNews, PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
-        remote::Target,
-        simulated::SimulatedPools,
-    },
+use weir_coordinate::simulated::SimulatedPools;
+use weir_limit::{
+    Algorithm, OverLimitPolicy, Tier, Timestamp,
+    share::{OTHER, PoolTable, Terms},
+};
+use weir_store::{
+    pool_command::{Leased, MemberNews, PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
+    remote::Target,
 };
 
 use crate::arrivals::{CYCLE, MILLIS};

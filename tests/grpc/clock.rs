@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use weir::{
-    limit::{Period, Timestamp},
-    proto::envoy::service::ratelimit::v3::rate_limit_response::Code::{Ok, OverLimit},
-};
+use weir_limit::{Period, Timestamp};
+use weir_proto::envoy::service::ratelimit::v3::rate_limit_response::Code::{Ok, OverLimit};
 
 use crate::{
     in_process::{NOW, Weir, get, until},

@@ -1,12 +1,10 @@
 //! Counting, and rejecting past the limit.
 
-use weir::{
-    limit::Period,
-    proto::envoy::service::ratelimit::v3::rate_limit_response::{
-        Code::{Ok, OverLimit},
-        RateLimit,
-        rate_limit::Unit,
-    },
+use weir_limit::Period;
+use weir_proto::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code::{Ok, OverLimit},
+    RateLimit,
+    rate_limit::Unit,
 };
 
 use crate::{
@@ -51,7 +49,7 @@ async fn windows_are_aligned_to_the_epoch_and_report_their_end() {
     let both =
         || request("shop", [descriptor([("hello", "a")]), descriptor([("tenant", "t"), ("path", "/")])]);
     let resets =
-        |response: &weir::proto::envoy::service::ratelimit::v3::RateLimitResponse| -> Vec<(i64, i32)> {
+        |response: &weir_proto::envoy::service::ratelimit::v3::RateLimitResponse| -> Vec<(i64, i32)> {
             let statuses = response.statuses.iter();
             statuses.map(|s| s.duration_until_reset.map_or((-1, 0), |d| (d.seconds, d.nanos))).collect()
         };

@@ -1,6 +1,6 @@
 //! Requests of members, from the rule file to the response.
 
-use weir::proto::envoy::{
+use weir_proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse,

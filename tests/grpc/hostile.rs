@@ -14,14 +14,12 @@ use tonic::{
     codegen::http,
     transport::{Channel, Endpoint},
 };
-use weir::{
-    net::BoundAddress,
-    proto::envoy::service::ratelimit::v3::{
-        RateLimitRequest,
-        rate_limit_response::Code::{Ok as Passes, OverLimit},
-        rate_limit_service_client::RateLimitServiceClient,
-    },
+use weir_proto::envoy::service::ratelimit::v3::{
+    RateLimitRequest,
+    rate_limit_response::Code::{Ok as Passes, OverLimit},
+    rate_limit_service_client::RateLimitServiceClient,
 };
+use weir_server::net::BoundAddress;
 
 use crate::{
     in_process::{DEADLINE, Weir, uri},

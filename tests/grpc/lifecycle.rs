@@ -16,7 +16,8 @@ use tonic_reflection::pb::v1::{
     ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
-use weir::{app::AppError, net::BoundAddress};
+use weir::app::AppError;
+use weir_server::net::BoundAddress;
 
 use crate::{
     in_process::{DEADLINE, Weir, uri},

@@ -3,14 +3,12 @@
 
 use std::time::Duration;
 
-use weir::{
-    limit::Period,
-    proto::envoy::service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse,
-        rate_limit_response::{
-            Code::{self, Ok, OverLimit},
-            rate_limit::Unit,
-        },
+use weir_limit::Period;
+use weir_proto::envoy::service::ratelimit::v3::{
+    RateLimitRequest, RateLimitResponse,
+    rate_limit_response::{
+        Code::{self, Ok, OverLimit},
+        rate_limit::Unit,
     },
 };
 

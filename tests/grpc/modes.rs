@@ -1,6 +1,6 @@
 //! Shadow, quota, replaced and unlimited rules.
 
-use weir::proto::envoy::service::ratelimit::v3::rate_limit_response::Code::{Ok, OverLimit};
+use weir_proto::envoy::service::ratelimit::v3::rate_limit_response::Code::{Ok, OverLimit};
 
 use crate::{
     in_process::Weir,

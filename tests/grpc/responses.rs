@@ -1,7 +1,7 @@
 //! The contents of responses besides codes: errors, headers, metadata.
 
 use tonic::Code;
-use weir::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use weir_proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
 use crate::{
     in_process::Weir,

@@ -12,7 +12,7 @@ use crate::{
 /// Returns as many connections as this machine allows, up to `most`: each takes a file here and one in weir, which
 /// keeps some.
 fn as_many_as(most: usize) -> usize {
-    weir::net::raise_open_files();
+    weir_server::net::raise_open_files();
     let limits = fs::read_to_string("/proc/self/limits").expect("the limits of this process");
     let line =
         limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("the limit of files");

@@ -1,6 +1,6 @@
 //! Values that make counters expensive.
 
-use weir::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use weir_proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use crate::{
     frames::{Attacker, END_STREAM, HEADERS, call},

@@ -11,7 +11,7 @@ use tokio::{
     },
     time::timeout,
 };
-use weir::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use weir_proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use crate::target::DEADLINE;
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use prost::Message as _;
-use weir::proto::{
+use weir_proto::{
     envoy::service::ratelimit::v3::RateLimitRequest,
     weir::v1::{AcquireRequest, acquire_request::Entry},
 };

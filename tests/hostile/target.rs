@@ -9,7 +9,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tonic::transport::Channel;
-use weir::proto::envoy::service::ratelimit::v3::{
+use weir_proto::envoy::service::ratelimit::v3::{
     rate_limit_response::Code, rate_limit_service_client::RateLimitServiceClient,
 };
 
@@ -56,7 +56,7 @@ pub(crate) struct Target {
 impl Target {
     pub(crate) async fn start(variables: &[(&str, &str)]) -> Self {
         // its children have the same limit
-        weir::net::raise_open_files();
+        weir_server::net::raise_open_files();
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("rules.yaml"), RULES.replace("NAME", &"x".repeat(NAME))).expect("a file");
         let path = dir.path().to_str().expect("a path in UTF-8").to_owned();

@@ -3,7 +3,7 @@
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
-use weir::proto::weir::v1::{
+use weir_proto::weir::v1::{
     AcquireRequest, acquire_request::Entry, acquire_response::Outcome, limiter_client::LimiterClient,
 };
 

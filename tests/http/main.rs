@@ -17,24 +17,22 @@ use serde_json::{Value, json};
 use stats_support::{Service, above, changed, descriptor, limited, node, unlimited};
 use test_server::{DEADLINE, TestServer};
 use tokio::time::timeout;
-use weir::{
-    DecisionSettings,
+use weir_export::prometheus::{CONTENT_TYPE, MetricNames, TimeUnit};
+use weir_limit::{
+    Coordination, Domain, KeyHasher, Limit, Modes, NANOS_PER_SECOND, Origin, Period, RuleSet, Timestamp,
+};
+use weir_limiter::DecisionSettings;
+use weir_observe::{Stats, hot_keys::HotKeyValues};
+use weir_server::{
+    Health,
+    bounds::RequestBounds,
+    headers::{HeaderNames, HeaderStyle, ResponseHeaders},
+    health::Reason,
+    http::{self, JsonAccess, Pages, ServiceContext},
+};
+use weir_store::{
+    MemoryStore,
     clock::{Clock as _, SystemClock},
-    limit::{
-        Coordination, Domain, KeyHasher, Limit, Modes, NANOS_PER_SECOND, Origin, Period, RuleSet, Timestamp,
-    },
-    observe::{
-        Health, Stats,
-        health::Reason,
-        hot_keys::HotKeyValues,
-        prometheus::{CONTENT_TYPE, MetricNames, TimeUnit},
-    },
-    server::{
-        bounds::RequestBounds,
-        headers::{HeaderNames, HeaderStyle, ResponseHeaders},
-        http::{self, JsonAccess, Pages, ServiceContext},
-    },
-    store::MemoryStore,
 };
 
 fn context(service: &Service) -> ServiceContext<MemoryStore> {

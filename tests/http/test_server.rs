@@ -9,10 +9,8 @@ use std::{
 
 use axum::Router;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
-use weir::{
-    observe::Source as _,
-    server::{Connections, http},
-};
+use weir_observe::Source as _;
+use weir_server::{Connections, http};
 
 /// How long a test waits for an event before it fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);

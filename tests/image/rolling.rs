@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use weir::clock::{Clock as _, SystemClock};
+use weir_store::clock::{Clock as _, SystemClock};
 
 use crate::{
     compose::Composed,
@@ -57,7 +57,7 @@ fn envoy() -> String {
 }
 
 fn minute() -> u64 {
-    SystemClock.now().as_nanos() / weir::limit::NANOS_PER_SECOND / 60
+    SystemClock.now().as_nanos() / weir_limit::NANOS_PER_SECOND / 60
 }
 
 /// Sends five requests for each of ever new keys until `done`: three are admitted at most, and none is without a

@@ -8,7 +8,7 @@ use std::{
 };
 
 use proptest::{collection::vec, prelude::*};
-use weir::limit::{
+use weir_limit::{
     Algorithm, Bucket, Hits, Period, Refill, ReservedSpan, SharedTiers, Tier, Timestamp,
     line::{Answer, Ask, AskingLine, Entered, Place, Rejection, Supply, Turns},
     part,

@@ -1,7 +1,7 @@
 //! The cases: tiers, and what callers do.
 
 use proptest::{collection::vec, prelude::*, sample::select};
-use weir::limit::{Algorithm, Bucket, Period, Refill, Tier};
+use weir_limit::{Algorithm, Bucket, Period, Refill, Tier};
 
 /// What a schedule has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use weir::limit::{
+use weir_limit::{
     Algorithm, Period, Refill, Tier, Timestamp,
     line::{Answer, Entered, Rejection},
 };

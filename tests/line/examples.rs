@@ -1,6 +1,6 @@
 //! Chosen cases.
 
-use weir::limit::{
+use weir_limit::{
     Algorithm, Bucket, Period, Refill, Tier, Timestamp,
     line::{Answer, Entered, Place, Rejection},
 };
@@ -80,11 +80,11 @@ fn a_lowered_limit_tells_exactly_those_that_are_served_in_time_no_more() {
         let late: Vec<Place> = waiting
             .iter()
             .filter_map(|(place, deadline)| {
-                let served = at.after(walk[0].wait(&halved, at, weir::limit::Hits(1)));
+                let served = at.after(walk[0].wait(&halved, at, weir_limit::Hits(1)));
                 if served > *deadline {
                     return Some(*place);
                 }
-                walk[0].take(&halved, served, weir::limit::Hits(1));
+                walk[0].take(&halved, served, weir_limit::Hits(1));
                 at = served;
                 None
             })
@@ -278,7 +278,7 @@ fn a_full_line_rejects_newcomers_at_once() {
     limited.enter(start(), 1, millis(0));
     waits(limited.enter(start(), 1, millis(1_000)));
     let Limited { line, counters } = &mut limited;
-    let hits = weir::limit::Hits(1);
+    let hits = weir_limit::Hits(1);
     let entered = line.enter(counters, start(), hits, millis(9_000), false, &mut Vec::new());
     assert_eq!(entered, Entered::Rejected(Rejection::Full { retry_after: Period::from_secs(2) }));
 }

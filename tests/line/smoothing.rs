@@ -1,6 +1,6 @@
 //! What smooth windows promise, on a clock of the test: even admissions, and a limit that is used up.
 
-use weir::limit::{
+use weir_limit::{
     Algorithm, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CounterState, decide,
     line::Entered,
 };

@@ -3,7 +3,7 @@
 use std::task::{Poll, Waker};
 
 use proptest::prelude::*;
-use weir::limit::{
+use weir_limit::{
     Algorithm, Direction, Hits, OverLimitPolicy, Period, Refill, SharedTiers, Tier, Timestamp,
     algorithm::CounterState,
     line::{self, Answer, Entered, Line, Place, Rejection},

@@ -8,14 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir::{
-    clock::SystemClock,
-    limit::{Coordination, Limit, OnStoreFailure, OverLimitPolicy, Rule, RuleCoordination},
-    store::{
-        memcached::{MemcachedRemote, MemcachedSettings, ServerSource},
-        redis::Address,
-    },
+use weir_limit::{Coordination, Limit, OnStoreFailure, OverLimitPolicy, Rule, RuleCoordination};
+use weir_remotes::{
+    memcached::{MemcachedRemote, MemcachedSettings, ServerSource},
+    redis::Address,
 };
+use weir_store::clock::SystemClock;
 
 use crate::support::{Instance, Server, YEAR, settings, until, window};
 
@@ -64,7 +62,7 @@ async fn interval_reports_what_it_counted_without_the_server() {
         assert!(!weir.send("v", 10).await.over);
     }
     server.restart();
-    let year = weir::clock::Clock::now(&SystemClock).as_nanos() / 1_000_000_000 / YEAR * YEAR;
+    let year = weir_store::clock::Clock::now(&SystemClock).as_nanos() / 1_000_000_000 / YEAR * YEAR;
     let key = format!("fleet_k_v_{year}");
     until("all hits are reported", async || server.get(&key).as_deref() == Some("200")).await;
 }
@@ -75,7 +73,7 @@ async fn a_dead_server_affects_only_its_own_keys() {
     let weir = instance(&[&servers[0], &servers[1]], 1_000_000, Coordination::Strict, OnStoreFailure::Deny);
     weir.wait_until_connected().await;
     let values: Vec<String> = (0..40).map(|i| format!("v{i}")).collect();
-    let year = weir::clock::Clock::now(&SystemClock).as_nanos() / 1_000_000_000 / YEAR * YEAR;
+    let year = weir_store::clock::Clock::now(&SystemClock).as_nanos() / 1_000_000_000 / YEAR * YEAR;
     let mut on_first = Vec::new();
     for value in &values {
         assert!(!weir.send(value, 1).await.over);

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
-use weir::{
-    limit::{Algorithm, Coordination, OverLimitPolicy, Tier},
-    store::coordinated::CoordinationMetrics,
-};
+use weir_coordinate::CoordinationMetrics;
+use weir_limit::{Algorithm, Coordination, OverLimitPolicy, Tier};
 
 use crate::support::{Instance, Server, YEAR, settings, until, window};
 

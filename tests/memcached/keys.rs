@@ -1,10 +1,8 @@
 //! Long windows, and keys that Memcached does not accept: limits hold where those of envoyproxy/ratelimit do not.
 
-use weir::{
-    clock::{Clock as _, SystemClock},
-    limit::{Coordination, OverLimitPolicy},
-    store::memcached::MemcachedSettings,
-};
+use weir_limit::{Coordination, OverLimitPolicy};
+use weir_remotes::memcached::MemcachedSettings;
+use weir_store::clock::{Clock as _, SystemClock};
 
 use crate::support::{Instance, Server, YEAR, settings, window};
 

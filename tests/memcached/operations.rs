@@ -8,13 +8,12 @@ use proptest::{
     sample::select,
     test_runner::{Config, TestRunner},
 };
-use weir::{
-    limit::{
-        Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure, OverLimitPolicy,
-        Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Timestamp, Values,
-    },
-    store::{MemoryStore, memcached::MemcachedSettings},
+use weir_limit::{
+    Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure, OverLimitPolicy,
+    Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Timestamp, Values,
 };
+use weir_remotes::memcached::MemcachedSettings;
+use weir_store::MemoryStore;
 
 use crate::support::{Instance, Server, SetClock, settings, window};
 

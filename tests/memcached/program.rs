@@ -9,7 +9,7 @@ use std::{
 
 use tempfile::TempDir;
 use tonic::transport::Channel;
-use weir::proto::envoy::service::ratelimit::v3::{
+use weir_proto::envoy::service::ratelimit::v3::{
     rate_limit_response::Code, rate_limit_service_client::RateLimitServiceClient,
 };
 

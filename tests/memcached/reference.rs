@@ -1,9 +1,7 @@
 //! Shared with envoyproxy/ratelimit: both count the same keys on the same servers, as numbers that both can read.
 
-use weir::{
-    clock::{Clock as _, SystemClock},
-    limit::{Coordination, OverLimitPolicy, Scope},
-};
+use weir_limit::{Coordination, OverLimitPolicy, Scope};
+use weir_store::clock::{Clock as _, SystemClock};
 
 use crate::support::{Instance, Server, YEAR, settings, until, window};
 

@@ -2,11 +2,9 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use weir::{
-    clock::{Clock as _, SystemClock},
-    limit::{Coordination, OverLimitPolicy},
-    store::memcached::{MemcachedRemote, MemcachedSettings, NameServers, ServerSource, SrvName},
-};
+use weir_limit::{Coordination, OverLimitPolicy};
+use weir_remotes::memcached::{MemcachedRemote, MemcachedSettings, NameServers, ServerSource, SrvName};
+use weir_store::clock::{Clock as _, SystemClock};
 
 use crate::{
     name_server::{Answers, NameServer, records},

@@ -5,12 +5,10 @@ mod certificates;
 
 use std::{path::Path, sync::Arc};
 
-use weir::{
-    clock::SystemClock,
-    limit::{Coordination, OverLimitPolicy},
-    store::memcached::{MemcachedRemote, MemcachedSettings},
-    tls::ClientTls,
-};
+use weir_limit::{Coordination, OverLimitPolicy};
+use weir_net::tls::ClientTls;
+use weir_remotes::memcached::{MemcachedRemote, MemcachedSettings};
+use weir_store::clock::SystemClock;
 
 use self::certificates::Certificates;
 use crate::support::{Instance, Server, YEAR, settings, until, window};

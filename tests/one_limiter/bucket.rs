@@ -1,6 +1,6 @@
 //! A bucket of the model.
 
-use weir::limit::{Refill, Tier};
+use weir_limit::{Refill, Tier};
 
 /// The time in nanoseconds within which hits are reported: longer than any sync interval.
 const UNREPORTED: u64 = 2_000_000_000;

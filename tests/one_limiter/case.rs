@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::fmt;
 
 use smallvec::SmallVec;
-use weir::limit::{Algorithm, OverLimitPolicy, Period, Refill, Tier};
+use weir_limit::{Algorithm, OverLimitPolicy, Period, Refill, Tier};
 
 /// The keys of the rules. Each has a rule of its own for any value.
 pub(crate) const KEYS: [&str; 3] = ["a", "b", "c"];

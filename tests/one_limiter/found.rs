@@ -1,6 +1,6 @@
 //! Cases that differed once.
 
-use weir::limit::{Algorithm, Bucket, Coordination, Period, Refill, Tier};
+use weir_limit::{Algorithm, Bucket, Coordination, Period, Refill, Tier};
 
 use crate::{
     case::{Ask, Case, Limit, Step},

@@ -1,7 +1,7 @@
 //! Random cases.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
-use weir::limit::{Algorithm, Bucket, Period, Refill, Tier};
+use weir_limit::{Algorithm, Bucket, Period, Refill, Tier};
 
 use crate::case::{Ask, Case, Feature, KEYS, Limit, Step, VALUES};
 

@@ -1,6 +1,6 @@
 //! Every coordination mode is the same limiter.
 //!
-//! Random rules and requests go through the real decision path, a [`Limiter`](weir::Limiter) in front of the memory
+//! Random rules and requests go through the real decision path, a [`Limiter`](weir_limiter::Limiter) in front of the memory
 //! store, the one on disk or a coordinated one, in simulated time. A plain model, written from `docs/rules.md`, says
 //! what each answer must be.
 

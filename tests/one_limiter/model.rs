@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use weir::limit::{Algorithm, Tier, Timestamp};
+use weir_limit::{Algorithm, Tier, Timestamp};
 
 use crate::{bucket::Level, case::Limit};
 

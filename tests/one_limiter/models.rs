@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use weir::limit::Timestamp;
+use weir_limit::Timestamp;
 
 use crate::model::{Answer, Check, Model};
 

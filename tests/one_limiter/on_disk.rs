@@ -6,14 +6,14 @@ use std::{
 };
 
 use tokio::{sync::Mutex, task::spawn_blocking};
-use weir::{
+use weir_coordinate::simulated::SimulatedClock;
+use weir_disk::{DiskSettings, DiskStore, DiskSync, OnDamage};
+use weir_limit::{
+    Hits, LimitCheck, OnStoreFailure, Period, Reservation, ReservationRequest, Scope, Timestamp,
+};
+use weir_store::{
+    Decisions, Store, StoreError, TakeOptions,
     clock::{Clock as _, ManualClock},
-    limit::{Hits, LimitCheck, OnStoreFailure, Period, Reservation, ReservationRequest, Scope, Timestamp},
-    store::{
-        Decisions, Store, StoreError, TakeOptions,
-        disk::{DiskSettings, DiskStore, DiskSync, OnDamage},
-        simulated::SimulatedClock,
-    },
 };
 
 /// The decisions between two restarts.

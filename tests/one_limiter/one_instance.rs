@@ -1,7 +1,7 @@
 //! With one instance and requests one after the other, every mode answers as the model does.
 
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
-use weir::limit::{Algorithm, Coordination, Period, Tier};
+use weir_limit::{Algorithm, Coordination, Period, Tier};
 
 use crate::{
     case::{Ask, Case, Feature, Limit, Step},

@@ -3,20 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{runtime::Builder, task::yield_now, time::sleep};
-use weir::{
-    DecisionSettings, Limiter,
-    clock::Clock as _,
-    limit::{
-        Algorithm, Code, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit as RuleLimit, Period,
-        Request, Rule, RuleNode, RuleSet, RuntimeLimit, Scope, Timestamp, Values, Verdict,
-    },
-    observe::Stats,
-    store::{
-        MemoryStore, Store,
-        coordinated::{Coordinated, CoordinationSettings},
-        simulated::{Condition, Network, SimulatedClock, SimulatedStore},
-    },
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Condition, Network, SimulatedClock, SimulatedStore},
 };
+use weir_limit::{
+    Algorithm, Code, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit as RuleLimit, Period, Request,
+    Rule, RuleNode, RuleSet, RuntimeLimit, Scope, Timestamp, Values, Verdict,
+};
+use weir_limiter::{DecisionSettings, Limiter};
+use weir_observe::Stats;
+use weir_store::{MemoryStore, Store, clock::Clock as _};
 
 use crate::{
     case::{Ask, Case, KEYS, Limit, Step, VALUES},
@@ -341,7 +338,7 @@ impl<'a, S: Store> Run<'a, S> {
             matches!(self.mode, Mode::Mixed | Mode::Coordinated(Coordination::Lease | Coordination::Auto));
         let first = got.iter().zip(expected).position(|(got, expected)| got != expected);
         first.is_some_and(|i| {
-            let is_bucket = |tier: &weir::limit::Tier| matches!(tier.algorithm, Algorithm::TokenBucket(_));
+            let is_bucket = |tier: &weir_limit::Tier| matches!(tier.algorithm, Algorithm::TokenBucket(_));
             let has_bucket = checks[i].limit.tiers().iter().any(is_bucket);
             let mut earlier = (0..i).filter(|j| checks[*j].name == checks[i].name && !got[*j].over);
             leases
@@ -378,7 +375,7 @@ fn descriptor(ask: &Ask) -> Descriptor<'static> {
 }
 
 fn answers(verdict: &Verdict<'_>) -> Vec<Answer> {
-    let answer = |status: &weir::limit::Status<'_>| Answer {
+    let answer = |status: &weir_limit::Status<'_>| Answer {
         over: status.code == Code::OverLimit,
         remaining: status.remaining,
         reset: status.reset.expect("each descriptor has a limit").as_nanos(),

@@ -1,6 +1,6 @@
 //! With several instances, and time to settle between requests, every mode answers as the model does.
 
-use weir::limit::Coordination;
+use weir_limit::Coordination;
 
 use crate::{one_instance::compare, run::Mode};
 

@@ -1,7 +1,7 @@
 //! An export says the same as the page.
 
 use opentelemetry_proto::tonic::{common::v1::any_value::Value, metrics::v1::AggregationTemporality};
-use weir::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use weir_proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use crate::{
     in_process::{Weir, replace, until},

@@ -11,17 +11,15 @@ use proptest::{
     sample::select,
     test_runner::{Config, TestRunner},
 };
-use weir::{
+use weir_limit::{
+    Algorithm, Bucket, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp,
+    algorithm::CounterState, decide,
+};
+use weir_remotes::redis::{Address, RedisRemote};
+use weir_store::{
     clock::{Clock as _, ManualClock},
-    limit::{
-        Algorithm, Bucket, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp,
-        algorithm::CounterState, decide,
-    },
-    store::{
-        pool_command::{PoolCommand, PoolReply},
-        redis::{Address, RedisRemote},
-        remote::{Command, Remote as _, RemoteError, Reply, Report, Target},
-    },
+    pool_command::{PoolCommand, PoolReply},
+    remote::{Command, Remote as _, RemoteError, Reply, Report, Target},
 };
 
 use crate::support::{Lua54, Op, Server, compatible, now, remote, send, settings, target, tier, until};

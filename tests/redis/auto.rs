@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::sleep};
-use weir::limit::{Algorithm, Bucket, Coordination, Refill, RuleCoordination, Tier};
+use weir_limit::{Algorithm, Bucket, Coordination, Refill, RuleCoordination, Tier};
 
 use crate::{
     fleet::{Instance, sum},

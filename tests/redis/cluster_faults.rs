@@ -7,10 +7,8 @@ use std::{
 
 use tempfile::TempDir;
 use tokio::time::sleep;
-use weir::{
-    limit::{Algorithm, OverLimitPolicy, Timestamp},
-    store::remote::{Command, Remote as _},
-};
+use weir_limit::{Algorithm, OverLimitPolicy, Timestamp};
+use weir_store::remote::{Command, Remote as _};
 
 use crate::support::{Cluster, Op, Server, Weir, connected, settings, target, tier, until};
 

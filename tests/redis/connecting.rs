@@ -2,13 +2,9 @@
 
 use std::{net::TcpListener, sync::Arc, time::Duration};
 
-use weir::{
-    limit::{Algorithm, OverLimitPolicy, Period, Timestamp},
-    store::{
-        redis::{Address, Auth, RedisEndpoint, RedisRemote, RedisSettings, Tls, Topology},
-        remote::{Heartbeat, Remote as _, Target},
-    },
-};
+use weir_limit::{Algorithm, OverLimitPolicy, Period, Timestamp};
+use weir_remotes::redis::{Address, Auth, RedisEndpoint, RedisRemote, RedisSettings, Tls, Topology};
+use weir_store::remote::{Heartbeat, Remote as _, Target};
 
 use crate::support::{
     Certificates, Cluster, FakeRedis, MonitoredMaster, Op, Server, compatible, connected, now, send,

@@ -12,12 +12,10 @@ use std::{
 };
 
 use tokio::time::sleep;
-use weir::{
-    client::Limiter,
-    clock::{Clock as _, SystemClock},
-    limit::{Coordination, Hits, OnStoreFailure, Period, Timestamp},
-    store::coordinated::CoordinationSettings,
-};
+use weir_client::Limiter;
+use weir_coordinate::CoordinationSettings;
+use weir_limit::{Coordination, Hits, OnStoreFailure, Period, Timestamp};
+use weir_store::clock::{Clock as _, SystemClock};
 
 use crate::support::{Server, until};
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{Method, Request};
 use prost::Message as _;
 use tokio::{net::TcpStream, time::timeout};
-use weir::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use weir_proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
 use crate::{
     proxy::Faults,

@@ -9,14 +9,10 @@ use std::{
 };
 
 use tokio::time::{sleep, timeout};
-use weir::{
-    limit::{Algorithm, OverLimitPolicy, Period, Timestamp},
-    observe::Source as _,
-    store::{
-        redis::{Address, RedisRemote},
-        remote::{Heartbeat, Remote as _, RemoteError, Reply, Target},
-    },
-};
+use weir_limit::{Algorithm, OverLimitPolicy, Period, Timestamp};
+use weir_observe::Source as _;
+use weir_remotes::redis::{Address, RedisRemote};
+use weir_store::remote::{Heartbeat, Remote as _, RemoteError, Reply, Target};
 
 use crate::proxy::Proxy;
 use crate::support::{Op, Server, compatible, free_port, now, remote, send, settings, target, tier, until};

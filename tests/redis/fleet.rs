@@ -9,18 +9,16 @@ use tokio::{
     task::JoinSet,
     time::{sleep, sleep_until},
 };
-use weir::{
+use weir_coordinate::{Coordinated, CoordinationMetrics, CoordinationSettings};
+use weir_limit::{
+    Algorithm, Bucket, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
+    OverLimitPolicy, Period, Refill, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier,
+    Timestamp, Values,
+};
+use weir_remotes::redis::RedisRemote;
+use weir_store::{
+    Store,
     clock::{Clock, SystemClock},
-    limit::{
-        Algorithm, Bucket, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched,
-        OnStoreFailure, OverLimitPolicy, Period, Refill, Request, Rule, RuleCoordination, RuleNode, RuleSet,
-        Scope, Tier, Timestamp, Values,
-    },
-    store::{
-        Store,
-        coordinated::{Coordinated, CoordinationMetrics, CoordinationSettings},
-        redis::RedisRemote,
-    },
 };
 
 use crate::support::{Server, settings, tier, until};

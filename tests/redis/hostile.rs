@@ -2,13 +2,9 @@
 
 use std::{fs, time::Duration};
 
-use weir::{
-    limit::Timestamp,
-    store::{
-        redis::{RedisRemote, Topology},
-        remote::Remote as _,
-    },
-};
+use weir_limit::Timestamp;
+use weir_remotes::redis::{RedisRemote, Topology};
+use weir_store::remote::Remote as _;
 
 use crate::{
     child::{Serving, run, stderr},

@@ -1,12 +1,8 @@
 //! Keys, formats and expiries in Redis.
 
-use weir::{
-    limit::{Algorithm, Bucket, Hits, OverLimitPolicy, Period, Refill, Timestamp},
-    store::{
-        redis::RedisRemote,
-        remote::{Heartbeat, Remote as _, RemoteError, Report},
-    },
-};
+use weir_limit::{Algorithm, Bucket, Hits, OverLimitPolicy, Period, Refill, Timestamp};
+use weir_remotes::redis::RedisRemote;
+use weir_store::remote::{Heartbeat, Remote as _, RemoteError, Report};
 
 use crate::support::{Op, Server, compatible, connected, now, remote, send, settings, target, tier, until};
 

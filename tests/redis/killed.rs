@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use tokio::task::JoinSet;
-use weir::{
-    clock::{Clock as _, SystemClock},
-    limit::{Period, Timestamp},
-};
+use weir_limit::{Period, Timestamp};
+use weir_store::clock::{Clock as _, SystemClock};
 
 use crate::support::{DEADLINE, Weirs, until, within};
 

@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use weir::{
+use weir_limit::{Algorithm, OverLimitPolicy, Period, Tier};
+use weir_store::{
     clock::Clock as _,
-    limit::{Algorithm, OverLimitPolicy, Period, Tier},
-    store::{
-        pool_command::{MemberNews, PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
-        remote::{Heartbeat, Remote as _},
-    },
+    pool_command::{MemberNews, PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
+    remote::{Heartbeat, Remote as _},
 };
 
 use crate::{

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use weir::{
+use weir_coordinate::simulated::{Random, SimulatedServer};
+use weir_limit::{Period, Timestamp};
+use weir_remotes::redis::{Address, RedisRemote};
+use weir_store::{
     clock::{Clock as _, ManualClock},
-    limit::{Period, Timestamp},
-    store::{
-        redis::{Address, RedisRemote},
-        remote::{Heartbeat, Remote as _},
-        simulated::{Random, SimulatedServer},
-    },
+    remote::{Heartbeat, Remote as _},
 };
 
 use crate::support::{Lua54, Server, settings, until};

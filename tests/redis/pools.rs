@@ -8,15 +8,13 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use weir::{
+use weir_coordinate::simulated::SimulatedPools;
+use weir_limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp, share::Terms};
+use weir_remotes::redis::{RedisRemote, RedisSettings};
+use weir_store::{
     clock::Clock as _,
-    limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp, share::Terms},
-    store::{
-        pool_command::{MemberNews, PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
-        redis::{RedisRemote, RedisSettings},
-        remote::{Remote as _, Target},
-        simulated::SimulatedPools,
-    },
+    pool_command::{MemberNews, PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
+    remote::{Remote as _, Target},
 };
 
 use crate::{

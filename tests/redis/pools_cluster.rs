@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use weir::{
+use weir_coordinate::{Coordinated, CoordinationSettings};
+use weir_limit::{
+    Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
+    OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Values,
+    share::Sharing,
+};
+use weir_remotes::redis::RedisRemote;
+use weir_store::{
+    Store as _,
     clock::{Clock as _, SystemClock},
-    limit::{
-        Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
-        OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Values,
-        share::Sharing,
-    },
-    store::{
-        Store as _,
-        coordinated::{Coordinated, CoordinationSettings},
-        redis::RedisRemote,
-    },
 };
 
 use crate::support::{Cluster, settings, until};

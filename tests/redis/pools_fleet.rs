@@ -9,19 +9,17 @@ use tokio::{
     task::JoinSet,
     time::{sleep, sleep_until},
 };
-use weir::{
+use weir_coordinate::{Coordinated, CoordinationSettings};
+use weir_limit::{
+    Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
+    OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp,
+    Values,
+    share::{Borrow, Sharing},
+};
+use weir_remotes::redis::RedisRemote;
+use weir_store::{
+    Store as _,
     clock::{Clock as _, SystemClock},
-    limit::{
-        Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
-        OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp,
-        Values,
-        share::{Borrow, Sharing},
-    },
-    store::{
-        Store as _,
-        coordinated::{Coordinated, CoordinationSettings},
-        redis::RedisRemote,
-    },
 };
 
 use crate::{

@@ -2,13 +2,9 @@
 
 use std::sync::Arc;
 
-use weir::{
-    limit::Timestamp,
-    store::{
-        redis::RedisRemote,
-        remote::{Command, Remote as _},
-    },
-};
+use weir_limit::Timestamp;
+use weir_remotes::redis::RedisRemote;
+use weir_store::remote::{Command, Remote as _};
 
 use crate::support::{FakeRedis, Op, compatible, connected, settings, until};
 

@@ -9,13 +9,11 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use weir::{
+use weir_coordinate::simulated::SimulatedServer;
+use weir_limit::{Algorithm, Direction, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CountChange};
+use weir_store::{
     clock::Clock as _,
-    limit::{Algorithm, Direction, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CountChange},
-    store::{
-        remote::{Exchange, Hold, Reply, Report, Run, Target, UnusedHits},
-        simulated::SimulatedServer,
-    },
+    remote::{Exchange, Hold, Reply, Report, Run, Target, UnusedHits},
 };
 
 use crate::{

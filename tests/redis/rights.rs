@@ -3,13 +3,11 @@
 use std::collections::BTreeSet;
 
 use redis::Value;
-use weir::{
-    limit::{Algorithm, Bucket, OverLimitPolicy, Period, Refill},
-    store::{
-        pool_command::{MemberNews, PoolCommand, PoolMember, PoolOp, PoolReport},
-        redis::{Auth, RedisRemote},
-        remote::{Heartbeat, Remote as _},
-    },
+use weir_limit::{Algorithm, Bucket, OverLimitPolicy, Period, Refill};
+use weir_remotes::redis::{Auth, RedisRemote};
+use weir_store::{
+    pool_command::{MemberNews, PoolCommand, PoolMember, PoolOp, PoolReport},
+    remote::{Heartbeat, Remote as _},
 };
 
 use crate::support::{Op, Server, compatible, connected, now, send, settings, target, tier};

@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, date_time_ymd};
 use tempfile::TempDir;
-use weir::store::redis::{Address, RedisRemote, RedisSettings, Tls};
+use weir_remotes::redis::{Address, RedisRemote, RedisSettings, Tls};
 
 use crate::support::{Server, connected, settings, until};
 

@@ -1,7 +1,7 @@
 //! The budgets of `examples/llm-tokens`, kept in Redis for many callers at once.
 
 use tokio::task::JoinSet;
-use weir::proto::envoy::service::ratelimit::v3::{
+use weir_proto::envoy::service::ratelimit::v3::{
     rate_limit_response::Code, rate_limit_service_client::RateLimitServiceClient,
 };
 

@@ -8,14 +8,10 @@ use std::{
     time::Duration,
 };
 
-use weir::{
-    limit::{Algorithm, OverLimitPolicy, Timestamp},
-    observe::Source as _,
-    store::{
-        redis::{RedisRemote, Topology},
-        remote::RemoteError,
-    },
-};
+use weir_limit::{Algorithm, OverLimitPolicy, Timestamp};
+use weir_observe::Source as _;
+use weir_remotes::redis::{RedisRemote, Topology};
+use weir_store::remote::RemoteError;
 
 use crate::support::{
     Cluster, FakeRedis, Op, compatible, connected, free_port, send, settings, target, tier, until,

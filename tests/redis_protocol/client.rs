@@ -7,7 +7,8 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-use weir::{app::Addresses, net::BoundAddress};
+use weir::app::Addresses;
+use weir_server::net::BoundAddress;
 
 use crate::in_process::{DEADLINE, Weir};
 

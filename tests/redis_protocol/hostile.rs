@@ -1,7 +1,7 @@
 //! Clients that mean harm, or speak something else.
 
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
-use weir::proto::envoy::{service::ratelimit::v3::rate_limit_response::Code, r#type::v3::RateLimitUnit};
+use weir_proto::envoy::{service::ratelimit::v3::rate_limit_response::Code, r#type::v3::RateLimitUnit};
 
 use crate::{
     client::{Client, command, port, start},

@@ -35,7 +35,7 @@ async fn the_reply_is_five_integers_in_both_versions_of_the_protocol() {
 async fn seconds_are_rounded_up_from_a_millisecond_on() {
     let weir = start("domain: d", &[]).await;
     let mut client = Client::to(&weir).await;
-    let advance = |nanos| weir.clock.advance(weir::limit::Period::from_nanos(nanos));
+    let advance = |nanos| weir.clock.advance(weir_limit::Period::from_nanos(nanos));
     assert_eq!(client.ask("CL.THROTTLE k 0 1 10").await, "[:0 :1 :0 :-1 :10]");
     advance(1_000_001);
     assert_eq!(client.ask("CL.THROTTLE k 0 1 10").await, "[:1 :1 :0 :10 :10]");

@@ -14,7 +14,7 @@ async fn the_reply_says_whether_it_is_allowed_and_seconds_are_cut() {
         assert_eq!(reply, format!("[:1 :10 :{left} :{} :0]", 10 - left));
     }
     assert_eq!(client.ask("THROTTLE k 10 60 60").await, "[:0 :10 :0 :10 :1]");
-    weir.clock.advance(weir::limit::Period::from_millis(500));
+    weir.clock.advance(weir_limit::Period::from_millis(500));
     // cut to nothing, although it is denied
     assert_eq!(client.ask("throttle k 10 60 60").await, "[:0 :10 :0 :9 :0]");
     // the time until a bucket that had room for them would have them

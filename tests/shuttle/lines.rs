@@ -16,15 +16,15 @@ use shuttle::{
     rand::{Rng as _, thread_rng},
     scheduler::RandomScheduler,
 };
-use weir::{
-    DecisionSettings, Limiter,
+use weir_limit::{
+    Algorithm, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule, RuleNode,
+    RuleSet, Tier, Timestamp, Values,
+};
+use weir_limiter::{DecisionSettings, Limiter};
+use weir_observe::Stats;
+use weir_store::{
+    MemoryStore,
     clock::{Clock as _, ManualClock},
-    limit::{
-        Algorithm, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule,
-        RuleNode, RuleSet, Tier, Timestamp, Values,
-    },
-    observe::Stats,
-    store::MemoryStore,
 };
 
 /// The number of random orders.
@@ -163,7 +163,7 @@ fn explore(requests: u32, most: u64, meddles: impl Fn(&World) + Send + Sync + Cl
         let admits = || {
             world
                 .limiter
-                .decide_now(&request(), world.clock.now(), |verdict| verdict.code == weir::limit::Code::Ok)
+                .decide_now(&request(), world.clock.now(), |verdict| verdict.code == weir_limit::Code::Ok)
         };
         assert!(admits().expect("a decision"));
     });

@@ -4,11 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use tokio::runtime::Builder;
-use weir::{
-    clock::Clock as _,
-    limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
-    store::remote::Report,
-};
+use weir_limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp};
+use weir_store::{clock::Clock as _, remote::Report};
 
 use crate::ops::Op;
 use crate::support::{CountedTarget, bucket, pass, tier};

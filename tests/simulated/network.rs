@@ -3,13 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
-use weir::{
+use weir_coordinate::simulated::{Condition, Network, SimulatedRemote, SimulatedStore};
+use weir_limit::{Algorithm, OverLimitPolicy, Period};
+use weir_store::{
     clock::Clock as _,
-    limit::{Algorithm, OverLimitPolicy, Period},
-    store::{
-        remote::{Heartbeat, Remote as _, RemoteError, Replies, Target},
-        simulated::{Condition, Network, SimulatedRemote, SimulatedStore},
-    },
+    remote::{Heartbeat, Remote as _, RemoteError, Replies, Target},
 };
 
 use crate::ops::Op;
@@ -176,7 +174,7 @@ async fn instances_are_counted_until_their_registration_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn the_same_seed_gives_the_same_run() {
-    async fn run() -> Vec<Option<weir::limit::Timestamp>> {
+    async fn run() -> Vec<Option<weir_limit::Timestamp>> {
         let (store, target) = (store(), hourly());
         let network = Network {
             jitter: Duration::from_millis(20),

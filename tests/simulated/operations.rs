@@ -1,9 +1,7 @@
 //! Tests of the effect of each operation on the counters.
 
-use weir::{
-    limit::{Algorithm, Hits, OverLimitPolicy, Period},
-    store::remote::Report,
-};
+use weir_limit::{Algorithm, Hits, OverLimitPolicy, Period};
+use weir_store::remote::Report;
 
 use crate::ops::Op;
 use crate::support::{CountedTarget, START, bucket, pass, tier};

@@ -1,12 +1,12 @@
 //! Tests of reports, and of who has changed a counter last.
 
-use weir::{
+use weir_limit::{
+    Algorithm, Hits, OverLimitPolicy, Period, Timestamp,
+    algorithm::{CountChange, CounterState},
+};
+use weir_store::{
     clock::Clock as _,
-    limit::{
-        Algorithm, Hits, OverLimitPolicy, Period, Timestamp,
-        algorithm::{CountChange, CounterState},
-    },
-    store::remote::{Exchange, Reply, Report},
+    remote::{Exchange, Reply, Report},
 };
 
 use crate::ops::Op;

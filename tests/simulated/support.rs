@@ -3,13 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::advance;
-use weir::{
+use weir_coordinate::simulated::{SimulatedClock, SimulatedStore};
+use weir_limit::{Algorithm, Bucket, OverLimitPolicy, Period, Refill, Tier, Timestamp};
+use weir_store::{
     clock::Clock as _,
-    limit::{Algorithm, Bucket, OverLimitPolicy, Period, Refill, Tier, Timestamp},
-    store::{
-        remote::{Reply, Report, Target},
-        simulated::{SimulatedClock, SimulatedStore},
-    },
+    remote::{Reply, Report, Target},
 };
 
 use crate::ops::Op;
@@ -71,7 +69,7 @@ impl CountedTarget {
     pub(crate) fn used(&self, tier: usize) -> u64 {
         let now = self.store.clock().now();
         self.now(Op::Take { hits: 0 }).counters[tier]
-            .probe(&self.target.tiers[tier], now, weir::limit::Hits(0))
+            .probe(&self.target.tiers[tier], now, weir_limit::Hits(0))
             .used
             .0
     }

@@ -4,18 +4,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use weir::{
-    DecisionSettings, Limiter,
+use weir_export::snapshot::{StatValue, snapshot};
+use weir_limit::{
+    Descriptor, Domain, Entry, KeyHasher, Limit, Origin, Pattern, Request, Rule, RuleNode, RuleSet,
+    Timestamp, Unit, Values,
+};
+use weir_limiter::{DecisionSettings, Limiter};
+use weir_observe::Stats;
+use weir_store::{
+    MemoryStore,
     clock::{Clock as _, ManualClock},
-    limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Origin, Pattern, Request, Rule, RuleNode, RuleSet,
-        Timestamp, Unit, Values,
-    },
-    observe::{
-        Stats,
-        snapshot::{StatValue, snapshot},
-    },
-    store::MemoryStore,
 };
 
 /// Returns a node for one value or pattern, or for any value if `value` is empty.

@@ -15,13 +15,13 @@ use tokio::{sync::oneshot, task::JoinHandle, time};
 use tonic::{Status, transport::Channel};
 use weir::{
     app::{Addresses, App, AppError, Reload},
-    clock::ManualClock,
-    limit::{Period, Timestamp},
-    proto::envoy::service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
-    },
     settings::{Flags, Settings},
 };
+use weir_limit::{Period, Timestamp};
+use weir_proto::envoy::service::ratelimit::v3::{
+    RateLimitRequest, RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
+};
+use weir_store::clock::ManualClock;
 
 pub(crate) use self::local::get;
 
@@ -119,8 +119,8 @@ pub(crate) async fn connect(addresses: &Addresses) -> Client {
 
 pub(crate) fn uri(addresses: &Addresses) -> String {
     match &addresses.grpc {
-        weir::net::BoundAddress::Tcp(address) => format!("http://{address}"),
-        weir::net::BoundAddress::Unix(path) => format!("unix:{}", path.display()),
+        weir_server::net::BoundAddress::Tcp(address) => format!("http://{address}"),
+        weir_server::net::BoundAddress::Unix(path) => format!("unix:{}", path.display()),
     }
 }
 

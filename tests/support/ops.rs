@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use weir::{
-    limit::{OverLimitPolicy, Period, Timestamp},
-    store::remote::{Command, Exchange, Hold, Reply, Report, Target},
-};
+use weir_limit::{OverLimitPolicy, Period, Timestamp};
+use weir_store::remote::{Command, Exchange, Hold, Reply, Report, Target};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "not every test asks for everything")]

@@ -1,6 +1,6 @@
 //! Short constructors of requests, and a summary of responses.
 
-use weir::proto::envoy::{
+use weir_proto::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor,
         rate_limit_descriptor::{Entry, RateLimitOverride},

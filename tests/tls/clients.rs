@@ -13,10 +13,8 @@ use tokio_rustls::{
     TlsConnector,
     rustls::{ALL_VERSIONS, ClientConfig, ProtocolVersion, pki_types::ServerName, version},
 };
-use weir::{
-    grpc_client::{Target, TargetTls, connect},
-    net::BoundAddress,
-};
+use weir_net::grpc_client::{Target, TargetTls, connect};
+use weir_server::net::BoundAddress;
 
 use crate::{
     authority::{Authority, Leaf, Pair},

@@ -8,13 +8,13 @@ use tokio_rustls::rustls::{ALL_VERSIONS, ClientConfig};
 use tonic::{Status, transport::Channel};
 use weir::{
     app::{Addresses, App, AppError},
-    grpc_client::{ConnectError, Target, TargetTls, connect},
-    net::BoundAddress,
-    proto::envoy::service::ratelimit::v3::{
-        RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
-    },
     settings::Flags,
 };
+use weir_net::grpc_client::{ConnectError, Target, TargetTls, connect};
+use weir_proto::envoy::service::ratelimit::v3::{
+    RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
+};
+use weir_server::net::BoundAddress;
 
 use crate::{
     authority::{Authority, Pair},

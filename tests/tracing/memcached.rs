@@ -1,6 +1,6 @@
 //! The waits for Memcached, as children of the decisions that waited.
 
-use weir::clock::{Clock as _, SystemClock};
+use weir_store::clock::{Clock as _, SystemClock};
 
 use crate::{
     collector::{error, hex},

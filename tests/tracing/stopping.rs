@@ -6,7 +6,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use weir::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use weir_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 
 use crate::{
     child::Serving,

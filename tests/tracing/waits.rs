@@ -6,7 +6,7 @@ use std::fs;
 use opentelemetry_proto::tonic::trace::v1::{Span, span::SpanKind};
 use tempfile::TempDir;
 use tonic::transport::Channel;
-use weir::proto::envoy::service::ratelimit::v3::{
+use weir_proto::envoy::service::ratelimit::v3::{
     RateLimitRequest, rate_limit_service_client::RateLimitServiceClient,
 };
 

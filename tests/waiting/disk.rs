@@ -8,15 +8,12 @@ use std::{
     time::Duration,
 };
 
-use weir::{
-    Acquired, DecisionSettings,
-    client::{AcquireError, Limiter},
-    clock::{Clock, ManualClock},
-    config,
-    limit::{Descriptor, Entry, Hits, KeyHasher, OnStoreFailure, Period, Request, RuleSet, Timestamp},
-    observe::Stats,
-    store::disk::{DiskSettings, DiskStore, DiskSync, OnDamage},
-};
+use weir_client::{AcquireError, Limiter};
+use weir_disk::{DiskSettings, DiskStore, DiskSync, OnDamage};
+use weir_limit::{Descriptor, Entry, Hits, KeyHasher, OnStoreFailure, Period, Request, RuleSet, Timestamp};
+use weir_limiter::{Acquired, DecisionSettings};
+use weir_observe::Stats;
+use weir_store::clock::{Clock, ManualClock};
 
 use super::support::rules;
 
@@ -66,7 +63,7 @@ async fn counters_on_disk_are_waited_for() {
 
 /// A limiter on disk with a clock that the test sets.
 struct OnDisk {
-    limiter: Arc<weir::Limiter<DiskStore>>,
+    limiter: Arc<weir_limiter::Limiter<DiskStore>>,
     _dir: tempfile::TempDir,
 }
 
@@ -85,11 +82,12 @@ impl OnDisk {
         };
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000_020)));
         let store = DiskStore::open(settings, Arc::clone(&clock) as _).expect("a new directory");
-        let limiter = weir::Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default());
+        let limiter =
+            weir_limiter::Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default());
         let limiter = Arc::new(limiter);
-        let loaded = config::parse("rules", &rules(limit)).unwrap_or_else(|errors| panic!("{errors}"));
+        let loaded = weir_config::parse("rules", &rules(limit)).unwrap_or_else(|errors| panic!("{errors}"));
         limiter.load(RuleSet::new(&loaded.domains, KeyHasher::with_secret([1, 2])));
-        tokio::spawn(weir::Limiter::ask_store(&limiter, Arc::clone(&clock) as _));
+        tokio::spawn(weir_limiter::Limiter::ask_store(&limiter, Arc::clone(&clock) as _));
         Self { limiter, _dir: dir }
     }
 

@@ -3,10 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
-use weir::{
-    client::{AcquireError, LayerError, LimitLayer, Limiter},
-    limit::Hits,
-};
+use weir_client::{AcquireError, LayerError, LimitLayer, Limiter};
+use weir_limit::Hits;
 
 const RULES: &str = "
 domain: partners

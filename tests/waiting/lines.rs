@@ -1,11 +1,9 @@
 //! Which requests wait, and in which order they are served.
 
-use weir::{
-    DecisionSettings,
-    limit::{Modes, Period, Scope, line::Rejection},
-    observe::Source as _,
-    store::WaitBounds,
-};
+use weir_limit::{Modes, Period, Scope, line::Rejection};
+use weir_limiter::DecisionSettings;
+use weir_observe::Source as _;
+use weir_store::WaitBounds;
 
 use super::support::{Call, Fixture, rules};
 
@@ -82,12 +80,12 @@ fn a_permit_that_was_not_used_is_given_back() {
     let receipt = fixture.acquire(&["a"], 2, 0).acquired().receipt.expect("a receipt");
     let mut waits = fixture.acquire(&["a"], 1, 1_000);
     assert!(waits.waits());
-    fixture.limiter.put_back(receipt.clone(), weir::clock::Clock::now(&*fixture.clock));
+    fixture.limiter.put_back(receipt.clone(), weir_store::clock::Clock::now(&*fixture.clock));
     assert!(waits.is_admitted());
     fixture.pass(1_000);
     assert!(fixture.acquire(&["a"], 2, 0).is_admitted());
     // its window has ended
-    fixture.limiter.put_back(receipt, weir::clock::Clock::now(&*fixture.clock));
+    fixture.limiter.put_back(receipt, weir_store::clock::Clock::now(&*fixture.clock));
     assert!(!fixture.ask(&["a"], 1));
 }
 
@@ -179,7 +177,7 @@ fn a_stop_rejects_everybody_who_waits() {
     let _taken = fixture.acquire(&["a"], 1, 0);
     let mut waits = fixture.acquire(&["a"], 2, 1_000);
     assert!(waits.waits());
-    fixture.limiter.close_waiters(weir::clock::Clock::now(&*fixture.clock));
+    fixture.limiter.close_waiters(weir_store::clock::Clock::now(&*fixture.clock));
     assert_eq!((rejection(&mut waits), waits.woken.times()), (Some(Rejection::Closed), 1));
     // what fits is admitted until the end
     assert!(fixture.acquire(&["a"], 1, 1_000).is_admitted());

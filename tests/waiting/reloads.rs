@@ -1,6 +1,6 @@
 //! Rules that change while callers wait.
 
-use weir::limit::{Period, line::Rejection};
+use weir_limit::{Period, line::Rejection};
 
 use super::support::{Call, Fixture, rules};
 

@@ -14,20 +14,17 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use weir::{
-    Acquired, DecisionSettings, Limiter,
-    clock::Clock as _,
-    config,
-    limit::{
-        Coordination, Descriptor, Entry, KeyHasher, OnStoreFailure, Period, Request, RuleSet, Timestamp,
-        line::Rejection,
-    },
-    observe::Stats,
-    store::{
-        coordinated::{Coordinated, CoordinationSettings},
-        simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
-    },
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
 };
+use weir_limit::{
+    Coordination, Descriptor, Entry, KeyHasher, OnStoreFailure, Period, Request, RuleSet, Timestamp,
+    line::Rejection,
+};
+use weir_limiter::{Acquired, DecisionSettings, Limiter};
+use weir_observe::Stats;
+use weir_store::clock::Clock as _;
 
 use super::support::rules;
 
@@ -91,7 +88,7 @@ impl World {
 
 impl Instance {
     fn load(&self, rules: &str) {
-        let loaded = config::parse("rules", rules).unwrap_or_else(|errors| panic!("{errors}"));
+        let loaded = weir_config::parse("rules", rules).unwrap_or_else(|errors| panic!("{errors}"));
         self.limiter.load(RuleSet::new(&loaded.domains, self.hasher));
     }
 

@@ -10,13 +10,12 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use weir::{
-    AcquireError, Acquired, DecisionSettings, Limiter,
+use weir_limit::{Descriptor, Entry, KeyHasher, Period, Request, RuleSet, Timestamp};
+use weir_limiter::{AcquireError, Acquired, DecisionSettings, Limiter};
+use weir_observe::Stats;
+use weir_store::{
+    MemoryStore, WaitBounds,
     clock::{Clock as _, ManualClock},
-    config,
-    limit::{Descriptor, Entry, KeyHasher, Period, Request, RuleSet, Timestamp},
-    observe::Stats,
-    store::{MemoryStore, WaitBounds},
 };
 
 /// A limiter, its clock and the secret of its keys.
@@ -100,7 +99,7 @@ impl Fixture {
     }
 
     pub(crate) fn load(&self, rules: &str) {
-        let loaded = config::parse("rules", rules).unwrap_or_else(|errors| panic!("{errors}"));
+        let loaded = weir_config::parse("rules", rules).unwrap_or_else(|errors| panic!("{errors}"));
         self.limiter.load(RuleSet::new(&loaded.domains, self.hasher));
     }
 
@@ -123,7 +122,7 @@ impl Fixture {
     /// Returns whether an ordinary caller is admitted.
     pub(crate) fn ask(&self, entries: &[&'static str], hits: u64) -> bool {
         let decided = self.limiter.decide_now(&request(entries, hits), self.clock.now(), |verdict| {
-            verdict.code == weir::limit::Code::Ok
+            verdict.code == weir_limit::Code::Ok
         });
         decided.expect("a decision")
     }

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::symlink, process::Command, time::Duration};
 
 use tokio::time::sleep;
 use tonic::transport::Channel;
-use weir::proto::{
+use weir_proto::{
     envoy::service::ratelimit::v3::{
         rate_limit_response::Code, rate_limit_service_client::RateLimitServiceClient,
     },

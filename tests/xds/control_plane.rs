@@ -7,7 +7,7 @@ use prost_types::Any;
 use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 use tokio_stream::wrappers::{TcpListenerStream, UnboundedReceiverStream};
 use tonic::{Request, Response, Status, Streaming, metadata::MetadataMap, transport::Server};
-use weir::proto::{
+use weir_proto::{
     envoy::service::discovery::v3::{
         DiscoveryRequest, DiscoveryResponse,
         aggregated_discovery_service_server::{AggregatedDiscoveryService, AggregatedDiscoveryServiceServer},

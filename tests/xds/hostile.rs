@@ -6,7 +6,7 @@ use prost_types::{Any, ListValue, Struct, Value, value::Kind};
 use tokio::{net::TcpListener, sync::mpsc, task::block_in_place};
 use tokio_stream::{StreamExt as _, iter, wrappers::TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming, transport::Server};
-use weir::proto::{
+use weir_proto::{
     envoy::service::discovery::v3::{
         DiscoveryRequest, DiscoveryResponse,
         aggregated_discovery_service_server::{AggregatedDiscoveryService, AggregatedDiscoveryServiceServer},

@@ -10,10 +10,8 @@ use crate::{
     wire::{descriptor, request},
 };
 use tokio_rustls::rustls::ALL_VERSIONS;
-use weir::{
-    grpc_client::{Target, TargetTls, connect},
-    proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient,
-};
+use weir_net::grpc_client::{Target, TargetTls, connect};
+use weir_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_starts_with_the_environment_of_envoy_gateway() {

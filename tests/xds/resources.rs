@@ -1,7 +1,7 @@
 //! Resources of Envoy Gateway's shape, large ones and hostile ones.
 
 use prost_types::Any;
-use weir::proto::{
+use weir_proto::{
     envoy::{
         extensions::common::ratelimit::v3::{RateLimitDescriptor as Sent, rate_limit_descriptor::Entry},
         service::ratelimit::v3::rate_limit_response::Code,

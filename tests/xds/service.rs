@@ -6,12 +6,12 @@ use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
 use tonic::{Status, transport::Channel};
 use weir::{
     app::{Addresses, App, AppError},
-    net::BoundAddress,
-    proto::envoy::service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
-    },
     settings::{Flags, Settings},
 };
+use weir_proto::envoy::service::ratelimit::v3::{
+    RateLimitRequest, RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
+};
+use weir_server::net::BoundAddress;
 
 use crate::{
     control_plane::{ControlPlane, DEADLINE, within},

@@ -8,7 +8,7 @@ use tokio::{
 };
 use tokio_stream::{Pending, pending as no_responses, wrappers::TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming, transport::Server};
-use weir::proto::envoy::service::discovery::v3::{
+use weir_proto::envoy::service::discovery::v3::{
     DiscoveryRequest, DiscoveryResponse,
     aggregated_discovery_service_server::{AggregatedDiscoveryService, AggregatedDiscoveryServiceServer},
 };

@@ -1,6 +1,6 @@
 //! Starts with bad rules or none.
 
-use weir::proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
+use weir_proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
 
 use crate::{
     control_plane::{ControlPlane, config},

@@ -2,10 +2,8 @@
 
 use std::{fs, time::Instant};
 
-use weir::{
-    config::{Options, load},
-    proto::ratelimit::config::ratelimit::v3::{RateLimitPolicy, RateLimitReplace},
-};
+use weir_config::{Options, load};
+use weir_proto::ratelimit::config::ratelimit::v3::{RateLimitPolicy, RateLimitReplace};
 
 use crate::{
     control_plane::{ControlPlane, config, hourly, within},

@@ -13,7 +13,7 @@ use tonic::codegen::{
     Bytes,
     http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header::CONTENT_TYPE},
 };
-use weir::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use weir_proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
 use super::comparison::{Kind, grpc};
 

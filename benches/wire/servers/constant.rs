@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::net::TcpListener;
 use tonic::transport::{Server, server::TcpIncoming};
-use weir::proto::envoy::service::ratelimit::v3::{
+use weir_proto::envoy::service::ratelimit::v3::{
     RateLimitRequest, RateLimitResponse,
     rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
 };

@@ -12,7 +12,7 @@ use std::io::{self, Read as _, Write as _};
 
 use clap::Parser;
 use tokio::{net::TcpListener, runtime::Builder, sync::oneshot};
-use weir::proto::envoy::service::ratelimit::v3::{
+use weir_proto::envoy::service::ratelimit::v3::{
     RateLimitResponse,
     rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
 };

@@ -8,16 +8,14 @@
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
-
-use crate::{
-    command::lines::write_json,
-    limit::{
-        Hits, Timestamp,
-        algorithm::{CounterState, FixedWindow, SlidingWindow, Span, TokenBucket},
-        request_bucket::{BucketKind, PacedBucket, StepBucket, TokenTime},
-    },
-    store::disk::{StoredCounter, record::bucket_kind},
+use weir_disk::{StoredCounter, record::bucket_kind};
+use weir_limit::{
+    Hits, Timestamp,
+    algorithm::{CounterState, FixedWindow, SlidingWindow, Span, TokenBucket},
+    request_bucket::{BucketKind, PacedBucket, StepBucket, TokenTime},
 };
+
+use crate::command::lines::write_json;
 
 const NANOS: u64 = 1_000_000_000;
 
@@ -177,7 +175,7 @@ fn instant(value: &Value) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{
+    use weir_limit::{
         Algorithm, Bucket, Period, Refill, Tier,
         request_bucket::{BucketRequest, Pace, PacedRequest, StepLimit, StepRequest, decide_bucket},
     };

@@ -1,11 +1,10 @@
 use std::collections::BTreeMap;
 
+use weir_export::otlp::OtlpProtocol;
+use weir_net::grpc_client::Target;
+
 use super::*;
-use crate::{
-    grpc_client::Target,
-    otlp::OtlpProtocol,
-    settings::{Flags, SettingErrors, Settings},
-};
+use crate::settings::{Flags, SettingErrors, Settings};
 
 const ON: (&str, &str) = ("OTEL_METRICS_EXPORTER", "otlp");
 

@@ -1,16 +1,13 @@
 use std::collections::BTreeMap;
 
+use weir_disk::{DiskSync, OnDamage};
+use weir_limit::Period;
+use weir_net::grpc_client::Target;
+use weir_server::bounds::{Bounds, RequestBounds};
+use weir_sources::xds::XdsBackoff;
+use weir_store::WaitBounds;
+
 use super::*;
-use crate::{
-    grpc_client::Target,
-    limit::Period,
-    server::bounds::{Bounds, RequestBounds},
-    store::{
-        WaitBounds,
-        disk::{DiskSync, OnDamage},
-    },
-    xds::XdsBackoff,
-};
 
 fn environment(variables: &[(&str, &str)]) -> BTreeMap<String, String> {
     variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()

@@ -1,10 +1,9 @@
 use std::collections::BTreeMap;
 
+use weir_net::grpc_client::Target;
+
 use super::*;
-use crate::{
-    grpc_client::Target,
-    settings::{Flags, SettingErrors, Settings},
-};
+use crate::settings::{Flags, SettingErrors, Settings};
 
 fn resolve(variables: &[(&str, &str)]) -> Result<Settings, SettingErrors> {
     let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));

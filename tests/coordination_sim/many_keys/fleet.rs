@@ -3,20 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{runtime::Builder, time::sleep};
-use weir::{
-    clock::Clock as _,
-    limit::{
-        Algorithm, Bucket, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched,
-        OnStoreFailure, OverLimitPolicy, Period, Refill, Request, Rule, RuleNode, RuleSet, Scope, Tier,
-        Timestamp, Values,
-    },
-    store::{
-        Store as _,
-        coordinated::{Coordinated, CoordinationSettings},
-        remote::Target,
-        simulated::{Condition, Network, Random, SimulatedClock, SimulatedStore},
-    },
+use weir_coordinate::{
+    Coordinated, CoordinationSettings,
+    simulated::{Condition, Network, Random, SimulatedClock, SimulatedStore},
 };
+use weir_limit::{
+    Algorithm, Bucket, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
+    OverLimitPolicy, Period, Refill, Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+};
+use weir_store::{Store as _, clock::Clock as _, remote::Target};
 
 use super::nodes::{Nodes, node_of};
 

@@ -3,13 +3,9 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use futures_util::future::join_all;
-use weir::{
-    limit::Timestamp,
-    store::{
-        remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, StoreNode, Target},
-        simulated::SimulatedRemote,
-    },
-};
+use weir_coordinate::simulated::SimulatedRemote;
+use weir_limit::Timestamp;
+use weir_store::remote::{Command, Heartbeat, Members, Remote, RemoteError, Replies, StoreNode, Target};
 
 /// One instance's handle of all nodes.
 pub(super) struct Nodes(pub(super) Vec<SimulatedRemote>);

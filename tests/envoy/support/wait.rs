@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir::clock::{Clock as _, SystemClock};
+use weir_store::clock::{Clock as _, SystemClock};
 
 /// How long to poll, which is enough for a busy machine.
 const TIMEOUT: Duration = Duration::from_mins(1);
@@ -35,6 +35,6 @@ pub(crate) fn away_from_the_end_of(window_secs: u64) {
 
 /// Returns the seconds until the current window of `window_secs` seconds ends, rounded up.
 pub(crate) fn secs_left_of(window_secs: u64) -> u64 {
-    let now_secs = SystemClock.now().as_nanos() / weir::limit::NANOS_PER_SECOND;
+    let now_secs = SystemClock.now().as_nanos() / weir_limit::NANOS_PER_SECOND;
     window_secs - now_secs % window_secs
 }

@@ -5,18 +5,16 @@ mod server;
 use std::{sync::Arc, time::Duration};
 
 use tokio::time;
-use weir::{
+use weir_coordinate::{Coordinated, CoordinationSettings};
+use weir_limit::{
+    Algorithm, Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
+    OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp,
+    Values,
+};
+use weir_remotes::memcached::{MemcachedRemote, MemcachedSettings, ServerSource};
+use weir_store::{
+    Store as _,
     clock::{Clock, SystemClock},
-    limit::{
-        Algorithm, Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, Matched,
-        OnStoreFailure, OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope,
-        Tier, Timestamp, Values,
-    },
-    store::{
-        Store as _,
-        coordinated::{Coordinated, CoordinationSettings},
-        memcached::{MemcachedRemote, MemcachedSettings, ServerSource},
-    },
 };
 
 pub(crate) use self::server::Server;

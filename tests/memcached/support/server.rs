@@ -10,7 +10,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use weir::store::memcached::Address;
+use weir_remotes::memcached::Address;
 
 use super::DEADLINE;
 use crate::server_process::ServerProcess;

@@ -1,7 +1,7 @@
 //! A cluster of three masters.
 
 use super::{Server, until};
-use weir::store::redis::{Address, Topology};
+use weir_remotes::redis::{Address, Topology};
 
 /// Arguments of a cluster node. The others consider a node lost after a second, and continue without it. It sends its
 /// data to a new replica at once.

@@ -9,7 +9,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
 };
-use weir::store::redis::Address;
+use weir_remotes::redis::Address;
 
 /// The reply to a command, or none for the usual one.
 type ReplyTo = dyn Fn(&[String]) -> Option<String> + Send + Sync;

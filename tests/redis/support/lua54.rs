@@ -10,7 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use weir::store::redis::Address;
+use weir_remotes::redis::Address;
 
 use super::Server;
 

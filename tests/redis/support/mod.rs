@@ -11,13 +11,9 @@ mod weirs;
 use std::{sync::Arc, time::Duration};
 
 use tokio::time;
-use weir::{
-    limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
-    store::{
-        redis::{Address, RedisRemote, RedisSettings},
-        remote::{Remote as _, RemoteError, Reply, Target},
-    },
-};
+use weir_limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp};
+use weir_remotes::redis::{Address, RedisRemote, RedisSettings};
+use weir_store::remote::{Remote as _, RemoteError, Reply, Target};
 
 pub(crate) use crate::ops::Op;
 

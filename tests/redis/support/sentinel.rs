@@ -1,7 +1,7 @@
 //! A master with a replica, and sentinels that monitor them.
 
 use super::{Server, until};
-use weir::store::redis::{Address, Auth, Topology};
+use weir_remotes::redis::{Address, Auth, Topology};
 
 /// The name of the master.
 pub(crate) const MASTER: &str = "mymaster";

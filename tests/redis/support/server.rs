@@ -10,7 +10,7 @@ use std::{
 
 use redis::{ConnectionLike as _, FromRedisValue};
 use tempfile::TempDir;
-use weir::store::redis::Address;
+use weir_remotes::redis::Address;
 
 use super::DEADLINE;
 use crate::server_process::ServerProcess;

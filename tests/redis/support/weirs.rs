@@ -10,7 +10,7 @@ use std::{
 use tempfile::TempDir;
 use tokio::{task::JoinSet, time::timeout};
 use tonic::transport::Channel;
-use weir::proto::envoy::{
+use weir_proto::envoy::{
     extensions::common::ratelimit::v3::RateLimitDescriptor,
     service::ratelimit::v3::{
         RateLimitRequest, rate_limit_response::Code, rate_limit_service_client::RateLimitServiceClient,
