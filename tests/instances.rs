@@ -1,7 +1,6 @@
 //! The number of instances by DNS: limits are divided by the addresses that a name has now.
 
-#[path = "support/local.rs"]
-mod local;
+use weir_harness::local;
 
 use std::{
     net::SocketAddr,

@@ -33,7 +33,7 @@ const SEVERAL: [&str; 19] = [
 fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());
     let of = |path: PathBuf| match path.file_name().and_then(|name| name.to_str()) {
-        Some("tests" | "tests.rs" | "fuzz.rs" | "weir-proto" | "weir-testing") => Vec::new(),
+        Some("tests" | "tests.rs" | "fuzz.rs" | "weir-harness" | "weir-proto" | "weir-testing") => Vec::new(),
         _ if path.is_dir() => files(&path),
         Some(_) if path.extension().is_some_and(|extension| extension == "rs") => vec![path],
         _ => Vec::new(),

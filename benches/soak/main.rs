@@ -12,11 +12,8 @@ mod model;
 mod observed;
 mod options;
 mod report;
-#[path = "../../tests/redis/support/server.rs"]
-#[allow(dead_code, unreachable_pub, reason = "tests use the rest")]
-mod server;
 
-use weir_testing::{child, server_process};
+use weir_testing::{child, redis_server::Server};
 
 use std::{
     process::ExitCode,
@@ -30,12 +27,7 @@ use std::{
 
 use clap::Parser as _;
 
-use self::{
-    child::Serving, load::Load, observed::Observed, options::Options, report::Report, server::Server,
-};
-
-/// How long to wait for a server to start.
-const DEADLINE: Duration = Duration::from_secs(30);
+use self::{child::Serving, load::Load, observed::Observed, options::Options, report::Report};
 
 /// How long Redis stays away.
 const OUTAGE: Duration = Duration::from_secs(2);

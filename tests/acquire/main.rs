@@ -3,10 +3,9 @@
 
 mod grpc;
 mod http;
-#[path = "../support/in_process.rs"]
-mod in_process;
 mod reloads;
 
+use weir_harness::in_process;
 use weir_testing::child;
 
 use in_process::{Weir, get, until};

@@ -1,11 +1,12 @@
 //! Rules from a control plane instead of files.
 
 use serde_json::{Value, json};
+use weir_testing::repository;
 
-use crate::helm::{object, objects, project, render};
+use crate::helm::{object, objects, render};
 
 fn rendered() -> Vec<Value> {
-    let values = project("charts/weir/ci/xds-values.yaml");
+    let values = repository("charts/weir/ci/xds-values.yaml");
     objects(&render(&["--values", values.to_str().expect("UTF-8")]).expect("it renders"))
 }
 

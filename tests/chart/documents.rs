@@ -3,11 +3,12 @@
 use std::{collections::BTreeSet, fs, process::Command};
 
 use serde_json::Value;
+use weir_testing::repository;
 
-use crate::helm::{CHART, program, project};
+use crate::helm::{CHART, program};
 
 fn yaml(path: &str) -> Value {
-    let text = fs::read_to_string(project(path)).expect("the file");
+    let text = fs::read_to_string(repository(path)).expect("the file");
     serde_saphyr::from_str(&text).expect("YAML")
 }
 
@@ -30,7 +31,7 @@ fn values_of_schema(schema: &Value, root: &Value, path: &str, found: &mut BTreeS
 
 #[test]
 fn every_value_of_the_schema_has_a_default() {
-    let schema = fs::read_to_string(project("charts/weir/values.schema.json")).expect("the schema");
+    let schema = fs::read_to_string(repository("charts/weir/values.schema.json")).expect("the schema");
     let schema: Value = serde_json::from_str(&schema).expect("JSON");
     let values = yaml("charts/weir/values.yaml");
     let mut paths = BTreeSet::new();
@@ -46,13 +47,13 @@ fn every_value_of_the_schema_has_a_default() {
 
 #[test]
 fn the_table_of_values_is_up_to_date() {
-    let output = Command::new(project("target/venv/bin/python3"))
-        .arg(project("scripts/chart-readme.py"))
+    let output = Command::new(repository("target/venv/bin/python3"))
+        .arg(repository("scripts/chart-readme.py"))
         .arg("--check")
         .output()
         .expect("Python");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let readme = fs::read_to_string(project("charts/weir/README.md")).expect("the file");
+    let readme = fs::read_to_string(repository("charts/weir/README.md")).expect("the file");
     let unexplained: Vec<&str> = readme.lines().filter(|line| line.ends_with("|  |")).collect();
     // names that Kubernetes gives them explain these
     assert!(unexplained.len() < 45, "{unexplained:#?}");
@@ -62,14 +63,18 @@ fn the_table_of_values_is_up_to_date() {
 fn the_plain_manifests_are_rendered_from_the_chart() {
     let folder = tempfile::tempdir().expect("a folder");
     let rendered = folder.path().join("weir.yaml");
-    let status = Command::new(project("scripts/render-examples.sh"))
+    let status = Command::new(repository("scripts/render-examples.sh"))
         .arg(program())
         .arg(&rendered)
         .status()
         .expect("the script can be started");
     assert!(status.success());
     let read = |path| fs::read_to_string(path).expect("the file");
-    assert_eq!(read(rendered), read(project("examples/kubernetes/weir.yaml")), "`make examples` renders it");
+    assert_eq!(
+        read(rendered),
+        read(repository("examples/kubernetes/weir.yaml")),
+        "`make examples` renders it"
+    );
 }
 
 #[test]

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 /// Returns every file of example values.
 fn example_values() -> Vec<PathBuf> {
-    let files = fs::read_dir(helm::project("charts/weir/ci")).expect("the folder");
+    let files = fs::read_dir(weir_testing::repository("charts/weir/ci")).expect("the folder");
     let mut files: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
     files.sort();
     assert!(!files.is_empty());

@@ -192,7 +192,7 @@ fn the_chart_can_be_a_conditional_dependency() {
     let folder = tempfile::tempdir().expect("a folder");
     let parent = folder.path().join("parent");
     fs::create_dir_all(&parent).expect("a folder");
-    let chart = crate::helm::project(CHART);
+    let chart = weir_testing::repository(CHART);
     let dependency = format!(
         "apiVersion: v2\nname: parent\nversion: 1.0.0\ndependencies:\n\
          - {{ name: weir, version: '*', repository: 'file://{}', condition: weir.enabled }}\n",

@@ -8,10 +8,11 @@ use std::{
 
 use serde_json::Value;
 use weir::settings::{Flags, Settings};
+use weir_testing::repository;
 
 use crate::{
     example_values, examples,
-    helm::{self, CHART, project},
+    helm::{self, CHART},
     list, pod,
 };
 
@@ -20,9 +21,9 @@ const VERSIONS: &str = "1.30,1.37";
 
 /// Checks manifests against the schemas of Kubernetes. Returns whether they are valid, and the errors.
 fn validate(files: &[String]) -> (bool, String) {
-    let output = Command::new(project("target/venv/bin/python3"))
-        .arg(project("scripts/check-manifests.py"))
-        .arg(project("tests/chart/crds"))
+    let output = Command::new(repository("target/venv/bin/python3"))
+        .arg(repository("scripts/check-manifests.py"))
+        .arg(repository("tests/chart/crds"))
         .arg(VERSIONS)
         .args(files)
         .output()
@@ -70,7 +71,7 @@ fn manifests_of_the_examples_are_valid() {
         .iter()
         .map(|name| format!("istio/{name}"))
         .chain(["envoy-gateway/policy".into(), "kubernetes/weir".into()])
-        .map(|name| project(&format!("examples/{name}.yaml")).display().to_string())
+        .map(|name| repository(&format!("examples/{name}.yaml")).display().to_string())
         .collect();
     let (valid, errors) = validate(&files);
     assert!(valid, "{errors}");

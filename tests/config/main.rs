@@ -5,11 +5,11 @@ mod docs;
 mod files;
 mod hostile;
 mod keys;
-#[path = "../support/local.rs"]
-mod local;
 mod matching;
 mod messages;
 mod misplaced;
 mod source;
 mod tiers;
 mod watching;
+
+use weir_harness::local;

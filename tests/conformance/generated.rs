@@ -21,7 +21,7 @@ use crate::{
     in_process::{NOW, Weir},
     model::{Descriptor, Limit, Model, Node, Rule},
     observe,
-    server::Server,
+    redis_server::Server,
 };
 
 #[derive(Clone, Debug)]

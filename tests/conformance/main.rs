@@ -4,13 +4,6 @@
 //! there (`strict`) or locally (`interval`), and with the counters in memory. `generated.rs` adds random requests,
 //! whose answers a model gives.
 
-#[path = "../support/in_process.rs"]
-#[expect(dead_code, reason = "the rules do not change during a replay, and the clock stands still")]
-mod in_process;
-#[path = "../redis/support/server.rs"]
-#[expect(dead_code, reason = "this Redis neither fails nor asks for a password")]
-mod server;
-
 mod compare;
 mod frozen_time;
 mod generated;
@@ -20,9 +13,8 @@ mod recording;
 mod replay;
 mod stop_increment;
 
-use weir_testing::server_process;
-
-use in_process::DEADLINE;
+use weir_harness::in_process;
+use weir_testing::redis_server;
 
 use self::{
     compare::Differences,

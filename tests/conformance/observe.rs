@@ -9,7 +9,7 @@ use weir_proto::envoy::service::ratelimit::v3::{RateLimitResponse, rate_limit_re
 
 use crate::{
     in_process::{Weir, get, until},
-    server::Server,
+    redis_server::Server,
 };
 
 /// Converts an answer.

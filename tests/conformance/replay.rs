@@ -9,7 +9,7 @@ use crate::{
     in_process::{NOW, Weir},
     observe,
     recording::{self, Recording},
-    server::Server,
+    redis_server::Server,
 };
 
 /// Where weir counts.

@@ -5,7 +5,7 @@ use weir_proto::envoy::{
     service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
 };
 
-use crate::{in_process::Weir, observe, server::Server};
+use crate::{in_process::Weir, observe, redis_server::Server};
 
 const RULES: &str = "
 domain: shop

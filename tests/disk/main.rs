@@ -1,9 +1,5 @@
 //! Tests the store on disk: restarts, kills, a full disk, and damaged files.
 
-#[expect(dead_code, reason = "other tests use the rest")]
-#[path = "../support/wire.rs"]
-mod wire;
-
 mod buckets;
 mod commands;
 mod damaged;
@@ -16,4 +12,5 @@ mod restarts;
 mod support;
 mod unread;
 
+use weir_harness::wire;
 use weir_testing::{child, skipped};

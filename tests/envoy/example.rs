@@ -12,7 +12,7 @@ fn start() -> Stack {
 /// The configuration of compose.yaml is that of the example, but for its addresses.
 #[test]
 fn compose_uses_the_example() {
-    let read = |path: &str| std::fs::read_to_string(crate::helm::project(path)).expect("the file");
+    let read = |path: &str| std::fs::read_to_string(weir_testing::repository(path)).expect("the file");
     let from_admin = |text: String| text.split_once("\nadmin:").expect("an admin address").1.to_owned();
     let example = from_admin(read("examples/envoy/envoy.yaml"))
         .replace("address: 127.0.0.1, port_value: 10000", "address: 0.0.0.0, port_value: 10000")

@@ -3,11 +3,9 @@
 use std::{fs, path::Path, process::Command};
 
 use tempfile::TempDir;
+use weir_testing::repository;
 
-use crate::{
-    helm::project,
-    support::{Stack, replace_once},
-};
+use crate::support::{Stack, replace_once};
 
 const FOLDER: &str = "target/envoy-tls";
 
@@ -20,7 +18,7 @@ const CLIENT: &str = "            tls_certificates:
 /// Makes certificates as the README says.
 fn certificates() -> TempDir {
     let folder = TempDir::new().expect("a folder");
-    let script = project("examples/envoy/certificates.sh");
+    let script = repository("examples/envoy/certificates.sh");
     let made = Command::new(script).arg(folder.path()).status().expect("the script can be started");
     assert!(made.success(), "it needs openssl");
     folder
@@ -84,7 +82,7 @@ fn a_weir_with_a_certificate_of_another_authority_is_rejected_by_envoy() {
 /// But for TLS, the example is the one without it.
 #[test]
 fn the_example_is_that_without_tls() {
-    let read = |path: &str| fs::read_to_string(project(path)).expect("the file");
+    let read = |path: &str| fs::read_to_string(repository(path)).expect("the file");
     let from_rules = |text: &str| text.split_once("# Envoy describes").expect("the rules").1.to_owned();
     let with = read("examples/envoy/envoy-tls.yaml");
     let (before, rest) = with.split_once("      transport_socket:\n").expect("TLS");

@@ -10,13 +10,11 @@ use std::{
 use serde_json::json;
 use weir_limit::Period;
 use weir_store::clock::{Clock as _, SystemClock};
+use weir_testing::repository;
 
-use crate::{
-    helm::project,
-    support::{
-        Stack,
-        bootstrap::{Bootstrap, from_header},
-    },
+use crate::support::{
+    Stack,
+    bootstrap::{Bootstrap, from_header},
 };
 
 const CYCLE: Duration = Duration::from_secs(5);
@@ -81,7 +79,7 @@ fn a_burst_of_one_client_costs_the_others_nothing() {
 fn the_example_shows_borrowing() {
     let stack = Stack::from_example("examples/fair-shares/config", "examples/fair-shares/envoy.yaml");
     let load =
-        Command::new(project("examples/fair-shares/load.sh")).arg(stack.url()).output().expect("a shell");
+        Command::new(repository("examples/fair-shares/load.sh")).arg(stack.url()).output().expect("a shell");
     let text = String::from_utf8_lossy(&load.stdout);
     assert!(load.status.success(), "{text}{}", String::from_utf8_lossy(&load.stderr));
     let lines: Vec<Vec<u32>> = text

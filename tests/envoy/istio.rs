@@ -4,19 +4,17 @@
 use std::fs;
 
 use serde_json::Value;
+use weir_testing::repository;
 
-use crate::{
-    helm::project,
-    support::{
-        Stack,
-        http::HttpRequest,
-        istiod::{Proxy, envoy_filters},
-    },
+use crate::support::{
+    Stack,
+    http::HttpRequest,
+    istiod::{Proxy, envoy_filters},
 };
 
 /// Returns the text of the rules that the example's values of the chart have.
 fn rules(example: &str) -> String {
-    let text = fs::read_to_string(project(&format!("{example}/values.yaml"))).expect("the file");
+    let text = fs::read_to_string(repository(&format!("{example}/values.yaml"))).expect("the file");
     let values: Value = serde_saphyr::from_str(&text).expect("YAML");
     let files = values["rules"]["files"].as_object().expect("files");
     assert_eq!(files.len(), 1);

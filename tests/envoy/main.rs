@@ -3,9 +3,6 @@
 //! Each test starts its own weir and its own Envoy, on ports of the system's choice. Limits count in hours or years, so
 //! that no window ends in the middle of a test.
 
-#[expect(dead_code, reason = "other tests have it fail")]
-#[path = "../tracing/collector.rs"]
-mod collector;
 mod enforcement;
 mod example;
 mod example_tls;
@@ -28,4 +25,5 @@ mod support;
 mod tokens;
 mod tracing;
 
+use weir_harness::collector;
 use weir_testing::{authority, gateway_mapper, helm};

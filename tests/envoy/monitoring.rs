@@ -12,16 +12,14 @@ use std::{
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use weir_testing::repository;
 
-use crate::{
-    helm::project,
-    support::{
-        http::{self, HttpRequest},
-        process::Process,
-        prometheus::{Prometheus, promtool},
-        wait,
-        weir::Weir,
-    },
+use crate::support::{
+    http::{self, HttpRequest},
+    process::Process,
+    prometheus::{Prometheus, promtool},
+    wait,
+    weir::Weir,
 };
 
 /// A weir with the rules of `config/` that shares its counts through a store of its own.
@@ -78,7 +76,7 @@ impl Monitored {
         let path = socket.to_str().expect("UTF-8");
         let rules = folder.path().join("rules");
         fs::create_dir(&rules).expect("a folder");
-        for file in fs::read_dir(project("config")).expect("the rules") {
+        for file in fs::read_dir(repository("config")).expect("the rules") {
             let file = file.expect("a file");
             fs::copy(file.path(), rules.join(file.file_name())).expect("a copy");
         }
@@ -111,7 +109,7 @@ fn load(weir: SocketAddr, done: &AtomicBool) {
 
 /// Returns every query of the dashboard that has data with `store`, with its panel and without Grafana's variables.
 fn queries(store: &Store) -> Vec<(String, String)> {
-    let text = fs::read_to_string(project("charts/weir/files/dashboard.json")).expect("the dashboard");
+    let text = fs::read_to_string(repository("charts/weir/files/dashboard.json")).expect("the dashboard");
     let dashboard: Value = serde_json::from_str(&text).expect("JSON");
     let mut ids = BTreeSet::new();
     let mut queries = Vec::new();
@@ -248,7 +246,7 @@ fn promtool_accepts_the_alerts_which_fire_in_trouble_only() {
 
 #[test]
 fn every_alert_is_tested_and_documented() {
-    let read = |path: &str| fs::read_to_string(project(path)).expect("the file");
+    let read = |path: &str| fs::read_to_string(repository(path)).expect("the file");
     let alerts: Value = serde_saphyr::from_str(&read("charts/weir/files/alerts.yaml")).expect("YAML");
     let (tests, docs) = (read("tests/monitoring/alerts.test.yaml"), read("docs/operations.md"));
     for alert in alerts["groups"][0]["rules"].as_array().expect("rules") {

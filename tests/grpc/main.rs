@@ -1,10 +1,5 @@
 //! The gRPC server, end to end: a whole weir, real sockets, a clock that the tests set.
 
-#[path = "../support/in_process.rs"]
-mod in_process;
-#[path = "../support/wire.rs"]
-mod wire;
-
 mod clock;
 mod counting;
 mod fair_shares;
@@ -14,3 +9,5 @@ mod limits;
 mod modes;
 mod reload;
 mod responses;
+
+use weir_harness::{in_process, wire};

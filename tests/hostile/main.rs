@@ -3,10 +3,6 @@
 //!
 //! The attacks write their own HTTP/2 frames. No test asserts a speed; all wait for conditions.
 
-#[expect(dead_code, reason = "these tests need few of the constructors")]
-#[path = "../support/wire.rs"]
-mod wire;
-
 mod connections;
 mod counters;
 mod floods;
@@ -20,4 +16,5 @@ mod responses;
 mod target;
 mod waiting;
 
+use weir_harness::wire;
 use weir_testing::child;

@@ -7,8 +7,10 @@ use std::{
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
+use weir_testing::repository;
+
 use crate::{
-    docker::{Docker, docker, project, until},
+    docker::{Docker, docker, until},
     skipped::skipped,
 };
 
@@ -56,7 +58,7 @@ impl Composed {
             .args(&self.files)
             .args(["--project-name", &self.name])
             .args(arguments)
-            .current_dir(project(""))
+            .current_dir(repository(""))
             .envs([("WEIR_IMAGE", self.docker.image.as_str()), ("ENVOY_PORT", "0")])
             .output()
             .expect("Compose can be started");

@@ -7,7 +7,9 @@ use std::{
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-use crate::docker::{Docker, docker, project, until};
+use weir_testing::repository;
+
+use crate::docker::{Docker, docker, until};
 
 /// A running container, removed on drop.
 pub(crate) struct Container {
@@ -98,7 +100,7 @@ fn the_image_serves_as_its_own_user_and_knows_its_health() {
 #[test]
 fn the_image_takes_the_place_of_the_one_in_istios_deployment() {
     let Some(docker) = docker() else { return };
-    let rules = format!("{}:/data/ratelimit/config:ro", project("config").display());
+    let rules = format!("{}:/data/ratelimit/config:ro", repository("config").display());
     let environment = [
         "LOG_LEVEL=debug",
         "REDIS_SOCKET_TYPE=tcp",

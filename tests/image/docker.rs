@@ -1,12 +1,14 @@
 //! A Docker engine, and the image under test.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Output},
     sync::OnceLock,
     thread,
     time::{Duration, Instant},
 };
+
+use weir_testing::repository;
 
 use crate::skipped::skipped;
 
@@ -29,12 +31,12 @@ pub(crate) fn docker() -> Option<&'static Docker> {
     let docker = DOCKER.get_or_init(|| {
         let client = client()?;
         // several checkouts may be tested at a time; the images of the last test are replaced
-        let tag = project("").file_name().expect("a name").to_string_lossy().to_lowercase();
+        let tag = repository("").file_name().expect("a name").to_string_lossy().to_lowercase();
         let docker = Docker { client, image: format!("weir-test:{tag}") };
-        let prepared = Command::new(project("scripts/test-images.sh"))
+        let prepared = Command::new(repository("scripts/test-images.sh"))
             .arg(&docker.client)
             .args([env!("CARGO_BIN_EXE_weir"), &tag, ENVOY])
-            .current_dir(project(""))
+            .current_dir(repository(""))
             .output()
             .expect("the script can be started");
         assert!(prepared.status.success(), "{}", String::from_utf8_lossy(&prepared.stderr));
@@ -61,21 +63,16 @@ pub(crate) fn docker() -> Option<&'static Docker> {
 /// Returns the client that builds the image, if there is one.
 fn client() -> Option<PathBuf> {
     let output =
-        Command::new(project("scripts/docker-client.sh")).output().expect("the script can be started");
+        Command::new(repository("scripts/docker-client.sh")).output().expect("the script can be started");
     let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     output.status.success().then(|| found.into())
-}
-
-/// Returns a path in the repository.
-pub(crate) fn project(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
 /// Runs `make` in the repository's root, as a user would.
 #[track_caller]
 pub(crate) fn make(arguments: &[&str]) {
     let mut make = Command::new("make");
-    make.args(arguments).current_dir(project("")).env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    make.args(arguments).current_dir(repository("")).env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
     let output = make.output().expect("make can be started");
     assert!(output.status.success(), "make {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
@@ -98,13 +95,13 @@ impl Docker {
     /// Runs the client in the repository's root.
     pub(crate) fn try_run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(&self.client);
-        command.args(arguments).current_dir(project("")).env("DOCKER_BUILDKIT", "1");
+        command.args(arguments).current_dir(repository("")).env("DOCKER_BUILDKIT", "1");
         command.output().expect("the client can be started")
     }
 
     /// Runs a script of the repository with the client as its argument. Returns what it prints.
     pub(crate) fn script(&self, script: &str) -> String {
-        let mut command = Command::new(project(script));
+        let mut command = Command::new(repository(script));
         let output = command.arg(&self.client).output().expect("the script can be started");
         assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()

@@ -8,14 +8,16 @@ use std::{
 };
 
 use serde_json::Value;
+use weir_testing::repository;
 
-use crate::docker::{docker, project};
+use crate::docker::docker;
 
 /// Runs a script of the repository, and returns what it prints.
 #[track_caller]
 fn script(arguments: &[&str]) -> String {
-    let mut command = Command::new(project(arguments[0]));
-    let output = command.args(&arguments[1..]).current_dir(project("")).output().expect("it can be started");
+    let mut command = Command::new(repository(arguments[0]));
+    let output =
+        command.args(&arguments[1..]).current_dir(repository("")).output().expect("it can be started");
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
@@ -110,7 +112,7 @@ fn the_packaged_image_is_a_valid_layout_that_docker_loads() {
     );
 
     // two archives of one architecture cannot be one image
-    let twice = Command::new(project("scripts/oci-image.py"))
+    let twice = Command::new(repository("scripts/oci-image.py"))
         .args(["weir:1", &path("twice.tar"), &saved, &saved])
         .output()
         .expect("it can be started");

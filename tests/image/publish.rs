@@ -6,7 +6,9 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use crate::docker::{docker, make, project};
+use weir_testing::repository;
+
+use crate::docker::{docker, make};
 
 /// The version of Helm that `make tools` installs; the Makefile has the same.
 const HELM: &str = "target/tools/helm-4.1.4";
@@ -28,7 +30,7 @@ impl Registry {
             data.display()
         );
         fs::write(&config, text).expect("it is written");
-        let mut command = Command::new(project("target/tools/docker-registry"));
+        let mut command = Command::new(repository("target/tools/docker-registry"));
         command.arg("serve").arg(config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("`make tools` installs it");
         let mut log = BufReader::new(child.stderr.take().expect("a pipe")).lines();
@@ -78,7 +80,7 @@ fn the_published_chart_runs_the_published_image() {
     assert!(value("chart").starts_with(&format!("{address}/team/charts/weir@sha256:")), "{lines}");
 
     let chart = format!("oci://{}", value("chart"));
-    let rendered = Command::new(project(HELM)).args(["template", "weir", &chart, "--plain-http"]).output();
+    let rendered = Command::new(repository(HELM)).args(["template", "weir", &chart, "--plain-http"]).output();
     let rendered = rendered.expect("Helm can be started");
     let objects = String::from_utf8_lossy(&rendered.stdout);
     assert!(rendered.status.success(), "{}", String::from_utf8_lossy(&rendered.stderr));
@@ -93,15 +95,15 @@ fn the_published_chart_runs_the_published_image() {
     let digest = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
     let other = path("other");
     let script = |arguments: &[&str]| {
-        let mut command = Command::new(project(arguments[0]));
-        command.args(&arguments[1..]).current_dir(project("")).output().expect("it can be started")
+        let mut command = Command::new(repository(arguments[0]));
+        command.args(&arguments[1..]).current_dir(repository("")).output().expect("it can be started")
     };
     assert!(script(&["scripts/release.py", "chart", digest, &image, &other]).status.success());
     assert!(script(&[HELM, "package", &other, "--destination", &path("artifacts")]).status.success());
     let version = env!("CARGO_PKG_VERSION");
     let packed = path(&format!("artifacts/weir-{version}.tgz"));
     fs::rename(packed, path(&format!("artifacts/weir-{version}-chart.tgz"))).expect("it replaces the other");
-    let helm = project(HELM);
+    let helm = repository(HELM);
     let helm = helm.to_str().expect("UTF-8");
     let charts = format!("{address}/team/charts");
     let refused =

@@ -10,10 +10,11 @@ use std::{
 };
 
 use weir_store::clock::{Clock as _, SystemClock};
+use weir_testing::repository;
 
 use crate::{
     compose::Composed,
-    docker::{Docker, docker, project, until},
+    docker::{Docker, docker, until},
 };
 
 /// Each weir serves for 3 s after its health began to fail: longer than Envoy needs to notice. It starts to listen when
@@ -35,7 +36,7 @@ struct Seen {
 
 /// Returns the example's Envoy, which checks the health of weir, and shows a call without a decision as the status 503.
 fn envoy() -> String {
-    let mut text = fs::read_to_string(project("examples/compose/envoy.yaml")).expect("the file");
+    let mut text = fs::read_to_string(repository("examples/compose/envoy.yaml")).expect("the file");
     for (old, new) in [
         (
             "\n                      failure_mode_deny: false",

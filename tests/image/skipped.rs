@@ -2,13 +2,13 @@
 
 use std::{env, fs, process::Command};
 
-use crate::docker::project;
+use weir_testing::repository;
 use weir_testing::skipped::VARIABLE;
 pub(crate) use weir_testing::skipped::skipped;
 
 fn last_line(file: &std::path::Path) -> String {
     let output =
-        Command::new(project("scripts/skipped-tests.sh")).arg(file).output().expect("it can be started");
+        Command::new(repository("scripts/skipped-tests.sh")).arg(file).output().expect("it can be started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

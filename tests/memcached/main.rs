@@ -1,9 +1,5 @@
 //! Memcached as the store that instances share, against real servers.
 
-#[expect(dead_code, reason = "these tests need few of the constructors")]
-#[path = "../support/wire.rs"]
-mod wire;
-
 mod faults;
 mod fleet;
 mod keys;
@@ -15,4 +11,5 @@ mod srv;
 mod support;
 mod tls;
 
-use weir_testing::{child, proxy, server_process};
+use weir_harness::wire;
+use weir_testing::{child, proxy};

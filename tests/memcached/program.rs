@@ -12,10 +12,11 @@ use tonic::transport::Channel;
 use weir_proto::envoy::service::ratelimit::v3::{
     rate_limit_response::Code, rate_limit_service_client::RateLimitServiceClient,
 };
+use weir_testing::wait::DEADLINE;
 
 use crate::{
     child::{Serving, run, stderr, stdout},
-    support::{DEADLINE, Server, until},
+    support::{Server, until},
     wire::{descriptor, hits, refund, request},
 };
 

@@ -1,16 +1,13 @@
 //! Encrypted connections.
 
-#[path = "../redis/support/certificates.rs"]
-mod certificates;
-
 use std::{path::Path, sync::Arc};
 
 use weir_limit::{Coordination, OverLimitPolicy};
 use weir_net::tls::ClientTls;
 use weir_remotes::memcached::{MemcachedRemote, MemcachedSettings};
 use weir_store::clock::SystemClock;
+use weir_testing::certificates::Certificates;
 
-use self::certificates::Certificates;
 use crate::support::{Instance, Server, YEAR, settings, until, window};
 
 /// Starts a server that accepts TLS only; it requires client certificates if `mutual`.

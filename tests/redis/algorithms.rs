@@ -22,7 +22,9 @@ use weir_store::{
     remote::{Command, Remote as _, RemoteError, Reply, Report, Target},
 };
 
-use crate::support::{Lua54, Op, Server, compatible, now, remote, send, settings, target, tier, until};
+use crate::support::{
+    Lua54, Op, Server, address, compatible, now, remote, send, settings, target, tier, until,
+};
 
 pub(crate) const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 
@@ -76,13 +78,13 @@ pub(crate) struct RedisWithClock {
 impl RedisWithClock {
     pub(crate) fn new() -> Self {
         let server = Server::start();
-        Self::at(server.address(), server)
+        Self::at(address(server.port()), server)
     }
 
     /// Starts one whose scripts run in Lua 5.4.
     pub(crate) fn in_lua_5_4() -> Self {
         let lua = Lua54::start();
-        Self::at(lua.address(), lua.server)
+        Self::at(address(lua.port()), lua.server)
     }
 
     fn at(address: Address, server: Server) -> Self {
@@ -305,7 +307,7 @@ async fn no_interval_exceeds_the_limit_under_concurrent_calls() {
     for (path, algorithm) in [("sliding_", Algorithm::SlidingWindow), ("bucket_", bucket)] {
         let target = target(path, OverLimitPolicy::Ignore, vec![Tier { requests: 20, period, algorithm }]);
         let senders = (0..4).map(|_| {
-            let (settings, target) = (settings(server.address()), Arc::clone(&target));
+            let (settings, target) = (settings(address(server.port())), Arc::clone(&target));
             tokio::spawn(async move {
                 let remote = RedisRemote::new(settings).expect("it needs no files");
                 let (mut admitted, begun) = (Vec::new(), now(&remote).await);

@@ -8,9 +8,12 @@ use std::{
 use tempfile::TempDir;
 use tokio::time::sleep;
 use weir_limit::{Algorithm, OverLimitPolicy, Timestamp};
+use weir_remotes::redis::Topology;
 use weir_store::remote::{Command, Remote as _};
 
-use crate::support::{Cluster, Op, Server, Weir, connected, settings, target, tier, until};
+use crate::support::{
+    Cluster, Op, Server, Weir, address, addresses, connected, settings, target, tier, until,
+};
 
 /// The coordination modes that wait for Redis, each with its `on_store_failure`.
 const MODES: [(&str, &str); 3] = [("interval", "local"), ("lease", "deny"), ("strict", "deny")];
@@ -232,8 +235,8 @@ async fn a_replica_of_a_frozen_node_continues_counting() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_node_delays_no_command_for_another_node_within_one_call() {
     let cluster = Cluster::start().await;
-    let mut settings = settings(cluster.nodes[0].address());
-    settings.main.topology = cluster.topology();
+    let mut settings = settings(address(cluster.nodes[0].port()));
+    settings.main.topology = Topology::Cluster(addresses(&cluster.nodes));
     // longer than the test waits
     settings.main.timeout = Duration::from_mins(1);
     let remote = connected(settings).await;

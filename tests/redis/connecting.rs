@@ -7,8 +7,8 @@ use weir_remotes::redis::{Address, Auth, RedisEndpoint, RedisRemote, RedisSettin
 use weir_store::remote::{Heartbeat, Remote as _, Target};
 
 use crate::support::{
-    Certificates, Cluster, FakeRedis, MonitoredMaster, Op, Server, compatible, connected, now, send,
-    settings, target, tier, until,
+    Certificates, Cluster, FakeRedis, MonitoredMaster, Op, Server, address, addresses, compatible, connected,
+    now, send, sentinels, settings, target, tier, until,
 };
 
 /// Returns whether hits are counted.
@@ -45,7 +45,7 @@ async fn passwords_and_users_are_sent() {
         (Some(credentials(Some("weir"), "wr0ng")), false),
         (None, false),
     ] {
-        let mut settings = settings(server.address());
+        let mut settings = settings(address(server.port()));
         settings.main.auth = auth.clone();
         if works {
             assert!(counts(&connected(settings).await).await, "{auth:?}");
@@ -60,7 +60,7 @@ async fn passwords_and_users_are_sent() {
 #[tokio::test]
 async fn the_database_of_the_settings_is_used() {
     let server = Server::start();
-    let mut settings = settings(server.address());
+    let mut settings = settings(address(server.port()));
     settings.main.database = 3;
     let remote = connected(settings).await;
     assert!(counts(&remote).await);
@@ -71,7 +71,7 @@ async fn the_database_of_the_settings_is_used() {
 #[tokio::test]
 async fn connections_use_resp3() {
     let server = Server::start();
-    let remote = connected(settings(server.address())).await;
+    let remote = connected(settings(address(server.port()))).await;
     assert!(counts(&remote).await);
     let clients: String = server.send(&["CLIENT", "LIST"]);
     assert!(clients.lines().any(|client| client.contains("resp=3")), "{clients}");
@@ -81,7 +81,7 @@ async fn connections_use_resp3() {
 async fn a_server_without_resp3_is_used_with_resp2() {
     // Redis 5 and many proxies lack this command
     let server = Server::start_with(&["--rename-command", "HELLO", ""]);
-    let remote = connected(settings(server.address())).await;
+    let remote = connected(settings(address(server.port()))).await;
     assert!(counts(&remote).await);
 }
 
@@ -165,7 +165,7 @@ fn at(topology: Topology) -> RedisSettings {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_failover_the_new_master_is_used() {
     let mut monitored = MonitoredMaster::start(Some("s3cret")).await;
-    let remote = connected(at(monitored.topology())).await;
+    let remote = connected(at(sentinels(&monitored))).await;
     let target =
         target("d_", OverLimitPolicy::Ignore, vec![tier(1_000_000, 3_600, Algorithm::SlidingWindow)]);
     let take = async || send(&remote, &target, Timestamp::default(), Op::Take { hits: 1 }).await;
@@ -184,7 +184,7 @@ async fn after_a_failover_the_new_master_is_used() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_master_is_replaced_when_a_replica_takes_over() {
     let monitored = MonitoredMaster::start(None).await;
-    let remote = connected(at(monitored.topology())).await;
+    let remote = connected(at(sentinels(&monitored))).await;
     monitored.master.signal("STOP");
     let target = compatible("d_", 5, 60);
     let take = async || {
@@ -210,7 +210,7 @@ fn behind_a_hanging_sentinel(topology: Topology) -> (TcpListener, RedisSettings)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_that_hangs_delays_no_failover() {
     let mut monitored = MonitoredMaster::start(None).await;
-    let (_hanging, settings) = behind_a_hanging_sentinel(monitored.topology());
+    let (_hanging, settings) = behind_a_hanging_sentinel(sentinels(&monitored));
     let remote = connected(settings).await;
     assert!(counts(&remote).await);
     monitored.master.kill();
@@ -226,8 +226,8 @@ async fn a_sentinel_that_is_out_of_date_is_outvoted() {
     let port = monitored.replica.port().to_string();
     let reply = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len());
     outdated.reply(move |command| (command[0] == "SENTINEL").then(|| reply.clone()));
-    let Topology::Sentinel { master, mut sentinels, auth } = monitored.topology() else { unreachable!() };
-    sentinels.insert(0, outdated.address());
+    let Topology::Sentinel { master, mut sentinels, auth } = sentinels(&monitored) else { unreachable!() };
+    sentinels.insert(0, address(outdated.port()));
     let remote = connected(at(Topology::Sentinel { master, sentinels, auth })).await;
     let polled = outdated.received("SENTINEL");
     until("it is asked again", async || outdated.received("SENTINEL") > polled + 2).await;
@@ -240,7 +240,7 @@ async fn a_sentinel_that_is_out_of_date_is_outvoted() {
 async fn an_unknown_master_is_reported() {
     let sentinel = Server::start_sentinel("sentinel resolve-hostnames no", None);
     let topology =
-        Topology::Sentinel { master: "other".into(), sentinels: vec![sentinel.address()], auth: None };
+        Topology::Sentinel { master: "other".into(), sentinels: vec![address(sentinel.port())], auth: None };
     let failure = failure(at(topology)).await;
     assert!(failure.contains("watches no master with the name other"), "{failure}");
 }
@@ -254,7 +254,7 @@ fn tiered(path: &str) -> Arc<Target> {
 async fn a_cluster_is_queried_for_its_slots() {
     let cluster = Cluster::start().await;
     // the addresses of the other nodes are found through one of them
-    let Topology::Cluster(nodes) = cluster.topology() else { unreachable!() };
+    let nodes = addresses(&cluster.nodes);
     let remote = connected(at(Topology::Cluster(vec![nodes[1].clone()]))).await;
     let at = now(&remote).await;
     let targets: Vec<_> =
@@ -293,7 +293,7 @@ async fn a_cluster_is_queried_for_its_slots() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_follow_a_slot_that_moves_to_another_node() {
     let cluster = Cluster::start().await;
-    let remote = connected(at(cluster.topology())).await;
+    let remote = connected(at(Topology::Cluster(addresses(&cluster.nodes)))).await;
     let at = Timestamp::from_secs(3_600);
     let (compatible, tiered) = (compatible("d_{k}_", 100, 3_600), tiered("k"));
     let take = async |expected: u64| {
@@ -322,7 +322,7 @@ async fn commands_follow_a_slot_that_moves_to_another_node() {
 #[tokio::test]
 async fn a_cluster_node_used_as_a_single_server_is_reported() {
     let cluster = Cluster::start().await;
-    let remote = connected(settings(cluster.nodes[0].address())).await;
+    let remote = connected(settings(address(cluster.nodes[0].port()))).await;
     let targets = (0..20).map(|i| compatible(&format!("d_{i}_"), 5, 60));
     let command = |target| Op::Take { hits: 1 }.command(&target, Timestamp::default());
     let replies = remote.call(targets.map(command).collect()).await.expect("it replies").replies;

@@ -15,7 +15,9 @@ use weir_remotes::redis::{Address, RedisRemote};
 use weir_store::remote::{Heartbeat, Remote as _, RemoteError, Reply, Target};
 
 use crate::proxy::Proxy;
-use crate::support::{Op, Server, compatible, free_port, now, remote, send, settings, target, tier, until};
+use crate::support::{
+    Op, Server, address, compatible, free_port, now, remote, send, settings, target, tier, until,
+};
 
 const AT: Timestamp = Timestamp::from_secs(3_600);
 
@@ -38,7 +40,7 @@ fn metric(remote: &RedisRemote, name: &str, label: &str) -> u64 {
 async fn a_remote_starts_without_redis_and_connects_when_redis_starts() {
     let mut server = Server::start();
     server.kill();
-    let remote = RedisRemote::new(settings(server.address())).expect("no server is needed yet");
+    let remote = RedisRemote::new(settings(address(server.port()))).expect("no server is needed yet");
     let failed = take(&remote, &sliding()).await;
     assert!(matches!(failed, Err(RemoteError::NotSent(_))), "{failed:?}");
     assert!(failed.expect_err("it is down").to_string().contains("refused"));
@@ -137,7 +139,7 @@ async fn a_reply_that_is_missing_on_one_connection_does_not_affect_the_next_conn
 #[tokio::test]
 async fn calls_to_a_frozen_server_fail_at_the_timeout() {
     let server = Server::start();
-    let mut settings = settings(server.address());
+    let mut settings = settings(address(server.port()));
     settings.main.timeout = Duration::from_millis(300);
     let remote = crate::support::connected(settings).await;
     assert!(take(&remote, &sliding()).await.is_ok());

@@ -21,7 +21,7 @@ use weir_store::{
     clock::{Clock, SystemClock},
 };
 
-use crate::support::{Server, settings, tier, until};
+use crate::support::{Server, address, settings, tier, until};
 
 /// The instances that receive hits, in turn: most go to the first one, and some to each.
 const SKEWED: [usize; 10] = [0, 1, 0, 2, 0, 1, 0, 3, 0, 4];
@@ -56,7 +56,7 @@ impl Instance {
         let rule = Rule { coordination, ..Rule::new(limit) };
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
         let rules = RuleSet::new(&[Domain::new("fleet", vec![node])], KeyHasher::random());
-        let remote = RedisRemote::new(settings(server.address())).expect("no files are needed");
+        let remote = RedisRemote::new(settings(address(server.port()))).expect("no files are needed");
         let clock: Arc<dyn Clock> = Arc::new(Skewed(skew));
         // a generous budget and slow heartbeats, since a busy machine delays both
         let own = CoordinationSettings {

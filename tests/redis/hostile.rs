@@ -8,7 +8,7 @@ use weir_store::remote::Remote as _;
 
 use crate::{
     child::{Serving, run, stderr},
-    support::{FakeRedis, Op, compatible, connected, settings, until},
+    support::{FakeRedis, Op, address, compatible, connected, settings, until},
 };
 
 const AT: Timestamp = Timestamp::from_secs(3_600);
@@ -77,8 +77,8 @@ async fn a_cluster_of_too_many_masters_is_not_connected_to() {
     for (masters, connected) in [(1_001, 0), (16_384, 0), (1_000, 1_000)] {
         let server = FakeRedis::start().await;
         server.reply(move |command| (command[0] == "CLUSTER").then(|| slots(masters)));
-        let mut settings = settings(server.address());
-        settings.main.topology = Topology::Cluster(vec![server.address()]);
+        let mut settings = settings(address(server.port()));
+        settings.main.topology = Topology::Cluster(vec![address(server.port())]);
         let remote = RedisRemote::new(settings).expect("it needs no files");
         let is_refused = |error: String| error.contains("more than 1000 masters");
         if connected > 0 {
@@ -106,8 +106,8 @@ async fn redirects_to_ever_new_servers_open_a_bounded_number_of_connections() {
         }
         _ => None,
     });
-    let mut settings = settings(server.address());
-    settings.main.topology = Topology::Cluster(vec![server.address()]);
+    let mut settings = settings(address(server.port()));
+    settings.main.topology = Topology::Cluster(vec![address(server.port())]);
     settings.main.timeout = Duration::from_secs(20);
     let remote = connected(settings).await;
     let targets = (0..4_000).map(|i| compatible(&format!("k{i}_"), 100, 3_600));

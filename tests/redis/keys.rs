@@ -4,12 +4,14 @@ use weir_limit::{Algorithm, Bucket, Hits, OverLimitPolicy, Period, Refill, Times
 use weir_remotes::redis::RedisRemote;
 use weir_store::remote::{Heartbeat, Remote as _, RemoteError, Report};
 
-use crate::support::{Op, Server, compatible, connected, now, remote, send, settings, target, tier, until};
+use crate::support::{
+    Op, Server, address, compatible, connected, now, remote, send, settings, target, tier, until,
+};
 
 #[tokio::test]
 async fn a_rule_of_envoyproxy_ratelimit_uses_its_key_and_its_commands() {
     let server = Server::start();
-    let mut settings = settings(server.address());
+    let mut settings = settings(address(server.port()));
     settings.prefix = "eu:".into();
     settings.jitter_seconds = 0;
     let remote = connected(settings).await;
@@ -66,7 +68,7 @@ async fn keys_expire_when_their_hits_no_longer_count_plus_a_jitter() {
     let server = Server::start();
     let bucket = Algorithm::TokenBucket(Bucket { burst: 10, refill: Refill::Continuous, strict: false });
     for (jitter, slack) in [(0, 0), (100, 99)] {
-        let mut settings = settings(server.address());
+        let mut settings = settings(address(server.port()));
         settings.prefix = format!("{jitter}:").into();
         settings.jitter_seconds = jitter;
         let remote = connected(settings).await;
@@ -153,8 +155,8 @@ async fn foreign_values_are_rejected_without_affecting_other_keys() {
 #[tokio::test]
 async fn limits_by_the_second_use_the_per_second_redis() {
     let (main, seconds) = (Server::start(), Server::start());
-    let mut settings = settings(main.address());
-    settings.per_second = Some(self::settings(seconds.address()).main);
+    let mut settings = settings(address(main.port()));
+    settings.per_second = Some(self::settings(address(seconds.port())).main);
     let remote: RedisRemote = connected(settings).await;
     let at = now(&remote).await;
     let targets = [compatible("s_", 5, 1), compatible("m_", 5, 60)];
@@ -172,7 +174,7 @@ async fn limits_by_the_second_use_the_per_second_redis() {
 #[tokio::test]
 async fn instances_see_each_other_until_their_registration_ends() {
     let server = Server::start();
-    let mut settings = settings(server.address());
+    let mut settings = settings(address(server.port()));
     settings.prefix = "p:".into();
     let (one, two) = (connected(settings.clone()).await, connected(settings).await);
     let long = Period::from_secs(60);
@@ -214,7 +216,7 @@ async fn instances_see_each_other_until_their_registration_ends() {
 #[tokio::test]
 async fn entries_that_join_to_the_same_text_have_keys_of_their_own() {
     let server = Server::start();
-    let mut settings = settings(server.address());
+    let mut settings = settings(address(server.port()));
     settings.unambiguous_keys = true;
     let remote = connected(settings).await;
     let paths = ["d|tenant=acme_path_/login", "d|tenant=acme|path=/login"];

@@ -11,7 +11,7 @@ use weir_store::{
 
 use crate::{
     algorithms::RedisWithClock,
-    support::{Lua54, Op, connected, now, send, settings, target, tier},
+    support::{Lua54, Op, address, connected, now, send, settings, target, tier},
 };
 
 /// The product of the longest cycle and the longest memory is above the integers of Lua 5.4.
@@ -39,7 +39,7 @@ fn members_of_the_longest_pool_are_kept() {
 #[tokio::test]
 async fn every_script_runs_on_the_clock_of_the_server() {
     let lua = Lua54::start();
-    let remote = connected(settings(lua.address())).await;
+    let remote = connected(settings(address(lua.port()))).await;
     let at = now(&remote).await;
     let tiers = vec![tier(5, 60, Algorithm::SlidingWindow), tier(9, 3_600, Algorithm::FixedWindow)];
     let counted = target("d_k_", OverLimitPolicy::Ignore, tiers);

@@ -2,9 +2,6 @@
 
 #[path = "../support/ops.rs"]
 mod ops;
-#[expect(dead_code, reason = "these tests need few of the constructors")]
-#[path = "../support/wire.rs"]
-mod wire;
 
 mod algorithms;
 mod auto;
@@ -35,4 +32,5 @@ mod support;
 mod tokens;
 mod topology;
 
-use weir_testing::{child, proxy, server_process, skipped};
+use weir_harness::wire;
+use weir_testing::{child, proxy, skipped};

@@ -10,7 +10,7 @@ use weir_store::{
     remote::{Heartbeat, Remote as _},
 };
 
-use crate::support::{Lua54, Server, settings, until};
+use crate::support::{Lua54, Server, address, settings, until};
 
 const NAMES: [&str; 5] = ["b", "a", "ä", "a-1", "B"];
 
@@ -27,13 +27,13 @@ async fn with_clock(server: Address, prefix: &str) -> (RedisRemote, Arc<ManualCl
 #[tokio::test]
 async fn redis_counts_instances_as_the_model_does() {
     let server = Server::start();
-    counts_as_the_model_does(&server, server.address(), 40).await;
+    counts_as_the_model_does(&server, address(server.port()), 40).await;
 }
 
 #[tokio::test]
 async fn redis_counts_instances_as_the_model_does_in_lua_5_4() {
     let lua = Lua54::start();
-    counts_as_the_model_does(&lua.server, lua.address(), 10).await;
+    counts_as_the_model_does(&lua.server, address(lua.port()), 10).await;
 }
 
 /// Compares `cases` random cases of the server at `address`, which keeps its keys in `server`.

@@ -19,7 +19,7 @@ use weir_store::{
 
 use crate::{
     algorithms::RedisWithClock,
-    support::{Server, connected, settings, target},
+    support::{Server, address, connected, settings, target},
 };
 
 const CYCLE: u64 = 2_000;
@@ -147,7 +147,7 @@ fn exchange(members: &[&str]) -> PoolOp {
 #[tokio::test]
 async fn all_keys_are_in_one_slot_and_none_is_left_when_the_members_are_forgotten() {
     let server = Server::start();
-    let remote = connected(RedisSettings { jitter_seconds: 1, ..settings(server.address()) }).await;
+    let remote = connected(RedisSettings { jitter_seconds: 1, ..settings(address(server.port())) }).await;
     let period = Period::from_millis(CYCLE);
     let tier = Tier { requests: 9, period, algorithm: Algorithm::FixedWindow };
     let pool = target("d|service=kyc|client", OverLimitPolicy::Ignore, vec![tier]);

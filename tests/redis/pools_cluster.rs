@@ -8,13 +8,13 @@ use weir_limit::{
     OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Values,
     share::Sharing,
 };
-use weir_remotes::redis::RedisRemote;
+use weir_remotes::redis::{RedisRemote, Topology};
 use weir_store::{
     Store as _,
     clock::{Clock as _, SystemClock},
 };
 
-use crate::support::{Cluster, settings, until};
+use crate::support::{Cluster, address, addresses, settings, until};
 
 const CAPACITY: u32 = 40;
 
@@ -40,8 +40,8 @@ impl Instance {
         let client = RuleNode { rule: Some(rule), ..RuleNode::new("client", Values::Any) };
         let service = RuleNode { children: vec![client], ..RuleNode::new("service", Values::Any) };
         let rules = RuleSet::new(&[Domain::new("d", vec![service])], KeyHasher::random());
-        let mut redis = settings(cluster.nodes[0].address());
-        redis.main.topology = cluster.topology();
+        let mut redis = settings(address(cluster.nodes[0].port()));
+        redis.main.topology = Topology::Cluster(addresses(&cluster.nodes));
         let own = CoordinationSettings {
             instance: format!("i{number}"),
             // a busy machine delays replies

@@ -6,7 +6,7 @@ use weir_limit::Timestamp;
 use weir_remotes::redis::RedisRemote;
 use weir_store::remote::{Command, Remote as _};
 
-use crate::support::{FakeRedis, Op, compatible, connected, settings, until};
+use crate::support::{FakeRedis, Op, address, compatible, connected, settings, until};
 
 const AT: Timestamp = Timestamp::from_secs(3_600);
 
@@ -21,7 +21,7 @@ fn commands(name: &str, count: usize) -> Vec<Command> {
 
 async fn start() -> (FakeRedis, Arc<RedisRemote>) {
     let server = FakeRedis::start().await;
-    let remote = Arc::new(connected(settings(server.address())).await);
+    let remote = Arc::new(connected(settings(address(server.port()))).await);
     remote.call(commands("first", 1)).await.expect("it replies");
     (server, remote)
 }
@@ -61,7 +61,7 @@ async fn the_commands_of_decisions_in_flight_are_bounded() {
     until("sixteen pipelines are sent", async || server.received("INCRBY decision") >= 16 * 100).await;
     // what was sent meanwhile arrives before what is sent next
     let other = FakeRedis::start().await;
-    connected(settings(other.address())).await.call(commands("other", 1)).await.expect("it replies");
+    connected(settings(address(other.port()))).await.call(commands("other", 1)).await.expect("it replies");
     assert_eq!(server.received("INCRBY decision"), 16 * 100);
     server.hold(false);
     for call in calls {
@@ -83,7 +83,7 @@ async fn a_long_call_of_decisions_is_divided() {
 #[tokio::test]
 async fn background_calls_without_decisions_have_long_pipelines() {
     let server = FakeRedis::start().await;
-    let remote = connected(settings(server.address())).await;
+    let remote = connected(settings(address(server.port()))).await;
     let before = server.received("TIME");
     remote.call_in_background(commands("background", 2_000)).await.expect("it replies");
     assert_eq!(server.received("TIME") - before, 2, "each pipeline asks for the time");
@@ -93,7 +93,7 @@ async fn background_calls_without_decisions_have_long_pipelines() {
 async fn a_background_call_that_is_never_sent_was_certainly_not_carried_out() {
     const COUNT: usize = 1_000;
     let server = FakeRedis::start().await;
-    let mut settings = settings(server.address());
+    let mut settings = settings(address(server.port()));
     settings.main.timeout = std::time::Duration::from_millis(300);
     let remote = Arc::new(connected(settings).await);
     remote.call(commands("first", 1)).await.expect("it replies");

@@ -10,7 +10,7 @@ use weir_store::{
     remote::{Heartbeat, Remote as _},
 };
 
-use crate::support::{Op, Server, compatible, connected, now, send, settings, target, tier};
+use crate::support::{Op, Server, address, compatible, connected, now, send, settings, target, tier};
 
 const SCRIPTS: [&str; 3] = [
     include_str!("../../crates/weir-remotes/src/redis/heartbeat.lua"),
@@ -26,7 +26,7 @@ async fn with_least_rights() -> (Server, RedisRemote) {
     let server = Server::start_with_password("s3cret", &[]);
     let command = [&["ACL", "SETUSER", "weir", "on", ">hunter2"][..], &rights].concat();
     assert_eq!(server.send::<String>(&command), "OK");
-    let mut settings = settings(server.address());
+    let mut settings = settings(address(server.port()));
     settings.main.auth = Some(Auth { user: Some("weir".into()), password: "hunter2".into() });
     settings.prefix = "weir:".into();
     let remote = connected(settings).await;

@@ -14,7 +14,8 @@ use weir_remotes::redis::{RedisRemote, Topology};
 use weir_store::remote::RemoteError;
 
 use crate::support::{
-    Cluster, FakeRedis, Op, compatible, connected, free_port, send, settings, target, tier, until,
+    Cluster, FakeRedis, Op, address, addresses, compatible, connected, free_port, send, settings, target,
+    tier, until,
 };
 
 const AT: Timestamp = Timestamp::from_secs(3_600);
@@ -35,8 +36,8 @@ async fn servers() -> [FakeRedis; 3] {
 }
 
 async fn open(servers: &[FakeRedis]) -> RedisRemote {
-    let mut settings = settings(servers[0].address());
-    settings.main.topology = Topology::Cluster(servers.iter().map(FakeRedis::address).collect());
+    let mut settings = settings(address(servers[0].port()));
+    settings.main.topology = Topology::Cluster(servers.iter().map(|server| address(server.port())).collect());
     settings.main.timeout = Duration::from_secs(20);
     connected(settings).await
 }
@@ -107,8 +108,8 @@ async fn a_cluster_that_stays_down_rejects_within_the_timeout() {
     for server in &servers {
         holder(server, servers[0].port(), || Some(DOWN.into()));
     }
-    let mut settings = settings(servers[0].address());
-    settings.main.topology = Topology::Cluster(vec![servers[0].address()]);
+    let mut settings = settings(address(servers[0].port()));
+    settings.main.topology = Topology::Cluster(vec![address(servers[0].port())]);
     settings.main.timeout = Duration::from_millis(400);
     let remote = connected(settings).await;
     let failed = take(&remote).await.expect_err("it is down");
@@ -144,8 +145,8 @@ async fn a_seed_that_hangs_does_not_delay_the_first_look_up() {
     for server in [master, third] {
         holder(server, master.port(), || None);
     }
-    let mut settings = settings(master.address());
-    settings.main.topology = Topology::Cluster(servers.iter().map(FakeRedis::address).collect());
+    let mut settings = settings(address(master.port()));
+    settings.main.topology = Topology::Cluster(servers.iter().map(|server| address(server.port())).collect());
     // longer than any test waits
     settings.main.timeout = Duration::from_mins(1);
     let remote = connected(settings).await;
@@ -156,12 +157,12 @@ async fn a_seed_that_hangs_does_not_delay_the_first_look_up() {
 async fn seeds_that_hang_are_named_while_they_are_waited_for() {
     let hanging = FakeRedis::start().await;
     hanging.hold(true);
-    let mut settings = settings(hanging.address());
-    settings.main.topology = Topology::Cluster(vec![hanging.address()]);
+    let mut settings = settings(address(hanging.port()));
+    settings.main.topology = Topology::Cluster(vec![address(hanging.port())]);
     settings.main.timeout = Duration::from_mins(1);
     let remote = RedisRemote::new(settings).expect("no files are needed");
     assert_eq!(remote.state().failures(), "no server has replied yet");
-    let expected = format!("{}: no reply yet", hanging.address());
+    let expected = format!("{}: no reply yet", address(hanging.port()));
     until("it is named", async || remote.state().failures() == expected).await;
     assert!(remote.state().has_failed());
 }
@@ -181,8 +182,8 @@ async fn seeds_are_asked_less_often_while_a_server_is_lost() {
             _ => None,
         });
     }
-    let mut settings = settings(seed.address());
-    settings.main.topology = Topology::Cluster(vec![seed.address()]);
+    let mut settings = settings(address(seed.port()));
+    settings.main.topology = Topology::Cluster(vec![address(seed.port())]);
     let remote = RedisRemote::new(settings).expect("no files are needed");
     until("the known server is asked often", async || {
         let _ = take(&remote).await;
@@ -215,8 +216,8 @@ async fn a_redirect_to_an_unknown_host_is_followed_by_a_look_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_waits_until_the_majority_is_back() {
     let cluster = Cluster::start().await;
-    let mut settings = settings(cluster.nodes[0].address());
-    settings.main.topology = cluster.topology();
+    let mut settings = settings(address(cluster.nodes[0].port()));
+    settings.main.topology = Topology::Cluster(addresses(&cluster.nodes));
     settings.main.timeout = Duration::from_secs(25);
     let remote = Arc::new(connected(settings).await);
     let key = |c: &char| cluster.holder(&format!("{{d_{c}_}}")).1 == 0;

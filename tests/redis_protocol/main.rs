@@ -6,13 +6,8 @@ mod clients;
 mod connection;
 mod hostile;
 mod in_memory;
-#[expect(dead_code, reason = "these tests change no rules")]
-#[path = "../support/in_process.rs"]
-mod in_process;
 mod on_disk;
 mod shared;
-#[expect(dead_code, reason = "these tests need few of the constructors")]
-#[path = "../support/wire.rs"]
-mod wire;
 
+use weir_harness::{in_process, wire};
 use weir_testing::{child, server_process};

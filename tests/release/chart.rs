@@ -5,9 +5,9 @@ use std::{
     io::Write as _,
     process::{Command, Stdio},
 };
-use weir_testing::helm;
+use weir_testing::{helm, repository};
 
-use crate::{printed, project, script};
+use crate::{printed, script};
 
 const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -20,7 +20,7 @@ fn the_packaged_chart_names_its_image_by_digest() {
         ("registry.example.com/team/weir", format!("registry.example.com/team/weir@{DIGEST}")),
         ("weir", format!("weir@{DIGEST}")),
     ] {
-        let made = script(&project(""), &["scripts/release.py", "chart", DIGEST, image, chart]);
+        let made = script(&repository(""), &["scripts/release.py", "chart", DIGEST, image, chart]);
         assert!(made.status.success(), "{}", printed(&made));
         let rendered = helm::helm(&["template", "weir", chart]);
         assert!(rendered.status.success(), "{}", printed(&rendered));
@@ -35,7 +35,7 @@ fn the_packaged_chart_names_its_image_by_digest() {
         let metadata = printed(&helm::helm(&["show", "chart", chart]));
         assert!(metadata.contains(&format!("image: {expected}")), "{metadata}");
     }
-    let invalid = script(&project(""), &["scripts/release.py", "chart", "sha256:12", "weir", chart]);
+    let invalid = script(&repository(""), &["scripts/release.py", "chart", "sha256:12", "weir", chart]);
     assert!(!invalid.status.success());
     assert!(printed(&invalid).contains("invalid digest 'sha256:12'"), "{}", printed(&invalid));
 }
@@ -45,8 +45,8 @@ fn the_chart_has_the_metadata_of_a_public_one() {
     let folder = tempfile::tempdir().expect("a directory");
     let chart = folder.path().join("weir");
     let path = chart.to_str().expect("UTF-8");
-    let mut release = Command::new(project("scripts/release.py"));
-    release.args(["chart", DIGEST, "weir", path]).current_dir(project(""));
+    let mut release = Command::new(repository("scripts/release.py"));
+    release.args(["chart", DIGEST, "weir", path]).current_dir(repository(""));
     // what the workflow's environment has
     release.envs([("GITHUB_SERVER_URL", "https://git.example.com"), ("GITHUB_REPOSITORY", "team/weir")]);
     let made = release.output().expect("it can be started");
@@ -73,6 +73,6 @@ fn the_chart_has_the_metadata_of_a_public_one() {
         metadata["icon"].as_str().expect("text").strip_prefix("data:image/svg+xml;base64,").expect("an SVG");
     encoded.stdin.take().expect("a pipe").write_all(icon.as_bytes()).expect("it reads");
     let icon = encoded.wait_with_output().expect("its output").stdout;
-    let file = fs::read_to_string(project("charts/weir/icon.svg")).expect("text");
+    let file = fs::read_to_string(repository("charts/weir/icon.svg")).expect("text");
     assert_eq!(String::from_utf8_lossy(&icon), file.trim_end());
 }

@@ -2,12 +2,14 @@
 
 use std::process::Command;
 
-use crate::{printed, project};
+use weir_testing::repository;
+
+use crate::printed;
 
 /// Returns Cargo in the repository's root, without what the tests' own Cargo sets.
 fn cargo(arguments: &[&str]) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(arguments).current_dir(project(""));
+    cargo.args(arguments).current_dir(repository(""));
     for (name, _) in
         std::env::vars().filter(|(name, _)| name.starts_with("CARGO_PKG_") || name == "CARGO_MANIFEST_DIR")
     {

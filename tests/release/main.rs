@@ -10,20 +10,16 @@ mod workflows;
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Output},
 };
 
 use tempfile::TempDir;
-
-/// Returns a path in the repository.
-fn project(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
+use weir_testing::repository;
 
 /// Runs a script of `root`, which is the repository or a copy of parts of it.
 fn script(root: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(project(arguments[0]));
+    let mut command = Command::new(repository(arguments[0]));
     command.args(&arguments[1..]).current_dir(root).output().expect("the script can be started")
 }
 
@@ -38,7 +34,7 @@ fn copy(paths: &[&str]) -> TempDir {
     for path in paths {
         let target = root.path().join(path);
         fs::create_dir_all(target.parent().expect("a directory")).expect("it can be made");
-        let copied = Command::new("cp").arg("-r").args([&project(path), &target]).status();
+        let copied = Command::new("cp").arg("-r").args([&repository(path), &target]).status();
         assert!(copied.expect("cp can be started").success(), "{path}");
     }
     root
@@ -53,11 +49,11 @@ fn replace(file: &Path, old: &str, new: &str) {
 
 #[test]
 fn the_places_that_contributing_names_exist() {
-    let text = fs::read_to_string(project("CONTRIBUTING.md")).expect("text");
+    let text = fs::read_to_string(repository("CONTRIBUTING.md")).expect("text");
     let quoted = text.split('`').skip(1).step_by(2);
     let paths: Vec<&str> = quoted.filter(|quoted| quoted.contains('/') && !quoted.contains(' ')).collect();
     assert!(paths.len() > 20, "{paths:?}");
     for path in paths {
-        assert!(project(path).exists(), "{path}");
+        assert!(repository(path).exists(), "{path}");
     }
 }

@@ -3,8 +3,9 @@
 use std::fs;
 
 use serde_json::{Value, json};
+use weir_testing::repository;
 
-use crate::{printed, project, script};
+use crate::{printed, script};
 
 /// The version of cargo-cyclonedx that `make tools` installs; release.mk has the same.
 const CARGO_CYCLONEDX: &str = "target/tools/cargo-cyclonedx-0.5.9";
@@ -14,7 +15,7 @@ fn the_sbom_is_valid_and_lists_what_the_program_contains() {
     let folder = tempfile::tempdir().expect("a directory");
     let file = folder.path().join("weir.cdx.json");
     let path = file.to_str().expect("UTF-8");
-    let output = script(&project(""), &["scripts/sbom.sh", CARGO_CYCLONEDX, "target/venv", path]);
+    let output = script(&repository(""), &["scripts/sbom.sh", CARGO_CYCLONEDX, "target/venv", path]);
     assert!(output.status.success(), "{}", printed(&output));
     assert!(printed(&output).contains(": valid CycloneDX 1.5, "), "{}", printed(&output));
 
@@ -38,7 +39,7 @@ fn the_sbom_is_valid_and_lists_what_the_program_contains() {
     // the validator refuses what is not CycloneDX, and what Cargo.lock does not have
     let validate = |bom: &Value| {
         fs::write(&file, bom.to_string()).expect("it is written");
-        printed(&script(&project(""), &["target/venv/bin/python3", "scripts/check-sbom.py", path]))
+        printed(&script(&repository(""), &["target/venv/bin/python3", "scripts/check-sbom.py", path]))
     };
     assert!(validate(&bom).contains(": valid"));
     let changed = |pointer: &str, value: Value| {

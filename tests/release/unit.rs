@@ -2,7 +2,9 @@
 
 use std::{fs, process::Command};
 
-use crate::{printed, project, replace};
+use weir_testing::repository;
+
+use crate::{printed, replace};
 
 /// Tenths: the exposure must be below 2.0.
 const THRESHOLD: u32 = 20;
@@ -20,7 +22,7 @@ fn exposure(unit: &std::path::Path) -> u32 {
 
 #[test]
 fn the_unit_is_hardened() {
-    let unit = project("packaging/weir.service");
+    let unit = repository("packaging/weir.service");
     assert!(exposure(&unit) < THRESHOLD, "{}", exposure(&unit));
     let text = fs::read_to_string(&unit).expect("text");
     assert!(text.contains("\nDynamicUser=yes\n") && text.contains("\nLoadCredential="), "{text}");
@@ -35,7 +37,7 @@ fn the_unit_is_hardened() {
 
 #[test]
 fn the_unit_waits_as_long_as_the_program_may_take_to_stop() {
-    let text = fs::read_to_string(project("packaging/weir.service")).expect("text");
-    let compose = fs::read_to_string(project("compose.yaml")).expect("text");
+    let text = fs::read_to_string(repository("packaging/weir.service")).expect("text");
+    let compose = fs::read_to_string(repository("compose.yaml")).expect("text");
     assert!(text.contains("\nTimeoutStopSec=46s\n") && compose.contains("stop_grace_period: 46s"));
 }

@@ -2,21 +2,26 @@
 
 use std::{fs, path::Path, process::Command};
 
-use crate::{copy, printed, project, replace, script};
+use weir_testing::repository;
+
+use crate::{copy, printed, replace, script};
 
 /// Lints the `.github` of `root`. Returns what is printed, and whether it passes.
 fn lint(root: &Path) -> (bool, String) {
     let root = root.to_str().expect("UTF-8");
-    let output = script(&project(""), &["scripts/lint-workflows.sh", "target/venv", root]);
+    let output = script(&repository(""), &["scripts/lint-workflows.sh", "target/venv", root]);
     (output.status.success(), printed(&output))
 }
 
 #[test]
 fn the_workflows_pass_and_make_lint_checks_them() {
-    let (passed, text) = lint(&project(""));
+    let (passed, text) = lint(&repository(""));
     assert!(passed, "{text}");
     let mut make = Command::new("make");
-    make.args(["--dry-run", "lint"]).current_dir(project("")).env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    make.args(["--dry-run", "lint"])
+        .current_dir(repository(""))
+        .env_remove("MAKEFLAGS")
+        .env_remove("MAKELEVEL");
     let planned = printed(&make.output().expect("make can be started"));
     assert!(planned.contains("scripts/lint-workflows.sh target/venv"), "{planned}");
 }
@@ -81,7 +86,7 @@ fn calls_of_targets_that_do_not_exist_are_refused() {
 fn renovate_finds_the_version_of_each_tool() {
     // what its expressions match: a comment with the registry and the package, above the version
     for file in ["Makefile", "release.mk"] {
-        let text = fs::read_to_string(project(file)).expect("text");
+        let text = fs::read_to_string(repository(file)).expect("text");
         let lines: Vec<&str> = text.lines().collect();
         for (above, line) in lines.iter().zip(lines.iter().skip(1)) {
             let versioned =

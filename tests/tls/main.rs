@@ -1,11 +1,5 @@
 //! TLS on the gRPC port: certificates and their rotation, accepted and rejected clients, and `weir call` with TLS.
 
-#[path = "../support/local.rs"]
-mod local;
-#[expect(dead_code, reason = "these tests need few of the constructors")]
-#[path = "../support/wire.rs"]
-mod wire;
-
 mod clients;
 mod command;
 mod expiry;
@@ -16,4 +10,5 @@ mod service;
 mod starting;
 mod storm;
 
+use weir_harness::{local, wire};
 use weir_testing::{authority, child};

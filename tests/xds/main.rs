@@ -1,14 +1,5 @@
 //! Rules from a control plane by xDS.
 
-#[path = "../support/local.rs"]
-mod local;
-#[path = "../redis/support/server.rs"]
-#[expect(dead_code, reason = "this Redis neither fails nor asks for a password")]
-mod redis_server;
-#[expect(dead_code, reason = "these tests need few of the constructors")]
-#[path = "../support/wire.rs"]
-mod wire;
-
 mod ai_gateway;
 mod control_plane;
 mod defaults;
@@ -23,6 +14,5 @@ mod starting;
 mod tls;
 mod updates;
 
-use weir_testing::{authority, child, mutual_tls, proxy, server_process};
-
-use control_plane::DEADLINE;
+use weir_harness::{local, wire};
+use weir_testing::{authority, child, mutual_tls, proxy, redis_server};

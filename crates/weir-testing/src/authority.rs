@@ -54,7 +54,6 @@ impl Authority {
     }
 
     /// Returns an authority that is valid from one second to another, since the epoch.
-    #[allow(dead_code, reason = "only some tests have certificates that end")]
     pub fn lasting(name: &str, [first, last]: [u64; 2]) -> Self {
         let mut params = Self::params(name);
         let at = |seconds| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
@@ -64,7 +63,6 @@ impl Authority {
     }
 
     /// Returns an authority that this one has signed.
-    #[allow(dead_code, reason = "only some tests have chains")]
     pub fn intermediate(&self, name: &str) -> Self {
         let key = KeyPair::generate().expect("a key");
         Self(CertifiedIssuer::signed_by(Self::params(name), key, &self.0).expect("a certificate"))

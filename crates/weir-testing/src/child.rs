@@ -96,7 +96,6 @@ impl Serving {
     }
 
     /// Serves by `command`, which runs weir.
-    #[allow(dead_code, reason = "only one test starts it under another name")]
     pub fn start_command(command: Command) -> Self {
         Self::new(command)
     }
@@ -130,7 +129,6 @@ impl Serving {
     }
 
     /// Returns its process.
-    #[allow(dead_code, reason = "only the tests of its memory need it")]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -1,11 +1,13 @@
 //! Renders the chart with the real Helm.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Output},
 };
 
 use serde_json::Value;
+
+use crate::repository;
 
 /// The installed version; the Makefile has the same.
 const VERSION: &str = "4.1.4";
@@ -13,14 +15,9 @@ const VERSION: &str = "4.1.4";
 /// The chart.
 pub const CHART: &str = "charts/weir";
 
-/// Returns a path in the repository.
-pub fn project(path: &str) -> PathBuf {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path)
-}
-
 /// Returns the Helm that `make tools` installs.
 pub fn program() -> PathBuf {
-    let program = project(&format!("target/tools/helm-{VERSION}"));
+    let program = repository(&format!("target/tools/helm-{VERSION}"));
     assert!(program.exists(), "there is no Helm at {}: `make tools` installs it", program.display());
     program
 }
@@ -29,9 +26,9 @@ pub fn program() -> PathBuf {
 pub fn helm(arguments: &[&str]) -> Output {
     Command::new(program())
         .args(arguments)
-        .current_dir(project(""))
+        .current_dir(repository(""))
         // plugins and repositories of the user must not matter
-        .env("HELM_CONFIG_HOME", project("target/helm"))
+        .env("HELM_CONFIG_HOME", repository("target/helm"))
         .output()
         .expect("Helm can be started")
 }

@@ -4,15 +4,30 @@
     missing_docs,
     clippy::missing_panics_doc,
     clippy::must_use_candidate,
+    clippy::new_without_default,
     clippy::return_self_not_must_use,
     reason = "a test reads the code, and a fixture panics if the test cannot go on"
 )]
 
 pub mod authority;
+pub mod certificates;
 pub mod child;
+pub mod fake_redis;
 pub mod gateway_mapper;
 pub mod helm;
+pub mod memcached_server;
 pub mod mutual_tls;
 pub mod proxy;
+pub mod redis_cluster;
+pub mod redis_sentinel;
+pub mod redis_server;
 pub mod server_process;
 pub mod skipped;
+pub mod wait;
+
+use std::path::{Path, PathBuf};
+
+/// Returns a path in the repository.
+pub fn repository(path: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path)
+}

@@ -3,12 +3,12 @@
 use std::{fs, net::SocketAddr};
 
 use serde_json::{Value, json};
+use weir_testing::repository;
 
 use super::{
     backend,
     bootstrap::{cluster, endpoint, filter},
 };
-use crate::helm::project;
 
 /// The cluster that istiod makes of weir's Service, if weir is installed as `weir` in the namespace `weir`.
 const WEIR: &str = "outbound|8081||weir.weir.svc.cluster.local";
@@ -22,7 +22,7 @@ pub(crate) struct Proxy {
 
 /// Reads the `EnvoyFilter`s of a file of the repository.
 pub(crate) fn envoy_filters(path: &str) -> Vec<Value> {
-    let text = fs::read_to_string(project(path)).expect("the file");
+    let text = fs::read_to_string(repository(path)).expect("the file");
     let filters: Vec<Value> = serde_saphyr::from_multiple(&text).expect("YAML");
     assert!(filters.iter().all(|filter| filter["kind"] == "EnvoyFilter") && !filters.is_empty());
     filters

@@ -9,13 +9,13 @@ use std::{
 };
 
 use serde_json::Value;
+use weir_testing::repository;
 
 use super::{
     http::{self, HttpRequest},
     process::Process,
     wait,
 };
-use crate::helm::project;
 
 /// A running Prometheus that scrapes one target every second.
 pub(crate) struct Prometheus {
@@ -25,7 +25,7 @@ pub(crate) struct Prometheus {
 
 /// Returns a program that `make tools` installs: `prometheus` or `promtool`.
 pub(crate) fn program(name: &str) -> PathBuf {
-    let program = project("target/tools/prometheus").join(name);
+    let program = repository("target/tools/prometheus").join(name);
     assert!(program.exists(), "there is no {}: `make tools` installs it", program.display());
     program
 }
@@ -34,7 +34,12 @@ pub(crate) fn program(name: &str) -> PathBuf {
 pub(crate) fn promtool(arguments: &[&str], input: Option<&Path>) -> Output {
     let input = input.map_or_else(Stdio::null, |path| fs::File::open(path).expect("the file").into());
     let mut command = Command::new(program("promtool"));
-    command.args(arguments).current_dir(project("")).stdin(input).output().expect("promtool can be started")
+    command
+        .args(arguments)
+        .current_dir(repository(""))
+        .stdin(input)
+        .output()
+        .expect("promtool can be started")
 }
 
 // === impl Prometheus ===
@@ -48,7 +53,7 @@ impl Prometheus {
     /// Like [`Self::start`], with `labels` on every series, such as `a: b, c: d`.
     pub(crate) fn start_with(target: SocketAddr, labels: &str, folder: &Path) -> Self {
         let config = folder.join("prometheus.yaml");
-        let alerts = project("charts/weir/files/alerts.yaml");
+        let alerts = repository("charts/weir/files/alerts.yaml");
         let text = format!(
             "global: {{ scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s }}\n\
              rule_files: [{}]\n\

@@ -4,6 +4,7 @@ use std::{fs, net::SocketAddr};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use weir_testing::repository;
 
 use super::{
     bootstrap::Bootstrap,
@@ -12,7 +13,6 @@ use super::{
     wait,
     weir::Weir,
 };
-use crate::helm::project;
 
 /// Both programs, and the folder with all their files.
 pub(crate) struct Stack {
@@ -77,8 +77,8 @@ impl Stack {
         adapt: impl FnOnce(String) -> String,
     ) -> Self {
         let folder = TempDir::new().expect("a folder");
-        let weir = Weir::start(&project(config), settings, folder.path());
-        let mut text = adapt(fs::read_to_string(project(bootstrap)).expect("the bootstrap"));
+        let weir = Weir::start(&repository(config), settings, folder.path());
+        let mut text = adapt(fs::read_to_string(repository(bootstrap)).expect("the bootstrap"));
         for (old, new) in [
             ("port_value: 8081 ", &*format!("port_value: {} ", weir.grpc.port())),
             ("port_value: 9901 ", "port_value: 0 "),

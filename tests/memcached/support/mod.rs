@@ -1,47 +1,31 @@
 //! Real Memcached servers on free ports, and instances in the test's process that share them.
 
-mod server;
-
 use std::{sync::Arc, time::Duration};
 
-use tokio::time;
 use weir_coordinate::{Coordinated, CoordinationSettings};
 use weir_limit::{
     Algorithm, Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
     OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp,
     Values,
 };
-use weir_remotes::memcached::{MemcachedRemote, MemcachedSettings, ServerSource};
+use weir_remotes::memcached::{Address, MemcachedRemote, MemcachedSettings, ServerSource};
 use weir_store::{
     Store as _,
     clock::{Clock, SystemClock},
 };
 
-pub(crate) use self::server::Server;
-
-/// The longest time that a test waits for anything.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) use weir_testing::{memcached_server::Server, wait::until};
 
 /// The longest window of the tests, which no test can see the end of.
 pub(crate) const YEAR: u64 = 365 * 86_400;
 
 /// Returns settings for `servers`, in their order.
 pub(crate) fn settings(servers: &[&Server]) -> MemcachedSettings {
-    let addresses = servers.iter().map(|server| server.address()).collect();
+    let addresses = servers.iter().map(|server| Address::tcp("127.0.0.1", server.port())).collect();
     MemcachedSettings {
         timeout: Duration::from_secs(5),
         ..MemcachedSettings::new(ServerSource::List(addresses))
     }
-}
-
-/// Waits until `done` returns true; panics at the [`DEADLINE`].
-pub(crate) async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
-    let waiting = async {
-        while !done().await {
-            time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    assert!(time::timeout(DEADLINE, waiting).await.is_ok(), "not in time: {what}");
 }
 
 /// Returns a fixed window.

@@ -10,7 +10,6 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use weir_remotes::redis::Address;
 
 use super::Server;
 
@@ -61,8 +60,8 @@ impl Lua54 {
         Self { port, server }
     }
 
-    pub(crate) fn address(&self) -> Address {
-        Address::tcp("127.0.0.1", self.port)
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 }
 

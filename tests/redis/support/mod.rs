@@ -1,34 +1,45 @@
 //! Real Redis servers on free ports, and helpers for the tests.
 
-mod certificates;
-mod cluster;
-mod fake;
 mod lua54;
-mod sentinel;
-mod server;
 mod weirs;
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time;
 use weir_limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp};
-use weir_remotes::redis::{Address, RedisRemote, RedisSettings};
+use weir_remotes::redis::{Address, Auth, RedisRemote, RedisSettings, Topology};
 use weir_store::remote::{Remote as _, RemoteError, Reply, Target};
+
+pub(crate) use weir_testing::{
+    certificates::Certificates,
+    fake_redis::FakeRedis,
+    redis_cluster::Cluster,
+    redis_sentinel::{MASTER, MonitoredMaster},
+    redis_server::{Server, free_port},
+    wait::{DEADLINE, until, within},
+};
 
 pub(crate) use crate::ops::Op;
 
 pub(crate) use self::{
-    certificates::Certificates,
-    cluster::Cluster,
-    fake::FakeRedis,
     lua54::Lua54,
-    sentinel::MonitoredMaster,
-    server::{Server, free_port},
     weirs::{Weir, Weirs},
 };
 
-/// The longest time that a test waits for anything: sentinels that the machine has held up do nothing for 30 s.
-pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
+/// Returns the address of the server at `port` of this machine.
+pub(crate) fn address(port: u16) -> Address {
+    Address::tcp("127.0.0.1", port)
+}
+
+/// Returns the addresses of `servers`.
+pub(crate) fn addresses(servers: &[Server]) -> Vec<Address> {
+    servers.iter().map(|server| address(server.port())).collect()
+}
+
+/// Returns how to find the master that sentinels monitor.
+pub(crate) fn sentinels(master: &MonitoredMaster) -> Topology {
+    let auth = master.password.clone().map(|password| Auth { user: None, password });
+    Topology::Sentinel { master: MASTER.into(), sentinels: addresses(&master.sentinels), auth }
+}
 
 /// Returns settings for the server at `address`, with shorter timeouts than in production.
 pub(crate) fn settings(address: Address) -> RedisSettings {
@@ -39,7 +50,7 @@ pub(crate) fn settings(address: Address) -> RedisSettings {
 
 /// Returns a connected remote of `server`.
 pub(crate) async fn remote(server: &Server) -> RedisRemote {
-    connected(settings(server.address())).await
+    connected(settings(address(server.port()))).await
 }
 
 /// Returns a connected remote of `settings`.
@@ -47,21 +58,6 @@ pub(crate) async fn connected(settings: RedisSettings) -> RedisRemote {
     let remote = RedisRemote::new(settings).expect("no files are needed, or they are valid");
     until("redis is connected", async || remote.state().is_connected()).await;
     remote
-}
-
-/// Waits until `done` returns true; panics at the [`DEADLINE`].
-pub(crate) async fn until(what: &str, done: impl AsyncFnMut() -> bool) {
-    within(DEADLINE, what, done).await;
-}
-
-/// Waits until `done` returns true; panics after the time `longest`.
-pub(crate) async fn within(longest: Duration, what: &str, mut done: impl AsyncFnMut() -> bool) {
-    let waiting = async {
-        while !done().await {
-            time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    assert!(time::timeout(longest, waiting).await.is_ok(), "not in time: {what}");
 }
 
 /// Returns a target with one fixed window in the format of envoyproxy/ratelimit, whose key begins with `path`.

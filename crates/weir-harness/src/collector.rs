@@ -35,8 +35,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A collector on a free port.
 #[derive(Clone)]
-pub(crate) struct Collector {
-    pub(crate) address: SocketAddr,
+pub struct Collector {
+    pub address: SocketAddr,
     state: Arc<State_>,
 }
 
@@ -50,16 +50,16 @@ struct State_ {
 
 /// An export.
 #[derive(Clone, Debug)]
-pub(crate) struct Received {
+pub struct Received {
     /// The path; empty over gRPC.
-    pub(crate) path: String,
-    pub(crate) headers: HeaderMap,
-    pub(crate) message: ExportTraceServiceRequest,
+    pub path: String,
+    pub headers: HeaderMap,
+    pub message: ExportTraceServiceRequest,
 }
 
 /// What the collector answers, from the next export on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) enum Answers {
+pub enum Answers {
     #[default]
     Accepts,
     /// Rejects so many spans of each export.
@@ -79,14 +79,14 @@ pub(crate) enum Answers {
 // === impl Collector ===
 
 impl Collector {
-    pub(crate) async fn start(protocol: &str) -> Self {
+    pub async fn start(protocol: &str) -> Self {
         match protocol {
             "grpc" => Self::grpc().await,
             _ => Self::http().await,
         }
     }
 
-    pub(crate) async fn grpc() -> Self {
+    pub async fn grpc() -> Self {
         let (collector, listener) = Self::bind().await;
         let service = TraceServiceServer::from_arc(Arc::clone(&collector.state))
             .accept_compressed(CompressionEncoding::Gzip)
@@ -98,7 +98,7 @@ impl Collector {
         collector
     }
 
-    pub(crate) async fn http() -> Self {
+    pub async fn http() -> Self {
         let (collector, listener) = Self::bind().await;
         let router = Router::new().fallback(receive).with_state(Arc::clone(&collector.state));
         tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
@@ -111,29 +111,29 @@ impl Collector {
         (Self { address, state: Arc::default() }, listener)
     }
 
-    pub(crate) fn answer(&self, answers: Answers) {
+    pub fn answer(&self, answers: Answers) {
         *self.state.answers.lock() = answers;
     }
 
     /// Returns all exports so far.
-    pub(crate) fn received(&self) -> Vec<Received> {
+    pub fn received(&self) -> Vec<Received> {
         self.state.received.lock().clone()
     }
 
     /// Returns when each export arrived, also those that failed.
-    pub(crate) fn attempts(&self) -> Vec<Instant> {
+    pub fn attempts(&self) -> Vec<Instant> {
         self.state.attempts.lock().clone()
     }
 
     /// Returns all spans so far, in their order.
-    pub(crate) fn spans(&self) -> Vec<Span> {
+    pub fn spans(&self) -> Vec<Span> {
         let messages = self.received().into_iter().map(|received| received.message);
         let resources = messages.flat_map(|message| message.resource_spans);
         resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans).collect()
     }
 
     /// Waits until there are `count` spans, and returns them.
-    pub(crate) async fn await_spans(&self, count: usize) -> Vec<Span> {
+    pub async fn await_spans(&self, count: usize) -> Vec<Span> {
         let begun = Instant::now();
         loop {
             let spans = self.spans();
@@ -215,7 +215,7 @@ async fn receive(
 }
 
 /// Returns the text of an attribute: a list is written with commas.
-pub(crate) fn attribute(attributes: &[KeyValue], key: &str) -> Option<String> {
+pub fn attribute(attributes: &[KeyValue], key: &str) -> Option<String> {
     let attribute = attributes.iter().find(|attribute| attribute.key == key)?;
     Some(text_of(attribute.value.as_ref().expect("a value")))
 }
@@ -231,12 +231,12 @@ fn text_of(value: &AnyValue) -> String {
 }
 
 /// Returns the message of a span that has failed.
-pub(crate) fn error(span: &Span) -> Option<&str> {
+pub fn error(span: &Span) -> Option<&str> {
     let status = span.status.as_ref().filter(|status| status.code() == SpanStatus::Error)?;
     Some(&status.message)
 }
 
 /// Returns an id as hexadecimal digits.
-pub(crate) fn hex(id: &[u8]) -> String {
+pub fn hex(id: &[u8]) -> String {
     id.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }

@@ -21,7 +21,7 @@ const VARIABLES: [(&str, &str); 8] = [
 ];
 
 /// Returns settings with `variables` set, and defaults for tests.
-pub(crate) fn settings(flags: &Flags, variables: &[(&str, &str)]) -> Settings {
+pub fn settings(flags: &Flags, variables: &[(&str, &str)]) -> Settings {
     let environment: BTreeMap<String, String> = VARIABLES
         .iter()
         .chain(variables)
@@ -31,7 +31,7 @@ pub(crate) fn settings(flags: &Flags, variables: &[(&str, &str)]) -> Settings {
 }
 
 /// Returns the response of a page, with its status and headers.
-pub(crate) async fn get(address: SocketAddr, path: &str) -> String {
+pub async fn get(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("it takes it");

@@ -10,13 +10,11 @@ use std::{
 
 use redis::{ConnectionLike as _, FromRedisValue};
 use tempfile::TempDir;
-use weir_remotes::redis::Address;
 
-use super::DEADLINE;
-use crate::server_process::ServerProcess;
+use crate::{server_process::ServerProcess, wait::DEADLINE};
 
 /// A running server. Dropping it kills it.
-pub(crate) struct Server {
+pub struct Server {
     process: ServerProcess,
     port: u16,
     accepts_tls_only: bool,
@@ -26,18 +24,18 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts a server with defaults, except that it writes nothing to disk.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self::start_with(&[])
     }
 
     /// Starts a server with further arguments; `{dir}` stands for a directory of its own and `{port}` for its port.
-    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+    pub fn start_with(arguments: &[&str]) -> Self {
         Self::launch(arguments, None, &[])
     }
 
     /// Starts a server that accepts TLS only, with a certificate and its key; it requires client certificates if
     /// `mutual`.
-    pub(crate) fn start_with_tls(certificate: &Path, key: &Path, ca: &Path, mutual: bool) -> Self {
+    pub fn start_with_tls(certificate: &Path, key: &Path, ca: &Path, mutual: bool) -> Self {
         let text = |path: &Path| path.display().to_string();
         Self::start_with(&[
             "--port",
@@ -58,12 +56,12 @@ impl Server {
     }
 
     /// Starts a server that requires `password`.
-    pub(crate) fn start_with_password(password: &str, arguments: &[&str]) -> Self {
+    pub fn start_with_password(password: &str, arguments: &[&str]) -> Self {
         Self::launch(&[&["--requirepass", password][..], arguments].concat(), Some(password), &[])
     }
 
     /// Starts a sentinel with `configuration`, which requires `password` if there is one.
-    pub(crate) fn start_sentinel(configuration: &str, password: Option<&str>) -> Self {
+    pub fn start_sentinel(configuration: &str, password: Option<&str>) -> Self {
         Self::launch(&[configuration], password, &["--sentinel"])
     }
 
@@ -120,15 +118,11 @@ impl Server {
         panic!("redis-server does not reply");
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
-    pub(crate) fn address(&self) -> Address {
-        Address::tcp("127.0.0.1", self.port)
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
@@ -144,41 +138,41 @@ impl Server {
     }
 
     /// Opens a connection for the test.
-    pub(crate) fn connection(&self) -> redis::Connection {
+    pub fn connection(&self) -> redis::Connection {
         self.try_connection().expect("it listens")
     }
 
     /// Sends a command, such as `GET key`, and returns the reply.
-    pub(crate) fn send<T: FromRedisValue>(&self, command: &[&str]) -> T {
+    pub fn send<T: FromRedisValue>(&self, command: &[&str]) -> T {
         redis::cmd(command[0]).arg(&command[1..]).query(&mut self.connection()).expect("a reply")
     }
 
     /// Sends it a signal, such as `STOP`.
-    pub(crate) fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         self.process.signal(name);
     }
 
     /// Returns how far it has come in the stream of writes, by a field of `INFO`. `WAIT` knows only what its own
     /// connection has written.
-    pub(crate) fn offset(&self, field: &str) -> u64 {
+    pub fn offset(&self, field: &str) -> u64 {
         let info: String = self.send(&["INFO", "replication"]);
         info.lines().find_map(|line| line.strip_prefix(field)?.parse().ok()).expect("it replicates")
     }
 
     /// Kills it.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.process.kill();
     }
 
     /// Starts it again on the same port, without its data.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.process.restart();
         assert!(self.wait_until_up(), "it does not start again");
     }
 }
 
 /// Returns a free port whose cluster bus port, 10,000 above it, is free too.
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     loop {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let port = listener.local_addr().expect("its address").port();

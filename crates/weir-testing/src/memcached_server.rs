@@ -10,13 +10,11 @@ use std::{
 };
 
 use tempfile::TempDir;
-use weir_remotes::memcached::Address;
 
-use super::DEADLINE;
-use crate::server_process::ServerProcess;
+use crate::{server_process::ServerProcess, wait::DEADLINE};
 
 /// A running server. Dropping it kills it.
-pub(crate) struct Server {
+pub struct Server {
     process: ServerProcess,
     port: u16,
     _dir: TempDir,
@@ -25,12 +23,12 @@ pub(crate) struct Server {
 // === impl Server ===
 
 impl Server {
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self::start_with(&[])
     }
 
     /// Starts a server with further arguments.
-    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+    pub fn start_with(arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("port");
         let mut command = Command::new("memcached");
@@ -63,16 +61,12 @@ impl Server {
         }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
-    pub(crate) fn address(&self) -> Address {
-        Address::tcp("127.0.0.1", self.port)
-    }
-
     /// Sends `command` as a client of the text protocol, without its line end. Returns the first line of the reply.
-    pub(crate) fn send(&self, command: &str) -> String {
+    pub fn send(&self, command: &str) -> String {
         let mut stream = BufReader::new(self.connect());
         write!(stream.get_mut(), "{command}\r\n").expect("it takes a command");
         let mut line = String::new();
@@ -81,7 +75,7 @@ impl Server {
     }
 
     /// Returns the value of `key`.
-    pub(crate) fn get(&self, key: &str) -> Option<String> {
+    pub fn get(&self, key: &str) -> Option<String> {
         let mut stream = self.connect();
         write!(stream, "get {key}\r\nquit\r\n").expect("it takes a command");
         let mut reply = String::new();
@@ -91,7 +85,7 @@ impl Server {
     }
 
     /// Returns the number of its items.
-    pub(crate) fn items(&self) -> u64 {
+    pub fn items(&self) -> u64 {
         let mut stream = self.connect();
         write!(stream, "stats\r\nquit\r\n").expect("it takes a command");
         let mut reply = String::new();
@@ -107,17 +101,17 @@ impl Server {
     }
 
     /// Sends it a signal, such as `STOP`.
-    pub(crate) fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         self.process.signal(name);
     }
 
     /// Kills it.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.process.kill();
     }
 
     /// Starts it again on the same port, without its data.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.process.restart();
         self.wait_until_up();
     }

@@ -9,15 +9,12 @@ use weir_proto::envoy::{
 };
 
 /// Returns a request with `descriptors`.
-pub(crate) fn request<const N: usize>(
-    domain: &str,
-    descriptors: [RateLimitDescriptor; N],
-) -> RateLimitRequest {
+pub fn request<const N: usize>(domain: &str, descriptors: [RateLimitDescriptor; N]) -> RateLimitRequest {
     RateLimitRequest { domain: domain.to_owned(), descriptors: descriptors.into(), hits_addend: 0 }
 }
 
 /// Returns a descriptor with `entries`.
-pub(crate) fn descriptor<const N: usize>(entries: [(&str, &str); N]) -> RateLimitDescriptor {
+pub fn descriptor<const N: usize>(entries: [(&str, &str); N]) -> RateLimitDescriptor {
     let entry = |(key, value): (&str, &str)| Entry { key: key.to_owned(), value: value.to_owned() };
     RateLimitDescriptor {
         entries: entries.into_iter().map(entry).collect(),
@@ -26,26 +23,22 @@ pub(crate) fn descriptor<const N: usize>(entries: [(&str, &str); N]) -> RateLimi
 }
 
 /// Returns `descriptor` with its own hits.
-pub(crate) fn hits(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
+pub fn hits(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend: Some(hits), ..descriptor }
 }
 
 /// Returns `descriptor` with hits to refund.
-pub(crate) fn refund(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
+pub fn refund(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend: Some(hits), is_negative_hits: true, ..descriptor }
 }
 
 /// Returns `descriptor` with a limit override.
-pub(crate) fn limited(
-    requests_per_unit: u32,
-    unit: i32,
-    descriptor: RateLimitDescriptor,
-) -> RateLimitDescriptor {
+pub fn limited(requests_per_unit: u32, unit: i32, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
     RateLimitDescriptor { limit: Some(RateLimitOverride { requests_per_unit, unit }), ..descriptor }
 }
 
 /// Returns the overall code, and the code and remaining requests of each status.
-pub(crate) fn gist(response: &RateLimitResponse) -> (Code, Vec<(Code, u32)>) {
+pub fn gist(response: &RateLimitResponse) -> (Code, Vec<(Code, u32)>) {
     let statuses = response.statuses.iter().map(|status| (status.code(), status.limit_remaining));
     (response.overall_code(), statuses.collect())
 }

@@ -1,22 +1,21 @@
 //! A master with a replica, and sentinels that monitor them.
 
-use super::{Server, until};
-use weir_remotes::redis::{Address, Auth, Topology};
+use crate::{redis_server::Server, wait::until};
 
 /// The name of the master.
-pub(crate) const MASTER: &str = "mymaster";
+pub const MASTER: &str = "mymaster";
 
 /// A master, a replica and three sentinels.
-pub(crate) struct MonitoredMaster {
-    pub(crate) master: Server,
-    pub(crate) replica: Server,
-    pub(crate) sentinels: Vec<Server>,
-    password: Option<String>,
+pub struct MonitoredMaster {
+    pub master: Server,
+    pub replica: Server,
+    pub sentinels: Vec<Server>,
+    pub password: Option<String>,
 }
 
 impl MonitoredMaster {
     /// Starts sentinels that consider a master lost after a short time, and require `password` if there is one.
-    pub(crate) async fn start(password: Option<&str>) -> Self {
+    pub async fn start(password: Option<&str>) -> Self {
         let master = Server::start_with(&["--repl-diskless-sync-delay", "0"]);
         let of = master.port().to_string();
         let replica = Server::start_with(&["--replicaof", "127.0.0.1", &of]);
@@ -48,11 +47,5 @@ impl MonitoredMaster {
         })
         .await;
         monitored
-    }
-
-    pub(crate) fn topology(&self) -> Topology {
-        let auth = self.password.clone().map(|password| Auth { user: None, password });
-        let sentinels: Vec<Address> = self.sentinels.iter().map(Server::address).collect();
-        Topology::Sentinel { master: MASTER.into(), sentinels, auth }
     }
 }

@@ -1,17 +1,13 @@
 //! Runs all of weir in the test's process, with real sockets on free ports and a clock that the test sets.
 
-#[path = "local.rs"]
-mod local;
-
 use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use tempfile::TempDir;
-use tokio::{sync::oneshot, task::JoinHandle, time};
+use tokio::{sync::oneshot, task::JoinHandle};
 use tonic::{Status, transport::Channel};
 use weir::{
     app::{Addresses, App, AppError, Reload},
@@ -23,21 +19,21 @@ use weir_proto::envoy::service::ratelimit::v3::{
 };
 use weir_store::clock::ManualClock;
 
-pub(crate) use self::local::get;
+pub use weir_testing::wait::{DEADLINE, until};
+
+use crate::local;
+pub use crate::local::get;
 
 /// 2009-02-13 23:31:30 UTC: the 30th second of a minute, and the 1,890th of an hour.
-pub(crate) const NOW: u64 = 1_234_567_890;
+pub const NOW: u64 = 1_234_567_890;
 
-/// How long a test waits for an event before it fails.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub type Client = RateLimitServiceClient<Channel>;
 
-pub(crate) type Client = RateLimitServiceClient<Channel>;
-
-pub(crate) struct Weir {
-    pub(crate) addresses: Addresses,
-    pub(crate) clock: Arc<ManualClock>,
-    pub(crate) client: Client,
-    pub(crate) reload: Reload,
+pub struct Weir {
+    pub addresses: Addresses,
+    pub clock: Arc<ManualClock>,
+    pub client: Client,
+    pub reload: Reload,
     dir: TempDir,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), AppError>>,
@@ -45,23 +41,23 @@ pub(crate) struct Weir {
 
 impl Weir {
     /// Serves `rules`.
-    pub(crate) async fn start(rules: &str) -> Self {
+    pub async fn start(rules: &str) -> Self {
         Self::start_with(rules, &[]).await
     }
 
     /// Serves `rules`, with `variables` set.
-    pub(crate) async fn start_with(rules: &str, variables: &[(&str, &str)]) -> Self {
+    pub async fn start_with(rules: &str, variables: &[(&str, &str)]) -> Self {
         Self::try_start(rules, variables).await.expect("it starts")
     }
 
     /// Serves `rules`, with `variables` set. Returns an error if it does not start.
-    pub(crate) async fn try_start(rules: &str, variables: &[(&str, &str)]) -> Result<Self, AppError> {
+    pub async fn try_start(rules: &str, variables: &[(&str, &str)]) -> Result<Self, AppError> {
         Self::try_start_files(&[("rules.yaml", rules)], variables).await
     }
 
     /// Serves the rules of `files`, which are names and texts, with `variables` set. Returns an error if it does not
     /// start.
-    pub(crate) async fn try_start_files(
+    pub async fn try_start_files(
         files: &[(&str, &str)],
         variables: &[(&str, &str)],
     ) -> Result<Self, AppError> {
@@ -84,40 +80,37 @@ impl Weir {
     }
 
     /// Returns the file of the rules.
-    pub(crate) fn file(&self) -> PathBuf {
+    pub fn file(&self) -> PathBuf {
         self.dir.path().join("config/rules.yaml")
     }
 
-    pub(crate) async fn try_decide(
-        &mut self,
-        request: RateLimitRequest,
-    ) -> Result<RateLimitResponse, Status> {
+    pub async fn try_decide(&mut self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         self.client.should_rate_limit(request).await.map(tonic::Response::into_inner)
     }
 
     /// Returns the response to a valid request.
-    pub(crate) async fn decide(&mut self, request: RateLimitRequest) -> RateLimitResponse {
+    pub async fn decide(&mut self, request: RateLimitRequest) -> RateLimitResponse {
         self.try_decide(request).await.expect("a response")
     }
 
     /// Advances its clock.
-    pub(crate) fn advance(&self, seconds: u64) {
+    pub fn advance(&self, seconds: u64) {
         self.clock.advance(Period::from_secs(seconds));
     }
 
     /// Stops it. Returns the task that ends when it has stopped.
-    pub(crate) fn stop(self) -> JoinHandle<Result<(), AppError>> {
+    pub fn stop(self) -> JoinHandle<Result<(), AppError>> {
         self.stop.send(()).expect("it has not stopped yet");
         self.task
     }
 }
 
 /// Opens another connection.
-pub(crate) async fn connect(addresses: &Addresses) -> Client {
+pub async fn connect(addresses: &Addresses) -> Client {
     Client::connect(uri(addresses)).await.expect("it listens")
 }
 
-pub(crate) fn uri(addresses: &Addresses) -> String {
+pub fn uri(addresses: &Addresses) -> String {
     match &addresses.grpc {
         weir_server::net::BoundAddress::Tcp(address) => format!("http://{address}"),
         weir_server::net::BoundAddress::Unix(path) => format!("unix:{}", path.display()),
@@ -125,7 +118,7 @@ pub(crate) fn uri(addresses: &Addresses) -> String {
 }
 
 /// Replaces the file atomically with `text`, as editors and deployments do.
-pub(crate) fn replace(file: &Path, text: &str) {
+pub fn replace(file: &Path, text: &str) {
     let beside = file.parent().and_then(Path::parent).expect("a directory above").join("next");
     fs::write(&beside, text).expect("a file");
     fs::rename(&beside, file).expect("the file is replaced");
@@ -138,14 +131,4 @@ fn settings(dir: &TempDir, variables: &[(&str, &str)]) -> Settings {
     let variables = variables.iter().map(|(name, value)| (*name, value.as_str()));
     let variables: Vec<(&str, &str)> = [("RUNTIME_ROOT", root)].into_iter().chain(variables).collect();
     local::settings(&Flags::default(), &variables)
-}
-
-/// Waits until `done` returns true; panics at the [`DEADLINE`].
-pub(crate) async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
-    let waiting = async {
-        while !done().await {
-            time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    assert!(time::timeout(DEADLINE, waiting).await.is_ok(), "not in time: {what}");
 }

@@ -9,13 +9,12 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
 };
-use weir_remotes::redis::Address;
 
 /// The reply to a command, or none for the usual one.
 type ReplyTo = dyn Fn(&[String]) -> Option<String> + Send + Sync;
 
 /// A fake server. Connections last as long as the test's runtime.
-pub(crate) struct FakeRedis {
+pub struct FakeRedis {
     address: SocketAddr,
     shared: Arc<FakeState>,
 }
@@ -31,7 +30,7 @@ struct FakeState {
 
 impl FakeRedis {
     /// Starts a server with the usual replies.
-    pub(crate) async fn start() -> Self {
+    pub async fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let address = listener.local_addr().expect("its address");
         let shared = Arc::new(FakeState {
@@ -48,26 +47,22 @@ impl FakeRedis {
         Self { address, shared }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    pub(crate) fn address(&self) -> Address {
-        Address::tcp("127.0.0.1", self.port())
-    }
-
     /// Replies to each command, from now on, with what `reply` returns in Redis' protocol; as usual where that is none.
-    pub(crate) fn reply(&self, reply: impl Fn(&[String]) -> Option<String> + Send + Sync + 'static) {
+    pub fn reply(&self, reply: impl Fn(&[String]) -> Option<String> + Send + Sync + 'static) {
         *self.shared.reply.lock() = Arc::new(reply);
     }
 
     /// Holds all replies back, or sends them.
-    pub(crate) fn hold(&self, held: bool) {
+    pub fn hold(&self, held: bool) {
         self.shared.held.send_replace(held);
     }
 
     /// Returns how many commands it has received whose first argument, or first two, begin with `start`.
-    pub(crate) fn received(&self, start: &str) -> usize {
+    pub fn received(&self, start: &str) -> usize {
         self.shared.received.lock().iter().filter(|command| command.join(" ").starts_with(start)).count()
     }
 }

@@ -1,7 +1,6 @@
 //! A cluster of three masters.
 
-use super::{Server, until};
-use weir_remotes::redis::{Address, Topology};
+use crate::{redis_server::Server, wait::until};
 
 /// Arguments of a cluster node. The others consider a node lost after a second, and continue without it. It sends its
 /// data to a new replica at once.
@@ -17,12 +16,12 @@ const NODE: [&str; 8] = [
 ];
 
 /// Three masters, each with a third of the slots.
-pub(crate) struct Cluster {
-    pub(crate) nodes: Vec<Server>,
+pub struct Cluster {
+    pub nodes: Vec<Server>,
 }
 
 impl Cluster {
-    pub(crate) async fn start() -> Self {
+    pub async fn start() -> Self {
         let nodes: Vec<Server> = (0..3).map(|_| Server::start_with(&NODE)).collect();
         for (i, (first, last)) in [(0, 5_460), (5_461, 10_922), (10_923, 16_383)].into_iter().enumerate() {
             nodes[i].send::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
@@ -37,7 +36,7 @@ impl Cluster {
     }
 
     /// Waits until all nodes agree on the state of the cluster.
-    pub(crate) async fn settle(&self) {
+    pub async fn settle(&self) {
         until("the cluster is up", async || {
             self.nodes.iter().all(|node| {
                 let info: String = node.send(&["CLUSTER", "INFO"]);
@@ -49,18 +48,14 @@ impl Cluster {
         .await;
     }
 
-    pub(crate) fn topology(&self) -> Topology {
-        Topology::Cluster(self.nodes.iter().map(Server::address).collect::<Vec<Address>>())
-    }
-
     /// Returns the slot of `key`, and the index of the node that holds it.
-    pub(crate) fn holder(&self, key: &str) -> (u16, usize) {
+    pub fn holder(&self, key: &str) -> (u16, usize) {
         let slot: u16 = self.nodes[0].send(&["CLUSTER", "KEYSLOT", key]);
         (slot, usize::from(slot > 5_460) + usize::from(slot > 10_922))
     }
 
     /// Adds a replica of the master with the index `of`. It takes over when that master dies.
-    pub(crate) async fn add_replica(&self, of: usize) -> Server {
+    pub async fn add_replica(&self, of: usize) -> Server {
         let prompt = ["--cluster-replica-validity-factor", "0"];
         let replica = Server::start_with(&[&NODE[..], &prompt].concat());
         replica.send::<()>(&["CLUSTER", "MEET", "127.0.0.1", &self.nodes[of].port().to_string()]);
@@ -88,14 +83,14 @@ impl Cluster {
     }
 
     /// Starts to move `slot` from one node to another.
-    pub(crate) fn begin_move(&self, slot: u16, from: usize, to: usize) {
+    pub fn begin_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         self.nodes[to].send::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.id(from)]);
         self.nodes[from].send::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.id(to)]);
     }
 
     /// Moves the existing keys of `slot`.
-    pub(crate) fn move_keys(&self, slot: u16, from: usize, to: usize) {
+    pub fn move_keys(&self, slot: u16, from: usize, to: usize) {
         let keys: Vec<String> =
             self.nodes[from].send(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]);
         for key in keys {
@@ -105,7 +100,7 @@ impl Cluster {
     }
 
     /// Finishes the move of `slot`.
-    pub(crate) fn end_move(&self, slot: u16, to: usize) {
+    pub fn end_move(&self, slot: u16, to: usize) {
         let (slot, id) = (slot.to_string(), self.id(to));
         // the new holder first, so that a node holds the slot at all times
         let order = [to].into_iter().chain((0..3).filter(|node| *node != to));
