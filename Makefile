@@ -59,7 +59,7 @@ test-image: tools ## run the tests that need a Docker engine
 
 # EXPLORE_CASES sets the number of cases; ONE_LIMITER_WITHOUT=Feature,… leaves features out, to find what a difference depends on
 explore: ## compare all modes with the model in thousands of random requests, other ones each time
-	env -u PROPTEST_RNG_SEED ONE_LIMITER_CASES=$(or $(EXPLORE_CASES),2000) $(CARGO) test --locked --test one_limiter _instance
+	env -u PROPTEST_RNG_SEED ONE_LIMITER_CASES=$(or $(EXPLORE_CASES),2000) $(CARGO) test --locked -p weir-limiter --test one_limiter _instance
 
 announce-test:
 	@echo "make test takes about 15 minutes, or 25 from a clean clone, on two cores."
@@ -137,7 +137,7 @@ attacks: ## attack weir, and print how much memory it takes (docs/security.md)
 	$(CARGO) bench --locked --profile $(or $(PROFILE),bench) --bench attacks -- $(ATTACKS)
 
 proto: ## generate crates/weir-proto from proto/
-	WEIR_WRITE_PROTO=1 $(CARGO) test --locked --test proto
+	WEIR_WRITE_PROTO=1 $(CARGO) test --locked -p weir-proto --test proto
 
 lint: fmt-check clippy doc deny lint-workflows ## run all checks that do not run weir
 
@@ -164,7 +164,7 @@ tools: redis memcached lua openssl node $(envoy) $(helm) $(schemas) $(prometheus
 redis:
 	@command -v redis-server > /dev/null || scripts/apt-install.sh redis-server
 
-# runs the scripts for Redis as Dragonfly does, in tests/redis
+# runs the scripts for Redis as Dragonfly does, in the tests of weir-remotes
 lua:
 	@command -v lua5.4 > /dev/null || scripts/apt-install.sh lua5.4
 

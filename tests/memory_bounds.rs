@@ -1,11 +1,12 @@
 //! The sum of weir's default bounds: it fits into the memory limit of the chart, and `docs/security.md` says what it is
 //! made of.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs};
 
 use serde_json::Value;
 use weir::settings::{Flags, Settings};
 use weir_server::bounds::{CONNECTION, HANDSHAKE, MAX_HANDSHAKES, MAX_PAGES};
+use weir_testing::repository;
 
 /// The memory of the process with its rules, its threads, the names of stats and the queue of traces, in bytes.
 const PROCESS: usize = 30 << 20;
@@ -15,7 +16,7 @@ const PROCESS: usize = 30 << 20;
 const COUNTER: usize = 400;
 
 /// The memory of a coordinated counter of a sliding window with unreported hits, without its name, with what the
-/// allocator adds (`tests/counter_size.rs`).
+/// allocator adds (`crates/weir-coordinate/tests/counter_size.rs`).
 const COORDINATED_COUNTER: usize = 680;
 
 /// The memory of a member of a pool with a name of 256 bytes, and the number of counters for each that there may be.
@@ -26,7 +27,7 @@ const COUNTERS_PER_MEMBER: usize = 20;
 const HOT_KEYS: usize = 5_000_000;
 
 fn read(path: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a file of this project")
+    fs::read_to_string(repository(path)).expect("a file of this project")
 }
 
 /// Returns the bounds with what they take, in bytes.

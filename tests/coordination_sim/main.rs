@@ -10,9 +10,7 @@
 mod calls;
 mod exact;
 mod fleet;
-mod interleavings;
-mod many_keys;
+mod metrics;
 mod overshoot;
 mod reported;
 mod split;
-mod waiting;

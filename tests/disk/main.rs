@@ -1,16 +1,14 @@
-//! Tests the store on disk: restarts, kills, a full disk, and damaged files.
+//! The program with its store on disk: commands about its data, kills, a full disk.
 
-mod buckets;
 mod commands;
-mod damaged;
 mod directory;
-mod flood;
 mod killed;
 mod no_room;
 mod power;
-mod restarts;
+// also writes data that the program reads
+#[expect(dead_code, reason = "the tests of the crate need all of it")]
+#[path = "../../crates/weir-disk/tests/disk/support.rs"]
 mod support;
-mod unread;
 
 use weir_harness::wire;
 use weir_testing::{child, skipped};

@@ -15,7 +15,7 @@ use weir_proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLi
 use crate::{
     child::{run, stderr},
     skipped::skipped,
-    support::{Disk, until},
+    support::until,
     wire::{descriptor, hits, request},
 };
 
@@ -223,21 +223,4 @@ fn weir_does_not_start_on_a_full_disk() {
     let output = run(&serve, &variables);
     let said = stderr(&output);
     assert!(!output.status.success() && said.contains(data) && said.contains("No space left"), "{said}");
-}
-
-/// Above its bound the directory does not grow, and decisions go on. A clean stop writes the last changes nevertheless.
-#[test]
-fn nothing_is_written_above_the_bound() {
-    let mut disk = Disk::new();
-    disk.settings.max_bytes = Some(1);
-    let opened = disk.open();
-    until("it is noticed", || opened.metric("weir.disk.available") == 0);
-    for hits in 0..20 {
-        assert_eq!(opened.take("v", 1).before.0, hits);
-    }
-    until("it is pending", || opened.metric("weir.disk.pending") == 1);
-    assert_eq!(opened.metric("weir.disk.written"), 0);
-    opened.close();
-    disk.settings.max_bytes = None;
-    assert_eq!(disk.open().hits("v"), 20);
 }

@@ -7,13 +7,8 @@ use std::{
 
 use tempfile::TempDir;
 use tokio::time::sleep;
-use weir_limit::{Algorithm, OverLimitPolicy, Timestamp};
-use weir_remotes::redis::Topology;
-use weir_store::remote::{Command, Remote as _};
 
-use crate::support::{
-    Cluster, Op, Server, Weir, address, addresses, connected, settings, target, tier, until,
-};
+use crate::support::{Cluster, Server, Weir, until};
 
 /// The coordination modes that wait for Redis, each with its `on_store_failure`.
 const MODES: [(&str, &str); 3] = [("interval", "local"), ("lease", "deny"), ("strict", "deny")];
@@ -229,34 +224,4 @@ async fn a_replica_of_a_killed_node_continues_counting() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_of_a_frozen_node_continues_counting() {
     a_replica_continues_counting(Loss::Frozen).await;
-}
-
-/// Within one call, the other nodes carry out their commands at once, also those that have to be sent again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_node_delays_no_command_for_another_node_within_one_call() {
-    let cluster = Cluster::start().await;
-    let mut settings = settings(address(cluster.nodes[0].port()));
-    settings.main.topology = Topology::Cluster(addresses(&cluster.nodes));
-    // longer than the test waits
-    settings.main.timeout = Duration::from_mins(1);
-    let remote = connected(settings).await;
-    let command = |node: usize| {
-        let on = |value: &char| cluster.holder(&format!("{{d_{value}_}}")).1 == node;
-        let path = format!("d_{}_", ('a'..='z').find(on).expect("each node holds a third of the slots"));
-        let sliding = target(&path, OverLimitPolicy::Ignore, vec![tier(100, 60, Algorithm::SlidingWindow)]);
-        Op::Take { hits: 1 }.command(&sliding, Timestamp::from_secs(3_600))
-    };
-    let commands: Vec<Command> = (0..3).map(command).collect();
-    // unknown scripts are sent again
-    cluster.nodes.iter().for_each(|node| node.send::<()>(&["SCRIPT", "FLUSH"]));
-    cluster.nodes[0].signal("STOP");
-    let call = tokio::spawn(async move { remote.call(commands).await });
-    until("the other nodes count", async || {
-        cluster.nodes[1..].iter().all(|node| node.send::<u64>(&["DBSIZE"]) == 1)
-    })
-    .await;
-    assert!(!call.is_finished(), "the frozen node has not replied");
-    cluster.nodes[0].signal("CONT");
-    let replies = call.await.expect("it ends").expect("all reply").replies;
-    assert_eq!(replies.iter().filter(|reply| reply.is_ok()).count(), 3);
 }

@@ -17,7 +17,7 @@ use weir_coordinate::CoordinationSettings;
 use weir_limit::{Coordination, Hits, OnStoreFailure, Period, Timestamp};
 use weir_store::clock::{Clock as _, SystemClock};
 
-use crate::support::{Server, address, until};
+use crate::support::{Server, until};
 
 /// What a consumer needs to know: the mode, the address of Redis and that of the provider.
 const CONSUMER: &str = "WEIR_TEST_CONSUMER";
@@ -101,7 +101,15 @@ impl Consumer {
     fn start(mode: Coordination, redis: &Server, provider: &Provider) -> Self {
         let child = Command::new(env::current_exe().expect("the test"))
             .args(["--exact", "consumers::consumer", "--nocapture"])
-            .env(CONSUMER, format!("{} {} {}", mode.name(), address(redis.port()), provider.address))
+            .env(
+                CONSUMER,
+                format!(
+                    "{} {} {}",
+                    mode.name(),
+                    format_args!("127.0.0.1:{}", redis.port()),
+                    provider.address
+                ),
+            )
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn();

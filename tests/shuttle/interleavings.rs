@@ -1,6 +1,7 @@
 //! Decisions that wait for the store, in random orders of all tasks.
 
-#[path = "../coordination_sim/waiting.rs"]
+// the same cases as on tokio's scheduler
+#[path = "../../crates/weir-coordinate/tests/schedules/waiting.rs"]
 mod waiting;
 
 use std::time::Duration;

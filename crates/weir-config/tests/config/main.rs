@@ -1,0 +1,11 @@
+//! Tests rule files: their meaning, and their errors.
+
+mod docs;
+mod files;
+mod hostile;
+mod keys;
+mod matching;
+mod messages;
+mod misplaced;
+mod shares;
+mod tiers;

@@ -1,0 +1,37 @@
+//! Tests of coordination: several instances share a limit through a simulated store, in simulated time.
+
+mod all_or_none;
+mod auto;
+mod bounds;
+mod caller_timeout;
+mod eviction;
+mod fallback;
+mod far;
+mod fetches;
+mod fleet;
+mod known_rejections;
+mod lease;
+mod limits;
+mod local_cache;
+mod many_keys;
+mod nodes;
+mod odd_replies;
+mod one_counter;
+mod order;
+mod outage;
+mod own_limits;
+mod pair;
+mod reads;
+mod reference_counts;
+mod rejections;
+mod reload;
+mod reservations;
+mod round_trips;
+mod silence;
+mod single;
+mod split;
+mod starvation;
+mod stepping_clocks;
+mod strict;
+mod unpolled;
+mod unsupported;
