@@ -1,5 +1,6 @@
 //! The workers of `examples/consumer`, and the provider that counts their calls.
 
+// an example is a program, whose modules cannot be used otherwise
 #[path = "../../examples/consumer/worker.rs"]
 mod worker;
 

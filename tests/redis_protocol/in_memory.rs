@@ -1,14 +1,7 @@
 //! The conformance tests, in memory.
 
-pub(crate) use crate::client::start;
+use crate::client::start;
 
-#[path = "redis_cell.rs"]
-mod redis_cell;
-#[path = "rl.rs"]
-mod rl;
-#[path = "rules.rs"]
-mod rules;
-#[path = "throttle.rs"]
-mod throttle;
-#[path = "throttlecrab.rs"]
-mod throttlecrab;
+// compiled once for each store, whose `start` it uses
+#[path = "commands/mod.rs"]
+mod commands;
