@@ -70,7 +70,7 @@ package: $(if $(filter command line environment,$(origin IMAGES)),,image) $(helm
 	$(helm) lint --strict target/chart/weir
 	$(helm) package target/chart/weir --destination target/chart
 	mv target/chart/weir-$(version).tgz $(artifacts)/weir-$(version)-chart.tgz
-	$(CARGO) package --locked --workspace --exclude weir-harness --exclude weir-testing $(CARGO_PACKAGE_FLAGS)
+	$(CARGO) package --locked --workspace --exclude weir-benches --exclude weir-harness --exclude weir-testing $(CARGO_PACKAGE_FLAGS)
 	cp target/package/weir-$(version).crate target/package/weir-*-$(version).crate $(artifacts)/
 
 # CHARTS is the repository of charts, such as registry.example.com/charts. Log in with skopeo and helm before.

@@ -3,21 +3,12 @@
 //!
 //! `cargo bench --bench decisions`
 
-mod support;
-
-#[path = "support/in_process.rs"]
-mod in_process;
-#[path = "support/of_key.rs"]
-mod of_key;
-
 use std::{hint::black_box, num::NonZeroU32, time::Duration};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use governor::{Quota, RateLimiter};
-use in_process::InProcess;
-use of_key::OfKey;
 use ratelimit::Ratelimiter;
-use support::Case;
+use weir_benches::{case::Case, in_process::InProcess, of_key::OfKey};
 use weir_limit::Period;
 use weir_store::clock::{Clock as _, SystemClock};
 

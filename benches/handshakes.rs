@@ -6,10 +6,7 @@
 //!
 //! `cargo bench --bench handshakes`
 
-#[path = "wire/machine.rs"]
-#[expect(dead_code, reason = "other benchmarks have servers on two processors")]
-mod machine;
-
+use weir_benches::machine;
 use weir_testing::authority;
 
 use std::{

@@ -4,10 +4,6 @@
 //! `cargo bench --bench waiting`. With `-- acquire N` or `-- decide N` it only answers N requests to
 //! `weir.v1.Limiter/Acquire` or to `ShouldRateLimit`, for valgrind to count.
 
-#[expect(dead_code, reason = "other benchmarks measure more requests")]
-#[path = "support/exchange.rs"]
-mod exchange;
-
 use std::{
     env,
     future::Future,
@@ -19,12 +15,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use exchange::{AcquireExchange, Exchange};
 use futures_util::FutureExt as _;
 use governor::{Quota, RateLimiter};
 use ratelimit::Ratelimiter;
 use tokio::runtime::Builder;
 use weir_client::Key;
+use weir_harness::exchange::{AcquireExchange, Exchange};
 use weir_limit::{
     Entry, Hits, KeyHasher, Limit, Period, Request, Rule, RuleNode, RuleSet, Timestamp, Values,
 };

@@ -7,9 +7,6 @@
 mod bodies;
 mod connection;
 mod control_plane;
-#[path = "../wire/frame.rs"]
-#[allow(dead_code, reason = "the benchmark of the wire uses the rest")]
-mod frame;
 mod headers;
 mod http1;
 mod observed;
@@ -17,6 +14,7 @@ mod options;
 mod pages;
 mod target;
 
+use weir_benches::frame;
 use weir_testing::child;
 
 use std::process::ExitCode;

@@ -3,9 +3,6 @@
 //!
 //! `cargo bench --bench cores`
 
-#[path = "support/in_process.rs"]
-mod in_process;
-#[path = "support/leased.rs"]
 mod leased;
 
 use std::{
@@ -15,8 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use in_process::{InProcess, NOW};
 use leased::{Leased, StoreRuntime};
+use weir_benches::in_process::{InProcess, NOW};
 
 /// Decisions of each thread in a round.
 const DECISIONS: u32 = 1_000_000;

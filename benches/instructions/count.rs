@@ -5,35 +5,20 @@
 //! more instructions, and 3 % besides for other compilers. benches/price holds decisions in the process of their caller
 //! to limits.
 
-#[path = "../support/mod.rs"]
-mod support;
-
-#[path = "../support/callgrind.rs"]
-mod callgrind;
-#[path = "../support/coordinated.rs"]
 mod coordinated;
-#[path = "../support/exchange.rs"]
-mod exchange;
-#[path = "../support/in_process.rs"]
-mod in_process;
-#[path = "../support/limiter_groups.rs"]
-mod limiter_groups;
-#[path = "../support/of_key.rs"]
-mod of_key;
-#[path = "../support/pool.rs"]
 mod pool;
-#[path = "../support/waiting.rs"]
 mod waiting;
-
 use std::{env, hint::black_box, process::ExitCode};
 
-use callgrind::Group;
 use coordinated::Hit;
-use exchange::{AcquireExchange, Exchange, Settled};
-use limiter_groups::{EMBEDDED, PREPARED_KEY};
 use pool::ShareWork;
-use support::Case;
 use waiting::Waiting;
+use weir_benches::{
+    callgrind::{self, Group},
+    case::Case,
+    limiter_groups::{EMBEDDED, PREPARED_KEY},
+};
+use weir_harness::exchange::{AcquireExchange, Exchange, Settled};
 
 const GROUPS: [Group; 9] = [
     Group {

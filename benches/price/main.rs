@@ -2,23 +2,16 @@
 //!
 //! `make instruction-limits`; it needs valgrind.
 
-#[path = "../support/callgrind.rs"]
-mod callgrind;
-#[path = "../support/in_process.rs"]
-mod in_process;
-#[path = "../support/limiter_groups.rs"]
-mod limiter_groups;
-#[path = "../support/of_key.rs"]
-mod of_key;
-#[path = "../support/two_by_three.rs"]
 mod two_by_three;
 
 use std::{hint::black_box, process::ExitCode};
 
-use callgrind::Group;
-use in_process::NOW;
-use limiter_groups::{EMBEDDED, PREPARED_KEY};
 use two_by_three::TwoByThree;
+use weir_benches::{
+    callgrind::{self, Group},
+    in_process::NOW,
+    limiter_groups::{EMBEDDED, PREPARED_KEY},
+};
 
 /// The percentage by which a limit may be exceeded, since another patch release of the compiler makes slightly other
 /// code.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use weir_benches::in_process::NOW;
 use weir_limit::{
     Algorithm, Code, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule,
     RuleNode, RuleSet, Tier, Timestamp, Values,
@@ -9,8 +10,6 @@ use weir_limit::{
 use weir_limiter::{DecisionSettings, Limiter};
 use weir_observe::Stats;
 use weir_store::MemoryStore;
-
-use super::in_process::NOW;
 
 /// A limiter of one rule of two tiers, for each tenant, path and method.
 pub(crate) struct TwoByThree(Limiter<MemoryStore>);

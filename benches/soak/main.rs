@@ -4,15 +4,13 @@
 //! `make soak` runs it; `cargo bench --bench soak -- --help` lists the options. `docs/performance.md` explains the
 //! output.
 
-#[path = "../wire/histogram.rs"]
-#[allow(dead_code, reason = "the benchmark uses the rest")]
-mod histogram;
 mod load;
 mod model;
 mod observed;
 mod options;
 mod report;
 
+use weir_benches::histogram;
 use weir_testing::{child, redis_server::Server};
 
 use std::{

@@ -4,13 +4,13 @@
 use std::{env, hint::black_box, process::Command};
 
 /// What is counted. What it makes and what it needs is dropped later.
-pub(crate) type Work = Box<dyn FnMut()>;
+pub type Work = Box<dyn FnMut()>;
 
 /// Cases of one kind, with what prepares the one of a name.
-pub(crate) struct Group {
-    pub(crate) name: &'static str,
-    pub(crate) prepare: fn(&str) -> Work,
-    pub(crate) cases: &'static [&'static str],
+pub struct Group {
+    pub name: &'static str,
+    pub prepare: fn(&str) -> Work,
+    pub cases: &'static [&'static str],
 }
 
 /// The case without work, whose instructions are those of counting. They are subtracted from those of all others.
@@ -18,7 +18,7 @@ const NOTHING: Group =
     Group { name: "nothing", prepare: |_| Box::new(|| assert!(black_box(true))), cases: &["at_all"] };
 
 /// The argument before the name of the case that a process runs.
-pub(crate) const RUN: &str = "--run";
+pub const RUN: &str = "--run";
 
 /// Does the work that is counted.
 #[inline(never)]
@@ -28,7 +28,7 @@ fn measured(work: &mut Work) {
 
 /// Returns the names of all cases, and the instructions of each. In a process that is to run one case, runs it, and
 /// returns nothing.
-pub(crate) fn counts(groups: &[Group], filter: &str) -> impl Iterator<Item = Result<(String, u64), String>> {
+pub fn counts(groups: &[Group], filter: &str) -> impl Iterator<Item = Result<(String, u64), String>> {
     let own = own_case();
     if let Some(name) = &own {
         let (group, case) = name.split_once('/').expect("a name of a group and a case");

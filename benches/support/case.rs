@@ -7,10 +7,10 @@ use weir_limit::{
 
 /// One rule's counters, in use.
 #[derive(Clone)]
-pub(crate) struct Case {
-    pub(crate) tiers: Vec<Tier>,
-    pub(crate) counters: Vec<CounterState>,
-    pub(crate) now: Timestamp,
+pub struct Case {
+    pub tiers: Vec<Tier>,
+    pub counters: Vec<CounterState>,
+    pub now: Timestamp,
 }
 
 fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
@@ -39,7 +39,7 @@ fn tiers(name: &str) -> Vec<Tier> {
 
 impl Case {
     /// Creates the case `name`, after 15 seconds of hits.
-    pub(crate) fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let tiers = tiers(name);
         let now = Timestamp::from_secs(1_700_000_000);
         let counters = tiers.iter().map(|tier| CounterState::unused(tier, now)).collect();
@@ -52,7 +52,9 @@ impl Case {
     }
 
     /// Decides one hit.
-    pub(crate) fn decide(&mut self) -> Decision {
+    // as in the program that measures it
+    #[inline]
+    pub fn decide(&mut self) -> Decision {
         decide(&self.tiers, &mut self.counters, OverLimitPolicy::Ignore, Direction::Take, Hits(1), self.now)
     }
 }

@@ -9,23 +9,23 @@ const BUCKETS: usize = 64 << PRECISION_BITS;
 
 /// Counts latencies by length.
 #[derive(Clone)]
-pub(crate) struct Histogram {
+pub struct Histogram {
     counts: Box<[u64]>,
     total: u64,
 }
 
 impl Histogram {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self { counts: vec![0; BUCKETS].into(), total: 0 }
     }
 
-    pub(crate) fn add(&mut self, latency: Duration) {
+    pub fn add(&mut self, latency: Duration) {
         let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.counts[bucket(nanos)] += 1;
         self.total += 1;
     }
 
-    pub(crate) fn merge(&mut self, other: &Self) {
+    pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
         }
@@ -34,7 +34,7 @@ impl Histogram {
 
     /// Returns the latency that `per_mille` of a thousand responses did not exceed, rounded up to the end of its
     /// bucket; zero without responses.
-    pub(crate) fn at(&self, per_mille: u64) -> Duration {
+    pub fn at(&self, per_mille: u64) -> Duration {
         let wanted = (self.total * per_mille).div_ceil(1_000).max(1);
         let mut seen = 0;
         for (bucket, count) in self.counts.iter().enumerate() {

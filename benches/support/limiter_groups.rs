@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// One descriptor of one entry and one tier, with making the request.
-pub(crate) const EMBEDDED: Group = Group {
+pub const EMBEDDED: Group = Group {
     name: "embedded",
     prepare: |tenant| {
         let (limiter, tenant) = (InProcess::new(tenant), tenant.to_owned());
@@ -19,7 +19,7 @@ pub(crate) const EMBEDDED: Group = Group {
 };
 
 /// The same for a key whose rule and counter are found.
-pub(crate) const PREPARED_KEY: Group = Group {
+pub const PREPARED_KEY: Group = Group {
     name: "prepared_key",
     prepare: |tenant| {
         let limiter = OfKey::new(tenant);

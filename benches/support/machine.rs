@@ -7,7 +7,7 @@ use std::{
 
 /// The processors that this process may use.
 #[derive(Clone, Debug)]
-pub(crate) struct Machine {
+pub struct Machine {
     processors: Vec<u32>,
     /// Whether `taskset` is installed.
     can_pin: bool,
@@ -15,13 +15,13 @@ pub(crate) struct Machine {
 
 /// The number of processors of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cores {
+pub enum Cores {
     One,
     Two,
 }
 
 impl Machine {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
         let processors = list.map(|list| parse_list(list.trim())).unwrap_or_default();
@@ -30,7 +30,7 @@ impl Machine {
     }
 
     /// Returns a command that runs `program` on a server's processors.
-    pub(crate) fn command(&self, program: &str, cores: Cores) -> Command {
+    pub fn command(&self, program: &str, cores: Cores) -> Command {
         if !self.can_pin {
             return Command::new(program);
         }
@@ -46,7 +46,7 @@ impl Machine {
 
     /// Moves this process, and the processes that it starts without [`Self::command`], to the last processor. Returns a
     /// description of the outcome.
-    pub(crate) fn take_last(&self) -> String {
+    pub fn take_last(&self) -> String {
         let pid = std::process::id().to_string();
         let last = self.processors.last().map(u32::to_string).unwrap_or_default();
         let pin = || Command::new("taskset").args(["-pc", &last, &pid]).stdout(Stdio::null()).status();

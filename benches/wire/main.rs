@@ -11,10 +11,7 @@ mod comparison;
 mod connection;
 mod entrant;
 mod everyday;
-mod frame;
-mod histogram;
 mod hpack;
-mod machine;
 mod message;
 mod options;
 mod redis;
@@ -26,6 +23,8 @@ mod table;
 use std::{error::Error as _, process::ExitCode};
 
 use clap::Parser as _;
+
+use weir_benches::{frame, histogram, machine};
 
 use crate::options::Options;
 

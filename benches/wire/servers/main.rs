@@ -4,6 +4,7 @@
 //! instructions than weir's own profile.
 
 mod bare;
+// the benchmark and this program agree on it
 #[path = "../comparison.rs"]
 mod comparison;
 mod constant;

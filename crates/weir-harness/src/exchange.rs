@@ -25,19 +25,19 @@ use weir_store::{MemoryStore, clock::ManualClock};
 const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 
 /// An encoded request, and the service that responds to it.
-pub(crate) struct Exchange {
+pub struct Exchange {
     service: Service<MemoryStore>,
     message: Vec<u8>,
 }
 
 /// A request that may wait and does not have to, and the service that responds to it.
-pub(crate) struct AcquireExchange {
+pub struct AcquireExchange {
     service: AcquireService<MemoryStore>,
     message: Vec<u8>,
 }
 
 /// A service whose share of sampled decisions has settled, and requests for different keys.
-pub(crate) struct Settled {
+pub struct Settled {
     exchange: Exchange,
     messages: Vec<Vec<u8>>,
 }
@@ -73,7 +73,7 @@ impl Settled {
     const REQUESTS: usize = 2_560;
 
     /// Creates it with `WEIR_HOT_KEYS`.
-    pub(crate) fn new(hot_keys: &str) -> Self {
+    pub fn new(hot_keys: &str) -> Self {
         let exchange = Exchange::with(&["tenant"], &["acme"], 1, &[("WEIR_HOT_KEYS", hot_keys)]);
         let message = |i: usize| {
             let descriptors = vec![descriptor(&["tenant"], &format!("tenant-{i}"))];
@@ -85,7 +85,7 @@ impl Settled {
     }
 
     /// Responds to the requests.
-    pub(crate) fn respond(&self) {
+    pub fn respond(&self) {
         self.make(Self::REQUESTS);
     }
 
@@ -99,7 +99,7 @@ impl Settled {
 
 impl Exchange {
     /// Creates the request `name`, and the service with the counters of the request.
-    pub(crate) fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let (keys, tenants, tiers): (&[&str], &[&str], usize) = match name {
             "two_by_three" => (&["tenant", "path", "method"], &["acme", "beta"], 2),
             _ => (&["tenant"], &["acme"], 1),
@@ -130,7 +130,7 @@ impl Exchange {
     }
 
     /// Returns the encoded response.
-    pub(crate) fn respond(&self) -> Bytes {
+    pub fn respond(&self) -> Bytes {
         let response = self.service.decide(&self.message, NOW, None).now_or_never();
         response.expect("the memory store never waits").expect("a valid message")
     }
@@ -138,7 +138,7 @@ impl Exchange {
 
 impl AcquireExchange {
     /// Creates it for the descriptor of the request `name`, which has only one.
-    pub(crate) fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let service = Exchange::new(name).service.acquire_service();
         let entry = acquire_request::Entry { key: "tenant".into(), value: "acme".into() };
         let message = AcquireRequest {
@@ -152,7 +152,7 @@ impl AcquireExchange {
     }
 
     /// Returns the encoded response.
-    pub(crate) fn respond(&self) -> Bytes {
+    pub fn respond(&self) -> Bytes {
         let response = self.service.decide(&self.message).now_or_never();
         response.expect("nobody waits").expect("a valid message")
     }

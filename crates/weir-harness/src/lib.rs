@@ -1,5 +1,5 @@
-//! Fixtures of tests and benchmarks of the whole program: weir in the test's process, its messages, a collector of
-//! traces.
+//! Fixtures of tests and benchmarks of the whole program: weir in the test's process, its messages, its
+//! gRPC service without a listener, a collector of traces.
 
 #![allow(
     missing_docs,
@@ -9,6 +9,7 @@
 )]
 
 pub mod collector;
+pub mod exchange;
 pub mod in_process;
 pub mod local;
 pub mod wire;
