@@ -36,7 +36,7 @@ fuzz_targets := $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets
 .DEFAULT_GOAL := help
 include release.mk
 .DELETE_ON_ERROR:
-.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions instruction-limits fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached lua node openssl valgrind chart-readme examples proto
+.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions instruction-limits fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached lua node openssl valgrind chart-readme examples proto settings
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -138,6 +138,9 @@ attacks: ## attack weir, and print how much memory it takes (docs/security.md)
 
 proto: ## generate crates/weir-proto from proto/
 	WEIR_WRITE_PROTO=1 $(CARGO) test --locked -p weir-proto --test proto
+
+settings: ## write the table of weir's variables to docs/operations.md
+	WEIR_WRITE_SETTINGS=1 $(CARGO) test --locked --lib settings::table
 
 lint: fmt-check clippy doc deny lint-workflows ## run all checks that do not run weir
 

@@ -128,7 +128,11 @@ mod tests {
             assert!(cli.serves(), "{arguments:?}");
         }
         let (cli, _) = parsed(&["ratelimit", "--other", "--grpc-port=7"]).expect("it serves");
-        assert_eq!(cli.serve.grpc_port.as_deref(), Some("7"), "known arguments are not ignored");
+        assert_eq!(
+            cli.serve.others.0.get("GRPC_PORT").map(String::as_str),
+            Some("7"),
+            "known arguments are not ignored"
+        );
     }
 
     #[test]

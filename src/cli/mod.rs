@@ -41,7 +41,7 @@ const NO_MATCH: u8 = 3;
 
 /// Rate limit service for Envoy, compatible with envoyproxy/ratelimit.
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true, after_long_help = serve::HELP)]
+#[command(version, args_conflicts_with_subcommands = true, after_long_help = serve::help())]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -52,7 +52,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve (the default command)
-    #[command(after_long_help = serve::HELP)]
+    #[command(after_long_help = serve::help())]
     Serve(Box<Flags>),
     /// Check rule files. Exits with 1 if there are errors
     #[command(after_help = CHECK_EXAMPLES)]

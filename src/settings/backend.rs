@@ -28,12 +28,11 @@ impl Backend {
                 Self::Memory
             });
         }
-        let is_given = |variable| read.given(variable).is_some();
-        if is_given("REDIS_URL") {
+        if read.is_given("REDIS_URL") {
             Self::Redis
-        } else if is_given("MEMCACHE_HOST_PORT") || is_given("MEMCACHE_SRV") {
+        } else if read.is_given("MEMCACHE_HOST_PORT") || read.is_given("MEMCACHE_SRV") {
             Self::Memcached
-        } else if is_given("WEIR_DATA_DIR") {
+        } else if read.is_given("WEIR_DATA_DIR") {
             Self::Disk
         } else {
             Self::Memory
@@ -54,6 +53,16 @@ impl Backend {
         !matches!(self, Self::Memory | Self::Disk)
     }
 
+    /// The section of the settings that only it has.
+    pub(super) const fn section(self) -> Option<&'static str> {
+        match self {
+            Self::Memory => None,
+            Self::Disk => Some("Disk"),
+            Self::Redis => Some("Redis"),
+            Self::Memcached => Some("Memcached"),
+        }
+    }
+
     pub(super) const fn place(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -70,15 +79,13 @@ impl SharedKeys {
     /// Also reads them if the counts are not shared, so that typing errors are reported.
     pub(super) fn read(read: &mut SettingReader<'_>) -> Self {
         Self {
-            prefix: read.text("CACHE_KEY_PREFIX", "").into(),
+            prefix: read.text("CACHE_KEY_PREFIX").into(),
             unambiguous: read.bool("WEIR_UNAMBIGUOUS_KEYS"),
             // envoyproxy/ratelimit takes a negative number as 0
-            jitter_seconds: u64::try_from(read.number(
-                "EXPIRATION_JITTER_MAX_SECONDS",
-                300_i64,
-                "a number of seconds",
-            ))
-            .unwrap_or(0),
+            jitter_seconds: read
+                .number::<i64>("EXPIRATION_JITTER_MAX_SECONDS", "a number of seconds")
+                .try_into()
+                .unwrap_or(0),
             health_needs_connection: read.bool("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
         }
     }

@@ -14,27 +14,19 @@ pub(super) fn disk(
     backend: Backend,
     coordination: &CoordinationSettings,
 ) -> Option<DiskSettings> {
-    let dir = read.text("WEIR_DATA_DIR", "");
+    let dir = read.text("WEIR_DATA_DIR");
     let sync = read.choice(
         "WEIR_DISK_SYNC",
-        DiskSync::Interval,
         &[("always", DiskSync::Always), ("interval", DiskSync::Interval), ("os", DiskSync::Os)],
     );
-    let on_damage = read.choice(
-        "WEIR_DISK_DAMAGE",
-        OnDamage::Refuse,
-        &[("refuse", OnDamage::Refuse), ("continue", OnDamage::Continue)],
-    );
-    let max_bytes = read.parsed("WEIR_DISK_MAX_BYTES", None, |text| {
-        let bytes = parse::bytes(text).filter(|bytes| *bytes >= MIN_BYTES);
-        bytes.map(Some).ok_or("a size of at least 256MiB, such as 1GiB")
-    });
+    let on_damage =
+        read.choice("WEIR_DISK_DAMAGE", &[("refuse", OnDamage::Refuse), ("continue", OnDamage::Continue)]);
+    let max_bytes = read.optional("WEIR_DISK_MAX_BYTES", parse::bytes_from(MIN_BYTES, "1GiB"));
     if backend != Backend::Disk {
         return None;
     }
     if dir.is_empty() {
-        let missing = super::reader::Given { name: "WEIR_DATA_DIR".into(), value: String::new() };
-        read.reject(missing, "the directory of the data, since BACKEND_TYPE is disk");
+        read.missing("WEIR_DATA_DIR", "the directory of the data, since BACKEND_TYPE is disk");
     }
     Some(DiskSettings {
         dir: dir.into(),

@@ -11,16 +11,12 @@ pub(super) fn json(
     tls: Option<&ServerTls>,
     warnings: &mut Vec<String>,
 ) -> JsonAccess {
-    let given = read.parsed("WEIR_JSON", None, |text| match text.to_ascii_lowercase().as_str() {
-        "on" => Ok(Some(JsonAccess::Everybody)),
-        "off" => Ok(Some(JsonAccess::Nobody)),
-        "loopback" => Ok(Some(JsonAccess::Loopback)),
+    const NAMES: [(&str, JsonAccess); 3] =
+        [("on", JsonAccess::Everybody), ("off", JsonAccess::Nobody), ("loopback", JsonAccess::Loopback)];
+    let given = read.optional("WEIR_JSON", |text| {
         // YAML turns `on` and `off` into booleans
-        _ => match parse::bool(text) {
-            Ok(true) => Ok(Some(JsonAccess::Everybody)),
-            Ok(false) => Ok(Some(JsonAccess::Nobody)),
-            Err(_) => Err("on, off or loopback"),
-        },
+        let name = parse::bool(text).map_or(text, |is_on| if is_on { "on" } else { "off" });
+        parse::choice(name, &NAMES)
     });
     given.unwrap_or_else(|| {
         if tls.is_none_or(|tls| tls.client_ca.is_none()) {

@@ -27,18 +27,11 @@ pub(super) fn memcached(
     // parsed even without effect, so that typing errors are reported
     let uses_tls = read.bool("MEMCACHE_TLS");
     let any_name = read.bool("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION");
-    let refresh = read.duration("MEMCACHE_SRV_REFRESH", Duration::ZERO);
-    read.number("MEMCACHE_MAX_IDLE_CONNS", 2_i64, "a number of connections");
+    let refresh = read.duration("MEMCACHE_SRV_REFRESH");
     if backend != Backend::Memcached {
         return None;
     }
-    if read.given("MEMCACHE_MAX_IDLE_CONNS").is_some() {
-        warnings.push(
-            "MEMCACHE_MAX_IDLE_CONNS is set, but has no effect: each server has one multiplexed connection"
-                .into(),
-        );
-    }
-    let ca = read.given("MEMCACHE_TLS_CACERT").map(|given| given.value.into());
+    let ca = read.path("MEMCACHE_TLS_CACERT");
     let client = tls::client_files(read, "MEMCACHE_TLS_CLIENT_CERT", "MEMCACHE_TLS_CLIENT_KEY");
     if !uses_tls {
         let not_encrypted = "connections to Memcached are in plain text: MEMCACHE_TLS is not true";
@@ -170,9 +163,7 @@ mod tests {
 
     #[test]
     fn invalid_variables_are_errors_even_without_effect() {
-        for (variable, value) in
-            [("MEMCACHE_TLS", "maybe"), ("MEMCACHE_SRV_REFRESH", "5"), ("MEMCACHE_MAX_IDLE_CONNS", "few")]
-        {
+        for (variable, value) in [("MEMCACHE_TLS", "maybe"), ("MEMCACHE_SRV_REFRESH", "5")] {
             assert!(rejected(&[(variable, value)]).starts_with(variable), "{variable}");
         }
         for hosts in ["", "one,,two", "one:x", "one:0", "run/m.sock", "http://one:1"] {
@@ -188,8 +179,8 @@ mod tests {
         assert_eq!(
             settings.warnings,
             [
-                "MEMCACHE_MAX_IDLE_CONNS is set, but has no effect: each server has one multiplexed connection",
                 "REDIS_AUTH is set, but has no effect: counts are kept in Memcached",
+                "MEMCACHE_MAX_IDLE_CONNS is set, but has no effect: each server has one multiplexed connection",
             ]
         );
         assert!(settings.redis.is_none());

@@ -11,7 +11,6 @@ mod credentials;
 mod disk;
 mod environment;
 mod flags;
-mod harmless;
 mod json;
 mod memcached;
 mod mogrifiers;
@@ -22,7 +21,7 @@ mod reader;
 mod redis;
 mod redis_port;
 mod resolve;
-mod resolved;
+mod table;
 mod tls;
 mod trace;
 mod unknown;
@@ -31,11 +30,12 @@ mod xds;
 
 pub use credentials::{CredentialError, ServiceEnvironment};
 pub use environment::{Environment, ProcessEnvironment};
-pub use flags::Flags;
+pub use flags::{FlagValues, Flags};
 pub(crate) use parse::duration as parse_duration;
-pub use reader::{SettingError, SettingErrors, SettingValue};
-pub use resolve::{debug_address, file_options, http_address, log_format, rules_dir, shared_counts};
-pub use resolved::{
+pub use reader::SettingErrors;
+pub use resolve::{
     GrpcAddress, GrpcSettings, ListenAddress, LogSettings, PrometheusSettings, RedisPortSettings,
-    RulesSettings, Settings, StopSettings,
+    RulesSettings, Settings, StopSettings, debug_address, file_options, http_address, log_format, rules_dir,
+    shared_counts,
 };
+pub use table::help;

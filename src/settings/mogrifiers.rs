@@ -8,8 +8,8 @@ const LIST: &str = "USE_DOG_STATSD_MOGRIFIERS";
 
 const PREFIX: &str = "DOG_STATSD_MOGRIFIER_";
 
-/// The beginning that the list in envoyproxy/ratelimit's README shows, and its code does not read.
-const WRONG_PREFIX: &str = "DOG_STATSD_MOGRIFIERS_";
+/// The names that envoyproxy/ratelimit's README shows begin with it, and its code does not read them.
+const WRONG_LIST: &str = "DOG_STATSD_MOGRIFIERS";
 
 /// Every name is compared with each of them.
 const MAX: usize = 100;
@@ -21,8 +21,8 @@ pub(super) fn mogrifiers(
     warnings: &mut Vec<String>,
 ) -> Vec<Mogrifier> {
     let list = read.given(LIST);
-    if let Some(wrong) = read.given("DOG_STATSD_MOGRIFIERS").filter(|_| list.is_none()) {
-        warnings.push(format!("{} is set, but has no effect: the variable is {LIST}", wrong.name));
+    if list.is_none() && read.unlisted(WRONG_LIST).is_some() {
+        warnings.push(format!("{WRONG_LIST} is set, but has no effect: the variable is {LIST}"));
     }
     let names: Vec<String> =
         list.iter().flat_map(|given| given.value.split(',')).map(variable_part).collect();
@@ -47,8 +47,8 @@ fn mogrifier(read: &mut SettingReader<'_>, name: &str) -> Option<Mogrifier> {
     let mut required = |part: &str, expected: &str| {
         let given = read.given(&variable(part));
         if given.is_none() {
-            let wrong = format!("{WRONG_PREFIX}{name}_{part}");
-            let hint = read.given(&wrong).map(|_| format!("; {wrong} is set, but its name is wrong"));
+            let wrong = format!("{WRONG_LIST}_{name}_{part}");
+            let hint = read.unlisted(&wrong).map(|_| format!("; {wrong} is set, but its name is wrong"));
             let expected = format!("{expected}, because {LIST} names {name}{}", hint.unwrap_or_default());
             read.missing(&variable(part), expected);
         }
@@ -57,7 +57,7 @@ fn mogrifier(read: &mut SettingReader<'_>, name: &str) -> Option<Mogrifier> {
     let pattern = required("PATTERN", "a regular expression");
     let new_name = required("NAME", "the name of the stats that the pattern finds");
     let tags_variable = variable("TAGS");
-    let tags = read.parsed(&tags_variable, Vec::new(), parse::pairs);
+    let tags = read.optional(&tags_variable, parse::pairs).unwrap_or_default();
     let (pattern, new_name) = (pattern?, new_name?);
     let error = match Mogrifier::new(&pattern.value, &new_name.value, tags) {
         Ok(mogrifier) => return Some(mogrifier),

@@ -4,7 +4,7 @@
 //! (`OTEL_EXPORTER_OTLP_ENDPOINT`).
 //! (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>)
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Uri};
 use weir_export::otlp::{Endpoint, ExportSettings, OtlpProtocol};
@@ -13,10 +13,7 @@ use weir_net::{
     tls::{ClientTls, ClientTlsNames},
 };
 
-use super::{
-    parse,
-    reader::{Given, SettingReader},
-};
+use super::{parse, reader::SettingReader, table};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
@@ -27,11 +24,11 @@ pub(super) enum Signal {
 // === impl Signal ===
 
 impl Signal {
-    fn variable(self, name: &str) -> String {
-        match self {
-            Self::Traces => format!("OTEL_EXPORTER_OTLP_TRACES_{name}"),
-            Self::Metrics => format!("OTEL_EXPORTER_OTLP_METRICS_{name}"),
-        }
+    /// The variable of this signal, or that of all signals if it is not set.
+    fn variable(self, read: &SettingReader<'_>, name: &str) -> &'static str {
+        let of = if self == Self::Traces { "TRACES" } else { "METRICS" };
+        let own = table::name(&format!("OTEL_EXPORTER_OTLP_{of}_{name}"));
+        if read.is_given(own) { own } else { table::name(&format!("OTEL_EXPORTER_OTLP_{name}")) }
     }
 
     /// The path below an endpoint for all signals.
@@ -42,40 +39,23 @@ impl Signal {
         }
     }
 
-    /// Returns the variables of authorities, certificates and keys: this signal's, and the one for all.
-    fn files(self) -> [[&'static str; 2]; 3] {
-        const CA: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE";
-        const CLIENT: &str = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE";
-        const KEY: &str = "OTEL_EXPORTER_OTLP_CLIENT_KEY";
-        match self {
-            Self::Traces => [
-                ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", CA],
-                ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", CLIENT],
-                ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", KEY],
-            ],
-            Self::Metrics => [
-                ["OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", CA],
-                ["OTEL_EXPORTER_OTLP_METRICS_CLIENT_CERTIFICATE", CLIENT],
-                ["OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY", KEY],
-            ],
-        }
+    /// The names of the authorities, the certificate and the key.
+    fn files(self, read: &SettingReader<'_>) -> [&'static str; 3] {
+        ["CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"].map(|name| self.variable(read, name))
     }
 
     fn parsed<T>(
         self,
         read: &mut SettingReader<'_>,
         name: &str,
-        default: T,
-        parse: impl FnOnce(&str) -> Result<T, &'static str>,
+        parse: impl Fn(&str) -> Result<T, &'static str>,
     ) -> T {
-        let own = self.variable(name);
-        let variable = if read.given(&own).is_some() { own } else { format!("OTEL_EXPORTER_OTLP_{name}") };
-        read.parsed(&variable, default, parse)
+        read.parsed(self.variable(read, name), parse)
     }
 }
 
 pub(super) fn protocol(read: &mut SettingReader<'_>, signal: Signal) -> OtlpProtocol {
-    signal.parsed(read, "PROTOCOL", OtlpProtocol::Http, |text| match text {
+    signal.parsed(read, "PROTOCOL", |text| match text {
         "grpc" => Ok(OtlpProtocol::Grpc),
         "http/protobuf" => Ok(OtlpProtocol::Http),
         _ => Err("grpc or http/protobuf"),
@@ -92,7 +72,7 @@ pub(super) fn export(
     if !is_secure {
         let not_encrypted =
             "connections to the collector are in plain text: its endpoint does not begin with https://";
-        let not_encrypted = super::tls::in_plain_text(read, &signal.files().concat(), not_encrypted);
+        let not_encrypted = super::tls::in_plain_text(read, &signal.files(read), not_encrypted);
         // a variable for several signals is read for each
         let new: Vec<_> = not_encrypted.into_iter().filter(|warning| !warnings.contains(warning)).collect();
         warnings.extend(new);
@@ -102,12 +82,12 @@ pub(super) fn export(
         endpoint,
         tls: Some(tls(read, signal)).filter(|_| is_secure),
         headers: headers(read, signal),
-        gzip: signal.parsed(read, "COMPRESSION", false, |text| match text {
+        gzip: signal.parsed(read, "COMPRESSION", |text| match text {
             "gzip" => Ok(true),
             "none" => Ok(false),
             _ => Err("gzip or none"),
         }),
-        timeout: signal.parsed(read, "TIMEOUT", Duration::from_secs(10), millis),
+        timeout: signal.parsed(read, "TIMEOUT", millis),
     }
 }
 
@@ -117,7 +97,7 @@ fn endpoint(read: &mut SettingReader<'_>, signal: Signal, protocol: OtlpProtocol
         OtlpProtocol::Http => "a URL such as http://collector:4318 or https://collector:4318",
         OtlpProtocol::Grpc => "a URL such as http://collector:4317 or https://collector:4317, or host:port",
     };
-    let is_insecure = signal.parsed(read, "INSECURE", false, parse::bool);
+    let is_insecure = signal.parsed(read, "INSECURE", parse::bool);
     let (port, default) = match protocol {
         OtlpProtocol::Http => (4318, signal.path()),
         OtlpProtocol::Grpc => (4317, ""),
@@ -129,16 +109,12 @@ fn endpoint(read: &mut SettingReader<'_>, signal: Signal, protocol: OtlpProtocol
     };
     // as in envoyproxy/ratelimit, and other than in OpenTelemetry's specification, the default is TLS
     let localhost = (localhost, !is_insecure);
-    let parse = |text: &str, below: &str| {
-        let parsed = parse_endpoint(text, protocol, below, is_insecure);
-        parsed.ok_or(expected)
-    };
-    let own = signal.variable("ENDPOINT");
-    if read.given(&own).is_some() {
-        // used as it is
-        return read.parsed(&own, localhost, |text| parse(text, ""));
-    }
-    read.parsed("OTEL_EXPORTER_OTLP_ENDPOINT", localhost, |text| parse(text, default))
+    let variable = signal.variable(read, "ENDPOINT");
+    // that of one signal is used as it is
+    let below = if variable == "OTEL_EXPORTER_OTLP_ENDPOINT" { default } else { "" };
+    let endpoint =
+        read.optional(variable, |text| parse_endpoint(text, protocol, below, is_insecure).ok_or(expected));
+    endpoint.unwrap_or(localhost)
 }
 
 /// A URL, or for gRPC also `host:port`. Appends `below` to its path.
@@ -183,32 +159,14 @@ fn parse_endpoint(
 }
 
 fn tls(read: &mut SettingReader<'_>, signal: Signal) -> (ClientTls, ClientTlsNames) {
-    let [ca, client, key] = signal.files();
-    let first = |variables: [&'static str; 2]| {
-        let given = variables.into_iter().find_map(|variable| Some((variable, read.given(variable)?)));
-        given.map_or((variables[1], None), |(variable, given)| (variable, Some(given)))
-    };
-    let ((ca_name, ca), (certificate, chain), (key_name, key)) = (first(ca), first(client), first(key));
-    let path = |given: Given| PathBuf::from(given.value);
-    let client = match (chain, key) {
-        (Some(chain), Some(key)) => Some((path(chain), path(key))),
-        (None, None) => None,
-        (Some(chain), None) => {
-            read.reject(chain, format!("set together with {key_name}"));
-            None
-        }
-        (None, Some(key)) => {
-            read.reject(key, format!("set together with {certificate}"));
-            None
-        }
-    };
-    let names = ClientTlsNames { ca: ca_name, certificate, key: key_name };
-    (ClientTls { ca: ca.map(path), client, any_name: false }, names)
+    let [ca, certificate, key] = signal.files(read);
+    let client = super::tls::client_files(read, certificate, key);
+    (ClientTls { ca: read.path(ca), client, any_name: false }, ClientTlsNames { ca, certificate, key })
 }
 
 fn headers(read: &mut SettingReader<'_>, signal: Signal) -> Vec<(HeaderName, HeaderValue)> {
     const EXPECTED: &str = "headers such as x-token=abc,x-region=eu, with values in percent-encoding";
-    signal.parsed(read, "HEADERS", Vec::new(), |text| {
+    signal.parsed(read, "HEADERS", |text| {
         let header = |(name, value): (String, String)| {
             let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
             // gRPC reserves these, and binary ones need another encoding
@@ -223,27 +181,28 @@ fn headers(read: &mut SettingReader<'_>, signal: Signal) -> Vec<(HeaderName, Hea
     })
 }
 
-/// The attributes of this instance. `TRACING_SERVICE_*` takes precedence; `instance` is the id if none is given.
+/// The attributes of this instance. The first of a name takes precedence; `instance` is the id if none is given.
 pub(super) fn resource(read: &mut SettingReader<'_>, instance: &str) -> Vec<(String, String)> {
-    let attributes = read.parsed("OTEL_RESOURCE_ATTRIBUTES", Vec::new(), |text| {
+    let attributes = read.parsed("OTEL_RESOURCE_ATTRIBUTES", |text| {
         let expected = "attributes such as deployment.environment=prod,k8s.pod.name=weir-0, with values in \
                         percent-encoding";
         encoded_pairs(text).ok_or(expected)
     });
-    let of_otel = attributes.iter().find(|(name, _)| name == "service.name").map(|(_, value)| value.clone());
-    let name = read.text("OTEL_SERVICE_NAME", of_otel.as_deref().unwrap_or("RateLimit"));
-    let mut resource = vec![("service.name".to_owned(), read.text("TRACING_SERVICE_NAME", &name))];
-    let mut add = |name: &str, value: String| {
-        if !value.is_empty() {
-            resource.push((name.to_owned(), value));
-        }
-    };
-    add("service.namespace", read.text("TRACING_SERVICE_NAMESPACE", ""));
-    let given = attributes.iter().find(|(name, _)| name == "service.instance.id");
-    let instance = given.map_or(instance, |(_, value)| value);
-    add("service.instance.id", read.text("TRACING_SERVICE_INSTANCE_ID", instance));
-    let version = ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-    for (name, value) in attributes.into_iter().chain([version]) {
+    let variables = [
+        ("service.name", "TRACING_SERVICE_NAME"),
+        ("service.name", "OTEL_SERVICE_NAME"),
+        ("service.namespace", "TRACING_SERVICE_NAMESPACE"),
+        ("service.instance.id", "TRACING_SERVICE_INSTANCE_ID"),
+    ];
+    let given = variables.map(|(name, variable)| Some((name.to_owned(), read.given(variable)?.value)));
+    let defaults = [
+        ("service.name", &*read.text("TRACING_SERVICE_NAME")),
+        ("service.instance.id", instance),
+        ("service.version", env!("CARGO_PKG_VERSION")),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let mut resource: Vec<(String, String)> = Vec::new();
+    for (name, value) in given.into_iter().flatten().chain(attributes).chain(defaults) {
         if resource.iter().all(|(existing, _)| *existing != name) {
             resource.push((name, value));
         }

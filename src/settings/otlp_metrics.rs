@@ -1,8 +1,6 @@
 //! Reads OpenTelemetry's variables for metrics.
 //! (<https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>)
 
-use std::time::Duration;
-
 use weir_export::otlp::{MetricSettings, Temporality};
 
 use super::{
@@ -16,7 +14,7 @@ pub(super) fn otlp_metrics(
     instance: &str,
     warnings: &mut Vec<String>,
 ) -> Option<MetricSettings> {
-    let exporters = read.text("OTEL_METRICS_EXPORTER", "none");
+    let exporters = read.text("OTEL_METRICS_EXPORTER");
     let exporters: Vec<&str> = exporters.split(',').map(str::trim).collect();
     // environments that many programs share set it, so others are no reason not to start; /metrics is always there
     for exporter in exporters.iter().filter(|name| !["otlp", "none", "prometheus", ""].contains(*name)) {
@@ -27,7 +25,7 @@ pub(super) fn otlp_metrics(
     if !exporters.contains(&"otlp") {
         return None;
     }
-    let histograms = read.text("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "");
+    let histograms = read.text("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION");
     if !histograms.is_empty() && histograms != "explicit_bucket_histogram" {
         warnings.push(format!(
             "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION is {histograms:?}, which has no effect: histograms have \
@@ -38,11 +36,10 @@ pub(super) fn otlp_metrics(
     Some(MetricSettings {
         resource: otlp::resource(read, instance),
         export: otlp::export(read, Signal::Metrics, protocol, warnings),
-        interval: read.parsed("OTEL_METRIC_EXPORT_INTERVAL", Duration::from_mins(1), millis),
-        timeout: read.parsed("OTEL_METRIC_EXPORT_TIMEOUT", Duration::from_secs(30), millis),
+        interval: read.parsed("OTEL_METRIC_EXPORT_INTERVAL", millis),
+        timeout: read.parsed("OTEL_METRIC_EXPORT_TIMEOUT", millis),
         temporality: read.choice(
             "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE",
-            Temporality::Cumulative,
             &[
                 ("cumulative", Temporality::Cumulative),
                 ("delta", Temporality::Delta),

@@ -1,8 +1,8 @@
 //! Parses values. Numbers, durations and booleans have Go's syntax, as in envoyproxy/ratelimit.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, ops::RangeInclusive, time::Duration};
 
-use super::resolved::ListenAddress;
+use super::resolve::ListenAddress;
 
 /// Such as `1h30m`, `500ms`, `1.5s` or `0`. The error describes a valid one.
 pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
@@ -34,7 +34,31 @@ pub(super) fn signed_duration(text: &str) -> Result<Option<Duration>, &'static s
 
 pub(super) fn positive_duration(text: &str) -> Result<Duration, &'static str> {
     let time = duration(text)?;
-    if time.is_zero() { Err("a duration above 0, such as 10s") } else { Ok(time) }
+    if time.is_zero() { Err("a duration above 0, such as 100ms or 10s") } else { Ok(time) }
+}
+
+/// `expected` describes a duration in `range`.
+pub(super) fn duration_in(
+    range: RangeInclusive<Duration>,
+    expected: &'static str,
+) -> impl Fn(&str) -> Result<Duration, &'static str> {
+    move |text| Some(duration(text)?).filter(|time| range.contains(time)).ok_or(expected)
+}
+
+pub(super) fn count_to(most: usize, what: &str) -> impl Fn(&str) -> Result<usize, String> {
+    move |text| {
+        let count = integer(text).filter(|count| (1..=most).contains(count));
+        count.ok_or_else(|| format!("a number of {what}, from 1 to {most}"))
+    }
+}
+
+/// One of `choices`, regardless of case.
+pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    let choice = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+    choice.map(|(_, value)| *value).ok_or_else(|| {
+        let names = choices.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        names.rsplit_once(", ").map_or(names.clone(), |(others, last)| format!("{others} or {last}"))
+    })
 }
 
 fn unit_nanos(unit: &str) -> Option<u64> {
@@ -101,6 +125,16 @@ pub(super) fn bytes(text: &str) -> Option<u64> {
     integer::<u64>(number)?.checked_mul(unit)
 }
 
+/// `example` is such a size.
+pub(super) fn bytes_from<T: TryFrom<u64>>(least: u64, example: &str) -> impl Fn(&str) -> Result<T, String> {
+    move |text| {
+        let bytes = bytes(text).filter(|bytes| *bytes >= least);
+        bytes
+            .and_then(|bytes| T::try_from(bytes).ok())
+            .ok_or_else(|| format!("a size of at least {}MiB, such as {example}", least >> 20))
+    }
+}
+
 /// As Go's `strconv.ParseBool` does.
 pub(super) fn bool(text: &str) -> Result<bool, &'static str> {
     match text {
@@ -130,12 +164,6 @@ pub(super) fn address(text: &str) -> Option<ListenAddress> {
     let (interface, port) = text.rsplit_once(':')?;
     let host = if interface.is_empty() { Some(IpAddr::from([0, 0, 0, 0])) } else { host(interface) };
     Some(ListenAddress { host: host?, port: port.parse().ok()? })
-}
-
-/// A `token` of RFC 9110, section 5.6.2.
-pub(super) fn is_header_name(text: &str) -> bool {
-    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    !text.is_empty() && text.bytes().all(token)
 }
 
 #[cfg(test)]

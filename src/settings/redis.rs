@@ -1,45 +1,20 @@
 //! Reads the Redis variables of envoyproxy/ratelimit. Most have a `REDIS_PERSECOND_` counterpart for the Redis of
 //! per-second limits; both use the same TLS files.
 
-use std::{path::PathBuf, time::Duration};
-
 use redis::IntoConnectionInfo as _;
 use weir_remotes::redis::{Address, Auth, Backoff, RedisEndpoint, RedisSettings, Tls, Topology};
 
 use super::{
     backend::{Backend, SharedKeys},
-    reader::{Given, SettingReader},
+    parse,
+    reader::SettingReader,
     tls,
 };
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// The variables that each set has, without its prefix.
-pub(super) const VARIABLES: [&str; 12] = [
-    "AUTH",
-    "CLUSTER_PIPELINE_PARALLELISM",
-    "PIPELINE_LIMIT",
-    "PIPELINE_WINDOW",
-    "POOL_ON_EMPTY_BEHAVIOR",
-    "POOL_SIZE",
-    "SENTINEL_AUTH",
-    "SOCKET_TYPE",
-    "TIMEOUT",
-    "TLS",
-    "TYPE",
-    "URL",
-];
-
 const TLS_FILES: [&str; 3] = ["REDIS_TLS_CACERT", "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"];
-
-const WITHOUT_EFFECT: [(&str, &str); 5] = [
-    ("POOL_SIZE", "each server has one multiplexed connection"),
-    ("POOL_ON_EMPTY_BEHAVIOR", "each server has one multiplexed connection"),
-    ("PIPELINE_WINDOW", "concurrent commands are pipelined without a wait"),
-    ("PIPELINE_LIMIT", "concurrent commands are pipelined without a wait"),
-    ("CLUSTER_PIPELINE_PARALLELISM", "the nodes of a cluster are queried in parallel"),
-];
 
 /// `REDIS_TYPE`.
 #[derive(Clone, Copy)]
@@ -54,10 +29,6 @@ enum RedisType {
 enum SocketType {
     Tcp,
     Unix,
-}
-
-struct VariableNames {
-    prefix: &'static str,
 }
 
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -78,18 +49,17 @@ pub(super) fn redis(
     let has_per_second = read.bool("REDIS_PERSECOND");
     let mut about_redis = Vec::new();
     let backoff = backoff(read, &mut about_redis);
-    let connect_within = read.duration("REDIS_STARTUP_MAX_ELAPSED_TIME", Duration::ZERO);
+    let connect_within = read.duration("REDIS_STARTUP_MAX_ELAPSED_TIME");
     let connect_within = Some(connect_within).filter(|within| !within.is_zero());
     if backend != Backend::Redis {
         return None;
     }
     warnings.append(&mut about_redis);
-    let names = [VariableNames { prefix: "REDIS_" }, VariableNames { prefix: "REDIS_PERSECOND_" }];
-    let main = endpoint(read, &names[0], warnings);
+    let main = endpoint(read, "REDIS_", warnings);
     let per_second = if has_per_second {
-        endpoint(read, &names[1], warnings)
+        endpoint(read, "REDIS_PERSECOND_", warnings)
     } else {
-        if read.given("REDIS_PERSECOND_URL").is_some() {
+        if read.is_given("REDIS_PERSECOND_URL") {
             warnings
                 .push("REDIS_PERSECOND_URL is set, but has no effect: REDIS_PERSECOND is not true".into());
         }
@@ -108,35 +78,26 @@ pub(super) fn redis(
 }
 
 fn backoff(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> Backoff {
-    let default = Backoff::default();
-    let initial = read.duration_above_0("REDIS_STARTUP_INITIAL_INTERVAL", default.initial, warnings);
-    let max = read.duration_above_0("REDIS_STARTUP_MAX_INTERVAL", default.max, warnings);
+    let initial = read.duration_above_0("REDIS_STARTUP_INITIAL_INTERVAL", warnings);
+    let max = read.duration_above_0("REDIS_STARTUP_MAX_INTERVAL", warnings);
     Backoff { initial, max: max.max(initial) }
 }
 
 fn endpoint(
     read: &mut SettingReader<'_>,
-    names: &VariableNames,
+    prefix: &'static str,
     warnings: &mut Vec<String>,
 ) -> Option<RedisEndpoint> {
     const KINDS: [(&str, RedisType); 3] =
         [("SINGLE", RedisType::Single), ("SENTINEL", RedisType::Sentinel), ("CLUSTER", RedisType::Cluster)];
-    let kind = read.choice(&names.of("TYPE"), RedisType::Single, &KINDS);
-    let socket = {
-        const SOCKETS: [(&str, Option<SocketType>); 2] =
-            [("tcp", Some(SocketType::Tcp)), ("unix", Some(SocketType::Unix))];
-        read.choice(&names.of("SOCKET_TYPE"), None, &SOCKETS)
-    };
-    let timeout = read.duration_above_0(&names.of("TIMEOUT"), Duration::from_secs(10), warnings);
-    let tls = read.bool(&names.of("TLS"));
+    let of = |name: &str| format!("{prefix}{name}");
+    let kind = read.choice(&of("TYPE"), &KINDS);
+    let sockets = [("tcp", SocketType::Tcp), ("unix", SocketType::Unix)];
+    let socket = read.optional(&of("SOCKET_TYPE"), |text| parse::choice(text, &sockets));
+    let timeout = read.duration_above_0(&of("TIMEOUT"), warnings);
+    let tls = read.bool(&of("TLS"));
     let files = tls_files(read);
-    for (name, reason) in WITHOUT_EFFECT {
-        let name = names.of(name);
-        if read.given(&name).is_some_and(|given| given.value != "0") {
-            warnings.push(format!("{name} is set, but has no effect: {reason}"));
-        }
-    }
-    let variable = names.of("URL");
+    let variable = of("URL");
     let Some(given) = read.given(&variable) else {
         read.missing(&variable, "the address of Redis, such as redis:6379");
         return None;
@@ -148,8 +109,8 @@ fn endpoint(
             return None;
         }
     };
-    let mut auth = auth_of(read, &names.of("AUTH"));
-    let sentinel_auth = auth_of(read, &names.of("SENTINEL_AUTH"));
+    let mut auth = auth_of(read, &of("AUTH"));
+    let sentinel_auth = auth_of(read, &of("SENTINEL_AUTH"));
     let topology = match topology {
         // the URLs are those of the sentinels
         Topology::Sentinel { master, sentinels, .. } => {
@@ -157,7 +118,7 @@ fn endpoint(
         }
         topology => {
             if sentinel_auth.is_some() {
-                let (variable, kind) = (names.of("SENTINEL_AUTH"), names.of("TYPE"));
+                let (variable, kind) = (of("SENTINEL_AUTH"), of("TYPE"));
                 warnings.push(format!("{variable} is set, but has no effect: {kind} is not SENTINEL"));
             }
             auth = login(auth, url.user, url.password);
@@ -165,7 +126,7 @@ fn endpoint(
         }
     };
     if !tls && !url.tls {
-        let switch = names.of("TLS");
+        let switch = of("TLS");
         let not_encrypted = format!(
             "connections to the Redis of {variable} are in plain text: {switch} is not true, and {variable} does not \
              begin with rediss://"
@@ -178,7 +139,7 @@ fn endpoint(
         tls: (tls || url.tls).then_some(files),
         database: url.database,
         timeout,
-        variables: names.prefix,
+        variables: prefix,
     })
 }
 
@@ -201,8 +162,7 @@ fn auth_of(read: &SettingReader<'_>, variable: &str) -> Option<Auth> {
 }
 
 fn tls_files(read: &mut SettingReader<'_>) -> Tls {
-    let path = |given: Given| PathBuf::from(given.value);
-    let ca = read.given("REDIS_TLS_CACERT").map(path);
+    let ca = read.path("REDIS_TLS_CACERT");
     let any_name = read.bool("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION");
     let client = tls::client_files(read, "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY");
     Tls { ca, client, any_name }
@@ -333,14 +293,6 @@ fn url(rest: &str, tls: bool, port: u16) -> Option<(Address, Url)> {
 fn unescaped(text: &str) -> Option<String> {
     let url = format!("redis://:{text}@localhost").into_connection_info().ok()?;
     Some(url.redis_settings().password().unwrap_or_default().to_owned())
-}
-
-// === impl VariableNames ===
-
-impl VariableNames {
-    fn of(&self, name: &str) -> String {
-        format!("{}{name}", self.prefix)
-    }
 }
 
 #[cfg(test)]

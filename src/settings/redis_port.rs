@@ -6,7 +6,7 @@ use weir_server::resp::{Auth, ServiceSettings};
 use super::{
     parse,
     reader::SettingReader,
-    resolved::{ListenAddress, RedisPortSettings},
+    resolve::{ListenAddress, RedisPortSettings},
     tls,
 };
 
@@ -19,7 +19,7 @@ pub(super) fn redis_port(
     grpc: Option<&ServerTls>,
     warnings: &mut Vec<String>,
 ) -> Option<RedisPortSettings> {
-    let port = read.parsed("WEIR_REDIS_PORT", None, |text| match text {
+    let port = read.optional("WEIR_REDIS_PORT", |text| match text {
         "true" => Ok(Some(PORT)),
         "false" => Ok(None),
         // Kubernetes sets it so in all pods beside a service called weir-redis
@@ -33,17 +33,12 @@ pub(super) fn redis_port(
             .ok_or("true, which means 9049, false, or a port from 0 to 65535, where 0 selects a free port"),
     });
     let host = read.host("WEIR_REDIS_HOST");
-    let auth = read.parsed("WEIR_REDIS_AUTH", None, |text| {
-        Auth::parse(text).map(Some).ok_or("a password, or user:password")
-    });
+    let auth =
+        read.optional("WEIR_REDIS_AUTH", |text| Auth::parse(text).ok_or("a password, or user:password"));
     let allows_reset = read.bool("WEIR_REDIS_RESET");
-    let is_encrypted = read.parsed("WEIR_REDIS_TLS", grpc.is_some(), parse::bool);
-    let Some(port) = port else {
-        for name in ["WEIR_REDIS_HOST", "WEIR_REDIS_AUTH", "WEIR_REDIS_RESET", "WEIR_REDIS_TLS"] {
-            if read.given(name).is_some() {
-                warnings.push(format!("{name} is set, but has no effect: WEIR_REDIS_PORT is not set"));
-            }
-        }
+    let is_encrypted = read.optional("WEIR_REDIS_TLS", parse::bool).unwrap_or(grpc.is_some());
+    let Some(port) = port.flatten() else {
+        warnings.extend(read.without_effect("Redis port", "WEIR_REDIS_PORT is not set"));
         return None;
     };
     let tls = match (is_encrypted, grpc) {

@@ -1,17 +1,31 @@
-//! Resolves flags and variables to [`Settings`]. Holds the name and default of every setting.
+//! The settings, which the rest of the service reads, and how flags and variables are resolved to them.
 
-use std::{num::NonZero, path::PathBuf, thread::available_parallelism, time::Duration};
+use std::{net::IpAddr, num::NonZero, path::PathBuf, thread::available_parallelism, time::Duration};
 
+use http::HeaderName;
+use weir_config;
+use weir_coordinate::CoordinationSettings;
+use weir_disk::DiskSettings;
 use weir_export::{
     log::{self, LogFormat},
+    otlp::MetricSettings,
     prometheus::TimeUnit,
     statsd::{Dialect, Protocol, StatsdSettings},
-    trace::random_instance_id,
+    trace::{TraceSettings, random_instance_id},
 };
 use weir_limit::{Modes, Scope, SharedCounts, SharedStore};
-use weir_limiter::ReportedRejections;
+use weir_limiter::{self, ReportedRejections};
+use weir_net::{dns::DnsSettings, tls::ServerTls};
 use weir_observe::{hot_keys::HotKeyValues, text::shortened};
-use weir_server::headers::{HeaderNames, HeaderStyle, ResponseHeaders};
+use weir_remotes::{memcached::MemcachedSettings, redis::RedisSettings};
+use weir_server::{
+    bounds::Bounds,
+    headers::{HeaderNames, HeaderStyle, ResponseHeaders},
+    http::JsonAccess,
+    resp::ServiceSettings,
+};
+use weir_sources::xds::XdsSettings;
+use weir_store::WaitBounds;
 
 use super::{
     backend::{Backend, SharedKeys},
@@ -24,29 +38,165 @@ use super::{
     mogrifiers::mogrifiers,
     otlp_metrics, parse,
     reader::{MAX_SHOWN, SettingErrors, SettingReader},
-    redis, redis_port,
-    resolved::{
-        GrpcAddress, GrpcSettings, ListenAddress, LogSettings, PrometheusSettings, RulesSettings, Settings,
-        StopSettings,
-    },
-    tls, trace, unknown, unsupported, xds,
+    redis, redis_port, tls, trace, unknown, unsupported, xds,
 };
-
-const HOUR: Duration = Duration::from_hours(1);
 
 /// More than any machine has cores: a larger number is a typing error.
 const MAX_WORKERS: usize = 1024;
 
+/// All settings, resolved.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The source of the rules.
+    pub rules: RulesSettings,
+    /// The gRPC server.
+    pub grpc: GrpcSettings,
+    /// `WEIR_REDIS_PORT`: the server of Redis' protocol, if it is on.
+    pub redis_port: Option<RedisPortSettings>,
+    /// The HTTP server: `/json`, `/healthcheck`, `/metrics`.
+    pub http: ListenAddress,
+    /// `WEIR_JSON`: who may use `/json`.
+    pub json: JsonAccess,
+    /// The debug pages.
+    pub debug: ListenAddress,
+    /// `USE_PROMETHEUS`: a separate port for metrics, as in envoyproxy/ratelimit. Other HTTP ports always serve them.
+    pub prometheus: Option<PrometheusSettings>,
+    /// `PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`: the unit of response times in metrics.
+    pub time_unit: TimeUnit,
+    /// `PROMETHEUS_MAPPER_YAML`: the file that names the metrics of envoyproxy/ratelimit.
+    pub prometheus_mapper: Option<PathBuf>,
+    /// The StatsD server that stats are sent to, if any.
+    pub statsd: Option<StatsdSettings>,
+    /// `SANITIZE_DESCRIPTOR_METRIC_DOTS`: dots in the keys and values of rules are `_` in the names of stats.
+    pub dots_are_replaced: bool,
+    /// The bounds on what clients can make the servers hold or wait for.
+    pub bounds: Bounds,
+    /// `TRACING_ENABLED`: how requests are traced, if they are.
+    pub trace: Option<TraceSettings>,
+    /// `OTEL_METRICS_EXPORTER`: how metrics are sent to an OpenTelemetry collector, if they are.
+    pub otlp_metrics: Option<MetricSettings>,
+    /// The log.
+    pub log: LogSettings,
+    /// The settings of decisions.
+    pub limiter: weir_limiter::DecisionSettings,
+    /// The headers of every response.
+    pub response_headers: ResponseHeaders,
+    /// The coordination of instances that share a store.
+    pub coordination: CoordinationSettings,
+    /// `WEIR_MAX_COUNTERS`: the maximum number of counters in memory, at least 1.
+    pub max_counters: usize,
+    /// `WEIR_MAX_WAITERS`, `WEIR_MAX_WAITERS_PER_KEY` and `WEIR_MAX_WAIT`: the bounds on callers that wait.
+    pub waits: WaitBounds,
+    /// The directory that counts are kept in beside memory.
+    pub disk: Option<DiskSettings>,
+    /// The Redis that instances share their counts through; without one, each keeps its counts in memory.
+    pub redis: Option<RedisSettings>,
+    /// The Memcached that instances share their counts through instead of a Redis.
+    pub memcached: Option<MemcachedSettings>,
+    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: the service is healthy only with at least one domain in its rules.
+    pub healthy_with_rules_only: bool,
+    /// The delays of a graceful stop.
+    pub stop: StopSettings,
+    /// Warnings about settings without effect, for the log.
+    pub warnings: Vec<String>,
+}
+
+/// The source of the rules.
+#[derive(Clone, Debug)]
+pub struct RulesSettings {
+    /// `CONFIG_TYPE`: the control plane that sends the rules; none to read them from the directory.
+    pub xds: Option<XdsSettings>,
+    /// The directory that is read and watched.
+    pub dir: PathBuf,
+    /// How its files are read.
+    pub files: weir_config::Options,
+    /// `FORCE_START_WITHOUT_INITIAL_CONFIG`: starts without rules if the initial load fails.
+    pub force_start: bool,
+    /// How the numbers of instances that rules take from DNS are looked up.
+    pub dns: DnsSettings,
+}
+
+/// Settings of the gRPC server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrpcSettings {
+    /// The address that it listens on.
+    pub address: GrpcAddress,
+    /// `GRPC_SERVER_USE_TLS`: the certificates, if connections are encrypted.
+    pub tls: Option<ServerTls>,
+    /// `GRPC_MAX_CONNECTION_AGE`: the age, ±10 %, at which a connection is closed gracefully; none for no limit.
+    pub max_age: Option<Duration>,
+    /// `GRPC_MAX_CONNECTION_AGE_GRACE`: the time that its requests may then take; none for no limit.
+    pub max_age_grace: Option<Duration>,
+    /// `WEIR_WORKERS`: the number of threads, at least 1; by default one per core available to the process.
+    pub threads: usize,
+}
+
+/// Settings of the server of Redis' protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisPortSettings {
+    /// `WEIR_REDIS_HOST` and `WEIR_REDIS_PORT`.
+    pub address: ListenAddress,
+    /// `WEIR_REDIS_TLS`: the certificates if connections are encrypted: the gRPC server's, if it has any.
+    pub tls: Option<ServerTls>,
+    /// What clients have to give, and what they may do.
+    pub service: ServiceSettings,
+}
+
+/// The address that the gRPC server listens on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrpcAddress {
+    /// An interface and a port.
+    Tcp(ListenAddress),
+    /// `GRPC_UDS`: the path of a unix socket.
+    Unix(PathBuf),
+}
+
+/// An address to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenAddress {
+    /// The interface.
+    pub host: IpAddr,
+    /// The port; 0 selects a free one.
+    pub port: u16,
+}
+
+/// A port that serves only metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrometheusSettings {
+    /// `PROMETHEUS_ADDR`.
+    pub address: ListenAddress,
+    /// `PROMETHEUS_PATH`; begins with a slash.
+    pub path: String,
+}
+
+/// Settings of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    /// `LOG_LEVEL` as given; [`observe::log`](crate::observe::log) parses it.
+    pub level: String,
+    /// `LOG_FORMAT`.
+    pub format: LogFormat,
+    /// `WEIR_LOG_VALUES`: whether the values of descriptors are in the lines about rejections.
+    pub values: bool,
+}
+
+/// The delays of a graceful stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StopSettings {
+    /// `WEIR_STOP_DELAY`: the time to serve after health checks start to fail, so that load balancers notice.
+    pub delay: Duration,
+    /// `WEIR_STOP_TIMEOUT`: the time that open requests may then take before they are aborted.
+    pub timeout: Duration,
+}
+
+// === impl Settings ===
+
 impl Settings {
     /// Resolves each setting from `flags`, else from `environment`, else to its default.
-    ///
-    /// # Errors
-    ///
-    /// All invalid settings.
     pub fn resolve(flags: &Flags, environment: &dyn Environment) -> Result<Self, SettingErrors> {
         let mut reader = SettingReader::new(flags, environment);
         let read = &mut reader;
-        let max_counters = read.parsed("WEIR_MAX_COUNTERS", 500_000, |text| {
+        let max_counters = read.parsed("WEIR_MAX_COUNTERS", |text| {
             let counters = parse::integer(text).filter(|counters| *counters > 0);
             counters.ok_or("a number of counters, at least 1")
         });
@@ -73,13 +223,13 @@ impl Settings {
             } else {
                 TimeUnit::Seconds
             },
-            prometheus_mapper: read.given("PROMETHEUS_MAPPER_YAML").map(|given| given.value.into()),
+            prometheus_mapper: read.path("PROMETHEUS_MAPPER_YAML"),
             statsd: statsd(read, &mut warnings),
             dots_are_replaced: read.bool("SANITIZE_DESCRIPTOR_METRIC_DOTS"),
             trace: trace::trace(read, backend, &instance, &mut warnings),
             otlp_metrics: otlp_metrics::otlp_metrics(read, &instance, &mut warnings),
             log: LogSettings {
-                level: read.parsed("LOG_LEVEL", "WARN".to_owned(), |text| {
+                level: read.parsed("LOG_LEVEL", |text| {
                     if log::is_level(text) { Ok(text.to_owned()) } else { Err(log::LEVELS) }
                 }),
                 format: read_log_format(read, &mut warnings),
@@ -94,8 +244,8 @@ impl Settings {
             max_counters,
             healthy_with_rules_only: read.bool("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
             stop: StopSettings {
-                delay: read.duration("WEIR_STOP_DELAY", Duration::from_secs(1)),
-                timeout: read.duration("WEIR_STOP_TIMEOUT", Duration::from_secs(30)),
+                delay: read.duration("WEIR_STOP_DELAY"),
+                timeout: read.duration("WEIR_STOP_TIMEOUT"),
             },
             redis,
             memcached,
@@ -108,90 +258,65 @@ impl Settings {
 }
 
 /// Resolves how rule files are read from `environment`, for commands that only read them.
-///
-/// # Errors
-///
-/// All invalid settings among these.
 pub fn file_options(environment: &dyn Environment) -> Result<weir_config::Options, SettingErrors> {
-    let flags = Flags::default();
-    let mut reader = SettingReader::new(&flags, environment);
-    let options = read_file_options(&mut reader);
-    reader.finish().map(|()| options)
+    resolve_only(environment, read_file_options)
 }
 
-/// Resolves the directory whose rules the service serves from `environment`, for commands that are given no path.
-///
-/// # Errors
-///
-/// All invalid settings among these; also if the service has its rules from a control plane.
+/// Resolves the directory whose rules the service serves from `environment`, for commands that are given no path. It
+/// is an error if the service has its rules from a control plane.
 pub fn rules_dir(environment: &dyn Environment) -> Result<PathBuf, SettingErrors> {
-    let flags = Flags::default();
-    let mut reader = SettingReader::new(&flags, environment);
-    if let Some(given) = reader.given("CONFIG_TYPE").filter(|given| given.value == "GRPC_XDS_SOTW") {
-        reader.reject(
-            given,
-            "FILE, or the command needs a path: the service has its rules from a control plane",
-        );
-    }
-    let dir = read_rules_dir(&mut reader);
-    reader.finish().map(|()| dir)
+    const FILES: &str = "FILE, or the command needs a path: the service has its rules from a control plane";
+    resolve_only(environment, |read| {
+        if xds::is_wanted(read)
+            && let Some(given) = read.given("CONFIG_TYPE")
+        {
+            read.reject(given, FILES);
+        }
+        read_rules_dir(read)
+    })
 }
 
 /// Resolves how instances share counts, and what a rejection affects, for commands that explain rules.
-///
-/// # Errors
-///
-/// All invalid settings among these.
 pub fn shared_counts(environment: &dyn Environment) -> Result<(SharedCounts, Scope), SettingErrors> {
-    let flags = Flags::default();
-    let mut reader = SettingReader::new(&flags, environment);
-    let store = match Backend::read(&mut reader) {
-        Backend::Redis => Some(SharedStore::Redis),
-        Backend::Memcached => Some(SharedStore::Memcached),
-        Backend::Memory | Backend::Disk => None,
-    };
-    let coordination = coordination(&mut reader, 1);
-    let scope = limiter(&mut reader).scope;
-    let shared = SharedCounts {
-        store,
-        mode: coordination.coordination,
-        sync_interval: coordination.sync_interval,
-        on_store_failure: coordination.on_store_failure,
-        instances: None,
-    };
-    reader.finish().map(|()| (shared, scope))
+    resolve_only(environment, |read| {
+        let store = match Backend::read(read) {
+            Backend::Redis => Some(SharedStore::Redis),
+            Backend::Memcached => Some(SharedStore::Memcached),
+            Backend::Memory | Backend::Disk => None,
+        };
+        let CoordinationSettings { coordination: mode, sync_interval, on_store_failure, .. } =
+            coordination(read, 1);
+        let shared = SharedCounts { store, mode, sync_interval, on_store_failure, instances: None };
+        (shared, limiter(read).scope)
+    })
 }
 
 /// Resolves the address of the debug port from `environment`, for commands that call it.
-///
-/// # Errors
-///
-/// All invalid settings among these.
 pub fn debug_address(environment: &dyn Environment) -> Result<ListenAddress, SettingErrors> {
-    let flags = Flags::default();
-    let mut reader = SettingReader::new(&flags, environment);
-    let address = read_debug_address(&mut reader);
-    reader.finish().map(|()| address)
+    resolve_only(environment, read_debug_address)
 }
 
 /// Resolves the address of the HTTP server from `environment`, for commands that call it.
-///
-/// # Errors
-///
-/// All invalid settings among these.
 pub fn http_address(environment: &dyn Environment) -> Result<ListenAddress, SettingErrors> {
+    resolve_only(environment, read_http_address)
+}
+
+fn resolve_only<T>(
+    environment: &dyn Environment,
+    read: impl FnOnce(&mut SettingReader<'_>) -> T,
+) -> Result<T, SettingErrors> {
     let flags = Flags::default();
     let mut reader = SettingReader::new(&flags, environment);
-    let address = read_http_address(&mut reader);
-    reader.finish().map(|()| address)
+    let settings = read(&mut reader);
+    reader.finish().map(|()| settings)
 }
 
 fn read_debug_address(read: &mut SettingReader<'_>) -> ListenAddress {
-    ListenAddress { host: read.host("DEBUG_HOST"), port: read.port("DEBUG_PORT", 6070) }
+    ListenAddress { host: read.host("DEBUG_HOST"), port: read.port("DEBUG_PORT") }
 }
 
 fn read_http_address(read: &mut SettingReader<'_>) -> ListenAddress {
-    ListenAddress { host: read.host("HOST"), port: read.port("PORT", 8080) }
+    ListenAddress { host: read.host("HOST"), port: read.port("PORT") }
 }
 
 fn read_file_options(read: &mut SettingReader<'_>) -> weir_config::Options {
@@ -219,19 +344,19 @@ fn read_log_format(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> 
         warnings.push(format!("{VARIABLE} is {value:?}, neither text nor json, so the log is text"));
         return LogFormat::Text;
     }
-    read.choice(VARIABLE, LogFormat::Text, &FORMATS)
+    read.choice(VARIABLE, &FORMATS)
 }
 
 fn rules(read: &mut SettingReader<'_>, flags: &Flags, warnings: &mut Vec<String>) -> RulesSettings {
     // has no effect, since the whole path to the rules is always watched; parsed so that typing errors are reported
-    read.parsed("RUNTIME_WATCH_ROOT", true, parse::bool);
+    read.bool("RUNTIME_WATCH_ROOT");
     let files = read_file_options(read);
     RulesSettings {
         xds: xds::xds(read, files.merge_domains, warnings),
         dir: flags.config.as_ref().map_or_else(|| read_rules_dir(read), PathBuf::from),
         files,
         force_start: read.bool("FORCE_START_WITHOUT_INITIAL_CONFIG"),
-        dns: weir_net::dns::DnsSettings::default(),
+        dns: DnsSettings::default(),
     }
 }
 
@@ -244,40 +369,29 @@ fn read_rules_dir(read: &mut SettingReader<'_>) -> PathBuf {
     }
     let mut dir = PathBuf::from(root.map_or_else(|| "/srv/runtime_data/current".into(), |root| root.value));
     // envoyproxy/ratelimit joins strings, so a leading slash does not make either of them the root
-    let below = [subdirectory.map(|below| below.value), Some(read.text("RUNTIME_APPDIRECTORY", "config"))];
+    let below = [subdirectory.map(|below| below.value), Some(read.text("RUNTIME_APPDIRECTORY"))];
     dir.extend(below.iter().flatten().map(|below| below.trim_start_matches('/')));
     dir
 }
 
 fn grpc(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> GrpcSettings {
     let host = read.host("GRPC_HOST");
-    let port = read.port("GRPC_PORT", 8081);
-    let socket = read.given("GRPC_UDS");
-    let mut age = |variable, default| max_age(read, variable, default, warnings);
-    let max_age = age("GRPC_MAX_CONNECTION_AGE", 24 * HOUR);
-    let max_age_grace = age("GRPC_MAX_CONNECTION_AGE_GRACE", HOUR);
+    let port = read.port("GRPC_PORT");
+    let socket = read.path("GRPC_UDS");
     GrpcSettings {
-        address: socket.map_or(GrpcAddress::Tcp(ListenAddress { host, port }), |given| {
-            GrpcAddress::Unix(given.value.into())
-        }),
+        address: socket.map_or(GrpcAddress::Tcp(ListenAddress { host, port }), GrpcAddress::Unix),
         tls: tls::server(read, warnings),
-        max_age,
-        max_age_grace,
-        threads: read.parsed("WEIR_WORKERS", available_parallelism().map_or(1, NonZero::get), |text| {
-            let threads = parse::integer(text).filter(|threads| (1..=MAX_WORKERS).contains(threads));
-            threads.ok_or("a number of threads, from 1 to 1024")
-        }),
+        max_age: max_age(read, "GRPC_MAX_CONNECTION_AGE", warnings),
+        max_age_grace: max_age(read, "GRPC_MAX_CONNECTION_AGE_GRACE", warnings),
+        threads: read
+            .optional("WEIR_WORKERS", parse::count_to(MAX_WORKERS, "threads"))
+            .unwrap_or_else(|| available_parallelism().map_or(1, NonZero::get)),
     }
 }
 
 /// 0 means none, as in envoyproxy/ratelimit. There, the first connection ends the process if it is negative.
-fn max_age(
-    read: &mut SettingReader<'_>,
-    variable: &str,
-    default: Duration,
-    warnings: &mut Vec<String>,
-) -> Option<Duration> {
-    let age = read.parsed(variable, Some(default), parse::signed_duration);
+fn max_age(read: &mut SettingReader<'_>, variable: &str, warnings: &mut Vec<String>) -> Option<Duration> {
+    let age = read.parsed(variable, parse::signed_duration);
     if age.is_none() {
         warnings.push(format!("{variable} is below 0, which counts as 0: there is no maximum"));
     }
@@ -285,11 +399,10 @@ fn max_age(
 }
 
 fn prometheus(read: &mut SettingReader<'_>) -> Option<PrometheusSettings> {
-    let address =
-        read.parsed("PROMETHEUS_ADDR", ListenAddress { host: [0, 0, 0, 0].into(), port: 9090 }, |text| {
-            parse::address(text).ok_or("an address and port to listen on, such as :9090 or 127.0.0.1:9090")
-        });
-    let path = read.parsed("PROMETHEUS_PATH", "/metrics".to_owned(), |text| {
+    let address = read.parsed("PROMETHEUS_ADDR", |text| {
+        parse::address(text).ok_or("an address and port to listen on, such as :9090 or 127.0.0.1:9090")
+    });
+    let path = read.parsed("PROMETHEUS_PATH", |text| {
         if text.starts_with('/') { Ok(text.to_owned()) } else { Err("a path such as /metrics") }
     });
     let wanted = read.bool("USE_PROMETHEUS") && !read.bool("DISABLE_STATS");
@@ -298,21 +411,20 @@ fn prometheus(read: &mut SettingReader<'_>) -> Option<PrometheusSettings> {
 
 /// Off unless a variable enables it. envoyproxy/ratelimit has it on by default, and logs errors without a server.
 fn statsd(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> Option<StatsdSettings> {
-    let named = read.given("STATSD_HOST").is_some();
+    let named = read.is_given("STATSD_HOST");
     let dog = read.bool("USE_DOG_STATSD");
-    let wanted = read.parsed("USE_STATSD", named || dog, parse::bool) || dog;
+    let wanted = read.optional("USE_STATSD", parse::bool).unwrap_or(named) || dog;
     // as in envoyproxy/ratelimit, DogStatsD uses UDP regardless of STATSD_PROTOCOL
-    let protocol =
-        read.choice("STATSD_PROTOCOL", Protocol::Tcp, &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)]);
+    let protocol = read.choice("STATSD_PROTOCOL", &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)]);
     let settings = StatsdSettings {
-        host: read.text("STATSD_HOST", "localhost"),
-        port: read.parsed("STATSD_PORT", 8125, |text| {
+        host: read.text("STATSD_HOST"),
+        port: read.parsed("STATSD_PORT", |text| {
             parse::integer(text).filter(|port| *port > 0).ok_or("a port from 1 to 65535")
         }),
         protocol: if dog { Protocol::Udp } else { protocol },
         dialect: if dog { Dialect::Dog } else { Dialect::Plain },
-        tags: read.parsed("EXTRA_TAGS", Vec::new(), parse::pairs).into_iter().collect(),
-        interval: read.parsed("STATS_FLUSH_INTERVAL", Duration::from_secs(10), parse::positive_duration),
+        tags: read.parsed("EXTRA_TAGS", parse::pairs).into_iter().collect(),
+        interval: read.parsed("STATS_FLUSH_INTERVAL", parse::positive_duration),
         gauges: read.bool("WEIR_STATSD_GAUGES"),
         mogrifiers: mogrifiers(read, dog, warnings),
     };
@@ -320,30 +432,27 @@ fn statsd(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> Option<St
 }
 
 fn response_headers(read: &mut SettingReader<'_>) -> ResponseHeaders {
-    let defaults = HeaderNames::default();
-    let mut header = |variable: &str, default: &str| {
-        read.parsed(variable, default.to_owned(), |text| {
-            let name = parse::is_header_name(text).then(|| text.to_owned());
-            name.ok_or("a header's name: letters, digits and any of !#$%&'*+-.^_`|~")
+    let mut header = |variable: &str| {
+        read.parsed(variable, |text| {
+            let name = HeaderName::from_bytes(text.as_bytes()).map(|_| text.to_owned());
+            name.map_err(|_| "a header's name: letters, digits and any of !#$%&'*+-.^_`|~")
         })
     };
     let reference = HeaderNames {
-        limit: header("LIMIT_LIMIT_HEADER", &defaults.limit),
-        remaining: header("LIMIT_REMAINING_HEADER", &defaults.remaining),
-        reset: header("LIMIT_RESET_HEADER", &defaults.reset),
+        limit: header("LIMIT_LIMIT_HEADER"),
+        remaining: header("LIMIT_REMAINING_HEADER"),
+        reset: header("LIMIT_RESET_HEADER"),
     };
     let for_request = HeaderNames {
-        limit: header("LIMIT_REQUEST_LIMIT_HEADER", &defaults.limit),
-        remaining: header("LIMIT_REQUEST_REMAINING_HEADER", &defaults.remaining),
-        reset: header("LIMIT_REQUEST_RESET_HEADER", &defaults.reset),
+        limit: header("LIMIT_REQUEST_LIMIT_HEADER"),
+        remaining: header("LIMIT_REQUEST_REMAINING_HEADER"),
+        reset: header("LIMIT_REQUEST_RESET_HEADER"),
     };
     let enabled = read.bool("LIMIT_RESPONSE_HEADERS_ENABLED");
-    let styles = read.parsed("WEIR_RESPONSE_HEADERS", Vec::new(), |text| header_styles(text, &reference));
-    let mut styles = match styles {
-        chosen if !chosen.is_empty() => chosen,
-        _ if enabled => vec![HeaderStyle::LimitRemainingReset(reference)],
-        _ => Vec::new(),
-    };
+    let styles = read.optional("WEIR_RESPONSE_HEADERS", |text| header_styles(text, &reference));
+    let of_reference =
+        || enabled.then_some(HeaderStyle::LimitRemainingReset(reference)).into_iter().collect();
+    let mut styles = styles.unwrap_or_else(of_reference);
     if read.bool("LIMIT_REQUEST_HEADERS_ENABLED") {
         styles.push(HeaderStyle::LimitRemainingResetForRequest(for_request));
     }
@@ -360,25 +469,21 @@ fn limiter(read: &mut SettingReader<'_>) -> weir_limiter::DecisionSettings {
             rejecting_rule: read.bool("WEIR_RULE_METADATA"),
         },
         scope: if whole_request { Scope::Request } else { Scope::Descriptor },
-        near_limit_ratio: read.parsed("NEAR_LIMIT_RATIO", 0.8, |text| {
+        near_limit_ratio: read.parsed("NEAR_LIMIT_RATIO", |text| {
             let ratio = text.parse().ok().filter(|ratio: &f32| *ratio > 0.0 && *ratio <= 1.0);
             ratio.ok_or("a number above 0 and at most 1, such as 0.8")
         }),
-        hot_keys: read.parsed("WEIR_HOT_KEYS", HotKeyValues::Shown, |text| match text {
-            "off" => Ok(HotKeyValues::Off),
-            "masked" => Ok(HotKeyValues::Masked),
-            "shown" => Ok(HotKeyValues::Shown),
-            _ => Err("off, masked or shown"),
-        }),
-        reported_rejections: read.parsed(
+        hot_keys: read.choice(
+            "WEIR_HOT_KEYS",
+            &[("off", HotKeyValues::Off), ("masked", HotKeyValues::Masked), ("shown", HotKeyValues::Shown)],
+        ),
+        reported_rejections: read.choice(
             "WEIR_LOG_REJECTIONS",
-            ReportedRejections::Sampled,
-            |text| match text {
-                "off" => Ok(ReportedRejections::None),
-                "sampled" => Ok(ReportedRejections::Sampled),
-                "all" => Ok(ReportedRejections::All),
-                _ => Err("off, sampled or all"),
-            },
+            &[
+                ("off", ReportedRejections::None),
+                ("sampled", ReportedRejections::Sampled),
+                ("all", ReportedRejections::All),
+            ],
         ),
     }
 }

@@ -35,9 +35,10 @@ pub(super) fn files(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) ->
 fn client_names(read: &mut SettingReader<'_>) -> Vec<ClientName> {
     const NAMES: &str = "DNS names or URIs such as envoy.example.org or spiffe://cluster.local/ns/x/sa/y, with \
                          commas between them";
-    read.parsed("GRPC_CLIENT_TLS_SAN", Vec::new(), |text| {
+    let names = read.optional("GRPC_CLIENT_TLS_SAN", |text| {
         text.split(',').map(ClientName::parse).collect::<Option<Vec<_>>>().ok_or(NAMES)
-    })
+    });
+    names.unwrap_or_default()
 }
 
 fn files_with(
@@ -45,7 +46,7 @@ fn files_with(
     client_names: Vec<ClientName>,
     warnings: &mut Vec<String>,
 ) -> Option<ServerTls> {
-    let client_ca = read.given("GRPC_CLIENT_TLS_CACERT").map(|given| PathBuf::from(given.value));
+    let client_ca = read.path("GRPC_CLIENT_TLS_CACERT");
     if !client_names.is_empty() && client_ca.is_none() {
         warnings.push(
             "GRPC_CLIENT_TLS_SAN is set, but has no effect: clients need no certificate without \
@@ -54,11 +55,11 @@ fn files_with(
         );
     }
     let mut file = |variable: &str, expected: &str| {
-        let given = read.given(variable);
+        let given = read.path(variable);
         if given.is_none() {
             read.missing(variable, expected);
         }
-        given.map(|given| PathBuf::from(given.value))
+        given
     };
     let certificate = file("GRPC_SERVER_TLS_CERT", "the file of the certificate chain, because TLS is on");
     let key = file("GRPC_SERVER_TLS_KEY", "the file of the private key, because TLS is on");
@@ -70,7 +71,7 @@ pub(super) fn in_plain_text(
     variables: &[&str],
     not_encrypted: &str,
 ) -> Vec<String> {
-    let set = variables.iter().filter(|variable| read.given(variable).is_some());
+    let set = variables.iter().filter(|variable| read.is_given(variable));
     set.map(|variable| format!("{variable} is set, but {not_encrypted}")).collect()
 }
 

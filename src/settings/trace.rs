@@ -1,7 +1,5 @@
 //! Reads the variables of envoyproxy/ratelimit for traces, and those of OpenTelemetry for their batches.
 
-use std::time::Duration;
-
 use weir_export::{
     otlp::OtlpProtocol,
     trace::{BatchSettings, TraceSettings},
@@ -10,6 +8,7 @@ use weir_export::{
 use super::{
     backend::Backend,
     otlp::{self, Signal, millis},
+    parse,
     reader::SettingReader,
 };
 
@@ -35,11 +34,9 @@ pub(super) fn trace(
         return None;
     }
     let of_otel = otlp::protocol(read, Signal::Traces);
-    let protocol = read.parsed("TRACING_EXPORTER_PROTOCOL", of_otel, |text| match text {
-        "grpc" => Ok(OtlpProtocol::Grpc),
-        "http" => Ok(OtlpProtocol::Http),
-        _ => Err("http or grpc"),
-    });
+    let protocols = [("http", OtlpProtocol::Http), ("grpc", OtlpProtocol::Grpc)];
+    let own = read.optional("TRACING_EXPORTER_PROTOCOL", |text| parse::choice(text, &protocols));
+    let protocol = own.unwrap_or(of_otel);
     Some(TraceSettings {
         resource: otlp::resource(read, instance),
         sampling_rate: sampling_rate(read, warnings),
@@ -56,7 +53,7 @@ pub(super) fn trace(
 }
 
 fn sampling_rate(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> f64 {
-    let rate: f64 = read.parsed("TRACING_SAMPLING_RATE", 1.0, |text| {
+    let rate: f64 = read.parsed("TRACING_SAMPLING_RATE", |text| {
         let rate = text.parse().ok().filter(|rate: &f64| *rate >= 0.0 && rate.is_finite());
         rate.ok_or("a fraction of all requests from 0 to 1, such as 0.1")
     });
@@ -69,15 +66,9 @@ fn sampling_rate(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> f6
 }
 
 fn batch(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> BatchSettings {
-    let mut spans = |variable: &str, default: usize| {
-        read.parsed(variable, default, |text| {
-            let spans = text.parse().ok().filter(|spans| (1..=MAX_QUEUE).contains(spans));
-            spans.ok_or("a number of spans, from 1 to 1000000")
-        })
-    };
-    let queue = spans("OTEL_BSP_MAX_QUEUE_SIZE", 2_048);
-    let export = spans("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512);
-    if export > queue && read.given("OTEL_BSP_MAX_EXPORT_BATCH_SIZE").is_some() {
+    let mut spans = |variable| read.parsed(variable, parse::count_to(MAX_QUEUE, "spans"));
+    let (queue, export) = (spans("OTEL_BSP_MAX_QUEUE_SIZE"), spans("OTEL_BSP_MAX_EXPORT_BATCH_SIZE"));
+    if export > queue && read.is_given("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") {
         warnings.push(format!(
             "OTEL_BSP_MAX_EXPORT_BATCH_SIZE is {export}, which counts as {queue}: it is at most OTEL_BSP_MAX_QUEUE_SIZE"
         ));
@@ -85,8 +76,8 @@ fn batch(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> BatchSetti
     BatchSettings {
         queue,
         export: export.min(queue),
-        delay: read.parsed("OTEL_BSP_SCHEDULE_DELAY", Duration::from_secs(5), millis),
-        timeout: read.parsed("OTEL_BSP_EXPORT_TIMEOUT", Duration::from_secs(30), millis),
+        delay: read.parsed("OTEL_BSP_SCHEDULE_DELAY", millis),
+        timeout: read.parsed("OTEL_BSP_EXPORT_TIMEOUT", millis),
     }
 }
 

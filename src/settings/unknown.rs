@@ -1,98 +1,38 @@
 //! Finds variables of weir that do not exist. A misspelled one is an error, because its setting would silently have no
 //! effect.
 
-use super::{
-    reader::{Given, SettingReader},
-    redis::VARIABLES,
-};
 use weir_observe::spelling;
-
 use weir_remotes::redis::RedisSettings;
 
-const PREFIX: &str = "WEIR_";
+use super::{
+    reader::{Given, SettingReader},
+    table,
+};
 
-/// The variables that only weir has, without [`PREFIX`].
-const OWN: [&str; 39] = [
-    "COORDINATION",
-    "DATA_DIR",
-    "DECISION_BUDGET",
-    "DISK_DAMAGE",
-    "DISK_MAX_BYTES",
-    "DISK_SYNC",
-    "HOT_KEYS",
-    "JSON",
-    "LOG_REJECTIONS",
-    "LOG_VALUES",
-    "MAX_BUFFERED_BYTES",
-    "MAX_CONNECTIONS",
-    "MAX_COUNTERS",
-    "MAX_COUNTER_BYTES",
-    "MAX_DESCRIPTORS",
-    "MAX_ENTRIES",
-    "MAX_WAIT",
-    "MAX_WAITERS",
-    "MAX_WAITERS_PER_KEY",
-    "ON_STORE_FAILURE",
-    "REDIS_AUTH",
-    "REDIS_HOST",
-    "REDIS_PORT",
-    "REDIS_RESET",
-    "REDIS_TLS",
-    "REQUEST_TIMEOUT",
-    "RESPONSE_HEADERS",
-    "RULE_METADATA",
-    "SEND_TIMEOUT",
-    "STATSD_GAUGES",
-    "STOP_DELAY",
-    "STOP_TIMEOUT",
-    "SYNC_INTERVAL",
-    "TRACING_DESCRIPTOR_VALUES",
-    "UNAMBIGUOUS_KEYS",
-    "WORKERS",
-    "XDS_ALGORITHM",
-    "XDS_DEFAULTS",
-    "XDS_RESPONSE_TIMEOUT",
-];
+const PREFIX: &str = "WEIR_";
 
 /// Begins the variables of Memcached, and their usual misspelling.
 const MEMCACHED: [&str; 2] = ["MEMCACHE_", "MEMCACHED_"];
 
 /// What other programs call a setting of a store, all without a prefix.
-const PASSWORDS: [&str; 7] = ["PASSWORD", "PASSWD", "PASS", "USERNAME", "USER", "AUTH_PASSWORD", "AUTH_USER"];
-const SENTINEL_PASSWORDS: [&str; 4] =
-    ["SENTINEL_PASSWORD", "SENTINEL_PASS", "SENTINEL_USERNAME", "SENTINEL_USER"];
-const ADDRESSES: [&str; 16] = [
-    "ADDR",
-    "ADDRESS",
-    "ADDRESSES",
-    "ADDRS",
-    "CLUSTER_NODES",
-    "ENDPOINT",
-    "ENDPOINTS",
-    "HOST",
-    "HOSTNAME",
-    "HOSTS",
-    "NODES",
-    "PORT",
-    "SENTINELS",
-    "SERVER",
-    "SERVERS",
-    "URLS",
-];
+const PASSWORDS: &str = "PASSWORD PASSWD PASS USERNAME USER AUTH_PASSWORD AUTH_USER";
+const SENTINEL_PASSWORDS: &str = "SENTINEL_PASSWORD SENTINEL_PASS SENTINEL_USERNAME SENTINEL_USER";
+const ADDRESSES: &str = "ADDR ADDRESS ADDRESSES ADDRS CLUSTER_NODES ENDPOINT ENDPOINTS HOST HOSTNAME HOSTS NODES PORT \
+                         SENTINELS SERVER SERVERS URLS";
+const DATABASES: &str = "DB DATABASE";
+const TLS_SWITCHES: &str = "SSL USE_TLS USE_SSL TLS_ENABLED SSL_ENABLED";
 
 /// A misspelling is an error; other variables that do not exist are warnings. Call it after all settings were read.
 pub(super) fn check(reader: &mut SettingReader<'_>, redis: Option<&RedisSettings>) -> Vec<String> {
     let mut warnings = of_stores(reader, redis);
     for name in reader.names() {
-        let Some(rest) = name.strip_prefix(PREFIX).filter(|rest| !OWN.contains(rest)) else {
+        let Some(rest) = name.strip_prefix(PREFIX).filter(|_| table::find(&name).is_none()) else {
             continue;
         };
-        let Some(Given { value, .. }) =
-            reader.given(&name).filter(|given| !is_service_link(rest, &given.value))
-        else {
+        let Some(value) = reader.unlisted(&name).filter(|value| !is_service_link(rest, value)) else {
             continue;
         };
-        match meant(rest, reader) {
+        match meant(rest) {
             Some(meant) => {
                 let expected = format!("unset: there is no such variable; did you mean {meant}?");
                 reader.reject(Given { name, value }, expected);
@@ -110,14 +50,14 @@ pub(super) fn check(reader: &mut SettingReader<'_>, redis: Option<&RedisSettings
 fn of_stores(reader: &SettingReader<'_>, redis: Option<&RedisSettings>) -> Vec<String> {
     let mut warnings = Vec::new();
     for name in reader.names() {
-        if reader.was_read(&name) {
+        if table::find(&name).is_some() {
             continue;
         }
         let Some(meant) = meant_of_redis(&name, reader, redis).or_else(|| meant_of_memcached(&name, reader))
         else {
             continue;
         };
-        if reader.given(&name).is_some_and(|given| !is_service_link(&name, &given.value)) {
+        if reader.unlisted(&name).is_some_and(|value| !is_service_link(&name, &value)) {
             warnings.push(format!(
                 "{name} is set, but has no effect: there is no such variable; did you mean {meant}?"
             ));
@@ -130,57 +70,61 @@ fn of_stores(reader: &SettingReader<'_>, redis: Option<&RedisSettings>) -> Vec<S
 fn meant_of_redis(name: &str, reader: &SettingReader<'_>, redis: Option<&RedisSettings>) -> Option<String> {
     let (prefix, rest) = ["REDIS_PERSECOND_", "REDIS_"]
         .into_iter()
-        .find_map(|prefix| Some((prefix, name.strip_prefix(prefix)?)))
-        .filter(|(_, rest)| !VARIABLES.contains(rest))?;
+        .find_map(|prefix| Some((prefix, name.strip_prefix(prefix)?)))?;
     let endpoint = redis.and_then(|redis| match prefix {
         "REDIS_" => Some(&redis.main),
         _ => redis.per_second.as_ref(),
     });
-    if PASSWORDS.contains(&rest) {
+    if is_one_of(PASSWORDS, rest) {
         let has_none = endpoint.is_none_or(|endpoint| endpoint.auth.is_none());
         return has_none.then(|| format!("{prefix}AUTH, which is the password or user:password"));
     }
-    if SENTINEL_PASSWORDS.contains(&rest) {
-        let is_missing = reader.given(&format!("{prefix}SENTINEL_AUTH")).is_none();
+    if is_one_of(SENTINEL_PASSWORDS, rest) {
+        let is_missing = !reader.is_given(&format!("{prefix}SENTINEL_AUTH"));
         return is_missing.then(|| format!("{prefix}SENTINEL_AUTH, which is the password or user:password"));
     }
-    if ADDRESSES.contains(&rest) {
-        let is_missing = reader.given(&format!("{prefix}URL")).is_none();
+    if is_one_of(ADDRESSES, rest) {
+        let is_missing = !reader.is_given(&format!("{prefix}URL"));
         return is_missing.then(|| format!("{prefix}URL, which is host:port"));
     }
-    if matches!(rest, "DB" | "DATABASE") {
+    if is_one_of(DATABASES, rest) {
         let has_none = endpoint.is_none_or(|endpoint| endpoint.database == 0);
         return has_none.then(|| format!("{prefix}URL, such as redis://host:port/1"));
     }
-    if matches!(rest, "SSL" | "USE_TLS" | "USE_SSL" | "TLS_ENABLED" | "SSL_ENABLED") {
+    if is_one_of(TLS_SWITCHES, rest) {
         let has_none = endpoint.is_none_or(|endpoint| endpoint.tls.is_none());
         return has_none.then(|| format!("{prefix}TLS"));
     }
-    spelling::nearest(rest, VARIABLES).map(|near| format!("{prefix}{near}"))
+    spelling::nearest(rest, table::names_after(prefix)).map(|near| format!("{prefix}{near}"))
 }
 
 fn meant_of_memcached(name: &str, reader: &SettingReader<'_>) -> Option<String> {
     let rest = MEMCACHED.into_iter().find_map(|prefix| name.strip_prefix(prefix))?;
     let right = format!("MEMCACHE_{rest}");
-    if reader.was_read(&right) {
+    if table::find(&right).is_some() {
         return Some(right);
     }
-    let is_missing = ["MEMCACHE_HOST_PORT", "MEMCACHE_SRV"].iter().all(|name| reader.given(name).is_none());
-    let is_address = rest == "URL" || ADDRESSES.contains(&rest);
+    let is_missing = ["MEMCACHE_HOST_PORT", "MEMCACHE_SRV"].iter().all(|name| !reader.is_given(name));
+    let is_address = rest == "URL" || is_one_of(ADDRESSES, rest);
     (is_missing && is_address).then(|| "MEMCACHE_HOST_PORT, which is host:port".to_owned())
 }
 
-fn meant(rest: &str, reader: &SettingReader<'_>) -> Option<String> {
+fn meant(rest: &str) -> Option<String> {
     // a variable of envoyproxy/ratelimit with the prefix, such as WEIR_REDIS_URL
-    if reader.was_read(rest) {
+    if table::find(rest).is_some() {
         return Some(rest.to_owned());
     }
-    if rest.strip_prefix("REDIS_").is_some_and(|rest| PASSWORDS.contains(&rest)) {
+    if rest.strip_prefix("REDIS_").is_some_and(|rest| is_one_of(PASSWORDS, rest)) {
         return Some("WEIR_REDIS_AUTH, which is the password or user:password".to_owned());
     }
-    let part = || OWN.into_iter().find(|own| own.contains(rest) || rest.contains(own));
-    let own = spelling::nearest(rest, OWN).or_else(|| if rest.len() < 4 { None } else { part() });
+    let own = || table::names_after(PREFIX);
+    let part = || own().find(|own| own.contains(rest) || rest.contains(own));
+    let own = spelling::nearest(rest, own()).or_else(|| if rest.len() < 4 { None } else { part() });
     own.map(|own| format!("{PREFIX}{own}"))
+}
+
+fn is_one_of(names: &str, name: &str) -> bool {
+    names.split(' ').any(|one| one == name)
 }
 
 /// Kubernetes and Docker set such variables for services called `weir…`: `WEIR_SERVICE_HOST`, `WEIR_PORT_8081_TCP`.

@@ -1,18 +1,12 @@
 //! Reads the variables of envoyproxy/ratelimit for rules from a control plane.
 
-use std::{path::PathBuf, time::Duration};
-
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 use weir_config::RuleDefaults;
 use weir_net::{grpc_client::Target, tls::ClientTls};
 use weir_sources::xds::{XdsBackoff, XdsSettings, XdsTls};
 
-use super::{
-    parse,
-    reader::{Given, SettingReader},
-    tls,
-};
+use super::{parse, reader::SettingReader, tls};
 
 /// gRPC's default, in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
@@ -22,72 +16,51 @@ pub(super) fn xds(
     merge_domains: bool,
     warnings: &mut Vec<String>,
 ) -> Option<XdsSettings> {
-    let is_wanted = match read.given("CONFIG_TYPE") {
-        None => false,
-        Some(given) => match given.value.as_str() {
-            "FILE" => false,
-            "GRPC_XDS_SOTW" => true,
-            _ => {
-                read.reject(given, "FILE or GRPC_XDS_SOTW");
-                false
-            }
-        },
-    };
+    let is_wanted = is_wanted(read);
     // parsed even without effect, so that typing errors in weir's own variables are reported
-    let algorithm = read.parsed("WEIR_XDS_ALGORITHM", RuleDefaults::default(), |text| {
+    let defaults = read.optional("WEIR_XDS_ALGORITHM", |text| {
         RuleDefaults::of_algorithm(text).ok_or("fixed_window, sliding_window or token_bucket")
     });
-    let defaults_file = read.given("WEIR_XDS_DEFAULTS").map(|given| PathBuf::from(given.value));
-    let response_timeout =
-        read.parsed("WEIR_XDS_RESPONSE_TIMEOUT", Duration::from_secs(30), parse::positive_duration);
+    let response_timeout = read.parsed("WEIR_XDS_RESPONSE_TIMEOUT", parse::positive_duration);
     if !is_wanted {
-        for variable in ["WEIR_XDS_ALGORITHM", "WEIR_XDS_DEFAULTS", "WEIR_XDS_RESPONSE_TIMEOUT"] {
-            if read.given(variable).is_some() {
-                warnings
-                    .push(format!("{variable} is set, but has no effect: CONFIG_TYPE is not GRPC_XDS_SOTW"));
-            }
-        }
+        warnings.extend(read.without_effect("xDS", "CONFIG_TYPE is not GRPC_XDS_SOTW"));
         return None;
     }
-    let retry = Duration::from_secs(3);
-    let server = Target::Tcp("localhost".into(), 18000);
     Some(XdsSettings {
-        server: read.parsed("CONFIG_GRPC_XDS_SERVER_URL", server, |text| {
+        server: read.parsed("CONFIG_GRPC_XDS_SERVER_URL", |text| {
             Target::parse(text).ok_or("host:port, dns:///host:port or unix:path")
         }),
         tls: tls(read, warnings),
-        node_id: read.text("CONFIG_GRPC_XDS_NODE_ID", "default"),
+        node_id: read.text("CONFIG_GRPC_XDS_NODE_ID"),
         node_metadata: metadata(read, warnings),
-        headers: read.parsed("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", Vec::new(), headers),
-        connect_retry: read.duration_above_0(
-            "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
-            retry,
-            warnings,
-        ),
+        headers: read.parsed("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", headers),
+        connect_retry: read.duration_above_0("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", warnings),
         backoff: backoff(read, warnings),
         response_timeout,
-        max_message: read.parsed("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", MAX_MESSAGE, |text| {
+        max_message: read.parsed("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", |text| {
             let bytes: Option<usize> = parse::integer(text);
             let bytes = bytes.map(|bytes| if bytes == 0 { MAX_MESSAGE } else { bytes });
             bytes.ok_or("a number of bytes, 0 for gRPC's default of 4 MiB")
         }),
         merge_domains,
-        defaults: algorithm,
-        defaults_file,
+        defaults: defaults.unwrap_or_default(),
+        defaults_file: read.path("WEIR_XDS_DEFAULTS"),
     })
 }
 
+pub(super) fn is_wanted(read: &mut SettingReader<'_>) -> bool {
+    read.choice("CONFIG_TYPE", &[("FILE", false), ("GRPC_XDS_SOTW", true)])
+}
+
 fn backoff(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> XdsBackoff {
-    let mut interval =
-        |variable, seconds| read.duration_above_0(variable, Duration::from_secs(seconds), warnings);
-    let initial = interval("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", 10);
-    let max = interval("XDS_CLIENT_BACKOFF_MAX_INTERVAL", 60).max(initial);
-    let factor = read.parsed("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", 0.5, |text| {
+    let initial = read.duration_above_0("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", warnings);
+    let max = read.duration_above_0("XDS_CLIENT_BACKOFF_MAX_INTERVAL", warnings).max(initial);
+    let factor = read.parsed("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", |text| {
         // envoyproxy/ratelimit multiplies by it, so it may be above 1 there
         let factor = text.parse().ok().filter(|factor: &f64| *factor >= 0.0 && factor.is_finite());
         factor.map(|factor| factor.min(1.0)).ok_or("a number, 0 or more, such as 0.5")
     });
-    let has_jitter = read.parsed("XDS_CLIENT_BACKOFF_JITTER", true, parse::bool);
+    let has_jitter = read.bool("XDS_CLIENT_BACKOFF_JITTER");
     XdsBackoff { initial, max, jitter: if has_jitter { factor } else { 0.0 } }
 }
 
@@ -101,11 +74,10 @@ fn tls(read: &mut SettingReader<'_>, warnings: &mut Vec<String>) -> Option<XdsTl
         warnings.extend(tls::in_plain_text(read, &[CA, NAME, CERTIFICATE, KEY], not_encrypted));
         return None;
     }
-    let path = |given: Given| PathBuf::from(given.value);
-    let ca = read.given(CA).map(path);
+    let ca = read.path(CA);
     let client = tls::client_files(read, CERTIFICATE, KEY);
-    let server_name = read.parsed(NAME, None, |text| {
-        ServerName::try_from(text.to_owned()).map(Some).map_err(|_| "a DNS name or an IP address")
+    let server_name = read.optional(NAME, |text| {
+        ServerName::try_from(text.to_owned()).map_err(|_| "a DNS name or an IP address")
     });
     Some(XdsTls { files: ClientTls { ca, client, any_name: false }, server_name })
 }

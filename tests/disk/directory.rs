@@ -32,8 +32,8 @@ fn a_second_process_is_refused() {
 #[test]
 fn settings_of_the_disk_are_checked() {
     for (variables, expected) in [
-        (&[("BACKEND_TYPE", "disk")][..], "WEIR_DATA_DIR must be the directory of the data"),
-        (&[("WEIR_DATA_DIR", "/x"), ("WEIR_DISK_SYNC", "often")], "always or interval or os"),
+        (&[("BACKEND_TYPE", "disk")][..], "WEIR_DATA_DIR is not set, but must be the directory of the data"),
+        (&[("WEIR_DATA_DIR", "/x"), ("WEIR_DISK_SYNC", "often")], "always, interval or os"),
         (&[("WEIR_DATA_DIR", "/x"), ("WEIR_DISK_DAMAGE", "ignore")], "refuse or continue"),
         (&[("WEIR_DATA_DIR", "/x"), ("WEIR_DISK_MAX_BYTES", "1MiB")], "at least 256MiB"),
     ] {

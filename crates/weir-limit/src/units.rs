@@ -177,6 +177,13 @@ impl From<Period> for Duration {
     }
 }
 
+/// At most the longest length.
+impl From<Duration> for Period {
+    fn from(time: Duration) -> Self {
+        Self(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
 /// Formats the length as in the rule language, in the largest of `d h m s ms us ns` that divides it: `90s`, `7d`.
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

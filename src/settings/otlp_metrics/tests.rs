@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use weir_export::otlp::OtlpProtocol;
 use weir_net::grpc_client::Target;
@@ -91,18 +91,14 @@ fn invalid_values_are_errors_that_say_what_would_be_right() {
     for (name, value, expected) in [
         ("OTEL_METRIC_EXPORT_INTERVAL", "0", "a number of milliseconds"),
         ("OTEL_METRIC_EXPORT_TIMEOUT", "1m", "a number of milliseconds"),
-        (
-            "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE",
-            "sometimes",
-            "cumulative or delta or lowmemory",
-        ),
+        ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "sometimes", "cumulative, delta or lowmemory"),
         ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json", "grpc or http/protobuf"),
         // of all signals: one error
         ("OTEL_EXPORTER_OTLP_HEADERS", "token", "headers such as"),
     ] {
         let errors = resolve(&[ON, ("TRACING_ENABLED", "true"), (name, value)]).expect_err(name).0;
         let [error] = errors.as_slice() else { panic!("one error: {errors:?}") };
-        assert_eq!(error.name, name);
-        assert!(error.expected.starts_with(expected), "{name}={value}: {}", error.expected);
+        let is_right = error.starts_with(name) && error.contains(&format!("must be {expected}"));
+        assert!(is_right, "{name}={value}: {error}");
     }
 }

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use super::*;
 use crate::settings::{Flags, SettingErrors};
@@ -260,7 +260,7 @@ fn an_error_describes_a_valid_value() {
         (&[("REDIS_URL", "redis:1"), ("REDIS_SOCKET_TYPE", "unix")], "path of a unix socket"),
         (&[("REDIS_URL", "/redis.sock"), ("REDIS_SOCKET_TYPE", "tcp")], "host:port"),
         (&[("REDIS_URL", "redis:1"), ("REDIS_SOCKET_TYPE", "udp")], "tcp or unix"),
-        (&[("REDIS_URL", "redis:1"), ("REDIS_TYPE", "DOUBLE")], "SINGLE or SENTINEL or CLUSTER"),
+        (&[("REDIS_URL", "redis:1"), ("REDIS_TYPE", "DOUBLE")], "SINGLE, SENTINEL or CLUSTER"),
         (&[("REDIS_URL", "one:1"), ("REDIS_TYPE", "SENTINEL")], "mymaster,one:26379"),
         (&[("REDIS_URL", "one:1,two:2"), ("REDIS_TYPE", "SENTINEL")], "mymaster,one:26379"),
         (&[("REDIS_URL", "one:1,,two:2"), ("REDIS_TYPE", "CLUSTER")], "some nodes of the cluster"),

@@ -8,9 +8,14 @@ use weir_sources::xds::XdsBackoff;
 use weir_store::WaitBounds;
 
 use super::*;
+use crate::settings::FlagValues;
 
 fn environment(variables: &[(&str, &str)]) -> BTreeMap<String, String> {
     variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn flag(variable: &'static str, value: &str) -> Flags {
+    Flags { others: FlagValues([(variable, value.to_owned())].into()), ..Flags::default() }
 }
 
 fn resolve(variables: &[(&str, &str)]) -> Result<Settings, SettingErrors> {
@@ -31,20 +36,20 @@ fn the_defaults_are_those_of_envoyproxy_ratelimit() {
     assert_eq!((settings.http.port, settings.debug.port), (8080, 6070));
     let everywhere = ListenAddress { host: [0, 0, 0, 0].into(), port: 8081 };
     assert_eq!(settings.grpc.address, GrpcAddress::Tcp(everywhere));
-    assert_eq!(settings.grpc.max_age, Some(24 * HOUR));
-    assert_eq!(settings.grpc.max_age_grace, Some(HOUR));
+    assert_eq!(settings.grpc.max_age, Some(Duration::from_hours(24)));
+    assert_eq!(settings.grpc.max_age_grace, Some(Duration::from_hours(1)));
     assert_eq!(settings.rules.dir, PathBuf::from("config"));
     assert_eq!(settings.limiter.scope, Scope::Descriptor);
     assert!((settings.limiter.near_limit_ratio - 0.8).abs() < f32::EPSILON);
     assert!(settings.response_headers.styles.is_empty());
     assert_eq!(settings.max_counters, 500_000);
-    assert_eq!(settings.log, LogSettings { level: "WARN".into(), format: LogFormat::Text, values: false });
+    assert_eq!(settings.log, LogSettings { level: "warn".into(), format: LogFormat::Text, values: false });
     assert!(settings.statsd.is_none() && settings.prometheus.is_none() && settings.warnings.is_empty());
 }
 
 #[test]
 fn a_flag_takes_precedence_over_its_variable() {
-    let flags = Flags { grpc_port: Some("1".into()), config: Some("mine".into()), ..Flags::default() };
+    let flags = Flags { config: Some("mine".into()), ..flag("GRPC_PORT", "1") };
     let environment = environment(&[("GRPC_PORT", "2"), ("PORT", "3"), ("RUNTIME_ROOT", "/theirs")]);
     let settings = Settings::resolve(&flags, &environment).expect("valid settings");
     let GrpcAddress::Tcp(grpc) = settings.grpc.address else { panic!("no socket is configured") };
@@ -100,7 +105,7 @@ fn any_other_format_of_the_log_is_text() {
     assert_eq!(settings.log.format, LogFormat::Text);
     assert_eq!(settings.warnings, ["LOG_FORMAT is \"logfmt\", neither text nor json, so the log is text"]);
     assert_eq!(log_format(&Flags::default(), &environment(&[("LOG_FORMAT", "logfmt")])), LogFormat::Text);
-    let flags = Flags { log_format: Some("logfmt".into()), ..Flags::default() };
+    let flags = flag("LOG_FORMAT", "logfmt");
     let error = Settings::resolve(&flags, &environment(&[])).expect_err("a typing error").to_string();
     assert_eq!(error, "--log-format is \"logfmt\", but must be text or json");
 }
@@ -150,7 +155,7 @@ fn times_without_use_stand_for_the_default() {
         ]
     );
     assert_eq!(settings.redis.map(|redis| redis.main.timeout), Some(Duration::from_secs(10)));
-    assert_eq!((settings.grpc.max_age, settings.grpc.max_age_grace), (None, Some(HOUR)));
+    assert_eq!((settings.grpc.max_age, settings.grpc.max_age_grace), (None, Some(Duration::from_hours(1))));
     assert_eq!(resolved(&[("REDIS_STARTUP_INITIAL_INTERVAL", "0")]).warnings, [""; 0], "without a Redis");
     let xds = resolved(&[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "0")]);
     assert_eq!(xds.rules.xds.map(|xds| xds.backoff.initial), Some(Duration::from_secs(10)));
@@ -230,7 +235,7 @@ fn other_unknown_variables_with_weirs_prefix_do_not_stop_the_start() {
 
 #[test]
 fn an_invalid_flag_is_named_as_a_flag() {
-    let flags = Flags { port: Some("eighty".into()), ..Flags::default() };
+    let flags = flag("PORT", "eighty");
     let error = Settings::resolve(&flags, &environment(&[])).expect_err("an invalid port");
     assert!(error.to_string().starts_with("--port is \"eighty\""), "{error}");
 }
@@ -379,7 +384,7 @@ fn rules_may_come_from_a_control_plane() {
     let one = [TYPE, ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"), ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/c")];
     assert!(rejected(&one).contains("together with CONFIG_GRPC_XDS_CLIENT_TLS_KEY"));
     let files = resolved(&[("WEIR_XDS_ALGORITHM", "sliding_window"), ("CONFIG_GRPC_XDS_NODE_ID", "x")]);
-    assert!(files.rules.xds.is_none() && files.warnings.len() == 1, "{:?}", files.warnings);
+    assert!(files.rules.xds.is_none() && files.warnings.len() == 2, "{:?}", files.warnings);
 }
 
 #[test]
