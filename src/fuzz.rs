@@ -20,54 +20,24 @@ pub struct Target {
 
 /// All targets.
 pub const TARGETS: [Target; 12] = [
-    Target { name: "disk_record", max_input: 4 << 10, max_memory: 8 << 20, run: weir_disk::fuzz::record },
-    Target {
-        name: "dns_answer",
-        max_input: 4 << 10,
-        max_memory: 8 << 20,
-        run: weir_net::dns::fuzz::answer,
-    },
-    Target {
-        name: "grpc_frame",
-        max_input: 4 << 10,
-        max_memory: 16 << 20,
-        run: weir_server::fuzz::frame,
-    },
-    Target {
-        name: "grpc_message",
-        max_input: 4 << 10,
-        max_memory: 8 << 20,
-        run: weir_server::fuzz::message,
-    },
-    Target { name: "http2", max_input: 8 << 10, max_memory: 8 << 20, run: weir_server::fuzz::connection },
-    Target { name: "json", max_input: 4 << 10, max_memory: 8 << 20, run: weir_server::fuzz::json },
-    Target {
-        name: "memcached_reply",
-        max_input: 4 << 10,
-        max_memory: 8 << 20,
-        run: weir_remotes::memcached::fuzz::reply,
-    },
-    Target {
-        name: "redis_commands",
-        max_input: 8 << 10,
-        max_memory: 8 << 20,
-        run: weir_server::fuzz::redis_commands,
-    },
-    Target {
-        name: "redis_reply",
-        max_input: 4 << 10,
-        max_memory: 8 << 20,
-        run: weir_remotes::redis::fuzz::reply,
-    },
-    Target {
-        name: "redis_slots",
-        max_input: 4 << 10,
-        max_memory: 8 << 20,
-        run: weir_remotes::redis::fuzz::slots,
-    },
-    Target { name: "rules", max_input: 4 << 10, max_memory: 32 << 20, run: weir_config::fuzz::rules },
-    Target { name: "xds_resource", max_input: 4 << 10, max_memory: 32 << 20, run: xds::fuzz::resource },
+    target("disk_record", 4, 8, store::disk::fuzz::record),
+    target("dns_answer", 4, 8, store::dns::fuzz::answer),
+    target("grpc_frame", 4, 16, server::fuzz::frame),
+    target("grpc_message", 4, 8, server::fuzz::message),
+    target("http2", 8, 8, server::fuzz::connection),
+    target("json", 4, 8, server::fuzz::json),
+    target("memcached_reply", 4, 8, store::memcached::fuzz::reply),
+    target("redis_commands", 8, 8, server::fuzz::redis_commands),
+    target("redis_reply", 4, 8, store::redis::fuzz::reply),
+    target("redis_slots", 4, 8, store::redis::fuzz::slots),
+    target("rules", 4, 32, config::fuzz::rules),
+    target("xds_resource", 4, 32, xds::fuzz::resource),
 ];
+
+/// `max_input` in KiB, `max_memory` in MiB.
+const fn target(name: &'static str, max_input: usize, max_memory: usize, run: fn(&[u8])) -> Target {
+    Target { name, max_input: max_input << 10, max_memory: max_memory << 20, run }
+}
 
 // === impl Target ===
 

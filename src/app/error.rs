@@ -34,15 +34,14 @@ pub enum AppError {
     /// The data on disk cannot be used.
     #[error("cannot use the data directory (WEIR_DATA_DIR): {0}")]
     Disk(#[from] DiskError),
-    /// The TLS settings of Redis are invalid.
-    #[error("cannot set up TLS to redis")]
-    RedisTls(#[source] TlsError),
-    /// The TLS settings of Memcached are invalid.
-    #[error("cannot set up TLS to memcached")]
-    MemcachedTls(#[source] TlsError),
-    /// The certificates of the gRPC server are invalid.
-    #[error("cannot set up TLS of the gRPC port")]
-    GrpcTls(#[source] TlsError),
+    /// The TLS settings of the gRPC server, Redis or Memcached are invalid.
+    #[error("cannot set up TLS {of}")]
+    Tls {
+        /// Of what.
+        of: &'static str,
+        /// The error.
+        source: TlsError,
+    },
     /// Redis cannot be reached within `REDIS_STARTUP_MAX_ELAPSED_TIME`.
     #[error("cannot connect to redis within {within:?} (REDIS_STARTUP_MAX_ELAPSED_TIME): {reason}")]
     NoRedis {

@@ -1,7 +1,7 @@
 //! The lifecycle of the service: the order in which its parts start and stop.
 //!
 //! Start: rules, limiter, listeners, servers, so that the first request finds everything ready. Stop: health fails
-//! while the servers continue for [`StopSettings::delay`]; then they accept no more connections, callers that wait are
+//! while the servers continue for `StopSettings::delay`; then they accept no more connections, callers that wait are
 //! rejected, and open requests end or are aborted; then the store flushes its counts, and traces are sent; the stats go
 //! last, to StatsD and to the collector of metrics.
 
@@ -11,7 +11,7 @@ use futures_util::future::join;
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 use weir_client::StoreThread;
 use weir_export::{
-    otlp::{self, ExportThread, MetricSettings},
+    otlp::{self, ExportThread},
     prometheus::MetricNames,
     statsd, trace,
 };
@@ -25,9 +25,9 @@ use weir_store::{
 };
 
 use super::{
+    AppContext,
     addresses::Addresses,
     clock::ClockSteps,
-    context::AppContext,
     error::AppError,
     expiry::CertificateExpiry,
     metric_names::metric_names,
@@ -37,7 +37,7 @@ use super::{
     shutdown::{drain, until_true},
     store, store_state, sweep,
 };
-use crate::settings::{Settings, StopSettings};
+use crate::settings::Settings;
 
 /// How much longer than its own timeout a task may take to end, before it is aborted.
 const MARGIN: Duration = Duration::from_secs(3);
@@ -50,29 +50,19 @@ pub struct App {
     servers: ListeningServers,
     expiry: Arc<CertificateExpiry>,
     addresses: Addresses,
-    statsd: Option<statsd::StatsdSettings>,
     health_needs_store: bool,
-    stop: StopSettings,
+    settings: Settings,
     store_thread: Option<StoreThread>,
     exporter: Option<ExportThread>,
-    otlp_metrics: Option<MetricSettings>,
 }
 
 impl App {
     /// Loads the rules and binds every listener.
-    ///
-    /// # Errors
-    ///
-    /// [`AppError`], if rules are invalid, an address cannot be bound, or the store is not opened or reached in time.
     pub async fn bind(settings: Settings) -> Result<Self, AppError> {
         Box::pin(Self::bind_with(settings, Arc::new(SystemClock))).await
     }
 
     /// Like [`App::bind`], with decisions as of the time of `clock`.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`App::bind`].
     pub async fn bind_with(settings: Settings, clock: Arc<dyn Clock>) -> Result<Self, AppError> {
         if let Some(xds) = settings.rules.xds.clone() {
             let source = XdsSource::start(xds).map_err(AppError::Defaults)?;
@@ -83,10 +73,6 @@ impl App {
     }
 
     /// Like [`App::bind_with`], with the rules of `source` instead of the settings' directory.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`App::bind`].
     pub async fn bind_with_source(
         settings: Settings,
         clock: Arc<dyn Clock>,
@@ -138,7 +124,6 @@ impl App {
 
         let servers = ListeningServers::bind(&settings, certificates).await?;
         let addresses = servers.addresses()?;
-        let Settings { statsd, stop, otlp_metrics, .. } = settings;
         Ok(Self {
             context,
             reload,
@@ -146,12 +131,10 @@ impl App {
             servers,
             expiry,
             addresses,
-            statsd,
             health_needs_store,
-            stop,
+            settings,
             store_thread,
             exporter,
-            otlp_metrics,
         })
     }
 
@@ -168,15 +151,11 @@ impl App {
     }
 
     /// Serves until `shutdown`, then stops as the settings say.
-    ///
-    /// # Errors
-    ///
-    /// [`AppError`], if the system cannot start a thread, or a server or background task ends before `shutdown`.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), AppError> {
         tracing::info!(addresses = %self.addresses, "listening");
         let (close_servers, closed) = watch::channel(false);
         let (end_reporters, reporters_end) = watch::channel(false);
-        let mut servers = self.servers.serve(&self.context, &closed).await?;
+        let mut servers = self.servers.serve(&self.settings, &self.context, &closed).await?;
         let AppContext { limiter, clock, stats, health, metric_names, .. } = self.context;
         let waiters = WaiterThread::start(&limiter, Arc::clone(&clock)).map_err(AppError::Thread)?;
         let stopped = Arc::clone(&clock);
@@ -192,9 +171,9 @@ impl App {
         background.spawn(self.follow_rules);
         background.spawn(self.expiry.follow());
         let start = |settings| otlp::start_metrics(settings, Arc::clone(&stats), metric_names);
-        let metrics = self.otlp_metrics.map(start).transpose().map_err(AppError::Thread)?;
+        let metrics = self.settings.otlp_metrics.map(start).transpose().map_err(AppError::Thread)?;
         let mut reporters = JoinSet::new();
-        if let Some(settings) = self.statsd {
+        if let Some(settings) = self.settings.statsd {
             reporters.spawn(statsd::run(settings, stats, until_true(reporters_end)));
         }
 
@@ -206,12 +185,12 @@ impl App {
         tracing::info!("stopping");
         health.fail(Reason::Stopping);
         if outcome.is_ok() {
-            sleep(self.stop.delay).await;
+            sleep(self.settings.stop.delay).await;
         }
         close_servers.send_replace(true);
         // their calls would not end before their limits let them
         limiter.close_waiters(stopped.now());
-        drain(servers, self.stop.timeout + MARGIN).await;
+        drain(servers, self.settings.stop.timeout + MARGIN).await;
         // after the last decision: flushes counts and returns leases
         let flush_traces = async {
             if let Some(exporter) = self.exporter {

@@ -2,7 +2,6 @@
 
 mod addresses;
 mod clock;
-mod context;
 mod error;
 mod expiry;
 mod lifecycle;
@@ -19,3 +18,6 @@ pub use addresses::Addresses;
 pub use error::AppError;
 pub use lifecycle::App;
 pub use reload::Reload;
+
+/// The state that all servers and the rule loader share.
+type AppContext = weir_server::http::ServiceContext<weir_client::AnyStore>;

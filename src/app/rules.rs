@@ -9,7 +9,7 @@ use weir_net::dns::DnsInstances;
 use weir_server::health::Reason;
 use weir_sources::RuleSource;
 
-use super::{context::AppContext, reload::Reload};
+use super::{AppContext, reload::Reload};
 use crate::settings::Settings;
 
 /// How long a service that may start without rules waits for a control plane, to limit its first requests.
@@ -105,26 +105,27 @@ impl<S: RuleSource> Rules<S> {
             Some((store, default)) => check_shared(loaded, store, default),
             None => Ok(loaded),
         });
+        let stats = Arc::clone(&self.context.stats);
+        let reject = || {
+            stats.config_load_error.add(1);
+            stats.config_rejected.set(1);
+        };
         let outcome = match loaded {
-            Ok(loaded) if !loaded.left_out.is_empty() => {
-                let left_out = ConfigErrors { errors: loaded.left_out.clone(), warnings: Vec::new() };
+            Ok(mut loaded) => {
+                let errors = std::mem::take(&mut loaded.left_out);
                 self.apply(loaded).await;
-                self.context.stats.config_load_error.add(1);
-                self.context.stats.config_rejected.set(1);
-                log(&left_out, "defaults not reloaded, keeping the previous ones");
-                Ok(())
-            }
-            Ok(loaded) => {
-                self.apply(loaded).await;
-                if self.context.stats.config_rejected.get() == 1 {
+                if !errors.is_empty() {
+                    reject();
+                    let left_out = ConfigErrors { errors, warnings: Vec::new() };
+                    log(&left_out, "defaults not reloaded, keeping the previous ones");
+                } else if stats.config_rejected.get() == 1 {
                     tracing::info!("the newest rules are valid again, and in force");
-                    self.context.stats.config_rejected.set(0);
+                    stats.config_rejected.set(0);
                 }
                 Ok(())
             }
             Err(errors) => {
-                self.context.stats.config_load_error.add(1);
-                self.context.stats.config_rejected.set(1);
+                reject();
                 if S::CORRECTS_ITSELF && !self.is_loaded {
                     self.context.health.fail(Reason::NoConfiguration);
                 }

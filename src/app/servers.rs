@@ -1,7 +1,7 @@
 //! All servers. They are bound before any of them accepts connections, so that an address that cannot be bound fails
 //! the start.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use futures_util::stream;
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
@@ -14,7 +14,7 @@ use weir_server::{
 };
 use weir_sources::Watch;
 
-use super::{addresses::Addresses, context::AppContext, error::AppError, shutdown::until_true};
+use super::{AppContext, addresses::Addresses, error::AppError, shutdown::until_true};
 use crate::settings::{GrpcAddress, ListenAddress, Settings};
 
 /// Open files for everything but connections of clients: listeners, Redis, rules, logs.
@@ -24,18 +24,9 @@ pub(super) struct ListeningServers {
     grpc: Listener,
     http: TcpListener,
     debug: TcpListener,
-    /// With the path of the metrics page.
-    prometheus: Option<(TcpListener, String)>,
-    redis: Option<(Listener, resp::ServiceSettings)>,
-    age: ConnectionAge,
+    prometheus: Option<TcpListener>,
+    redis: Option<Listener>,
     certificates: Option<WatchedCertificates>,
-    /// Whether gRPC and Redis' protocol are encrypted.
-    encrypts: [bool; 2],
-    threads: usize,
-    /// How long open gRPC requests may take after the stop.
-    drain: Duration,
-    bounds: Bounds,
-    json: http::JsonAccess,
 }
 
 pub(super) type WatchedCertificates = (Arc<Certificates>, Watch);
@@ -46,7 +37,8 @@ pub(super) async fn load_certificates(settings: &Settings) -> Result<Option<Watc
     let Some(tls) = settings.grpc.tls.as_ref().or(redis).cloned() else { return Ok(None) };
     // first, so that no change is missed
     let watch = Watch::files(&tls.paths());
-    let certificates = Certificates::load(tls).await.map_err(AppError::GrpcTls)?;
+    let certificates =
+        Certificates::load(tls).await.map_err(|source| AppError::Tls { of: "of the gRPC port", source })?;
     Ok(Some((certificates, watch)))
 }
 
@@ -57,10 +49,9 @@ impl ListeningServers {
     ) -> Result<Self, AppError> {
         let of = |setting| move |source| AppError::Bind { setting, source };
         let prometheus = match &settings.prometheus {
-            Some(prometheus) => Some((
-                bind_tcp(socket_addr(prometheus.address)).await.map_err(of("PROMETHEUS_ADDR"))?,
-                prometheus.path.clone(),
-            )),
+            Some(prometheus) => {
+                Some(bind_tcp(socket_addr(prometheus.address)).await.map_err(of("PROMETHEUS_ADDR"))?)
+            }
             None => None,
         };
         let grpc = match &settings.grpc.address {
@@ -70,56 +61,47 @@ impl ListeningServers {
             GrpcAddress::Unix(path) => Listener::unix(path).await.map_err(of("GRPC_UDS"))?,
         };
         let redis = match &settings.redis_port {
-            Some(redis) => Some((
-                Listener::tcp(socket_addr(redis.address)).await.map_err(of("WEIR_REDIS_PORT"))?,
-                redis.service,
-            )),
+            Some(redis) => {
+                Some(Listener::tcp(socket_addr(redis.address)).await.map_err(of("WEIR_REDIS_PORT"))?)
+            }
             None => None,
         };
-        let encrypts_redis = settings.redis_port.as_ref().is_some_and(|redis| redis.tls.is_some());
-        Ok(Self {
-            grpc,
-            redis,
-            encrypts: [settings.grpc.tls.is_some(), encrypts_redis],
-            http: bind_tcp(socket_addr(settings.http)).await.map_err(of("PORT (--port)"))?,
-            debug: bind_tcp(socket_addr(settings.debug)).await.map_err(of("DEBUG_PORT (--debug-port)"))?,
-            prometheus,
-            age: ConnectionAge { max: settings.grpc.max_age, grace: settings.grpc.max_age_grace },
-            certificates,
-            threads: settings.grpc.threads,
-            drain: settings.stop.timeout,
-            bounds: within_open_files(settings.bounds),
-            json: settings.json,
-        })
+        let http = bind_tcp(socket_addr(settings.http)).await.map_err(of("PORT (--port)"))?;
+        let debug = bind_tcp(socket_addr(settings.debug)).await.map_err(of("DEBUG_PORT (--debug-port)"))?;
+        Ok(Self { grpc, http, debug, prometheus, redis, certificates })
     }
 
     pub(super) fn addresses(&self) -> io::Result<Addresses> {
-        let prometheus = self.prometheus.as_ref().map(|(listener, _)| listener.local_addr());
         Ok(Addresses {
             grpc: self.grpc.address()?,
             http: self.http.local_addr()?,
             debug: self.debug.local_addr()?,
-            prometheus: prometheus.transpose()?,
-            redis: self.redis.as_ref().map(|(listener, _)| listener.address()).transpose()?,
+            prometheus: self.prometheus.as_ref().map(TcpListener::local_addr).transpose()?,
+            redis: self.redis.as_ref().map(Listener::address).transpose()?,
         })
     }
 
     /// Until `closed` becomes true. Each task ends when its server's open requests have ended.
     pub(super) async fn serve(
         self,
+        settings: &Settings,
         context: &AppContext,
         closed: &watch::Receiver<bool>,
     ) -> Result<JoinSet<io::Result<()>>, AppError> {
         let until = || until_true(closed.clone());
         let AppContext { limiter, clock, stats, headers, tracer, .. } = context;
-        let connections = Arc::new(Connections::new(self.bounds));
+        let (bounds, drain) = (within_open_files(settings.bounds), settings.stop.timeout);
+        let connections = Arc::new(Connections::new(bounds));
         stats.register(&connections);
         let service = grpc::Service::new(limiter.clone(), clock.clone(), stats, headers.clone())
-            .with_bounds(self.bounds.request, Arc::clone(connections.exceeded()))
+            .with_bounds(bounds.request, Arc::clone(connections.exceeded()))
             .with_tracer(tracer.clone());
         let health = context.health.subscribe();
-        let server =
-            grpc::Server::new(service, health, self.age, self.threads, Arc::clone(&connections)).await?;
+        let (age, threads) = (
+            ConnectionAge { max: settings.grpc.max_age, grace: settings.grpc.max_age_grace },
+            settings.grpc.threads,
+        );
+        let server = grpc::Server::new(service, health, age, threads, Arc::clone(&connections)).await?;
         let mut servers = JoinSet::new();
         let certificates = self.certificates.map(|(certificates, watch)| {
             stats.register(&certificates);
@@ -137,23 +119,22 @@ impl ListeningServers {
             });
             certificates
         });
-        let [encrypts_grpc, encrypts_redis] = self.encrypts;
         let certificates = |encrypts: bool| certificates.clone().filter(|_| encrypts);
-        let server = server.with_tls(certificates(encrypts_grpc));
-        let (listener, stop, drain) = (self.grpc, until(), self.drain);
-        servers.spawn(server.serve(listener, stop, drain));
-        if let Some((listener, settings)) = self.redis {
+        let server = server.with_tls(certificates(settings.grpc.tls.is_some()));
+        servers.spawn(server.serve(self.grpc, until(), drain));
+        if let (Some(listener), Some(redis)) = (self.redis, &settings.redis_port) {
             let (limiter, clock) = (limiter.clone(), clock.clone());
-            let service = resp::Service::new(limiter, clock, stats, settings, Arc::clone(&connections));
+            let service = resp::Service::new(limiter, clock, stats, redis.service, Arc::clone(&connections));
             let service = service.with_tracer(tracer.clone());
-            let server = resp::Server::new(service, self.threads, certificates(encrypts_redis));
+            let server = resp::Server::new(service, threads, certificates(redis.tls.is_some()));
             servers.spawn(server.serve(listener, until(), drain));
         }
         let serve = |listener, router| http::serve(listener, router, Arc::clone(&connections), until());
         let pages = http::Pages::new(Arc::clone(connections.exceeded()));
-        servers.spawn(serve(self.http, http::router(context, self.bounds.request, self.json, &pages)));
+        servers.spawn(serve(self.http, http::router(context, bounds.request, settings.json, &pages)));
         servers.spawn(serve(self.debug, http::debug_router(context, &pages)));
-        if let Some((listener, path)) = self.prometheus {
+        if let (Some(listener), Some(prometheus)) = (self.prometheus, &settings.prometheus) {
+            let path = prometheus.path.clone();
             let router = http::metrics_router(&context.stats, path, context.metric_names.clone(), &pages);
             servers.spawn(serve(listener, router));
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use weir_client::{AnyStore, StoreThread};
 use weir_disk::DiskStore;
+use weir_net::tls::TlsError;
 use weir_remotes::{AnyRemote, memcached::MemcachedRemote, redis::RedisRemote};
 use weir_store::{MemoryStore, clock::Clock};
 
@@ -25,16 +26,20 @@ pub(super) async fn open(
     let (timed, coordination) = (Arc::clone(clock), settings.coordination.clone());
     let opened = match (settings.redis.clone(), settings.memcached.clone()) {
         (Some(redis), _) => {
-            let connect = || RedisRemote::new(redis).map(AnyRemote::Redis).map_err(AppError::RedisTls);
+            let connect = || RedisRemote::new(redis).map(AnyRemote::Redis).map_err(tls_error("to redis"));
             StoreThread::open(connect, Arc::clone(clock), coordination).await
         }
         (None, Some(memcached)) => {
             let remote = || MemcachedRemote::new(memcached, timed).map(AnyRemote::Memcached);
-            let connect = || remote().map_err(AppError::MemcachedTls);
+            let connect = || remote().map_err(tls_error("to memcached"));
             StoreThread::open(connect, Arc::clone(clock), coordination).await
         }
         (None, None) => return Ok((AnyStore::Memory(MemoryStore::new(settings.max_counters)), None)),
     };
     let (store, thread) = opened.map_err(AppError::Thread)??;
     Ok((store, Some(thread)))
+}
+
+fn tls_error(of: &'static str) -> impl FnOnce(TlsError) -> AppError {
+    move |source| AppError::Tls { of, source }
 }

@@ -7,7 +7,7 @@ mod serve;
 
 use std::{
     error::Error,
-    io,
+    io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -199,57 +199,42 @@ impl Cli {
 }
 
 pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Error>> {
-    match cli.command {
-        None => serve::run(&cli.serve, ignored),
-        Some(Command::Serve(flags)) => serve::run(&flags, ignored),
-        Some(Command::Check(check)) => {
-            let valid = check.run()?;
-            Ok(if valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
-        Some(Command::Explain(explain)) => Ok(match explain.run()? {
-            Explained::Match => ExitCode::SUCCESS,
-            Explained::NoMatch => ExitCode::from(NO_MATCH),
-            Explained::InvalidRules => ExitCode::FAILURE,
-        }),
-        Some(Command::Simulate(simulate)) => {
-            simulate.run()?;
-            Ok(ExitCode::SUCCESS)
-        }
+    let (environment, out) = (&ProcessEnvironment, &mut io::stdout());
+    let is_right = match cli.command {
+        None => return serve::run(&cli.serve, ignored),
+        Some(Command::Serve(flags)) => return serve::run(&flags, ignored),
+        Some(Command::Check(check)) => check.run(out)?,
+        Some(Command::Explain(explain)) => match explain.run(out)? {
+            Explained::Match => true,
+            Explained::NoMatch => return Ok(ExitCode::from(NO_MATCH)),
+            Explained::InvalidRules => false,
+        },
+        Some(Command::Simulate(simulate)) => simulate.run(out).map(|()| true)?,
         Some(Command::Completions(completions)) => {
-            completions.print(&mut Cli::command(), &mut io::stdout().lock())?;
-            Ok(ExitCode::SUCCESS)
+            completions.print(&mut Cli::command(), out).map(|()| true)?
         }
-        Some(Command::Man(man)) => {
-            man.write(Cli::command())?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Some(Command::Man(man)) => man.write(Cli::command()).map(|()| true)?,
         Some(Command::Data(data)) => {
-            command::data(&data, &ProcessEnvironment, io::stdin().lock(), &mut io::stdout().lock())?;
-            Ok(ExitCode::SUCCESS)
+            command::data(&data, environment, io::stdin().lock(), out).map(|()| true)?
         }
-        Some(Command::Hot(hot)) => {
-            let found = command::hot(&hot, &ProcessEnvironment, &mut io::stdout().lock())?;
-            Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
-        Some(Command::Health(check)) => {
-            let healthy = command::health(&check, &ProcessEnvironment, &mut io::stdout().lock())?;
-            Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
+        Some(Command::Hot(hot)) => command::hot(&hot, environment, out)?,
+        Some(Command::Health(check)) => command::health(&check, environment, out)?,
         Some(Command::Call(call)) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            match runtime.block_on(command::call(&call, &mut io::stdout().lock()))? {
-                CallOutcome::Admitted => Ok(ExitCode::SUCCESS),
-                CallOutcome::OverLimit => Ok(ExitCode::from(OVER_LIMIT)),
-                CallOutcome::NoLimit => Ok(ExitCode::from(NO_LIMIT)),
+            match runtime.block_on(command::call(&call, out))? {
+                CallOutcome::Admitted => true,
+                CallOutcome::OverLimit => return Ok(ExitCode::from(OVER_LIMIT)),
+                CallOutcome::NoLimit => return Ok(ExitCode::from(NO_LIMIT)),
             }
         }
-    }
+    };
+    Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 // === impl Check ===
 
 impl Check {
-    fn run(&self) -> Result<bool, Box<dyn Error>> {
+    fn run(&self, out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
         let (shared, _) = settings::shared_counts(&ProcessEnvironment)?;
         let (source, loaded) = self.files.load(self.path.as_deref())?;
         let loaded = loaded.and_then(|loaded| match shared.store {
@@ -257,14 +242,14 @@ impl Check {
             None => Ok(loaded),
         });
         let options = CheckOptions { deny_warnings: self.deny_warnings, format: self.format };
-        Ok(command::check(source, loaded, options, &mut io::stdout().lock())?)
+        Ok(command::check(source, loaded, options, out)?)
     }
 }
 
 // === impl Explain ===
 
 impl Explain {
-    fn run(&self) -> Result<Explained, Box<dyn Error>> {
+    fn run(&self, out: &mut impl Write) -> Result<Explained, Box<dyn Error>> {
         let (_, loaded) = self.files.load(self.config.as_deref())?;
         let (shared, scope) = settings::shared_counts(&ProcessEnvironment)?;
         let instances = self.instances.map(|instances| instances as usize);
@@ -274,14 +259,14 @@ impl Explain {
             scope,
             shared: SharedCounts { instances, ..shared },
         };
-        Ok(command::explain(loaded, &request, &mut io::stdout().lock())?)
+        Ok(command::explain(loaded, &request, out)?)
     }
 }
 
 // === impl SimulateRule ===
 
 impl SimulateRule {
-    fn run(&self) -> Result<(), Box<dyn Error>> {
+    fn run(&self, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
         let descriptor = match &self.domain {
             Some(domain) => {
                 let (_, loaded) = self.files.load(self.config.as_deref())?;
@@ -289,7 +274,7 @@ impl SimulateRule {
             }
             None => None,
         };
-        Ok(command::simulate(&self.simulate, descriptor, &mut io::stdout().lock())?)
+        command::simulate(&self.simulate, descriptor, out)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `weir call`: sends one request to a server, and prints the reply.
 
-use std::{error::Error, io, io::Write, path::PathBuf, time::Duration};
+use std::{io, io::Write, path::PathBuf, time::Duration};
 
 use clap::Args;
 use prost_reflect::{DescriptorPool, DynamicMessage};
@@ -8,11 +8,12 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::transport::Channel;
 use weir_limit::Unit;
 use weir_net::{
-    grpc_client::{ConnectError, Target, TargetTls, connect},
-    tls::{ALPN_H2, ClientTls, ClientTlsNames, TlsError},
+    grpc_client::{Target, TargetTls, connect},
+    tls::{ALPN_H2, ClientTls, ClientTlsNames},
 };
 use weir_observe::text::escaped;
 use weir_proto::{
+    self,
     envoy::{
         extensions::common::ratelimit::v3::{
             RateLimitDescriptor,
@@ -30,8 +31,11 @@ use weir_proto::{
 
 use super::{
     descriptors::Descriptors,
+    error::{CommandResult, failed},
     lines::{write_json, write_line},
 };
+
+const UNPRINTED: &str = "cannot print the reply";
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -84,42 +88,6 @@ pub struct CallTls {
     pub server_name: Option<ServerName<'static>>,
 }
 
-/// The reason why a call failed.
-#[derive(Debug, thiserror::Error)]
-pub enum CallError {
-    /// The address is invalid.
-    #[error("invalid address {0:?}; write host:port, https://host:port or unix:path")]
-    Address(String),
-    /// Files of TLS are given for an address without TLS.
-    #[error("{0} is without TLS; write https:// to use the certificates")]
-    PlainText(String),
-    /// A file of TLS cannot be used.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// The server cannot be reached.
-    #[error("cannot reach {address}")]
-    Unreachable {
-        /// Its address.
-        address: String,
-        /// The cause.
-        source: ConnectError,
-    },
-    /// The server replied with an error.
-    #[error("the server replied {code}: {message}")]
-    Status {
-        /// The name of the gRPC code.
-        code: String,
-        /// The message of the status.
-        message: String,
-    },
-    /// The reply cannot be printed.
-    #[error("cannot print the reply")]
-    Print(#[from] io::Error),
-    /// The reply cannot be converted to JSON.
-    #[error("cannot convert the reply to JSON")]
-    Json(#[source] Box<dyn Error + Send + Sync>),
-}
-
 /// The server's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
@@ -132,24 +100,25 @@ pub enum CallOutcome {
 }
 
 /// Sends the request of `call`, and prints the reply to `out`.
-pub async fn call(call: &Call, out: &mut impl Write) -> Result<CallOutcome, CallError> {
+pub async fn call(call: &Call, out: &mut impl Write) -> CommandResult<CallOutcome> {
     let request = call.request();
     let (target, tls) = (target(&call.address)?, call.tls.of(&call.address)?);
     let channel = connect(&target, tls.as_ref(), CONNECT_TIMEOUT)
         .await
-        .map_err(|source| CallError::Unreachable { address: call.address.clone(), source })?;
+        .map_err(failed(format!("cannot reach {}", call.address)))?;
     let reply = send(channel.clone(), request.clone()).await?;
     // an unlimited rule is a limit, too: somebody wrote it
     let has_limit =
         |status: &DescriptorStatus| status.current_limit.is_some() || status.limit_remaining == u32::MAX;
     let is_limited = reply.statuses.iter().any(has_limit);
     if call.json {
-        write_json(out, &json(&reply)?)?;
+        let json = json(&reply).map_err(failed("cannot convert the reply to JSON"))?;
+        write_json(out, &json).map_err(failed(UNPRINTED))?;
     } else {
-        print(&request, &reply, out)?;
+        print(&request, &reply, out).map_err(failed(UNPRINTED))?;
         let unlimited = request.descriptors.iter().zip(&reply.statuses);
         let unlimited = unlimited.filter(|(_, status)| !has_limit(status)).map(|(descriptor, _)| descriptor);
-        explain(channel, &call.domain, unlimited, out).await?;
+        explain(channel, &call.domain, unlimited, out).await.map_err(failed(UNPRINTED))?;
     }
     Ok(match reply.overall_code() {
         Code::OverLimit => CallOutcome::OverLimit,
@@ -158,12 +127,11 @@ pub async fn call(call: &Call, out: &mut impl Write) -> Result<CallOutcome, Call
     })
 }
 
-async fn send(channel: Channel, request: RateLimitRequest) -> Result<RateLimitResponse, CallError> {
+async fn send(channel: Channel, request: RateLimitRequest) -> CommandResult<RateLimitResponse> {
     let reply = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
-    reply.map(tonic::Response::into_inner).map_err(|status| CallError::Status {
-        code: format!("{:?}", status.code()),
-        message: status.message().to_owned(),
-    })
+    let reply =
+        reply.map_err(|status| format!("the server replied {:?}: {}", status.code(), status.message()))?;
+    Ok(reply.into_inner())
 }
 
 /// Counts nothing. A server that does not say why it has no rule, such as an older one, need not.
@@ -172,7 +140,7 @@ async fn explain(
     domain: &str,
     descriptors: impl Iterator<Item = &RateLimitDescriptor>,
     out: &mut impl Write,
-) -> Result<(), CallError> {
+) -> io::Result<()> {
     let mut client = LimiterClient::new(channel);
     for descriptor in descriptors {
         let entry =
@@ -185,27 +153,24 @@ async fn explain(
             if did_you_mean.is_empty() { String::new() } else { format!("; did you mean `{did_you_mean}`?") };
         if unknown_domain {
             let meant = if meant.is_empty() { "; compare the rules' `domain`" } else { &meant };
-            return Ok(write_line(
+            return write_line!(
                 out,
-                format_args!(
-                    "  the server has no rules for the domain {domain:?}, so it admits every request to it{meant}"
-                ),
-            )?);
+                "  the server has no rules for the domain {domain:?}, so it admits every request to it{meant}"
+            );
         }
         if !unknown_key.is_empty() {
-            write_line(
-                out,
-                format_args!("  the server has no rule with the key {unknown_key:?} at its level{meant}"),
-            )?;
+            write_line!(out, "  the server has no rule with the key {unknown_key:?} at its level{meant}")?;
         }
     }
     Ok(())
 }
 
-fn target(address: &str) -> Result<Target, CallError> {
+fn target(address: &str) -> CommandResult<Target> {
     let rest = without_scheme(address, "http://").or_else(|| without_scheme(address, "https://"));
     let rest = rest.map_or(address, |rest| rest.trim_end_matches('/'));
-    Target::parse(rest).ok_or_else(|| CallError::Address(address.to_owned()))
+    let invalid =
+        || format!("invalid address {address:?}; write host:port, https://host:port or unix:path").into();
+    Target::parse(rest).ok_or_else(invalid)
 }
 
 fn without_scheme<'a>(address: &'a str, scheme: &str) -> Option<&'a str> {
@@ -219,11 +184,11 @@ impl CallTls {
     const NAMES: ClientTlsNames =
         ClientTlsNames { ca: "--tls-ca", certificate: "--tls-cert", key: "--tls-key" };
 
-    fn of(&self, address: &str) -> Result<Option<TargetTls>, CallError> {
+    fn of(&self, address: &str) -> CommandResult<Option<TargetTls>> {
         let Self { ca, certificate, key, server_name } = self;
         let is_given = ca.is_some() || certificate.is_some() || server_name.is_some();
         if without_scheme(address, "http://").is_some() && is_given {
-            return Err(CallError::PlainText(address.to_owned()));
+            return Err(format!("{address} is without TLS; write https:// to use the certificates").into());
         }
         if without_scheme(address, "https://").is_none() && !is_given {
             return Ok(None);
@@ -265,18 +230,13 @@ fn parse_limit(text: &str) -> Result<RateLimitOverride, String> {
 }
 
 /// Formats the reply as the server's `/json` does.
-fn json(reply: &RateLimitResponse) -> Result<String, CallError> {
-    fn failed(error: impl Error + Send + Sync + 'static) -> CallError {
-        CallError::Json(Box::new(error))
-    }
-    let pool = DescriptorPool::decode(weir_proto::DESCRIPTORS).map_err(failed)?;
+fn json(reply: &RateLimitResponse) -> CommandResult<String> {
+    let pool = DescriptorPool::decode(weir_proto::DESCRIPTORS)?;
     let name = "envoy.service.ratelimit.v3.RateLimitResponse";
-    let descriptor = pool
-        .get_message_by_name(name)
-        .ok_or_else(|| CallError::Json(format!("no message type {name}").into()))?;
+    let descriptor = pool.get_message_by_name(name).ok_or("the message has no description")?;
     let mut message = DynamicMessage::new(descriptor);
-    message.transcode_from(reply).map_err(failed)?;
-    serde_json::to_string(&message).map_err(failed)
+    message.transcode_from(reply)?;
+    Ok(serde_json::to_string(&message)?)
 }
 
 fn print(request: &RateLimitRequest, reply: &RateLimitResponse, out: &mut impl Write) -> io::Result<()> {
@@ -305,7 +265,7 @@ fn print(request: &RateLimitRequest, reply: &RateLimitResponse, out: &mut impl W
         writeln!(out)?;
     }
     for header in &reply.response_headers_to_add {
-        write_line(out, format_args!("  header {}: {}", header.key, header.value))?;
+        write_line!(out, "  header {}: {}", header.key, header.value)?;
     }
     if let Some(metadata) = &reply.dynamic_metadata {
         writeln!(out, "  metadata: {} field(s); --json shows them", metadata.fields.len())?;

@@ -38,10 +38,6 @@ struct CheckCounts {
 }
 
 /// Writes what was found and a summary, which in text begins with `source`. Returns whether there are no errors.
-///
-/// # Errors
-///
-/// Errors of writing to `out`.
 pub fn check(
     source: impl fmt::Display,
     loaded: Result<Loaded, ConfigErrors>,
@@ -87,18 +83,16 @@ fn write_text(
     write_findings(&found.errors, &found.warnings, out)?;
     let warnings = count(found.warnings.len(), "warning");
     match counts {
-        Some(CheckCounts { files, domains, rules }) if found.errors.is_empty() => write_line(
+        Some(CheckCounts { files, domains, rules }) if found.errors.is_empty() => write_line!(
             out,
-            format_args!(
-                "{source}: ok: {}, {}, {}, {warnings}",
-                count(*files, "file"),
-                count(*domains, "domain"),
-                count(*rules, "rule"),
-            ),
+            "{source}: ok: {}, {}, {}, {warnings}",
+            count(*files, "file"),
+            count(*domains, "domain"),
+            count(*rules, "rule"),
         ),
         _ => {
             let errors = count(found.errors.len(), "error");
-            write_line(out, format_args!("{source}: not ok: {errors}, {warnings}"))
+            write_line!(out, "{source}: not ok: {errors}, {warnings}")
         }
     }
 }
@@ -126,10 +120,10 @@ pub(super) fn write_findings(
     out: &mut impl Write,
 ) -> io::Result<()> {
     for ConfigError { at, message } in errors {
-        write_line(out, format_args!("{}: error: {message}", DisplayOrigin(at)))?;
+        write_line!(out, "{}: error: {message}", DisplayOrigin(at))?;
     }
     for ConfigWarning { at, message } in warnings {
-        write_line(out, format_args!("{}: warning: {message}", DisplayOrigin(at)))?;
+        write_line!(out, "{}: warning: {message}", DisplayOrigin(at))?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod line;
 
 use std::{
+    error::Error,
     io::{self, BufRead, Write},
     path::PathBuf,
 };
@@ -13,7 +14,7 @@ use weir_limit::{Period, Timestamp};
 use weir_store::clock::{Clock as _, SystemClock};
 
 use self::line::{LineError, parse, print};
-use super::{check::count, lines::write_line};
+use super::{check::count, error::CommandResult, lines::write_line};
 use crate::settings::Environment;
 
 /// The arguments of `weir data`.
@@ -50,46 +51,22 @@ enum DataAction {
     Compact,
 }
 
-/// The reason why a command about data has failed.
-#[derive(Debug, thiserror::Error)]
-pub enum DataError {
-    /// No directory is given.
-    #[error("which data? Give --dir, or set WEIR_DATA_DIR")]
-    NoDirectory,
-    /// The data cannot be used.
-    #[error("{0}")]
-    Disk(#[from] DiskError),
-    /// Another process uses the data.
-    #[error("{0}: stop it first")]
-    InUse(DiskError),
-    /// A line of standard input is wrong.
-    #[error(
-        "line {line}: {error}; some counters of lines before it may be there: correct it, and import everything again"
-    )]
-    Line {
-        /// Its number, from 1.
-        line: usize,
-        /// What is wrong.
-        error: LineError,
-    },
-    /// The result cannot be printed, or the input cannot be read.
-    #[error("cannot read or write")]
-    Io(#[from] io::Error),
-}
-
 /// Carries out the command. Reads counters from `input`, and writes to `out`.
 pub fn data(
     command: &DataCommand,
     environment: &dyn Environment,
     input: impl BufRead,
     out: &mut impl Write,
-) -> Result<(), DataError> {
+) -> CommandResult<()> {
     let given = environment.get("WEIR_DATA_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    let dir = &command.dir.clone().or(given).ok_or(DataError::NoDirectory)?;
+    let dir = &command.dir.clone().or(given).ok_or("which data? Give --dir, or set WEIR_DATA_DIR")?;
     let now = SystemClock.now();
-    let in_use = |error| match error {
-        DiskError::InUse(_) => DataError::InUse(error),
-        error => DataError::Disk(error),
+    let in_use = |error| -> Box<dyn Error> {
+        if matches!(error, DiskError::InUse(_)) {
+            format!("{error}: stop it first").into()
+        } else {
+            error.into()
+        }
     };
     match &command.action {
         DataAction::Inspect { prefix, limit } => {
@@ -111,7 +88,10 @@ pub fn data(
             let lines = input.lines().zip(1..).filter(|(line, _)| !is_empty(line));
             let counters = lines.map(|(text, line)| {
                 let parsed = text.map_err(LineError::Read).and_then(|text| parse(&text));
-                parsed.map_err(|error| DataError::Line { line, error })
+                parsed.map_err(|error| -> Box<dyn Error> {
+                    let right = "some counters of lines before it may be there: correct it, and import everything again";
+                    format!("line {line}: {error}; {right}").into()
+                })
             });
             let imported = data.import(counters)?;
             data.close()?;
@@ -132,12 +112,12 @@ fn inspect(
     limit: usize,
     now: Timestamp,
     out: &mut impl Write,
-) -> Result<(), DataError> {
+) -> CommandResult<()> {
     data.verify()?;
     let (mut all, mut expired, mut written) = (0_usize, 0_usize, Ok(()));
     data.visit(prefix, |counter| {
         if all < limit && written.is_ok() {
-            written = write_line(out, format_args!("{}", describe(&counter, now)));
+            written = write_line!(out, "{}", describe(&counter, now));
         }
         all += 1;
         expired += usize::from(counter.state.is_ok_and(|state| state.idle_at() <= now));

@@ -40,10 +40,6 @@ pub struct ExplainedRequest<'a> {
 }
 
 /// Writes the steps that match the descriptors of `request` against the rules to `out`, or the errors of the rules.
-///
-/// # Errors
-///
-/// Errors of writing to `out`.
 pub fn explain(
     loaded: Result<Loaded, ConfigErrors>,
     request: &ExplainedRequest<'_>,
@@ -65,7 +61,7 @@ pub fn explain(
     let asked = Request { domain: request.domain, descriptors: descriptors.collect(), hits: 1 };
     let matched = Matched::new(&rules, &asked);
     let mut explained = Explained::Match;
-    write_line(out, format_args!("domain {}", request.domain))?;
+    write_line!(out, "domain {}", request.domain)?;
     for (i, Descriptor { entries, .. }) in asked.descriptors.iter().enumerate() {
         if asked.descriptors.len() > 1 {
             writeln!(out, "\ndescriptor {}", i + 1)?;
@@ -77,23 +73,21 @@ pub fn explain(
         writeln!(out)?;
         if let Outcome::Rule(compiled) = explanation.outcome {
             let description = RuleDescription { compiled, scope, shared: request.shared };
-            description.lines().iter().try_for_each(|line| write_line(out, format_args!("{line}")))?;
+            description.lines().iter().try_for_each(|line| write_line!(out, "{line}"))?;
             write_pool(request.domain, compiled, &explanation.steps, out)?;
             if let Some((number, by)) = replacing(&rules, &asked, compiled)
                 && matches!(matched.matches[i], DescriptorMatch::NoLimit)
             {
-                write_line(
+                write_line!(
                     out,
-                    format_args!(
-                        "  replaced by {} of descriptor {number}: this descriptor counts nothing",
-                        by.path
-                    ),
+                    "  replaced by {} of descriptor {number}: this descriptor counts nothing",
+                    by.path
                 )?;
             }
         } else {
             write_no_rule(request.domain, entries.len(), &explanation, out)?;
             if let Some(name) = did_you_mean(&rules, request.domain, entries) {
-                write_line(out, format_args!("did you mean `{name}`?"))?;
+                write_line!(out, "did you mean `{name}`?")?;
             }
         }
         if !matches!(explanation.outcome, Outcome::Rule(_) | Outcome::NoLimit { below: false, .. }) {
@@ -112,7 +106,7 @@ fn borrowed(entries: &[(String, String)]) -> impl Iterator<Item = Entry<'_>> {
 
 fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Result<()> {
     let Entry { key, value } = step.entry;
-    write_line(out, format_args!("{number}. {}", step.entry))?;
+    write_line!(out, "{number}. {}", step.entry)?;
     let mut patterns = 0;
     for attempt in &step.attempts {
         let candidate = match attempt.candidate {
@@ -123,17 +117,17 @@ fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Resul
         match attempt.origin {
             Some(origin) => {
                 write_more(&mut patterns, out)?;
-                write_line(out, format_args!("   > {candidate}: matches, {}", DisplayOrigin(origin)))?;
+                write_line!(out, "   > {candidate}: matches, {}", DisplayOrigin(origin))?;
             }
             None if matches!(attempt.candidate, Candidate::Wildcard(_)) => {
                 patterns += 1;
                 if patterns <= MOST_PATTERNS {
-                    write_line(out, format_args!("     {candidate}: does not match"))?;
+                    write_line!(out, "     {candidate}: does not match")?;
                 }
             }
             None => {
                 write_more(&mut patterns, out)?;
-                write_line(out, format_args!("     {candidate}: not declared"))?;
+                write_line!(out, "     {candidate}: not declared")?;
             }
         }
     }
@@ -161,10 +155,7 @@ fn write_no_rule(
             writeln!(out, "no rule: no rules are declared")?;
         }
         Outcome::UnknownDomain(domains) => {
-            write_line(
-                out,
-                format_args!("no rule: unknown domain '{domain}'; the domains are {}", domains.join(", ")),
-            )?;
+            write_line!(out, "no rule: unknown domain '{domain}'; the domains are {}", domains.join(", "))?;
         }
         Outcome::NoEntries => writeln!(out, "no rule: a descriptor without entries matches nothing")?,
         Outcome::NoMatch => write_alternatives(&explanation.steps, out)?,
@@ -173,20 +164,16 @@ fn write_no_rule(
             writeln!(out, "no rule: the rules end at entry {depth} of {entries}{there}")?;
         }
         Outcome::NoLimit { origin, below: false } => {
-            write_line(
+            write_line!(
                 out,
-                format_args!(
-                    "no limit: {} has no rate_limit, so matching requests are admitted",
-                    DisplayOrigin(origin)
-                ),
+                "no limit: {} has no rate_limit, so matching requests are admitted",
+                DisplayOrigin(origin)
             )?;
         }
-        Outcome::NoLimit { origin, below: true } => write_line(
+        Outcome::NoLimit { origin, below: true } => write_line!(
             out,
-            format_args!(
-                "no limit: the {entries} entries end at {}, which has no rate_limit; its nested rules need more entries",
-                DisplayOrigin(origin)
-            ),
+            "no limit: the {entries} entries end at {}, which has no rate_limit; its nested rules need more entries",
+            DisplayOrigin(origin)
         )?,
     }
     let Some(PassedOver { rule, fit, chosen, entry }) = &explanation.passed_over else { return Ok(()) };
@@ -195,14 +182,12 @@ fn write_no_rule(
         Fit::Longer => "and the rule there is for more entries".to_owned(),
         Fit::Shorter(depth) => format!("and the rule there is for descriptors that end at entry {depth}"),
     };
-    write_line(
+    write_line!(
         out,
-        format_args!(
-            "passed over: rule {} at {}, because {} is tried first for {entry}; weir does not go back, {fit}",
-            rule.path,
-            DisplayOrigin(&rule.rule.origin),
-            DisplayOrigin(chosen)
-        ),
+        "passed over: rule {} at {}, because {} is tried first for {entry}; weir does not go back, {fit}",
+        rule.path,
+        DisplayOrigin(&rule.rule.origin),
+        DisplayOrigin(chosen)
     )
 }
 
@@ -216,7 +201,7 @@ fn write_alternatives(steps: &[Step<'_>], out: &mut impl Write) -> io::Result<()
     }
     writeln!(out, "declared there:")?;
     for alternative in alternatives {
-        write_line(out, format_args!("  {alternative}"))?;
+        write_line!(out, "  {alternative}")?;
     }
     match alternatives_total - alternatives.len() {
         0 => Ok(()),
@@ -236,7 +221,7 @@ fn write_pool(
     let Entry { key, value } = last.entry;
     let pool: Vec<String> = others.iter().map(|step| step.entry.to_string()).collect();
     let pool = [&[domain.to_owned()], pool.as_slice(), &[format!("{key}=*")]].concat().join(" ");
-    write_line(out, format_args!("  pool: {pool}, of which each {key} has a share"))?;
+    write_line!(out, "  pool: {pool}, of which each {key} has a share")?;
     match (value, sharing.anonymous) {
         ("", Anonymous::Deny) => {
             return writeln!(out, "  member: none, since the value is empty: rejected");
@@ -251,10 +236,10 @@ fn write_pool(
     }
     let weight = sharing.weight(value);
     if sharing.weights.contains_key(value) {
-        return write_line(out, format_args!("  member: {value}, with a weight of {weight}"));
+        return write_line!(out, "  member: {value}, with a weight of {weight}");
     }
     let places = sharing.max_members - 1;
-    write_line(out, format_args!("  member: {value}, or {OTHER} if {places} others have a place"))
+    write_line!(out, "  member: {value}, or {OTHER} if {places} others have a place")
 }
 
 fn replacing<'a>(
@@ -299,7 +284,7 @@ fn write_rejections(matched: &Matched<'_>, scope: Scope, out: &mut impl Write) -
             [other] => format!(", and {other} counts it if it admits it"),
             others => format!(", and {} count it if they admit it", others.join(" and ")),
         };
-        write_line(out, format_args!("{over}: {itself}{beside}"))?;
+        write_line!(out, "{over}: {itself}{beside}")?;
     }
     if scope == Scope::Descriptor && limited.len() > 1 {
         writeln!(out, "(`all_or_nothing: true` beside `domain` lets such a request count nowhere)")?;

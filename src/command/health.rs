@@ -5,8 +5,9 @@ use std::{io::Write, time::Duration};
 use clap::Args;
 
 use super::{
+    error::{CommandResult, failed},
     lines::write_lines,
-    local_page::{LocalPage, LocalPageError, get_page, is_ok, parse_address},
+    local_page::{LocalPage, get_page, is_ok, parse_address},
 };
 use crate::settings::{self, Environment};
 
@@ -26,11 +27,11 @@ pub fn health(
     check: &HealthCheck,
     environment: &dyn Environment,
     out: &mut impl Write,
-) -> Result<bool, LocalPageError> {
+) -> CommandResult<bool> {
     let listening = || settings::http_address(environment);
     let timeout = Duration::from_millis(check.timeout);
     let page = LocalPage { path: "/healthcheck", port: "HTTP port, 8080 by default", accept: "*/*" };
     let (head, body) = get_page(page, check.address.as_deref(), listening, timeout)?;
-    write_lines(out, &format!("{}\n", body.trim())).map_err(LocalPageError::Print)?;
+    write_lines(out, &format!("{}\n", body.trim())).map_err(failed("cannot print the result"))?;
     Ok(is_ok(&head))
 }

@@ -5,8 +5,9 @@ use std::{io::Write, time::Duration};
 use clap::Args;
 
 use super::{
+    error::{CommandResult, failed},
     lines::{write_json, write_lines},
-    local_page::{LocalPage, LocalPageError, get_page, is_ok, parse_address},
+    local_page::{LocalPage, get_page, is_ok, parse_address},
 };
 use crate::settings::{self, Environment};
 
@@ -26,17 +27,13 @@ pub struct Hot {
 }
 
 /// Prints the page to `out`. Returns whether the server had it.
-///
-/// # Errors
-///
-/// [`LocalPageError`].
-pub fn hot(hot: &Hot, environment: &dyn Environment, out: &mut impl Write) -> Result<bool, LocalPageError> {
+pub fn hot(hot: &Hot, environment: &dyn Environment, out: &mut impl Write) -> CommandResult<bool> {
     let timeout = Duration::from_millis(hot.timeout);
     let accept = if hot.json { "application/json" } else { "text/plain" };
     let page = LocalPage { path: "/hot", port: "debug port, 6070 by default", accept };
     let listening = || settings::debug_address(environment);
     let (head, body) = get_page(page, hot.address.as_deref(), listening, timeout)?;
     let written = if hot.json { write_json(out, body.trim_end()) } else { write_lines(out, &body) };
-    written.map_err(LocalPageError::Print)?;
+    written.map_err(failed("cannot print the result"))?;
     Ok(is_ok(&head))
 }

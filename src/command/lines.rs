@@ -7,8 +7,15 @@ use std::{
 
 use weir_observe::text::{Escaped, escaped_json, escaped_lines};
 
-/// What would end the line or move the cursor is spelled out.
-pub(super) fn write_line(out: &mut impl Write, text: fmt::Arguments<'_>) -> io::Result<()> {
+/// `writeln!`, where what would end the line or move the cursor is spelled out.
+macro_rules! write_line {
+    ($out:expr, $($text:tt)+) => {
+        $crate::command::lines::write_escaped($out, format_args!($($text)+))
+    };
+}
+pub(super) use write_line;
+
+pub(super) fn write_escaped(out: &mut impl Write, text: fmt::Arguments<'_>) -> io::Result<()> {
     let mut line = Escaped(String::new());
     line.write_fmt(text).map_err(io::Error::other)?;
     writeln!(out, "{}", line.0)

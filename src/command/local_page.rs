@@ -6,38 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::error::{CommandResult, failed};
 use crate::settings::{ListenAddress, SettingErrors};
 
 const MAX_RESPONSE: usize = 64 * 1024;
-
-/// The reason why there is no page.
-#[derive(Debug, thiserror::Error)]
-pub enum LocalPageError {
-    /// The variables of the server's address are invalid.
-    #[error(transparent)]
-    Settings(#[from] SettingErrors),
-    /// The server does not reply, or its name has no address.
-    #[error("no reply from {address}")]
-    NoReply {
-        /// Its address.
-        address: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// Another server replies.
-    #[error("there is no page {path} at {address}: name weir's {port}")]
-    NoPage {
-        /// The page.
-        path: String,
-        /// The server's address.
-        address: SocketAddr,
-        /// The port that has it.
-        port: &'static str,
-    },
-    /// The result cannot be printed.
-    #[error("cannot print the result")]
-    Print(#[source] io::Error),
-}
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalPage<'a> {
@@ -60,12 +32,12 @@ pub(super) fn get_page(
     address: Option<&str>,
     listening: impl FnOnce() -> Result<ListenAddress, SettingErrors>,
     timeout: Duration,
-) -> Result<(String, String), LocalPageError> {
+) -> CommandResult<(String, String)> {
     let addresses: Vec<SocketAddr> = if let Some(address) = address {
-        let failed = |source| LocalPageError::NoReply { address: address.to_owned(), source };
-        let found: Vec<SocketAddr> = address.to_socket_addrs().map_err(failed)?.collect();
+        let no_reply = || failed(format!("no reply from {address}"));
+        let found: Vec<SocketAddr> = address.to_socket_addrs().map_err(no_reply())?.collect();
         if found.is_empty() {
-            return Err(failed(io::Error::other("the name has no address")));
+            return Err(no_reply()(io::Error::other("the name has no address")));
         }
         found
     } else {
@@ -76,7 +48,8 @@ pub(super) fn get_page(
     let (address, reply) = get_first(page, &addresses, timeout)?;
     let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
     if status(head) == Some("404") && body.trim().is_empty() {
-        return Err(LocalPageError::NoPage { path: page.path.to_owned(), address, port: page.port });
+        let LocalPage { path, port, .. } = page;
+        return Err(format!("there is no page {path} at {address}: name weir's {port}").into());
     }
     Ok((head.to_owned(), body.to_owned()))
 }
@@ -105,17 +78,15 @@ fn get_first(
     page: LocalPage<'_>,
     addresses: &[SocketAddr],
     timeout: Duration,
-) -> Result<(SocketAddr, String), LocalPageError> {
-    let mut failed = None;
+) -> CommandResult<(SocketAddr, String)> {
+    let mut first = None;
     for &address in addresses {
         match get(page, address, timeout) {
             Ok(reply) => return Ok((address, reply)),
-            Err(source) => {
-                failed.get_or_insert(LocalPageError::NoReply { address: address.to_string(), source });
-            }
+            Err(error) => first = first.or(Some(failed(format!("no reply from {address}"))(error))),
         }
     }
-    Err(failed.unwrap_or_else(|| unreachable!("there is an address")))
+    Err(first.unwrap_or_else(|| "there is no address".into()))
 }
 
 /// The response is not chunked, and ends with the connection.

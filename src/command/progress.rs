@@ -1,14 +1,10 @@
-//! Runs several jobs on all cores, and shows on standard error how far they are.
+//! Runs several jobs at once, and shows on standard error how far they are.
 
 use std::{
-    collections::BTreeMap,
     io::{self, IsTerminal as _, Write as _},
-    num::NonZero,
-    sync::{
-        atomic::{AtomicU32, AtomicUsize, Ordering},
-        mpsc::{self, RecvTimeoutError},
-    },
-    thread,
+    panic::resume_unwind,
+    sync::atomic::{AtomicU32, Ordering},
+    thread::{self, ScopedJoinHandle},
     time::{Duration, Instant},
 };
 
@@ -17,7 +13,7 @@ const BAR: usize = 30;
 /// What is done sooner shows no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The time between two lines about the progress, where no bar can be drawn.
 const LINES: Duration = Duration::from_secs(10);
@@ -31,44 +27,26 @@ struct ProgressBar {
     shown: Option<u32>,
 }
 
-/// Runs as many at a time as the machine has cores. Returns the results in the order of the jobs. `run` reports the
-/// share that it has completed, 0 to 1, which is shown on standard error after a second.
+/// Runs each in a thread of its own. Returns the results in the order of the jobs. `run` reports the share that it has
+/// completed, 0 to 1, which is shown on standard error after a second.
 pub(super) fn run_all<J: Sync, R: Send>(jobs: &[J], run: impl Fn(&J, &dyn Fn(f64)) -> R + Sync) -> Vec<R> {
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let completed: Vec<AtomicU32> = jobs.iter().map(|_| AtomicU32::new(0)).collect();
-    let next = AtomicUsize::new(0);
-    let work = |results: &mpsc::Sender<(usize, R)>| {
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(job) = jobs.get(i) else { break };
-            let result = run(job, &|share| completed[i].store(in_parts(share), Ordering::Relaxed));
-            completed[i].store(in_parts(1.0), Ordering::Relaxed);
-            // does not fail: the receiver is there until all have ended
-            let _ = results.send((i, result));
-        }
-    };
+    let (run, mut progress) = (&run, ProgressBar::new());
     thread::scope(|scope| {
-        let (sender, receiver) = mpsc::channel();
-        for _ in 0..cores.min(jobs.len()) {
-            let (sender, work) = (sender.clone(), &work);
-            scope.spawn(move || work(&sender));
-        }
-        drop(sender);
-        let (mut results, mut progress) = (BTreeMap::new(), ProgressBar::new());
-        loop {
-            match receiver.recv_timeout(LOOK) {
-                Ok((i, result)) => {
-                    results.insert(i, result);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
+        let start = |(job, parts)| {
+            scope
+                .spawn(move || run(job, &|share| AtomicU32::store(parts, in_parts(share), Ordering::Relaxed)))
+        };
+        let threads: Vec<_> = jobs.iter().zip(&completed).map(start).collect();
+        while threads.iter().any(|thread| !thread.is_finished()) {
             let parts: f64 = completed.iter().map(|parts| f64::from(parts.load(Ordering::Relaxed))).sum();
-            let all = completed.iter().map(|_| PARTS).sum::<f64>();
-            progress.show(parts / all);
+            progress.show(parts / PARTS / jobs.len() as f64);
+            thread::sleep(LOOK);
         }
         progress.end();
-        results.into_values().collect()
+        let result =
+            |thread: ScopedJoinHandle<'_, R>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        threads.into_iter().map(result).collect()
     })
 }
 

@@ -3,34 +3,37 @@
 use std::{
     fs,
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
 use clap::{Args, ValueEnum};
-
-use super::{
-    lines::write_line,
-    progress::run_all,
-    simulate_rule::{DescriptorToSimulate, RuleError, SimulatedRule},
-    simulate_share::{ShareError, SimulateShare},
-    simulate_wait::{SimulatedWaiting, simulate_waiting},
-};
-
 use weir_coordinate::{
-    Coordinated,
+    Coordinated, CoordinationSettings,
     simulated::{Network, SimulatedRemote},
 };
-use weir_limit::{Bucket, Coordination, Period, Refill, RuleCoordination, Tier};
+use weir_limit::{Algorithm, Bucket, Coordination, Period, Refill, RuleCoordination, Tier};
 
+use super::{
+    error::{CommandResult, failed},
+    lines::write_line,
+    progress::run_all,
+    simulate_rule::{DescriptorToSimulate, SimulatedRule},
+    simulate_share::SimulateShare,
+    simulate_wait::simulate_waiting,
+};
 use crate::{
     settings,
     simulate::{
-        self, AdmittedSeries, Instance, Panel, Scenario, ScenarioError, SimulationMetrics, Skew, chart,
-        legend, run, suggest, summary, table,
+        AdmittedSeries, Arrivals, Instance, Panel, Scenario, SimulationMetrics, Skew, chart, legend, run,
+        suggest, summary, table,
     },
 };
+
+pub(super) const UNPRINTED: &str = "cannot print the results";
+
+const BURST: &str = "only a token bucket has a burst: add --algorithm token_bucket, or leave --burst out";
 
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
 
@@ -75,14 +78,14 @@ pub struct Simulate {
     pub rate: Option<f64>,
     /// When requests arrive
     #[arg(long, value_name = "WHEN", default_value = "random")]
-    pub arrivals: ArrivalsName,
+    pub arrivals: Arrivals,
     /// Simulate callers that wait for up to this time, at most 1h, 60s if none is given, as consumers of another API do
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "60s", value_parser = parse_wait,
         conflicts_with_all = ["suggest", "share"])]
     pub wait: Option<Duration>,
     /// How requests are spread over the instances
     #[arg(long, value_name = "HOW", default_value = "even")]
-    pub skew: Spread,
+    pub skew: Skew,
     /// Time from a call to the store until its reply
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = parse_time)]
     pub round_trip: Duration,
@@ -124,20 +127,6 @@ pub enum AlgorithmName {
     TokenBucket,
 }
 
-/// The times of requests, by their names on the command line.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-#[value(rename_all = "kebab-case")]
-pub enum ArrivalsName {
-    /// Independently of each other.
-    Random,
-    /// All requests of a key and a period at the same time.
-    AtOnce,
-    /// In equal gaps.
-    Steady,
-    /// Three times as often as on average in the middle fifth of the time, and half as often before and after.
-    Peak,
-}
-
 /// The modes that are compared unless others are named: those that share a counter, and none.
 const COMPARED: [Coordination; 5] = [
     Coordination::Auto,
@@ -150,51 +139,6 @@ const COMPARED: [Coordination; 5] = [
 struct Compared<'a> {
     args: &'a Simulate,
     rule: Option<&'a SimulatedRule>,
-}
-
-/// The distributions of requests over the instances, by their names on the command line.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Spread {
-    /// Each instance gets an equal share.
-    Even,
-    /// The second gets half as many as the first, the third a third, and so on.
-    Zipf,
-    /// A tenth of the instances gets 90 %; others get it in the second half of the time.
-    Moving,
-}
-
-/// The reason why a simulation failed.
-#[derive(Debug, thiserror::Error)]
-pub enum SimulateError {
-    /// The scenario is invalid.
-    #[error("cannot simulate this")]
-    Scenario(#[from] ScenarioError),
-    /// A burst is set, but the algorithm is not the token bucket.
-    #[error("only a token bucket has a burst: add --algorithm token_bucket, or leave --burst out")]
-    Burst,
-    /// A chart of several keys.
-    #[error("a chart shows one key: add --keys 1, or leave --svg out")]
-    Chart,
-    /// A pool cannot be simulated.
-    #[error(transparent)]
-    Share(#[from] ShareError),
-    /// The rule of the descriptor cannot be simulated.
-    #[error(transparent)]
-    Rule(#[from] RuleError),
-    /// The runtime cannot be created.
-    #[error("cannot run the simulation")]
-    Run(#[source] io::Error),
-    /// The results cannot be printed.
-    #[error("cannot print the results")]
-    Print(#[source] io::Error),
-    /// The chart cannot be written.
-    #[error("cannot write {}", .path.display())]
-    Svg {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
 }
 
 fn parse_period(text: &str) -> Result<Period, &'static str> {
@@ -220,52 +164,47 @@ fn parse_interval(text: &str) -> Result<Duration, &'static str> {
 }
 
 /// Simulates the limit of `args`, or of `descriptor` if there is one. Shows the progress on standard error.
-///
-/// # Errors
-///
-/// [`SimulateError`].
 pub fn simulate(
     args: &Simulate,
     descriptor: Option<DescriptorToSimulate<'_>>,
     out: &mut impl Write,
-) -> Result<(), SimulateError> {
+) -> CommandResult<()> {
     if let Some(demands) = args.share.demands()? {
         args.share.simulate(&demands, (args.limit, args.period), args.svg.as_deref(), out)?;
         return Ok(());
     }
     let rule = descriptor.map(DescriptorToSimulate::rule).transpose()?;
     let whole = args.scenario(rule.as_ref())?;
-    whole.check()?;
+    whole.check().map_err(failed("cannot simulate this"))?;
     if whole.keys > 1 && args.svg.is_some() {
-        return Err(SimulateError::Chart);
+        return Err("a chart shows one key: add --keys 1, or leave --svg out".into());
     }
     let compared = Compared { args, rule: rule.as_ref() };
     let chosen = compared.modes();
     // opened first, so that an invalid path fails before the simulation, not after it
     let svg = match &args.svg {
-        Some(path) => Some((path, fs::File::create(path).map_err(svg_error(path))?)),
+        Some(path) => {
+            Some((path, fs::File::create(path).map_err(failed(format!("cannot write {}", path.display())))?))
+        }
         None => None,
     };
     let scenario = whole.shortened(chosen.len() + usize::from(args.wait.is_some()));
     for note in [compared.rule_line(), whole.shortened_to(&scenario)].into_iter().flatten() {
-        write_line(out, format_args!("{note}")).map_err(SimulateError::Print)?;
+        write_line!(out, "{note}").map_err(failed(UNPRINTED))?;
     }
     let (title, panels) = match args.wait {
         Some(max_wait) => compared.simulate_waiting(&scenario, &chosen, max_wait, out),
         None => compared.simulate(&scenario, &chosen, out),
     }?;
     if let Some((path, mut file)) = svg {
-        file.write_all(chart(&scenario, &title, &panels).as_bytes()).map_err(svg_error(path))?;
+        file.write_all(chart(&scenario, &title, &panels).as_bytes())
+            .map_err(failed(format!("cannot write {}", path.display())))?;
     }
     Ok(())
 }
 
-fn svg_error(path: &Path) -> impl FnOnce(io::Error) -> SimulateError {
-    |source| SimulateError::Svg { path: path.to_owned(), source }
-}
-
 impl Simulate {
-    fn scenario(&self, rule: Option<&SimulatedRule>) -> Result<Scenario, SimulateError> {
+    fn scenario(&self, rule: Option<&SimulatedRule>) -> CommandResult<Scenario> {
         let tier = match rule {
             Some(rule) => rule.tier.clone(),
             None => self.tier()?,
@@ -278,35 +217,24 @@ impl Simulate {
             keys: self.keys.unwrap_or_else(default_keys) as usize,
             tier,
             load,
-            arrivals: match self.arrivals {
-                ArrivalsName::Random => simulate::Arrivals::Random,
-                ArrivalsName::AtOnce => simulate::Arrivals::AtOnce,
-                ArrivalsName::Steady => simulate::Arrivals::Steady,
-                ArrivalsName::Peak => simulate::Arrivals::Peak,
-            },
-            skew: match self.skew {
-                Spread::Even => Skew::Even,
-                Spread::Zipf => Skew::Zipf,
-                Spread::Moving => Skew::Moving,
-            },
+            arrivals: self.arrivals,
+            skew: self.skew,
             network: Network { round_trip: self.round_trip, jitter: self.jitter, ..Network::default() },
-            clock_skew: period(self.clock_skew),
+            clock_skew: self.clock_skew.into(),
             windows: self.windows,
             seed: self.seed,
         })
     }
 
-    fn tier(&self) -> Result<Tier, SimulateError> {
+    fn tier(&self) -> CommandResult<Tier> {
         let burst = self.burst.unwrap_or(self.limit);
         let algorithm = match self.algorithm {
-            AlgorithmName::TokenBucket => weir_limit::Algorithm::TokenBucket(Bucket {
-                burst,
-                refill: Refill::Continuous,
-                strict: false,
-            }),
-            _ if self.burst.is_some() => return Err(SimulateError::Burst),
-            AlgorithmName::FixedWindow => weir_limit::Algorithm::FixedWindow,
-            AlgorithmName::SlidingWindow => weir_limit::Algorithm::SlidingWindow,
+            AlgorithmName::TokenBucket => {
+                Algorithm::TokenBucket(Bucket { burst, refill: Refill::Continuous, strict: false })
+            }
+            _ if self.burst.is_some() => return Err(BURST.into()),
+            AlgorithmName::FixedWindow => Algorithm::FixedWindow,
+            AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,
         };
         Ok(Tier { requests: self.limit, period: self.period, algorithm })
     }
@@ -355,7 +283,7 @@ impl Compared<'_> {
         scenario: &Scenario,
         chosen: &[Coordination],
         out: &mut impl Write,
-    ) -> Result<(String, Vec<Panel>), SimulateError> {
+    ) -> CommandResult<(String, Vec<Panel>)> {
         let simulated = run_all(chosen, |&mode, progress| {
             let rules = scenario.rules(self.coordination_of(mode));
             let make = |instance| self.store(scenario, instance);
@@ -367,8 +295,11 @@ impl Compared<'_> {
                 AdmittedSeries::of(scenario, &outcome, STEPS),
             ))
         });
-        let modes = simulated.into_iter().collect::<io::Result<Vec<_>>>().map_err(SimulateError::Run)?;
-        self.print(scenario, &modes, out).map_err(SimulateError::Print)?;
+        let modes = simulated
+            .into_iter()
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(failed("cannot run the simulation"))?;
+        self.print(scenario, &modes, out).map_err(failed(UNPRINTED))?;
         let panel = |(mode, metrics, series): (Coordination, SimulationMetrics, AdmittedSeries)| Panel {
             name: mode.name().to_owned(),
             summary: summary(&metrics),
@@ -383,13 +314,13 @@ impl Compared<'_> {
         chosen: &[Coordination],
         max_wait: Duration,
         out: &mut impl Write,
-    ) -> Result<(String, Vec<Panel>), SimulateError> {
+    ) -> CommandResult<(String, Vec<Panel>)> {
         let make = |instance| self.store(scenario, instance);
         let chosen: Vec<RuleCoordination> = chosen.iter().map(|mode| self.coordination_of(*mode)).collect();
-        let (max_wait, round_trip) = ((max_wait, period(max_wait)), self.args.round_trip);
+        let (max_wait, round_trip) = ((max_wait, max_wait.into()), self.args.round_trip);
         let simulated = simulate_waiting(scenario, max_wait, round_trip, &chosen, make, STEPS);
-        let SimulatedWaiting { title, text, panels } = simulated.map_err(SimulateError::Run)?;
-        write!(out, "{text}").map_err(SimulateError::Print)?;
+        let (title, text, panels) = simulated.map_err(failed("cannot run the simulation"))?;
+        write!(out, "{text}").map_err(failed(UNPRINTED))?;
         Ok((title, panels))
     }
 
@@ -398,9 +329,9 @@ impl Compared<'_> {
         scenario: &Scenario,
         Instance { number, remote, clock }: Instance,
     ) -> Coordinated<SimulatedRemote> {
-        let defaults = weir_coordinate::CoordinationSettings::default();
-        let settings = weir_coordinate::CoordinationSettings {
-            sync_interval: period(self.args.sync_interval),
+        let defaults = CoordinationSettings::default();
+        let settings = CoordinationSettings {
+            sync_interval: self.args.sync_interval.into(),
             instance: format!("simulated-{number}"),
             max_counters: 2 * scenario.keys.max(512),
             heartbeat: scenario.rarer(defaults.heartbeat),
@@ -434,8 +365,4 @@ impl Compared<'_> {
         }
         Ok(())
     }
-}
-
-fn period(duration: Duration) -> Period {
-    Period::from_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -3,6 +3,8 @@
 use weir_config::{ConfigErrors, DisplayOrigin, Loaded};
 use weir_limit::{Entry, KeyHasher, Limit, Lookup, RuleCoordination, RuleSet, Tier};
 
+use super::error::CommandResult;
+
 /// A descriptor whose rule is simulated, and the rules.
 #[derive(Debug)]
 pub struct DescriptorToSimulate<'a> {
@@ -23,70 +25,41 @@ pub(super) struct SimulatedRule {
     pub(super) name: String,
 }
 
-/// The reason why no rule can be simulated.
-#[derive(Debug, thiserror::Error)]
-pub enum RuleError {
-    /// The rules are invalid.
-    #[error(transparent)]
-    Invalid(#[from] ConfigErrors),
-    /// The domain has no rules.
-    #[error("unknown domain {0:?}: no rules are declared for it")]
-    UnknownDomain(String),
-    /// No rule matches the descriptor.
-    #[error("no rule matches {0}: `weir explain` with the same arguments says why")]
-    NoRule(String),
-    /// The rule admits all requests.
-    #[error("rule {0} is unlimited: there is nothing to simulate")]
-    Unlimited(String),
-    /// The values of the last entry share the limit.
-    #[error("rule {name} is a pool: simulate its members with --share --limit {} --period {}", .tier.requests, .tier.period)]
-    Pool {
-        /// The rule.
-        name: String,
-        /// Its limit.
-        tier: Tier,
-    },
-    /// The rule has several limits.
-    #[error("rule {name} has several limits: simulate one of them, such as --limit {} --period {}", .tier.requests, .tier.period)]
-    Several {
-        /// The rule.
-        name: String,
-        /// The first of the limits.
-        tier: Tier,
-    },
-}
-
 // === impl DescriptorToSimulate ===
 
 impl DescriptorToSimulate<'_> {
-    pub(super) fn rule(self) -> Result<SimulatedRule, RuleError> {
+    pub(super) fn rule(self) -> CommandResult<SimulatedRule> {
         let rules = RuleSet::new(&self.loaded?.domains, KeyHasher::random());
         let entries: Vec<Entry<'_>> = self.entries.iter().map(|(key, value)| Entry { key, value }).collect();
         let compiled = match rules.find(self.domain, &entries) {
             Lookup::Rule(rule) => rule,
-            Lookup::UnknownDomain => return Err(RuleError::UnknownDomain(self.domain.to_owned())),
+            Lookup::UnknownDomain => {
+                return Err(format!("unknown domain {:?}: no rules are declared for it", self.domain).into());
+            }
             Lookup::NoRule => {
-                let entries: Vec<String> = entries.iter().map(Entry::to_string).collect();
-                return Err(RuleError::NoRule(entries.join(" ")));
+                let entries = entries.iter().map(Entry::to_string).collect::<Vec<_>>().join(" ");
+                let why = "`weir explain` with the same arguments says why";
+                return Err(format!("no rule matches {entries}: {why}").into());
             }
         };
         let name = format!("{} ({})", compiled.path, DisplayOrigin(&compiled.rule.origin));
         let tiers = match &compiled.rule.limit {
-            Limit::Unlimited => return Err(RuleError::Unlimited(name)),
+            Limit::Unlimited => &[][..],
             Limit::Tiers { tiers, .. } => tiers,
         };
-        match &tiers[..] {
-            [tier] if compiled.rule.sharing.is_none() => Ok(SimulatedRule {
-                tier: tier.clone(),
-                coordination: compiled.rule.coordination,
-                has_one_counter: compiled.has_one_counter(),
-                name,
-            }),
-            [tier, ..] if compiled.rule.sharing.is_some() => {
-                Err(RuleError::Pool { name, tier: tier.clone() })
-            }
-            [tier, ..] => Err(RuleError::Several { name, tier: tier.clone() }),
-            [] => Err(RuleError::Unlimited(name)),
+        let Some((tier, others)) = tiers.split_first() else {
+            return Err(format!("rule {name} is unlimited: there is nothing to simulate").into());
+        };
+        let limit = format!("--limit {} --period {}", tier.requests, tier.period);
+        if compiled.rule.sharing.is_some() {
+            return Err(format!("rule {name} is a pool: simulate its members with --share {limit}").into());
         }
+        if !others.is_empty() {
+            return Err(
+                format!("rule {name} has several limits: simulate one of them, such as {limit}").into()
+            );
+        }
+        let (coordination, has_one_counter) = (compiled.rule.coordination, compiled.has_one_counter());
+        Ok(SimulatedRule { tier: tier.clone(), coordination, has_one_counter, name })
     }
 }

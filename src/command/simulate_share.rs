@@ -2,20 +2,22 @@
 
 use std::{
     fs,
-    io::{self, Write},
+    io::Write,
     path::{Path, PathBuf},
 };
 
 use clap::{Args, ValueEnum};
-
-use super::check::count;
-
 use weir_limit::{
     Period,
     share::{self, Sharing},
 };
 
-use crate::simulate::{Demands, DemandsError, shares_chart, shares_table};
+use super::{
+    check::count,
+    error::{CommandResult, failed},
+    simulate::UNPRINTED,
+};
+use crate::simulate::{Demands, shares_chart, shares_table};
 
 /// How a limit is shared.
 #[derive(Args, Clone, Debug)]
@@ -61,64 +63,17 @@ pub enum LendName {
     NextCycle,
 }
 
-/// The reason why a pool was not simulated.
-#[derive(Debug, thiserror::Error)]
-pub enum ShareError {
-    /// The demands of the members cannot be read.
-    #[error("cannot read {}", .path.display())]
-    Read {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The demands of the members are invalid.
-    #[error("{}", .path.display())]
-    Demands {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: DemandsError,
-    },
-    /// There are more cycles than can be simulated.
-    #[error(
-        "{cycles} periods of {cycle} take too long, at most {most} can be simulated: take fewer or shorter ones"
-    )]
-    TooLong {
-        /// The number of cycles.
-        cycles: usize,
-        /// The length of each.
-        cycle: Period,
-        /// The most of this length.
-        most: u64,
-    },
-    /// The results cannot be printed.
-    #[error("cannot print the results")]
-    Print(#[source] io::Error),
-    /// The chart cannot be written.
-    #[error("cannot write {}", .path.display())]
-    Svg {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-}
-
 // === impl SimulateShare ===
 
 impl SimulateShare {
-    pub(super) fn demands(&self) -> Result<Option<Demands>, ShareError> {
+    pub(super) fn demands(&self) -> CommandResult<Option<Demands>> {
         let path = match &self.share {
             None => return Ok(None),
             Some(None) => return Ok(Some(Demands::example())),
-            Some(Some(path)) => path.clone(),
+            Some(Some(path)) => path,
         };
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(source) => return Err(ShareError::Read { path, source }),
-        };
-        Demands::parse(&text).map(Some).map_err(|source| ShareError::Demands { path, source })
+        let text = fs::read_to_string(path).map_err(failed(format!("cannot read {}", path.display())))?;
+        Ok(Some(Demands::parse(&text).map_err(failed(path.display().to_string()))?))
     }
 
     pub(super) fn simulate(
@@ -127,7 +82,7 @@ impl SimulateShare {
         (capacity, cycle): (u32, Period),
         svg: Option<&Path>,
         out: &mut impl Write,
-    ) -> Result<(), ShareError> {
+    ) -> CommandResult<()> {
         let borrow = match self.borrow {
             BorrowName::ByDemand => share::Borrow::ByDemand,
             BorrowName::MaxMin => share::Borrow::MaxMin,
@@ -139,17 +94,20 @@ impl SimulateShare {
         };
         let (cycles, most) = (demands.cycles.len(), Demands::most_cycles(cycle));
         if cycles as u64 > most {
-            return Err(ShareError::TooLong { cycles, cycle, most });
+            return Err(format!(
+                "{cycles} periods of {cycle} take too long, at most {most} can be simulated: take fewer or shorter ones"
+            )
+            .into());
         }
         let sharing = Sharing { borrow, lend, reserve: self.reserve, ..Sharing::default() };
         let cycles = demands.run(capacity, cycle, &sharing);
         let (borrow, lend) = (named(&self.borrow), named(&self.lend));
         let title =
             format!("{} per {cycle}, {borrow}, {lend}, reserve {}%", count(capacity, "hit"), self.reserve);
-        write!(out, "{title}\n\n{}", shares_table(demands, &cycles)).map_err(ShareError::Print)?;
+        write!(out, "{title}\n\n{}", shares_table(demands, &cycles)).map_err(failed(UNPRINTED))?;
         if let Some(path) = svg {
             let chart = shares_chart(&title, capacity, demands, &cycles);
-            fs::write(path, chart).map_err(|source| ShareError::Svg { path: path.to_owned(), source })?;
+            fs::write(path, chart).map_err(failed(format!("cannot write {}", path.display())))?;
         }
         Ok(())
     }

@@ -15,13 +15,8 @@ use crate::simulate::{
 /// The name of what all modes are compared with.
 const ONE_LINE: &str = "one line for all";
 
-pub(super) struct SimulatedWaiting {
-    pub(super) title: String,
-    pub(super) text: String,
-    pub(super) panels: Vec<Panel>,
-}
-
-/// One line for all callers comes first, to compare with. Panels have up to `steps` steps.
+/// Returns the title, the text and the panels. One line for all callers comes first, to compare with. Panels have up
+/// to `steps` steps.
 pub(super) fn simulate_waiting(
     scenario: &Scenario,
     (max_wait, longest): (Duration, Period),
@@ -29,7 +24,7 @@ pub(super) fn simulate_waiting(
     chosen: &[RuleCoordination],
     make: impl Fn(Instance) -> Coordinated<SimulatedRemote> + Sync,
     steps: u32,
-) -> io::Result<SimulatedWaiting> {
+) -> io::Result<(String, String, Vec<Panel>)> {
     let lines: Vec<Option<&RuleCoordination>> = iter::once(None).chain(chosen.iter().map(Some)).collect();
     let outcomes = run_all(&lines, |coordination, progress| {
         Ok(match coordination {
@@ -55,7 +50,7 @@ pub(super) fn simulate_waiting(
         series: waiting_series(scenario, outcome, steps),
     };
     let panels = metrics.iter().zip(&outcomes).map(panel).collect();
-    Ok(SimulatedWaiting { title, text, panels })
+    Ok((title, text, panels))
 }
 
 fn run_one_line(

@@ -6,7 +6,7 @@ use weir_limit::Algorithm;
 
 use super::{
     AdmittedSeries, Scenario,
-    svg::{self, HEAD, LEFT, RIGHT, WIDTH},
+    svg::{Drawing, HEAD, LEFT, RIGHT},
 };
 
 const PANEL: f64 = 110.0;
@@ -32,9 +32,11 @@ pub struct Panel {
     pub series: AdmittedSeries,
 }
 
+/// The axes of one panel.
 struct Axes {
     seconds: f64,
     most: u64,
+    bottom: f64,
 }
 
 /// Draws the admitted requests of each mode, below `title`.
@@ -42,154 +44,77 @@ struct Axes {
 pub fn chart(scenario: &Scenario, title: &str, modes: &[Panel]) -> String {
     let bound = modes.first().map_or(0, |mode| mode.series.bound);
     let admitted = modes.iter().flat_map(|mode| &mode.series.points).map(|(_, admitted)| *admitted);
-    let axes = Axes {
-        seconds: scenario.tier.period.as_nanos() as f64 / 1e9 * f64::from(scenario.windows),
-        most: round_up(admitted.max().unwrap_or(0).max(bound + bound / 4).max(1)),
-    };
+    let seconds = scenario.tier.period.as_nanos() as f64 / 1e9 * f64::from(scenario.windows);
+    let most = round_up(admitted.max().unwrap_or(0).max(bound + bound / 4).max(1));
     let panels = modes.len() as f64;
-    let height = HEAD + panels * PANEL + (panels - 1.0).max(0.0) * GAP + FOOT;
-    let mut svg = svg::begin(height, title, LIGHT, DARK);
-    head(&mut svg, title);
+    let bottom = HEAD + panels * PANEL + (panels - 1.0).max(0.0) * GAP;
+    let mut svg = Drawing::new(bottom + FOOT, title, LIGHT, DARK);
+    svg.legend("admitted", 0.0, "admitted");
+    svg.legend("over", 110.0, "admitted above the limit");
+    svg.line("limit", [LEFT + 294.0, 38.0], [LEFT + 316.0, 38.0]);
+    svg.text("", [LEFT + 320.0, 42.0], "limit");
+    svg.line("window", [LEFT + 392.0, 32.0], [LEFT + 392.0, 43.0]);
+    svg.text("", [LEFT + 400.0, 42.0], "end of a period");
     for (i, mode) in modes.iter().enumerate() {
-        panel(&mut svg, &axes, i, mode);
-        mark_periods(&mut svg, &axes, i, scenario.windows);
+        let axes = Axes { seconds, most, bottom: HEAD + PANEL + i as f64 * (PANEL + GAP) };
+        panel(&mut svg, &axes, mode);
+        // where fixed windows end, as a scale for other limits, too
+        let ends = if scenario.windows <= MAX_MARKS { 1..scenario.windows } else { 1..1 };
+        for end in ends {
+            let x = axes.x(seconds * f64::from(end) / f64::from(scenario.windows));
+            svg.line("window", [x, axes.bottom - PANEL], [x, axes.bottom]);
+        }
     }
-    time(&mut svg, &axes, height - FOOT);
-    let (middle, what) = (f64::midpoint(HEAD, height - FOOT), counted(scenario));
-    let place = format_args!("transform=\"translate(16 {middle:.1}) rotate(-90)\" text-anchor=\"middle\"");
-    put(&mut svg, format_args!("<text class=\"faint\" {place}>{what}</text>"));
-    svg += "</svg>\n";
-    svg
-}
-
-/// The label of the vertical axis.
-fn counted(scenario: &Scenario) -> &'static str {
-    match scenario.tier.algorithm {
+    time(&mut svg, &Axes { seconds, most, bottom });
+    let counted = match scenario.tier.algorithm {
         Algorithm::FixedWindow => "requests admitted in the window so far",
         Algorithm::SlidingWindow | Algorithm::TokenBucket(_) => "requests admitted in the last period",
-    }
+    };
+    let place = format_args!("translate(16 {:.1}) rotate(-90)", f64::midpoint(HEAD, bottom));
+    svg.put(format_args!("<text class=\"faint middle\" transform=\"{place}\">{counted}</text>"));
+    svg.end()
 }
 
-fn head(svg: &mut String, title: &str) {
-    text(svg, LEFT, 22.0, "title", title);
-    let legend = [
-        ("<rect class=\"admitted\" width=\"14\" height=\"10\" y=\"-9\"/>", "admitted", 0.0),
-        ("<rect class=\"over\" width=\"14\" height=\"10\" y=\"-9\"/>", "admitted above the limit", 110.0),
-        ("<line class=\"limit\" x2=\"22\" y1=\"-4\" y2=\"-4\"/>", "limit", 300.0),
-        ("<line class=\"window\" x1=\"14\" x2=\"14\" y1=\"-10\" y2=\"1\"/>", "end of a period", 380.0),
-    ];
-    for (mark, what, x) in legend {
-        let x = LEFT + x;
-        put(svg, format_args!("<g transform=\"translate({x} 42)\">{mark}<text x=\"26\">{what}</text></g>"));
-    }
-}
-
-fn panel(svg: &mut String, axes: &Axes, i: usize, Panel { name, summary, series }: &Panel) {
-    let top = HEAD + i as f64 * (PANEL + GAP);
-    let bottom = top + PANEL;
-    text(svg, LEFT, top - 6.0, "name", name);
-    let right = WIDTH - RIGHT;
-    put(
-        svg,
-        format_args!(
-            "<text class=\"faint\" x=\"{right}\" y=\"{}\" text-anchor=\"end\">{summary}</text>",
-            top - 6.0
-        ),
-    );
-
-    let limit = axes.y(bottom, series.bound);
+fn panel(svg: &mut Drawing, axes: &Axes, Panel { name, summary, series }: &Panel) {
+    let (top, bottom, limit) = (axes.bottom - PANEL, axes.bottom, axes.y(series.bound));
+    svg.text("name", [LEFT, top - 6.0], name);
+    svg.text("faint end", [RIGHT, top - 6.0], summary);
     for (value, y) in [(0, bottom), (series.bound, limit), (axes.most, top)] {
-        put(
-            svg,
-            format_args!("<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>"),
-        );
-        let (x, y) = (LEFT - 8.0, y + 4.0);
+        svg.line("grid", [LEFT, y], [RIGHT, y]);
         // omits a label that would overlap the limit's
-        if value == series.bound || (y - limit).abs() > 14.0 {
-            let value = thousands(value);
-            put(
-                svg,
-                format_args!(
-                    "<text class=\"faint\" x=\"{x}\" y=\"{y:.1}\" text-anchor=\"end\">{value}</text>"
-                ),
-            );
+        if value == series.bound || (y + 4.0 - limit).abs() > 14.0 {
+            svg.text("faint end", [LEFT - 8.0, y + 4.0], thousands(value));
         }
     }
     let under = series.points.iter().map(|&(at, admitted)| (at, admitted.min(series.bound)));
-    area(svg, axes, "admitted", bottom, bottom, under);
+    area(svg, axes, "admitted", bottom, under);
     if series.points.iter().any(|(_, admitted)| *admitted > series.bound) {
         let over = series.points.iter().map(|&(at, admitted)| (at, admitted.max(series.bound)));
-        area(svg, axes, "over", bottom, limit, over);
+        area(svg, axes, "over", limit, over);
     }
-    put(
-        svg,
-        format_args!(
-            "<line class=\"limit\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{limit:.1}\" y2=\"{limit:.1}\"/>"
-        ),
-    );
-}
-
-/// Marks where fixed windows end, as a scale for other limits, too.
-fn mark_periods(svg: &mut String, axes: &Axes, i: usize, periods: u32) {
-    let top = HEAD + i as f64 * (PANEL + GAP);
-    let bottom = top + PANEL;
-    let ends = if periods <= MAX_MARKS { 1..periods } else { 1..1 };
-    for end in ends {
-        let x = axes.x(axes.seconds * f64::from(end) / f64::from(periods));
-        put(
-            svg,
-            format_args!("<line class=\"window\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top}\" y2=\"{bottom}\"/>"),
-        );
-    }
+    svg.line("limit", [LEFT, limit], [RIGHT, limit]);
 }
 
 /// Draws steps: each value holds until the next one.
-fn area(
-    svg: &mut String,
-    axes: &Axes,
-    class: &str,
-    bottom: f64,
-    floor: f64,
-    points: impl Iterator<Item = (f64, u64)>,
-) {
+fn area(svg: &mut Drawing, axes: &Axes, class: &str, floor: f64, points: impl Iterator<Item = (f64, u64)>) {
     let mut path = format!("M{LEFT:.1} {floor:.1}");
     for (at, value) in points {
         // writing to a string cannot fail
-        let _ = write!(path, "H{:.1}V{:.1}", axes.x(at), axes.y(bottom, value));
+        let _ = write!(path, "H{:.1}V{:.1}", axes.x(at), axes.y(value));
     }
-    put(svg, format_args!("<path class=\"{class}\" d=\"{path}H{:.1}V{floor:.1}Z\"/>", axes.x(axes.seconds)));
+    svg.put(format_args!("<path class=\"{class}\" d=\"{path}H{RIGHT:.1}V{floor:.1}Z\"/>"));
 }
 
-fn time(svg: &mut String, axes: &Axes, bottom: f64) {
+fn time(svg: &mut Drawing, axes: &Axes) {
     let step = tick(axes.seconds / 10.0);
     let mut at = 0.0;
     while at <= axes.seconds * 1.000_1 {
         let x = axes.x(at);
-        put(
-            svg,
-            format_args!(
-                "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{bottom}\" y2=\"{}\"/>",
-                bottom + 5.0
-            ),
-        );
-        let label = (at * 1e6).round() / 1e6;
-        put(
-            svg,
-            format_args!(
-                "<text class=\"faint\" x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
-                bottom + 19.0
-            ),
-        );
+        svg.line("grid", [x, axes.bottom], [x, axes.bottom + 5.0]);
+        svg.text("faint middle", [x, axes.bottom + 19.0], (at * 1e6).round() / 1e6);
         at += step;
     }
-    let middle = f64::midpoint(LEFT, WIDTH - RIGHT);
-    put(
-        svg,
-        format_args!(
-            "<text class=\"faint\" x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">seconds</text>",
-            bottom + 40.0
-        ),
-    );
+    svg.text("faint middle", [f64::midpoint(LEFT, RIGHT), axes.bottom + 40.0], "seconds");
 }
 
 /// Rounds up to two significant digits.
@@ -201,19 +126,8 @@ fn round_up(value: u64) -> u64 {
 /// The smallest of 1, 2 and 5 times a power of ten that is at least `least`.
 fn tick(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
-    [1.0, 2.0, 5.0]
-        .into_iter()
-        .map(|digit| digit * power)
-        .find(|step| *step >= least * 0.999)
-        .unwrap_or(10.0 * power)
-}
-
-fn text(svg: &mut String, x: f64, y: f64, class: &str, text: &str) {
-    put(svg, format_args!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{text}</text>"));
-}
-
-fn put(svg: &mut String, element: std::fmt::Arguments<'_>) {
-    let _ = writeln!(svg, "{element}");
+    let steps = [1.0, 2.0, 5.0].map(|digit| digit * power);
+    steps.into_iter().find(|step| *step >= least * 0.999).unwrap_or(10.0 * power)
 }
 
 /// Formats `value` as `1 000 000`, with narrow no-break spaces.
@@ -233,11 +147,11 @@ fn thousands(value: u64) -> String {
 
 impl Axes {
     fn x(&self, seconds: f64) -> f64 {
-        LEFT + (WIDTH - LEFT - RIGHT) * seconds / self.seconds
+        LEFT + (RIGHT - LEFT) * seconds / self.seconds
     }
 
-    fn y(&self, bottom: f64, value: u64) -> f64 {
-        bottom - PANEL * value as f64 / self.most as f64
+    fn y(&self, value: u64) -> f64 {
+        self.bottom - PANEL * value as f64 / self.most as f64
     }
 }
 

@@ -38,7 +38,7 @@ mod waiting;
 pub use chart::{Panel, chart};
 pub use metrics::{AdmittedSeries, SimulationMetrics};
 pub use run::{Instance, SimulatedDecision, SimulationOutcome, run};
-pub use scenario::{Arrivals, Scenario, ScenarioError, Skew};
+pub use scenario::{Arrivals, Scenario, Skew};
 pub use shares::{Demands, DemandsError, SharedCycle, shares_table};
 pub use shares_chart::shares_chart;
 pub use suggest::suggest;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use clap::ValueEnum;
 use weir_coordinate::simulated::{Network, Random};
 use weir_limit::{
     Algorithm, Bucket, Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleCoordination, RuleNode,
@@ -62,7 +63,7 @@ pub struct Scenario {
 }
 
 /// When requests arrive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Arrivals {
     /// At random and independently, each for a random key.
     #[default]
@@ -76,7 +77,7 @@ pub enum Arrivals {
 }
 
 /// How requests are spread over instances. Each request goes to a random instance, as with a load balancer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Skew {
     /// Each instance gets an equal share.
     #[default]
@@ -87,41 +88,21 @@ pub enum Skew {
     Moving,
 }
 
-/// The reason why a scenario cannot be simulated.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ScenarioError {
-    /// Too few or too many instances.
-    #[error("{0} instances cannot be simulated, only 1 to {MAX_INSTANCES}")]
-    Instances(usize),
-    /// A limit of zero.
-    #[error("a limit of 0 admits nothing: there is nothing to simulate")]
-    NoLimit,
-    /// The load is zero, negative or not finite.
-    #[error("the load must be above 0, such as 2 for twice the limit")]
-    NoLoad,
-    /// No keys.
-    #[error("at least one key must be simulated")]
-    NoKeys,
-    /// No windows.
-    #[error("at least one window must be simulated")]
-    NoWindows,
-}
-
 // === impl Scenario ===
 
 impl Scenario {
-    /// Checks that the scenario can be simulated.
-    pub fn check(&self) -> Result<(), ScenarioError> {
+    /// Returns why the scenario cannot be simulated, if so.
+    pub fn check(&self) -> Result<(), &'static str> {
         if !(1..=MAX_INSTANCES).contains(&self.instances) {
-            Err(ScenarioError::Instances(self.instances))
+            Err("1 to 1000 instances can be simulated")
         } else if self.tier.requests == 0 || self.tier.capacity() == 0 {
-            Err(ScenarioError::NoLimit)
+            Err("a limit of 0 admits nothing: there is nothing to simulate")
         } else if !self.load.is_finite() || self.load <= 0.0 {
-            Err(ScenarioError::NoLoad)
+            Err("the load must be above 0, such as 2 for twice the limit")
         } else if self.keys == 0 {
-            Err(ScenarioError::NoKeys)
+            Err("at least one key must be simulated")
         } else if self.windows == 0 {
-            Err(ScenarioError::NoWindows)
+            Err("at least one window must be simulated")
         } else {
             Ok(())
         }
@@ -346,17 +327,20 @@ mod tests {
     #[test]
     fn invalid_scenarios_are_rejected() {
         assert_eq!(scenario().check(), Ok(()));
-        let instances = |instances| Scenario { instances, ..scenario() }.check();
-        assert_eq!(instances(0), Err(ScenarioError::Instances(0)));
-        assert_eq!(instances(1_001), Err(ScenarioError::Instances(1_001)));
-        let load = |load| Scenario { load, ..scenario() }.check();
-        for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert_eq!(load(wrong), Err(ScenarioError::NoLoad));
-        }
-        assert_eq!(Scenario { keys: 0, ..scenario() }.check(), Err(ScenarioError::NoKeys));
-        assert_eq!(Scenario { windows: 0, ..scenario() }.check(), Err(ScenarioError::NoWindows));
         let none = Tier { requests: 0, ..scenario().tier };
-        assert_eq!(Scenario { tier: none, ..scenario() }.check(), Err(ScenarioError::NoLimit));
+        for (scenario, expected) in [
+            (Scenario { instances: 0, ..scenario() }, "1 to 1000 instances"),
+            (Scenario { instances: 1_001, ..scenario() }, "1 to 1000 instances"),
+            (Scenario { load: 0.0, ..scenario() }, "the load must be above 0"),
+            (Scenario { load: -1.0, ..scenario() }, "the load must be above 0"),
+            (Scenario { load: f64::NAN, ..scenario() }, "the load must be above 0"),
+            (Scenario { load: f64::INFINITY, ..scenario() }, "the load must be above 0"),
+            (Scenario { keys: 0, ..scenario() }, "at least one key"),
+            (Scenario { windows: 0, ..scenario() }, "at least one window"),
+            (Scenario { tier: none, ..scenario() }, "a limit of 0"),
+        ] {
+            assert!(scenario.check().expect_err("it is invalid").starts_with(expected), "{expected}");
+        }
     }
 
     fn shortened(scenario: Scenario) -> (Scenario, Scenario) {

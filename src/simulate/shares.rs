@@ -58,10 +58,6 @@ impl Demands {
     }
 
     /// Reads comma-separated values: a line of the members' names, then a line of demands for each cycle.
-    ///
-    /// # Errors
-    ///
-    /// If values are missing or no whole numbers, a name is repeated, or there are too many members or hits.
     pub fn parse(text: &str) -> Result<Self, DemandsError> {
         let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let error = |line: usize, reason: String| DemandsError { line: line + 1, reason };

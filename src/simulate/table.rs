@@ -6,18 +6,8 @@ use weir_limit::Period;
 
 use super::SimulationMetrics;
 
-const HEAD: [&str; 8] = [
-    "coordination",
-    "worst overshoot",
-    "used",
-    "rejected early",
-    "store calls a decision",
-    "waited",
-    "median and longest wait",
-    "fallback",
-];
-
-const LEGEND: [(&str, &str); 7] = [
+/// The columns after the name of the mode, and what they are.
+const COLUMNS: [(&str, &str); 7] = [
     (
         "worst overshoot",
         "admitted above the limit in the worst window; of a bucket, above the burst and the inflow",
@@ -33,7 +23,7 @@ const LEGEND: [(&str, &str); 7] = [
 /// Says what the columns of [`table`] are, a line each.
 #[must_use]
 pub fn legend() -> String {
-    legend_of(&LEGEND)
+    legend_of(&COLUMNS)
 }
 
 pub(super) fn legend_of(columns: &[(&str, &str)]) -> String {
@@ -58,7 +48,7 @@ pub fn summary(metrics: &SimulationMetrics) -> String {
 /// Renders the metrics of `modes`, by name.
 #[must_use]
 pub fn table(modes: &[(&str, SimulationMetrics)]) -> String {
-    let mut text = columns(&HEAD, modes.iter().map(|(name, metrics)| row(name, metrics)));
+    let mut text = columns(&COLUMNS, modes.iter().map(|(name, metrics)| row(name, metrics)));
     for (name, metrics) in modes {
         if metrics.undecided > 0.0 {
             let undecided = percent(metrics.undecided);
@@ -68,10 +58,11 @@ pub fn table(modes: &[(&str, SimulationMetrics)]) -> String {
     text
 }
 
-pub(super) fn columns<const N: usize>(head: &[&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+pub(super) fn columns(columns: &[(&str, &str)], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let head = std::iter::once("coordination").chain(columns.iter().map(|(column, _)| *column));
+    let rows: Vec<Vec<String>> = std::iter::once(head.map(str::to_owned).collect()).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
+    let widths: Vec<usize> = (0..=columns.len()).map(width).collect();
     let mut text = String::new();
     for row in &rows {
         for (column, (field, width)) in row.iter().zip(&widths).enumerate() {
@@ -86,13 +77,13 @@ pub(super) fn columns<const N: usize>(head: &[&str; N], rows: impl Iterator<Item
     text
 }
 
-fn row(name: &str, metrics: &SimulationMetrics) -> [String; HEAD.len()] {
+fn row(name: &str, metrics: &SimulationMetrics) -> Vec<String> {
     let waits = if metrics.waited > 0.0 {
         format!("{}, {}", millis(metrics.typical_wait), millis(metrics.longest_wait))
     } else {
         "-".to_owned()
     };
-    [
+    vec![
         name.to_owned(),
         overshoot(metrics.overshoot),
         percent(metrics.used),

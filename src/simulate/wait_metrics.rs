@@ -8,18 +8,8 @@ use super::{
     table::{calls, columns, legend_of, overshoot, percent},
 };
 
-const HEAD: [&str; 8] = [
-    "coordination",
-    "worst overshoot",
-    "used",
-    "rejected",
-    "waited p50",
-    "waited p99",
-    "store calls a caller",
-    "calls at a start",
-];
-
-const LEGEND: [(&str, &str); 7] = [
+/// The columns after the name of the mode, and what they are.
+const COLUMNS: [(&str, &str); 7] = [
     (
         "worst overshoot",
         "admitted above the limit in the worst window, at the instants at which callers may proceed",
@@ -116,7 +106,7 @@ pub fn waiting_series(scenario: &Scenario, outcome: &WaitingOutcome, steps: u32)
 #[must_use]
 pub fn wait_table(modes: &[(&str, WaitMetrics)]) -> String {
     let row = |(name, metrics): &(&str, WaitMetrics)| {
-        [
+        vec![
             (*name).to_owned(),
             overshoot(metrics.overshoot),
             percent(metrics.used),
@@ -127,13 +117,13 @@ pub fn wait_table(modes: &[(&str, WaitMetrics)]) -> String {
             metrics.calls_at_start.to_string(),
         ]
     };
-    columns(&HEAD, modes.iter().map(row))
+    columns(&COLUMNS, modes.iter().map(row))
 }
 
 /// Says what the columns of [`wait_table`] are, a line each.
 #[must_use]
 pub fn wait_legend() -> String {
-    legend_of(&LEGEND)
+    legend_of(&COLUMNS)
 }
 
 /// Counts all requests when they were decided.

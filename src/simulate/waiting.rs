@@ -33,10 +33,6 @@ pub struct WaitingOutcome {
 
 /// Runs `scenario` as [`run`](super::run()) does, with callers that wait for up to `max_wait`, in an unbounded line at
 /// each instance. `rules` makes the rules of an instance. Must not be called within a runtime.
-///
-/// # Errors
-///
-/// If the runtime cannot be created.
 pub fn run_waiting<S: Store>(
     scenario: &Scenario,
     max_wait: Period,

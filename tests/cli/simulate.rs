@@ -145,7 +145,7 @@ fn simulate_reports_invalid_arguments() {
         (&["--algorithm", "leaky"], "fixed_window, sliding_window, token_bucket"),
         (&["--load", "0"], "the load must be above 0, such as 2 for twice the limit"),
         (&["--load", "nan"], "the load must be above 0"),
-        (&["--instances", "0"], "0 instances cannot be simulated, only 1 to 1000"),
+        (&["--instances", "0"], "cannot simulate this: 1 to 1000 instances can be simulated"),
         (&["--windows", "0"], "at least one window must be simulated"),
         (&["--rate", "0"], "the load must be above 0"),
         (&["--rate", "9", "--load", "2"], "cannot be used with"),

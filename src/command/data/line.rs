@@ -27,7 +27,7 @@ const MAX_TIER: usize = 64;
 
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
-pub enum LineError {
+pub(super) enum LineError {
     /// It is no JSON object.
     #[error("it must be a JSON object: {}, in column {}", reason(.0), .0.column())]
     Json(#[from] serde_json::Error),
@@ -36,12 +36,7 @@ pub enum LineError {
     Read(#[from] io::Error),
     /// A field is missing or wrong.
     #[error("{field:?} must be {expected}")]
-    Field {
-        /// The field.
-        field: &'static str,
-        /// What it must be.
-        expected: &'static str,
-    },
+    Field { field: &'static str, expected: &'static str },
 }
 
 /// Leaves out the number of the line, which is 1 for each.
