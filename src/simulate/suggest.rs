@@ -25,7 +25,7 @@ pub fn suggest(scenario: &Scenario, modes: &[(Coordination, SimulationMetrics)])
     let fits = |metrics: &SimulationMetrics| metrics.overshoot <= SMALL_OVERSHOOT && metrics.fallback < 0.01;
     let general = find(Coordination::Auto).filter(|(_, metrics)| fits(metrics)).or(exact);
     let quick = modes.iter().filter(|(mode, metrics)| {
-        metrics.waited == 0.0 && (*mode != Coordination::Local || scenario.instances == 1)
+        metrics.waited == 0.0 && (mode.is_coordinated() || is_exact(*mode, scenario))
     });
     let quick = quick.min_by(|(_, a), (_, b)| a.overshoot.total_cmp(&b.overshoot));
     let mut text = String::new();
@@ -45,12 +45,8 @@ pub fn suggest(scenario: &Scenario, modes: &[(Coordination, SimulationMetrics)])
 
 /// Whether `mode` never exceeds the limit, while the store keeps its data.
 fn is_exact(mode: Coordination, scenario: &Scenario) -> bool {
-    let of_auto = || Coordination::for_limit(scenario.tier.capacity().into(), scenario.instances);
-    match mode {
-        Coordination::Auto => of_auto() == Coordination::Lease,
-        Coordination::Lease | Coordination::Strict | Coordination::Split => true,
-        Coordination::Interval | Coordination::Local => scenario.instances == 1,
-    }
+    let mode = mode.of_limit(scenario.tier.capacity().into(), scenario.instances);
+    mode.is_exact() || scenario.instances == 1
 }
 
 fn write_mode(
@@ -72,7 +68,7 @@ fn write_mode(
     let most = scenario.instances;
     let exceeds = match mode {
         _ if is_exact(mode, scenario) => "nothing, while the store replies and keeps its data".to_owned(),
-        Coordination::Local => format!("{most} times the limit in all"),
+        mode if !mode.is_coordinated() => format!("{most} times the limit in all"),
         _ if metrics.overshoot > 0.0 => format!(
             "{} more than the limit in the worst period here; more with longer round trips",
             percent(metrics.overshoot)

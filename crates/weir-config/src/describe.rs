@@ -85,13 +85,13 @@ impl RuleDescription<'_> {
         }
         let modes = match self.modes_of_auto(store, rule) {
             None if requested == Coordination::Split => split_words(rule),
-            _ if requested != Coordination::Local && !store.shares(rule) && rule.sharing.is_some() => {
+            _ if requested.is_coordinated() && !store.shares(rule) && rule.sharing.is_some() => {
                 "of N instances, each has the N-th part of the pool".to_owned()
             }
-            _ if requested != Coordination::Local && !store.shares(rule) && rule.limit.is_smooth() => {
+            _ if requested.is_coordinated() && !store.shares(rule) && rule.limit.is_smooth() => {
                 "an error, since it counts windows only; write 'coordination: split' or 'local'".to_owned()
             }
-            _ if requested != Coordination::Local && !store.shares(rule) => {
+            _ if requested.is_coordinated() && !store.shares(rule) => {
                 "local, since it counts only single fixed windows".to_owned()
             }
             Some(modes) => format!("{modes} ({}auto)", if is_declared { "" } else { "WEIR_COORDINATION: " }),
@@ -102,7 +102,7 @@ impl RuleDescription<'_> {
         };
         let mut lines = vec![format!("  with {name}: {modes}")];
         let any = [1, usize::MAX].map(|instances| self.shared.mode_in(store, rule, instances));
-        if any.contains(&Coordination::Interval) {
+        if any.iter().any(|mode| mode.syncs()) {
             lines.push(format!("  syncs every {} near the limit", self.shared.sync_interval_of(rule)));
         }
         if any.iter().any(|mode| *mode != Coordination::Local) {

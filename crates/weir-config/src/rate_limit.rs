@@ -145,7 +145,7 @@ pub(super) fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> Rule
         interval
     });
     if let (Some(field), Some(mode)) = (interval, mode)
-        && !matches!(mode, Coordination::Interval | Coordination::Auto)
+        && !mode.syncs()
     {
         report.warn(
             field.key_at,

@@ -49,17 +49,12 @@ impl SharedStore {
     }
 
     fn supported(self, rule: &Rule, mode: Coordination, instances: usize) -> Coordination {
-        let mode = match mode {
-            Coordination::Auto => Coordination::for_limit(rule.limit.capacity(), instances),
-            mode => mode,
-        };
-        match (self, mode) {
+        let mode = mode.of_limit(rule.limit.capacity(), instances);
+        if !mode.is_coordinated() {
             // nothing is counted in the store
-            (_, Coordination::Split) => Coordination::Split,
-            _ if !self.shares(rule) => Coordination::Local,
-            (Self::Memcached, Coordination::Lease) => Coordination::Strict,
-            (_, mode) => mode,
+            return mode;
         }
+        mode.nearest(|mode| self.shares(rule) && (self == Self::Redis || !mode.leases()))
     }
 }
 
@@ -82,10 +77,8 @@ impl SharedCounts {
     /// Returns the mode that is requested for `rule`. Nothing is to choose for a pool, of which instances lease.
     #[must_use]
     pub fn requested(&self, rule: &Rule) -> Coordination {
-        match rule.coordination.mode.unwrap_or(self.mode) {
-            Coordination::Auto | Coordination::Split if rule.sharing.is_some() => Coordination::Lease,
-            mode => mode,
-        }
+        let mode = rule.coordination.mode.unwrap_or(self.mode);
+        if rule.sharing.is_some() { mode.of_pool() } else { mode }
     }
 
     /// Returns the mode in which `rule` is counted among `instances` that share `store`.

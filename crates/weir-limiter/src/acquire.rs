@@ -285,10 +285,10 @@ impl<S: Store> Limiter<S> {
         done
     }
 
-    /// Rejected hits must not count, since they are taken later; and `interval` may admit more than the limit.
+    /// Rejected hits must not count, since they are taken later; and a mode that syncs may admit more than the limit.
     fn may_be_taken(&self, check: &LimitCheck<'_>) -> bool {
         let mode = check.rule.declared().and_then(|rule| self.store.shared_counts().mode_now(rule));
-        check.over_limit_policy() == OverLimitPolicy::Ignore && mode != Some(Coordination::Interval)
+        check.over_limit_policy() == OverLimitPolicy::Ignore && !mode.is_some_and(Coordination::syncs)
     }
 
     /// None if nothing is known, or the counters follow other rules by now, since a reload has changed the tiers.

@@ -92,11 +92,8 @@ fn warnings_of_parts(rule: &Rule) -> Vec<ConfigWarning> {
 }
 
 fn is_shared(rule: &Rule, mode: Coordination) -> bool {
-    match mode {
-        Coordination::Local => false,
-        Coordination::Split => rule.sharing.is_some(),
-        _ => true,
-    }
+    let mode = if rule.sharing.is_some() { mode.of_pool() } else { mode };
+    mode.is_coordinated()
 }
 
 fn is_split(rule: &Rule, mode: Coordination) -> bool {

@@ -247,7 +247,7 @@ impl Remote for MemcachedRemote {
 
     /// Leases need a grant, which is a condition.
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
-        name::is_one_window(target) && matches!(mode, Coordination::Interval | Coordination::Strict)
+        name::is_one_window(target) && mode.is_coordinated() && !mode.leases()
     }
 
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
