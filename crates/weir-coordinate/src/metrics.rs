@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::counter::How;
+use super::counter::{DroppedHits, How};
 use weir_observe::{BusyCounter, Counter, Metric, Source};
 
 /// The counters of the coordinated store since the start.
@@ -83,6 +83,15 @@ pub struct EvictionCounts {
     pub evicted: Counter,
     /// With all of their hits in the store.
     pub evicted_reported: Counter,
+}
+
+// === impl HitCounts ===
+
+impl HitCounts {
+    pub(super) fn record(&self, dropped: DroppedHits) {
+        self.unreported.add(dropped.unreported);
+        self.stranded.add(dropped.stranded);
+    }
 }
 
 // === impl CoordinationMetrics ===

@@ -9,13 +9,13 @@ use tokio::time::Instant;
 use super::{
     Coordinated,
     buckets::{self, STEPS, UNKNOWN_PACE},
-    counter::{Asks, DecisionRequest, Group, LocalCounter, TryOutcome, TryVerdict},
-    link::{Delivery, StoreTime},
+    client::{Delivery, StoreTime},
+    counter::{Asks, DecisionRequest, Group, LocalCounter, TryOutcome, TryVerdict, reservation},
     table::Waiting,
 };
 use weir_limit::{
-    Algorithm, Basis, Coordination, CounterKey, Decision, Hits, LimitCheck, Period, Reservation,
-    ReservationRequest, ReservedSpan, Scope, SharedCounts, Timestamp,
+    Basis, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OnStoreFailure, Period,
+    Reservation, ReservationRequest, Scope, SharedCounts, Timestamp, capacity,
     line::Estimate,
     part::Place,
     request_bucket::{BucketName, BucketReply, BucketRequest},
@@ -35,21 +35,6 @@ pub(super) struct Turn<'a> {
     pub(super) now: Timestamp,
     pub(super) until: Instant,
     pub(super) record: Option<&'a DecisionRecord>,
-}
-
-// === impl Turn ===
-
-impl<'a> Turn<'a> {
-    /// Waits end after `wait`, or after `budget`, which is `WEIR_DECISION_BUDGET`, if that is shorter.
-    pub(super) fn begin(
-        now: Timestamp,
-        budget: Period,
-        wait: Option<Duration>,
-        record: Option<&'a DecisionRecord>,
-    ) -> Self {
-        let budget = Duration::from(budget);
-        Self { now, until: Instant::now() + wait.map_or(budget, |wait| wait.min(budget)), record }
-    }
 }
 
 // === impl Coordinated ===
@@ -101,7 +86,7 @@ impl<R: Remote> Store for Coordinated<R> {
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
         if let Some(member) = self.pool_member(check) {
-            return Ok(Box::pin(self.reserve_shared(&member, request, now)).await);
+            return Ok(Box::pin(self.reserve_shared(&member, check, request, now)).await);
         }
         let at = self.client.time_at(now).now;
         // by the estimate, as exact as `interval`, if the store cannot
@@ -120,17 +105,12 @@ impl<R: Remote> Store for Coordinated<R> {
         }
         Ok(match self.ask(check, Asks::Reserve(request), Instant::now() + patience.into()).await {
             Ok(TryVerdict { decision, at, reserved: hits, .. }) => {
-                // the store reserved the hits no earlier than `now`, so they may be used at least until then
-                let fixed = check.tiers().iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
-                let ends = fixed.map(|tier| now.after(at.window_end(tier.period).since(at)));
-                let until = ends.fold(now.after(request.hold), Timestamp::min);
-                let counted = ReservedSpan { from: at, until: at.after(request.hold), is_reported: true };
-                Reservation { hits, until, decision, counted }
+                reservation(check.tiers(), hits, decision, request.hold, (at, now))
             }
             Err(delivery) => {
                 let at = self.client.time_at(now).now;
                 self.table.with_counter(check, at, |_, counter| {
-                    self.client.reserve_without_store(counter, check, request, delivery, (at, now))
+                    self.reserve_without_store(counter, check, request, delivery, (at, now))
                 })
             }
         })
@@ -180,7 +160,7 @@ impl<R: Remote> Store for Coordinated<R> {
         let (at, span) = (self.client.time_at(now).now, reservation.counted);
         let hits = unused.min(reservation.hits);
         if let Some(member) = self.pool_member(check) {
-            Box::pin(self.release_shared(&member, span.from, hits, now)).await;
+            Box::pin(self.release_shared(&member, check, span.from, hits, now)).await;
             return Ok(());
         }
         // sent with the next flush, after all hits that were counted here before, so that it does not wait and no outage
@@ -229,7 +209,7 @@ impl<R: Remote> Coordinated<R> {
         now: Timestamp,
         options: TakeOptions<'_>,
     ) -> Decisions {
-        let TakeOptions { record, wait } = options;
+        let record = options.record;
         let has_pools = checks.iter().any(|check| check.pool.is_some());
         if has_pools {
             self.own.memory.divide_pools_between(self.client.instances());
@@ -239,10 +219,9 @@ impl<R: Remote> Coordinated<R> {
             record_mode(record.filter(|_| !checks.is_empty()), Coordination::Local);
             return self.own.memory.decide(checks, scope, now);
         }
-        let turn = || Turn::begin(now, self.client.settings.budget, wait, record);
         if has_pools
             && let [check] = checks
-            && let Some(decision) = self.take_of_pool(check, now, record, turn).await
+            && let Some(decision) = self.take_of_pool(check, now, options).await
         {
             return smallvec![decision];
         }
@@ -251,20 +230,26 @@ impl<R: Remote> Coordinated<R> {
                 Ok(made) => return smallvec![made.decision],
                 waiting => waiting,
             };
-            return smallvec![self.finish(check, step, turn()).await.decision];
+            return smallvec![self.finish(check, step, self.turn(now, options)).await.decision];
         }
         if has_pools || scope == Scope::Request || has_repeated(checks) {
             // boxed to keep the future of all other requests small
-            return Box::pin(self.take_units(checks, scope, turn())).await;
+            return Box::pin(self.take_units(checks, scope, self.turn(now, options))).await;
         }
         let steps: SmallVec<[DecisionStep; 2]> =
             checks.iter().map(|check| self.step(check, scope, now, record)).collect();
         if steps.iter().all(Result::is_ok) {
             return steps.iter().flatten().map(|made| made.decision).collect();
         }
-        let turn = turn();
+        let turn = self.turn(now, options);
         let made = checks.iter().zip(steps).map(|(check, step)| self.finish(check, step, turn));
         join_all(made).await.into_iter().map(|made| made.decision).collect()
+    }
+
+    /// Waits end after [`TakeOptions::wait`], or after `WEIR_DECISION_BUDGET` if that is shorter.
+    pub(super) fn turn<'a>(&self, now: Timestamp, TakeOptions { record, wait }: TakeOptions<'a>) -> Turn<'a> {
+        let budget = Duration::from(self.client.settings.budget);
+        Turn { now, until: Instant::now() + wait.map_or(budget, |wait| wait.min(budget)), record }
     }
 
     /// `act` gets the counter of `check` on the way to the store, and its mode. None if this instance counts
@@ -319,18 +304,19 @@ impl<R: Remote> Coordinated<R> {
             record_mode(record, mode);
             let asks: SmallVec<[DecisionRequest; 2]> =
                 checks.iter().map(|check| DecisionRequest::of(check, scope)).collect();
-            self.table.record_dropped(counter.expire_leases(time));
+            self.table.hits().record(counter.expire_leases(time));
             if !self.client.is_unavailable_for(&counter.target, time.now) {
                 let tries = counter.tries_together(mode, &asks, all_or_none, time.now);
                 if let Some(tries) = tries {
-                    let group = Some(Group::new(counter.next_number(), all_or_none));
+                    let number = (counter.next_number() & 0xffff) as u16;
+                    let group = Some(Group { number, all_or_none });
                     let ask = |asked| Waiting::ask((key, &mut *counter), asked, group);
                     let waiting: Option<SmallVec<[Waiting; 2]>> = tries.into_iter().map(ask).collect();
                     if let Some(waiting) = waiting {
                         return waiting.into_iter().map(Err).collect();
                     }
                 }
-                let may_reject = all_or_none && !(mode == Coordination::Lease && counter.talk.is_overtaken());
+                let may_reject = all_or_none && !(mode.leases() && counter.talk.is_overtaken());
                 let rejected = if may_reject { counter.reject_together(&asks, time.now) } else { None };
                 if let Some(rejected) = rejected {
                     let step = |decision| {
@@ -342,7 +328,7 @@ impl<R: Remote> Coordinated<R> {
             let mut steps = SmallVec::new();
             for check in checks {
                 steps.push(self.decide_on((key, &mut *counter), mode, check, scope, time));
-                if mode == Coordination::Lease && steps.last().is_some_and(Result::is_err) {
+                if mode.leases() && steps.last().is_some_and(Result::is_err) {
                     break;
                 }
             }
@@ -362,7 +348,7 @@ impl<R: Remote> Coordinated<R> {
     ) -> DecisionStep {
         let ask = &DecisionRequest::of(check, scope);
         let link = self.table.link_at(time);
-        self.table.record_dropped(counter.expire_leases(time));
+        self.table.hits().record(counter.expire_leases(time));
         let is_away = self.client.is_unavailable_for(&counter.target, time.now);
         let asks = match counter.decide(mode, ask, &link, is_away) {
             Ok((decision, how)) => {
@@ -377,13 +363,13 @@ impl<R: Remote> Coordinated<R> {
         {
             return Err(waiting);
         }
-        Ok(self.client.decide_without_store(counter, check, Delivery::NotApplied, time.now))
+        Ok(self.decide_without_store(counter, check, Delivery::NotApplied, time.now))
     }
 
     /// The decision is over the limit if `hits` do not fit by what this instance knows.
     pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
         if let Some(member) = self.pool_member(check) {
-            return self.look_shared(&member, hits, now);
+            return self.look_shared(&member, check, hits, now);
         }
         let at = self.client.time_at(now).now;
         let looked = self.shared(check, at, |(_, counter), _| counter.look(hits, at));
@@ -425,7 +411,7 @@ impl<R: Remote> Coordinated<R> {
                 Err(delivery) => {
                     let at = self.client.time_at(self.client.local_time_since(turn.now)).now;
                     self.table.with_counter(check, at, |_, counter| {
-                        self.client.decide_without_store(counter, check, delivery, at)
+                        self.decide_without_store(counter, check, delivery, at)
                     })
                 }
             }
@@ -441,6 +427,67 @@ impl<R: Remote> Coordinated<R> {
             if is_away { None } else { Waiting::ask((key, counter), (hits, asks), None) }
         });
         self.table.outcome(waiting.flatten().ok_or(Delivery::NotApplied)?, until).await
+    }
+
+    /// Admitted hits are reported later, unless `delivery` is unknown: no hit may count twice.
+    pub(crate) fn decide_without_store(
+        &self,
+        counter: &mut LocalCounter,
+        check: &LimitCheck<'_>,
+        delivery: Delivery,
+        now: Timestamp,
+    ) -> TryVerdict {
+        let (metrics, hits) = (&self.client.metrics, check.hits);
+        metrics.decisions.fallback.add(1);
+        if check.direction == Direction::GiveBack && delivery != Delivery::NotApplied {
+            return TryVerdict::new(counter.look(Hits(0), now).by_fallback(), now);
+        }
+        if delivery == Delivery::Unknown {
+            metrics.hits.delivery_unknown.add(hits.0);
+        }
+        let reported = counter.reports(delivery);
+        let decision = match (check.direction, self.client.failure_policy(check)) {
+            (Direction::Take, OnStoreFailure::Allow) => counter.admit(hits, reported, now),
+            (Direction::Take, OnStoreFailure::Deny) => {
+                let looked = counter.look(Hits(0), now);
+                Decision { over: true, remaining: 0, reset: OnStoreFailure::DENY_RETRY, ..looked }
+            }
+            (direction, _) => counter.count_fallback(direction, hits, reported, now),
+        };
+        if !decision.over && hits > Hits(0) {
+            counter.note_answer(delivery, hits, now);
+        }
+        TryVerdict { fallback: Some(delivery), ..TryVerdict::new(decision.by_fallback(), now) }
+    }
+
+    /// `at` is `now` on the store's clock. Hits of unknown delivery are not reported, nor given back when they are released.
+    pub(crate) fn reserve_without_store(
+        &self,
+        counter: &mut LocalCounter,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        delivery: Delivery,
+        (at, now): (Timestamp, Timestamp),
+    ) -> Reservation {
+        let most = request.fit(Hits(u64::MAX));
+        let fitting = match self.client.failure_policy(check) {
+            OnStoreFailure::Local => counter.fit_fallback(request, at),
+            OnStoreFailure::Allow | OnStoreFailure::Deny => most,
+        };
+        let hits = fitting.max(request.least).max(Hits(1));
+        let is_reported = delivery != Delivery::Unknown;
+        // what arrives later is given back
+        let delivery = if is_reported { Delivery::NotApplied } else { delivery };
+        let taken = LimitCheck { hits, direction: Direction::Take, ..check.copied() };
+        let decision = self.decide_without_store(counter, &taken, delivery, at).decision;
+        if !is_reported {
+            let granted = most.0.min(capacity(&counter.target.tiers));
+            self.client.metrics.hits.delivery_unknown.add(granted.saturating_sub(hits.0));
+        }
+        let hits = if decision.over { Hits(0) } else { hits };
+        let mut reservation = counter.local_reservation(hits, request, at, now);
+        reservation.counted.is_reported = is_reported;
+        Reservation { decision, ..reservation }
     }
 }
 

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::{
     client::{InstanceNumbers, StoreClient},
     counter::TryVerdict,
+    modes::record_mode,
 };
 use weir_limit::{
     Algorithm, Coordination, Decision, Hits, LimitCheck, OnStoreFailure, OwnPart, Period, Reservation,
@@ -56,9 +57,7 @@ impl<R: Remote> OwnCounters<R> {
             Some(_) => (Coordination::Split, &counts.split),
             None => (Coordination::Local, &counts.local),
         };
-        if let Some(record) = record {
-            record.add_mode(mode.name());
-        }
+        record_mode(record, mode);
         count.add(checks.len() as u64);
         let parts: SmallVec<[LimitCheck<'_>; 1]> = checks.iter().map(|check| own.of(check)).collect();
         let decisions = self.memory.decide(&parts, scope, own.at);

@@ -63,7 +63,7 @@ impl<R: Remote> Coordinated<R> {
         // what other instances have used of the rest; if the cache rejects, no command is sent for an answer that stays
         let read = units.iter().filter(|(.., made)| made.is_none() && !is_cached).map(async |(unit, ..)| {
             let at = self.client.time_at(turn.now).now;
-            if self.shared(unit[0], at, |_, mode| mode) == Some(Coordination::Strict) {
+            if self.shared(unit[0], at, |_, mode| mode).is_some_and(Coordination::asks_always) {
                 // a failure leaves the estimate as it is
                 let _ = recorded(turn, 1, pin!(self.ask(unit[0], Asks::Look, turn.until))).await;
             }
@@ -98,10 +98,10 @@ impl<R: Remote> Coordinated<R> {
                 let is_over =
                     all.iter().any(|made: &TryVerdict| made.decision.over) && scope == Scope::Request;
                 all.push(if is_over {
-                    let looked = self.look_shared(&member, rest[0].hits, turn.now);
+                    let looked = self.look_shared(&member, rest[0], rest[0].hits, turn.now);
                     TryVerdict { is_counted: false, ..TryVerdict::new(looked, turn.now) }
                 } else {
-                    self.take_shared(&member, turn).await
+                    self.take_shared(&member, rest[0], turn).await
                 });
                 turn.now = self.client.local_time_since(turn.now);
                 continue;
@@ -160,7 +160,7 @@ impl<R: Remote> Coordinated<R> {
         }
         if let Some(member) = self.pool_member(check) {
             if is_counted && check.direction == Direction::Take {
-                self.undo_shared(&member, made, turn);
+                self.undo_shared(&member, check, made, turn);
             }
         } else if is_counted {
             let undone = self.shared(check, at, |(_, counter), _| match (check.direction, fallback) {

@@ -52,3 +52,50 @@ impl Target {
         self.over_limit_policy == OverLimitPolicy::Count
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_limit::{
+        Algorithm, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Pattern, Period, Request, Rule,
+        RuleNode, RuleSet, Values,
+    };
+
+    fn name(rules: &RuleSet, value: &str) -> String {
+        let entries = [Entry { key: "k", value }];
+        let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
+        let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+        Target::of(&Matched::new(rules, &request).checks[0], |_| [0; 32]).path.to_string()
+    }
+
+    #[test]
+    fn values_that_share_a_limit_have_one_name_in_the_store() {
+        for shares in [true, false] {
+            let node = RuleNode {
+                rule: Some(Rule::new(Limit::fixed_window(1, Period::from_secs(1)))),
+                share_threshold: shares,
+                ..RuleNode::new("k", Values::One(Pattern::new("a*")))
+            };
+            let domain = Domain::new("d", vec![node]);
+            let rules = RuleSet::new(&[domain], KeyHasher::random());
+            assert_eq!(name(&rules, "a1") == name(&rules, "a2"), shares);
+        }
+    }
+
+    /// Its counts are in keys of their own.
+    #[test]
+    fn a_target_in_the_format_of_envoyproxy_ratelimit_shares_no_counter() {
+        use OverLimitPolicy::{Count, Ignore};
+        let tier = Tier { requests: 1, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+        let target = |over_limit_policy| Target {
+            path: "d|k=v".into(),
+            tiers: [tier.clone()].into(),
+            over_limit_policy,
+        };
+        for (one, other, shares) in
+            [(Ignore, Ignore, true), (Ignore, Count, false), (Count, Ignore, false), (Count, Count, false)]
+        {
+            assert_eq!(target(one).shares_counters(&target(other)), shares, "{one:?} {other:?}");
+        }
+    }
+}

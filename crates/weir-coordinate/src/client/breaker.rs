@@ -2,13 +2,17 @@
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use weir_store::remote::{Command, StoreNode};
+use weir_limit::Timestamp;
+use weir_store::remote::{StoreNode, Target};
 
 /// The failures in a row that open it.
 pub(super) const OPENS: u32 = 3;
@@ -23,13 +27,16 @@ pub(super) struct Breaker {
     nodes: Mutex<BTreeMap<StoreNode, NodeHealth>>,
 }
 
+/// What a node failed to count, and when.
+pub(super) type FailedTarget = (Arc<Target>, Timestamp);
+
 #[derive(Debug, Default)]
 struct NodeHealth {
     /// In a row.
     failures: u32,
     replied_at: Option<Instant>,
-    /// Reads a target that it failed to count. None if only heartbeats have failed.
-    probe: Option<Command>,
+    /// None if only heartbeats have failed.
+    failed: Option<FailedTarget>,
 }
 
 // === impl Breaker ===
@@ -48,12 +55,12 @@ impl Breaker {
     }
 
     /// `failures` in a row; [`OPENS`] for a node that has sent no reply at all for longer than a caller should wait.
-    pub(super) fn record_failures(&self, node: StoreNode, probe: Option<Command>, failures: u32) {
+    pub(super) fn record_failures(&self, node: StoreNode, failed: Option<&FailedTarget>, failures: u32) {
         let mut nodes = self.nodes.lock();
         let health = nodes.entry(node).or_default();
         let was_open = health.is_open();
         health.failures = health.failures.saturating_add(failures);
-        health.probe = probe.or(health.probe.take());
+        health.failed = failed.cloned().or(health.failed.take());
         if health.is_open() && !was_open {
             self.open.fetch_add(1, Ordering::Relaxed);
         }
@@ -67,11 +74,10 @@ impl Breaker {
         self.nodes.lock().get(&node).is_some_and(NodeHealth::is_open)
     }
 
-    /// Each with its probe.
-    pub(super) fn open_nodes(&self) -> Vec<(StoreNode, Option<Command>)> {
+    pub(super) fn open_nodes(&self) -> Vec<(StoreNode, Option<FailedTarget>)> {
         let nodes = self.nodes.lock();
         let open = nodes.iter().filter(|(_, health)| health.is_open());
-        open.map(|(node, health)| (*node, health.probe.clone())).collect()
+        open.map(|(node, health)| (*node, health.failed.clone())).collect()
     }
 }
 

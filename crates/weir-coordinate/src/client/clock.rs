@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 
-use crate::link::StoreTime;
+use super::StoreTime;
 use weir_limit::{Period, Timestamp};
 use weir_store::clock::{Reading, STEP};
 

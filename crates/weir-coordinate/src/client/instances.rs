@@ -12,11 +12,16 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, Guard};
+use futures_util::future::join_all;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::StoreClient;
+use crate::CoordinationSettings;
 use weir_limit::{
     OnStoreFailure, Period, Timestamp,
     part::{Place, UNKNOWN_INSTANCES},
 };
+use weir_store::remote::{Command, Exchange, Heartbeat, Members, Remote};
 
 /// The numbers that are remembered. What is longer ago has no part.
 const MOST: usize = 4_096;
@@ -51,6 +56,20 @@ pub(crate) struct InstanceNumbers {
     pub(crate) place: Place,
 }
 
+/// Sends heartbeats until this instance leaves. The store removes an instance after two missed ones.
+pub(crate) async fn beat_until_left<R: Remote>(client: Arc<StoreClient<R>>) {
+    let mut ticks = interval(client.settings.heartbeat.into());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if client.membership.has_left.load(Ordering::Relaxed) {
+            return;
+        }
+        // concurrently: a node that does not reply must not delay the heartbeat to the others
+        tokio::join!(client.beat(), client.probe_open_nodes());
+    }
+}
+
 // === impl Membership ===
 
 impl Membership {
@@ -65,6 +84,11 @@ impl Membership {
     /// None until a heartbeat was replied to.
     pub(crate) fn instances(&self) -> Option<usize> {
         Some(self.instances.load(Ordering::Relaxed)).filter(|instances| *instances > 0)
+    }
+
+    /// As many as may be until a heartbeat was replied to.
+    pub(crate) fn instances_or_many(&self) -> usize {
+        self.instances().unwrap_or(UNKNOWN_INSTANCES.get().into())
     }
 
     pub(crate) fn numbers(&self) -> Guard<Arc<InstanceNumbers>> {
@@ -119,5 +143,61 @@ impl InstanceNumbers {
             self.counting.push((counts, number));
         }
         self.counting.drain(..self.counting.len().saturating_sub(MOST));
+    }
+}
+
+// === impl StoreClient ===
+
+impl<R: Remote> StoreClient<R> {
+    /// The reply also closes the breaker of the node that keeps the registered instances.
+    async fn beat(&self) {
+        let Self { remote, breaker, membership, .. } = self;
+        let CoordinationSettings { instance, heartbeat: period, .. } = &self.settings;
+        let node = remote.members_node();
+        let ttl = *period * 2;
+        let sent = self.look();
+        let reply = self.wait_for_reply(node, None, remote.heartbeat(Heartbeat { instance, ttl }), || {});
+        let reply = timeout((*period).into(), reply).await;
+        let Ok(Ok(Members { instances, rank, now })) = reply else {
+            return breaker.record_failures(node, None, 1);
+        };
+        breaker.record_reply(node);
+        let received = self.look();
+        if let Some(now) = now {
+            self.measure(sent, received, now);
+        }
+        let (sent, now) = (self.time_at(sent.now), now.unwrap_or(self.time_at(received.now).now));
+        // by the earliest instant at which it can have been sent
+        let earliest = sent.now.before(sent.latest.since(sent.now));
+        let mut numbers = InstanceNumbers::clone(&membership.numbers());
+        numbers.follow(Place::among(instances, rank), earliest, now);
+        let largest = numbers.largest(now, Timestamp::from_nanos(u64::MAX)).get();
+        membership.instances.store(largest as usize, Ordering::Relaxed);
+        membership.numbers.store(Arc::new(numbers));
+    }
+
+    pub(crate) async fn leave(&self) {
+        let CoordinationSettings { instance, heartbeat, .. } = &self.settings;
+        self.membership.has_left.store(true, Ordering::Relaxed);
+        let left = self.remote.heartbeat(Heartbeat { instance, ttl: Period::default() });
+        let _ = timeout((*heartbeat).into(), left).await;
+    }
+
+    async fn probe_open_nodes(&self) {
+        let Self { remote, breaker, settings, .. } = self;
+        let probes = breaker.open_nodes().into_iter().map(async |(node, failed)| {
+            if node == remote.members_node() {
+                // the heartbeat probes it
+                return;
+            }
+            // the registered instances, or the counters of the target, may have moved to another node by now
+            if let Some((target, at)) = failed.filter(|(target, at)| remote.node(target, *at) == node) {
+                let probe = Command { target, at, exchange: Exchange::read() };
+                let reply = timeout(settings.heartbeat.into(), remote.call(vec![probe]));
+                let Ok(Ok(_)) = reply.await else { return };
+            }
+            breaker.record_reply(node);
+        });
+        join_all(probes).await;
     }
 }

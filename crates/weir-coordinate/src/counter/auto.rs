@@ -8,7 +8,7 @@
 //! A burst is more hits than the schedule of syncs can keep up with.
 
 use super::{LocalCounter, ModeChoice};
-use weir_limit::{Coordination, Hits, Period, Tier, Timestamp, capacity, part::UNKNOWN_INSTANCES};
+use weir_limit::{Coordination, Hits, Period, Timestamp, capacity};
 
 /// The part of the limit by which all instances together may exceed it in a burst: a tenth.
 const PART: u64 = 10;
@@ -30,28 +30,25 @@ pub(crate) enum Switch {
     Large,
 }
 
-/// `leases`: it is that of a counter that leases already.
-pub(crate) fn wanted(tiers: &[Tier], leases: bool, instances: Option<usize>) -> Coordination {
-    let capacity = if leases { capacity(tiers) * 2 / 3 } else { capacity(tiers) };
-    Coordination::for_limit(capacity, instances.unwrap_or(UNKNOWN_INSTANCES.get().into()))
-}
-
 // === impl Switch ===
 
 impl Switch {
-    /// `taking`: the hits that are asked for, if any. `instances`: the largest number lately, if it is known.
+    /// `taking`: the hits that are asked for, if any. `instances`: the largest number lately.
     pub(crate) fn of(
         counter: &LocalCounter,
         taking: Option<Hits>,
-        instances: Option<usize>,
+        instances: usize,
         round_trip: Period,
         now: Timestamp,
     ) -> Option<Self> {
         let ModeChoice { mode, is_in_burst, .. } = counter.choice;
         // `strict` stands for `lease` where the store does not support that
-        let is_exact = matches!(mode, Coordination::Lease | Coordination::Strict);
+        let is_exact = mode.is_exact();
         // a burst is no reason to stay
-        if wanted(&counter.target.tiers, is_exact && !is_in_burst, instances) == Coordination::Lease {
+        let stays = is_exact && !is_in_burst;
+        let capacity = capacity(&counter.target.tiers);
+        let small = if stays { capacity * 2 / 3 } else { capacity };
+        if Coordination::for_limit(small, instances).leases() {
             return (!is_exact || is_in_burst).then_some(Self::Small);
         }
         let is_burst = |hits| is_burst(counter, hits, instances, round_trip, now);
@@ -71,12 +68,12 @@ impl Switch {
 pub(super) fn is_burst(
     counter: &LocalCounter,
     hits: Hits,
-    instances: Option<usize>,
+    instances: usize,
     round_trip: Period,
     now: Timestamp,
 ) -> bool {
     let own = counter.ledger.admitted().saturating_add(hits.0);
-    let instances = instances.unwrap_or(UNKNOWN_INSTANCES.get().into()) as u64;
+    let instances = instances as u64;
     if instances < 2 || own.saturating_mul(PART * instances) <= capacity(&counter.target.tiers) {
         return false;
     }
@@ -86,43 +83,4 @@ pub(super) fn is_burst(
     let last_reply_at = counter.heard.last_reply_at();
     let since = last_reply_at.map_or(Period::default(), |at| now.since(at.max(first)));
     own > counter.demand.in_the_next(since + round_trip * 2, now).saturating_mul(TIMES_EXPECTED)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use weir_limit::{Algorithm, Bucket, Refill};
-
-    fn tier(requests: u32) -> Tier {
-        Tier { requests, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow }
-    }
-
-    #[test]
-    fn the_smallest_capacity_decides() {
-        let bucket = Bucket { burst: 99, refill: Refill::Continuous, strict: false };
-        let small = Tier { algorithm: Algorithm::TokenBucket(bucket), ..tier(1_000) };
-        assert_eq!(wanted(&[tier(100)], false, Some(2)), Coordination::Interval);
-        assert_eq!(wanted(&[tier(99)], false, Some(2)), Coordination::Lease);
-        assert_eq!(wanted(&[tier(1_000), small], false, Some(2)), Coordination::Lease);
-    }
-
-    #[test]
-    fn a_counter_becomes_exact_at_once_and_stays_so_for_a_while() {
-        let limit = [tier(100)];
-        let mut mode = wanted(&limit, false, Some(2));
-        let mut follow = |instances| {
-            mode = wanted(&limit, mode == Coordination::Lease, Some(instances));
-            mode
-        };
-        assert_eq!(follow(3), Coordination::Lease);
-        assert_eq!(follow(2), Coordination::Lease, "two instances alone would not need it");
-        assert_eq!(follow(1), Coordination::Interval);
-        assert_eq!(follow(2), Coordination::Interval);
-    }
-
-    #[test]
-    fn an_unknown_number_of_instances_counts_as_many() {
-        assert_eq!(wanted(&[tier(4_999)], false, None), Coordination::Lease);
-        assert_eq!(wanted(&[tier(5_000)], false, None), Coordination::Interval);
-    }
 }

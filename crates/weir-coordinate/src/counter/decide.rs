@@ -3,12 +3,12 @@
 use smallvec::SmallVec;
 
 use super::{
-    LocalCounter,
+    LocalCounter, all_ended, fits,
     ledger::{HeldLease, PendingDelta},
+    longest_pause, look, negative, positive, remaining,
     talk::{Asks, Try, TryVerdict},
-    tiers::{all_ended, fits, longest_pause, look, negative, positive, remaining},
 };
-use crate::link::Link;
+use crate::client::Link;
 use weir_limit::{
     Algorithm, Basis, Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period,
     Reservation, ReservationRequest, ReservedSpan, Scope, Tier, Timestamp, algorithm::CounterState, decide,
@@ -57,6 +57,21 @@ pub(crate) enum How {
 
 /// The age of the last reply from which a request that `interval` rejects asks the store whether hits were given back.
 const STALE_REJECTION: Period = Period::from_secs(1);
+
+/// Returns the reservation of `hits`, which ends with its hold or the first window. `at` is when they were counted, on
+/// the store's clock, and `now` no later on the caller's.
+pub(crate) fn reservation(
+    tiers: &[Tier],
+    hits: Hits,
+    decision: Decision,
+    hold: Period,
+    (at, now): (Timestamp, Timestamp),
+) -> Reservation {
+    let windows = tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
+    let rests = windows.map(|tier| at.window_end(tier.period).since(at));
+    let counted = ReservedSpan { from: at, until: at.after(hold), is_reported: true };
+    Reservation { hits, until: now.after(rests.fold(hold, Period::min)), decision, counted }
+}
 
 // === impl DecisionRequest ===
 
@@ -115,7 +130,7 @@ impl LocalCounter {
     ) -> Result<(Decision, How), Option<Asks>> {
         let now = link.time.now;
         let &DecisionRequest { direction, hits, policy, .. } = ask;
-        if direction == Direction::Take && mode != Coordination::Strict && hits > Hits(0) {
+        if direction == Direction::Take && !mode.asks_always() && hits > Hits(0) {
             // more hits than fit are rejected, and predict no need
             self.record_demand(hits, now);
         }
@@ -132,9 +147,9 @@ impl LocalCounter {
             PolicyAnswer::Count => {
                 let decision = self.count(direction, policy, hits, now);
                 // the reply to a report of counted hits has the store's count
-                if mode == Coordination::Interval && hits == Hits(0) {
+                if mode.syncs() && hits == Hits(0) {
                     self.refresh(self.plan.schedule.interval(), now);
-                } else if mode == Coordination::Interval && decision.over && !self.is_alone() {
+                } else if mode.syncs() && decision.over && !self.is_alone() {
                     self.refresh(STALE_REJECTION, now);
                 }
                 Ok((decision, How::Counted))
@@ -155,15 +170,12 @@ impl LocalCounter {
     ) -> Option<SmallVec<[(Hits, Asks); 2]>> {
         let gives_back = |ask: &DecisionRequest| ask.direction == Direction::GiveBack;
         let taken = || asks.iter().filter(|ask| ask.direction == Direction::Take);
-        let is_asked = match mode {
-            Coordination::Strict => true,
-            Coordination::Lease => {
+        let is_asked = mode.asks_always()
+            || mode.leases() && {
                 let all = taken().fold(Hits(0), |all, ask| all.plus(ask.hits));
                 all_or_none || taken().any(|ask| ask.hits == Hits(0)) || all > Hits(self.ledger.leased())
-            }
-            _ => false,
-        };
-        if !is_asked || !(all_or_none && mode == Coordination::Strict || asks.iter().any(gives_back)) {
+            };
+        if !is_asked || !(all_or_none && mode.asks_always() || asks.iter().any(gives_back)) {
             return None;
         }
         let tries = asks.iter().map(|&DecisionRequest { direction, hits, policy, .. }| {
@@ -172,7 +184,7 @@ impl LocalCounter {
                 Direction::GiveBack => Asks::GiveBack(now),
                 Direction::Take => Asks::Take(policy),
             };
-            if mode != Coordination::Strict && matches!(asks, Asks::Take(_)) {
+            if !mode.asks_always() && matches!(asks, Asks::Take(_)) {
                 self.record_demand(hits, now);
             }
             (hits, asks)
@@ -411,7 +423,7 @@ impl LocalCounter {
         if decision.over { Hits(0) } else { hits }
     }
 
-    /// It ends with its hold or the first window. `at` is `now` on the store's clock.
+    /// `at` is `now` on the store's clock.
     pub(crate) fn local_reservation(
         &self,
         hits: Hits,
@@ -422,11 +434,7 @@ impl LocalCounter {
         let (tiers, policy, over) = (&self.target.tiers, OverLimitPolicy::Ignore, hits == Hits(0));
         let decided = if over { request.least.max(Hits(1)) } else { hits };
         let decision = decision_from_store(tiers, &self.estimate, policy, over, decided, at);
-        let windows = tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
-        let rests = windows.map(|tier| at.window_end(tier.period).since(at));
-        let time = rests.fold(request.hold, Period::min);
-        let counted = ReservedSpan { from: at, until: at.after(time), is_reported: true };
-        Reservation { hits, until: now.after(time), decision, counted }
+        reservation(tiers, hits, decision, request.hold, (at, now))
     }
 
     pub(crate) fn release(&mut self, span: ReservedSpan, hits: Hits, now: Timestamp) {

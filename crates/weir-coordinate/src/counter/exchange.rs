@@ -10,15 +10,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    Generation, LocalCounter,
+    Generation, LocalCounter, fits, flows,
     ledger::{DroppedHits, PendingDelta},
-    place::Urgency,
-    schedule::FEW_HITS,
+    positive, saturated,
+    schedule::FEW_TO_LIMIT,
     talk::{Asks, Group, OnWay, PendingOutcome, Tries, Try, channel},
-    tiers::{fits, flows, positive, saturated},
 };
-use crate::link::{Delivery, Link};
-use weir_limit::{Coordination, CounterKey, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp};
+use crate::client::{Delivery, Link};
+use weir_limit::{CounterKey, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp};
 use weir_store::remote::{Command, Exchange, Hold, Report, Run, Target};
 
 /// The part of the remaining hits that all instances may take before the next reply while a flush waits for a batch.
@@ -29,6 +28,23 @@ const NEAR_UNKNOWN: u64 = 256;
 
 /// The pauses for which the last reply says something of others' hits.
 const KNOWN_FOR: u64 = 2;
+
+/// How soon a counter needs attention. Ordered by urgency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Urgency {
+    /// When a lease may have to be returned, or a node that does not reply may do so again.
+    Idle,
+    /// After the pause.
+    Pause,
+    /// Within a sync interval, and a tenth of a second.
+    Interval,
+    /// With the next batch.
+    Tick,
+    Now,
+}
+
+/// Commands, and what is remembered of each until its reply.
+pub(crate) type Outbox = Vec<(Command, Sent)>;
 
 /// What is remembered of a command until its reply.
 #[derive(Debug)]
@@ -95,7 +111,7 @@ impl Sent {
         if is_read || is_apart || !is_same || self.is_reserving() {
             return Err(next);
         }
-        self.all_or_none = next.group.is_some_and(Group::is_all_or_none);
+        self.all_or_none = next.group.is_some_and(|group| group.all_or_none);
         if let Asks::Reserve(request) = next.asks {
             if !is_empty {
                 return Err(next);
@@ -228,7 +244,7 @@ impl LocalCounter {
     fn must_return(&self, asked: &Try, now: Timestamp) -> bool {
         let is_grouped = asked.group.is_some();
         let takes = is_grouped || !matches!(asked.asks, Asks::Look | Asks::Reserve(_));
-        if self.choice.mode != Coordination::Lease || !takes {
+        if !self.choice.mode.leases() || !takes {
             return false;
         }
         let held = self.ledger.leased().saturating_add(self.talk.requested_hits());
@@ -252,29 +268,24 @@ impl LocalCounter {
         (leave, is_free, is_free && std::mem::take(&mut talk.wants_lease))
     }
 
-    /// Passes what may leave now, tries and the part about the ledger, to `leave`. Returns what was dropped.
-    pub(crate) fn compose(
-        &mut self,
-        key: CounterKey,
-        link: &Link,
-        mut leave: impl FnMut(Command, Sent),
-    ) -> DroppedHits {
+    /// Adds what may leave now, tries and the part about the ledger, to `outbox`. What has ended must be
+    /// [dropped](Self::drop_ended).
+    pub(crate) fn compose(&mut self, key: CounterKey, link: &Link, outbox: &mut Outbox) {
         let (tries, is_free, wants_lease) = self.take_ready_tries(link);
         let (number, at) = (self.next_number(), link.time.now);
         let writer = link.writer_of(self.numbers.generation.0);
         let mut last = Sent::new(key, self, number);
-        let (mut reports, hold, dropped) = if is_free {
+        let (mut reports, hold) = if is_free {
             self.compose_ledger(&mut last, &tries, wants_lease, link)
         } else {
             Default::default()
         };
         let is_about_ledger = !last.is_empty() || hold.is_some();
         if !is_about_ledger && tries.is_empty() {
-            self.talk.end();
-            return dropped;
+            return self.talk.end();
         }
         // the next one waits for its reply, which says the state that it has left
-        let leases = self.choice.mode == Coordination::Lease && needed_hits(&tries) > 0;
+        let leases = self.choice.mode.leases() && needed_hits(&tries) > 0;
         let is_alone_or_flows = self.plan.instances <= 1 || flows(&self.target.tiers);
         let is_ledger = is_about_ledger || is_free && leases && is_alone_or_flows;
         // an exchange that has nothing but reports is known by these
@@ -284,7 +295,7 @@ impl LocalCounter {
             if let Err(asked) = last.add(asked) {
                 left += 1;
                 let full = std::mem::replace(&mut last, Sent::new(key, self, number));
-                leave(full.command(std::mem::take(&mut reports), writer, at), full);
+                outbox.push((full.command(std::mem::take(&mut reports), writer, at), full));
                 let is_added = last.add(asked).is_ok();
                 debug_assert!(is_added, "an empty command takes in any try");
             }
@@ -297,8 +308,7 @@ impl LocalCounter {
             let want = hold.map_or(0, |hold| hold.want);
             self.talk.open().on_way.push(OnWay { number, left, is_ledger, is_overtaken: false, want });
         }
-        leave(last.command(reports, writer, at), last);
-        dropped
+        outbox.push((last.command(reports, writer, at), last));
     }
 
     /// Adds the part about the ledger to `sent`, the last command of an exchange that carries `tries`.
@@ -308,10 +318,9 @@ impl LocalCounter {
         tries: &[Try],
         wants_lease: bool,
         link: &Link,
-    ) -> (SmallVec<[Report; 1]>, Option<Hold>, DroppedHits) {
+    ) -> (SmallVec<[Report; 1]>, Option<Hold>) {
         let at = link.time.now;
-        let is_lease = self.choice.mode == Coordination::Lease;
-        let wants_lease = is_lease && (wants_lease || tries.iter().any(Try::leases));
+        let wants_lease = self.choice.mode.leases() && (wants_lease || tries.iter().any(Try::leases));
         let before = self.ledger.leased();
         if tries.iter().any(|asked| self.must_return(asked, at)) {
             self.return_leases();
@@ -320,7 +329,6 @@ impl LocalCounter {
             self.return_ending(link.lead(), at);
         }
         let returned = before - self.ledger.leased();
-        let dropped = self.drop_ended(at);
         let reports = self.ledger.take_reports(sent.number, &self.target);
         sent.carried = (!reports.is_empty()).then(|| self.ledger.carried());
         // another limit cannot use them
@@ -331,7 +339,7 @@ impl LocalCounter {
         if std::mem::take(&mut self.plan.wants_read) && !is_read_anyway {
             sent.runs.extend(Exchange::read().runs);
         }
-        (reports, hold, dropped)
+        (reports, hold)
     }
 
     /// Returns whether hits of this `delivery` are reported: not if the store may have counted them. Those of a try on
@@ -362,7 +370,7 @@ impl LocalCounter {
     /// the limit is so far away that this does not matter.
     pub(crate) fn urgency(&self, round_trip: Period, tick: Period, now: Timestamp) -> Urgency {
         let (pending, schedule) = (self.ledger.pending(), &self.plan.schedule);
-        if self.choice.mode == Coordination::Strict && !pending.is_empty() {
+        if self.choice.mode.asks_always() && !pending.is_empty() {
             // what others may not take meanwhile
             return Urgency::Now;
         }
@@ -395,7 +403,7 @@ impl LocalCounter {
         }
     }
 
-    /// To be called for each reply, before its instant is noted.
+    /// Notes the instant of a reply, and plans by what has been used since the one before.
     pub(super) fn measure_usage(&mut self, now: Timestamp) {
         let last_reply_at = self.heard.last_reply_at();
         let time = last_reply_at.map_or(Period::default(), |last| now.since(last));
@@ -403,6 +411,8 @@ impl LocalCounter {
         // those of the tier that has the fewest left
         let used = self.look(Hits(0), now).before;
         self.plan.usage.record(used.0, by_all, time);
+        self.heard.replied_at = now;
+        self.plan_flush(now);
     }
 
     /// To be called after a reply, and when the limit has changed.
@@ -412,7 +422,7 @@ impl LocalCounter {
         if self.heard.last_reply_at().is_some() {
             let left = if remaining > 0 { self.plan.usage.time_for(remaining) } else { Period::default() };
             let tiers: &[Tier] = if self.target.counts_rejected() { &[] } else { &self.target.tiers };
-            self.plan.schedule.plan(left, self.plan.usage.time_for(FEW_HITS), tiers);
+            self.plan.schedule.plan(left, self.plan.usage.time_for(FEW_TO_LIMIT), tiers);
         }
     }
 }

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use super::{
-    LocalCounter,
+    LocalCounter, flows, has_bucket, hold, is_mixed,
     ledger::{DroppedHits, HeldLease},
-    tiers::{flows, has_bucket, hold, is_mixed, longest_pause},
+    longest_pause,
 };
-use crate::link::{Link, StoreTime};
+use crate::client::{Link, StoreTime};
 use weir_limit::{
-    Algorithm, Coordination, Hits, Period, Timestamp,
+    Algorithm, Hits, Period, Timestamp,
     algorithm::{CounterState, IdleAt},
     capacity,
 };
@@ -46,26 +46,25 @@ impl LocalCounter {
         self.demand.record(hits.0.min(capacity(&self.target.tiers)), now);
     }
 
-    /// Holds what `reply` has `granted`, to be used within `time`. The estimate has the hits in the `counted` tiers.
-    /// Those for another limit than that of `target` go back.
+    /// Holds what `reply` has granted, to be used within `time`. The estimate has the hits in the `counted` tiers. Those
+    /// for another limit than that of `target` go back.
     pub(super) fn hold_granted(
         &mut self,
-        granted: Hits,
         target: &Arc<Target>,
         reply: &Reply,
         time: Period,
         counted: TierSet,
         now: Timestamp,
     ) {
-        if granted == Hits(0) {
+        if reply.granted == 0 {
             return;
         }
         let ends = reply.counters.iter().map(|state| match state {
             CounterState::FixedWindow(window) => window.end(),
             _ => now.after(time),
         });
-        let lease = HeldLease { left: granted.0, granted_at: now, until: ends.min().unwrap_or(now) };
-        let held = self.ledger.leased().saturating_add(granted.0);
+        let lease = HeldLease { left: reply.granted, granted_at: now, until: ends.min().unwrap_or(now) };
+        let held = self.ledger.leased().saturating_add(reply.granted);
         let mut idle_at = Timestamp::default();
         for (i, (tier, state)) in self.states_mut().enumerate() {
             if counted.contains(i) {
@@ -78,7 +77,7 @@ impl LocalCounter {
         self.heard.granted_until = self.heard.granted_until.max(IdleAt::of(idle_at));
         let tiers = &self.target.tiers;
         let is_of_lone_instance = !self.is_alone() && flows(tiers) && time >= hold(tiers, true);
-        if self.choice.mode != Coordination::Lease || is_of_lone_instance || !self.serves(target) {
+        if !self.choice.mode.leases() || is_of_lone_instance || !self.serves(target) {
             // asked for before
             self.pend(lease.unused());
         } else {

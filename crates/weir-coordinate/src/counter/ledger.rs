@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::tiers::{all_ended, flows, has_ended, has_flowed_back, negative, same_windows};
+use super::{all_ended, flows, has_ended, has_flowed_back, negative, same_windows};
 use weir_limit::{
     Hits, Tier, Timestamp,
     algorithm::{CountChange, CounterState, SlidingWindow},

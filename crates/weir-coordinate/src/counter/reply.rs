@@ -7,18 +7,19 @@
 use smallvec::SmallVec;
 
 use super::{
-    LocalCounter,
+    CounterStates, LocalCounter,
     exchange::Sent,
-    ledger::{DroppedHits, HeldLease, PendingDelta},
+    fits, flows,
+    ledger::{HeldLease, PendingDelta},
+    look, negative, take_off,
     talk::{Asks, Try, TryVerdict},
-    tiers::{CounterStates, fits, flows, look, negative, take_off},
 };
 use crate::{
-    client::ExchangeOutcome,
-    link::{Delivery, Link},
+    client::{Delivery, ExchangeOutcome, Link},
+    metrics::HitCounts,
 };
 use weir_limit::{
-    Algorithm, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
+    Algorithm, Decision, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
     decision_from_store,
 };
@@ -33,24 +34,14 @@ const INACCURACY: Period = Period::from_millis(20);
 /// A reply is at most this much earlier than that to an earlier command, unless the store's clock has stepped back.
 const CLOCK_STEP: Period = Period::from_secs(1);
 
-/// What the outcome of a command has led to.
-#[derive(Debug, Default)]
-pub(crate) struct Applied {
-    /// Hits that the store may or may not have counted.
-    pub(crate) unknown: u64,
-    /// Reported hits above a limit.
-    pub(crate) overshoot: u64,
-    pub(crate) dropped: DroppedHits,
-    /// To be woken when the counter is not locked.
-    pub(crate) woken: Wakeups,
-}
-
 /// What has arrived for a counter.
 struct ReplyArrival<'a> {
     counter: &'a mut LocalCounter,
     sent: &'a mut Sent,
     link: &'a Link,
-    applied: Applied,
+    hits: &'a HitCounts,
+    /// To be woken when the counter is not locked.
+    woken: &'a mut Wakeups,
 }
 
 /// Returns how many tries of run `i` have taken their hits.
@@ -97,16 +88,18 @@ impl Sent {
         counter: &mut LocalCounter,
         outcome: ExchangeOutcome<'_>,
         link: &Link,
-    ) -> Applied {
+        hits: &HitCounts,
+        woken: &mut Wakeups,
+    ) {
         counter.talk.end_command(self.number);
         let carried = self.carried.is_some();
-        let mut arrival = ReplyArrival { counter, sent: self, link, applied: Applied::default() };
+        let mut arrival = ReplyArrival { counter, sent: self, link, hits, woken };
         let admitted = if carried { arrival.acknowledge(Delivery::of(&outcome)) } else { 0 };
         match outcome {
             Ok((reply, now)) if reply.counters.len() == arrival.sent.target.tiers.len() => {
                 let now = arrival.sent.dated(reply, now);
                 if carried {
-                    arrival.applied.overshoot = overshoot(reply, &arrival.sent.target.tiers, admitted, now);
+                    hits.overshoot.add(overshoot(reply, &arrival.sent.target.tiers, admitted, now));
                 }
                 arrival.reply(reply, now);
             }
@@ -115,36 +108,36 @@ impl Sent {
             Err(error) => arrival.fail(Delivery::of_error(error)),
         }
         arrival.counter.talk.end();
-        arrival.applied
     }
 
     /// Decides its tries without the counter, which was evicted.
-    pub(crate) fn decide_alone(&mut self, outcome: ExchangeOutcome<'_>) -> Applied {
-        let mut applied = Applied::default();
+    pub(crate) fn decide_alone(
+        &mut self,
+        outcome: ExchangeOutcome<'_>,
+        hits: &HitCounts,
+        woken: &mut Wakeups,
+    ) {
         let want = self.hold_ahead().map_or(0, |hold| hold.want);
         let delivery = match outcome {
             Ok((reply, now)) if reply.counters.len() == self.target.tiers.len() => {
-                applied.dropped.add(0, if want > 0 { reply.granted } else { 0 });
+                hits.stranded.add(if want > 0 { reply.granted } else { 0 });
                 let decided = self.decide(reply, &mut reply.counters.clone(), self.dated(reply, now));
-                for (asked, verdict) in self.tries.drain(..).zip(decided) {
-                    asked.succeed(verdict, &mut applied.woken);
-                }
-                return applied;
+                let tries = self.tries.drain(..).zip(decided);
+                return tries.for_each(|(asked, verdict)| asked.succeed(verdict, woken));
             }
             outcome => outcome.err().map_or(Delivery::Unknown, Delivery::of_error),
         };
         let is_unknown = delivery == Delivery::Unknown;
-        applied.unknown = if is_unknown { want } else { 0 };
+        hits.delivery_unknown.add(if is_unknown { want } else { 0 });
         for asked in self.tries.drain(..) {
             match asked.gives_back() {
-                true if is_unknown => applied.unknown = applied.unknown.saturating_add(asked.hits.0),
+                true if is_unknown => hits.delivery_unknown.add(asked.hits.0),
                 // who waits counts them in the counter that takes its place
-                true if !asked.is_awaited() => applied.dropped.add(0, asked.hits.0),
+                true if !asked.is_awaited() => hits.stranded.add(asked.hits.0),
                 _ => {}
             }
-            asked.fail(delivery, &mut applied.woken);
+            asked.fail(delivery, woken);
         }
-        applied
     }
 
     /// Decides the tries in their order. `states` are those before them, and then those after them.
@@ -230,14 +223,14 @@ impl Sent {
 impl ReplyArrival<'_> {
     /// Reports that were not applied are pending again. Returns the admitted hits of the last one, if it was applied.
     fn acknowledge(&mut self, delivery: Delivery) -> u64 {
-        let Self { counter: LocalCounter { ledger, target, .. }, sent, applied, .. } = self;
+        let Self { counter: LocalCounter { ledger, target, .. }, sent, hits, .. } = self;
         let carried = ledger.carried();
         debug_assert_eq!(sent.carried, Some(carried), "they stay what was sent");
         if delivery == Delivery::NotApplied {
             ledger.return_flight(&target.tiers);
             return 0;
         }
-        applied.unknown = if delivery == Delivery::Unknown { carried.all() } else { 0 };
+        hits.delivery_unknown.add(if delivery == Delivery::Unknown { carried.all() } else { 0 });
         let last = ledger.in_flight().last().filter(|_| delivery == Delivery::Applied);
         let admitted = last.map_or(0, PendingDelta::admitted);
         ledger.end_flight();
@@ -246,26 +239,25 @@ impl ReplyArrival<'_> {
 
     /// Hits that were admitted meanwhile become pending, unless the store may have counted them.
     fn fail(&mut self, delivery: Delivery) {
-        let Self { counter, sent, applied, .. } = self;
+        let Self { counter, sent, hits, woken, .. } = self;
         let is_unknown = delivery == Delivery::Unknown;
         if is_unknown {
             counter.lose_exactness();
             let want = sent.hold_ahead().map_or(0, |hold| hold.want);
-            applied.unknown = applied.unknown.saturating_add(want);
+            hits.delivery_unknown.add(want);
         }
         for asked in sent.tries.drain(..) {
             if asked.is_awaited() {
                 if asked.gives_back() && is_unknown {
                     // nobody else says so
-                    applied.unknown = applied.unknown.saturating_add(asked.hits.0);
+                    hits.delivery_unknown.add(asked.hits.0);
                 }
-                asked.fail(delivery, &mut applied.woken);
+                asked.fail(delivery, woken);
                 continue;
             }
             let given_up = counter.talk.take_given_up(asked.id);
             if is_unknown {
-                let hits = if asked.looks() { 0 } else { asked.hits.0 };
-                applied.unknown = applied.unknown.saturating_add(hits);
+                hits.delivery_unknown.add(if asked.looks() { 0 } else { asked.hits.0 });
             } else if let Some(delta) = given_up {
                 counter.pend(delta);
             } else {
@@ -279,13 +271,12 @@ impl ReplyArrival<'_> {
         let adopted = self.adopt(reply, now);
         let is_adopted = adopted.is_ok();
         let decided = self.decide(reply, is_adopted, now);
-        let Self { counter, sent, link, applied } = self;
+        let Self { counter, sent, link, hits, .. } = self;
         if is_adopted {
+            counter.plan.is_reply_dated = reply.at.is_some();
             counter.measure_usage(now);
-            (counter.heard.replied_at, counter.plan.is_reply_dated) = (now, reply.at.is_some());
-            counter.plan_flush(now);
         }
-        let (is_leasing, hold) = (counter.choice.mode == Coordination::Lease, sent.hold_ahead());
+        let (is_leasing, hold) = (counter.choice.mode.leases(), sent.hold_ahead());
         let granted = hold.map_or(0, |_| reply.granted);
         let kept = sent.taken_hits(reply).saturating_add(granted);
         if kept > 0 {
@@ -295,13 +286,9 @@ impl ReplyArrival<'_> {
         if let Some(hold) = hold {
             // where the estimate has what is granted now, since a later reply had it
             let counted = adopted.err().unwrap_or_default();
-            counter.hold_granted(Hits(granted), &sent.target, reply, hold.time, counted, now);
+            counter.hold_granted(&sent.target, reply, hold.time, counted, now);
         }
-        if is_leasing && !flows(&sent.target.tiers) {
-            // others can use them in the same windows
-            let counted = TierSet(u32::MAX);
-            counter.hold_granted(Hits(unclaimed), &sent.target, reply, Period::default(), counted, now);
-        } else if unclaimed > 0 {
+        if unclaimed > 0 {
             counter.uncount(Hits(unclaimed), now);
         }
         counter.return_useless(now);
@@ -310,7 +297,7 @@ impl ReplyArrival<'_> {
         };
         let rejects = sent.tries.iter().zip(&decided).any(is_rejected);
         // the cache is that of mode `strict`, which the counter need not have
-        if rejects && link.local_cache && counter.choice.mode == Coordination::Strict {
+        if rejects && link.local_cache && counter.choice.mode.asks_always() {
             counter.deny_while_empty(now);
         }
         if is_leasing
@@ -326,7 +313,7 @@ impl ReplyArrival<'_> {
             && flows(&counter.target.tiers)
             && adopted.is_ok_and(|stays| counter.has_all_flowing(stays));
         // what is held may have ended on the way
-        applied.dropped = counter.expire_leases(link.time);
+        hits.record(counter.expire_leases(link.time));
         let stored = (knows_better && rejects).then(|| {
             let mut stored = reply.counters.clone();
             sent.decide(reply, &mut stored, now);
@@ -334,9 +321,9 @@ impl ReplyArrival<'_> {
         });
         self.answer(decided, stored.as_deref(), now);
         if granted > 0 {
-            let Self { counter, link, applied, .. } = self;
+            let Self { counter, link, woken, .. } = self;
             let mut talk = std::mem::take(&mut counter.talk);
-            talk.filter_tries(|asked| counter.decide_from_held(asked, link, &mut applied.woken));
+            talk.filter_tries(|asked| counter.decide_from_held(asked, link, woken));
             counter.talk = talk;
         }
     }
@@ -359,11 +346,7 @@ impl ReplyArrival<'_> {
             }
             // by keys that stay the same while it sorts: a caller may leave meanwhile
             tries.sort_by_cached_key(|asked| {
-                if asked.is_awaited() {
-                    0
-                } else {
-                    1 + u8::from(!counter.talk.is_admitted_meanwhile(asked.id))
-                }
+                (!asked.is_awaited(), !counter.talk.is_admitted_meanwhile(asked.id))
             });
             let taken = if is_counted { taken(reply, i, run) as usize } else { 0 };
             for (j, asked) in tries.iter().enumerate().filter(|(_, asked)| !asked.is_awaited()) {
@@ -477,7 +460,7 @@ impl ReplyArrival<'_> {
 
     /// `stored`: the store's states after the tries, if the estimate knows better.
     fn answer(&mut self, decided: Verdicts, stored: Option<&[CounterState]>, now: Timestamp) {
-        let Self { counter, sent, link, applied } = self;
+        let Self { counter, sent, link, woken, .. } = self;
         for (mut asked, mut verdict) in sent.tries.drain(..).zip(decided) {
             if verdict.decision.over
                 && stored.is_some_and(|stored| !fits(&asked.target.tiers, stored, asked.hits, now))
@@ -486,7 +469,7 @@ impl ReplyArrival<'_> {
             }
             if asked.leases() && verdict.decision.over {
                 verdict.decision = counter.until_pause_ends(verdict.decision, now);
-                let held = counter.decide_from_held(asked, link, &mut applied.woken);
+                let held = counter.decide_from_held(asked, link, woken);
                 let Some(rejected) = held else { continue };
                 asked = rejected;
             }
@@ -501,7 +484,7 @@ impl ReplyArrival<'_> {
                     counter.give_back_reserved(request, verdict);
                 }
             }
-            asked.succeed(verdict, &mut applied.woken);
+            asked.succeed(verdict, woken);
         }
     }
 }

@@ -6,7 +6,6 @@
 
 use std::{
     future::Future,
-    num::NonZeroU16,
     ops::Deref,
     pin::Pin,
     sync::{Arc, LazyLock},
@@ -17,7 +16,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::ledger::PendingDelta;
-use crate::link::Delivery;
+use crate::client::Delivery;
 use weir_limit::{Decision, Hits, OverLimitPolicy, ReservationRequest, Timestamp};
 use weir_store::{
     remote::Target,
@@ -52,10 +51,13 @@ pub(crate) struct Try {
     pub(super) outcome: Setter,
 }
 
-/// The tries of one request, with no other between them. Twice a number that adjacent groups do not have, plus 1 for
-/// all or none: in so few bytes that a talk does not grow.
+/// The tries of one request, with no other between them: at most [`Exchange::MAX_RUNS`](weir_store::remote::Exchange).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Group(NonZeroU16);
+pub(crate) struct Group {
+    /// Adjacent groups have others.
+    pub(crate) number: u16,
+    pub(crate) all_or_none: bool,
+}
 
 /// In order of arrival.
 pub(crate) type Tries = SmallVec<[Try; 1]>;
@@ -170,10 +172,7 @@ impl Talk {
         let tries = &mut self.open().tries;
         let is_of_group = next.group.is_some() && tries.last().is_some_and(|last| last.group == next.group);
         if tries.len() >= MAX_TRIES && !is_of_group {
-            tries.retain(|asked| asked.is_wanted());
-            if tries.len() >= MAX_TRIES {
-                return false;
-            }
+            return false;
         }
         tries.push(next);
         true
@@ -287,20 +286,6 @@ impl OpenTalk {
     /// Hits that were admitted meanwhile.
     pub(super) fn admitted(&self) -> impl Iterator<Item = &PendingDelta> {
         self.given_up().iter().filter_map(|given| given.admitted.as_ref())
-    }
-}
-
-// === impl Group ===
-
-impl Group {
-    /// For at most [`Exchange::MAX_RUNS`](weir_store::remote::Exchange) tries, added one after the other.
-    pub(crate) fn new(number: u32, all_or_none: bool) -> Self {
-        let number = u16::try_from(number % 0x7fff).unwrap_or_default() + 1;
-        Self(NonZeroU16::MIN.saturating_add((number << 1 | u16::from(all_or_none)) - 1))
-    }
-
-    pub(super) const fn is_all_or_none(self) -> bool {
-        self.0.get() & 1 == 1
     }
 }
 

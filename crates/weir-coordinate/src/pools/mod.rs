@@ -1,37 +1,43 @@
 //! The pools of fair shares that instances share through the store.
 //!
-//! `instance.rs` has what an instance knows of one pool, and `exchange.rs` what it asks the store, both without I/O: at
-//! each step of a cycle an instance *exchanges tables* with the store, from which shares are computed beside all
-//! decisions, and it *fetches* hits for a member whose requests wait. `take.rs` decides requests, with the tiers beside
-//! a pool.
+//! `instance.rs` has what an instance knows of one pool, and what it asks the store, without I/O: at each step of a cycle
+//! an instance *exchanges tables* with the store, from which shares are computed beside all decisions, and it *fetches*
+//! hits for a member whose requests wait.
+//!
+//! A request counts in its pool and in the tiers beside it, or nowhere. The tiers beside a pool are ordinary counters of
+//! the member. They take the hits first, and give them back if the pool rejects them: until then they may reject other
+//! requests, but only of a member that the pool has nothing for. A pool would withhold hits from others.
 
-mod exchange;
 mod instance;
-mod take;
 
 use std::{
     borrow::Cow,
     hash::{DefaultHasher, Hash as _, Hasher as _},
+    pin::pin,
     sync::{Arc, Weak},
 };
 
-use tokio::{runtime::Handle, time::sleep};
-
-use self::{
-    exchange::Replied,
-    instance::{AwaitedReply, InstancePool, rule},
+use tokio::{
+    runtime::Handle,
+    time::{sleep, timeout_at},
 };
+
+use self::instance::{AwaitedReply, InstancePool, Replied, rule};
 use super::{
-    client::StoreClient,
-    link::{StoreTime, sha256},
+    Coordinated,
+    client::{Delivery, StoreClient, StoreTime, sha256},
+    counter::TryVerdict,
+    modes::{Turn, record_mode, recorded},
 };
 use weir_limit::{
-    Coordination, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy, Period, Timestamp,
+    Coordination, Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy, Period,
+    Reservation, ReservationRequest, ReservedSpan, Scope, Timestamp,
 };
 use weir_store::{
+    TakeOptions,
     path::{pool_path_of, shortened, shortened_name},
     pool_command::PoolCommand,
-    pools::{Beside, PoolSlot, PoolSummary, Pools, clamped, decision_of},
+    pools::{Beside, PoolSlot, PoolSummary, Pools, clamped, combined, decision_of},
     remote::{Remote, RemoteError, Target},
 };
 
@@ -53,19 +59,9 @@ pub(super) struct SharedPools<R: Remote> {
 
 /// A member of a pool, as a check names it.
 pub(super) struct Member<'a> {
-    check: &'a LimitCheck<'a>,
     mode: Coordination,
     slot: InstanceSlot,
     value: Cow<'a, str>,
-}
-
-// === impl Member ===
-
-impl Member<'_> {
-    /// Returns the member for a `check` that differs in its hits.
-    fn of<'a>(&'a self, check: &'a LimitCheck<'a>) -> Member<'a> {
-        Member { check, mode: self.mode, slot: Arc::clone(&self.slot), value: Cow::Borrowed(&self.value) }
-    }
 }
 
 // === impl SharedPools ===
@@ -112,12 +108,17 @@ impl<R: Remote> SharedPools<R> {
             InstancePool::new(target, Arc::clone(sharing), Arc::clone(&self.client.metrics.hits))
         };
         let slot = self.pools.find(key.of_tier(tier), || check.rule.label().into(), make);
-        Some(Member { check, mode, slot, value: shortened_name(check.member(), sha256) })
+        Some(Member { mode, slot, value: shortened_name(check.member(), sha256) })
     }
 
     /// What does not `fit` beside the pool is only demand.
-    fn decide(self: &Arc<Self>, member: &Member<'_>, fits: bool, now: Timestamp) -> PoolStep {
-        let Member { check, mode, slot, value } = member;
+    fn decide(
+        self: &Arc<Self>,
+        Member { mode, slot, value }: &Member<'_>,
+        check: &LimitCheck<'_>,
+        fits: bool,
+        now: Timestamp,
+    ) -> PoolStep {
         let (hits, takes) = (clamped(check.hits), check.direction == Direction::Take);
         self.with(slot, self.client.time_at(now), |pool| {
             pool.follow(check, *mode);
@@ -171,7 +172,7 @@ impl<R: Remote> SharedPools<R> {
         let step = pool.span[1].since(pool.now);
         match pool.mode {
             _ if soon => Period::from_nanos(jitter),
-            Coordination::Interval => step.min(self.client.settings.sync_interval),
+            mode if mode.syncs() => step.min(self.client.settings.sync_interval),
             _ => step + Period::from_nanos(jitter),
         }
     }
@@ -220,5 +221,157 @@ async fn repeat<R: Remote>(pools: Weak<SharedPools<R>>, slot: InstanceSlot, dela
         let Some(pools) = pools.upgrade() else { return };
         // only for its time: pools wait much longer than they exchange tables
         next = Box::pin(pools.exchange(&slot)).await;
+    }
+}
+
+// === impl Coordinated ===
+
+impl<R: Remote> Coordinated<R> {
+    /// None without a pool, or if each instance has its own.
+    pub(crate) fn pool_member<'a>(&self, check: &'a LimitCheck<'a>) -> Option<Member<'a>> {
+        check.pool.as_ref()?;
+        let mode = self.client.requested_mode(check).of_pool();
+        if mode.is_coordinated() { self.pools.member(check, mode) } else { None }
+    }
+
+    /// None if `check` does not count in a shared pool alone, which most often needs no wait.
+    pub(crate) async fn take_of_pool(
+        &self,
+        check: &LimitCheck<'_>,
+        now: Timestamp,
+        options: TakeOptions<'_>,
+    ) -> Option<Decision> {
+        let member = self.pool_member(check).filter(|_| check.own_tiers().is_empty())?;
+        record_mode(options.record, member.mode);
+        Some(match self.pools.decide(&member, check, true, now) {
+            Ok(decision) => decision,
+            Err(waiting) => {
+                Box::pin(self.wait_for_pool(&member, check, waiting, self.turn(now, options))).await
+            }
+        })
+    }
+
+    /// The verdict is that of the tiers beside the pool, with the decision of both.
+    pub(crate) async fn take_shared(
+        &self,
+        member: &Member<'_>,
+        check: &LimitCheck<'_>,
+        turn: Turn<'_>,
+    ) -> TryVerdict {
+        record_mode(turn.record, member.mode);
+        let beside = check.beside(check.hits);
+        let mut taken = None;
+        if let Some(beside) = &beside {
+            taken = Some(self.take_check(beside, Scope::Request, turn).await);
+        }
+        let fits = taken.is_none_or(|taken| !taken.decision.over);
+        let own = match self.pools.decide(member, check, fits, turn.now) {
+            Ok(decision) => decision,
+            Err(waiting) => self.wait_for_pool(member, check, waiting, turn).await,
+        };
+        if let (Some(beside), Some(taken), true) = (&beside, taken, own.over) {
+            // the pool has rejected what they have taken
+            self.undo(beside, taken, turn);
+            return TryVerdict { decision: own, ..taken };
+        }
+        let decision = combined(own, taken.map(|taken| taken.decision));
+        taken.map_or(TryVerdict::new(decision, turn.now), |taken| TryVerdict { decision, ..taken })
+    }
+
+    async fn wait_for_pool(
+        &self,
+        Member { slot, value, .. }: &Member<'_>,
+        check: &LimitCheck<'_>,
+        waiting: AwaitedReply,
+        turn: Turn<'_>,
+    ) -> Decision {
+        let time = self.client.time_at(turn.now);
+        if let Some(reply) = waiting {
+            let received = pin!(async {
+                match timeout_at(turn.until, reply).await {
+                    Ok(Ok(decision)) => Ok(decision),
+                    _ => Err(Delivery::NotApplied),
+                }
+            });
+            if let Ok(decision) = recorded(turn, 1, received).await {
+                self.client.metrics.decisions.waited.add(1);
+                return decision_of(decision, check.hits);
+            }
+        }
+        self.client.metrics.decisions.fallback.add(1);
+        let (policy, instances) = (self.client.failure_policy(check), self.pools.instances());
+        let decided = self.pools.with(slot, time, |pool| {
+            pool.decide_without_store(value, clamped(check.hits), policy, instances)
+        });
+        decision_of(decided, check.hits).by_fallback()
+    }
+
+    /// The decision is over the limit if `hits` do not fit by what this instance knows.
+    pub(crate) fn look_shared(
+        &self,
+        member: &Member<'_>,
+        check: &LimitCheck<'_>,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
+        let own = self.pools.with(&member.slot, self.client.time_at(now), |pool| pool.look(&member.value));
+        let own = Decision { over: hits.0 > u64::from(own.remaining), ..decision_of(own, hits) };
+        combined(own, check.beside(hits).map(|beside| self.look(&beside, hits, now)))
+    }
+
+    /// What the pool has taken is held for its next requests. Those of the tiers beside it are in `taken`.
+    pub(crate) fn undo_shared(
+        &self,
+        member: &Member<'_>,
+        check: &LimitCheck<'_>,
+        taken: TryVerdict,
+        turn: Turn<'_>,
+    ) {
+        if let Some(beside) = check.beside(check.hits) {
+            self.undo(&beside, taken, turn);
+        }
+        self.pools.with(&member.slot, self.client.time_at(turn.now), |pool| {
+            pool.give_back(&member.value, clamped(check.hits));
+        });
+    }
+
+    pub(crate) async fn reserve_shared(
+        &self,
+        member: &Member<'_>,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> Reservation {
+        let turn = self.turn(now, TakeOptions::default());
+        // a new member has a share from then on
+        self.pools.with(&member.slot, self.client.time_at(now), |pool| _ = pool.ask(&member.value, 0));
+        let looked = self.look_shared(member, check, Hits(0), now);
+        let fitting = request.fit(Hits(looked.remaining.into()));
+        let hits = if fitting == Hits(0) { request.least.max(Hits(1)) } else { fitting };
+        let asked = LimitCheck { hits, direction: Direction::Take, ..check.copied() };
+        let decision = self.take_shared(member, &asked, turn).await.decision;
+        let at = self.client.time_at(now).latest;
+        let cycle_ends = at.window_end(asked.tiers()[0].period);
+        let until = now.after(request.hold.min(cycle_ends.since(at)));
+        let hits = if decision.over { Hits(0) } else { hits };
+        Reservation { hits, until, decision, counted: ReservedSpan { from: now, until, is_reported: true } }
+    }
+
+    pub(crate) async fn release_shared(
+        &self,
+        member: &Member<'_>,
+        check: &LimitCheck<'_>,
+        from: Timestamp,
+        hits: Hits,
+        now: Timestamp,
+    ) {
+        let turn = self.turn(now, TakeOptions::default());
+        let check = LimitCheck { hits, direction: Direction::GiveBack, ..check.copied() };
+        let period = check.tiers()[0].period;
+        if from.window_end(period) == now.window_end(period) {
+            self.take_shared(member, &check, turn).await;
+        } else if let Some(beside) = check.beside(hits) {
+            self.take_check(&beside, Scope::Request, turn).await;
+        }
     }
 }

@@ -1,18 +1,21 @@
-//! When counters are due, and what is done for them then: pending hits are reported, and unused leases returned. The sweep looks over
-//! all counters, and removes idle ones.
+//! When counters are due, the queue of those that are, and what is done for them then: pending hits are reported, and
+//! unused leases returned. The sweep looks over all counters, and removes idle ones.
 
-use tokio::time::{sleep, timeout};
+use std::collections::BTreeSet;
 
-use super::{CounterTable, queue::Outbox, shards::CounterEntry};
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{CounterTable, shards::CounterEntry};
 use crate::{
-    counter::{LocalCounter, Urgency},
-    link::{Link, lead},
+    client::{Link, lead},
+    counter::{LocalCounter, Outbox, Urgency},
 };
 use weir_limit::{Algorithm, CounterKey, Period, Timestamp};
-use weir_store::{
-    remote::Remote,
-    wakeup::{Wakeups, wake_all},
-};
+use weir_store::remote::Remote;
 
 /// The steps in which the sweep visits the whole table.
 pub(super) const SWEEP_STEPS: usize = 20;
@@ -21,7 +24,10 @@ const FINAL_FLUSH: Period = Period::from_secs(2);
 
 const FINAL_FLUSH_RETRY: Period = Period::from_millis(5);
 
-/// The time in which flushes that need not be punctual are collected.
+/// The time in which urgent flushes are collected.
+const TICK: Period = Period::from_millis(10);
+
+/// The same for flushes that need not be punctual.
 const LONGEST_GRID: Period = Period::from_millis(100);
 
 /// The same for leases that may have to be returned.
@@ -36,10 +42,22 @@ const OUTAGE_PAUSE: Period = Period::from_nanos(10_000);
 /// How long before the end of a window its hits are reported after the interval alone: they are not reported later.
 const WINDOW_END: Period = Period::from_secs(1);
 
-/// How long urgent flushes of counters with this sync interval are collected.
-fn tick(interval: Period) -> Period {
-    Period::from_nanos((interval.as_nanos() / 10).clamp(5_000_000, 10_000_000))
+/// Of the times of [places](QueuePlace), in nanoseconds.
+const UNIT: u64 = 8;
+
+#[derive(Debug)]
+pub(super) struct AttentionQueue {
+    started: Instant,
+    /// Each counter once, by the time that is its [place](QueuePlace). Those that were evicted meanwhile are still here.
+    due: Mutex<BTreeSet<(u64, CounterKey)>>,
+    /// Notified when something has to be done earlier than it was known when the table's task went to sleep.
+    pub(super) earlier: Notify,
 }
+
+/// Where a counter is queued: by the time at which it is due, in units of eight nanoseconds since the queue began. The
+/// three lowest bits are the urgency and one; zero if it is not queued.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct QueuePlace(u64);
 
 /// How long the next flush may wait.
 fn pause(counter: &LocalCounter, now: Timestamp) -> Period {
@@ -54,53 +72,131 @@ fn outage_pause(counters: usize) -> Period {
     (OUTAGE_PAUSE * counters as u64).max(LONGEST_GRID)
 }
 
+// === impl AttentionQueue ===
+
+impl AttentionQueue {
+    pub(super) fn new() -> Self {
+        Self { started: Instant::now(), due: Mutex::default(), earlier: Notify::new() }
+    }
+
+    /// The counter is due after `delay`, unless it is due before. That is rounded down to a multiple of `grid`, but not to
+    /// the past: counters with the same grid share a turn.
+    pub(super) fn push(
+        &self,
+        key: CounterKey,
+        place: &mut QueuePlace,
+        urgency: Urgency,
+        delay: Period,
+        grid: Period,
+    ) {
+        let (now, grid) = (self.now(), grid.as_nanos());
+        let turn = || (now.saturating_add(delay.as_nanos()) / grid).max(now / grid + 1);
+        let at = if urgency == Urgency::Now { now } else { turn().saturating_mul(grid) } / UNIT;
+        let before = place.due_at();
+        if !place.make_due(at, urgency) {
+            return;
+        }
+        let mut due = self.due.lock();
+        if let Some(before) = before {
+            due.remove(&(before, key));
+        }
+        let is_first = due.first().is_none_or(|(first, _)| at < *first);
+        due.insert((at, key));
+        drop(due);
+        if is_first {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Takes up to `most` counters that are due, each with the time at which it was.
+    pub(super) fn take(&self, most: usize) -> Vec<(u64, CounterKey)> {
+        let (now, mut due) = (self.now(), self.due.lock());
+        let is_due = |first: &(u64, CounterKey)| first.0 <= now / UNIT;
+        std::iter::from_fn(|| due.first().is_some_and(is_due).then(|| due.pop_first())?).take(most).collect()
+    }
+
+    /// Returns when the first counter is due.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let (at, _) = *self.due.lock().first()?;
+        Some(self.started + Period::from_nanos(at * UNIT).into())
+    }
+
+    /// In nanoseconds since the start.
+    fn now(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+// === impl QueuePlace ===
+
+impl QueuePlace {
+    pub(crate) fn due_at(self) -> Option<u64> {
+        (self.0 != 0).then_some(self.0 >> 3)
+    }
+
+    pub(crate) const fn is_due_for(self, urgency: Urgency) -> bool {
+        self.0 & 7 > urgency as u64
+    }
+
+    /// Returns whether the counter was not due so early. The higher urgency is kept, so that it is not computed again
+    /// for every hit.
+    pub(crate) fn make_due(&mut self, at: u64, urgency: Urgency) -> bool {
+        let (before, own) = (self.due_at(), urgency as u64 + 1);
+        let is_earlier = before.is_none_or(|before| at < before);
+        self.0 = if is_earlier { at << 3 | own } else { self.0 & !7 | own.max(self.0 & 7) };
+        is_earlier
+    }
+
+    /// Returns whether the counter is due at this very time, and then is due no more.
+    pub(crate) fn take_turn(&mut self, at: u64) -> bool {
+        let is_due = self.due_at() == Some(at);
+        if is_due {
+            self.0 = 0;
+        }
+        is_due
+    }
+}
+
 // === impl CounterTable ===
 
 impl<R: Remote> CounterTable<R> {
     /// `due` are counters, each with the time at which it was due.
     pub(super) fn flush(&self, due: Vec<(u64, CounterKey)>) -> Outbox {
         let link = self.link_now();
-        let (mut outbox, mut woken) = (Outbox::with_capacity(due.len()), Wakeups::new());
+        let mut outbox = Outbox::with_capacity(due.len());
         for (at, key) in due {
             let mut shard = self.shards.lock(key.shard());
             let is_single = shard.all_of(key.shard()).count() == 1;
             if let Some(entry) = shard.entry_mut(key)
-                && entry.counter.place.take_turn(at)
+                && entry.place.take_turn(at)
             {
                 entry.counter.choice.is_beside &= !is_single;
-                self.flush_counter(entry, &link, &mut outbox, &mut woken);
+                self.flush_counter(entry, &link, &mut outbox);
             }
         }
-        wake_all(&mut woken);
         outbox
     }
 
-    fn flush_counter(&self, entry: &mut CounterEntry, link: &Link, outbox: &mut Outbox, woken: &mut Wakeups) {
+    fn flush_counter(&self, entry: &mut CounterEntry, link: &Link, outbox: &mut Outbox) {
         let (counter, now) = (&mut entry.counter, link.time.now);
         // pending hits are kept while the node does not reply; the heartbeat detects when it does again
         let is_available = !self.client.is_unavailable_for(&counter.target, now);
         if is_available && counter.should_renew(link.lead(), now) {
             // due again after the reply
             counter.talk.open().wants_lease = true;
-            return self.send_tries(entry, link, woken);
+            return self.send_tries(entry, link);
         }
-        self.return_ended(counter, link);
+        self.drop_ended(counter, link);
+        counter.return_ending(link.lead(), now);
         if counter.talk.waits_for_call() {
             // which carries the reports too: decisions must not leave behind those of others
             return;
         }
         if is_available && counter.can_flush() {
-            self.compose(entry, link, outbox);
+            counter.compose(entry.key, link, outbox);
         }
         // what is not in flight now is due again
         self.enqueue(entry, now);
-    }
-
-    fn return_ended(&self, counter: &mut LocalCounter, link: &Link) {
-        // an instance that is not alone any more returns other leases
-        counter.follow_instances(link.instances);
-        self.record_dropped(counter.expire_leases(link.time));
-        counter.return_ending(link.lead(), link.time.now);
     }
 
     /// What other counters need was queued when it became known. Hits whose windows ended in an outage are dropped here.
@@ -108,8 +204,8 @@ impl<R: Remote> CounterTable<R> {
         let link = self.link_now();
         let now = link.time.now;
         self.shards.sweep(SWEEP_STEPS, now, |entry| {
-            self.return_ended(&mut entry.counter, &link);
-            self.record_dropped(entry.counter.drop_ended(now));
+            self.drop_ended(&mut entry.counter, &link);
+            entry.counter.return_ending(link.lead(), now);
             self.enqueue(entry, now);
         });
     }
@@ -119,10 +215,10 @@ impl<R: Remote> CounterTable<R> {
         let all = async {
             loop {
                 let mut unreported = false;
-                self.shards.sweep(1, self.client.time().now, |CounterEntry { key, counter }| {
+                self.shards.sweep(1, self.client.time().now, |CounterEntry { key, place, counter }| {
                     counter.return_leases();
                     if counter.can_flush() {
-                        let (place, at_once) = (&mut counter.place, Period::default());
+                        let at_once = Period::default();
                         self.queue.push(*key, place, Urgency::Now, at_once, at_once);
                     }
                     // what is held by an exchange on its way, or by one to come, has to be returned too
@@ -143,22 +239,16 @@ impl<R: Remote> CounterTable<R> {
         self.enqueue_for(Urgency::Now, entry, now);
     }
 
-    /// For a counter whose report has failed. However urgent the next one is, it waits: a store that rejects reports, for
-    /// want of memory, say, would have one in every round trip.
-    pub(super) fn enqueue_again(&self, entry: &mut CounterEntry, now: Timestamp) {
-        self.enqueue_for(Urgency::Interval, entry, now);
-    }
-
     /// For something of the urgency `most`, or less.
-    fn enqueue_for(&self, most: Urgency, entry: &mut CounterEntry, now: Timestamp) {
+    pub(super) fn enqueue_for(&self, most: Urgency, entry: &mut CounterEntry, now: Timestamp) {
         if !entry.counter.can_flush() {
             return self.enqueue_lease(entry, now);
         }
-        let CounterEntry { key, counter } = entry;
+        let CounterEntry { key, place, counter } = entry;
         let interval = counter.plan.schedule.interval();
-        let (tick, grid) = (tick(interval), interval.min(LONGEST_GRID));
-        let mut urgency = counter.urgency(self.client.round_trip(), tick, now).min(most);
-        if counter.place.is_due_for(urgency) {
+        let grid = interval.min(LONGEST_GRID);
+        let mut urgency = counter.urgency(self.client.round_trip(), TICK, now).min(most);
+        if place.is_due_for(urgency) {
             return;
         }
         if self.client.is_unavailable_for(&counter.target, now) {
@@ -166,42 +256,28 @@ impl<R: Remote> CounterTable<R> {
             urgency = Urgency::Idle;
         }
         let (delay, grid) = match urgency {
-            Urgency::Idle => (outage_pause(self.shards.len()), tick),
+            Urgency::Idle => (outage_pause(self.shards.len()), TICK),
             Urgency::Pause => {
                 let pause = pause(counter, now);
                 // with the others of the interval, unless it would be much too early then
                 let is_long = pause.as_nanos() >= 2 * interval.as_nanos();
-                (pause, if is_long { grid } else { tick })
+                (pause, if is_long { grid } else { TICK })
             }
             Urgency::Interval => (Period::default(), grid),
-            Urgency::Tick | Urgency::Now => (Period::default(), tick),
+            Urgency::Tick | Urgency::Now => (Period::default(), TICK),
         };
-        self.queue.push(*key, &mut counter.place, urgency, delay, grid);
+        self.queue.push(*key, place, urgency, delay, grid);
     }
 
-    fn enqueue_lease(&self, CounterEntry { key, counter }: &mut CounterEntry, now: Timestamp) {
+    fn enqueue_lease(&self, CounterEntry { key, place, counter }: &mut CounterEntry, now: Timestamp) {
         let Some((at, is_punctual)) = counter.due_at(lead(self.client.round_trip())) else { return };
         // whatever it is due for, leases are looked at
-        if is_punctual || !counter.place.is_due_for(Urgency::Idle) {
+        if is_punctual || !place.is_due_for(Urgency::Idle) {
             let grid = if is_punctual { SHORTEST_GRID } else { LEASE_GRID };
-            self.queue.push(*key, &mut counter.place, Urgency::Idle, at.since(now), grid);
+            self.queue.push(*key, place, Urgency::Idle, at.since(now), grid);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn urgent_flushes_are_collected_for_a_tenth_of_the_interval() {
-        let ticks = [20, 50, 70, 100, 10_000].map(|interval| tick(Period::from_millis(interval)));
-        assert_eq!(ticks, [5, 5, 7, 10, 10].map(Period::from_millis));
-    }
-
-    #[test]
-    fn the_more_counters_there_are_the_longer_each_waits_for_a_node_that_does_not_reply() {
-        let pauses = [0, 10_000, 100_000, 499_999].map(outage_pause);
-        assert_eq!(pauses.map(|pause| pause.as_nanos() / 10_000), [10_000, 10_000, 100_000, 499_999]);
-    }
-}
+mod tests;

@@ -1,8 +1,6 @@
 //! The table of local counters: finds the counter of a check, queues it for a flush, and applies replies of the store.
 
-mod exchanges;
 mod flush;
-mod queue;
 pub(super) mod sender;
 mod shards;
 
@@ -15,22 +13,25 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use tokio::time::{Instant, timeout_at};
 
-pub(super) use self::exchanges::Waiting;
 use self::{
-    queue::{AttentionQueue, NodeQueue},
+    flush::AttentionQueue,
+    sender::NodeQueue,
     shards::{CounterEntry, CounterShard, Shards},
 };
 use super::{
-    CoordinationMetrics,
-    client::StoreClient,
-    counter::{DroppedHits, Generation, LocalCounter, Switch, Tries, auto},
-    link::sha256,
+    CoordinationMetrics, CoordinationSettings,
+    client::{Delivery, ExchangeOutcome, Link, SentTry, StoreClient, StoreTime, sha256},
+    counter::{
+        Asks, Generation, Group, LocalCounter, PendingOutcome, Sent, Switch, Tries, TryOutcome, Urgency,
+    },
+    metrics::HitCounts,
 };
-use weir_limit::{Coordination, CounterKey, Direction, LimitCheck, Timestamp};
+use weir_limit::{Coordination, CounterKey, Direction, Hits, LimitCheck, Timestamp, capacity};
 use weir_store::{
     remote::{Remote, StoreNode, Target},
-    wakeup::{Wakeups, wake_all},
+    wakeup::Wakeups,
 };
 
 pub(super) struct CounterTable<R> {
@@ -40,6 +41,25 @@ pub(super) struct CounterTable<R> {
     nodes: Mutex<BTreeMap<StoreNode, NodeQueue>>,
     client: Arc<StoreClient<R>>,
     generations: AtomicU32,
+}
+
+/// A decision that waits for the store. If dropped, its try is not sent, or what the store takes for it is given back.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    key: CounterKey,
+    generation: Generation,
+    id: u32,
+    hits: Hits,
+    asks: Asks,
+    outcome: PendingOutcome,
+    /// The commands that were sent for it, one or none.
+    pub(crate) commands: u32,
+}
+
+/// Gives back what the store has taken if it is dropped.
+struct Awaited<'a, R: Remote> {
+    table: &'a CounterTable<R>,
+    waiting: Option<Waiting>,
 }
 
 // === impl CounterTable ===
@@ -87,13 +107,10 @@ impl<R: Remote> CounterTable<R> {
         }
         counter.last_check_at = now;
         let result = act(key, counter);
-        let mut woken = Wakeups::new();
         if entry.counter.talk.has_to_send() {
-            self.send_tries(entry, &self.link_now(), &mut woken);
+            self.send_tries(entry, &self.link_now());
         }
         self.enqueue(entry, now);
-        drop(shard);
-        wake_all(&mut woken);
         result
     }
 
@@ -136,15 +153,13 @@ impl<R: Remote> CounterTable<R> {
             } else {
                 evictions.evicted.add(1);
                 // what is in flight is counted when its outcome is known
-                self.record_dropped(evicted.ledger.owed());
+                self.hits().record(evicted.ledger.owed());
             }
         })
     }
 
-    pub(super) fn record_dropped(&self, dropped: DroppedHits) {
-        let hits = &self.client.metrics.hits;
-        hits.unreported.add(dropped.unreported);
-        hits.stranded.add(dropped.stranded);
+    pub(super) fn hits(&self) -> &HitCounts {
+        &self.client.metrics.hits
     }
 
     /// To be called when the rule or the target of `counter` has changed.
@@ -152,18 +167,15 @@ impl<R: Remote> CounterTable<R> {
         let requested = self.client.requested_mode(check);
         if counter.choice.requested_mode.replace(requested) != Some(requested) {
             counter.choice.is_in_burst = false;
-            let wanted = match requested {
-                Coordination::Auto => auto::wanted(check.tiers(), false, self.client.membership.instances()),
-                _ => requested,
-            };
-            self.switch_mode(counter, wanted);
+            let instances = self.client.membership.instances_or_many();
+            self.switch_mode(counter, requested.of_limit(capacity(check.tiers()), instances));
         }
     }
 
     /// For a rule that requests `auto`: the number of instances may have changed, or `check` may be part of a burst.
     fn choose_again(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) {
         let taking = (check.direction == Direction::Take).then_some(check.hits);
-        let (instances, round_trip) = (self.client.membership.instances(), self.client.round_trip());
+        let (instances, round_trip) = (self.client.membership.instances_or_many(), self.client.round_trip());
         let switch = Switch::of(counter, taking, instances, round_trip, now);
         let Some(switch) = switch else { return };
         let was_in_burst = std::mem::replace(&mut counter.choice.is_in_burst, switch == Switch::Burst);
@@ -185,6 +197,145 @@ impl<R: Remote> CounterTable<R> {
         let before = counter.choice.mode;
         counter.change_mode(self.client.nearest_mode(&counter.target, wanted));
         counter.choice.mode != before
+    }
+
+    /// Applies the outcome of what was `sent`. Adds the callers whose decisions it makes to `woken`.
+    pub(super) fn apply(
+        &self,
+        sent: &mut Sent,
+        outcome: ExchangeOutcome<'_>,
+        link: &Link,
+        woken: &mut Wakeups,
+    ) {
+        let (key, carried, delivery) = (sent.key, sent.carried, Delivery::of(&outcome));
+        if delivery == Delivery::Unknown {
+            // estimates lack what the command may have changed
+            self.client.writer.fetch_add(1, Ordering::Relaxed);
+        }
+        self.with_existing(key, Some(sent.generation), |entry| {
+            let Some(entry) = entry else {
+                let carried = carried.unwrap_or_default();
+                match delivery {
+                    Delivery::Applied => {}
+                    Delivery::NotApplied => self.hits().record(carried),
+                    _ => self.hits().delivery_unknown.add(carried.all()),
+                }
+                return sent.decide_alone(outcome, self.hits(), woken);
+            };
+            sent.apply(&mut entry.counter, outcome, link, self.hits(), woken);
+            entry.counter.follow_instances(link.instances);
+            self.send_tries(entry, link);
+            // a store that rejects reports, for want of memory, say, would otherwise have one in every round trip
+            let has_failed = delivery != Delivery::Applied && carried.is_some();
+            let most = if has_failed { Urgency::Interval } else { Urgency::Now };
+            self.enqueue_for(most, entry, link.time.now);
+        });
+    }
+
+    pub(crate) fn outcome(&self, waiting: Waiting, deadline: Instant) -> impl Future<Output = TryOutcome> {
+        // a block, which has it once: an `async fn` would have its argument too
+        let mut awaited = Awaited { table: self, waiting: Some(waiting) };
+        async move {
+            let outcome = async { (&mut awaited.waiting.as_mut()?.outcome).await };
+            let replied = timeout_at(deadline, outcome).await;
+            let waiting = awaited.waiting.take();
+            let outcome = replied.unwrap_or_else(|_| Some(self.give_up(waiting?)));
+            // none if the counter was evicted
+            outcome.unwrap_or(Err(Delivery::NotApplied))
+        }
+    }
+
+    fn give_up(&self, waiting: Waiting) -> TryOutcome {
+        let Waiting { key, generation, id, hits, asks, mut outcome, .. } = waiting;
+        let taking = match asks {
+            Asks::Take(_) | Asks::Lease(_) => Some(hits),
+            Asks::GiveBack(_) => None,
+            Asks::Look | Asks::Reserve(_) => Some(Hits(0)),
+        };
+        self.with_existing(key, Some(generation), |entry| {
+            let Some(CounterEntry { counter, .. }) = entry else { return Err(Delivery::Unknown) };
+            // tries are decided under the lock: it may just have been
+            if let Some(decided) = outcome.take_or_leave() {
+                return decided;
+            }
+            let is_sent = counter.talk.give_up(id, taking);
+            let sent = SentTry { generation: generation.0, id };
+            Err(if is_sent { Delivery::OnWay(sent) } else { Delivery::NotApplied })
+        })
+    }
+
+    /// Queues `counter` if some of its tries may leave, or it wants a lease.
+    pub(super) fn send_tries(&self, CounterEntry { key, counter, .. }: &mut CounterEntry, link: &Link) {
+        if counter.can_send_tries(link) {
+            counter.talk.open().is_queued = true;
+            self.queue_tries(*key, &counter.target, link.time.now);
+        }
+    }
+
+    pub(super) fn drop_ended(&self, counter: &mut LocalCounter, link: &Link) {
+        // an instance that is not alone any more returns other leases
+        counter.follow_instances(link.instances);
+        self.hits().record(counter.expire_leases(link.time));
+        self.hits().record(counter.drop_ended(link.time.now));
+    }
+
+    pub(crate) fn link_now(&self) -> Link {
+        self.link_at(self.client.time())
+    }
+
+    pub(crate) fn link_at(&self, time: StoreTime) -> Link {
+        let CoordinationSettings { budget, local_cache, .. } = self.client.settings;
+        let (instances, round_trip) = (self.client.instances(), self.client.round_trip());
+        let writer = self.client.writer.load(Ordering::Relaxed);
+        Link { time, instances, writer, round_trip, budget, local_cache }
+    }
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    /// None if too many decisions wait for the counter. Up to `Exchange::MAX_RUNS` tries of a group are made together.
+    pub(crate) fn ask(
+        (key, counter): (CounterKey, &mut LocalCounter),
+        (hits, asks): (Hits, Asks),
+        group: Option<Group>,
+    ) -> Option<Self> {
+        let (id, outcome) = counter.add_try(hits, asks, group)?;
+        let generation = counter.generation();
+        // the first one sends the command that others may join
+        let commands = u32::from(counter.talk.tries.len() == 1);
+        Some(Self { key, generation, id, hits, asks, outcome, commands })
+    }
+}
+
+// === impl Awaited ===
+
+impl<R: Remote> Drop for Awaited<'_, R> {
+    fn drop(&mut self) {
+        let Some(Waiting { key, generation, hits, asks, mut outcome, .. }) = self.waiting.take() else {
+            return;
+        };
+        self.table.with_existing(key, Some(generation), |entry| {
+            // tries are decided under the lock
+            let Some(decided) = outcome.take_or_leave() else { return };
+            let taken = decided.map_or(Hits(0), |tried| tried.taken(asks, hits));
+            let Some(entry) = entry else {
+                // it was evicted
+                return self.table.hits().stranded.add(taken.0);
+            };
+            let counter = &mut entry.counter;
+            match (decided, asks) {
+                (Ok(tried), Asks::Reserve(request)) if taken > Hits(0) => {
+                    counter.give_back_reserved(request, tried);
+                }
+                (Ok(tried), _) if taken > Hits(0) => counter.uncount(hits, tried.at),
+                (Err(Delivery::NotApplied), _) => {
+                    counter.count_return(hits, asks);
+                }
+                _ => return,
+            }
+            self.table.enqueue(entry, self.table.client.time().now);
+        });
     }
 }
 

@@ -21,20 +21,54 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{
-    CounterTable,
-    flush::SWEEP_STEPS,
-    queue::{MAX_BATCH, NodeQueue, Outbox},
+use super::{CounterTable, flush::SWEEP_STEPS};
+use crate::{
+    client::RECHECK,
+    counter::{Outbox, Sent},
 };
-use crate::{client::RECHECK, counter::Sent};
 use weir_limit::{CounterKey, Timestamp};
 use weir_store::{
     remote::{Remote, RemoteError, Replies, StoreNode, Target, Urgency},
     wakeup::{Wakeups, wake_all},
 };
 
-/// The most counters whose decisions may wait for one node.
-const MAX_QUEUE: usize = 4_096;
+/// The most calls for decisions to one node: twice those of a round trip, for late replies and short distances.
+const MAX_CALLS: usize = 16;
+
+/// The most if they are full: nothing more can join one, so it leaves at once.
+const FULL_CALLS: usize = 32;
+
+/// The parts of a round trip that pass between two calls.
+const PARTS: u32 = 8;
+
+/// The most before the first reply, or on short round trips: enough to keep the node busy, few enough to share calls.
+const FEW_CALLS: usize = 4;
+
+/// The shortest distance of two calls.
+const FINEST: Duration = Duration::from_micros(50);
+
+/// The counters whose decisions are in one call: few, so that the node works while replies to other calls are applied.
+const MAX_BATCH: usize = 64;
+
+#[derive(Debug, Default)]
+pub(super) struct NodeQueue {
+    /// Their decisions wait, in order of arrival.
+    counters: Vec<CounterKey>,
+    /// In flight.
+    calls: usize,
+    /// When the last of them left.
+    left_at: Option<Instant>,
+}
+
+/// Returns how many calls for decisions may be in flight to a node, and the time between two.
+fn pace(round_trip: Duration, budget: Duration) -> (usize, Duration) {
+    let distance = round_trip / PARTS;
+    if distance < FINEST {
+        return (FEW_CALLS, Duration::ZERO);
+    }
+    // half of what a decision may wait besides, since the reply may be later than others
+    (MAX_CALLS, distance.min(budget.saturating_sub(round_trip) / 2))
+}
 
 /// The counters that are flushed, in a call of their own, before other tasks have their turn. Few, so that a decision
 /// does not wait for long behind them.
@@ -71,17 +105,31 @@ pub(crate) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
     }
 }
 
+// === impl NodeQueue ===
+
+impl NodeQueue {
+    /// None if no decision waits, or a call has to return before. `round_trip` is zero before the first reply.
+    fn time_to_next(&self, round_trip: Duration, budget: Duration) -> Option<Duration> {
+        let (most, distance) = pace(round_trip, budget);
+        // nothing more can join a full call
+        let is_full = self.counters.len() >= MAX_BATCH;
+        let most = if is_full { FULL_CALLS } else { most };
+        if self.counters.is_empty() || self.calls >= most {
+            return None;
+        }
+        let since = self.left_at.filter(|_| self.calls > 0 && !is_full).map(|left_at| left_at.elapsed());
+        Some(since.map_or(Duration::ZERO, |since| distance.saturating_sub(since)))
+    }
+}
+
 // === impl CounterTable ===
 
 impl<R: Remote> CounterTable<R> {
-    /// Has the tries of a counter sent. Returns whether there was room.
-    pub(super) fn queue_tries(&self, key: CounterKey, target: &Target, at: Timestamp) -> bool {
+    /// Has the tries of a counter sent.
+    pub(super) fn queue_tries(&self, key: CounterKey, target: &Target, at: Timestamp) {
         let node = self.client.remote.node(target, at);
         let mut nodes = self.nodes.lock();
         let queue = nodes.entry(node).or_default();
-        if queue.counters.len() >= MAX_QUEUE {
-            return false;
-        }
         queue.counters.push(key);
         // the first one sets the timer, and a call that returns looks by itself
         let is_first = queue.counters.len() == 1;
@@ -90,7 +138,6 @@ impl<R: Remote> CounterTable<R> {
         if tells {
             self.queue.earlier.notify_one();
         }
-        true
     }
 
     fn time_to_next(&self, queue: &NodeQueue) -> Option<Duration> {
@@ -120,7 +167,8 @@ impl<R: Remote> CounterTable<R> {
                 // the tries of a counter that was evicted have failed
                 let Some(entry) = entry else { return };
                 let before = outbox.len();
-                self.compose(entry, &link, &mut outbox);
+                self.drop_ended(&mut entry.counter, &link);
+                entry.counter.compose(key, &link, &mut outbox);
                 if outbox.len() == before {
                     // there is no reply after which it would be due again
                     self.enqueue(entry, link.time.now);
@@ -143,7 +191,9 @@ impl<R: Remote> CounterTable<R> {
     /// Sends `outbox` to `node`, and applies the replies.
     fn call(&self, node: StoreNode, urgency: Urgency, outbox: Outbox) -> impl Future<Output = ()> {
         if urgency == Urgency::Decision {
-            self.nodes.lock().entry(node).or_default().begin_call();
+            let (mut nodes, left_at) = (self.nodes.lock(), Some(Instant::now()));
+            let queue = nodes.entry(node).or_default();
+            (queue.calls, queue.left_at) = (queue.calls + 1, left_at);
         }
         async move {
             let (commands, mut sent): (Vec<_>, Vec<_>) =
@@ -172,8 +222,11 @@ impl<R: Remote> CounterTable<R> {
             // together: each of their threads is woken once
             wake_all(&mut woken);
             if urgency == Urgency::Decision {
-                self.nodes.lock().entry(node).or_default().finish_call();
+                self.nodes.lock().entry(node).or_default().calls -= 1;
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hashbrown::HashTable;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::flush::QueuePlace;
 use crate::counter::LocalCounter;
 use weir_limit::{CounterKey, Timestamp};
 use weir_store::brief_lock;
@@ -50,10 +51,11 @@ pub(super) struct CounterShard {
     next_sample: usize,
 }
 
-/// A counter with its key. The key is in the box too, because free slots of a table cost what used ones do.
+/// A counter with its key and its place in the queue. The key is in the box too, because free slots of a table cost what used ones do.
 #[derive(Debug)]
 pub(crate) struct CounterEntry {
     pub(crate) key: CounterKey,
+    pub(super) place: QueuePlace,
     pub(crate) counter: LocalCounter,
 }
 
@@ -121,7 +123,8 @@ impl Shards {
         self.live.fetch_add(1, Ordering::Relaxed);
         self.of_requests.fetch_add(usize::from(of_request), Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let (hash, entry) = (bucket(key.shard()), Box::new(CounterEntry { key, counter }));
+        let (hash, entry) =
+            (bucket(key.shard()), Box::new(CounterEntry { key, place: QueuePlace::default(), counter }));
         shard.table.insert_unique(hash, entry, |entry| bucket(entry.key.shard())).into_mut()
     }
 

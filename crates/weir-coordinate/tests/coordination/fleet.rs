@@ -120,13 +120,6 @@ impl Fleet {
         self.shared.used(&target, self.clock.right())
     }
 
-    /// Returns the hits that the store counts for `value` and `tier`, the only one.
-    pub(crate) fn counted_of(&self, value: &str, tier: Tier) -> u64 {
-        let path = format!("d|k={value}").into();
-        let target = Target { path, tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore };
-        self.shared.used(&target, self.clock.right())
-    }
-
     /// Sends `rate` hits a second for `time`, spread over the instances by `weights`.
     pub(crate) async fn offer(&self, rate: u64, time: Duration, weights: &[u32]) -> Vec<Outcome> {
         let total: u32 = weights.iter().sum();

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use tokio::time::{Instant, sleep};
 use weir_coordinate::simulated::{Condition, Network, SimulatedClock, SimulatedStore};
 use weir_limit::{
@@ -119,33 +118,4 @@ async fn keys_far_from_their_limits_share_calls() {
     assert!(commands >= 3 * KEYS as u64, "{commands} commands");
     // ten a second, the interval
     assert!(calls <= 120, "{calls} calls for {commands} commands");
-}
-
-/// All places of the node are taken: the fallback decides without a wait, and its hits are reported later.
-#[tokio::test(start_paused = true)]
-async fn decisions_beyond_those_of_4096_keys_do_not_wait() {
-    const KEYS: usize = 4_200;
-    for mode in [Coordination::Strict, Coordination::Lease] {
-        let fleet = fleet(mode, OverLimitPolicy::Ignore).await;
-        let instance = &fleet.instances[0];
-        let tier = Tier { requests: 1_000, period: Period::from_secs(3_600), ..daily(1_000) };
-        let rules = instance.rules_with(rule(mode, std::slice::from_ref(&tier), OverLimitPolicy::Ignore));
-        let names: Vec<String> = (0..KEYS).map(|i| i.to_string()).collect();
-        let mut hits: Vec<_> = names.iter().map(|name| Box::pin(hit(instance, &rules, name))).collect();
-        // before anything leaves
-        let decided: Vec<bool> = hits.iter_mut().map(|hit| hit.now_or_never().is_some()).collect();
-        let is_late = |i: usize| i >= 4_096;
-        assert!(decided.iter().enumerate().all(|(i, decided)| *decided == is_late(i)), "{mode:?}");
-        let metrics = instance.store.coordination_metrics();
-        assert_eq!(metrics.decisions.fallback.get(), (KEYS - 4_096) as u64, "{mode:?}");
-        for (hit, decided) in hits.into_iter().zip(decided) {
-            if !decided {
-                hit.await;
-            }
-        }
-        instance.store.close().await;
-        for name in &names {
-            assert_eq!(fleet.counted_of(name, tier.clone()), 1, "{mode:?}, {name}");
-        }
-    }
 }

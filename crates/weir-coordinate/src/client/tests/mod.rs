@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{StoreClient, breaker::OPENS, heartbeat};
+use super::{StoreClient, beat_until_left, breaker::OPENS};
 use crate::{CoordinationSettings, simulated::SimulatedClock};
 use weir_limit::{
     Algorithm, Coordination, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CounterState,
@@ -76,8 +76,7 @@ impl<R: Remote> StoreClient<R> {
     }
 
     pub(crate) fn open_breaker(&self, target: &Arc<Target>, at: Timestamp) {
-        let probe = Command { target: Arc::clone(target), at, exchange: Exchange::read() };
-        self.breaker.record_failures(self.remote.node(target, at), Some(probe), OPENS);
+        self.breaker.record_failures(self.remote.node(target, at), Some(&(Arc::clone(target), at)), OPENS);
     }
 
     pub(crate) fn is_silent(&self, node: StoreNode) -> bool {
@@ -109,7 +108,7 @@ impl Script {
     /// Returns a client that sends heartbeats, and what runs them.
     fn start(&self) -> (Arc<Client>, JoinSet<()>) {
         let (client, mut tasks) = (self.client(), JoinSet::new());
-        tasks.spawn(heartbeat::run(Arc::clone(&client)));
+        tasks.spawn(beat_until_left(Arc::clone(&client)));
         (client, tasks)
     }
 

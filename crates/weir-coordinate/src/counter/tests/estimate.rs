@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
+    client::{Delivery, SentTry},
     counter::auto,
-    link::{Delivery, SentTry},
 };
 use weir_limit::algorithm::{CounterState, FixedWindow};
 use weir_store::remote::TierSet;
@@ -115,7 +115,7 @@ fn a_fixed_window_that_has_ended_is_not_adopted() {
 }
 
 fn is_burst(fixture: &Fixture, hits: u64, instances: usize, round_trip: Period) -> bool {
-    auto::is_burst(&fixture.counter, Hits(hits), Some(instances), round_trip, fixture.now)
+    auto::is_burst(&fixture.counter, Hits(hits), instances, round_trip, fixture.now)
 }
 
 /// A burst is more than a tenth of the limit if all instances take as much, and several times the demand.

@@ -1,11 +1,7 @@
 //! When a flush is due, and for how long hits may be held.
 
 use super::*;
-use crate::counter::{
-    Urgency,
-    schedule::FlushSchedule,
-    tiers::{has_flowed_back, hold},
-};
+use crate::counter::{Urgency, has_flowed_back, hold, schedule::FlushSchedule};
 
 const NANO: Period = Period::from_nanos(1);
 

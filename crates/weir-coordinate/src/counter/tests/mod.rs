@@ -7,7 +7,6 @@ mod flushes;
 mod lease_ends;
 mod leasing;
 mod lifetime;
-mod places;
 mod records;
 mod replies;
 mod reports;
@@ -15,10 +14,10 @@ mod reservations;
 
 use std::sync::Arc;
 
-use super::{Applied, Asks, DecisionRequest, Generation, Group, LocalCounter, PendingOutcome, Sent};
+use super::{Asks, DecisionRequest, Generation, Group, LocalCounter, PendingOutcome, Sent};
 use crate::{
-    client::ExchangeOutcome,
-    link::{Link, StoreTime},
+    client::{ExchangeOutcome, Link, StoreTime},
+    metrics::HitCounts,
     simulated::SimulatedServer,
     test_tiers::{START, bucket, fixed, millis, sliding},
 };
@@ -26,7 +25,10 @@ use weir_limit::{
     Algorithm, Bucket, Coordination, CounterKey, Decision, Direction, Hits, OverLimitPolicy, Period, Refill,
     Tier, Timestamp,
 };
-use weir_store::remote::{Command, Exchange, Hold, RemoteError, Reply, Report, Target};
+use weir_store::{
+    remote::{Command, Exchange, Hold, RemoteError, Reply, Report, Target},
+    wakeup::Wakeups,
+};
 
 fn strict_bucket(requests: u32, seconds: u64) -> Tier {
     let bucket = Bucket { burst: requests, refill: Refill::Continuous, strict: true };
@@ -34,13 +36,16 @@ fn strict_bucket(requests: u32, seconds: u64) -> Tier {
 }
 
 impl LocalCounter {
-    pub(crate) fn apply(&mut self, sent: &mut Sent, outcome: ExchangeOutcome<'_>, link: &Link) -> Applied {
-        sent.apply(self, outcome, link)
+    /// Returns the hits that may have been counted or not.
+    pub(crate) fn apply(&mut self, sent: &mut Sent, outcome: ExchangeOutcome<'_>, link: &Link) -> u64 {
+        let (hits, mut woken) = (HitCounts::default(), Wakeups::new());
+        sent.apply(self, outcome, link, &hits, &mut woken);
+        hits.delivery_unknown.get()
     }
 
     fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) {
         let mut sent = Sent::new(CounterKey::default(), self, number);
-        sent.apply(self, Ok((reply, now)), &link(2, now));
+        self.apply(&mut sent, Ok((reply, now)), &link(2, now));
     }
 
     fn apply_last_reply(&mut self, reply: &Reply, now: Timestamp) {
@@ -60,7 +65,8 @@ impl LocalCounter {
     pub(crate) fn composed(&mut self, link: &Link) -> Vec<(Command, Sent)> {
         let mut composed = Vec::new();
         self.follow_instances(link.instances);
-        self.compose(CounterKey::default(), link, |command, sent| composed.push((command, sent)));
+        self.drop_ended(link.time.now);
+        self.compose(CounterKey::default(), link, &mut composed);
         composed
     }
 }

@@ -146,9 +146,8 @@ fn hits_of_a_bucket_are_not_returned_after_the_hold() {
         fixture.hold(7, millis(300));
         fixture.counter.return_leases();
         fixture.wait(millis(wait));
-        let (link, mut composed) = (fixture.link(), Vec::new());
-        let send = |command, sent| composed.push((command, sent));
-        let dropped = fixture.counter.compose(CounterKey::default(), &link, send);
+        let dropped = fixture.counter.drop_ended(fixture.now);
+        let composed = fixture.compose();
         assert_eq!((dropped.stranded, dropped.unreported), (7 - returned, 0));
         let unused = composed.first().and_then(|(command, _)| command.exchange.reports.last()?.unused);
         assert_eq!(unused.map_or(0, |unused| unused.hits), returned, "after {wait} ms");

@@ -26,7 +26,7 @@ fn a_reservation_lasts_until_a_window_ends() {
         let (at, own) = (fixture.now, fixture.now.after(Period::from_secs(3)));
         let made = fixture.counter.local_reservation(Hits(1), request(1, 1, hold), at, own);
         assert_eq!(made.until, own.after(millis(lasts)), "{tiers:?} after {late} ms");
-        assert_eq!((made.counted.from, made.counted.until), (at, at.after(millis(lasts))), "{tiers:?}");
+        assert_eq!((made.counted.from, made.counted.until), (at, at.after(millis(hold))), "{tiers:?}");
     }
 }
 

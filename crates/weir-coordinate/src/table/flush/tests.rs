@@ -193,19 +193,32 @@ proptest! {
 }
 
 #[test]
-fn the_distance_of_two_calls_fits_into_a_round_trip_and_the_budget() {
-    let micros = Duration::from_micros;
-    for (round_trip, most, distance) in [
-        (0, FEW_CALLS, 0),
-        (399, FEW_CALLS, 0),
-        (400, MAX_CALLS, 50),
-        (4_000, MAX_CALLS, 500),
-        (12_000, MAX_CALLS, 1_500),
-        // half of what the budget of 15 ms leaves
-        (13_000, MAX_CALLS, 1_000),
-        (15_000, MAX_CALLS, 0),
-        (90_000, MAX_CALLS, 0),
-    ] {
-        assert_eq!(pace(micros(round_trip), micros(15_000)), (most, micros(distance)), "{round_trip}");
-    }
+fn a_counter_is_due_for_what_is_less_urgent_too() {
+    let mut place = QueuePlace::default();
+    assert!(!place.is_due_for(Urgency::Idle), "it needs no attention");
+    assert!(place.make_due(9, Urgency::Interval));
+    let less = [Urgency::Idle, Urgency::Pause, Urgency::Interval];
+    assert_eq!(less.map(|urgency| place.is_due_for(urgency)), [true; 3]);
+    let more = [Urgency::Tick, Urgency::Now];
+    assert_eq!(more.map(|urgency| place.is_due_for(urgency)), [false, false]);
+    // the next hit that is as urgent need not find out that the counter is due earlier
+    assert!(!place.make_due(9, Urgency::Tick));
+    assert_eq!(more.map(|urgency| place.is_due_for(urgency)), [true, false]);
+    assert!(place.make_due(8, Urgency::Idle), "earlier");
+}
+
+/// One of the same key was evicted while it was due.
+#[test]
+fn the_turn_of_an_evicted_counter_is_not_that_of_its_successor() {
+    let mut place = QueuePlace::default();
+    assert!(!place.take_turn(9));
+    assert!(place.make_due(9, Urgency::Pause));
+    assert!(!place.take_turn(8));
+    assert!(place.take_turn(9) && !place.take_turn(9), "once");
+}
+
+#[test]
+fn the_more_counters_there_are_the_longer_each_waits_for_a_node_that_does_not_reply() {
+    let pauses = [0, 10_000, 100_000, 499_999].map(outage_pause);
+    assert_eq!(pauses.map(|pause| pause.as_nanos() / 10_000), [10_000, 10_000, 100_000, 499_999]);
 }

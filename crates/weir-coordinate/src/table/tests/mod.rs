@@ -14,9 +14,8 @@ use tokio::task::JoinSet;
 use super::{CounterTable, sender};
 use crate::{
     CoordinationSettings,
-    client::{StoreClient, heartbeat},
+    client::{Link, StoreClient, beat_until_left},
     counter::{Asks, LocalCounter, Sent},
-    link::Link,
     simulated::{SimulatedClock, SimulatedServer},
     test_tiers::{START, fixed, millis, sliding},
 };
@@ -109,7 +108,7 @@ impl Fixture {
 
     fn send_heartbeats(&self) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
-        tasks.spawn(heartbeat::run(Arc::clone(&self.table.client)));
+        tasks.spawn(beat_until_left(Arc::clone(&self.table.client)));
         tasks
     }
 
@@ -180,7 +179,7 @@ impl Fixture {
     fn due(&self) -> Vec<CounterKey> {
         let due = self.table.queue.take(usize::MAX).into_iter();
         let is_due = |(at, key): (u64, CounterKey)| {
-            self.table.with_existing(key, None, |entry| entry?.counter.place.take_turn(at).then_some(key))
+            self.table.with_existing(key, None, |entry| entry?.place.take_turn(at).then_some(key))
         };
         due.filter_map(is_due).collect()
     }
