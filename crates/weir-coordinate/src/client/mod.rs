@@ -61,7 +61,7 @@ pub(super) struct StoreClient<R> {
     /// A moving average, in nanoseconds. Zero before the first reply.
     pub(super) round_trip: AtomicU64,
     /// The number by which the store knows the counters of this process again.
-    pub(super) writer: AtomicU64,
+    pub(super) writer: u64,
 }
 
 /// The shortest time that a lease should last, unless [`ROUND_TRIPS`] take longer.
@@ -136,7 +136,7 @@ impl<R: Remote> StoreClient<R> {
             breaker: Breaker::default(),
             round_trip: AtomicU64::new(0),
             // of random keys
-            writer: AtomicU64::new(RandomState::new().hash_one(())),
+            writer: RandomState::new().hash_one(()),
         }
     }
 
@@ -289,9 +289,10 @@ impl<R: Remote> StoreClient<R> {
 
 impl Link {
     /// Returns the writer's number of the counter with this `generation`, modulo 2^48: as several instances, two counters
-    /// do not know what the other one has changed.
-    pub(super) fn writer_of(&self, generation: u32) -> u64 {
-        (self.writer.wrapping_add(u64::from(generation) << 16) % (1 << 48)).max(1)
+    /// do not know what the other one has changed, nor what was changed by the commands whose outcomes a counter has `lost`.
+    pub(super) fn writer_of(&self, generation: u32, lost: u16) -> u64 {
+        let own = (u64::from(generation) << 16) + u64::from(lost);
+        (self.writer.wrapping_add(own) % (1 << 48)).max(1)
     }
 
     pub(super) fn horizon(&self) -> Period {

@@ -273,7 +273,7 @@ impl LocalCounter {
     pub(crate) fn compose(&mut self, key: CounterKey, link: &Link, outbox: &mut Outbox) {
         let (tries, is_free, wants_lease) = self.take_ready_tries(link);
         let (number, at) = (self.next_number(), link.time.now);
-        let writer = link.writer_of(self.numbers.generation.0);
+        let writer = link.writer_of(self.numbers.generation.0, self.heard.lost);
         let mut last = Sent::new(key, self, number);
         let (mut reports, hold) = if is_free {
             self.compose_ledger(&mut last, &tries, wants_lease, link)

@@ -108,6 +108,8 @@ struct Heard {
     /// Sliding windows and buckets whose estimate has all that the store counted as of the last reply. While nobody
     /// else changes them, it is more exact than the store's state, which dates reported hits by the last of them.
     exact: TierSet,
+    /// The commands that it has not replied to.
+    lost: u16,
     /// On the store's clock. The epoch before the first one.
     replied_at: Timestamp,
     /// The instant from which the store counts none of the granted hits, used or not.

@@ -242,7 +242,9 @@ impl ReplyArrival<'_> {
         let Self { counter, sent, hits, woken, .. } = self;
         let is_unknown = delivery == Delivery::Unknown;
         if is_unknown {
+            // the estimate lacks what the command may have changed, or changes later
             counter.lose_exactness();
+            counter.heard.lost = counter.heard.lost.wrapping_add(1);
             let want = sent.hold_ahead().map_or(0, |hold| hold.want);
             hits.delivery_unknown.add(want);
         }

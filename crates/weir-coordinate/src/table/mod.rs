@@ -208,10 +208,6 @@ impl<R: Remote> CounterTable<R> {
         woken: &mut Wakeups,
     ) {
         let (key, carried, delivery) = (sent.key, sent.carried, Delivery::of(&outcome));
-        if delivery == Delivery::Unknown {
-            // estimates lack what the command may have changed
-            self.client.writer.fetch_add(1, Ordering::Relaxed);
-        }
         self.with_existing(key, Some(sent.generation), |entry| {
             let Some(entry) = entry else {
                 let carried = carried.unwrap_or_default();
@@ -286,8 +282,7 @@ impl<R: Remote> CounterTable<R> {
     pub(crate) fn link_at(&self, time: StoreTime) -> Link {
         let CoordinationSettings { budget, local_cache, .. } = self.client.settings;
         let (instances, round_trip) = (self.client.instances(), self.client.round_trip());
-        let writer = self.client.writer.load(Ordering::Relaxed);
-        Link { time, instances, writer, round_trip, budget, local_cache }
+        Link { time, instances, writer: self.client.writer, round_trip, budget, local_cache }
     }
 }
 

@@ -56,6 +56,30 @@ fn a_rejection_of_one_request_lasts_until_its_pause_ends() {
     }
 }
 
+/// The store is lost while it is told of hits that one counter gives back: its outcome is not known. What another one
+/// counts meanwhile, in two groups of a sliding window, still has its own times.
+#[test]
+fn a_lost_command_of_one_counter_leaves_the_others_exact() {
+    let ask =
+        |key, hits, gives_back| Step::Request(0, vec![Ask { key, value: 0, hits, gives_back, own: None }]);
+    let mut case = case(vec![tier(3, 3_600_000, Algorithm::SlidingWindow)], &[]);
+    case.round_trip = 6;
+    case.steps = vec![
+        ask(1, 1, false),
+        ask(0, 1, false),
+        Step::Wait(Period::from_millis(299_980)),
+        ask(1, 1, true),
+        Step::Outage(true),
+        ask(0, 1, false),
+        Step::Wait(Period::from_millis(30)),
+        ask(0, 1, false),
+        Step::Outage(false),
+        Step::Wait(Period::from_secs(3)),
+        ask(0, 2, false),
+    ];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Strict)), Ok(()));
+}
+
 #[test]
 fn a_state_replaces_one_that_counts_nothing_any_more() {
     let case = case(

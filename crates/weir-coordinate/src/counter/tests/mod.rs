@@ -205,7 +205,7 @@ impl Fixture {
     }
 
     fn read(&mut self) {
-        let writer = link(1, self.now).writer_of(1);
+        let writer = link(1, self.now).writer_of(1, 0);
         let reply = self.execute(Exchange { writer, ..Exchange::read() });
         self.counter.apply_last_reply(&reply, self.now);
     }
