@@ -127,7 +127,7 @@ impl<R: Remote> OwnCounters<R> {
                 part::nothing_of(tier)
             }));
         }
-        Own { at, part: Some(OwnPart { of: check.rule.copied(), tiers }), begins }
+        Own { at, part: Some(OwnPart { of: check.rule, tiers }), begins }
     }
 }
 

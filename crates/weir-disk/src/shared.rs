@@ -209,7 +209,7 @@ impl SharedDisk {
         if is_stale.get() {
             return false;
         }
-        self.memory.bound_after_read(counter.key, now);
+        self.memory.bound(counter.key, now);
         true
     }
 

@@ -112,7 +112,11 @@ impl DiskStore {
             let denies = |check: &LimitCheck<'_>| self.policy(check) == OnStoreFailure::Deny && takes(check);
             if checks.iter().any(|check| unknown(check) && denies(check)) {
                 let decide = |check: &LimitCheck<'_>| {
-                    if unknown(check) && denies(check) { rejection() } else { memory.glance(check, now) }
+                    if unknown(check) && denies(check) {
+                        rejection()
+                    } else {
+                        memory.look(check, Hits(0), now)
+                    }
                 };
                 checks.iter().map(decide).collect()
             } else {

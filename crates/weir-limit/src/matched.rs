@@ -66,7 +66,7 @@ pub struct LimitCheck<'a> {
 }
 
 /// A configured rule, or a limit that came with the request.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum RuleRef<'a> {
     /// A configured rule.
     Compiled(&'a CompiledRule),
@@ -305,7 +305,7 @@ impl LimitCheck<'_> {
     #[must_use]
     pub fn copied(&self) -> LimitCheck<'_> {
         LimitCheck {
-            rule: self.rule.copied(),
+            rule: self.rule,
             domain: self.domain,
             entries: self.entries,
             key: self.key,
@@ -408,18 +408,6 @@ impl LimitCheck<'_> {
 // === impl RuleRef ===
 
 impl<'a> RuleRef<'a> {
-    /// Returns a reference to the same rule.
-    #[must_use]
-    pub const fn copied(&self) -> RuleRef<'a> {
-        match self {
-            Self::Compiled(rule) => Self::Compiled(rule),
-            Self::Beside(rule) => Self::Beside(rule),
-            Self::Shadow(rule) => Self::Shadow(rule),
-            Self::Override(limit) => Self::Override(limit),
-            Self::Part(part) => Self::Part(part),
-        }
-    }
-
     /// Returns the tiers, all of which must admit a request; none if it is unlimited.
     #[inline]
     #[must_use]

@@ -67,10 +67,12 @@ static SETS: AtomicU32 = AtomicU32::new(0);
 /// An index into [`RuleSet::nodes`].
 pub(super) type NodeId = usize;
 
+/// The root of a domain's rules.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Root {
+pub struct Root {
     pub(super) node: NodeId,
-    pub(super) scope: Scope,
+    /// What a rejection affects.
+    pub scope: Scope,
     /// For limits that come with requests.
     pub(super) give_back: GiveBack,
 }
@@ -208,8 +210,10 @@ impl RuleSet {
         }
     }
 
+    /// Returns where the rules of `domain` begin.
     #[inline]
-    pub(super) fn root(&self, domain: &str) -> Option<&Root> {
+    #[must_use]
+    pub fn root(&self, domain: &str) -> Option<&Root> {
         self.domains.get(domain)
     }
 

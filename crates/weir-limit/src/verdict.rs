@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 use super::{
     decision::Decision,
     descriptor::{Descriptor, Request},
+    limit_match::MatchedLimit,
     matched::{DescriptorMatch, Matched, RuleRef},
-    plain::PlainCheck,
     rule::Metadata,
     tier::{Algorithm, OverLimitPolicy, Tier},
     units::Period,
@@ -57,7 +57,7 @@ pub struct Status<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct CurrentLimit<'a> {
     /// The rule.
-    pub rule: &'a RuleRef<'a>,
+    pub rule: RuleRef<'a>,
     /// The reported tier of the rule.
     pub tier: &'a Tier,
     /// The requests that the tier admits: of a pool, the share of the member.
@@ -98,7 +98,7 @@ impl<'a> Verdict<'a> {
                 DescriptorMatch::Limited(i) => {
                     let check = &matched.checks[*i];
                     Status::counted(
-                        &check.rule,
+                        check.rule,
                         check.tiers(),
                         check.over_limit_policy(),
                         &decisions[*i],
@@ -124,6 +124,24 @@ impl<'a> Verdict<'a> {
         for (i, status) in statuses.iter().enumerate() {
             combined.add(i, status);
         }
+        Self::of(statuses, combined, modes)
+    }
+
+    /// Returns the verdict of [`Verdict::of_statuses`] on a single status.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "so that it is made where it is used")]
+    #[must_use]
+    pub fn of_status(status: Status<'a>, modes: &Modes) -> Self {
+        let mut combined = Combined::default();
+        combined.add(0, &status);
+        // in its place, which a push is not
+        let statuses = SmallVec::from_buf_and_len([status; 2], 1);
+        Self::of(statuses, combined, modes)
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "so that it is made where it is used")]
+    fn of(statuses: SmallVec<[Status<'a>; 2]>, combined: Combined, modes: &Modes) -> Self {
         let is_over = combined.is_over();
         Self {
             code: if is_over && !modes.shadow { Code::OverLimit } else { Code::Ok },
@@ -131,24 +149,6 @@ impl<'a> Verdict<'a> {
             nearest: combined.nearest,
             metadata: None,
             statuses,
-        }
-    }
-
-    /// Returns the verdict of [`Verdict::of_statuses`] on a request of one descriptor, which has a limit.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "so that it is made where it is used")]
-    #[must_use]
-    pub fn of_sole(status: Status<'a>, modes: &Modes) -> Self {
-        // a quota rejects like a limit if there is no other one
-        let is_over = status.code == Code::OverLimit;
-        let is_nearest = status.remaining < u32::MAX || (is_over && !status.quota);
-        Self {
-            code: if is_over && !modes.shadow { Code::OverLimit } else { Code::Ok },
-            shadowed: is_over && modes.shadow,
-            nearest: is_nearest.then_some(0),
-            metadata: None,
-            // in its place, which a push is not
-            statuses: SmallVec::from_buf_and_len([status; 2], 1),
         }
     }
 
@@ -230,14 +230,15 @@ impl<'a> Status<'a> {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     #[must_use]
-    pub fn plain(check: &'a PlainCheck<'a>, decision: &Decision, all_quotas: bool) -> Self {
-        Self::counted(&check.rule, check.tiers, check.over_limit_policy, decision, all_quotas)
+    pub fn of_limit(limit: &MatchedLimit<'a>, decision: &Decision, all_quotas: bool) -> Self {
+        let rule = RuleRef::Compiled(limit.rule);
+        Self::counted(rule, limit.tiers, limit.over_limit_policy, decision, all_quotas)
     }
 
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn counted(
-        rule: &'a RuleRef<'_>,
+        rule: RuleRef<'a>,
         tiers: &'a [Tier],
         policy: OverLimitPolicy,
         decision: &Decision,

@@ -2,15 +2,15 @@
 
 use std::{
     future::Future,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::{Arc, atomic::Ordering},
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
 };
 
 use super::{
     LimitError, Limiter, LoadedRules,
     asking::{AskTicket, AskingLines},
-    validate,
+    at_once, validate,
 };
 use weir_limit::{
     Algorithm, Code, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Matched, Named,
@@ -118,7 +118,7 @@ impl<S: Store> Limiter<S> {
         encode: impl FnOnce(&Verdict<'_>, &Acquired) -> T,
     ) -> Result<T, AcquireError> {
         let started = clock.now();
-        let mut encode = match self.acquire_plain(request, started, encode) {
+        let encode = match self.acquire_fitting_limit(request, started, encode) {
             Ok(encoded) => return Ok(encoded),
             Err(encode) => encode,
         };
@@ -196,15 +196,6 @@ impl<S: Store> Limiter<S> {
                 Answer::AskAgain => continue,
                 Answer::Rejected(rejection) => Acquired::rejected(rejection, started, now),
                 Answer::Admitted(at) => {
-                    if let LineHome::Memory(memory) = counted.home {
-                        let instants = [started, at, now];
-                        let concluded =
-                            self.conclude_wait(&loaded, request, (memory, counted.key), instants, encode);
-                        encode = match concluded {
-                            Ok(encoded) => return Ok(encoded),
-                            Err(encode) => encode,
-                        };
-                    }
                     let matched = Matched::new(&loaded.rules, request);
                     let check = matched.checks.iter().find(|check| check.key == counted.key);
                     match (check, counted.home) {
@@ -218,6 +209,25 @@ impl<S: Store> Limiter<S> {
             return Ok(self.unless_it_leaves(&acquired, clock, reported).await);
         }
         self.acquire_at_once(request, started, now, encode).await
+    }
+
+    /// Takes hits that fit now while nobody waits for the same counters, where one descriptor has nothing but a limit.
+    /// Otherwise returns `encode`.
+    #[inline]
+    fn acquire_fitting_limit<T, E: FnOnce(&Verdict<'_>, &Acquired) -> T>(
+        &self,
+        request: &Request<'_>,
+        now: Timestamp,
+        encode: E,
+    ) -> Result<T, E> {
+        if self.settings.modes.shadow {
+            return Err(encode);
+        }
+        self.take_single_limit(request, true, now, encode, |encode, verdict, found| {
+            let check = found.check(request.domain, &request.descriptors[0]);
+            let receipt = check.map(|check| Receipt::new(&check, now));
+            encode(verdict, &Acquired { rejection: None, waited: Period::default(), receipt })
+        })
     }
 
     /// Asks the store, and puts `request` into the line if it rejects or others wait. None: it must be decided anew.
@@ -570,10 +580,7 @@ impl<S: Store> Limiter<S> {
             return Err(AcquireError::MustAsk);
         }
         let acquired = self.acquire_at_once(request, now, now, |_, acquired| acquired.clone());
-        match pin!(acquired).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(acquired) => acquired,
-            Poll::Pending => Err(AcquireError::MustAsk),
-        }
+        at_once(acquired).unwrap_or(Err(AcquireError::MustAsk))
     }
 
     fn receipt(&self, check: &LimitCheck<'_>, taken_at: Timestamp) -> Receipt {

@@ -9,7 +9,7 @@ use weir_limit::{
     OverLimitPolicy, Period, Request, RuleId, RuleRef, SharedTiers, Timestamp, line::Rejection,
 };
 use weir_observe::RuleStats;
-use weir_store::{MemoryStore, Receipt, Store};
+use weir_store::{MemoryStore, Receipt, Store, TakeRequest};
 
 /// A domain and entries, whose rule and counter are found once, and again after each reload.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ struct Found {
 struct KeyCounter {
     key: CounterKey,
     /// That of the first tier, which most have alone.
-    of_tier: CounterKey,
+    first_key: CounterKey,
     tiers: SharedTiers,
     /// That of the rule, or of a request of all or none.
     over_limit_policy: OverLimitPolicy,
@@ -78,7 +78,7 @@ impl Limiter<MemoryStore> {
         if self.generation() == key.first.generation
             && let Some(counter) = &key.first.counter
         {
-            return Ok(KeyDecision::of(counter, &self.take_of(&self.store, counter, hits, now)));
+            return Ok(KeyDecision::of(counter, &self.take_of_key(&self.store, counter, hits, now)));
         }
         self.decide_later_key(key, hits, now)
     }
@@ -87,7 +87,7 @@ impl Limiter<MemoryStore> {
     #[inline(never)]
     fn decide_later_key(&self, key: &Key, hits: Hits, now: Timestamp) -> Result<KeyDecision, LimitError> {
         self.with_counter(key, |counter| match counter {
-            Some(counter) => Ok(KeyDecision::of(counter, &self.take_of(&self.store, counter, hits, now))),
+            Some(counter) => Ok(KeyDecision::of(counter, &self.take_of_key(&self.store, counter, hits, now))),
             None => self.decide_now(&key.request(hits), now, |verdict| {
                 let status = verdict.statuses.first();
                 KeyDecision {
@@ -122,7 +122,7 @@ impl<S: Store> Limiter<S> {
         self.with_counter(key, |counter| {
             let Some(counter) = counter else { return self.acquire_now(&key.request(hits), now) };
             let store = self.store.memory().filter(|_| counter.is_here).ok_or(AcquireError::MustAsk)?;
-            let decision = self.take_of(store, counter, hits, now);
+            let decision = self.take_of_key(store, counter, hits, now);
             let rejection = decision.over.then(|| {
                 if hits.0 > limit::capacity(&counter.tiers) {
                     Rejection::Never
@@ -140,9 +140,8 @@ impl<S: Store> Limiter<S> {
     pub fn acquire_fitting(&self, key: &Key, hits: Hits, now: Timestamp) -> Option<Acquired> {
         let taken = self.with_counter(key, |counter| {
             let counter = counter.filter(|counter| counter.is_here && hits > Hits(0))?;
-            let KeyCounter { key, of_tier, tiers, .. } = counter;
-            let decision = self.store.memory()?.take_fitting(*key, |_| *of_tier, tiers, hits, now)?;
-            self.count(counter, &decision, hits);
+            let decision = self.store.memory()?.take_fitting(&counter.take(hits), now)?;
+            counter.stats.add(self.counts_of(&counter.take(hits), &decision, false));
             Some(Acquired {
                 rejection: None,
                 waited: Period::default(),
@@ -172,18 +171,11 @@ impl<S: Store> Limiter<S> {
     }
 
     #[inline]
-    fn take_of(&self, store: &MemoryStore, counter: &KeyCounter, hits: Hits, now: Timestamp) -> Decision {
-        let KeyCounter { key, of_tier, tiers, over_limit_policy, .. } = counter;
-        let decision = store.take_of(*key, |_| *of_tier, tiers, *over_limit_policy, hits, now);
-        self.count(counter, &decision, hits);
+    fn take_of_key(&self, store: &MemoryStore, counter: &KeyCounter, hits: Hits, now: Timestamp) -> Decision {
+        let taken = counter.take(hits);
+        let decision = store.take(&taken, now);
+        counter.stats.add(self.counts_of(&taken, &decision, false));
         decision
-    }
-
-    #[inline]
-    fn count(&self, counter: &KeyCounter, decision: &Decision, hits: Hits) {
-        let KeyCounter { tiers, over_limit_policy, stats, .. } = counter;
-        let capacity = tiers[decision.tier].capacity();
-        stats.add(self.counts_of(decision, capacity, *over_limit_policy, hits, false));
     }
 
     fn find_counter(&self, request: &Request<'_>) -> Result<Found, LimitError> {
@@ -218,7 +210,7 @@ impl<S: Store> Limiter<S> {
         }
         Some(KeyCounter {
             key: check.key,
-            of_tier: check.key.of_tier(check.tiers().first()?),
+            first_key: check.key.of_tier(check.tiers().first()?),
             tiers: check.shared_tiers(),
             over_limit_policy: check.over_limit_policy_in(self.settings.scope.max(scope)),
             reports_none: check.over_limit_policy() == OverLimitPolicy::Count,
@@ -238,6 +230,19 @@ impl<S: Store> Limiter<S> {
 // === impl KeyCounter ===
 
 impl KeyCounter {
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    fn take(&self, hits: Hits) -> TakeRequest<'_> {
+        TakeRequest {
+            key: self.key,
+            first_key: self.first_key,
+            tiers: &self.tiers,
+            over_limit_policy: self.over_limit_policy,
+            direction: Direction::Take,
+            hits,
+        }
+    }
+
     fn receipt(&self, hits: Hits, taken_at: Timestamp) -> Receipt {
         let rule = (Some(self.rule), self.is_returnable);
         Receipt::of_key(self.key, self.tiers.clone(), rule, hits, taken_at)

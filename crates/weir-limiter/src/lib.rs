@@ -15,17 +15,17 @@ mod asking;
 mod did_you_mean;
 mod key;
 mod key_text;
-mod plain;
 mod rejections;
 mod shadow;
 pub mod waiter_thread;
 
 use std::{
-    slice::from_ref,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -47,14 +47,14 @@ pub use weir_store::{self as store, clock};
 use self::{asking::AskingLines, rejections::LastReports};
 use weir_limit::{
     Basis, Code, CompiledRule, Decision, Descriptor, DescriptorMatch, Direction, Entry, GiveBack, Hits,
-    Limit, LimitCheck, Matched, Modes, OverLimitPolicy, PlainCheck, PlainMatch, PlainMatches, Request,
-    RulePath, RuleSet, Scope, Status, Tally, Tier, Timestamp, TooManyPatterns, Verdict,
+    Limit, LimitCheck, LimitMatch, Matched, Modes, Request, Root, RulePath, RuleSet, Scope, Status, Tally,
+    Tier, Timestamp, TooManyPatterns, Verdict,
 };
 use weir_observe::{
     DecisionRecord, Metric, OwnCounts, RareCounts, RuleCounts, RuleLimit, RuleStats, Source, Stats,
     hot_keys::{HotKeyValues, HotKeys, Sample},
 };
-use weir_store::{Decisions, MemoryStore, Store, StoreError, TakeOptions};
+use weir_store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, TakeRequest};
 
 /// Decides requests against the current rules.
 #[derive(Debug)]
@@ -219,169 +219,203 @@ impl<S: Store> Limiter<S> {
         options: TakeOptions<'_>,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
-        if let Some(memory) = self.store.alone() {
-            return self.decide_in(memory, request, now, options.record, encode);
-        }
-        let loaded = self.loaded.load();
-        let found = find(loaded.as_deref(), request);
-        let decided = match &found {
-            Ok((loaded, matched)) => {
-                let scope = self.scope_of(matched);
-                let taken = if scope == Scope::Request && matched.has_shadows() {
-                    // boxed to keep the future of all other requests small
-                    Box::pin(self.take_before_shadows(loaded, matched, now, options)).await
-                } else {
-                    self.store.take_with(&matched.checks, scope, now, options).await
-                };
-                taken.map_err(LimitError::from).map(|decisions| {
-                    let encode = traced(options.record, matched, &decisions, encode);
-                    self.conclude(loaded, request, matched, &decisions, now, encode)
-                })
-            }
-            Err(error) => Err(error.clone()),
+        let encode = match self.decide_limits(request, now, options.record, encode) {
+            Ok(encoded) => return Ok(encoded),
+            Err(encode) => encode,
         };
-        self.count_error(decided)
+        self.decide_matched(request, now, options, encode).await
     }
 
-    /// Decides like [`Limiter::decide_with`] where all counters are in `memory`.
+    /// Decides like [`Limiter::decide_matched`], if all that `request` matches is limits with their counters in memory.
+    /// Otherwise returns `encode`.
     #[inline]
-    fn decide_in<T>(
+    fn decide_limits<T, E: FnOnce(&Verdict<'_>) -> T>(
         &self,
-        memory: &MemoryStore,
         request: &Request<'_>,
         now: Timestamp,
         record: Option<&DecisionRecord>,
-        encode: impl FnOnce(&Verdict<'_>) -> T,
-    ) -> Result<T, LimitError> {
+        encode: E,
+    ) -> Result<T, E> {
+        if record.is_some() {
+            return Err(encode);
+        }
+        if let [_] = &*request.descriptors {
+            self.take_single_limit(request, false, now, encode, |encode, verdict, _| encode(verdict))
+        } else {
+            self.take_limits(request, now, encode)
+        }
+    }
+
+    /// Takes hits of the only descriptor of `request`; if they `must_fit`, only if they fit now and nobody waits.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as most requests have one descriptor")]
+    fn take_single_limit<T, E>(
+        &self,
+        request: &Request<'_>,
+        must_fit: bool,
+        now: Timestamp,
+        encode: E,
+        conclude: impl FnOnce(E, &Verdict<'_>, &LimitMatch<'_, &OwnCounts>) -> T,
+    ) -> Result<T, E> {
         let loaded = self.loaded.load();
-        if let Some(loaded) = loaded.as_deref()
-            && record.is_none()
-            && !self.settings.modes.describes()
-            && !request.domain.is_empty()
-            && loaded.rules.check_patterns(request).is_ok()
-        {
+        let (Some((memory, loaded, root)), [descriptor]) =
+            (self.memory_and_rules(loaded.as_deref(), request), &*request.descriptors)
+        else {
+            return Err(encode);
+        };
+        let counts_of = |rule: usize| loaded.stats[rule].prefetch();
+        let Some(found) = LimitMatch::of((&loaded.rules, root), request, descriptor, counts_of) else {
+            return Err(encode);
+        };
+        let scope = self.settings.scope.max(root.scope);
+        let taken = self.take_limit((memory, loaded), (request, descriptor), &found, scope, must_fit, now);
+        let Some((status, decision)) = taken else { return Err(encode) };
+        let verdict = Verdict::of_status(status, &self.settings.modes);
+        self.record_verdict(loaded, &verdict, now, || {
+            (found.check(request.domain, descriptor).into_iter().collect(), decision.into_iter().collect())
+        });
+        Ok(conclude(encode, &verdict, &found))
+    }
+
+    #[inline(never)]
+    fn take_limits<T, E: FnOnce(&Verdict<'_>) -> T>(
+        &self,
+        request: &Request<'_>,
+        now: Timestamp,
+        encode: E,
+    ) -> Result<T, E> {
+        let loaded = self.loaded.load();
+        let Some((memory, loaded, root)) = self.memory_and_rules(loaded.as_deref(), request) else {
+            return Err(encode);
+        };
+        let scope = self.settings.scope.max(root.scope);
+        if request.descriptors.is_empty() || scope != Scope::Descriptor {
+            return Err(encode);
+        }
+        let mut matches: SmallVec<[LimitMatch<'_, &OwnCounts>; 2]> = SmallVec::new();
+        for descriptor in &request.descriptors {
             let counts_of = |rule: usize| loaded.stats[rule].prefetch();
-            if let Some((check, scope, counts)) = PlainCheck::sole(&loaded.rules, request, counts_of) {
-                let scope = self.settings.scope.max(scope);
-                let decision = self.decide_check(memory, loaded, &check, counts, scope, now);
-                let status = Status::plain(&check, &decision, self.settings.modes.quota);
-                let verdict = Verdict::of_sole(status, &self.settings.modes);
-                if verdict.shadowed {
-                    self.stats.global_shadow_mode.add(1);
-                }
-                if let Some(report) = self.report_of(verdict.code) {
-                    let check = check.in_domain(request.domain);
-                    self.report_checks(report, loaded, from_ref(&check), from_ref(&decision), now);
-                }
-                return Ok(encode(&verdict));
-            }
-            let mut matches = PlainMatches::new();
-            if request.descriptors.len() > 1
-                && PlainMatch::find(&loaded.rules, request, self.settings.scope, counts_of, &mut matches)
-            {
-                return Ok(self.decide_plain(memory, loaded, request, &matches, now, encode));
+            match LimitMatch::of((&loaded.rules, root), request, descriptor, counts_of) {
+                Some(found) => matches.push(found),
+                None => return Err(encode),
             }
         }
-        self.decide_any(memory, loaded.as_deref(), request, now, record, encode)
-    }
-
-    /// The slow path of [`Limiter::decide_in`].
-    #[inline(never)]
-    fn decide_any<T>(
-        &self,
-        memory: &MemoryStore,
-        loaded: Option<&LoadedRules>,
-        request: &Request<'_>,
-        now: Timestamp,
-        record: Option<&DecisionRecord>,
-        encode: impl FnOnce(&Verdict<'_>) -> T,
-    ) -> Result<T, LimitError> {
-        self.count_error(find(loaded, request).map(|(loaded, matched)| {
-            let scope = self.scope_of(&matched);
-            let decisions = if scope == Scope::Request && matched.has_shadows() {
-                self.decide_before_shadows(memory, loaded, &matched, now)
-            } else {
-                memory.decide(&matched.checks, scope, now)
-            };
-            let encode = traced(record, &matched, &decisions, encode);
-            self.conclude(loaded, request, &matched, &decisions, now, encode)
-        }))
-    }
-
-    /// Decides a request of plain matches: a rejection affects only its descriptor.
-    #[inline(never)]
-    fn decide_plain<T>(
-        &self,
-        memory: &MemoryStore,
-        loaded: &LoadedRules,
-        request: &Request<'_>,
-        matches: &[PlainMatch<'_, &OwnCounts>],
-        now: Timestamp,
-        encode: impl FnOnce(&Verdict<'_>) -> T,
-    ) -> T {
         let (mut statuses, mut decisions) = (SmallVec::new(), Decisions::new());
         for (found, descriptor) in matches.iter().zip(&request.descriptors) {
-            statuses.push(match found {
-                PlainMatch::NoLimit => {
-                    self.count_unmatched(loaded, request.domain, descriptor);
-                    Status::no_limit(self.settings.modes.quota)
-                }
-                PlainMatch::Unlimited => Status::unlimited(),
-                PlainMatch::Limited(check, counts) => {
-                    let decision = self.decide_check(memory, loaded, check, counts, Scope::Descriptor, now);
-                    let status = Status::plain(check, &decision, self.settings.modes.quota);
-                    decisions.push(decision);
-                    status
-                }
-            });
+            let taken = self.take_limit((memory, loaded), (request, descriptor), found, scope, false, now);
+            let Some((status, decision)) = taken else { return Err(encode) };
+            statuses.push(status);
+            if let Some(decision) = decision {
+                decisions.push(decision);
+            }
         }
         let verdict = Verdict::of_statuses(statuses, &self.settings.modes);
+        self.record_verdict(loaded, &verdict, now, || {
+            let checks = matches.iter().zip(&request.descriptors);
+            let checks = checks.filter_map(|(found, descriptor)| found.check(request.domain, descriptor));
+            (checks.collect(), decisions)
+        });
+        Ok(encode(&verdict))
+    }
+
+    /// None if the counters are elsewhere, or verdicts say more than limits do.
+    #[inline]
+    fn memory_and_rules<'a>(
+        &'a self,
+        loaded: Option<&'a LoadedRules>,
+        request: &Request<'_>,
+    ) -> Option<(&'a MemoryStore, &'a LoadedRules, &'a Root)> {
+        let (memory, loaded) = (self.store.alone()?, loaded?);
+        let is_valid = !request.domain.is_empty() && loaded.rules.check_patterns(request).is_ok();
+        let root = loaded.rules.root(request.domain)?;
+        (is_valid && !self.settings.modes.describes()).then_some((memory, loaded, root))
+    }
+
+    /// Takes the hits of one descriptor, and counts them. None if they `must_fit` and do not.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "so that it finds in registers what was found before")]
+    fn take_limit<'a>(
+        &self,
+        (memory, loaded): (&MemoryStore, &LoadedRules),
+        (request, descriptor): (&Request<'_>, &Descriptor<'_>),
+        found: &LimitMatch<'a, &OwnCounts>,
+        scope: Scope,
+        must_fit: bool,
+        now: Timestamp,
+    ) -> Option<(Status<'a>, Option<Decision>)> {
+        let all_quotas = self.settings.modes.quota;
+        let (limit, counts) = match found {
+            LimitMatch::NoLimit => {
+                self.count_unmatched(loaded, request.domain, descriptor);
+                return Some((Status::no_limit(all_quotas), None));
+            }
+            LimitMatch::Unlimited => return Some((Status::unlimited(), None)),
+            LimitMatch::Limited(limit, counts) => (limit, counts),
+        };
+        let policy = scope.policy_of(limit.over_limit_policy);
+        let taken = TakeRequest::new(limit.key, limit.tiers, policy, limit.hits);
+        let decision = if !must_fit {
+            memory.take(&taken, now)
+        } else if limit.hits > Hits(0) && !limit.rule.shadow_mode() {
+            memory.take_fitting(&taken, now)?
+        } else {
+            return None;
+        };
+        let made = self.counts_of(&taken, &decision, limit.rule.shadow_mode());
+        if limit.rule.has_dynamic_stats() {
+            let add = |stats: &RuleStats| stats.add(made);
+            self.dynamic_stats(loaded, limit.rule, &descriptor.entries, add);
+        } else {
+            counts.add(made);
+        }
+        Some((Status::of_limit(limit, &decision, all_quotas), Some(decision)))
+    }
+
+    /// Records a verdict on what `checked` returns.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    fn record_verdict<'c>(
+        &self,
+        loaded: &LoadedRules,
+        verdict: &Verdict<'_>,
+        now: Timestamp,
+        checked: impl FnOnce() -> (Vec<LimitCheck<'c>>, Decisions),
+    ) {
         if verdict.shadowed {
             self.stats.global_shadow_mode.add(1);
         }
         if let Some(report) = self.report_of(verdict.code) {
-            let checks: Vec<_> = matches.iter().filter_map(|found| found.in_domain(request.domain)).collect();
+            let (checks, decisions) = checked();
             self.report_checks(report, loaded, &checks, &decisions, now);
         }
-        encode(&verdict)
     }
 
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "so that it finds in registers what was found before")]
-    fn decide_check(
+    /// Decides any request, in any store.
+    async fn decide_matched<T>(
         &self,
-        memory: &MemoryStore,
-        loaded: &LoadedRules,
-        check: &PlainCheck<'_>,
-        counts: &OwnCounts,
-        scope: Scope,
+        request: &Request<'_>,
         now: Timestamp,
-    ) -> Decision {
-        let policy = scope.policy_of(check.over_limit_policy);
-        let of_only = |tier: &Tier| check.key.of_tier(tier);
-        let decision = memory.take_of(check.key, of_only, check.tiers, policy, check.hits, now);
-        self.count_check(loaded, check, counts, policy, &decision);
-        decision
-    }
-
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "so that it finds in registers what was decided")]
-    fn count_check(
-        &self,
-        loaded: &LoadedRules,
-        check: &PlainCheck<'_>,
-        counts: &OwnCounts,
-        policy: OverLimitPolicy,
-        decision: &Decision,
-    ) {
-        let PlainCheck { compiled, tiers, hits, .. } = *check;
-        let capacity = tiers[decision.tier].capacity();
-        let made = self.counts_of(decision, capacity, policy, hits, compiled.shadow_mode());
-        if compiled.has_dynamic_stats() {
-            self.dynamic_stats(loaded, compiled, check.entries, |stats| stats.add(made));
-        } else {
-            counts.add(made);
-        }
+        options: TakeOptions<'_>,
+        encode: impl FnOnce(&Verdict<'_>) -> T,
+    ) -> Result<T, LimitError> {
+        let loaded = self.loaded.load();
+        let decided = match find(loaded.as_deref(), request) {
+            Ok((loaded, matched)) => {
+                let scope = self.scope_of(&matched);
+                let taken = if scope == Scope::Request && matched.has_shadows() {
+                    // boxed to keep the future of all other requests small
+                    Box::pin(self.take_before_shadows(loaded, &matched, now, options)).await
+                } else {
+                    self.store.take_with(&matched.checks, scope, now, options).await
+                };
+                taken.map_err(LimitError::from).map(|decisions| {
+                    let encode = traced(options.record, &matched, &decisions, encode);
+                    self.conclude(loaded, request, &matched, &decisions, now, encode)
+                })
+            }
+            Err(error) => Err(error),
+        };
+        self.count_error(decided)
     }
 
     fn count_error<T>(&self, decided: Result<T, LimitError>) -> Result<T, LimitError> {
@@ -480,7 +514,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     fn report_of(&self, code: Code) -> Option<RejectionReport> {
         let weight = self.hot_keys.as_ref().and_then(|hot_keys| hot_keys.sampled());
         let rejected = code == Code::OverLimit && self.rejection_log.is_some();
@@ -506,9 +541,9 @@ impl<S: Store> Limiter<S> {
 
     #[inline]
     fn record_check(&self, loaded: &LoadedRules, check: &LimitCheck<'_>, decision: &Decision, scope: Scope) {
-        let limit = limit_of(check, decision);
         let policy = check.over_limit_policy_in(scope);
-        let made = self.counts_of(decision, limit, policy, check.hits, check.rule.shadow_mode());
+        let taken = TakeRequest::new(check.key, check.tiers(), policy, check.hits);
+        let made = self.counts_of(&taken, decision, check.rule.shadow_mode());
         self.with_stats(loaded, check, check.hits, |stats| {
             stats.add(made);
             if decision.basis == Basis::Fallback {
@@ -519,15 +554,10 @@ impl<S: Store> Limiter<S> {
 
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "so that it finds in registers what was decided")]
-    fn counts_of(
-        &self,
-        decision: &Decision,
-        limit: u32,
-        policy: OverLimitPolicy,
-        hits: Hits,
-        shadow_mode: bool,
-    ) -> RuleCounts {
-        let tally = Tally::of(decision, limit, policy, hits, self.settings.near_limit_ratio);
+    fn counts_of(&self, taken: &TakeRequest<'_>, decision: &Decision, shadow_mode: bool) -> RuleCounts {
+        let TakeRequest { tiers, over_limit_policy, hits, .. } = *taken;
+        let limit = decision.share.unwrap_or_else(|| tiers[decision.tier].capacity());
+        let tally = Tally::of(decision, limit, over_limit_policy, hits, self.settings.near_limit_ratio);
         RuleCounts {
             total_hits: hits.0,
             over_limit: tally.over_limit,
@@ -548,7 +578,7 @@ impl<S: Store> Limiter<S> {
     ) {
         let shows_values = self.settings.hot_keys == HotKeyValues::Shown;
         for (check, decision) in taken(checks, decisions) {
-            let limit = limit_of(check, decision);
+            let limit = decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity());
             #[expect(clippy::cast_precision_loss, reason = "a share to look at")]
             let left = decision.remaining as f32 / limit.max(1) as f32;
             let sample = Sample {
@@ -631,13 +661,37 @@ impl Limiter<MemoryStore> {
     /// # Errors
     ///
     /// Those of [`Limiter::decide`], but for [`LimitError::Store`].
+    #[inline]
     pub fn decide_now<T>(
         &self,
         request: &Request<'_>,
         now: Timestamp,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
-        self.decide_in(&self.store, request, now, None, encode)
+        match self.decide_limits(request, now, None, encode) {
+            Ok(encoded) => Ok(encoded),
+            Err(encode) => self.decide_matched_now(request, now, encode),
+        }
+    }
+
+    #[inline(never)]
+    fn decide_matched_now<T>(
+        &self,
+        request: &Request<'_>,
+        now: Timestamp,
+        encode: impl FnOnce(&Verdict<'_>) -> T,
+    ) -> Result<T, LimitError> {
+        at_once(self.decide_matched(request, now, TakeOptions::default(), encode))
+            .unwrap_or_else(|| Err(LimitError::NoRules))
+    }
+}
+
+/// None if `future` has to wait.
+#[inline]
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
     }
 }
 
@@ -647,12 +701,6 @@ fn taken<'m, 'r>(
     decisions: &'m [Decision],
 ) -> impl Iterator<Item = (&'m LimitCheck<'r>, &'m Decision)> {
     checks.iter().zip(decisions).filter(|(check, _)| check.direction == Direction::Take)
-}
-
-/// Of a pool, the member's share.
-#[inline]
-fn limit_of(check: &LimitCheck<'_>, decision: &Decision) -> u32 {
-    decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity())
 }
 
 fn validate(request: &Request<'_>) -> Result<(), LimitError> {

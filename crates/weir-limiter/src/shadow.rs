@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::{Limiter, LoadedRules};
 use weir_limit::{Decision, Direction, LimitCheck, Matched, Scope, Tally, Timestamp};
 use weir_observe::ShadowCounts;
-use weir_store::{Decisions, MemoryStore, Store, StoreError, TakeOptions};
+use weir_store::{Decisions, Store, StoreError, TakeOptions};
 
 impl<S: Store> Limiter<S> {
     /// Decides a request of all or none, and then what is in the shadow of its rules, within the same wait.
@@ -52,23 +52,6 @@ impl<S: Store> Limiter<S> {
         let tally = Tally::of(decision, limit, policy, check.hits, self.settings.near_limit_ratio);
         let counts = ShadowCounts { within_limit: tally.within_limit, over_limit: tally.over_limit };
         self.with_stats(loaded, check, check.hits, |stats| stats.add_shadow(counts));
-    }
-
-    /// Decides like [`Limiter::take_before_shadows`], without an executor.
-    #[cold]
-    pub(super) fn decide_before_shadows(
-        &self,
-        memory: &MemoryStore,
-        loaded: &LoadedRules,
-        matched: &Matched<'_>,
-        now: Timestamp,
-    ) -> Decisions {
-        let decisions = memory.decide(matched.enforced(), Scope::Request, now);
-        for check in counted(matched, &decisions) {
-            let decision = memory.decide_one(check, Scope::Request, now);
-            self.record_shadow(loaded, check, &decision, Scope::Request);
-        }
-        decisions
     }
 }
 

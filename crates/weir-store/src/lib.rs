@@ -27,7 +27,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
-pub use memory::{Arrival, Counted, MemoryStore, Notes, Receipt, Ticket, Timers, Usage};
+pub use memory::{Arrival, Counted, MemoryStore, Notes, Receipt, TakeRequest, Ticket, Timers, Usage};
 pub use wait_room::{WaitBounds, WaitRoom};
 
 use weir_limit::{

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{MemoryStore, Notes, Slot};
 use crate::Decisions;
 use weir_limit::{
-    CounterKey, Decision, Hits, LimitCheck, Scope, Timestamp,
+    CounterKey, Decision, Hits, LimitCheck, OverLimitPolicy, Scope, Timestamp,
     algorithm::CounterState,
     request_bucket::{BucketName, BucketReply, BucketRequest},
 };
@@ -15,21 +15,7 @@ use weir_limit::{
 impl<N: Notes> MemoryStore<N> {
     /// None if a counter of some check is not in memory.
     pub fn decide_known(&self, checks: &[LimitCheck<'_>], scope: Scope, now: Timestamp) -> Option<Decisions> {
-        let [check] = checks else {
-            let is_known = checks.iter().all(|check| self.is_known(check));
-            return is_known.then(|| self.decide(checks, scope, now));
-        };
-        let mut shard = self.shards[self.index(check.key)].lock();
-        if !shard.has_all(check) {
-            return None;
-        }
-        if check.pool.is_some() {
-            drop(shard);
-            return Some(self.decide(checks, scope, now));
-        }
-        let policy = check.over_limit_policy_in(scope);
-        let decision = self.counting(&mut shard, |shard| shard.take(check, policy, now));
-        Some(std::iter::once(decision).collect())
+        checks.iter().all(|check| self.is_known(check)).then(|| self.decide(checks, scope, now))
     }
 
     /// Whether all counters of `check` are here.
@@ -42,24 +28,11 @@ impl<N: Notes> MemoryStore<N> {
         self.shards[self.index(check.key)].lock().states(check).into_iter().collect()
     }
 
-    /// The state of the counters as a decision; counts nothing.
-    pub fn glance(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
-        self.look_shared(check, Hits(0), now)
-            .unwrap_or_else(|| self.shards[self.index(check.key)].lock().look(check, Hits(0), now))
-    }
-
     /// Counts the hits whether or not they fit.
     pub fn admit(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
-        if let Some(decision) = self.decide_shared(check, now) {
-            return Decision { over: false, ..decision };
-        }
-        let decision = {
-            let mut shard = self.shards[self.index(check.key)].lock();
-            self.counting(&mut shard, |shard| shard.admit(check, now));
-            shard.look(check, Hits(0), now)
-        };
+        self.decide_by(check, OverLimitPolicy::Count, now);
         self.bound(check.key, now);
-        Decision { over: false, ..decision }
+        Decision { over: false, ..self.look(check, Hits(0), now) }
     }
 
     /// Decides about a bucket that is here; none if it is not.
@@ -102,7 +75,7 @@ impl<N: Notes> MemoryStore<N> {
         }
         if is_wanted() {
             let (counter, notes) = make();
-            self.counting(&mut shard, |shard| shard.add(key, counter, notes));
+            self.counting(&mut shard, |shard| shard.insert(key, counter, notes));
         }
     }
 
@@ -127,10 +100,5 @@ impl<N: Notes> MemoryStore<N> {
     pub fn is_crowded(&self, key: CounterKey, quarters: usize, now: Timestamp) -> bool {
         self.bound(key, now);
         self.live.load(Ordering::Relaxed) > self.max_counters + self.slack() / 4 * quarters
-    }
-
-    /// Evicts a counter if the shard of `key` has too many, after one was read into it.
-    pub fn bound_after_read(&self, key: CounterKey, now: Timestamp) {
-        self.bound(key, now);
     }
 }

@@ -4,15 +4,15 @@
 //! that count together or not at all, and never across an `await`. All tiers of a check are in one shard, so deciding
 //! them together takes one lock.
 
+mod all_or_none;
 mod backed;
 mod lines;
 mod metrics;
 mod notes;
+mod pooled_checks;
 mod pools;
 mod shard;
-mod shared;
 mod timers;
-mod together;
 mod waits;
 
 use std::{
@@ -25,7 +25,6 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
 use self::{
     lines::Lines,
@@ -35,16 +34,13 @@ use self::{
 pub use self::{
     lines::{Arrival, Receipt, Ticket},
     notes::{Counted, Notes},
-    shard::Slot,
+    shard::{Slot, TakeRequest},
     timers::Timers,
 };
-use super::{
-    Decisions, Store, StoreError, TakeOptions, brief_lock, has_repeated, places_by_counter,
-    wait_room::WaitRoom,
-};
+use super::{Decisions, Store, StoreError, TakeOptions, brief_lock, wait_room::WaitRoom};
 use weir_limit::{
-    CounterKey, Decision, Hits, LimitCheck, OverLimitPolicy, Period, Reservation, ReservationRequest, Scope,
-    Tier, Timestamp,
+    CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Reservation,
+    ReservationRequest, Scope, Timestamp,
     algorithm::CounterState,
     request_bucket::{BucketName, BucketReply, BucketRequest},
 };
@@ -108,52 +104,24 @@ impl MemoryStore {
         Self::with_notes(max_counters)
     }
 
-    /// [`Self::decide`] for a known rule without a pool. `of_only` is the [key](CounterKey::of_tier) of the only tier.
+    /// Decides about hits of a known rule, as [`Self::decide`] does for those of a request.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
-    pub fn take_of(
-        &self,
-        key: CounterKey,
-        of_only: impl FnOnce(&Tier) -> CounterKey,
-        tiers: &[Tier],
-        over_limit_policy: OverLimitPolicy,
-        hits: Hits,
-        now: Timestamp,
-    ) -> Decision {
-        let mut shard = brief_lock::lock(&self.shards[self.index(key)]);
-        if let Some(decision) = shard.take_in_place(key, of_only, tiers, over_limit_policy, hits, now) {
-            return decision;
-        }
-        drop(shard);
-        self.take_apart(key, tiers, over_limit_policy, hits, now)
+    pub fn take(&self, request: &TakeRequest<'_>, now: Timestamp) -> Decision {
+        self.take_in_place(request, false, now).unwrap_or_else(|| self.take_bounded(request, now))
     }
 
-    /// [`Self::take_of`], if the counters are there, the hits fit now, and nobody waits; otherwise changes nothing.
-    #[must_use]
-    pub fn take_fitting(
-        &self,
-        key: CounterKey,
-        of_only: impl FnOnce(&Tier) -> CounterKey,
-        tiers: &[Tier],
-        hits: Hits,
-        now: Timestamp,
-    ) -> Option<Decision> {
-        brief_lock::lock(&self.shards[self.index(key)]).take_fitting(key, of_only, tiers, hits, now)
-    }
-
-    /// [`MemoryStore::take_of`] for several tiers, a new counter, or one that others wait for.
     #[inline(never)]
-    fn take_apart(
-        &self,
-        key: CounterKey,
-        tiers: &[Tier],
-        over_limit_policy: OverLimitPolicy,
-        hits: Hits,
-        now: Timestamp,
-    ) -> Decision {
-        let decision = self.on_shard(key, |shard| shard.take_of(key, tiers, over_limit_policy, hits, now));
-        self.bound(key, now);
+    fn take_bounded(&self, request: &TakeRequest<'_>, now: Timestamp) -> Decision {
+        let decision = self.take_apart(request, None, now);
+        self.bound(request.key, now);
         decision
+    }
+
+    /// [`Self::take`], if the counters are there, the hits fit now, and nobody waits; otherwise changes nothing.
+    #[must_use]
+    pub fn take_fitting(&self, request: &TakeRequest<'_>, now: Timestamp) -> Option<Decision> {
+        self.take_in_place(request, true, now)
     }
 }
 
@@ -229,20 +197,10 @@ impl<N: Notes> MemoryStore<N> {
         }
         match scope {
             Scope::Request => decisions = self.decide_together(checks, now),
-            Scope::Descriptor if has_repeated(checks) => {
-                let mut decided: SmallVec<[(usize, Decision); 4]> = SmallVec::new();
-                for places in places_by_counter(checks) {
-                    let of_counter: SmallVec<[&LimitCheck<'_>; 2]> =
-                        places.iter().map(|i| &checks[*i]).collect();
-                    decided.extend(places.into_iter().zip(self.decide_in_order(&of_counter, scope, now)));
-                }
-                decided.sort_unstable_by_key(|(i, _)| *i);
-                decisions = decided.into_iter().map(|(_, decision)| decision).collect();
-            }
+            // pushed one by one: `collect` costs as much as a decision
             Scope::Descriptor => {
-                // pushed one by one: `collect` costs as much as a decision
                 for check in checks {
-                    decisions.push(self.decide_unbounded(check, scope, now));
+                    decisions.push(self.decide_by(check, check.over_limit_policy(), now));
                 }
             }
         }
@@ -257,30 +215,45 @@ impl<N: Notes> MemoryStore<N> {
 
     /// Decides one check, as [`MemoryStore::decide`] does.
     pub fn decide_one(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
-        let decision = self.decide_unbounded(check, scope, now);
+        let decision = self.decide_by(check, check.over_limit_policy_in(scope), now);
         self.bound(check.key, now);
         decision
     }
 
-    /// No other request counts between `checks`, which have one counter; pools go one by one. The caller calls `bound`.
-    fn decide_in_order(&self, checks: &[&LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
-        if checks.iter().any(|check| check.pool.is_some()) {
-            return checks.iter().map(|check| self.decide_unbounded(check, scope, now)).collect();
-        }
-        self.on_shard(checks[0].key, |shard| {
-            let take = |check: &&LimitCheck<'_>| shard.take(check, check.over_limit_policy_in(scope), now);
-            checks.iter().map(take).collect()
-        })
-    }
-
     /// The caller calls `bound`.
-    fn decide_unbounded(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
+    #[inline]
+    fn decide_by(&self, check: &LimitCheck<'_>, policy: OverLimitPolicy, now: Timestamp) -> Decision {
         if check.pool.is_some()
-            && let Some(decision) = self.decide_shared(check, now)
+            && let Some(decision) =
+                self.with_pool(check, now, |pool, beside| pool.decide(check, beside, true).0)
         {
             return decision;
         }
-        self.on_shard(check.key, |shard| shard.take(check, check.over_limit_policy_in(scope), now))
+        let request = TakeRequest::of(check, policy);
+        self.take_in_place(&request, false, now)
+            .unwrap_or_else(|| self.take_apart(&request, Some(check), now))
+    }
+
+    /// Takes the hits if one or two counters change that are there, nobody waits and, if they `must_fit`, they fit.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    fn take_in_place(&self, request: &TakeRequest<'_>, must_fit: bool, now: Timestamp) -> Option<Decision> {
+        if N::NOTED || request.direction == Direction::GiveBack {
+            return None;
+        }
+        brief_lock::lock(&self.shards[self.index(request.key)]).take_in_place(request, must_fit, now)
+    }
+
+    /// For several tiers, a new counter, or one that others wait for. Notes what changes if there is a `check`. The
+    /// caller calls `bound`.
+    #[inline(never)]
+    fn take_apart(
+        &self,
+        request: &TakeRequest<'_>,
+        check: Option<&LimitCheck<'_>>,
+        now: Timestamp,
+    ) -> Decision {
+        self.on_shard(request.key, |shard| shard.take(request, check, now))
     }
 
     /// Reserves hits: [`Store::reserve`] without a future.
@@ -363,10 +336,8 @@ impl<N: Notes> MemoryStore<N> {
     /// Returns the decision about `hits` of `check`, without counting.
     #[must_use]
     pub fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
-        if let Some(decision) = self.look_shared(check, hits, now) {
-            return decision;
-        }
-        self.shards[self.index(check.key)].lock().look(check, hits, now)
+        self.with_pool(check, now, |pool, beside| pool.look_at(hits, beside))
+            .unwrap_or_else(|| self.shards[self.index(check.key)].lock().look(check, hits, now))
     }
 
     /// Returns the counters of `check`, one for each of its tiers: unused ones where there are none.
@@ -381,10 +352,8 @@ impl<N: Notes> MemoryStore<N> {
 
     /// Gives the hits of `check` back.
     pub fn give_back(&self, check: &LimitCheck<'_>, now: Timestamp) {
-        if check.pool.is_some() {
-            return self.give_back_shared(check, now);
-        }
-        self.on_shard(check.key, |shard| shard.give_back(check, now));
+        let check = LimitCheck { direction: Direction::GiveBack, ..check.copied() };
+        self.decide_by(&check, check.over_limit_policy(), now);
     }
 
     /// Divides each pool between `instances`, of which this is one, unless its rule says `coordination: local`.
@@ -410,7 +379,8 @@ impl<N: Notes> MemoryStore<N> {
         SLACK + self.max_counters / 4
     }
 
-    fn bound(&self, key: CounterKey, now: Timestamp) {
+    /// Evicts counters while there are too many, those of the shard of `key` first.
+    pub fn bound(&self, key: CounterKey, now: Timestamp) {
         if self.live.load(Ordering::Relaxed) > self.max_counters {
             self.make_room(key, now);
         }

@@ -46,6 +46,23 @@ pub struct Slot<N> {
     pub notes: N,
 }
 
+/// Hits, and the counters that take them or get them back.
+#[derive(Clone, Copy, Debug)]
+pub struct TakeRequest<'a> {
+    /// Identifies the counters.
+    pub key: CounterKey,
+    /// The [key](CounterKey::of_tier) of the first tier, which most limits have alone.
+    pub first_key: CounterKey,
+    /// One for each counter.
+    pub tiers: &'a [Tier],
+    /// Whether rejected hits count.
+    pub over_limit_policy: OverLimitPolicy,
+    /// Whether the hits are taken or given back.
+    pub direction: Direction,
+    /// The number of hits.
+    pub hits: Hits,
+}
+
 /// The counters among which one is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Among {
@@ -57,6 +74,27 @@ pub(super) enum Among {
 
 /// One for each tier of a check; none where there is no counter.
 pub(super) type CheckStates = SmallVec<[Option<CounterState>; 2]>;
+
+// === impl TakeRequest ===
+
+impl<'a> TakeRequest<'a> {
+    /// Takes `hits` from the counters of `key`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
+    #[must_use]
+    pub fn new(key: CounterKey, tiers: &'a [Tier], over_limit_policy: OverLimitPolicy, hits: Hits) -> Self {
+        let first_key = tiers.first().map_or(key, |tier| key.of_tier(tier));
+        Self { key, first_key, tiers, over_limit_policy, direction: Direction::Take, hits }
+    }
+
+    /// What `check` does in the tiers in which each value counts by itself.
+    pub(super) fn of(check: &'a LimitCheck<'_>, over_limit_policy: OverLimitPolicy) -> Self {
+        let request = Self::new(check.key, check.own_tiers(), over_limit_policy, check.hits);
+        Self { direction: check.direction, ..request }
+    }
+}
+
+// === impl Shard ===
 
 impl<N: Notes> Shard<N> {
     pub(super) fn new(lines: Lines) -> Self {
@@ -75,119 +113,50 @@ impl<N: Notes> Shard<N> {
         }
     }
 
+    /// Notes what changes if there is a `check`.
     pub(super) fn take(
         &mut self,
-        check: &LimitCheck<'_>,
-        over_limit_policy: OverLimitPolicy,
+        request: &TakeRequest<'_>,
+        check: Option<&LimitCheck<'_>>,
         now: Timestamp,
     ) -> Decision {
-        self.take_in(check, check.own_tiers(), over_limit_policy, check.direction, check.hits, now)
-    }
-
-    pub(super) fn take_in(
-        &mut self,
-        check: &LimitCheck<'_>,
-        tiers: &[Tier],
-        over_limit_policy: OverLimitPolicy,
-        direction: Direction,
-        hits: Hits,
-        now: Timestamp,
-    ) -> Decision {
-        if self.has_line(check)
-            && let Some(decision) = self.take_in_line(check.key, over_limit_policy, direction, hits, now)
-        {
-            return decision;
+        let TakeRequest { key, tiers, over_limit_policy, direction, hits, .. } = *request;
+        if self.has_line(key, tiers) {
+            let decided = self.with_line(key, now, |line, counters, woken| {
+                line.decide(counters, now, over_limit_policy, direction, hits, woken)
+            });
+            if let Some(decision) = decided {
+                return decision;
+            }
         }
-        if !N::NOTED
-            && direction == Direction::Take
-            && let Some(decision) = self.take_in_place(
-                check.key,
-                |tier| check.key.of_tier(tier),
-                tiers,
-                over_limit_policy,
-                hits,
-                now,
-            )
-        {
-            return decision;
-        }
-        self.update(check.key, Some(check), tiers, now, |tiers, counters| {
+        self.update(key, check, tiers, now, |tiers, counters| {
             decide(tiers, counters, over_limit_policy, direction, hits, now)
         })
     }
 
-    /// Makes no notes.
-    pub(super) fn take_of(
-        &mut self,
-        key: CounterKey,
-        tiers: &[Tier],
-        over_limit_policy: OverLimitPolicy,
-        hits: Hits,
-        now: Timestamp,
-    ) -> Decision {
-        if self.has_line_of(key, tiers)
-            && let Some(decision) = self.take_in_line(key, over_limit_policy, Direction::Take, hits, now)
-        {
-            return decision;
-        }
-        self.update(key, None, tiers, now, |tiers, counters| {
-            decide(tiers, counters, over_limit_policy, Direction::Take, hits, now)
-        })
-    }
-
-    /// [`Shard::take_of`] if only one or two counters change, which are there and need no [claim](Slot::claim).
+    /// [`Shard::take`] if only one or two counters change, which are there and need no [claim](Slot::claim), nobody
+    /// waits for them and, if `must_fit`, the hits fit.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     pub(super) fn take_in_place(
         &mut self,
-        key: CounterKey,
-        of_only: impl FnOnce(&Tier) -> CounterKey,
-        tiers: &[Tier],
-        over_limit_policy: OverLimitPolicy,
-        hits: Hits,
+        request: &TakeRequest<'_>,
+        must_fit: bool,
         now: Timestamp,
     ) -> Option<Decision> {
-        self.take_in_place_if((key, of_only), tiers, over_limit_policy, hits, now, |_, _| true)
-    }
-
-    #[inline]
-    pub(super) fn take_fitting(
-        &mut self,
-        key: CounterKey,
-        of_only: impl FnOnce(&Tier) -> CounterKey,
-        tiers: &[Tier],
-        hits: Hits,
-        now: Timestamp,
-    ) -> Option<Decision> {
-        let fits = |tier: &Tier, counter: &CounterState| counter.probe(tier, now, hits).fits;
-        self.take_in_place_if((key, of_only), tiers, OverLimitPolicy::Ignore, hits, now, fits)
-    }
-
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
-    fn take_in_place_if(
-        &mut self,
-        (key, of_only): (CounterKey, impl FnOnce(&Tier) -> CounterKey),
-        tiers: &[Tier],
-        over_limit_policy: OverLimitPolicy,
-        hits: Hits,
-        now: Timestamp,
-        may_take: impl Fn(&Tier, &CounterState) -> bool,
-    ) -> Option<Decision> {
-        if self.has_line_of(key, tiers) {
+        let TakeRequest { key, first_key, tiers, over_limit_policy, hits, .. } = *request;
+        if self.has_line(key, tiers) {
             return None;
         }
+        let may_take = |tier: &Tier, counter: &CounterState| !must_fit || counter.probe(tier, now, hits).fits;
         match tiers {
             [tier] => {
-                let key = of_only(tier);
-                let slot = self.table.find_mut(key.hash(), |slot| slot.key.is_exactly(key))?;
-                if !may_take(tier, &slot.counter) {
-                    return None;
-                }
-                Some(take_one(tier, &mut slot.counter, over_limit_policy, hits, now))
+                let slot = self.table.find_mut(first_key.hash(), |slot| slot.key.is_exactly(first_key))?;
+                may_take(tier, &slot.counter)
+                    .then(|| take_one(tier, &mut slot.counter, over_limit_policy, hits, now))
             }
             [first, second] => {
-                let keys = [key.of_tier(first), key.of_tier(second)];
+                let keys = [first_key, key.of_tier(second)];
                 if keys[0] == keys[1] {
                     return None;
                 }
@@ -205,28 +174,13 @@ impl<N: Notes> Shard<N> {
         }
     }
 
-    /// None if nobody waits for the counters of `key`.
-    #[cold]
-    fn take_in_line(
-        &mut self,
-        key: CounterKey,
-        over_limit_policy: OverLimitPolicy,
-        direction: Direction,
-        hits: Hits,
-        now: Timestamp,
-    ) -> Option<Decision> {
-        self.with_line(key, now, |line, counters, woken| {
-            line.decide(counters, now, over_limit_policy, direction, hits, woken)
-        })
-    }
-
     pub(super) fn reserve(
         &mut self,
         check: &LimitCheck<'_>,
         request: ReservationRequest,
         now: Timestamp,
     ) -> Reservation {
-        if self.has_line(check) {
+        if self.has_line(check.key, check.tiers()) {
             // whoever reserves does not wait, and those who wait come first
             let least = request.least.max(Hits(1));
             let decision = Decision { over: true, ..self.look(check, least, now) };
@@ -392,38 +346,13 @@ impl<N: Notes> Shard<N> {
         }
     }
 
-    pub(super) fn give_back(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
-        for tier in check.own_tiers() {
-            let bucket = self.find(check.key.of_tier(tier));
-            if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket)) {
-                slot.counter.give_back(tier, now, check.hits);
-                slot.notes.changed(&mut self.log, Counted::Tier(check, tier));
-            }
-        }
-        self.serve_line_of(check.key, now);
-    }
-
-    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
-        self.look_in(check, check.own_tiers(), hits, now)
-    }
-
     /// Not inlined, so that decisions do not pay for it.
     #[inline(never)]
-    pub(super) fn look_in(
-        &self,
-        check: &LimitCheck<'_>,
-        tiers: &[Tier],
-        hits: Hits,
-        now: Timestamp,
-    ) -> Decision {
-        let mut counters: SmallVec<[CounterState; 2]> = tiers
-            .iter()
-            .map(|tier| {
-                let bucket = self.find(check.key.of_tier(tier));
-                let slot = bucket.and_then(|bucket| self.table.get_bucket(bucket));
-                slot.map_or_else(|| CounterState::unused(tier, now), |slot| slot.counter.clone())
-            })
-            .collect();
+    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
+        let tiers = check.own_tiers();
+        let states = self.states(check).into_iter().zip(tiers);
+        let mut counters: SmallVec<[CounterState; 2]> =
+            states.map(|(state, tier)| state.unwrap_or_else(|| CounterState::unused(tier, now))).collect();
         decide(tiers, &mut counters, OverLimitPolicy::Ignore, Direction::Take, hits, now)
     }
 
@@ -561,20 +490,6 @@ impl<N: Notes> Shard<N> {
         self.table.get_bucket_mut(bucket)
     }
 
-    /// There must be none with this key.
-    pub(super) fn add(&mut self, key: CounterKey, counter: CounterState, notes: N) {
-        self.insert(key, counter, notes);
-    }
-
-    /// Counts the hits whether or not they fit.
-    pub(super) fn admit(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
-        self.update(check.key, Some(check), check.own_tiers(), now, |tiers, counters| {
-            for (tier, counter) in tiers.iter().zip(counters) {
-                counter.take(tier, now, check.hits);
-            }
-        });
-    }
-
     fn find(&self, key: CounterKey) -> Option<usize> {
         self.table.find_bucket_index(key.hash(), |slot| slot.key == key)
     }
@@ -593,7 +508,8 @@ impl<N: Notes> Shard<N> {
         }
     }
 
-    fn insert(&mut self, key: CounterKey, counter: CounterState, notes: N) {
+    /// There must be none with this key.
+    pub(super) fn insert(&mut self, key: CounterKey, counter: CounterState, notes: N) {
         self.of_requests += usize::from(key.is_of_request());
         self.table.insert_unique(key.hash(), Slot { key, counter, notes }, |slot| slot.key.hash());
     }
@@ -604,6 +520,8 @@ impl<N: Notes> Shard<N> {
         Some(slot)
     }
 }
+
+// === impl Slot ===
 
 impl<N> Slot<N> {
     /// Once a rule counts here, the counter is the rule's, although a request may have brought it.

@@ -20,12 +20,8 @@ use weir_limit::{
 };
 
 impl<N: Notes> Shard<N> {
-    pub(super) fn has_line(&mut self, check: &LimitCheck<'_>) -> bool {
-        self.has_line_of(check.key, check.tiers())
-    }
-
     #[inline]
-    pub(super) fn has_line_of(&mut self, key: CounterKey, tiers: &[Tier]) -> bool {
+    pub(super) fn has_line(&mut self, key: CounterKey, tiers: &[Tier]) -> bool {
         // a line that the reload has not reached yet counts in other tiers
         !self.lines.table.is_empty() && self.lines.find(key).is_some_and(|line| **line.line.tiers() == *tiers)
     }

@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 
 use super::{
     MemoryStore, Notes,
-    shard::{CheckStates, Shard},
-    shared::BesidePool,
+    pooled_checks::BesidePool,
+    shard::{CheckStates, Shard, TakeRequest},
 };
 use crate::Decisions;
-use weir_limit::{Hits, LimitCheck, OverLimitPolicy, Timestamp};
+use weir_limit::{Direction, Hits, LimitCheck, OverLimitPolicy, Timestamp};
 
 /// Up to so many checks are decided exactly, under locks taken together. A larger request takes hits group by group:
 /// until it gives them back after a rejection, they may reject others. So may hits of a pool, locked for each check.
@@ -43,12 +43,14 @@ impl<N: Notes> MemoryStore<N> {
             let mut locked = self.lock_all(group);
             for check in *group {
                 let shard = locked.of(self.index(check.key));
-                let before = (!shard.has_line(check)).then(|| shard.states(check));
+                let before = (!shard.has_line(check.key, check.tiers())).then(|| shard.states(check));
                 let (decision, granted) = self.counting(shard, |shard| {
                     let in_pool = self.pools.with(check, now, |pool| {
                         pool.decide(check, &mut BesidePool::new(check, Some(&mut *shard), now), !over)
                     });
-                    in_pool.unwrap_or_else(|| (shard.take(check, OverLimitPolicy::Ignore, now), 0))
+                    in_pool.unwrap_or_else(|| {
+                        (shard.take(&TakeRequest::of(check, OverLimitPolicy::Ignore), Some(check), now), 0)
+                    })
                 });
                 over |= decision.over;
                 let undo = match before {
@@ -73,7 +75,11 @@ impl<N: Notes> MemoryStore<N> {
                 let shard = locked.of(self.index(check.key));
                 self.counting(shard, |shard| match undo {
                     Undo::Restore(before, after) => shard.restore(check, before, after, now),
-                    Undo::GiveBack => shard.give_back(check, now),
+                    Undo::GiveBack => {
+                        let request = TakeRequest::of(check, OverLimitPolicy::Ignore);
+                        let request = TakeRequest { direction: Direction::GiveBack, ..request };
+                        shard.take(&request, Some(check), now);
+                    }
                     Undo::Nothing => {}
                 });
                 if granted != 0 {
@@ -170,6 +176,10 @@ mod tests {
         Timestamp::from_secs(1_000_020)
     }
 
+    fn take(shard: &mut Shard<()>, check: &LimitCheck<'_>, at: Timestamp) {
+        shard.take(&TakeRequest::of(check, OverLimitPolicy::Ignore), Some(check), at);
+    }
+
     #[test]
     fn a_request_holds_a_bounded_number_of_locks() {
         let (store, rules) = (MemoryStore::new(1_000_000), rules(Algorithm::FixedWindow, 10));
@@ -249,13 +259,13 @@ mod tests {
                 let check = &checks[0];
                 let mut shard = store.shards[store.index(check.key)].lock();
                 for _ in 0..4 {
-                    shard.take(check, OverLimitPolicy::Ignore, now());
+                    take(&mut shard, check, now());
                 }
                 let later = now().after(Period::from_secs(120));
                 let before = shard.states(check);
-                shard.take(check, OverLimitPolicy::Ignore, later);
+                take(&mut shard, check, later);
                 let after = shard.states(check);
-                shard.take(check, OverLimitPolicy::Ignore, later);
+                take(&mut shard, check, later);
                 shard.restore(check, before, Some(after), later);
                 assert_eq!(shard.look(check, Hits(0), later).remaining, 4, "{algorithm:?}");
             });
@@ -271,10 +281,10 @@ mod tests {
                 let check = &checks[0];
                 let mut shard = store.shards[store.index(check.key)].lock();
                 let before = shard.states(check);
-                shard.take(check, OverLimitPolicy::Ignore, now());
+                take(&mut shard, check, now());
                 let after = shard.states(check);
-                shard.take(check, OverLimitPolicy::Ignore, now());
-                shard.take(check, OverLimitPolicy::Ignore, now());
+                take(&mut shard, check, now());
+                take(&mut shard, check, now());
                 shard.restore(check, before, Some(after), now());
                 assert_eq!(shard.look(check, Hits(0), now()).remaining, 3, "{algorithm:?}");
             });

@@ -2,7 +2,11 @@
 //!
 //! The lock of the tiers' shard is taken before that of the pool, and each request holds one pool's at a time.
 
-use super::{MemoryStore, Notes, pools::LockedPool, shard::Shard};
+use super::{
+    MemoryStore, Notes,
+    pools::LockedPool,
+    shard::{Shard, TakeRequest},
+};
 use crate::pools::{combined, decision_of};
 use weir_limit::{
     Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Reservation, ReservationRequest, ReservedSpan,
@@ -25,13 +29,13 @@ impl<'a, N: Notes> BesidePool<'a, N> {
     }
 
     fn take(&mut self, hits: Hits, direction: Direction) -> Option<Decision> {
-        let (shard, tiers) = (self.shard.as_mut()?, self.check.own_tiers());
-        Some(shard.take_in(self.check, tiers, OverLimitPolicy::Ignore, direction, hits, self.now))
+        let request = TakeRequest::of(self.check, OverLimitPolicy::Ignore);
+        let request = TakeRequest { direction, hits, ..request };
+        Some(self.shard.as_mut()?.take(&request, Some(self.check), self.now))
     }
 
     fn look(&self, hits: Hits) -> Option<Decision> {
-        let (shard, tiers) = (self.shard.as_ref()?, self.check.own_tiers());
-        Some(shard.look_in(self.check, tiers, hits, self.now))
+        Some(self.shard.as_ref()?.look(self.check, hits, self.now))
     }
 }
 
@@ -79,7 +83,8 @@ impl LockedPool<'_> {
 // === impl MemoryStore ===
 
 impl<N: Notes> MemoryStore<N> {
-    fn with_pool<T>(
+    /// None if `check` has no pool as its first tier.
+    pub(super) fn with_pool<T>(
         &self,
         check: &LimitCheck<'_>,
         now: Timestamp,
@@ -92,22 +97,6 @@ impl<N: Notes> MemoryStore<N> {
         self.on_shard(check.key, |shard| {
             self.pools.with(check, now, |pool| act(pool, &mut BesidePool::new(check, Some(shard), now)))
         })
-    }
-
-    /// None if `check` has no pool as its first tier.
-    pub(super) fn decide_shared(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Decision> {
-        self.with_pool(check, now, |pool, beside| pool.decide(check, beside, true).0)
-    }
-
-    pub(super) fn give_back_shared(&self, check: &LimitCheck<'_>, now: Timestamp) {
-        self.with_pool(check, now, |pool, beside| {
-            pool.give_back(check.hits);
-            beside.take(check.hits, Direction::GiveBack);
-        });
-    }
-
-    pub(super) fn look_shared(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Option<Decision> {
-        self.with_pool(check, now, |pool, beside| pool.look_at(hits, beside))
     }
 
     pub(super) fn reserve_shared(

@@ -1,0 +1,90 @@
+//! Matches that are nothing but a limit, as most are.
+
+use super::{
+    compiled_rule::CompiledRule,
+    decision::Direction,
+    descriptor::{Descriptor, Request},
+    key::CounterKey,
+    matched::{LimitCheck, RuleRef},
+    matcher::{Root, RuleSet},
+    rule::Limit,
+    tier::{OverLimitPolicy, Tier},
+    units::Hits,
+};
+
+/// What a descriptor matches that takes hits, if no other descriptor can change that. Has what its decision needs at
+/// hand, unlike [`Matched`](super::Matched), which is for all requests.
+#[derive(Debug)]
+pub enum LimitMatch<'a, T> {
+    /// No rule, or a rule without a limit.
+    NoLimit,
+    /// A rule that admits everything.
+    Unlimited,
+    /// A limit, and what the caller has found about the rule.
+    Limited(MatchedLimit<'a>, T),
+}
+
+/// Hits that are taken of the limit of a rule.
+#[derive(Debug)]
+pub struct MatchedLimit<'a> {
+    /// The rule.
+    pub rule: &'a CompiledRule,
+    /// The tiers of its limit.
+    pub tiers: &'a [Tier],
+    /// Whether rejected hits count, as the rule says.
+    pub over_limit_policy: OverLimitPolicy,
+    /// Identifies the counter within this process.
+    pub key: CounterKey,
+    /// The number of hits.
+    pub hits: Hits,
+}
+
+// === impl LimitMatch ===
+
+impl<'a, T> LimitMatch<'a, T> {
+    /// None if the match of `descriptor` is more than a limit. `on_match` gets the [`CompiledRule::index`] before the rule
+    /// is read, to prefetch by it.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "so that the match is made where it is used")]
+    pub fn of(
+        (rules, root): (&'a RuleSet, &Root),
+        request: &Request<'_>,
+        descriptor: &Descriptor<'_>,
+        on_match: impl FnOnce(usize) -> T,
+    ) -> Option<Self> {
+        if descriptor.limit.is_some() || descriptor.refund {
+            return None;
+        }
+        let entries = &*descriptor.entries;
+        let Some((index, keys)) = rules.find_below(root, entries) else { return Some(Self::NoLimit) };
+        let related = on_match(index);
+        let rule = &rules.rules()[index];
+        if rule.has_extras() {
+            return None;
+        }
+        let Limit::Tiers { tiers, over_limit_policy } = &rule.limit else { return Some(Self::Unlimited) };
+        let limit = MatchedLimit {
+            rule,
+            tiers,
+            over_limit_policy: *over_limit_policy,
+            key: rule.counter_key(keys, entries).of_policy(*over_limit_policy),
+            hits: request.hits_of(descriptor),
+        };
+        Some(Self::Limited(limit, related))
+    }
+
+    /// The check as [`Matched`](super::Matched) has it, if there is a limit.
+    #[must_use]
+    pub fn check(&self, domain: &'a str, descriptor: &'a Descriptor<'_>) -> Option<LimitCheck<'a>> {
+        let Self::Limited(limit, _) = self else { return None };
+        Some(LimitCheck {
+            rule: RuleRef::Compiled(limit.rule),
+            domain,
+            entries: &descriptor.entries,
+            key: limit.key,
+            pool: None,
+            hits: limit.hits,
+            direction: Direction::Take,
+        })
+    }
+}
