@@ -7,11 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{
-    LimitError, Limiter, LoadedRules,
-    asking::{AskTicket, AskingLines},
-    at_once, validate,
-};
+use super::{LimitError, Limiter, LoadedRules, at_once, validate};
 use weir_limit::{
     Algorithm, Code, Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Matched, Named,
     OverLimitPolicy, Period, Request, Reservation, RuleRef, RuleSet, Scope, SharedTiers, Tier, Timestamp,
@@ -20,7 +16,7 @@ use weir_limit::{
 };
 use weir_observe::RareCounts;
 use weir_store::{
-    Arrival, Decisions, MemoryStore, Receipt, Store, StoreError, TakeOptions, Ticket, clock::Clock,
+    Arrival, Decisions, Receipt, Store, StoreError, TakeOptions, Ticket, WaitingLines, clock::Clock,
 };
 
 /// What became of a request that may wait.
@@ -56,25 +52,48 @@ pub enum AcquireError {
     MustAsk,
 }
 
-/// A caller in a line. Gives its place up when it is dropped.
-struct WaitingCaller<'a, C: Clock + ?Sized> {
-    home: LineHome<'a>,
-    place: Option<LinePlace>,
+/// A request that may wait.
+struct WaitingCall<'a, 'r, C: ?Sized> {
+    request: &'a Request<'r>,
+    started: Timestamp,
+    max_wait: Period,
     clock: &'a C,
 }
 
-/// Where a line is.
-#[derive(Clone, Copy)]
-enum LineHome<'a> {
-    /// In memory, with its counters.
-    Memory(&'a MemoryStore),
-    /// In front of the store that has the counters.
-    Asking(&'a AskingLines),
+/// What becomes of a request that may wait, at first.
+enum Entrance<'a> {
+    /// Nobody waits for what it matches.
+    NoLine,
+    /// Its counters are not in memory.
+    Elsewhere,
+    /// It must be decided anew: its wait may have ended meanwhile.
+    Again,
+    Waits(LinePlace<'a>),
+    Decided(Outcome),
 }
 
-enum LinePlace {
-    Memory(Ticket),
-    Asking(AskTicket),
+struct LinePlace<'a> {
+    lines: &'a dyn WaitingLines,
+    ticket: Ticket,
+    /// The receipt for counters that are not in memory: by the rules of now, which may be replaced until it is admitted.
+    promised: Option<Receipt>,
+}
+
+/// A caller in a line. Gives its place up when it is dropped.
+struct WaitingCaller<'a, C: Clock + ?Sized> {
+    lines: &'a dyn WaitingLines,
+    ticket: Option<Ticket>,
+    clock: &'a C,
+}
+
+struct Outcome {
+    /// By which it was decided. A reload may have replaced them meanwhile.
+    loaded: Arc<LoadedRules>,
+    key: CounterKey,
+    acquired: Acquired,
+    /// None if the line has decided.
+    decision: Option<Decision>,
+    at: Timestamp,
 }
 
 /// What was taken for a caller. It is given back if this is dropped with it.
@@ -82,21 +101,6 @@ struct Taken<'a, S: Store, C: Clock + ?Sized> {
     limiter: &'a Limiter<S>,
     clock: &'a C,
     receipt: Option<Receipt>,
-}
-
-/// The counters that a request waits for.
-#[derive(Clone, Copy)]
-struct WaitedCounters<'a> {
-    home: LineHome<'a>,
-    key: CounterKey,
-}
-
-/// What becomes of a request whose counters are elsewhere.
-enum Asked {
-    /// By these rules, which a reload may have replaced meanwhile.
-    Decided(Arc<LoadedRules>, Acquired, Decision),
-    /// The receipt that it gets when it is admitted: by the rules of now, which may be replaced until then.
-    Waits(CounterKey, AskTicket, Receipt),
 }
 
 impl<S: Store> Limiter<S> {
@@ -123,92 +127,27 @@ impl<S: Store> Limiter<S> {
             Err(encode) => encode,
         };
         let max_wait = self.asking.cut(max_wait);
-        let (mut now, mut promised) = (started, None);
-        loop {
-            let left = started.after(max_wait).since(now);
-            let entered = {
-                let loaded = self.current(request)?;
-                let matched = Matched::new(&loaded.rules, request);
-                let Some(check) = self.line_of(&matched, left)? else { break };
-                let key = check.key;
-                match self.store.lines_for(check) {
-                    None => None,
-                    Some(store) => {
-                        let counted = WaitedCounters { home: LineHome::Memory(store), key };
-                        let acquired = match store.enter(check, left, now) {
-                            Arrival::Waits(ticket) => {
-                                // a reload may have missed the line
-                                if !self.is_current(&loaded) {
-                                    self.refresh_lines();
-                                }
-                                Err(ticket)
-                            }
-                            Arrival::Admitted => Ok(Acquired::admitted(check, started, now)),
-                            Arrival::Rejected(rejection) => Ok(Acquired::rejected(rejection, started, now)),
-                        };
-                        match acquired {
-                            Ok(acquired) => {
-                                return Ok(self
-                                    .report(&loaded, request, counted, &acquired, now, encode)
-                                    .await);
-                            }
-                            Err(ticket) => Some((counted, LinePlace::Memory(ticket))),
-                        }
-                    }
-                }
-            };
-            let (counted, place) = match entered {
-                Some(entered) => entered,
+        let call = WaitingCall { request, started, max_wait, clock };
+        let mut now = started;
+        let outcome = loop {
+            let entrance = match self.enter(&call, now)? {
                 // boxed to keep the future of all other requests small
-                None => match Box::pin(self.ask_for(request, max_wait, started, clock)).await? {
-                    None => {
-                        // its wait may have ended meanwhile
-                        now = clock.now();
-                        continue;
-                    }
-                    Some(Asked::Waits(key, ticket, receipt)) => {
-                        promised = Some(receipt);
-                        let home = LineHome::Asking(&self.asking);
-                        (WaitedCounters { home, key }, LinePlace::Asking(ticket))
-                    }
-                    Some(Asked::Decided(loaded, acquired, decision)) => {
-                        let matched = Matched::new(&loaded.rules, request);
-                        let mut decisions: Decisions = matched.enforced().iter().map(|_| decision).collect();
-                        let home = LineHome::Asking(&self.asking);
-                        let shadows = self.decide_shadows(&matched, home, clock.now());
-                        decisions.extend(self.unless_it_leaves(&acquired, clock, shadows).await);
-                        let encode = |verdict: &Verdict<'_>| encode(verdict, &acquired);
-                        return Ok(self.conclude(
-                            &loaded,
-                            request,
-                            &matched,
-                            &decisions,
-                            clock.now(),
-                            encode,
-                        ));
-                    }
-                },
+                Entrance::Elsewhere => Box::pin(self.enter_elsewhere(&call)).await?,
+                entrance => entrance,
             };
-            let answer = WaitingCaller { home: counted.home, place: Some(place), clock }.await;
-            now = clock.now();
-            let loaded = self.current(request)?;
-            let acquired = match answer {
-                Answer::AskAgain => continue,
-                Answer::Rejected(rejection) => Acquired::rejected(rejection, started, now),
-                Answer::Admitted(at) => {
-                    let matched = Matched::new(&loaded.rules, request);
-                    let check = matched.checks.iter().find(|check| check.key == counted.key);
-                    match (check, counted.home) {
-                        (Some(check), LineHome::Memory(_)) => Acquired::admitted(check, started, at),
-                        (Some(_), LineHome::Asking(_)) => Acquired::promised(promised.take(), started, at),
-                        (None, _) => Acquired::promised(None, started, at),
+            match entrance {
+                Entrance::NoLine => return self.acquire_at_once(request, started, now, encode).await,
+                Entrance::Elsewhere | Entrance::Again => {}
+                Entrance::Decided(outcome) => break outcome,
+                Entrance::Waits(place) => {
+                    if let Some(outcome) = self.wait(&call, place).await? {
+                        break outcome;
                     }
                 }
-            };
-            let reported = self.report(&loaded, request, counted, &acquired, now, encode);
-            return Ok(self.unless_it_leaves(&acquired, clock, reported).await);
-        }
-        self.acquire_at_once(request, started, now, encode).await
+            }
+            now = clock.now();
+        };
+        Ok(self.report(&call, outcome, encode).await)
     }
 
     /// Takes hits that fit now while nobody waits for the same counters, where one descriptor has nothing but a limit.
@@ -230,69 +169,115 @@ impl<S: Store> Limiter<S> {
         })
     }
 
-    /// Asks the store, and puts `request` into the line if it rejects or others wait. None: it must be decided anew.
-    async fn ask_for<C: Clock + ?Sized>(
+    fn enter<C: Clock + ?Sized>(
         &self,
-        request: &Request<'_>,
-        max_wait: Period,
-        started: Timestamp,
-        clock: &C,
-    ) -> Result<Option<Asked>, AcquireError> {
-        let loaded = self.current(request)?;
-        let matched = Matched::new(&loaded.rules, request);
-        let mut now = clock.now();
-        let left = |now: Timestamp| started.after(max_wait).since(now);
-        let Some(check) = self.line_of(&matched, left(now))? else { return Ok(None) };
+        call: &WaitingCall<'_, '_, C>,
+        now: Timestamp,
+    ) -> Result<Entrance<'_>, AcquireError> {
+        let loaded = self.current(call.request)?;
+        let matched = Matched::new(&loaded.rules, call.request);
+        let Some(check) = self.line_of(&matched, call.left(now))? else { return Ok(Entrance::NoLine) };
+        let Some(memory) = self.store.lines_for(check) else { return Ok(Entrance::Elsewhere) };
+        let acquired = match memory.enter(check, call.left(now), now) {
+            Arrival::Waits(ticket) => return Ok(self.waits(memory, ticket, None, &loaded)),
+            Arrival::Admitted => Acquired::admitted(Some(Receipt::new(check, now)), call.started, now),
+            Arrival::Rejected(rejection) => Acquired::rejected(rejection, call.started, now),
+        };
+        Ok(Outcome::of_line(&loaded, check.key, acquired, now))
+    }
+
+    fn waits<'a>(
+        &self,
+        lines: &'a dyn WaitingLines,
+        ticket: Ticket,
+        promised: Option<Receipt>,
+        loaded: &Arc<LoadedRules>,
+    ) -> Entrance<'a> {
+        // a reload may have missed the line
+        if !self.is_current(loaded) {
+            self.refresh_lines();
+        }
+        Entrance::Waits(LinePlace { lines, ticket, promised })
+    }
+
+    /// Asks the store, and puts the request into the line if it rejects or others wait.
+    async fn enter_elsewhere<C: Clock + ?Sized>(
+        &self,
+        call: &WaitingCall<'_, '_, C>,
+    ) -> Result<Entrance<'_>, AcquireError> {
+        let loaded = self.current(call.request)?;
+        let matched = Matched::new(&loaded.rules, call.request);
+        let mut now = call.clock.now();
+        let Some(check) = self.line_of(&matched, call.left(now))? else { return Ok(Entrance::Again) };
         let mut opening = Period::default();
         if self.may_be_taken(check) && !self.asking.has_line(check.key) {
             let (checks, scope) = (matched.enforced(), self.scope_of(&matched));
             let taken = self.store.take_with(checks, scope, now, TakeOptions::default()).await;
             let taken = taken.map_err(LimitError::from).inspect_err(|_| self.stats.redis_error.add(1))?;
-            let decision = taken[0];
-            let sent = std::mem::replace(&mut now, clock.now());
-            if !decision.over && has_ended(check.tiers(), sent, now) {
-                // hits that were counted in a window that has ended must not be used in the next one; longer ones get
-                // them back, before the next take
-                if let Some(unused) = self.unused_of(check, sent, check.hits, now) {
-                    self.give_back_unused(check, unused, now).await;
-                }
-                return Ok(None);
-            }
+            let (decision, sent) = (taken[0], std::mem::replace(&mut now, call.clock.now()));
             if !decision.over {
-                let acquired = Acquired::granted(check, started, sent, now);
-                return Ok(Some(Asked::Decided(Arc::clone(&loaded), acquired, decision)));
+                return Ok(self.granted(check, decision, &loaded, [call.started, sent, now]).await);
             }
             opening = decision.reset;
         }
-        let estimate = self.estimate(check, now);
-        let place = self.store.place(check);
-        match self.asking.enter(check, left(now), (estimate, opening), place, now) {
+        let (estimate, place) = (self.estimate(check, now), self.store.place(check));
+        Ok(match self.asking.enter(check, call.left(now), (estimate, opening), place, now) {
             Ok(ticket) => {
-                // a reload may have missed the line
-                if !self.is_current(&loaded) {
-                    self.refresh_lines();
-                }
-                Ok(Some(Asked::Waits(check.key, ticket, Receipt::of_store(check, now))))
+                let promised = Some(Receipt::of_store(check, now));
+                self.waits(&*self.asking, ticket, promised, &loaded)
             }
             Err(rejection) => {
-                let acquired = Acquired::rejected(rejection, started, now);
-                let decision = rejected(self.look(check, now), rejection);
-                Ok(Some(Asked::Decided(Arc::clone(&loaded), acquired, decision)))
+                let acquired = Acquired::rejected(rejection, call.started, now);
+                Outcome::of_line(&loaded, check.key, acquired, now)
             }
-        }
+        })
     }
 
-    /// Awaits `done`. If the caller leaves meanwhile, what it has `acquired` is given back.
-    async fn unless_it_leaves<T, C: Clock + ?Sized>(
+    /// The store has taken the hits of `check`.
+    async fn granted(
         &self,
-        acquired: &Acquired,
-        clock: &C,
-        done: impl Future<Output = T>,
-    ) -> T {
-        let mut taken = Taken { limiter: self, clock, receipt: acquired.receipt.clone() };
-        let done = done.await;
-        taken.receipt = None;
-        done
+        check: &LimitCheck<'_>,
+        decision: Decision,
+        loaded: &Arc<LoadedRules>,
+        [started, sent, now]: [Timestamp; 3],
+    ) -> Entrance<'static> {
+        if has_ended(check.tiers(), sent, now) {
+            // hits that were counted in a window that has ended must not be used in the next one; longer ones get them
+            // back, before the next take
+            if let Some(unused) = self.unused_of(check, sent, check.hits, now) {
+                self.give_back_unused(check, unused, now).await;
+            }
+            return Entrance::Again;
+        }
+        let acquired = Acquired::admitted(Some(Receipt::of_store(check, sent)), started, now);
+        let (loaded, key) = (Arc::clone(loaded), check.key);
+        Entrance::Decided(Outcome { loaded, key, acquired, decision: Some(decision), at: now })
+    }
+
+    /// None if it must be decided anew.
+    async fn wait<C: Clock + ?Sized>(
+        &self,
+        call: &WaitingCall<'_, '_, C>,
+        LinePlace { lines, ticket, promised }: LinePlace<'_>,
+    ) -> Result<Option<Outcome>, AcquireError> {
+        let key = ticket.key;
+        let answer = WaitingCaller { lines, ticket: Some(ticket), clock: call.clock }.await;
+        let at = call.clock.now();
+        let loaded = self.current(call.request)?;
+        let acquired = match answer {
+            Answer::AskAgain => return Ok(None),
+            Answer::Rejected(rejection) => Acquired::rejected(rejection, call.started, at),
+            Answer::Admitted(taken_at) => {
+                let matched = Matched::new(&loaded.rules, call.request);
+                let check = matched.checks.iter().find(|check| check.key == key);
+                let receipt = check.map(|check| match promised {
+                    Some(promised) => promised.taken_at(taken_at),
+                    None => Receipt::new(check, taken_at),
+                });
+                Acquired::admitted(receipt, call.started, taken_at)
+            }
+        };
+        Ok(Some(Outcome { loaded, key, acquired, decision: None, at }))
     }
 
     /// Rejected hits must not count, since they are taken later; and a mode that syncs may admit more than the limit.
@@ -308,6 +293,9 @@ impl<S: Store> Limiter<S> {
 
     /// What is known of the counters, as a decision about no hits.
     fn look(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+        if let Some(memory) = self.store.lines_for(check) {
+            return memory.look(check, Hits(0), now);
+        }
         self.estimate(check, now).map_or(
             Decision::unknown(Period::default()),
             |Estimate { counters, at, part }| {
@@ -520,47 +508,42 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Each rule's line decides by itself, so no other rule rejects what is counted in a shadow.
-    async fn decide_shadows(&self, matched: &Matched<'_>, home: LineHome<'_>, now: Timestamp) -> Decisions {
+    async fn decide_shadows(&self, matched: &Matched<'_>, now: Timestamp) -> Decisions {
         let shadows = matched.shadows();
-        match home {
-            _ if shadows.is_empty() => Decisions::new(),
-            LineHome::Memory(store) => store.decide(shadows, Scope::Descriptor, now),
-            LineHome::Asking(_) => {
-                let taken = self.store.take_with(shadows, Scope::Descriptor, now, TakeOptions::default());
-                let unknown = |_: &LimitCheck<'_>| Decision::unknown(Period::default());
-                Box::pin(taken).await.unwrap_or_else(|_| shadows.iter().map(unknown).collect())
-            }
+        if shadows.is_empty() {
+            return Decisions::new();
         }
+        let taken = self.store.take_with(shadows, Scope::Descriptor, now, TakeOptions::default());
+        let unknown = |_: &LimitCheck<'_>| Decision::unknown(Period::default());
+        Box::pin(taken).await.unwrap_or_else(|_| shadows.iter().map(unknown).collect())
     }
 
-    async fn report<T>(
+    async fn report<T, C: Clock + ?Sized>(
         &self,
-        loaded: &LoadedRules,
-        request: &Request<'_>,
-        counted: WaitedCounters<'_>,
-        acquired: &Acquired,
-        now: Timestamp,
+        call: &WaitingCall<'_, '_, C>,
+        outcome: Outcome,
         encode: impl FnOnce(&Verdict<'_>, &Acquired) -> T,
     ) -> T {
-        let matched = Matched::new(&loaded.rules, request);
-        let mut decisions: Decisions = matched
-            .enforced()
-            .iter()
-            .map(|check| {
-                let looked = match counted.home {
-                    LineHome::Memory(store) => store.look(check, Hits(0), now),
-                    LineHome::Asking(_) => self.look(check, now),
-                };
-                match acquired.rejection {
-                    // the rules have changed, and another limit applies
-                    _ if check.key != counted.key => looked,
-                    None => Decision { before: looked.before.minus(check.hits), ..looked },
-                    Some(rejection) => rejected(looked, rejection),
+        let Outcome { loaded, key, acquired, decision, at } = outcome;
+        let matched = Matched::new(&loaded.rules, call.request);
+        let decide = |check: &LimitCheck<'_>| {
+            let looked = || self.look(check, at);
+            match (decision, acquired.rejection) {
+                (Some(decision), _) => decision,
+                // the rules have changed, and another limit applies
+                _ if check.key != key => looked(),
+                (None, None) => {
+                    let looked = looked();
+                    Decision { before: looked.before.minus(check.hits), ..looked }
                 }
-            })
-            .collect();
-        decisions.extend(self.decide_shadows(&matched, counted.home, now).await);
-        self.conclude(loaded, request, &matched, &decisions, now, |verdict| encode(verdict, acquired))
+                (None, Some(rejection)) => rejected(looked(), rejection),
+            }
+        };
+        let mut decisions: Decisions = matched.enforced().iter().map(decide).collect();
+        let mut taken = Taken { limiter: self, clock: call.clock, receipt: acquired.receipt.clone() };
+        decisions.extend(self.decide_shadows(&matched, at).await);
+        taken.receipt = None;
+        self.conclude(&loaded, call.request, &matched, &decisions, at, |verdict| encode(verdict, &acquired))
     }
 }
 
@@ -629,25 +612,31 @@ fn rejected(looked: Decision, rejection: Rejection) -> Decision {
     Decision { over: true, reset, ..looked }
 }
 
+// === impl WaitingCall ===
+
+impl<C: ?Sized> WaitingCall<'_, '_, C> {
+    fn left(&self, now: Timestamp) -> Period {
+        self.started.after(self.max_wait).since(now)
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    fn of_line(
+        loaded: &Arc<LoadedRules>,
+        key: CounterKey,
+        acquired: Acquired,
+        at: Timestamp,
+    ) -> Entrance<'static> {
+        Entrance::Decided(Self { loaded: Arc::clone(loaded), key, acquired, decision: None, at })
+    }
+}
+
 // === impl Acquired ===
 
 impl Acquired {
-    fn admitted(check: &LimitCheck<'_>, started: Timestamp, at: Timestamp) -> Self {
-        Self { rejection: None, waited: at.since(started), receipt: Some(Receipt::new(check, at)) }
-    }
-
-    /// By the store that has the counters: it took the hits at `taken_at`.
-    fn granted(check: &LimitCheck<'_>, started: Timestamp, taken_at: Timestamp, at: Timestamp) -> Self {
-        Self {
-            rejection: None,
-            waited: at.since(started),
-            receipt: Some(Receipt::of_store(check, taken_at)),
-        }
-    }
-
-    /// After a wait, with the receipt that was made when it began.
-    fn promised(receipt: Option<Receipt>, started: Timestamp, at: Timestamp) -> Self {
-        let receipt = receipt.map(|receipt| receipt.taken_at(at));
+    pub(super) fn admitted(receipt: Option<Receipt>, started: Timestamp, at: Timestamp) -> Self {
         Self { rejection: None, waited: at.since(started), receipt }
     }
 
@@ -680,17 +669,10 @@ impl<C: Clock + ?Sized> Future for WaitingCaller<'_, C> {
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
-        let answer = match (&self.place, self.home) {
-            (Some(LinePlace::Memory(ticket)), LineHome::Memory(store)) => {
-                store.poll_place(ticket, context.waker())
-            }
-            (Some(LinePlace::Asking(ticket)), LineHome::Asking(lines)) => {
-                lines.poll_place(*ticket, context.waker())
-            }
-            _ => Poll::Ready(Answer::AskAgain),
-        };
+        let Some(ticket) = &self.ticket else { return Poll::Ready(Answer::AskAgain) };
+        let answer = self.lines.poll_place(ticket, context.waker());
         if answer.is_ready() {
-            self.place = None;
+            self.ticket = None;
         }
         answer
     }
@@ -698,14 +680,8 @@ impl<C: Clock + ?Sized> Future for WaitingCaller<'_, C> {
 
 impl<C: Clock + ?Sized> Drop for WaitingCaller<'_, C> {
     fn drop(&mut self) {
-        match (self.place.take(), self.home) {
-            (Some(LinePlace::Memory(ticket)), LineHome::Memory(store)) => {
-                store.leave(ticket, self.clock.now());
-            }
-            (Some(LinePlace::Asking(ticket)), LineHome::Asking(lines)) => {
-                lines.leave(ticket, self.clock.now());
-            }
-            _ => {}
+        if let Some(ticket) = self.ticket.take() {
+            self.lines.leave(ticket, self.clock.now());
         }
     }
 }

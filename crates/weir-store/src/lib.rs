@@ -3,7 +3,7 @@
 //! | to | see |
 //! | --- | --- |
 //! | decide in this process's memory | [`MemoryStore`], [`pools`] |
-//! | let callers wait | [`WaitRoom`], [`Ticket`] |
+//! | let callers wait | [`WaitRoom`], [`WaitingLines`] |
 //! | write a store that instances share | [`remote`], [`pool_command`], [`encoding`] |
 //! | name counters and keys | [`path`], [`name`] |
 //! | tell the time, and run tasks | [`clock`], [`runtime`], [`wakeup`] |
@@ -27,8 +27,8 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
-pub use memory::{Arrival, Counted, MemoryStore, Notes, Receipt, TakeRequest, Ticket, Timers, Usage};
-pub use wait_room::{WaitBounds, WaitRoom};
+pub use memory::{Arrival, Counted, MemoryStore, Notes, Receipt, TakeRequest, Timers, Usage};
+pub use wait_room::{Ticket, WaitBounds, WaitRoom, WaitingLines};
 
 use weir_limit::{
     CounterKey, Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts,

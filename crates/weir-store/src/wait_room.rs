@@ -1,13 +1,16 @@
 //! The callers that wait in all lines of a process: their number, its bounds, and what became of them.
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Poll, Waker},
 };
 
 use weir_limit::{
-    Period,
-    line::{Answer, Rejection},
+    CounterKey, Period, Timestamp,
+    line::{Answer, Place, Rejection},
 };
 use weir_observe::Metric;
 
@@ -35,6 +38,25 @@ pub struct WaitRoom {
     too_heavy: AtomicU64,
     closed: AtomicU64,
     left: AtomicU64,
+}
+
+/// A place in a line of callers.
+#[derive(Debug)]
+#[must_use = "a place that nobody polls or leaves stays taken"]
+pub struct Ticket {
+    /// The counters that the line waits for.
+    pub key: CounterKey,
+    /// The place in the line.
+    pub place: Place,
+}
+
+/// Lines of callers, one for each key.
+pub trait WaitingLines: Sync {
+    /// Returns the answer to the caller at `ticket`, once; or has `waker` woken when there is one.
+    fn poll_place(&self, ticket: &Ticket, waker: &Waker) -> Poll<Answer>;
+
+    /// Gives the place of `ticket` up, and the hits that were taken for it meanwhile.
+    fn leave(&self, ticket: Ticket, now: Timestamp);
 }
 
 // === impl WaitBounds ===

@@ -46,3 +46,28 @@ pub enum Answer {
     /// Other rules apply now: it must be decided again.
     AskAgain,
 }
+
+// === impl Rejection ===
+
+impl Rejection {
+    /// Returns when hits are `served`, if that is within `max_wait` and one more may wait.
+    pub(super) fn unless_in_time(
+        served: Option<Timestamp>,
+        now: Timestamp,
+        max_wait: Period,
+        room: bool,
+    ) -> Result<Timestamp, Self> {
+        match served {
+            Some(served) if served.since(now) <= max_wait && room => Ok(served),
+            Some(served) if served.since(now) <= max_wait => {
+                Err(Self::Full { retry_after: served.since(now) })
+            }
+            served => Err(Self::until(served, now)),
+        }
+    }
+
+    /// The hits would be `served` too late, or never.
+    pub(super) fn until(served: Option<Timestamp>, now: Timestamp) -> Self {
+        served.map_or(Self::Never, |served| Self::Timeout { retry_after: served.since(now) })
+    }
+}

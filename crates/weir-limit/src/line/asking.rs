@@ -211,14 +211,10 @@ impl AskingLine {
         if !(instant.is_some_and(|instant| instant.since(at) <= max_wait) && room) && self.improve() {
             instant = served(self);
         }
-        let Some(served) = instant else { return Entered::Rejected(Rejection::Never) };
-        let retry_after = served.since(at);
-        if retry_after > max_wait {
-            return Entered::Rejected(Rejection::Timeout { retry_after });
-        }
-        if !room {
-            return Entered::Rejected(Rejection::Full { retry_after });
-        }
+        let served = match Rejection::unless_in_time(instant, at, max_wait, room) {
+            Ok(served) => served,
+            Err(rejection) => return Entered::Rejected(rejection),
+        };
         if let Some(plan) = &mut self.plan {
             plan.add(served, hits);
         }
@@ -345,21 +341,14 @@ impl AskingLine {
     /// Replaces the tiers. Tells the waiters that are too heavy now; the others ask again.
     pub fn change_tiers(&mut self, tiers: SharedTiers, now: Timestamp, woken: &mut Vec<Waker>) {
         self.tiers = tiers;
-        let most = capacity(&self.tiers);
-        let too_heavy: Vec<Place> =
-            self.waiters.iter().filter(|waiter| waiter.hits.0 > most).map(|waiter| waiter.place).collect();
-        for place in too_heavy {
-            self.waiters.answer(place, Answer::Rejected(Rejection::Never), woken);
-        }
+        self.waiters.reject_too_heavy(&self.tiers, woken);
         self.forget_plan();
         (self.room, self.next) = (None, now);
     }
 
     /// Gives all waiters the same answer.
     pub fn answer_all(&mut self, answer: Answer, now: Timestamp, woken: &mut Vec<Waker>) {
-        while let Some(waiter) = self.waiters.first() {
-            self.waiters.answer(waiter.place, answer, woken);
-        }
+        self.waiters.answer_all(answer, woken);
         self.settle(now, woken);
     }
 

@@ -141,14 +141,10 @@ impl Line {
         if !(in_time(instant) && room) && self.improve(counters, now, hits) {
             instant = self.forecast(counters, now, hits);
         }
-        let Some(mut served) = instant else { return Entered::Rejected(Rejection::Never) };
-        let retry_after = served.since(now);
-        if !in_time(instant) {
-            return Entered::Rejected(Rejection::Timeout { retry_after });
-        }
-        if !room {
-            return Entered::Rejected(Rejection::Full { retry_after });
-        }
+        let mut served = match Rejection::unless_in_time(instant, now, max_wait, room) {
+            Ok(served) => served,
+            Err(rejection) => return Entered::Rejected(rejection),
+        };
         let place = self.waiters.push(weight, now.after(max_wait));
         if self.plan.is_none() {
             // the first one waits for the counters, and those behind it for what it leaves
@@ -180,7 +176,7 @@ impl Line {
         }
         if direction == Direction::GiveBack {
             let decision = decide(&self.tiers, counters, policy, direction, hits, now);
-            self.add_hole(counters, now, woken);
+            self.note_room(counters, now, woken);
             return decision;
         }
         let fit = fits(&self.tiers, counters, now, hits);
@@ -233,27 +229,19 @@ impl Line {
     ) {
         match self.waiters.leave(place) {
             Left::Nothing => {}
-            Left::Waiting => self.add_hole(counters, now, woken),
-            Left::Admitted(taken_at, hits) => self.put_back(counters, taken_at, hits, now, woken),
+            Left::Waiting => self.note_room(counters, now, woken),
+            Left::Admitted(taken_at, hits) => {
+                put_back(&self.tiers, counters, taken_at, hits, now);
+                self.note_room(counters, now, woken);
+            }
         }
     }
 
-    /// Gives back `hits` that were taken at `taken_at`, as far as their counters allow it.
-    pub fn put_back(
-        &mut self,
-        counters: &mut [CounterState],
-        taken_at: Timestamp,
-        hits: Hits,
-        now: Timestamp,
-        woken: &mut Vec<Waker>,
-    ) {
-        put_back(&self.tiers, counters, taken_at, hits, now);
-        self.add_hole(counters, now, woken);
-    }
-
-    /// Notes that hits were given back to the counters, and makes a turn.
+    /// Notes that hits were given back to the counters or that a waiter has left, and makes a turn.
     pub fn note_room(&mut self, counters: &mut [CounterState], now: Timestamp, woken: &mut Vec<Waker>) {
-        self.add_hole(counters, now, woken);
+        self.has_holes = true;
+        self.events += 1;
+        self.turn(counters, now, woken);
     }
 
     /// Replaces the tiers; `counters` are those of the new ones. Tells the waiters that are served in time no more.
@@ -265,21 +253,14 @@ impl Line {
         woken: &mut Vec<Waker>,
     ) {
         self.tiers = tiers;
-        let most = capacity(&self.tiers);
-        let too_heavy: Vec<Place> =
-            self.waiters.iter().filter(|waiter| waiter.hits.0 > most).map(|waiter| waiter.place).collect();
-        for place in too_heavy {
-            self.waiters.answer(place, Answer::Rejected(Rejection::Never), woken);
-        }
+        self.waiters.reject_too_heavy(&self.tiers, woken);
         self.serve(counters, now, woken);
         self.fall(counters, now, woken);
     }
 
     /// Gives all waiters the same answer.
     pub fn answer_all(&mut self, answer: Answer, woken: &mut Vec<Waker>) {
-        while let Some(waiter) = self.waiters.first() {
-            self.waiters.answer(waiter.place, answer, woken);
-        }
+        self.waiters.answer_all(answer, woken);
         self.rest();
     }
 
@@ -315,8 +296,7 @@ impl Line {
             // if the first one is told, the next one may fit
             let Some(late) = self.waiters.late(now) else { return };
             let served = self.forecast(counters, now, late.hits);
-            let rejection = served
-                .map_or(Rejection::Never, |served| Rejection::Timeout { retry_after: served.since(now) });
+            let rejection = Rejection::until(served, now);
             self.waiters.answer(late.place, Answer::Rejected(rejection), woken);
             self.has_holes = true;
         }
@@ -379,12 +359,6 @@ impl Line {
     fn fall(&mut self, counters: &mut [CounterState], now: Timestamp, woken: &mut Vec<Waker>) {
         self.sweep = Some(Sweep::new(self.plan_at(counters, now)));
         (self.has_holes, self.events) = (false, 0);
-        self.turn(counters, now, woken);
-    }
-
-    fn add_hole(&mut self, counters: &mut [CounterState], now: Timestamp, woken: &mut Vec<Waker>) {
-        self.has_holes = true;
-        self.events += 1;
         self.turn(counters, now, woken);
     }
 

@@ -44,9 +44,7 @@ impl Sweep {
                     self.plan.add(served, waiter.hits);
                 }
                 served => {
-                    let rejection = served.map_or(Rejection::Never, |served| Rejection::Timeout {
-                        retry_after: served.since(now),
-                    });
+                    let rejection = Rejection::until(served, now);
                     waiters.answer(waiter.place, Answer::Rejected(rejection), woken);
                 }
             }

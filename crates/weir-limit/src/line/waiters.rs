@@ -177,6 +177,21 @@ impl Waiters {
         self.skip_answered();
     }
 
+    pub(super) fn answer_all(&mut self, answer: Answer, woken: &mut Vec<Waker>) {
+        while let Some(waiter) = self.first() {
+            self.answer(waiter.place, answer, woken);
+        }
+    }
+
+    /// Rejects those that `tiers` never admit.
+    pub(super) fn reject_too_heavy(&mut self, tiers: &[Tier], woken: &mut Vec<Waker>) {
+        let most = capacity(tiers);
+        let too_heavy = self.iter().filter(|waiter| waiter.hits.0 > most);
+        for place in too_heavy.map(|waiter| waiter.place).collect::<Vec<_>>() {
+            self.answer(place, Answer::Rejected(Rejection::Never), woken);
+        }
+    }
+
     /// Forgets the answer that it returns; `waker` is woken when there is one.
     pub(super) fn poll(&mut self, place: Place, waker: &Waker) -> Poll<Answer> {
         let Some(index) = self.find(place) else { return Poll::Ready(Answer::AskAgain) };

@@ -187,7 +187,8 @@ impl<'a> World<'a> {
                 {
                     let hits = Hits(self.callers[caller].hits);
                     let Limited { line, counters } = &mut self.limited;
-                    line.put_back(counters, at, hits, self.now, &mut Vec::new());
+                    line::put_back(&line.tiers().clone(), counters, at, hits, self.now);
+                    line.note_room(counters, self.now, &mut Vec::new());
                     self.callers[caller].gave_back = true;
                 }
             }

@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 pub(super) use self::run::serve;
 use weir_limit::{
     CounterKey, LimitCheck, Named, Period, SharedTiers, Timestamp,
-    line::{Answer, Ask, AskingLine, Entered, Estimate, Place, Rejection, Supply, Turns, Unused},
+    line::{Answer, Ask, AskingLine, Entered, Estimate, Rejection, Supply, Turns, Unused},
     part,
 };
-use weir_store::WaitRoom;
+use weir_store::{Ticket, WaitRoom, WaitingLines};
 
 /// The lines whose hits are asked of the store, and when each has something to do.
 #[derive(Debug)]
@@ -49,13 +49,6 @@ struct AskedLine {
     names: Arc<Named>,
     /// Its instant among the timers.
     armed: Option<Timestamp>,
-}
-
-/// A place in a line. Whoever has it must poll it until there is an answer, or leave.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AskTicket {
-    key: CounterKey,
-    place: Place,
 }
 
 /// What a line needs of the store.
@@ -105,7 +98,7 @@ impl AskingLines {
         known: (Option<Estimate>, Period),
         place: part::Place,
         now: Timestamp,
-    ) -> Result<AskTicket, Rejection> {
+    ) -> Result<Ticket, Rejection> {
         let key = check.key;
         let turns = self.turns(key, place);
         let entered = self.with_line(key, now, Some(check), |line, _| {
@@ -118,32 +111,12 @@ impl AskingLines {
         match entered {
             Some(Entered::Waits(place)) => {
                 self.room.keep();
-                Ok(AskTicket { key, place })
+                Ok(Ticket { key, place })
             }
             Some(Entered::Rejected(rejection)) => Err(self.room.reject(rejection)),
             // neither happens: the line was made, and it admits nobody on arrival
             Some(Entered::Admitted) | None => Err(self.room.reject(Rejection::Closed)),
         }
-    }
-
-    pub(super) fn poll_place(&self, ticket: AskTicket, waker: &Waker) -> Poll<Answer> {
-        let mut state = self.state.lock();
-        let Some(line) = state.lines.get_mut(&ticket.key) else { return Poll::Ready(Answer::AskAgain) };
-        let answer = line.line.poll(ticket.place, waker);
-        if line.line.is_unused() && line.armed.is_none() {
-            state.lines.remove(&ticket.key);
-        }
-        drop(state);
-        if let Poll::Ready(answer) = answer {
-            self.room.answer(answer);
-        }
-        answer
-    }
-
-    /// Gives the place of `ticket` up, and the hits that were granted to it meanwhile.
-    pub(super) fn leave(&self, ticket: AskTicket, now: Timestamp) {
-        self.with_line(ticket.key, now, None, |line, woken| line.leave(ticket.place, now, woken));
-        self.room.leave();
     }
 
     /// Makes the turns that are due at `now`, and returns what the lines need then.
@@ -286,6 +259,27 @@ impl AskingLines {
             waker.wake();
         }
         Some(done)
+    }
+}
+
+impl WaitingLines for AskingLines {
+    fn poll_place(&self, ticket: &Ticket, waker: &Waker) -> Poll<Answer> {
+        let mut state = self.state.lock();
+        let Some(line) = state.lines.get_mut(&ticket.key) else { return Poll::Ready(Answer::AskAgain) };
+        let answer = line.line.poll(ticket.place, waker);
+        if line.line.is_unused() && line.armed.is_none() {
+            state.lines.remove(&ticket.key);
+        }
+        drop(state);
+        if let Poll::Ready(answer) = answer {
+            self.room.answer(answer);
+        }
+        answer
+    }
+
+    fn leave(&self, Ticket { key, place }: Ticket, now: Timestamp) {
+        self.with_line(key, now, None, |line, woken| line.leave(place, now, woken));
+        self.room.leave();
     }
 }
 

@@ -5,9 +5,10 @@ use std::{sync::Arc, task::Waker};
 use hashbrown::HashTable;
 
 use super::timers::Timers;
+use crate::wait_room::Ticket;
 use weir_limit::{
     CounterKey, GiveBack, Hits, LimitCheck, Named, Period, RuleId, SharedTiers, Timestamp,
-    line::{Line, Place, Rejection},
+    line::{Line, Rejection},
 };
 
 #[derive(Debug, Default)]
@@ -26,14 +27,6 @@ pub(super) struct KeyLine {
     /// Its instant in [`Timers`].
     armed: Option<Timestamp>,
     pub(super) names: Named,
-}
-
-/// A place in a line: [poll](super::MemoryStore::poll_place) it until an answer, or [leave](super::MemoryStore::leave).
-#[derive(Debug)]
-#[must_use = "a place that nobody polls or leaves stays taken"]
-pub struct Ticket {
-    pub(super) key: CounterKey,
-    pub(super) place: Place,
 }
 
 /// What becomes of a caller that may wait.

@@ -32,7 +32,7 @@ use self::{
     shard::{Among, Shard},
 };
 pub use self::{
-    lines::{Arrival, Receipt, Ticket},
+    lines::{Arrival, Receipt},
     notes::{Counted, Notes},
     shard::{Slot, TakeRequest},
     timers::Timers,

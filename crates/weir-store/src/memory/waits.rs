@@ -7,12 +7,15 @@ use std::{
 
 use super::{
     MemoryStore,
-    lines::{Arrival, KeyLine, Receipt, Ticket},
+    lines::{Arrival, KeyLine, Receipt},
     notes::Notes,
     shard::Shard,
     timers::Timers,
 };
-use crate::{brief_lock, wait_room::WaitRoom};
+use crate::{
+    brief_lock,
+    wait_room::{Ticket, WaitRoom, WaitingLines},
+};
 use weir_limit::{
     Algorithm, CounterKey, LimitCheck, Named, Period, SharedTiers, Tier, Tiers, Timestamp,
     algorithm::CounterState,
@@ -97,34 +100,6 @@ impl MemoryStore {
             }
             Entered::Rejected(rejection) => Arrival::Rejected(self.wait_room.reject(rejection)),
         }
-    }
-
-    /// Returns the answer to the caller at `ticket`, once; or has `waker` woken when there is one.
-    pub fn poll_place(&self, ticket: &Ticket, waker: &Waker) -> Poll<Answer> {
-        let key = ticket.key;
-        let mut shard = self.shards[self.index(key)].lock();
-        let Some(line) = shard.lines.find(key) else { return Poll::Ready(Answer::AskAgain) };
-        let answer = line.line.poll(ticket.place, waker);
-        if line.line.is_unused() {
-            // its timer ended with the last wait
-            shard.lines.take(key);
-        }
-        drop(shard);
-        if let Poll::Ready(answer) = answer {
-            self.wait_room.answer(answer);
-        }
-        answer
-    }
-
-    /// Gives the place of `ticket` up, and the hits that were taken for it meanwhile.
-    #[expect(clippy::needless_pass_by_value, reason = "consumed, since it is given up once")]
-    pub fn leave(&self, ticket: Ticket, now: Timestamp) {
-        self.on_shard(ticket.key, |shard| {
-            shard.with_line(ticket.key, now, |line, counters, woken| {
-                line.leave(counters, ticket.place, now, woken);
-            });
-        });
-        self.wait_room.leave();
     }
 
     /// Gives the hits of `receipt` back, as far as they still count: to a window that is open, and to a bucket less
@@ -217,6 +192,31 @@ impl MemoryStore {
 
     fn answer_all(shard: &mut Shard<()>, key: CounterKey, answer: Answer, now: Timestamp) {
         shard.with_line(key, now, |line, _, woken| line.answer_all(answer, woken));
+    }
+}
+
+impl WaitingLines for MemoryStore {
+    fn poll_place(&self, ticket: &Ticket, waker: &Waker) -> Poll<Answer> {
+        let key = ticket.key;
+        let mut shard = self.shards[self.index(key)].lock();
+        let Some(line) = shard.lines.find(key) else { return Poll::Ready(Answer::AskAgain) };
+        let answer = line.line.poll(ticket.place, waker);
+        if line.line.is_unused() {
+            // its timer ended with the last wait
+            shard.lines.take(key);
+        }
+        drop(shard);
+        if let Poll::Ready(answer) = answer {
+            self.wait_room.answer(answer);
+        }
+        answer
+    }
+
+    fn leave(&self, Ticket { key, place }: Ticket, now: Timestamp) {
+        self.on_shard(key, |shard| {
+            shard.with_line(key, now, |line, counters, woken| line.leave(counters, place, now, woken));
+        });
+        self.wait_room.leave();
     }
 }
 
